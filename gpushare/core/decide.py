@@ -18,7 +18,7 @@ from gpushare.core.snapshot import REASONS, Bools, Floats, Ints, Rows, Snapshot
 from gpushare.errors import InsufficientMemory, UnknownNode
 
 BEST = 10
-"""The highest score of the extender protocol, given to one node alone."""
+"""The highest score of the extender protocol, given to only one node."""
 _MAX_VALUE = 1e300
 
 

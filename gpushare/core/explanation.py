@@ -76,7 +76,7 @@ class Explanation:
 class DeviceScore:
     """A device of the node of a bound pod, as if the pod were not there.
 
-    value: of the policy, higher is better, of no unit; None where the request does not fit.
+    value: of the policy, higher is better, without a unit; None if the request does not fit.
     """
 
     device: int

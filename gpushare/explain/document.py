@@ -1,7 +1,8 @@
 """An explanation as programs read it.
 
-Knows the keys, which are a promise (docs/explain.md): new ones may come, none goes or changes its
-meaning while apiVersion is gpushare.io/v1. Every key is always there; what is not known is null.
+Knows the keys, which are a promise (docs/explain.md): while apiVersion is gpushare.io/v1, keys may
+be added, but none is removed or changes its meaning. Every key is always there; unknown values are
+null.
 """
 
 from dataclasses import asdict

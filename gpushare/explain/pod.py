@@ -1,7 +1,7 @@
-"""What is to be said of one pod: from the pod, the books, and the code that decides.
+"""The explanation of one pod, from the pod, the books, and the code that decides.
 
-Reads the books and changes nothing; no I/O. The extender explains with its own books, the command
-line with books that it has filled from lists.
+It reads the books and changes nothing; no I/O. The extender uses its own books, the command line
+books that it has filled from lists.
 """
 
 from collections.abc import Sequence
@@ -27,7 +27,7 @@ _NOT_IN_BOOKS = "it was bound without gpushare, or so recently that the books do
 
 
 class ExplainSource(Protocol):
-    """A managed resource: its names, its ledger, and what ranks."""
+    """A managed resource: its names, its ledger, and its rankings."""
 
     @property
     def names(self) -> Names:
@@ -39,21 +39,21 @@ class ExplainSource(Protocol):
 
     @property
     def ranking_policy(self) -> str:
-        """Return the name of the policy that ranks pods which wish for none."""
+        """Return the name of the policy for pods that ask for none."""
 
     def ranking(self, request: Request) -> Ranking:
-        """Return what ranks for the request. Raises MessageError for an unknown policy."""
+        """Return the ranking for the request. Raises MessageError for an unknown policy."""
 
 
 @dataclass(frozen=True, slots=True)
 class PodExplanation:
-    """What is said of one pod.
+    """The explanation of one pod.
 
     unit: the cluster's. state: "pending"; "refused": its request makes no sense; "binding": a bind
-    of it is under way, or in doubt; "bound"; or "ended". node, shares: where it is bound. detail:
-    what else is to be said. served: whether kube-scheduler's file has a profile of the pod's
-    schedulerName; asked: whether the extender was called for the pod; both None where that is not
-    known. explanation: while pending. judgement: while bound, where the place can be judged.
+    of it is under way, or in doubt; "bound"; or "ended". node, shares: where it is bound. detail: a
+    further note, or "". served: whether kube-scheduler's file has a profile of the pod's
+    schedulerName; asked: whether the extender was called for the pod; both None if that is not
+    known. explanation: while pending. judgement: while bound, if a policy can score its place.
     """
 
     ref: PodRef
@@ -79,7 +79,7 @@ def explain_pod(
     served: bool | None = None,
     asked: bool | None = None,
 ) -> PodExplanation:
-    """Return what is to be said of the pod as it is now.
+    """Return the explanation of the pod as it is now.
 
     Raises MessageError for a pod that asks for none of the resources.
     """
@@ -118,7 +118,7 @@ def explanation_of(ledger: Reader, request: Request) -> Explanation:
 
 
 def node_books(ledger: Reader, node: str) -> NodeBooks | None:
-    """Return the books of a node; None where it is not known, or shares nothing."""
+    """Return the books of a node; None if it is not known or shares nothing."""
     try:
         return next(iter(ledger.dump(node)), None)
     except UnknownNode:
@@ -126,7 +126,7 @@ def node_books(ledger: Reader, node: str) -> NodeBooks | None:
 
 
 def _charged(said: PodExplanation, books: ExplainSource, entry: Entry) -> PodExplanation:
-    """Return what is said of a pod that is in the books."""
+    """Return the explanation of a pod that is in the books."""
     state = "bound" if entry.known_bound else "binding"
     said = replace(said, state=state, request=entry.request, node=entry.node)
     if not entry.placement:

@@ -1,4 +1,4 @@
-"""An explanation as people read it: some lines, or one sentence. Decides nothing."""
+"""An explanation as people read it: some lines, or one sentence. It decides nothing."""
 
 from collections.abc import Iterable, Mapping, Sequence
 
@@ -18,7 +18,7 @@ def amount(units: int, unit: str) -> str:
 
 
 def sentence(found: Explanation, unit: str) -> str:
-    """Return what would help, in few words, for an event of the pod; "" where it fits."""
+    """Return what would help, in few words, for an event of the pod; "" if it fits."""
     if found.fit:
         return ""
     if found.never:
@@ -110,7 +110,7 @@ def _outlook(found: Explanation, said: PodExplanation) -> tuple[str, str]:
 
 
 def _most(found: Explanation, unit: str) -> str:
-    """Return with which request the pod could fit."""
+    """Return the largest requests with which the pod could fit."""
     request, could = found.request, []
     if found.most_units:
         could.append(f"with at most {_on_devices(found.most_units, request.devices, unit)}")
@@ -157,7 +157,7 @@ def _has(entries: Sequence[Entry]) -> str:
 
 
 def _some(names: Iterable[str]) -> str:
-    """Return the first names, and how many more there are."""
+    """Return the first names and the number of the others."""
     every = list(names)
     more = [f"{len(every) - _MOST_NAMES} more"] if len(every) > _MOST_NAMES else []
     *first, last = [*every[:_MOST_NAMES], *more]

@@ -1,8 +1,8 @@
-"""Answer what if: which pods would fit, once some nodes have gone and others have come.
+"""Answer what-if questions: which pods would fit if some nodes went and others came.
 
-Places pods on a copy of the books by the decisions of the extender, as the simulator does. What
-kube-scheduler enforces is enforced as far as the books know it: CPU, memory and the GPU model. No
-I/O.
+It places pods on a copy of the books with the decisions of the extender, as the simulator does.
+What kube-scheduler enforces is enforced as far as the books know it: CPU, memory and the GPU model.
+No I/O.
 """
 
 from collections import Counter
@@ -23,15 +23,15 @@ from gpushare.errors import SettingsError
 from gpushare.ledger import Ledger
 
 MOST = 10_000
-"""Pods placed where it is asked how many fit."""
+"""Pods that are placed at most if the question is how many fit."""
 
 HOST = "too little CPU or memory, or another GPU model"
-"""The reason where devices have room and the node does not fit all the same."""
+"""The reason if devices have room but the node still does not fit."""
 
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """Pods that are to be placed. count: how many; None: as many as fit, at most MOST."""
+    """Equal pods to be placed. count: how many; None: as many as fit, at most MOST."""
 
     name: str
     request: Request
@@ -40,7 +40,10 @@ class Wanted:
 
 @dataclass(frozen=True, slots=True)
 class PlacementResult:
-    """How many of the pods fit. on: by node. reasons: by reason, the nodes that take no more."""
+    """How many of the wanted pods fit.
+
+    on: how many on each node. reasons: by reason, how many nodes have no room for one more.
+    """
 
     wanted: Wanted
     fit: int
@@ -49,13 +52,13 @@ class PlacementResult:
 
     @property
     def all_fit(self) -> bool:
-        """Whether none is left over."""
+        """Whether all wanted pods fit."""
         return self.wanted.count is None or self.fit == self.wanted.count
 
 
 @dataclass(frozen=True, slots=True)
 class Sums:
-    """Nodes with open devices, these devices, their units, and units that can be given out."""
+    """The nodes with open devices, and of these devices their number, units and free units."""
 
     nodes: int
     devices: int
@@ -65,7 +68,7 @@ class Sums:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What would be. moved: the pods of nodes that go, one by one; placed: those wanted."""
+    """The answer. moved: the pods of nodes that go, one by one. placed: the wanted pods."""
 
     before: Sums
     after: Sums
@@ -81,11 +84,11 @@ def what_if(
     without: Iterable[str] = (),
     added: Iterable[NodeSpec] = (),
 ) -> Outcome:
-    """Return what would be if these nodes went and came, and then these pods, in this order.
+    """Return the outcome if these nodes go and come, and then these pods come, in this order.
 
-    The pods of nodes that go are placed first, the most important before all others. The ledger
-    belongs to the caller, and is changed. Raises SettingsError for a node that is not there, or
-    is there already.
+    The pods of nodes that go are placed first, the most important one before all others. The
+    caller's ledger is changed. Raises SettingsError for a node to remove that is not there, or a
+    node to add that is there already.
     """
     before = _sums(ledger.snapshot())
     homeless: list[Entry] = []

@@ -5,7 +5,7 @@
     def test_my_policy_keeps_the_contract():
         check_policy(MyPolicy)
 
-The clusters are drawn from a seed, so a failure can be repeated. It needs numpy alone. `snapshot`
+The clusters are drawn from a seed, so a failure can be repeated. It needs only numpy. `snapshot`
 makes a small cluster by hand, to test what a policy prefers.
 """
 
@@ -122,7 +122,7 @@ class _Case:
         return f"{self.name}: {self.request} on {self.nodes}"
 
     def snapshot(self, only: str = "") -> Snapshot:
-        """Return the cluster as arrays; with only, the pods of this node alone."""
+        """Return the cluster as arrays; only: leave out the pods of all other nodes."""
         arrays = NodeArrays()
         for node, held in self.nodes:
             arrays.set_node(node, [held] if only in ("", node.name) else [])
@@ -135,7 +135,7 @@ class _Case:
         return np.where(self.mask(view, rows), policy.score(view, rows, self.request), 0.0)
 
     def mask(self, view: Snapshot, rows: Rows) -> Bools:
-        """Return bool (K, D): where the request fits; without devices by CPU and memory alone."""
+        """Return bool (K, D): where the request fits; if it has no devices, by CPU and memory."""
         fitting = fits_devices if self.request.devices else fits
         return fitting(view, rows, self.request)
 

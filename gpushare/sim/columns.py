@@ -1,7 +1,7 @@
 """The columns of the tables in documents: means of policies, and leads by pairs of seeds.
 
-Pure. A column has a heading, and a text made of the records of one line; which lines there are, and
-what is run for them, stands in tables.py.
+Pure. A column has a heading, and a text computed from the records of one line. The lines, and the
+runs for them, are in tables.py.
 """
 
 from collections.abc import Callable, Sequence
@@ -17,23 +17,23 @@ WAIT_OF_8 = Measure("wait_mean", "WAIT 8", "8", digits=3)
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A column: its heading, and its text by the records of a line."""
+    """A column: its heading, and a function from the records of a line to its text."""
 
     head: str
     text: Callable[[Sequence[Record]], str]
 
 
 Columns = Callable[[Sequence[str]], list[Column]]
-"""The columns by the policies, in their order."""
+"""Returns the columns for these policies, in their order."""
 
 
 def learning(policy: str) -> str:
-    """Return the name of the policy in records where it learns what pods come."""
+    """Return the name of the policy in records of runs in which it learns the workload."""
     return f"{policy}, learning"
 
 
 def _mean(policy: str, measure: Measure, head: str = "") -> Column:
-    """Return the mean of a measure; "" where it was not run, "-" where the runs have none."""
+    """Return a column of means; "" if the policy was not run, "-" if its runs lack the measure."""
 
     def text(records: Sequence[Record]) -> str:
         found = statistic(records, policy, policy, measure)
@@ -44,7 +44,7 @@ def _mean(policy: str, measure: Measure, head: str = "") -> Column:
 
 
 def _above(policy: str, other: str, measure: Measure, head: str) -> Column:
-    """Return how far a policy is above another, by pairs of seeds, and the standard error."""
+    """Return a column of leads of a policy over another, by pairs of seeds, with the error."""
 
     def text(records: Sequence[Record]) -> str:
         return difference(statistic(records, policy, other, measure), measure.digits)
@@ -53,7 +53,7 @@ def _above(policy: str, other: str, measure: Measure, head: str) -> Column:
 
 
 def compared(policies: Sequence[str]) -> list[Column]:
-    """Return GPU allocated by each policy, and what ours has above each of the others."""
+    """Return the GPU allocated by each policy, and the lead of ours over each of the others."""
     others = [policy for policy in policies if policy != OURS]
     return [
         *(_mean(policy, ALLOC) for policy in policies),
@@ -62,7 +62,7 @@ def compared(policies: Sequence[str]) -> list[Column]:
 
 
 def waits(policies: Sequence[str]) -> list[Column]:
-    """Return the pods that wait, and how long those of eight devices do."""
+    """Return the number of waiting pods, and how long pods of eight devices wait."""
     others = [policy for policy in policies if policy != OURS]
     return [
         *(_mean(policy, WAITING, f"waiting: {policy}") for policy in policies),
@@ -72,7 +72,7 @@ def waits(policies: Sequence[str]) -> list[Column]:
 
 
 def kept(policies: Sequence[str]) -> list[Column]:
-    """Return what ours allocates when it learns, and how much of its lead is left."""
+    """Return what ours allocates when it learns the workload, and the share of its lead left."""
     learner = learning(OURS)
 
     def share(records: Sequence[Record]) -> str:
@@ -90,7 +90,7 @@ def kept(policies: Sequence[str]) -> list[Column]:
 
 
 def beside_published(load: int) -> Columns:
-    """Return GPU allocated at a load, and in brackets how far it is above the published figure."""
+    """Return the GPU allocated at a load, with the difference from the published figure."""
 
     def columns(policies: Sequence[str]) -> list[Column]:
         told = published()
@@ -113,5 +113,5 @@ def beside_published(load: int) -> Columns:
 
 
 def leads(_policies: Sequence[str]) -> list[Column]:
-    """Return what ours has above the best published policy."""
+    """Return the lead of ours over the best published policy."""
     return [_above(OURS, BEST, allocated_at(load), f"at {load}") for load in LOADS]

@@ -1,6 +1,6 @@
-"""What is measured while a cluster fills: what is allocated, refused, and free but of no use.
+"""Measurements while a cluster fills: what is allocated, refused, and free but useless.
 
-Knows a cluster and the pods that have come; not where they come from. Tested in
+Knows a cluster and the pods that have come, but not where they come from. Tested in
 `tests/unit/sim/test_experiments.py`.
 """
 
@@ -14,7 +14,7 @@ from gpushare.sim.flow import Record
 
 
 class Course:
-    """What is measured while a cluster fills."""
+    """The measurements of one run."""
 
     def __init__(self, cluster: Cluster, workload: Workload) -> None:
         self._cluster = cluster
@@ -39,9 +39,10 @@ class Course:
             self._fragmented[load] = self._fragmentation()
 
     def record(self) -> Record:
-        """Return allocated: by arrived load the mean share of GPU allocated; fragmentation: the
-        share that a typical pod could not use; both in % by whole % of arrived load. failed: pods
-        refused, and by size.
+        """Return the record of the run.
+
+        allocated: the mean share of GPU allocated. fragmentation: the share that a typical pod
+        could not use. Both are in %, by whole % of arrived load. failed: pods refused, and by size.
         """
         capacity = self._cluster.capacity
         loads = np.rint(100 * np.array(self._arrived) / capacity).astype(int)
@@ -59,7 +60,7 @@ class Course:
         }
 
     def _fragmentation(self) -> float:
-        """Return the free share in % of the cluster that the mean typical pod could not use."""
+        """Return the mean share of the cluster, in %, that is free but useless to a typical pod."""
         view, measure = self._cluster.view, self._measure
         lost = measure.lost(measure.tables(view), view, np.arange(len(view.names)))
         return 100 * (float(lost.sum()) / max(measure.pods, 1)) / self._cluster.capacity

@@ -1,4 +1,4 @@
-"""The nodes and pods of a trace as a cluster in memory, and what ranks on it."""
+"""The nodes and pods of a trace as a cluster in memory, and its rankings."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -16,8 +16,8 @@ from gpushare.sim.trace import TraceNode, TracePod
 MIB = 2**20
 
 _ROWS_REMEMBERED = 5_000_000
-"""Nodes times kinds of pods whose matrices are kept, a hundred bytes or two each: some 4,000 kinds
-on the nodes of openb, which are all that its traces have."""
+"""Nodes times kinds of pods whose scores are kept, 100 to 200 bytes each: about 4,000 kinds on the
+nodes of openb, which are all that its traces have."""
 
 
 def request_of(pod: TracePod) -> Request:
@@ -34,7 +34,7 @@ def request_of(pod: TracePod) -> Request:
 def workload_of_trace(
     nodes: Sequence[TraceNode], pods: Sequence[TracePod], turnover: float = 0.0
 ) -> Workload:
-    """Return the workload that a trace is: each of its pods counts once."""
+    """Return the workload of a trace: each of its pods counts once."""
     counts: dict[PodClass, int] = {}
     for pod in pods:
         cls = class_of(request_of(pod))
@@ -43,14 +43,14 @@ def workload_of_trace(
 
 
 def size_class(request: Request, capacity: int) -> str:
-    """Return what a pod is counted under: cpu, share, or its number of whole devices."""
+    """Return the class in which a pod is counted: cpu, share, or its number of devices."""
     if not request.devices:
         return "cpu"
     return "share" if request.devices == 1 and request.units < capacity else str(request.devices)
 
 
 def ranking(policy: Policy, nodes: int) -> Ranking:
-    """Return a ranking by the policy, of what fits as kube-scheduler and the extender see it."""
+    """Return a ranking by the policy, with what fits for kube-scheduler and for the extender."""
     return Ranking(policy, max(_ROWS_REMEMBERED // max(nodes, 1), 1), fits)
 
 

@@ -1,9 +1,8 @@
-"""The experiments: a cluster that fills, one whose pods come and go, and a trace lived again.
+"""The experiments: a cluster that fills, one whose pods come and go, and the replay of a trace.
 
-Each is a function of nodes, pods, the name of a policy, a seed and options, and gives a plain
-record. What is drawn (the stream of pods and the order of nodes) comes from generators of its own
-before anything is placed, so that all policies of one seed meet the same pods on the same nodes and
-may be compared pair by pair.
+Each is a function of nodes, pods, the name of a policy, a seed and options, and returns a plain
+record. The stream of pods and the order of nodes are drawn before anything is placed, so that all
+policies of one seed get the same pods on the same nodes and can be compared in pairs.
 
 `inflation` is the experiment of Weng et al., "Beware of Fragmentation", USENIX ATC 2023.
 """
@@ -30,7 +29,7 @@ RANDOM = "random"
 """The name of the policy that only simulations have."""
 
 _FULL = 1.3
-"""Up to which share of the capacity pods arrive."""
+"""The share of the capacity up to which pods arrive."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,12 +101,11 @@ def churn(
     *,
     go_on: GoOn = always,
 ) -> Record:
-    """Run a cluster whose pods come at random and stay for random times; return the record (see
-    Flow).
+    """Run a cluster whose pods come at random and stay for random times; return Flow's record.
 
     Arrivals are Poisson, each a pod of the file. Lifetimes are exponential, or drawn from those of
-    the file; their mean, each pod counted by its GPU, is 1, which is the unit of time. Raises
-    ValueError when the file should tell lifetimes and has none.
+    the file; their mean, each pod weighted by its GPU, is 1, the unit of time. Raises ValueError if
+    the file's lifetimes are needed and it has none.
     """
     workload = workload_of_trace(nodes, pods, 1.0)
     cluster, choices = _cluster(nodes, workload, policy, seed, options)
@@ -126,10 +124,9 @@ def replay(
     *,
     go_on: GoOn = always,
 ) -> Record:
-    """Run a cluster whose pods come when they came, and stay as long as they did; return the record
-    (see Flow).
+    """Run a cluster whose pods come and go at the times of the file; return Flow's record.
 
-    They come faster by `speed`; the seed is only for the order of nodes. Raises ValueError when no
+    They come faster by `speed`; the seed is only for the order of nodes. Raises ValueError if no
     pod has a time of creation.
     """
     timed = [(pod, pod.created) for pod in pods if pod.created is not None]
@@ -155,10 +152,9 @@ def replay(
 def _cluster(
     nodes: Sequence[TraceNode], workload: Workload, policy: str, seed: int, options: Options
 ) -> tuple[Cluster, list[Choice]]:
-    """Return (the empty cluster with the scorer for the options, the choices of `auto`: a list that
-    grows).
+    """Return (the empty cluster with its scorer, the choices of `auto`: a list that grows).
 
-    Raises SettingsError when there is no such policy.
+    Raises SettingsError if there is no such policy.
     """
     ordered = node_order(nodes, seed)
     if policy == RANDOM:
@@ -172,12 +168,12 @@ def _cluster(
 
 
 def _told(choices: Sequence[Choice]) -> Record:
-    """choices: of `auto`, one for each trial; or nothing."""
+    """Return the key choices: those of `auto`, one for each trial; or nothing."""
     return {"choices": [asdict(choice) for choice in choices]} if choices else {}
 
 
 def _named(experiment: str, policy: str, seed: int, options: Options) -> Record:
-    """Return what a record says of its run before anything was measured."""
+    """Return the part of a record that names its run."""
     told: Record = {"experiment": experiment, "policy": policy, "seed": seed}
     told["workload"] = options.workload
     if experiment == "replay":
@@ -192,7 +188,7 @@ def _named(experiment: str, policy: str, seed: int, options: Options) -> Record:
 def coming_and_going(
     pods: Sequence[TracePod], cluster: Cluster, seed: int, options: Options
 ) -> Stream:
-    """Draw the arrivals of churn, before anything is placed."""
+    """Draw the arrivals of churn before anything is placed."""
     requests = [request_of(pod) for pod in pods]
     asked = sum(request.total for request in requests) / len(requests)
     rate = options.load * cluster.capacity / asked
@@ -207,7 +203,7 @@ def coming_and_going(
     there, left = lifetimes.running_at_start(rate, rng)
     return Stream(
         tuple(requests),
-        # What is there has come before the beginning, so it is not offered.
+        # Pods that run at first have come before the beginning, so they do not count as offered.
         np.concatenate([np.full(len(there), np.nextafter(0, -1)), times]),
         np.concatenate([there, which]),
         np.concatenate([left, stay]),
@@ -215,14 +211,15 @@ def coming_and_going(
 
 
 def _lifetime(pod: TracePod) -> float:
-    """Return the seconds that the pod ran; for ever where no end is known."""
+    """Return the seconds that the pod ran; infinity if its end is not known."""
     start = pod.created if pod.scheduled is None else pod.scheduled
     return np.inf if pod.deleted is None or start is None else pod.deleted - start
 
 
 def filling(pods: Sequence[TracePod], capacity: int, seed: int) -> list[int]:
-    """Return the pods to arrive, as indices: each once in random order, then fewer or more by
-    chance.
+    """Return the indices of the pods to arrive: each once, in random order.
+
+    Then pods are removed or added at random until they ask for the right sum.
     """
     rng = np.random.default_rng(seed)
     sizes = [pod.devices * pod.units for pod in pods]
@@ -234,7 +231,7 @@ def filling(pods: Sequence[TracePod], capacity: int, seed: int) -> list[int]:
         return chosen
     while True:
         index = int(rng.integers(len(pods)))
-        # As published: the draw that ends it is judged by one of its devices.
+        # As published: for the last draw only one of its devices counts.
         if asked + pods[index].units > target:
             return chosen
         chosen.append(index)
@@ -242,7 +239,7 @@ def filling(pods: Sequence[TracePod], capacity: int, seed: int) -> list[int]:
 
 
 def _picture(cluster: Cluster, options: Options) -> Record:
-    """Return names, capacity, used: by node its name and the units of each device; or nothing."""
+    """Return the keys names, capacity and used, for each node and its devices; or nothing."""
     if not options.picture:
         return {}
     view = cluster.view

@@ -1,6 +1,6 @@
-"""The flags of `gpushare simulate`: which there are, what each may be, and their help.
+"""The flags of `gpushare simulate`, their values and their help.
 
-Knows words; not what goes together (see options.py).
+Knows each flag alone; options.py knows which go together.
 """
 
 import argparse
@@ -18,7 +18,7 @@ from gpushare.sim.tables import TABLES
 FORMATS = ("table", "json", "yaml", "csv")
 POLICIES = "device-bestfit,fgd,shadow-price"
 SMALL = 200
-"""Nodes up to which runs are short, so that there are more of them unless seeds are named."""
+"""The number of nodes up to which runs are short, so that more seeds are run by default."""
 
 _MOST_SEEDS = 1000
 _MOST_UNITS = 1_000_000
@@ -30,7 +30,7 @@ is finished is printed and written). docs/placement.md tells what the experiment
 
 
 def parser() -> Parser:
-    """Return the parser of its command line."""
+    """Return the parser of the command line."""
     whole = Parser(
         prog="gpushare simulate",
         description="Try placement policies on a cluster: how much GPU gets allocated, and what is"
@@ -216,7 +216,7 @@ def seeds(text: str) -> tuple[int, ...]:
 
 
 def words(text: str) -> tuple[str, ...]:
-    """Return the words of a list with commas, each once."""
+    """Return the parts of a list with commas, each once."""
     found = tuple(dict.fromkeys(part.strip() for part in text.split(",")))
     if not all(found):
         raise argparse.ArgumentTypeError(f"{text[:40]!r} has an empty name in it")
@@ -224,7 +224,7 @@ def words(text: str) -> tuple[str, ...]:
 
 
 def device_units(text: str) -> int:
-    """Return how many units a device has by `units:16`; 0 for `milli`."""
+    """Return the units of a device in a text such as `units:16`; 0 for `milli`."""
     match = re.fullmatch(r"units:([0-9]{1,9})", text, re.ASCII)
     if text != "milli" and (match is None or not 1 <= int(match[1]) <= _MOST_UNITS):
         raise argparse.ArgumentTypeError(f"{text[:40]!r} is neither milli nor like units:16")
@@ -232,7 +232,7 @@ def device_units(text: str) -> int:
 
 
 def number(least: float, most: float) -> Callable[[str], float]:
-    """Return a reader of numbers within these bounds, the lower one excluded."""
+    """Return a function that reads numbers above `least` and up to `most`."""
 
     def read(text: str) -> float:
         try:

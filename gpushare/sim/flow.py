@@ -1,9 +1,8 @@
 """Pods that come and go: virtual time, departures, and the queue of those that fit nowhere.
 
-It knows a cluster and a stream of arrivals drawn beforehand; nothing of where streams come from.
-Departures that are due are handled before an arrival. Pods that wait are served first come, first
-served: at each departure they are tried in the order of arrival on the node that changed, since
-they fit no other.
+It knows a cluster and a stream of arrivals that was drawn before, but not where streams come from.
+Departures that are due are handled before an arrival. Waiting pods are served in the order of
+arrival: at each departure they are tried on the node that changed, since they fit no other.
 """
 
 import heapq
@@ -22,10 +21,10 @@ from gpushare.sim.progress import GoOn, always
 Record = dict[str, object]
 
 REACHED = "reached"
-"""What a record has that was broken off: which share of its run was done."""
+"""The key of a record that was broken off: the share of its run that was done."""
 
 _SETTLED = 2.0
-"""Pods that come in the last so many lifetimes are not asked how long they waited."""
+"""Lifetimes before the end: the waits of pods that come after that are not measured."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -63,9 +62,7 @@ class Flow:
         self._offered = self._offered_gpu = self._refused = self._refused_gpu = 0
 
     def run(self, stream: Stream, go_on: GoOn = always) -> Record:
-        """Run until the end, or until it shall not go on; return what was
-        measured (see `_record`).
-        """
+        """Run to the end, or until `go_on` says no; return the record (see `_record`)."""
         possible = [not self._wait or self._cluster.fits_empty(kind) for kind in stream.kinds]
         for time, which, lifetime in zip(
             stream.times.tolist(), stream.which.tolist(), stream.lifetimes.tolist(), strict=True
@@ -82,7 +79,7 @@ class Flow:
         return self._record()
 
     def _broken_off(self, time: float, share: float) -> Record:
-        """Return what was measured until then, which is nothing before the start."""
+        """Return what was measured until then; nothing before the start."""
         self._end = time
         self._leave_until(time)
         return {**(self._record() if time > self._start else {}), REACHED: share}
@@ -116,14 +113,14 @@ class Flow:
         self._pass_to(time)
 
     def _try_waiting(self, row: int) -> None:
-        """Try to place those that wait, first come first, on the node that has room again."""
+        """Try to place waiting pods, in the order of arrival, on the node that has room again."""
         heads = [(queue[0].order, kind) for kind, queue in self._queues.items()]
         heapq.heapify(heads)
         while heads:
             _, kind = heapq.heappop(heads)
             request = self._kinds[kind]
             placement = self._cluster.place_on(row, request)
-            # What is there only becomes less: a kind that does not fit now is done with.
+            # The node only gets fuller here: a kind that does not fit now need not be tried again.
             if placement is None:
                 continue
             queue = self._queues[kind]
@@ -152,10 +149,11 @@ class Flow:
         return size_class(request, self._largest)
 
     def _record(self) -> Record:
-        """Return alloc: mean share of GPU allocated; blocked_gpu, blocked_pods: of what was offered
-        the share refused; all in %. Where pods wait: waiting, their mean number, in all and by
-        size; wait_mean and wait_p95: how long pods of a size waited, as far as it is known at the
-        end.
+        """Return the record of the run.
+
+        alloc: mean share of GPU allocated. blocked_gpu, blocked_pods: the share of what was offered
+        that was refused. All are in %. If pods wait: waiting, their mean number, in total and by
+        size; wait_mean and wait_p95: how long pods of a size waited, as far as known at the end.
         """
         span = self._end - self._start
         record: Record = {"alloc": 100 * self._held / span / self._cluster.capacity}

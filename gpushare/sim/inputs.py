@@ -1,6 +1,6 @@
-"""Which nodes and pods an experiment runs on: files, the shipped traces, or rows of a live cluster.
+"""The nodes and pods of an experiment: files, the shipped traces, or rows of a live cluster.
 
-Knows where the shipped files lie and what of nodes and pods must go together.
+Knows where the shipped files are, and which nodes and pods go together.
 """
 
 from collections.abc import Callable, Mapping
@@ -23,8 +23,8 @@ from gpushare.sim.trace import (
 )
 
 Listing = Callable[[str, str, str, str], Mapping[str, object]]
-"""By kubeconfig, context, resource and unit: rows of `nodes` and of `pods` of a live cluster, with
-the columns of trace.py, and `notes` of what was left out."""
+"""Takes kubeconfig, context, resource and unit; returns the rows of `nodes` and `pods` of a live
+cluster, with the columns of trace.py, and `notes` on what was left out."""
 
 OPENB = Path(__file__).parent / "data" / "openb"
 OPENB_NODES = OPENB / "openb_node_list_gpu_node.csv.xz"
@@ -36,9 +36,9 @@ _FEW_NOTES = 3
 
 @dataclass(frozen=True)
 class Inputs:
-    """Nodes and pods, what to call them, and what of them was left out.
+    """Nodes and pods, their name, and notes on what was left out.
 
-    nowhere: how many pods more there were, which fit no node even while it is empty.
+    nowhere: the number of further pods, which fit no node even while it is empty.
     """
 
     nodes: list[TraceNode]
@@ -65,8 +65,9 @@ def shipped() -> dict[str, Path]:
 
 
 def read_inputs(options: Options, listing: Listing | None) -> Inputs:
-    """Return what the options name. Raises TraceError, SettingsError, and whatever `listing`
-    raises.
+    """Return the inputs that the options name.
+
+    Raises TraceError, SettingsError, and whatever `listing` raises.
     """
     if options.cluster is not None:
         if listing is None:
@@ -80,7 +81,7 @@ def read_inputs(options: Options, listing: Listing | None) -> Inputs:
 
 
 def read_shipped(name: str, units: int, lifetimes: str) -> Inputs:
-    """Return a shipped list of pods on the shipped nodes; units: of a device, 0 leaves them."""
+    """Return a shipped list of pods on the shipped nodes; units: of a device, 0: unchanged."""
     return _in_units(_of_files("", name, lifetimes), units)
 
 
@@ -92,10 +93,10 @@ def _in_units(inputs: Inputs, units: int) -> Inputs:
 
 
 def _without_misfits(inputs: Inputs) -> Inputs:
-    """Return the same without the pods that fit no node even while it is empty.
+    """Return the inputs without the pods that fit no node even while it is empty.
 
-    No policy can place them, so they would only hide what policies differ in. Raises SettingsError
-    where none that asks for GPU is left.
+    No policy can place them, so they would only hide how policies differ. Raises SettingsError if
+    no pod that asks for GPU is left.
     """
     shapes = {replace(node, name="") for node in inputs.nodes}
     fitting = [pod for pod in inputs.pods if any(node.can_run(pod) for node in shapes)]
@@ -108,7 +109,7 @@ def _without_misfits(inputs: Inputs) -> Inputs:
 
 
 def _of_files(nodes_file: str, pods_file: str, lifetimes: str) -> Inputs:
-    """Return the nodes and pods of files, the shipped ones where none are named."""
+    """Return the nodes and pods of files, or the shipped ones if none are named."""
     nodes = read_nodes(Path(nodes_file) if nodes_file else OPENB_NODES)
     pods_path = Path(pods_file)
     name = pods_file or _DEFAULT
@@ -119,7 +120,7 @@ def _of_files(nodes_file: str, pods_file: str, lifetimes: str) -> Inputs:
             raise SettingsError(
                 f"{nodes_file}: has units of its own; give --pods that ask for them"
             )
-        # The traces' models are those of their own nodes.
+        # The models in a shipped trace are those of the shipped nodes.
         known = None if nodes_file else {node.model for node in nodes}
     else:
         known = {node.model for node in nodes}
@@ -130,7 +131,7 @@ def _of_files(nodes_file: str, pods_file: str, lifetimes: str) -> Inputs:
 
 
 def _of_cluster(rows: Mapping[str, object], pods_file: str) -> Inputs:
-    """Return the nodes of a live cluster, and its pods unless a file of others is given."""
+    """Return the nodes of a live cluster, and its pods unless a file of pods is given."""
     told = rows["notes"]
     notes = [*map(str, told)] if isinstance(told, list) else []
     try:

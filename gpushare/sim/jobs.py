@@ -1,6 +1,6 @@
-"""The runs that a command line asks for, after its files are read and all that is wrong is told.
+"""The runs that a command line asks for.
 
-Reads files; runs nothing.
+It reads files, and reports everything that is wrong before the first run; it runs nothing.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -17,7 +17,7 @@ from gpushare.sim.options import Options
 from gpushare.sim.tables import Table
 
 _SEEDS = tuple(range(42, 52))
-"""Seeds of the runs, unless others are named; for a large cluster the first two."""
+"""The default seeds; for a large cluster only the first two."""
 
 _MOST_PODS = 5_000_000
 """The most pods of a run: about an hour of the quickest policy."""
@@ -27,8 +27,8 @@ _MOST_PODS = 5_000_000
 class Job:
     """One run.
 
-    told: what its record says besides what was measured. place: where its record stands among
-    all, by line of a table, policy and seed.
+    told: what its record contains besides the measures. place: the position of its record, by line
+    of a table, policy and seed.
     """
 
     experiment: str
@@ -41,9 +41,9 @@ class Job:
 
 
 def jobs_of(options: Options, listing: Listing | None) -> list[Job]:
-    """Return all runs, those of a seed together, so that what is finished can be compared.
+    """Return all runs, those of a seed together, so that finished runs can be compared.
 
-    listing: lists a live cluster. Raises SettingsError, WireError, and what `listing` raises.
+    listing: lists a live cluster. Raises SettingsError, WireError, and whatever `listing` raises.
     """
     there = (*policy_names(), experiments.RANDOM)
     for name in options.policies:
@@ -91,7 +91,7 @@ def _inputs(options: Options, listing: Listing | None) -> Inputs:
 
 
 def _check_times(inputs: Inputs) -> None:
-    """Raise SettingsError where there is no time in which to replay pods."""
+    """Raise SettingsError if the pods have no times for a replay."""
     times = {pod.created for pod in inputs.pods if pod.created is not None}
     if not times:
         raise SettingsError(f"{inputs.name}: replay needs the column created or creation_time")
@@ -100,7 +100,7 @@ def _check_times(inputs: Inputs) -> None:
 
 
 def _there_at_first(options: Options, inputs: Inputs) -> float:
-    """Return how many pods run when churn begins, in those that come in a unit of time."""
+    """Return how many pods run when churn begins, as a multiple of those per unit of time."""
     if options.parameters.lifetimes != TRACE:
         return 0.0
     try:
@@ -111,7 +111,7 @@ def _there_at_first(options: Options, inputs: Inputs) -> float:
 
 
 def _check_length(options: Options, inputs: Inputs) -> None:
-    """Raise SettingsError where so many pods would come that no run would end."""
+    """Raise SettingsError if so many pods would come that a run would take too long."""
     given = options.parameters
     lasts = given.life + _there_at_first(options, inputs)
     spans = {"inflation": 1.3, "churn": given.load * lasts}

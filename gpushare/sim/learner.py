@@ -1,8 +1,8 @@
 """A scorer that knows only the pods that have come so far, as the extender does.
 
-It learns by the same rule (core/workload_estimator.py). Only that a making takes no time here, and
-that two are not held a minute apart: simulated pods come in no minutes. For the same reason `auto`
-tries its candidates anew not every hour, but whenever twice as many pods have come.
+It learns by the same rule (core/workload_estimator.py), but a policy is made at once, and not at
+most once a minute: simulated pods have no clock. For the same reason `auto` has a trial whenever
+twice as many pods have come, not every hour.
 """
 
 from collections import Counter
@@ -20,7 +20,7 @@ from gpushare.sim.engine import empty, ranking
 from gpushare.sim.trace import TraceNode
 
 KNOWN, LEARNED = "known", "learned"
-"""What a policy may know of the pods that come: all of the file, or those that have come."""
+"""Which pods a policy knows: all of the file, or only those that have come."""
 
 
 _SEED = 0
@@ -28,8 +28,9 @@ _SEED = 0
 
 
 def chosen(nodes: Sequence[TraceNode], workload: Workload) -> Choice | None:
-    """Return what `auto` is on these nodes, empty, where it knows the pods; None where nothing can
-    be allocated.
+    """Return what `auto` is on these empty nodes if it knows the pods.
+
+    None if nothing can be allocated.
     """
     return _chosen(tuple(nodes), workload)
 
@@ -41,9 +42,9 @@ def _chosen(nodes: tuple[TraceNode, ...], workload: Workload) -> Choice | None:
 
 
 class LearningScorer:
-    """A Scorer by the policy of that name, made anew as pods come.
+    """A Scorer by the policy of that name, which is made again as pods come.
 
-    before: the pods that had come, oldest first, when it began. choices: of `auto`, one for each
+    before: the pods that had come before it began, oldest first. choices: of `auto`, one for each
     trial.
     """
 
@@ -57,9 +58,7 @@ class LearningScorer:
         self._ranking = self._made()
 
     def scores(self, snapshot: Snapshot, request: Request) -> Scores:
-        """Return what placing the request on each row is worth; asked once for each
-        pod that comes.
-        """
+        """Return the value of placing the request on each row; called once for each new pod."""
         if self._learned.is_due():
             self._choose(snapshot)
             self._ranking = self._made()

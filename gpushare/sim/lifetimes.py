@@ -1,12 +1,12 @@
 """How long the pods of a file ran, and how long pods drawn from it stay.
 
-Knows the times of a file; nothing of clusters. A pod stays as long as some pod of the file ran that
-asked for as much: no GPU, a share of a device, one device, two to four, or more. Times are told in
-the mean of these, each pod of the file counted by its GPU, so that an offered load means what it
-means where lifetimes are exponential.
+Knows the times of a file, but no clusters. A pod stays as long as a random pod of the file ran that
+has the same size: no GPU, a share of a device, one device, two to four, or more. The unit of time
+is the mean lifetime, each pod of the file weighted by its GPU, so that an offered load means the
+same as with exponential lifetimes.
 
-Few pods live for long and hold most of the GPU, so an empty cluster would be far from its steady
-state for long: it begins with the pods that would run at that moment if none had been refused.
+A few pods live long and hold most of the GPU, so an empty cluster would take long to reach its
+steady state. So it begins with the pods that would run then if none had been refused.
 """
 
 from collections.abc import Sequence
@@ -27,7 +27,7 @@ _FEW = 4
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Lifetimes:
-    """by_size: the times of each size, in the unit; size: int64, which of these each pod has."""
+    """The lifetimes of pods. by_size: the times of each size. size: int64, the size of each pod."""
 
     by_size: tuple[Floats, ...]
     size: Ints
@@ -39,16 +39,14 @@ class Lifetimes:
         return means[self.size]
 
     def drawn(self, which: Ints, rng: np.random.Generator) -> Floats:
-        """Return float64: how long each of these pods stays, by the same chance for each time there
-        is.
-        """
+        """Return float64: how long each of these pods stays, a random time of its size."""
         return self._chosen(which, rng, long_lived=False)
 
     def running_at_start(self, rate: float, rng: np.random.Generator) -> tuple[Ints, Floats]:
-        """Return which pods run at a moment, the oldest first, and how long each still stays, where
-        `rate` pods come in a unit of time.
+        """Return the pods that run at a moment, the oldest first, and how long each still stays.
 
-        A pod is among those that run with a chance in proportion to its lifetime, at any age.
+        `rate`: pods that come in a unit of time. The chance of a pod to run is proportional to its
+        lifetime, and its age is uniform.
         """
         means = self.means
         number = rng.poisson(rate * means.mean())
@@ -68,9 +66,9 @@ class Lifetimes:
 
 
 def lifetimes_of(pods: Sequence[TracePod], capacity: int) -> Lifetimes:
-    """Return the lifetimes of these pods, on devices of so many units.
+    """Return the lifetimes of these pods, on devices of this capacity.
 
-    A size of which none is known has those of all pods. Raises ValueError when no pod has any.
+    A size without known times uses those of all pods. Raises ValueError if no pod has any.
     """
     ran = [_ran(pod) for pod in pods]
     sizes = [_size(pod, capacity) for pod in pods]
@@ -88,9 +86,9 @@ def lifetimes_of(pods: Sequence[TracePod], capacity: int) -> Lifetimes:
 
 
 def lent(pods: Sequence[TracePod], lenders: Sequence[TracePod], capacity: int) -> list[TracePod]:
-    """Return the pods with the times that the lenders of their size have, these in turn.
+    """Return the pods with times taken in turn from the lenders of the same size.
 
-    For a list of pods that tells no times. A pod of a size that no lender has stays as it is.
+    For a list of pods without times. A pod whose size no lender has stays as it is.
     """
     turns = {}
     for size in {_size(pod, capacity) for pod in lenders}:
@@ -105,7 +103,7 @@ def lent(pods: Sequence[TracePod], lenders: Sequence[TracePod], capacity: int) -
 
 
 def _ran(pod: TracePod) -> float | None:
-    """Return how long the pod ran; None where it never did, or where that is not known."""
+    """Return how long the pod ran; None if it never did, or if that is not known."""
     if pod.scheduled is None or pod.deleted is None:
         return None
     return pod.deleted - pod.scheduled

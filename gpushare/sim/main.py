@@ -1,7 +1,7 @@
-"""`gpushare simulate`: the composition root. Reads traces, has the runs made, prints and writes.
+"""`gpushare simulate`: the composition root. It reads traces, starts the runs, prints and writes.
 
-Whatever ends it, what is finished is told. Nodes and pods of a live cluster are listed by whoever
-calls it and reach it as rows, like those of a file.
+However it ends, finished runs are reported. The caller lists the nodes and pods of a live cluster
+and passes them as rows, like those of a file.
 """
 
 import json
@@ -49,9 +49,7 @@ _Done = tuple[tuple[int, int, int], Record]
 
 
 def main(argv: Sequence[str], listing: Listing | None = None) -> int:
-    """Simulate, and return the exit code: 0 done, 1 something failed, 2 bad
-    input, 130 interrupted.
-    """
+    """Simulate and return the exit code: 0 done, 1 failed, 2 bad input, 130 interrupted."""
     try:
         options = read_options(argv)
         _check_outputs(options)
@@ -64,7 +62,7 @@ def main(argv: Sequence[str], listing: Listing | None = None) -> int:
         print(f"Warning: {note}", file=sys.stderr)
     finished: list[_Done] = []
     code = _run_all(jobs, options.jobs, finished)
-    # They came as they were done; told are the policies in their order, the seeds of each together.
+    # Runs finish in any order; the output has the policies in their order, with seeds together.
     finished.sort(key=lambda done: done[0])
     for tell in _tellings(options, jobs, [record for _, record in finished]):
         try:
@@ -77,7 +75,7 @@ def main(argv: Sequence[str], listing: Listing | None = None) -> int:
 
 
 def run(job: Job) -> _Done:
-    """Run one job; return what it measures, and on which pods."""
+    """Run one job and return its record."""
     inputs, procedure = job.inputs, _EXPERIMENTS[job.experiment]
     found = procedure(inputs.nodes, inputs.pods, job.policy, job.seed, job.parameters, go_on=go_on)
     return job.place, {**job.told, **found}
@@ -89,9 +87,7 @@ def _failed(error: Exception, code: int) -> int:
 
 
 def _check_outputs(options: Options) -> None:
-    """Refuse where what comes out could not be written: before hours of runs.
-    Raises SettingsError.
-    """
+    """Raise SettingsError if the output could not be written: before hours of runs."""
     for path in (options.json, options.csv, options.plots):
         if path is not None and not path.absolute().parent.is_dir():
             raise SettingsError(f"{path}: there is no directory to write it to")
@@ -108,9 +104,7 @@ def _check_outputs(options: Options) -> None:
 
 
 def _run_all(jobs: Sequence[Job], processes: int, finished: list[_Done]) -> int:
-    """Run all jobs and return the exit code; what is finished stands in the
-    list whatever that is.
-    """
+    """Run all jobs and return the exit code; finished runs are in the list in any case."""
     progress = Progress(len(jobs))
     code = 0
     try:
@@ -137,7 +131,7 @@ def _run_all(jobs: Sequence[Job], processes: int, finished: list[_Done]) -> int:
 
 @contextmanager
 def _ended_by_signals(progress: Progress) -> Iterator[None]:
-    """Have Ctrl-C and SIGTERM end the runs meanwhile: at first each by itself, then at once."""
+    """Let Ctrl-C and SIGTERM end the runs: the first signal asks, the second ends them at once."""
 
     def end(number: int, frame: FrameType | None) -> None:
         if progress.stopping:
@@ -161,8 +155,9 @@ def _ended_by_signals(progress: Progress) -> Iterator[None]:
 def _tellings(
     options: Options, jobs: Sequence[Job], every: Sequence[Record]
 ) -> Iterator[Callable[[], object]]:
-    """Yield what writes and prints what is finished, each thing by itself, so that one that fails
-    keeps back no other. They raise OSError, and SettingsError of a document; the last one prints.
+    """Yield functions that write and print what is finished; if one fails, the others still run.
+
+    They raise OSError, and SettingsError for a document; the last one prints.
     """
     inputs = jobs[0].inputs
     records = [record for record in every if REACHED not in record]
@@ -206,7 +201,7 @@ def _renew(path: Path, tables: Sequence[Table], records: Sequence[Record]) -> No
 
 
 def _renewed(path: Path, made: Mapping[str, str]) -> str:
-    """Return the document with these tables. Raises SettingsError where it has no place for one."""
+    """Return the document with these tables. Raises SettingsError if it has no place for one."""
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
@@ -217,9 +212,7 @@ def _renewed(path: Path, made: Mapping[str, str]) -> str:
 def _table(
     options: Options, inputs: Inputs, records: Sequence[Record], measures: Sequence[Measure]
 ) -> str:
-    """Return what is simulated, the table, what its columns mean, and what it
-    says of the policies.
-    """
+    """Return the output: the input, the table, its legend, and the verdicts on the policies."""
     lines = [
         f"{options.experiment}: {inputs.name}, {len(inputs.pods)} pods on {len(inputs.nodes)} nodes"
         f" with {inputs.devices} devices"
@@ -243,7 +236,7 @@ def _table(
 
 
 def _part_way(broken_off: Sequence[Record]) -> str:
-    """Return what runs measured until they were broken off; "" where none was."""
+    """Return what runs measured until they were broken off; "" if none was."""
     if not broken_off:
         return ""
     lines = ["Broken off, and not in the table:"]
@@ -267,7 +260,7 @@ def _printed(tables: Iterable[Table], records: Sequence[Record]) -> Iterator[str
 
 
 def _plots() -> Callable[[Sequence[Record], Path], list[Path]]:
-    """Return what draws. Raises SettingsError where matplotlib is missing."""
+    """Return the function that draws. Raises SettingsError if matplotlib is missing."""
     from gpushare.sim.plots import draw  # noqa: PLC0415 -- matplotlib, which only pictures need
 
     return draw

@@ -1,6 +1,6 @@
-"""The command line of `gpushare simulate`: words to options.
+"""The command line of `gpushare simulate` as options.
 
-Knows what goes together; opens no file.
+Knows which flags go together; opens no file.
 """
 
 import argparse
@@ -18,7 +18,7 @@ from gpushare.sim.tables import Table, chosen
 
 @dataclass(frozen=True)
 class ClusterOptions:
-    """Which cluster is meant, and in which resource and unit it counts."""
+    """A live cluster, with its resource and its unit."""
 
     kubeconfig: str
     context: str
@@ -28,12 +28,12 @@ class ClusterOptions:
 
 @dataclass(frozen=True)
 class Options:
-    """What is asked for.
+    """The options of one command.
 
-    nodes, pods: files, or the name of a shipped trace, "" for the shipped default. cluster: where
-    they are asked of a live one, of which only nodes where pods are named. seeds: () for as many as
-    the size of the input allows. units: of a device, to which sizes are rounded; 0 leaves them.
-    tables: what is run for a document, which has its own of all these; () for one experiment.
+    nodes, pods: files, or the name of a shipped trace, "" for the shipped default. cluster: a live
+    cluster to list instead; only its nodes if `pods` is given. seeds: () for as many as the size of
+    the input allows. units: of a device, to which sizes are rounded; 0 leaves them. tables: what is
+    run for a document; they have their own experiments, policies and seeds. () for one experiment.
     """
 
     experiment: str
@@ -56,7 +56,7 @@ class Options:
 def read_options(words: Sequence[str]) -> Options:
     """Return the options of a command line. A wrong one ends the process with 2.
 
-    Raises SettingsError where options do not go together.
+    Raises SettingsError if options do not go together.
     """
     given = parser().parse_args(words)
     if given.from_cluster and given.nodes:
@@ -90,7 +90,7 @@ def read_options(words: Sequence[str]) -> Options:
 
 
 def _parameters(given: argparse.Namespace) -> experiments.Options:
-    """Return what an experiment may be told, of the flags that it has."""
+    """Return the options of the experiment among the flags."""
     names = {field.name for field in fields(experiments.Options)}
     told = {name: value for name, value in vars(given).items() if name in names}
     return replace(experiments.Options(), picture=given.plot is not None, **told)

@@ -1,8 +1,8 @@
 """The published figures and ours, side by side.
 
-Knows which traces and policies were published and where the published means lie; not how runs are
-made. Published: Weng et al., "Beware of Fragmentation", USENIX ATC 2023, whose repository holds the
-expected results (see data/README.md).
+Knows which traces and policies were published and where the published means are, but not how runs
+are made. Published: Weng et al., "Beware of Fragmentation", USENIX ATC 2023, whose repository holds
+the expected results (see data/README.md).
 """
 
 import csv
@@ -46,7 +46,7 @@ class Cell:
 
     @property
     def difference(self) -> float | None:
-        """How far ours is above the published figure."""
+        """Ours minus the published figure."""
         return None if self.published is None else self.ours - self.published
 
 
@@ -75,9 +75,7 @@ def cells(records: Sequence[Record]) -> list[Cell]:
 
 
 def side_by_side(found: Sequence[Cell]) -> list[list[str]]:
-    """Return the rows of text: for each file and policy, published, ours and the difference at each
-    load.
-    """
+    """Return rows of text: by file and policy, published, ours and the difference at each load."""
     rows = [["FILE", "POLICY"]]
     rows[0] += [f"{word}@{load}" for load in LOADS for word in ("PUBLISHED", "OURS", "DIFF")]
     for file, policy in dict.fromkeys((cell.file, cell.policy) for cell in found):
@@ -89,9 +87,7 @@ def side_by_side(found: Sequence[Cell]) -> list[list[str]]:
 
 
 def printed(records: Sequence[Record]) -> str:
-    """Return the published figures and ours, and which of ours is farthest from
-    what was published.
-    """
+    """Return the published figures and ours, and the largest difference."""
     found = cells(records)
     far = worst(found)
     table = aligned(side_by_side(found))
@@ -102,7 +98,7 @@ def printed(records: Sequence[Record]) -> str:
 
 
 def worst(found: Sequence[Cell]) -> Cell | None:
-    """Return the cell that is farthest from what was published."""
+    """Return the cell with the largest difference from the published figure."""
     compared = [cell for cell in found if cell.difference is not None]
     return max(compared, key=lambda cell: abs(cell.difference or 0), default=None)
 
@@ -118,6 +114,6 @@ def _three(found: Sequence[Cell], file: str, policy: str, load: int) -> list[str
 
 
 def _in_order(records: Sequence[Record], key: str, order: Sequence[str]) -> list[str]:
-    """Return the values of the records: those of the order first, then others as they come."""
+    """Return the values of the records: those in `order` first, then others as they come."""
     there = dict.fromkeys(str(record[key]) for record in records)
     return [*(one for one in order if one in there), *(one for one in there if one not in order)]

@@ -1,7 +1,7 @@
-"""Pictures of what runs measured: what is allocated, what is turned away, what is stranded.
+"""Pictures of what runs measured: what is allocated, refused, and stranded.
 
-The only part that knows matplotlib, which comes with the extra `plots`. It reads records (see
-experiments.py) and writes files; it opens no window.
+The only module that uses matplotlib (extra `plots`). It reads records (see experiments.py) and
+writes files; it opens no window.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -23,21 +23,19 @@ _Floats = npt.NDArray[np.float64]
 _DPI = 110
 _SIZE = (7.2, 4.2)
 _FULL = 130
-"""Percent of the cluster's GPU that pods ask for in all, where a cluster is filled."""
+"""Percent of the cluster's GPU that pods have asked for when a fill ends."""
 
 _NODES_A_BAND = 160
 _MOST_NAMED = 24
-"""Nodes up to which each has its name, and each device what is used of it."""
+"""Up to this number of nodes, each has its name, and each device its used units."""
 
 _SIZES = {"cpu": "no GPU", "share": "a share", "1": "1 GPU"}
 _MANY = 100
-"""Pods from which on bars have a logarithmic axis, so that few large pods are seen beside them."""
+"""From this number of pods, bars have a logarithmic axis, so that few large pods stay visible."""
 
 
 def draw(records: Sequence[Record], folder: Path) -> list[Path]:
-    """Write the pictures to the folder, as far as the records hold what they show; return their
-    files.
-    """
+    """Write the pictures for which the records have data to the folder; return their files."""
     folder.mkdir(parents=True, exist_ok=True)
     drawn: list[Path] = []
 
@@ -64,7 +62,7 @@ def draw(records: Sequence[Record], folder: Path) -> list[Path]:
 def _figure(
     title: str, records: Sequence[Record], painter: Callable[[Axes, Sequence[Record]], bool]
 ) -> Figure | None:
-    """Return the picture; None where the records hold nothing of it."""
+    """Return the picture; None if the records have no data for it."""
     figure = Figure(figsize=_SIZE, layout="constrained")
     axes = figure.add_subplot()
     if not painter(axes, records):
@@ -88,9 +86,9 @@ def _fragmentation(axes: Axes, records: Sequence[Record]) -> bool:
 
 
 def _steps(axes: Axes, records: Sequence[Record], key: str, unit: str) -> bool:
-    """Draw for each policy the mean of its seeds and their spread, against what has been asked for.
+    """Draw for each policy the mean and spread of its seeds, against what has been asked for.
 
-    False where no record has such a course. The axes are the same for every cluster, so that
+    Return False if no record has such data. The axes are the same for every cluster, so that
     pictures can be compared.
     """
     axes.set_xlabel("GPU asked for by the pods that have come, % of the cluster's")
@@ -107,7 +105,7 @@ def _steps(axes: Axes, records: Sequence[Record], key: str, unit: str) -> bool:
         values = np.array([_on_grid(course, grid) for course in courses])
         mean, spread = values.mean(axis=0), values.std(axis=0)
         colour = f"C{number}"
-        # Where policies do alike, the earlier lines show on both sides of the later ones.
+        # If lines coincide, the earlier, wider ones show on both sides of the later ones.
         width = 1.6 + 2.4 * (1 - (number + 1) / len(policies))
         label = f"{policy}, {mean[-1]:.1f} % in the end"
         axes.step(grid, mean, where="post", color=colour, label=label, linewidth=width)
@@ -118,10 +116,10 @@ def _steps(axes: Axes, records: Sequence[Record], key: str, unit: str) -> bool:
 
 
 def _on_grid(course: Mapping[str, float], grid: npt.NDArray[np.int64]) -> _Floats:
-    """Return float64 (as the grid): at each load the value at the last load measured up to there.
+    """Return float64 (like the grid): the value at the last load measured up to each load.
 
-    Pods of a small cluster carry the load over many whole percents at a time, each seed over
-    others. Before the first value it is 0.
+    In a small cluster one pod may raise the load by many percent, at other loads in each seed.
+    Before the first value it is 0.
     """
     loads = np.array(sorted(map(int, course)))
     values = np.array([course[str(load)] for load in loads.tolist()])
@@ -130,9 +128,7 @@ def _on_grid(course: Mapping[str, float], grid: npt.NDArray[np.int64]) -> _Float
 
 
 def _refused(axes: Axes, records: Sequence[Record]) -> bool:
-    """Draw the pods refused of each size, in the mean of the seeds; return
-    whether there are any.
-    """
+    """Draw the mean number of refused pods by size; return whether there are any."""
     policies = policies_of(records)
     there = {size for one in records for size in _numbers(one, "failed_by_size")}
     sizes = sorted(there, key=lambda size: (size.isdecimal(), size.zfill(4)))
@@ -154,7 +150,7 @@ def _refused(axes: Axes, records: Sequence[Record]) -> bool:
 
 
 def _devices(record: Record) -> Figure | None:
-    """Return a picture of the cluster at the end of a run; None where the record has none."""
+    """Return a picture of the cluster at the end of a run; None if the record has no data."""
     names, capacity, used = (record.get(key) for key in ("names", "capacity", "used"))
     if not (isinstance(names, list) and isinstance(capacity, list) and isinstance(used, list)):
         return None
@@ -164,11 +160,11 @@ def _devices(record: Record) -> Figure | None:
 
 
 _Node = tuple[str, list[int], list[int]]
-"""Name, and by device what it has and what is used of it, in units."""
+"""A node's name, and by device its capacity and its used units."""
 
 
 def _named(title: str, nodes: Sequence[_Node]) -> Figure:
-    """Draw the nodes side by side by name, each device with its units used and in all."""
+    """Draw the nodes side by side by name, each device with its used and all units."""
     highest = max(len(there) for _, there, _ in nodes)
     cells = np.full((highest, len(nodes)), np.nan)
     size = (max(_SIZE[0], 2 + 0.8 * len(nodes)), 1.6 + 0.42 * highest)
@@ -194,9 +190,7 @@ def _named(title: str, nodes: Sequence[_Node]) -> Figure:
 
 
 def _banded(title: str, nodes: Sequence[_Node]) -> Figure:
-    """Draw the nodes as bands, too many for names: of as many devices side by
-    side, fullest first.
-    """
+    """Draw many nodes as bands without names: one band per number of devices, fullest first."""
     free = [
         sorted(1 - taken / units for taken, units in zip(held, there, strict=True))
         for _, there, held in nodes

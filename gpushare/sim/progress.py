@@ -1,6 +1,6 @@
-"""How far runs are and whether they shall go on: shared by all processes, and shown as a bar.
+"""The progress of runs and the request to stop them, shared by all processes and shown as a bar.
 
-Knows processes and terminals; not what is run.
+Knows processes and terminals, but not what is run.
 """
 
 import multiprocessing
@@ -12,19 +12,19 @@ from contextlib import contextmanager
 from tqdm import tqdm
 
 GoOn = Callable[[float], bool]
-"""Takes the share of a run that is done, from 0 to 1; returns whether the run shall go on."""
+"""Takes the share of a run that is done, from 0 to 1; returns whether the run should go on."""
 
 PATIENCE = 5.0
-"""Seconds that runs have to end by themselves when they are asked to."""
+"""Seconds that runs have to end by themselves after they were asked to."""
 
 _REDRAWN = 0.2
 _FORMAT = "{desc} {percentage:3.0f}%|{bar}| [{elapsed}<{remaining}, {rate_fmt}]"
 
 
 class Progress:
-    """The shares of all runs that are done, and whether they shall end.
+    """The share of each run that is done, and whether runs should end.
 
-    A process gets it from the one that starts it, and no other way.
+    It can be handed to a process only when that is started.
     """
 
     def __init__(self, runs: int) -> None:
@@ -44,7 +44,7 @@ class Progress:
 
     @property
     def overdue(self) -> bool:
-        """Whether they were asked so long ago that one that goes on will not end by itself."""
+        """Whether runs were asked so long ago that those left will not end by themselves."""
         return self.stopping and time.monotonic() - self._stopped_at.value > PATIENCE
 
     @property
@@ -54,11 +54,11 @@ class Progress:
 
     @property
     def done(self) -> float:
-        """How many runs are done, those under way by their share."""
+        """How many runs are done, with those under way counted by their share."""
         return float(sum(self._shares))
 
     def tell(self, number: int, share: float) -> bool:
-        """Note the share of a run that is done; return whether the run shall go on."""
+        """Note the share of a run that is done; return whether the run should go on."""
         self._shares[number] = share
         return not self.stopping
 
@@ -67,27 +67,27 @@ _here: tuple[Progress, int] | None = None
 
 
 def begin(progress: Progress, number: int) -> None:
-    """Make this run the one that goes on in this process."""
+    """Make this run the current one of this process."""
     global _here  # noqa: PLW0603  # a process has one run at a time
     _here = (progress, number)
 
 
 def go_on(share: float) -> bool:
-    """Tell how far the run of this process is; return whether it shall go on."""
+    """Report the progress of this process's run; return whether it should go on."""
     return _here is None or _here[0].tell(_here[1], share)
 
 
 def always(_share: float) -> bool:
-    """Return True: a run that nobody watches goes on."""
+    """Return True, for a run without Progress."""
     return True
 
 
 @contextmanager
 def bar(progress: Progress) -> Iterator[None]:
-    """Show on stderr, while open, how many runs are done, how fast they go and what is left.
+    """Show on stderr, while open, how many runs are done, their rate and the time left.
 
-    It is shown only if stderr is a terminal. Runs may take minutes, so the bar moves with the
-    shares of those under way.
+    Only if stderr is a terminal. Runs may take minutes, so the bar moves with the shares of those
+    under way.
     """
     # disable=None: the bar is shown only if stderr is a terminal.
     with tqdm(

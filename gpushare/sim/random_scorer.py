@@ -1,7 +1,7 @@
 """random: any node that fits, any device that fits, by a seeded generator.
 
-For simulations only, to show what a policy is worth. It judges anew at every request, so it is no
-policy for the extender, whose answer may not depend on who asked before.
+For simulations only, to show what a policy is worth. Its scores differ at each call, so it is no
+policy for the extender, whose answers must not depend on earlier calls.
 """
 
 import numpy as np

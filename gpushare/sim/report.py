@@ -1,8 +1,8 @@
-"""What runs say together: means, spreads and paired differences, as a table, CSV and a document.
+"""The summary of runs: means, spreads and paired differences, as a table, CSV and a document.
 
 Pure. A record is what one run measured, by name; see experiments.py for the names. Policies are
-compared by pairs of the same seed, because both then saw the same pods in the same order, and most
-of the spread between seeds drops out of the difference.
+compared in pairs of the same seed: both had the same pods in the same order, so most of the spread
+between seeds drops out of the difference.
 """
 
 import csv
@@ -18,15 +18,15 @@ API_VERSION = "gpushare.io/v1"
 KIND = "SimulationReport"
 
 _CASE = ("table", "file", "experiment", "load", "units", "workload")
-"""What records say of their run besides policy and seed."""
+"""The keys of a record that name its run, besides policy and seed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Measure:
     """A measure that the table shows, and its heading.
 
-    key: its name in the record. at: which one of it, where it is told by size or by load. digits:
-    its decimals.
+    key: its name in the record. at: the size or load, if the record has it by these. digits: its
+    decimals.
     """
 
     key: str
@@ -36,11 +36,11 @@ class Measure:
 
     @property
     def name(self) -> str:
-        """What it is called in CSV and the document."""
+        """Its name in CSV and in the document."""
         return f"{self.key}_{self.at}" if self.at else self.key
 
     def of(self, record: Record) -> float | None:
-        """Return the value in the record; None where it has none."""
+        """Return the value in the record; None if it has none."""
         value = record.get(self.key)
         if self.at and isinstance(value, Mapping):
             reached = _before(value, self.at) if self.key == "allocated" else None
@@ -51,19 +51,19 @@ class Measure:
 def _before(course: Mapping[str, object], load: str) -> object:
     """Return the value at the last load before this one.
 
-    In a small cluster a pod may carry the load past a whole percent.
+    In a small cluster one pod may raise the load by more than a percent.
     """
     before = [int(reached) for reached in course if int(reached) < int(load)]
     return course[str(max(before))] if before else None
 
 
 def allocated_at(load: int) -> Measure:
-    """Return GPU allocated when `load` percent of the cluster's GPU has been asked for."""
+    """Return the measure of GPU allocated at the time when `load` % has been asked for."""
     return Measure("allocated", f"ALLOC@{load}", str(load))
 
 
 def measures_of(records: Sequence[Record], load: float = 1.0) -> Sequence[Measure]:
-    """Return what the table shows of such records, in percent but for counts and times."""
+    """Return the measures for a table of these records, in % except for counts and times."""
     there = {key for record in records for key in record}
     found: list[Measure] = []
     if "allocated" in there:
@@ -85,8 +85,8 @@ def measures_of(records: Sequence[Record], load: float = 1.0) -> Sequence[Measur
 class Statistic:
     """A measure over seeds. spread: the standard deviation, None for one seed.
 
-    difference: the mean of what it is above the first policy with the same seed, error: the
-    standard error of that; None where there is nothing to compare with.
+    difference: the mean difference from the first policy with the same seed, error: its standard
+    error; None if there is nothing to compare with.
     """
 
     seeds: int
@@ -97,7 +97,7 @@ class Statistic:
 
 
 def statistic(records: Sequence[Record], policy: str, first: str, of: Measure) -> Statistic | None:
-    """Return the measure of a policy, beside the first one's; None where no run of it has one."""
+    """Return the measure of a policy, compared with `first`; None if no run of it has one."""
     mine, base = _by_seed(records, policy, of), _by_seed(records, first, of)
     if not mine:
         return None
@@ -118,9 +118,7 @@ def policies_of(records: Iterable[Record]) -> list[str]:
 
 
 def as_table(records: Sequence[Record], measures: Sequence[Measure]) -> str:
-    """Return a line for each policy, mean and spread; then what each is above the first, and the
-    error.
-    """
+    """Return a line for each policy with mean and spread, then its lead over the first one."""
     policies = policies_of(records)
     measures = [m for m in measures if _by_seed(records, policies[0], m)] if policies else []
     rows = [["POLICY", "SEEDS", *(measure.head for measure in measures)]]
@@ -137,7 +135,7 @@ def as_table(records: Sequence[Record], measures: Sequence[Measure]) -> str:
 
 
 def as_csv(records: Sequence[Record], measures: Sequence[Measure]) -> str:
-    """Return a line for each run: these measures, and whatever else is one number or one word."""
+    """Return a line for each run: these measures, and all other single numbers and texts."""
     lines = []
     for record in records:
         line = {key: value for key, value in record.items() if isinstance(value, str | int | float)}
@@ -152,7 +150,7 @@ def as_csv(records: Sequence[Record], measures: Sequence[Measure]) -> str:
 def document(
     records: Sequence[Record], measures: Sequence[Measure], about: Mapping[str, object]
 ) -> dict[str, object]:
-    """Return the runs and what they say together, for programs; keys may be added, none changes."""
+    """Return the runs and their summary, for programs; keys may be added, none changes."""
     summary = [
         {
             **dict(case),
@@ -179,10 +177,9 @@ def document(
 
 
 def aligned(rows: Sequence[Sequence[str]]) -> str:
-    """Return the lines with their cells below each other, the first column to the left, others to
-    the right.
+    """Return the lines with aligned columns, the first one to the left, others to the right.
 
-    All rows have as many cells.
+    All rows have the same number of cells.
     """
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = []
@@ -199,7 +196,7 @@ def markdown(rows: Sequence[Sequence[str]]) -> str:
 
 
 def _by_case(records: Iterable[Record]) -> dict[tuple[tuple[str, object], ...], list[Record]]:
-    """Return the records that may be compared, by what they have in common."""
+    """Return groups of records that may be compared, by what they have in common."""
     cases: dict[tuple[tuple[str, object], ...], list[Record]] = {}
     for record in records:
         case = tuple((key, record[key]) for key in _CASE if key in record)
@@ -223,9 +220,7 @@ def _mean(found: Statistic | None, digits: int) -> str:
 
 
 def difference(found: Statistic | None, digits: int) -> str:
-    """Return how far it is above the first policy, the error in brackets; "-" where it is not
-    known.
-    """
+    """Return the lead over the first policy, with the error in brackets; "-" if not known."""
     if found is None or found.difference is None:
         return "-"
     error = "" if found.error is None else f" ({found.error:.{digits}f})"

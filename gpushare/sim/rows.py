@@ -1,7 +1,7 @@
 """Files of rows: a CSV with a header, or a JSON list of objects with the same keys.
 
-Knows compression (.xz, .gz), where a row stands and how to say that it is wrong; not what the
-columns mean.
+Knows compression (.xz, .gz), the position of a row and how to report an error in it, but not what
+the columns mean.
 """
 
 import csv
@@ -18,10 +18,10 @@ from pathlib import Path
 from gpushare.errors import WireError
 
 Found = Iterator[tuple[str, dict[str, str]]]
-"""(where it stands, its cells by name) of each row."""
+"""(position, cells by name) of each row."""
 
 Columns = Mapping[str, tuple[str, ...]]
-"""By role of a column the names that it may have."""
+"""The names that a column may have, by its role."""
 
 
 _LONGEST = 63 + 1 + 253
@@ -34,7 +34,7 @@ class TraceError(WireError):
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A row and where it stands. columns: by role the name there; cells: the text by that name."""
+    """A row and its position. columns: their names here, by role. cells: the text by that name."""
 
     where: str
     columns: Mapping[str, str]
@@ -45,11 +45,11 @@ class Row:
         return TraceError(f"{self.where}, column {self.columns[role]}: {what}")
 
     def text(self, role: str) -> str:
-        """Return the cell; "" where there is no such column."""
+        """Return the cell; "" if there is no such column."""
         return self.cells[self.columns[role]] if role in self.columns else ""
 
     def name(self) -> str:
-        """Return the name of what the row tells of."""
+        """Return the name in the row."""
         name = self.text("name")
         if not name or not name.isprintable() or len(name) > _LONGEST:
             what = f"is no name of 1 to {_LONGEST} printable characters: {name[:40]!r}"
@@ -61,14 +61,14 @@ class Row:
         return self.number(role, self.text(role), least, most)
 
     def number(self, role: str, text: str, least: int, most: int) -> int:
-        """Return a whole number within these bounds, which is a part of the cell."""
+        """Return a part of the cell as a whole number within these bounds."""
         number = int(text) if text.isascii() and text.isdigit() and len(text) <= 20 else -1
         if not least <= number <= most:
             raise self.wrong(role, f"is no whole number from {least} to {most}: {text[:40]!r}")
         return number
 
     def seconds(self, role: str) -> float | None:
-        """Return a time; None where there is none."""
+        """Return a time; None if the cell is empty."""
         text = self.text(role)
         if not text:
             return None
@@ -82,7 +82,7 @@ class Row:
 
 
 def named(rows: Iterator[Row]) -> Iterator[Row]:
-    """Yield the same rows, whose names must differ."""
+    """Yield the same rows; raise TraceError if two have the same name."""
     seen: set[str] = set()
     for row in rows:
         name = row.name()
@@ -93,9 +93,7 @@ def named(rows: Iterator[Row]) -> Iterator[Row]:
 
 
 def read_rows(found: Found, columns: Columns, optional: Collection[str]) -> Iterator[Row]:
-    """Yield the rows with the columns that we know. Raises TraceError where one that is needed
-    lacks.
-    """
+    """Yield the rows with the known columns. Raises TraceError if a needed column is missing."""
     roles: dict[str, str] = {}
     known: Collection[str] = ()
     for where, cells in found:
@@ -105,13 +103,13 @@ def read_rows(found: Found, columns: Columns, optional: Collection[str]) -> Iter
 
 
 def of_file(path: Path) -> Found:
-    """Return what stands in a file. Raises TraceError."""
+    """Return the rows of a file. Raises TraceError."""
     text = _text(path)
     return _json(path, text) if ".json" in path.suffixes else _csv(path, text)
 
 
 def of_items(where: str, items: object) -> Found:
-    """Yield what a list of objects says. Raises TraceError."""
+    """Yield the rows of a list of objects. Raises TraceError."""
     if not isinstance(items, list) or not items:
         raise TraceError(f"{where}: must be a list of objects, and not empty")
     for number, item in enumerate(items, 1):
@@ -180,7 +178,7 @@ def _json(path: Path, text: str) -> Found:
 
 
 def _as_cell(value: object) -> str:
-    """Return the value as a cell of a table would hold it; a list of models joined."""
+    """Return the value as the text of a cell, with a list of models joined."""
     if value is None:
         return ""
     if isinstance(value, list):

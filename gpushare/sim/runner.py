@@ -1,7 +1,7 @@
-"""Runs side by side: one process a run, results as they come, and a clean end when interrupted.
+"""Parallel runs in a pool of processes, results as they come, and a clean end when interrupted.
 
-Knows processes; not what is run. Runs share nothing, so that a result depends on its arguments
-alone and not on how many go on at a time.
+Knows processes, but not what is run. Runs share nothing, so that a result depends only on its
+arguments and not on how many run at a time.
 """
 
 import contextlib
@@ -21,11 +21,11 @@ _Job = TypeVar("_Job")
 _Result = TypeVar("_Result")
 
 _LOOK = 0.2
-"""Seconds after which is looked whether the end was asked for."""
+"""Seconds between two checks whether the runs should end."""
 
 
 class _NotBegun(Exception):
-    """A process was handed a run, and the end was asked for before the run began."""
+    """A run was handed to a process, but the runs were asked to end before it began."""
 
 
 class RunLost(GpuShareError):
@@ -38,12 +38,12 @@ def run_all(
     processes: int,
     progress: Progress | None = None,
 ) -> Generator[_Result]:
-    """Yield the result of each job, as they come; to be closed where it is left before its end.
+    """Yield the result of each job as they come; close the generator if you leave it early.
 
-    `run` and what it takes and gives travel between processes; it may say by `progress.go_on` how
-    far it is. Where progress asks for the end, runs under way may end by themselves for a while,
-    and no other begins. Raises RunLost where a process was killed, and whatever `run` raises; then
-    and when closed early no process of it is left.
+    `run`, its argument and its result are sent between processes; it may report its progress by
+    `progress.go_on`. If progress is stopped, runs under way have some time to end by themselves,
+    and no other begins. Raises RunLost if a process was killed, and whatever `run` raises. After
+    that, and when closed early, none of its processes is left.
     """
     watched = progress or Progress(len(jobs))
     if processes > 1 and len(jobs) > 1:
@@ -84,7 +84,7 @@ def _side_by_side(
     except BrokenProcessPool as error:
         raise RunLost("a process was killed (out of memory?); try a smaller --jobs") from error
     finally:
-        # A run takes minutes: whoever leaves early does not wait for those under way.
+        # A run takes minutes: a caller that leaves early does not wait for those under way.
         for child in set(multiprocessing.active_children()) - others:
             child.terminate()
         pool.shutdown(cancel_futures=True)
@@ -92,7 +92,7 @@ def _side_by_side(
 
 @contextlib.contextmanager
 def _safe_path() -> Generator[None]:
-    """Have processes begun meanwhile import nothing from the folder that we were called in."""
+    """Keep processes that start meanwhile from importing modules of the current folder."""
     before = os.environ.get("PYTHONSAFEPATH")
     os.environ["PYTHONSAFEPATH"] = "1"
     try:
@@ -108,10 +108,10 @@ _progress: Progress | None = None
 
 
 def _begin(progress: Progress) -> None:
-    """Make this process one that ends with the one that made it, and not before."""
+    """Make this process end with its parent, and not before."""
     global _progress  # noqa: PLW0603  # it can be handed to a process only when that is started
     _progress = progress
-    # Ctrl-C, which a terminal sends to all of them, is for the parent to answer.
+    # A terminal sends Ctrl-C to all of them; the parent handles it.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     threading.Thread(target=_end_with_parent, daemon=True).start()
 
@@ -128,9 +128,7 @@ def _run(run: Callable[[_Job], _Result], number: int, job: _Job) -> _Result:
 
 
 def _end_with_parent() -> None:
-    """End when the parent was killed: else this process of its pool would wait
-    for jobs for ever.
-    """
+    """End if the parent is killed; else this process of its pool would wait for jobs for ever."""
     parent = multiprocessing.parent_process()
     if parent is not None:
         parent.join()

@@ -1,8 +1,8 @@
-"""The tables that documents hold: one list of what is run for them, and how they are written.
+"""The tables of documents: the runs for each, and how they are written.
 
-A table is data: lines, each an experiment on a shipped list of pods, the policies that all of them
-are run with, and what columns its views have. A view is what stands between one pair of marks of a
-document. Knows records, and nothing of how runs are made.
+A table is data: lines, each an experiment on a shipped list of pods, the policies for all of them,
+and the columns of its views. A view is the text between one pair of marks of a document. Knows
+records, but not how runs are made.
 """
 
 from collections.abc import Mapping, Sequence
@@ -19,12 +19,12 @@ from gpushare.sim.report import Record, markdown
 Rows = list[list[str]]
 
 SEVERAL = ("device-bestfit", BEST, OURS)
-"""The policies of the tables that nobody published figures for."""
+"""The policies of the tables without published figures."""
 
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """A line: an experiment on a shipped list of pods; units: of a device, 0 leaves them."""
+    """A line: an experiment on a shipped list of pods; units: of a device, 0: unchanged."""
 
     file: str
     experiment: str = "churn"
@@ -33,7 +33,7 @@ class Line:
 
     @property
     def told(self) -> Mapping[str, object]:
-        """What the records of its runs say to be found by."""
+        """The keys and values by which the records of its runs are found."""
         load = self.parameters.load
         told = {"file": self.file, "experiment": self.experiment, "load": load}
         return {**told, "units": self.units}
@@ -45,10 +45,10 @@ class Line:
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """What is run, and the views of it by the name in their marks.
+    """The runs of a table, and its views by the name in their marks.
 
-    heads: what of a line stands at its beginning. learners: the policies that are run a second
-    time, learning what pods come.
+    heads: the keys of a line that are its first cells. learners: the policies that are run a second
+    time, in which they learn the workload.
     """
 
     name: str
@@ -61,12 +61,12 @@ class Table:
 
     @property
     def variants(self) -> tuple[tuple[str, str], ...]:
-        """The policies, each with what it may know of the pods that come."""
+        """The policies, each with KNOWN or LEARNED."""
         known = [(policy, KNOWN) for policy in self.policies]
         return (*known, *((policy, LEARNED) for policy in self.learners))
 
     def rows(self, view: str, records: Sequence[Record]) -> Rows:
-        """Return a heading, and a row for each line of which there are records."""
+        """Return a heading, and a row for each line that has records."""
         columns = self.views[view](self.policies)
         rows = [[*self.heads, "seeds", *(column.head for column in columns)]]
         for line in self.lines:
@@ -77,21 +77,19 @@ class Table:
         return rows
 
     def markdown(self, records: Sequence[Record]) -> dict[str, str]:
-        """Return the views of what there are records of, by the name in their marks."""
+        """Return the views, by the name in their marks; nothing if there are no records."""
         own = [record for record in records if record["table"] == self.name]
         return {view: markdown(self.rows(view, own)) for view in self.views} if own else {}
 
 
 def _labelled(record: Record) -> Record:
-    """Return the record, its policy named by what it knew."""
+    """Return the record with a policy name that says whether it learned."""
     learns = record["workload"] == LEARNED
     return {**record, "policy": learning(str(record["policy"]))} if learns else record
 
 
 def _seeds(records: Sequence[Record]) -> str:
-    """Return how many seeds there are runs of: of each policy as many, or from the fewest to the
-    most.
-    """
+    """Return the number of seeds; "2 to 5" if the policies have different numbers."""
     runs: dict[object, set[object]] = {}
     for record in records:
         runs.setdefault(record["policy"], set()).add(record["seed"])
@@ -162,7 +160,7 @@ TABLES = (
         learners=(OURS,),
     ),
 )
-"""All tables; the first one is what is made when nothing is said."""
+"""All tables; the first one is the default."""
 
 
 def chosen(
@@ -194,7 +192,7 @@ def chosen(
 def renew(document: str, made: Mapping[str, str]) -> str:
     """Return the document with these tables between its marks.
 
-    Marks are `<!-- simulate:NAME -->` and `<!-- /simulate -->`. Raises SettingsError where the
+    Marks are `<!-- simulate:NAME -->` and `<!-- /simulate -->`. Raises SettingsError if the
     document has none for one of the tables.
     """
     for name, table in made.items():

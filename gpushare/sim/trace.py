@@ -1,17 +1,17 @@
-"""Nodes and pods from files: the openb traces, and one's own cluster in the same words.
+"""Nodes and pods from files: the openb traces, and other clusters with the same columns.
 
-Knows the columns, what they mean and what may stand there; nothing of policies or of simulated
-time. A file is CSV (with a header) or JSON (a list of objects with the same keys), as it is or
-compressed (.xz, .gz). Columns, the name of the openb traces after the bar:
+Knows the columns, their meaning and their values, but no policies and no simulated time. A file is
+CSV (with a header) or JSON (a list of objects with the same keys), plain or compressed (.xz, .gz).
+Columns, with the name in the openb traces after the bar:
 
     nodes  name|sn, cpu_milli, memory_mib, gpu, [units], [model]
     pods   name, cpu_milli, memory_mib, gpu|num_gpu, units|gpu_milli, [models|gpu_spec],
            [created|creation_time], [scheduled|scheduled_time], [deleted|deletion_time]
 
-`units` is what each device has, or what a pod asks of each of its devices: GPU memory in GiB, MiB
-or whatever one counts in; without the column a device has 1000, of which `gpu_milli` asks. Devices
-of a node that differ are joined by "|" (`80|80|24`), and so are `models`; times are seconds.
-Further columns are left alone.
+`units` is the capacity of each device, or what a pod asks for on each of its devices: GPU memory in
+GiB, MiB or any other unit. Without the column a device has 1000, in which `gpu_milli` counts. If
+the devices of a node differ, their units are joined by "|" (`80|80|24`), as are `models`; times are
+in seconds. Other columns are ignored.
 
 Source of the openb columns and rules: Weng et al., "Beware of Fragmentation", USENIX ATC 2023, and
 the repository hkust-adsl/kubernetes-scheduler-simulator.
@@ -31,7 +31,7 @@ MILLI = 1000
 """Units of a device of the openb traces."""
 
 _MOST_CPU, _MOST_MEMORY, _MOST_DEVICES, _MOST_UNITS = 10**8, 10**10, 1024, 10**9
-"""The largest values that are not taken for a slip: milli, MiB, devices, units."""
+"""The largest values that are not taken for a mistake: milli, MiB, devices, units."""
 
 _NODE: Columns = {
     "name": ("name", "sn"),
@@ -60,7 +60,7 @@ _POD_OPTIONAL = ("models", "created", "scheduled", "deleted")
 class TraceNode:
     """A node: cpu in milli, memory in MiB, devices of `capacity` units each.
 
-    mixed: where its devices differ, the units of each, of which `capacity` is the most; else ().
+    mixed: if its devices differ, the units of each, of which `capacity` is the maximum; else ().
     """
 
     name: str
@@ -88,7 +88,7 @@ class TraceNode:
 class TracePod:
     """A pod: cpu in milli, memory in MiB, `units` on each of `devices` (0: it asks for no GPU).
 
-    models: any of them will do, () is any at all. Times in seconds; None where the file has none.
+    models: the accepted models, () for any. Times in seconds; None if the file has none.
     """
 
     name: str
@@ -110,15 +110,15 @@ def read_nodes(path: Path) -> list[TraceNode]:
 def read_pods(path: Path, models: Collection[str] | None = None) -> list[TracePod]:
     """Return the pods of a file, in its order. Raises TraceError.
 
-    models: those that the nodes have, so that a pod that names another is refused; None asks none.
+    models: those of the nodes; a pod that names another one is an error. None: no check.
     """
     return pods_of(of_file(path), str(path), models)
 
 
 def nodes_of(found: Found, where: str, left_out: list[str] | None = None) -> list[TraceNode]:
-    """Return the nodes that rows tell of. Raises TraceError.
+    """Return the nodes of these rows. Raises TraceError.
 
-    left_out: where a row that is wrong is left out, and said here; None: it is raised.
+    left_out: a list to which errors of rows are added, which are left out; None: they are raised.
     """
     nodes = list(_each(named(read_rows(found, _NODE, _NODE_OPTIONAL)), _node, left_out))
     if not any(node.devices for node in nodes):
@@ -132,7 +132,7 @@ def pods_of(
     models: Collection[str] | None = None,
     left_out: list[str] | None = None,
 ) -> list[TracePod]:
-    """Return the pods that rows tell of; models: as read_pods has them, left_out: as nodes_of.
+    """Return the pods of these rows. models: as in read_pods. left_out: as in nodes_of.
 
     Raises TraceError.
     """
@@ -192,7 +192,7 @@ def _pod(row: Row, known: Collection[str] | None) -> TracePod:
         row.count("cpu", 0, _MOST_CPU),
         row.count("memory", 0, _MOST_MEMORY),
         devices,
-        # Size and model mean nothing where a pod asks for no device.
+        # Size and model mean nothing if a pod asks for no device.
         _units(row) if devices else 0,
         _models(row, known) if devices else (),
         created,
@@ -203,7 +203,7 @@ def _pod(row: Row, known: Collection[str] | None) -> TracePod:
 
 def _units(row: Row) -> int:
     units = row.count("units", 1, _MOST_UNITS)
-    # Above a whole device the traces mean a whole device.
+    # In the traces more than a whole device means a whole device.
     return min(units, MILLI) if row.columns["units"] == "gpu_milli" else units
 
 
@@ -221,9 +221,9 @@ def _models(row: Row, known: Collection[str] | None) -> tuple[str, ...]:
 def in_units(
     nodes: Sequence[TraceNode], pods: Sequence[TracePod], units: int
 ) -> tuple[list[TraceNode], list[TracePod]]:
-    """Return the same with devices of so many units, the sizes of pods rounded up to them.
+    """Return the same with devices of this many units, the sizes of pods rounded up.
 
-    A trace counts in thousandths of a device, a cluster in units of it. Raises TraceError where
+    A trace counts in thousandths of a device, a cluster in units of it. Raises TraceError if the
     devices are not all of one size.
     """
     sizes = {units for node in nodes for units in node.sizes}

@@ -1,7 +1,7 @@
-"""What a table of policies means, in sentences: what each column counts, and whether it decides.
+"""The meaning of a table of policies in sentences: its columns, and which differences are real.
 
-Pure. A difference between two policies is said to be there where its 95 % interval, by Student's t
-over the seeds that both have run, leaves out zero.
+Pure. A difference between two policies is significant if its 95 % interval, by Student's t over the
+seeds of both, does not contain zero.
 """
 
 import math
@@ -13,7 +13,7 @@ from gpushare.core.trial_lead import lead_text
 from gpushare.sim.report import Measure, Record, Statistic, allocated_at, policies_of, statistic
 
 _T = (math.inf, 12.71, 4.30, 3.18, 2.78, 2.57, 2.45, 2.36, 2.31, 2.26, 2.23)
-"""How many standard errors 95 % lie within, by the pairs less one."""
+"""The standard errors of a 95 % interval, by the number of pairs minus one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,12 +25,12 @@ class Scale:
 
     @property
     def point(self) -> str:
-        """What one percent of it is."""
+        """A text that says what one percent of it is."""
         return f"1 point is {self.units / 100:.5g} units, {self.devices / 100:.4g} devices"
 
 
 def headline(measures: Sequence[Measure], load: float) -> Measure | None:
-    """Return the measure that policies are compared by; None where there is none."""
+    """Return the measure by which policies are compared; None if there is none."""
     wanted = allocated_at(round(100 * load)) if measures and measures[0].at else None
     return next((one for one in measures if wanted in (None, one)), None)
 
@@ -57,7 +57,7 @@ def _meaning(measure: Measure, scale: Scale) -> str:
 
 
 def verdicts(records: Sequence[Record], measure: Measure | None) -> Iterator[str]:
-    """Yield a sentence for each policy but the first, with which it is compared."""
+    """Yield a sentence for each policy except the first, which compares it with the first."""
     policies = policies_of(records)
     if measure is None or len(policies) < 2:
         return
@@ -68,7 +68,7 @@ def verdicts(records: Sequence[Record], measure: Measure | None) -> Iterator[str
 
 
 def choices_told(records: Sequence[Record]) -> Iterator[str]:
-    """Yield a sentence on what `auto` was when its runs ended, and by what lead if all agree."""
+    """Yield a sentence on what `auto` was at the end of its runs, with the lead if all agree."""
     last = [chosen[-1] for record in records if (chosen := _choices(record))]
     if not last:
         return
