@@ -150,7 +150,8 @@ class ObservedPod(NamedTuple):
     gated: no extender is called for it: it has gates (spec.schedulingGates), or kube-scheduler has
     found it unschedulable. stamp: the assume time that its annotations name, which distinguishes
     Bindings, or "". running: phase Running. uuids: of the devices of `placement`, as its
-    annotations name them, "" for one without; () for none. given: what its device plug-in says that it has on other cards.
+    annotations name them, "" for one without; () for none. given: what its device plug-in says that
+    it has on other cards.
     """
 
     ref: PodRef
