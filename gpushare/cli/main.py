@@ -95,8 +95,8 @@ def _called(command: str, words: Sequence[str]) -> int:
     try:
         run: Callable[..., int] = import_module(_MODULES[command]).main
     except ModuleNotFoundError as error:
-        packages = ("grpc", "google", "google.protobuf", "pynvml")
-        if command != "device-plugin" or error.name not in packages:
+        package = (error.name or "").partition(".")[0]
+        if command != "device-plugin" or package not in ("grpc", "google", "pynvml"):
             raise
         print(f"gpushare device-plugin: {error}; install gpushare[device-plugin]", file=sys.stderr)
         return USAGE
