@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 import gpushare
-from tests.support.figures import ROOT, renew
+from tests.support.figures import ROOT, renew, shown
 
 PAGE = ROOT / "docs" / "architecture.md"
 OF = "the layers"
@@ -211,13 +211,10 @@ def _all_imports() -> list[Import]:
     ]
 
 
-def test_the_page_shows_the_table_as_it_is(pytestconfig: pytest.Config, tmp_path: Path) -> None:
-    shown = PAGE if pytestconfig.getoption("--regenerate-scenarios") else tmp_path / "page.md"
-    shown.write_text(PAGE.read_text(encoding="utf-8"), encoding="utf-8")
-    renew(shown, OF, as_text())
-    assert shown.read_text(encoding="utf-8") == PAGE.read_text(encoding="utf-8"), (
-        "run this test with --regenerate-scenarios"
-    )
+def test_the_page_shows_the_table_as_it_is(pytestconfig: pytest.Config) -> None:
+    if pytestconfig.getoption("--regenerate-scenarios"):
+        renew(PAGE, OF, as_text())
+    assert shown(PAGE, OF) == as_text(), "run this test with --regenerate-scenarios"
 
 
 def test_every_import_keeps_to_the_layers_and_doors() -> None:

@@ -1,12 +1,10 @@
 """The table of phases: what may end a charge, and that the page shows it as it is."""
 
-from pathlib import Path
-
 import pytest
 
 from gpushare.core.assumption import Phase
 from gpushare.ledger.phases import ASSUMED, CHARGED, RECORDED, TABLE, Event, as_text
-from tests.support.figures import ROOT, renew
+from tests.support.figures import ROOT, renew, shown
 
 PAGE = ROOT / "docs" / "architecture.md"
 OF = "the phases"
@@ -15,13 +13,10 @@ PROOFS = {Event.REFUSED, Event.READ_UNBOUND_LATE, Event.READ_GONE, Event.GONE}
 """What says that a pod of ours holds nothing and never will."""
 
 
-def test_the_page_shows_the_table_as_it_is(pytestconfig: pytest.Config, tmp_path: Path) -> None:
-    shown = PAGE if pytestconfig.getoption("--regenerate-scenarios") else tmp_path / "page.md"
-    shown.write_text(PAGE.read_text(encoding="utf-8"), encoding="utf-8")
-    renew(shown, OF, as_text())
-    assert shown.read_text(encoding="utf-8") == PAGE.read_text(encoding="utf-8"), (
-        "run this test with --regenerate-scenarios"
-    )
+def test_the_page_shows_the_table_as_it_is(pytestconfig: pytest.Config) -> None:
+    if pytestconfig.getoption("--regenerate-scenarios"):
+        renew(PAGE, OF, as_text())
+    assert shown(PAGE, OF) == as_text(), "run this test with --regenerate-scenarios"
 
 
 def test_every_event_is_in_the_table_and_every_phase_can_be_come_to() -> None:
