@@ -1,6 +1,8 @@
 """A live cluster: its release, and its nodes and pods in the words of `gpushare simulate`.
 
 Knows the API server's lists and what stands in them; not what is simulated. Nothing is written.
+
+Tested in `tests/integration/test_simulate_cluster.py`.
 """
 
 import json

@@ -5,6 +5,8 @@ one being what is typed so far ("" at a blank), and reads candidates, one a line
 `:N` with what its shell script shall do: 4 no file names, 0 file names if there is no candidate
 (ShellCompDirective of its library cobra). Whatever fails gives no candidates: a prompt is no place
 for errors.
+
+Tested in `tests/unit/cli/test_inspect_parts.py`.
 """
 
 from collections.abc import Iterable, Mapping, Sequence

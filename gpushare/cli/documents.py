@@ -2,6 +2,8 @@
 
 Knows the keys, which are a promise (docs/inspect.md): new ones may come, none goes or changes its
 meaning while apiVersion is gpushare.io/v1. Every key is always there; what is not known is null.
+
+Tested in `tests/contract/test_golden_inspect.py`.
 """
 
 import json

@@ -1,6 +1,8 @@
 """The exit code of every command, and characters that its output cannot encode.
 
 A command that was interrupted or has no reader ends with the shell's codes, without a traceback.
+
+Tested in `tests/unit/test_cli.py`.
 """
 
 import codecs

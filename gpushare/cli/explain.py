@@ -2,6 +2,8 @@
 
 The root of the command: words to options, a cluster to books, books to lines or a document. It
 reads the API server through kubectl, or asks a running extender for what its own books say.
+
+Tested in `tests/unit/cli/test_explain.py` and `tests/unit/test_cli.py`.
 """
 
 import argparse

@@ -6,6 +6,8 @@ the command line has to start at once and uses the standard library only. A cont
 that both read the same. Knows nothing of other objects.
 
 A field of an impossible type counts as absent; the API server lets none through.
+
+Tested in `tests/contract/test_golden_inspect.py`.
 """
 
 from collections.abc import Mapping, Sequence

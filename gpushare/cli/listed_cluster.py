@@ -3,6 +3,8 @@
 Knows the API server's lists and the ledger, which counts them as the extender counts. Three things
 only the extender knows: binds that are under way, placements as first seen if annotations were
 edited since, and the policy that it ranks by.
+
+Tested in `tests/unit/cli/test_whatif.py`.
 """
 
 import argparse

@@ -4,6 +4,8 @@ Knows the list paths of the API and its selectors. Only pods that hold memory of
 and for one node only its own; a page at a time, so that a large cluster costs little memory here
 and no long request there. Output formats that the original does not have show more: the pods that
 wait, and the devices that ConfigMaps close.
+
+Tested in `tests/unit/cli/test_inspect_parts.py`.
 """
 
 import gc

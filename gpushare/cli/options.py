@@ -2,6 +2,8 @@
 
 Knows flags and what goes together. kubectl refuses flags before a plug-in's name, so those that say
 which cluster is meant are taken here and handed back to it.
+
+Tested in `tests/unit/cli/test_inspect.py`.
 """
 
 import argparse

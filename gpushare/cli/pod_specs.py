@@ -2,6 +2,8 @@
 
 Knows the grammar of the words, the kinds that make pods, and units of memory; not what is made of
 it. Every wrong word is a SettingsError that says what to write.
+
+Tested in `tests/unit/cli/test_whatif.py`.
 """
 
 import json

@@ -1,6 +1,8 @@
 """Which policy ranks pods, read from the extender's health listener.
 
 Loaded if --extender is given alone: HTTP takes longer to import than all of the command.
+
+Tested in `tests/unit/cli/test_inspect_policy.py` and `tests/unit/cli/test_inspect.py`.
 """
 
 import http.client

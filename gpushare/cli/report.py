@@ -4,6 +4,8 @@ Knows what was read of nodes and pods, and units of memory; not how it was read 
 shown. A pod whose devices are not known (no usable annotation, or one that names a device its node
 does not have) is *unplaced*: it may be on any device, so the ledger takes it off the free memory of
 each, while a device shows as allocated what its own pods sum to.
+
+Tested in `tests/contract/test_golden_inspect.py`.
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence

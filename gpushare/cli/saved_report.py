@@ -2,6 +2,8 @@
 
 Knows the document and the ledger. The document has no CPU and no memory of the host, so these are
 not counted. Every field is checked; what is wrong is a SettingsError that names it.
+
+Tested in `tests/unit/cli/test_whatif.py`.
 """
 
 from collections.abc import Iterator, Mapping

@@ -1,6 +1,8 @@
 """How tables look on a terminal: bars and colours. Elsewhere they are plain text.
 
 Knows escape sequences of terminals; not what is shown.
+
+Tested in `tests/unit/cli/test_inspect_terminal.py` and `tests/unit/cli/test_inspect_parts.py`.
 """
 
 import re

@@ -3,6 +3,8 @@
 Knows the original's layout to the byte (Go's tabwriter with a padding of two blanks, rows of dashes
 whose length comes from the first row) and the report; not where it came from. Names come from a
 cluster, so whatever a terminal would obey is written as an escape.
+
+Tested in `tests/unit/cli/test_inspect_parts.py`.
 """
 
 from collections.abc import Iterable, Sequence

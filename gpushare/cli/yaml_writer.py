@@ -2,6 +2,8 @@
 
 Knows the grammar that YAML 1.1 and 1.2 share, since readers of either may get it. Texts that any of
 them could take for something else are quoted.
+
+Tested in `tests/unit/cli/test_inspect_parts.py`.
 """
 
 import json

@@ -1,6 +1,8 @@
 """A check of the arrays: the charges are counted once more, in another way.
 
 Knows what NodeArrays counts, and numpy; changes nothing.
+
+Tested in `tests/unit/core/test_node_arrays.py`.
 """
 
 from collections.abc import Iterable, Sequence

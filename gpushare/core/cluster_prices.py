@@ -4,6 +4,8 @@ A policy may be a `ClusterPricing`. Then the value of a placement is its score, 
 on its row, minus prices that depend on the whole cluster. The supply of each row and the sums by
 group are kept, and only changed rows are counted again. For any other policy `Prices` leaves the
 scores as they are.
+
+Tested in `tests/unit/core/test_ranking.py`.
 """
 
 from dataclasses import dataclass

@@ -1,6 +1,8 @@
 """What the books hold of a pod that is charged, and of a node.
 
 Values only. What is known of a pod before the watch shows it on a node: assumption.py.
+
+Tested in `tests/unit/ledger/test_ledger.py`.
 """
 
 from dataclasses import dataclass, field

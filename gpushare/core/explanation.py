@@ -1,6 +1,8 @@
 """The explanation of a pod: why it does not fit, what would help, how good its place is.
 
 Values only; `core/explain.py` computes them. "Now" is the moment of the snapshot.
+
+Tested in `tests/unit/core/test_explain.py`.
 """
 
 from collections.abc import Mapping

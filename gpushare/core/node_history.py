@@ -7,6 +7,8 @@ total and a count are believed only up to what the node was known to have, unles
 and cards keep their names while the number of devices stays and nothing contradicts them.
 
 Values only; the Ledger keeps one for each known node.
+
+Tested in `tests/unit/ledger/test_ledger.py`.
 """
 
 from dataclasses import dataclass, replace

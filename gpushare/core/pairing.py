@@ -10,6 +10,8 @@ may get the devices of this one while the plug-in looks for it: until it is mark
 original looks among Pending pods, podmanager.go). Neither sign alone is enough. The mark may come
 from the call for an equal pod, before the pod's own call; and a pod that was admitted but not
 marked can still be found by the plug-in. A pod that runs is past both, marked or not.
+
+Tested in `tests/unit/ledger/test_ledger.py`.
 """
 
 from collections.abc import Iterable, Mapping

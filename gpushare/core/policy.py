@@ -3,6 +3,8 @@
 A policy never decides whether something fits: `Ranking` and `decide` mask what does not. It is an
 immutable value made from the workload, the pods that usually come. A policy is one file in
 `policies/` and one entry point in the group `gpushare.policies`.
+
+Tested in `tests/contract/test_policies.py`.
 """
 
 from importlib.metadata import entry_points

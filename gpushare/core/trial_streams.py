@@ -6,6 +6,8 @@ workload's turnover. These are the experiments `inflation` and `churn` of the si
 
 The cost is bounded by the number of pods: of a large cluster only some nodes of each group are
 used.
+
+Tested in `tests/unit/core/test_trial.py`.
 """
 
 import heapq

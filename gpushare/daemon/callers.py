@@ -4,6 +4,8 @@ browser.
 Pure. A page that somebody reads on this machine can make a browser send requests to loopback, but
 cannot remove the headers that reveal it: `Origin`, `Sec-Fetch-Site`, and the `Host` of the page's
 own name, if that name was made to resolve to 127.0.0.1.
+
+Tested in `tests/unit/extender/http/test_app.py`.
 """
 
 from collections.abc import Mapping

@@ -3,6 +3,8 @@
 Pure. A private format of the kubelet (k8s.io/kubernetes pkg/kubelet/cm/devicemanager/checkpoint),
 which has been the same since 1.20: JSON, answers of Allocate in it as the bytes of their message.
 Unlike its API, it has the pods' uids and plain init containers.
+
+Tested in `tests/unit/device_plugin/test_start_check.py`.
 """
 
 import base64

@@ -2,6 +2,8 @@
 
 Knows NVML (a library of the driver, which may be absent, or hang) and the file's format. Each read
 returns what there is at that moment; what that means for pods is decided elsewhere.
+
+Tested in `tests/integration/test_device_plugin.py`.
 """
 
 import contextlib

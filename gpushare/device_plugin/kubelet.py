@@ -1,6 +1,8 @@
 """The kubelet's sockets: registration, what it shows of pods and their devices, its checkpoint.
 
 Knows gRPC as a client. Every failure is a KubeletError that names the socket.
+
+Tested in `tests/unit/device_plugin/test_allocator.py`.
 """
 
 import contextlib

@@ -2,6 +2,8 @@
 
 Knows gRPC as a server, and the wording of errors. A refusal reaches the user in the pod's status,
 as the kubelet fails the pod with it.
+
+Tested in `tests/unit/device_plugin/test_registration.py`.
 """
 
 import logging

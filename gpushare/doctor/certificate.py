@@ -2,6 +2,8 @@
 
 Pure; the standard library reads only certificates that it has verified, and doctor needs only the
 end. Source of the layout: RFC 5280, section 4.1.
+
+Tested in `tests/unit/doctor/test_parts.py`.
 """
 
 import ssl

@@ -2,6 +2,8 @@
 
 The only part of doctor that sends requests. It lists and gets; its one POST is a
 SelfSubjectAccessReview, which stores nothing. Every failure becomes an `Unread`.
+
+Tested in `tests/integration/test_doctor.py`.
 """
 
 import http.client

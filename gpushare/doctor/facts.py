@@ -2,6 +2,8 @@
 
 Knows no I/O. What could not be read is an `Unread` in its place, so that one refusal leaves the
 other checks alone.
+
+Tested in `tests/unit/doctor/test_checks.py`.
 """
 
 from collections.abc import Mapping

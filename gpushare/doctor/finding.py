@@ -1,6 +1,8 @@
 """The result of a check: one line, its level, and what to do about it.
 
 Knows no check and no source of facts.
+
+Tested in `tests/unit/doctor/test_parts.py`.
 """
 
 from collections.abc import Iterable, Iterator, Sequence

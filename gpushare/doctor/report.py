@@ -1,6 +1,8 @@
 """The report: all checks in order, as lines for people and as one JSON document.
 
 Pure. The document is `gpushare.io/v1`, kind DoctorReport; keys may be added, none changes.
+
+Tested in `tests/unit/doctor/test_parts.py`.
 """
 
 import json

@@ -3,6 +3,8 @@
 Knows the keys, which are a promise (docs/explain.md): while apiVersion is gpushare.io/v1, keys may
 be added, but none is removed or changes its meaning. Every key is always there; unknown values are
 null.
+
+Tested in `tests/unit/explain/test_pod.py`.
 """
 
 from dataclasses import asdict

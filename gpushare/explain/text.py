@@ -1,4 +1,7 @@
-"""An explanation as people read it: some lines, or one sentence. It decides nothing."""
+"""An explanation as people read it: some lines, or one sentence. It decides nothing.
+
+Tested in `tests/unit/explain/test_pod.py`.
+"""
 
 from collections.abc import Iterable, Mapping, Sequence
 

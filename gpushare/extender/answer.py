@@ -1,4 +1,7 @@
-"""What a verb answers, and the name of the pod in its log line."""
+"""What a verb answers, and the name of the pod in its log line.
+
+Tested in `tests/unit/extender/test_service.py`.
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field

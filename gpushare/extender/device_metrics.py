@@ -2,6 +2,8 @@
 
 Written by hand: of 5,000 nodes with 8 devices they are 200,000 lines, for which prometheus_client
 takes 3.5 s of CPU, and this 0.3.
+
+Tested in `tests/unit/extender/test_metrics.py`.
 """
 
 from collections.abc import Sequence

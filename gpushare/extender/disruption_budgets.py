@@ -2,6 +2,8 @@
 
 Knows the wire type and the entries of the ledger; no I/O. Without the right to list budgets it
 stays empty, and preemption takes less care.
+
+Tested in `tests/unit/extender/test_preemption.py`.
 """
 
 from collections.abc import Sequence

@@ -1,6 +1,8 @@
 """The verb filter: which nodes have room for a pod, and why the others do not.
 
 It reads snapshots, and changes nothing but the ticket of the pod (request_cache.py).
+
+Tested in `tests/unit/extender/test_service.py`.
 """
 
 import contextlib

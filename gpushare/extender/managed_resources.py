@@ -1,6 +1,8 @@
 """The managed resources of this process: each with its ledger and its rankings.
 
 A pod belongs to the one managed resource that it asks for.
+
+Tested in `tests/unit/extender/test_service.py`.
 """
 
 import logging

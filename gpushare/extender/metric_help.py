@@ -1,4 +1,7 @@
-"""What each state of the process means as a metric, and what to do about it: Prometheus' HELP."""
+"""What each state of the process means as a metric, and what to do about it: Prometheus' HELP.
+
+Tested in `tests/unit/extender/test_metrics.py`.
+"""
 
 _HELP = {
     "ready": "1 where the process answers; none is 1: GPU pods wait, see /readyz?verbose",

@@ -1,6 +1,8 @@
 """The interface of an API server that the loops of this package use: one call and one stream.
 
 Only protocols. The real one is `gpushare.kube.client.KubeClient`; a simulation has another.
+
+Tested in `tests/unit/kube/test_reflector.py`.
 """
 
 import math

@@ -3,6 +3,8 @@
 Knows the Status document of the API server and no sockets. Only a Status is the API server's own
 word: whatever else comes with a status of 4xx may be a proxy's, and says nothing of what was done.
 Which class a Status becomes is decided by the HTTP status alone; its words are for people to read.
+
+Tested in `tests/unit/kube/test_client.py`.
 """
 
 import json

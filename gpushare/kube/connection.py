@@ -1,6 +1,8 @@
 """The connections that urllib3 opens: they send a call in one piece, in time or not at all.
 
 Knows urllib3 and http.client; no credentials, and nothing of what is sent.
+
+Tested in `tests/unit/kube/test_client_in_time.py`.
 """
 
 import math

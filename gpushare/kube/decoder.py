@@ -1,6 +1,8 @@
 """The interface of a decoder of lists and watch events, as a reflector needs it.
 
 `gpushare.wire.codec.Codec` is such a decoder; `kube` does not know what the objects mean.
+
+Tested in `tests/unit/kube/test_reflector.py`.
 """
 
 from collections.abc import Sequence

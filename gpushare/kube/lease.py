@@ -2,6 +2,8 @@
 
 Knows `coordination.k8s.io/v1` Leases as kube-scheduler's leader election writes them. Times in the
 document are the writer's wall clock; who may lead is decided by the local monotonic clock.
+
+Tested in `tests/unit/kube/test_election.py`.
 """
 
 import json

@@ -1,4 +1,7 @@
-"""What a ListWatch asks for next, and the whole list that it hands on."""
+"""What a ListWatch asks for next, and the whole list that it hands on.
+
+Tested in `tests/unit/kube/test_listwatch.py`.
+"""
 
 from dataclasses import dataclass
 from typing import Generic

@@ -1,6 +1,8 @@
 """Responses, read in time: bodies whole or not at all, watches line by line.
 
 Knows urllib3's answers and their sockets, and nothing of what the bytes mean.
+
+Tested in `tests/unit/kube/test_client_in_time.py`.
 """
 
 import os

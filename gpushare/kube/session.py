@@ -2,6 +2,8 @@
 
 Knows the official client, which reads kubeconfigs, credentials and certificates and configures the
 connection pool; makes no calls itself.
+
+Tested in `tests/unit/kube/test_client_credentials.py`.
 """
 
 import logging

@@ -1,6 +1,8 @@
 """Trust in certificates: the same as kubectl's and kube-scheduler's, on every Python.
 
 Knows the `ssl` module; reads no file.
+
+Tested in `tests/integration/test_bare_authorities.py`.
 """
 
 import ssl

@@ -1,4 +1,7 @@
-"""What readers take of the books: the lock, and views that are never changed again."""
+"""What readers take of the books: the lock, and views that are never changed again.
+
+Tested in `tests/unit/ledger/test_ledger.py`.
+"""
 
 import threading
 from collections import Counter, deque

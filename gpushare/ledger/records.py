@@ -2,6 +2,8 @@
 
 Pure: nothing here is ever changed, time and tokens are arguments. A pod without a record is
 uncharged, and no watch has shown it.
+
+Tested in `tests/unit/ledger/test_ledger.py`.
 """
 
 from dataclasses import dataclass, replace
@@ -29,12 +31,10 @@ kube-apiserver ends a request after 60 s (--request-timeout), so a binding sent 
 later; the rest is for the read, which was sent a little before it is settled.
 """
 
-
 # Python 3.11 takes long to look a member up; these are needed for each pod of a list.
 _UNCHARGED, _CPU_ONLY, _GONE = Phase.UNCHARGED, Phase.CPU_ONLY, Phase.GONE
-_WAITING, _SHOWN_BOUND, _SHOWN_CPU_ONLY = (
-    *(Event.SHOWN_WAITING, Event.SHOWN_BOUND, Event.SHOWN_CPU_ONLY),
-)
+_WAITING, _SHOWN_BOUND = Event.SHOWN_WAITING, Event.SHOWN_BOUND
+_SHOWN_CPU_ONLY = Event.SHOWN_CPU_ONLY
 _ON_NODE = (Phase.BOUND, Phase.CPU_ONLY)
 
 

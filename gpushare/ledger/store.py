@@ -2,6 +2,8 @@
 
 A pod's record is changed in one place, `put`, which keeps the arrays up to date by adding and
 subtracting. Nothing here locks: a Ledger owns one Store.
+
+Tested in `tests/unit/ledger/test_model.py`.
 """
 
 from dataclasses import dataclass, replace

@@ -2,6 +2,8 @@
 
 Pure. A column has a heading, and a text computed from the records of one line. The lines, and the
 runs for them, are in tables.py.
+
+Tested in `tests/unit/sim/test_main.py`.
 """
 
 from collections.abc import Callable, Sequence

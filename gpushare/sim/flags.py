@@ -1,6 +1,8 @@
 """The flags of `gpushare simulate`, their values and their help.
 
 Knows each flag alone; options.py knows which go together.
+
+Tested in `tests/unit/sim/test_main_options.py`.
 """
 
 import argparse

@@ -3,6 +3,8 @@
 It knows a cluster and a stream of arrivals that was drawn before, but not where streams come from.
 Departures that are due are handled before an arrival. Waiting pods are served in the order of
 arrival: at each departure they are tried on the node that changed, since they fit no other.
+
+Tested in `tests/unit/sim/test_experiments.py`.
 """
 
 import heapq

@@ -1,6 +1,8 @@
 """The nodes and pods of an experiment: files, the shipped traces, or rows of a live cluster.
 
 Knows where the shipped files are, and which nodes and pods go together.
+
+Tested in `tests/unit/sim/test_main_options.py`.
 """
 
 from collections.abc import Callable, Mapping

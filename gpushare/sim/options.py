@@ -1,6 +1,8 @@
 """The command line of `gpushare simulate` as options.
 
 Knows which flags go together; opens no file.
+
+Tested in `tests/unit/sim/test_main_options.py`.
 """
 
 import argparse

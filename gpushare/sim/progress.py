@@ -1,6 +1,8 @@
 """The progress of runs and the request to stop them, shared by all processes and shown as a bar.
 
 Knows processes and terminals, but not what is run.
+
+Tested in `tests/unit/sim/test_runner.py`.
 """
 
 import multiprocessing

@@ -2,6 +2,8 @@
 
 For simulations only, to show what a policy is worth. Its scores differ at each call, so it is no
 policy for the extender, whose answers must not depend on earlier calls.
+
+Tested in `tests/unit/sim/test_experiments.py`.
 """
 
 import numpy as np

@@ -2,6 +2,8 @@
 
 Knows compression (.xz, .gz), the position of a row and how to report an error in it, but not what
 the columns mean.
+
+Tested in `tests/unit/sim/test_trace.py`.
 """
 
 import csv

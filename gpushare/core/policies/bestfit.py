@@ -1,6 +1,8 @@
 """bestfit: the node with the least CPU and GPU left over, and on it the tightest device.
 
 The "best-fit" of Weng et al., "Beware of Fragmentation", USENIX ATC 2023, its rounding included.
+
+Tested in `tests/unit/core/test_policies.py`.
 """
 
 import numpy as np

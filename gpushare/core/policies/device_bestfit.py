@@ -2,6 +2,8 @@
 
 The best of the policies that look only at GPU memory: it leaves the least memory over on the chosen
 devices, and of equal ones it takes the fullest node.
+
+Tested in `tests/unit/core/test_policies_plain.py`.
 """
 
 import numpy as np

@@ -8,6 +8,8 @@ little room for m. The fragmentation of a node is the mean over the typical pods
 It is counted in whole numbers, pods times units, so that the order of a sum does not matter. Once
 CPU and model are known, the loss of a class is a sum over devices, so three tables by CPU, model
 and room of a device are enough.
+
+Tested in `tests/unit/core/test_prices.py`.
 """
 
 from dataclasses import dataclass

@@ -4,6 +4,8 @@ It knows the arrays, but scores nothing. Published policies count a device as 10
 differ, the largest device counts 1000 and any other in proportion to its units (`even`), so a unit
 is worth the same everywhere; policies that are here only for comparison count by the devices of
 each node (`milli`). Facts that change only with the nodes are computed once per layout.
+
+Tested in `tests/unit/core/test_policies.py`.
 """
 
 from collections.abc import Callable

@@ -3,6 +3,8 @@
 Pure arithmetic on the charges of one node, with plain numbers instead of arrays: it is called for
 hundreds of sets of a few pods. Only memory counts: if an equal pod waits for its device plug-in
 (see pairing.py), removing another pod does not help.
+
+Tested in `tests/unit/core/preemption/test_preemptor.py`.
 """
 
 from collections.abc import Hashable, Iterable, Sequence

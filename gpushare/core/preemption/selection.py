@@ -2,6 +2,8 @@
 
 Knows nothing of the victims that kube-scheduler proposes (see preemptor.py). It works on plain
 numbers, not arrays, since it tries hundreds of sets of a few pods.
+
+Tested in `tests/unit/core/preemption/test_preemptor.py`.
 """
 
 from collections.abc import Iterable, Iterator

@@ -3,6 +3,8 @@
 Knows devices by their position in a tuple, and of the loss only that it grows with every pod. Pods
 that free the same differ only by their order, so of each kind the first in order are chosen first.
 A partial set that cannot end better than the best set found so far is dropped.
+
+Tested in `tests/unit/core/preemption/test_preemptor.py`.
 """
 
 from collections.abc import Callable, Hashable, Sequence

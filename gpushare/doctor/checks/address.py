@@ -1,6 +1,8 @@
 """Checks of the address that kube-scheduler calls, and of its TLS.
 
 Pure.
+
+Tested in `tests/unit/doctor/test_checks.py`.
 """
 
 from collections.abc import Iterator

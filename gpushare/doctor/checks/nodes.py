@@ -1,6 +1,8 @@
 """Checks of the nodes: one must share devices, and each must state them correctly.
 
 Pure. What closes a node is decided by the codec that the ledger uses too.
+
+Tested in `tests/unit/doctor/test_checks.py`.
 """
 
 from collections.abc import Callable, Iterator, Sequence

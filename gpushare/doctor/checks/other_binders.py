@@ -1,6 +1,8 @@
 """Checks for other binders of GPU pods, and for a leader: two binders give a device out twice.
 
 Pure.
+
+Tested in `tests/unit/doctor/test_checks.py`.
 """
 
 from collections.abc import Iterator

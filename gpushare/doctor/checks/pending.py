@@ -2,6 +2,8 @@
 
 Pure. Events are not read: they end after an hour and need a right of their own, and kube-scheduler
 writes the same text to the condition.
+
+Tested in `tests/unit/doctor/test_checks.py`.
 """
 
 from collections.abc import Iterator

@@ -1,6 +1,8 @@
 """Checks of the rights that the extender needs, and of those it should not have.
 
 Pure; the list is that of docs/settings.md, "Rights".
+
+Tested in `tests/unit/doctor/test_checks.py`.
 """
 
 from collections.abc import Iterator, Mapping, Sequence

@@ -1,6 +1,8 @@
 """Checks of the API server: it must answer and be new enough, and the clocks must agree.
 
 Pure.
+
+Tested in `tests/unit/doctor/test_checks.py`.
 """
 
 from collections.abc import Iterator

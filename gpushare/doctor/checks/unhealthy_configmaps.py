@@ -1,6 +1,8 @@
 """Checks of the ConfigMaps that close devices: each must name devices that exist.
 
 Pure. What one says is read by the codec that the extender uses.
+
+Tested in `tests/unit/doctor/test_checks.py`.
 """
 
 from collections.abc import Iterator, Sequence

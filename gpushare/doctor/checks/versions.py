@@ -2,6 +2,8 @@
 
 Pure. The releases come from the images of the schedulers that run as pods; on
 a cluster that shows none, kube-scheduler is taken to be as old as the API server.
+
+Tested in `tests/unit/doctor/test_checks.py`.
 """
 
 import re

@@ -9,6 +9,8 @@ once.
 An audit heals only towards less free memory: a pod that is not charged gets charged, a node is
 narrowed, sums grow. A charge without a pod stays, and is reported, until somebody ends this
 process: an audit that frees memory would need as much trust as the ledger.
+
+Tested in `tests/integration/test_audit.py`.
 """
 
 import contextlib

@@ -1,4 +1,7 @@
-"""The charge of a bind: how it is made, and what a read of the pod says of it."""
+"""The charge of a bind: how it is made, and what a read of the pod says of it.
+
+Tested in `tests/unit/extender/binding/test_bind_transaction.py`.
+"""
 
 from gpushare.core.decide import place
 from gpushare.core.model import Allocation, ObservedPod, PodRef, Request

@@ -1,4 +1,7 @@
-"""The steps of a bind: what a BindTransaction says to do next."""
+"""The steps of a bind: what a BindTransaction says to do next.
+
+Tested in `tests/unit/extender/binding/test_bind_transaction.py`.
+"""
 
 from dataclasses import dataclass
 

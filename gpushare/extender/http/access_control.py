@@ -1,4 +1,7 @@
-"""Refuses callers that may not call, and logs each once."""
+"""Refuses callers that may not call, and logs each once.
+
+Tested in `tests/unit/extender/http/test_app.py`.
+"""
 
 import logging
 from typing import TYPE_CHECKING

@@ -2,6 +2,8 @@
 
 It costs memory, but no thread. Knows gunicorn's connections (27.x); not what is served, nor the
 worker (worker.py), nor where a request ends (framing.py).
+
+Tested in `tests/unit/extender/http/test_worker.py`.
 """
 
 import contextlib

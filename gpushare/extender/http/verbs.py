@@ -6,6 +6,8 @@ application's behind it.
 
 kube-scheduler drops the body of every answer that is not 200, so filter and bind answer 200 and say
 what was wrong in `Error`; prioritize and preempt have no such field and use 4xx and 503.
+
+Tested in `tests/unit/extender/http/test_app.py`.
 """
 
 import json

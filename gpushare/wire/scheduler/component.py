@@ -2,6 +2,8 @@
 
 Knows back-offs and leader election as far as a file can be wrong there; not the extenders, and not
 the profiles, which profiles.py reads.
+
+Tested in `tests/unit/wire/scheduler/test_config.py`.
 """
 
 from dataclasses import dataclass

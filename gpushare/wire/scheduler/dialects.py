@@ -3,6 +3,8 @@
 Knows which keys there are, how strictly each way takes their spelling, and how each writes a
 timeout; not what the fields mean together. A reader keeps what it could not use, so that one
 warning can name all of it.
+
+Tested in `tests/unit/wire/scheduler/test_config.py`.
 """
 
 from collections.abc import Iterable

@@ -3,6 +3,8 @@
 Knows the Policy's `priorities`, without which one release does not start, and `algorithmSource`,
 by which v1alpha1 and v1alpha2 name a Policy in a file or a ConfigMap. Reading those is the
 caller's business.
+
+Tested in `tests/unit/wire/scheduler/test_fixtures.py`.
 """
 
 from dataclasses import dataclass

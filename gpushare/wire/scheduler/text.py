@@ -2,6 +2,8 @@
 
 Knows how mappings, lists and scalars are written so that any YAML reader gives them back, and the
 comments that fit every file; not which file has which lines.
+
+Tested in `tests/unit/wire/scheduler/test_files.py`.
 """
 
 import json

@@ -4,6 +4,8 @@ Pods are drawn from the workload, by count, until the node is full. If a pod fin
 too little CPU, another one is drawn with probability ETA; else the node is stuck. The expected GPU
 left is a table by free GPU and free CPU. GPU is counted in tenths of a device, rounded to the
 nearest, CPU in cores: free CPU rounded down, requests rounded up.
+
+Tested in `tests/unit/core/test_prices.py`.
 """
 
 from collections.abc import Iterable

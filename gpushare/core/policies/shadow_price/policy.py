@@ -31,6 +31,8 @@ card. Only the prices of residues, groups and blocks keep some cards for pods th
 
 One set of parameters serves all clusters and workloads on which it was tried. Each may be doubled
 or halved without much change (HOLD: 40,000 and 80,000 do the same, 20,000 is too little).
+
+Tested in `tests/unit/core/test_policies.py`.
 """
 
 from collections.abc import Callable, Mapping

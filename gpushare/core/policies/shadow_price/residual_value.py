@@ -10,6 +10,8 @@ placement that ruins a pattern therefore loses more value than its own piece has
 The programme is solved by column generation (a column is one way to cut a device of one capacity)
 with HiGHS. Each device is counted in *steps* of its own: pieces are rounded up and residues down,
 but so that the number of pieces of one size that fit stays right.
+
+Tested in `tests/unit/core/test_prices.py`.
 """
 
 import math

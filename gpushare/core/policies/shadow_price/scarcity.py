@@ -15,6 +15,8 @@ ask for which need the good, times all free GPU, divided by what is free of the 
 
 Amounts are whole numbers (units, numbers of blocks; prices to a millionth), so that the order of a
 sum does not matter.
+
+Tested in `tests/unit/core/test_prices.py`.
 """
 
 import math
