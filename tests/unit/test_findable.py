@@ -1,9 +1,10 @@
-"""Each module has tests that a newcomer finds: by its name, or by what its room says.
+"""Each module has tests that a newcomer finds: by its name, or by what its docstring says.
 
-A test file is found by name where it is called `test_MODULE.py` or `test_ROOM_MODULE.py`. Else the
-docstring of the module, or of its package, has a sentence "Tested in `tests/...`". Whatever is
-found must import the module, itself or through what it imports; a module that is started as a
-process, or that setup.cfg names, counts as imported.
+A test file is found by name if it is called `test_MODULE.py` or `test_ROOM_MODULE.py`. Else the
+docstring of the module has a sentence "Tested in `tests/...`"; in the local cluster, whose tests
+are those of whole behaviours, that of its package may have it. Whatever is found must import the
+module, itself or through what it imports; a module that is started as a process, or that setup.cfg
+names, counts as imported.
 """
 
 import ast
@@ -59,8 +60,9 @@ def _docstring(path: Path) -> str:
 
 
 def by_docstring(module: Path) -> list[Path]:
-    """What the module names, else its package."""
-    for path in (module, module.parent / "__init__.py"):
+    """What the module names, else its package of the local cluster."""
+    package = [module.parent / "__init__.py"] if "localcluster" in module.parts else []
+    for path in (module, *package):
         if found := named_tests(_docstring(path)):
             places = [ROOT / name for name in found]
             assert all(place.exists() for place in places), f"{path} names tests that are not there"
@@ -127,8 +129,8 @@ def test_each_module_has_tests_that_can_be_found() -> None:
         if not reaches(by_name(module), module) and not reaches(by_docstring(module), module)
     ]
     assert not lost, (
-        'no test file has their names; say "Tested in `tests/...`." in the docstring of the module'
-        f" or of its package, and name tests that import it: {lost}"
+        'no test file has their names; say "Tested in `tests/...`." in their docstrings, and name'
+        f" tests that import them: {lost}"
     )
 
 
