@@ -114,6 +114,10 @@ Assumption = InFlight | InDoubt | Resent | Landed
 _CLASSES: Mapping[Phase, type[InDoubt | Resent | Landed]] = {
     each.phase: each for each in (InDoubt, Resent, Landed)
 }
+# Looked up once: each bind comes by here, with the ledger's lock held.
+_FIELDS: Mapping[type, frozenset[str]] = {
+    cls: frozenset(each.name for each in fields(cls)) for cls in (InFlight, *_CLASSES.values())
+}
 
 
 def in_phase(
@@ -125,5 +129,5 @@ def in_phase(
     cls = _CLASSES[phase]
     if isinstance(assumption, cls):
         return replace(assumption, **changes)
-    common = {each.name for each in fields(cls)} & {each.name for each in fields(assumption)}
+    common = _FIELDS[cls] & _FIELDS[type(assumption)]
     return cls(**{name: getattr(assumption, name) for name in common} | changes)
