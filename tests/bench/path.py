@@ -1,0 +1,180 @@
+"""How far a reader follows one pod: the functions and files that each verb goes through.
+
+One pod that asks for a GPU, on three nodes, with a single managed resource; every call of a
+function in the package is counted, in the order in which it is made. Two more lines say how the
+package is cut: functions for each 1,000 lines, and lines that import.
+
+Run as `python -m tests.bench.path [--calls VERB]`; a second. `--calls` prints the calls of one verb
+in their order, for whoever looks for what could be nearer together.
+"""
+
+import argparse
+import ast
+import json
+import sys
+from collections.abc import Callable
+from functools import partial
+from itertools import pairwise
+from pathlib import Path
+from types import CodeType, FrameType
+from typing import Any
+
+import gpushare
+from gpushare.core.pairing import Pairing
+from gpushare.core.policy import load_policy
+from gpushare.core.ranking import Ranking
+from gpushare.daemon.events.aggregator import Details
+from gpushare.explain.pod import explain_pod
+from gpushare.extender.binding.bind_slots import BindSlots
+from gpushare.extender.binding.binder import Binder
+from gpushare.extender.events.messages import EventMessages
+from gpushare.extender.managed_resources import ManagedResource, ManagedResources
+from gpushare.extender.service import Service
+from gpushare.extender.watch_handlers import PodEventHandler
+from gpushare.ledger import Ledger
+from gpushare.wire.annotations import ALIYUN
+from gpushare.wire.events import ObjectReference
+from gpushare.wire.objects import PODS
+from tests.support.scripted_api import ScriptedApi
+from tests.unit.core.clusters import node
+from tests.unit.extender.kit import pod_json
+
+ROOT = Path(gpushare.__file__).parent
+NODES = ("big", "small", "tiny")
+POLICY = "device-bestfit"
+
+
+class Calls:
+    """The calls of functions of the package, in order, while the context lasts."""
+
+    def __init__(self) -> None:
+        self.codes: list[CodeType] = []
+        self._frames: list[FrameType] = []
+
+    def __enter__(self) -> "Calls":
+        sys.setprofile(self._note)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        sys.setprofile(None)
+
+    def _note(self, frame: FrameType, what: str, _: object) -> None:
+        code = frame.f_code
+        if what != "call" or not code.co_filename.startswith(str(ROOT)):
+            return
+        # A generator that goes on is no new call, and a comprehension belongs to its function.
+        if code.co_name.startswith("<") or any(frame is known for known in self._frames):
+            return
+        self._frames.append(frame)
+        self.codes.append(code)
+
+    @property
+    def files(self) -> list[str]:
+        """The file of each call."""
+        return [str(Path(code.co_filename).relative_to(ROOT)) for code in self.codes]
+
+    def row(self, verb: str) -> str:
+        """What the table says of them."""
+        files = self.files
+        functions, changes = (
+            len(set(self.codes)),
+            sum(one != other for one, other in pairwise(files)),
+        )
+        return f"{verb:12} {functions:9} {len(self.codes):6} {len(set(files)):6} {changes:8}"
+
+
+class _Unheard:
+    """Takes events, and forgets them."""
+
+    def record(
+        self,
+        about: ObjectReference,
+        reason: str,
+        action: str,
+        note: str,
+        *,
+        warning: bool = False,
+        details: Details | None = None,
+    ) -> None:
+        """Forget it."""
+
+
+def measured() -> dict[str, Calls]:
+    """The calls of each verb, by its name."""
+    api = ScriptedApi()
+    managed = ManagedResource(
+        ALIYUN, Ledger(Pairing.OFF), {POLICY: Ranking(load_policy(POLICY))}, POLICY
+    )
+    resources = ManagedResources((managed,))
+    for name, units in zip(NODES, (16, 8, 2), strict=True):
+        managed.ledger.node_changed(node(name, units, units))
+    service = Service(
+        resources,
+        Binder(api, resources, lambda: float("inf"), api.clock),
+        not_ready=str,
+        best_only=False,
+        bind_slots=BindSlots(8),
+        observe=lambda *_: None,
+        event_messages=EventMessages(_Unheard(), resources, "GiB"),
+    )
+    handler = PodEventHandler(resources)
+    found: dict[str, Calls] = {}
+
+    def follow(verb: str, call: Callable[[Any], object], given: object) -> None:
+        with Calls() as found[verb]:
+            call(given)
+
+    # The first pod is another one, so that what is made once for each process does not count.
+    for name in ("first", "second"):
+        pod = pod_json(name, 4)
+        asked = _body({"Pod": pod, "NodeNames": list(NODES)})
+        uid, namespace = pod["metadata"]["uid"], pod["metadata"]["namespace"]
+        bind = {"PodName": name, "PodNamespace": namespace, "PodUID": uid, "Node": "small"}
+        waiting = PODS.decode_answer(_body(pod), namespace, name)
+        follow(
+            "pod event", handler.apply, PODS.decode_event(_body({"type": "ADDED", "object": pod}))
+        )
+        follow("filter", service.filter, asked)
+        follow("prioritize", service.prioritize, asked)
+        follow("explain", partial(explain_pod, every=[managed], unit="GiB"), waiting)
+        follow("bind", service.bind, _body(bind))
+    return found
+
+
+def _body(value: Any) -> bytes:
+    return json.dumps(value).encode()
+
+
+def cut() -> tuple[float, float, int]:
+    """How the package is cut: functions for each 1,000 lines, imports in % of the lines, lines."""
+    functions = imports = lines = 0
+    for path in sorted(ROOT.rglob("*.py")):
+        text = path.read_text()
+        lines += text.count("\n")
+        for part in ast.walk(ast.parse(text)):
+            functions += isinstance(part, ast.FunctionDef | ast.AsyncFunctionDef)
+            if isinstance(part, ast.Import | ast.ImportFrom):
+                imports += (part.end_lineno or part.lineno) - part.lineno + 1
+    return 1000 * functions / lines, 100 * imports / lines, lines
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--calls", metavar="VERB", help="print the calls of this verb")
+    wanted = parser.parse_args().calls
+    found = measured()
+    if wanted:
+        for code, file in zip(found[wanted].codes, found[wanted].files, strict=True):
+            print(f"{file}:{code.co_firstlineno} {code.co_qualname}")
+        return
+    print(f"{'':12} {'functions':>9} {'calls':>6} {'files':>6} {'changes':>8}")
+    for verb, calls in found.items():
+        print(calls.row(verb))
+    functions, imports, lines = cut()
+    print(
+        f"{functions:.1f} functions for each 1,000 lines, imports {imports:.1f} % of {lines} lines"
+    )
+
+
+if __name__ == "__main__":
+    main()
