@@ -7,28 +7,27 @@ from tests.simulation.hunt import all_mutants
 
 
 def figures(runs: list[dict[str, Any]]) -> str:
-    """The runs, the faults that fired in them, and the mutants, as tables."""
+    """The sums over all runs of stories, the faults by their family, and the mutants."""
+    told = [run for run in runs if run["fired"]]
+    seeds = sum(run["after"] - run["first"] for run in told)
+    violations = sum(len(run["violations"]) for run in told)
     fired: Counter[str] = Counter()
-    lines = [
-        "| seeds | steps | violations | faults fired | kinds | seconds | cores | commit | when |"
-    ]
-    lines.append("| --- | --- | --- | --- | --- | --- | --- | --- | --- |")
-    told = 0
-    for run in runs:
-        if not run["fired"]:
-            continue
-        told += run["after"] - run["first"]
+    for run in told:
         fired.update(run["fired"])
-        lines.append(
-            f"| {run['first']}:{run['after']} | {run['steps']} | {len(run['violations'])}"
-            f" | {sum(run['fired'].values()):,} | {len(run['fired'])} | {run['seconds']:.0f}"
-            f" | {run['cores']} | {run['commit']} | {run['when']} |"
-        )
-    lines += ["", f"Together {told:,} seeds and {sum(fired.values()):,} faults:", ""]
-    lines += ["| fault | fired | fault | fired | fault | fired |", "| --- " * 6 + "|"]
-    kinds = [f"{kind} | {count:,}" for kind, count in fired.most_common()]
-    kinds += [" | "] * (-len(kinds) % 3)
-    lines += [f"| {' | '.join(kinds[i : i + 3])} |" for i in range(0, len(kinds), 3)]
+    families: dict[str, list[int]] = {}
+    for kind, count in fired.items():
+        families.setdefault(kind.partition(" ")[0], []).append(count)
+    lines = [
+        f"{len(told)} runs until {told[-1]['when'][:10]} (commit {told[-1]['commit']}):",
+        f"{seeds:,} stories, {fired.total():,} faults of {len(fired)} kinds,"
+        f" {violations} violations.",
+        "",
+    ]
+    lines += ["| fault | kinds | fired | fault | kinds | fired |", "| --- " * 6 + "|"]
+    most = sorted(families.items(), key=lambda family: -sum(family[1]))
+    cells = [f"{family} | {len(counts)} | {sum(counts):,}" for family, counts in most]
+    cells += [" | | "] * (len(cells) % 2)
+    lines += [f"| {one} | {two} |" for one, two in zip(cells[::2], cells[1::2], strict=True)]
     return "\n".join([*lines, "", *_mutants(runs)])
 
 

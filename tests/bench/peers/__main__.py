@@ -2,7 +2,7 @@
 
 Run as `python -m tests.bench.peers`; many minutes, a few with `--quick`. It needs the programs
 of `make controlplane`. The original's binary is given by `--original` or GPUSHARE_ORIGINAL; without
-one its column stays empty. docs/research/performance.md says how to build it, and what came out.
+one its column stays empty. docs/research/performance.md says what came out.
 Compare within one run only.
 """
 
