@@ -155,11 +155,6 @@ class Collector:
         status = _document(answer).get("status")
         return isinstance(status, dict) and status.get("allowed") is True
 
-    def config_map(self, namespace: str, name: str) -> Fields:
-        """Return a ConfigMap's data. Raises ApiError, MessageError."""
-        data = self._get(f"/api/v1/namespaces/{namespace}/configmaps/{name}").get("data")
-        return data if isinstance(data, dict) else {}
-
     def _get(self, path: str, query: Mapping[str, str] | None = None) -> Fields:
         return _document(self._client.request("GET", path, query=query, timeout=_TIMEOUT))
 

@@ -17,7 +17,7 @@ from gpushare.doctor.checks.scheduler_file import entry_of
 from gpushare.doctor.collect import Collector, read_extender, read_route
 from gpushare.doctor.facts import Certificate, Facts, SchedulerFile, Unread
 from gpushare.doctor.report import as_json, as_text, failed, run_checks
-from gpushare.errors import ApiError, MessageError, SettingsError
+from gpushare.errors import SettingsError
 from gpushare.kube.server_clock import ServerTimeClient
 from gpushare.kube.session import usual_kubeconfig
 from gpushare.settings import address
@@ -25,8 +25,7 @@ from gpushare.wire.annotations import ALIYUN, Names
 from gpushare.wire.inventory import check_unit
 from gpushare.wire.metrics import check_health_url
 from gpushare.wire.scheduler.config import decode_scheduler_config
-from gpushare.wire.scheduler.policy import POLICY_KEY, PolicyFile, policy_source
-from gpushare.yamlfile import parse_yaml, read_yaml
+from gpushare.yamlfile import read_yaml
 
 _EPILOG = """\
 exit codes: 0 nothing is mis-wired (warnings there may be), 1 a check failed, 2 wrong usage.
@@ -70,11 +69,11 @@ def _facts(options: argparse.Namespace, names: Names) -> Facts:
     except SettingsError as error:
         api = Unread(str(error), "give --kubeconfig FILE and, if need be, --context NAME")
         facts = _without(api, now, "not read: there is no API server to ask")
-        scheduler = _scheduler(options.scheduler_config, None)
+        scheduler = _scheduler(options.scheduler_config)
     else:
         try:
             collector = Collector(client, names, options.unit, options.namespace)
-            scheduler = _scheduler(options.scheduler_config, collector)
+            scheduler = _scheduler(options.scheduler_config)
             facts = _collected(collector, scheduler)
         finally:
             client.close()
@@ -118,43 +117,20 @@ def _without(api: Unread, now: float, why: str) -> Facts:
     return Facts(now, api, off, off, off, off, off)
 
 
-def _scheduler(path: str, collector: Collector | None) -> SchedulerFile | Unread | None:
+def _scheduler(path: str) -> SchedulerFile | Unread | None:
     if not path:
         return None
     try:
-        document = _filled(read_yaml(path), path)
-        config = decode_scheduler_config(document, _policy(path, document, collector))
+        document = read_yaml(path)
+        if document is None:
+            raise SettingsError(f"{path}: is empty")
+        config = decode_scheduler_config(document)
     except SettingsError as error:
         return Unread(
             str(error) if str(error).startswith(path) else f"{path}: {error}",
             "correct it, or take the file of `gpushare scheduler-config`",
         )
     return SchedulerFile(path, config)
-
-
-def _policy(path: str, document: object, collector: Collector | None) -> object:
-    """Return the Policy that an old configuration names; None if it names none."""
-    source = policy_source(document)
-    if source is None:
-        return None
-    if isinstance(source, PolicyFile):
-        policy = str(Path(path).parent / source.path)
-        return _filled(read_yaml(policy), policy)
-    if collector is None:
-        raise SettingsError(f"{source}: cannot be read without an API server")
-    try:
-        text = collector.config_map(source.namespace, source.name).get(POLICY_KEY)
-    except (ApiError, MessageError) as error:
-        raise SettingsError(f"{source}: {error}") from error
-    if not isinstance(text, str):
-        raise SettingsError(f"{source}: has no text under the key {POLICY_KEY}")
-    return _filled(parse_yaml(text, str(source)), str(source))
-
-
-def _filled(document: object, where: str) -> object:
-    if document is None:
-        raise SettingsError(f"{where}: is empty")
-    return document
 
 
 def _certificate(path: str) -> Certificate:

@@ -14,7 +14,6 @@ from dataclasses import replace
 from gpushare.daemon.logs.formatters import configure
 from gpushare.errors import SettingsError
 from gpushare.extender.binding.bind_transaction import BUDGET
-from gpushare.extender.factory import connect_client
 from gpushare.extender.http.certificates import Certificates
 from gpushare.extender.http.server import Server
 from gpushare.extender.process import Extender
@@ -59,7 +58,7 @@ def _with_scheduler_file(settings: Settings) -> tuple[Settings, SchedulerFile]:
     path = settings.scheduler_config
     listen = address(settings.listen, "listen") if settings.listen else None
     tls = bool(settings.tls_cert)
-    found = read_scheduler_file(path, listen, tls, lambda: connect_client(settings, 1))
+    found = read_scheduler_file(path, listen, tls)
     for warning in found.warnings:
         print(f"gpushare serve: {path}: {warning}", file=sys.stderr)
     return replace(settings, listen=settings.listen or found.listen), found

@@ -31,7 +31,6 @@ from gpushare.wire.preempt import decode_preempt
 from gpushare.wire.quantity import MAX_VALUE, to_bytes, to_milli, to_units
 from gpushare.wire.scheduler.config import decode_scheduler_config
 from gpushare.wire.scheduler.entry import our_entry
-from gpushare.wire.scheduler.policy import policy_source
 from tests.badinput import odd
 
 REFUSALS = (WireError, SettingsError)
@@ -169,9 +168,7 @@ def _document(data: bytes) -> Any:
 
 
 def _scheduler(data: bytes) -> None:
-    document = _document(data)
-    policy_source(document)
-    our_entry(decode_scheduler_config(document), ("127.0.0.1", 32766))
+    our_entry(decode_scheduler_config(_document(data)), ("127.0.0.1", 32766))
 
 
 def _duration(data: bytes) -> None:

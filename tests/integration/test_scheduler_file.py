@@ -1,4 +1,4 @@
-"""`gpushare serve` reads kube-scheduler's own file, and a Policy in a ConfigMap behind it."""
+"""`gpushare serve` reads kube-scheduler's own file."""
 
 import http.client
 import json
@@ -14,60 +14,13 @@ import pytest
 import yaml
 
 from gpushare.cli.main import main
-from gpushare.errors import SettingsError
-from gpushare.extender.scheduler_file import SchedulerFile, read_scheduler_file
-from gpushare.kube.client import KubeClient, connect
 from gpushare.localcluster.http_client import HttpClient
-from tests.integration.cluster import MAPS, Cluster
+from tests.integration.cluster import Cluster
 from tests.integration.conftest import StartExtender
 from tests.integration.process import free_port
 from tests.support.waiting import poll
 
 CONFIGS = Path(__file__).parents[1] / "data" / "scheduler_configs"
-OUTER = CONFIGS / "v1alpha1-policy-configmap.yaml"
-
-
-def read(cluster: Cluster, folder: Path) -> SchedulerFile:
-    def client() -> KubeClient:
-        return connect(cluster.kubeconfig(folder), pool_size=1, user_agent="test")
-
-    return read_scheduler_file(str(OUTER), None, False, client)
-
-
-def put(cluster: Cluster, data: dict[str, str]) -> None:
-    metadata = {"name": "scheduler-policy", "namespace": "kube-system"}
-    cluster.create(MAPS, "kube-system", {"metadata": metadata, "data": data})
-
-
-def test_a_policy_in_a_config_map_is_read_through_the_api_server(
-    cluster: Cluster, tmp_path: Path
-) -> None:
-    put(cluster, {"policy.cfg": (CONFIGS / "policy-full.json").read_text(encoding="utf-8")})
-    found = read(cluster, tmp_path)
-    assert (found.listen, found.warnings) == ("127.0.0.1:32766", ())
-    assert found.entry.prioritize_verb == "sort"
-
-
-@pytest.mark.parametrize(
-    ("data", "part"),
-    [
-        (None, "not found"),
-        ({}, "has no text under the key policy.cfg"),
-        ({"policy.json": "{}"}, "has no text under the key policy.cfg"),
-        ({"policy.cfg": ""}, "is empty"),
-        ({"policy.cfg": "{}"}, "kind: must be Policy"),
-    ],
-)
-def test_a_config_map_without_a_policy_is_named(
-    data: dict[str, str] | None, part: str, cluster: Cluster, tmp_path: Path
-) -> None:
-    if data is not None:
-        put(cluster, data)
-    with pytest.raises(SettingsError) as error:
-        read(cluster, tmp_path)
-    assert str(error.value).startswith(f"{OUTER}: policy ConfigMap kube-system/scheduler-policy: ")
-    assert part in str(error.value)
-    assert "\n" not in str(error.value)
 
 
 def test_without_listen_serve_listens_where_the_file_calls(

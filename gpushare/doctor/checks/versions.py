@@ -14,8 +14,6 @@ from gpushare.doctor.finding import Finding, fail, ok, skip, warn
 
 _FORMS = {
     "v1": (0, 22),
-    "kubescheduler.config.k8s.io/v1alpha1": (0, 18),
-    "kubescheduler.config.k8s.io/v1alpha2": (18, 18),
     "kubescheduler.config.k8s.io/v1beta1": (19, 22),
     "kubescheduler.config.k8s.io/v1beta2": (22, 27),
     "kubescheduler.config.k8s.io/v1beta3": (23, 28),

@@ -16,7 +16,7 @@ from gpushare.localcluster.scheduler.handle import Handle
 from gpushare.localcluster.scheduler.plugins.registry import DEFAULTS, IN_TREE, NOT_BUILT, Factory
 from gpushare.localcluster.scheduler.runtime import Framework
 from gpushare.wire.fields import Fields
-from gpushare.wire.scheduler.policy_plugins import POLICY
+from gpushare.wire.scheduler.policy import POLICY
 from gpushare.wire.scheduler.profiles import PluginSet, Profile
 
 log = logging.getLogger(__name__)

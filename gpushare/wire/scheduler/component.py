@@ -14,8 +14,6 @@ from gpushare.wire.scheduler.dialects import (
     CLIENT_KEYS,
     COMPONENT_KEYS,
     LEADER_KEYS,
-    V1ALPHA1_KEYS,
-    V1ALPHA2_KEYS,
     Strict,
 )
 from gpushare.wire.scheduler.profiles import Profile, read_profiles
@@ -43,8 +41,7 @@ def read_component(dialect: Strict, document: Fields, short: str) -> Component:
     Raises SettingsError naming the field that kube-scheduler would refuse; what is unknown or odd
     is left in the dialect.
     """
-    known = {"v1alpha1": V1ALPHA1_KEYS, "v1alpha2": V1ALPHA2_KEYS}.get(short, COMPONENT_KEYS)
-    top = dialect.fields(document, known, "")
+    top = dialect.fields(document, COMPONENT_KEYS, "")
     initial = number(top, "podInitialBackoffSeconds", default=1)
     longest = number(top, "podMaxBackoffSeconds", default=10)
     if initial <= 0 or longest < initial:
@@ -71,10 +68,7 @@ def _leader_election(dialect: Strict, top: Fields, short: str) -> tuple[str, str
             f"{where}.resourceLock: {lock[:40]!r}; kube-scheduler from 1.27 on takes leases alone"
         )
     namespace, name = (
-        # v1alpha1 has two names for it.
-        text(election, f"resource{what}", where)
-        or text(election, f"lockObject{what}", where)
-        or default
+        text(election, f"resource{what}", where) or default
         for what, default in zip(("Namespace", "Name"), DEFAULT_LEASE, strict=True)
     )
     for what, found in (("Namespace", namespace), ("Name", name)):

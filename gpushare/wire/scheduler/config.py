@@ -9,7 +9,7 @@ import base64
 import re
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from gpushare.errors import SettingsError
 from gpushare.wire.fields import Fields, fields_of, flag, items, number, text
@@ -23,12 +23,11 @@ from gpushare.wire.scheduler.dialects import (
     Legacy,
     Strict,
 )
-from gpushare.wire.scheduler.policy import check_keys, check_priorities, policy_source
-from gpushare.wire.scheduler.policy_plugins import policy_profile
+from gpushare.wire.scheduler.policy import check_keys, check_priorities, policy_profile
 from gpushare.wire.scheduler.profiles import Profile
 
 GROUP = "kubescheduler.config.k8s.io"
-VERSIONS = ("v1alpha1", "v1alpha2", "v1beta1", "v1beta2", "v1beta3", "v1")
+VERSIONS = ("v1beta1", "v1beta2", "v1beta3", "v1")
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,12 +104,8 @@ class SchedulerConfig:
         return tuple(profile.scheduler_name for profile in self.profiles)
 
 
-def decode_scheduler_config(document: object, policy: object = None) -> SchedulerConfig:
-    """Return the configuration in a parsed file. Raises SettingsError naming what is wrong.
-
-    policy: the parsed document that `policy_source(document)` names, if it names one; without
-    it such a configuration has no extenders.
-    """
+def decode_scheduler_config(document: object) -> SchedulerConfig:
+    """Return the configuration in a parsed file. Raises SettingsError naming what is wrong."""
     top = fields_of(document, "scheduler configuration")
     kind, version = text(top, "kind"), text(top, "apiVersion")
     if kind == "Policy" and version == "v1":
@@ -121,9 +116,7 @@ def decode_scheduler_config(document: object, policy: object = None) -> Schedule
             f"apiVersion {version[:80]!r}, kind {kind[:40]!r}: expected kind Policy of v1, or kind"
             f" KubeSchedulerConfiguration of {GROUP}/{{{','.join(VERSIONS)}}}"
         )
-    source = policy_source(top)
-    config = _component_config(top, version, short)
-    return config if policy is None or source is None else _with_policy(config, policy, str(source))
+    return _component_config(top, version, short)
 
 
 def _policy(top: Fields) -> SchedulerConfig:
@@ -136,35 +129,11 @@ def _policy(top: Fields) -> SchedulerConfig:
     return SchedulerConfig("v1", extenders, (policy_profile(policy),), warnings=told)
 
 
-def _with_policy(config: SchedulerConfig, policy: object, source: str) -> SchedulerConfig:
-    """Return the configuration with the extenders and the plug-ins of the Policy it names."""
-    try:
-        if text(fields_of(policy, "policy"), "kind") != "Policy":
-            raise SettingsError("kind: must be Policy")
-        found = decode_scheduler_config(policy)
-    except SettingsError as error:
-        raise SettingsError(f"{source}: {error}") from error
-    warnings = config.warnings + tuple(f"{source}: {warning}" for warning in found.warnings)
-    own = config.profiles[0]
-    profile = replace(
-        found.profiles[0], scheduler_name=own.scheduler_name, percentage=own.percentage
-    )
-    return replace(config, extenders=found.extenders, profiles=(profile,), warnings=warnings)
-
-
 def _component_config(top: Fields, version: str, short: str) -> SchedulerConfig:
     dialect = Strict()
     component = read_component(dialect, top, short)
     warnings: list[str] = []
-    extenders: tuple[ExtenderConfig, ...] = ()
-    if short == "v1alpha2":
-        # Its extenders are the Policy's: the same Go type, read in the same way.
-        legacy = Legacy()
-        extenders = _extenders(legacy, top, warnings)
-        dialect.unknown += legacy.unknown
-        dialect.remarks += legacy.remarks
-    elif short != "v1alpha1":
-        extenders = _extenders(dialect, top, warnings)
+    extenders = _extenders(dialect, top, warnings)
     unknown = [_unknown(dialect.unknown, short)] if dialect.unknown else []
     return SchedulerConfig(
         version,
@@ -181,7 +150,7 @@ def _component_config(top: Fields, version: str, short: str) -> SchedulerConfig:
 def _unknown(paths: Sequence[str], short: str) -> str:
     """Return one warning for all of them."""
     listed = ", ".join(paths[:8]) + (f" and {len(paths) - 8} more" if len(paths) > 8 else "")
-    if short == "Policy" or "alpha" in short:
+    if short == "Policy":
         return f"{listed}: unknown, and not read"
     return (
         f"{listed}: unknown; kube-scheduler up to 1.37 does not start with a key it does not know"

@@ -60,7 +60,7 @@ class Strict:
 
 
 class Legacy(Strict):
-    """How the extenders of a Policy and of v1alpha2 are read: keys in any case, nanoseconds."""
+    """How the extenders of a Policy are read: keys in any case, nanoseconds."""
 
     def fields(self, value: object, known: Iterable[str], where: str) -> Fields:
         """Return the object under the known keys' spelling; of two spellings the last counts."""
@@ -132,7 +132,7 @@ POLICY_KEYS = frozenset(
         "alwaysCheckAllPredicates",
     }
 )
-_COMMON_KEYS = frozenset(
+COMPONENT_KEYS = frozenset(
     {
         "apiVersion",
         "kind",
@@ -146,32 +146,13 @@ _COMMON_KEYS = frozenset(
         "percentageOfNodesToScore",
         "podInitialBackoffSeconds",
         "podMaxBackoffSeconds",
+        "parallelism",
+        "profiles",
+        "extenders",
+        "delayCacheUntilActive",
+        "percentageOfPlacementsToScore",
     }
 )
-V1ALPHA1_KEYS = _COMMON_KEYS | {
-    "schedulerName",
-    "algorithmSource",
-    "hardPodAffinitySymmetricWeight",
-    "disablePreemption",
-    "bindTimeoutSeconds",
-    "failureDomains",
-    "plugins",
-    "pluginConfig",
-}
-V1ALPHA2_KEYS = _COMMON_KEYS | {
-    "algorithmSource",
-    "disablePreemption",
-    "bindTimeoutSeconds",
-    "profiles",
-    "extenders",
-}
-COMPONENT_KEYS = _COMMON_KEYS | {
-    "parallelism",
-    "profiles",
-    "extenders",
-    "delayCacheUntilActive",
-    "percentageOfPlacementsToScore",
-}
 PROFILE_KEYS = frozenset(
     {
         "schedulerName",
@@ -199,9 +180,6 @@ PLUGIN_POINTS = frozenset(
         "placementGenerate",
         "placementScore",
         "podGroupPostFilter",
-        # Up to 1.18; their plug-ins are Reserve's and PreFilter's now.
-        "unreserve",
-        "postUnreserve",
     }
 )
 LEADER_KEYS = frozenset(
@@ -213,8 +191,6 @@ LEADER_KEYS = frozenset(
         "resourceLock",
         "resourceName",
         "resourceNamespace",
-        "lockObjectName",
-        "lockObjectNamespace",
     }
 )
 CLIENT_KEYS = frozenset({"kubeconfig", "acceptContentTypes", "contentType", "qps", "burst"})

@@ -1,69 +1,122 @@
-"""The legacy Policy around its extenders, and where an old configuration says it is.
+"""A legacy Policy around its extenders: the plug-ins that it stands for, and what 1.22 makes of it.
 
-Knows the Policy's `priorities`, without which one release does not start, and `algorithmSource`,
-by which v1alpha1 and v1alpha2 name a Policy in a file or a ConfigMap. Reading those is the
-caller's business.
-
-Tested in `tests/unit/wire/scheduler/test_fixtures.py`.
+Its predicates and priorities become a profile: which plug-ins filter and score. The tables are
+1.22's (pkg/scheduler/framework/plugins/legacy_registry.go), the last release that reads a Policy.
+Order matters: the first filter that objects gives the reason that users read.
 """
 
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
 
 from gpushare.errors import SettingsError
-from gpushare.wire.fields import NAME, Fields, fields_of, items, text
+from gpushare.wire.fields import Fields, fields_of, flag, items, number, text
 from gpushare.wire.scheduler.dialects import POLICY_KEYS
+from gpushare.wire.scheduler.profiles import PluginSet, Profile
 
-POLICY_KEY = "policy.cfg"
-"""The key of a Policy in a ConfigMap; kube-scheduler has it fixed."""
+POLICY = "Policy"
+"""`Profile.defaults` of a Policy: no plug-ins but those listed, PreFilter and PreScore included."""
+
+_SPREAD = "PodTopologySpread"
+_GENERAL = ("NodeResourcesFit", "NodeName", "NodePorts", "NodeAffinity")
+
+_PREDICATES: Mapping[str, tuple[str, ...]] = {
+    "CheckNodeUnschedulable": ("NodeUnschedulable",),
+    "GeneralPredicates": _GENERAL,
+    "HostName": ("NodeName",),
+    "PodFitsHostPorts": ("NodePorts",),
+    "MatchNodeSelector": ("NodeAffinity",),
+    "PodFitsResources": ("NodeResourcesFit",),
+    "NoDiskConflict": ("VolumeRestrictions",),
+    "PodToleratesNodeTaints": ("TaintToleration",),
+    "CheckNodeLabelPresence": ("NodeLabel",),
+    "CheckServiceAffinity": ("ServiceAffinity",),
+    "MaxEBSVolumeCount": ("EBSLimits",),
+    "MaxGCEPDVolumeCount": ("GCEPDLimits",),
+    "MaxCSIVolumeCountPred": ("NodeVolumeLimits",),
+    "MaxAzureDiskVolumeCount": ("AzureDiskLimits",),
+    "MaxCinderVolumeCount": ("CinderLimits",),
+    "CheckVolumeBinding": ("VolumeBinding",),
+    "NoVolumeZoneConflict": ("VolumeZone",),
+    "EvenPodsSpread": (_SPREAD,),
+    "MatchInterPodAffinity": ("InterPodAffinity",),
+}
+"""In the order in which they run."""
+
+_MANDATORY = frozenset({"PodToleratesNodeTaints", "CheckNodeUnschedulable"})
+_NOT_BY_DEFAULT = frozenset(
+    {
+        *("HostName", "PodFitsHostPorts", "MatchNodeSelector", "PodFitsResources"),
+        *("CheckNodeLabelPresence", "CheckServiceAffinity", "MaxCinderVolumeCount"),
+    }
+)
+_PRIORITIES: Mapping[str, str] = {
+    "BalancedResourceAllocation": "NodeResourcesBalancedAllocation",
+    "EvenPodsSpreadPriority": _SPREAD,
+    "ImageLocalityPriority": "ImageLocality",
+    "InterPodAffinityPriority": "InterPodAffinity",
+    "LeastRequestedPriority": "NodeResourcesLeastAllocated",
+    "MostRequestedPriority": "NodeResourcesMostAllocated",
+    "NodeAffinityPriority": "NodeAffinity",
+    "NodeLabel": "NodeLabel",
+    "NodePreferAvoidPodsPriority": "NodePreferAvoidPods",
+    "RequestedToCapacityRatio": "RequestedToCapacityRatio",
+    "SelectorSpreadPriority": _SPREAD,
+    "ServiceAffinity": "ServiceAffinity",
+    "TaintTolerationPriority": "TaintToleration",
+}
+_DEFAULT_WEIGHTS = {
+    "SelectorSpreadPriority": 1,
+    "InterPodAffinityPriority": 1,
+    "LeastRequestedPriority": 1,
+    "BalancedResourceAllocation": 1,
+    "NodePreferAvoidPodsPriority": 10000,
+    "NodeAffinityPriority": 1,
+    "TaintTolerationPriority": 1,
+    "ImageLocalityPriority": 1,
+    "EvenPodsSpreadPriority": 2,
+}
+# Two old names, and what a custom predicate or priority is by its argument.
+_OLD_NAMES = {
+    "PodFitsPorts": "PodFitsHostPorts",
+    "ServiceSpreadingPriority": "SelectorSpreadPriority",
+}
+_CUSTOM_PREDICATES = {
+    "serviceAffinity": "CheckServiceAffinity",
+    "labelsPresence": "CheckNodeLabelPresence",
+}
+_CUSTOM_PRIORITIES = {
+    "serviceAntiAffinity": "ServiceAffinity",
+    "labelPreference": "NodeLabel",
+    "requestedToCapacityRatioArguments": "RequestedToCapacityRatio",
+}
 
 
-@dataclass(frozen=True, slots=True)
-class PolicyFile:
-    """A Policy in a file, as kube-scheduler's host sees it."""
+def policy_profile(policy: Fields) -> Profile:
+    """Return what a Policy, under its own spelling, stands for.
 
-    path: str
-
-    def __str__(self) -> str:
-        return f"policy file {self.path}"
-
-
-@dataclass(frozen=True, slots=True)
-class PolicyConfigMap:
-    """A Policy under the key `policy.cfg` of a ConfigMap."""
-
-    namespace: str
-    name: str
-
-    def __str__(self) -> str:
-        return f"policy ConfigMap {self.namespace}/{self.name}"
-
-
-PolicySource = PolicyFile | PolicyConfigMap
-
-
-def policy_source(document: object) -> PolicySource | None:
-    """Return what else to read: the Policy that a parsed configuration names; None if it names
-    none.
-
-    As kube-scheduler does, a provider comes before a policy and a file before a ConfigMap. Raises
-    SettingsError naming what is wrong.
+    Raises SettingsError with kube-scheduler's reason, naming the place.
     """
-    top = fields_of(document, "scheduler configuration")
-    if not text(top, "apiVersion").endswith(("/v1alpha1", "/v1alpha2")):
-        return None
-    source = fields_of(top.get("algorithmSource"), "algorithmSource")
-    if source.get("provider") is not None or source.get("policy") is None:
-        return None
-    where = "algorithmSource.policy"
-    policy = fields_of(source["policy"], where)
-    if policy.get("file") is not None:
-        file = fields_of(policy["file"], f"{where}.file")
-        return PolicyFile(_required(text(file, "path", f"{where}.file"), f"{where}.file.path"))
-    if policy.get("configMap") is None:
-        raise SettingsError(f"{where}: must name a file or a configMap")
-    where = f"{where}.configMap"
-    place = fields_of(policy["configMap"], where)
-    return PolicyConfigMap(_name(place, "namespace", where), _name(place, "name", where))
+    args: dict[str, Fields] = {}
+    predicates = _predicates(policy)
+    weights = _weights(policy, args)
+    listing = "System" if "SelectorSpreadPriority" in weights else "List"
+    args[_SPREAD] = {"defaultingType": listing}
+    hard = number(policy, "hardPodAffinitySymmetricWeight")
+    if not 0 <= hard <= 100:
+        raise SettingsError("hardPodAffinitySymmetricWeight: not in valid range [0-100]")
+    if hard:
+        args["InterPodAffinity"] = {"hardPodAffinityWeight": hard}
+    filters = _unique(plugin for name in predicates for plugin in _PREDICATES[name])
+    # Of two priorities for one plug-in the first by name gives the weight.
+    scores = {_PRIORITIES[name]: weights[name] for name in sorted(weights, reverse=True)}
+    plugins = {
+        "queueSort": PluginSet((("PrioritySort", 0),)),
+        "filter": PluginSet(tuple((name, 0) for name in filters)),
+        "postFilter": PluginSet((("DefaultPreemption", 0),)),
+        "score": PluginSet(tuple(sorted(scores.items()))),
+        "bind": PluginSet((("DefaultBinder", 0),)),
+    }
+    check_all = flag(policy, "alwaysCheckAllPredicates")
+    return Profile(plugins=plugins, args=args, defaults=POLICY, check_all_filters=check_all)
 
 
 def check_keys(document: Fields) -> list[str]:
@@ -99,15 +152,60 @@ def check_priorities(policy: Fields) -> list[str]:
     return []
 
 
-def _required(value: str, where: str) -> str:
-    if not value or "\0" in value:
-        raise SettingsError(f"{where}: missing")
-    return value
+def _predicates(policy: Fields) -> list[str]:
+    """Return the predicates in the order in which they run."""
+    if policy.get("predicates") is None:
+        chosen = _PREDICATES.keys() - _NOT_BY_DEFAULT
+    else:
+        chosen = {
+            _known("predicate", entry, where, _PREDICATES, _CUSTOM_PREDICATES)
+            for where, entry in _entries(policy, "predicates")
+        }
+    return [name for name in _PREDICATES if name in chosen | _MANDATORY]
 
 
-def _name(place: Fields, key: str, where: str) -> str:
-    """Return a name that is safe in a path of the API."""
-    value = _required(text(place, key, where), f"{where}.{key}")
-    if NAME.fullmatch(value) is None:
-        raise SettingsError(f"{where}.{key}: {value[:80]!r} is no Kubernetes name")
-    return value
+def _weights(policy: Fields, args: dict[str, Fields]) -> dict[str, int]:
+    """Return the weight of each priority; put the arguments of custom ones into `args`."""
+    if policy.get("priorities") is None:
+        return dict(_DEFAULT_WEIGHTS)
+    weights: dict[str, int] = {}
+    for where, entry in _entries(policy, "priorities"):
+        weight = number(entry, "weight", where)
+        if weight <= 0:
+            raise SettingsError(f"{where}.weight: must be positive")
+        if text(entry, "name", where) == "EqualPriority":
+            continue
+        name = _known("priority", entry, where, _PRIORITIES, _CUSTOM_PRIORITIES)
+        weights[name] = weight
+        ratio = fields_of(entry.get("argument"), where).get("requestedToCapacityRatioArguments")
+        if ratio is not None:
+            args[name] = fields_of(ratio, where)
+    return weights
+
+
+def _known(
+    what: str, entry: Fields, where: str, known: Iterable[str], custom: Mapping[str, str]
+) -> str:
+    """Return the name under which the tables have a predicate or priority."""
+    given = text(entry, "name", where)
+    argument = entry.get("argument")
+    found = [key for key, value in fields_of(argument, where).items() if value is not None]
+    if argument is not None and len([key for key in found if key in custom]) != 1:
+        raise SettingsError(
+            f"{where}: exactly 1 {what} argument is required, one of {', '.join(custom)}"
+        )
+    name = _OLD_NAMES.get(given, given)
+    if name in known:
+        return name
+    if argument is None:
+        raise SettingsError(f'{where}: {what} type not found for "{given[:80]}"')
+    return next(custom[key] for key in found if key in custom)
+
+
+def _entries(policy: Fields, key: str) -> list[tuple[str, Fields]]:
+    places = ((f"{key}[{index}]", item) for index, item in enumerate(items(policy, key)))
+    return [(where, fields_of(item, where)) for where, item in places]
+
+
+def _unique(names: Iterable[str]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(names))

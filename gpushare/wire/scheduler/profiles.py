@@ -47,10 +47,6 @@ def read_profiles(dialect: Strict, top: Fields, short: str) -> tuple[Profile, ..
     Raises SettingsError naming what kube-scheduler would refuse.
     """
     general = read_percentage(top, "")
-    if short == "v1alpha1":
-        name = text(top, "schedulerName") or DEFAULT_SCHEDULER
-        plugins, args = _plugins(dialect, top, ""), _args(top, "")
-        return (Profile(name, general, plugins, args, short),)
     found = items(top, "profiles")
     # kube-scheduler fills in a name if there is one profile, and wants one in each of several.
     default = DEFAULT_SCHEDULER if len(found) == 1 else ""

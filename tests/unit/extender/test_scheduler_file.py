@@ -1,4 +1,4 @@
-"""What `serve` takes from kube-scheduler's file: entry, address, routes, and what else to read."""
+"""What `serve` takes from kube-scheduler's file: entry, address, routes."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -9,7 +9,6 @@ from gpushare.errors import SettingsError
 from gpushare.extender import scheduler_file
 from gpushare.extender.http.app import Routes
 from gpushare.extender.scheduler_file import SchedulerFile, read_scheduler_file, routes_of
-from gpushare.kube.client import KubeClient
 from gpushare.wire.scheduler.config import ExtenderConfig
 
 FILE = "/etc/kubernetes/scheduler.yaml"
@@ -30,16 +29,9 @@ def component(version: str = "v1", **fields: Any) -> dict[str, Any]:
     } | fields
 
 
-def pointing(path: str) -> dict[str, Any]:
-    return component("v1alpha1", algorithmSource={"policy": {"file": {"path": path}}})
-
-
 def read(
     documents: Mapping[str, object], listen: tuple[str, int] | None = None, tls: bool = False
 ) -> SchedulerFile:
-    def client() -> KubeClient:
-        raise AssertionError("no ConfigMap was named")
-
     def load(path: str) -> object:
         if path not in documents:
             raise SettingsError(f"{path} cannot be read")
@@ -47,14 +39,11 @@ def read(
 
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(scheduler_file, "read_yaml", load)
-        return read_scheduler_file(FILE, listen, tls, client)
+        return read_scheduler_file(FILE, listen, tls)
 
 
 def test_without_a_file_everything_is_as_documented() -> None:
-    def nothing() -> KubeClient:
-        raise AssertionError("there is nothing to read")
-
-    found = read_scheduler_file("", None, False, nothing)
+    found = read_scheduler_file("", None, False)
     assert (found.listen, found.warnings) == ("127.0.0.1:32766", ())
     assert routes_of(found.entry) == Routes()
 
@@ -85,16 +74,6 @@ def test_warnings_of_the_file_are_handed_on() -> None:
     assert 'add "priorities": []' in warning
 
 
-@pytest.mark.parametrize(
-    ("named", "path"),
-    [("/srv/policy.json", "/srv/policy.json"), ("policy.json", "/etc/kubernetes/policy.json")],
-)
-def test_a_policy_file_is_followed_from_the_folder_of_the_file(named: str, path: str) -> None:
-    found = read({FILE: pointing(named), path: POLICY})
-    assert found.listen == "127.0.0.1:4000"
-    assert found.entry.filter_verb == "fit"
-
-
 def test_the_lease_of_the_files_scheduler_is_handed_on() -> None:
     election = {"leaderElect": True, "resourceName": "ours"}
     assert read({FILE: component(extenders=[ENTRY], leaderElection=election)}).lease == (
@@ -103,16 +82,10 @@ def test_the_lease_of_the_files_scheduler_is_handed_on() -> None:
     )
 
 
-def test_every_error_begins_with_the_file_and_names_the_policy() -> None:
+def test_every_error_begins_with_the_file() -> None:
     for documents, part in (
         ({FILE: component(extenders=[])}, "none has a filterVerb"),
         ({FILE: component(extenders=[ENTRY | {"urlPrefix": "x"}])}, r"extenders\[0\]\.urlPrefix"),
-        ({FILE: pointing("p.json")}, "p.json cannot be read"),
-        (
-            {FILE: pointing("p.json"), "/etc/kubernetes/p.json": None},
-            "policy file p.json: is empty",
-        ),
-        ({FILE: pointing("p.json"), "/etc/kubernetes/p.json": 7}, "policy file p.json"),
         ({FILE: None}, "apiVersion"),
     ):
         with pytest.raises(SettingsError, match=f"^{FILE}: .*{part}"):

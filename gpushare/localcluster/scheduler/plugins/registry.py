@@ -25,7 +25,7 @@ from gpushare.localcluster.scheduler.plugins.resources import (
 from gpushare.localcluster.scheduler.plugins.taints import TaintToleration
 from gpushare.localcluster.scheduler.plugins.topology_spread import PodTopologySpread
 from gpushare.wire.fields import Fields
-from gpushare.wire.scheduler.policy_plugins import POLICY
+from gpushare.wire.scheduler.policy import POLICY
 
 Factory = Callable[[Fields, Handle], Plugin]
 
@@ -61,7 +61,7 @@ DEFAULTS: dict[str, tuple[tuple[str, int], ...]] = {
     POLICY: (),
     "v1": _V1,
     "v1beta3": _V1,
-    **dict.fromkeys(("v1alpha1", "v1alpha2", "v1beta1", "v1beta2"), _BETA),
+    **dict.fromkeys(("v1beta1", "v1beta2"), _BETA),
 }
 """Name and weight of the plug-ins that are on by default, by version of the file."""
 

@@ -113,7 +113,6 @@ def test_every_field_is_read() -> None:
         ("v1", {}, ("kube-system", "kube-scheduler")),
         ("v1", {"leaderElect": True, "resourceName": "ours"}, ("kube-system", "ours")),
         ("v1beta3", {"resourceName": "a", "resourceNamespace": "b"}, ("b", "a")),
-        ("v1alpha1", {"lockObjectName": "a", "lockObjectNamespace": "b"}, ("b", "a")),
         ("v1", {"leaderElect": False, "resourceName": "a"}, None),
     ],
 )
@@ -304,10 +303,10 @@ def test_a_lock_that_newer_releases_refuse_is_warned_about() -> None:
     )
 
 
-def test_v1alpha1_has_no_extenders_of_its_own() -> None:
-    found = decode_scheduler_config(component(ORIGINAL, version="v1alpha1"))
-    assert found.extenders == ()
-    assert found.warnings == ("extenders: unknown, and not read",)
+@pytest.mark.parametrize("version", ["v1alpha1", "v1alpha2", "v2"])
+def test_a_version_that_no_supported_kube_scheduler_reads_is_refused(version: str) -> None:
+    with pytest.raises(SettingsError, match=rf"/{version}'.*expected kind Policy of v1"):
+        decode_scheduler_config(component(ORIGINAL, version=version))
 
 
 def test_many_unknown_keys_are_one_warning_of_bounded_length() -> None:

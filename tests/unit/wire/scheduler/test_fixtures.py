@@ -16,7 +16,6 @@ from gpushare.wire.scheduler.config import (
     TlsConfig,
     decode_scheduler_config,
 )
-from gpushare.wire.scheduler.policy import PolicyConfigMap, PolicyFile, policy_source
 
 FOLDER = Path(__file__).parents[3] / "data" / "scheduler_configs"
 URL = "http://127.0.0.1:32766/gpushare-scheduler"
@@ -92,14 +91,6 @@ READ = {
     "v1beta1.yaml": Read((BETA,)),
     "v1beta2.yaml": Read((BETA,)),
     "v1beta3.yaml": Read((BETA,)),
-    "v1alpha1-policy-file.yaml": Read(
-        (), names=("gpu-scheduler",), more={"lease": ("kube-system", "gpu-scheduler")}
-    ),
-    "v1alpha1-policy-configmap.yaml": Read((), names=("gpu-scheduler",)),
-    "v1alpha1-provider.yaml": Read(()),
-    "v1alpha2.yaml": Read(
-        (entry(url_prefix="http://10.0.0.5:32766/gpushare-scheduler", http_timeout=7.0),)
-    ),
     "v1-tls.yaml": Read(
         (
             entry(
@@ -151,8 +142,6 @@ REFUSED = {
     "bad-two-queues.yaml": "profiles: all share one queue",
     "bad-nameless-profile.yaml": r"profiles\[1\]\.schedulerName: missing",
     "policy-weightless-priority.json": r"priorities\[0\]\.weight: must be positive",
-    "v1alpha1-policy-nowhere.yaml": r"algorithmSource\.policy: must name a file or a configMap",
-    "v1alpha1-policy-climbing.yaml": r"configMap\.name: .* is no Kubernetes name",
 }
 
 
@@ -187,72 +176,3 @@ def test_every_file_is_tried_here() -> None:
     names = {file.name for file in FOLDER.iterdir()} - {"README.md"}
     assert names == READ.keys() | REFUSED.keys()
     assert READ.keys().isdisjoint(REFUSED)
-
-
-@pytest.mark.parametrize(
-    ("name", "source"),
-    [
-        ("v1alpha1-policy-file.yaml", PolicyFile("policy-full.json")),
-        (
-            "v1alpha1-policy-configmap.yaml",
-            PolicyConfigMap("kube-system", "scheduler-policy"),
-        ),
-        ("v1alpha1-provider.yaml", None),
-        ("v1beta1.yaml", None),
-        ("original-policy.json", None),
-    ],
-)
-def test_a_configuration_says_which_policy_is_to_be_read_too(
-    name: str, source: PolicyFile | PolicyConfigMap | None
-) -> None:
-    assert policy_source(document(name)) == source
-
-
-def test_the_extenders_of_the_policy_become_the_configurations() -> None:
-    found = decode_scheduler_config(
-        document("v1alpha1-policy-file.yaml"), document("policy-full.json")
-    )
-    assert found.extenders == (FULL,)
-    assert found.scheduler_names == ("gpu-scheduler",)
-    assert found.warnings == ()
-
-
-def test_a_warning_or_an_error_in_the_policy_names_where_it_is() -> None:
-    outer = document("v1alpha1-policy-configmap.yaml")
-    (warning,) = decode_scheduler_config(outer, document("original-policy.json")).warnings
-    assert warning.startswith("policy ConfigMap kube-system/scheduler-policy: priorities: missing")
-    with pytest.raises(SettingsError, match=r"policy ConfigMap .*: priorities\[0\]"):
-        decode_scheduler_config(outer, document("policy-weightless-priority.json"))
-    with pytest.raises(SettingsError, match=r"policy ConfigMap .*: kind: must be Policy"):
-        decode_scheduler_config(outer, outer)
-    with pytest.raises(SettingsError, match="policy ConfigMap"):
-        decode_scheduler_config(outer, 7)
-
-
-def test_a_policy_that_nothing_names_is_not_used() -> None:
-    found = decode_scheduler_config(document("v1alpha2.yaml"), document("policy-full.json"))
-    assert found == decode_scheduler_config(document("v1alpha2.yaml"))
-
-
-@pytest.mark.parametrize(
-    ("source", "field"),
-    [
-        (7, "algorithmSource"),
-        ({"policy": 7}, "algorithmSource.policy"),
-        ({"policy": {"file": 7}}, r"policy\.file"),
-        ({"policy": {"file": {}}}, r"policy\.file\.path: missing"),
-        ({"policy": {"file": {"path": "a\0b"}}}, r"policy\.file\.path"),
-        ({"policy": {"configMap": {"namespace": "x"}}}, r"configMap\.name: missing"),
-        ({"policy": {"configMap": {"name": "x"}}}, r"configMap\.namespace: missing"),
-        ({"policy": {"configMap": {"name": "x", "namespace": ".."}}}, r"configMap\.namespace"),
-    ],
-)
-def test_a_half_named_policy_is_refused_by_the_field(source: object, field: str) -> None:
-    for version in ("v1alpha1", "v1alpha2"):
-        top = {
-            "apiVersion": f"kubescheduler.config.k8s.io/{version}",
-            "kind": "KubeSchedulerConfiguration",
-            "algorithmSource": source,
-        }
-        with pytest.raises(SettingsError, match=field):
-            decode_scheduler_config(top)

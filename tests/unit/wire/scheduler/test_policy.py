@@ -6,7 +6,7 @@ import pytest
 
 from gpushare.errors import SettingsError
 from gpushare.wire.scheduler.config import decode_scheduler_config
-from gpushare.wire.scheduler.policy_plugins import policy_profile
+from gpushare.wire.scheduler.policy import policy_profile
 from gpushare.wire.scheduler.profiles import Profile
 
 SHAPE = {"shape": [{"utilization": 0, "score": 0}, {"utilization": 100, "score": 10}]}
@@ -96,17 +96,3 @@ def test_priorities_give_weights_and_arguments() -> None:
 def test_what_1_22_refuses_is_refused_in_its_words(policy: dict[str, Any], refusal: str) -> None:
     with pytest.raises(SettingsError, match=refusal):
         policy_profile(policy)
-
-
-def test_a_configuration_that_names_a_policy_gets_its_plug_ins_under_its_own_name() -> None:
-    outer = {
-        "kind": "KubeSchedulerConfiguration",
-        "apiVersion": "kubescheduler.config.k8s.io/v1alpha1",
-        "schedulerName": "ours",
-        "percentageOfNodesToScore": 60,
-        "algorithmSource": {"policy": {"file": {"path": "/etc/policy.json"}}},
-    }
-    policy = {"kind": "Policy", "apiVersion": "v1", "predicates": [], "priorities": []}
-    (profile,) = decode_scheduler_config(outer, policy).profiles
-    assert (profile.scheduler_name, profile.percentage) == ("ours", 60)
-    assert names(profile, "filter") == ["NodeUnschedulable", "TaintToleration"]
