@@ -38,6 +38,8 @@ class SchedulerFile:
 
     path: str
     config: SchedulerConfig
+    document: object = None
+    """The parsed file, to be read as one release reads it."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,7 +25,7 @@ from gpushare.wire.annotations import ALIYUN, Names
 from gpushare.wire.inventory import check_unit
 from gpushare.wire.metrics import check_health_url
 from gpushare.wire.scheduler.config import decode_scheduler_config
-from gpushare.yamlfile import read_yaml
+from gpushare.yamlfile import read_as_kubernetes
 
 _EPILOG = """\
 exit codes: 0 nothing is mis-wired (warnings there may be), 1 a check failed, 2 wrong usage.
@@ -121,7 +121,7 @@ def _scheduler(path: str) -> SchedulerFile | Unread | None:
     if not path:
         return None
     try:
-        document = read_yaml(path)
+        document = read_as_kubernetes(path)
         if document is None:
             raise SettingsError(f"{path}: is empty")
         config = decode_scheduler_config(document)
@@ -130,7 +130,7 @@ def _scheduler(path: str) -> SchedulerFile | Unread | None:
             str(error) if str(error).startswith(path) else f"{path}: {error}",
             "correct it, or take the file of `gpushare scheduler-config`",
         )
-    return SchedulerFile(path, config)
+    return SchedulerFile(path, config, document)
 
 
 def _certificate(path: str) -> Certificate:

@@ -7,8 +7,7 @@ from dataclasses import dataclass
 
 from gpushare.errors import SettingsError
 from gpushare.extender.http.app import Routes
-from gpushare.wire.scheduler.component import DEFAULT_LEASE
-from gpushare.wire.scheduler.config import ExtenderConfig, decode_scheduler_config
+from gpushare.wire.scheduler.config import DEFAULT_LEASE, ExtenderConfig, decode_scheduler_config
 from gpushare.wire.scheduler.entry import (
     DEFAULT_LISTEN,
     PREFIX,
@@ -16,7 +15,7 @@ from gpushare.wire.scheduler.entry import (
     listening_warning,
     our_entry,
 )
-from gpushare.yamlfile import read_yaml
+from gpushare.yamlfile import read_as_kubernetes
 
 _DEFAULT_LISTEN = f"{DEFAULT_LISTEN[0]}:{DEFAULT_LISTEN[1]}"
 
@@ -46,7 +45,7 @@ def read_scheduler_file(path: str, listen: tuple[str, int] | None, tls: bool) ->
     """
     if not path:
         return SchedulerFile(ExtenderConfig(f"http://{_DEFAULT_LISTEN}{PREFIX}"))
-    document = read_yaml(path)
+    document = read_as_kubernetes(path)
     try:
         config = decode_scheduler_config(document)
         entry = our_entry(config, listen)

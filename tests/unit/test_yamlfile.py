@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from gpushare.errors import SettingsError
-from gpushare.yamlfile import parse_yaml, read_yaml
+from gpushare.yamlfile import parse_yaml, read_as_kubernetes, read_yaml
 
 
 def test_a_file_is_read_and_an_empty_one_is_none(tmp_path: Path) -> None:
@@ -36,3 +36,61 @@ def test_a_text_from_elsewhere_is_refused_with_its_place() -> None:
 def test_a_file_that_is_not_there_is_refused(tmp_path: Path) -> None:
     with pytest.raises(SettingsError, match="cannot be read"):
         read_yaml(str(tmp_path / "none.yaml"))
+
+
+def as_kubernetes(folder: Path, text: str) -> object:
+    file = folder / "scheduler.yaml"
+    file.write_text(text)
+    return read_as_kubernetes(str(file))
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("1e2", 100),
+        ("1.0", 1),
+        ("1_000", 1000),
+        ("017", 15),
+        ("0o17", 15),
+        ("0x1F", 31),
+        ("-5", -5),
+        ("1.5", 1.5),
+        ("1:30", "1:30"),
+        ("2026-01-01", "2026-01-01"),
+        ("y", True),
+        ("off", False),
+        ("~", None),
+        ('"1"', "1"),
+        ("=", "="),
+    ],
+)
+def test_a_scalar_is_what_kubernetes_programs_take_it_for(
+    text: str, value: object, tmp_path: Path
+) -> None:
+    found = as_kubernetes(tmp_path, f"a: {text}\n---\nanother: document\n")
+    assert found == {"a": value}
+    assert isinstance(found, dict)
+    assert type(found["a"]) is type(value)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("a: 1\nb: 2\na: 3\n", "line 3: the key 'a' stands twice"),
+        ("a:\n- b: 1\n  b: 2\n", "line 3: the key 'b' stands twice"),
+        ('{"a": 1, "b": {"c": 1, "c": 2}}', "the key 'c' stands twice in one object"),
+        ('{"a": 1,}', "double quotes"),
+        ("{a: 1}", "double quotes"),
+        ('{"a": NaN}', "NaN is no JSON"),
+        ("a: 08", None),
+    ],
+)
+def test_what_kubernetes_programs_refuse_is_refused(
+    text: str, said: str | None, tmp_path: Path
+) -> None:
+    if said is None:
+        assert as_kubernetes(tmp_path, text) == {"a": 8}
+        return
+    with pytest.raises(SettingsError, match=said) as refused:
+        as_kubernetes(tmp_path, text)
+    assert str(refused.value).startswith(str(tmp_path))

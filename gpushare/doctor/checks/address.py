@@ -81,12 +81,6 @@ def _tls(entry: ExtenderConfig) -> Finding:
             "tlsConfig names no client certificate, and the extender answers nobody without one",
             "give tlsConfig.certFile and keyFile",
         )
-    if tls.insecure and tls.has_ca:
-        return fail(
-            "tls",
-            "tlsConfig is insecure and names a CA: kube-scheduler does not start with both",
-            "leave insecure out",
-        )
     if tls.insecure or (entry.enable_https and not tls.has_ca):
         return warn(
             "tls",

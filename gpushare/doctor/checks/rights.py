@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from gpushare.doctor.checks.scheduler_file import entry_of
 from gpushare.doctor.facts import LEASE, Facts, Right, SchedulerFile, Unread
 from gpushare.doctor.finding import Finding, fail, ok, some, warn
-from gpushare.wire.scheduler.component import DEFAULT_LEASE
+from gpushare.wire.scheduler.config import DEFAULT_LEASE
 
 _LEASES = ("leases", "coordination.k8s.io")
 

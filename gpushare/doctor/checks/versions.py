@@ -11,14 +11,11 @@ from collections.abc import Iterator
 
 from gpushare.doctor.facts import ApiServer, Facts, PodsSeen, SchedulerFile
 from gpushare.doctor.finding import Finding, fail, ok, skip, warn
+from gpushare.errors import SettingsError
+from gpushare.wire.scheduler.config import GROUP, decode_scheduler_config
+from gpushare.wire.scheduler.schema import RELEASES
 
-_FORMS = {
-    "v1": (0, 22),
-    "kubescheduler.config.k8s.io/v1beta1": (19, 22),
-    "kubescheduler.config.k8s.io/v1beta2": (22, 27),
-    "kubescheduler.config.k8s.io/v1beta3": (23, 28),
-    "kubescheduler.config.k8s.io/v1": (25, 999),
-}
+_FORMS = {"v1": (0, 22)} | {f"{GROUP}/{version}": window for version, window in RELEASES.items()}
 """apiVersion -> the first and the last minor release of kube-scheduler that reads it (v1 alone is
 the legacy Policy, removed by kubernetes #105424)."""
 
@@ -55,6 +52,12 @@ def check_versions(facts: Facts) -> Iterator[Finding]:
             todo,
         )
     else:
+        for minor in minors:
+            try:
+                decode_scheduler_config(facts.scheduler.document, minor)
+            except SettingsError as error:
+                yield fail(name, f"kube-scheduler 1.{minor} does not start: {error}", todo)
+                return
         yield ok(name, f"{form_text} is read by kube-scheduler {running}")
 
 

@@ -7,8 +7,7 @@ supports; a part that it would silently get wrong is refused.
 from dataclasses import dataclass
 
 from gpushare.errors import SettingsError
-from gpushare.wire.scheduler.component import DEFAULT_LEASE_TIMES
-from gpushare.wire.scheduler.config import ExtenderConfig, SchedulerConfig
+from gpushare.wire.scheduler.config import DEFAULT_LEASE_TIMES, ExtenderConfig, SchedulerConfig
 from gpushare.wire.scheduler.profiles import Profile
 
 

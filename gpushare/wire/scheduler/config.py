@@ -5,29 +5,26 @@ own validation, so that a file it would refuse is refused here with plain words.
 a SettingsError that names the field. Which entry is ours is not decided here.
 """
 
-import base64
 import re
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from gpushare.errors import SettingsError
-from gpushare.wire.fields import Fields, fields_of, flag, items, number, text
-from gpushare.wire.scheduler.component import DEFAULT_LEASE, DEFAULT_LEASE_TIMES, read_component
-from gpushare.wire.scheduler.dialects import (
-    DEFAULT_TIMEOUT,
-    EXTENDER_KEYS,
-    POLICY_KEYS,
-    RESOURCE_KEYS,
-    TLS_KEYS,
-    Legacy,
-    Strict,
-)
+from gpushare.wire.fields import NAME, Fields, fields_of, flag, items, number, text
 from gpushare.wire.scheduler.policy import check_keys, check_priorities, policy_profile
-from gpushare.wire.scheduler.profiles import Profile
+from gpushare.wire.scheduler.profiles import Profile, read_profiles
+from gpushare.wire.scheduler.schema import DEFAULT_TIMEOUT, RELEASES, lenient, strict
 
 GROUP = "kubescheduler.config.k8s.io"
-VERSIONS = ("v1beta1", "v1beta2", "v1beta3", "v1")
+VERSIONS = tuple(RELEASES)
+
+DEFAULT_LEASE = ("kube-system", "kube-scheduler")
+DEFAULT_LEASE_TIMES = (15.0, 10.0, 2.0)
+_JITTER = 1.2
+"""By how much client-go spreads the retries."""
+_ADDRESS = re.compile(r"|[0-9.]+(:[0-9]{0,5})?|\[[0-9a-fA-F:.]+\]:[0-9]{0,5}|[0-9a-fA-F:.]+")
+_LOCKS = ("endpoints", "configmaps", "leases", "endpointsleases", "configmapsleases")
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,8 +101,11 @@ class SchedulerConfig:
         return tuple(profile.scheduler_name for profile in self.profiles)
 
 
-def decode_scheduler_config(document: object) -> SchedulerConfig:
-    """Return the configuration in a parsed file. Raises SettingsError naming what is wrong."""
+def decode_scheduler_config(document: object, release: int = 0) -> SchedulerConfig:
+    """Return the configuration in a parsed file. Raises SettingsError naming what is wrong.
+
+    release: the minor release of kube-scheduler that reads it, 0 if that is not known.
+    """
     top = fields_of(document, "scheduler configuration")
     kind, version = text(top, "kind"), text(top, "apiVersion")
     if kind == "Policy" and version == "v1":
@@ -116,101 +116,134 @@ def decode_scheduler_config(document: object) -> SchedulerConfig:
             f"apiVersion {version[:80]!r}, kind {kind[:40]!r}: expected kind Policy of v1, or kind"
             f" KubeSchedulerConfiguration of {GROUP}/{{{','.join(VERSIONS)}}}"
         )
-    return _component_config(top, version, short)
+    return _component_config(top, version, release)
 
 
 def _policy(top: Fields) -> SchedulerConfig:
-    policy = Legacy().fields(top, POLICY_KEYS, "")
-    warnings = check_keys(top) + check_priorities(policy)
-    dialect = Legacy()
-    extenders = _extenders(dialect, policy, warnings)
-    unknown = [_unknown(dialect.unknown, "Policy")] if dialect.unknown else []
-    told = (*unknown, *dialect.remarks, *warnings)
-    return SchedulerConfig("v1", extenders, (policy_profile(policy),), warnings=told)
+    policy = lenient(top)
+    warnings = check_keys(top) + check_priorities(policy.fields)
+    extenders = _extenders(policy.fields, warnings)
+    profile = policy_profile(policy.fields)
+    unknown = [f"{_listed(policy.unknown)}: unknown, and not read"] if policy.unknown else []
+    told = (*unknown, *policy.remarks, *warnings)
+    return SchedulerConfig("v1", extenders, (profile,), warnings=told)
 
 
-def _component_config(top: Fields, version: str, short: str) -> SchedulerConfig:
-    dialect = Strict()
-    component = read_component(dialect, top, short)
-    warnings: list[str] = []
-    extenders = _extenders(dialect, top, warnings)
-    unknown = [_unknown(dialect.unknown, short)] if dialect.unknown else []
+def _component_config(document: Fields, version: str, release: int) -> SchedulerConfig:
+    short = version.partition("/")[2]
+    read = strict(document, short, release)
+    top, warnings = read.fields, []
+    if read.unknown:
+        warnings.append(
+            f"{_listed(read.unknown)}: unknown; kube-scheduler up to 1.37 does not start with a key"
+            " it does not know"
+        )
+    initial = number(top, "podInitialBackoffSeconds", default=1)
+    longest = number(top, "podMaxBackoffSeconds", default=10)
+    if initial <= 0 or longest < initial:
+        raise SettingsError(
+            "podInitialBackoffSeconds, podMaxBackoffSeconds: must be positive and in this order"
+        )
+    if number(top, "parallelism", default=16) <= 0:
+        raise SettingsError("parallelism: must be positive")
+    if number(fields_of(top.get("clientConnection"), ""), "burst") < 0:
+        raise SettingsError("clientConnection.burst: must not be negative")
+    for key in ("healthzBindAddress", "metricsBindAddress"):
+        if _ADDRESS.fullmatch(text(top, key)) is None:
+            raise SettingsError(f"{key}: must be an IP address and a port, as 0.0.0.0:10251")
+    lease, times = _leader_election(top, short, release, warnings)
+    profiles = read_profiles(top, short, release)
+    extenders = _extenders(top, warnings)
+    told = tuple(warnings)
     return SchedulerConfig(
-        version,
-        extenders,
-        component.profiles,
-        component.initial_backoff,
-        component.max_backoff,
-        (*unknown, *dialect.remarks, *warnings),
-        component.lease,
-        component.lease_times,
+        version, extenders, profiles, float(initial), float(longest), told, lease, times
     )
 
 
-def _unknown(paths: Sequence[str], short: str) -> str:
-    """Return one warning for all of them."""
-    listed = ", ".join(paths[:8]) + (f" and {len(paths) - 8} more" if len(paths) > 8 else "")
-    if short == "Policy":
-        return f"{listed}: unknown, and not read"
-    return (
-        f"{listed}: unknown; kube-scheduler up to 1.37 does not start with a key it does not know"
+def _leader_election(
+    top: Fields, short: str, release: int, warnings: list[str]
+) -> tuple[tuple[str, str] | None, tuple[float, float, float]]:
+    """Return (namespace, name) of the Lease that the leader holds, None if none is elected, and its
+    times.
+    """
+    where = "leaderElection"
+    election = fields_of(top.get(where), where)
+    lock = text(election, "resourceLock", where, "leases")
+    elects = flag(election, "leaderElect", where) or election.get("leaderElect") is None
+    if elects and lock != "leases":
+        shown = f"{where}.resourceLock: {lock[:40]!r}"
+        if lock not in _LOCKS or release >= 27:
+            raise SettingsError(f"{shown}: must be leases; kube-scheduler does not start otherwise")
+        if short in ("v1beta3", "v1"):
+            warnings.append(f"{shown}; kube-scheduler from 1.27 on takes leases alone")
+    namespace, name = (
+        text(election, f"resource{what}", where) or default
+        for what, default in zip(("Namespace", "Name"), DEFAULT_LEASE, strict=True)
     )
+    for what, found in (("Namespace", namespace), ("Name", name)):
+        if NAME.fullmatch(found) is None:
+            raise SettingsError(f"{where}.resource{what}: {found[:80]!r} is no name")
+    if not elects:
+        return None, DEFAULT_LEASE_TIMES
+    given = (election.get(key) for key in ("leaseDuration", "renewDeadline", "retryPeriod"))
+    duration, deadline, retry = (
+        value if isinstance(value, float) and value else default
+        for value, default in zip(given, DEFAULT_LEASE_TIMES, strict=True)
+    )
+    if not retry * _JITTER < deadline < duration:
+        raise SettingsError(
+            f"{where}: leaseDuration must be greater than renewDeadline, and that greater than"
+            f" {_JITTER} times retryPeriod"
+        )
+    return (namespace, name), (duration, deadline, retry)
 
 
-def _extenders(dialect: Strict, top: Fields, warnings: list[str]) -> tuple[ExtenderConfig, ...]:
+def _listed(paths: Sequence[str]) -> str:
+    return ", ".join(paths[:8]) + (f" and {len(paths) - 8} more" if len(paths) > 8 else "")
+
+
+def _extenders(top: Fields, warnings: list[str]) -> tuple[ExtenderConfig, ...]:
     """Return the extenders; add to `warnings` what is legal but probably not meant."""
-    extenders: list[ExtenderConfig] = []
-    for index, item in enumerate(items(top, "extenders")):
-        where = f"extenders[{index}]"
-        entry = dialect.fields(item, EXTENDER_KEYS, where)
-        extender = _extender(dialect, entry, where)
-        extenders.append(extender)
-        warnings += _warnings(extender, where)
+    extenders = [
+        _extender(fields_of(item, f"extenders[{index}]"), f"extenders[{index}]")
+        for index, item in enumerate(items(top, "extenders"))
+    ]
+    for index, extender in enumerate(extenders):
+        warnings += _warnings(extender, f"extenders[{index}]")
     _validate(extenders)
     return tuple(extenders)
 
 
-def _extender(dialect: Strict, entry: Fields, where: str) -> ExtenderConfig:
+def _extender(entry: Fields, where: str) -> ExtenderConfig:
+    tls = fields_of(entry.get("tlsConfig"), where)
+    timeout = entry.get("httpTimeout")
     return ExtenderConfig(
-        url_prefix=text(entry, "urlPrefix", where),
-        filter_verb=text(entry, "filterVerb", where),
-        prioritize_verb=text(entry, "prioritizeVerb", where),
-        bind_verb=text(entry, "bindVerb", where),
-        preempt_verb=text(entry, "preemptVerb", where),
-        weight=number(entry, "weight", where),
-        enable_https=flag(entry, "enableHTTPS", where),
-        http_timeout=dialect.seconds(entry.get("httpTimeout"), f"{where}.httpTimeout"),
-        node_cache_capable=flag(entry, "nodeCacheCapable", where),
-        ignorable=flag(entry, "ignorable", where),
+        url_prefix=text(entry, "urlPrefix"),
+        filter_verb=text(entry, "filterVerb"),
+        prioritize_verb=text(entry, "prioritizeVerb"),
+        bind_verb=text(entry, "bindVerb"),
+        preempt_verb=text(entry, "preemptVerb"),
+        weight=number(entry, "weight"),
+        enable_https=flag(entry, "enableHTTPS"),
+        http_timeout=timeout if isinstance(timeout, float) and timeout else DEFAULT_TIMEOUT,
+        node_cache_capable=flag(entry, "nodeCacheCapable"),
+        ignorable=flag(entry, "ignorable"),
         managed_resources=tuple(
-            _managed_resource(dialect, item, f"{where}.managedResources[{index}]")
-            for index, item in enumerate(items(entry, "managedResources", where))
+            _managed_resource(fields_of(item, where), f"{where}.managedResources[{index}]")
+            for index, item in enumerate(items(entry, "managedResources"))
         ),
-        tls=_tls(dialect, entry.get("tlsConfig"), f"{where}.tlsConfig"),
+        tls=TlsConfig(
+            flag(tls, "insecure"),
+            *(text(tls, key) for key in ("serverName", "caFile", "certFile", "keyFile")),
+            *(text(tls, key) for key in ("caData", "certData", "keyData")),
+        )
+        if tls
+        else None,
     )
 
 
-def _tls(dialect: Strict, value: object, where: str) -> TlsConfig | None:
-    fields = dialect.fields(value, TLS_KEYS, where)
-    if not fields:
-        return None
-    return TlsConfig(
-        flag(fields, "insecure", where),
-        *(text(fields, key, where) for key in ("serverName", "caFile", "certFile", "keyFile")),
-        *(_pem(fields, key, where) for key in ("caData", "certData", "keyData")),
-    )
-
-
-def _pem(fields: Fields, key: str, where: str) -> str:
-    try:
-        return base64.b64decode(text(fields, key, where), validate=True).decode("ascii")
-    except ValueError as error:
-        raise SettingsError(f"{where}.{key}: must be PEM in base64") from error
-
-
-def _managed_resource(dialect: Strict, item: object, where: str) -> ExtenderManagedResource:
-    fields = dialect.fields(item, RESOURCE_KEYS, where)
-    name = text(fields, "name", where)
+def _managed_resource(fields: Fields, where: str) -> ExtenderManagedResource:
+    name = text(fields, "name")
     if _QUALIFIED.fullmatch(name) is None:
         raise SettingsError(f"{where}: {name[:80]!r} is no extended resource (domain/name)")
     if "kubernetes.io/" in name:
@@ -219,7 +252,7 @@ def _managed_resource(dialect: Strict, item: object, where: str) -> ExtenderMana
         )
     if name.startswith("requests."):
         raise SettingsError(f"{where}: {name[:80]!r} must not begin with requests.")
-    return ExtenderManagedResource(name, flag(fields, "ignoredByScheduler", where))
+    return ExtenderManagedResource(name, flag(fields, "ignoredByScheduler"))
 
 
 def _validate(extenders: Sequence[ExtenderConfig]) -> None:
@@ -230,6 +263,10 @@ def _validate(extenders: Sequence[ExtenderConfig]) -> None:
     for index, extender in enumerate(extenders):
         if extender.prioritize_verb and extender.weight <= 0:
             raise SettingsError(f"extenders[{index}].weight: must be positive to prioritize")
+        if extender.tls is not None and extender.tls.insecure and extender.tls.has_ca:
+            raise SettingsError(
+                f"extenders[{index}].tlsConfig: insecure and a CA; kube-scheduler takes one of them"
+            )
     binding = [f"extenders[{index}]" for index, item in enumerate(extenders) if item.bind_verb]
     if len(binding) > 1:
         raise SettingsError(f"{', '.join(binding)}: at most one may have a bindVerb")
@@ -241,6 +278,11 @@ def _validate(extenders: Sequence[ExtenderConfig]) -> None:
 
 def _warnings(extender: ExtenderConfig, where: str) -> list[str]:
     found = []
+    if not extender.bind_verb and "gpu-mem" in " ".join(r.name for r in extender.managed_resources):
+        found.append(
+            f"{where}.bindVerb: missing, so kube-scheduler binds pods itself, and none of them gets"
+            " a device"
+        )
     if not extender.url_prefix:
         found.append(f"{where}.urlPrefix: empty, so no call can succeed")
     if extender.ignorable and extender.bind_verb:

@@ -13,10 +13,8 @@ from gpushare.errors import SettingsError
 from gpushare.wire.annotations import ALIYUN
 from gpushare.wire.scheduler.config import GROUP, SchedulerConfig, decode_scheduler_config
 from gpushare.wire.scheduler.entry import DEFAULT_LISTEN, PREFIX, endpoint
+from gpushare.wire.scheduler.schema import NEWEST, OLDEST
 from gpushare.wire.scheduler.text import COMMENTS, yaml_text
-
-OLDEST, NEWEST = 22, 37
-"""Minor releases of kube-scheduler that files can be printed for."""
 
 ORDERS = ("ours", "shared")
 FORMS = ("config", "policy")
@@ -85,7 +83,8 @@ def default_options(kubernetes: str, form: str, order: str) -> FileOptions:
 
     form: "" takes the usual one. Raises SettingsError for what there is no file for.
     """
-    match = re.fullmatch(r"v?1\.([0-9]{1,3})(\.[0-9]{1,3})?", kubernetes, re.ASCII)
+    # Clouds add to it: 1.27.3-eks-1, 1.27+, v1.30.5-gke.1014001.
+    match = re.fullmatch(r"v?1\.([0-9]{1,3})(\+|[.+-][\w.+-]{1,60})?", kubernetes, re.ASCII)
     minor = int(match[1]) if match else 0
     if not OLDEST <= minor <= NEWEST:
         newer = f"; for a newer one try the file of 1.{NEWEST}" if minor > NEWEST else ""

@@ -9,8 +9,8 @@ from collections.abc import Iterable, Mapping
 
 from gpushare.errors import SettingsError
 from gpushare.wire.fields import Fields, fields_of, flag, items, number, text
-from gpushare.wire.scheduler.dialects import POLICY_KEYS
 from gpushare.wire.scheduler.profiles import PluginSet, Profile
+from gpushare.wire.scheduler.schema import POLICY_KEYS
 
 POLICY = "Policy"
 """`Profile.defaults` of a Policy: no plug-ins but those listed, PreFilter and PreScore included."""

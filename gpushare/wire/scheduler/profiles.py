@@ -4,12 +4,11 @@ Knows how a file says it and what kube-scheduler refuses in it; not which plug-i
 what one makes of its arguments.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 from gpushare.errors import SettingsError
 from gpushare.wire.fields import Fields, fields_of, items, number, text
-from gpushare.wire.scheduler.dialects import PLUGIN_POINTS, PROFILE_KEYS, Strict
 
 DEFAULT_SCHEDULER = "default-scheduler"
 
@@ -41,25 +40,56 @@ class Profile:
     check_all_filters: bool = False
 
 
-def read_profiles(dialect: Strict, top: Fields, short: str) -> tuple[Profile, ...]:
-    """Return the profiles of a file, one by default. `short`: its version, such as v1beta3.
+_GONE: Mapping[str, tuple[int, tuple[str, ...]]] = {
+    **dict.fromkeys(
+        (
+            *("NodeLabel", "ServiceAffinity", "NodePreferAvoidPods", "RequestedToCapacityRatio"),
+            *("NodeResourcesLeastAllocated", "NodeResourcesMostAllocated"),
+        ),
+        (22, ("v1beta1",)),
+    ),
+    "SelectorSpread": (27, ("v1beta1", "v1beta2")),
+    **dict.fromkeys(
+        ("AzureDiskLimits", "CinderLimits", "EBSLimits", "GCEPDLimits"),
+        (30, ("v1beta1", "v1beta2", "v1beta3", "v1")),
+    ),
+}
+"""Plug-ins that kube-scheduler no longer has: the last release, and the versions that may name
+them."""
 
-    Raises SettingsError naming what kube-scheduler would refuse.
+
+def read_profiles(top: Fields, short: str, release: int = 0) -> tuple[Profile, ...]:
+    """Return the profiles of a file that was read strictly, one by default.
+
+    short: its version, such as v1beta3. release: of kube-scheduler, 0 if it is not known. Raises
+    SettingsError naming what kube-scheduler would refuse.
     """
     general = read_percentage(top, "")
     found = items(top, "profiles")
     # kube-scheduler fills in a name if there is one profile, and wants one in each of several.
     default = DEFAULT_SCHEDULER if len(found) == 1 else ""
-    profiles = tuple(
-        _profile(dialect, item, f"profiles[{index}]", (default, general, short))
-        for index, item in enumerate(found)
-    )
+    profiles = []
+    for index, item in enumerate(found):
+        where = f"profiles[{index}]"
+        fields = fields_of(item, where)
+        name = text(fields, "schedulerName") or default
+        if not name:
+            raise SettingsError(f"{where}.schedulerName: missing")
+        percentage = read_percentage(fields, where, general)
+        plugins, args = _plugins(fields, where), _args(fields, where)
+        for plugin, place in _named(plugins, args, where):
+            last, versions = _GONE.get(plugin, (999, (short,)))
+            if short not in versions or last < release:
+                raise SettingsError(
+                    f"{place}: kube-scheduler has no plug-in {plugin} any more, and does not start"
+                )
+        profiles.append(Profile(name, percentage, plugins, args, short))
     names = [profile.scheduler_name for profile in profiles]
     if len(set(names)) != len(names):
         raise SettingsError("profiles: each needs a schedulerName of its own")
     if len({_queue_sort(profile) for profile in profiles}) > 1:
         raise SettingsError("profiles: all share one queue, so their queueSort plugin must be one")
-    return profiles or (Profile(percentage=general, defaults=short),)
+    return tuple(profiles) or (Profile(percentage=general, defaults=short),)
 
 
 def read_percentage(fields: Fields, where: str, default: int = 0) -> int:
@@ -71,54 +101,27 @@ def read_percentage(fields: Fields, where: str, default: int = 0) -> int:
     return percentage
 
 
-def _profile(dialect: Strict, item: object, where: str, defaults: tuple[str, int, str]) -> Profile:
-    default_name, percentage, short = defaults
-    fields = dialect.fields(item, PROFILE_KEYS, where)
-    name = text(fields, "schedulerName", where, default_name)
-    if not name:
-        raise SettingsError(f"{where}.schedulerName: missing")
-    return Profile(
-        name,
-        read_percentage(fields, where, percentage),
-        _plugins(dialect, fields, where),
-        _args(fields, where),
-        short,
-    )
-
-
-def _plugins(dialect: Strict, profile: Fields, where: str) -> dict[str, PluginSet]:
-    path = f"{where}.plugins" if where else "plugins"
-    plugins = dialect.fields(profile.get("plugins"), PLUGIN_POINTS, path)
-    return {
-        point: _plugin_set(dialect, item, f"{path}.{point}")
-        for point, item in plugins.items()
-        if point in PLUGIN_POINTS
-    }
-
-
-def _plugin_set(dialect: Strict, item: object, where: str) -> PluginSet:
-    fields = dialect.fields(item, ("enabled", "disabled"), where)
-    enabled, disabled = (
-        tuple(
-            dialect.fields(entry, ("name", "weight"), f"{where}.{key}[{index}]")
-            for index, entry in enumerate(items(fields, key, where))
-        )
-        for key in ("enabled", "disabled")
-    )
-    names = [text(entry, "name", f"{where}.enabled") for entry in enabled]
-    if len(set(names)) != len(names):
-        raise SettingsError(f"{where}.enabled: a plugin is named twice")
-    return PluginSet(
-        tuple(zip(names, (number(e, "weight", f"{where}.enabled") for e in enabled), strict=True)),
-        tuple(text(entry, "name", f"{where}.disabled") for entry in disabled),
-    )
+def _plugins(profile: Fields, where: str) -> dict[str, PluginSet]:
+    found: dict[str, PluginSet] = {}
+    for point, item in fields_of(profile.get("plugins"), where).items():
+        path = f"{where}.plugins.{point}"
+        fields = fields_of(item, path)
+        enabled = [fields_of(entry, path) for entry in items(fields, "enabled")]
+        names = [text(entry, "name") for entry in enabled]
+        if len(set(names)) != len(names):
+            raise SettingsError(f"{path}.enabled: a plugin is named twice")
+        if point == "queueSort" and len(names) > 1:
+            raise SettingsError(f"{path}.enabled: one plug-in can sort the queue")
+        weights = [number(entry, "weight") for entry in enabled]
+        off = tuple(text(fields_of(entry, path), "name") for entry in items(fields, "disabled"))
+        found[point] = PluginSet(tuple(zip(names, weights, strict=True)), off)
+    return found
 
 
 def _args(profile: Fields, where: str) -> dict[str, Fields]:
-    path = f"{where}.pluginConfig" if where else "pluginConfig"
     found: dict[str, Fields] = {}
-    for index, item in enumerate(items(profile, "pluginConfig", where)):
-        here = f"{path}[{index}]"
+    for index, item in enumerate(items(profile, "pluginConfig")):
+        here = f"{where}.pluginConfig[{index}]"
         entry = fields_of(item, here)
         name = text(entry, "name", here)
         if name in found:
@@ -127,6 +130,22 @@ def _args(profile: Fields, where: str) -> dict[str, Fields]:
     return found
 
 
-def _queue_sort(profile: Profile) -> tuple[str, ...]:
-    enabled = profile.plugins.get("queueSort", PluginSet()).enabled
-    return tuple(name for name, _ in enabled) or ("PrioritySort",)
+def _named(
+    plugins: Mapping[str, PluginSet], args: Mapping[str, Fields], where: str
+) -> Iterator[tuple[str, str]]:
+    """Yield the plug-ins that are enabled or configured, each with where that stands."""
+    for point, found in plugins.items():
+        yield from ((name, f"{where}.plugins.{point}") for name, _ in found.enabled)
+    yield from ((name, f"{where}.pluginConfig") for name in args)
+
+
+def _queue_sort(profile: Profile) -> PluginSet:
+    """Return how the profile sorts the queue, as kube-scheduler compares it with the others."""
+    said = profile.plugins.get("queueSort", PluginSet())
+    if profile.defaults in ("v1", "v1beta3"):
+        return said
+    # Before, the default was a part of each profile unless it was disabled; v1beta2 counts a plug-in
+    # that is enabled once more as one.
+    off = {"*", "PrioritySort"}.intersection(said.disabled)
+    enabled = (*(() if off else (("PrioritySort", 0),)), *said.enabled)
+    return PluginSet(tuple(dict.fromkeys(enabled)) if profile.defaults == "v1beta2" else enabled)

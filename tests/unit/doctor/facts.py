@@ -55,14 +55,14 @@ def config(*, top: dict[str, object] | None = None, **changes: object) -> Schedu
         "extenders": [entry(**changes)],
         **(top or {}),
     }
-    return SchedulerFile("scheduler.yaml", decode_scheduler_config(document))
+    return SchedulerFile("scheduler.yaml", decode_scheduler_config(document), document)
 
 
 def policy(**changes: object) -> SchedulerFile:
     """A legacy Policy with that entry."""
     fields = entry(httpTimeout=10 * 10**9, **changes)
     document = {"apiVersion": "v1", "kind": "Policy", "priorities": [], "extenders": [fields]}
-    return SchedulerFile("policy.json", decode_scheduler_config(document))
+    return SchedulerFile("policy.json", decode_scheduler_config(document), document)
 
 
 def node_json(

@@ -136,6 +136,12 @@ PROVOKED: list[tuple[str, str, str, dict[str, Any]]] = [
     ("scheduler-version", "fail", "1.24 runs", pods(schedulers=("v1.24.3",))),
     ("scheduler-version", "warn", "1.24", pods(schedulers=("v1.24.3", "v1.30.1"))),
     ("scheduler-version", "ok", "1.30", pods(schedulers=("v1.30.1",))),
+    (
+        "scheduler-version",
+        "fail",
+        "1.26 does not start: delayCacheUntilActive: kube-scheduler has this key from 1.28 on",
+        pods(schedulers=("v1.26.1",)) | {"scheduler": config(top={"delayCacheUntilActive": True})},
+    ),
     ("extender-entry", "fail", "none has", entry(filterVerb=None, bindVerb=None)),
     ("extender-entry", "fail", "no filterVerb", entry(filterVerb=None)),
     ("extender-entry", "fail", "no bindVerb", entry(bindVerb=None)),
@@ -205,7 +211,6 @@ PROVOKED: list[tuple[str, str, str, dict[str, Any]]] = [
     ("tls", "warn", "not verify", entry(urlPrefix=HTTPS, enableHTTPS=True, tlsConfig=SHOWN)),
     ("tls", "warn", "not verify", entry(urlPrefix=HTTPS, tlsConfig={"insecure": True, **SHOWN})),
     ("tls", "warn", "its image knows", entry(urlPrefix=HTTPS, tlsConfig=SHOWN)),
-    ("tls", "fail", "not start", entry(urlPrefix=HTTPS, tlsConfig={"insecure": True, **TLS})),
     ("tls", "fail", "no client certificate", entry(urlPrefix=HTTPS, enableHTTPS=True)),
     (
         "tls",

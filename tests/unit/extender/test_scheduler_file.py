@@ -38,7 +38,7 @@ def read(
         return documents[path]
 
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(scheduler_file, "read_yaml", load)
+        patched.setattr(scheduler_file, "read_as_kubernetes", load)
         return read_scheduler_file(FILE, listen, tls)
 
 

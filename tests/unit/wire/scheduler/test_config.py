@@ -15,8 +15,8 @@ from gpushare.wire.scheduler.config import (
     TlsConfig,
     decode_scheduler_config,
 )
-from gpushare.wire.scheduler.dialects import DEFAULT_TIMEOUT
 from gpushare.wire.scheduler.profiles import Profile
+from gpushare.wire.scheduler.schema import DEFAULT_TIMEOUT
 
 GPU = {"name": "aliyun.com/gpu-mem", "ignoredByScheduler": False}
 ORIGINAL = {

@@ -10,8 +10,6 @@ from gpushare.errors import SettingsError
 from gpushare.wire.scheduler.config import decode_scheduler_config
 from gpushare.wire.scheduler.entry import listening_warning, our_entry
 from gpushare.wire.scheduler.files import (
-    NEWEST,
-    OLDEST,
     ORDERS,
     STYLES,
     FileOptions,
@@ -19,6 +17,7 @@ from gpushare.wire.scheduler.files import (
     ready_made,
     render_file,
 )
+from gpushare.wire.scheduler.schema import NEWEST, OLDEST
 from gpushare.wire.scheduler.text import yaml_text
 
 RELEASES = [f"1.{minor}" for minor in range(OLDEST, NEWEST + 1)]
@@ -73,6 +72,9 @@ def test_one_point_outweighs_all_other_scores_or_all_points_less_than_one_prefer
         ("v1.24.3", "", "kubescheduler.config.k8s.io/v1beta3"),
         ("1.25", "config", "kubescheduler.config.k8s.io/v1"),
         ("1.27", "", "kubescheduler.config.k8s.io/v1"),
+        ("1.27.3-eks-1", "", "kubescheduler.config.k8s.io/v1"),
+        ("v1.24.9+rke2r1", "", "kubescheduler.config.k8s.io/v1beta3"),
+        ("1.27+", "", "kubescheduler.config.k8s.io/v1"),
         ("1.37", "", "kubescheduler.config.k8s.io/v1"),
     ],
 )
@@ -116,7 +118,7 @@ def test_address_and_resources_are_those_asked_for() -> None:
 
 
 @pytest.mark.parametrize(
-    "release", ["1.21", "1.38", "2.27", "1", "1.27-eks", "", "1.27.", "1.\u0662\u0667"]
+    "release", ["1.21", "1.38", "2.27", "1", "1.27 eks", "", "1.27.", "1.\u0662\u0667"]
 )
 def test_a_release_we_know_nothing_of_is_refused(release: str) -> None:
     with pytest.raises(SettingsError, match=r"--kubernetes: .* is not from 1\.22 to 1\.37"):
