@@ -161,10 +161,10 @@ class Health:
             self._take(self._judged())
         self._due.set()
 
-    def watch(self) -> float:
-        """Wait for errors of the cards once; return the seconds to pause."""
+    def watch(self, seconds: float = _XID_WAIT) -> float:
+        """Wait for errors of the cards for these seconds; return the seconds to pause."""
         try:
-            found = self._source.xids(_XID_WAIT)
+            found = self._source.xids(seconds)
         except SettingsError as error:
             if str(error) != self._watch_failure:
                 log.warning("%s; tried again", error)

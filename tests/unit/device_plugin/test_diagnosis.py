@@ -120,9 +120,7 @@ def test_a_card_that_could_not_be_read_for_a_moment_was_not_reset() -> None:
     assert after(UNREADABLE, SILENT) is None
 
 
-def test_pending_remaps_keep_a_card_closed_after_an_error_unless_it_says_that_it_needs_nothing() -> (
-    None
-):
+def test_pending_remaps_keep_a_card_closed_after_an_error_unless_it_says_it_needs_nothing() -> None:
     pending = replace(SILENT, remap_pending=True)
     assert after(pending) is None
     assert after(63, pending, pending) is Fault.XID
