@@ -1,7 +1,9 @@
 """Only what heals by itself heals by time; the card's own word goes before the table of Xids."""
 
 import itertools
+import re
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -41,6 +43,18 @@ def after(*events: int | DetectedGpu | None, recover: float = RECOVER) -> Fault 
 def test_the_classes_of_xids_have_none_in_common() -> None:
     for one, other in itertools.combinations((OF_PROGRAMS, PASSING, RESET_ALWAYS), 2):
         assert not one & other
+
+
+def test_the_table_for_operators_is_the_one_in_the_code() -> None:
+    page = Path(__file__).parents[3] / "docs" / "device-plugin.md"
+    table = page.read_text(encoding="utf-8").partition("| Xid | catalogue |")[2].splitlines()
+    rows = []
+    for line in itertools.takewhile(lambda line: line.startswith("|"), table[2:]):
+        spans = re.findall(r"(\d+)(?:-(\d+))?", line.split("|")[1])
+        rows.append({xid for a, b in spans for xid in range(int(a), int(b or a) + 1)})
+    programs, passing, always, unless_told, notice = rows
+    assert (programs, passing, always, notice) == (OF_PROGRAMS, PASSING, RESET_ALWAYS, {NOTICE})
+    assert not unless_told & (programs | passing | always | notice)
 
 
 @pytest.mark.parametrize("xid", sorted(OF_PROGRAMS | {NOTICE}))
