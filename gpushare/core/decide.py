@@ -13,6 +13,7 @@ import numpy as np
 from gpushare.core.model import Allocation, Reason, Request
 from gpushare.core.node_names import NodeNames, looked_up
 from gpushare.core.pairing import paired_devices
+from gpushare.core.policy import APART
 from gpushare.core.ranking import Scorer
 from gpushare.core.snapshot import REASONS, Bools, Floats, Ints, Rows, Snapshot
 from gpushare.errors import InsufficientMemory, UnknownNode
@@ -111,7 +112,11 @@ def score_nodes(
     if not len(places):
         return {}
     values = values.clip(-_MAX_VALUE, _MAX_VALUE)  # so that no difference of two is infinite
-    low, high = float(values.min()), float(values[best])
+    near = values[np.abs(values) < APART / 2]
+    if 0 < len(near) < len(values):
+        # Nodes that stand apart rank first or last, and leave the others their differences.
+        values = values.clip(near.min(), near.max())
+    low, high = float(values.min()), float(values.max())
     scores = ((values - low) * ((BEST - 1) / (high - low) if high > low else 0)).astype(np.int8)
     scores[best] = BEST
     order = np.argsort(-scores, kind="stable")  # of bytes: it counts them, and compares none

@@ -36,6 +36,9 @@ VERSION = 1
 MAX_DEVICES = 64
 """Most devices of one node; the arrays of the ledger are as wide as the widest node."""
 
+MAX_SIZES = 8
+"""Most sizes of the devices of one node: two kinds of cards, cut into parts."""
+
 UNHEALTHY_KEY = "gpus"
 """Under which the ConfigMap of unhealthy devices holds their indices."""
 
@@ -110,6 +113,8 @@ def decode_inventory(text: str) -> Inventory:
         _decode_device(each, f"inventory.devices[{n}]") for n, each in enumerate(devices)
     )
     _must_differ([device.uuid for device in decoded])
+    if len({device.mem for device in decoded}) > MAX_SIZES:
+        raise AnnotationError(f"inventory.devices: more than {MAX_SIZES} sizes of mem")
     return Inventory(
         unit,
         decoded,

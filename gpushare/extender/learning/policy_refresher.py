@@ -15,10 +15,11 @@ early ones.
 import logging
 import threading
 import time
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from gpushare.core.card_sizes import common_sizes
 from gpushare.core.model import Kind, Request
 from gpushare.core.policy import Policy
 from gpushare.core.ranking import Ranking
@@ -103,11 +104,11 @@ class _ResourceState:
             self.failed_policies[name] = last.failed_again(now)
 
     def observe_devices(self) -> None:
-        """Pass the devices that there are to the estimator."""
+        """Pass the devices whose sizes count to the estimator."""
         layout = self.managed.ledger.snapshot().capacity
         if layout is not self.layout:  # snapshots share it until a node changes
             self.layout = layout
-            self.estimator.devices = Counter(layout[layout > 0].tolist())
+            self.estimator.devices = common_sizes(layout)
 
 
 class PolicyRefresher:
