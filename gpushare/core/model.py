@@ -151,7 +151,7 @@ class ObservedPod(NamedTuple):
     found it unschedulable. stamp: the assume time that its annotations name, which distinguishes
     Bindings, or "". running: phase Running. uuids: of the devices of `placement`, as its
     annotations name them, "" for one without; () for none. given: what its device plug-in says that
-    it has on other cards.
+    it has on other cards. crowded: its annotations leave no room for ours.
     """
 
     ref: PodRef
@@ -170,6 +170,7 @@ class ObservedPod(NamedTuple):
     running: bool = False
     uuids: tuple[str, ...] = ()
     given: Given = ()
+    crowded: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -128,7 +128,7 @@ def observed(record: Record | None, pod: ObservedPod) -> Step:
         there = CpuOnly(pod.node, pod.request)
         return Step(record if record == there else there)
     if event is _WAITING:
-        waiting = Waiting(pod.ref, pod.request, pod.created, pod.gated)
+        waiting = Waiting(pod.ref, pod.request, pod.created, pod.gated, pod.crowded)
         if entry is None or assumption is None:
             return Step(waiting)
         return Step(replace(entry, assumption=replace(assumption, waiting=waiting)))

@@ -299,6 +299,7 @@ REFUSED = [
     (pod_json("web", 7, annotations={ALIYUN.policy: "none"}), "no policy is called 'none'"),
     (pod_json("web", 7, limits={NPU.resource: "1"}), "may ask for one of them alone"),
     (pod_json("web", "-1"), ALIYUN.resource),
+    (pod_json("web", 4, annotations={"notes": "x" * 255_000}), "its annotations have 255005 bytes"),
 ]
 
 
