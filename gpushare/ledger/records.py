@@ -253,6 +253,7 @@ def _bound(pod: ObservedPod, cover: Cover, assumption: Assumption | None = None)
     return Entry(
         *(pod.ref, pod.request, pod.node, cover.written, assumption, pod.assigned),
         *(pod.priority, pod.started, pod.terminating, pod.labels, pod.running, cover),
+        ends_by=pod.ends_by,
     )
 
 
@@ -268,6 +269,7 @@ def _shown_again(entry: Entry, pod: ObservedPod) -> Step:
         *(entry.ref, request, entry.node, entry.placement, None, entry.assigned or pod.assigned),
         *(pod.priority, pod.started, pod.terminating, pod.labels, pod.running),
         with_given(entry.cover, pod.given),
+        pod.ends_by,
     )
     return Step(seen, alarm)
 

@@ -137,6 +137,7 @@ def observe_pod(pod: Pod, names: Names) -> ObservedPod:
         annotated[1],
         read_given(annotations, request.total, names) if node else (),
         not node and bool(request.devices) and _is_crowded(annotations, request, names),
+        _seconds(metadata.deletion_timestamp),
     )
 
 
