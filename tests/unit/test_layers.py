@@ -41,7 +41,7 @@ LAYERS: dict[str, tuple[str, ...]] = {
     # `inspect` starts with the standard library alone; `explain` and `whatif` keep books.
     "cli": (
         *("errors", "commandline", "core.model", "core.cover", "core.policy", "core.ranking"),
-        *("wire", "kube", "ledger", "explain"),
+        *("yamlfile", "wire", "kube", "ledger", "explain"),
     ),
     # Its own area: it judges what the codecs say and what the API server shows, and must run where
     # neither the extender's code nor the books can be trusted.
@@ -111,7 +111,6 @@ DOORS: dict[str, tuple[str, ...]] = {
     "werkzeug": ("extender.http.app",),
     "yaml": (
         "localcluster.demo.scenario",
-        "cli.whatif",
         "localcluster.demo.cluster",
         "sim.main",
         "yamlfile",
