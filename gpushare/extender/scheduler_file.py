@@ -12,8 +12,13 @@ from pathlib import Path
 from gpushare.errors import ApiError, SettingsError
 from gpushare.extender.http.app import Routes
 from gpushare.kube.client import KubeClient
+from gpushare.wire.annotations import ALIYUN
 from gpushare.wire.scheduler.component import DEFAULT_LEASE
-from gpushare.wire.scheduler.config import ExtenderConfig, decode_scheduler_config
+from gpushare.wire.scheduler.config import (
+    ExtenderConfig,
+    ExtenderManagedResource,
+    decode_scheduler_config,
+)
 from gpushare.wire.scheduler.entry import (
     DEFAULT_LISTEN,
     PREFIX,
@@ -55,7 +60,10 @@ def read_scheduler_file(
     ConfigMap. Raises SettingsError in one line that begins with the path.
     """
     if not path:
-        return SchedulerFile(ExtenderConfig(f"http://{_DEFAULT_LISTEN}{PREFIX}"))
+        # As in the original's files: without this, bind would place any pod of the cluster.
+        managed = tuple(map(ExtenderManagedResource, (ALIYUN.resource, ALIYUN.count)))
+        url = f"http://{_DEFAULT_LISTEN}{PREFIX}"
+        return SchedulerFile(ExtenderConfig(url, managed_resources=managed))
     document = read_yaml(path)
     try:
         config = decode_scheduler_config(document, _policy(Path(path).parent, document, client))

@@ -94,7 +94,7 @@ def test_pods_of_every_profile_are_bound(name: str) -> None:
     assert bind_read(desk_of(), of_scheduler(pod_json("web", 4), name), "big") == ""
 
 
-def test_where_no_file_says_who_comes_all_do() -> None:
+def test_where_a_file_says_that_all_pods_come_all_do() -> None:
     desk = desk_of(ExtenderScope())
     assert bind_read(desk, of_scheduler(pod_json("web", 4), "any"), "big") == ""
     assert bind_read(desk, pod_json("plain"), "big") == ""
