@@ -93,21 +93,21 @@ class _BoundedLoader(yaml.SafeLoader):
         self._depth = 0
         self._values: dict[int, int] = {}
 
-    def compose_node(self, parent: yaml.Node | None, index: object) -> yaml.Node | None:
+    def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
         """Return the next node, counted."""
         if self.check_event(yaml.AliasEvent):
             node = super().compose_node(parent, index)
             if id(node) not in self._values:
                 raise yaml.YAMLError("an alias stands within what it stands for")
             return node
-        mark = self.peek_event().start_mark
+        line = self.line + 1
         self._depth += 1
         if self._depth > MAX_DEPTH:
-            raise yaml.YAMLError(f"line {mark.line + 1}: nested in more than {MAX_DEPTH} levels")
+            raise yaml.YAMLError(f"line {line}: nested in more than {MAX_DEPTH} levels")
         node = super().compose_node(parent, index)
         self._depth -= 1
         if node is not None:
-            self._values[id(node)] = self._count(node, mark.line + 1)
+            self._values[id(node)] = self._count(node, node.start_mark.line + 1)
         return node
 
     def _count(self, node: yaml.Node, line: int) -> int:
