@@ -74,14 +74,18 @@ def _documents(text: str, where: str) -> list[object]:
     if len(text) > MAX_YAML:
         raise SettingsError(f"{where}: has more than {MAX_YAML} characters of YAML; write JSON")
     try:
-        return list(yaml.load_all(text, _BoundedLoader))
+        return list(yaml.load_all(text, BoundedLoader))
     except RecursionError as error:
         raise SettingsError(f"{where}: is nested too deeply") from error
     except (yaml.YAMLError, ValueError) as error:
         raise SettingsError(f"{where}: {' '.join(str(error).split())}") from error
 
 
-class _BoundedLoader(yaml.SafeLoader):
+def _refused(what: str, mark: object) -> yaml.YAMLError:
+    return yaml.MarkedYAMLError(problem=what, problem_mark=mark)
+
+
+class BoundedLoader(yaml.SafeLoader):
     """Refuses documents beyond the bounds, with a YAMLError, before they are made of their nodes.
 
     Nodes are composed inside out, so what an alias stands for has been counted when it comes; an
@@ -98,29 +102,27 @@ class _BoundedLoader(yaml.SafeLoader):
         if self.check_event(yaml.AliasEvent):
             node = super().compose_node(parent, index)
             if id(node) not in self._values:
-                raise yaml.YAMLError("an alias stands within what it stands for")
+                raise _refused("an alias stands within what it stands for", node.start_mark)
             return node
-        line = self.line + 1
         self._depth += 1
         if self._depth > MAX_DEPTH:
-            raise yaml.YAMLError(f"line {line}: nested in more than {MAX_DEPTH} levels")
+            raise _refused(f"nested in more than {MAX_DEPTH} levels", self.get_mark())
         node = super().compose_node(parent, index)
         self._depth -= 1
         if node is not None:
-            self._values[id(node)] = self._count(node, node.start_mark.line + 1)
+            self._values[id(node)] = self._count(node)
         return node
 
-    def _count(self, node: yaml.Node, line: int) -> int:
+    def _count(self, node: yaml.Node) -> int:
         if isinstance(node, yaml.ScalarNode):
             if len(node.value) > _MAX_NUMBER and not node.tag.endswith((":str", ":binary")):
-                raise yaml.YAMLError(f"line {line}: {node.value[:20]}... is too long")
+                raise _refused(f"{node.value[:20]}... is too long for a number", node.start_mark)
             return 1
         inner = node.value
         if isinstance(node, yaml.MappingNode):
             inner = [each for pair in node.value for each in pair]
         count = 1 + sum(self._values[id(each)] for each in inner)
         if count > MAX_VALUES:
-            raise yaml.YAMLError(
-                f"line {line}: more than {MAX_VALUES} values, with aliases as what they stand for"
-            )
+            what = f"more than {MAX_VALUES} values, with aliases as what they stand for"
+            raise _refused(what, node.start_mark)
         return count

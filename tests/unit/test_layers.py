@@ -51,7 +51,7 @@ LAYERS: dict[str, tuple[str, ...]] = {
     # Its kubelet speaks the device plug-in's protocol, and has it run on its nodes; its scheduler
     # elects a leader and calls extenders by https.
     "localcluster": (
-        *("errors", "commandline", "core.model", "wire", "device_plugin.checkpoint"),
+        *("errors", "commandline", "yamlfile", "core.model", "wire", "device_plugin.checkpoint"),
         *("device_plugin.kubelet_pb2", "device_plugin.options", "device_plugin.plugin"),
         *("kube.election", "kube.lease_runner", "kube.trust"),
     ),

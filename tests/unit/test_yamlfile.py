@@ -49,7 +49,7 @@ MERGES = "a0: &a0 {x: 1}\n" + "".join(
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        (BOMB, "line 6: more than 1000000 values"),
+        (BOMB, "more than 1000000 values.* line 6"),
         (MERGES, "more than 1000000 values"),
         ("a: &a [*a]", "an alias stands within what it stands for"),
         ("[" * (MAX_DEPTH + 1) + "]" * (MAX_DEPTH + 1), "nested in more than 64 levels"),
