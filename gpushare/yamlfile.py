@@ -81,7 +81,7 @@ def _documents(text: str, where: str) -> list[object]:
         raise SettingsError(f"{where}: {' '.join(str(error).split())}") from error
 
 
-def _refused(what: str, mark: object) -> yaml.YAMLError:
+def _refused(what: str, mark: yaml.Mark) -> yaml.YAMLError:
     return yaml.MarkedYAMLError(problem=what, problem_mark=mark)
 
 
@@ -100,9 +100,9 @@ class BoundedLoader(yaml.SafeLoader):
     def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
         """Return the next node, counted."""
         if self.check_event(yaml.AliasEvent):
-            node = super().compose_node(parent, index)
+            mark, node = self.get_mark(), super().compose_node(parent, index)
             if id(node) not in self._values:
-                raise _refused("an alias stands within what it stands for", node.start_mark)
+                raise _refused("an alias stands within what it stands for", mark)
             return node
         self._depth += 1
         if self._depth > MAX_DEPTH:

@@ -207,7 +207,9 @@ def test_a_pod_stays_one_that_can_be_updated_however_large_its_annotations_are(
 
     def refused() -> bool:
         conditions = objects.get(full)["status"].get("conditions", ())
-        return any("its annotations have 262144 bytes" in each["message"] for each in conditions)
+        return any(
+            "its annotations have 262144 bytes" in each.get("message", "") for each in conditions
+        )
 
     until(refused, lambda: f"the pod is not refused; {world.told()}")
     room = objects.pod(2, annotations={"notes": "x" * 250_000})
