@@ -151,7 +151,9 @@ class ObservedPod(NamedTuple):
     found it unschedulable. stamp: the assume time that its annotations name, which distinguishes
     Bindings, or "". running: phase Running. uuids: of the devices of `placement`, as its
     annotations name them, "" for one without; () for none. given: what its device plug-in says that
-    it has on other cards.
+    it has on other cards. crowded: its annotations leave no room for ours. ends_by:
+    seconds since the epoch by which a terminating pod must be gone (its deletionTimestamp, which
+    has the grace in it).
     """
 
     ref: PodRef
@@ -170,6 +172,8 @@ class ObservedPod(NamedTuple):
     running: bool = False
     uuids: tuple[str, ...] = ()
     given: Given = ()
+    crowded: bool = False
+    ends_by: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,6 +30,8 @@ APPLICATION_XIDS = frozenset({13, 31, 43, 45, 68, 109})
 """Xid errors that a program causes and that leave the card well, by NVIDIA's list of them."""
 
 _MOST_MIB = 2**31 - 1
+_LONGEST_FILE = 1 << 20
+"""Characters of a devices file that are read; a longer one is cut off, and so is no JSON."""
 _KEYS = {"uuid", "index", "memoryMiB", "model", "healthy"}
 
 
@@ -54,7 +56,8 @@ class FileSource:
     def read(self) -> Sequence[DetectedGpu]:
         """Return what the file says. Raises SettingsError."""
         try:
-            document: Any = json.loads(self._path.read_text(encoding="utf-8"))
+            with self._path.open(encoding="utf-8") as file:
+                document: Any = json.loads(file.read(_LONGEST_FILE))
         except (OSError, ValueError, RecursionError) as error:
             raise SettingsError(f"devices-file: {self._path} cannot be read: {error}") from error
         if not isinstance(document, dict) or not isinstance(document.get("devices"), list):

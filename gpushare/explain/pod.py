@@ -78,8 +78,9 @@ def explain_pod(
     *,
     served: bool | None = None,
     asked: bool | None = None,
+    now: float = 0.0,
 ) -> PodExplanation:
-    """Return the explanation of the pod as it is now.
+    """Return the explanation of the pod as it is now, in seconds since the epoch.
 
     Raises MessageError for a pod that asks for none of the resources.
     """
@@ -107,14 +108,16 @@ def explain_pod(
         return said
     if node:
         return replace(said, state="bound", node=node, detail=_NOT_IN_BOOKS)
-    return replace(said, state="pending", explanation=explanation_of(asked_of.ledger, found[1]))
+    return replace(
+        said, state="pending", explanation=explanation_of(asked_of.ledger, found[1], now)
+    )
 
 
-def explanation_of(ledger: Reader, request: Request) -> Explanation:
+def explanation_of(ledger: Reader, request: Request, now: float = 0.0) -> Explanation:
     """Return how the request stands on all nodes of the books as they are now."""
     snapshot = ledger.snapshot()
     names = [name for name in snapshot.names if name]
-    return explain(snapshot, names, request, partial(node_books, ledger))
+    return explain(snapshot, names, request, partial(node_books, ledger), now)
 
 
 def node_books(ledger: Reader, node: str) -> NodeBooks | None:

@@ -4,6 +4,7 @@ Tested in `tests/unit/explain/test_pod.py`.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
+from datetime import UTC, datetime
 
 from gpushare.core.entry import Entry
 from gpushare.core.explanation import BoundPodScore, Explanation, Remedy
@@ -151,7 +152,12 @@ def _remedy(remedy: Remedy, unit: str) -> str:
 
 
 def _held(entry: Entry, unit: str) -> str:
-    ending = ", being deleted" if entry.terminating else ""
+    ending = ""
+    if entry.terminating:
+        ending = ", being deleted"
+        if entry.ends_by:
+            until = datetime.fromtimestamp(entry.ends_by, UTC)
+            ending += f" with a grace until {until:%Y-%m-%d %H:%M:%S} UTC"
     return f"{amount(entry.request.total, unit)}{ending}"
 
 

@@ -103,5 +103,6 @@ class Explainer:
             self._unit,
             served=scheduler_of(pod) in schedulers if schedulers else None,
             asked=self._called(uid),
+            now=time.time(),
         )
         return json.dumps(document(said)).encode()

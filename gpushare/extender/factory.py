@@ -7,7 +7,7 @@ import logging
 import os
 import socket
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 from gpushare.addresses import is_loopback
 from gpushare.core.pairing import Pairing
@@ -80,6 +80,7 @@ def make_managed_resources(
         if name == AUTO or name not in policies:
             there_are = ", ".join(name for name in policies if name != AUTO)
             raise SettingsError(f"candidates: {name!r} is no policy; there are: {there_are}")
+    pod_policies = _pod_policies(settings.pod_policies, policies)
     managed = [resource.name for resource in entry.managed_resources] or [ALIYUN.resource]
     names = [Names.for_resource(resource) for resource in managed]
     # Configurations of the original name the count of devices too: it is no memory of its own.
@@ -95,6 +96,7 @@ def make_managed_resources(
                 rankings=_rankings(policies),
                 default_policy=settings.policy,
                 candidates=candidates,
+                pod_policies=pod_policies,
                 unavailable_policies=frozenset(policy_names()) - policies.keys(),
                 counted_by_scheduler=own.resource not in ignored,
             )
@@ -104,6 +106,18 @@ def make_managed_resources(
             frozenset(resource.name for resource in entry.managed_resources), frozenset(schedulers)
         ),
     )
+
+
+def _pod_policies(text: str, policies: Collection[str]) -> frozenset[str] | None:
+    """Return the policies that a pod may choose; None for all. Raises SettingsError."""
+    if text == "all":
+        return None
+    names = () if text == "none" else tuple(name.strip() for name in text.split(","))
+    for name in names:
+        if name != AUTO and name not in policies:
+            there_are = ", ".join(sorted({AUTO, *policies}))
+            raise SettingsError(f"pod-policies: {name!r} is no policy; there are: {there_are}")
+    return frozenset(names)
 
 
 def _rankings(policies: Mapping[str, Policy]) -> dict[str, Ranking]:

@@ -6,6 +6,7 @@ Tested in `tests/unit/extender/test_service.py`.
 """
 
 import contextlib
+import time
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
@@ -214,4 +215,4 @@ def _explain(
     managed: ManagedResource, seen: Snapshot, names: Sequence[str], request: Request
 ) -> Explanation:
     """Return why filter refused these nodes, by the snapshot that it has seen."""
-    return explain(seen, names, request, partial(node_books, managed.ledger))
+    return explain(seen, names, request, partial(node_books, managed.ledger), time.time())

@@ -34,6 +34,7 @@ class ManagedResource:
     keeps the one it has. `candidates`: the policies that `auto` chooses from. `choice`: by the
     last trial, None before the first one.
     `counted_by_scheduler`: kube-scheduler counts the resource too (no ignoredByScheduler).
+    `pod_policies`: the policies that a pod may choose; None: all.
     `unavailable_policies`: names of installed policies that could not be made at the start.
     """
 
@@ -45,6 +46,7 @@ class ManagedResource:
     unavailable_policies: frozenset[str] = frozenset()
     candidates: tuple[str, ...] = ()
     choice: Choice | None = None
+    pod_policies: frozenset[str] | None = None
     # By name, the ranking that has failed: not used until another has replaced it.
     _failed_scorers: dict[str, Scorer] = field(default_factory=dict, repr=False)
     _no_preference: Ranking = field(default_factory=lambda: Ranking(NoPreference()), repr=False)
@@ -59,9 +61,16 @@ class ManagedResource:
     def ranking(self, request: Request) -> Ranking:
         """Return the ranking by the policy that the pod asks for, or by the default.
 
-        Raises MessageError for a policy that is not installed, or that could not be made.
+        Raises MessageError for a policy that is not installed, that could not be made, or that
+        pods may not choose here.
         """
         name = request.policy or self.default_policy
+        if request.policy and self.pod_policies is not None and name not in self.pod_policies:
+            may = ", ".join(sorted(self.pod_policies)) or "none"
+            raise MessageError(
+                f"{self.names.policy}: pods may not choose {name!r} in this cluster; they may"
+                f" choose: {may}; or leave the annotation out"
+            )
         ranking = self.rankings.get(name)
         if ranking is None:
             wrong = f"no policy is called {name!r}"
@@ -126,7 +135,8 @@ class ExtenderScope:
             names = ", ".join(sorted(self.managed))
             return (
                 f"it names none of the managedResources ({names}), so kube-scheduler does not have"
-                " it bound here; look who calls, and at managedResources in --scheduler-config"
+                " it bound here; look who calls, and at managedResources in --scheduler-config;"
+                " if kube-scheduler has all pods bound here, give its file"
             )
         return ""
 

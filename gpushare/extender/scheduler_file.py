@@ -7,7 +7,13 @@ from dataclasses import dataclass
 
 from gpushare.errors import SettingsError
 from gpushare.extender.http.app import Routes
-from gpushare.wire.scheduler.config import DEFAULT_LEASE, ExtenderConfig, decode_scheduler_config
+from gpushare.wire.annotations import ALIYUN
+from gpushare.wire.scheduler.config import (
+    DEFAULT_LEASE,
+    ExtenderConfig,
+    ExtenderManagedResource,
+    decode_scheduler_config,
+)
 from gpushare.wire.scheduler.entry import (
     DEFAULT_LISTEN,
     PREFIX,
@@ -44,7 +50,10 @@ def read_scheduler_file(path: str, listen: tuple[str, int] | None, tls: bool) ->
     one line that begins with the path.
     """
     if not path:
-        return SchedulerFile(ExtenderConfig(f"http://{_DEFAULT_LISTEN}{PREFIX}"))
+        # As in the original's files: without this, bind would place any pod of the cluster.
+        managed = tuple(map(ExtenderManagedResource, (ALIYUN.resource, ALIYUN.count)))
+        url = f"http://{_DEFAULT_LISTEN}{PREFIX}"
+        return SchedulerFile(ExtenderConfig(url, managed_resources=managed))
     document = read_as_kubernetes(path)
     try:
         config = decode_scheduler_config(document)

@@ -200,7 +200,8 @@ class Service:
         managed, request = resource_request
         left: dict[str, Victims] = {}
         if may_preempt(args.pod):
-            preemptor = Preemptor(request, priority_of(args.pod), managed.counted_by_scheduler)
+            counted, now = managed.counted_by_scheduler, time.time()
+            preemptor = Preemptor(request, priority_of(args.pod), counted, now)
             left = trim_candidates(managed.ledger, preemptor, args.victims, self._budgets_of)
         line = {
             "pod": pod_name(args),

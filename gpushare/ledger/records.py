@@ -128,7 +128,7 @@ def observed(record: Record | None, pod: ObservedPod) -> Step:
         there = CpuOnly(pod.node, pod.request)
         return Step(record if record == there else there)
     if event is _WAITING:
-        waiting = Waiting(pod.ref, pod.request, pod.created, pod.gated)
+        waiting = Waiting(pod.ref, pod.request, pod.created, pod.gated, pod.crowded)
         if entry is None or assumption is None:
             return Step(waiting)
         return Step(replace(entry, assumption=replace(assumption, waiting=waiting)))
@@ -253,6 +253,7 @@ def _bound(pod: ObservedPod, cover: Cover, assumption: Assumption | None = None)
     return Entry(
         *(pod.ref, pod.request, pod.node, cover.written, assumption, pod.assigned),
         *(pod.priority, pod.started, pod.terminating, pod.labels, pod.running, cover),
+        ends_by=pod.ends_by,
     )
 
 
@@ -268,6 +269,7 @@ def _shown_again(entry: Entry, pod: ObservedPod) -> Step:
         *(entry.ref, request, entry.node, entry.placement, None, entry.assigned or pod.assigned),
         *(pod.priority, pod.started, pod.terminating, pod.labels, pod.running),
         with_given(entry.cover, pod.given),
+        pod.ends_by,
     )
     return Step(seen, alarm)
 

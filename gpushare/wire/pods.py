@@ -13,7 +13,7 @@ from sys import intern
 
 from gpushare.core.model import Labels, ObservedPod, PodRef, Request, Shares
 from gpushare.errors import AnnotationError, MessageError, QuantityError, WireError
-from gpushare.wire.annotations import Names, device_uuids, placement, strict_number
+from gpushare.wire.annotations import Names, check_room, device_uuids, placement, strict_number
 from gpushare.wire.given_annotation import read_given
 from gpushare.wire.gpu_models import accepted_models
 from gpushare.wire.objects import Metadata, Pod, PodSpec, PodStatus
@@ -69,14 +69,27 @@ def request_of(pod: Pod, names: Names) -> Request:
 def request_among(pod: Pod, every: Iterable[Names]) -> tuple[Names, Request] | None:
     """Return the one resource that the pod asks for, and its request; None if it asks for none.
 
-    Raises WireError for a request that makes no sense or asks for two of the resources.
+    Raises WireError for a request that makes no sense or asks for two of the resources, and for a
+    pod without a node that has no room for our annotations.
     """
     requests = ((names, request_of(pod, names)) for names in every)
     found = [(names, request) for names, request in requests if request.devices]
     if len(found) > 1:
         asked = ", ".join(names.resource for names, _ in found)
         raise MessageError(f"{asked}: a pod may ask for one of them alone")
+    if found:
+        names, request = found[0]
+        check_annotations(pod, request, names)
     return found[0] if found else None
+
+
+def check_annotations(pod: Pod, request: Request, names: Names) -> None:
+    """Check that a pod without a node has room for the annotations that are written later.
+
+    Raises AnnotationError. On a node it is too late: the pod holds its devices in any case.
+    """
+    if not (pod.spec and pod.spec.node_name):
+        check_room((pod.metadata and pod.metadata.annotations) or {}, request, names)
 
 
 def observe_pod(pod: Pod, names: Names) -> ObservedPod:
@@ -123,6 +136,8 @@ def observe_pod(pod: Pod, names: Names) -> ObservedPod:
         status.phase == "Running",
         annotated[1],
         read_given(annotations, request.total, names) if node else (),
+        not node and bool(request.devices) and _is_crowded(annotations, request, names),
+        _seconds(metadata.deletion_timestamp),
     )
 
 
@@ -135,6 +150,14 @@ def _annotated_devices(
     shares = placement(annotations, request, names)
     uuids = None if shares is None else device_uuids(annotations, shares, names)
     return (None, ()) if uuids is None else (shares, uuids)
+
+
+def _is_crowded(annotations: Mapping[str, str], request: Request, names: Names) -> bool:
+    try:
+        check_room(annotations, request, names)
+    except AnnotationError:
+        return True
+    return False
 
 
 def has_ended(pod: Pod) -> bool:

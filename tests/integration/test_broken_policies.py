@@ -137,6 +137,18 @@ def test_a_candidate_that_is_no_policy_ends_serve_with_2_and_one_line(
     assert told.count("\n") == 1
 
 
+@pytest.mark.parametrize("named", ["binpack,roulette", "", "all,none"])
+def test_a_pod_policy_that_is_no_policy_ends_serve_with_2_and_one_line(
+    named: str, cluster: Cluster, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    flags = ("--kubeconfig", cluster.kubeconfig(tmp_path), "--leadership", "off")
+    assert main(["serve", *flags, "--pod-policies", named]) == 2
+    told = capfd.readouterr().err
+    assert told.startswith("gpushare serve: pod-policies: ")
+    assert "is no policy; there are: auto, " in told
+    assert told.count("\n") == 1
+
+
 def made(names: tuple[str, ...], timeout: float = 120.0) -> dict[str, str]:
     """By name, why it was not made; "" where it was."""
     found = make_policies(names, WORKLOAD, timeout=timeout)

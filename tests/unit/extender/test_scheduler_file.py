@@ -9,6 +9,7 @@ from gpushare.errors import SettingsError
 from gpushare.extender import scheduler_file
 from gpushare.extender.http.app import Routes
 from gpushare.extender.scheduler_file import SchedulerFile, read_scheduler_file, routes_of
+from gpushare.wire.annotations import ALIYUN
 from gpushare.wire.scheduler.config import ExtenderConfig
 
 FILE = "/etc/kubernetes/scheduler.yaml"
@@ -46,6 +47,8 @@ def test_without_a_file_everything_is_as_documented() -> None:
     found = read_scheduler_file("", None, False)
     assert (found.listen, found.warnings) == ("127.0.0.1:32766", ())
     assert routes_of(found.entry) == Routes()
+    # So bind takes no pod without GPU: whoever calls could place any pod of the cluster.
+    assert [each.name for each in found.entry.managed_resources] == [ALIYUN.resource, ALIYUN.count]
 
 
 def test_address_and_routes_are_those_of_our_entry() -> None:
