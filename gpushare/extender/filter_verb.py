@@ -1,31 +1,43 @@
 """The verb filter: which nodes have room for a pod, and why the others do not.
 
-It reads snapshots, and changes nothing but the ticket of the pod (request_cache.py).
+It reads snapshots, and changes nothing but the ticket of the pod (request_cache.py) and what is
+held for it until its bind (holds.py).
 
 Tested in `tests/unit/extender/test_service.py`.
 """
 
 import contextlib
+import time
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 
-from gpushare.core.decide import FilterResult, best_node, filter_nodes, restrict_to
+from gpushare.core.decide import (
+    FilterResult,
+    best_node,
+    filter_nodes,
+    restrict_to,
+    room_for,
+)
 from gpushare.core.explain import explain
 from gpushare.core.explanation import Explanation
-from gpushare.core.model import Request
+from gpushare.core.model import Reason, Request
+from gpushare.core.ranking import Scorer
 from gpushare.core.snapshot import Snapshot
 from gpushare.errors import MessageError, NotReady, WireError
 from gpushare.explain.pod import node_books
 from gpushare.extender.answer import VerbAnswer, pod_name
 from gpushare.extender.binding.request_cache import RequestCache
 from gpushare.extender.events.messages import EventMessages
+from gpushare.extender.holds import Claimant
 from gpushare.extender.managed_resources import (
     ManagedResource,
     ManagedResources,
     ResourceRequest,
+    claimant,
 )
+from gpushare.extender.offers import Offers
 from gpushare.extender.refusal_hold import RefusalHold
 from gpushare.extender.ui.last_hour import LastHour
 from gpushare.wire.extender import FilterArgs, decode_filter, encode_filter
@@ -51,7 +63,9 @@ class FilterVerb:
         rejected: Callable[[Mapping[str, int]], None] | None,
         event_messages: EventMessages | None,
         refusal_hold: RefusalHold | None,
+        promise_wait: RefusalHold | None = None,
         last_hour: LastHour | None = None,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._resources = resources
         self._request_cache = request_cache
@@ -60,7 +74,13 @@ class FilterVerb:
         self._rejected = rejected
         self._event_messages = event_messages
         self._refusal_hold = refusal_hold
+        self._promise_wait = promise_wait
         self._last_hour = last_hour
+        self._clock = clock
+        self._offers = {
+            managed.names.resource: Offers(managed.holds, _scorer_of(managed))
+            for managed in resources
+        }
 
     def answer(self, body: bytes) -> VerbAnswer:
         """Return the answer to a body of filter; an error stands in its `Error`."""
@@ -92,10 +112,18 @@ class FilterVerb:
     def _answer_for(
         self, args: FilterArgs, managed: ManagedResource, request: Request
     ) -> VerbAnswer:
-        snapshot, result = self._filter_nodes(managed, args.names, request)
+        pod = None
+        # A pod without names, or one that is not sent here, is promised nothing.
+        with contextlib.suppress(WireError):
+            if not self._resources.scope.refusal(args.pod):
+                pod = claimant(args.pod, request)
+                managed.holds.asked(pod, self._clock())
+        snapshot, result = self._filter_nodes(managed, args.names, request, pod)
         many = len(result.fit)
         result = self._restrict(args, managed, request, snapshot, result)
         fit = result.fit
+        if pod is not None:
+            self._hold(args, managed, pod, snapshot, fit)
         self._cache_request(args, (managed, request), fit)
         busy = {name: why.value for name, why in result.failed.items() if why.resolvable}
         unresolvable = {
@@ -149,22 +177,71 @@ class FilterVerb:
         return result if best is None else replace(result, fit=(best,))
 
     def _filter_nodes(
-        self, managed: ManagedResource, names: Sequence[str], request: Request
+        self,
+        managed: ManagedResource,
+        names: Sequence[str],
+        request: Request,
+        pod: Claimant | None,
     ) -> tuple[Snapshot, FilterResult]:
-        """Return the snapshot and the nodes that fit; if none does, wait (refusal_hold.py)."""
-        seen = managed.ledger.snapshot()
-        result = filter_nodes(seen, names, request)
+        """Return what is offered and the nodes that fit; if none does, wait (refusal_hold.py)."""
+        holds, offers = managed.holds, self._offers[managed.names.resource]
+
+        def look() -> tuple[Snapshot, FilterResult]:
+            seen = books = managed.ledger.snapshot()
+            if pod is not None:
+                seen = offers.to(pod, books, self._clock())
+                if holds.missing(pod.group) > 1 and pod.group.whole:
+                    needed = holds.missing(pod.group)
+                    if room_for(seen, request, needed) < needed:
+                        refused = dict.fromkeys(names, Reason.GROUP_TOO_LARGE)
+                        return seen, FilterResult((), refused, ())
+            return seen, filter_nodes(seen, names, request)
+
+        def version() -> tuple[int, int]:
+            holds.expire(self._clock())
+            return managed.ledger.snapshot().generation, holds.version
+
+        before, (seen, result) = version(), look()
 
         def fits_now() -> bool:
-            nonlocal seen, result
-            now = managed.ledger.snapshot()
-            if now.generation != seen.generation:
-                seen, result = now, filter_nodes(now, names, request)
+            nonlocal before, seen, result
+            now = version()
+            if now != before:
+                before, (seen, result) = now, look()
             return bool(result.fit)
 
         if self._refusal_hold is not None and _may_change(result):
             self._refusal_hold.wait_for(fits_now)
+        if self._promise_wait is not None and pod is not None and not result.fit:
+            promised = Reason.PROMISED in result.failed.values()
+            if promised and holds.fresh(pod, self._clock()):
+                self._promise_wait.wait_for(fits_now)
         return seen, result
+
+    def _hold(
+        self,
+        args: FilterArgs,
+        managed: ManagedResource,
+        pod: Claimant,
+        seen: Snapshot,
+        fit: Sequence[str],
+    ) -> None:
+        """Hold the best node of the answer for the pod, or end what is held for it."""
+        if managed.ledger.entry(pod.ref.uid) is not None:
+            return
+        if not fit:
+            nominated = args.pod.status and args.pod.status.nominated_node_name
+            if [*args.names] != [nominated]:
+                managed.holds.refused(pod)
+            return
+        node: str | None = fit[0]
+        if len(fit) > 1:
+            # kube-scheduler may take another node; only a pod that may wait is worth the look.
+            if not (pod.group.key or pod.waits):
+                return
+            node = best_node(seen, fit, pod.request, managed.scorer(pod.request))
+        if node is not None:
+            managed.holds.offered(pod, node, self._clock())
 
     def _report_rejected(
         self,
@@ -203,6 +280,10 @@ class FilterVerb:
         if uid:
             is_ours = not self._resources.scope.refusal(args.pod)
             self._request_cache.put(uid, resource_request, nodes, valid=valid and is_ours)
+
+
+def _scorer_of(managed: ManagedResource) -> Callable[[Claimant], Scorer]:
+    return lambda pod: managed.scorer(pod.request)
 
 
 def _may_change(result: FilterResult) -> bool:

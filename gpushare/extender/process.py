@@ -35,6 +35,7 @@ from gpushare.extender.factory import (
     watched_sources,
 )
 from gpushare.extender.garbage_collection import GarbageCollection
+from gpushare.extender.holds import FLOOR
 from gpushare.extender.http.app import build_app
 from gpushare.extender.http.unanswered import PendingRequest, UnansweredRequests
 from gpushare.extender.learning.policy_builder import make_policies, try_policies
@@ -123,6 +124,7 @@ class Extender:
             event_messages=self._event_messages,
             budgets_of=budgets.budgets_of,
             refusal_hold=RefusalHold(),
+            promise_wait=RefusalHold(hold=FLOOR),
             last_hour=last_hour,
         )
         callers = callers_of(settings, entry)

@@ -79,6 +79,19 @@ class Affinity(Struct, gc=False, rename="camel"):
     node_affinity: NodeAffinity | None = None
 
 
+class Volume(Struct, gc=False, rename="camel"):
+    """Volume, of the kinds that may have to be made for a pod."""
+
+    persistent_volume_claim: Raw | None = None
+    ephemeral: Raw | None = None
+
+
+class SchedulingGroup(Struct, gc=False, rename="camel"):
+    """PodSchedulingGroup."""
+
+    pod_group_name: str | None = None
+
+
 class PodSpec(Struct, gc=False, rename="camel"):
     """PodSpec."""
 
@@ -93,6 +106,9 @@ class PodSpec(Struct, gc=False, rename="camel"):
     priority: int | None = None
     preemption_policy: str | None = None
     scheduling_gates: list[Raw] | None = None
+    scheduling_group: SchedulingGroup | None = None
+    volumes: list[Volume] | None = None
+    resource_claims: list[Raw] | None = None
 
 
 class PodCondition(Struct, gc=False):
