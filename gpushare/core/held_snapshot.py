@@ -4,7 +4,7 @@ Knows no pods and no rules, only what is taken from which devices. The books und
 are, and whatever is kept by their generation (rankings, prices) is made of them alone.
 """
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from typing import Self
 
@@ -34,13 +34,30 @@ class HeldSnapshot(Snapshot):
     @classmethod
     def of(cls, base: Snapshot) -> Self:
         """Return a copy of the books from which nothing is taken yet."""
-        values = {each.name: getattr(base, each.name) for each in fields(Snapshot)}
-        values |= {name: values[name].copy() for name in _TAKEN}
-        made = cls(**values, base=base, held=np.zeros(len(base.names), dtype=bool))
+        return cls._copy(base, base, np.zeros(len(base.names), dtype=bool))
+
+    @classmethod
+    def _copy(cls, base: Snapshot, values: Snapshot, held: Bools) -> Self:
+        shared = {each.name: getattr(base, each.name) for each in fields(Snapshot)}
+        shared |= {name: getattr(values, name).copy() for name in _TAKEN}
+        made = cls(**shared, base=base, held=held)
         # Where cached_property would put them.
         made.__dict__["open"] = base.open
-        made.__dict__["free"] = base.free.copy()
+        made.__dict__["free"] = values.free.copy()
         return made
+
+    def on(self, books: Snapshot) -> tuple[Self, set[int]]:
+        """Return what is taken, on other books of the same layout, and rows to place again.
+
+        These are the held rows that have changed; nothing is taken from them.
+        """
+        made = self._copy(books, self, self.held.copy())
+        rows = np.flatnonzero(books.row_generation != self.base.row_generation)
+        again = set(rows[self.held[rows]].tolist())
+        for name in (*_TAKEN, "free"):
+            getattr(made, name)[rows] = getattr(books, name)[rows]
+        made.held[rows] = False
+        return made, again
 
     def take(self, row: int, devices: Sequence[int], request: Request) -> None:
         """Take what the request needs from these devices of the row, and from its host."""
@@ -54,13 +71,9 @@ class HeldSnapshot(Snapshot):
 
     def reset(self, row: int) -> None:
         """Make the row as it is in the books."""
+        self.held[row] = False
         for name in (*_TAKEN, "free"):
             getattr(self, name)[row] = getattr(self.base, name)[row]
-
-    def changed_in(self, books: Snapshot) -> frozenset[int]:
-        """Return the rows that differ from the base and have changed since, in later books."""
-        changed = self.held & (books.row_generation != self.base.row_generation)
-        return frozenset(np.flatnonzero(changed).tolist())
 
     def differing_rows(self, other: "HeldSnapshot") -> Rows:
         """Return intp (K,): the rows that are not as in another one of the same layout."""
@@ -73,15 +86,6 @@ class HeldSnapshot(Snapshot):
             unequal = getattr(self, name)[rows] != getattr(other, name)[rows]
             differs |= unequal.any(axis=1) if unequal.ndim > 1 else unequal
         return rows[differs]
-
-    def adopt(self, other: "HeldSnapshot", but: Collection[int]) -> None:
-        """Take over what is taken from another one of the same layout, except from these rows."""
-        kept = other.held.copy()
-        kept[list(but)] = False
-        rows = np.flatnonzero(kept)
-        for name in (*_TAKEN, "free"):
-            getattr(self, name)[rows] = getattr(other, name)[rows]
-        self.held[rows] = True
 
     def hold(self, row: int) -> None:
         """Count the row as different from the books, even if nothing fits there now."""

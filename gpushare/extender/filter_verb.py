@@ -212,10 +212,13 @@ class FilterVerb:
 
         if self._refusal_hold is not None and _may_change(result):
             self._refusal_hold.wait_for(fits_now)
-        if self._promise_wait is not None and pod is not None and not result.fit:
-            promised = Reason.PROMISED in result.failed.values()
-            if promised and holds.fresh(pod, self._clock()):
+        if pod is not None and not result.fit and Reason.PROMISED in result.failed.values():
+            others = holds.of_others(pod)
+            now = self._clock()
+            if self._promise_wait is not None and any(holds.soon(each, now) for each in others):
                 self._promise_wait.wait_for(fits_now)
+            if not others:  # the pods of its own group have what it needs
+                result = _replaced(result, Reason.PROMISED, Reason.GROUP_TOO_LARGE)
         return seen, result
 
     def _hold(
@@ -280,6 +283,11 @@ class FilterVerb:
         if uid:
             is_ours = not self._resources.scope.refusal(args.pod)
             self._request_cache.put(uid, resource_request, nodes, valid=valid and is_ours)
+
+
+def _replaced(result: FilterResult, old: Reason, new: Reason) -> FilterResult:
+    failed = {name: new if why is old else why for name, why in result.failed.items()}
+    return replace(result, failed=failed)
 
 
 def _scorer_of(managed: ManagedResource) -> Callable[[Claimant], Scorer]:

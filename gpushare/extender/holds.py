@@ -26,7 +26,9 @@ GROUP = 60.0
 """Seconds after its group's last filter in which a member's hold counts for the group itself."""
 
 _SHORT = 2.0
-"""Seconds against others where kube-scheduler nominates whoever waits (1.35 and later)."""
+"""Seconds against others where kube-scheduler nominates whoever waits (1.35 and later).
+
+Of a group it is FLOOR."""
 _PLAIN, _LONG = 5.0, 60.0
 """Seconds against others where it does not: of a pod that binds at once, and of one that waits."""
 
@@ -242,27 +244,29 @@ class Holds:
                 return 0
             return max(group.size - len(self._by_group.get(group.key, ())), 0)
 
-    def fresh(self, pod: Claimant, now: float) -> bool:
-        """Return whether a hold against the pod is about to be bound or nominated, or to lapse.
+    def of_others(self, pod: Claimant) -> tuple[Hold, ...]:
+        """Return the holds against the pod that are not of its own group."""
+        with self._lock:
+            return tuple(
+                hold
+                for hold in self._holds.values()
+                if counts_against(hold, pod)
+                and not (pod.group.key and hold.pod.group.key == pod.group.key)
+            )
 
-        Filter waits for that before it refuses the pod.
+    def soon(self, hold: Hold, now: float) -> bool:
+        """Return whether the hold is so young that its bind or nomination may be on its way, or
+        about to lapse: filter waits for that before it refuses another pod.
         """
         with self._lock:
-            return any(
+            return not hold.nominated and (
                 now < hold.since + FLOOR or self._times(hold)[0] <= now + FLOOR
-                for hold in self._holds.values()
-                if not hold.nominated and counts_against(hold, pod)
             )
 
     def priorities(self) -> set[int]:
         """Return the priorities of the pods that hold something."""
         with self._lock:
             return set(self._priorities)
-
-    @property
-    def version(self) -> int:
-        """A number that rises with each change."""
-        return self._version
 
     def live(self) -> tuple[Hold, ...]:
         """Return all holds, oldest first."""
@@ -273,6 +277,11 @@ class Holds:
         """Return when the hold lapses against others; None while kube-scheduler nominates it."""
         with self._lock:
             return None if hold.nominated else self._times(hold)[0]
+
+    @property
+    def version(self) -> int:
+        """A number that rises with each change."""
+        return self._version
 
     def __len__(self) -> int:
         return len(self._holds)
@@ -286,13 +295,18 @@ class Holds:
 
     def _times(self, hold: Hold) -> tuple[float, float]:
         """Return when the hold stops to count: against others, and for its own group."""
-        long = _SHORT if self.nominates else _LONG
         if hold.pod.group.key:
             turn = self._rounds.get(hold.pod.group.key) or _Round(at=hold.since)
-            return turn.at + max(FLOOR, long / 2.0 ** min(turn.fruitless, 30)), turn.at + GROUP
-        plain = _SHORT if self.nominates else _PLAIN
-        lapses = hold.since + (long if hold.pod.waits else plain)
-        return lapses, lapses
+            # kube-scheduler tries a whole group in one piece, and others only afterwards. So a
+            # member that is neither bound nor nominated by then never will be, and a pod refused
+            # for it might not be tried again for minutes: nothing happens when time passes.
+            others = FLOOR if self.nominates else _LONG / 2.0 ** min(turn.fruitless, 30)
+            return turn.at + max(FLOOR, others), turn.at + GROUP
+        if self.nominates:
+            seconds = _SHORT
+        else:
+            seconds = _LONG if hold.pod.waits else _PLAIN
+        return hold.since + seconds, hold.since + seconds
 
     def _put(self, hold: Hold) -> None:
         uid = hold.pod.ref.uid

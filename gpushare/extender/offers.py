@@ -9,7 +9,7 @@ Tested in `tests/unit/extender/test_offers.py`.
 """
 
 import contextlib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from gpushare.core.decide import take_best
@@ -53,11 +53,9 @@ class Offers:
         own = {node: books.row[node] for node in holds.nodes_of(pod) if node in books.row}
         if not own:
             return common or books
-        offered = HeldSnapshot.of(books)
-        if common is not None:
-            offered.adopt(common, own.values())
+        offered = HeldSnapshot.of(books) if common is None else common.on(books)[0]
         for node, row in own.items():
-            self._place(offered, row, (x for x in holds.on(node) if counts_against(x, pod)))
+            self._place(offered, row, [x for x in holds.on(node) if counts_against(x, pod)])
         return offered
 
     def _common(self, priority: int, books: Snapshot) -> HeldSnapshot:
@@ -68,19 +66,19 @@ class Offers:
         version, changed = self._holds.changed_since(before.version if before else -1)
         if before is not None and not changed and before.offered.base is books:
             return before.offered
-        offered = HeldSnapshot.of(books)
         dirty = {books.row[node] for node in changed if node in books.row}
-        if before is not None:
-            dirty |= before.offered.changed_in(books)
-            offered.adopt(before.offered, dirty)
+        if before is None:
+            offered = HeldSnapshot.of(books)
+        else:
+            offered, again = before.offered.on(books)
+            dirty |= again
         for row in dirty:
             counting = [
                 each
                 for each in self._holds.on(books.names[row])
                 if not each.lapsed and each.pod.priority >= priority
             ]
-            if counting:
-                self._place(offered, row, counting)
+            self._place(offered, row, counting)
         # Two threads may make one at once: each is right, and the last one is kept.
         self._views[priority] = _View(offered, version)
         if len(self._views) > _MAX_VIEWS:
@@ -88,11 +86,12 @@ class Offers:
                 self._views.pop(old, None)
         return offered
 
-    def _place(self, offered: HeldSnapshot, row: int, holds: Iterable[Hold]) -> None:
+    def _place(self, offered: HeldSnapshot, row: int, holds: Sequence[Hold]) -> None:
         """Take from the row, as it is in the books, what these holds take, oldest first."""
         offered.reset(row)
-        offered.hold(row)  # it is placed again when the row changes, though nothing may fit now
         for hold in holds:
+            # It is placed again when the row changes, though nothing may fit now.
+            offered.hold(row)
             # Without its policy its bind will be refused.
             with contextlib.suppress(WireError):
                 take_best(offered, row, hold.pod.request, self._scorer_of(hold.pod))
