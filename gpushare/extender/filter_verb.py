@@ -147,6 +147,8 @@ class FilterVerb:
             "never": len(unresolvable),
             "unknown": len(result.unknown),
         }
+        if promised := reasons[Reason.PROMISED.value]:
+            line["promised"] = promised
         return VerbAnswer(
             encode_filter(args, fit, busy, unresolvable), "fit" if fit else "no_fit", line
         )

@@ -302,10 +302,7 @@ class Holds:
             # for it might not be tried again for minutes: nothing happens when time passes.
             others = FLOOR if self.nominates else _LONG / 2.0 ** min(turn.fruitless, 30)
             return turn.at + max(FLOOR, others), turn.at + GROUP
-        if self.nominates:
-            seconds = _SHORT
-        else:
-            seconds = _LONG if hold.pod.waits else _PLAIN
+        seconds = _SHORT if self.nominates else _LONG if hold.pod.waits else _PLAIN
         return hold.since + seconds, hold.since + seconds
 
     def _put(self, hold: Hold) -> None:
