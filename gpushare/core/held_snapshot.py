@@ -2,6 +2,8 @@
 
 Knows no pods and no rules, only what is taken from which devices. The books underneath stay as they
 are, and whatever is kept by their generation (rankings, prices) is made of them alone.
+
+Tested in `tests/unit/extender/test_offers.py`.
 """
 
 from collections.abc import Sequence

@@ -45,7 +45,7 @@ _KINDS = (
     (
         ("volcano", _ANNOTATION, "scheduling.k8s.io/group-name"),
         (_ANNOTATION, "scheduling.volcano.sh/group-min-member"),
-        True,
+        False,
     ),
     (
         ("kueue", _LABEL, "kueue.x-k8s.io/pod-group-name"),
