@@ -117,15 +117,20 @@ def _outstanding(said: PodExplanation) -> list[tuple[str, str]]:
     """Return a row for the pod's group, and one for each place that is kept for another pod."""
     rows, between = [], said.outstanding
     if between.needed and said.request:
-        asked = f"{between.needed} x {_asked(said.request, said.unit)}"
-        rows.append(("Group", f"needs {asked} at once: {between.fitting} fit now"))
+        size = _size(said.request.units, said.request.devices, said.unit)
+        asked = f"needs {between.needed} x {size} at once"
+        rows.append(("Group", f"{asked}: {between.fitting} fit now"))
     for held in between.held[:_MOST_NAMES]:
-        size = _on_devices(held.units, held.devices, said.unit)
+        size = _size(held.units, held.devices, said.unit)
         until = f"until {held.until}" if held.until else "while kube-scheduler nominates it"
         rows.append(("Held", f"{size} on {held.node} for {held.pod} {until}"))
     if len(between.held) > _MOST_NAMES:
         rows.append(("Held", f"and {len(between.held) - _MOST_NAMES} more"))
     return rows
+
+
+def _size(units: int, devices: int, unit: str) -> str:
+    return amount(units, unit) if devices == 1 else f"{amount(units, unit)} x {devices} devices"
 
 
 def _most(found: Explanation, unit: str) -> str:

@@ -8,6 +8,8 @@ import pytest
 from gpushare.core.decide import filter_nodes, place
 from gpushare.core.held_snapshot import HeldSnapshot
 from gpushare.core.model import Reason, Request
+from gpushare.core.policy import load_policy
+from gpushare.core.ranking import Ranking
 from gpushare.errors import InsufficientMemory
 from gpushare.extender.binding.request_cache import RequestCache
 from gpushare.extender.filter_verb import FilterVerb
@@ -17,6 +19,7 @@ from gpushare.extender.refusal_hold import RefusalHold
 from gpushare.extender.watch_handlers import PodEventHandler
 from gpushare.wire.objects import PODS
 from tests.unit.core.clusters import node
+from tests.unit.extender.desk import Desk as ServiceDesk
 from tests.unit.extender.kit import make_library, pod_json, read_pod
 from tests.unit.extender.test_watch_handlers import event, page
 
@@ -91,11 +94,27 @@ def test_a_pod_is_not_kept_out_by_its_own_hold() -> None:
 
 
 def test_bind_decides_by_the_books_alone() -> None:
-    desk = Desk("n", cards=1)
-    desk.filter(pod("a"))
-    books = desk.books.ledger.snapshot()
-    request = Request(10, 1)
-    assert place(books, "n", request, desk.books.scorer(request)).devices == (0,)
+    desk = ServiceDesk()
+    mine = pod_json("mine", 10)
+    assert desk.filter(mine, ["big"])["NodeNames"] == ["big"]
+    # Whatever is held there for others, the books have room for this one.
+    for number in range(5):
+        held = claimant(read_pod(pod_json(f"held-{number}", 10)), Request(10, 1))
+        desk.library.resources[0].holds.shown(held, "big", 0.0)
+    refused = desk.filter(pod_json("other", 10), ["big"])
+    assert refused["FailedAndUnresolvableNodes"] == {"big": Reason.PROMISED.value}
+    assert desk.bind(mine, "big") == ""
+
+
+def test_a_refused_bind_gives_the_place_to_others() -> None:
+    desk = ServiceDesk(best_only=True)
+    mine = pod_json("mine", 10)
+    desk.filter(mine, ["big"])
+    holds = desk.library.resources[0].holds
+    assert [hold.node for hold in holds.live()] == ["big"]
+    desk.api.answers = [json.dumps(mine).encode()]
+    assert desk.bind(mine, "nowhere")
+    assert holds.live() == ()
 
 
 def test_filter_waits_a_moment_for_a_promise_to_be_bound_or_to_lapse() -> None:
@@ -211,9 +230,18 @@ def test_what_is_held_is_kept_up_to_date_with_books_holds_and_nodes() -> None:
             assert filter_nodes(mine, desk.nodes, Request(10, 1)) == filter_nodes(
                 other, desk.nodes, Request(10, 1)
             )
-            request = Request(10, 1)
-            scores = [desk.books.scorer(request).scores(view, request) for view in (mine, other)]
-            assert scores[0].values.tolist() == scores[1].values.tolist()
+            for request in (Request(10, 1), Request(3, 1)):
+                fresh = Ranking(load_policy("device-bestfit"))
+                scorer = desk.books.scorer(request)
+                scores = scorer.scores(mine, request), fresh.scores(other, request)
+                assert scores[0].values.tolist() == scores[1].values.tolist()
+                scorer.scores(books, request)  # the memo of the books is up to date
+                for name in filter_nodes(mine, desk.nodes, request).fit:
+                    placed = [
+                        place(view, name, request, each)
+                        for view, each in ((mine, scorer), (other, fresh))
+                    ]
+                    assert placed[0] == placed[1]
 
     for number in range(8):
         desk.filter(pod(f"p{number}", 4 + number))
@@ -238,3 +266,15 @@ def test_the_books_stay_as_they_are_when_places_are_taken_from_a_copy() -> None:
     assert offered.free.tolist() == [[6, 16]]
     with pytest.raises(InsufficientMemory):
         place(offered, "n", Request(10, 2), desk.books.scorer(Request(10, 2)))
+
+
+def test_a_place_in_a_copy_is_chosen_by_the_copy_and_not_by_what_is_kept_of_the_books() -> None:
+    desk = Desk("n")
+    books, request = desk.books.ledger.snapshot(), Request(3, 1)
+    scorer = desk.books.scorer(request)
+    scorer.scores(books, request)
+    offered = HeldSnapshot.of(books)
+    offered.take(0, (1,), Request(4, 1))
+    offered.hold(0)
+    assert place(books, "n", request, scorer).devices == (0,)
+    assert place(offered, "n", request, scorer).devices == (1,)
