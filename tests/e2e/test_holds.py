@@ -123,7 +123,7 @@ def test_a_group_that_cannot_be_bound_does_not_starve_a_plain_pod(gangs: World) 
     name = fresh("gang")
     body = {"metadata": {"name": name}, "spec": {"schedulingPolicy": {"gang": {"minCount": 3}}}}
     objects.api.create(_GROUPS, body)
-    group = {"schedulingGroup": {"podGroupName": name}}
+    group: Json = {"schedulingGroup": {"podGroupName": name}}
     large = {"name": "main", "image": "x", "resources": {"requests": {"cpu": "1000"}}}
     pods = [objects.pod(10, **group) for _ in range(2)]
     pods.append(objects.pod(0, **group, containers=[large]))
@@ -151,9 +151,8 @@ def test_a_pod_that_waits_for_its_volume_keeps_its_place(
     # Four devices have room for one such pod each, and the slow one has one of them.
     others = [objects.pod(10) for _ in range(3)]
     landed = [objects.lands(pod, world.told)[0] for pod in others]
-    assert [landed.count(node) for node in sorted(nodes)] == [
-        2 - (n == here) for n in sorted(nodes)
-    ]
+    expected = [2 - (node == here) for node in sorted(nodes)]
+    assert [landed.count(node) for node in sorted(nodes)] == expected, world.told()
     _provide(objects, claim, here)
     assert objects.lands(slow, world.told)[0] == here
     world.agrees()

@@ -65,10 +65,17 @@ class Desk:
         return answer["NodeNames"], answer["FailedNodes"] | answer["FailedAndUnresolvableNodes"]
 
 
-def pod(name: str, units: int = 10, *, nominated: str = "", **more: Any) -> dict[str, Any]:
+def pod(
+    name: str,
+    units: int = 10,
+    *,
+    nominated: str = "",
+    labels: dict[str, str] | None = None,
+    **spec: Any,
+) -> dict[str, Any]:
     made = pod_json(name, units)
-    made["metadata"] |= {key: more.pop(key) for key in ("labels",) if key in more}
-    made["spec"] |= more
+    made["metadata"]["labels"] = labels or {}
+    made["spec"] |= spec
     if nominated:
         made["status"]["nominatedNodeName"] = nominated
     return made
@@ -128,7 +135,7 @@ def test_filter_waits_a_moment_for_a_promise_to_be_bound_or_to_lapse() -> None:
 
 def test_a_member_is_told_that_its_group_is_too_large_and_waits_for_nothing() -> None:
     desk = Desk("n")
-    group = {"schedulingGroup": {"podGroupName": "g"}}
+    group: dict[str, Any] = {"schedulingGroup": {"podGroupName": "g"}}
     assert [desk.filter(pod(name, **group))[0] for name in "ab"] == [["n"], ["n"]]
     assert desk.filter(pod("c", **group)) == ([], {"n": Reason.GROUP_TOO_LARGE.value})
     assert desk.waited == 0
@@ -167,7 +174,9 @@ def test_of_two_groups_the_second_is_refused_whole_before_it_holds_anything() ->
 
 def test_the_watch_moves_a_hold_to_the_node_that_kube_scheduler_took() -> None:
     desk = Desk("n", "other", cards=1, best=False)
-    claim = {"volumes": [{"name": "v", "persistentVolumeClaim": {"claimName": "c"}}]}
+    claim: dict[str, Any] = {
+        "volumes": [{"name": "v", "persistentVolumeClaim": {"claimName": "c"}}]
+    }
     desk.filter(pod("slow", **claim))
     slow = pod("slow", nominated="other", **claim)
     desk.watch.apply(event(PODS, "MODIFIED", slow))
