@@ -23,7 +23,6 @@ from gpushare.core.decide import (
 from gpushare.core.explain import explain
 from gpushare.core.explanation import Explanation
 from gpushare.core.model import Reason, Request
-from gpushare.core.ranking import Scorer
 from gpushare.core.snapshot import Snapshot
 from gpushare.errors import MessageError, NotReady, WireError
 from gpushare.explain.pod import node_books
@@ -77,10 +76,7 @@ class FilterVerb:
         self._promise_wait = promise_wait
         self._last_hour = last_hour
         self._clock = clock
-        self._offers = {
-            managed.names.resource: Offers(managed.holds, _scorer_of(managed))
-            for managed in resources
-        }
+        self._offers = {managed.names.resource: _offers_of(managed) for managed in resources}
 
     def answer(self, body: bytes) -> VerbAnswer:
         """Return the answer to a body of filter; an error stands in its `Error`."""
@@ -186,18 +182,10 @@ class FilterVerb:
         pod: Claimant | None,
     ) -> tuple[Snapshot, FilterResult]:
         """Return what is offered and the nodes that fit; if none does, wait (refusal_hold.py)."""
-        holds, offers = managed.holds, self._offers[managed.names.resource]
+        holds = managed.holds
 
         def look() -> tuple[Snapshot, FilterResult]:
-            seen = books = managed.ledger.snapshot()
-            if pod is not None:
-                seen = offers.to(pod, books, self._clock())
-                if holds.missing(pod.group) > 1 and pod.group.whole:
-                    needed = holds.missing(pod.group)
-                    if room_for(seen, request, needed) < needed:
-                        refused = dict.fromkeys(names, Reason.GROUP_TOO_LARGE)
-                        return seen, FilterResult((), refused, ())
-            return seen, filter_nodes(seen, names, request)
+            return self._look(managed, names, request, pod)
 
         def version() -> tuple[int, int]:
             holds.expire(self._clock())
@@ -223,6 +211,28 @@ class FilterVerb:
                 result = _replaced(result, Reason.PROMISED, Reason.GROUP_TOO_LARGE)
         return seen, result
 
+    def _look(
+        self,
+        managed: ManagedResource,
+        names: Sequence[str],
+        request: Request,
+        pod: Claimant | None,
+    ) -> tuple[Snapshot, FilterResult]:
+        """Return what is offered now and the nodes that fit, none for a group that does not."""
+        books = managed.ledger.snapshot()
+        if pod is None:
+            return books, filter_nodes(books, names, request)
+        offers = self._offers[managed.names.resource]
+        seen = offers.to(pod, books, self._clock())
+        # A bind that was charged meanwhile is in neither: its hold takes nothing any more.
+        while (now := managed.ledger.snapshot()) is not books:
+            books = now
+            seen = offers.to(pod, books, self._clock())
+        needed = managed.holds.missing(pod.group) if pod.group.whole else 0
+        if needed > 1 and room_for(seen, request, needed) < needed:
+            return seen, FilterResult((), dict.fromkeys(names, Reason.GROUP_TOO_LARGE), ())
+        return seen, filter_nodes(seen, names, request)
+
     def _hold(
         self,
         args: FilterArgs,
@@ -241,8 +251,10 @@ class FilterVerb:
             return
         node: str | None = fit[0]
         if len(fit) > 1:
-            # kube-scheduler may take another node; only a pod that may wait is worth the look.
-            if not (pod.group.key or pod.waits):
+            # kube-scheduler may take another node, and the look costs something. It is worth it for
+            # a pod that may wait, and for one that could be bound to what is held for another: the
+            # next pod is asked about before this one's bind is charged.
+            if not (pod.group.key or pod.waits or len(managed.holds)):
                 return
             node = best_node(seen, fit, pod.request, managed.scorer(pod.request))
         if node is not None:
@@ -292,8 +304,12 @@ def _replaced(result: FilterResult, old: Reason, new: Reason) -> FilterResult:
     return replace(result, failed=failed)
 
 
-def _scorer_of(managed: ManagedResource) -> Callable[[Claimant], Scorer]:
-    return lambda pod: managed.scorer(pod.request)
+def _offers_of(managed: ManagedResource) -> Offers:
+    return Offers(
+        managed.holds,
+        lambda pod: managed.scorer(pod.request),
+        lambda uid: managed.ledger.entry(uid) is not None,
+    )
 
 
 def _may_change(result: FilterResult) -> bool:

@@ -34,11 +34,17 @@ class Offers:
     """The offers of one managed resource. Any thread may ask.
 
     scorer_of: returns the scorer of a pod that holds something; raises WireError if there is none
-    any more.
+    any more. charged: whether the books have charged the pod of a uid: then its hold takes nothing.
     """
 
-    def __init__(self, holds: Holds, scorer_of: Callable[[Claimant], Scorer]) -> None:
+    def __init__(
+        self,
+        holds: Holds,
+        scorer_of: Callable[[Claimant], Scorer],
+        charged: Callable[[str], bool],
+    ) -> None:
         self._holds = holds
+        self._charged = charged
         self._scorer_of = scorer_of
         self._views: dict[int, _View] = {}
 
@@ -92,6 +98,8 @@ class Offers:
         for hold in holds:
             # It is placed again when the row changes, though nothing may fit now.
             offered.hold(row)
+            if self._charged(hold.pod.ref.uid):
+                continue
             # Without its policy its bind will be refused.
             with contextlib.suppress(WireError):
                 take_best(offered, row, hold.pod.request, self._scorer_of(hold.pod))

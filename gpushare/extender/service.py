@@ -239,11 +239,11 @@ class Service:
     def _run_bind(self, args: BindArgs) -> BindResult:
         uid = args.ref.uid
         approved, resource_request = self._request_cache.get(uid, args.node)
+        answer = self._binder.bind(args.ref, args.node, approved, resource_request)
+        # Not before: until the books have charged it, only its hold keeps others off its devices.
         for managed in self._resources:
             managed.holds.bind(uid)
-        answer = self._binder.bind(args.ref, args.node, approved, resource_request)
-        if answer.error:
-            for managed in self._resources:
+            if answer.error:
                 managed.holds.bind_refused(uid)
         if not answer.error:
             self._request_cache.remove(uid)

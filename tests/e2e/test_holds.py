@@ -81,7 +81,14 @@ def test_no_pod_of_a_group_is_bound_where_only_some_of_them_fit(gangs: World) ->
     objects.node(devices=2, units=16)
     pods = _gang(objects, 3, 10)
     until(lambda: any(_asked(gangs, pod) for pod in pods), gangs.told)
-    objects.refusal(pods[0], "minCount (3) cannot be satisfied")
+    group = f"{_GROUPS}/{pods[0]['spec']['schedulingGroup']['podGroupName']}"
+    until(
+        lambda: any(
+            each["status"] == "False"
+            for each in gangs.api.get(group).body.get("status", {}).get("conditions", ())
+        ),
+        gangs.told,
+    )
     assert _bound(objects, pods) == []
 
 

@@ -18,6 +18,7 @@ from gpushare.extender.offers import Offers
 from gpushare.extender.refusal_hold import RefusalHold
 from gpushare.extender.watch_handlers import PodEventHandler
 from gpushare.wire.objects import PODS
+from tests.support.scripted_api import BOUND
 from tests.unit.core.clusters import node
 from tests.unit.extender.desk import Desk as ServiceDesk
 from tests.unit.extender.kit import make_library, pod_json, read_pod
@@ -113,6 +114,24 @@ def test_bind_decides_by_the_books_alone() -> None:
     assert desk.bind(mine, "big") == ""
 
 
+def test_a_pod_that_is_being_bound_takes_its_place_once() -> None:
+    desk = ServiceDesk(best_only=True)
+    mine, other = pod_json("mine", 10), pod_json("other", 10)
+    desk.filter(mine, ["big"])
+    offered: list[str] = []
+
+    def binding(_: object) -> bytes:
+        # The books have charged it, and it holds its place still: one device is left.
+        offered.extend(desk.filter(other, ["big"])["NodeNames"])
+        assert desk.filter(pod_json("third", 10), ["big"])["NodeNames"] == []
+        return BOUND
+
+    desk.api.answers = [binding]
+    assert desk.bind(mine, "big") == ""
+    assert offered == ["big"]
+    assert [hold.pod.ref.name for hold in desk.library.resources[0].holds.live()] == ["other"]
+
+
 def test_a_refused_bind_gives_the_place_to_others() -> None:
     desk = ServiceDesk(best_only=True)
     mine = pod_json("mine", 10)
@@ -186,6 +205,16 @@ def test_the_watch_moves_a_hold_to_the_node_that_kube_scheduler_took() -> None:
     assert desk.filter(pod("a"))[0] == ["n", "other"]
 
 
+def test_plain_pods_hold_too_while_something_is_held_whatever_filter_answers() -> None:
+    desk = Desk("n", "other", best=False)
+    desk.filter(pod("a"))
+    assert len(desk.holds) == 0
+    desk.watch.apply(event(PODS, "ADDED", pod("slow", nominated="n")))
+    offered = [desk.filter(pod(name))[0] for name in "bcde"]
+    assert offered == [["n", "other"], ["other"], ["other"], []]
+    assert [hold.pod.ref.name for hold in desk.holds.live()] == ["slow", "b", "c", "d"]
+
+
 def test_a_list_at_the_start_brings_the_nominations_back() -> None:
     desk = Desk("n", "other", cards=1)
     desk.watch.replace([page(PODS, pod("slow", nominated="n"))], desk.now)
@@ -226,12 +255,12 @@ def test_a_nominee_takes_nothing_while_its_victims_are_there() -> None:
 def test_what_is_held_is_kept_up_to_date_with_books_holds_and_nodes() -> None:
     """Whatever changes, offers are those that are made anew."""
     desk = Desk("n0", "n1", "n2", "n3")
-    kept = Offers(desk.holds, lambda held: desk.books.scorer(held.request))
+    kept = Offers(desk.holds, lambda held: desk.books.scorer(held.request), lambda _: False)
     asking = claimant(read_pod(pod("asks")), Request(10, 1))
 
     def agrees() -> None:
         books = desk.books.ledger.snapshot()
-        anew = Offers(desk.holds, lambda held: desk.books.scorer(held.request))
+        anew = Offers(desk.holds, lambda held: desk.books.scorer(held.request), lambda _: False)
         for _ in range(2):
             mine, other = (each.to(asking, books, desk.now) for each in (kept, anew))
             assert mine.used.tolist() == other.used.tolist()
