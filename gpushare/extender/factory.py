@@ -32,6 +32,7 @@ from gpushare.extender.watch_handlers import (
     PodEventHandler,
     UnhealthyEventHandler,
 )
+from gpushare.kube.api import Api
 from gpushare.kube.client import KubeClient, connect
 from gpushare.kube.election import Elector
 from gpushare.kube.lease_runner import LeaseRunner
@@ -108,7 +109,7 @@ def make_managed_resources(
     )
 
 
-def nominates_who_waits(client: KubeClient) -> bool:
+def nominates_who_waits(client: Api) -> bool:
     """Return whether kube-scheduler writes nominatedNodeName for each pod that waits to be bound.
 
     It does since 1.35, by default; it is never newer than the API server. Raises ApiError, or
