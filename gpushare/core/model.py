@@ -44,6 +44,8 @@ class Reason(Enum):
     TOO_LARGE = "GPU Memory request is larger than any healthy device"
     TOO_MANY_DEVICES = "fewer healthy devices of that size than requested"
     BEING_BOUND = "the pod is being bound to another node"
+    PROMISED = "GPU Memory is promised to a pod that is being bound"
+    GROUP_TOO_LARGE = "GPU Memory is not enough for all pods of the group at once"
     UNEVEN = "GPU Memory is not a whole multiple of the GPU count, and no inventory says more"
     OTHER_UNIT = "GPU Memory is counted in another unit than the cluster's"
     BROKEN_INVENTORY = "the GPU inventory of the node cannot be read"

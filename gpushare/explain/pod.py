@@ -46,6 +46,34 @@ class ExplainSource(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
+class HeldPlace:
+    """A place that filter keeps for another pod, which is not bound yet.
+
+    units: on each of `devices` devices of the node. until: when it may be given away, as text; ""
+    while kube-scheduler nominates the pod.
+    """
+
+    pod: PodRef
+    node: str
+    units: int
+    devices: int
+    until: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Outstanding:
+    """What is between filter and bind that concerns a pod that waits.
+
+    held: for others, oldest first. needed: how many pods of its group have no place yet, 0 if it
+    has none or does not say; fitting: how many of them fit at once.
+    """
+
+    held: tuple[HeldPlace, ...] = ()
+    needed: int = 0
+    fitting: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class PodExplanation:
     """The explanation of one pod.
 
@@ -68,6 +96,7 @@ class PodExplanation:
     served: bool | None = None
     asked: bool | None = None
     explanation: Explanation | None = None
+    outstanding: Outstanding = Outstanding()
     judgement: BoundPodScore | None = None
 
 

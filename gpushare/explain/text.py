@@ -38,6 +38,7 @@ def lines(said: PodExplanation) -> list[str]:
         rows.append(("Free now", _free(found, said.unit)))
         rows.append(("Nodes", _nodes(found)))
         rows.append(_outlook(found, said))
+    rows += _outstanding(said)
     if scored is not None:
         rows.append(("Node", _node_score(scored)))
         rows.append(("Devices", _device_scores(scored, said.unit)))
@@ -111,6 +112,26 @@ def _outlook(found: Explanation, said: PodExplanation) -> tuple[str, str]:
     if found.never:
         return "Never fits", _most(found, said.unit)
     return "Would fit", _remedies(found.remedies, said.unit).removeprefix("it would fit ")
+
+
+def _outstanding(said: PodExplanation) -> list[tuple[str, str]]:
+    """Return a row for the pod's group, and one for each place that is kept for another pod."""
+    rows, between = [], said.outstanding
+    if between.needed and said.request:
+        size = _size(said.request.units, said.request.devices, said.unit)
+        asked = f"needs {between.needed} x {size} at once"
+        rows.append(("Group", f"{asked}: {between.fitting} fit now"))
+    for held in between.held[:_MOST_NAMES]:
+        size = _size(held.units, held.devices, said.unit)
+        until = f"until {held.until}" if held.until else "while kube-scheduler nominates it"
+        rows.append(("Held", f"{size} on {held.node} for {held.pod} {until}"))
+    if len(between.held) > _MOST_NAMES:
+        rows.append(("Held", f"and {len(between.held) - _MOST_NAMES} more"))
+    return rows
+
+
+def _size(units: int, devices: int, unit: str) -> str:
+    return amount(units, unit) if devices == 1 else f"{amount(units, unit)} x {devices} devices"
 
 
 def _most(found: Explanation, unit: str) -> str:

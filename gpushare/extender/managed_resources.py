@@ -15,10 +15,12 @@ from gpushare.core.ranking import Ranking, Scorer
 from gpushare.core.trial import AUTO, Choice
 from gpushare.daemon.logs.formatters import Line
 from gpushare.errors import MessageError
+from gpushare.extender.holds import Claimant, Holds
 from gpushare.ledger import Ledger
 from gpushare.wire.annotations import Names
+from gpushare.wire.groups import group_of, may_wait
 from gpushare.wire.objects import Pod
-from gpushare.wire.pods import names_any, request_among, scheduler_of
+from gpushare.wire.pods import names_any, pod_ref, priority_of, request_among, scheduler_of
 
 log = logging.getLogger("gpushare.policies")
 
@@ -36,6 +38,7 @@ class ManagedResource:
     `counted_by_scheduler`: kube-scheduler counts the resource too (no ignoredByScheduler).
     `pod_policies`: the policies that a pod may choose; None: all.
     `unavailable_policies`: names of installed policies that could not be made at the start.
+    `holds`: what filter has promised to pods that are not bound yet.
     """
 
     names: Names
@@ -47,6 +50,7 @@ class ManagedResource:
     candidates: tuple[str, ...] = ()
     choice: Choice | None = None
     pod_policies: frozenset[str] | None = None
+    holds: Holds = field(default_factory=Holds)
     # By name, the ranking that has failed: not used until another has replaced it.
     _failed_scorers: dict[str, Scorer] = field(default_factory=dict, repr=False)
     _no_preference: Ranking = field(default_factory=lambda: Ranking(NoPreference()), repr=False)
@@ -109,6 +113,11 @@ class ManagedResource:
 
 ResourceRequest = tuple[ManagedResource, Request]
 """The managed resource that a pod asks for, and its request there."""
+
+
+def claimant(pod: Pod, request: Request) -> Claimant:
+    """Return the pod as the rules of holds see it. Raises MessageError for a pod without names."""
+    return Claimant(pod_ref(pod), request, priority_of(pod), group_of(pod), may_wait(pod))
 
 
 @dataclass(frozen=True, slots=True)

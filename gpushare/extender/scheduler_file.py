@@ -33,7 +33,8 @@ class SchedulerFile:
     `entry`: our entry. `listen`: HOST:PORT to listen at if no other is set. `warnings`: texts
     for the operator. `lease`: (namespace, name) of the Lease of kube-scheduler's leader, None if
     it elects none. `schedulers`: the names of its profiles; () if the file does not say (a
-    Policy), or there is no file.
+    Policy), or there is no file. `current`: it is not of a version that releases of today no longer
+    read.
     """
 
     entry: ExtenderConfig
@@ -41,6 +42,7 @@ class SchedulerFile:
     warnings: tuple[str, ...] = ()
     lease: tuple[str, str] | None = DEFAULT_LEASE
     schedulers: tuple[str, ...] = ()
+    current: bool = True
 
 
 def read_scheduler_file(path: str, listen: tuple[str, int] | None, tls: bool) -> SchedulerFile:
@@ -68,6 +70,7 @@ def read_scheduler_file(path: str, listen: tuple[str, int] | None, tls: bool) ->
         (*config.warnings, *([warning] if warning else [])),
         config.lease,
         () if config.api_version == "v1" else config.scheduler_names,
+        config.api_version == "kubescheduler.config.k8s.io/v1",
     )
 
 

@@ -4,20 +4,22 @@ Knows the wire types and the ledger; no I/O. An object that cannot be read chang
 keeps what it holds, a node its shape, and the text of the error is logged.
 """
 
+import contextlib
 import logging
+import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from gpushare.core.model import ObservedPod, Request
 from gpushare.daemon.logs.formatters import Line
 from gpushare.errors import AnnotationError, WireError
 from gpushare.extender.events.mistaken_pods import MistakenPods
-from gpushare.extender.managed_resources import ManagedResource, ManagedResources
+from gpushare.extender.managed_resources import ManagedResource, ManagedResources, claimant
 from gpushare.ledger import Changes
 from gpushare.wire.codec import Decoded, UnreadableObject, WatchEvent
 from gpushare.wire.inventory import decode_unhealthy
 from gpushare.wire.nodes import node_spec
 from gpushare.wire.objects import ConfigMap, Node, Pod
-from gpushare.wire.pods import observe_pod, pod_ref
+from gpushare.wire.pods import has_ended, observe_pod, pod_ref, request_of
 
 log = logging.getLogger("gpushare.watch")
 
@@ -78,11 +80,13 @@ class PodEventHandler:
         created: Created | None = None,
         moved: Moved | None = None,
         mistaken_pods: MistakenPods | None = None,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._resources = resources
         self._created = created
         self._moved = moved
         self._mistaken_pods = mistaken_pods
+        self._clock = clock
         self._listed = False
 
     def replace(self, pages: Sequence[Decoded[Pod]], started: float) -> None:
@@ -92,6 +96,7 @@ class PodEventHandler:
             unreadable = set(unread)
             pods = _observed((pod for page in pages for pod in page.items), managed, unreadable)
             self._tell(managed, managed.ledger.replace_pods(pods, keep=unreadable, started=started))
+            self._hold_nominated(managed, (pod for page in pages for pod in page.items))
         self._listed = True
         if self._mistaken_pods is not None:
             waiting = [
@@ -116,12 +121,32 @@ class PodEventHandler:
                     self._tell(managed, managed.ledger.pod_changed(pod))
                 for uid in unreadable:
                     managed.ledger.pod_unreadable(uid)
+                self._hold(managed, event.object)
             if self._mistaken_pods is not None:
                 self._mistaken_pods.observe(event.object)
+
+    def _hold_nominated(self, managed: ManagedResource, pods: Iterable[Pod]) -> None:
+        """Take over which pods kube-scheduler nominates, of a whole list."""
+        waiting = [pod for pod in pods if _may_hold(pod)]
+        managed.holds.keep({(pod.metadata and pod.metadata.uid) or "" for pod in waiting})
+        for pod in waiting:
+            self._hold(managed, pod)
+
+    def _hold(self, managed: ManagedResource, pod: Pod) -> None:
+        """Begin or end what is held for the pod, by what the API server shows of it."""
+        if not _may_hold(pod):
+            managed.holds.gone((pod.metadata and pod.metadata.uid) or "")
+            return
+        nominated = (pod.status and pod.status.nominated_node_name) or ""
+        with contextlib.suppress(WireError):  # what cannot be read was logged above
+            request = request_of(pod, managed.names)
+            if request.devices:
+                managed.holds.shown(claimant(pod, request), nominated, self._clock())
 
     def _gone(self, uid: str) -> None:
         for managed in self._resources:
             self._tell(managed, managed.ledger.pod_gone(uid))
+            managed.holds.gone(uid)
         if self._mistaken_pods is not None:
             self._mistaken_pods.gone(uid)
 
@@ -197,6 +222,15 @@ def _observed(
             uid = (pod.metadata and pod.metadata.uid) or ""
             unreadable.add(uid)
             log.warning(Line("pod kept as it was", pod=_name_of(pod), error=str(error)))
+
+
+def _may_hold(pod: Pod) -> bool:
+    """Return whether something may be held for the pod: it is neither bound, ended nor going."""
+    return not (
+        (pod.spec and pod.spec.node_name)
+        or (pod.metadata and pod.metadata.deletion_timestamp)
+        or has_ended(pod)
+    )
 
 
 def _name_of(pod: Pod) -> str:
