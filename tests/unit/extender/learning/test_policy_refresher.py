@@ -92,6 +92,16 @@ def test_policies_are_made_first_for_no_pods_when_nodes_are_known(
     assert [workload.pods for workload in maker.asked[1:]] == [50]
 
 
+def test_a_pod_that_no_node_could_take_counts_for_nothing(
+    learning: PolicyRefresher, books: ManagedResource
+) -> None:
+    learning.tick()
+    for request in (Request(17, 1), Request(1, 9)):
+        create(learning, books, 100, request)
+    create(learning, books, 3)
+    assert learning.state()["learned_pods_total"] == 3
+
+
 def test_policies_are_made_for_the_share_of_pods_that_leave(
     learning: PolicyRefresher, books: ManagedResource, maker: Maker
 ) -> None:
