@@ -54,10 +54,10 @@ def small(family: str, seed: int) -> tuple[list[TraceNode], list[TracePod]]:
         shapes += [(1, largest * scale), (2, largest * scale)]
         weights = [0.8 * weight for weight in weights] + [0.15, 0.05]
     drawn = rng.choice(len(shapes), _PODS, p=weights).tolist()
-    pods = [
-        TracePod(f"p-{at}", 1000 * shapes[kind][0], 2048, *shapes[kind], (), None, None, None)
-        for at, kind in enumerate(drawn)
-    ]
+    pods = []
+    for at, kind in enumerate(drawn):
+        devices, units = shapes[kind]
+        pods.append(TracePod(f"p-{at}", 1000 * devices, 2048, devices, units, (), None, None, None))
     return nodes, pods
 
 
