@@ -32,7 +32,8 @@ class Waiting:
     """A pod without a node, as the watch shows it. created: seconds since the epoch, 0 if unknown.
 
     gated: no extender is called for it; crowded: there is no room for our annotations; as
-    `ObservedPod` says.
+    `ObservedPod` says. counted: it counts among the pods that come: it has been shown once while it
+    was not gated.
     """
 
     ref: PodRef
@@ -40,6 +41,7 @@ class Waiting:
     created: float
     gated: bool
     crowded: bool = False
+    counted: bool = True
     phase: ClassVar[Phase] = Phase.UNCHARGED
 
     @property

@@ -290,6 +290,22 @@ def test_a_pod_is_told_once_however_often_it_is_seen(
     assert gpu_sizes(created) == [4]
 
 
+def test_a_pod_with_gates_is_told_once_when_they_are_gone_or_never(
+    watching: PodEventHandler, created: list[tuple[str, Request]]
+) -> None:
+    watching.replace([page(PODS)], 0.0)
+    gated, deleted, waits = pod_json("a", 4), pod_json("b", 5), pod_json("a", 4)
+    for held in (gated, deleted):
+        held["spec"]["schedulingGates"] = [{"name": "quota"}]
+        watching.apply(event(PODS, "ADDED", held))
+    watching.replace([page(PODS, gated, deleted)], 0.0)
+    watching.apply(event(PODS, "DELETED", deleted))
+    assert gpu_sizes(created) == []
+    for item in (waits, gated, waits, bound("a")):
+        watching.apply(event(PODS, "MODIFIED", item))
+    assert gpu_sizes(created) == [4]
+
+
 def test_a_pod_that_comes_to_a_node_or_goes_is_told_once_for_each_of_the_books(
     library: ManagedResources,
 ) -> None:
