@@ -20,6 +20,10 @@ from gpushare.wire.objects import Metadata, Pod, PodSpec, PodStatus
 from gpushare.wire.pod_sums import device_sums, host_sums
 
 MAX_DEVICES_PER_POD = 64
+MAX_LABELS = 8 * 1024
+"""Characters of the labels of a pod that are kept."""
+
+_MAX_STAMP = 32
 
 _ENDED = frozenset({"Succeeded", "Failed"})
 _POLICY = re.compile(r"[A-Za-z0-9]([A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?")
@@ -132,7 +136,8 @@ def observe_pod(pod: Pod, names: Names) -> ObservedPod:
         metadata.deletion_timestamp is not None,
         _labels(metadata) if node else (),
         not node and _is_kept_from_extenders(pod),
-        annotations.get(names.assume_time, "") if node else "",
+        # Ours has 19 digits: what is longer is none, and is not kept.
+        annotations.get(names.assume_time, "")[:_MAX_STAMP] if node else "",
         status.phase == "Running",
         annotated[1],
         read_given(annotations, request.total, names) if node else (),
@@ -226,9 +231,18 @@ def _devices(pod: Pod, names: Names) -> int:
 
 
 def _labels(metadata: Metadata) -> Labels:
-    """Return the labels, stored once for all pods of a controller."""
-    pairs = (metadata.labels or {}).items()
-    return tuple(sorted((intern(key), intern(value)) for key, value in pairs))
+    """Return the labels, stored once for all pods of a controller.
+
+    Of more than MAX_LABELS characters the first by key: a budget that selects by another one does
+    not protect the pod.
+    """
+    found, room = [], MAX_LABELS
+    for key, value in sorted((metadata.labels or {}).items()):
+        room -= len(key) + len(value)
+        if room < 0:
+            break
+        found.append((intern(key), intern(value)))
+    return tuple(found)
 
 
 def _policy(pod: Pod, names: Names) -> str:
