@@ -12,6 +12,7 @@ from gpushare.core.model import Request
 from gpushare.explain.pod import PodExplanation
 from gpushare.wire.conditions import SchedulerView
 
+_SOMEBODY = "a pod of another namespace"
 _MOST_NAMES = 5
 """Names in a line; the document has all."""
 
@@ -21,13 +22,17 @@ def amount(units: int, unit: str) -> str:
     return f"{units} {unit}" if unit in ("GiB", "MiB") else f"{units} x {unit}"
 
 
-def sentence(found: Explanation, unit: str) -> str:
-    """Return what would help, in few words, for an event of the pod; "" if it fits."""
+def sentence(found: Explanation, unit: str, reader: str | None = None) -> str:
+    """Return what would help, in few words, for an event of the pod; "" if it fits.
+
+    reader: the namespace whose users read it, and may not know the names of pods elsewhere; None
+    for those who may.
+    """
     if found.fit:
         return ""
     if found.never:
         return f"it can never fit: {_most(found, unit)}"
-    return f"free now: {_free(found, unit)}; {_remedies(found.remedies, unit)}"
+    return f"free now: {_free(found, unit)}; {_remedies(found.remedies, unit, reader)}"
 
 
 def lines(said: PodExplanation) -> list[str]:
@@ -149,27 +154,31 @@ def _most(found: Explanation, unit: str) -> str:
     return f"even on an empty node it could only fit {' or '.join(could)}"
 
 
-def _remedies(remedies: Sequence[Remedy], unit: str) -> str:
+def _remedies(remedies: Sequence[Remedy], unit: str, reader: str | None = None) -> str:
     if not remedies:  # the books have changed since the nodes were filtered
         return "it may fit now: the books have just changed"
-    return f"it would fit {'; or '.join(_remedy(remedy, unit) for remedy in remedies)}"
+    return f"it would fit {'; or '.join(_remedy(remedy, unit, reader) for remedy in remedies)}"
 
 
-def _remedy(remedy: Remedy, unit: str) -> str:
+def _remedy(remedy: Remedy, unit: str, reader: str | None) -> str:
     needs = []
     if remedy.serves:
-        names = _some(map(str, (entry.ref for entry in remedy.serves)))
+        names = _some(_name(entry, reader) for entry in remedy.serves)
         needs.append(f"{names} {_has(remedy.serves)} been given the device by the device plug-in")
     if remedy.opens:
         indices = ", ".join(map(str, remedy.opens))
         several = len(remedy.opens) > 1
         needs.append(f"closed device{'s' * several} {indices} return{'s' * (not several)}")
     if remedy.ends:
-        names = _some(f"{pod.ref} ({_held(pod, unit)})" for pod in remedy.ends)
+        names = _some(f"{_name(pod, reader)} ({_held(pod, unit)})" for pod in remedy.ends)
         needs.append(f"{names} end{'s' * (len(remedy.ends) == 1)}")
     text = f"on {remedy.node} once {' and '.join(needs)}"
     lacks = " and ".join(remedy.lacks)
     return f"{text} (but the node would still have too little {lacks})" if lacks else text
+
+
+def _name(entry: Entry, reader: str | None) -> str:
+    return str(entry.ref) if reader in (None, entry.ref.namespace) else _SOMEBODY
 
 
 def _held(entry: Entry, unit: str) -> str:

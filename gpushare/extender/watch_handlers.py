@@ -21,7 +21,7 @@ from gpushare.wire.codec import Decoded, UnreadableObject, WatchEvent
 from gpushare.wire.inventory import UNHEALTHY_KEY, decode_unhealthy
 from gpushare.wire.nodes import node_spec
 from gpushare.wire.objects import ConfigMap, Metadata, Node, Pod
-from gpushare.wire.pods import has_ended, observe_pod, pod_ref, request_of
+from gpushare.wire.pods import has_ended, observe_pod, pod_ref, request_of, scheduler_of
 
 log = logging.getLogger("gpushare.watch")
 
@@ -176,9 +176,13 @@ class PodEventHandler:
     def _seen(self, pod: Pod) -> SeenPod:
         observed: list[ObservedPod | None] = []
         claims: list[Claimant | None] = []
+        schedulers = self._resources.scope.schedulers
+        ours = not schedulers or scheduler_of(pod) in schedulers
         for managed in self._resources:
             try:
-                observed.append(observe_pod(pod, managed.names))
+                seen = observe_pod(pod, managed.names)
+                # kube-scheduler of another name: no extender of ours is called for it.
+                observed.append(seen if seen.node or ours else seen._replace(gated=True))
             except WireError as error:
                 observed.append(None)
                 log.warning(Line("pod kept as it was", pod=_name_of(pod), error=str(error)))

@@ -6,7 +6,7 @@ scheduler looks at a pod whose schedulerName is none's. Any thread may call; not
 
 import math
 import threading
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Callable, Collection
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -57,6 +57,7 @@ class MistakenPods:
         self._clock = clock
         self._lock = threading.Lock()
         self._mistakes: OrderedDict[str, _Known] = OrderedDict()
+        self._turns: dict[str, int] = {}
 
     def mistake(self, pod: Pod) -> Mistake | None:
         """Return the mistake of a pod; None for one that is bound, or has no name or uid."""
@@ -75,8 +76,9 @@ class MistakenPods:
                 self._mistakes.pop(uid, None)
             elif before is None or before.mistake.text != mistake.text:
                 self._mistakes[uid] = _Known(mistake, self._clock() + mistake.delay)
+                self._mistakes.move_to_end(uid)
                 if len(self._mistakes) > _MAX_PODS:
-                    self._mistakes.popitem(last=False)
+                    self._drop_one()
 
     def gone(self, uid: str) -> None:
         """Forget a pod."""
@@ -90,14 +92,34 @@ class MistakenPods:
                 del self._mistakes[uid]
 
     def take(self) -> tuple[PodRef, str] | None:
-        """Return the oldest mistake that is due, and count it as reported."""
+        """Return a mistake that is due, and count it as reported.
+
+        Namespaces take turns; of one the mistake that has stood longest comes first.
+        """
         now = self._clock()
         with self._lock:
+            first: dict[str, tuple[str, _Known]] = {}
             for uid, known in self._mistakes.items():
                 if known.due <= now:
-                    self._mistakes[uid] = replace(known, due=math.inf)
-                    return known.mistake.ref, known.mistake.text
-        return None
+                    first.setdefault(known.mistake.ref.namespace, (uid, known))
+            if not first:
+                return None
+            namespace = min(first, key=lambda name: self._turns.get(name, 0))
+            # Only those that still have something to say wait for a turn.
+            self._turns = {name: self._turns.get(name, 0) for name in first}
+            self._turns[namespace] = 1 + max(self._turns.values())
+            uid, known = first[namespace]
+            self._mistakes[uid] = replace(known, due=math.inf)
+            return known.mistake.ref, known.mistake.text
+
+    def _drop_one(self) -> None:
+        """Forget the oldest mistake of the namespace that has most of them."""
+        owners = Counter(known.mistake.ref.namespace for known in self._mistakes.values())
+        (namespace, _), *_ = owners.most_common(1)
+        for uid, known in self._mistakes.items():
+            if known.mistake.ref.namespace == namespace:
+                del self._mistakes[uid]
+                return
 
     def _judge(self, pod: Pod) -> tuple[str, float]:
         """Return the text, and the seconds to wait before it counts as a mistake."""
