@@ -43,6 +43,8 @@ def test_serve_learns_and_places_pods_whatever_some_policies_do(
     installed: Install, start_extender: StartExtender, cluster: Cluster
 ) -> None:
     installed(*LEFT_OUT, *NOT_MADE_ANEW, *ODD_SCORES, *LARGE_SCORES)
+    for _ in range(50):  # until so many have come, policies are made for none
+        cluster.pod(1)
     extender = start_extender()
     extender.wait_ready()
     nodes = [cluster.node() for _ in range(3)]
