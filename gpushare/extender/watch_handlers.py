@@ -4,7 +4,6 @@ Knows the wire types and the ledger; no I/O. An object that cannot be read chang
 keeps what it holds, a node its shape, and the text of the error is logged.
 """
 
-import contextlib
 import logging
 import time
 from collections.abc import Callable, Sequence
@@ -21,7 +20,7 @@ from gpushare.wire.codec import Decoded, UnreadableObject, WatchEvent
 from gpushare.wire.inventory import UNHEALTHY_KEY, decode_unhealthy
 from gpushare.wire.nodes import node_spec
 from gpushare.wire.objects import ConfigMap, Metadata, Node, Pod
-from gpushare.wire.pods import has_ended, observe_pod, pod_ref, request_of, scheduler_of
+from gpushare.wire.pods import has_ended, observe_pod, pod_ref, scheduler_of
 
 log = logging.getLogger("gpushare.watch")
 
@@ -178,6 +177,7 @@ class PodEventHandler:
         claims: list[Claimant | None] = []
         schedulers = self._resources.scope.schedulers
         ours = not schedulers or scheduler_of(pod) in schedulers
+        may_hold = _may_hold(pod)
         for managed in self._resources:
             try:
                 seen = observe_pod(pod, managed.names)
@@ -186,7 +186,7 @@ class PodEventHandler:
             except WireError as error:
                 observed.append(None)
                 log.warning(Line("pod kept as it was", pod=_name_of(pod), error=str(error)))
-            claims.append(_claim(pod, managed) if _may_hold(pod) else None)
+            claims.append(_claim(pod, observed[-1]) if may_hold else None)
         return SeenPod(
             (pod.metadata and pod.metadata.uid) or "",
             tuple(observed),
@@ -288,12 +288,8 @@ class UnhealthyEventHandler:
             managed.ledger.set_unhealthy(name.removeprefix(managed.names.unhealthy), frozenset())
 
 
-def _claim(pod: Pod, managed: ManagedResource) -> Claimant | None:
-    with contextlib.suppress(WireError):  # what cannot be read was logged
-        request = request_of(pod, managed.names)
-        if request.devices:
-            return claimant(pod, request)
-    return None
+def _claim(pod: Pod, seen: ObservedPod | None) -> Claimant | None:
+    return claimant(pod, seen.request) if seen is not None and seen.request.devices else None
 
 
 def _may_hold(pod: Pod) -> bool:
