@@ -102,6 +102,10 @@ class ApiGone(ApiError):
     """410: the resourceVersion asked for is no longer kept; list again."""
 
 
+class ApiTooLarge(ApiError):
+    """The answer has more bytes than are read at once: ask for less of a list."""
+
+
 class ApiUnreachable(ApiError):
     """No connection to the API server, or no time left for the call: nothing was sent."""
 

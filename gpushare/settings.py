@@ -28,7 +28,10 @@ _METAVARS = {
     **dict.fromkeys(("kubeconfig", "scheduler_config"), "FILE"),
     **dict.fromkeys(("tls_cert", "tls_key", "tls_client_ca"), "FILE"),
     **dict.fromkeys(("context", "policy", "namespace", "identity"), "NAME"),
-    **dict.fromkeys(("candidates", "tls_client_names", "ui_tls_client_names"), "NAME[,NAME...]"),
+    **dict.fromkeys(
+        ("candidates", "pod_policies", "tls_client_names", "ui_tls_client_names"),
+        "NAME[,NAME...]",
+    ),
     **dict.fromkeys(("threads", "body_limit"), "N"),
     "unit": "UNIT",
 }
@@ -65,6 +68,9 @@ class Settings:
     candidates: str = _setting(
         "shadow-price,device-bestfit,binpack",
         "comma-separated policies, of which the policy auto is the one that does best in trials",
+    )
+    pod_policies: str = _setting(
+        "all", "comma-separated policies that a pod may choose by its annotation; all of them; none"
     )
     pairing: str = _setting(
         "auto",

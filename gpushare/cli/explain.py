@@ -11,6 +11,7 @@ import http.client
 import json
 import os
 import sys
+import time
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -69,7 +70,7 @@ def _explained(options: argparse.Namespace) -> dict[str, Any]:
     )
     for note in found[0].notes:
         print(f"Warning: {printable(note)}", file=sys.stderr)
-    said = explain_pod(pod, found, found[0].unit)
+    said = explain_pod(pod, found, found[0].unit, now=time.time())
     if said.judgement and said.request and not (options.policy or said.request.policy):
         said = replace(said, detail=_OWN_POLICY)
     return document(said)

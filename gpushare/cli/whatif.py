@@ -5,15 +5,12 @@ text. Reads, and changes nothing.
 """
 
 import argparse
-import json
 import os
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
-
-import yaml
 
 from gpushare.cli.documents import API_VERSION, dumped
 from gpushare.cli.exit_codes import ended_as_kubectl
@@ -34,6 +31,7 @@ from gpushare.explain.text import amount
 from gpushare.explain.whatif import MOST, Outcome, PlacementResult, Sums, Wanted, what_if
 from gpushare.wire.annotations import ALIYUN, Names
 from gpushare.wire.inventory import check_unit
+from gpushare.yamlfile import read_documents
 
 KIND = "GPUShareWhatIf"
 _EPILOG = """\
@@ -78,7 +76,7 @@ def _books(options: argparse.Namespace, every: Sequence[Names]) -> ListedResourc
     if options.unit:
         check_unit(options.unit)
     if options.snapshot:
-        document = _load(options.snapshot)[0]
+        document = read_documents(options.snapshot)[0]
         return resource_of_report(document, options.snapshot, options.policy)
     kubectl = connection(vars(options), os.environ)
     return list_resources(
@@ -96,23 +94,7 @@ def _wanted(word: str, unit: str, every: Sequence[Names]) -> list[Wanted]:
         return [found]
     if word != "-" and not Path(word).exists():
         raise SettingsError(f"--pods: {word!r} is no file, nor is it as '8GiB x 3' (see --help)")
-    return pods_of_documents(_load(word), word, every)
-
-
-def _load(path: str) -> list[object]:
-    """Return the documents of a file of JSON or YAML. Raises SettingsError."""
-    try:
-        text = sys.stdin.read() if path == "-" else Path(path).read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise SettingsError(f"{path} cannot be read: {error}") from error
-    try:
-        return [json.loads(text)]  # much faster, if it is JSON
-    except ValueError:
-        pass
-    try:
-        return list(yaml.safe_load_all(text)) or [None]
-    except (yaml.YAMLError, RecursionError, ValueError) as error:
-        raise SettingsError(f"{path}: {' '.join(str(error).split())}") from error
+    return pods_of_documents(read_documents(word), word, every)
 
 
 def _lines(

@@ -31,13 +31,17 @@ class Phase(StrEnum):
 class Waiting:
     """A pod without a node, as the watch shows it. created: seconds since the epoch, 0 if unknown.
 
-    gated: no extender is called for it, as `ObservedPod` says.
+    gated: no extender is called for it; crowded: there is no room for our annotations; as
+    `ObservedPod` says. counted: it counts among the pods that come: it has been shown once while it
+    was not gated.
     """
 
     ref: PodRef
     request: Request
     created: float
     gated: bool
+    crowded: bool = False
+    counted: bool = True
     phase: ClassVar[Phase] = Phase.UNCHARGED
 
     @property

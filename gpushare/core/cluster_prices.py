@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from gpushare.core.held_snapshot import HeldSnapshot
 from gpushare.core.model import Request
 from gpushare.core.pattern_rows import PatternRows
 from gpushare.core.policy import ClusterPricing, Policy, Taken
@@ -132,7 +133,12 @@ class ClusterPrices(Prices):
         return worth
 
     def totals(self, snapshot: Snapshot) -> Ints:
-        """Return int64 (groups, X): what the nodes of each group supply together."""
+        """Return int64 (groups, X): what the nodes of each group supply together.
+
+        Holds are left out: they last for seconds, and what is kept has the books' generation.
+        """
+        if isinstance(snapshot, HeldSnapshot):
+            snapshot = snapshot.base
         known = self._supply
         if known is not None and known.layout is snapshot.capacity:
             if known.generation == snapshot.generation:

@@ -10,11 +10,21 @@ from itertools import compress
 
 import numpy as np
 
+from gpushare.core.held_snapshot import HeldSnapshot
 from gpushare.core.model import Allocation, Reason, Request
 from gpushare.core.node_names import NodeNames, looked_up
 from gpushare.core.pairing import paired_devices
+from gpushare.core.policy import APART
 from gpushare.core.ranking import Scorer
-from gpushare.core.snapshot import REASONS, Bools, Floats, Ints, Rows, Snapshot
+from gpushare.core.snapshot import (
+    REASONS,
+    Bools,
+    Floats,
+    Ints,
+    Rows,
+    Snapshot,
+    has_accepted_model,
+)
 from gpushare.errors import InsufficientMemory, UnknownNode
 
 BEST = 10
@@ -75,6 +85,22 @@ def fits_somewhere(snapshot: Snapshot, request: Request) -> bool:
     return bool(room.any())
 
 
+def room_for(snapshot: Snapshot, request: Request, most: int) -> int:
+    """Return how many pods that ask for this fit at once, by device memory alone, at most `most`.
+
+    On one node `m` pods of `k` devices fit exactly if the devices' places, at most `m` of each,
+    are `k * m` or more.
+    """
+    rows = np.flatnonzero(has_accepted_model(snapshot, np.arange(len(snapshot.names)), request))
+    places = snapshot.free[rows] // max(request.units, 1)
+    low, high = np.zeros(len(rows), np.int64), np.full(len(rows), most, np.int64)
+    while (low < high).any():
+        middle = (low + high + 1) // 2
+        fits = np.minimum(places, middle[:, None]).sum(axis=1) >= request.devices * middle
+        low, high = np.where(fits, middle, low), np.where(fits, high, middle - 1)
+    return min(int(low.sum()), most)
+
+
 def _rows(snapshot: Snapshot, names: Sequence[str]) -> Rows:
     """Return intp (len(names),): the row of each name, -1 where the ledger does not have it."""
     if isinstance(names, NodeNames):
@@ -111,7 +137,11 @@ def score_nodes(
     if not len(places):
         return {}
     values = values.clip(-_MAX_VALUE, _MAX_VALUE)  # so that no difference of two is infinite
-    low, high = float(values.min()), float(values[best])
+    near = values[np.abs(values) < APART / 2]
+    if 0 < len(near) < len(values):
+        # Nodes that stand apart rank first or last, and leave the others their differences.
+        values = values.clip(near.min(), near.max())
+    low, high = float(values.min()), float(values.max())
     scores = ((values - low) * ((BEST - 1) / (high - low) if high > low else 0)).astype(np.int8)
     scores[best] = BEST
     order = np.argsort(-scores, kind="stable")  # of bytes: it counts them, and compares none
@@ -207,6 +237,14 @@ def best_devices(
     return tuple(sorted(order[: request.devices].tolist()))
 
 
+def take_best(offered: HeldSnapshot, row: int, request: Request, scorer: Scorer) -> None:
+    """Take from the row the devices that bind would choose for the request, if it fits there."""
+    rows = np.array([row], dtype=np.intp)
+    mask = feasible(offered, rows, request)
+    if _has_enough_devices(mask, request)[0]:
+        offered.take(row, best_devices(scorer, offered, rows, mask, request), request)
+
+
 def _has_enough_devices(mask: Bools, request: Request) -> Bools:
     """Return bool (K,): rows with enough feasible devices."""
     enough: Bools = mask.sum(axis=1) >= request.devices
@@ -223,6 +261,9 @@ def _reasons(snapshot: Snapshot, rows: Rows, request: Request) -> Ints:
     # From the least specific to the most; np.select takes five times as long for a few nodes.
     codes = np.full(len(rows), _code(busy))
     codes[now_fits >= devices] = _code(Reason.WAITS_FOR_PLUGIN)
+    if isinstance(snapshot, HeldSnapshot):
+        fits_without = _has_enough_devices(feasible(snapshot.base, rows, request), request)
+        codes[fits_without & (now_fits < devices)] = _code(Reason.PROMISED)
     codes[empty_fits < devices] = _code(Reason.TOO_MANY_DEVICES)
     codes[empty_fits == 0] = _code(Reason.TOO_LARGE)
     codes[~usable.any(axis=1)] = _code(Reason.NO_DEVICE)

@@ -11,6 +11,12 @@ from typing import Final
 from gpushare.core.assumption import Assumption, Phase
 from gpushare.core.model import Cover, Labels, NodeSpec, PodRef, Request, Shares
 
+MOST_GRACE = 600.0
+"""Seconds that a pod that is being deleted may still have, to count as one that ends by itself."""
+
+MOST_LATE = 60.0
+"""Seconds that it may be overdue: the kubelet kills its containers and tells the API server."""
+
 _NO_COVER = Cover()
 # Python 3.11 takes as long to look a member up as for the rest of a property.
 _BOUND: Final = Phase.BOUND
@@ -24,7 +30,7 @@ class Entry:
     None: unplaced, charged on every device of the node. cover: what that follows from. assumption:
     our binding of it; None once the watch has shown it bound. assigned: its device plug-in has
     served it. priority, started, terminating, labels, running: as observed, for preemption and
-    pairing; one that nobody has seen bound has none of them yet.
+    pairing; one that nobody has seen bound has none of them yet. ends_by: when it must be gone.
     """
 
     ref: PodRef
@@ -39,6 +45,7 @@ class Entry:
     labels: Labels = ()
     running: bool = False
     cover: Cover = _NO_COVER
+    ends_by: float = 0.0
 
     @property
     def phase(self) -> Phase:
@@ -54,6 +61,14 @@ class Entry:
     def in_doubt(self) -> bool:
         """Whether no answer to a Binding of it came."""
         return self.phase in (Phase.IN_DOUBT, Phase.RESENT)
+
+    def ends_soon(self, now: float) -> bool:
+        """Return whether it is being deleted and about to be gone; now: seconds since the epoch.
+
+        Whoever creates a pod chooses its grace, and one whose node is dead, or that a finalizer
+        holds, outlives it.
+        """
+        return self.terminating and -MOST_LATE <= self.ends_by - now <= MOST_GRACE
 
     @property
     def pins(self) -> bool:

@@ -36,9 +36,16 @@ _NO_ROOM = 2**40
 
 
 def explain(
-    snapshot: Snapshot, names: Sequence[str], request: Request, entries_of: EntriesOf
+    snapshot: Snapshot,
+    names: Sequence[str],
+    request: Request,
+    entries_of: EntriesOf,
+    now: float = 0.0,
 ) -> Explanation:
-    """Return how the request stands on the named nodes (each once)."""
+    """Return how the request stands on the named nodes (each once).
+
+    now: seconds since the epoch; it tells which pods that are being deleted are about to be gone.
+    """
     unknown = [name for name in names if name not in snapshot.row]
     known = [name for name in names if name in snapshot.row]
     rows = np.array([snapshot.row[name] for name in known], dtype=np.intp)
@@ -61,7 +68,7 @@ def explain(
     )
     if found.fit or found.never:
         return found
-    return replace(found, remedies=_remedies(snapshot, rows, request, entries_of))
+    return replace(found, remedies=_remedies(snapshot, rows, request, entries_of, now))
 
 
 def score_bound_pod(
@@ -116,7 +123,7 @@ def _most_units(units: Ints, devices: int) -> int:
 
 
 def _remedies(
-    snapshot: Snapshot, rows: Rows, request: Request, entries_of: EntriesOf
+    snapshot: Snapshot, rows: Rows, request: Request, entries_of: EntriesOf, now: float
 ) -> tuple[Remedy, ...]:
     """Return what would help: pods that end, closed devices that return, or both.
 
@@ -125,7 +132,7 @@ def _remedies(
     rows = rows[snapshot.closed[rows] == 0]
     lacks = _shortages(snapshot, rows, request, snapshot.healthy[rows])
     lacks_with_closed = _shortages(snapshot, rows, request, np.ones_like(snapshot.healthy[rows]))
-    search = _Search(snapshot, request, entries_of)
+    search = _Search(snapshot, request, entries_of, now)
     found = [
         search.by_ends(rows[_rising(snapshot, rows, lacks)]),
         search.by_opens(rows[lacks_with_closed == 0], request),
@@ -160,7 +167,10 @@ def _rising(snapshot: Snapshot, rows: Rows, lacks: Ints) -> Rows:
 class _Search:
     """A search for what makes the request fit on one node."""
 
-    def __init__(self, snapshot: Snapshot, request: Request, entries_of: EntriesOf) -> None:
+    def __init__(
+        self, snapshot: Snapshot, request: Request, entries_of: EntriesOf, now: float
+    ) -> None:
+        self._now = now
         self._snapshot = snapshot
         self._request = request
         self._entries_of = entries_of
@@ -177,7 +187,7 @@ class _Search:
             books = self._entries_of(self._snapshot.names[row])
             remedy = books and self._ends_on(books, row, with_closed=with_closed)
             if books and remedy:
-                ends_anyway = all(entry.terminating for entry in remedy.ends)
+                ends_anyway = all(entry.ends_soon(self._now) for entry in remedy.ends)
                 pods = len(remedy.ends) + len(remedy.serves)
                 found.append(((not ends_anyway, bool(remedy.lacks), pods), place, books, remedy))
         trimmed = (
@@ -205,7 +215,9 @@ class _Search:
         spec = replace(books.spec, healthy=healthy_with(books, opens))
         selection = VictimSelection(replace(books, spec=spec), self._request)
         # Nobody preempts here, so all pods cost the same, except that ending pods cost less.
-        alike = tuple(replace(entry, priority=-entry.terminating) for entry in books.entries)
+        alike = tuple(
+            replace(entry, priority=-entry.ends_soon(self._now)) for entry in books.entries
+        )
         chosen = selection.choose((), alike, self._steps)
         if chosen is None:
             return None

@@ -44,6 +44,8 @@ class Reason(Enum):
     TOO_LARGE = "GPU Memory request is larger than any healthy device"
     TOO_MANY_DEVICES = "fewer healthy devices of that size than requested"
     BEING_BOUND = "the pod is being bound to another node"
+    PROMISED = "GPU Memory is promised to a pod that is being bound"
+    GROUP_TOO_LARGE = "GPU Memory is not enough for all pods of the group at once"
     UNEVEN = "GPU Memory is not a whole multiple of the GPU count, and no inventory says more"
     OTHER_UNIT = "GPU Memory is counted in another unit than the cluster's"
     BROKEN_INVENTORY = "the GPU inventory of the node cannot be read"
@@ -151,7 +153,9 @@ class ObservedPod(NamedTuple):
     found it unschedulable. stamp: the assume time that its annotations name, which distinguishes
     Bindings, or "". running: phase Running. uuids: of the devices of `placement`, as its
     annotations name them, "" for one without; () for none. given: what its device plug-in says that
-    it has on other cards.
+    it has on other cards. crowded: its annotations leave no room for ours. ends_by:
+    seconds since the epoch by which a terminating pod must be gone (its deletionTimestamp, which
+    has the grace in it).
     """
 
     ref: PodRef
@@ -170,6 +174,8 @@ class ObservedPod(NamedTuple):
     running: bool = False
     uuids: tuple[str, ...] = ()
     given: Given = ()
+    crowded: bool = False
+    ends_by: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

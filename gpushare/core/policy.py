@@ -20,6 +20,10 @@ from gpushare.errors import SettingsError
 
 Taken = npt.NDArray[np.int8]
 
+APART = 1e12
+"""What a policy adds to the value of a node, or takes from it, to rank it before or after all
+others."""
+
 
 @runtime_checkable
 class Policy(Protocol):

@@ -11,12 +11,13 @@ prices differ between the two.
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
 from gpushare.core.cluster_prices import prices_of
+from gpushare.core.held_snapshot import HeldSnapshot
 from gpushare.core.model import Kind, Request
 from gpushare.core.pattern_rows import PatternRows
 from gpushare.core.policy import Policy, Taken
@@ -27,6 +28,11 @@ Fits = Callable[[Snapshot, Rows, Request], Bools]
 
 Pause = Callable[[], object]
 """Called between two steps of some rows."""
+
+_HELD_KINDS = 8
+"""Kinds for which scores with holds are kept: each keeps a copy of the arrays."""
+
+_T = TypeVar("_T")
 
 _STEP = 500
 """Rows scored at once: more do not stay in the processor's cache, fewer need more calls."""
@@ -115,6 +121,7 @@ class Ranking:
         self._kinds = kinds
         self._fits = fits
         self._memo: dict[Kind, Known] = {}
+        self._held_memo: dict[Kind, tuple[HeldSnapshot, Known]] = {}
 
     @property
     def recent_kinds(self) -> tuple[Kind, ...]:
@@ -128,7 +135,10 @@ class Ranking:
 
     def scores(self, snapshot: Snapshot, request: Request) -> Scores:
         """Return the value of placing the request on each row."""
-        known = self._known(snapshot, request)
+        if isinstance(snapshot, HeldSnapshot):
+            known = self._known_held(snapshot, request)
+        else:
+            known = self._known(snapshot, request)
         worth = self._prices.charge(snapshot, request, known.best, known.taken)
         values = worth[0] if len(worth) == 1 else np.maximum(worth[0], worth[1])
         return Scores(values, worth, known.devices)
@@ -151,6 +161,7 @@ class Ranking:
         if (
             known is None
             or known.layout is not snapshot.capacity
+            or isinstance(snapshot, HeldSnapshot)
             or known.generation > snapshot.generation
             or snapshot.row_generation[row] > known.generation
         ):
@@ -174,6 +185,22 @@ class Ranking:
             rows = snapshot.changed_since(known.generation)
             known = _patched(known, snapshot, rows, self._score(snapshot, rows, request))
         self._keep(request.kind, known)
+        return known
+
+    def _known_held(self, snapshot: HeldSnapshot, request: Request) -> Known:
+        """Return the scores of a snapshot with holds.
+
+        They are kept apart from those of the books, for the last kinds asked for: only rows that
+        differ from the last such snapshot are scored again.
+        """
+        kept = self._held_memo.get(request.kind)
+        if kept is None or kept[0].capacity is not snapshot.capacity:
+            known, rows = self._known(snapshot.base, request), snapshot.rows
+        else:
+            known, rows = kept[1], snapshot.differing_rows(kept[0])
+        if len(rows):
+            known = _patched(known, snapshot, rows, self._score(snapshot, rows, request))
+        _keep_last(self._held_memo, request.kind, (snapshot, known), _HELD_KINDS)
         return known
 
     def _known_anew(
@@ -203,13 +230,17 @@ class Ranking:
         return _Scored(by_state.max(axis=2), by_state.argmax(axis=2).astype(np.int16), taken)
 
     def _keep(self, kind: Kind, known: Known) -> None:
-        # The kind used longest ago is dropped first; a dict keeps the order of insertion.
-        self._memo.pop(kind, None)
-        self._memo[kind] = known
-        if len(self._memo) > self._kinds:
-            # list() of a dict is atomic; an iterator would fail if another thread added a kind.
-            for old in list(self._memo)[: -self._kinds]:
-                self._memo.pop(old, None)
+        _keep_last(self._memo, kind, known, self._kinds)
+
+
+def _keep_last(memo: dict[Kind, _T], kind: Kind, value: _T, most: int) -> None:
+    """Keep the value; the kind used longest ago is dropped first (a dict keeps the order)."""
+    memo.pop(kind, None)
+    memo[kind] = value
+    if len(memo) > most:
+        # list() of a dict is atomic; an iterator would fail if another thread added a kind.
+        for old in list(memo)[:-most]:
+            memo.pop(old, None)
 
 
 def _joined(parts: list[_Scored]) -> _Scored:

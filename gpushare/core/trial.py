@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from gpushare.core.mutable_cluster import fits
+from gpushare.core.policies.node_shape import common_nodes
 from gpushare.core.policy import Policy, load_policy
 from gpushare.core.ranking import Ranking, Scorer
 from gpushare.core.snapshot import Snapshot
@@ -170,7 +171,9 @@ def run_trial(
     refused: dict[str, list[float]] = {name: [] for name in names}
     trial = Trial(allocated, refused)
     number, pods = 0, 0.0
-    for stream in streams(snapshot, workload, np.random.default_rng(seed)):
+    # What one node says of its cards must not decide for all.
+    common = common_nodes(snapshot, workload.devices).snapshot
+    for stream in streams(common, workload, np.random.default_rng(seed)):
         number += 1
         pods += stream.pods
         for name, policy in policies.items():

@@ -31,6 +31,8 @@ FILE_FORMAT = (
 """What a devices file holds; `model` and `healthy` may be left out."""
 
 _MOST_MIB = 2**31 - 1
+_LONGEST_FILE = 1 << 20
+"""Characters of a devices file that are read; a longer one is cut off, and so is no JSON."""
 _KEYS = {"uuid", "index", "memoryMiB", "model", "healthy"}
 
 _UNINITIALIZED = (pynvml.NVML_ERROR_UNINITIALIZED, pynvml.NVML_ERROR_DRIVER_NOT_LOADED)
@@ -100,7 +102,8 @@ class FileSource:
 
     def _parsed(self) -> Sequence[DetectedGpu]:
         try:
-            document: Any = json.loads(self._path.read_text(encoding="utf-8"))
+            with self._path.open(encoding="utf-8") as file:
+                document: Any = json.loads(file.read(_LONGEST_FILE))
         except (OSError, ValueError, RecursionError) as error:
             raise SettingsError(f"devices-file: {self._path} cannot be read: {error}") from error
         if not isinstance(document, dict) or not isinstance(document.get("devices"), list):

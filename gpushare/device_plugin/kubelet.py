@@ -25,6 +25,8 @@ SOCKET = "kubelet.sock"
 """The kubelet's own socket in the folder of device plug-ins."""
 
 _LARGEST = 16 * 1024 * 1024
+_LONGEST_CHECKPOINT = 64 * 1024 * 1024
+"""Bytes of the kubelet's record that are read; a longer one is cut off, and so is no JSON."""
 _REGISTER_SECONDS = 10.0
 _LIST_SECONDS = 0.8
 
@@ -154,7 +156,8 @@ def read_checkpoint(folder: Path, resource: str) -> tuple[CheckpointEntry, ...]:
     A kubelet that has given out nothing yet has no record.
     """
     try:
-        text = (folder / FILE).read_bytes()
+        with (folder / FILE).open("rb") as file:
+            text = file.read(_LONGEST_CHECKPOINT)
     except FileNotFoundError:
         return ()
     except OSError as error:

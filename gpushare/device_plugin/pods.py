@@ -98,7 +98,12 @@ class Pods:
                 break
         return read
 
-    def replace(self, pages: Sequence[Decoded[Pod]], started: float) -> None:
+    def kept(self, page: Decoded[Pod]) -> Decoded[NodePod]:
+        """Return what is kept of a page: pods may be large."""
+        pods = [self._read(item) for item in page.items]
+        return page.with_items([pod for pod in pods if pod is not None])
+
+    def replace(self, pages: Sequence[Decoded[Pod] | Decoded[NodePod]], started: float) -> None:
         """Take over all pods (of the watch)."""
         del started
         unread = {bad.ref.uid for page in pages for bad in _logged(page.bad)}
@@ -106,7 +111,7 @@ class Pods:
         pods = {key: pod for key, pod in before.items() if pod.ref.uid in unread}
         for page in pages:
             for item in page.items:
-                pod = self._read(item)
+                pod = item if isinstance(item, NodePod) else self._read(item)
                 if pod is not None:
                     pods[pod.key] = _kept(before.get(pod.key), pod)
         with self._news:

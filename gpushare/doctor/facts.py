@@ -109,12 +109,14 @@ class PodSeen:
 @dataclass(frozen=True, slots=True)
 class PodsSeen:
     """gpu: pods that ask for our resource. originals: running pods of the original extender.
-    schedulers: image tags of the kube-schedulers that run as pods.
+    schedulers: image tags of the kube-schedulers that run as pods. Both are of kube-system alone.
+    alike: running pods elsewhere that look like the original extender.
     """
 
     gpu: tuple[PodSeen, ...] = ()
     originals: tuple[str, ...] = ()
     schedulers: tuple[str, ...] = ()
+    alike: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,6 +24,9 @@ Fields = Mapping[str, Any]
 ORIGINAL = "gpushare-schd-extender"
 """The name of the original's Deployment, and part of its image's."""
 
+CONTROL_PLANE = "kube-system"
+"""The namespace of the control plane, where no tenant may create pods."""
+
 _SCHEDULER = "kube-scheduler"
 
 
@@ -66,15 +69,18 @@ def read_pods(pods: Iterable[Fields], names: Names, now: float) -> PodsSeen:
     """Return the facts about the pods that have not ended."""
     gpu: list[PodSeen] = []
     originals: list[str] = []
+    alike: list[str] = []
     tags: set[str] = set()
     for pod in pods:
         images = [str(container.get("image")) for container in _containers(pod)]
-        tags |= {_tag(image) for image in images if _base(image) == _SCHEDULER}
+        schedules = any(_base(image) == _SCHEDULER for image in images)
+        if schedules and _is_of_control_plane(pod):
+            tags |= {_tag(image) for image in images if _base(image) == _SCHEDULER}
         if _is_original(pod, images):
-            originals.append(_name(pod))
+            (originals if _is_of_control_plane(pod) else alike).append(_name(pod))
         if _asks(pod, names.resource):
             gpu += _read_pod(pod, names, now)
-    return PodsSeen(tuple(gpu), tuple(originals), tuple(sorted(tags - {""})))
+    return PodsSeen(tuple(gpu), tuple(originals), tuple(sorted(tags - {""})), tuple(alike))
 
 
 def _read_pod(pod: Fields, names: Names, now: float) -> Iterable[PodSeen]:
@@ -126,6 +132,13 @@ def _is_original(pod: Fields, images: Iterable[str]) -> bool:
     named = _name(pod).partition("/")[2].startswith(ORIGINAL)
     running = _map(pod.get("status")).get("phase") == "Running"
     return running and (named or any(ORIGINAL in image for image in images))
+
+
+def _is_of_control_plane(pod: Fields) -> bool:
+    """Return whether those who run the cluster have made it: a tenant can name a pod, and its
+    image, as he likes.
+    """
+    return _map(pod.get("metadata")).get("namespace") == CONTROL_PLANE
 
 
 def _asks(pod: Fields, resource: str) -> bool:

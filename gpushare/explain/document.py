@@ -44,6 +44,19 @@ def document(said: PodExplanation) -> dict[str, Any]:
             "removed": [{"reason": text, "nodes": count} for text, count in view.own.items()],
         },
         "explanation": said.explanation and _explanation(said.explanation),
+        "group": {"needed": said.outstanding.needed, "fitting": said.outstanding.fitting}
+        if said.outstanding.needed
+        else None,
+        "held": [
+            {
+                "pod": asdict(each.pod),
+                "node": each.node,
+                "units": each.units,
+                "devices": each.devices,
+                "until": each.until or None,
+            }
+            for each in said.outstanding.held
+        ],
         "judgement": said.judgement and _judgement(said.judgement),
         "lines": lines(said),
     }

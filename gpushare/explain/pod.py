@@ -46,6 +46,34 @@ class ExplainSource(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
+class HeldPlace:
+    """A place that filter keeps for another pod, which is not bound yet.
+
+    units: on each of `devices` devices of the node. until: when it may be given away, as text; ""
+    while kube-scheduler nominates the pod.
+    """
+
+    pod: PodRef
+    node: str
+    units: int
+    devices: int
+    until: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Outstanding:
+    """What is between filter and bind that concerns a pod that waits.
+
+    held: for others, oldest first. needed: how many pods of its group have no place yet, 0 if it
+    has none or does not say; fitting: how many of them fit at once.
+    """
+
+    held: tuple[HeldPlace, ...] = ()
+    needed: int = 0
+    fitting: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class PodExplanation:
     """The explanation of one pod.
 
@@ -68,6 +96,7 @@ class PodExplanation:
     served: bool | None = None
     asked: bool | None = None
     explanation: Explanation | None = None
+    outstanding: Outstanding = Outstanding()
     judgement: BoundPodScore | None = None
 
 
@@ -78,8 +107,9 @@ def explain_pod(
     *,
     served: bool | None = None,
     asked: bool | None = None,
+    now: float = 0.0,
 ) -> PodExplanation:
-    """Return the explanation of the pod as it is now.
+    """Return the explanation of the pod as it is now, in seconds since the epoch.
 
     Raises MessageError for a pod that asks for none of the resources.
     """
@@ -107,14 +137,16 @@ def explain_pod(
         return said
     if node:
         return replace(said, state="bound", node=node, detail=_NOT_IN_BOOKS)
-    return replace(said, state="pending", explanation=explanation_of(asked_of.ledger, found[1]))
+    return replace(
+        said, state="pending", explanation=explanation_of(asked_of.ledger, found[1], now)
+    )
 
 
-def explanation_of(ledger: Reader, request: Request) -> Explanation:
+def explanation_of(ledger: Reader, request: Request, now: float = 0.0) -> Explanation:
     """Return how the request stands on all nodes of the books as they are now."""
     snapshot = ledger.snapshot()
     names = [name for name in snapshot.names if name]
-    return explain(snapshot, names, request, partial(node_books, ledger))
+    return explain(snapshot, names, request, partial(node_books, ledger), now)
 
 
 def node_books(ledger: Reader, node: str) -> NodeBooks | None:

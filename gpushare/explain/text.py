@@ -4,6 +4,7 @@ Tested in `tests/unit/explain/test_pod.py`.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
+from datetime import UTC, datetime
 
 from gpushare.core.entry import Entry
 from gpushare.core.explanation import BoundPodScore, Explanation, Remedy
@@ -11,6 +12,7 @@ from gpushare.core.model import Request
 from gpushare.explain.pod import PodExplanation
 from gpushare.wire.conditions import SchedulerView
 
+_SOMEBODY = "a pod of another namespace"
 _MOST_NAMES = 5
 """Names in a line; the document has all."""
 
@@ -20,13 +22,17 @@ def amount(units: int, unit: str) -> str:
     return f"{units} {unit}" if unit in ("GiB", "MiB") else f"{units} x {unit}"
 
 
-def sentence(found: Explanation, unit: str) -> str:
-    """Return what would help, in few words, for an event of the pod; "" if it fits."""
+def sentence(found: Explanation, unit: str, reader: str | None = None) -> str:
+    """Return what would help, in few words, for an event of the pod; "" if it fits.
+
+    reader: the namespace whose users read it, and may not know the names of pods elsewhere; None
+    for those who may.
+    """
     if found.fit:
         return ""
     if found.never:
         return f"it can never fit: {_most(found, unit)}"
-    return f"free now: {_free(found, unit)}; {_remedies(found.remedies, unit)}"
+    return f"free now: {_free(found, unit)}; {_remedies(found.remedies, unit, reader)}"
 
 
 def lines(said: PodExplanation) -> list[str]:
@@ -37,6 +43,7 @@ def lines(said: PodExplanation) -> list[str]:
         rows.append(("Free now", _free(found, said.unit)))
         rows.append(("Nodes", _nodes(found)))
         rows.append(_outlook(found, said))
+    rows += _outstanding(said)
     if scored is not None:
         rows.append(("Node", _node_score(scored)))
         rows.append(("Devices", _device_scores(scored, said.unit)))
@@ -112,6 +119,26 @@ def _outlook(found: Explanation, said: PodExplanation) -> tuple[str, str]:
     return "Would fit", _remedies(found.remedies, said.unit).removeprefix("it would fit ")
 
 
+def _outstanding(said: PodExplanation) -> list[tuple[str, str]]:
+    """Return a row for the pod's group, and one for each place that is kept for another pod."""
+    rows, between = [], said.outstanding
+    if between.needed and said.request:
+        size = _size(said.request.units, said.request.devices, said.unit)
+        asked = f"needs {between.needed} x {size} at once"
+        rows.append(("Group", f"{asked}: {between.fitting} fit now"))
+    for held in between.held[:_MOST_NAMES]:
+        size = _size(held.units, held.devices, said.unit)
+        until = f"until {held.until}" if held.until else "while kube-scheduler nominates it"
+        rows.append(("Held", f"{size} on {held.node} for {held.pod} {until}"))
+    if len(between.held) > _MOST_NAMES:
+        rows.append(("Held", f"and {len(between.held) - _MOST_NAMES} more"))
+    return rows
+
+
+def _size(units: int, devices: int, unit: str) -> str:
+    return amount(units, unit) if devices == 1 else f"{amount(units, unit)} x {devices} devices"
+
+
 def _most(found: Explanation, unit: str) -> str:
     """Return the largest requests with which the pod could fit."""
     request, could = found.request, []
@@ -127,31 +154,40 @@ def _most(found: Explanation, unit: str) -> str:
     return f"even on an empty node it could only fit {' or '.join(could)}"
 
 
-def _remedies(remedies: Sequence[Remedy], unit: str) -> str:
+def _remedies(remedies: Sequence[Remedy], unit: str, reader: str | None = None) -> str:
     if not remedies:  # the books have changed since the nodes were filtered
         return "it may fit now: the books have just changed"
-    return f"it would fit {'; or '.join(_remedy(remedy, unit) for remedy in remedies)}"
+    return f"it would fit {'; or '.join(_remedy(remedy, unit, reader) for remedy in remedies)}"
 
 
-def _remedy(remedy: Remedy, unit: str) -> str:
+def _remedy(remedy: Remedy, unit: str, reader: str | None) -> str:
     needs = []
     if remedy.serves:
-        names = _some(map(str, (entry.ref for entry in remedy.serves)))
+        names = _some(_name(entry, reader) for entry in remedy.serves)
         needs.append(f"{names} {_has(remedy.serves)} been given the device by the device plug-in")
     if remedy.opens:
         indices = ", ".join(map(str, remedy.opens))
         several = len(remedy.opens) > 1
         needs.append(f"closed device{'s' * several} {indices} return{'s' * (not several)}")
     if remedy.ends:
-        names = _some(f"{pod.ref} ({_held(pod, unit)})" for pod in remedy.ends)
+        names = _some(f"{_name(pod, reader)} ({_held(pod, unit)})" for pod in remedy.ends)
         needs.append(f"{names} end{'s' * (len(remedy.ends) == 1)}")
     text = f"on {remedy.node} once {' and '.join(needs)}"
     lacks = " and ".join(remedy.lacks)
     return f"{text} (but the node would still have too little {lacks})" if lacks else text
 
 
+def _name(entry: Entry, reader: str | None) -> str:
+    return str(entry.ref) if reader in (None, entry.ref.namespace) else _SOMEBODY
+
+
 def _held(entry: Entry, unit: str) -> str:
-    ending = ", being deleted" if entry.terminating else ""
+    ending = ""
+    if entry.terminating:
+        ending = ", being deleted"
+        if entry.ends_by:
+            until = datetime.fromtimestamp(entry.ends_by, UTC)
+            ending += f" with a grace until {until:%Y-%m-%d %H:%M:%S} UTC"
     return f"{amount(entry.request.total, unit)}{ending}"
 
 

@@ -19,6 +19,7 @@ _MAX_CACHED = 10_000
 """Sets of labels whose budgets are remembered: pods of one controller share theirs."""
 
 Key = tuple[str, str]
+_Read = tuple[Key, DisruptionBudget]
 
 
 class DisruptionBudgets:
@@ -27,13 +28,24 @@ class DisruptionBudgets:
     def __init__(self) -> None:
         self._index = _BudgetIndex({})
 
-    def replace(self, pages: Sequence[Decoded[PodDisruptionBudget]], started: float) -> None:
+    def kept(self, page: Decoded[PodDisruptionBudget]) -> Decoded[_Read]:
+        """Return what is kept of a page: selectors may be large."""
+        return page.with_items([_read(item) for item in page.items])
+
+    def replace(
+        self, pages: Sequence[Decoded[PodDisruptionBudget] | Decoded[_Read]], started: float
+    ) -> None:
         """Take over all budgets; one that cannot be read stays as it was."""
         del started
         unread = {(bad.ref.namespace, bad.ref.name) for page in pages for bad in page.bad}
         kept = {key: budget for key, budget in self._index.budgets.items() if key in unread}
         self._index = _BudgetIndex(
-            kept | dict(_read(item) for page in pages for item in page.items)
+            kept
+            | dict(
+                item if isinstance(item, tuple) else _read(item)
+                for page in pages
+                for item in page.items
+            )
         )
 
     def apply(self, event: WatchEvent[PodDisruptionBudget]) -> None:
@@ -81,7 +93,7 @@ class _BudgetIndex:
         return found
 
 
-def _read(item: PodDisruptionBudget) -> tuple[Key, DisruptionBudget]:
+def _read(item: PodDisruptionBudget) -> _Read:
     namespace = (item.metadata and item.metadata.namespace) or ""
     name = (item.metadata and item.metadata.name) or ""
     return (namespace, name), read_budget(namespace, item.spec, item.status)

@@ -9,11 +9,14 @@ import json
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import replace
 
+from gpushare.core.decide import room_for
 from gpushare.errors import ApiError, ApiNotFound, GpuShareError, MessageError, NotReady
 from gpushare.explain.document import document
-from gpushare.explain.pod import explain_pod
-from gpushare.extender.managed_resources import ManagedResources
+from gpushare.explain.pod import HeldPlace, Outstanding, explain_pod
+from gpushare.extender.holds import counts_against
+from gpushare.extender.managed_resources import ManagedResources, claimant
 from gpushare.kube.api import Api
 from gpushare.wire.fields import NAME
 from gpushare.wire.objects import PODS, Pod
@@ -103,5 +106,38 @@ class Explainer:
             self._unit,
             served=scheduler_of(pod) in schedulers if schedulers else None,
             asked=self._called(uid),
+            now=time.time(),
         )
+        if said.state == "pending":
+            said = replace(said, outstanding=self._outstanding(pod))
         return json.dumps(document(said)).encode()
+
+    def _outstanding(self, pod: Pod) -> Outstanding:
+        """Return what filter keeps for others and not for this pod, and whether its group fits."""
+        found = self._resources.resolve(pod)
+        if found is None:
+            return Outstanding()
+        managed, request = found
+        asking, holds, now = claimant(pod, request), managed.holds, time.monotonic()
+        holds.expire(now)
+        needed = holds.missing(asking.group)
+        return Outstanding(
+            tuple(
+                HeldPlace(
+                    hold.pod.ref,
+                    hold.node,
+                    hold.pod.request.units,
+                    hold.pod.request.devices,
+                    "" if (end := holds.until(hold)) is None else _clock_text(end - now),
+                )
+                for hold in holds.live()
+                if counts_against(hold, asking)
+            ),
+            needed,
+            room_for(managed.ledger.snapshot(), request, needed),
+        )
+
+
+def _clock_text(seconds: float) -> str:
+    """Return the time of day (UTC) in so many seconds."""
+    return time.strftime("%H:%M:%S UTC", time.gmtime(time.time() + seconds))

@@ -3,11 +3,12 @@
 Tested in `tests/integration/test_extender.py` and `tests/integration/test_scheduler_file.py`.
 """
 
+import json
 import logging
 import os
 import socket
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 from gpushare.addresses import is_loopback
 from gpushare.core.pairing import Pairing
@@ -17,7 +18,7 @@ from gpushare.core.trial import AUTO, FALLBACK_POLICY
 from gpushare.daemon.callers import Callers
 from gpushare.daemon.health import Checks, HealthServer
 from gpushare.daemon.logs.formatters import Line
-from gpushare.errors import SettingsError
+from gpushare.errors import MessageError, SettingsError
 from gpushare.extender.binding.bind_transaction import BUDGET
 from gpushare.extender.disruption_budgets import DisruptionBudgets
 from gpushare.extender.explainer import Explainer
@@ -31,6 +32,7 @@ from gpushare.extender.watch_handlers import (
     PodEventHandler,
     UnhealthyEventHandler,
 )
+from gpushare.kube.api import Api
 from gpushare.kube.client import KubeClient, connect
 from gpushare.kube.election import Elector
 from gpushare.kube.lease_runner import LeaseRunner
@@ -45,6 +47,7 @@ from gpushare.wire.objects import BUDGETS, CONFIG_MAPS, NODES, PODS
 from gpushare.wire.scheduler.config import ExtenderConfig
 from gpushare.wire.scheduler.entry import endpoint
 
+_VERSION_TIMEOUT = 5.0
 _LEASE = "gpushare-extender"
 _LIVE_PODS = (("fieldSelector", "status.phase!=Succeeded,status.phase!=Failed"),)
 
@@ -80,6 +83,7 @@ def make_managed_resources(
         if name == AUTO or name not in policies:
             there_are = ", ".join(name for name in policies if name != AUTO)
             raise SettingsError(f"candidates: {name!r} is no policy; there are: {there_are}")
+    pod_policies = _pod_policies(settings.pod_policies, policies)
     managed = [resource.name for resource in entry.managed_resources] or [ALIYUN.resource]
     names = [Names.for_resource(resource) for resource in managed]
     # Configurations of the original name the count of devices too: it is no memory of its own.
@@ -95,6 +99,7 @@ def make_managed_resources(
                 rankings=_rankings(policies),
                 default_policy=settings.policy,
                 candidates=candidates,
+                pod_policies=pod_policies,
                 unavailable_policies=frozenset(policy_names()) - policies.keys(),
                 counted_by_scheduler=own.resource not in ignored,
             )
@@ -104,6 +109,31 @@ def make_managed_resources(
             frozenset(resource.name for resource in entry.managed_resources), frozenset(schedulers)
         ),
     )
+
+
+def _pod_policies(text: str, policies: Collection[str]) -> frozenset[str] | None:
+    """Return the policies that a pod may choose; None for all. Raises SettingsError."""
+    if text == "all":
+        return None
+    names = () if text == "none" else tuple(name.strip() for name in text.split(","))
+    for name in names:
+        if name != AUTO and name not in policies:
+            there_are = ", ".join(sorted({AUTO, *policies}))
+            raise SettingsError(f"pod-policies: {name!r} is no policy; there are: {there_are}")
+    return frozenset(names)
+
+
+def nominates_who_waits(client: Api) -> bool:
+    """Return whether kube-scheduler writes nominatedNodeName for each pod that waits to be bound.
+
+    It does since 1.35, by default; it is never newer than the API server. Raises ApiError, or
+    MessageError for an answer that names no release.
+    """
+    try:
+        told = json.loads(client.request("GET", "/version", timeout=_VERSION_TIMEOUT))
+        return (int(told["major"]), int(str(told["minor"]).rstrip("+"))) >= (1, 35)
+    except (ValueError, TypeError, KeyError) as error:
+        raise MessageError("/version of the API server names no release") from error
 
 
 def _rankings(policies: Mapping[str, Policy]) -> dict[str, Ranking]:

@@ -1,31 +1,42 @@
 """The verb filter: which nodes have room for a pod, and why the others do not.
 
-It reads snapshots, and changes nothing but the ticket of the pod (request_cache.py).
+It reads snapshots, and changes nothing but the ticket of the pod (request_cache.py) and what is
+held for it until its bind (holds.py).
 
 Tested in `tests/unit/extender/test_service.py`.
 """
 
 import contextlib
+import time
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 
-from gpushare.core.decide import FilterResult, best_node, filter_nodes, restrict_to
+from gpushare.core.decide import (
+    FilterResult,
+    best_node,
+    filter_nodes,
+    restrict_to,
+    room_for,
+)
 from gpushare.core.explain import explain
 from gpushare.core.explanation import Explanation
-from gpushare.core.model import Request
+from gpushare.core.model import Reason, Request
 from gpushare.core.snapshot import Snapshot
 from gpushare.errors import MessageError, NotReady, WireError
 from gpushare.explain.pod import node_books
 from gpushare.extender.answer import VerbAnswer, pod_name
 from gpushare.extender.binding.request_cache import RequestCache
 from gpushare.extender.events.messages import EventMessages
+from gpushare.extender.holds import Claimant
 from gpushare.extender.managed_resources import (
     ManagedResource,
     ManagedResources,
     ResourceRequest,
+    claimant,
 )
+from gpushare.extender.offers import Offers
 from gpushare.extender.refusal_hold import RefusalHold
 from gpushare.extender.ui.last_hour import LastHour
 from gpushare.wire.extender import FilterArgs, decode_filter, encode_filter
@@ -51,7 +62,9 @@ class FilterVerb:
         rejected: Callable[[Mapping[str, int]], None] | None,
         event_messages: EventMessages | None,
         refusal_hold: RefusalHold | None,
+        promise_wait: RefusalHold | None = None,
         last_hour: LastHour | None = None,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._resources = resources
         self._request_cache = request_cache
@@ -60,7 +73,10 @@ class FilterVerb:
         self._rejected = rejected
         self._event_messages = event_messages
         self._refusal_hold = refusal_hold
+        self._promise_wait = promise_wait
         self._last_hour = last_hour
+        self._clock = clock
+        self._offers = {managed.names.resource: _offers_of(managed) for managed in resources}
 
     def answer(self, body: bytes) -> VerbAnswer:
         """Return the answer to a body of filter; an error stands in its `Error`."""
@@ -92,10 +108,18 @@ class FilterVerb:
     def _answer_for(
         self, args: FilterArgs, managed: ManagedResource, request: Request
     ) -> VerbAnswer:
-        snapshot, result = self._filter_nodes(managed, args.names, request)
+        pod = None
+        # A pod without names, or one that is not sent here, is promised nothing.
+        with contextlib.suppress(WireError):
+            if not self._resources.scope.refusal(args.pod):
+                pod = claimant(args.pod, request)
+                managed.holds.asked(pod, self._clock())
+        snapshot, result = self._filter_nodes(managed, args.names, request, pod)
         many = len(result.fit)
         result = self._restrict(args, managed, request, snapshot, result)
         fit = result.fit
+        if pod is not None:
+            self._hold(args, managed, pod, snapshot, fit)
         self._cache_request(args, (managed, request), fit)
         busy = {name: why.value for name, why in result.failed.items() if why.resolvable}
         unresolvable = {
@@ -119,6 +143,8 @@ class FilterVerb:
             "never": len(unresolvable),
             "unknown": len(result.unknown),
         }
+        if promised := reasons[Reason.PROMISED.value]:
+            line["promised"] = promised
         return VerbAnswer(
             encode_filter(args, fit, busy, unresolvable), "fit" if fit else "no_fit", line
         )
@@ -149,22 +175,90 @@ class FilterVerb:
         return result if best is None else replace(result, fit=(best,))
 
     def _filter_nodes(
-        self, managed: ManagedResource, names: Sequence[str], request: Request
+        self,
+        managed: ManagedResource,
+        names: Sequence[str],
+        request: Request,
+        pod: Claimant | None,
     ) -> tuple[Snapshot, FilterResult]:
-        """Return the snapshot and the nodes that fit; if none does, wait (refusal_hold.py)."""
-        seen = managed.ledger.snapshot()
-        result = filter_nodes(seen, names, request)
+        """Return what is offered and the nodes that fit; if none does, wait (refusal_hold.py)."""
+        holds = managed.holds
+
+        def look() -> tuple[Snapshot, FilterResult]:
+            return self._look(managed, names, request, pod)
+
+        def version() -> tuple[int, int]:
+            holds.expire(self._clock())
+            return managed.ledger.snapshot().generation, holds.version
+
+        before, (seen, result) = version(), look()
 
         def fits_now() -> bool:
-            nonlocal seen, result
-            now = managed.ledger.snapshot()
-            if now.generation != seen.generation:
-                seen, result = now, filter_nodes(now, names, request)
+            nonlocal before, seen, result
+            now = version()
+            if now != before:
+                before, (seen, result) = now, look()
             return bool(result.fit)
 
         if self._refusal_hold is not None and _may_change(result):
             self._refusal_hold.wait_for(fits_now)
+        if pod is not None and not result.fit and Reason.PROMISED in result.failed.values():
+            others = holds.of_others(pod)
+            now = self._clock()
+            if self._promise_wait is not None and any(holds.soon(each, now) for each in others):
+                self._promise_wait.wait_for(fits_now)
+            if not others:  # the pods of its own group have what it needs
+                result = _replaced(result, Reason.PROMISED, Reason.GROUP_TOO_LARGE)
         return seen, result
+
+    def _look(
+        self,
+        managed: ManagedResource,
+        names: Sequence[str],
+        request: Request,
+        pod: Claimant | None,
+    ) -> tuple[Snapshot, FilterResult]:
+        """Return what is offered now and the nodes that fit, none for a group that does not."""
+        books = managed.ledger.snapshot()
+        if pod is None:
+            return books, filter_nodes(books, names, request)
+        offers = self._offers[managed.names.resource]
+        seen = offers.to(pod, books, self._clock())
+        # A bind that was charged meanwhile is in neither: its hold takes nothing any more.
+        while (now := managed.ledger.snapshot()) is not books:
+            books = now
+            seen = offers.to(pod, books, self._clock())
+        needed = managed.holds.missing(pod.group) if pod.group.whole else 0
+        if needed > 1 and room_for(seen, request, needed) < needed:
+            return seen, FilterResult((), dict.fromkeys(names, Reason.GROUP_TOO_LARGE), ())
+        return seen, filter_nodes(seen, names, request)
+
+    def _hold(
+        self,
+        args: FilterArgs,
+        managed: ManagedResource,
+        pod: Claimant,
+        seen: Snapshot,
+        fit: Sequence[str],
+    ) -> None:
+        """Hold the best node of the answer for the pod, or end what is held for it."""
+        if managed.ledger.entry(pod.ref.uid) is not None:
+            return
+        if not fit:
+            nominated = args.pod.status and args.pod.status.nominated_node_name
+            if [*args.names] != [nominated]:
+                managed.holds.refused(pod)
+            return
+        node: str | None = fit[0]
+        if len(fit) > 1:
+            # kube-scheduler may take another node, and the look costs something. It is worth it for
+            # a pod that may wait, and for one that could be bound to what is held for another: the
+            # next pod is asked about before this one's bind is charged.
+            if not (pod.group.key or pod.waits or len(managed.holds)):
+                return
+            node = best_node(seen, fit, pod.request, managed.scorer(pod.request))
+        if node is not None:
+            managed.holds.offered(pod, node, self._clock())
 
     def _report_rejected(
         self,
@@ -205,6 +299,19 @@ class FilterVerb:
             self._request_cache.put(uid, resource_request, nodes, valid=valid and is_ours)
 
 
+def _replaced(result: FilterResult, old: Reason, new: Reason) -> FilterResult:
+    failed = {name: new if why is old else why for name, why in result.failed.items()}
+    return replace(result, failed=failed)
+
+
+def _offers_of(managed: ManagedResource) -> Offers:
+    return Offers(
+        managed.holds,
+        lambda pod: managed.scorer(pod.request),
+        lambda uid: managed.ledger.entry(uid) is not None,
+    )
+
+
 def _may_change(result: FilterResult) -> bool:
     """Return whether no node fits, but one would if some pods were gone."""
     return not result.fit and any(why.resolvable for why in result.failed.values())
@@ -214,4 +321,4 @@ def _explain(
     managed: ManagedResource, seen: Snapshot, names: Sequence[str], request: Request
 ) -> Explanation:
     """Return why filter refused these nodes, by the snapshot that it has seen."""
-    return explain(seen, names, request, partial(node_books, managed.ledger))
+    return explain(seen, names, request, partial(node_books, managed.ledger), time.time())

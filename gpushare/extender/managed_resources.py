@@ -15,10 +15,12 @@ from gpushare.core.ranking import Ranking, Scorer
 from gpushare.core.trial import AUTO, Choice
 from gpushare.daemon.logs.formatters import Line
 from gpushare.errors import MessageError
+from gpushare.extender.holds import Claimant, Holds
 from gpushare.ledger import Ledger
 from gpushare.wire.annotations import Names
+from gpushare.wire.groups import group_of, may_wait
 from gpushare.wire.objects import Pod
-from gpushare.wire.pods import names_any, request_among, scheduler_of
+from gpushare.wire.pods import names_any, pod_ref, priority_of, request_among, scheduler_of
 
 log = logging.getLogger("gpushare.policies")
 
@@ -34,7 +36,9 @@ class ManagedResource:
     keeps the one it has. `candidates`: the policies that `auto` chooses from. `choice`: by the
     last trial, None before the first one.
     `counted_by_scheduler`: kube-scheduler counts the resource too (no ignoredByScheduler).
+    `pod_policies`: the policies that a pod may choose; None: all.
     `unavailable_policies`: names of installed policies that could not be made at the start.
+    `holds`: what filter has promised to pods that are not bound yet.
     """
 
     names: Names
@@ -45,6 +49,8 @@ class ManagedResource:
     unavailable_policies: frozenset[str] = frozenset()
     candidates: tuple[str, ...] = ()
     choice: Choice | None = None
+    pod_policies: frozenset[str] | None = None
+    holds: Holds = field(default_factory=Holds)
     # By name, the ranking that has failed: not used until another has replaced it.
     _failed_scorers: dict[str, Scorer] = field(default_factory=dict, repr=False)
     _no_preference: Ranking = field(default_factory=lambda: Ranking(NoPreference()), repr=False)
@@ -59,9 +65,16 @@ class ManagedResource:
     def ranking(self, request: Request) -> Ranking:
         """Return the ranking by the policy that the pod asks for, or by the default.
 
-        Raises MessageError for a policy that is not installed, or that could not be made.
+        Raises MessageError for a policy that is not installed, that could not be made, or that
+        pods may not choose here.
         """
         name = request.policy or self.default_policy
+        if request.policy and self.pod_policies is not None and name not in self.pod_policies:
+            may = ", ".join(sorted(self.pod_policies)) or "none"
+            raise MessageError(
+                f"{self.names.policy}: pods may not choose {name!r} in this cluster; they may"
+                f" choose: {may}; or leave the annotation out"
+            )
         ranking = self.rankings.get(name)
         if ranking is None:
             wrong = f"no policy is called {name!r}"
@@ -102,6 +115,11 @@ ResourceRequest = tuple[ManagedResource, Request]
 """The managed resource that a pod asks for, and its request there."""
 
 
+def claimant(pod: Pod, request: Request) -> Claimant:
+    """Return the pod as the rules of holds see it. Raises MessageError for a pod without names."""
+    return Claimant(pod_ref(pod), request, priority_of(pod), group_of(pod), may_wait(pod))
+
+
 @dataclass(frozen=True, slots=True)
 class ExtenderScope:
     """Which pods kube-scheduler sends to the extender, as far as its configuration says.
@@ -126,7 +144,8 @@ class ExtenderScope:
             names = ", ".join(sorted(self.managed))
             return (
                 f"it names none of the managedResources ({names}), so kube-scheduler does not have"
-                " it bound here; look who calls, and at managedResources in --scheduler-config"
+                " it bound here; look who calls, and at managedResources in --scheduler-config;"
+                " if kube-scheduler has all pods bound here, give its file"
             )
         return ""
 

@@ -114,6 +114,7 @@ class _StateCollector:
     def collect(self) -> Iterable[Metric]:
         """Yield one family after the other."""
         yield from self._counts()
+        yield from self._holds()
         yield from self._trials()
         build = GaugeMetricFamily("gpushare_build_info", "Version", labels=("version",))
         build.add_metric((__version__,), 1)
@@ -138,6 +139,22 @@ class _StateCollector:
                 if name != "nodes":
                     family.add_metric((managed.names.resource, name), count)
         return iter((pods, alarms))
+
+    def _holds(self) -> Iterator[Metric]:
+        live = GaugeMetricFamily(
+            "gpushare_holds",
+            "Pods for which filter keeps a place that is not bound yet",
+            labels=("resource",),
+        )
+        lapsed = CounterMetricFamily(
+            "gpushare_holds_lapsed",
+            "Such places that nobody bound or nominated in time, and others may have",
+            labels=("resource",),
+        )
+        for managed in self._resources:
+            live.add_metric((managed.names.resource,), len(managed.holds))
+            lapsed.add_metric((managed.names.resource,), managed.holds.lapsed_total)
+        return iter((live, lapsed))
 
     def _trials(self) -> Iterator[Metric]:
         labels = ("resource", "policy")

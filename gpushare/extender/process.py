@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable
 from gpushare.daemon.events.recorder import NullRecorder, Recorder
 from gpushare.daemon.logs.formatters import Line, start_logging
 from gpushare.daemon.logs.writer import LogWriter
-from gpushare.errors import ApiError
+from gpushare.errors import ApiError, MessageError
 from gpushare.extender.audit.auditor import Auditor
 from gpushare.extender.binding.bind_slots import BindSlots
 from gpushare.extender.binding.binder import Binder
@@ -31,10 +31,12 @@ from gpushare.extender.factory import (
     health_server,
     lease_runner,
     make_managed_resources,
+    nominates_who_waits,
     ui_server,
     watched_sources,
 )
 from gpushare.extender.garbage_collection import GarbageCollection
+from gpushare.extender.holds import FLOOR
 from gpushare.extender.http.app import build_app
 from gpushare.extender.http.unanswered import PendingRequest, UnansweredRequests
 from gpushare.extender.learning.policy_builder import make_policies, try_policies
@@ -70,6 +72,8 @@ class Extender:
         self._settings = settings
         self._log_writer = log_writer
         self._managed_resources = make_managed_resources(settings, entry, found.schedulers)
+        # Configurations of other versions are read by releases before 1.35 alone.
+        self._may_nominate = found.current
         self._client = connect_client(settings, settings.threads - SPARE_THREADS + 8)
         budgets = DisruptionBudgets()
         # They matter to preemption alone, and it takes a right of its own to list them.
@@ -123,6 +127,7 @@ class Extender:
             event_messages=self._event_messages,
             budgets_of=budgets.budgets_of,
             refusal_hold=RefusalHold(),
+            promise_wait=RefusalHold(hold=FLOOR),
             last_hour=last_hour,
         )
         callers = callers_of(settings, entry)
@@ -193,6 +198,10 @@ class Extender:
             self._client.warm(self._settings.threads - SPARE_THREADS)
         except ApiError as error:
             log.warning("no connection to the API server yet: %s", error)
+        with contextlib.suppress(ApiError, MessageError):
+            nominates = self._may_nominate and nominates_who_waits(self._client)
+            for managed in self._managed_resources:
+                managed.holds.nominates = nominates
         self._warmed = time.monotonic()
 
     def _settle(self) -> None:

@@ -7,7 +7,13 @@ from dataclasses import dataclass
 
 from gpushare.errors import SettingsError
 from gpushare.extender.http.app import Routes
-from gpushare.wire.scheduler.config import DEFAULT_LEASE, ExtenderConfig, decode_scheduler_config
+from gpushare.wire.annotations import ALIYUN
+from gpushare.wire.scheduler.config import (
+    DEFAULT_LEASE,
+    ExtenderConfig,
+    ExtenderManagedResource,
+    decode_scheduler_config,
+)
 from gpushare.wire.scheduler.entry import (
     DEFAULT_LISTEN,
     PREFIX,
@@ -27,7 +33,8 @@ class SchedulerFile:
     `entry`: our entry. `listen`: HOST:PORT to listen at if no other is set. `warnings`: texts
     for the operator. `lease`: (namespace, name) of the Lease of kube-scheduler's leader, None if
     it elects none. `schedulers`: the names of its profiles; () if the file does not say (a
-    Policy), or there is no file.
+    Policy), or there is no file. `current`: it is not of a version that releases of today no longer
+    read.
     """
 
     entry: ExtenderConfig
@@ -35,6 +42,7 @@ class SchedulerFile:
     warnings: tuple[str, ...] = ()
     lease: tuple[str, str] | None = DEFAULT_LEASE
     schedulers: tuple[str, ...] = ()
+    current: bool = True
 
 
 def read_scheduler_file(path: str, listen: tuple[str, int] | None, tls: bool) -> SchedulerFile:
@@ -44,7 +52,10 @@ def read_scheduler_file(path: str, listen: tuple[str, int] | None, tls: bool) ->
     one line that begins with the path.
     """
     if not path:
-        return SchedulerFile(ExtenderConfig(f"http://{_DEFAULT_LISTEN}{PREFIX}"))
+        # As in the original's files: without this, bind would place any pod of the cluster.
+        managed = tuple(map(ExtenderManagedResource, (ALIYUN.resource, ALIYUN.count)))
+        url = f"http://{_DEFAULT_LISTEN}{PREFIX}"
+        return SchedulerFile(ExtenderConfig(url, managed_resources=managed))
     document = read_as_kubernetes(path)
     try:
         config = decode_scheduler_config(document)
@@ -59,6 +70,7 @@ def read_scheduler_file(path: str, listen: tuple[str, int] | None, tls: bool) ->
         (*config.warnings, *([warning] if warning else [])),
         config.lease,
         () if config.api_version == "v1" else config.scheduler_names,
+        config.api_version == "kubescheduler.config.k8s.io/v1",
     )
 
 

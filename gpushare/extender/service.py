@@ -57,7 +57,8 @@ class Service:
     would otherwise hold every thread when it is slow. `rejected`: called with the number of nodes
     that filter refused, by reason. `event_messages`: writes events for users. `budgets_of`: returns
     the disruption budgets of pods. `refusal_hold`: how long filter may wait for changes before it
-    refuses a pod; None: not at all. `last_hour`: counts what is allocated and refused.
+    refuses a pod; None: not at all. `promise_wait`: the same before it refuses one for what is held
+    for another pod. `last_hour`: counts what is allocated and refused.
     """
 
     def __init__(
@@ -73,7 +74,9 @@ class Service:
         event_messages: EventMessages | None = None,
         budgets_of: BudgetsOf = no_budgets,
         refusal_hold: RefusalHold | None = None,
+        promise_wait: RefusalHold | None = None,
         last_hour: LastHour | None = None,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._resources = resources
         self._last_hour = last_hour
@@ -92,7 +95,9 @@ class Service:
             rejected=rejected,
             event_messages=event_messages,
             refusal_hold=refusal_hold,
+            promise_wait=promise_wait,
             last_hour=last_hour,
+            clock=clock,
         )
         self._documents = DocumentCache()
 
@@ -200,7 +205,8 @@ class Service:
         managed, request = resource_request
         left: dict[str, Victims] = {}
         if may_preempt(args.pod):
-            preemptor = Preemptor(request, priority_of(args.pod), managed.counted_by_scheduler)
+            counted, now = managed.counted_by_scheduler, time.time()
+            preemptor = Preemptor(request, priority_of(args.pod), counted, now)
             left = trim_candidates(managed.ledger, preemptor, args.victims, self._budgets_of)
         line = {
             "pod": pod_name(args),
@@ -235,6 +241,11 @@ class Service:
         uid = args.ref.uid
         approved, resource_request = self._request_cache.get(uid, args.node)
         answer = self._binder.bind(args.ref, args.node, approved, resource_request)
+        # Not before: until the books have charged it, only its hold keeps others off its devices.
+        for managed in self._resources:
+            managed.holds.bind(uid)
+            if answer.error:
+                managed.holds.bind_refused(uid)
         if not answer.error:
             self._request_cache.remove(uid)
         elif self._event_messages is not None and answer.reason != NOT_OURS:

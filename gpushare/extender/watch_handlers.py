@@ -5,19 +5,22 @@ keeps what it holds, a node its shape, and the text of the error is logged.
 """
 
 import logging
-from collections.abc import Callable, Iterable, Iterator, Sequence
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
-from gpushare.core.model import ObservedPod, Request
+from gpushare.core.model import NodeSpec, ObservedPod, Request
 from gpushare.daemon.logs.formatters import Line
 from gpushare.errors import AnnotationError, WireError
-from gpushare.extender.events.mistaken_pods import MistakenPods
-from gpushare.extender.managed_resources import ManagedResource, ManagedResources
+from gpushare.extender.events.mistaken_pods import Mistake, MistakenPods
+from gpushare.extender.holds import Claimant
+from gpushare.extender.managed_resources import ManagedResource, ManagedResources, claimant
 from gpushare.ledger import Changes
 from gpushare.wire.codec import Decoded, UnreadableObject, WatchEvent
-from gpushare.wire.inventory import decode_unhealthy
+from gpushare.wire.inventory import UNHEALTHY_KEY, decode_unhealthy
 from gpushare.wire.nodes import node_spec
-from gpushare.wire.objects import ConfigMap, Node, Pod
-from gpushare.wire.pods import observe_pod, pod_ref
+from gpushare.wire.objects import ConfigMap, Metadata, Node, Pod
+from gpushare.wire.pods import has_ended, observe_pod, pod_ref, scheduler_of
 
 log = logging.getLogger("gpushare.watch")
 
@@ -35,15 +38,23 @@ class NodeEventHandler:
         self._resources = resources
         self._unit = unit
 
-    def replace(self, pages: Sequence[Decoded[Node]], started: float) -> None:
+    def kept(self, page: Decoded[Node]) -> Decoded[tuple[NodeSpec, ...]]:
+        """Return what is kept of a page: of each node its devices in each managed resource."""
+        return page.with_items([self._specs(node) for node in page.items])
+
+    def replace(
+        self, pages: Sequence[Decoded[Node] | Decoded[tuple[NodeSpec, ...]]], started: float
+    ) -> None:
         """Take over all nodes."""
         del started
         unread = frozenset(bad.ref.name for page in pages for bad in _logged(page.bad))
-        for managed in self._resources:
-            specs = [
-                node_spec(node, managed.names, self._unit) for page in pages for node in page.items
-            ]
-            managed.ledger.replace_nodes(specs, keep=unread)
+        nodes = [
+            self._specs(node) if isinstance(node, Node) else node
+            for page in pages
+            for node in page.items
+        ]
+        for at, managed in enumerate(self._resources):
+            managed.ledger.replace_nodes([specs[at] for specs in nodes], keep=unread)
 
     def apply(self, event: WatchEvent[Node]) -> None:
         """Take over one node."""
@@ -52,16 +63,40 @@ class NodeEventHandler:
                 if event.kind == "DELETED":
                     self._gone(bad.ref.name)
             return
-        for managed in self._resources:
-            spec = node_spec(event.object, managed.names, self._unit)
+        for managed, spec in zip(self._resources, self._specs(event.object), strict=True):
             if event.kind == "DELETED":
                 managed.ledger.node_gone(spec.name)
             else:
                 managed.ledger.node_changed(spec)
 
+    def _specs(self, node: Node) -> tuple[NodeSpec, ...]:
+        return tuple(node_spec(node, managed.names, self._unit) for managed in self._resources)
+
     def _gone(self, name: str) -> None:
         for managed in self._resources:
             managed.ledger.node_gone(name)
+
+
+@dataclass(frozen=True, slots=True)
+class SeenPod:
+    """What is kept of a pod that the API server shows: what the ledgers, the holds and the mistakes
+    need of it, a few hundred bytes, whatever else its owner has written.
+    """
+
+    uid: str
+    """"" if it has none."""
+
+    observed: tuple[ObservedPod | None, ...]
+    """For each managed resource; None where it cannot be read."""
+
+    claims: tuple[Claimant | None, ...]
+    """For each managed resource: as the rules of holds see it; None if nothing may be held."""
+
+    nominated: str
+    """The node that kube-scheduler nominates it for, or ""."""
+
+    mistake: Mistake | None
+    """Of a pod that waits."""
 
 
 class PodEventHandler:
@@ -78,28 +113,44 @@ class PodEventHandler:
         created: Created | None = None,
         moved: Moved | None = None,
         mistaken_pods: MistakenPods | None = None,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._resources = resources
         self._created = created
         self._moved = moved
         self._mistaken_pods = mistaken_pods
+        self._clock = clock
         self._listed = False
 
-    def replace(self, pages: Sequence[Decoded[Pod]], started: float) -> None:
+    def kept(self, page: Decoded[Pod]) -> Decoded[SeenPod]:
+        """Return what is kept of a page: a list may be long, and pods large."""
+        return page.with_items([self._seen(pod) for pod in page.items])
+
+    def replace(self, pages: Sequence[Decoded[Pod] | Decoded[SeenPod]], started: float) -> None:
         """Take over all pods."""
         unread = {bad.ref.uid for page in pages for bad in _logged(page.bad)}
-        for managed in self._resources:
-            unreadable = set(unread)
-            pods = _observed((pod for page in pages for pod in page.items), managed, unreadable)
-            self._tell(managed, managed.ledger.replace_pods(pods, keep=unreadable, started=started))
+        pods = [
+            pod if isinstance(pod, SeenPod) else self._seen(pod)
+            for page in pages
+            for pod in page.items
+        ]
+        for at, managed in enumerate(self._resources):
+            unreadable = unread | {pod.uid for pod in pods if pod.observed[at] is None}
+            observed = (pod.observed[at] for pod in pods)
+            changes = managed.ledger.replace_pods(
+                (pod for pod in observed if pod is not None), keep=unreadable, started=started
+            )
+            self._tell(managed, changes)
+            managed.holds.keep({pod.uid for pod in pods if pod.claims[at] is not None})
+            for pod in pods:
+                if pod.claims[at] is not None:
+                    self._hold(managed, pod, at)
         self._listed = True
         if self._mistaken_pods is not None:
-            waiting = [
-                pod for page in pages for pod in page.items if not (pod.spec and pod.spec.node_name)
-            ]
-            self._mistaken_pods.keep({(pod.metadata and pod.metadata.uid) or "" for pod in waiting})
-            for pod in waiting:
-                self._mistaken_pods.observe(pod)
+            mistaken = [pod for pod in pods if pod.mistake is not None]
+            self._mistaken_pods.keep({pod.uid for pod in mistaken})
+            for pod in mistaken:
+                self._mistaken_pods.observe(pod.uid, pod.mistake)
 
     def apply(self, event: WatchEvent[Pod]) -> None:
         """Take over one pod."""
@@ -110,18 +161,52 @@ class PodEventHandler:
         elif event.kind == "DELETED":
             self._gone((event.object.metadata and event.object.metadata.uid) or "")
         else:
-            for managed in self._resources:
-                unreadable: set[str] = set()
-                for pod in _observed((event.object,), managed, unreadable):
-                    self._tell(managed, managed.ledger.pod_changed(pod))
-                for uid in unreadable:
-                    managed.ledger.pod_unreadable(uid)
+            pod = self._seen(event.object)
+            for at, managed in enumerate(self._resources):
+                observed = pod.observed[at]
+                if observed is None:
+                    managed.ledger.pod_unreadable(pod.uid)
+                else:
+                    self._tell(managed, managed.ledger.pod_changed(observed))
+                self._hold(managed, pod, at)
             if self._mistaken_pods is not None:
-                self._mistaken_pods.observe(event.object)
+                self._mistaken_pods.observe(pod.uid, pod.mistake)
+
+    def _seen(self, pod: Pod) -> SeenPod:
+        observed: list[ObservedPod | None] = []
+        claims: list[Claimant | None] = []
+        schedulers = self._resources.scope.schedulers
+        ours = not schedulers or scheduler_of(pod) in schedulers
+        may_hold = _may_hold(pod)
+        for managed in self._resources:
+            try:
+                seen = observe_pod(pod, managed.names)
+                # kube-scheduler of another name: no extender of ours is called for it.
+                observed.append(seen if seen.node or ours else seen._replace(gated=True))
+            except WireError as error:
+                observed.append(None)
+                log.warning(Line("pod kept as it was", pod=_name_of(pod), error=str(error)))
+            claims.append(_claim(pod, observed[-1]) if may_hold else None)
+        return SeenPod(
+            (pod.metadata and pod.metadata.uid) or "",
+            tuple(observed),
+            tuple(claims),
+            (pod.status and pod.status.nominated_node_name) or "",
+            self._mistaken_pods.mistake(pod) if self._mistaken_pods is not None else None,
+        )
+
+    def _hold(self, managed: ManagedResource, pod: SeenPod, at: int) -> None:
+        """Begin or end what is held for the pod, by what the API server shows of it."""
+        claim = pod.claims[at]
+        if claim is None:
+            managed.holds.gone(pod.uid)
+        else:
+            managed.holds.shown(claim, pod.nominated, self._clock())
 
     def _gone(self, uid: str) -> None:
         for managed in self._resources:
             self._tell(managed, managed.ledger.pod_gone(uid))
+            managed.holds.gone(uid)
         if self._mistaken_pods is not None:
             self._mistaken_pods.gone(uid)
 
@@ -141,6 +226,23 @@ class UnhealthyEventHandler:
     def __init__(self, resources: ManagedResources) -> None:
         self._resources = resources
         self._closed: set[tuple[str, str]] = set()
+
+    def kept(self, page: Decoded[ConfigMap]) -> Decoded[ConfigMap]:
+        """Return what is kept of a page: the ConfigMaps that may close devices, and of these what
+        does.
+        """
+        prefixes = tuple(managed.names.unhealthy for managed in self._resources)
+        named = [((item.metadata and item.metadata.name) or "", item) for item in page.items]
+        return page.with_items(
+            [
+                ConfigMap(
+                    Metadata(name=name),
+                    {key: text for key, text in (item.data or {}).items() if key == UNHEALTHY_KEY},
+                )
+                for name, item in named
+                if name.startswith(prefixes)
+            ]
+        )
 
     def replace(self, pages: Sequence[Decoded[ConfigMap]], started: float) -> None:
         """Take over all ConfigMaps: a node that has none has no device closed by one."""
@@ -186,17 +288,17 @@ class UnhealthyEventHandler:
             managed.ledger.set_unhealthy(name.removeprefix(managed.names.unhealthy), frozenset())
 
 
-def _observed(
-    pods: Iterable[Pod], managed: ManagedResource, unreadable: set[str]
-) -> Iterator[ObservedPod]:
-    """Yield the pods that can be read; add the uids of the others to `odd`."""
-    for pod in pods:
-        try:
-            yield observe_pod(pod, managed.names)
-        except WireError as error:
-            uid = (pod.metadata and pod.metadata.uid) or ""
-            unreadable.add(uid)
-            log.warning(Line("pod kept as it was", pod=_name_of(pod), error=str(error)))
+def _claim(pod: Pod, seen: ObservedPod | None) -> Claimant | None:
+    return claimant(pod, seen.request) if seen is not None and seen.request.devices else None
+
+
+def _may_hold(pod: Pod) -> bool:
+    """Return whether something may be held for the pod: it is neither bound, ended nor going."""
+    return not (
+        (pod.spec and pod.spec.node_name)
+        or (pod.metadata and pod.metadata.deletion_timestamp)
+        or has_ended(pod)
+    )
 
 
 def _name_of(pod: Pod) -> str:

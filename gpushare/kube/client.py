@@ -24,13 +24,15 @@ from urllib.parse import quote, urlencode
 import urllib3
 from urllib3.exceptions import HTTPError, SSLError
 
-from gpushare.errors import ApiError, ApiUnreachable, SettingsError
+from gpushare.errors import ApiError, ApiTooLarge, ApiUnreachable, SettingsError
 from gpushare.kube.api_errors import no_response_error, one_line, response_error
 from gpushare.kube.connection import TooLateError, send_deadline
 from gpushare.kube.kept_connection import take_open
 from gpushare.kube.responses import (
+    MOST_BYTES,
     LineStream,
     Response,
+    TooLargeError,
     read_all,
     read_beginning,
     return_to_pool,
@@ -97,7 +99,8 @@ class KubeClient:
         for lack of credentials (401, or 403 if there were none) is repeated, once, with credentials
         read again. Raises ApiNotFound, ApiConflict, ApiGone; ApiUnreachable if nothing was sent;
         ApiUnavailable for 5xx, a redirect, 4xx without a Status, no answer, a body cut short, time
-        over (the outcome is unknown); ApiError for any other refusal, 429 too. The caller checks
+        over (the outcome is unknown); ApiTooLarge for more bytes than are read at once; ApiError
+        for any other refusal, 429 too. The caller checks
         the content of a 2xx: it may be a proxy's. An answer whose head comes slowly may take longer
         than `timeout`. Names in `path` must have been checked: a `..` would reach another object.
         """
@@ -112,6 +115,10 @@ class KubeClient:
         except (HTTPError, OSError) as error:
             response.close()
             raise no_response_error(call.where, error) from error
+        except TooLargeError as error:
+            response.close()
+            what = f"the answer has more than {MOST_BYTES >> 20} MiB"
+            raise ApiTooLarge(f"{call.where}: {what}", response.status) from error
         response.release_conn()
         if not 200 <= response.status < 300:
             raise response_error(call.where, response.status, data)

@@ -12,19 +12,26 @@ threads, clocks, randomness or the objects' meaning; decoding is handed in. So o
   one that had fallen silent is followed by a list: a server may be behind our version, or send no
   bookmarks, and what lies between may cut each watch before its first word.
 - 410, as status or as an ERROR event, means that versions are gone: list again, never reuse them.
+- A page that has too many bytes is asked for again with half as many objects, down to one; later
+  pages have as many as would be few bytes if objects stayed as large as the last ones.
 - Whatever fails is tried again later each time, until it has been healthy for a while. Nothing a
   server answers makes this ask in a hot loop.
 """
 
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Generic
 
-from gpushare.errors import ApiError, ApiGone
+from gpushare.errors import ApiError, ApiGone, ApiTooLarge
 from gpushare.kube.decoder import Decoder, EventT, PageT
 from gpushare.kube.listwatch_actions import Action, List, Query, Replace, Sleep, Watch
 
 NEVER = float("-inf")
+
+
+def _whole(page: PageT) -> PageT:
+    return page
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +39,8 @@ class Timing:
     """Seconds, and the page size. The watch times are client-go's order of magnitude."""
 
     page_limit: int = 500
+    # Bytes of a page that are aimed at, once objects have shown to be large.
+    page_bytes: int = 8 << 20
     list_timeout: float = 30.0
     # How long a page may fail, however often it is tried, until its list is begun again.
     page_retry_for: float = 60.0
@@ -75,6 +84,7 @@ class ListWatch(Generic[PageT, EventT]):
     restarts: Counter[str] = field(default_factory=Counter)
     _version: str = ""
     _token: str = ""
+    _limit: int = 0
     _pages: tuple[PageT, ...] = ()
     _relist_wanted: bool = False
     _list_started: float = NEVER
@@ -116,8 +126,13 @@ class ListWatch(Generic[PageT, EventT]):
             return Sleep(self._not_before - now)
         return self._watch(now, jitter) if self._version else self._list(now)
 
-    def on_page(self, body: bytes, now: float) -> Replace[PageT] | None:
-        """Return the whole list when this was its last page; to be answered with `on_delivered`."""
+    def on_page(
+        self, body: bytes, now: float, kept: Callable[[PageT], PageT] = _whole
+    ) -> Replace[PageT] | None:
+        """Return the whole list when this was its last page; to be answered with `on_delivered`.
+
+        kept: returns what is kept of a page until then.
+        """
         try:
             page = self.decoder.decode_list(body)
         except Exception:  # a page that a decoder trips over must not end the loop
@@ -131,8 +146,12 @@ class ListWatch(Generic[PageT, EventT]):
             return None
         self._note_contact(now)
         self.decode_errors += len(page.bad)
-        self._pages += (page,)
+        self._pages += (kept(page),)
         self._token = token
+        objects = len(page.items) + len(page.bad)
+        if objects:
+            fitting = self.timing.page_bytes * objects // max(len(body), 1)
+            self._limit = max(1, min(self.timing.page_limit, fitting))
         if not token:
             return self._complete()
         if not page.items:
@@ -192,7 +211,11 @@ class ListWatch(Generic[PageT, EventT]):
     def on_error(self, error: ApiError, now: float) -> None:
         """Take the failure of a call, or a stream that was cut."""
         was_watch = self.watching
-        if isinstance(error, ApiGone):
+        if isinstance(error, ApiTooLarge) and self._limit != 1:
+            # Not a failure: the same page is asked for again at once, with fewer objects.
+            self._limit = max(1, (self._limit or self.timing.page_limit) // 2)
+            self._note_contact(now)
+        elif isinstance(error, ApiGone):
             self._versions_gone(now)
         elif error.status in (400, 404, 409, 422) and was_watch:
             # The server will not have this watch; the same again would be refused again.
@@ -209,7 +232,7 @@ class ListWatch(Generic[PageT, EventT]):
         self._fail("sink", now, relist=True)
 
     def _list(self, now: float) -> List:
-        query = (*self.query, ("limit", str(self.timing.page_limit)))
+        query = (*self.query, ("limit", str(self._limit or self.timing.page_limit)))
         if self._token:
             query += (("continue", self._token),)
         else:

@@ -30,7 +30,8 @@ _AFTER_BUG_SECONDS = 1.0
 class EventHandler(Protocol[_PageT_contra, _EventT_contra]):
     """What takes the objects of a collection.
 
-    It is called by one thread; after an exception everything is listed again.
+    It is called by one thread; after an exception everything is listed again. It may have a method
+    `kept(page)` that returns the page with less in it: what is kept until the list is whole.
     """
 
     def replace(self, pages: Sequence[_PageT_contra], started: float) -> None:
@@ -150,7 +151,11 @@ class Reflector(Generic[PageT, EventT]):
         except ApiError as error:
             self._failed("list", error)
             return
-        whole = self._machine.on_page(body, self._clock())
+        # A page is read, and what its objects are too large for is dropped, before the next one.
+        kept = getattr(self._handler, "kept", None)
+        now = self._clock()
+        whole = self._machine.on_page(body, now, kept) if kept else self._machine.on_page(body, now)
+        del body
         if whole is not None:
             if self._deliver(partial(self._handler.replace, whole.pages, whole.started)):
                 self._machine.on_delivered(whole)

@@ -79,16 +79,31 @@ def socket_of_response(response: Response) -> socket.socket:
     return live
 
 
+MOST_BYTES = 16 << 20
+"""Bytes of an answer. An object has at most some 1.5 MiB (`--max-request-bytes` of etcd), so that a
+list of few objects is less whatever stands in them, and 500 usual pods are a third of it."""
+
+
+class TooLargeError(Exception):
+    """A body has more than MOST_BYTES."""
+
+
 def read_all(response: Response, deadline: float) -> bytes:
-    """Return the whole body; read in pieces, so that a slow server cannot exceed the deadline."""
+    """Return the whole body; read in pieces, so that a slow server cannot exceed the deadline.
+
+    Raises TooLargeError.
+    """
     length = response.headers.get("Content-Length", "")
     if not (response.chunked or length.isdigit() or response.status == 204):
         # http.client takes an answer cut within its head for one that ends with the connection.
         raise OSError("the answer does not say where it ends")
-    parts = []
+    parts, size = [], 0
     plain = "Content-Encoding" not in response.headers
     while part := _read_piece(response, deadline):
         parts.append(part)
+        size += len(part)
+        if size > MOST_BYTES:
+            raise TooLargeError
         if plain and response.length_remaining == 0:
             break
     return b"".join(parts)
@@ -121,7 +136,7 @@ def return_to_pool(response: Response, deadline: float) -> bool:
     """Return whether the answer's connection went back to the pool alive."""
     try:
         read_all(response, deadline)
-    except (HTTPError, OSError):
+    except (HTTPError, OSError, TooLargeError):
         response.close()
         return False
     response.release_conn()

@@ -29,7 +29,8 @@ from gpushare.ledger.records import CpuOnly, Record, Sent, Step
 class Changes:
     """What the watch or a list has changed.
 
-    new: of each pod that it shows for the first time, what it asks for and whether it is on a node.
+    new: of each pod that it shows for the first time without gates, what it asks for and whether it
+    is on a node.
     came, went: how many pods have come to a node, and gone from one.
     """
 
@@ -250,7 +251,7 @@ class Ledger(Reader):
         if step.record is not before:
             self._take_over(uid, step)
             changes.note(before, step.record)
-            if step.record is not None and not records.is_shown(before):
+            if not records.is_counted(before) and records.is_counted(step.record):
                 changes.new.append((pod.request, bool(pod.node)))
 
     def _shown_unreadable(self, uid: str) -> None:

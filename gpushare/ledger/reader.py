@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from gpushare.core.arrays_check import differing_nodes
 from gpushare.core.assumption import Phase, Waiting
 from gpushare.core.entry import Entry, NodeBooks
-from gpushare.core.model import NodeSpec, PodRef, Request
+from gpushare.core.model import NodeSpec, PodRef
 from gpushare.core.pairing import Pairing
 from gpushare.core.snapshot import Snapshot
 from gpushare.errors import InvariantError, RequestRefused, UnknownNode
@@ -167,13 +167,13 @@ class Reader:
         with self._lock:
             return node in self._store.nodes
 
-    def waiting_request(self, uid: str) -> Request | None:
-        """Return what the pod asks for; None if the watch shows no such pod that waits."""
+    def waiting_pod(self, uid: str) -> Waiting | None:
+        """Return the pod as the watch shows it; None if it shows no such pod that waits."""
         with self._lock:
             record = self._store.records.get(uid)
         assumption = records.assumption_of(record)
         shown = assumption.waiting if assumption else record
-        return shown.request if isinstance(shown, Waiting) else None
+        return shown if isinstance(shown, Waiting) else None
 
     def can_still_bind(self, uid: str) -> bool:
         """Return whether the pod is bound, or its pending bind can still succeed.

@@ -104,6 +104,13 @@ def is_shown(record: Record | None) -> bool:
     )
 
 
+def is_counted(record: Record | None) -> bool:
+    """Return whether the pod counts among those that come: a gated one does not yet."""
+    assumption = assumption_of(record)
+    waiting = assumption.waiting if assumption is not None else record
+    return waiting.counted if isinstance(waiting, Waiting) else is_shown(record)
+
+
 def is_on_node(record: Record | None) -> bool:
     """Return whether the watch has shown the pod on a node."""
     return record is not None and record.phase in _ON_NODE
@@ -128,7 +135,8 @@ def observed(record: Record | None, pod: ObservedPod) -> Step:
         there = CpuOnly(pod.node, pod.request)
         return Step(record if record == there else there)
     if event is _WAITING:
-        waiting = Waiting(pod.ref, pod.request, pod.created, pod.gated)
+        counted = is_counted(record) or not pod.gated
+        waiting = Waiting(pod.ref, pod.request, pod.created, pod.gated, pod.crowded, counted)
         if entry is None or assumption is None:
             return Step(waiting)
         return Step(replace(entry, assumption=replace(assumption, waiting=waiting)))
@@ -253,6 +261,7 @@ def _bound(pod: ObservedPod, cover: Cover, assumption: Assumption | None = None)
     return Entry(
         *(pod.ref, pod.request, pod.node, cover.written, assumption, pod.assigned),
         *(pod.priority, pod.started, pod.terminating, pod.labels, pod.running, cover),
+        ends_by=pod.ends_by,
     )
 
 
@@ -268,6 +277,7 @@ def _shown_again(entry: Entry, pod: ObservedPod) -> Step:
         *(entry.ref, request, entry.node, entry.placement, None, entry.assigned or pod.assigned),
         *(pod.priority, pod.started, pod.terminating, pod.labels, pod.running),
         with_given(entry.cover, pod.given),
+        pod.ends_by,
     )
     return Step(seen, alarm)
 

@@ -16,6 +16,7 @@ import zlib
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import BinaryIO, cast
 
 from gpushare.errors import WireError
 
@@ -25,6 +26,8 @@ Found = Iterator[tuple[str, dict[str, str]]]
 Columns = Mapping[str, tuple[str, ...]]
 """The names that a column may have, by its role."""
 
+_MOST_BYTES = 128 * 1024 * 1024
+"""Bytes of a file, unpacked: a million pods are less."""
 
 _LONGEST = 63 + 1 + 253
 """Characters of a name: a pod's, with its namespace."""
@@ -137,15 +140,20 @@ def _roles(
 
 def _text(path: Path) -> str:
     try:
-        content = path.read_bytes()
-        if path.suffix == ".xz":
-            content = lzma.decompress(content)
-        elif path.suffix == ".gz":
-            content = gzip.decompress(content)
+        with path.open("rb") as packed:
+            content = _unpacked(packed, path.suffix).read(_MOST_BYTES + 1)
+        if len(content) > _MOST_BYTES:
+            raise TraceError(f"{path}: has more than {_MOST_BYTES} bytes when it is unpacked")
         # A table saved by a spreadsheet opens with a byte-order mark.
         return content.decode("utf-8-sig")
     except (OSError, EOFError, lzma.LZMAError, zlib.error, UnicodeDecodeError) as error:
         raise TraceError(f"{path}: cannot be read: {error}") from error
+
+
+def _unpacked(packed: BinaryIO, suffix: str) -> BinaryIO:
+    if suffix == ".xz":
+        return cast(BinaryIO, lzma.open(packed))
+    return cast(BinaryIO, gzip.open(packed)) if suffix == ".gz" else packed
 
 
 def _csv(path: Path, text: str) -> Found:

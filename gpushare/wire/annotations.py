@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from gpushare.core.model import MAX_UNITS, Allocation, Request, Shares
-from gpushare.errors import SettingsError
+from gpushare.errors import AnnotationError, SettingsError
 
 MAX_INDEX = 2**31 - 1
 """Largest device index and container index read."""
@@ -28,6 +28,13 @@ _UUID = re.compile(r"[!-+\--~]{1,128}")
 _MAX_MAP_LENGTH = 64 * 1024
 _MAX_IDX_LENGTH = 1024
 _MAX_UUIDS_LENGTH = 64 * 129
+
+LARGEST_ANNOTATIONS = 256 * 1024
+"""Bytes of all keys and values of an object (TotalAnnotationSizeLimitB of apimachinery). The API
+server checks it at each update of the object, but not at a Binding.
+"""
+MOST_GIVEN = 64
+"""Cards that a device plug-in may add to a pod (given_annotation.py)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,6 +220,51 @@ def encode(
         names.allocation: json.dumps(_grants(allocation, request), separators=(",", ":")),
         names.uuids: ",".join(allocation.uuids) if any(allocation.uuids) else "",
     }
+
+
+def check_room(annotations: Mapping[str, str], request: Request, names: Names) -> None:
+    """Check that the annotations leave room for all that we and the device plug-in write later.
+
+    A pod whose annotations come to be too large can never be updated again: it has no status, no
+    end and no deletion, and holds its devices for ever. Raises AnnotationError.
+    """
+    ours = _most_written(request, names)
+    others = _size({key: value for key, value in annotations.items() if key not in ours})
+    room = sum(len(key) + most for key, most in ours.items())
+    if others + room > LARGEST_ANNOTATIONS:
+        raise AnnotationError(
+            f"its annotations have {others} bytes, and gpushare writes up to {room} more;"
+            f" Kubernetes takes {LARGEST_ANNOTATIONS} in all: create the pod with smaller ones"
+        )
+
+
+def _most_written(request: Request, names: Names) -> dict[str, int]:
+    """Return the bytes that each annotation of ours may have over the life of the pod."""
+    index = number = 11  # ten digits and a comma
+    uuid = 129
+    # Containers fill device after device: each piece ends a container, or a device.
+    pieces = len(request.containers) + request.devices
+    return {
+        names.idx: index * request.devices,
+        names.dev: number,
+        names.pod: number,
+        names.assigned: len("false"),
+        names.assume_time: 20,
+        names.allocation: 2
+        + len(request.containers) * (index + len('"":{}'))
+        + pieces * (index + len('"":') + number),
+        names.uuids: uuid * request.devices,
+        names.given: 2 + MOST_GIVEN * (uuid + len('"":') + number),
+    }
+
+
+def _size(annotations: Mapping[str, str]) -> int:
+    """Return the bytes of keys and values, as the API server counts them."""
+    return sum(
+        len(text) if text.isascii() else len(text.encode("utf-8", "surrogatepass"))
+        for pair in annotations.items()
+        for text in pair
+    )
 
 
 def _grants(allocation: Allocation, request: Request) -> dict[str, dict[str, int]]:

@@ -8,6 +8,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+MAX_SELECTOR = 8 * 1024
+"""Characters of a selector that are kept."""
+
 
 @dataclass(frozen=True, eq=False)
 class DisruptionBudget:
@@ -31,12 +34,19 @@ class DisruptionBudget:
 
 
 def read_budget(namespace: str, spec: object, status: object) -> DisruptionBudget:
-    """Return the budget of the parts of a PodDisruptionBudget object."""
+    """Return the budget of the parts of a PodDisruptionBudget object.
+
+    One whose selector is longer than MAX_SELECTOR covers all pods of its namespace.
+    """
     status = _mapping(status)
+    selector = _mapping(spec).get("selector")
+    if len(str(selector)) > MAX_SELECTOR:
+        # On the safe side, and in its own namespace alone.
+        selector = {}
     allowed = status.get("disruptionsAllowed")
     return DisruptionBudget(
         namespace=namespace,
-        selector=_mapping(spec).get("selector"),
+        selector=selector,
         allowed=allowed if type(allowed) is int else 0,
         disrupted=frozenset(_mapping(status.get("disruptedPods"))),
     )

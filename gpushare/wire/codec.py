@@ -21,6 +21,7 @@ from gpushare.core.model import PodRef
 from gpushare.errors import MessageError
 
 _T = TypeVar("_T")
+_U = TypeVar("_U")
 _Item = TypeVar("_Item")
 
 
@@ -80,6 +81,10 @@ class Decoded(Generic[_T]):
     resource_version: str
     continue_token: str = ""
     bad: tuple[UnreadableObject, ...] = ()
+
+    def with_items(self, items: Sequence[_U]) -> "Decoded[_U]":
+        """Return the page with these in place of its objects."""
+        return Decoded(items, self.resource_version, self.continue_token, self.bad)
 
 
 @dataclass(frozen=True, slots=True)

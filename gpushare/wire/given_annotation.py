@@ -9,9 +9,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from gpushare.core.model import Given
-from gpushare.wire.annotations import Names, is_uuid
+from gpushare.wire.annotations import MOST_GIVEN, Names, is_uuid
 
-_MOST_CARDS = 64
 _LONGEST = 64 * 1024
 
 
@@ -27,7 +26,7 @@ def read_given(annotations: Mapping[str, str], total: int, names: Names) -> Give
         document: Any = json.loads(text)
     except (ValueError, RecursionError):
         return ()
-    if not isinstance(document, dict) or len(document) > _MOST_CARDS:
+    if not isinstance(document, dict) or len(document) > MOST_GIVEN:
         return ()
     for uuid, units in document.items():
         if not is_uuid(uuid) or type(units) is not int or units <= 0:

@@ -38,6 +38,9 @@ VERSION = 1
 MAX_DEVICES = 64
 """Most devices of one node; the arrays of the ledger are as wide as the widest node."""
 
+MAX_SIZES = 8
+"""Most sizes of the devices of one node: two kinds of cards, cut into parts."""
+
 UNHEALTHY_KEY = "gpus"
 """Under which the ConfigMap of unhealthy devices holds their indices."""
 
@@ -119,6 +122,8 @@ def decode_inventory(text: str) -> Inventory:
     uncounted = _typed(document.get("uncounted", []), list, "inventory.uncounted")
     if len(uncounted) > MAX_DEVICES:
         raise AnnotationError(f"inventory.uncounted: more than {MAX_DEVICES}")
+    if len({device.mem for device in decoded}) > MAX_SIZES:
+        raise AnnotationError(f"inventory.devices: more than {MAX_SIZES} sizes of mem")
     return Inventory(
         unit,
         decoded,

@@ -79,6 +79,23 @@ class Affinity(Struct, gc=False, rename="camel"):
     node_affinity: NodeAffinity | None = None
 
 
+class Present(Struct, gc=False):
+    """Something of which only counts that it is there."""
+
+
+class Volume(Struct, gc=False, rename="camel"):
+    """Volume, of the kinds that may have to be made for a pod."""
+
+    persistent_volume_claim: Present | None = None
+    ephemeral: Present | None = None
+
+
+class SchedulingGroup(Struct, gc=False, rename="camel"):
+    """PodSchedulingGroup."""
+
+    pod_group_name: str | None = None
+
+
 class PodSpec(Struct, gc=False, rename="camel"):
     """PodSpec."""
 
@@ -93,6 +110,9 @@ class PodSpec(Struct, gc=False, rename="camel"):
     priority: int | None = None
     preemption_policy: str | None = None
     scheduling_gates: list[Raw] | None = None
+    scheduling_group: SchedulingGroup | None = None
+    volumes: list[Volume] | None = None
+    resource_claims: list[Present] | None = None
 
 
 class PodCondition(Struct, gc=False):

@@ -13,13 +13,17 @@ from sys import intern
 
 from gpushare.core.model import Labels, ObservedPod, PodRef, Request, Shares
 from gpushare.errors import AnnotationError, MessageError, QuantityError, WireError
-from gpushare.wire.annotations import Names, device_uuids, placement, strict_number
+from gpushare.wire.annotations import Names, check_room, device_uuids, placement, strict_number
 from gpushare.wire.given_annotation import read_given
 from gpushare.wire.gpu_models import accepted_models
 from gpushare.wire.objects import Metadata, Pod, PodSpec, PodStatus
 from gpushare.wire.pod_sums import device_sums, host_sums
 
 MAX_DEVICES_PER_POD = 64
+MAX_LABELS = 8 * 1024
+"""Characters of the labels of a pod that are kept."""
+
+_MAX_STAMP = 32
 
 _ENDED = frozenset({"Succeeded", "Failed"})
 _POLICY = re.compile(r"[A-Za-z0-9]([A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?")
@@ -69,14 +73,27 @@ def request_of(pod: Pod, names: Names) -> Request:
 def request_among(pod: Pod, every: Iterable[Names]) -> tuple[Names, Request] | None:
     """Return the one resource that the pod asks for, and its request; None if it asks for none.
 
-    Raises WireError for a request that makes no sense or asks for two of the resources.
+    Raises WireError for a request that makes no sense or asks for two of the resources, and for a
+    pod without a node that has no room for our annotations.
     """
     requests = ((names, request_of(pod, names)) for names in every)
     found = [(names, request) for names, request in requests if request.devices]
     if len(found) > 1:
         asked = ", ".join(names.resource for names, _ in found)
         raise MessageError(f"{asked}: a pod may ask for one of them alone")
+    if found:
+        names, request = found[0]
+        check_annotations(pod, request, names)
     return found[0] if found else None
+
+
+def check_annotations(pod: Pod, request: Request, names: Names) -> None:
+    """Check that a pod without a node has room for the annotations that are written later.
+
+    Raises AnnotationError. On a node it is too late: the pod holds its devices in any case.
+    """
+    if not (pod.spec and pod.spec.node_name):
+        check_room((pod.metadata and pod.metadata.annotations) or {}, request, names)
 
 
 def observe_pod(pod: Pod, names: Names) -> ObservedPod:
@@ -119,10 +136,13 @@ def observe_pod(pod: Pod, names: Names) -> ObservedPod:
         metadata.deletion_timestamp is not None,
         _labels(metadata) if node else (),
         not node and _is_kept_from_extenders(pod),
-        annotations.get(names.assume_time, "") if node else "",
+        # Ours has 19 digits: what is longer is none, and is not kept.
+        annotations.get(names.assume_time, "")[:_MAX_STAMP] if node else "",
         status.phase == "Running",
         annotated[1],
         read_given(annotations, request.total, names) if node else (),
+        not node and bool(request.devices) and _is_crowded(annotations, request, names),
+        _seconds(metadata.deletion_timestamp),
     )
 
 
@@ -135,6 +155,14 @@ def _annotated_devices(
     shares = placement(annotations, request, names)
     uuids = None if shares is None else device_uuids(annotations, shares, names)
     return (None, ()) if uuids is None else (shares, uuids)
+
+
+def _is_crowded(annotations: Mapping[str, str], request: Request, names: Names) -> bool:
+    try:
+        check_room(annotations, request, names)
+    except AnnotationError:
+        return True
+    return False
 
 
 def has_ended(pod: Pod) -> bool:
@@ -203,9 +231,18 @@ def _devices(pod: Pod, names: Names) -> int:
 
 
 def _labels(metadata: Metadata) -> Labels:
-    """Return the labels, stored once for all pods of a controller."""
-    pairs = (metadata.labels or {}).items()
-    return tuple(sorted((intern(key), intern(value)) for key, value in pairs))
+    """Return the labels, stored once for all pods of a controller.
+
+    Of more than MAX_LABELS characters the first by key: a budget that selects by another one does
+    not protect the pod.
+    """
+    found, room = [], MAX_LABELS
+    for key, value in sorted((metadata.labels or {}).items()):
+        room -= len(key) + len(value)
+        if room < 0:
+            break
+        found.append((intern(key), intern(value)))
+    return tuple(found)
 
 
 def _policy(pod: Pod, names: Names) -> str:

@@ -11,7 +11,7 @@ from gpushare.errors import WireError
 from gpushare.wire.annotations import Names
 from gpushare.wire.inventory import mib_of
 from gpushare.wire.objects import Pod
-from gpushare.wire.pods import names_any, request_of
+from gpushare.wire.pods import check_annotations, names_any, request_of
 
 NO_CARD_HAS = 1000
 """GiB that no card has, for the comparison if no device is known."""
@@ -29,6 +29,7 @@ def mistake_of(pod: Pod, names: Names, unit: str, largest: Largest = unknown) ->
     """Return what is wrong with what the pod asks for, and what to write; "" if nothing is."""
     try:
         request = request_of(pod, names)
+        check_annotations(pod, request, names)
     except WireError as error:
         return str(error)
     if request.devices and names_any(pod, (names.count,)):

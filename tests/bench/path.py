@@ -23,7 +23,6 @@ import gpushare
 from gpushare.core.pairing import Pairing
 from gpushare.core.policy import load_policy
 from gpushare.core.ranking import Ranking
-from gpushare.daemon.events.aggregator import Details
 from gpushare.explain.pod import explain_pod
 from gpushare.extender.binding.bind_slots import BindSlots
 from gpushare.extender.binding.binder import Binder
@@ -33,10 +32,10 @@ from gpushare.extender.service import Service
 from gpushare.extender.watch_handlers import PodEventHandler
 from gpushare.ledger import Ledger
 from gpushare.wire.annotations import ALIYUN
-from gpushare.wire.events import ObjectReference
 from gpushare.wire.objects import PODS
 from tests.support.scripted_api import ScriptedApi
 from tests.unit.core.clusters import node
+from tests.unit.extender.desk import Heard
 from tests.unit.extender.kit import pod_json
 
 ROOT = Path(gpushare.__file__).parent
@@ -83,22 +82,6 @@ class Calls:
         return f"{verb:12} {functions:9} {len(self.codes):6} {len(set(files)):6} {changes:8}"
 
 
-class _Unheard:
-    """Takes events, and forgets them."""
-
-    def record(
-        self,
-        about: ObjectReference,
-        reason: str,
-        action: str,
-        note: str,
-        *,
-        warning: bool = False,
-        details: Details | None = None,
-    ) -> None:
-        """Forget it."""
-
-
 def measured() -> dict[str, Calls]:
     """The calls of each verb, by its name."""
     api = ScriptedApi()
@@ -115,7 +98,7 @@ def measured() -> dict[str, Calls]:
         best_only=False,
         bind_slots=BindSlots(8),
         observe=lambda *_: None,
-        event_messages=EventMessages(_Unheard(), resources, "GiB"),
+        event_messages=EventMessages(Heard(), resources, "GiB"),
     )
     handler = PodEventHandler(resources)
     found: dict[str, Calls] = {}

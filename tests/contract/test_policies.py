@@ -9,11 +9,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpushare.core.decide import feasible, filter_nodes, place, score_nodes
-from gpushare.core.model import Request
+from gpushare.core.decide import BEST, feasible, filter_nodes, place, score_nodes
+from gpushare.core.model import PodRef, Request
+from gpushare.core.pairing import Pairing
 from gpushare.core.policy import Policy, load_policy, policy_names
 from gpushare.core.ranking import Ranking
 from gpushare.core.snapshot import Snapshot
+from gpushare.ledger import Ledger
 from tests.unit.core.clusters import WORKLOAD, Cluster, clusters, has_room, node, requests
 
 EVERY = {
@@ -140,3 +142,28 @@ def test_the_winner_of_prioritize_can_be_bound(cluster: Cluster, request: Reques
         assert len(winners) == bool(fit), name
         for winner in winners:
             assert has_room(view, place(view, winner, request, Ranking(policy))), name
+
+
+@pytest.mark.parametrize(
+    ("policy", "whole"),
+    [("binpack", 15), ("device-bestfit", 15), ("shadow-price", 15), ("fgd", 15), ("spread", 0)],
+)
+def test_what_one_who_chooses_a_policy_leaves_for_whole_cards_is_as_documented(
+    policy: str, whole: int
+) -> None:
+    ledger, ranking = Ledger(Pairing.OFF), Ranking(load_policy(policy))
+    names = [f"n{number}" for number in range(4)]
+    for name in names:
+        ledger.node_changed(node(name, 16, 16, 16, 16, cpu=64_000, memory=2**38))
+
+    def put(uid: str, units: int) -> bool:
+        request, seen = Request(units, 1, containers=((0, units),)), ledger.snapshot()
+        fit = filter_nodes(seen, names, request).fit
+        if fit:
+            best = score_nodes(seen, fit, request, ranking)[BEST][0]
+            allocation = place(seen, best, request, ranking)
+            ledger.assume(PodRef("team", uid, uid), request, allocation, 0.0, stamp=uid)
+        return bool(fit)
+
+    assert all(put(f"small-{number}", 1) for number in range(16))
+    assert sum(put(f"whole-{number}", 16) for number in range(16)) == whole

@@ -17,7 +17,8 @@ from tests.e2e.plane import Plane
 from tests.e2e.plugins import Plugin
 from tests.e2e.world import World
 
-MakePlane = Callable[[], Plane]
+MakePlane = Callable[..., Plane]
+"""The arguments are flags of the API server."""
 MakeWorld = Callable[..., World]
 """The arguments are World's, without plane and folder."""
 MakePair = Callable[..., Pair]
@@ -37,9 +38,9 @@ def make_plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MakePlane]:
     """Starts control planes; all are ended."""
     started: list[Plane] = []
 
-    def make() -> Plane:
+    def make(*flags: str) -> Plane:
         folder = tmp_path_factory.mktemp("plane")
-        started.append(Plane(folder, needed("etcd"), needed("kube-apiserver")))
+        started.append(Plane(folder, needed("etcd"), needed("kube-apiserver"), flags))
         started[-1].start()
         return started[-1]
 

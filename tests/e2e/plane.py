@@ -9,6 +9,7 @@ import http.client
 import secrets
 import ssl
 from base64 import b64encode
+from collections.abc import Sequence
 from pathlib import Path
 
 from tests.contract.apiserver.client import Api
@@ -46,8 +47,11 @@ current-context: plane
 class Plane:
     """A running etcd and kube-apiserver; `url` stays the same when the API server is restarted."""
 
-    def __init__(self, folder: Path, etcd: Path, apiserver: Path) -> None:
+    def __init__(
+        self, folder: Path, etcd: Path, apiserver: Path, flags: Sequence[str] = ()
+    ) -> None:
         self.folder = folder
+        self._flags = flags
         self._etcd_program, self._apiserver_program = etcd, apiserver
         self._tokens = {user: secrets.token_hex(16) for user in _GROUPS}
         self._etcd_port, self._peer_port, self._port = free_port(), free_port(), free_port()
@@ -90,6 +94,7 @@ class Plane:
             # Nobody makes default service accounts here, nor untaints nodes that are made by hand.
             *("--disable-admission-plugins", "ServiceAccount,TaintNodesByCondition"),
             *("--max-requests-inflight", "3000", "--max-mutating-requests-inflight", "1000"),
+            *self._flags,
         ]
         self.apiserver = Process("kube-apiserver", command, self.folder)
         self.apiserver.wait(self._ready, "is not ready")

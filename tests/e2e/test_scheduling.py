@@ -195,3 +195,24 @@ def test_preemption_takes_the_pod_whose_device_is_needed(world: World) -> None:
     names = {pod["metadata"]["name"] for pod in objects.pods()}
     assert len(names & {large["metadata"]["name"], small["metadata"]["name"]}) == 1
     objects.sound()
+
+
+def test_a_pod_stays_one_that_can_be_updated_however_large_its_annotations_are(
+    world: World,
+) -> None:
+    """The API server looks at their size at each update, but not at a Binding."""
+    objects = world.objects
+    objects.node()
+    full = objects.pod(2, annotations={"notes": "x" * (256 * 1024 - len("notes"))})
+
+    def refused() -> bool:
+        conditions = objects.get(full)["status"].get("conditions", ())
+        return any(
+            "its annotations have 262144 bytes" in each.get("message", "") for each in conditions
+        )
+
+    until(refused, lambda: f"the pod is not refused; {world.told()}")
+    room = objects.pod(2, annotations={"notes": "x" * 250_000})
+    objects.lands(room, world.told)
+    for pod in (full, room):
+        objects.patch(f"{PODS}/{pod['metadata']['name']}", {"metadata": {"labels": {"a": "b"}}})

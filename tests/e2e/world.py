@@ -24,7 +24,8 @@ SETTLED = 90.0
 class World:
     """A running kube-scheduler `version` and extender on a plane.
 
-    options: of `gpushare scheduler-config`; change: in what it prints; flags: of `gpushare serve`.
+    options: of `gpushare scheduler-config`; change: in what it prints; flags: of `gpushare serve`;
+    scheduler_flags: of kube-scheduler.
     tls: see Pair.
     """
 
@@ -37,6 +38,7 @@ class World:
         options: Sequence[str] = (),
         change: Mapping[str, str] | None = None,
         flags: Sequence[str] = (),
+        scheduler_flags: Sequence[str] = (),
         tls: ssl.SSLContext | None = None,
     ) -> None:
         self.plane = plane
@@ -49,7 +51,15 @@ class World:
             plane.kubeconfig("extender", account_token(self.api)),
         )
         text = printed(version, *options, change=change)
-        self.pair = Pair(folder, text, access, version=version, flags=flags, tls=tls)
+        self.pair = Pair(
+            folder,
+            text,
+            access,
+            version=version,
+            scheduler_flags=("--leader-elect=false", *scheduler_flags),
+            flags=flags,
+            tls=tls,
+        )
         self.extender = self.pair.extender
 
     def start(self) -> None:

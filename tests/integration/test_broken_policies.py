@@ -43,6 +43,8 @@ def test_serve_learns_and_places_pods_whatever_some_policies_do(
     installed: Install, start_extender: StartExtender, cluster: Cluster
 ) -> None:
     installed(*LEFT_OUT, *NOT_MADE_ANEW, *ODD_SCORES, *LARGE_SCORES)
+    for _ in range(50):  # until so many have come, policies are made for none
+        cluster.pod(1)
     extender = start_extender()
     extender.wait_ready()
     nodes = [cluster.node() for _ in range(3)]
@@ -134,6 +136,18 @@ def test_a_candidate_that_is_no_policy_ends_serve_with_2_and_one_line(
     wrong = candidates.rsplit(",", maxsplit=1)[-1]
     assert told.startswith(f"gpushare serve: candidates: {wrong!r} is no policy; there are: ")
     assert "shadow-price" in told
+    assert told.count("\n") == 1
+
+
+@pytest.mark.parametrize("named", ["binpack,roulette", "", "all,none"])
+def test_a_pod_policy_that_is_no_policy_ends_serve_with_2_and_one_line(
+    named: str, cluster: Cluster, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    flags = ("--kubeconfig", cluster.kubeconfig(tmp_path), "--leadership", "off")
+    assert main(["serve", *flags, "--pod-policies", named]) == 2
+    told = capfd.readouterr().err
+    assert told.startswith("gpushare serve: pod-policies: ")
+    assert "is no policy; there are: auto, " in told
     assert told.count("\n") == 1
 
 

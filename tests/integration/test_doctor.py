@@ -213,8 +213,18 @@ def other_scheduler(doctor: Doctor) -> None:
 
 def original_runs(doctor: Doctor) -> None:
     doctor.cluster.node()
-    pod = doctor.cluster.pod(name="gpushare-schd-extender-5d8f")
-    doctor.cluster.set_phase(pod, "Running")
+    pod = doctor.cluster.create(
+        PODS,
+        "kube-system",
+        {
+            "metadata": {"name": "gpushare-schd-extender-5d8f"},
+            "spec": {"containers": [{"name": "c", "image": "x"}]},
+        },
+    )
+    running = {"status": {**pod["status"], "phase": "Running"}}
+    doctor.cluster.change(
+        PODS, "kube-system", pod["metadata"]["name"], lambda body: {**body, **running}
+    )
 
 
 def pods_forbidden(doctor: Doctor) -> None:
@@ -239,10 +249,19 @@ ILL: list[tuple[Callable[[Doctor], Any], str, str]] = [
     (refused_file, "scheduler-file", "weight: must be positive"),
     (call_fails, "pending-pods", "failed filter with extender"),
     (other_scheduler, "scheduler-names", "schedulerName gpu-scheduler"),
-    (original_runs, "two-binders", "default/gpushare-schd-extender-5d8f"),
+    (original_runs, "two-binders", "kube-system/gpushare-schd-extender-5d8f"),
     (pods_forbidden, "pods", "403"),
     (no_rights_told, "rights", "403"),
 ]
+
+
+def test_a_tenants_pod_that_is_called_like_the_original_is_a_doubt_alone(doctor: Doctor) -> None:
+    doctor.cluster.node()
+    pod = doctor.cluster.pod(name="gpushare-schd-extender-5d8f")
+    doctor.cluster.set_phase(pod, "Running")
+    _, findings, document = doctor.run()
+    assert findings["two-binders"]["level"] == "warn", document
+    assert "default/gpushare-schd-extender-5d8f" in findings["two-binders"]["what"]
 
 
 @pytest.mark.parametrize(("ail", "check", "words"), ILL, ids=[row[0].__name__ for row in ILL])

@@ -1,5 +1,6 @@
 """A running extender learns what pods come, while it answers."""
 
+import random
 import re
 
 from gpushare.core.trial import CANDIDATES
@@ -19,7 +20,7 @@ def test_policies_are_made_anew_from_the_pods_created(
     extender = start_extender()
     extender.wait_ready()
     assert extender.bind(running, node) == ""
-    poll(lambda: extender.figure("refits_total") == 1, "policies are made for a trace's pods", LONG)
+    poll(lambda: extender.figure("refits_total") == 1, "policies are made for no pods", LONG)
     pods = [cluster.pod(*([4] if index % 3 else [])) for index in range(100)]
     for pod in pods[:10]:
         cluster.annotate_pod(pod, {"changed": "often"})
@@ -63,3 +64,31 @@ def test_after_a_restart_pods_that_run_are_no_new_ones(
     second.wait_ready()
     assert second.fit(waiting, [node]) == [node]
     assert second.figure("learned_pods_total") == 1
+
+
+def test_a_small_cluster_that_fills_is_used_by_default_as_by_device_bestfit(
+    cluster: Cluster, start_extender: StartExtender
+) -> None:
+    """4 nodes of 4 cards of 16, of which nobody has seen a pod: 256 GiB."""
+    extender = start_extender()
+    extender.wait_ready()
+
+    def placed(policy: str, seed: int) -> int:
+        nodes = [cluster.node(devices=4, total=64) for _ in range(4)]
+        for node in nodes:
+            extender.knows(node)
+        rng, total, asked = random.Random(seed), 0, 0
+        wished = {"gpushare.io/policy": policy} if policy else {}
+        while asked < 256:
+            units = rng.choice([2, 4, 8, 16])
+            asked += units
+            pod = cluster.pod(units, annotations=wished)
+            if fit := extender.fit(pod, nodes):
+                scores = extender.prioritize(pod, fit)
+                assert extender.bind(pod, max(fit, key=scores.__getitem__)) == ""
+                total += units
+        return total
+
+    by_default = [placed("", seed) for seed in range(3)]
+    simple = [placed("device-bestfit", seed) for seed in range(3)]
+    assert sum(by_default) >= sum(simple) - 16, (by_default, simple)

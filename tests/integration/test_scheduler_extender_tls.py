@@ -155,7 +155,7 @@ def test_who_shows_no_certificate_is_refused(folder: Path, url: str) -> None:
         ({"caFile": "/nowhere"}, "tlsConfig: .*No such file"),
         ({"caData": "!"}, "caData: must be PEM in base64"),
         ({"caData": "QUJD"}, "tlsConfig: "),
-        ({"insecure": True, "caFile": "/a"}, "has a CA and insecure"),
+        ({"insecure": True, "caFile": "/a"}, "insecure and a CA; kube-scheduler takes one"),
     ],
 )
 def test_certificates_that_cannot_be_used_are_refused(tls: dict[str, Any], refusal: str) -> None:

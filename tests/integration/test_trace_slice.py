@@ -18,9 +18,8 @@ import pytest
 from werkzeug.serving import make_server
 
 from gpushare import sim
-from gpushare.core.initial_workload import initial_workload
 from gpushare.core.policy import load_policy
-from gpushare.core.workload import Arrivals, class_of, next_fit
+from gpushare.core.workload import Arrivals, class_of, next_fit, workload_of
 from gpushare.daemon.callers import Callers
 from gpushare.extender.http.app import Routes, build_app
 from gpushare.extender.learning.policy_refresher import SPACING
@@ -89,7 +88,7 @@ def unequal() -> Slice:
 def simulated(nodes: list[TraceNode], pods: list[TracePod], policies: list[str]) -> float:
     """% of the GPU that is allocated in the end. policies: which one ranks, for each pod."""
     devices = Counter(units for node in nodes for units in node.sizes)
-    workload, arrivals, fit_at = initial_workload(devices), Arrivals(), next_fit(0)
+    workload, arrivals, fit_at = workload_of({}, devices), Arrivals(), next_fit(0)
     cluster = Simulated(nodes, ranking(load_policy(policies[0], workload), len(nodes)))
     for pod, policy, after in zip(pods, policies, [*policies[1:], policies[-1]], strict=True):
         request = request_of(pod)

@@ -82,3 +82,41 @@ def test_a_stage_with_a_scenario_and_one_that_there_is_not_are_refused(
         main(words)
     assert end.value.code == 2
     assert re.search(r"leave yours out|no stage is called '9'", capsys.readouterr().err)
+
+
+_GANG = """\
+title: Three pods of 10 GiB on two devices of 16, and then two
+nodes:
+  - {name: gpu-a, gpus: 2, gpuMemory: 16}
+steps:
+  - apply:
+      name: train
+      gpuMem: 10
+      replicas: 3
+      schedulerName: gang
+      labels:
+        scheduling.x-k8s.io/pod-group: train
+        pod-group.scheduling.sigs.k8s.io/min-available: "3"
+  - waitFor: {pods: train-*, is: pending}
+  - pause: 2
+  - expect: {bound: 0, pods: train-*}
+  - apply:
+      name: small
+      gpuMem: 10
+      replicas: 2
+      schedulerName: gang
+      labels:
+        scheduling.x-k8s.io/pod-group: small
+        pod-group.scheduling.sigs.k8s.io/min-available: "2"
+  - waitFor: {pods: small-*, is: bound}
+  - expect: {bound: 0, pods: train-*}
+"""
+
+
+@pytest.mark.timeout(240)
+@pytest.mark.usefixtures("installed")
+def test_a_gang_that_the_devices_have_no_room_for_is_not_bound_at_all(tmp_path: Path) -> None:
+    scenario = tmp_path / "gang.yaml"
+    scenario.write_text(_GANG)
+    file = str(SAMPLES / "scheduler.yaml")
+    assert main(["--scheduler-config", file, str(scenario)]) == 0

@@ -20,6 +20,7 @@ from gpushare.extender.audit.auditor import AUDIT_INTERVAL, Auditor, Report
 from gpushare.extender.binding.bind_slots import BindSlots
 from gpushare.extender.binding.bind_transaction import BUDGET
 from gpushare.extender.binding.binder import Binder
+from gpushare.extender.holds import FLOOR
 from gpushare.extender.managed_resources import ManagedResource, ManagedResources
 from gpushare.extender.readiness import Readiness, Source
 from gpushare.extender.refusal_hold import RefusalHold
@@ -206,7 +207,7 @@ class Replica:
         pause = partial(tasks.sleep, shape.slow) if shape.slow else None
         self.sinks = {
             "nodes": Faulty(NodeEventHandler(self.library, "GiB"), pause),
-            "pods": Faulty(PodEventHandler(self.library), pause),
+            "pods": Faulty(PodEventHandler(self.library, clock=tasks.clock), pause),
             "configmaps": Faulty(UnhealthyEventHandler(self.library), pause),
         }
         timing = Timing(page_limit=shape.page_limit)
@@ -259,6 +260,10 @@ class Replica:
             refusal_hold=RefusalHold(clock=tasks.clock, sleep=tasks.sleep)
             if shape.patient
             else None,
+            promise_wait=RefusalHold(FLOOR, clock=tasks.clock, sleep=tasks.sleep)
+            if shape.patient
+            else None,
+            clock=tasks.clock,
         )
 
     def start(self) -> None:

@@ -41,7 +41,7 @@ LAYERS: dict[str, tuple[str, ...]] = {
     # `inspect` starts with the standard library alone; `explain` and `whatif` keep books.
     "cli": (
         *("errors", "commandline", "core.model", "core.cover", "core.policy", "core.ranking"),
-        *("wire", "kube", "ledger", "explain"),
+        *("yamlfile", "wire", "kube", "ledger", "explain"),
     ),
     # Its own area: it judges what the codecs say and what the API server shows, and must run where
     # neither the extender's code nor the books can be trusted.
@@ -51,7 +51,7 @@ LAYERS: dict[str, tuple[str, ...]] = {
     # Its kubelet speaks the device plug-in's protocol, and has it run on its nodes; its scheduler
     # elects a leader and calls extenders by https.
     "localcluster": (
-        *("errors", "commandline", "core.model", "wire", "device_plugin.checkpoint"),
+        *("errors", "commandline", "yamlfile", "core.model", "wire", "device_plugin.checkpoint"),
         *("device_plugin.kubelet_pb2", "device_plugin.options", "device_plugin.plugin"),
         *("kube.election", "kube.lease_runner", "kube.trust"),
     ),
@@ -111,7 +111,6 @@ DOORS: dict[str, tuple[str, ...]] = {
     "werkzeug": ("extender.http.app",),
     "yaml": (
         "localcluster.demo.scenario",
-        "cli.whatif",
         "localcluster.demo.cluster",
         "sim.main",
         "yamlfile",

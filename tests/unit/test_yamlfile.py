@@ -5,7 +5,14 @@ from pathlib import Path
 import pytest
 
 from gpushare.errors import SettingsError
-from gpushare.yamlfile import parse_yaml, read_as_kubernetes, read_yaml
+from gpushare.yamlfile import (
+    MAX_DEPTH,
+    MAX_YAML,
+    parse_yaml,
+    read_as_kubernetes,
+    read_documents,
+    read_yaml,
+)
 
 
 def test_a_file_is_read_and_an_empty_one_is_none(tmp_path: Path) -> None:
@@ -94,3 +101,49 @@ def test_what_kubernetes_programs_refuse_is_refused(
     with pytest.raises(SettingsError, match=said) as refused:
         as_kubernetes(tmp_path, text)
     assert str(refused.value).startswith(str(tmp_path))
+
+
+BOMB = "a0: &a0 [x, x, x, x, x, x, x, x, x, x]\n" + "".join(
+    f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 10)}]\n" for n in range(1, 9)
+)
+MERGES = "a0: &a0 {x: 1}\n" + "".join(
+    f"a{n}: &a{n}\n  <<: [{', '.join([f'*a{n - 1}'] * 10)}]\n" for n in range(1, 9)
+)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        (BOMB, "more than 1000000 values.* line 6"),
+        (MERGES, "more than 1000000 values"),
+        ("a: &a [*a]", "an alias stands within what it stands for"),
+        ("[" * (MAX_DEPTH + 1) + "]" * (MAX_DEPTH + 1), "nested in more than 64 levels"),
+        ("[" * 5000, "nested in more than 64 levels"),
+        ("1:" * 3000 + "1", "is too long"),
+        ("9" * 3000, "is too long"),
+        ("x" * (MAX_YAML + 1), "of YAML; write JSON"),
+        ("a: 1\n---\na: 2\n", "has 2 documents"),
+    ],
+    ids=["aliases", "merges", "circle", "deep", "open", "sexagesimal", "number", "long", "two"],
+)
+def test_what_stands_for_more_than_it_is_gets_refused(text: str, words: str) -> None:
+    with pytest.raises(SettingsError, match=f"^here: .*{words}"):
+        parse_yaml(text, "here")
+
+
+def test_aliases_within_the_bounds_are_read_and_long_texts_too() -> None:
+    found = parse_yaml(f"a: &a {{x: 1}}\nb: [*a, *a]\nc: {'y' * 1000}\nd: {{<<: *a}}", "here")
+    assert found == {"a": {"x": 1}, "b": [{"x": 1}] * 2, "c": "y" * 1000, "d": {"x": 1}}
+
+
+@pytest.mark.parametrize("text", ['{"a":' * 100_000, "[" * 100_000], ids=["objects", "lists"])
+def test_deep_json_is_refused_in_one_line(text: str, tmp_path: Path) -> None:
+    file = tmp_path / "deep.json"
+    file.write_text(text)
+    with pytest.raises(SettingsError, match="nested"):
+        read_documents(str(file))
+
+
+def test_a_file_without_an_end_is_refused() -> None:
+    with pytest.raises(SettingsError, match="/dev/zero: has more than"):
+        read_yaml("/dev/zero")

@@ -1,6 +1,7 @@
 """A plug-in that joins many points: pods of a gang are bound together, or not at all.
 
-A pod says by its labels `gang` and `gang-size` to which gang it belongs, and how many pods it has.
+A pod says by the labels of the coscheduling plug-in to which gang it belongs, and how many pods it
+has. gpushare reads them too, and offers a gang nothing unless all of it fits.
 """
 
 import logging
@@ -26,6 +27,9 @@ from gpushare.localcluster.scheduler.handle import Handle
 from gpushare.localcluster.scheduler.objects import PodView
 from gpushare.localcluster.scheduler.waiting import WaitingPod
 from gpushare.wire.fields import Fields
+
+_GANG = "scheduling.x-k8s.io/pod-group"
+_SIZE = "pod-group.scheduling.sigs.k8s.io/min-available"
 
 log = logging.getLogger(__name__)
 
@@ -62,11 +66,11 @@ class Gang:
         self, state: CycleState, pod: PodView, _nodes: Sequence[NodeInfo]
     ) -> tuple[NodeNames | None, Status]:
         """Write down how many pods the gang has; Skip for a pod of no gang."""
-        if "gang" not in pod.labels:
+        if _GANG not in pod.labels:
             return None, SKIP
-        size = pod.labels.get("gang-size", "")
+        size = pod.labels.get(_SIZE, "")
         if not size.isdecimal():
-            reason = f"label gang-size: {size!r} is no number"
+            reason = f"label {_SIZE}: {size!r} is no number"
             return None, Status(Code.UNRESOLVABLE, (reason,))
         state.write(self.name, int(size))
         return None, SUCCESS
@@ -107,5 +111,5 @@ class Gang:
 
 def _same(pod: PodView, other: PodView) -> bool:
     """Return whether both are of one gang."""
-    gang = pod.labels.get("gang")
-    return gang is not None and (pod.namespace, gang) == (other.namespace, other.labels.get("gang"))
+    gang = pod.labels.get(_GANG)
+    return gang is not None and (pod.namespace, gang) == (other.namespace, other.labels.get(_GANG))

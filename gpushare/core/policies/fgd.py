@@ -8,6 +8,8 @@ largest device counts 1000 and any other in proportion to its units.
 Tested in `tests/contract/test_policies.py`.
 """
 
+from functools import partial
+
 import numpy as np
 
 from gpushare.core.model import Request
@@ -23,7 +25,8 @@ class Fgd:
 
     def __init__(self, workload: Workload) -> None:
         self.measure = Fragmentation(workload.typical())
-        self.shapes = PerLayout(node_shapes)
+        largest = max(workload.devices, default=0)
+        self.shapes = PerLayout(partial(node_shapes, largest=largest))
         self.tables = PerLayout(self.measure.tables)
 
     def score(self, snapshot: Snapshot, rows: Rows, request: Request) -> Floats:

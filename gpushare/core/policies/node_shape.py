@@ -8,8 +8,8 @@ each node (`milli`). Facts that change only with the nodes are computed once per
 Tested in `tests/unit/core/test_policies.py`.
 """
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, replace
 from typing import Generic, TypeVar
 
 import numpy as np
@@ -17,6 +17,7 @@ import numpy.typing as npt
 
 from gpushare.core.model import MAX_UNITS, Request
 from gpushare.core.policies.device_bestfit import DeviceBestFit
+from gpushare.core.policy import APART
 from gpushare.core.snapshot import Bools, Floats, Ints, Rows, Snapshot
 
 MILLI = 1000
@@ -38,6 +39,7 @@ HAIR = 1e-9
 """The same small part, for values that are rounded down."""
 
 _Made = TypeVar("_Made")
+_Array = TypeVar("_Array", bound=npt.NDArray[np.generic])
 
 
 class PerLayout(Generic[_Made]):
@@ -61,6 +63,57 @@ class PerLayout(Generic[_Made]):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class CommonNodes:
+    """The nodes of one layout with cards of the sizes that a policy was made for.
+
+    Others stand apart, and have no part in scales, tables and prices: what a node says of its cards
+    counts for it alone.
+    """
+
+    snapshot: Snapshot
+    """The snapshot in which nodes that stand apart have no devices; for shapes alone."""
+
+    apart: Bools | None
+    """bool (N,), None if no node stands apart."""
+
+    sizes: Ints
+    """The sizes of the cards, rising."""
+
+    def with_apart(
+        self, values: Floats, snapshot: Snapshot, rows: Rows, request: Request
+    ) -> Floats:
+        """Return float64 (K, D): the values; on nodes that stand apart those of DeviceBestFit.
+
+        They come before all others; after them if a smaller card of the others is large enough for
+        the request, so that a large card is kept for the pods that need it.
+        """
+        where = self.apart[rows] if self.apart is not None else np.zeros(0, dtype=bool)
+        if not where.any():
+            return values
+        enough = self.sizes[self.sizes.searchsorted(max(request.units, 1)) :]
+        smallest = int(enough[0]) if len(enough) else MAX_UNITS
+        larger = snapshot.capacity[rows].max(axis=1, initial=0) > smallest
+        tight = DeviceBestFit().score(snapshot, rows, request)
+        return np.where(where[:, None], tight + np.where(larger, -APART, APART)[:, None], values)
+
+    def without_apart(self, amounts: _Array, rows: Rows) -> _Array:
+        """Return the amounts of some rows, (K, X), set to 0 on nodes that stand apart."""
+        if self.apart is not None:
+            amounts[self.apart[rows]] = 0
+        return amounts
+
+
+def common_nodes(snapshot: Snapshot, sizes: Collection[int]) -> CommonNodes:
+    """Return the nodes with cards of these sizes alone; no node stands apart if there are none."""
+    capacity, rising = snapshot.capacity, np.array(sorted(sizes), dtype=np.int64)
+    apart: Bools = np.logical_or.reduce(~np.isin(capacity, [0, *sizes]), axis=1)
+    if not sizes or not apart.any():
+        return CommonNodes(snapshot, None, rising)
+    common = replace(snapshot, capacity=np.where(apart[:, None], 0, capacity))
+    return CommonNodes(common, apart, rising)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class NodeShapes:
     """Facts of each row that only nodes change.
 
@@ -77,11 +130,14 @@ class NodeShapes:
     any_cpu_unknown: bool
 
 
-def node_shapes(snapshot: Snapshot) -> NodeShapes:
-    """Return the facts of the nodes of a snapshot."""
+def node_shapes(snapshot: Snapshot, largest: int = 0) -> NodeShapes:
+    """Return the facts of the nodes of a snapshot.
+
+    largest: units of the device that counts 1000; 0: the largest one there is.
+    """
     capacity = np.maximum(snapshot.capacity.max(axis=1, initial=0), 1)
     cpu_unknown = snapshot.cpu_capacity < 0
-    even = MILLI / int(capacity.max(initial=1))
+    even = MILLI / (largest or int(capacity.max(initial=1)))
     return NodeShapes(capacity, MILLI / capacity, even, cpu_unknown, bool(cpu_unknown.any()))
 
 

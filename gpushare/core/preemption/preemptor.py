@@ -12,8 +12,10 @@ distinguish the devices of a node. The rules for the answer (extender/v1, verb p
   (see `_removable_pods`).
 - It takes the priority of the first victim as the highest, so the most important one comes first.
 
-A terminating pod frees its devices by itself: it is never added as a victim, and if such pods free
-enough, no other pod has to be removed.
+A terminating pod is never added as a victim: deleting it once more shortens nothing. One that is
+within its grace frees its devices by itself, and if such pods free enough, no other pod has to be
+removed. One that has longer, or is long overdue, frees nothing, even if kube-scheduler, which looks
+at no time, proposes it as a victim.
 """
 
 from collections.abc import Iterable, Sequence
@@ -40,12 +42,14 @@ class Victims:
 class Preemptor:
     """The pod for which room is made.
 
-    `counted_by_scheduler`: kube-scheduler counts device memory too, as a sum.
+    `counted_by_scheduler`: kube-scheduler counts device memory too, as a sum. `now`: seconds since
+    the epoch.
     """
 
     request: Request
     priority: int = 0
     counted_by_scheduler: bool = True
+    now: float = 0.0
 
 
 def trim_victims(
@@ -76,20 +80,23 @@ def trim_victims(
     ):
         return None
     selection = VictimSelection(books, preemptor.request, budgets)
-    if selection.fits(proposed_pods):
+    # Those that stay for longer than anybody waits: victims or not, they free nothing.
+    stuck = tuple(e for e in books.entries if e.terminating and not e.ends_soon(preemptor.now))
+    freeing = _without(proposed_pods, stuck)
+    if selection.fits(freeing):
         return Victims(uids, proposed.violations)
-    terminating_pods = _without(
-        [entry for entry in books.entries if entry.terminating], proposed_pods
-    )
-    candidates = _without(lower_priority, proposed_pods + terminating_pods)
+    ending = tuple(e for e in books.entries if e.ends_soon(preemptor.now))
+    terminating_pods = _without(ending, proposed_pods)
+    candidates = _without(lower_priority, proposed_pods + terminating_pods + stuck)
     removable = _removable_pods(books, preemptor, proposed_pods)
     required = _without(proposed_pods, removable)
-    chosen = selection.choose(terminating_pods + required, candidates + removable, steps)
+    sure = _without(required, stuck)
+    chosen = selection.choose(terminating_pods + sure, candidates + removable, steps)
     if chosen is None:
         return None
-    if _without(removable, chosen) and not _host_fits(books, preemptor.request, required + chosen):
+    if _without(removable, chosen) and not _host_fits(books, preemptor.request, sure + chosen):
         required = proposed_pods
-        chosen = selection.choose(terminating_pods + required, candidates, steps) or ()
+        chosen = selection.choose(terminating_pods + freeing, candidates, steps) or ()
     return _answer(proposed, uids, proposed_pods, required + chosen, selection)
 
 

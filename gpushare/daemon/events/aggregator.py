@@ -22,8 +22,13 @@ NO_FIT_EVERY = 300.0
 RATE = 5.0
 BURST = 20.0
 
+OBJECT_RATE, OBJECT_BURST = 1 / 300, 25.0
+"""Warnings about one object: so many at once, then one in five minutes, as client-go's filter has
+it."""
+
 _MAX_SERIES = 4096
 _MAX_PODS = 4096
+_MAX_NAMESPACES = 4096
 
 Details = Callable[[], str]
 
@@ -82,11 +87,16 @@ class EventAggregator:
 
     def __init__(self) -> None:
         self._series: OrderedDict[Key, _Series] = OrderedDict()
+        self._objects = Buckets(OBJECT_RATE, OBJECT_BURST, _MAX_PODS)
 
     def take(self, event: PendingEvent, now: float) -> Post | Patch | None:
         """Return what to write; None for a repetition that the next count includes."""
         series = self._series.get(event.key)
         if series is None or now > series.last + WINDOW:
+            about = event.regarding
+            # The text of an Event cannot be changed, so each new text is an object more.
+            if event.warning and not self._objects.take(f"{about.kind}/{about.uid}", now):
+                return None
             return self._new_series(event, now)
         series.count, series.last = series.count + 1, now
         self._series.move_to_end(event.key)
@@ -130,24 +140,47 @@ class Bucket:
         self._tokens -= 1
 
 
+class Buckets:
+    """A token bucket for each of many, such as namespaces: none takes another's tokens."""
+
+    def __init__(self, rate: float, burst: float, most: int) -> None:
+        self._rate = rate
+        self._burst = burst
+        self._most = most
+        self._buckets: OrderedDict[str, Bucket] = OrderedDict()
+
+    def take(self, name: str, now: float) -> bool:
+        """Use a token of that name; return whether there was one."""
+        bucket = self._buckets.pop(name, None) or Bucket(now, self._rate, self._burst)
+        self._buckets[name] = bucket
+        if len(self._buckets) > self._most:
+            # Used longest ago: it is full again, or nearly so.
+            self._buckets.popitem(last=False)
+        if bucket.wait(now) > 0:
+            return False
+        bucket.take()
+        return True
+
+
 class NoFitLimiter:
-    """A limit on events about pods that no node takes.
+    """A limit on events about pods that no node takes, for each namespace.
 
     An event is written for a new set of reasons, and not too soon after the last of the pod.
     """
 
-    def __init__(self, now: float) -> None:
+    def __init__(self) -> None:
         self._reported: OrderedDict[str, tuple[frozenset[str], float]] = OrderedDict()
-        self._bucket = Bucket(now, rate=0.2, burst=10.0)
+        self._buckets = Buckets(rate=0.2, burst=10.0, most=_MAX_NAMESPACES)
 
-    def allows(self, uid: str, reasons: frozenset[str], now: float) -> bool:
+    def allows(self, namespace: str, uid: str, reasons: frozenset[str], now: float) -> bool:
         """Return whether to report that no node takes the pod for these reasons; if so, count it as
         reported.
         """
         before, at = self._reported.get(uid, (frozenset[str](), float("-inf")))
-        if reasons == before or now < at + NO_FIT_EVERY or self._bucket.wait(now) > 0:
+        if reasons == before or now < at + NO_FIT_EVERY:
             return False
-        self._bucket.take()
+        if not self._buckets.take(namespace, now):
+            return False
         self._reported[uid] = (reasons, now)
         self._reported.move_to_end(uid)
         while len(self._reported) > _MAX_PODS:

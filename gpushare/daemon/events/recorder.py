@@ -4,9 +4,7 @@
 late or wrong because of an event. Repetitions and the rate of writes are decided in aggregator.py.
 """
 
-import contextlib
 import logging
-import queue
 import threading
 import time
 from collections.abc import Callable
@@ -20,6 +18,7 @@ from gpushare.daemon.events.aggregator import (
     PendingEvent,
     Post,
 )
+from gpushare.daemon.events.fair_queue import FairQueue
 from gpushare.errors import ApiConflict, ApiError, ApiNotFound, ApiUnavailable, WireError
 from gpushare.kube.api import Api
 from gpushare.wire.codec import check_kind
@@ -37,6 +36,9 @@ log = logging.getLogger("gpushare.events")
 
 QUEUED = 512
 """Events that may wait; at 5 a second that is under two minutes of them."""
+
+QUEUED_OF_ONE = 64
+"""Of these events about the objects of one namespace; they are written in turn with others'."""
 
 _TIMEOUT = 3.0
 _MAX_PAUSE = 30.0
@@ -90,7 +92,7 @@ class Recorder:
         self._controller = controller
         self._clock = clock
         self._wall_ns = wall_ns
-        self._queue: queue.Queue[PendingEvent | None] = queue.Queue(queued)
+        self._queue = FairQueue(queued, min(queued, QUEUED_OF_ONE))
         self._stamping = threading.Lock()
         self._stamp = 0
         self._dropped = 0
@@ -124,9 +126,7 @@ class Recorder:
             self._stamp = max(self._wall_ns(), self._stamp + 1)
             stamp, note = self._stamp, note[:NOTE_LIMIT]
             event = PendingEvent(regarding, reason, action, note, warning, stamp, details)
-            try:
-                self._queue.put_nowait(event)
-            except queue.Full:
+            if not self._queue.put(regarding.event_namespace, event):
                 self._dropped += 1
 
     def start(self) -> None:
@@ -138,8 +138,7 @@ class Recorder:
     def stop(self) -> None:
         """End the thread within a second or so; what is not written is lost."""
         self._stopping.set()
-        with contextlib.suppress(queue.Full):  # full: the thread does not wait for one
-            self._queue.put_nowait(None)
+        self._queue.close()
         if self._thread is not None:
             self._thread.join(1.0)
 
@@ -157,7 +156,7 @@ class Recorder:
         while not self._stopping.is_set():
             event = self._queue.get()
             if event is None:
-                continue
+                return
             try:
                 self._handle(event)
             except Exception:

@@ -64,6 +64,13 @@ def _alarms(facts: Facts) -> Finding:
             )
     if isinstance(facts.pods, Unread):
         return skip(_NAME, "pods were not read")
+    if facts.pods.alike:
+        return warn(
+            _NAME,
+            f"called like the original extender, outside kube-system: {some(facts.pods.alike)}",
+            "look whose pods these are: anybody can give a pod that name; does kube-scheduler's"
+            " file call them?",
+        )
     return ok(_NAME, "no sign of another extender")
 
 

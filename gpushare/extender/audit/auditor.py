@@ -22,7 +22,14 @@ from typing import TypeVar
 
 from gpushare.core.model import PodRef
 from gpushare.daemon.logs.formatters import Line
-from gpushare.errors import ApiError, ApiNotFound, ApiUnavailable, ApiUnreachable, WireError
+from gpushare.errors import (
+    ApiError,
+    ApiNotFound,
+    ApiTooLarge,
+    ApiUnavailable,
+    ApiUnreachable,
+    WireError,
+)
 from gpushare.extender.audit.comparer import (
     ARRAYS,
     MISPLACED,
@@ -221,7 +228,14 @@ class Auditor:
         query = {"limit": str(self._page)} | ({"fieldSelector": select} if select else {})
         while True:
             self._beat = self._clock()
-            page = codec.decode_list(self._api.request("GET", path, query=query, timeout=_TIMEOUT))
+            try:
+                body = self._api.request("GET", path, query=query, timeout=_TIMEOUT)
+            except ApiTooLarge:
+                if query["limit"] == "1":
+                    raise
+                query["limit"] = str(int(query["limit"]) // 2)
+                continue
+            page = codec.decode_list(body)
             yield page
             if not page.continue_token:
                 return

@@ -152,12 +152,16 @@ class BindTransaction:
         return self._read_pod()
 
     def _contradicts_watch(self) -> bool:
-        """Return whether the watch shows another request of the pod than filter had."""
+        """Return whether the watch shows another request of the pod than filter had, or annotations
+        that have grown since.
+        """
         own, request = self.resource_request or (None, Request())
         for managed in self.resources:
-            watched = managed.ledger.waiting_request(self.ref.uid)
+            watched = managed.ledger.waiting_pod(self.ref.uid)
             ours = request if managed is own else Request()
-            if watched is not None and _device_demand(watched) != _device_demand(ours):
+            if watched is None:
+                continue
+            if watched.crowded or _device_demand(watched.request) != _device_demand(ours):
                 return True
         return False
 

@@ -57,7 +57,7 @@ class EventMessages:
         self._resources = resources
         self._unit = unit
         self._clock = clock
-        self._no_fit_limiter = NoFitLimiter(clock())
+        self._no_fit_limiter = NoFitLimiter()
         self._lock = threading.Lock()
         self._closed: dict[str, Mapping[str, frozenset[int]]] = {}
         self.mistaken_pods = MistakenPods(resources, unit, clock)
@@ -91,7 +91,8 @@ class EventMessages:
         if not regarding.is_sound:
             return
         with self._lock:
-            if not self._no_fit_limiter.allows(ref.uid, frozenset(reasons), self._clock()):
+            limiter, kinds = self._no_fit_limiter, frozenset(reasons)
+            if not limiter.allows(ref.namespace, ref.uid, kinds, self._clock()):
                 return
         total = sum(reasons.values())
         parts = ", ".join(f"{count} {why}" for why, count in sorted(reasons.items()))
@@ -102,7 +103,7 @@ class EventMessages:
             "Scheduling",
             note,
             warning=True,
-            details=lambda: sentence(explain(), self._unit),
+            details=lambda: sentence(explain(), self._unit, ref.namespace),
         )
 
     def books_wrong(self, finding: Finding, healed: bool) -> None:

@@ -6,7 +6,7 @@ scheduler looks at a pod whose schedulerName is none's. Any thread may call; not
 
 import math
 import threading
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Callable, Collection
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -26,11 +26,22 @@ _MAX_PODS = 4096
 
 
 @dataclass(frozen=True, slots=True)
-class _Mistake:
-    """A mistake. text: for the user. due: when to report it, by the clock; infinite once done."""
+class Mistake:
+    """A mistake of a pod."""
 
     ref: PodRef
     text: str
+    """For the user."""
+
+    delay: float
+    """Seconds to wait before it counts as one."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Known:
+    """A mistake, and when to report it, by the clock; infinite once done."""
+
+    mistake: Mistake
     due: float
 
 
@@ -45,22 +56,29 @@ class MistakenPods:
         self._unit = unit
         self._clock = clock
         self._lock = threading.Lock()
-        self._mistakes: OrderedDict[str, _Mistake] = OrderedDict()
+        self._mistakes: OrderedDict[str, _Known] = OrderedDict()
+        self._turns: dict[str, int] = {}
 
-    def observe(self, pod: Pod) -> None:
-        """Look at a pod as the watch shows it."""
-        with suppress(WireError):  # a pod without name or uid
+    def mistake(self, pod: Pod) -> Mistake | None:
+        """Return the mistake of a pod; None for one that is bound, or has no name or uid."""
+        with suppress(WireError):
             ref = pod_ref(pod)
-            bound = bool(pod.spec and pod.spec.node_name)
-            text, delay = ("", 0.0) if bound else self._mistake(pod)
-            with self._lock:
-                before = self._mistakes.get(ref.uid)
-                if not text:
-                    self._mistakes.pop(ref.uid, None)
-                elif before is None or before.text != text:
-                    self._mistakes[ref.uid] = _Mistake(ref, text, self._clock() + delay)
-                    if len(self._mistakes) > _MAX_PODS:
-                        self._mistakes.popitem(last=False)
+            if not (pod.spec and pod.spec.node_name):
+                text, delay = self._judge(pod)
+                return Mistake(ref, text, delay) if text else None
+        return None
+
+    def observe(self, uid: str, mistake: Mistake | None) -> None:
+        """Take over what `mistake` said of the pod as it is now."""
+        with self._lock:
+            before = self._mistakes.get(uid)
+            if mistake is None:
+                self._mistakes.pop(uid, None)
+            elif before is None or before.mistake.text != mistake.text:
+                self._mistakes[uid] = _Known(mistake, self._clock() + mistake.delay)
+                self._mistakes.move_to_end(uid)
+                if len(self._mistakes) > _MAX_PODS:
+                    self._drop_one()
 
     def gone(self, uid: str) -> None:
         """Forget a pod."""
@@ -74,16 +92,36 @@ class MistakenPods:
                 del self._mistakes[uid]
 
     def take(self) -> tuple[PodRef, str] | None:
-        """Return the oldest mistake that is due, and count it as reported."""
+        """Return a mistake that is due, and count it as reported.
+
+        Namespaces take turns; of one the mistake that has stood longest comes first.
+        """
         now = self._clock()
         with self._lock:
-            for uid, mistake in self._mistakes.items():
-                if mistake.due <= now:
-                    self._mistakes[uid] = replace(mistake, due=math.inf)
-                    return mistake.ref, mistake.text
-        return None
+            first: dict[str, tuple[str, _Known]] = {}
+            for uid, known in self._mistakes.items():
+                if known.due <= now:
+                    first.setdefault(known.mistake.ref.namespace, (uid, known))
+            if not first:
+                return None
+            namespace = min(first, key=lambda name: self._turns.get(name, 0))
+            # Only those that still have something to say wait for a turn.
+            self._turns = {name: self._turns.get(name, 0) for name in first}
+            self._turns[namespace] = 1 + max(self._turns.values())
+            uid, known = first[namespace]
+            self._mistakes[uid] = replace(known, due=math.inf)
+            return known.mistake.ref, known.mistake.text
 
-    def _mistake(self, pod: Pod) -> tuple[str, float]:
+    def _drop_one(self) -> None:
+        """Forget the oldest mistake of the namespace that has most of them."""
+        owners = Counter(known.mistake.ref.namespace for known in self._mistakes.values())
+        (namespace, _), *_ = owners.most_common(1)
+        for uid, known in self._mistakes.items():
+            if known.mistake.ref.namespace == namespace:
+                del self._mistakes[uid]
+                return
+
+    def _judge(self, pod: Pod) -> tuple[str, float]:
         """Return the text, and the seconds to wait before it counts as a mistake."""
         for managed in self._resources:
             if names_any(pod, (managed.names.resource,)):

@@ -5,14 +5,16 @@ plug-ins find no node for. So a pod counts only while the ledger shows a node wi
 and memory of the host included.
 """
 
+from collections import Counter
 from collections.abc import Callable
 
 from gpushare.core.decide import fits_somewhere
 from gpushare.core.model import Kind
 from gpushare.extender.managed_resources import ManagedResource, ManagedResources
 
-_MAX_REQUESTS = 64
-"""Different requests tried at one scrape; a cluster asks for few."""
+_MAX_REQUESTS, _MAX_OF_ONE = 256, 8
+"""Different requests tried at one scrape, in all and for the pods of one namespace; a cluster asks
+for few, and one namespace must not hide the pods of another."""
 
 
 def pending_without_call(
@@ -30,11 +32,15 @@ def _longest_wait(
     managed: ManagedResource, called: Callable[[str], bool], since: float, now: float
 ) -> float:
     fits: dict[tuple[Kind, frozenset[int]], bool] = {}
+    tried: Counter[str] = Counter()
     for pod in managed.ledger.waiting():
         if pod.gated or called(pod.uid):
             continue
         key = (pod.request.kind, pod.request.sizes)
         if key not in fits:
+            tried[pod.ref.namespace] += 1
+            if tried[pod.ref.namespace] > _MAX_OF_ONE:
+                continue
             if len(fits) == _MAX_REQUESTS:
                 break
             fits[key] = fits_somewhere(managed.ledger.snapshot(), pod.request)

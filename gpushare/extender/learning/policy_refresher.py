@@ -6,19 +6,21 @@ or the new one, never half of one. If a policy cannot be made, its old ranking s
 are not affected; the pauses before it is tried again grow, since a policy that never returns delays
 all of them.
 
-Every pod created counts, GPU or not, placed or refused. Pods that ran before we began to watch do
-not, since long-lived ones would count too much. core/workload_estimator.py says for which workload
-policies are made, and after how many pods; here this is limited to once a minute, but for the
-early ones.
+Every pod created counts, GPU or not, placed or refused, but not while it has gates, and not if no
+node has the devices for it: else anybody could have policies made for pods that never run. Pods
+that ran before we began to watch do not, since long-lived ones would count too much.
+core/workload_estimator.py says for which workload policies are made, and after how many pods; here
+this is limited to once a minute, but for the early ones.
 """
 
 import logging
 import threading
 import time
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from gpushare.core.card_sizes import common_sizes
 from gpushare.core.model import Kind, Request
 from gpushare.core.policy import Policy
 from gpushare.core.ranking import Ranking
@@ -102,12 +104,20 @@ class _ResourceState:
             last = self.failed_policies.get(name, _FailedPolicy())
             self.failed_policies[name] = last.failed_again(now)
 
+    def could_take(self, request: Request) -> bool:
+        """Return whether a node has the devices for it while it is empty."""
+        layout = self.layout
+        if not request.devices or layout is None or not layout.any():
+            return True
+        large_enough = (layout >= request.units).sum(axis=1)
+        return bool((large_enough >= request.devices).any())
+
     def observe_devices(self) -> None:
-        """Pass the devices that there are to the estimator."""
+        """Pass the devices whose sizes count to the estimator."""
         layout = self.managed.ledger.snapshot().capacity
         if layout is not self.layout:  # snapshots share it until a node changes
             self.layout = layout
-            self.estimator.devices = Counter(layout[layout > 0].tolist())
+            self.estimator.devices = common_sizes(layout)
 
 
 class PolicyRefresher:
@@ -134,9 +144,15 @@ class PolicyRefresher:
         self._thread: threading.Thread | None = None
 
     def created(self, managed: ManagedResource, request: Request) -> None:
-        """Count a pod that was created and asks for this resource; call it once for each pod."""
+        """Count a pod that came and asks for this resource, unless no node could ever take it.
+
+        Call it once for each pod. Before nodes are known every pod counts.
+        """
+        state = self._states[managed.names.resource]
+        if not state.could_take(request):
+            return
         with self._counting:
-            self._states[managed.names.resource].estimator.arrivals.observe(class_of(request))
+            state.estimator.arrivals.observe(class_of(request))
 
     def moved(self, managed: ManagedResource, by: int) -> None:
         """Count a pod that has been placed (by: 1), or a placed one that is gone (-1)."""

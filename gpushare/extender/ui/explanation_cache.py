@@ -59,7 +59,7 @@ class ExplanationCache:
         return self._said.get(request, (-1, ""))[0]
 
     def _explain(self, ledger: Reader, request: Request) -> str:
-        found = explanation_of(ledger, request)
+        found = explanation_of(ledger, request, time.time())
         if found.fit:
             nodes = f"{len(found.fit)} node{'s' * (len(found.fit) > 1)}"
             return f"it fits now on {nodes}, as far as GPU memory goes"

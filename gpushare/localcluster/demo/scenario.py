@@ -13,6 +13,7 @@ import yaml
 from gpushare.localcluster.demo.placed import Placed, ScenarioError
 from gpushare.localcluster.demo.plan import Scenario
 from gpushare.localcluster.demo.scenario_parts import read_scenario
+from gpushare.yamlfile import BoundedLoader
 
 _DEEPEST = 20
 _LARGEST = 4 * 1024 * 1024
@@ -25,7 +26,7 @@ def load_scenario(file: Path) -> Scenario:
     """Return the scenario a YAML file describes. Raises ScenarioError."""
     text = _read(file)
     try:
-        loader = yaml.SafeLoader(text)
+        loader = BoundedLoader(text)
         try:
             root = loader.get_node() if loader.check_node() else None
             if root is None:
@@ -52,7 +53,7 @@ def load_configuration(file: Path) -> dict[str, object]:
     Raises ScenarioError.
     """
     try:
-        document = yaml.safe_load(_read(file))
+        document = yaml.load(_read(file), BoundedLoader)  # noqa: S506 -- a SafeLoader
     except (yaml.YAMLError, ValueError, RecursionError) as error:
         raise ScenarioError(f"{file}: no YAML: {_first_line(error)}") from error
     if not isinstance(document, dict) or not all(isinstance(key, str) for key in document):

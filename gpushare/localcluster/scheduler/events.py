@@ -56,6 +56,14 @@ class EventRecorder:
             log.info("event lost pod=%s reason=%s error=%s", pod.key, reason, error)
 
 
+def write_nomination(api: ApiClient, pod: PodView, node: str) -> None:
+    """Say by status.nominatedNodeName where a pod waits to be bound; "": it does not any more."""
+    try:
+        api.patch(f"{pod.path}/status", {"status": {"nominatedNodeName": node or None}})
+    except ApiError as error:
+        log.info("nomination not written pod=%s error=%s", pod.key, error)
+
+
 def write_condition(api: ApiClient, pod: PodView, reason: str, message: str) -> None:
     """Set PodScheduled=False with the reason, unless the pod says exactly that already."""
     status: Json = pod.raw.get("status") or {}

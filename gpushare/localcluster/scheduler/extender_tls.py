@@ -17,8 +17,6 @@ def tls_context(config: ExtenderConfig) -> ssl.SSLContext | None:
     if not config.url_prefix.startswith("https://"):
         return None
     tls = config.tls or TlsConfig()
-    if tls.insecure and tls.has_ca:
-        raise SettingsError(f"{config.url_prefix}: tlsConfig has a CA and insecure; leave one out")
     try:
         file = None if tls.ca_data else tls.ca_file or None
         context = ssl.create_default_context(cafile=file, cadata=tls.ca_data or None)

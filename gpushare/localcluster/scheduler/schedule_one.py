@@ -18,7 +18,7 @@ from gpushare.localcluster.scheduler.cache import Cache
 from gpushare.localcluster.scheduler.cluster_events import Action, Change, Resource
 from gpushare.localcluster.scheduler.cycle import CycleError, Decision, FitError, SchedulingCycle
 from gpushare.localcluster.scheduler.diagnosis import unschedulable_message
-from gpushare.localcluster.scheduler.events import EventRecorder, write_condition
+from gpushare.localcluster.scheduler.events import EventRecorder, write_condition, write_nomination
 from gpushare.localcluster.scheduler.extender import PLUGIN_NAME
 from gpushare.localcluster.scheduler.framework import Code, Status
 from gpushare.localcluster.scheduler.handle import Handle
@@ -118,7 +118,9 @@ class ScheduleOne:
         self._observer(decision)
         if waits:  # in a thread of its own: any number may wait, and others must get through
             self._handle.waiting.add(WaitingPod(pod, node, waits))
-            thread = threading.Thread(target=self._bind, args=(entry, decision), name="bind-waits")
+            thread = threading.Thread(
+                target=self._bind_later, args=(entry, decision), name="bind-waits"
+            )
             self._waiters.add(thread)
             thread.start()
             return
@@ -126,6 +128,12 @@ class ScheduleOne:
             self._binders.submit(self._bind, entry, decision)
         except RuntimeError:
             self._undo(decision)
+
+    def _bind_later(self, entry: QueuedPod, decision: Decision) -> None:
+        """Bind a pod that waits at Permit; it is nominated meanwhile (since 1.35)."""
+        write_nomination(self._api, decision.pod, decision.node)
+        self._bind(entry, decision)
+        write_nomination(self._api, decision.pod, "")
 
     def _bind(self, entry: QueuedPod, decision: Decision) -> None:
         pod = decision.pod

@@ -144,8 +144,8 @@ def _queue_sort(profile: Profile) -> PluginSet:
     said = profile.plugins.get("queueSort", PluginSet())
     if profile.defaults in ("v1", "v1beta3"):
         return said
-    # Before, the default was a part of each profile unless it was disabled; v1beta2 counts a plug-in
-    # that is enabled once more as one.
+    # Before, the default was a part of each profile unless it was disabled; v1beta2 counts a
+    # plug-in that is enabled once more as one.
     off = {"*", "PrioritySort"}.intersection(said.disabled)
     enabled = (*(() if off else (("PrioritySort", 0),)), *said.enabled)
     return PluginSet(tuple(dict.fromkeys(enabled)) if profile.defaults == "v1beta2" else enabled)

@@ -8,7 +8,7 @@ from gpushare.core.entry import Entry
 from gpushare.core.node_arrays import NodeArrays
 from gpushare.core.snapshot import Snapshot
 from gpushare.errors import UnknownNode
-from gpushare.extender import readiness, watch_handlers
+from gpushare.extender import readiness
 from gpushare.extender.readiness import Readiness
 from gpushare.extender.watch_handlers import PodEventHandler
 from gpushare.kube.listwatch import ListWatch
@@ -191,14 +191,14 @@ def swallows_sink_errors(original: Any) -> Any:
     return on_handler_error
 
 
-@mutant("B21", "client #696: one odd object blocks the list", watch_handlers, "_observed")
+@mutant("B21", "client #696: one odd object blocks the list", PodEventHandler, "_seen")
 def gives_up_over_an_odd_object(original: Any) -> Any:
-    del original
+    def seen(self: Any, pod: Any) -> Any:
+        for managed in self._resources:
+            observe_pod(pod, managed.names)
+        return original(self, pod)
 
-    def observed(pods: Any, books: Any, odd: Any) -> Any:
-        return [observe_pod(pod, books.names) for pod in pods]
-
-    return observed
+    return seen
 
 
 @mutant("B3", "410 resumes from the version it knows", ListWatch, "_versions_gone")

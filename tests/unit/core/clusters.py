@@ -23,7 +23,7 @@ WORKLOAD = workload_of(
         PodClass(cpu=8000, units=4, devices=3, models=("B",)): 5,
         PodClass(cpu=1000): 20,
     },
-    capacities=(8,),
+    capacities=range(1, 9),
     turnover=1.0,
 )
 """Pods as small clusters see them: shares of a device, whole devices, several, and none."""

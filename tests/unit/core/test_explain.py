@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -208,6 +209,17 @@ def test_pods_that_end_already_come_first() -> None:
     )
     (remedy,) = world.explain(Request(8, 1)).remedies
     assert [entry.node for entry in remedy.ends] == ["b"]
+
+
+@pytest.mark.parametrize(("ends_by", "ends"), [(30.0, "a2"), (1e9, "a1"), (-1e6, "a1")])
+def test_a_pod_that_outlives_its_grace_is_no_better_than_any_other(
+    ends_by: float, ends: str
+) -> None:
+    """The two would leave as much; of equals, the one whose name comes first is named."""
+    ending = pod("a2", "a", 16, 1, terminating=True, ends_by=ends_by)
+    world = World((node("a", 16, 16),), (pod("a1", "a", 16, 0), ending))
+    (remedy,) = world.explain(Request(8, 1)).remedies
+    assert [entry.ref.name for entry in remedy.ends] == [ends]
 
 
 def test_a_closed_device_and_the_end_of_a_pod_are_told_as_a_choice() -> None:

@@ -1,6 +1,5 @@
 """When policies are made anew, and for which pods."""
 
-from gpushare.core.initial_workload import initial_workload
 from gpushare.core.workload import PodClass, workload_of
 from gpushare.core.workload_estimator import WorkloadEstimator
 
@@ -27,10 +26,10 @@ def test_devices_of_a_new_size_make_policies_due_and_fewer_sizes_do_not() -> Non
     assert learned.is_due()
 
 
-def test_until_50_pods_have_come_the_mixture_of_a_trace_is_expected() -> None:
+def test_until_50_pods_have_come_nothing_is_expected() -> None:
     learned = WorkloadEstimator(devices={16: 1})
     for _ in range(49):
         learned.arrivals.observe(SMALL)
-    assert learned.workload() == initial_workload({16})
+    assert learned.workload() == workload_of({}, {16})
     learned.arrivals.observe(SMALL)
     assert learned.workload() == workload_of({SMALL: 50}, {16})

@@ -486,6 +486,12 @@ PROVOKED: list[tuple[str, str, str, dict[str, Any]]] = [
     ),
     (
         "two-binders",
+        "warn",
+        "outside kube-system: team/gpushare-schd-extender-x",
+        pods(alike=("team/gpushare-schd-extender-x",)),
+    ),
+    (
+        "two-binders",
         "fail",
         "gpu, kube-system",
         {"leases": (lease(), lease(namespace="gpu", holder="pod-2"))},

@@ -101,11 +101,13 @@ def test_what_is_no_certificate_is_said_to_be_none(text: str) -> None:
 
 
 def test_pods_tell_of_schedulers_originals_and_amounts() -> None:
-    def pod(name: str, image: str, limit: object = None, **spec: object) -> dict[str, object]:
+    def pod(
+        name: str, image: str, limit: object = None, namespace: str = "ns", **spec: object
+    ) -> dict[str, object]:
         resources = {} if limit is None else {"limits": {MEM: limit}}
         return {
             "metadata": {
-                "namespace": "ns",
+                "namespace": namespace,
                 "name": name,
                 "uid": name,
                 "creationTimestamp": "2027-01-15T07:59:00Z",
@@ -116,8 +118,10 @@ def test_pods_tell_of_schedulers_originals_and_amounts() -> None:
 
     seen = read_pods(
         [
-            pod("s", "registry.k8s.io/kube-scheduler:v1.30.2@sha256:0"),
-            pod("o", "registry:5000/acs/k8s-gpushare-schd-extender:1.11"),
+            pod("s", "registry.k8s.io/kube-scheduler:v1.30.2@sha256:0", namespace="kube-system"),
+            pod("t", "tenant/kube-scheduler:v1.10.0"),
+            pod("o", "registry:5000/acs/k8s-gpushare-schd-extender:1.11", namespace="kube-system"),
+            pod("gpushare-schd-extender", "tenant/kube-scheduler:v1.10.0"),
             pod("gpu", "cuda", "4"),
             pod("none", "cuda", "0", nodeName="n1"),
             pod("bad", "cuda", "four", schedulerName="other"),
@@ -127,7 +131,8 @@ def test_pods_tell_of_schedulers_originals_and_amounts() -> None:
         NOW,
     )
     assert seen.schedulers == ("v1.30.2",)
-    assert seen.originals == ("ns/o",)
+    assert seen.originals == ("kube-system/o",)
+    assert seen.alike == ("ns/gpushare-schd-extender",)
     assert [(pod.name, pod.scheduler, bool(pod.broken)) for pod in seen.gpu] == [
         ("ns/gpu", "default-scheduler", False),
         ("ns/bad", "other", True),

@@ -10,7 +10,7 @@ from gpushare.core.pairing import Pairing
 from gpushare.errors import MessageError
 from gpushare.explain.document import document
 from gpushare.explain.pod import explain_pod
-from gpushare.explain.text import amount, lines
+from gpushare.explain.text import amount, lines, sentence
 from gpushare.extender.managed_resources import ManagedResource
 from gpushare.wire.annotations import ALIYUN
 from gpushare.wire.pods import observe_pod, pod_ref
@@ -240,3 +240,15 @@ def test_the_document_has_every_key_in_every_state() -> None:
 @pytest.mark.parametrize(("unit", "text"), [("GiB", "8 GiB"), ("256MiB", "8 x 256MiB")])
 def test_amounts_are_in_the_unit_of_the_cluster(unit: str, text: str) -> None:
     assert amount(8, unit) == text
+
+
+def test_an_events_text_names_no_pod_of_another_namespace() -> None:
+    books = filled(node("gpu-a", 16, 16), pods=HALVES)
+    found = explain_pod(read_pod(pod_json("x", 8)), [books], "GiB").explanation
+    assert found is not None
+    assert "once team/half-1 (10 GiB) ends" in sentence(found, "GiB", "team")
+    assert "once team/half-1 (10 GiB) ends" in sentence(found, "GiB")
+    told = sentence(found, "GiB", "another")
+    assert "once a pod of another namespace (10 GiB) ends" in told
+    assert "half" not in told
+    assert "team" not in told

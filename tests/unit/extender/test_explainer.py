@@ -1,19 +1,22 @@
 """Explanations by the extender's own books: what is answered, and to how many at once."""
 
 import json
+import re
 import threading
+import time
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
+from gpushare.core.model import Request
 from gpushare.errors import ApiError, ApiNotFound, ApiUnavailable
 from gpushare.extender.explainer import Explainer
-from gpushare.extender.managed_resources import ExtenderScope
+from gpushare.extender.managed_resources import ExtenderScope, claimant
 from tests.support.scripted_api import ScriptedApi
 from tests.support.waiting import poll
 from tests.unit.core.clusters import node
-from tests.unit.extender.kit import make_library, pod_json
+from tests.unit.extender.kit import make_library, pod_json, read_pod
 
 
 class World:
@@ -24,6 +27,7 @@ class World:
         self.not_ready = ""
         self.called = False
         library = replace(make_library(), scope=scope)
+        self.holds = library.resources[0].holds
         library.resources[0].ledger.node_changed(node("a", 16, 16))
         self.explainer = Explainer(
             self.api,
@@ -117,3 +121,28 @@ def test_many_that_ask_at_once_are_turned_away(monkeypatch: pytest.MonkeyPatch) 
         for thread in threads:
             thread.join()
     assert sorted(statuses) == [200, 200, 200, 200, 503, 503]
+
+
+def test_what_is_held_for_others_and_whether_the_group_fits_is_said() -> None:
+    world = World()
+    labels = {
+        "scheduling.x-k8s.io/pod-group": "g",
+        "pod-group.scheduling.sigs.k8s.io/min-available": "3",
+    }
+    asking = pod_json("web", 10)
+    asking["metadata"]["labels"] = labels
+    train = read_pod(pod_json("train", 6))
+    plain = read_pod(pod_json("plain", 5))
+    world.holds.shown(claimant(train, Request(6, 1)), "a", 0.0)
+    world.holds.offered(claimant(plain, Request(5, 1)), "a", time.monotonic())
+    _, document = world.answer(asking)
+    assert document["group"] == {"needed": 3, "fitting": 2}
+    assert [(each["pod"]["name"], each["node"]) for each in document["held"]] == [
+        ("train", "a"),
+        ("plain", "a"),
+    ]
+    assert document["held"][0]["until"] is None
+    text = "\n".join(document["lines"])
+    assert "needs 3 x 10 GiB at once: 2 fit now" in text
+    assert "6 GiB on a for team/train while kube-scheduler nominates it" in text
+    assert re.search(r"5 GiB on a for team/plain until \d\d:\d\d:\d\d UTC", text)

@@ -3,6 +3,7 @@
 import json
 import sys
 from collections.abc import Mapping, Sequence
+from datetime import datetime
 from types import FrameType
 from typing import Any
 
@@ -85,6 +86,7 @@ def test_what_preemption_asks_of_a_pod_is_read() -> None:
         ALIYUN,
     )
     assert (seen.priority, seen.started, seen.terminating) == (7, 60.0, True)
+    assert seen.ends_by == datetime.fromisoformat(OLD).timestamp()
     assert seen.labels == (("a", "1"), ("b", "2"))
     plain = observe_pod(read_pod(pod_json("plain")), ALIYUN)
     assert (plain.priority, plain.started, plain.terminating, plain.labels) == (0, 0.0, False, ())

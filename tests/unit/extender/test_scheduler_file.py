@@ -5,11 +5,14 @@ from typing import Any
 
 import pytest
 
-from gpushare.errors import SettingsError
+from gpushare.errors import MessageError, SettingsError
 from gpushare.extender import scheduler_file
+from gpushare.extender.factory import nominates_who_waits
 from gpushare.extender.http.app import Routes
 from gpushare.extender.scheduler_file import SchedulerFile, read_scheduler_file, routes_of
+from gpushare.wire.annotations import ALIYUN
 from gpushare.wire.scheduler.config import ExtenderConfig
+from tests.support.scripted_api import ScriptedApi
 
 FILE = "/etc/kubernetes/scheduler.yaml"
 ENTRY = {
@@ -46,12 +49,32 @@ def test_without_a_file_everything_is_as_documented() -> None:
     found = read_scheduler_file("", None, False)
     assert (found.listen, found.warnings) == ("127.0.0.1:32766", ())
     assert routes_of(found.entry) == Routes()
+    # So bind takes no pod without GPU: whoever calls could place any pod of the cluster.
+    assert [each.name for each in found.entry.managed_resources] == [ALIYUN.resource, ALIYUN.count]
 
 
 def test_address_and_routes_are_those_of_our_entry() -> None:
     found = read({FILE: component(extenders=[ENTRY])})
     assert (found.listen, found.warnings) == ("127.0.0.1:4000", ())
     assert routes_of(found.entry) == Routes(prefix="/gpus", filter="fit", bind="bind")
+
+
+def test_a_policy_is_read_by_releases_of_another_time_alone() -> None:
+    assert read({FILE: component(extenders=[ENTRY])}).current
+    assert not read({FILE: POLICY}).current
+
+
+@pytest.mark.parametrize(
+    ("minor", "nominates"), [("34", False), ("35", True), ("37+", True), ("22", False)]
+)
+def test_who_waits_is_nominated_since_1_35(minor: str, nominates: bool) -> None:
+    api = ScriptedApi(answers=[f'{{"major": "1", "minor": "{minor}"}}'.encode()])
+    assert nominates_who_waits(api) is nominates
+
+
+def test_an_api_server_that_names_no_release_is_not_guessed_about() -> None:
+    with pytest.raises(MessageError, match="names no release"):
+        nominates_who_waits(ScriptedApi(answers=[b"{}"]))
 
 
 def test_an_address_elsewhere_is_not_listened_at_and_warned_about() -> None:

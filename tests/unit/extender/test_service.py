@@ -294,11 +294,24 @@ def test_a_bind_that_fails_gives_its_place_back() -> None:
     assert "too many" not in desk.bind(pod_json("web", 4), "big")
 
 
+def test_a_pod_chooses_only_among_the_policies_that_the_operator_allows(desk: Desk) -> None:
+    for managed in desk.library:
+        managed.pod_policies = frozenset({"binpack"})
+    allowed = pod_json("web", 4, annotations={ALIYUN.policy: "binpack"})
+    assert desk.filter(allowed)["NodeNames"] == ["big", "small"]
+    assert desk.filter(pod_json("none", 4))["NodeNames"] == ["big", "small"]
+    answer = desk.filter(pod_json("wide", 4, annotations={ALIYUN.policy: "spread"}))
+    text = "gpushare.io/policy: pods may not choose 'spread' in this cluster; they may choose: bin"
+    assert all(why.startswith(text) for why in answer["FailedAndUnresolvableNodes"].values())
+    assert set(answer["FailedAndUnresolvableNodes"]) == set(FREE)
+
+
 REFUSED = [
     (pod_json("web", 7, annotations={ALIYUN.count: "2"}), "cannot be split evenly"),
     (pod_json("web", 7, annotations={ALIYUN.policy: "none"}), "no policy is called 'none'"),
     (pod_json("web", 7, limits={NPU.resource: "1"}), "may ask for one of them alone"),
     (pod_json("web", "-1"), ALIYUN.resource),
+    (pod_json("web", 4, annotations={"notes": "x" * 255_000}), "its annotations have 255005 bytes"),
 ]
 
 

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import Any, TypeVar
 
 import pytest
@@ -9,7 +10,7 @@ import pytest
 from gpushare.core.model import Allocation, PodRef, Request, Shares
 from gpushare.extender.binding.bind_transaction import BindTransaction
 from gpushare.extender.binding.steps import ReadPod
-from gpushare.extender.managed_resources import ManagedResource, ManagedResources
+from gpushare.extender.managed_resources import ExtenderScope, ManagedResource, ManagedResources
 from gpushare.extender.watch_handlers import (
     NodeEventHandler,
     PodEventHandler,
@@ -290,6 +291,22 @@ def test_a_pod_is_told_once_however_often_it_is_seen(
     assert gpu_sizes(created) == [4]
 
 
+def test_a_pod_with_gates_is_told_once_when_they_are_gone_or_never(
+    watching: PodEventHandler, created: list[tuple[str, Request]]
+) -> None:
+    watching.replace([page(PODS)], 0.0)
+    gated, deleted, waits = pod_json("a", 4), pod_json("b", 5), pod_json("a", 4)
+    for held in (gated, deleted):
+        held["spec"]["schedulingGates"] = [{"name": "quota"}]
+        watching.apply(event(PODS, "ADDED", held))
+    watching.replace([page(PODS, gated, deleted)], 0.0)
+    watching.apply(event(PODS, "DELETED", deleted))
+    assert gpu_sizes(created) == []
+    for item in (waits, gated, waits, bound("a")):
+        watching.apply(event(PODS, "MODIFIED", item))
+    assert gpu_sizes(created) == [4]
+
+
 def test_a_pod_that_comes_to_a_node_or_goes_is_told_once_for_each_of_the_books(
     library: ManagedResources,
 ) -> None:
@@ -433,3 +450,14 @@ def test_other_config_maps_say_nothing(
     for kind in ("ADDED", "DELETED"):
         unhealthy.apply(event(CONFIG_MAPS, kind, config_map(name, "0")))
         assert closed(gpus) == [1]
+
+
+def test_a_pod_of_another_scheduler_is_one_that_we_are_never_asked_about() -> None:
+    scope = ExtenderScope(frozenset([ALIYUN.resource]), frozenset(["gpu"]))
+    library = replace(make_library(), scope=scope)
+    sink, ledger = PodEventHandler(library), library.resources[0].ledger
+    for name, scheduler in (("ours", "gpu"), ("theirs", "nobody")):
+        pod = pod_json(name, 4)
+        pod["spec"]["schedulerName"] = scheduler
+        sink.apply(PODS.decode_event(json.dumps({"type": "ADDED", "object": pod}).encode()))
+    assert {pod.ref.name: pod.gated for pod in ledger.waiting()} == {"ours": False, "theirs": True}

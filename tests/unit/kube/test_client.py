@@ -12,11 +12,13 @@ from gpushare.errors import (
     ApiError,
     ApiGone,
     ApiNotFound,
+    ApiTooLarge,
     ApiUnavailable,
     ApiUnreachable,
     SettingsError,
 )
 from gpushare.kube.client import KubeClient, connect
+from gpushare.kube.responses import MOST_BYTES
 from tests.unit.kube.scripted_server import (
     ScriptedServer,
     Seen,
@@ -478,3 +480,13 @@ def test_without_kubeconfig_and_outside_a_pod_the_message_says_what_is_missing(
     monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
     with pytest.raises(SettingsError, match="no kubeconfig given"):
         connect(None, pool_size=1, user_agent="t")
+
+
+def test_an_answer_of_too_many_bytes_is_not_read_to_its_end(
+    server: ScriptedServer, client: KubeClient
+) -> None:
+    server.script = send(chunked(b"x" * (MOST_BYTES + 1)))
+    with pytest.raises(ApiTooLarge, match="more than 16 MiB"):
+        get(client)
+    server.script = send(chunked(b"small"))
+    assert get(client) == b"small"

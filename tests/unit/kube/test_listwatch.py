@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpushare.errors import ApiError, ApiGone, ApiUnavailable
+from gpushare.errors import ApiError, ApiGone, ApiTooLarge, ApiUnavailable
 from gpushare.kube.listwatch import ListWatch, Timing
 from gpushare.kube.listwatch_actions import List, Replace, Sleep, Watch
 from tests.unit.kube.json_codec import (
@@ -526,3 +526,44 @@ def test_after_any_trouble_a_healthy_server_makes_it_synced_within_half_a_minute
     while not story.machine.synced:
         story.step(0, 0.5)
     assert story.now - since <= Timing().longest_pause
+
+
+def limit(action: object) -> int:
+    """How many objects the page that is asked for may have."""
+    assert isinstance(action, List), action
+    return int(dict(action.query)["limit"])
+
+
+def test_a_page_of_too_many_bytes_is_asked_for_again_at_once_with_half_as_many_objects(
+    machine: Machine,
+) -> None:
+    limits = []
+    for _ in range(8):
+        limits.append(limit(machine.next(0.0, 0.0)))
+        machine.on_error(ApiTooLarge("16 MiB", 200), 0.0)
+    assert limits == [500, 250, 125, 62, 31, 15, 7, 3]
+    assert limit(machine.next(0.0, 0.0)) == 1
+    assert not machine.restarts
+    # One object that is too large is a failure like any other.
+    machine.on_error(ApiTooLarge("16 MiB", 200), 0.0)
+    assert pause_of(machine, 0.0) > 0
+    assert machine.restarts == {"http-200": 1}
+
+
+def test_a_page_has_as_many_objects_as_would_be_few_bytes_and_more_once_they_are_small(
+    machine: Machine,
+) -> None:
+    assert limit(machine.next(0.0, 0.0)) == 500
+    large = page("7", "a", "b", token="t") + b" " * (4 << 20)
+    assert machine.on_page(large, 0.0) is None
+    assert limit(machine.next(0.0, 0.0)) == 3
+    assert machine.on_page(page("7", "c", token="u"), 0.0) is None
+    assert limit(machine.next(0.0, 0.0)) == 500
+
+
+def test_what_is_kept_of_a_page_is_what_its_receiver_says(machine: Machine) -> None:
+    machine.next(0.0, 0.0)
+    less = JsonPage((), "7", "")
+    whole = machine.on_page(page("7", "a"), 0.0, lambda _: less)
+    assert whole is not None
+    assert whole.pages == (less,)

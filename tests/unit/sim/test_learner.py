@@ -1,10 +1,10 @@
 """A simulated policy that learns knows what has come, and is made anew when the extender's is."""
 
 from collections.abc import Sequence
+from statistics import fmean
 
 import pytest
 
-from gpushare.core.initial_workload import initial_workload
 from gpushare.core.mutable_cluster import Placement, fits
 from gpushare.core.policies.binpack import Binpack
 from gpushare.core.policies.shadow_price.policy import MORE_BLOCKS, ShadowPrice
@@ -12,11 +12,12 @@ from gpushare.core.policy import Policy, load_policy
 from gpushare.core.ranking import Ranking
 from gpushare.core.snapshot import Snapshot
 from gpushare.core.trial import Trial
-from gpushare.core.workload import Arrivals, Workload, class_of, next_fit
+from gpushare.core.workload import Arrivals, Workload, class_of, next_fit, workload_of
 from gpushare.sim import learner as sim_learner
 from gpushare.sim.engine import Cluster, request_of
 from gpushare.sim.experiments import Options, churn, inflation
 from gpushare.sim.learner import LEARNED, LearningScorer
+from gpushare.sim.trace import TraceNode, TracePod
 from tests.unit.sim.test_engine import NODES, PODS
 
 SIZES = {node.capacity for node in NODES}
@@ -25,7 +26,7 @@ COMING = [request_of(pod) for pod in PODS] * 20
 
 def _placed_one_by_one(policy: str) -> list[Placement | None]:
     """Each pod is placed by a policy made of the pods before it; no pod leaves."""
-    cluster = Cluster(NODES, Ranking(load_policy(policy, initial_workload(SIZES)), 99, fits))
+    cluster = Cluster(NODES, Ranking(load_policy(policy, workload_of({}, SIZES)), 99, fits))
     arrivals, fit_at = Arrivals(), next_fit(0)
     placed = []
     for request in COMING:
@@ -90,6 +91,24 @@ def test_auto_that_learns_tries_its_candidates_whenever_twice_as_many_pods_have_
     assert isinstance(policy_of(learner), Binpack)
     assert [pods for _, pods in tried][:3] == [100, 200, 450]
     assert all(names == cluster.view.names for names, _ in tried)
+
+
+def test_on_a_small_cluster_of_unknown_pods_auto_fills_as_device_bestfit_does() -> None:
+    """Sixteen cards of 16 GiB; pods of 2 to 16: a mixture that expects others wastes 20 points."""
+    nodes = [TraceNode(f"n-{at}", 64_000, 2**20, 4, 16, "T4") for at in range(4)]
+    sizes = [2, 4, 8, 16] * 30
+    pods = [
+        TracePod(f"p-{at}", 1000, 2048, 1, units, (), None, None, None)
+        for at, units in enumerate(sizes)
+    ]
+    means = {
+        policy: fmean(
+            float(str(inflation(nodes, pods, policy, seed, Options(workload=LEARNED))["alloc"]))
+            for seed in range(42, 46)
+        )
+        for policy in ("auto", "device-bestfit")
+    }
+    assert means["auto"] > means["device-bestfit"] - 1
 
 
 def test_chance_has_nothing_to_learn() -> None:

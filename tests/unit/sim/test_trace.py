@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from gpushare.sim import rows
 from gpushare.sim.rows import TraceError, of_items
 from gpushare.sim.trace import TraceNode, TracePod, nodes_of, pods_of, read_nodes, read_pods
 
@@ -67,6 +68,17 @@ def test_rows_need_no_file() -> None:
     assert nodes_of(of_items("nodes", items), "nodes")[0].capacity == 16
     pod = {"name": "p", "cpu_milli": 1, "memory_mib": 1, "gpu": 1, "units": 16}
     assert pods_of(of_items("pods", [pod]), "pods")[0].units == 16
+
+
+@pytest.mark.parametrize(("suffix", "pack"), [(".xz", lzma.compress), (".gz", gzip.compress)])
+def test_a_small_file_that_unpacks_to_more_than_the_bound_is_refused(
+    suffix: str, pack: Callable[[bytes], bytes], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(rows, "_MOST_BYTES", 1_000_000)
+    file = tmp_path / f"pods.csv{suffix}"
+    file.write_bytes(pack(b"x" * 1_000_001))
+    with pytest.raises(TraceError, match="more than 1000000 bytes when it is unpacked"):
+        rows.of_file(file)
 
 
 @pytest.mark.parametrize(("suffix", "pack"), [(".xz", lzma.compress), (".gz", gzip.compress)])

@@ -1,22 +1,28 @@
 """A placement is read only where it adds up to the request, and what is written reads back."""
 
 import json
+from bisect import bisect_left
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpushare.core.model import Allocation, Request, Shares
-from gpushare.errors import SettingsError
+from gpushare.core.model import MAX_UNITS, Allocation, Request, Shares
+from gpushare.errors import AnnotationError, SettingsError
 from gpushare.wire.annotations import (
     ALIYUN,
+    LARGEST_ANNOTATIONS,
+    MAX_INDEX,
+    MOST_GIVEN,
     Names,
+    check_room,
     device_uuids,
     distinct,
     encode,
     placement,
     strict_number,
 )
+from gpushare.wire.given_annotation import write_given
 
 IDX = ALIYUN.idx
 MAP = ALIYUN.allocation
@@ -231,6 +237,54 @@ def decisions(draw: st.DrawFn) -> tuple[Request, Allocation]:
     request = asks(*containers, devices=len(devices), peak=total)
     uuids = draw(st.sampled_from([(), tuple(f"GPU-{device}" for device in devices)]))
     return request, Allocation("n", tuple(devices), (request.units,) * len(devices), uuids)
+
+
+def _written_most(request: Request, allocation: Allocation, now_ns: int) -> dict[str, str]:
+    """All that the pod is annotated with over its life, at its largest."""
+    cards = {f"{number:03}" + "u" * 125: MAX_UNITS for number in range(MOST_GIVEN)}
+    binding = encode(allocation, request, MAX_UNITS, now_ns, ALIYUN)
+    return {**binding, **write_given(cards, ALIYUN)}
+
+
+def _bytes(annotations: dict[str, str]) -> int:
+    return sum(len(text.encode()) for pair in annotations.items() for text in pair)
+
+
+@pytest.mark.parametrize("containers", [1, 3, 700])
+@pytest.mark.parametrize("devices", [1, 64])
+def test_whatever_passes_the_check_has_room_for_all_that_is_ever_written(
+    containers: int, devices: int
+) -> None:
+    units = 7 * containers
+    request = Request(units, devices, containers=tuple((n, 7 * devices) for n in range(containers)))
+    indices = tuple(range(MAX_INDEX - devices + 1, MAX_INDEX + 1))
+    uuids = tuple(f"{number:03}" + "u" * 125 for number in range(devices))
+    allocation = Allocation("n", indices, (units,) * devices, uuids)
+    written = _written_most(request, allocation, 2**63)
+    filler = {"é" * 10: "", ALIYUN.policy: "binpack"}
+    room = LARGEST_ANNOTATIONS - _bytes(filler)
+    sizes = range(room)
+    refused = bisect_left(
+        sizes,
+        True,
+        key=lambda size: not _has_room({**filler, "é" * 10: "x" * size}, request),
+    )
+    largest = refused - 1
+    assert _bytes({**filler, "é" * 10: "x" * largest, **written}) <= LARGEST_ANNOTATIONS
+    assert largest > room - 2 * _bytes(written) - 1024  # and not far less is refused
+
+
+def test_annotations_of_ours_that_a_user_wrote_count_as_what_replaces_them() -> None:
+    users = {ALIYUN.allocation: "x" * (LARGEST_ANNOTATIONS - len(ALIYUN.allocation))}
+    check_room(users, Request(4, 1, containers=((0, 4),)), ALIYUN)
+
+
+def _has_room(annotations: dict[str, str], request: Request) -> bool:
+    try:
+        check_room(annotations, request, ALIYUN)
+    except AnnotationError:
+        return False
+    return True
 
 
 @given(decisions(), st.integers(0, 2**63))

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpushare.wire.budgets import read_budget, selects
+from gpushare.wire.budgets import MAX_SELECTOR, read_budget, selects
 
 LABELS = {"app": "db", "tier": "a"}
 
@@ -70,3 +70,11 @@ _JSON = st.recursive(
 def test_nonsense_is_no_error(spec: object, status: object) -> None:
     read_budget("ns", spec, status).covers("ns", "p", LABELS)
     selects(spec, LABELS)
+
+
+def test_a_selector_that_is_too_large_to_be_kept_covers_all_of_its_namespace() -> None:
+    labels = {f"example.com/{at}": "x" * 60 for at in range(MAX_SELECTOR // 60)}
+    budget = read_budget("tenant", {"selector": {"matchLabels": labels}}, {})
+    assert budget.selector == {}
+    assert budget.selects("tenant", {})
+    assert not budget.selects("other", {})

@@ -23,7 +23,7 @@ PRINTABLE = [chr(code) for code in range(33, 127) if chr(code) != ","]
 UUIDS = st.text(PRINTABLE, min_size=1, max_size=128)
 DEVICES = st.builds(
     Device,
-    mem=st.integers(0, MAX_UNITS),
+    mem=st.sampled_from([0, 1, 16, 24, 40, 80, 144, MAX_UNITS]),
     uuid=st.just("") | UUIDS,
     model=st.text(max_size=128),
     healthy=st.booleans(),
@@ -83,6 +83,7 @@ TWICE = changed(devices=[{"mem": 8, "uuid": "GPU-a"}, {"mem": 8}, {"mem": 8, "uu
         (changed(unit="0MiB"), r"inventory\.unit"),
         (changed(devices={}), r"inventory\.devices"),
         (changed(devices=[{"mem": 1}] * 65), r"inventory\.devices: more than 64"),
+        (changed(devices=[{"mem": n} for n in range(9)]), r"devices: more than 8 sizes of mem"),
         (changed(devices=[8]), r"inventory\.devices\[0\]: must be an object"),
         (changed(devices=[{"mem": 8}, {}]), r"inventory\.devices\[1\]\.mem"),
         (changed(devices=[{"mem": 8.0}]), r"inventory\.devices\[0\]\.mem"),

@@ -1,5 +1,6 @@
 """What a pod asks for follows Kubernetes' arithmetic, and a pod with a node is never lost."""
 
+import json
 from typing import Any
 
 import msgspec
@@ -8,8 +9,8 @@ import pytest
 from gpushare.core.model import HOST_BOUND, MAX_UNITS, PodRef, Request
 from gpushare.errors import AnnotationError, MessageError, QuantityError, WireError
 from gpushare.wire.annotations import ALIYUN, Names
-from gpushare.wire.objects import Pod
-from gpushare.wire.pods import observe_pod, pod_ref, request_of
+from gpushare.wire.objects import PODS, Pod
+from gpushare.wire.pods import MAX_LABELS, observe_pod, pod_ref, request_of
 
 GPU = "aliyun.com/gpu-mem"
 COUNT = "aliyun.com/gpu-count"
@@ -249,3 +250,23 @@ def test_cpu_and_memory_beyond_any_node_are_as_much_as_is_counted() -> None:
 def test_a_bound_pod_whose_cpu_cannot_be_added_up_keeps_its_device_memory() -> None:
     bound = pod(container("2", cpu="9e15"), container(cpu="9e15"), nodeName="n")
     assert observe_pod(bound, ALIYUN).request == Request(2, 1, containers=((0, 2),))
+
+
+def test_of_many_labels_the_first_are_kept_and_an_assume_time_that_is_none_is_cut() -> None:
+    labels = {f"k{at:05}": "v" * 60 for at in range(1000)}
+    body = {
+        "metadata": {
+            "name": "a",
+            "namespace": "b",
+            "uid": "c",
+            "labels": labels,
+            "annotations": {ALIYUN.assume_time: "9" * 1000},
+        },
+        "spec": {
+            "nodeName": "n",
+            "containers": [{"resources": {"limits": {ALIYUN.resource: "1"}}}],
+        },
+    }
+    seen = observe_pod(PODS.decode(json.dumps(body).encode()), ALIYUN)
+    assert seen.labels == tuple(sorted(labels.items()))[: MAX_LABELS // 66]
+    assert len(seen.stamp) == 32

@@ -69,6 +69,14 @@ def test_a_cluster_that_counts_in_mib_or_in_chunks_is_told_in_its_own_unit() -> 
     assert told("512Mi", unit="MiB", largest=16384).endswith(f"{_BYTES} 512")
 
 
+def test_annotations_that_leave_no_room_for_ours_are_told() -> None:
+    full = {"notes": "x" * (256 * 1024 - len("notes"))}
+    pod = pod_json("web", 4, annotations=full)
+    text = mistake_of(PODS.decode(json.dumps(pod).encode()), ALIYUN, "GiB")
+    assert "its annotations have 262144 bytes" in text
+    assert "create the pod with smaller ones" in text
+
+
 def test_half_an_amount_is_told_as_it_is() -> None:
     assert told("500m").endswith("'500m' is not a whole number")
 

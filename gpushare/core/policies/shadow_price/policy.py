@@ -38,6 +38,7 @@ Tested in `tests/unit/core/test_policies.py`.
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
+from typing import TypeVar
 
 import numpy as np
 
@@ -50,7 +51,9 @@ from gpushare.core.policies.node_shape import (
     HAIR,
     HALF,
     MILLI,
+    CommonNodes,
     PerLayout,
+    common_nodes,
     node_shapes,
     rank_unknown_last,
     tightest,
@@ -79,6 +82,7 @@ ask for which fit nearly all nodes."""
 
 
 _FINE = 1000
+_Made = TypeVar("_Made")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -124,11 +128,15 @@ class ShadowPrice:
         self.drain = DRAIN * max(several / asked - FEW, 0) * self.turnover
         shares = [(cls, cls.total * count / asked) for cls, count in self.classes]
         # Nothing here may refer back to the policy: in a cycle, the tables of unused policies would
-        # stay until the next full garbage collection.
-        self.shapes = PerLayout(node_shapes)
-        self.tables = PerLayout(self.measure.tables)
-        self.scarce = PerLayout(partial(scarcity.scarcity, shares=shares))
-        self.priced = PerLayout(_Prices(self.classes, workload.devices).tables)
+        # stay until the next full garbage collection. Scales, tables and prices are of
+        # the nodes with cards of the workload's sizes.
+        self.common = PerLayout(partial(common_nodes, sizes=tuple(workload.devices)))
+        self.shapes = PerLayout(partial(_of_common, self.common, node_shapes))
+        self.tables = PerLayout(partial(_of_common, self.common, self.measure.tables))
+        scarce = partial(scarcity.scarcity, shares=shares)
+        self.scarce = PerLayout(partial(_of_common, self.common, scarce))
+        prices = _Prices(self.classes, workload.devices)
+        self.priced = PerLayout(partial(_of_common, self.common, prices.tables))
 
     def score(self, snapshot: Snapshot, rows: Rows, request: Request) -> Floats:
         """Return minus the cost on the own node: fragmentation, residues, stranding, draining."""
@@ -142,15 +150,20 @@ class ShadowPrice:
             value = self._with_gpu(value, snapshot, rows, request, free)
         else:
             value = self._without_gpu(value, snapshot, rows, request, free)
-        return rank_unknown_last(value, shapes, snapshot, rows, request)
+        value = rank_unknown_last(value, shapes, snapshot, rows, request)
+        return self.common(snapshot).with_apart(value, snapshot, rows, request)
 
     def supply(self, snapshot: Snapshot, rows: Rows) -> Ints:
-        """Return the free GPU and blocks of each row."""
-        return self.scarce(snapshot).supply(snapshot, rows)
+        """Return the free GPU and blocks of each row; none of nodes that stand apart."""
+        supply = self.scarce(snapshot).supply(snapshot, rows)
+        return self.common(snapshot).without_apart(supply, rows)
 
     def taken(self, snapshot: Snapshot, rows: Rows, request: Request) -> Taken:
-        """Return the blocks that a placement breaks; none on nodes with unknown CPU."""
+        """Return the blocks that a placement breaks; none on nodes with unknown CPU, and none on
+        nodes that stand apart.
+        """
         taken = self.scarce(snapshot).taken(snapshot, rows, request)
+        taken = self.common(snapshot).without_apart(taken, rows)
         shapes = self.shapes(snapshot)
         if shapes.any_cpu_unknown:
             taken[shapes.cpu_unknown[rows]] = 0
@@ -242,6 +255,13 @@ class ShadowPrice:
         return tables.left.take(at, mode="clip")
 
 
+def _of_common(
+    common: Callable[[Snapshot], CommonNodes], make: Callable[[Snapshot], _Made], snapshot: Snapshot
+) -> _Made:
+    """Return what is made of the nodes that do not stand apart."""
+    return make(common(snapshot).snapshot)
+
+
 class _Prices:
     """The value of residues and the stranded GPU, for these classes and devices by capacity."""
 
@@ -250,35 +270,37 @@ class _Prices:
     ) -> None:
         self._classes = classes
         self._devices = devices
-        self._worth: dict[frozenset[int], dict[int, Floats]] = {}
-        self._left: dict[int, Floats] = {}
-        self._tables_of(devices)
+        self._made = self._made_for(devices)
 
     def tables(self, snapshot: Snapshot) -> PriceTables:
-        """Return the tables for the capacities of the snapshot's nodes."""
-        there = np.unique(snapshot.capacity[snapshot.capacity > 0]).tolist()
-        # A capacity that the workload lacks counts as one device until policies are made again.
-        devices = {**dict.fromkeys(there or [1], 1), **self._devices}
-        tables, shapes = self._tables_of(devices), node_shapes(snapshot)
-        capacities = np.array(sorted(devices), dtype=np.int64)
-        index = capacities.searchsorted(shapes.capacity)
-        lengths = np.array([len(worth_) for worth_, _ in tables])
+        """Return the tables for the nodes of the snapshot.
+
+        They are looked up: only a workload without devices has them made for the nodes' capacities.
+        """
+        devices, made = self._devices, self._made
+        if not devices:
+            there = np.unique(snapshot.capacity[snapshot.capacity > 0]).tolist()
+            devices = dict.fromkeys(there or [1], 1)
+            made = self._made_for(devices)
+        shapes, capacities = node_shapes(snapshot), np.array(sorted(devices), dtype=np.int64)
+        # A node without devices has the smallest capacity, and nothing of it is looked up.
+        index = np.minimum(capacities.searchsorted(shapes.capacity), len(capacities) - 1)
+        lengths = np.array([len(worth_) for worth_, _ in made])
         begins = np.cumsum(lengths) - lengths
-        lefts = [left.ravel() for _, left in tables]
+        lefts = [left.ravel() for _, left in made]
         parts = (capacities * (shapes.even / MILLI)).tolist()
         return PriceTables(
             steps=(lengths - 1)[index],
             worth_at=begins[index],
-            worth=np.concatenate([worth_ for worth_, _ in tables]) * shapes.even,
+            worth=np.concatenate([worth_ for worth_, _ in made]) * shapes.even,
             left_at=index * cpu_stranding.SIZE,
             left=np.concatenate([part * left for part, left in zip(parts, lefts, strict=True)]),
         )
 
-    def _tables_of(self, devices: Mapping[int, int]) -> list[tuple[Floats, Floats]]:
+    def _made_for(self, devices: Mapping[int, int]) -> list[tuple[Floats, Floats]]:
         """Return (value of residues, stranded GPU) by rising capacity of these devices."""
-        kinds = frozenset(devices)
-        if kinds not in self._worth:
-            self._worth[kinds] = worth(self._classes, devices)
-        for capacity in kinds - self._left.keys():
-            self._left[capacity] = cpu_stranding.stranded(self._classes, capacity)
-        return [(self._worth[kinds][at], self._left[at]) for at in sorted(kinds)]
+        values = worth(self._classes, devices)
+        return [
+            (values[capacity], cpu_stranding.stranded(self._classes, capacity))
+            for capacity in sorted(devices)
+        ]

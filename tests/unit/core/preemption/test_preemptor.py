@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpushare.core.entry import NodeBooks
+from gpushare.core.entry import MOST_GRACE, MOST_LATE, NodeBooks
 from gpushare.core.model import Allocation, PodRef, Reason, Request
 from gpushare.core.preemption.preemptor import Preemptor, Victims, trim_victims
 from gpushare.core.preemption.removals import Budget
@@ -147,6 +147,33 @@ def test_where_ending_pods_free_enough_nobody_else_has_to_go() -> None:
     found = books([16, 16], pod("ends", 10, 0, terminating=True), pod("b", 10, 1))
     assert answer(found, ONE_OF_14) == ([], 0)
     assert answer(found, ONE_OF_14, "plain") == (["plain"], 0)
+
+
+@pytest.mark.parametrize(
+    ("ends_by", "answered"),
+    [
+        (MOST_GRACE, []),
+        (MOST_GRACE + 1, ["b"]),
+        (1e9, ["b"]),
+        (-MOST_LATE, []),
+        (-MOST_LATE - 1, ["b"]),
+    ],
+)
+def test_an_ending_pod_frees_its_device_within_a_grace_that_one_can_wait_for(
+    ends_by: float, answered: list[str]
+) -> None:
+    ends = pod("ends", 10, 0, terminating=True, ends_by=5000 + ends_by)
+    found = books([16, 16], ends, pod("b", 10, 1))
+    assert answer(found, replace(ONE_OF_14, now=5000.0)) == (answered, 0)
+
+
+def test_a_victim_that_will_not_end_frees_nothing_and_stays_in_the_answer() -> None:
+    """kube-scheduler looks at no time, and needs each victim that it has proposed."""
+    stuck = pod("stuck", 10, 0, terminating=True, ends_by=1e9)
+    found = books([16, 16], stuck, pod("b", 10, 1))
+    assert answer(found, ONE_OF_14, "stuck") == (["stuck", "b"], 0)
+    assert answer(books([16], stuck), ONE_OF_14, "stuck") is None
+    assert answer(books([16], stuck), ONE_OF_14) is None
 
 
 def test_a_victim_made_needless_by_one_that_ends_anyway_takes_the_node_out() -> None:

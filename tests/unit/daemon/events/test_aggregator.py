@@ -4,9 +4,12 @@ from dataclasses import replace
 
 from gpushare.daemon.events.aggregator import (
     NO_FIT_EVERY,
+    OBJECT_BURST,
+    OBJECT_RATE,
     SERIES_EVERY,
     WINDOW,
     Bucket,
+    Buckets,
     EventAggregator,
     NoFitLimiter,
     Patch,
@@ -59,12 +62,28 @@ def test_an_event_that_was_lost_begins_anew() -> None:
     assert isinstance(flow.take(later(2), 1.0), Post)
 
 
+def about(number: int) -> PendingEvent:
+    pod = ObjectReference("Pod", "team", f"web-{number}", f"uid-{number}")
+    return replace(NOTICE, regarding=pod, stamp=number)
+
+
+def test_a_text_that_changes_all_the_time_makes_few_events_and_leaves_others_theirs() -> None:
+    flow = EventAggregator()
+    made = [
+        flow.take(replace(NOTICE, note=f"text {number}", stamp=number), number / 3)
+        for number in range(3 * 3600)
+    ]
+    hour = sum(isinstance(step, Post) for step in made)
+    assert hour == OBJECT_BURST + 3600 * OBJECT_RATE - 1
+    assert isinstance(flow.take(about(1), 3600.0), Post)
+
+
 def test_only_so_many_series_are_kept() -> None:
     flow = EventAggregator()
     for number in range(10_000):
-        flow.take(replace(NOTICE, note=str(number), stamp=number), 0.0)
-    assert isinstance(flow.take(replace(NOTICE, note="0", stamp=10_000), 0.0), Post)
-    assert flow.take(replace(NOTICE, note="9999", stamp=10_001), 0.0) is None
+        flow.take(about(number), 0.0)
+    assert isinstance(flow.take(about(0), 0.0), Post)
+    assert flow.take(about(9999), 0.0) is None
 
 
 def test_a_bucket_gives_a_burst_and_then_its_rate() -> None:
@@ -80,25 +99,42 @@ def test_a_bucket_gives_a_burst_and_then_its_rate() -> None:
 
 
 def test_no_fit_is_news_when_its_reasons_change_and_not_too_soon() -> None:
-    news = NoFitLimiter(0.0)
+    news = NoFitLimiter()
     full, closed = frozenset({"full"}), frozenset({"closed"})
-    assert news.allows("a", full, 0.0)
-    assert not news.allows("a", full, NO_FIT_EVERY * 10)
-    assert news.allows("b", closed, 1.0)
-    assert not news.allows("b", full, 2.0)
-    assert news.allows("b", full, NO_FIT_EVERY + 1)
+    assert news.allows("team", "a", full, 0.0)
+    assert not news.allows("team", "a", full, NO_FIT_EVERY * 10)
+    assert news.allows("team", "b", closed, 1.0)
+    assert not news.allows("team", "b", full, 2.0)
+    assert news.allows("team", "b", full, NO_FIT_EVERY + 1)
 
 
 def test_of_many_pods_that_fit_nowhere_only_a_few_are_told() -> None:
-    news = NoFitLimiter(0.0)
-    told = sum(news.allows(str(pod), frozenset({"full"}), 0.0) for pod in range(1000))
+    news = NoFitLimiter()
+    told = sum(news.allows("team", str(pod), frozenset({"full"}), 0.0) for pod in range(1000))
     assert told == 10
 
 
 def test_a_pod_not_told_for_want_of_room_is_told_later() -> None:
-    news = NoFitLimiter(0.0)
+    news = NoFitLimiter()
     for pod in range(11):
-        news.allows(str(pod), frozenset({"full"}), 0.0)
-    assert news.allows("10", frozenset({"full"}), 60.0)
+        news.allows("team", str(pod), frozenset({"full"}), 0.0)
+    assert news.allows("team", "10", frozenset({"full"}), 60.0)
     news.forget("10")
-    assert news.allows("10", frozenset({"full"}), 120.0)
+    assert news.allows("team", "10", frozenset({"full"}), 120.0)
+
+
+def test_pods_of_one_namespace_do_not_keep_those_of_another_from_being_told() -> None:
+    news, full = NoFitLimiter(), frozenset({"full"})
+    for second in range(600):
+        for pod in range(15):
+            news.allows("greedy", f"{pod}", frozenset({f"{second}"}), float(second))
+    assert news.allows("quiet", "a", full, 600.0)
+
+
+def test_only_so_many_buckets_are_kept() -> None:
+    buckets = Buckets(rate=1e-9, burst=1.0, most=10)
+    assert buckets.take("a", 0.0)
+    assert not buckets.take("a", 0.0)
+    for name in range(10):
+        buckets.take(str(name), 0.0)
+    assert buckets.take("a", 0.0), "it was used longest ago"

@@ -8,6 +8,8 @@ import pytest
 from gpushare.core.model import ObservedPod, PodRef, Request
 from gpushare.extender.managed_resources import ExtenderScope, ManagedResources
 from gpushare.wire.annotations import ALIYUN
+from gpushare.wire.objects import PODS as POD_CODEC
+from gpushare.wire.pods import observe_pod
 from tests.unit.extender.desk import FREE, Desk
 from tests.unit.extender.kit import pod_json
 
@@ -92,7 +94,7 @@ def test_pods_of_every_profile_are_bound(name: str) -> None:
     assert bind_read(desk_of(), of_scheduler(pod_json("web", 4), name), "big") == ""
 
 
-def test_where_no_file_says_who_comes_all_do() -> None:
+def test_where_a_file_says_that_all_pods_come_all_do() -> None:
     desk = desk_of(ExtenderScope())
     assert bind_read(desk, of_scheduler(pod_json("web", 4), "any"), "big") == ""
     assert bind_read(desk, pod_json("plain"), "big") == ""
@@ -126,6 +128,18 @@ def test_a_pod_that_the_watch_shows_as_filter_was_told_is_not_read() -> None:
     desk.filter(pod)
     assert desk.bind(pod, "big") == ""
     assert [call.method for call in desk.api.calls] == ["POST"]
+
+
+def test_a_pod_whose_annotations_have_grown_since_filter_is_read_and_refused() -> None:
+    """The API server does not look at the size at a Binding, but at each update after it."""
+    desk, pod = desk_of(), pod_json("web", 4)
+    desk.filter(pod)
+    pod["metadata"]["annotations"]["notes"] = "x" * (256 * 1024 - len("notes"))
+    desk.ledger.pod_changed(observe_pod(POD_CODEC.decode(json.dumps(pod).encode()), ALIYUN))
+    error = bind_read(desk, pod, "big")
+    assert "its annotations have 262144 bytes" in error
+    assert not posted(desk)
+    assert desk.ledger.counts()["assumed"] == 0
 
 
 def test_a_library_that_is_told_nothing_serves_all() -> None:

@@ -119,3 +119,25 @@ def test_a_pod_that_another_scheduler_has_looked_at_is_that_ones(watch: Watch) -
     watch.show(looked, scheduler="other")
     watch.show(pod_json("cpu-only"), scheduler="other")
     assert watch.told(60.0) == []
+
+
+def test_a_pod_whose_mistake_changes_all_the_time_takes_nobody_elses_turn(watch: Watch) -> None:
+    for number in range(10):
+        watch.show(pod_json("noisy", f"{number}.5"))
+        quiet = pod_json(f"quiet-{number}", "5Gi")
+        quiet["metadata"]["namespace"] = "elsewhere"
+        watch.show(quiet)
+        watch.messages.tick(True)
+        watch.messages.tick(True)
+    names = [about for about, _, _ in watch.heard.events]
+    assert names.count("Pod noisy") == 10
+    assert {f"Pod quiet-{number}" for number in range(10)} <= set(names)
+
+
+def test_a_namespace_of_many_mistakes_makes_room_for_anothers(watch: Watch) -> None:
+    quiet = pod_json("quiet", "5Gi")
+    quiet["metadata"]["namespace"] = "elsewhere"
+    watch.show(quiet)
+    for number in range(4200):
+        watch.show(pod_json(f"noisy-{number}", "5Gi"))
+    assert {about for about, _ in watch.told()} >= {"Pod quiet"}

@@ -89,3 +89,16 @@ def test_a_pod_that_kube_schedulers_own_plug_ins_find_no_node_for_is_no_sign_of_
 
 def test_nobody_waits() -> None:
     assert pending_without_call(library(), lambda _: False, 0.0, NOW) == 0
+
+
+def test_pods_of_one_namespace_hide_none_of_another() -> None:
+    books = make_library()
+    ledger = books.resources[0].ledger
+    ledger.node_changed(make_node("a", 16))
+    for number in range(300):
+        odd = Request(1, 1, cpu=10**6 + number)
+        ref = PodRef("greedy", str(number), str(number))
+        ledger.pod_changed(ObservedPod(ref, odd, created=10.0))
+    ledger.pod_changed(ObservedPod(PodRef("team", "x", "x"), Request(4, 1), created=9_000.0))
+    ledger.node_changed(make_node("a", 16, cpu=8000, memory=2**36))
+    assert pending_without_call(books, lambda _: False, 0.0, NOW) == 1000

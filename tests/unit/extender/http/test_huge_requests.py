@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from gpushare.core.initial_workload import initial_workload
 from gpushare.core.policy import load_policy
 from gpushare.core.ranking import Ranking
+from gpushare.core.workload import workload_of
 from gpushare.errors import MessageError
 from tests.unit.extender.desk import Desk, request
 from tests.unit.extender.kit import pod_json
@@ -28,7 +28,7 @@ def desk() -> Desk:
     made = Desk()
     for books in made.library:
         for policy in ("shadow-price", "fgd"):
-            books.rankings[policy] = Ranking(load_policy(policy, initial_workload([2, 8, 16])))
+            books.rankings[policy] = Ranking(load_policy(policy, workload_of({}, [2, 8, 16])))
     return made
 
 

@@ -6,12 +6,11 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from gpushare.core.initial_workload import initial_workload
 from gpushare.core.model import Request
 from gpushare.core.policy import Policy, load_policy, policy_names
 from gpushare.core.ranking import Ranking
 from gpushare.core.snapshot import Floats, Rows, Snapshot
-from gpushare.core.workload import PodClass, Workload
+from gpushare.core.workload import PodClass, Workload, workload_of
 from gpushare.extender.learning.policy_refresher import SPACING, PolicyRefresher
 from gpushare.extender.managed_resources import ManagedResource, ManagedResources
 from gpushare.ledger import Ledger
@@ -78,12 +77,12 @@ def create(
         learning.created(books, request)
 
 
-def test_policies_are_made_first_for_a_trace_when_nodes_are_known(
+def test_policies_are_made_first_for_no_pods_when_nodes_are_known(
     learning: PolicyRefresher, books: ManagedResource, maker: Maker
 ) -> None:
     learning.tick()
     learning.tick()
-    assert maker.asked == [initial_workload({8: 1, 16: 2})]
+    assert maker.asked == [workload_of({}, {8: 1, 16: 2})]
     create(learning, books, 49)
     maker.clock += SPACING
     learning.tick()
@@ -91,6 +90,16 @@ def test_policies_are_made_first_for_a_trace_when_nodes_are_known(
     create(learning, books, 1)
     learning.tick()
     assert [workload.pods for workload in maker.asked[1:]] == [50]
+
+
+def test_a_pod_that_no_node_could_take_counts_for_nothing(
+    learning: PolicyRefresher, books: ManagedResource
+) -> None:
+    learning.tick()
+    for request in (Request(17, 1), Request(1, 9)):
+        create(learning, books, 100, request)
+    create(learning, books, 3)
+    assert learning.state()["learned_pods_total"] == 3
 
 
 def test_policies_are_made_for_the_share_of_pods_that_leave(
@@ -116,7 +125,7 @@ def test_devices_of_a_new_size_have_policies_made_but_not_at_once(
     maker.clock += SPACING
     learning.tick()
     learning.tick()
-    assert maker.asked[1:] == [initial_workload({8: 1, 16: 2, 80: 1})]
+    assert maker.asked[1:] == [workload_of({}, {8: 1, 16: 2, 80: 1})]
     books.ledger.node_gone("b")
     maker.clock += SPACING
     learning.tick()

@@ -1,0 +1,45 @@
+"""Which sizes of cards count in what is computed of the whole cluster.
+
+What a node says of its cards must count for itself alone, and it may say anything: a card of 2**31
+units, or 64 sizes that nobody has. So scales, tables and prices are made for the sizes that several
+nodes have, and for few of them. A node with another size is judged for itself, by simpler rules; it
+is never refused for it.
+"""
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from gpushare.core.snapshot import Ints
+
+MOST_SIZES = 8
+"""Sizes that count. What is computed of a policy grows with them: eight take a second or so."""
+
+FARTHEST = 8
+"""How many times as large as the median node's card a size may be that only one node has."""
+
+
+def common_sizes(capacity: Ints) -> Mapping[int, int]:
+    """Return the sizes that count, each with the number of its cards.
+
+    capacity: int64 (N, D), units by node and device, 0 where there is none. These are the sizes of
+    at least two nodes, those of most nodes first. If more than half of the nodes have a size of
+    their own, as in a small cluster, those count too, unless they are far larger than the others.
+    """
+    rows, columns = np.nonzero(capacity)
+    if not len(rows):
+        return {}
+    sizes, which = np.unique(capacity[rows, columns], return_inverse=True)
+    cards = np.bincount(which)
+    pairs = np.unique(np.stack([which, rows]), axis=1)
+    nodes = np.bincount(pairs[0], minlength=len(sizes))
+    counts = nodes >= 2
+    alone = np.unique(pairs[1][~counts[pairs[0]]])
+    largest = capacity.max(axis=1)
+    there = np.sort(largest[largest > 0])
+    if 2 * len(alone) > len(there):
+        counts |= sizes <= FARTHEST * there[(len(there) - 1) // 2]
+    found = sorted(
+        (-int(nodes[at]), -int(cards[at]), int(sizes[at])) for at in np.flatnonzero(counts)
+    )
+    return {size: -count for _, count, size in found[:MOST_SIZES]}

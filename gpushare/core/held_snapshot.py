@@ -1,0 +1,94 @@
+"""The cluster as filter offers it: a snapshot of the books, less what is promised to other pods.
+
+Knows no pods and no rules, only what is taken from which devices. The books underneath stay as they
+are, and whatever is kept by their generation (rankings, prices) is made of them alone.
+
+Tested in `tests/unit/extender/test_offers.py`.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from typing import Self
+
+import numpy as np
+
+from gpushare.core.model import Request
+from gpushare.core.snapshot import Bools, Rows, Snapshot, pod_kind
+
+_TAKEN = ("used", "kinds", "cpu_free", "memory_free")
+
+
+@dataclass(frozen=True, eq=False)
+class HeldSnapshot(Snapshot):
+    """A snapshot from which places are taken one after the other, by whoever has made it.
+
+    base: the books. held: bool (N,) rows that differ from it. Its generation is that of the books.
+    """
+
+    base: Snapshot
+    held: Bools
+
+    @property
+    def rows(self) -> Rows:
+        """intp (K,): the rows that differ from the books."""
+        return np.flatnonzero(self.held)
+
+    @classmethod
+    def of(cls, base: Snapshot) -> Self:
+        """Return a copy of the books from which nothing is taken yet."""
+        return cls._copy(base, base, np.zeros(len(base.names), dtype=bool))
+
+    @classmethod
+    def _copy(cls, base: Snapshot, values: Snapshot, held: Bools) -> Self:
+        shared = {each.name: getattr(base, each.name) for each in fields(Snapshot)}
+        shared |= {name: getattr(values, name).copy() for name in _TAKEN}
+        made = cls(**shared, base=base, held=held)
+        # Where cached_property would put them.
+        made.__dict__["open"] = base.open
+        made.__dict__["free"] = values.free.copy()
+        return made
+
+    def on(self, books: Snapshot) -> tuple[Self, set[int]]:
+        """Return what is taken, on other books of the same layout, and rows to place again.
+
+        These are the held rows that have changed; nothing is taken from them.
+        """
+        made = self._copy(books, self, self.held.copy())
+        rows = np.flatnonzero(books.row_generation != self.base.row_generation)
+        again = set(rows[self.held[rows]].tolist())
+        for name in (*_TAKEN, "free"):
+            getattr(made, name)[rows] = getattr(books, name)[rows]
+        made.held[rows] = False
+        return made, again
+
+    def take(self, row: int, devices: Sequence[int], request: Request) -> None:
+        """Take what the request needs from these devices of the row, and from its host."""
+        self.held[row] = True
+        free, wanted = self.free[row], list(devices)
+        self.used[row, wanted] += request.units
+        free[wanted] = np.maximum(free[wanted] - request.units, 0)
+        self.kinds[row, pod_kind(request, int(self.capacity[row].max(initial=0)))] += 1
+        self.cpu_free[row] = max(int(self.cpu_free[row]) - request.cpu, 0)
+        self.memory_free[row] = max(int(self.memory_free[row]) - request.memory, 0)
+
+    def reset(self, row: int) -> None:
+        """Make the row as it is in the books."""
+        self.held[row] = False
+        for name in (*_TAKEN, "free"):
+            getattr(self, name)[row] = getattr(self.base, name)[row]
+
+    def differing_rows(self, other: "HeldSnapshot") -> Rows:
+        """Return intp (K,): the rows that are not as in another one of the same layout."""
+        maybe = self.held | other.held
+        if self.base is not other.base:
+            maybe |= self.base.row_generation != other.base.row_generation
+        rows = np.flatnonzero(maybe)
+        differs = np.zeros(len(rows), dtype=bool)
+        for name in _TAKEN:
+            unequal = getattr(self, name)[rows] != getattr(other, name)[rows]
+            differs |= unequal.any(axis=1) if unequal.ndim > 1 else unequal
+        return rows[differs]
+
+    def hold(self, row: int) -> None:
+        """Count the row as different from the books, even if nothing fits there now."""
+        self.held[row] = True

@@ -1,0 +1,61 @@
+"""A program that lists one kind of object as the extender does, and says how much memory it took.
+
+Run by test_large_objects.py: `python -m tests.integration.large_objects KUBECONFIG KIND`. It prints
+one JSON object: kibibytes resident at most, and now, and before the list; and how many objects the
+list had for the ledger.
+"""
+
+import gc
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+from gpushare.device_plugin.pods import Pods
+from gpushare.extender.disruption_budgets import DisruptionBudgets
+from gpushare.extender.watch_handlers import (
+    NodeEventHandler,
+    PodEventHandler,
+    UnhealthyEventHandler,
+)
+from gpushare.kube.client import connect
+from gpushare.kube.listwatch import ListWatch
+from gpushare.kube.reflector import Reflector
+from gpushare.wire.annotations import ALIYUN
+from gpushare.wire.objects import BUDGETS, CONFIG_MAPS, NODES, PODS, STARTED_PODS
+from tests.support.waiting import poll
+from tests.unit.extender.kit import make_library
+
+
+def resident() -> dict[str, int]:
+    """KiB of this process: at most until now, and now."""
+    lines = Path("/proc/self/status").read_text(encoding="ascii").splitlines()
+    found = dict(line.split(":", 1) for line in lines)
+    return {name: int(found[name].split()[0]) for name in ("VmHWM", "VmRSS")}
+
+
+def main() -> None:
+    kubeconfig, kind = sys.argv[1:]
+    client = connect(kubeconfig, pool_size=2, user_agent="test")
+    library = make_library()
+    parts: dict[str, tuple[Any, Any]] = {
+        "pods": (PODS, PodEventHandler(library)),
+        "nodes": (NODES, NodeEventHandler(library, "GiB")),
+        "configmaps": (CONFIG_MAPS, UnhealthyEventHandler(library)),
+        "budgets": (BUDGETS, DisruptionBudgets()),
+        "plugin": (STARTED_PODS, Pods(client, ALIYUN, "n1", tuple)),
+    }
+    codec, handler = parts[kind]
+    machine: ListWatch[Any, Any] = ListWatch("/list", codec)
+    reflector = Reflector(client, machine, handler)
+    before = resident()["VmRSS"]
+    reflector.start()
+    poll(lambda: machine.synced, "the list is taken over", seconds=240)
+    reflector.stop()
+    gc.collect()
+    entries = len(library.resources[0].ledger.entries_and_specs()[0])
+    print(json.dumps(resident() | {"before": before, "entries": entries}))
+
+
+if __name__ == "__main__":
+    main()

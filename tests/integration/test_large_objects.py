@@ -1,0 +1,169 @@
+"""Hundreds of objects of the largest size that the API server takes fit the manifests' memory.
+
+`LARGE_OBJECTS=1000` tries as many.
+"""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from threading import Thread
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
+
+import pytest
+import yaml
+
+from gpushare.wire.annotations import ALIYUN
+from gpushare.wire.quantity import to_bytes
+
+ROOT = Path(__file__).parents[2]
+LARGEST = 1_300_000
+"""Bytes: etcd takes requests of 1.5 MiB."""
+OBJECTS = int(os.environ.get("LARGE_OBJECTS", "400"))
+MIB = 1024
+Json = dict[str, Any]
+
+
+def limit_of(manifest: str) -> int:
+    """The largest memory limit, in KiB, of a container in a manifest that is shipped: ours."""
+    documents = yaml.safe_load_all((ROOT / "config" / manifest).read_text(encoding="utf-8"))
+    found = [
+        to_bytes(container["resources"]["limits"]["memory"])
+        for document in documents
+        if document["kind"] in ("Deployment", "DaemonSet")
+        for container in document["spec"]["template"]["spec"]["containers"]
+        if "memory" in container.get("resources", {}).get("limits", {})
+    ]
+    return max(found) // 1024
+
+
+def pod(**metadata: Any) -> Json:
+    asked = {"limits": {ALIYUN.resource: "1"}, "requests": {ALIYUN.resource: "1"}}
+    return {
+        "metadata": {"name": "NAME", "namespace": "tenant", "uid": "NAME"} | metadata,
+        "spec": {"nodeName": "n1", "containers": [{"name": "c", "resources": asked}]},
+        "status": {"phase": "Running"},
+    }
+
+
+def fat_args() -> Json:
+    found = pod()
+    found["spec"]["containers"][0]["args"] = ["x" * LARGEST]
+    return found
+
+
+def many_containers() -> Json:
+    found = pod()
+    small = {"requests": {"cpu": "1m", "memory": "1Mi"}}
+    more = [{"name": f"c{at}", "image": "x" * 200, "resources": small} for at in range(4000)]
+    found["spec"]["containers"] += more
+    return found
+
+
+def strings(count: int, size: int) -> dict[str, str]:
+    return {f"example.com/{at:06}": "NAME".ljust(size, "v") for at in range(count)}
+
+
+LABELS = strings(LARGEST // 80, 60)
+KINDS: list[tuple[str, str, str, Callable[[], Json]]] = [
+    ("pods", "args", "Pod", fat_args),
+    ("pods", "labels", "Pod", lambda: pod(labels=LABELS)),
+    ("pods", "annotations", "Pod", lambda: pod(annotations=strings(25, 10_000))),
+    ("pods", "assume time", "Pod", lambda: pod(annotations={ALIYUN.assume_time: "9" * 250_000})),
+    ("pods", "containers", "Pod", many_containers),
+    ("nodes", "labels", "Node", lambda: {"metadata": {"name": "NAME", "labels": LABELS}}),
+    (
+        "configmaps",
+        "data",
+        "ConfigMap",
+        lambda: {"metadata": {"name": "unhealthy-gpu-NAME"}, "data": {"x": "y" * 1_000_000}},
+    ),
+    (
+        "budgets",
+        "selector",
+        "PodDisruptionBudget",
+        lambda: {
+            "metadata": {"name": "NAME", "namespace": "tenant"},
+            "spec": {"selector": {"matchLabels": LABELS}},
+        },
+    ),
+    ("plugin", "args", "Pod", fat_args),
+    ("plugin", "labels", "Pod", lambda: pod(labels=LABELS)),
+]
+
+
+@contextmanager
+def serving(kind: str, one: Json, objects: int) -> Iterator[str]:
+    """A server whose every list has that many objects like this one, in pages as asked for."""
+    text = json.dumps(one).encode()
+
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def do_GET(self) -> None:
+            query = {key: values[0] for key, values in parse_qs(urlsplit(self.path).query).items()}
+            if "watch" in query:
+                self.close_connection = True
+                return
+            first = int(query.get("continue", "0"))
+            after = min(first + int(query["limit"]), objects)
+            token = str(after) if after < objects else ""
+            meta = {"resourceVersion": "7", "continue": token}
+            head = json.dumps({"kind": f"{kind}List", "metadata": meta})[:-1] + ',"items":['
+            items = [text.replace(b"NAME", b"o%06d" % at) for at in range(first, after)]
+            size = len(head) + sum(map(len, items)) + len(items) + 1
+            with suppress(OSError):  # who finds it too large hangs up
+                self.send_response(200)
+                self.send_header("Content-Type", "application/json")
+                self.send_header("Content-Length", str(size))
+                self.end_headers()
+                self.wfile.write(head.encode())
+                for at, item in enumerate(items):
+                    self.wfile.write(b"," + item if at else item)
+                self.wfile.write(b"]}")
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    thread = Thread(target=server.serve_forever, args=(0.05,), daemon=True)
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{server.server_address[1]}"
+    finally:
+        server.shutdown()
+        server.server_close()
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(("what", "where", "kind", "make"), KINDS)
+def test_objects_of_the_largest_size_fit_the_limit_of_the_manifest(
+    what: str, where: str, kind: str, make: Callable[[], Json], tmp_path: Path
+) -> None:
+    plugin = what == "plugin"
+    limit = limit_of(
+        "device-plugin/daemonset.yaml" if plugin else "extender/second-scheduler/deployment.yaml"
+    )
+    # A node runs 110 pods by default.
+    objects = 110 if plugin else OBJECTS
+    kubeconfig = tmp_path / "kubeconfig"
+    with serving(kind, make(), objects) as url:
+        cluster = {"name": "c", "cluster": {"server": url}}
+        context = {"name": "c", "context": {"cluster": "c", "user": "u"}}
+        config = {"clusters": [cluster], "contexts": [context], "current-context": "c"}
+        users = {"apiVersion": "v1", "kind": "Config", "users": [{"name": "u", "user": {}}]}
+        kubeconfig.write_text(json.dumps(config | users), encoding="utf-8")
+        command = [sys.executable, "-m", "tests.integration.large_objects", str(kubeconfig), what]
+        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-2000:]
+    used = json.loads(done.stdout)
+    print(where, {name: value // MIB for name, value in used.items() if name != "entries"})
+    assert used["VmHWM"] < limit * 3 // 4, "most of it while the list is read"
+    assert used["VmRSS"] - used["before"] < limit // 4, "what is kept of it"
+    if what == "pods":
+        assert used["entries"] == OBJECTS, "each is charged"

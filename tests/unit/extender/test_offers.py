@@ -1,0 +1,318 @@
+"""What filter offers while places are held: over the verbs' bytes, with real books and policies."""
+
+import json
+from typing import Any
+
+import pytest
+
+from gpushare.core.decide import filter_nodes, place
+from gpushare.core.held_snapshot import HeldSnapshot
+from gpushare.core.model import Reason, Request
+from gpushare.core.policy import load_policy
+from gpushare.core.ranking import Ranking
+from gpushare.errors import InsufficientMemory
+from gpushare.extender.binding.request_cache import RequestCache
+from gpushare.extender.filter_verb import FilterVerb
+from gpushare.extender.managed_resources import ManagedResources, claimant
+from gpushare.extender.offers import Offers
+from gpushare.extender.refusal_hold import RefusalHold
+from gpushare.extender.watch_handlers import PodEventHandler
+from gpushare.wire.objects import PODS
+from tests.support.scripted_api import BOUND
+from tests.unit.core.clusters import node
+from tests.unit.extender.desk import Desk as ServiceDesk
+from tests.unit.extender.kit import make_library, pod_json, read_pod
+from tests.unit.extender.test_watch_handlers import event, page
+
+COSCHEDULING = {
+    "scheduling.x-k8s.io/pod-group": "train",
+    "pod-group.scheduling.sigs.k8s.io/min-available": "3",
+}
+
+
+class Desk:
+    """Filter over books of some nodes, at a time that the test sets."""
+
+    def __init__(self, *nodes: str, cards: int = 2, best: bool = True) -> None:
+        self.now = 1000.0
+        self.library: ManagedResources = make_library()
+        (self.books,) = self.library
+        self.books.ledger.replace_nodes([node(name, *[16] * cards) for name in nodes])
+        self.holds = self.books.holds
+        self.nodes = nodes
+        self.waited = 0
+        self.verb = FilterVerb(
+            self.library,
+            RequestCache(),
+            check_ready=lambda: None,
+            best_only=best,
+            rejected=None,
+            event_messages=None,
+            refusal_hold=None,
+            promise_wait=RefusalHold(0.3, clock=lambda: self.now, sleep=self._sleep),
+            clock=lambda: self.now,
+        )
+        self.watch = PodEventHandler(self.library, clock=lambda: self.now)
+
+    def _sleep(self, seconds: float) -> None:
+        self.now += seconds
+        self.waited += 1
+
+    def filter(self, pod: dict[str, Any], *names: str) -> tuple[list[str], dict[str, str]]:
+        """The nodes that are offered, and why the others are not."""
+        body = json.dumps({"Pod": pod, "NodeNames": names or self.nodes}).encode()
+        answer = json.loads(self.verb.answer(body).body)
+        assert not answer["Error"]
+        return answer["NodeNames"], answer["FailedNodes"] | answer["FailedAndUnresolvableNodes"]
+
+
+def pod(
+    name: str,
+    units: int = 10,
+    *,
+    nominated: str = "",
+    labels: dict[str, str] | None = None,
+    **spec: Any,
+) -> dict[str, Any]:
+    made = pod_json(name, units)
+    made["metadata"]["labels"] = labels or {}
+    made["spec"] |= spec
+    if nominated:
+        made["status"]["nominatedNodeName"] = nominated
+    return made
+
+
+def test_two_pods_are_offered_two_devices_and_the_third_is_told_of_the_promise() -> None:
+    desk = Desk("n")
+    assert desk.filter(pod("a")) == (["n"], {})
+    assert desk.filter(pod("b")) == (["n"], {})
+    assert desk.filter(pod("c")) == ([], {"n": Reason.PROMISED.value})
+    assert desk.filter(pod("small", 6)) == (["n"], {})
+
+
+def test_a_promise_is_no_reason_to_evict_anybody() -> None:
+    assert not Reason.PROMISED.resolvable
+    assert not Reason.GROUP_TOO_LARGE.resolvable
+
+
+def test_a_pod_is_not_kept_out_by_its_own_hold() -> None:
+    desk = Desk("n", cards=1)
+    for _ in range(3):
+        assert desk.filter(pod("a")) == (["n"], {})
+
+
+def test_bind_decides_by_the_books_alone() -> None:
+    desk = ServiceDesk()
+    mine = pod_json("mine", 10)
+    assert desk.filter(mine, ["big"])["NodeNames"] == ["big"]
+    # Whatever is held there for others, the books have room for this one.
+    for number in range(5):
+        held = claimant(read_pod(pod_json(f"held-{number}", 10)), Request(10, 1))
+        desk.library.resources[0].holds.shown(held, "big", 0.0)
+    refused = desk.filter(pod_json("other", 10), ["big"])
+    assert refused["FailedAndUnresolvableNodes"] == {"big": Reason.PROMISED.value}
+    assert desk.bind(mine, "big") == ""
+
+
+def test_a_pod_that_is_being_bound_takes_its_place_once() -> None:
+    desk = ServiceDesk(best_only=True)
+    mine, other = pod_json("mine", 10), pod_json("other", 10)
+    desk.filter(mine, ["big"])
+    offered: list[str] = []
+
+    def binding(_: object) -> bytes:
+        # The books have charged it, and it holds its place still: one device is left.
+        offered.extend(desk.filter(other, ["big"])["NodeNames"])
+        assert desk.filter(pod_json("third", 10), ["big"])["NodeNames"] == []
+        return BOUND
+
+    desk.api.answers = [binding]
+    assert desk.bind(mine, "big") == ""
+    assert offered == ["big"]
+    assert [hold.pod.ref.name for hold in desk.library.resources[0].holds.live()] == ["other"]
+
+
+def test_a_refused_bind_gives_the_place_to_others() -> None:
+    desk = ServiceDesk(best_only=True)
+    mine = pod_json("mine", 10)
+    desk.filter(mine, ["big"])
+    holds = desk.library.resources[0].holds
+    assert [hold.node for hold in holds.live()] == ["big"]
+    desk.api.answers = [json.dumps(mine).encode()]
+    assert desk.bind(mine, "nowhere")
+    assert holds.live() == ()
+
+
+def test_filter_waits_a_moment_for_a_promise_to_be_bound_or_to_lapse() -> None:
+    desk = Desk("n", cards=1)
+    desk.holds.nominates = True
+    desk.filter(pod("m", schedulingGroup={"podGroupName": "g"}))
+    assert desk.filter(pod("a")) == (["n"], {})
+    assert desk.waited > 0
+    assert desk.now < 1000.4
+
+
+def test_a_member_is_told_that_its_group_is_too_large_and_waits_for_nothing() -> None:
+    desk = Desk("n")
+    group: dict[str, Any] = {"schedulingGroup": {"podGroupName": "g"}}
+    assert [desk.filter(pod(name, **group))[0] for name in "ab"] == [["n"], ["n"]]
+    assert desk.filter(pod("c", **group)) == ([], {"n": Reason.GROUP_TOO_LARGE.value})
+    assert desk.waited == 0
+
+
+def test_a_refused_member_leaves_the_devices_to_others() -> None:
+    desk = Desk("n")
+    for name in "abc":
+        desk.filter(pod(name, schedulingGroup={"podGroupName": "g"}))
+    assert [desk.filter(pod(name))[0] for name in "xy"] == [["n"], ["n"]]
+
+
+def test_a_group_of_known_size_that_does_not_fit_whole_is_offered_nothing() -> None:
+    desk = Desk("n")
+    for name in "abc":
+        refused = {"n": Reason.GROUP_TOO_LARGE.value}
+        assert desk.filter(pod(name, labels=COSCHEDULING)) == ([], refused)
+    assert desk.filter(pod("x"))[0] == ["n"]
+
+
+def test_a_group_of_known_size_that_fits_is_offered_places_one_by_one() -> None:
+    desk = Desk("n", "other")
+    offered = [desk.filter(pod(name, labels=COSCHEDULING))[0] for name in "abc"]
+    assert sorted(offered) == [["n"], ["n"], ["other"]]
+
+
+def test_of_two_groups_the_second_is_refused_whole_before_it_holds_anything() -> None:
+    desk = Desk("n")
+    two = COSCHEDULING | {"pod-group.scheduling.sigs.k8s.io/min-available": "2"}
+    other = two | {"scheduling.x-k8s.io/pod-group": "other"}
+    assert desk.filter(pod("a1", labels=two))[0] == ["n"]
+    assert desk.filter(pod("b1", labels=other))[0] == []
+    assert desk.filter(pod("a2", labels=two))[0] == ["n"]
+    assert desk.filter(pod("b2", labels=other))[0] == []
+
+
+def test_the_watch_moves_a_hold_to_the_node_that_kube_scheduler_took() -> None:
+    desk = Desk("n", "other", cards=1, best=False)
+    claim: dict[str, Any] = {
+        "volumes": [{"name": "v", "persistentVolumeClaim": {"claimName": "c"}}]
+    }
+    desk.filter(pod("slow", **claim))
+    slow = pod("slow", nominated="other", **claim)
+    desk.watch.apply(event(PODS, "MODIFIED", slow))
+    desk.now += 3600
+    assert desk.filter(pod("a"))[0] == ["n"]
+    desk.watch.apply(event(PODS, "DELETED", slow))
+    assert desk.filter(pod("a"))[0] == ["n", "other"]
+
+
+def test_plain_pods_hold_too_while_something_is_held_whatever_filter_answers() -> None:
+    desk = Desk("n", "other", best=False)
+    desk.filter(pod("a"))
+    assert len(desk.holds) == 0
+    desk.watch.apply(event(PODS, "ADDED", pod("slow", nominated="n")))
+    offered = [desk.filter(pod(name))[0] for name in "bcde"]
+    assert offered == [["n", "other"], ["other"], ["other"], []]
+    assert [hold.pod.ref.name for hold in desk.holds.live()] == ["slow", "b", "c", "d"]
+
+
+def test_a_list_at_the_start_brings_the_nominations_back() -> None:
+    desk = Desk("n", "other", cards=1)
+    desk.watch.replace([page(PODS, pod("slow", nominated="n"))], desk.now)
+    assert desk.filter(pod("a"))[0] == ["other"]
+    desk.watch.replace([page(PODS)], desk.now)
+    assert len(desk.holds) == 0 or desk.holds.live()[0].pod.ref.name == "a"
+
+
+@pytest.mark.parametrize("change", ["bound", "terminating"])
+def test_a_pod_that_is_bound_or_goes_holds_nothing(change: str) -> None:
+    desk = Desk("n", cards=1)
+    waiting = pod("slow", nominated="n")
+    desk.watch.apply(event(PODS, "ADDED", waiting))
+    assert len(desk.holds) == 1
+    if change == "bound":
+        waiting["spec"]["nodeName"] = "n"
+    else:
+        waiting["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
+    desk.watch.apply(event(PODS, "MODIFIED", waiting))
+    assert len(desk.holds) == 0
+
+
+def test_a_nominee_takes_nothing_while_its_victims_are_there() -> None:
+    desk = Desk("n")
+    books = desk.books
+    for name, device in (("v1", 0), ("v2", 1)):
+        victim = pod_json(name, 10, node="n")
+        victim["metadata"]["annotations"] = {"ALIYUN_COM_GPU_MEM_IDX": str(device)}
+        desk.watch.apply(event(PODS, "ADDED", victim))
+    desk.watch.apply(event(PODS, "ADDED", pod("nominee", nominated="n", priority=9)))
+    assert desk.filter(pod("small", 6))[0] == ["n"]
+    desk.holds.gone("uid-small")
+    books.ledger.pod_gone("uid-v1")
+    assert desk.filter(pod("low"))[0] == []
+    assert desk.filter(pod("high", priority=10))[0] == ["n"]
+
+
+def test_what_is_held_is_kept_up_to_date_with_books_holds_and_nodes() -> None:
+    """Whatever changes, offers are those that are made anew."""
+    desk = Desk("n0", "n1", "n2", "n3")
+    kept = Offers(desk.holds, lambda held: desk.books.scorer(held.request), lambda _: False)
+    asking = claimant(read_pod(pod("asks")), Request(10, 1))
+
+    def agrees() -> None:
+        books = desk.books.ledger.snapshot()
+        anew = Offers(desk.holds, lambda held: desk.books.scorer(held.request), lambda _: False)
+        for _ in range(2):
+            mine, other = (each.to(asking, books, desk.now) for each in (kept, anew))
+            assert mine.used.tolist() == other.used.tolist()
+            assert mine.free.tolist() == other.free.tolist()
+            assert filter_nodes(mine, desk.nodes, Request(10, 1)) == filter_nodes(
+                other, desk.nodes, Request(10, 1)
+            )
+            for request in (Request(10, 1), Request(3, 1)):
+                fresh = Ranking(load_policy("device-bestfit"))
+                scorer = desk.books.scorer(request)
+                scores = scorer.scores(mine, request), fresh.scores(other, request)
+                assert scores[0].values.tolist() == scores[1].values.tolist()
+                scorer.scores(books, request)  # the memo of the books is up to date
+                for name in filter_nodes(mine, desk.nodes, request).fit:
+                    placed = [
+                        place(view, name, request, each)
+                        for view, each in ((mine, scorer), (other, fresh))
+                    ]
+                    assert placed[0] == placed[1]
+
+    for number in range(8):
+        desk.filter(pod(f"p{number}", 4 + number))
+        agrees()
+        if number % 2:
+            desk.watch.apply(event(PODS, "ADDED", pod_json(f"b{number}", 3, node=f"n{number % 4}")))
+            agrees()
+        if number == 5:
+            desk.books.ledger.node_changed(node("n9", 16, 16))
+            agrees()
+        desk.holds.bind(f"uid-p{number - 2}")
+        agrees()
+
+
+def test_the_books_stay_as_they_are_when_places_are_taken_from_a_copy() -> None:
+    desk = Desk("n")
+    books = desk.books.ledger.snapshot()
+    offered = HeldSnapshot.of(books)
+    offered.take(0, (0,), Request(10, 1, cpu=1))
+    offered.hold(0)
+    assert books.free.tolist() == [[16, 16]]
+    assert offered.free.tolist() == [[6, 16]]
+    with pytest.raises(InsufficientMemory):
+        place(offered, "n", Request(10, 2), desk.books.scorer(Request(10, 2)))
+
+
+def test_a_place_in_a_copy_is_chosen_by_the_copy_and_not_by_what_is_kept_of_the_books() -> None:
+    desk = Desk("n")
+    books, request = desk.books.ledger.snapshot(), Request(3, 1)
+    scorer = desk.books.scorer(request)
+    scorer.scores(books, request)
+    offered = HeldSnapshot.of(books)
+    offered.take(0, (1,), Request(4, 1))
+    offered.hold(0)
+    assert place(books, "n", request, scorer).devices == (0,)
+    assert place(offered, "n", request, scorer).devices == (1,)
