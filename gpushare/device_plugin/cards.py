@@ -7,6 +7,7 @@ id is the original's, UUID-_-N with N from 0, and does not change while the card
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from enum import StrEnum
 
 from gpushare.errors import SettingsError
 from gpushare.wire.annotations import is_uuid
@@ -19,6 +20,41 @@ _ID = re.compile(r"(?P<uuid>.+)-_-(?:0|[1-9][0-9]{0,9})")
 _CHUNKS = (16, 64, 128, 256, 512, 1024, 2048, 4096, 8192)
 
 
+class Fault(StrEnum):
+    """Why a card is unhealthy; the label of a metric."""
+
+    GONE = "gone"
+    """NVML does not list it any more."""
+    LOST = "lost"
+    """NVML says that it is lost: it does not answer on its bus."""
+    UNREADABLE = "unreadable"
+    """NVML answers a question about it with another error."""
+    NO_ANSWER = "no-answer"
+    """NVML does not answer at all."""
+    RECOVERY = "recovery"
+    """It says itself that it needs a reset, a reboot, or another recovery."""
+    XID = "xid"
+    """The driver has reported an error of it."""
+    REMAP = "remap"
+    """A row of its memory could not be replaced by a spare one."""
+    MIG = "mig"
+    SIZE = "size"
+    """It has less memory than it had, or less than a unit."""
+    FILE = "file"
+    """The devices file says so."""
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """Why a card cannot be used now, for a metric and for people. text: 120 characters at most."""
+
+    fault: Fault
+    text: str
+
+    def __str__(self) -> str:
+        return self.text
+
+
 @dataclass(frozen=True, slots=True)
 class Card:
     """One GPU. index: NVML's. unit_count: its memory in units. numa: its NUMA node, if known."""
@@ -28,27 +64,47 @@ class Card:
     unit_count: int
     model: str = ""
     numa: int | None = None
-    healthy: bool = True
+    problem: Problem | None = None
+
+    @property
+    def healthy(self) -> bool:
+        """Whether new pods may use it."""
+        return self.problem is None
 
 
 @dataclass(frozen=True, slots=True)
 class DetectedGpu:
-    """What was found out about one GPU. problem: why it cannot be used now, or ""."""
+    """What was read of one GPU. None: that is not told, by this GPU or by this driver."""
 
     uuid: str
+    """ "": NVML does not tell it."""
     index: int
     memory_mib: int
+    """All of it; 0 if that could not be read."""
     model: str = ""
     numa: int | None = None
-    problem: str = ""
+    problem: Problem | None = None
+    reserved_mib: int = 0
+    """What the driver and the firmware keep of the memory."""
+    recovery: int | None = None
+    """What is needed that it may be used again, as NVML numbers it (NVML_GPU_RECOVERY_ACTION_...).
+    0: nothing."""
+    remap_pending: bool | None = None
+    """Whether rows of its memory are to be replaced at the next reset."""
+    remap_failed: bool | None = None
+    """Whether a row could not be replaced."""
 
 
 @dataclass(frozen=True, slots=True)
 class Cards:
-    """The GPUs of the node by index, and their unit: GiB, MiB, or a number of MiB."""
+    """The GPUs of the node by index, and their unit: GiB, MiB, or a number of MiB.
+
+    uncounted: uuids of GPUs that came while the plug-in ran, and count after its next start.
+    """
 
     unit: str
     all: tuple[Card, ...]
+    uncounted: tuple[str, ...] = ()
 
     def by_uuid(self, uuid: str) -> Card | None:
         """Return the card of that uuid, or None."""
@@ -66,9 +122,22 @@ class Cards:
     def inventory(self) -> Inventory:
         """Return what the annotation of the node says."""
         devices = tuple(
-            Device(card.unit_count, card.uuid, card.model, card.healthy) for card in self.all
+            Device(
+                card.unit_count,
+                card.uuid,
+                card.model,
+                healthy=card.healthy,
+                problem=str(card.problem or ""),
+            )
+            for card in self.all
         )
-        return Inventory(self.unit, devices, marks_assigned=True, serves_by_identity=True)
+        return Inventory(
+            self.unit,
+            devices,
+            marks_assigned=True,
+            serves_by_identity=True,
+            uncounted=self.uncounted,
+        )
 
 
 def unit_mib(unit: str) -> int:
@@ -80,28 +149,36 @@ def unit_mib(unit: str) -> int:
     return mib_of(unit)
 
 
-def make_cards(found: Sequence[DetectedGpu], unit: str, reserve_mib: int) -> Cards:
-    """Return the cards in units. reserve_mib: what of each card is not given out.
+def make_cards(
+    found: Sequence[DetectedGpu],
+    unit: str,
+    reserve_mib: int | None,
+    uncounted: Sequence[str] = (),
+) -> Cards:
+    """Return the cards in units. reserve_mib: what of each card is not given out; None: what NVML
+    says that driver and firmware keep of it.
 
     Raises SettingsError if the GPUs cannot be counted, or are too many for the kubelet.
     """
     _check(found)
-    each = unit_mib(unit)
     cards = tuple(
-        Card(
-            gpu.uuid,
-            gpu.index,
-            max(0, gpu.memory_mib - reserve_mib) // each,
-            gpu.model,
-            gpu.numa,
-            not gpu.problem,
-        )
-        for gpu in sorted(found, key=lambda gpu: gpu.index)
+        _card(gpu, unit_mib(unit), reserve_mib) for gpu in sorted(found, key=lambda gpu: gpu.index)
     )
     size = message_size(cards)
     if size > LONGEST_MESSAGE:
         raise SettingsError(_too_many(found, unit, reserve_mib, size))
-    return Cards(unit, cards)
+    return Cards(unit, cards, tuple(uncounted))
+
+
+def _card(gpu: DetectedGpu, unit: int, reserve_mib: int | None) -> Card:
+    """Return the card in units of so many MiB."""
+    reserved = gpu.reserved_mib if reserve_mib is None else reserve_mib
+    units = max(0, gpu.memory_mib - reserved) // unit
+    problem = gpu.problem
+    if not units and problem is None:
+        text = f"has {gpu.memory_mib} MiB, of which {reserved} are reserved: less than a unit"
+        problem = Problem(Fault.SIZE, text)
+    return Card(gpu.uuid, gpu.index, units, gpu.model, gpu.numa, problem)
 
 
 def device_id(uuid: str, number: int | str) -> str:
@@ -155,14 +232,11 @@ def _check(found: Sequence[DetectedGpu]) -> None:
         seen.add(gpu.uuid)
 
 
-def _too_many(found: Sequence[DetectedGpu], unit: str, reserve_mib: int, size: int) -> str:
+def _too_many(found: Sequence[DetectedGpu], unit: str, reserve_mib: int | None, size: int) -> str:
     each = unit_mib(unit)
     for chunk in _CHUNKS:
         if chunk > each:
-            cards = [
-                Card(gpu.uuid, gpu.index, max(0, gpu.memory_mib - reserve_mib) // chunk)
-                for gpu in found
-            ]
+            cards = [_card(gpu, chunk, reserve_mib) for gpu in found]
             if message_size(cards) <= LONGEST_MESSAGE:
                 better = "GiB" if chunk == 1024 else f"{chunk}MiB"
                 break

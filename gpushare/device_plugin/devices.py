@@ -1,24 +1,28 @@
 """Where the GPUs of the node are read from: NVML, or a file on nodes without a GPU of NVIDIA's.
 
-Knows NVML (a library of the driver, which may be absent, or hang) and the file's format. Each read
-returns what there is at that moment; what that means for pods is decided elsewhere.
+Knows NVML (a library of the driver: any call may answer any error at any time, or hang) and the
+file's format. Each read returns what there is at that moment; what that means for pods is decided
+elsewhere.
 
-Tested in `tests/integration/test_device_plugin.py`.
+Tested in `tests/integration/test_device_plugin.py` and `tests/integration/test_nvml_errors.py`.
 """
 
 import contextlib
 import json
+import logging
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 import pynvml  # type: ignore[import-untyped]  # it has no annotations
 
-from gpushare.device_plugin.cards import DetectedGpu
+from gpushare.device_plugin.cards import DetectedGpu, Fault, Problem
 from gpushare.errors import SettingsError
 from gpushare.wire.inventory import MAX_DEVICES
+
+log = logging.getLogger("gpushare.devices")
 
 FILE_FORMAT = (
     '{"devices": [{"uuid": "GPU-...", "index": 0, "memoryMiB": 16384, "model": "...",'
@@ -26,35 +30,77 @@ FILE_FORMAT = (
 )
 """What a devices file holds; `model` and `healthy` may be left out."""
 
-APPLICATION_XIDS = frozenset({13, 31, 43, 45, 68, 109})
-"""Xid errors that a program causes and that leave the card well, by NVIDIA's list of them."""
-
 _MOST_MIB = 2**31 - 1
 _LONGEST_FILE = 1 << 20
 """Characters of a devices file that are read; a longer one is cut off, and so is no JSON."""
 _KEYS = {"uuid", "index", "memoryMiB", "model", "healthy"}
 
+_UNINITIALIZED = (pynvml.NVML_ERROR_UNINITIALIZED, pynvml.NVML_ERROR_DRIVER_NOT_LOADED)
+_NOT_HAD = (
+    pynvml.NVML_ERROR_NOT_SUPPORTED,
+    pynvml.NVML_ERROR_FUNCTION_NOT_FOUND,
+    pynvml.NVML_ERROR_ARGUMENT_VERSION_MISMATCH,
+    pynvml.NVML_ERROR_DEPRECATED,
+)
+"""What a driver or a card that does not have something answers when asked for it."""
+
+_OF_CARD = (pynvml.NVML_ERROR_GPU_IS_LOST, pynvml.NVML_ERROR_RESET_REQUIRED)
+"""What NVML says of the card itself, whatever it is asked."""
+
+_RETRY_ROUNDS = 6
+"""After so many waits, cards whose errors could not be waited for are tried again."""
+
 
 class Source(Protocol):
     """A source of GPUs; one thread calls `read`, another `xids`."""
+
+    @property
+    def unwatched(self) -> Mapping[str, str]:
+        """Why the errors of a card are not waited for, by uuid; cards without that are left out."""
+        ...
 
     def read(self) -> Sequence[DetectedGpu]:
         """Return all GPUs, those with a problem too. Raises SettingsError."""
         ...
 
-    def xids(self, seconds: float) -> Iterator[tuple[str, int]]:
+    def xids(self, seconds: float) -> Sequence[tuple[str, int]]:
         """Return (uuid, number) of the errors that the driver reports within these seconds."""
         ...
 
 
 class FileSource:
-    """GPUs by a file, which is read again each time."""
+    """GPUs by a file, which is read again each time; while it has a mistake they stay as before."""
 
     def __init__(self, path: str) -> None:
         self._path = Path(path)
+        self._last: Sequence[DetectedGpu] = ()
+        self._said = ""
+
+    @property
+    def unwatched(self) -> Mapping[str, str]:
+        """No card: a file reports no errors."""
+        return {}
 
     def read(self) -> Sequence[DetectedGpu]:
-        """Return what the file says. Raises SettingsError."""
+        """Return what the file says. Raises SettingsError if it has never made sense."""
+        try:
+            self._last = self._parsed()
+        except SettingsError as error:
+            if not self._last:
+                raise
+            if str(error) != self._said:
+                log.warning("devices not read, they stay as they were error=%s", error)
+            self._said = str(error)
+        else:
+            self._said = ""
+        return self._last
+
+    def xids(self, seconds: float) -> Sequence[tuple[str, int]]:
+        """Return no error, after these seconds."""
+        time.sleep(seconds)
+        return ()
+
+    def _parsed(self) -> Sequence[DetectedGpu]:
         try:
             with self._path.open(encoding="utf-8") as file:
                 document: Any = json.loads(file.read(_LONGEST_FILE))
@@ -66,11 +112,6 @@ class FileSource:
             self._device(item, f"devices-file: {self._path}: devices[{number}]")
             for number, item in enumerate(document["devices"])
         ]
-
-    def xids(self, seconds: float) -> Iterator[tuple[str, int]]:
-        """Return no error, after these seconds."""
-        time.sleep(seconds)
-        return iter(())
 
     def _device(self, item: Any, where: str) -> DetectedGpu:  # noqa: ANN401 -- parsed JSON
         if not isinstance(item, dict) or not item.keys() <= _KEYS:
@@ -86,8 +127,8 @@ class FileSource:
             raise SettingsError(f"{where}.memoryMiB must be a whole number from 1 to {_MOST_MIB}")
         if type(healthy) is not bool:
             raise SettingsError(f"{where}.healthy must be true or false")
-        problem = "" if healthy else "the devices file says that it is not healthy"
-        return DetectedGpu(uuid, index, memory, model, problem=problem)
+        problem = Problem(Fault.FILE, "the devices file says that it is not healthy")
+        return DetectedGpu(uuid, index, memory, model, problem=None if healthy else problem)
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,23 +150,30 @@ class NvmlSource:
         """Load the library. Raises SettingsError if there is none, or no driver."""
         self._topology = topology
         self._pci = root / "sys/bus/pci/devices"
-        self._events: Any = None
-        try:
-            pynvml.nvmlInit()
-        except pynvml.NVMLError as error:
-            raise SettingsError(
-                f"NVML cannot be used: {error}; is NVIDIA's driver on this node, and is the"
-                " container started with the nvidia runtime? On a node without a GPU give"
-                " --devices-file"
-            ) from error
+        self._life = 0
+        self._watch = _Watch()
+        self._initialize()
+
+    @property
+    def unwatched(self) -> Mapping[str, str]:
+        """Why the errors of a card are not waited for, by uuid."""
+        return self._watch.failing
 
     def read(self) -> Sequence[DetectedGpu]:
-        """Return all GPUs. Raises SettingsError if NVML does not tell how many there are."""
+        """Return all GPUs. Raises SettingsError if NVML does not tell how many there are.
+
+        NVML is initialized again if it says that it is not: the driver may have been loaded anew.
+        """
         try:
-            count = pynvml.nvmlDeviceGetCount()
+            try:
+                return self._cards(again=True)
+            except pynvml.NVMLError as error:
+                if error.value not in _UNINITIALIZED:
+                    raise
+            self._initialize_again()
+            return self._cards(again=False)
         except pynvml.NVMLError as error:
             raise SettingsError(f"NVML does not tell how many GPUs there are: {error}") from error
-        return [self._card(index) for index in range(count)]
 
     def driver_major(self) -> int:
         """Return the first number of the driver's version, 0 if it cannot be told."""
@@ -175,44 +223,85 @@ class NvmlSource:
             raise SettingsError(f"NVML tells no limit of {cgroup} on {uuid}: {error}") from error
         return int(asked.hardLimit), int(asked.currentUsed)
 
-    def xids(self, seconds: float) -> Iterator[tuple[str, int]]:
-        """Return the critical errors that come within these seconds. Raises SettingsError."""
+    def xids(self, seconds: float) -> Sequence[tuple[str, int]]:
+        """Return the critical errors that come within these seconds.
+
+        A card whose errors cannot be waited for keeps none of the others from it. Raises
+        SettingsError if NVML does not tell how many GPUs there are.
+        """
+        watch = self._watch
+        if watch.life != self._life:  # what was had from NVML before is not valid any more
+            watch = self._watch = _Watch(self._life)
         try:
-            if self._events is None:
-                self._events = self._subscribed()
-            data = pynvml.nvmlEventSetWait_v2(self._events, int(seconds * 1000))
-            yield str(pynvml.nvmlDeviceGetUUID(data.device)), int(data.eventData)
-        except pynvml.NVMLError_Timeout:
-            return
+            if watch.rounds % _RETRY_ROUNDS == 0:
+                watch.add(pynvml.nvmlDeviceGetCount())
         except pynvml.NVMLError as error:
             raise SettingsError(f"NVML reports no errors of GPUs: {error}") from error
+        watch.rounds += 1
+        return watch.wait(seconds, lambda: watch.life == self._life)
 
-    def _subscribed(self) -> Any:  # noqa: ANN401 -- a handle of the library
-        events = pynvml.nvmlEventSetCreate()
-        for index in range(pynvml.nvmlDeviceGetCount()):
-            handle = pynvml.nvmlDeviceGetHandleByIndex(index)
-            kinds = pynvml.nvmlDeviceGetSupportedEventTypes(handle)
-            wanted = pynvml.nvmlEventTypeXidCriticalError & kinds
-            if wanted:
-                pynvml.nvmlDeviceRegisterEvents(handle, wanted, events)
-        return events
+    def _initialize(self) -> None:
+        """Have the library connect to the driver. Raises SettingsError."""
+        try:
+            pynvml.nvmlInit()
+        except pynvml.NVMLError as error:
+            raise SettingsError(
+                f"NVML cannot be used: {error}; is NVIDIA's driver on this node, and is the"
+                " container started with the nvidia runtime? On a node without a GPU give"
+                " --devices-file"
+            ) from error
+        self._life += 1
 
-    def _card(self, index: int) -> DetectedGpu:
-        """Return a GPU; without a uuid from NVML it gets a name by its index."""
+    def _initialize_again(self) -> None:
+        """Initialize NVML unless it is: then one call alone has said so. Raises SettingsError."""
+        try:
+            pynvml.nvmlDeviceGetCount()
+        except pynvml.NVMLError:
+            self._initialize()
+            log.warning("NVML was not initialized any more, and is again")
+
+    def _cards(self, *, again: bool) -> Sequence[DetectedGpu]:
+        """Return all GPUs. Raises NVMLError; again: also if a card's answer is that NVML is not
+        initialized.
+        """
+        return [self._card(index, again=again) for index in range(pynvml.nvmlDeviceGetCount())]
+
+    def _card(self, index: int, *, again: bool) -> DetectedGpu:
+        uuid, asked = "", "uuid"
         try:
             handle = pynvml.nvmlDeviceGetHandleByIndex(index)
             uuid = str(pynvml.nvmlDeviceGetUUID(handle))
-        except pynvml.NVMLError as error:
-            return DetectedGpu(
-                f"lost-{index}", index, 0, problem=f"NVML does not tell its uuid: {error}"
-            )
-        try:
+            asked = "name"
             model = str(pynvml.nvmlDeviceGetName(handle))
+            asked = "memory"
             memory = int(pynvml.nvmlDeviceGetMemoryInfo(handle).total) // 2**20
-            problem = "is in MIG mode, which is not shared by memory" if _mig(handle) else ""
-            return DetectedGpu(uuid, index, memory, model, self._numa(handle), problem)
+            reserved = _if_had(_reserved_mib, handle) or 0
+            asked = "MIG mode"
+            mig = _if_had(pynvml.nvmlDeviceGetMigMode, handle)
+            asked = "state"
+            recovery = _if_told(_recovery_action, handle)
+            remaps = _if_told(pynvml.nvmlDeviceGetRemappedRows, handle)
         except pynvml.NVMLError as error:
-            return DetectedGpu(uuid, index, 0, problem=f"NVML does not tell its memory: {error}")
+            if again and error.value in _UNINITIALIZED:
+                raise
+            return DetectedGpu(uuid, index, 0, problem=_problem(asked, error))
+        problem = None
+        if mig and mig[0] == pynvml.NVML_DEVICE_MIG_ENABLE:
+            problem = Problem(Fault.MIG, "is in MIG mode, which is not shared by memory")
+        elif not memory:
+            problem = Problem(Fault.UNREADABLE, "NVML says that it has no memory")
+        return DetectedGpu(
+            uuid,
+            index,
+            memory,
+            model,
+            self._numa(handle),
+            problem,
+            reserved,
+            recovery,
+            bool(remaps[2]) if remaps else None,
+            bool(remaps[3]) if remaps else None,
+        )
 
     def _numa(self, handle: Any) -> int | None:  # noqa: ANN401 -- a handle of the library
         """Return the NUMA node that the card's slot is at.
@@ -230,9 +319,117 @@ class NvmlSource:
         return node if node >= 0 else None
 
 
-def _mig(handle: Any) -> bool:  # noqa: ANN401 -- a handle of the library
+class _Watch:
+    """The errors of each card, in a set of events of its own: so one card's cannot fail with all.
+
+    A real driver answers the wait with GPU_IS_LOST at once while a lost card is in the set.
+    """
+
+    def __init__(self, life: int = 0) -> None:
+        self.life = life
+        self.rounds = 0
+        self.failing: Mapping[str, str] = {}
+        self._sets: dict[str, Any] = {}
+
+    def add(self, count: int) -> None:
+        """Register the cards that are not, as far as they can be."""
+        failing = {}
+        for index in range(count):
+            uuid = f"of index {index}"
+            try:
+                handle = pynvml.nvmlDeviceGetHandleByIndex(index)
+                uuid = str(pynvml.nvmlDeviceGetUUID(handle))
+                if uuid not in self._sets:
+                    self._register(uuid, handle)
+            except pynvml.NVMLError as error:
+                if error.value not in _NOT_HAD:
+                    failing[uuid] = str(error)
+        self.failing = failing
+
+    def wait(self, seconds: float, valid: Callable[[], bool]) -> Sequence[tuple[str, int]]:
+        """Return the (uuid, number) of errors that come within these seconds.
+
+        valid: returns whether NVML has not been initialized again since.
+        """
+        found = []
+        if not self._sets:
+            time.sleep(seconds)
+        part = int(seconds * 1000) // max(1, len(self._sets))
+        for uuid, events in list(self._sets.items()):
+            if not valid():
+                break
+            try:
+                found.append((uuid, int(pynvml.nvmlEventSetWait_v2(events, part).eventData)))
+            except pynvml.NVMLError_Timeout:
+                continue
+            except pynvml.NVMLError as error:
+                self.failing = {**self.failing, uuid: str(error)}
+                del self._sets[uuid]
+                if error.value not in _UNINITIALIZED:
+                    self._free(events)
+        return found
+
+    def _register(self, uuid: str, handle: Any) -> None:  # noqa: ANN401 -- a handle of the library
+        """Wait for the errors of a card from now on. Raises NVMLError."""
+        kinds = pynvml.nvmlDeviceGetSupportedEventTypes(handle)
+        if not pynvml.nvmlEventTypeXidCriticalError & kinds:
+            return
+        events = pynvml.nvmlEventSetCreate()
+        try:
+            pynvml.nvmlDeviceRegisterEvents(handle, pynvml.nvmlEventTypeXidCriticalError, events)
+        except pynvml.NVMLError:
+            self._free(events)
+            raise
+        self._sets[uuid] = events
+
+    def _free(self, events: Any) -> None:  # noqa: ANN401 -- a handle of the library
+        with contextlib.suppress(pynvml.NVMLError):
+            pynvml.nvmlEventSetFree(events)
+
+
+def _problem(asked: str, error: pynvml.NVMLError) -> Problem:
+    if error.value == pynvml.NVML_ERROR_GPU_IS_LOST:
+        return Problem(Fault.LOST, "NVML says that it is lost")
+    if error.value == pynvml.NVML_ERROR_RESET_REQUIRED:
+        return Problem(Fault.RECOVERY, "needs a reset, as NVML says")
+    return Problem(Fault.UNREADABLE, f"NVML does not tell its {asked}: {error}")
+
+
+_Asked = TypeVar("_Asked")
+
+
+def _if_had(ask: Callable[[Any], _Asked], handle: Any) -> _Asked | None:  # noqa: ANN401 -- a handle of the library
+    """Return the answer, None if the driver or the card has nothing of it. Raises NVMLError."""
     try:
-        current, _ = pynvml.nvmlDeviceGetMigMode(handle)
-    except pynvml.NVMLError:  # a card that has no such mode
-        return False
-    return bool(current == pynvml.NVML_DEVICE_MIG_ENABLE)
+        return ask(handle)
+    except pynvml.NVMLError as error:
+        if error.value in _NOT_HAD:
+            return None
+        raise
+
+
+def _if_told(ask: Callable[[Any], _Asked], handle: Any) -> _Asked | None:  # noqa: ANN401 -- a handle of the library
+    """Return the answer, None on an error that says nothing of the card. Raises NVMLError.
+
+    Old drivers are not clear about what they do not have.
+    """
+    try:
+        return ask(handle)
+    except pynvml.NVMLError as error:
+        if error.value in (*_OF_CARD, *_UNINITIALIZED):
+            raise
+        return None
+
+
+def _reserved_mib(handle: Any) -> int:  # noqa: ANN401 -- a handle of the library
+    """Return what driver and firmware keep of the memory, rounded up. Raises NVMLError."""
+    info = pynvml.nvmlDeviceGetMemoryInfo(handle, version=pynvml.nvmlMemory_v2)
+    return -(-int(info.reserved) // 2**20)
+
+
+def _recovery_action(handle: Any) -> int:  # noqa: ANN401 -- a handle of the library
+    """Return what the card says that it needs. Raises NVMLError."""
+    (field,) = pynvml.nvmlDeviceGetFieldValues(handle, [pynvml.NVML_FI_DEV_GET_GPU_RECOVERY_ACTION])
+    if field.nvmlReturn != pynvml.NVML_SUCCESS:
+        raise pynvml.NVMLError(field.nvmlReturn)
+    return int(field.value.uiVal)

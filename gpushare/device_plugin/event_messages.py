@@ -1,4 +1,4 @@
-"""Which events are written about pods, and in which words.
+"""Which events are written about pods and the node, and in which words.
 
 Tested in `tests/integration/test_device_plugin.py`.
 """
@@ -15,11 +15,13 @@ from gpushare.device_plugin.start_check import Wrong
 from gpushare.wire.events import ObjectReference
 
 
-class PodEventMessages:
-    """Passes events about pods to the recorder; never waits, never fails."""
+class EventMessages:
+    """Passes events about pods, and about the node, to the recorder; never waits, never fails."""
 
-    def __init__(self, records: EventRecorder) -> None:
+    def __init__(self, records: EventRecorder, node: str) -> None:
         self._records = records
+        # As the kubelet does: `kubectl describe node` asks for events by this uid.
+        self._node = ObjectReference("Node", "", node, node)
 
     def wrong_device(self, wrong: Wrong) -> None:
         """Record that a container was told other devices than those of its pod's Binding."""
@@ -37,9 +39,24 @@ class PodEventMessages:
         self._warn(owner.pod.ref, "GPUShareOtherDeviceIds", "Allocate", note)
 
     def cards_changed(self, before: Cards, after: Cards, pods: Iterable[NodePod]) -> None:
-        """Record which pods are on cards that have become unhealthy."""
-        well = {card.uuid for card in before.all if card.healthy}
-        gone = {card.uuid for card in after.all if not card.healthy} & well
+        """Record which cards and pods are concerned by a change of the cards."""
+        were = {card.uuid: card.problem for card in before.all}
+        gone = set()
+        for card in after.all:
+            about = f"GPU {card.uuid} (index {card.index})"
+            if card.problem and card.problem != were.get(card.uuid):
+                note = f"{about} is unhealthy: {card.problem}"
+                self._records.record(
+                    self._node, "GPUShareDeviceUnhealthy", "Health", note, warning=True
+                )
+            if card.problem and not were.get(card.uuid):
+                gone.add(card.uuid)
+            if not card.problem and were.get(card.uuid):
+                note = f"{about} is healthy again"
+                self._records.record(self._node, "GPUShareDeviceHealthy", "Health", note)
+        for uuid in sorted(set(after.uncounted) - set(before.uncounted)):
+            note = f"GPU {uuid} was added, and counts after a restart of the device plug-in"
+            self._records.record(self._node, "GPUShareDeviceAdded", "Health", note)
         if not gone:
             return
         for pod in pods:
@@ -49,9 +66,13 @@ class PodEventMessages:
             for container in pod.gpu_containers:
                 grant = granted(Candidate(pod, container), after, healthy=False)
                 held |= gone & grant.uuids if isinstance(grant, Grant) else set()
-            for uuid in sorted(held):
-                note = f"the pod's device {uuid} is unhealthy; it gets no other by itself"
-                self._warn(pod.ref, "GPUShareDeviceUnhealthy", "Health", note)
+            for card in after.all:
+                if card.uuid in held:
+                    note = (
+                        f"the pod's device {card.uuid} is unhealthy: {card.problem}; it gets no"
+                        " other by itself"
+                    )
+                    self._warn(pod.ref, "GPUShareDeviceUnhealthy", "Health", note)
 
     def memory(self, use: Use) -> None:
         """Record that a container uses more than it asked for, or that its limit does not hold."""

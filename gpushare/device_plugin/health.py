@@ -1,17 +1,19 @@
 """The cards as they are now: read again and again, with the errors that the driver reports.
 
 A card that was found once keeps its index, its ids and its size while this process lives; one that
-is gone, or has a problem, is unhealthy until it has been well for a while. Pods on it stay there.
+could not be read then gets them by its first good read. One that is gone, or has a problem, is
+unhealthy until it is well. Pods on it stay there.
 """
 
 import logging
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
-from gpushare.device_plugin.cards import Cards, DetectedGpu, make_cards
-from gpushare.device_plugin.devices import APPLICATION_XIDS, Source
+from gpushare.device_plugin.cards import Cards, DetectedGpu, Fault, Problem, make_cards
+from gpushare.device_plugin.devices import Source
+from gpushare.device_plugin.diagnosis import OF_PROGRAMS, Diagnosis
 from gpushare.errors import SettingsError
 
 log = logging.getLogger("gpushare.health")
@@ -20,20 +22,27 @@ POLL_SECONDS = 5.0
 SILENCE_SECONDS = 60.0
 """After so long without an answer of the source all cards count as unhealthy."""
 
-_XID_WAIT = 5.0
+DEAD_SECONDS = 300.0
+"""After so long without a word about any card the process is to be started anew: the new one gets
+the device files and the driver's library that are there then."""
+
+_XID_WAIT = 2.0
+_FIRST_PAUSE = 0.5
+_LONGEST_PAUSE = 30.0
 
 
 class Health:
-    """The cards. recover: seconds without a further Xid error after which a card is healthy again.
+    """The cards. recover: seconds without a further Xid error after which a card is healthy again,
+    if that error passes by itself.
 
-    changed: called after each change, with the cards before and after, by the thread that reads.
+    changed: called after each change, with the cards before and after.
     """
 
     def __init__(
         self,
         source: Source,
         unit: str,
-        reserve_mib: int,
+        reserve_mib: int | None,
         *,
         recover: float,
         changed: Callable[[Cards, Cards], None] = lambda before, after: None,
@@ -44,17 +53,24 @@ class Health:
         self._source = source
         self._unit = unit
         self._reserve_mib = reserve_mib
-        self._recover = recover
         self._changed = changed
         self._clock = clock
         self._poll = poll
-        self._first: tuple[DetectedGpu, ...] = tuple(source.read())
-        self._cards = make_cards(self._first, unit, reserve_mib)
+        self._last: Sequence[DetectedGpu] = tuple(source.read())
+        self._first = [replace(gpu, problem=None) for gpu in self._last]
+        self._diagnoses = [Diagnosis(recover) for _ in self._first]
+        self._cards = self._judged()
         self._version = 0
         self._news = threading.Condition()
-        self._xids: dict[str, tuple[int, float]] = {}
-        self._answered = clock()
+        self._judging = threading.Lock()
+        self._due = threading.Event()
+        self._read_at = self._answered_at = clock()
+        self._failure = ""
+        self._watch_failure = ""
+        self._watch_failures = 0
+        self._unwatched: Mapping[str, str] = {}
         self._stopping = threading.Event()
+        self._report(None, self._cards)
 
     def cards(self) -> Cards:
         """Return the cards as they are now."""
@@ -85,77 +101,177 @@ class Health:
     def stop(self) -> None:
         """End the threads that do not hang."""
         self._stopping.set()
+        self._due.set()
         self.wake()
 
+    def live(self) -> str:
+        """Return why this process is to be started anew, or ""."""
+        silent = self._clock() - self._answered_at
+        if silent <= DEAD_SECONDS:
+            return ""
+        return f"nothing is told of any GPU for {silent / 60:.0f} min: {self._why()}"
+
+    def ready(self) -> str:
+        """Return why not all is known of the cards, or ""."""
+        silent = self._clock() - self._read_at
+        if silent > SILENCE_SECONDS:
+            return f"the GPUs are not read for {silent:.0f} s: {self._why()}"
+        if self._watch_failure:
+            return self._watch_failure
+        unwatched = self.unwatched()
+        return "; ".join(
+            f"errors of {card.uuid} are not seen: {unwatched[card.uuid]}"
+            for card in self._cards.all
+            if card.healthy and card.uuid in unwatched
+        )
+
+    def unwatched(self) -> Mapping[str, str]:
+        """Return why the driver's errors of a card are not seen, by uuid; none where they are."""
+        if self._watch_failure:
+            return dict.fromkeys((card.uuid for card in self._cards.all), self._watch_failure)
+        return self._unwatched
+
     def refresh(self) -> None:
-        """Read the cards once."""
+        """Read the cards once; called by one thread."""
         try:
             found = tuple(self._source.read())
         except SettingsError as error:
-            log.warning("devices not read, they stay as they were error=%s", error)
+            if str(error) != self._failure:
+                log.warning("devices not read error=%s", error)
+            self._failure = str(error)
             return
-        self._answered = self._clock()
-        self._take(self._with_health(found))
+        self._failure = ""
+        self._read_at = self._clock()
+        if any(not gpu.problem or gpu.problem.fault is not Fault.UNREADABLE for gpu in found):
+            self._answered_at = self._read_at
+        with self._judging:
+            self._last = found
+            self._take(self._judged())
 
     def on_xid(self, uuid: str, xid: int) -> None:
-        """Record an Xid error, and read the cards again unless a program caused it."""
-        if xid in APPLICATION_XIDS:
+        """Record an Xid error, and have the cards read again unless a program caused it."""
+        if xid in OF_PROGRAMS:
             log.info("xid of a program, the card stays as it is uuid=%s xid=%d", uuid, xid)
             return
         log.warning("xid uuid=%s xid=%d", uuid, xid)
-        self._xids[uuid] = (xid, self._clock())
-        self.refresh()
+        with self._judging:
+            for first, diagnosis in zip(self._first, self._diagnoses, strict=True):
+                if first.uuid == uuid:
+                    diagnosis.on_xid(xid, self._clock())
+            self._take(self._judged())
+        self._due.set()
+
+    def watch(self, seconds: float = _XID_WAIT) -> float:
+        """Wait for errors of the cards for these seconds; return the seconds to pause."""
+        try:
+            found = self._source.xids(seconds)
+        except SettingsError as error:
+            if str(error) != self._watch_failure:
+                log.warning("%s; tried again", error)
+            self._watch_failure = str(error)
+            self._watch_failures += 1
+            return min(_LONGEST_PAUSE, _FIRST_PAUSE * 2.0 ** min(self._watch_failures, 16))
+        if self._watch_failure:
+            log.info("errors of GPUs are seen again")
+        self._watch_failure, self._watch_failures = "", 0
+        before, self._unwatched = self._unwatched, dict(self._source.unwatched)
+        for uuid, why in self._unwatched.items():
+            if uuid not in before:
+                log.warning("errors of a GPU are not seen; tried again uuid=%s: %s", uuid, why)
+        for uuid in before.keys() - self._unwatched.keys():
+            log.info("errors of a GPU are seen again uuid=%s", uuid)
+        for uuid, xid in found:
+            self.on_xid(uuid, xid)
+        return 0.1
 
     def check_silence(self) -> None:
-        """Mark all cards unhealthy if the source does not answer: the driver hangs."""
-        if self._clock() > self._answered + SILENCE_SECONDS:
-            why = f"the driver has not answered for {SILENCE_SECONDS:.0f} s"
-            self._take([replace(gpu, problem=why) for gpu in self._first])
+        """Mark all cards unhealthy if the source does not answer: the driver hangs, or is away."""
+        if self._clock() > self._read_at + SILENCE_SECONDS:
+            text = f"the driver has not answered for {SILENCE_SECONDS:.0f} s"
+            problem = Problem(Fault.NO_ANSWER, text)
+            cards = tuple(replace(card, problem=problem) for card in self._cards.all)
+            self._take(replace(self._cards, all=cards))
 
     def _run(self) -> None:
-        while not self._stopping.wait(self._poll):
-            self.refresh()
+        while True:
+            self._due.wait(self._poll)
+            self._due.clear()
+            if self._stopping.is_set():
+                return
+            self._safely(self.refresh)
 
     def _follow_xids(self) -> None:
-        while not self._stopping.is_set():
-            try:
-                for uuid, xid in self._source.xids(_XID_WAIT):
-                    self.on_xid(uuid, xid)
-            except SettingsError as error:
-                log.warning("%s; health goes by polling alone", error)
-                return
-            self._stopping.wait(0.1)
+        while not self._stopping.wait(self._safely(self.watch) or _FIRST_PAUSE):
+            pass
 
     def _watch_silence(self) -> None:
         while not self._stopping.wait(self._poll):
-            self.check_silence()
+            self._safely(self.check_silence)
 
-    def _with_health(self, found: Sequence[DetectedGpu]) -> list[DetectedGpu]:
-        """Return the cards of the start, each with its problem of now."""
+    def _safely(self, step: Callable[[], float | None]) -> float | None:
+        """Do one step of a thread, which must go on whatever happens."""
+        try:
+            return step()
+        except Exception:
+            log.exception("devices not looked at; tried again")
+            return None
+
+    def _why(self) -> str:
+        problems = {str(gpu.problem) for gpu in self._last if gpu.problem}
+        return self._failure or "; ".join(sorted(problems)) or "the driver does not answer"
+
+    def _judged(self) -> Cards:
+        """Return the cards by what was read last. Raises SettingsError at the first read alone."""
         now = self._clock()
-        by_uuid = {gpu.uuid: gpu for gpu in found}
-        gpus = []
-        for first in self._first:
-            seen = by_uuid.get(first.uuid)
-            xid, at = self._xids.get(first.uuid, (0, now))
-            if seen is None:
-                problem = "is not there any more"
-            elif seen.problem:
-                problem = seen.problem
-            elif xid and now < at + self._recover:
-                problem = f"the driver reported Xid {xid}"
-            elif seen.memory_mib < first.memory_mib:
-                problem = f"has {seen.memory_mib} MiB and had {first.memory_mib}"
-            else:
-                problem = ""
-            gpus.append(replace(first, problem=problem))
-        new = by_uuid.keys() - {gpu.uuid for gpu in self._first}
-        if new:
-            log.warning("new GPUs count after a restart of the plug-in: %s", ", ".join(sorted(new)))
-        return gpus
+        by_uuid = {gpu.uuid: gpu for gpu in self._last if gpu.uuid}
+        nameless = {gpu.index: gpu for gpu in self._last if not gpu.uuid}
+        problems = []
+        for place, diagnosis in enumerate(self._diagnoses):
+            grown = self._completed(place, by_uuid)
+            first = self._first[place]
+            seen = by_uuid.get(first.uuid) or nameless.get(first.index)
+            if seen is None and nameless:
+                text = "NVML does not tell the uuid of a GPU, which may be this one"
+                seen = replace(first, problem=Problem(Fault.UNREADABLE, text))
+            problem = diagnosis.on_read(seen, now)
+            if seen and not problem and seen.memory_mib < first.memory_mib:
+                text = f"has {seen.memory_mib} MiB and had {first.memory_mib}"
+                problem = Problem(Fault.SIZE, text)
+            if not (problem or grown):
+                text = "with its units the list of devices would be too long for the kubelet"
+                problem = Problem(Fault.SIZE, text)
+            problems.append(problem)
+        uncounted = sorted(by_uuid.keys() - {first.uuid for first in self._first})
+        gpus = [
+            replace(gpu, problem=problem)
+            for gpu, problem in zip(_named(self._first), problems, strict=True)
+        ]
+        return make_cards(gpus, self._unit, self._reserve_mib, uncounted)
 
-    def _take(self, gpus: Sequence[DetectedGpu]) -> None:
-        cards = make_cards(gpus, self._unit, self._reserve_mib)
+    def _completed(self, place: int, by_uuid: Mapping[str, DetectedGpu]) -> bool:
+        """Fill in what could not be read of a card before, its uuid and its size.
+
+        Return whether the kubelet takes a list with them.
+        """
+        first = self._first[place]
+        if first.uuid and first.memory_mib:
+            return True
+        seen = by_uuid.get(first.uuid)
+        if not first.uuid:
+            known = {each.uuid for each in self._first}
+            new = (gpu for gpu in by_uuid.values() if gpu.uuid not in known)
+            seen = next((gpu for gpu in new if gpu.index == first.index), None)
+        if seen:
+            grown = [*self._first]
+            grown[place] = replace(seen, index=first.index, problem=None)
+            try:
+                make_cards(_named(grown), self._unit, self._reserve_mib)
+            except SettingsError:
+                return False
+            self._first = grown
+        return True
+
+    def _take(self, cards: Cards) -> None:
         with self._news:
             before = self._cards
             if cards == before:
@@ -163,7 +279,25 @@ class Health:
             self._cards = cards
             self._version += 1
             self._news.notify_all()
-        for gpu in gpus:
-            if gpu.problem:
-                log.warning("GPU unhealthy uuid=%s index=%d: %s", gpu.uuid, gpu.index, gpu.problem)
+        self._report(before, cards)
         self._changed(before, cards)
+
+    def _report(self, before: Cards | None, after: Cards) -> None:
+        """Log what has changed."""
+        were = {card.uuid: card.problem for card in before.all} if before else {}
+        for card in after.all:
+            if card.problem != were.get(card.uuid):
+                if card.problem:
+                    log.warning(
+                        "GPU unhealthy uuid=%s index=%d: %s", card.uuid, card.index, card.problem
+                    )
+                else:
+                    log.info("GPU healthy uuid=%s index=%d", card.uuid, card.index)
+        new = set(after.uncounted) - set(before.uncounted if before else ())
+        if new:
+            log.warning("new GPUs count after a restart of the plug-in: %s", ", ".join(sorted(new)))
+
+
+def _named(gpus: Sequence[DetectedGpu]) -> Sequence[DetectedGpu]:
+    """Return the GPUs; one without a uuid gets a name by its index."""
+    return [replace(gpu, uuid=gpu.uuid or f"lost-{gpu.index}") for gpu in gpus]

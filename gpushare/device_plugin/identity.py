@@ -204,7 +204,7 @@ def granted(candidate: Candidate, cards: Cards, *, healthy: bool = True) -> Gran
         if card is None:
             return f"its device {uuid or index} is not on this node"
         if healthy and not card.healthy:
-            return f"its device {card.uuid} (index {card.index}) is unhealthy"
+            return f"its device {card.uuid} (index {card.index}) is unhealthy: {card.problem}"
         shares.append((card, units))
     return Grant(tuple(shares), pod.total)
 

@@ -3,7 +3,7 @@
 Tested in `tests/integration/test_device_plugin.py`.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
 from prometheus_client.core import GaugeMetricFamily
@@ -20,7 +20,7 @@ class Metrics:
     """The registry of one process.
 
     wrong: the number of containers that have other devices than their pods. pods: the number of
-    known pods that ask. memory: what is used.
+    known pods that ask. memory: what is used. unwatched: the cards whose errors are not seen.
     """
 
     def __init__(
@@ -29,11 +29,13 @@ class Metrics:
         wrong: Callable[[], int],
         pods: Callable[[], int],
         memory: Callable[[], Seen] = Seen,
+        unwatched: Callable[[], Collection[str]] = tuple,
     ) -> None:
         self._cards = cards
         self._wrong = wrong
         self._pods = pods
         self._memory = memory
+        self._unwatched = unwatched
         self._registry = CollectorRegistry()
         self._registry.register(self)
         self._calls = Counter(
@@ -74,17 +76,36 @@ class Metrics:
         labels = ("device", "uuid")
         healthy = GaugeMetricFamily(
             "gpushare_device_plugin_device_healthy",
-            "1 where the card is well; 0: the log and the events of its pods say why",
+            "1 where the card is well; 0: the events of the node and of its pods say why",
             labels=labels,
         )
+        problem = GaugeMetricFamily(
+            "gpushare_device_plugin_device_problem",
+            "1 for each card that is not well, by what is wrong",
+            labels=(*labels, "fault"),
+        )
+        unseen = GaugeMetricFamily(
+            "gpushare_device_plugin_device_unwatched",
+            "1 for each card whose errors the driver does not report to us; /readyz says why",
+            labels=labels,
+        )
+        uncounted = GaugeMetricFamily(
+            "gpushare_device_plugin_uncounted_devices",
+            "GPUs that were added and count after a restart of the device plug-in",
+            value=len(cards.uncounted),
+        )
+        unwatched = self._unwatched()
         memory = GaugeMetricFamily(
             "gpushare_device_plugin_device_memory_bytes", "Memory given out in units", labels=labels
         )
         for card in cards.all:
-            healthy.add_metric((str(card.index), card.uuid), float(card.healthy))
-            memory.add_metric(
-                (str(card.index), card.uuid), card.unit_count * cards.unit_mib * 2.0**20
-            )
+            place = (str(card.index), card.uuid)
+            healthy.add_metric(place, float(card.healthy))
+            if card.problem:
+                problem.add_metric((*place, card.problem.fault), 1.0)
+            if card.uuid in unwatched:
+                unseen.add_metric(place, 1.0)
+            memory.add_metric(place, card.unit_count * cards.unit_mib * 2.0**20)
         build = GaugeMetricFamily("gpushare_build_info", "Version", labels=("version",))
         build.add_metric((__version__,), 1)
         wrong = GaugeMetricFamily(
@@ -98,7 +119,17 @@ class Metrics:
             "Pods of this node that ask for device memory, as far as they are known",
             value=self._pods(),
         )
-        return (healthy, memory, wrong, pods, build, *_memory(self._memory(), cards))
+        return (
+            healthy,
+            problem,
+            unseen,
+            uncounted,
+            memory,
+            wrong,
+            pods,
+            build,
+            *_memory(self._memory(), cards),
+        )
 
 
 def _memory(seen: Seen, cards: Cards) -> Iterable[Metric]:

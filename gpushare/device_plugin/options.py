@@ -5,6 +5,7 @@ Tested in `tests/integration/test_device_plugin.py` and
 """
 
 import argparse
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -31,7 +32,8 @@ class Options:
     node_name: str
     names: Names
     memory_unit: str
-    reserve_mib: int
+    reserve_mib: int | None
+    """None: what NVML says that driver and firmware keep."""
     devices_file: str
     device_plugin_dir: Path
     pod_resources_socket: Path
@@ -63,13 +65,21 @@ def read_options(words: Sequence[str], environ: Mapping[str, str]) -> Options:
     given = vars(_parser(environ).parse_args(words))
     resource = given.pop("resource")
     pods_api = given.pop("pods_api_socket")
+    reserve = given.pop("reserve_mib")
     options = Options(
         names=Names.for_resource(resource),
         pods_api_socket=Path(pods_api) if pods_api else None,
+        reserve_mib=None if reserve == "auto" else _mib(reserve),
         **given,
     )
     _check(options)
     return options
+
+
+def _mib(text: str) -> int:
+    if not re.fullmatch(r"[0-9]{1,7}", text) or int(text) > 1 << 20:
+        raise SettingsError(f"reserve-mib: {text[:20]} is not from 0 to {1 << 20}, and not auto")
+    return int(text)
 
 
 def _check(options: Options) -> None:
@@ -79,8 +89,6 @@ def _check(options: Options) -> None:
             " set from spec.nodeName"
         )
     unit_mib(options.memory_unit)
-    if not 0 <= options.reserve_mib <= 1 << 20:
-        raise SettingsError(f"reserve-mib: {options.reserve_mib} is not from 0 to {1 << 20}")
     if not 0 <= options.health_port <= 65535:
         raise SettingsError(f"health-port: {options.health_port} is not from 0 to 65535")
     if options.recover_seconds < 0:
@@ -119,7 +127,13 @@ def _parser(environ: Mapping[str, str]) -> Parser:
         " number of MiB such as 256MiB",
         metavar="UNIT",
     )
-    _number(parser, "--reserve-mib", 0, "MiB of each GPU that are not given out")
+    add(
+        "--reserve-mib",
+        "auto",
+        "MiB of each GPU that are not given out; auto: what NVML says that driver and firmware"
+        " keep; 0: none, as the original counts",
+        metavar="N",
+    )
     add(
         "--devices-file",
         "",
@@ -204,7 +218,8 @@ def _parser(environ: Mapping[str, str]) -> Parser:
         type=float,
         default=300.0,
         metavar="SECONDS",
-        help="time without a further Xid error after which a GPU is well again (default: 300)",
+        help="time without a further Xid error after which a GPU is well again, if the error is of"
+        " a kind that passes by itself (default: 300)",
     )
     parser.add_argument(
         "--delete-unexpected-admission-errors",

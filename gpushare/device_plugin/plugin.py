@@ -18,7 +18,7 @@ from gpushare.device_plugin.cgroups import Cgroups
 from gpushare.device_plugin.checkpoint import CheckpointEntry
 from gpushare.device_plugin.container import ContainerAllocation, Contract, answer, hami_core_folder
 from gpushare.device_plugin.devices import FileSource, NvmlSource, Source
-from gpushare.device_plugin.event_messages import PodEventMessages
+from gpushare.device_plugin.event_messages import EventMessages
 from gpushare.device_plugin.health import Health
 from gpushare.device_plugin.kubelet import PodResources, PodsApi, parse_answer, read_checkpoint
 from gpushare.device_plugin.marker import Marker
@@ -78,9 +78,8 @@ class DevicePlugin:
         watch = ListWatch(path, STARTED_PODS, (("fieldSelector", selector),))
         self._reflector = Reflector(self._client, watch, self._pods)
         self._recorder = Recorder(self._client, socket.gethostname(), controller=NAME)
-        self._event_messages = PodEventMessages(
-            self._recorder if options.events else NullRecorder()
-        )
+        recorder = self._recorder if options.events else NullRecorder()
+        self._event_messages = EventMessages(recorder, options.node_name)
         self._allocator = Allocator(
             *(self._pods, self._resources.listed, cards),
             record=self._entries,
@@ -106,6 +105,7 @@ class DevicePlugin:
             lambda: self._marker.wrong_containers,
             lambda: self._pods.asking,
             lambda: self._memory.seen() if self._memory else Seen(),
+            self.health.unwatched,
         )
         self._contract = _contract(options, isolation)
         folder = options.device_plugin_dir
@@ -223,7 +223,7 @@ class DevicePlugin:
 
     def _live(self) -> Mapping[str, str]:
         stuck = "" if self._registration.alive() else "its thread has ended"
-        return {"registration": stuck}
+        return {"registration": stuck, "devices": self.health.live()}
 
     def _ready(self) -> Mapping[str, str]:
         synced = "" if self._reflector.status.synced else "not listed yet"
@@ -231,6 +231,7 @@ class DevicePlugin:
             "registration": self._registration.problem(),
             "pods": synced,
             "node": self._node.problem(),
+            "devices": self.health.ready(),
         }
 
 

@@ -4,13 +4,15 @@ Knows both formats, standard library only. The annotation is compact JSON, writt
 plug-in (or by hand, for mixed cards without it):
 
     {"v":1,"unit":"GiB","devices":[{"uuid":"GPU-1b0c","model":"A100-SXM4-80GB","mem":80},
-                                   {"mem":40,"healthy":false}],
-     "marksAssigned":true,"servesByIdentity":true}
+                                   {"mem":40,"healthy":false,"problem":"is lost"}],
+     "marksAssigned":true,"servesByIdentity":true,"uncounted":["GPU-77aa"]}
 
-`devices` is in order of the device index. `mem` (units of `unit`, 0..MAX_UNITS) is required; `uuid`
-and `model` default to "", `healthy` to true, the other two to false. `marksAssigned`: the device
-plug-in there sets the ASSIGNED annotation of each pod that it has served. `servesByIdentity`: it
-knows which pod the kubelet asks for, and gives it the cards whose uuids its Binding names, or none.
+`devices` is in order of the device index. `mem` (units of `unit`, 0..MAX_UNITS) is required;
+`uuid`, `model` and `problem` default to "", `healthy` to true, the others to false and nothing.
+`problem` says to people why a device is unhealthy. `marksAssigned`: the device plug-in there sets
+the ASSIGNED annotation of each pod that it has served. `servesByIdentity`: it knows which pod the
+kubelet asks for, and gives it the cards whose uuids its Binding names, or none. `uncounted`: uuids
+of GPUs that were added and count when the device plug-in has started anew.
 `unit` is GiB, MiB or a chunk such as 256MiB. Unknown keys are ignored; a change that an old reader
 would misread raises `v`, and an unknown `v` is refused.
 
@@ -62,6 +64,7 @@ class Device:
     uuid: str = ""
     model: str = ""
     healthy: bool = True
+    problem: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +75,7 @@ class Inventory:
     devices: tuple[Device, ...]
     marks_assigned: bool = False
     serves_by_identity: bool = False
+    uncounted: tuple[str, ...] = ()
 
 
 def encode_inventory(inventory: Inventory) -> str:
@@ -85,6 +89,8 @@ def encode_inventory(inventory: Inventory) -> str:
         document["marksAssigned"] = True
     if inventory.serves_by_identity:
         document["servesByIdentity"] = True
+    if inventory.uncounted:
+        document["uncounted"] = list(inventory.uncounted[:MAX_DEVICES])
     return json.dumps(document, separators=(",", ":"))
 
 
@@ -115,11 +121,15 @@ def decode_inventory(text: str) -> Inventory:
     _must_differ([device.uuid for device in decoded])
     if len({device.mem for device in decoded}) > MAX_SIZES:
         raise AnnotationError(f"inventory.devices: more than {MAX_SIZES} sizes of mem")
+    uncounted = _typed(document.get("uncounted", []), list, "inventory.uncounted")
+    if len(uncounted) > MAX_DEVICES:
+        raise AnnotationError(f"inventory.uncounted: more than {MAX_DEVICES}")
     return Inventory(
         unit,
         decoded,
         _typed(document.get("marksAssigned", False), bool, "inventory.marksAssigned"),
         _typed(document.get("servesByIdentity", False), bool, "inventory.servesByIdentity"),
+        tuple(_short_text(each, f"inventory.uncounted[{n}]") for n, each in enumerate(uncounted)),
     )
 
 
@@ -179,6 +189,8 @@ def _encode_device(device: Device) -> dict[str, Any]:
     item["mem"] = device.mem
     if not device.healthy:
         item["healthy"] = False
+    if device.problem:
+        item["problem"] = device.problem[:_MAX_TEXT_LENGTH]
     return item
 
 
@@ -195,6 +207,7 @@ def _decode_device(value: object, where: str) -> Device:
         uuid,
         _short_text(item.get("model", ""), f"{where}.model"),
         _typed(item.get("healthy", True), bool, f"{where}.healthy"),
+        _short_text(item.get("problem", ""), f"{where}.problem"),
     )
 
 

@@ -57,6 +57,15 @@ class NvmlNode(PluginNode):
             if body["reason"] == reason and body["involvedObject"]["uid"] in pods
         ]
 
+    def node_events(self, reason: str) -> list[str]:
+        """What the events of that reason say of the node."""
+        return [
+            body["message"]
+            for body in self.cluster.all(EVENTS)
+            if (body["reason"], body["involvedObject"]["kind"]) == (reason, "Node")
+            and body["involvedObject"]["name"] == self.name
+        ]
+
     def samples(self, name: str) -> dict[str, float]:
         """What the metric says of each container, "pod/container/uuid"."""
         found = {}

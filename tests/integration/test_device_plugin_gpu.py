@@ -175,7 +175,7 @@ def test_gpus_are_found_as_nvidia_smi_shows_them() -> None:
     ]
     assert expected
     assert [
-        (gpu.uuid, gpu.index, gpu.memory_mib, gpu.model, gpu.numa, "MIG" in gpu.problem)
+        (gpu.uuid, gpu.index, gpu.memory_mib, gpu.model, gpu.numa, "MIG" in str(gpu.problem))
         for gpu in found
     ] == expected
 
@@ -189,6 +189,7 @@ def test_a_gpu_that_is_well_stays_so_and_its_errors_can_be_waited_for() -> None:
     assert all(card.healthy for card in cards.all)
     assert changes == 0
     assert list(source.xids(0.5)) == []
+    assert source.unwatched == {}
 
 
 def test_a_container_has_the_gpu_that_its_pod_was_bound_to(make_node: MakeNode) -> None:

@@ -14,7 +14,7 @@ from pathlib import Path
 from gpushare.device_plugin import container
 from gpushare.device_plugin import kubelet_pb2 as pb
 from gpushare.device_plugin.allocator import Allocator, Served
-from gpushare.device_plugin.cards import Card, Cards, device_id, uuids_of
+from gpushare.device_plugin.cards import Card, Cards, Fault, Problem, device_id, uuids_of
 from gpushare.device_plugin.checkpoint import CheckpointEntry
 from gpushare.device_plugin.container import Contract, visible_devices
 from gpushare.device_plugin.identity import Listed
@@ -40,6 +40,7 @@ from tests.simulation.chance import Chance
 from tests.simulation.truth import Json, PodTruth
 
 _MIB = 1024
+_SICK = Problem(Fault.LOST, "is lost")
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +124,7 @@ class OurPlugin(DeviceManager):
         self.cards = Cards(
             "GiB",
             tuple(
-                Card(uuid, index, units[uuid], healthy=uuid not in sick)
+                Card(uuid, index, units[uuid], problem=_SICK if uuid in sick else None)
                 for index, uuid in enumerate(slots)
             ),
         )

@@ -40,6 +40,7 @@ def check_nodes(facts: Facts) -> Iterator[Finding]:
     yield from _label(nodes, facts.names)
     yield _capacity(sharing, facts)
     yield _inventory(sharing)
+    yield from _devices(sharing)
     yield _unit(sharing, facts.unit)
     yield _allocatable(sharing, _deserted(nodes, facts.pods))
     yield _list_size(sharing)
@@ -99,6 +100,43 @@ def _inventory(nodes: Sequence[NodeSeen]) -> Finding:
     if bare:
         return ok(name, f"{count(len(bare), 'node')} without one: devices there count as equal")
     return ok(name, "whole on every node")
+
+
+def _devices(nodes: Sequence[NodeSeen]) -> Iterator[Finding]:
+    """Yield what the device plug-ins say of their devices."""
+    name = "node-devices"
+    listed = [
+        (node.name, index, device)
+        for node in nodes
+        if node.inventory is not None
+        for index, device in enumerate(node.inventory.devices)
+    ]
+    sick = [
+        f"{node} device {index} ({device.problem or 'without a reason'})"
+        for node, index, device in listed
+        if not device.healthy
+    ]
+    if sick:
+        yield warn(
+            name,
+            f"{some(sick)}: unhealthy, so nothing new is placed there",
+            "look at the events of the node; docs/device-plugin.md says what heals by itself, and"
+            " what needs a reset",
+        )
+    elif listed:
+        yield ok(name, f"{count(len(listed), 'device')} healthy")
+    added = [
+        f"{uuid} on {node.name}"
+        for node in nodes
+        if node.inventory is not None
+        for uuid in node.inventory.uncounted
+    ]
+    if added:
+        yield warn(
+            name,
+            f"{some(added)}: added while the device plug-in ran, and not counted yet",
+            "delete its pod there, so that it starts anew; pods that run go on",
+        )
 
 
 def _differs(node: NodeSeen) -> bool:

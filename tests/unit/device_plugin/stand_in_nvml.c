@@ -1,121 +1,248 @@
 /* A libnvidia-ml.so.1 without a GPU: it says what the file STAND_IN_NVML says, read at each call.
  *
  * A line for each GPU: UUID MIB MIG CODE. CODE is what each question about the GPU is answered with
- * (0: well, 15: it is lost, 999: no answer ever comes). A line "xid UUID NUMBER" is an error that is
- * reported once, by the first wait that finds it there. A line
- * "process UUID PID BYTES" is a process that uses memory (BYTES -1: how much is not told), a line
- * "limit UUID NAME BYTES USED" the limit of each cgroup with NAME in its path (BYTES -1: none). A GPU
- * has the slot 0000:INDEX+16:00.0.
+ * (0: well, 15: it is lost, 9999: no answer ever comes). While a GPU is lost, a wait for events of a
+ * set that it is registered in answers that at once, as a real driver does. A GPU has the slot
+ * 0000:INDEX+16:00.0. Further lines:
+ *
+ *     xid UUID NUMBER [TEXT]     an error, reported once, by the first wait that finds it there
+ *     process UUID PID BYTES     a process that uses memory (BYTES -1: how much is not told)
+ *     limit UUID NAME BYTES USED the limit of each cgroup with NAME in its path (BYTES -1: none)
+ *     reserved UUID MIB          what the driver keeps of the memory (without it: not supported)
+ *     recovery UUID ACTION       the recovery action (without it: not supported)
+ *     remaps UUID PENDING FAILED the row remapper's state (without it: not supported)
+ *     answer FUNCTION CODE UUID  what that function answers of that GPU; UUID *: of all, and of none
+ *     loads N                    how often the driver was loaded: a library that was initialized
+ *                                before answers that it is not; N 0: no driver is loaded
  */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
-enum { SUCCESS = 0, NOT_SUPPORTED = 3, NOT_FOUND = 6, TOO_SMALL = 7, TIMEOUT = 10, HANG = 999 };
-enum { MOST = 64 };
+enum {
+    SUCCESS = 0, UNINITIALIZED = 1, NOT_SUPPORTED = 3, NOT_FOUND = 6, TOO_SMALL = 7,
+    DRIVER_NOT_LOADED = 9, TIMEOUT = 10, LOST = 15, HANG = 9999
+};
+enum { MOST = 64, XID_EVENT = 8, RECOVERY_ACTION = 230 };
 
 struct gpu { char uuid[80]; unsigned long long mib; int mig, code; };
 struct memory { unsigned long long total, free, used; };
+struct memory2 { unsigned int version; unsigned long long total, reserved, free, used; };
 struct process { unsigned int pid; unsigned long long used; unsigned int gpu, compute; };
 struct slot { char old[16]; unsigned int domain, bus, device, id, subsystem; char name[32]; };
 struct limit { char *cgroup; unsigned long long soft, hard, used; };
 struct event { void *device; unsigned long long type, data; unsigned int gpu, compute; };
+struct field {
+    unsigned int id, scope; long long when, latency; int type, answer;
+    union { unsigned int number; unsigned long long large; } value;
+};
+struct set { char uuids[MOST][80]; int count; };
 
 /* Of each thread: the file is read anew while others look at what they have read. */
 static __thread struct gpu gpus[MOST];
 static __thread int count;
-static __thread char xid_uuid[80];
-static __thread unsigned long long xid;
-static char reported[4096];
+static __thread int loads;
+static __thread char text[65536];
+static __thread struct stat known;
+static int initialized;
+static char reported[65536];
 
+/* Copy the line at *place, and go on to the next; return 0 if there is none. */
+static int next_line(const char **place, char *line, size_t size) {
+    size_t length = strcspn(*place, "\n");
+    if (!**place) return 0;
+    snprintf(line, size, "%.*s", (int)length, *place);
+    *place += length + ((*place)[length] == '\n');
+    return 1;
+}
+
+/* Read the file, if it is another one than before: it is only ever replaced. */
 static void load(void) {
-    char line[256];
-    FILE *file = fopen(getenv("STAND_IN_NVML"), "r");
+    const char *path = getenv("STAND_IN_NVML"), *place = text;
+    char line[256], word[80];
+    int number;
+    struct stat now;
+    FILE *file;
+    if (stat(path, &now) == 0 && now.st_ino == known.st_ino && now.st_size == known.st_size
+        && now.st_mtim.tv_sec == known.st_mtim.tv_sec
+        && now.st_mtim.tv_nsec == known.st_mtim.tv_nsec) return;
+    file = fopen(path, "r");
+    if (!file || fstat(fileno(file), &known)) abort();
+    text[fread(text, 1, sizeof text - 1, file)] = 0;
+    fclose(file);
     count = 0;
-    xid = 0;
-    while (file && fgets(line, sizeof line, file)) {
+    loads = 1;
+    while (next_line(&place, line, sizeof line)) {
         struct gpu *one = &gpus[count];
-        if (sscanf(line, "xid %79s %llu", xid_uuid, &xid) == 2) continue;
+        if (sscanf(line, "loads %d", &loads) == 1) continue;
+        if (sscanf(line, "xid %79s", word) == 1 || sscanf(line, "limit %79s", word) == 1
+            || sscanf(line, "answer %79s %d", word, &number) == 2) continue;
         if (sscanf(line, "%79s %llu %d %d", one->uuid, &one->mib, &one->mig, &one->code) == 4
             && count < MOST - 1) count++;
     }
-    if (file) fclose(file);
 }
 
-static int asked(void *handle, struct gpu **found) {
+/* What a function answers that is not its own business: about a GPU, or about none. */
+static int says(const char *function, const char *uuid) {
+    char line[256], name[80], whom[80];
+    int code, found = SUCCESS;
+    const char *place = text;
+    load();
+    if (loads != initialized && strncmp(function, "nvmlInit", 8) != 0) return UNINITIALIZED;
+    while (next_line(&place, line, sizeof line)) {
+        if (sscanf(line, "answer %79s %d %79s", name, &code, whom) != 3) continue;
+        if (strcmp(name, function) != 0) continue;
+        if (strcmp(whom, "*") == 0 || strcmp(whom, uuid) == 0) found = code;
+    }
+    return found;
+}
+
+static int asked(const char *function, void *handle, struct gpu **found) {
+    int code;
     load();
     *found = &gpus[(long)handle - 1];
-    if ((long)handle > count) return NOT_FOUND;
+    if ((long)handle > count) return loads == initialized ? NOT_FOUND : UNINITIALIZED;
+    code = says(function, (*found)->uuid);
     while ((*found)->code == HANG) { sleep(1); load(); }
-    return (*found)->code;
+    return code ? code : (*found)->code;
 }
 
-int nvmlInitWithFlags(unsigned int flags) { (void)flags; return SUCCESS; }
-int nvmlInit_v2(void) { return SUCCESS; }
-int nvmlShutdown(void) { return SUCCESS; }
-const char *nvmlErrorString(int code) { return code == 15 ? "GPU is lost" : "an error"; }
+/* Read "KIND UUID ONE OTHER"; return how many numbers are there. */
+static int line_of(const char *kind, const char *uuid, long *one, long *other) {
+    char line[256], word[80], whom[80];
+    int numbers = 0;
+    const char *place = text;
+    while (next_line(&place, line, sizeof line)) {
+        int read = sscanf(line, "%79s %79s %ld %ld", word, whom, one, other);
+        if (read >= 3 && strcmp(word, kind) == 0 && strcmp(whom, uuid) == 0) {
+            numbers = read - 2;
+            break;
+        }
+    }
+    return numbers;
+}
+
+int nvmlInitWithFlags(unsigned int flags) {
+    int code = says("nvmlInitWithFlags", "");
+    (void)flags;
+    if (code || !loads) return code ? code : DRIVER_NOT_LOADED;
+    initialized = loads;
+    return SUCCESS;
+}
+
+int nvmlInit_v2(void) { return nvmlInitWithFlags(0); }
+
+int nvmlShutdown(void) {
+    int code = says("nvmlShutdown", "");
+    if (!code) initialized = reported[0] = 0;
+    return code;
+}
+
+const char *nvmlErrorString(int code) { return code == LOST ? "GPU is lost" : "an error"; }
 
 int nvmlSystemGetDriverVersion(char *text, unsigned int size) {
     const char *version = getenv("STAND_IN_DRIVER");
     snprintf(text, size, "%s", version ? version : "615.10.01");
-    return SUCCESS;
+    return says("nvmlSystemGetDriverVersion", "");
 }
 
-int nvmlDeviceGetCount_v2(unsigned int *found) { load(); *found = count; return SUCCESS; }
+int nvmlDeviceGetCount_v2(unsigned int *found) {
+    int code = says("nvmlDeviceGetCount_v2", "");
+    *found = count;
+    return code;
+}
 
 int nvmlDeviceGetHandleByIndex_v2(unsigned int index, void **handle) {
     load();
     *handle = (void *)(long)(index + 1);
-    return index < (unsigned)count ? SUCCESS : NOT_FOUND;
+    return index < (unsigned)count
+        ? says("nvmlDeviceGetHandleByIndex_v2", gpus[index].uuid) : NOT_FOUND;
 }
 
 int nvmlDeviceGetUUID(void *handle, char *text, unsigned int size) {
     struct gpu *one;
     load();
     one = &gpus[(long)handle - 1];
-    /* A GPU that hangs still has its name: the library keeps it. */
+    /* A GPU that is lost or hangs still has its name: the library keeps it. */
     if ((long)handle > count) return NOT_FOUND;
     snprintf(text, size, "%s", one->uuid);
-    return SUCCESS;
+    return says("nvmlDeviceGetUUID", one->uuid);
 }
 
 int nvmlDeviceGetName(void *handle, char *text, unsigned int size) {
     struct gpu *one;
-    int code = asked(handle, &one);
+    int code = asked("nvmlDeviceGetName", handle, &one);
     snprintf(text, size, "Stand-in");
     return code;
 }
 
 int nvmlDeviceGetMemoryInfo(void *handle, struct memory *info) {
     struct gpu *one;
-    int code = asked(handle, &one);
+    int code = asked("nvmlDeviceGetMemoryInfo", handle, &one);
     info->total = one->mib << 20;
     info->free = info->total;
     info->used = 0;
     return code;
 }
 
+int nvmlDeviceGetMemoryInfo_v2(void *handle, struct memory2 *info) {
+    struct gpu *one;
+    long reserved = 0, none;
+    int code = asked("nvmlDeviceGetMemoryInfo_v2", handle, &one);
+    if (!code && !line_of("reserved", one->uuid, &reserved, &none)) code = NOT_SUPPORTED;
+    info->total = one->mib << 20;
+    info->reserved = info->used = (unsigned long long)reserved << 20;
+    info->free = info->total - info->reserved;
+    return code;
+}
+
 int nvmlDeviceGetMigMode(void *handle, unsigned int *now, unsigned int *later) {
     struct gpu *one;
-    int code = asked(handle, &one);
+    int code = asked("nvmlDeviceGetMigMode", handle, &one);
     *now = *later = one->mig == 1;
-    return one->mig < 0 ? NOT_SUPPORTED : code;
+    return code ? code : one->mig < 0 ? NOT_SUPPORTED : SUCCESS;
+}
+
+int nvmlDeviceGetFieldValues(void *handle, int wanted, struct field *fields) {
+    struct gpu *one;
+    long action = 0, none;
+    int each, code = asked("nvmlDeviceGetFieldValues", handle, &one);
+    for (each = 0; !code && each < wanted; each++) {
+        int known = fields[each].id == RECOVERY_ACTION
+            && line_of("recovery", one->uuid, &action, &none);
+        fields[each].type = 1;
+        fields[each].value.number = action;
+        fields[each].answer = known ? says("field", one->uuid) : NOT_SUPPORTED;
+    }
+    return code;
+}
+
+int nvmlDeviceGetRemappedRows(void *handle, unsigned int *corrected, unsigned int *uncorrected,
+                              unsigned int *pending, unsigned int *failed) {
+    struct gpu *one;
+    long waits = 0, lacks = 0;
+    int code = asked("nvmlDeviceGetRemappedRows", handle, &one);
+    if (!code && line_of("remaps", one->uuid, &waits, &lacks) < 2) code = NOT_SUPPORTED;
+    *corrected = *uncorrected = 0;
+    *pending = waits;
+    *failed = lacks;
+    return code;
 }
 
 int nvmlDeviceGetHandleByUUID(const char *uuid, void **handle) {
-    int index;
-    load();
-    for (index = 0; index < count; index++) {
+    int index, code = says("nvmlDeviceGetHandleByUUID", uuid);
+    for (index = 0; !code && index < count; index++) {
         *handle = (void *)(long)(index + 1);
         if (strcmp(gpus[index].uuid, uuid) == 0) return SUCCESS;
     }
-    return NOT_FOUND;
+    return code ? code : NOT_FOUND;
 }
 
 int nvmlDeviceGetPciInfo_v3(void *handle, struct slot *slot) {
     struct gpu *one;
-    int code = asked(handle, &one);
+    int code = asked("nvmlDeviceGetPciInfo_v3", handle, &one);
     memset(slot, 0, sizeof *slot);
     snprintf(slot->name, sizeof slot->name, "00000000:%02lX:00.0", (long)handle + 15);
     return code;
@@ -128,17 +255,16 @@ int nvmlDeviceGetComputeRunningProcesses_v3(void *handle, unsigned int *found,
     struct process each = {0, 0, -1, -1};
     unsigned int room = processes ? *found : 0;
     long long used;
-    int code = asked(handle, &one);
-    FILE *file = fopen(getenv("STAND_IN_NVML"), "r");
+    int code = asked("nvmlDeviceGetComputeRunningProcesses_v3", handle, &one);
+    const char *place = text;
     *found = 0;
-    while (file && fgets(line, sizeof line, file)) {
+    while (next_line(&place, line, sizeof line)) {
         if (sscanf(line, "process %79s %u %lld", uuid, &each.pid, &used) != 3) continue;
         if (strcmp(uuid, one->uuid) != 0) continue;
         each.used = used;
         if (*found < room) processes[*found] = each;
         ++*found;
     }
-    if (file) fclose(file);
     return code ? code : *found > room ? TOO_SMALL : SUCCESS;
 }
 
@@ -146,54 +272,88 @@ int nvmlDeviceGetMemoryLimits_v1(void *handle, struct limit *limit) {
     struct gpu *one;
     char line[256], uuid[80], name[80];
     long long hard, used;
-    int code = asked(handle, &one), known = 0;
-    FILE *file = fopen(getenv("STAND_IN_NVML"), "r");
-    while (file && fgets(line, sizeof line, file)) {
+    int code = asked("nvmlDeviceGetMemoryLimits_v1", handle, &one), known = 0;
+    const char *place = text;
+    while (next_line(&place, line, sizeof line)) {
         if (sscanf(line, "limit %79s %79s %lld %lld", uuid, name, &hard, &used) != 4) continue;
         if (strcmp(uuid, one->uuid) != 0 || !strstr(limit->cgroup, name)) continue;
         limit->hard = hard;
         limit->used = used;
         known = 1;
     }
-    if (file) fclose(file);
     return code ? code : known ? SUCCESS : NOT_FOUND;
 }
 
-int nvmlEventSetCreate(void **set) { *set = (void *)1L; return SUCCESS; }
-int nvmlEventSetFree(void *set) { (void)set; return SUCCESS; }
+int nvmlEventSetCreate(void **set) {
+    *set = calloc(1, sizeof(struct set));
+    return says("nvmlEventSetCreate", "");
+}
+
+int nvmlEventSetFree(void *set) {
+    int code = says("nvmlEventSetFree", "");
+    if (!code) free(set);
+    return code;
+}
 
 int nvmlDeviceGetSupportedEventTypes(void *handle, unsigned long long *types) {
-    (void)handle;
-    *types = 8;
-    return SUCCESS;
+    struct gpu *one;
+    load();
+    one = &gpus[(long)handle - 1];
+    *types = XID_EVENT;
+    return (long)handle > count ? NOT_FOUND : says("nvmlDeviceGetSupportedEventTypes", one->uuid);
 }
 
-int nvmlDeviceRegisterEvents(void *handle, unsigned long long types, void *set) {
-    (void)handle; (void)set;
-    return types == 8 ? SUCCESS : NOT_SUPPORTED;
+int nvmlDeviceRegisterEvents(void *handle, unsigned long long types, void *events) {
+    struct set *set = events;
+    struct gpu *one;
+    int code;
+    load();
+    one = &gpus[(long)handle - 1];
+    if ((long)handle > count) return NOT_FOUND;
+    code = says("nvmlDeviceRegisterEvents", one->uuid);
+    if (!code && types != XID_EVENT) code = NOT_SUPPORTED;
+    if (!code && set->count < MOST) strcpy(set->uuids[set->count++], one->uuid);
+    return code;
 }
 
-int nvmlEventSetWait_v2(void *set, struct event *data, unsigned int milliseconds) {
-    unsigned int waited;
-    (void)set;
-    for (waited = 0; waited <= milliseconds; waited += 50) {
-        char name[128];
-        int index;
-        load();
-        snprintf(name, sizeof name, "%s=%llu;", xid_uuid, xid);
-        if (xid && !strstr(reported, name)) {
-            strncat(reported, name, sizeof reported - strlen(reported) - 1);
-            for (index = 0; index < count; index++) {
-                if (strcmp(gpus[index].uuid, xid_uuid) == 0) {
-                    memset(data, 0, sizeof *data);
-                    data->device = (void *)(long)(index + 1);
-                    data->type = 8;
-                    data->data = xid;
-                    return SUCCESS;
-                }
-            }
+/* Return 0 and the event if there is an error of the set's GPUs that was not reported yet. */
+static int next_xid(const struct set *set, struct event *data) {
+    char line[256], uuid[80], once[260];
+    unsigned long long number;
+    int index, one, code = TIMEOUT;
+    const char *place = text;
+    while (code && next_line(&place, line, sizeof line)) {
+        snprintf(once, sizeof once, "%s\n", line);
+        if (sscanf(line, "xid %79s %llu", uuid, &number) != 2 || strstr(reported, once)) continue;
+        for (index = 0; index < set->count; index++) {
+            if (strcmp(set->uuids[index], uuid) != 0) continue;
+            strncat(reported, once, sizeof reported - strlen(reported) - 1);
+            memset(data, 0, sizeof *data);
+            for (one = 0; one < count; one++)
+                if (strcmp(gpus[one].uuid, uuid) == 0) data->device = (void *)(long)(one + 1);
+            data->type = XID_EVENT;
+            data->data = number;
+            code = SUCCESS;
         }
+    }
+    return code;
+}
+
+int nvmlEventSetWait_v2(void *events, struct event *data, unsigned int milliseconds) {
+    const struct set *set = events;
+    unsigned int waited;
+    for (waited = 0;; waited += 50) {
+        int index, one, code = TIMEOUT;
+        load();
+        for (index = 0; index < set->count; index++) {
+            int other = says("nvmlEventSetWait_v2", set->uuids[index]);
+            if (other) code = other;
+            for (one = 0; one < count; one++)
+                if (gpus[one].code == LOST && strcmp(set->uuids[index], gpus[one].uuid) == 0)
+                    code = LOST;
+        }
+        if (code == TIMEOUT) code = next_xid(set, data);
+        if (code != TIMEOUT || waited >= milliseconds) return code;
         usleep(50000);
     }
-    return TIMEOUT;
 }

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from gpushare.device_plugin.allocator import MAX_WAIT, Allocator, Served
-from gpushare.device_plugin.cards import device_id
+from gpushare.device_plugin.cards import Fault, Problem, device_id
 from gpushare.device_plugin.checkpoint import CheckpointEntry
 from gpushare.device_plugin.identity import Listed
 from gpushare.device_plugin.kubelet import KubeletError
@@ -23,6 +23,7 @@ from tests.unit.device_plugin.pods import cards, decoded, pod_json
 Json = dict[str, Any]
 
 NODE = cards(16, 16, 16, 16)
+LOST = Problem(Fault.LOST, "is lost")
 ALL = [device_id(card.uuid, number) for card in NODE.all for number in range(16)]
 
 
@@ -383,7 +384,7 @@ def test_a_pod_that_came_again_after_a_refused_one_is_not_given_that_ones_device
     former = pod_json(4, devices=[0])
     world.watch(former)
     world.admit(former)
-    world.cards = replace(NODE, all=(replace(NODE.all[0], healthy=False), *NODE.all[1:]))
+    world.cards = replace(NODE, all=(replace(NODE.all[0], problem=LOST), *NODE.all[1:]))
     with pytest.raises(RequestRefused):
         world.ask(4)
     world.cards = NODE

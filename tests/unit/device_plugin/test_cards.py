@@ -6,6 +6,8 @@ from gpushare.device_plugin.cards import (
     LONGEST_MESSAGE,
     Card,
     DetectedGpu,
+    Fault,
+    Problem,
     device_id,
     make_cards,
     message_size,
@@ -15,6 +17,7 @@ from gpushare.device_plugin.server import devices_message
 from gpushare.errors import SettingsError
 from gpushare.wire.inventory import decode_inventory, encode_inventory
 
+HOT = Problem(Fault.UNREADABLE, "hot")
 UUID = "GPU-8f7b5c8e-1b0c-4c56-a7d2-0123456789ab"
 
 
@@ -42,6 +45,20 @@ def test_each_card_has_its_own_memory_in_whole_units(unit: str, reserve: int, un
     assert made.all[1].unit_count >= units
 
 
+@pytest.mark.parametrize(("reserve", "units"), [(None, 14), (0, 15), (1100, 13)])
+def test_what_the_driver_keeps_is_not_given_out_unless_that_is_asked_for(
+    reserve: int | None, units: int
+) -> None:
+    t4 = DetectedGpu(UUID, 0, 15360, "T4", reserved_mib=450)
+    assert make_cards([t4], "GiB", reserve).all[0].unit_count == units
+
+
+def test_a_card_of_less_than_a_unit_is_not_healthy() -> None:
+    (card,) = make_cards([DetectedGpu(UUID, 0, 1100, reserved_mib=100)], "GiB", None).all
+    assert (card.unit_count, card.healthy) == (0, False)
+    assert str(card.problem) == "has 1100 MiB, of which 100 are reserved: less than a unit"
+
+
 def test_a_list_that_the_kubelet_would_not_take_is_refused_with_a_unit_that_fits() -> None:
     eight = [DetectedGpu(f"{UUID[:-1]}{index}", index, 141 * 1024) for index in range(8)]
     with pytest.raises(SettingsError, match=r"takes 4194304; take 64MiB"):
@@ -52,9 +69,9 @@ def test_a_list_that_the_kubelet_would_not_take_is_refused_with_a_unit_that_fits
 
 
 def test_the_size_of_the_list_is_never_more_than_reckoned() -> None:
-    for healthy in (True, False):
+    for problem in (None, Problem(Fault.LOST, "lost")):
         for numa in (None, 0, 2**31):
-            card = Card(UUID, 0, 1000, "x", numa, healthy)
+            card = Card(UUID, 0, 1000, "x", numa, problem)
             made = make_cards([DetectedGpu(UUID, 0, 1000 * 1024)], "GiB", 0)
             sent = devices_message(type(made)("GiB", (card,))).ByteSize()
             assert sent <= message_size([card])
@@ -87,13 +104,15 @@ def test_a_unit_that_is_none_is_refused(unit: str) -> None:
 
 def test_the_inventory_says_what_there_is_and_how_it_is_served() -> None:
     made = make_cards(
-        [DetectedGpu("GPU-0", 0, 16384, "T4"), DetectedGpu("GPU-1", 1, 8192, "P4", problem="hot")],
+        [DetectedGpu("GPU-0", 0, 16384, "T4"), DetectedGpu("GPU-1", 1, 8192, "P4", problem=HOT)],
         "GiB",
         0,
     )
     read = decode_inventory(encode_inventory(made.inventory()))
-    assert [(each.uuid, each.mem, each.model, each.healthy) for each in read.devices] == [
-        ("GPU-0", 16, "T4", True),
-        ("GPU-1", 8, "P4", False),
+    assert [
+        (each.uuid, each.mem, each.model, each.healthy, each.problem) for each in read.devices
+    ] == [
+        ("GPU-0", 16, "T4", True, ""),
+        ("GPU-1", 8, "P4", False, "hot"),
     ]
     assert (read.unit, read.marks_assigned, read.serves_by_identity) == ("GiB", True, True)

@@ -9,7 +9,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpushare.device_plugin.cards import DetectedGpu, device_id, make_cards, uuid_of
+from gpushare.device_plugin.cards import (
+    DetectedGpu,
+    Fault,
+    Problem,
+    device_id,
+    make_cards,
+    uuid_of,
+)
 from gpushare.device_plugin.identity import (
     Candidate,
     Decided,
@@ -133,11 +140,12 @@ def test_a_device_that_is_not_there_or_unhealthy_is_named() -> None:
     assert isinstance(decision, Undecided)
     assert "its device GPU-gone is not on this node" in decision.why
     assert not decision.more_may_help
-    sick = make_cards([DetectedGpu("GPU-0", 0, 16384, problem="hot")], "GiB", 0)
+    lost = DetectedGpu("GPU-0", 0, 16384, problem=Problem(Fault.LOST, "is lost"))
+    sick = make_cards([lost], "GiB", 0)
     there = placed(gpu_container(4, 0))
     decision = decide([Candidate(there, there.gpu_containers[0])], 4, sick)
     assert isinstance(decision, Undecided)
-    assert "its device GPU-0 (index 0) is unhealthy" in decision.why
+    assert "its device GPU-0 (index 0) is unhealthy: is lost" in decision.why
     assert isinstance(
         granted(Candidate(there, there.gpu_containers[0]), sick, healthy=False), Grant
     )

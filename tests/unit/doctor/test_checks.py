@@ -44,6 +44,11 @@ GIB = '{"v":1,"unit":"GiB","devices":[{"mem":16},{"mem":16}]}'
 OTHER = '{"v":1,"unit":"GiB","devices":[{"mem":16},{"mem":24}]}'
 MARKS = '{"v":1,"unit":"GiB","marksAssigned":true,"devices":[{"mem":32}]}'
 CARDS = '{"v":1,"unit":"GiB","devices":[{"mem":16,"uuid":"GPU-a"},{"mem":16,"uuid":"GPU-b"}]}'
+SICK = (
+    '{"v":1,"unit":"GiB","devices":[{"mem":16},{"mem":16,"healthy":false,"problem":"needs a reset,'
+    ' as NVML says"},{"mem":0,"healthy":false}]}'
+)
+ADDED = '{"v":1,"unit":"GiB","devices":[{"mem":16},{"mem":16}],"uncounted":["GPU-new"]}'
 LONG = '{"v":1,"unit":"MiB","devices":[{"mem":81920},{"mem":81920},{"mem":81920}]}'
 
 
@@ -365,6 +370,19 @@ PROVOKED: list[tuple[str, str, str, dict[str, Any]]] = [
         "fail",
         "gpu-9",
         {"nodes": (node(), node(name="gpu-9", total=None, labels={"gpushare": "true"}))},
+    ),
+    ("node-devices", "ok", "2 devices healthy", {"nodes": (node(inventory=CARDS),)}),
+    (
+        "node-devices",
+        "warn",
+        "n1 device 1 (needs a reset, as NVML says), n1 device 2 (without a reason): unhealthy",
+        {"nodes": (node(inventory=SICK),)},
+    ),
+    (
+        "node-devices",
+        "warn",
+        "GPU-new on n1: added while the device plug-in ran",
+        {"nodes": (node(inventory=ADDED),)},
     ),
     ("node-allocatable", "fail", "nothing is allocatable", {"nodes": (node(usable="0"),)}),
     (

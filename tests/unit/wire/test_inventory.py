@@ -27,6 +27,7 @@ DEVICES = st.builds(
     uuid=st.just("") | UUIDS,
     model=st.text(max_size=128),
     healthy=st.booleans(),
+    problem=st.text(max_size=128),
 )
 INVENTORIES = st.builds(
     Inventory,
@@ -34,6 +35,7 @@ INVENTORIES = st.builds(
     devices=st.lists(DEVICES, max_size=64, unique_by=lambda each: each.uuid or id(each)).map(tuple),
     marks_assigned=st.booleans(),
     serves_by_identity=st.booleans(),
+    uncounted=st.lists(UUIDS, max_size=64).map(tuple),
 )
 
 
@@ -95,6 +97,10 @@ TWICE = changed(devices=[{"mem": 8, "uuid": "GPU-a"}, {"mem": 8}, {"mem": 8, "uu
         (TWICE, r"inventory\.devices\[2\]\.uuid: devices\[0\] has the same"),
         (changed(devices=[{"mem": 8, "model": "x" * 129}]), r"inventory\.devices\[0\]\.model"),
         (changed(devices=[{"mem": 8, "healthy": 1}]), r"inventory\.devices\[0\]\.healthy"),
+        (changed(devices=[{"mem": 8, "problem": 1}]), r"inventory\.devices\[0\]\.problem"),
+        (changed(uncounted="GPU-a"), r"inventory\.uncounted: must be a list"),
+        (changed(uncounted=["GPU-a", 1]), r"inventory\.uncounted\[1\]"),
+        (changed(uncounted=["GPU-a"] * 65), r"inventory\.uncounted: more than 64"),
         (changed(marksAssigned="yes"), r"inventory\.marksAssigned"),
         (changed(servesByIdentity=1), r"inventory\.servesByIdentity"),
     ],
