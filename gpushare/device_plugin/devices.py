@@ -166,14 +166,16 @@ class NvmlSource:
         """
         try:
             try:
-                return self._cards(again=True)
+                number = pynvml.nvmlDeviceGetCount()
             except pynvml.NVMLError as error:
                 if error.value not in _UNINITIALIZED:
                     raise
-            self._initialize_again()
-            return self._cards(again=False)
+                self._initialize()
+                number = pynvml.nvmlDeviceGetCount()
+                log.warning("NVML was not initialized any more, and is again")
         except pynvml.NVMLError as error:
             raise SettingsError(f"NVML does not tell how many GPUs there are: {error}") from error
+        return [self._card(index) for index in range(number)]
 
     def driver_major(self) -> int:
         """Return the first number of the driver's version, 0 if it cannot be told."""
@@ -252,21 +254,7 @@ class NvmlSource:
             ) from error
         self._life += 1
 
-    def _initialize_again(self) -> None:
-        """Initialize NVML unless it is: then one call alone has said so. Raises SettingsError."""
-        try:
-            pynvml.nvmlDeviceGetCount()
-        except pynvml.NVMLError:
-            self._initialize()
-            log.warning("NVML was not initialized any more, and is again")
-
-    def _cards(self, *, again: bool) -> Sequence[DetectedGpu]:
-        """Return all GPUs. Raises NVMLError; again: also if a card's answer is that NVML is not
-        initialized.
-        """
-        return [self._card(index, again=again) for index in range(pynvml.nvmlDeviceGetCount())]
-
-    def _card(self, index: int, *, again: bool) -> DetectedGpu:
+    def _card(self, index: int) -> DetectedGpu:
         uuid, asked = "", "uuid"
         try:
             handle = pynvml.nvmlDeviceGetHandleByIndex(index)
@@ -282,8 +270,6 @@ class NvmlSource:
             recovery = _if_told(_recovery_action, handle)
             remaps = _if_told(pynvml.nvmlDeviceGetRemappedRows, handle)
         except pynvml.NVMLError as error:
-            if again and error.value in _UNINITIALIZED:
-                raise
             return DetectedGpu(uuid, index, 0, problem=_problem(asked, error))
         problem = None
         if mig and mig[0] == pynvml.NVML_DEVICE_MIG_ENABLE:
@@ -416,7 +402,7 @@ def _if_told(ask: Callable[[Any], _Asked], handle: Any) -> _Asked | None:  # noq
     try:
         return ask(handle)
     except pynvml.NVMLError as error:
-        if error.value in (*_OF_CARD, *_UNINITIALIZED):
+        if error.value in _OF_CARD:
             raise
         return None
 

@@ -119,11 +119,11 @@ def decode_inventory(text: str) -> Inventory:
         _decode_device(each, f"inventory.devices[{n}]") for n, each in enumerate(devices)
     )
     _must_differ([device.uuid for device in decoded])
-    if len({device.mem for device in decoded}) > MAX_SIZES:
-        raise AnnotationError(f"inventory.devices: more than {MAX_SIZES} sizes of mem")
     uncounted = _typed(document.get("uncounted", []), list, "inventory.uncounted")
     if len(uncounted) > MAX_DEVICES:
         raise AnnotationError(f"inventory.uncounted: more than {MAX_DEVICES}")
+    if len({device.mem for device in decoded}) > MAX_SIZES:
+        raise AnnotationError(f"inventory.devices: more than {MAX_SIZES} sizes of mem")
     return Inventory(
         unit,
         decoded,

@@ -32,7 +32,6 @@ FUNCTIONS: dict[str, object] = vars(pynvml)["_nvmlGetFunctionPointer_cache"]
 ERRORS = sorted(
     value for name, value in vars(pynvml).items() if name.startswith("NVML_ERROR_") and value
 )
-UNINITIALIZED = (1, 9)
 TIMEOUT, LOST, RESET_REQUIRED, UNKNOWN = 10, 15, 16, 999
 NOT_HAD = {3, 13, 25, 26}
 """Not supported, function not found, version mismatch, deprecated: the driver has no such thing."""
@@ -164,7 +163,7 @@ class Case:
         if self.call in WHERE_HAD:
             return self.error not in NOT_HAD
         if self.call in WHERE_TOLD:
-            return self.error in (LOST, RESET_REQUIRED, *UNINITIALIZED)
+            return self.error in (LOST, RESET_REQUIRED)
         return self.call in ESSENTIAL
 
     def hides(self, uuid: str) -> bool:

@@ -125,6 +125,8 @@ def _devices(nodes: Sequence[NodeSeen]) -> Iterator[Finding]:
         )
     elif listed:
         yield ok(name, f"{count(len(listed), 'device')} healthy")
+    else:
+        yield ok(name, "no inventory tells of them")
     added = [
         f"{uuid} on {node.name}"
         for node in nodes

@@ -217,6 +217,12 @@ def test_a_card_without_a_uuid_for_a_moment_is_taken_for_the_one_at_its_index(
     assert watched.refresh(TWO[0], nameless) == [True, False]
     assert watched.health.cards().uncounted == ()
     assert watched.refresh(*TWO) == [True, False]  # it was not reset
+    lost = replace(nameless, problem=Problem(Fault.LOST, "is lost"))
+    assert watched.refresh(TWO[0], replace(lost, index=7)) == [True, False]
+    assert watched.refresh(*TWO) == [True, False]
+    assert watched.refresh(TWO[0], lost) == [True, False]
+    assert watched.refresh(*TWO) == [True, True]  # it was
+    watched.health.on_xid("GPU-b", 79)
     # One at another index may be any that is missing.
     assert watched.refresh(TWO[0], replace(nameless, index=7)) == [True, False]
     assert watched.refresh(*TWO) == [True, False]
