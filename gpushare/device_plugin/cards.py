@@ -93,6 +93,8 @@ class DetectedGpu:
     """Whether rows of its memory are to be replaced at the next reset."""
     remap_failed: bool | None = None
     """Whether a row could not be replaced."""
+    loads: int = 0
+    """How often the driver was seen not to be loaded, and was loaded again."""
 
 
 @dataclass(frozen=True, slots=True)

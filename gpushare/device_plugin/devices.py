@@ -47,6 +47,7 @@ _NOT_HAD = (
 _OF_CARD = (pynvml.NVML_ERROR_GPU_IS_LOST, pynvml.NVML_ERROR_RESET_REQUIRED)
 """What NVML says of the card itself, whatever it is asked."""
 
+_RESERVED_STEP_MIB = 64
 _RETRY_ROUNDS = 6
 """After so many waits, cards whose errors could not be waited for are tried again."""
 
@@ -150,7 +151,8 @@ class NvmlSource:
         """Load the library. Raises SettingsError if there is none, or no driver."""
         self._topology = topology
         self._pci = root / "sys/bus/pci/devices"
-        self._life = 0
+        self._life = self._loads = 0
+        self._unloaded = False
         self._watch = _Watch()
         self._initialize()
 
@@ -247,12 +249,15 @@ class NvmlSource:
         try:
             pynvml.nvmlInit()
         except pynvml.NVMLError as error:
+            self._unloaded |= error.value == pynvml.NVML_ERROR_DRIVER_NOT_LOADED
             raise SettingsError(
                 f"NVML cannot be used: {error}; is NVIDIA's driver on this node, and is the"
                 " container started with the nvidia runtime? On a node without a GPU give"
                 " --devices-file"
             ) from error
         self._life += 1
+        self._loads += self._unloaded
+        self._unloaded = False
 
     def _card(self, index: int) -> DetectedGpu:
         uuid, asked = "", "uuid"
@@ -287,6 +292,7 @@ class NvmlSource:
             recovery,
             bool(remaps[2]) if remaps else None,
             bool(remaps[3]) if remaps else None,
+            self._loads,
         )
 
     def _numa(self, handle: Any) -> int | None:  # noqa: ANN401 -- a handle of the library
@@ -408,9 +414,12 @@ def _if_told(ask: Callable[[Any], _Asked], handle: Any) -> _Asked | None:  # noq
 
 
 def _reserved_mib(handle: Any) -> int:  # noqa: ANN401 -- a handle of the library
-    """Return what driver and firmware keep of the memory, rounded up. Raises NVMLError."""
+    """Return what driver and firmware keep of the memory. Raises NVMLError.
+
+    Rounded up to _RESERVED_STEP_MIB: equal cards are to have as many units, now and later.
+    """
     info = pynvml.nvmlDeviceGetMemoryInfo(handle, version=pynvml.nvmlMemory_v2)
-    return -(-int(info.reserved) // 2**20)
+    return -(-int(info.reserved) // (_RESERVED_STEP_MIB * 2**20)) * _RESERVED_STEP_MIB
 
 
 def _recovery_action(handle: Any) -> int:  # noqa: ANN401 -- a handle of the library

@@ -51,6 +51,7 @@ class Diagnosis:
         self._away = False
         self._needs = 0
         self._failed = False
+        self._loads = 0
 
     def on_xid(self, xid: int, now: float) -> None:
         """Take note of an error that the driver has reported."""
@@ -82,12 +83,13 @@ class Diagnosis:
 
     def _listen(self, seen: DetectedGpu) -> None:
         """Take what a card that can be read says of itself; what it does not tell is as before."""
-        if self._away or (self._needs in _RESETS and seen.recovery == 0):
-            # Without a reset a lost card does not come back, and such a need does not end.
+        # Without a reset a lost card does not come back; a driver that is loaded resets it.
+        back = self._away or seen.loads != self._loads
+        if back or (self._needs in _RESETS and seen.recovery == 0):
             self._xid = 0
-        if self._away and seen.recovery is None:
+        if back and seen.recovery is None:
             self._needs = 0
-        self._away = False
+        self._away, self._loads = False, seen.loads
         if seen.recovery is not None:
             self._needs = seen.recovery
         if seen.remap_failed is not None:

@@ -6,6 +6,7 @@ unhealthy until it is well. Pods on it stay there.
 """
 
 import logging
+import math
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -68,6 +69,7 @@ class Health:
         self._failure = ""
         self._watch_failure = ""
         self._watch_failures = 0
+        self._waits_since = math.inf
         self._unwatched: Mapping[str, str] = {}
         self._stopping = threading.Event()
         self._report(None, self._cards)
@@ -116,6 +118,8 @@ class Health:
         silent = self._clock() - self._read_at
         if silent > SILENCE_SECONDS:
             return f"the GPUs are not read for {silent:.0f} s: {self._why()}"
+        if self._clock() > self._waits_since + SILENCE_SECONDS:
+            return "errors of GPUs are not seen: the driver does not answer"
         if self._watch_failure:
             return self._watch_failure
         unwatched = self.unwatched()
@@ -163,6 +167,7 @@ class Health:
 
     def watch(self, seconds: float = _XID_WAIT) -> float:
         """Wait for errors of the cards for these seconds; return the seconds to pause."""
+        self._waits_since = self._clock()
         try:
             found = self._source.xids(seconds)
         except SettingsError as error:
@@ -171,6 +176,8 @@ class Health:
             self._watch_failure = str(error)
             self._watch_failures += 1
             return min(_LONGEST_PAUSE, _FIRST_PAUSE * 2.0 ** min(self._watch_failures, 16))
+        finally:
+            self._waits_since = math.inf
         if self._watch_failure:
             log.info("errors of GPUs are seen again")
         self._watch_failure, self._watch_failures = "", 0

@@ -262,17 +262,18 @@ def check_after(driver: Driver, case: Case) -> None:
 
 @pytest.mark.parametrize("away", [10.0, 2 * DEAD_SECONDS])
 def test_a_driver_that_was_loaded_anew_is_used_again(driver: Driver, away: float) -> None:
+    driver.says(driver.new_xid(FALLEN, 79))
     driver.start()
     driver.look(2)
+    assert driver.fault(FALLEN) is Fault.XID
     driver.says("loads 0")
     driver.now += away
     driver.look(2)
     assert bool(driver.health.live()) == (away > DEAD_SECONDS)
     assert bool(driver.healthy()) == (away < SILENCE_SECONDS)
-    fell_off = driver.new_xid(FALLEN, 79)
-    driver.says("loads 2", fell_off)
+    driver.says("loads 2")
     driver.look(2)
-    assert driver.healthy() == set(WELL)
+    assert driver.healthy() == {*WELL, FALLEN}  # whatever was wrong with it, it was reset
     assert (driver.health.live(), driver.health.ready()) == ("", "")
     driver.says("loads 2", driver.new_xid("GPU-b", 48))
     driver.look()
@@ -317,6 +318,14 @@ def test_what_is_kept_of_the_memory_is_read(driver: Driver) -> None:
     driver.says(node=["GPU-t4 15360 -1 0", "reserved GPU-t4 450"])
     driver.start()
     assert [card.unit_count for card in driver.health.cards().all] == [14]
+
+
+def test_equal_cards_that_keep_a_little_more_or_less_have_as_many_units(driver: Driver) -> None:
+    kept = [f"reserved GPU-{index} {450 + index}" for index in range(16)]
+    driver.says(node=[*(f"GPU-{index} 15360 -1 0" for index in range(16)), *kept])
+    driver.source = NvmlSource()
+    health = Health(driver.source, "MiB", None, recover=300)
+    assert {card.unit_count for card in health.cards().all} == {15360 - 512}
 
 
 @pytest.mark.parametrize("call", ["nvmlDeviceGetHandleByUUID", "nvmlDeviceGetMemoryInfo"])

@@ -135,6 +135,14 @@ def test_a_card_that_could_not_be_read_for_a_moment_was_not_reset() -> None:
     assert after(UNREADABLE, SILENT) is None
 
 
+def test_a_driver_that_was_loaded_anew_has_reset_the_card() -> None:
+    anew = replace(SILENT, loads=1)
+    assert after(79, SILENT, anew, replace(anew, problem=None)) is None
+    assert after(anew, 79, anew) is Fault.XID
+    assert after(replace(SILENT, recovery=1), anew) is None
+    assert after(79, replace(anew, recovery=1)) is Fault.RECOVERY
+
+
 def test_pending_remaps_keep_a_card_closed_after_an_error_unless_it_says_it_needs_nothing() -> None:
     pending = replace(SILENT, remap_pending=True)
     assert after(pending) is None

@@ -319,6 +319,23 @@ def test_a_watch_that_fails_is_tried_again_ever_more_slowly(watched: Watched) ->
     assert watched.health.ready() == ""
 
 
+def test_a_wait_for_errors_that_does_not_end_is_told(watched: Watched) -> None:
+    class Hanging(Gpus):
+        def xids(self, seconds: float) -> Sequence[tuple[str, int]]:
+            watched.now += SILENCE_SECONDS
+            assert health.ready() == ""
+            watched.now += 1
+            health.refresh()
+            said.append(health.ready())
+            return ()
+
+    said: list[str] = []
+    health = Health(Hanging(), "GiB", 0, recover=300, clock=lambda: watched.now)
+    health.watch()
+    assert said == ["errors of GPUs are not seen: the driver does not answer"]
+    assert health.ready() == ""
+
+
 def test_the_threads_go_on_after_an_error_that_nobody_thought_of() -> None:
     class Odd(Gpus):
         reads = waits = 0
