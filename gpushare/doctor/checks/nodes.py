@@ -123,8 +123,10 @@ def _devices(nodes: Sequence[NodeSeen]) -> Iterator[Finding]:
             "look at the events of the node; docs/device-plugin.md says what heals by itself, and"
             " what needs a reset",
         )
+    elif listed:
+        yield ok(name, f"{count(len(listed), 'device')} healthy")
     else:
-        yield ok(name, "no device plug-in calls one unhealthy")
+        yield ok(name, "no inventory tells of them")
     added = [
         f"{uuid} on {node.name}"
         for node in nodes

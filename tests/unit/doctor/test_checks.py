@@ -371,7 +371,7 @@ PROVOKED: list[tuple[str, str, str, dict[str, Any]]] = [
         "gpu-9",
         {"nodes": (node(), node(name="gpu-9", total=None, labels={"gpushare": "true"}))},
     ),
-    ("node-devices", "ok", "no device plug-in calls", {"nodes": (node(inventory=CARDS),)}),
+    ("node-devices", "ok", "2 devices healthy", {"nodes": (node(inventory=CARDS),)}),
     (
         "node-devices",
         "warn",
