@@ -130,7 +130,7 @@ def test_gated_and_terminating_pods_are_refused_and_charged_nothing(
 
 
 def test_a_pod_without_gpu_is_bound_plainly(world: World) -> None:
-    node, plain = world.cluster.node(), world.cluster.node(total=0)
+    plain, node = world.cluster.node(total=0), world.cluster.node()  # who knows the last knows both
     world.extender.knows(node)
     for target in (node, plain):
         pod = world.cluster.pod(0)  # it names the resource: that is what kube-scheduler looks at
@@ -249,7 +249,7 @@ def test_keys_are_matched_in_any_case(world: World) -> None:
 
 
 def test_inspect_shows_all_one_or_none(world: World) -> None:
-    node, plain = world.cluster.node(), world.cluster.node(total=0)
+    plain, node = world.cluster.node(total=0), world.cluster.node()  # who knows the last knows both
     world.extender.knows(node, plain)
     assert [shown["name"] for shown in world.extender.inspect()["nodes"]] == [node]
     assert world.extender.inspect(node) == world.extender.inspect()
