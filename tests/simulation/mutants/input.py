@@ -35,7 +35,7 @@ def believes_the_annotated_size(original: Any) -> Any:
         text = (pod.metadata.annotations or {}).get(_POD, "")
         if seen.node and seen.request.devices == 1 and text.isdigit() and int(text) > 0:
             request = replace(seen.request, units=int(text))
-            return replace(seen, request=request)
+            return seen._replace(request=request)
         return seen
 
     return observe
