@@ -9,14 +9,14 @@ from gpushare.daemon.events.aggregator import PendingEvent
 class FairQueue:
     """Events by namespace, taken out in turn; any thread may call any method.
 
-    most: events in all. most_of_one: of one namespace.
+    most: events in all. most_of_one: of one namespace. evicted: those that made room for others.
     """
 
     def __init__(self, most: int, most_of_one: int) -> None:
         self._most = most
         self._most_of_one = most_of_one
         self._waiting: OrderedDict[str, deque[PendingEvent]] = OrderedDict()
-        self._count = 0
+        self._count = self.evicted = 0
         self._closed = False
         self._changed = threading.Condition()
 
@@ -30,13 +30,13 @@ class FairQueue:
             own = self._waiting.get(namespace, ())
             if len(own) >= self._most_of_one:
                 return False
-            dropped = self._count >= self._most
-            if dropped:
+            if self._count >= self._most:
                 longest = max(self._waiting.values(), key=len)
                 if len(longest) <= len(own) + 1:
                     return False
                 longest.pop()
                 self._count -= 1
+                self.evicted += 1
             self._waiting.setdefault(namespace, deque()).append(event)
             self._count += 1
             self._changed.notify()

@@ -149,7 +149,7 @@ class Recorder:
         """
         return {
             "events_written_total": self._sent,
-            "events_dropped_total": self._dropped + self._failed,
+            "events_dropped_total": self._dropped + self._queue.evicted + self._failed,
         }
 
     def _run(self) -> None:

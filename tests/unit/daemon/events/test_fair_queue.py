@@ -27,6 +27,7 @@ def test_a_namespace_has_so_much_room_and_a_full_queue_takes_from_who_has_most()
     assert [queue.put("greedy", event("greedy", n)) for n in range(10)] == [True] * 8 + [False] * 2
     assert [queue.put("other", event("other", n)) for n in range(2)] == [True] * 2
     assert queue.put("quiet", event("quiet", 0)), "the newest of the greedy one makes room"
+    assert queue.evicted == 1
     assert not queue.put("greedy", event("greedy", 11))
     names = [each.regarding.namespace for each in (queue.get() for _ in range(10)) if each]
     assert (names.count("greedy"), names.count("other"), names.count("quiet")) == (7, 2, 1)
