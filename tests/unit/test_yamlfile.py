@@ -86,7 +86,7 @@ def test_a_scalar_is_what_kubernetes_programs_take_it_for(
         ("a: 1\nb: 2\na: 3\n", "line 3: the key 'a' stands twice"),
         ("a:\n- b: 1\n  b: 2\n", "line 3: the key 'b' stands twice"),
         ('{"a": 1, "b": {"c": 1, "c": 2}}', "the key 'c' stands twice in one object"),
-        ('{"a": 1,}', "double quotes"),
+        ('{"a": 1,}', r"line 1 column [89]"),  # the words are other ones from Python 3.13 on
         ("{a: 1}", "double quotes"),
         ('{"a": NaN}', "NaN is no JSON"),
         ("a: 08", None),

@@ -184,7 +184,8 @@ def test_a_process_that_takes_over_leaves_no_gap_or_ends_it_at_once(
     poll(lambda: (new.problem() != "") == one_plugin, "let go")
     world.registered(new)
     world.kubelet.wait_advertised(4)
-    assert world.kubelet.gaps == gaps
+    # No gap at all where the new one is back before the kubelet has marked what it dropped.
+    assert world.kubelet.gaps <= gaps
 
 
 def test_sockets_of_processes_that_were_killed_are_removed_and_no_others(
