@@ -54,12 +54,15 @@ def fits(snapshot: Snapshot, rows: Rows, request: Request) -> Bools:
 class MutableCluster:
     """Nodes in their order, the pods on them, and a scorer for new pods.
 
-    view: belongs to the cluster, which changes it. moved: called with 1 for every pod that is
-    placed and with -1 for every pod that leaves.
+    view: belongs to the cluster, which changes it. moved: called for every pod that is placed
+    (with 1), and that leaves (with -1).
     """
 
     def __init__(
-        self, view: MutableSnapshot, scorer: Scorer, moved: Callable[[int], None] | None = None
+        self,
+        view: MutableSnapshot,
+        scorer: Scorer,
+        moved: Callable[[Placement, int], None] | None = None,
     ) -> None:
         view.free.flags.writeable = True
         self.view = view
@@ -124,4 +127,4 @@ class MutableCluster:
             view.cpu_only[row] += sign * request.cpu
         view.changed(row)
         if self._moved is not None:
-            self._moved(sign)
+            self._moved(placement, sign)

@@ -24,27 +24,20 @@ from gpushare.core.workload import Workload
 AUTO = "auto"
 """The policy that is chosen by trial."""
 
-FALLBACK_POLICY = "shadow-price"
-"""The policy that ranks before the first trial."""
+FALLBACK_POLICY = "device-bestfit"
+"""The policy that ranks until a trial has shown that another one is better: of the simple ones the
+one that is best most often where nothing is known of the pods to come."""
 
-CANDIDATES = (FALLBACK_POLICY, "device-bestfit", "binpack")
+CANDIDATES = ("shadow-price", FALLBACK_POLICY, "binpack")
 """The policies that are tried unless others are named."""
 
-FEWEST_SEEN = 100
-"""Pods that must have been seen before a trial; fewer tell too little about those to come
-(docs/research/placement-clusters.md: a choice by 50 is 0.2 points worse, by 400 no better).
-"""
-
-_FEWEST_STREAMS = 4
+_FEWEST_STREAMS = 8
 _FEWEST_PODS = 2_500
 """Pods of all streams: if few pods fill a cluster, the pods that make the difference are rare."""
 _MIN_LEAD = 0.2
 """Points of memory allocated: a smaller lead counts as none and is not worth another stream."""
-_ERRORS, _FIRST_ERRORS = 2.0, 1.0
-"""A lead must be more than this many standard errors. For the first choice one is enough, since no
-trial chose `FALLBACK_POLICY` (docs/research/placement-clusters.md: two would cost 0.3 points on
-clusters that fill).
-"""
+_ERRORS = 2.0
+"""A lead must be more than this many standard errors."""
 
 MakeScorer = Callable[[Policy, int], Scorer]
 """Makes a scorer from a policy, for this number of nodes."""
@@ -117,9 +110,8 @@ class Trial:
 
     def choice(self, current: Choice | None, now: float) -> Choice:
         """Return the choice from now on. current: the one before, None before the first trial."""
-        policy = (
-            self.winner(current.policy) if current else self.winner(FALLBACK_POLICY, _FIRST_ERRORS)
-        )
+        ranks = current.policy if current and current.policy in self.allocated else FALLBACK_POLICY
+        policy = self.winner(ranks)
         allocated = {name: statistics.fmean(values) for name, values in self.allocated.items()}
         others = [name for name in allocated if name != policy]
         second = max(others, key=allocated.__getitem__, default="")
@@ -156,12 +148,13 @@ def run_trial(
     *,
     make_scorer: MakeScorer = _ranking,
     timer: PolicyTimer = _untimed,
+    go_on: Callable[[], bool] = lambda: True,
 ) -> Trial | None:
     """Run a trial of the policies with these names; return None if there is nothing to allocate.
 
     `seed`: for all random draws. `make_scorer`: makes a scorer from a policy. `timer`: entered with
-    the policy's name whenever its code runs. Raises SettingsError for a policy that cannot be made,
-    and whatever a policy raises.
+    the policy's name whenever its code runs. `go_on`: asked before each stream but the first two.
+    Raises SettingsError for a policy that cannot be made, and whatever a policy raises.
     """
     policies: dict[str, Policy] = {}
     for name in names:
@@ -174,6 +167,8 @@ def run_trial(
     # What one node says of its cards must not decide for all.
     common = common_nodes(snapshot, workload.devices).snapshot
     for stream in streams(common, workload, np.random.default_rng(seed)):
+        if number > 1 and not go_on():
+            break
         number += 1
         pods += stream.pods
         for name, policy in policies.items():

@@ -4,6 +4,10 @@ In some streams pods stay: they are added to what runs now, until they have aske
 the others pods come and go, at a load of 1, on nodes that are empty at first; their share is the
 workload's turnover. These are the experiments `inflation` and `churn` of the simulator.
 
+Where the proportions of the classes are known from some pods only, each stream draws its own that
+these pods may have come from (the Bayesian bootstrap), so that a lead which hangs on a few of them
+differs from stream to stream and counts as doubtful. Classes stay as long as theirs were seen to.
+
 The cost is bounded by the number of pods: of a large cluster only some nodes of each group are
 used.
 
@@ -125,6 +129,7 @@ def streams(snapshot: Snapshot, workload: Workload, rng: np.random.Generator) ->
     turnover = workload.turnover
     pods = capacity / (workload.gpu / workload.pods) * (1 + turnover * _LIFE)
     part = min(1.0, MOST_PODS_OF_STREAM / pods)
+    lives = np.array(workload.lives or [1.0] * len(requests))
     for place in range(min(int(MOST_PODS / (part * pods)), _MOST_STREAMS)):
         goes = math.floor((place + 1) * turnover) > math.floor(place * turnover)
         rows = _some(snapshot, part, rng)
@@ -132,23 +137,32 @@ def streams(snapshot: Snapshot, workload: Workload, rng: np.random.Generator) ->
         every = np.arange(len(rows))
         # Pods that fit no node even while it is empty wait and change nothing.
         chances = counts * [bool(fits(empty, every, request).any()) for request in requests]
-        mean = float((chances * totals).sum() / max(chances.sum(), 1))
-        if not mean:
+        if not (chances * totals).sum():
             return
+        chances = _drawn(chances / chances.sum(), workload.evidence, rng)
+        mean = float((chances * totals).sum())
+        if not mean:
+            continue
+        stay = lives * (mean / float((chances * totals * lives).sum()))
         begin = empty if goes else mutable(snapshot, rows, empty=False)
         lifetimes = int(begin.capacity.sum()) / mean
         expected = lifetimes * (1 + _LIFE * goes)
         if expected > _TOO_MANY_PODS:
             return
         length = int(1.3 * expected) + 200
-        yield Stream(
-            begin,
-            requests,
-            rng.choice(len(requests), length, p=chances / chances.sum()),
-            rng.exponential(1 / lifetimes, length),
-            rng.exponential(1, length if goes else 0),
-            expected,
-        )
+        which = rng.choice(len(requests), length, p=chances)
+        gaps = rng.exponential(1 / lifetimes, length)
+        lived = rng.exponential(1, length) * stay[which] if goes else np.zeros(0)
+        yield Stream(begin, requests, which, gaps, lived, expected)
+
+
+def _drawn(chances: Floats, evidence: int, rng: np.random.Generator) -> Floats:
+    """Return chances that as many pods as `evidence` may have come from; the same if it is 0."""
+    if not evidence:
+        return chances
+    drawn: Floats = rng.standard_gamma(chances * evidence)
+    total = drawn.sum()
+    return drawn / total if total > 0 else chances
 
 
 def _some(snapshot: Snapshot, part: float, rng: np.random.Generator) -> Rows:

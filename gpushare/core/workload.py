@@ -1,21 +1,15 @@
-"""The pods to come: classes with counts, learned from the pods created.
+"""The pods to come: classes with counts.
 
-Pure values; it knows no cluster and no policy. It counts how often a class is *created*, whatever
-happens to its pods. Running pods would overstate the long-lived ones; placed pods would leave out
-those that found no room, which are the ones to make room for.
+Pure values; it knows no cluster and no policy. How they are learned: workload_estimator.py.
 """
 
 import heapq
 import math
-from collections import Counter, defaultdict, deque
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from gpushare.core.model import Request
-
-WINDOW = 4000
-"""Created pods that are remembered: with fewer, rare large classes come and go by chance; with
-more, a change of the workload is followed too slowly."""
 
 MAX_CLASSES = 512
 """Classes of a workload. Policies take longer to prepare with more classes, and users choose the
@@ -24,9 +18,6 @@ MAX_SIZES = 64
 """Sizes of pods of several devices: a node is scored for each of them."""
 _MAX_CATEGORIES = 64
 """Pairs of (devices, accepted models) that stay distinct when classes are merged."""
-
-_FIRST_FITS = (50, 100, 200)
-_FIT_EVERY = 250
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -53,16 +44,24 @@ class PodClass:
 class Workload:
     """The pods to expect; it may be empty.
 
-    classes: (class, number of its pods). capacities: (units of a device, number of such devices).
-    turnover: how many pods leave for each that is placed, 0 while a cluster fills, at most 1.
-
     The classes and the capacities are sorted, each only once. A policy prepares for these devices
     when it is made; a capacity that is missing here costs time when a snapshot first has it.
     """
 
     classes: tuple[tuple[PodClass, int], ...] = ()
+    """Each class, and the number of its pods."""
+
     capacities: tuple[tuple[int, int], ...] = ()
+    """Units of a device, and the number of such devices."""
+
     turnover: float = 0.0
+    """How many pods leave for each that is placed: 0 while a cluster fills, at most 1."""
+
+    evidence: int = 0
+    """Pods that were seen to tell these proportions by; 0 if they are known."""
+
+    lives: tuple[float, ...] = ()
+    """How long the pods of each class stay, as a multiple of the mean; () if equally long."""
 
     @property
     def devices(self) -> dict[int, int]:
@@ -106,11 +105,16 @@ Capacities = Mapping[int, int] | Iterable[int]
 
 
 def workload_of(
-    counts: Mapping[PodClass, int], capacities: Capacities = (), turnover: float = 0.0
+    counts: Mapping[PodClass, int],
+    capacities: Capacities = (),
+    turnover: float = 0.0,
+    evidence: int = 0,
+    lives: Mapping[PodClass, float] = {},
 ) -> Workload:
     """Return the workload of these counts and devices, with at most MAX_CLASSES classes.
 
-    If there are more, similar ones are merged.
+    If there are more, similar ones are merged, and all count as staying equally long. lives: of
+    each class, or empty.
     """
     present = {cls: count for cls, count in counts.items() if count > 0}
     multi_device = {cls: count for cls, count in present.items() if cls.devices > 1}
@@ -118,7 +122,14 @@ def workload_of(
         present = {cls: count for cls, count in present.items() if cls.devices <= 1}
         present |= merge_classes(multi_device, MAX_SIZES)
     classes = tuple(sorted(merge_classes(present, MAX_CLASSES).items()))
-    return Workload(classes, tuple(sorted(Counter(capacities).items())), turnover)
+    stay = tuple(lives.get(cls, 0.0) for cls, _ in classes)
+    return Workload(
+        classes,
+        tuple(sorted(Counter(capacities).items())),
+        turnover,
+        evidence,
+        stay if all(stay) else (),
+    )
 
 
 def merge_classes(counts: Mapping[PodClass, int], most: int) -> dict[PodClass, int]:
@@ -202,54 +213,3 @@ def class_of(request: Request) -> PodClass:
     models = tuple(sorted(request.models)) if request.devices else ()
     units = request.units if request.devices else 0
     return PodClass(request.cpu, units, request.devices, models, request.memory)
-
-
-class Arrivals:
-    """The classes of the last pods created, in that order, and how many were placed and left."""
-
-    def __init__(self, window: Iterable[PodClass] = (), seen: int = 0) -> None:
-        self._window = deque(window, WINDOW)
-        self._counts = Counter(self._window)
-        self.seen = max(seen, len(self._window))
-        # For each pod that was placed, or left: how many pods had been seen until then.
-        self._placed: deque[int] = deque(maxlen=WINDOW)
-        self._left: deque[int] = deque(maxlen=WINDOW)
-
-    @property
-    def window(self) -> tuple[PodClass, ...]:
-        """The classes remembered, oldest first; with `seen` all that must survive a restart."""
-        return tuple(self._window)
-
-    def observe(self, cls: PodClass) -> None:
-        """Count a created pod of this class."""
-        if len(self._window) == WINDOW:
-            oldest = self._window[0]
-            self._counts[oldest] -= 1
-            if not self._counts[oldest]:
-                del self._counts[oldest]
-        self._window.append(cls)
-        self._counts[cls] += 1
-        self.seen += 1
-
-    def moved(self, by: int) -> None:
-        """Count a pod of any class that was placed (`by` 1), or that left after that (-1)."""
-        (self._placed if by > 0 else self._left).append(self.seen)
-
-    @property
-    def turnover(self) -> float:
-        """Pods that left for each that was placed, at most 1, while the remembered pods came.
-
-        Pods that fit nowhere and wait do not count: they would hide that all others come and go.
-        """
-        since = self.seen - len(self._window)
-        placed, left = (sum(seen > since for seen in all_) for all_ in (self._placed, self._left))
-        return min(left / max(placed, 1), 1.0)
-
-    def workload(self, capacities: Capacities = ()) -> Workload:
-        """Return the workload of the classes seen, for these devices."""
-        return workload_of(self._counts, capacities, self.turnover)
-
-
-def next_fit(seen: int) -> int:
-    """Return at how many pods seen policies are made next, after they were made at `seen`."""
-    return next((first for first in _FIRST_FITS if first > seen), seen + _FIT_EVERY)

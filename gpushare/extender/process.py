@@ -86,8 +86,7 @@ class Extender:
         self._event_messages = EventMessages(recorder, self._managed_resources, settings.unit)
         pod_handler = PodEventHandler(
             self._managed_resources,
-            self._policy_refresher.created,
-            self._policy_refresher.moved,
+            self._policy_refresher.changed,
             self._event_messages.mistaken_pods,
         )
         sources = watched_sources(

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from gpushare.core.model import NodeSpec, ObservedPod, Request
+from gpushare.core.model import NodeSpec, ObservedPod
 from gpushare.daemon.logs.formatters import Line
 from gpushare.errors import AnnotationError, WireError
 from gpushare.extender.events.mistaken_pods import Mistake, MistakenPods
@@ -24,11 +24,9 @@ from gpushare.wire.pods import has_ended, observe_pod, pod_ref, scheduler_of
 
 log = logging.getLogger("gpushare.watch")
 
-Created = Callable[[ManagedResource, Request], None]
-"""Called for a pod that was created: the managed resource, and the request for it."""
-
-Moved = Callable[[ManagedResource, int], None]
-"""Called for each managed resource when a pod has come to a node (1), or left it (-1)."""
+Changed = Callable[[ManagedResource, Changes, bool], None]
+"""Called with what has changed in the books of a managed resource, and whether that is the first
+list, which shows what was there before."""
 
 
 class NodeEventHandler:
@@ -102,22 +100,18 @@ class SeenPod:
 class PodEventHandler:
     """Handler for pods that have not ended; the watch selects by phase, so an end is a DELETED.
 
-    `created`: called once for each pod that is created, for each managed resource; `moved`: for
-    each that comes to a node, and when it leaves. Pods of the first list that run are not counted.
     `mistaken_pods`: is shown each pod.
     """
 
     def __init__(
         self,
         resources: ManagedResources,
-        created: Created | None = None,
-        moved: Moved | None = None,
+        changed: Changed = lambda *_: None,
         mistaken_pods: MistakenPods | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._resources = resources
-        self._created = created
-        self._moved = moved
+        self._changed = changed
         self._mistaken_pods = mistaken_pods
         self._clock = clock
         self._listed = False
@@ -140,7 +134,7 @@ class PodEventHandler:
             changes = managed.ledger.replace_pods(
                 (pod for pod in observed if pod is not None), keep=unreadable, started=started
             )
-            self._tell(managed, changes)
+            self._changed(managed, changes, not self._listed)
             managed.holds.keep({pod.uid for pod in pods if pod.claims[at] is not None})
             for pod in pods:
                 if pod.claims[at] is not None:
@@ -167,7 +161,7 @@ class PodEventHandler:
                 if observed is None:
                     managed.ledger.pod_unreadable(pod.uid)
                 else:
-                    self._tell(managed, managed.ledger.pod_changed(observed))
+                    self._changed(managed, managed.ledger.pod_changed(observed), False)
                 self._hold(managed, pod, at)
             if self._mistaken_pods is not None:
                 self._mistaken_pods.observe(pod.uid, pod.mistake)
@@ -205,19 +199,10 @@ class PodEventHandler:
 
     def _gone(self, uid: str) -> None:
         for managed in self._resources:
-            self._tell(managed, managed.ledger.pod_gone(uid))
+            self._changed(managed, managed.ledger.pod_gone(uid), False)
             managed.holds.gone(uid)
         if self._mistaken_pods is not None:
             self._mistaken_pods.gone(uid)
-
-    def _tell(self, managed: ManagedResource, changes: Changes) -> None:
-        """Call `created` and `moved` for the changes."""
-        for request, on_node in changes.new:
-            if self._created is not None and (self._listed or not on_node):
-                self._created(managed, request)
-        if self._moved is not None and self._listed:
-            for by in (*[1] * changes.came, *[-1] * changes.went):
-                self._moved(managed, by)
 
 
 class UnhealthyEventHandler:

@@ -14,35 +14,56 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 from itertools import count, islice
 from math import inf
+from typing import NamedTuple
 
 from gpushare.core.entry import Entry
 from gpushare.core.model import Allocation, NodeSpec, ObservedPod, PodRef, Request
 from gpushare.core.pairing import Pairing
-from gpushare.errors import InsufficientMemory, PodInFlight, PodMismatch
+from gpushare.errors import InsufficientMemory, InvariantError, PodInFlight, PodMismatch
 from gpushare.ledger import records
 from gpushare.ledger.phases import ASSUMED, Event
 from gpushare.ledger.reader import Reader
 from gpushare.ledger.records import CpuOnly, Record, Sent, Step
 
 
+class LearnedPod(NamedTuple):
+    """What tells which pods come, and how long they stay."""
+
+    namespace: str
+    request: Request
+
+    started: float = 0.0
+    """When it began to run, in seconds since the epoch; 0 if that is not known."""
+
+
 @dataclass(slots=True)
 class Changes:
-    """What the watch or a list has changed.
+    """What the watch or a list has changed."""
 
-    new: of each pod that it shows for the first time without gates, what it asks for and whether it
-    is on a node.
-    came, went: how many pods have come to a node, and gone from one.
-    """
+    new: list[tuple[LearnedPod, bool]] = field(default_factory=list)
+    """The pods that it shows for the first time without gates, and whether each is on a node."""
 
-    new: list[tuple[Request, bool]] = field(default_factory=list)
-    came: int = 0
-    went: int = 0
+    came: list[LearnedPod] = field(default_factory=list)
+    """The pods that have come to a node."""
+
+    went: list[LearnedPod] = field(default_factory=list)
+    """The pods that have gone from their node."""
 
     def note(self, before: Record | None, after: Record | None) -> None:
-        """Count whether the pod has come to a node, or gone from one."""
+        """Note whether the pod has come to a node, or gone from one."""
         was, now = records.is_on_node(before), records.is_on_node(after)
-        self.came += now and not was
-        self.went += was and after is None
+        if now and not was:
+            self.came.append(_seen(after))
+        elif was and after is None:
+            self.went.append(_seen(before))
+
+
+def _seen(record: Record | None) -> LearnedPod:
+    if isinstance(record, Entry):
+        return LearnedPod(record.ref.namespace, record.request, record.started)
+    if isinstance(record, CpuOnly):
+        return LearnedPod(record.namespace, record.request)
+    raise InvariantError("a pod on a node is an entry, or has no GPU")
 
 
 class Ledger(Reader):
@@ -252,7 +273,8 @@ class Ledger(Reader):
             self._take_over(uid, step)
             changes.note(before, step.record)
             if not records.is_counted(before) and records.is_counted(step.record):
-                changes.new.append((pod.request, bool(pod.node)))
+                seen = LearnedPod(pod.ref.namespace, pod.request, pod.started)
+                changes.new.append((seen, bool(pod.node)))
 
     def _shown_unreadable(self, uid: str) -> None:
         self._store.put(uid, records.observed_unreadable(self._store.records.get(uid)))

@@ -44,6 +44,7 @@ class CpuOnly:
 
     node: str
     request: Request
+    namespace: str
     phase: ClassVar[Phase] = Phase.CPU_ONLY
 
 
@@ -132,7 +133,7 @@ def observed(record: Record | None, pod: ObservedPod) -> Step:
     if phase is None or phase is _GONE:
         return Step(record if phase is None else None)
     if phase is _CPU_ONLY:
-        there = CpuOnly(pod.node, pod.request)
+        there = CpuOnly(pod.node, pod.request, pod.ref.namespace)
         return Step(record if record == there else there)
     if event is _WAITING:
         counted = is_counted(record) or not pod.gated

@@ -6,7 +6,7 @@ from dataclasses import replace
 import numpy as np
 
 from gpushare.core.model import Request
-from gpushare.core.mutable_cluster import MutableCluster, MutableSnapshot, fits
+from gpushare.core.mutable_cluster import MutableCluster, MutableSnapshot, Placement, fits
 from gpushare.core.policy import Policy
 from gpushare.core.ranking import Ranking, Scorer
 from gpushare.core.snapshot import KINDS
@@ -58,7 +58,10 @@ class Cluster(MutableCluster):
     """The nodes of a trace, empty."""
 
     def __init__(
-        self, nodes: Sequence[TraceNode], scorer: Scorer, moved: Callable[[int], None] | None = None
+        self,
+        nodes: Sequence[TraceNode],
+        scorer: Scorer,
+        moved: Callable[[Placement, int], None] | None = None,
     ) -> None:
         super().__init__(empty(nodes), scorer, moved)
 

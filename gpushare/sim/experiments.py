@@ -7,7 +7,7 @@ policies of one seed get the same pods on the same nodes and can be compared in 
 `inflation` is the experiment of Weng et al., "Beware of Fragmentation", USENIX ATC 2023.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 
 import numpy as np
@@ -110,7 +110,7 @@ def churn(
     workload = workload_of_trace(nodes, pods, 1.0)
     cluster, choices = _cluster(nodes, workload, policy, seed, options)
     stream = coming_and_going(pods, cluster, seed, options)
-    flow = Flow(cluster, options.warmup, options.life, options.wait)
+    flow = Flow(cluster, options.warmup, options.life, options.wait, _clock_of(cluster))
     named = _named("churn", policy, seed, options)
     return {**named, **flow.run(stream, go_on), **_told(choices), **_picture(cluster, options)}
 
@@ -144,7 +144,7 @@ def replay(
         np.arange(len(timed)),
         np.array([_lifetime(pod) for pod, _ in timed]),
     )
-    flow = Flow(cluster, 0.0, float(times[-1]), options.wait)
+    flow = Flow(cluster, 0.0, float(times[-1]), options.wait, _clock_of(cluster))
     named = _named("replay", policy, seed, options)
     return {**named, **flow.run(stream, go_on), **_told(choices), **_picture(cluster, options)}
 
@@ -165,6 +165,16 @@ def _cluster(
     choice = chosen(nodes, workload) if policy == AUTO else None
     scorer = ranking(load_policy(choice.policy if choice else policy, workload), len(nodes))
     return Cluster(ordered, scorer), [choice] if choice else []
+
+
+def _clock_of(cluster: Cluster) -> Callable[[float], None]:
+    """Return what tells a policy that learns what time it is."""
+
+    def pass_to(time: float) -> None:
+        if isinstance(cluster.scorer, LearningScorer):
+            cluster.scorer.now = time
+
+    return pass_to
 
 
 def _told(choices: Sequence[Choice]) -> Record:

@@ -9,6 +9,7 @@ Tested in `tests/unit/sim/test_experiments.py`.
 
 import heapq
 from collections import defaultdict, deque
+from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import count
 
@@ -47,10 +48,21 @@ class _Waiting:
 
 
 class Flow:
-    """A cluster through which a stream goes, measured from `start` to `end`."""
+    """A cluster through which a stream goes, measured from `start` to `end`.
 
-    def __init__(self, cluster: Cluster, start: float, end: float, wait: bool) -> None:
+    pass_to: called with each time that the flow comes to.
+    """
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        start: float,
+        end: float,
+        wait: bool,
+        pass_to: Callable[[float], None] = lambda _: None,
+    ) -> None:
         self._cluster, self._start, self._end, self._wait = cluster, start, end, wait
+        self._tell_time = pass_to
         self._largest = int(cluster.view.capacity.max())
         self._now = 0.0
         self._orders = count()
@@ -142,6 +154,7 @@ class Flow:
             for size, number in self._waiting.items():
                 self._waited[size] += span * number
         self._now = time
+        self._tell_time(time)
 
     def _waited_for(self, request: Request, came: float) -> None:
         if self._wait and self._start <= came <= self._end - _SETTLED:

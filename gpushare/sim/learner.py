@@ -1,8 +1,7 @@
 """A scorer that knows only the pods that have come so far, as the extender does.
 
-It learns by the same rule (core/workload_estimator.py), but a policy is made at once, and not at
-most once a minute: simulated pods have no clock. For the same reason `auto` has a trial whenever
-twice as many pods have come, not every hour.
+It learns, and has its trials, by the same rule (core/workload_estimator.py). But what is due is
+done at once: the extender makes policies once a minute at most, and rests after a trial.
 """
 
 from collections import Counter
@@ -10,11 +9,12 @@ from collections.abc import Iterable, Sequence
 from functools import lru_cache
 
 from gpushare.core.model import Request
+from gpushare.core.mutable_cluster import Placement
 from gpushare.core.policy import load_policy
 from gpushare.core.ranking import Ranking, Scores
 from gpushare.core.snapshot import Floats, Rows, Snapshot
-from gpushare.core.trial import AUTO, CANDIDATES, FEWEST_SEEN, Choice, run_trial
-from gpushare.core.workload import Arrivals, Capacities, PodClass, Workload, class_of
+from gpushare.core.trial import AUTO, CANDIDATES, FALLBACK_POLICY, Choice, run_trial
+from gpushare.core.workload import Capacities, PodClass, Workload, class_of
 from gpushare.core.workload_estimator import WorkloadEstimator
 from gpushare.sim.engine import empty, ranking
 from gpushare.sim.trace import TraceNode
@@ -44,30 +44,49 @@ def _chosen(nodes: tuple[TraceNode, ...], workload: Workload) -> Choice | None:
 class LearningScorer:
     """A Scorer by the policy of that name, which is made again as pods come.
 
-    before: the pods that had come before it began, oldest first. choices: of `auto`, one for each
-    trial.
+    before: the classes of pods that had come before it began, oldest first.
     """
 
     def __init__(
         self, name: str, capacities: Capacities, nodes: int, before: Iterable[PodClass] = ()
     ) -> None:
         self._name, self._nodes = name, nodes
-        self._learned = WorkloadEstimator(Arrivals(before), Counter(capacities))
+        self._learned = WorkloadEstimator(Counter(capacities))
+        self.namespace = ""
+        """In which the pods come that are placed next."""
+        self.now = 0.0
+        """Time, in any unit."""
         self.choices: list[Choice] = []
-        self._tried_at = 0
+        """Of `auto`, one for each trial."""
+        self._there: dict[int, tuple[str, PodClass, float]] = {}
+        for cls in before:
+            self._learned.created("", cls)
         self._ranking = self._made()
 
     def scores(self, snapshot: Snapshot, request: Request) -> Scores:
         """Return the value of placing the request on each row; called once for each new pod."""
+        if self._name == AUTO and self._learned.is_trial_due():
+            self._try(snapshot)
         if self._learned.is_due():
-            self._choose(snapshot)
             self._ranking = self._made()
-        self._learned.arrivals.observe(class_of(request))
+        self._learned.created(self.namespace, class_of(request))
         return self._ranking.scores(snapshot, request)
 
-    def moved(self, by: int) -> None:
+    def moved(self, placement: Placement, by: int) -> None:
         """Count that a pod has been placed (by: 1), or has left (-1)."""
-        self._learned.arrivals.moved(by)
+        if by > 0:
+            cls = class_of(placement.request)
+            self._there[id(placement)] = self.namespace, cls, self.now
+            self._learned.came(self.namespace, cls, self.now)
+        else:
+            self._learned.went(*self._there.pop(id(placement)), self.now)
+
+    def restart(self) -> None:
+        """Forget all but the pods that are there, as a process does that begins anew."""
+        self._learned = WorkloadEstimator(self._learned.devices)
+        self._learned.found(self._there.values(), self.now)
+        self.choices = []
+        self._ranking = self._made()
 
     def score_devices(self, snapshot: Snapshot, rows: Rows, request: Request) -> Floats:
         """Return float64 (K, D): the score of each device of these rows, whether it fits or not."""
@@ -77,20 +96,30 @@ class LearningScorer:
         """Return None: nothing is kept."""
         return None
 
-    def _choose(self, snapshot: Snapshot) -> None:
-        seen = self._learned.arrivals.seen
-        if self._name != AUTO or seen < max(FEWEST_SEEN, 2 * self._tried_at):
-            return
-        self._tried_at = seen
-        trial = run_trial(
-            snapshot, self._learned.workload(), CANDIDATES, _SEED, make_scorer=ranking
-        )
+    def _try(self, snapshot: Snapshot) -> None:
+        learned = self._learned
+        trial = run_trial(snapshot, self._workload(), CANDIDATES, learned.seen, make_scorer=ranking)
+        learned.tried()
         if trial is not None:
-            self.choices.append(trial.choice(self.choices[-1] if self.choices else None, seen))
+            before = self.choices[-1] if self.choices else None
+            self.choices.append(trial.choice(before, learned.seen))
+            if self.choices[-1].policy != (before.policy if before else FALLBACK_POLICY):
+                self._ranking = self._made()
 
     def _made(self) -> Ranking:
-        learned = self._learned
-        name = self.choices[-1].policy if self.choices else self._name
-        policy = load_policy(name, learned.workload())
-        learned.made(learned.arrivals.seen, learned.sizes)
+        learned, name = self._learned, self._name
+        if name == AUTO:
+            name = self.choices[-1].policy if self.choices else FALLBACK_POLICY
+        policy = load_policy(name, self._workload())
+        learned.made(learned.seen, learned.sizes)
         return ranking(policy, self._nodes)
+
+    def _workload(self) -> Workload:
+        self._learned.held = self._held()
+        return self._learned.workload(self.now)
+
+    def _held(self) -> dict[str, int]:
+        held = Counter[str]()
+        for namespace, cls, _ in self._there.values():
+            held[namespace] += cls.total
+        return held

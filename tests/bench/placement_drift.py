@@ -21,7 +21,8 @@ from gpushare.core.mutable_cluster import Placement
 from gpushare.core.policy import load_policy
 from gpushare.core.ranking import Scorer, Scores
 from gpushare.core.snapshot import Floats, Rows, Snapshot
-from gpushare.core.workload import WINDOW, class_of
+from gpushare.core.workload import class_of
+from gpushare.core.workload_estimator import WINDOW
 from gpushare.sim.engine import Cluster, ranking, request_of, workload_of_trace
 from gpushare.sim.experiments import node_order
 from gpushare.sim.flags import seeds, words

@@ -19,7 +19,8 @@ from werkzeug.serving import make_server
 
 from gpushare import sim
 from gpushare.core.policy import load_policy
-from gpushare.core.workload import Arrivals, class_of, next_fit, workload_of
+from gpushare.core.workload import class_of
+from gpushare.core.workload_estimator import WorkloadEstimator
 from gpushare.daemon.callers import Callers
 from gpushare.extender.http.app import Routes, build_app
 from gpushare.extender.learning.policy_refresher import SPACING
@@ -88,18 +89,16 @@ def unequal() -> Slice:
 def simulated(nodes: list[TraceNode], pods: list[TracePod], policies: list[str]) -> float:
     """% of the GPU that is allocated in the end. policies: which one ranks, for each pod."""
     devices = Counter(units for node in nodes for units in node.sizes)
-    workload, arrivals, fit_at = workload_of({}, devices), Arrivals(), next_fit(0)
-    cluster = Simulated(nodes, ranking(load_policy(policies[0], workload), len(nodes)))
+    learned = WorkloadEstimator(devices)
+    cluster = Simulated(nodes, ranking(load_policy(policies[0], learned.workload()), len(nodes)))
+    learned.made(0, learned.sizes)
     for pod, policy, after in zip(pods, policies, [*policies[1:], policies[-1]], strict=True):
         request = request_of(pod)
         cluster.place(request)
-        arrivals.observe(class_of(request))
-        fits_anew = arrivals.seen >= fit_at
-        if fits_anew:
-            fit_at = next_fit(arrivals.seen)
-            workload = arrivals.workload(devices)
-        if fits_anew or after != policy:
-            cluster.scorer = ranking(load_policy(after, workload), len(nodes))
+        learned.created("", class_of(request))
+        if learned.is_due() or after != policy:
+            cluster.scorer = ranking(load_policy(after, learned.workload()), len(nodes))
+            learned.made(learned.seen, learned.sizes)
     return 100 * cluster.allocated / cluster.capacity
 
 

@@ -69,7 +69,7 @@ class Wired(Verbs):
         self.pods = Reflector(
             self._client,
             ListWatch("/api/v1/pods", PODS, _LIVE, timing),
-            PodEventHandler(library, self.learning.created, self.learning.moved),
+            PodEventHandler(library, self.learning.changed),
         )
         self.maps = Reflector(
             self._client,

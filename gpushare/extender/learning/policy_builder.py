@@ -34,6 +34,8 @@ TIMEOUT = 120.0
 """Seconds for one process; on a busy machine it comes after all others."""
 CANDIDATE_TIMEOUT = 240.0
 """Seconds for one candidate in a trial, where it computes for up to half a minute."""
+_TRIAL_CPU = 60.0
+"""Seconds of CPU after which a trial runs no further stream, whatever the pods are like."""
 _CHILD_PROGRAM = """
 import contextlib, os
 os.nice(10)
@@ -221,4 +223,4 @@ def _try(
             left[name] -= time.monotonic() - begin
             signal.alarm(int(TIMEOUT))
 
-    return run_trial(*arguments, timer=turn)
+    return run_trial(*arguments, timer=turn, go_on=lambda: time.process_time() < _TRIAL_CPU)

@@ -1,4 +1,4 @@
-"""Estimates the workload from the pods created, and makes new policies for it.
+"""Estimates the workload from the pods that come, and makes new policies for it.
 
 Knows the managed resources, and functions that make and try policies (see policy_builder.py), which
 take seconds: they run in the one thread here, never for a request. A request finds the old ranking
@@ -8,15 +8,15 @@ all of them.
 
 Every pod created counts, GPU or not, placed or refused, but not while it has gates, and not if no
 node has the devices for it: else anybody could have policies made for pods that never run. Pods
-that ran before we began to watch do not, since long-lived ones would count too much.
-core/workload_estimator.py says for which workload policies are made, and after how many pods; here
-this is limited to once a minute, but for the early ones.
+that ran before we began to watch are evidence too. core/workload_estimator.py says what they tell,
+for which workload policies are made, and after how many pods; here this is limited to once a
+minute, but for the early ones.
 """
 
 import logging
 import threading
 import time
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -31,6 +31,7 @@ from gpushare.core.workload_estimator import WorkloadEstimator
 from gpushare.daemon.logs.formatters import Line
 from gpushare.extender.learning.policy_trials import PolicyTrials, Try
 from gpushare.extender.managed_resources import ManagedResource, ManagedResources
+from gpushare.ledger import Changes
 
 log = logging.getLogger("gpushare.learning")
 
@@ -87,7 +88,7 @@ class _ResourceState:
         if now >= self.tried + SPACING:
             return estimator.is_due()
         # The first pods tell most, and come fast if a cluster fills.
-        return not self.failing and estimator.fit_at <= min(estimator.arrivals.seen, _EARLY)
+        return not self.failing and estimator.fit_at <= min(estimator.seen, _EARLY)
 
     def names(self, now: float) -> tuple[str, ...]:
         """Return the names of the policies to make now."""
@@ -121,7 +122,7 @@ class _ResourceState:
 
 
 class PolicyRefresher:
-    """Refreshes the policies of every managed resource. Any thread may call `created`."""
+    """Refreshes the policies of every managed resource. Any thread may call `changed`."""
 
     def __init__(
         self,
@@ -139,25 +140,36 @@ class PolicyRefresher:
         }
         self._make = make
         self._clock = clock
+        self._wall = wall
         self._counting = threading.Lock()
         self._stopping = threading.Event()
         self._thread: threading.Thread | None = None
 
-    def created(self, managed: ManagedResource, request: Request) -> None:
-        """Count a pod that came and asks for this resource, unless no node could ever take it.
+    def changed(self, managed: ManagedResource, changes: Changes, first: bool) -> None:
+        """Count the pods that have come and gone; first: this is what was there before.
 
-        Call it once for each pod. Before nodes are known every pod counts.
+        Before nodes are known every pod counts.
         """
-        state = self._states[managed.names.resource]
-        if not state.could_take(request):
+        if not (changes.new or changes.came or changes.went):
             return
+        state, now = self._states[managed.names.resource], self._wall()
         with self._counting:
-            state.estimator.arrivals.observe(class_of(request))
-
-    def moved(self, managed: ManagedResource, by: int) -> None:
-        """Count a pod that has been placed (by: 1), or a placed one that is gone (-1)."""
-        with self._counting:
-            self._states[managed.names.resource].estimator.arrivals.moved(by)
+            estimator = state.estimator
+            for pod, on_node in changes.new:
+                if not (first and on_node) and state.could_take(pod.request):
+                    estimator.created(pod.namespace, class_of(pod.request))
+            if first:
+                running = [
+                    (pod.namespace, class_of(pod.request), pod.started or now)
+                    for pod in changes.came
+                ]
+                estimator.found(running, now)
+            else:
+                for pod in changes.came:
+                    estimator.came(pod.namespace, class_of(pod.request), now)
+            for pod in changes.went:
+                began = pod.started or None
+                estimator.went(pod.namespace, class_of(pod.request), began, now)
 
     def start(self) -> None:
         """Begin to make policies, in a thread."""
@@ -177,7 +189,7 @@ class PolicyRefresher:
             state.observe_devices()
             if state.is_due(self._clock()):
                 self._renew(state)
-            if state.trials.is_due(state.estimator.arrivals.seen, self._clock()):
+            if state.estimator.is_trial_due() and state.trials.may_run(self._clock()):
                 self._try(state)
 
     def state(self) -> dict[str, float]:
@@ -187,7 +199,7 @@ class PolicyRefresher:
         states = self._states.values()
         now = self._clock()
         return {
-            "learned_pods_total": max(state.estimator.arrivals.seen for state in states),
+            "learned_pods_total": max(state.estimator.seen for state in states),
             "refits_total": sum(state.made for state in states),
             "refit_failures_total": sum(state.failed for state in states),
             "refit_duration_seconds": max(state.took for state in states),
@@ -204,12 +216,20 @@ class PolicyRefresher:
                 # The thread must go on, or policies would never fit a new workload.
                 log.exception("learning failed")
 
+    def _workload(self, state: _ResourceState) -> tuple[int, Workload]:
+        """Return (the pods seen until now, the pods to expect)."""
+        held = Counter[str]()
+        for entry in state.managed.ledger.entries_and_specs()[0].values():
+            held[entry.ref.namespace] += entry.request.total
+        with self._counting:
+            state.estimator.held = held
+            return state.estimator.seen, state.estimator.workload(self._wall())
+
     def _renew(self, state: _ResourceState) -> None:
         state.tried = start = self._clock()
         managed, estimator = state.managed, state.estimator
         sizes = estimator.sizes
-        with self._counting:
-            seen, workload = estimator.arrivals.seen, estimator.workload()
+        seen, workload = self._workload(state)
         rankings, failed = self._new_rankings(state, workload)
         if failed:
             state.failed += 1
@@ -232,9 +252,9 @@ class PolicyRefresher:
 
     def _try(self, state: _ResourceState) -> None:
         managed = state.managed
-        with self._counting:
-            workload = state.estimator.workload()
-        winner = state.trials.run(workload, self._clock())
+        _, workload = self._workload(state)
+        state.estimator.tried()
+        winner = state.trials.run(workload, self._clock)
         if winner != managed.ranking_policy:
             self._prepared(managed.rankings[winner], managed.rankings[AUTO].recent_kinds, managed)
         state.trials.settle()

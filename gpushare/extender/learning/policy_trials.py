@@ -1,9 +1,9 @@
 """Policy `auto`: its candidates are tried on the cluster as it is, and the winner ranks pods.
 
 Knows a managed resource and a function that runs a trial (see core/trial.py), which takes seconds:
-it is called in the thread of the policy refresher. There is a trial as soon as enough pods have
-been seen, and then one an hour; so the policy changes once an hour at most, and trials take a
-fiftieth of a core at most.
+it is called in the thread of the policy refresher. When a trial is due by the pods that have come,
+core/workload_estimator.py says; here each is followed by a rest, so that trials take a fiftieth of
+a core at most.
 """
 
 import logging
@@ -14,7 +14,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 
 from gpushare.core.snapshot import Snapshot
-from gpushare.core.trial import AUTO, FALLBACK_POLICY, FEWEST_SEEN, Trial
+from gpushare.core.trial import AUTO, FALLBACK_POLICY, Trial
 from gpushare.core.workload import Workload
 from gpushare.daemon.logs.formatters import Line
 from gpushare.extender.managed_resources import ManagedResource
@@ -24,10 +24,11 @@ log = logging.getLogger("gpushare.learning")
 Try = Callable[[Sequence[str], Workload, Snapshot, int], Trial | None]
 """Returns what the policies of these names allocate; raises if the trial fails."""
 
-TRIAL_SPACING = 3600.0
-"""Seconds from one trial to the next."""
-_NOTHING_SPACING = 300.0
-"""The same if there was nothing to allocate: nodes may be on their way."""
+REST = 50.0
+"""How many times as long as a trial took none follows."""
+SHORTEST_REST = 60.0
+"""Seconds without a trial after one; there may have been nothing to allocate, and nodes be on their
+way."""
 _MOST_FAILURES = 3
 """Failures of a candidate in a row; then it is not tried any more: each may cost minutes."""
 
@@ -46,14 +47,21 @@ class PolicyTrials:
         self._told_failed = False
         self.made = self.failed = 0
 
-    def is_due(self, seen: int, now: float) -> bool:
-        """Return whether a trial is due after this number of pods."""
+    def may_run(self, now: float) -> bool:
+        """Return whether a trial may be run now."""
         wanted = self._managed.default_policy == AUTO and bool(self._candidates())
-        return wanted and seen >= FEWEST_SEEN and now >= self._again_at
+        return wanted and now >= self._again_at
 
-    def run(self, workload: Workload, now: float) -> str:
+    def run(self, workload: Workload, clock: Callable[[], float]) -> str:
         """Run a trial; return the policy that is to rank: the same as before if it fails."""
-        self._again_at = now + TRIAL_SPACING
+        began = clock()
+        try:
+            return self._run(workload)
+        finally:
+            ended = clock()
+            self._again_at = ended + max(REST * (ended - began), SHORTEST_REST)
+
+    def _run(self, workload: Workload) -> str:
         managed, resource = self._managed, self._managed.names.resource
         snapshot = managed.ledger.snapshot()
         try:
@@ -68,7 +76,6 @@ class PolicyTrials:
             )
             return managed.ranking_policy
         if trial is None:
-            self._again_at = now + _NOTHING_SPACING
             return managed.ranking_policy
         self._note_failed(trial.failed)
         if not trial.allocated:

@@ -16,7 +16,7 @@ CLUSTER = Cluster(
     ),
     {"a": (6, 0), "b": (0, 0, 0), "c": (0, 8, 0)},
 )
-BY_DEVICE = {"binpack", "device-bestfit", "spread"}
+BY_DEVICE = {"auto", "binpack", "device-bestfit", "spread"}
 """Policies that look at devices whoever asks; in a cluster they are never asked about such pods."""
 PLAIN = Request(0, 0, 2000, 2**30)
 

@@ -140,16 +140,17 @@ def test_it_is_not_clear_while_the_lead_may_be_chance_and_what_ranks_would_stay(
     assert doubtful.winner(FALLBACK_POLICY, 1.0) == FALLBACK_POLICY
 
 
-def test_the_first_choice_leaves_the_safe_policy_for_a_lead_of_more_than_its_error() -> None:
+def test_the_first_choice_leaves_the_safe_policy_for_a_clear_lead_alone() -> None:
     none = {FALLBACK_POLICY: [0.0], "binpack": [0.0]}
     doubtful = Trial({FALLBACK_POLICY: [50.0, 60.0, 40.0], "binpack": [53.0, 54.0, 54.0]}, none)
     first = doubtful.choice(None, 100.0)
     assert (first.policy, first.second, first.since) == (FALLBACK_POLICY, "binpack", 100.0)
     assert first.lead < 0
-    # More than one error and less than two: later choices want more.
+    # More than one error and less than two.
     likely = Trial({FALLBACK_POLICY: [50.0, 54.0, 51.0], "binpack": [53.0, 54.0, 54.0]}, none)
-    assert likely.choice(None, 100.0).policy == "binpack"
-    assert likely.choice(first, 200.0).policy == FALLBACK_POLICY
+    assert likely.choice(None, 100.0).policy == FALLBACK_POLICY
+    clear = Trial({FALLBACK_POLICY: [50.0, 52.0, 51.0], "binpack": [53.0, 54.0, 54.0]}, none)
+    assert clear.choice(None, 100.0).policy == "binpack"
 
 
 def test_without_the_safe_policy_the_best_is_the_first_choice() -> None:

@@ -16,7 +16,7 @@ from gpushare.extender.watch_handlers import (
     PodEventHandler,
     UnhealthyEventHandler,
 )
-from gpushare.ledger import HOLD, Ledger
+from gpushare.ledger import HOLD, Changes, LearnedPod, Ledger
 from gpushare.wire.annotations import ALIYUN, encode
 from gpushare.wire.codec import Codec, Decoded, WatchEvent
 from gpushare.wire.objects import CONFIG_MAPS, NODES, PODS, Pod
@@ -259,8 +259,10 @@ def created() -> list[tuple[str, Request]]:
 
 @pytest.fixture
 def watching(library: ManagedResources, created: list[tuple[str, Request]]) -> PodEventHandler:
-    def tell(books: ManagedResource, request: Request) -> None:
-        created.append((books.names.resource, request))
+    def tell(books: ManagedResource, changes: Changes, first: bool) -> None:
+        for pod, on_node in changes.new:
+            if not (first and on_node):
+                created.append((books.names.resource, pod.request))
 
     return PodEventHandler(library, tell)
 
@@ -311,7 +313,13 @@ def test_a_pod_that_comes_to_a_node_or_goes_is_told_once_for_each_of_the_books(
     library: ManagedResources,
 ) -> None:
     told: list[tuple[str, int]] = []
-    sink = PodEventHandler(library, moved=lambda books, by: told.append((books.names.resource, by)))
+
+    def tell(books: ManagedResource, changes: Changes, first: bool) -> None:
+        if not first:
+            told.extend((books.names.resource, 1) for _ in changes.came)
+            told.extend((books.names.resource, -1) for _ in changes.went)
+
+    sink = PodEventHandler(library, tell)
     resources = [books.names.resource for books in library]
     came, went = [(name, 1) for name in resources], [(name, -1) for name in resources]
     stays, waits = bound("stays"), pod_json("waits", 3)
@@ -330,8 +338,8 @@ def test_a_pod_that_comes_to_a_node_or_goes_is_told_once_for_each_of_the_books(
 
 
 def test_a_pod_that_never_came_to_a_node_does_not_go_from_one(library: ManagedResources) -> None:
-    told: list[int] = []
-    sink = PodEventHandler(library, moved=lambda books, by: told.append(by))
+    told: list[LearnedPod] = []
+    sink = PodEventHandler(library, lambda _, changes, __: told.extend(changes.came + changes.went))
     sink.replace([page(PODS, pod_json("waits", 3), pod_json("given-up", 3))], 0.0)
     sink.apply(event(PODS, "DELETED", pod_json("waits", 3)))
     sink.apply(event(PODS, "DELETED", pod_json("never-seen", 1)))

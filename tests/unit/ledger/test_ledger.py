@@ -12,7 +12,7 @@ from gpushare.core.model import Allocation, NodeSpec, ObservedPod, PodRef, Reaso
 from gpushare.core.node_arrays import Charge
 from gpushare.core.pairing import Pairing
 from gpushare.errors import InsufficientMemory, InvariantError, PodMismatch, UnknownNode
-from gpushare.ledger import HOLD, Changes, Ledger
+from gpushare.ledger import HOLD, Changes, LearnedPod, Ledger
 from tests.support.ledger_script import run
 from tests.unit.core.clusters import node
 
@@ -267,27 +267,29 @@ def test_a_binding_by_another_is_charged_as_the_watch_shows_it_though_a_read_sho
 def test_a_pod_is_new_when_the_watch_first_shows_it_though_it_is_charged(ledger: Ledger) -> None:
     ledger.node_changed(node("gpu-a", 16))
     request, ref = Request(4, 1), PodRef("default", "p", "p")
+    pod = LearnedPod("default", request)
     ledger.assume(ref, request, Allocation("gpu-a", (0,), (4,)), 0)
-    assert ledger.pod_changed(_pod("p", request, place="")) == Changes(new=[(request, False)])
+    assert ledger.pod_changed(_pod("p", request, place="")) == Changes(new=[(pod, False)])
     assert ledger.pod_changed(_pod("p", request, place="")) == Changes()
-    assert ledger.pod_changed(_pod("p", request)) == Changes(came=1)
+    assert ledger.pod_changed(_pod("p", request)) == Changes(came=[pod])
     ledger.replace_pods([_pod("p", request, place="")])
     assert ledger.pod_changed(_pod("p", request, place="")) == Changes(), "it is in doubt, not new"
-    assert ledger.pod_changed(_pod("p", request)) == Changes(came=1)
-    assert ledger.replace_pods([_pod("q", request)]) == Changes([(request, True)], came=1, went=1)
-    assert ledger.pod_gone("q") == Changes(went=1)
+    assert ledger.pod_changed(_pod("p", request)) == Changes(came=[pod])
+    assert ledger.replace_pods([_pod("q", request)]) == Changes([(pod, True)], [pod], [pod])
+    assert ledger.pod_gone("q") == Changes(went=[pod])
 
 
 def test_a_pod_that_cannot_be_read_is_kept_as_it_was_and_waits_for_nobody(ledger: Ledger) -> None:
     ledger.pod_unreadable("p")
     assert set(ledger.counts().values()) == {0}
-    assert ledger.pod_changed(_pod("p", Request(4, 1))) == Changes(came=1)
+    pod = LearnedPod("default", Request(4, 1))
+    assert ledger.pod_changed(_pod("p", Request(4, 1))) == Changes(came=[pod])
     ledger.pod_unreadable("p")
     assert ledger.entry("p")
     ledger.replace_pods([], keep=["p", "q"])
     assert ledger.entry("p")
     assert ledger.pod_changed(_pod("q", Request(4, 1), place="")) == Changes()
-    assert ledger.replace_pods([]) == Changes(went=1)
+    assert ledger.replace_pods([]) == Changes(went=[pod])
 
 
 def test_a_bound_pod_that_reads_without_a_node_is_told(ledger: Ledger) -> None:

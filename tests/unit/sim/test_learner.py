@@ -7,12 +7,14 @@ import pytest
 
 from gpushare.core.mutable_cluster import Placement, fits
 from gpushare.core.policies.binpack import Binpack
+from gpushare.core.policies.device_bestfit import DeviceBestFit
 from gpushare.core.policies.shadow_price.policy import MORE_BLOCKS, ShadowPrice
 from gpushare.core.policy import Policy, load_policy
 from gpushare.core.ranking import Ranking
 from gpushare.core.snapshot import Snapshot
 from gpushare.core.trial import Trial
-from gpushare.core.workload import Arrivals, Workload, class_of, next_fit, workload_of
+from gpushare.core.workload import Workload, class_of
+from gpushare.core.workload_estimator import WorkloadEstimator
 from gpushare.sim import learner as sim_learner
 from gpushare.sim.engine import Cluster, request_of
 from gpushare.sim.experiments import Options, churn, inflation
@@ -26,15 +28,16 @@ COMING = [request_of(pod) for pod in PODS] * 20
 
 def _placed_one_by_one(policy: str) -> list[Placement | None]:
     """Each pod is placed by a policy made of the pods before it; no pod leaves."""
-    cluster = Cluster(NODES, Ranking(load_policy(policy, workload_of({}, SIZES)), 99, fits))
-    arrivals, fit_at = Arrivals(), next_fit(0)
+    learned = WorkloadEstimator(dict.fromkeys(SIZES, 1))
+    cluster = Cluster(NODES, Ranking(load_policy(policy, learned.workload()), 99, fits))
+    learned.made(0, learned.sizes)
     placed = []
     for request in COMING:
         placed.append(cluster.place(request))
-        arrivals.observe(class_of(request))
-        if arrivals.seen == fit_at:
-            fit_at = next_fit(fit_at)
-            cluster.scorer = Ranking(load_policy(policy, arrivals.workload(SIZES)), 99, fits)
+        learned.created("", class_of(request))
+        if learned.is_due():
+            cluster.scorer = Ranking(load_policy(policy, learned.workload()), 99, fits)
+            learned.made(learned.seen, learned.sizes)
     return placed
 
 
@@ -71,7 +74,7 @@ def test_an_experiment_says_whether_the_policy_learned() -> None:
         assert float(str(record["alloc"])) > 50
 
 
-def test_auto_that_learns_tries_its_candidates_whenever_twice_as_many_pods_have_come(
+def test_auto_that_learns_tries_its_candidates_when_the_extender_would(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     tried = []
@@ -84,12 +87,12 @@ def test_auto_that_learns_tries_its_candidates_whenever_twice_as_many_pods_have_
 
     monkeypatch.setattr(sim_learner, "run_trial", binpack_wins)
     learner = LearningScorer("auto", SIZES, len(NODES))
-    assert isinstance(policy_of(learner), ShadowPrice)
+    assert isinstance(policy_of(learner), DeviceBestFit)
     cluster = Cluster(NODES, learner)
     for request in COMING * 3:
         cluster.place(request)
     assert isinstance(policy_of(learner), Binpack)
-    assert [pods for _, pods in tried][:3] == [100, 200, 450]
+    assert [pods for _, pods in tried][:4] == [50, 100, 150, 225]
     assert all(names == cluster.view.names for names, _ in tried)
 
 

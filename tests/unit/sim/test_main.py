@@ -89,10 +89,10 @@ def test_what_auto_chose_is_told_with_its_figures(small: list[str], capsys: Caps
     assert auto["choices"] == again["choices"]
     (choice,) = auto["choices"]
     assert choice["since"] == 0
-    best = max(choice["allocated"], key=choice["allocated"].__getitem__)
-    assert choice["policy"] == best
+    best = choice["policy"]
     others = [value for name, value in choice["allocated"].items() if name != best]
     assert choice["lead"] == pytest.approx(choice["allocated"][best] - max(others))
+    assert best == "device-bestfit" or choice["lead"] > choice["error"]
     lead = lead_text(choice["lead"], choice["error"], choice["second"])
     assert line == f"auto was {best}: in its trial {lead}"
 
@@ -107,7 +107,7 @@ def test_an_auto_that_learns_tells_each_of_its_choices(
     policies = [choice["policy"] for choice in record["choices"]]
     since = [choice["since"] for choice in record["choices"]]
     assert len(since) > 1
-    assert since[0] >= 100
+    assert since[0] >= 50
     for (one, other), (before, after) in zip(
         itertools.pairwise(policies), itertools.pairwise(since), strict=True
     ):

@@ -13,7 +13,7 @@ from gpushare.core.snapshot import Floats, Rows, Snapshot
 from gpushare.core.workload import PodClass, Workload, workload_of
 from gpushare.extender.learning.policy_refresher import SPACING, PolicyRefresher
 from gpushare.extender.managed_resources import ManagedResource, ManagedResources
-from gpushare.ledger import Ledger
+from gpushare.ledger import Changes, LearnedPod, Ledger
 from gpushare.wire.annotations import ALIYUN
 from tests.unit.core.clusters import node as make_node
 from tests.unit.extender.kit import NPU, make_library, try_here
@@ -74,7 +74,7 @@ def create(
     learning: PolicyRefresher, books: ManagedResource, pods: int, request: Request = SHARE
 ) -> None:
     for _ in range(pods):
-        learning.created(books, request)
+        learning.changed(books, Changes(new=[(LearnedPod("team", request), False)]), False)
 
 
 def test_policies_are_made_first_for_no_pods_when_nodes_are_known(
@@ -107,10 +107,9 @@ def test_policies_are_made_for_the_share_of_pods_that_leave(
 ) -> None:
     learning.tick()
     create(learning, books, 50)
-    for _ in range(20):
-        learning.moved(books, 1)
-    for _ in range(8):
-        learning.moved(books, -1)
+    pod = LearnedPod("team", SHARE)
+    learning.changed(books, Changes(came=[pod] * 20), False)
+    learning.changed(books, Changes(went=[pod] * 8), False)
     learning.tick()
     assert [workload.turnover for workload in maker.asked] == [0, 0.4]
 

@@ -10,12 +10,13 @@ from gpushare.core.model import Request
 from gpushare.core.policy import Policy, load_policy, policy_names
 from gpushare.core.ranking import Ranking
 from gpushare.core.snapshot import Snapshot
-from gpushare.core.trial import AUTO, CANDIDATES, FALLBACK_POLICY, FEWEST_SEEN, Trial
+from gpushare.core.trial import AUTO, CANDIDATES, FALLBACK_POLICY, Trial
 from gpushare.core.workload import Workload
+from gpushare.core.workload_estimator import FEWEST_SEEN
 from gpushare.extender.learning.policy_refresher import SPACING, PolicyRefresher
-from gpushare.extender.learning.policy_trials import TRIAL_SPACING
+from gpushare.extender.learning.policy_trials import REST, SHORTEST_REST
 from gpushare.extender.managed_resources import ManagedResource, ManagedResources
-from gpushare.ledger import Ledger
+from gpushare.ledger import Changes, LearnedPod, Ledger
 from gpushare.wire.annotations import ALIYUN
 from tests.unit.core.clusters import node as make_node
 
@@ -34,12 +35,16 @@ class Referee:
     failed: dict[str, str] = field(default_factory=dict)
     pods: list[int] = field(default_factory=list)
     names: tuple[str, ...] = ()
+    clock: "Clock | None" = None
+    takes: float = 0.0
 
     def __call__(
         self, names: Sequence[str], workload: Workload, snapshot: Snapshot, seed: int
     ) -> Trial | None:
         self.names = tuple(names)
-        assert snapshot.names == ("a",)
+        assert snapshot.names[0] == "a"
+        if self.clock is not None:
+            self.clock.now += self.takes
         self.pods.append(workload.pods)
         if self.error:
             raise self.error
@@ -87,8 +92,15 @@ def learning(books: ManagedResource, referee: Referee, clock: Clock) -> PolicyRe
 
 
 def create(learning: PolicyRefresher, books: ManagedResource, pods: int) -> None:
+    changes = Changes(new=[(LearnedPod("team", SHARE), False)])
     for _ in range(pods):
-        learning.created(books, SHARE)
+        learning.changed(books, changes, False)
+
+
+def next_trial(learning: PolicyRefresher, books: ManagedResource, clock: Clock) -> None:
+    """So many pods come, and so much time goes by, that another trial may be."""
+    clock.now += SHORTEST_REST
+    create(learning, books, 1000)
 
 
 def test_before_enough_pods_were_seen_the_safe_policy_ranks(
@@ -109,19 +121,37 @@ def test_before_enough_pods_were_seen_the_safe_policy_ranks(
     assert books.ranking(SHARE) is books.rankings["binpack"]
 
 
-def test_a_new_one_ranks_after_an_hour_at_the_earliest(
+def test_another_one_ranks_when_enough_other_pods_have_come_and_the_rest_is_over(
     learning: PolicyRefresher, books: ManagedResource, referee: Referee, clock: Clock
 ) -> None:
     create(learning, books, FEWEST_SEEN)
     learning.tick()
     referee.wins = "device-bestfit"
-    create(learning, books, 500)
-    clock.now += TRIAL_SPACING - 1
+    clock.now += SHORTEST_REST
+    create(learning, books, 49)
+    learning.tick()
+    assert books.ranking_policy == "binpack"
+    create(learning, books, 1)
+    clock.now -= 1
     learning.tick()
     assert books.ranking_policy == "binpack"
     clock.now += 1
     learning.tick()
     assert books.ranking_policy == "device-bestfit"
+    assert len(referee.pods) == 2
+
+
+def test_a_trial_that_took_long_is_followed_by_a_long_rest(
+    learning: PolicyRefresher, books: ManagedResource, referee: Referee, clock: Clock
+) -> None:
+    referee.clock, referee.takes = clock, 10.0
+    create(learning, books, FEWEST_SEEN)
+    learning.tick()
+    next_trial(learning, books, clock)
+    learning.tick()
+    assert len(referee.pods) == 1
+    clock.now += 10 * REST - SHORTEST_REST
+    learning.tick()
     assert len(referee.pods) == 2
 
 
@@ -131,7 +161,7 @@ def test_a_lead_that_may_be_chance_changes_nothing(
     create(learning, books, FEWEST_SEEN)
     learning.tick()
     referee.wins, referee.leads = "device-bestfit", (-1.0, 3.0)
-    clock.now += TRIAL_SPACING
+    next_trial(learning, books, clock)
     learning.tick()
     assert len(referee.pods) == 2
     assert books.ranking_policy == "binpack"
@@ -172,7 +202,7 @@ def test_a_trial_that_fails_changes_nothing_and_is_told_once(
     with caplog.at_level(logging.WARNING):
         for _ in range(3):
             learning.tick()
-            clock.now += TRIAL_SPACING
+            next_trial(learning, books, clock)
     (line,) = [record.getMessage() for record in caplog.records]
     assert "could not be tried" in line
     assert "a bug of a policy" in line
@@ -184,7 +214,7 @@ def test_a_trial_that_fails_changes_nothing_and_is_told_once(
     assert learning.state()["trials_total"] == 1
 
 
-def test_where_nothing_can_be_allocated_yet_the_next_trial_is_soon(
+def test_where_nothing_can_be_allocated_yet_the_next_trial_is_when_nodes_come(
     learning: PolicyRefresher, books: ManagedResource, referee: Referee, clock: Clock
 ) -> None:
     referee.nothing = True
@@ -192,7 +222,10 @@ def test_where_nothing_can_be_allocated_yet_the_next_trial_is_soon(
     learning.tick()
     assert books.ranking_policy == FALLBACK_POLICY
     referee.nothing = False
-    clock.now += TRIAL_SPACING / 10
+    clock.now += SHORTEST_REST
+    learning.tick()
+    assert books.ranking_policy == FALLBACK_POLICY
+    books.ledger.node_changed(make_node("b", 16, 16))
     learning.tick()
     assert books.ranking_policy == "binpack"
     assert learning.state()["trials_total"] == 1
@@ -227,7 +260,7 @@ def test_the_log_says_which_policy_ranks_now_and_what_each_would_allocate(
         assert told in line
     choice = books.choice
     assert choice is not None
-    assert (choice.policy, choice.second, choice.since) == ("binpack", FALLBACK_POLICY, WALL)
+    assert (choice.policy, choice.second, choice.since) == ("binpack", CANDIDATES[0], WALL)
     assert (choice.lead, choice.error) == pytest.approx((1.05, 0.05))
     assert choice.allocated["binpack"] == pytest.approx(51.05)
     assert choice.refused["binpack"] == 5.5
@@ -240,7 +273,7 @@ def test_a_candidate_that_fails_is_left_out_and_not_tried_again_after_three_time
     clock: Clock,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    referee.failed = {"device-bestfit": "no end after 120 s"}
+    referee.failed = {"shadow-price": "no end after 120 s"}
     create(learning, books, FEWEST_SEEN)
     said = []
     for _ in range(4):
@@ -248,7 +281,7 @@ def test_a_candidate_that_fails_is_left_out_and_not_tried_again_after_three_time
         with caplog.at_level(logging.WARNING):
             learning.tick()
         said.append(caplog.messages[:])
-        clock.now += TRIAL_SPACING
+        next_trial(learning, books, clock)
     assert books.ranking_policy == "binpack"
     assert referee.names == (FALLBACK_POLICY, "binpack")
     assert books.choice is not None
@@ -260,7 +293,7 @@ def test_a_candidate_that_fails_is_left_out_and_not_tried_again_after_three_time
     for lines, told in ((first, "left out of a trial"), (third, "not tried any more")):
         (line,) = lines
         assert told in line
-        assert "policy=device-bestfit" in line
+        assert "policy=shadow-price" in line
         assert "no end after 120 s" in line
 
 
@@ -269,10 +302,10 @@ def test_a_candidate_that_fails_now_and_then_is_tried_on(
 ) -> None:
     create(learning, books, FEWEST_SEEN)
     for number in range(8):
-        referee.failed = {"device-bestfit": "status -9: no word"} if number % 3 else {}
+        referee.failed = {"shadow-price": "status -9: no word"} if number % 3 else {}
         learning.tick()
         assert referee.names == CANDIDATES
-        clock.now += TRIAL_SPACING
+        next_trial(learning, books, clock)
 
 
 def test_the_winner_that_fails_later_makes_room_for_the_next_best(
@@ -282,7 +315,7 @@ def test_the_winner_that_fails_later_makes_room_for_the_next_best(
     learning.tick()
     assert books.ranking_policy == "binpack"
     referee.failed = {"binpack": "no end after 120 s"}
-    clock.now += TRIAL_SPACING
+    next_trial(learning, books, clock)
     learning.tick()
     assert books.ranking_policy == FALLBACK_POLICY
     assert books.choice is not None
@@ -296,7 +329,7 @@ def test_where_every_candidate_fails_the_policy_stays_and_there_is_an_end_to_it(
     create(learning, books, FEWEST_SEEN)
     for _ in range(5):
         learning.tick()
-        clock.now += TRIAL_SPACING
+        next_trial(learning, books, clock)
     assert books.ranking_policy == FALLBACK_POLICY
     assert books.choice is None
     assert len(referee.pods) == 3
@@ -314,5 +347,5 @@ def test_a_policy_ranks_since_the_trial_that_chose_it_first(
         learning.tick()
         assert books.choice is not None
         since.append(books.choice.since)
-        clock.now += TRIAL_SPACING
-    assert since == [1000.0, 1000.0, 1000.0 + 2 * TRIAL_SPACING]
+        next_trial(learning, books, clock)
+    assert since == [1000.0, 1000.0, 1000.0 + 2 * SHORTEST_REST]
