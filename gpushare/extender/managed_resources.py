@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 
 from gpushare.core.fallback_scorer import FallbackScorer, NoPreference
 from gpushare.core.model import Request
+from gpushare.core.node_filters import NodeStates, OwnFilters
 from gpushare.core.ranking import Ranking, Scorer
 from gpushare.core.trial import AUTO, Choice
 from gpushare.daemon.logs.formatters import Line
@@ -39,6 +40,7 @@ class ManagedResource:
     `pod_policies`: the policies that a pod may choose; None: all.
     `unavailable_policies`: names of installed policies that could not be made at the start.
     `holds`: what filter has promised to pods that are not bound yet.
+    `filters`: kube-scheduler's own, which no verb asks: kube-scheduler has asked them before.
     """
 
     names: Names
@@ -51,6 +53,7 @@ class ManagedResource:
     choice: Choice | None = None
     pod_policies: frozenset[str] | None = None
     holds: Holds = field(default_factory=Holds)
+    filters: OwnFilters = field(default_factory=OwnFilters)
     # By name, the ranking that has failed: not used until another has replaced it.
     _failed_scorers: dict[str, Scorer] = field(default_factory=dict, repr=False)
     _no_preference: Ranking = field(default_factory=lambda: Ranking(NoPreference()), repr=False)
@@ -152,10 +155,19 @@ class ExtenderScope:
 
 @dataclass(frozen=True, slots=True)
 class ManagedResources:
-    """All managed resources, in the order of the configuration. `scope`: pods sent here."""
+    """All managed resources, in the order of the configuration. `scope`: pods sent here.
+    `node_states`: what kube-scheduler's own filters see of the nodes.
+    """
 
     resources: tuple[ManagedResource, ...]
     scope: ExtenderScope = ExtenderScope()
+    node_states: NodeStates = field(default_factory=NodeStates)
+
+    def __post_init__(self) -> None:
+        uncounted = (m.names.resource for m in self.resources if not m.counted_by_scheduler)
+        ignored = frozenset(uncounted)
+        for managed in self.resources:
+            managed.filters = OwnFilters(self.node_states, managed.ledger.taken, ignored)
 
     def __iter__(self) -> Iterator[ManagedResource]:
         return iter(self.resources)

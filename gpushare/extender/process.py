@@ -150,6 +150,7 @@ class Extender:
                 last_hour,
                 not_ready=self._readiness.not_ready,
                 called=service.called,
+                mistaken_pods=self._event_messages.mistaken_pods,
             )
             self._ui = ui_server(settings, documents.body)
         self._beat = self._warmed = time.monotonic()

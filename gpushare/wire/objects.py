@@ -57,6 +57,7 @@ class Term(Struct, gc=False, rename="camel"):
     """NodeSelectorTerm."""
 
     match_expressions: list[Requirement] | None = None
+    match_fields: list[Requirement] | None = None
 
 
 class Terms(Struct, gc=False, rename="camel"):
@@ -77,6 +78,15 @@ class Affinity(Struct, gc=False, rename="camel"):
     """Affinity."""
 
     node_affinity: NodeAffinity | None = None
+
+
+class Toleration(Struct, gc=False):
+    """Toleration."""
+
+    key: str | None = None
+    operator: str | None = None
+    value: str | None = None
+    effect: str | None = None
 
 
 class Present(Struct, gc=False):
@@ -109,6 +119,7 @@ class PodSpec(Struct, gc=False, rename="camel"):
     resources: Resources | None = None
     priority: int | None = None
     preemption_policy: str | None = None
+    tolerations: list[Toleration] | None = None
     scheduling_gates: list[Raw] | None = None
     scheduling_group: SchedulingGroup | None = None
     volumes: list[Volume] | None = None
@@ -161,17 +172,41 @@ class StartedPod(Pod, gc=False):
     status: StartedPodStatus | None = None
 
 
+class Taint(Struct, gc=False):
+    """Taint."""
+
+    key: str | None = None
+    value: str | None = None
+    effect: str | None = None
+
+
+class NodeFields(Struct, gc=False):
+    """NodeSpec of the API, which has another meaning here."""
+
+    unschedulable: bool | None = None
+    taints: list[Taint] | None = None
+
+
+class NodeCondition(Struct, gc=False):
+    """NodeCondition."""
+
+    type: str | None = None
+    status: str | None = None
+
+
 class NodeStatus(Struct, gc=False):
     """NodeStatus."""
 
     capacity: dict[str, Quantity] | None = None
     allocatable: dict[str, Quantity] | None = None
+    conditions: list[NodeCondition] | None = None
 
 
 class Node(Struct, gc=False):
     """Node."""
 
     metadata: Metadata | None = None
+    spec: NodeFields | None = None
     status: NodeStatus | None = None
 
 

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from gpushare.core.model import Allocation, NodeSpec, Reason, Request
+from gpushare.core.node_filters import NodeStates, OwnFilters
 from gpushare.core.pairing import Pairing
 from gpushare.errors import MessageError
 from gpushare.explain.document import document
@@ -14,7 +15,7 @@ from gpushare.explain.text import amount, lines, sentence
 from gpushare.extender.managed_resources import ManagedResource
 from gpushare.wire.annotations import ALIYUN
 from gpushare.wire.pods import observe_pod, pod_ref
-from tests.unit.core.clusters import node
+from tests.unit.core.clusters import node, state_of
 from tests.unit.extender.kit import NPU, make_books, pod_json, read_pod
 
 FITS_NOT = "0/{} nodes are available: {}. preemption: 0/1 nodes are available: 1 No preemption."
@@ -41,6 +42,7 @@ def filled(
     books = make_books(pairing=pairing)
     for spec in nodes:
         books.ledger.node_changed(spec)
+    books.filters = OwnFilters(NodeStates(map(state_of, nodes)), books.ledger.taken)
     for pod in pods:
         books.ledger.pod_changed(observe_pod(read_pod(pod), ALIYUN))
     return books
@@ -90,7 +92,8 @@ def test_what_never_fits_is_told_with_the_requests_that_could(
 
 def test_each_way_to_make_room_is_told() -> None:
     books = filled(
-        node("a", 16, 16, unhealthy=[1], cpu=0, memory=0), pods=(placed("x", 10, "a", "0"),)
+        node("a", 16, 16, unhealthy=[1], cpu=2000, memory=0),
+        pods=(placed("x", 10, "a", "0"), pod_json("host", node="a", limits={"cpu": 1})),
     )
     asks = pod_json("late", 8, limits={"cpu": 2})
     (line,) = [line for line in told(asks, books) if line.startswith("Would fit")]
@@ -117,7 +120,7 @@ def test_an_equal_pod_that_is_not_served_yet_is_named() -> None:
 def test_room_that_is_there_is_said_and_who_else_may_hold_the_pod_back() -> None:
     books = filled(node("a", 16))
     assert told(pod_json("late", 8), books)[3:] == [
-        "Fits now:   on a, as far as GPU memory goes",
+        "Fits now:   on a",
         "Scheduler:  no scheduler has looked at it yet: does one run with the name"
         " 'default-scheduler'?",
     ]
@@ -125,8 +128,7 @@ def test_room_that_is_there_is_said_and_who_else_may_hold_the_pod_back() -> None
         pod_json("late", 8), FITS_NOT.format(1, "1 Insufficient GPU Memory in one device")
     )
     assert told(refused_before, books)[3:] == [
-        "Fits now:   on a, as far as GPU memory goes; kube-scheduler tries a pod that it has"
-        " refused again within 5 minutes",
+        "Fits now:   on a; kube-scheduler tries a pod that it has refused again within 5 minutes",
         "Scheduler:  default-scheduler has asked gpushare",
     ]
 
