@@ -56,7 +56,12 @@ def explain(
     """
     unknown = [name for name in names if name not in snapshot.row]
     known = [name for name in names if name in snapshot.row]
-    obstacles = {name: own.obstacles(name, request, demands) for name in known}
+    shares = snapshot.capacity.any(axis=1)
+    obstacles = {
+        # Of a node without devices nothing else needs to be said.
+        name: own.obstacles(name, request, demands) if shares[snapshot.row[name]] else ()
+        for name in known
+    }
     left_out = {name for name, those in obstacles.items() if any(each.lasting for each in those)}
     usable = [name for name in known if name not in left_out]
     asked = _of_accepted_model(snapshot, usable, request)
