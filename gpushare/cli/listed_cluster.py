@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 
 from gpushare.cli.cluster import NOT_ENDED, Getter, items
 from gpushare.cli.options import add_connection
+from gpushare.cli.pod_specs import Priorities
 from gpushare.cli.report import LARGEST_IN_GIB
 from gpushare.core.model import Request
 from gpushare.core.node_filters import NodeStates, OwnFilters
@@ -24,11 +25,21 @@ from gpushare.wire.annotations import Names
 from gpushare.wire.demands import node_state
 from gpushare.wire.inventory import decode_inventory, decode_unhealthy
 from gpushare.wire.nodes import node_spec
-from gpushare.wire.objects import CONFIG_MAPS, NODES, PODS, ConfigMap, Node, Pod
+from gpushare.wire.objects import (
+    CONFIG_MAPS,
+    NODES,
+    PODS,
+    PRIORITY_CLASSES,
+    ConfigMap,
+    Node,
+    Pod,
+)
 from gpushare.wire.pods import observe_pod
 
 DEFAULT_POLICY = "device-bestfit"
 """The extender's own policy depends on the pods that it has seen, which only it knows."""
+
+_CLASSES = "/apis/scheduling.k8s.io/v1/priorityclasses"
 
 NAMESPACE = "kube-system"
 """Of the ConfigMaps that close devices, unless `serve --namespace` says another."""
@@ -102,6 +113,19 @@ def list_resources(
             f"no node shares {resources}: does a device plug-in run on the nodes with GPUs?"
         )
     return found
+
+
+def list_priorities(api: Getter, notes: list[str]) -> Priorities:
+    """Return the priorities of the cluster's PriorityClasses; none if they may not be read."""
+    classes: dict[str, int] = {}
+    default = 0
+    try:
+        for each in items(api, _CLASSES, PRIORITY_CLASSES, {}, notes):
+            classes[(each.metadata and each.metadata.name) or ""] = each.value
+            default = each.value if each.global_default else default
+    except ApiError as error:
+        notes.append(f"PriorityClasses are not known: {error}")
+    return Priorities(classes, default)
 
 
 def _shares(ledger: Ledger) -> bool:

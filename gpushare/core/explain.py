@@ -56,7 +56,7 @@ def explain(
     """
     unknown = [name for name in names if name not in snapshot.row]
     known = [name for name in names if name in snapshot.row]
-    shares = snapshot.capacity.any(axis=1)
+    shares = (snapshot.capacity > 0).sum(axis=1) > 0
     obstacles = {
         # Of a node without devices nothing else needs to be said.
         name: own.obstacles(name, request, demands) if shares[snapshot.row[name]] else ()

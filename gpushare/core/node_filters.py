@@ -145,14 +145,21 @@ class OwnFilters:
         self._ignored = ignored
 
     def obstacles(
-        self, node: str, request: Request, demands: Demands = NO_DEMANDS
+        self,
+        node: str,
+        request: Request,
+        demands: Demands = NO_DEMANDS,
+        more: Amounts = _NOTHING,
     ) -> tuple[Obstacle, ...]:
-        """Return all that keeps the pod from the node, the gravest first."""
+        """Return all that keeps the pod from the node, the gravest first.
+
+        more: amounts that count as taken.
+        """
         state = self.states.get(node)
         if state is None:
             return ()
         found = list(_refusals(state, demands)) if demands.known else []
-        return (*found, *self.shortages(node, request))
+        return (*found, *self.shortages(node, request, more=more))
 
     def shortages(
         self, node: str, request: Request, *, less: Iterable[Request] = (), more: Amounts = _NOTHING

@@ -217,6 +217,14 @@ class ConfigMap(Struct, gc=False):
     data: dict[str, str] | None = None
 
 
+class PriorityClass(Struct, gc=False, rename="camel"):
+    """PriorityClass."""
+
+    metadata: Metadata | None = None
+    value: int = 0
+    global_default: bool | None = None
+
+
 class PodDisruptionBudget(Struct, gc=False):
     """PodDisruptionBudget; what its parts say is read by budgets.py."""
 
@@ -251,4 +259,5 @@ PODS: Codec[Pod] = Codec(Pod)
 STARTED_PODS: Codec[Pod] = Codec(StartedPod, "Pod")
 NODES: Codec[Node] = Codec(Node)
 CONFIG_MAPS: Codec[ConfigMap] = Codec(ConfigMap)
+PRIORITY_CLASSES: Codec[PriorityClass] = Codec(PriorityClass)
 BUDGETS: Codec[PodDisruptionBudget] = Codec(PodDisruptionBudget)

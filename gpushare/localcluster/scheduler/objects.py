@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
+from gpushare.core.selectors import Taint, Toleration
 from gpushare.wire.quantity import to_bytes, to_milli
 
 Json = dict[str, Any]
@@ -21,33 +22,6 @@ PODS = "pods"
 DEFAULT_MILLI_CPU = 100
 DEFAULT_MEMORY = 200 * 1024 * 1024
 _MISSING = {CPU: DEFAULT_MILLI_CPU, MEMORY: DEFAULT_MEMORY}
-
-
-@dataclass(frozen=True)
-class Taint:
-    """A taint of a node."""
-
-    key: str
-    value: str
-    effect: str
-
-
-@dataclass(frozen=True)
-class Toleration:
-    """A toleration of a pod; empty `effect` matches every effect, empty `key` every key."""
-
-    key: str
-    operator: str
-    value: str
-    effect: str
-
-    def tolerates(self, taint: Taint) -> bool:
-        """Return whether this toleration covers the taint (core/v1 Toleration.ToleratesTaint)."""
-        if self.effect and self.effect != taint.effect:
-            return False
-        if self.key and self.key != taint.key:
-            return False
-        return self.operator == "Exists" or self.value == taint.value
 
 
 @dataclass(frozen=True)

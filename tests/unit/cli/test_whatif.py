@@ -30,7 +30,7 @@ NODE = NodeSpec("gpu-a", (16, 16), (True, False), ("T4", "T4"), ("a", "b"))
     ],
 )
 def test_pods_in_words(text: str, unit: str, request_: Request, count: int | None) -> None:
-    found = pods_of_words(text, unit)
+    found = pods_of_words(text, unit, ALIYUN.resource)
     assert found is not None
     assert (found.request.units, found.request.devices) == (request_.units, request_.devices)
     assert found.count == count
@@ -38,13 +38,13 @@ def test_pods_in_words(text: str, unit: str, request_: Request, count: int | Non
 
 @pytest.mark.parametrize("text", ["pods.yaml", "8GB", "-", "x 3"])
 def test_other_words_may_be_a_file(text: str) -> None:
-    assert pods_of_words(text, "GiB") is None
+    assert pods_of_words(text, "GiB", ALIYUN.resource) is None
 
 
 @pytest.mark.parametrize("text", ["0GiB", "100MiB", "8GiB on 0", "8GiB on 999"])
 def test_an_amount_that_cannot_be_is_refused(text: str) -> None:
     with pytest.raises(SettingsError, match=text.split(maxsplit=1)[0]):
-        pods_of_words(text, "GiB")
+        pods_of_words(text, "GiB", ALIYUN.resource)
 
 
 def test_pods_of_manifests() -> None:
