@@ -238,10 +238,16 @@ class PodEventHandler:
 
 
 class UnhealthyEventHandler:
-    """Handler for the ConfigMaps that close devices: `unhealthy-gpu-NODE`, data `gpus: "0,2"`."""
+    """Handler for the ConfigMaps that close devices: `unhealthy-gpu-NODE`, data `gpus: "0,2"`.
 
-    def __init__(self, resources: ManagedResources) -> None:
+    room_on: called with the node of each that changes.
+    """
+
+    def __init__(
+        self, resources: ManagedResources, room_on: Callable[[str], None] | None = None
+    ) -> None:
         self._resources = resources
+        self._room_on = room_on
         self._closed: set[tuple[str, str]] = set()
 
     def kept(self, page: Decoded[ConfigMap]) -> Decoded[ConfigMap]:
@@ -295,14 +301,19 @@ class UnhealthyEventHandler:
             except AnnotationError as error:
                 log.warning(Line("configmap kept as it was", configmap=name, error=str(error)))
                 continue
-            managed.ledger.set_unhealthy(node, devices)
+            self._set(managed, node, devices)
             self._closed.add((name, managed.names.resource))
 
     def _open(self, name: str, resource: str) -> None:
         managed = self._resources.find(resource)
         if managed is not None and (name, resource) in self._closed:
             self._closed.discard((name, resource))
-            managed.ledger.set_unhealthy(name.removeprefix(managed.names.unhealthy), frozenset())
+            self._set(managed, name.removeprefix(managed.names.unhealthy), frozenset())
+
+    def _set(self, managed: ManagedResource, node: str, devices: frozenset[int | str]) -> None:
+        managed.ledger.set_unhealthy(node, devices)
+        if self._room_on is not None:
+            self._room_on(node)
 
 
 def _claim(pod: Pod, seen: ObservedPod | None) -> Claimant | None:
