@@ -182,13 +182,15 @@ def _cured(search: "_Search", obstacles: Mapping[str, Sequence[Obstacle]]) -> tu
     roomy = filter_nodes(snapshot, list(obstacles), request).fit
     if roomy:
         node = min(roomy, key=lambda name: len(obstacles[name]))
-        return (Remedy(node, cures=_cures(obstacles[node])),)
+        return (Remedy(node, cures=tuple(each.cure for each in obstacles[node])),)
     found = search.by_ends(_nearest(snapshot, _rows(snapshot, list(obstacles)), request))
-    return () if found is None else (replace(found, cures=_cures(obstacles[found.node])),)
-
-
-def _cures(obstacles: Sequence[Obstacle]) -> tuple[str, ...]:
-    return tuple(each.cure for each in obstacles)
+    if found is None:
+        return ()
+    lasting = [each for each in obstacles[found.node] if each.lasting]
+    # What is short only for now may be free once these pods have ended.
+    lacks = set(found.lacks) - {each.resource for each in lasting}
+    cures = tuple(each.cure for each in lasting)
+    return (replace(found, lacks=tuple(sorted(lacks)), cures=cures),)
 
 
 def _nearest(snapshot: Snapshot, rows: Rows, request: Request) -> Rows:

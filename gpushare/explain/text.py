@@ -182,7 +182,7 @@ def _remedy(remedy: Remedy, unit: str, reader: str | None) -> str:
         needs.append(f"{names} end{'s' * (len(remedy.ends) == 1)}")
     needs += remedy.cures
     text = f"on {remedy.node} once {' and '.join(needs)}"
-    lacks = "" if remedy.cures else " and ".join(remedy.lacks)
+    lacks = " and ".join(remedy.lacks)
     return f"{text} (but the node would still have too little {lacks})" if lacks else text
 
 
