@@ -45,6 +45,7 @@ class NodeFacts:
     closed: Reason | None = None
     detail: str = ""
     serves_by_identity: bool = False
+    gone: tuple[str, ...] = ()
     left_out: str = ""
 
 
@@ -217,6 +218,7 @@ def _from_inventory(name: str, address: str, written: str) -> NodeFacts | None:
         inventory.unit,
         inventory.devices,
         serves_by_identity=inventory.serves_by_identity,
+        gone=inventory.gone,
     )
 
 

@@ -228,7 +228,11 @@ def _shares(pod: PodFacts, node: NodeFacts) -> Shares:
         capacity = tuple(device.mem for device in node.devices)
         uuids = tuple(device.uuid for device in node.devices)
         spec = NodeSpec(
-            node.name, capacity, uuids=uuids, serves_by_identity=node.serves_by_identity
+            node.name,
+            capacity,
+            uuids=uuids,
+            serves_by_identity=node.serves_by_identity,
+            gone=node.gone,
         )
         return resolve_devices(Cover(pod.shares, pod.uuids, given=pod.given), spec)[1] or ()
     known = all(device < len(node.devices) for device, _ in pod.shares)

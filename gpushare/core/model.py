@@ -199,7 +199,8 @@ class NodeSpec:
     plug-in there says that it marks the pods it has served. serves_by_identity: it knows which pod
     the kubelet asks for, and gives it the cards that its Binding names by uuid, or none; so it
     takes no pod for an equal one (see pairing). counted: the devices were made of a total and a
-    count, no inventory describes them.
+    count, no inventory describes them. gone: uuids of cards that have been on the node, and are
+    not.
     """
 
     name: str
@@ -213,6 +214,7 @@ class NodeSpec:
     marks_assigned: bool = False
     serves_by_identity: bool = False
     counted: bool = False
+    gone: tuple[str, ...] = ()
 
     @property
     def marks_served(self) -> bool:
