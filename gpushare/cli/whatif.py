@@ -166,7 +166,7 @@ def _lines(
         yield f"Nodes:    {_some([f'{name} {label}' for name, label in left_out.items()], '; ')}"
     if options.without:
         fit = sum(each.fit for each in outcome.moved)
-        pods = f"{fit} of {len(outcome.moved)} pods fit elsewhere"
+        pods = f"{fit} of {len(outcome.moved)} pod{'s' * (len(outcome.moved) > 1)} fit elsewhere"
         yield f"Without:  {', '.join(options.without)}: {pods if outcome.moved else 'no pods'}"
         yield from (f"          {_placed(each)}" for each in outcome.moved if not each.all_fit)
     if added:
