@@ -85,7 +85,7 @@ def _summary(report: Report, *, wide: bool, headers: bool, style: Style) -> str:
     what = "" if style.short else "(Allocated/Total)"
     head = ["NAME", "IPADDRESS", *(f"{kind}{i}{what}" for i in range(devices))]
     head += ["PENDING(Allocated)"] if pending else []
-    head.append(f"{kind} Memory({report.unit})")
+    head.append(report.unit if style.short else f"{kind} Memory({report.unit})")
     head += [f"FREE({report.unit})", "PODS", "MODEL", "NOTE"] if wide else ["NOTE"] * notes
     plain = [_summary_row(node, devices, PLAIN, pending=pending) for node in report.nodes[:1]]
     total = [
