@@ -15,9 +15,9 @@ import math
 import threading
 import time
 from collections.abc import Callable, Iterator
+from itertools import islice
 
 from gpushare.core.assumption import Waiting
-from gpushare.core.decide import filter_nodes
 from gpushare.daemon.logs.formatters import Line
 from gpushare.errors import ApiError
 from gpushare.extender.managed_resources import ManagedResource, ManagedResources
@@ -100,7 +100,7 @@ class SchedulerWaker:
         for node in marked:
             with self._lock:
                 self._marked.pop(node, None)
-            if any(self._fits(managed, node) for managed in self._resources):
+            if any(_takes_waiting(managed, node) for managed in self._resources):
                 self._write(node, now)
                 return
 
@@ -108,25 +108,11 @@ class SchedulerWaker:
         """Return counters for metrics: how often a node was written on."""
         return {"scheduler_wakes_total": self._wakes}
 
-    def _fits(self, managed: ManagedResource, node: str) -> bool:
-        """Return whether a pod that kube-scheduler looks at would fit on the node now."""
-        snapshot = managed.ledger.snapshot()
-        return any(
-            filter_nodes(snapshot, [node], pod.request).fit
-            and not managed.filters.obstacles(node, pod.request, pod.demands)
-            for pod in _waiting(managed)
-        )
-
     def _fitting_nodes(self) -> Iterator[str]:
         """Yield, for each request that waits, a node on which it would fit."""
         for managed in self._resources:
-            snapshot = managed.ledger.snapshot()
-            names = [name for name in snapshot.names if name]
             for pod in _waiting(managed):
-                for node in filter_nodes(snapshot, names, pod.request).fit:
-                    if not managed.filters.obstacles(node, pod.request, pod.demands):
-                        yield node
-                        break
+                yield from islice(managed.places(pod.request, pod.demands), 1)
 
     def _write(self, node: str, now: float) -> None:
         kind = "annotations" if self._annotates() else "labels"
@@ -147,6 +133,12 @@ class SchedulerWaker:
         else:
             self._wakes += 1
             log.info(Line("kube-scheduler woken", node=node))
+
+
+def _takes_waiting(managed: ManagedResource, node: str) -> bool:
+    """Return whether a pod that kube-scheduler looks at would fit on the node now."""
+    pods = _waiting(managed)
+    return any(True for pod in pods for _ in managed.places(pod.request, pod.demands, [node]))
 
 
 def _waiting(managed: ManagedResource) -> Iterator[Waiting]:
