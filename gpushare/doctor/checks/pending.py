@@ -58,11 +58,16 @@ def _verdict(pod: PodSeen, facts: Facts) -> Finding:
     if _is_ours(pod, facts):
         todo = "change what the pod asks for, or the nodes: other pods that end do not help"
         return warn(_NAME, f"refused by the extender: {said}", todo)
-    nodes, own, ours = counted(" ".join(pod.message.split()))
-    if nodes and own and not ours:
+    if is_left_out(pod):
         return ok(_NAME, f"waits, as kube-scheduler's own filters leave no node: {said}")
     todo = "either kube-scheduler's own filters leave no node, or it does not call the extender"
     return warn(_NAME, f"refused without a word of the extender: {said}", todo)
+
+
+def is_left_out(pod: PodSeen) -> bool:
+    """Return whether kube-scheduler's own filters left no node for it, so that it asked nobody."""
+    nodes, own, ours = counted(" ".join(pod.message.split()))
+    return bool(nodes and own and not ours)
 
 
 def _is_refused_bind(message: str) -> bool:

@@ -49,6 +49,7 @@ SICK = (
     ' as NVML says"},{"mem":0,"healthy":false}]}'
 )
 ADDED = '{"v":1,"unit":"GiB","devices":[{"mem":16},{"mem":16}],"uncounted":["GPU-new"]}'
+OWN = "0/2 nodes are available: 1 Insufficient cpu, 1 node(s) had untolerated taint(s)."
 LATE = "binding rejected: gpushare: node 'a': device 0 has no room for 8 units any more"
 LONG = '{"v":1,"unit":"MiB","devices":[{"mem":81920},{"mem":81920},{"mem":81920}]}'
 
@@ -265,6 +266,7 @@ PROVOKED: list[tuple[str, str, str, dict[str, Any]]] = [
     ),
     ("filter-calls", "fail", "1 GPU pod waiting", samples() | pods(waiting())),
     ("filter-calls", "warn", "no GPU pod", samples() | pods()),
+    ("filter-calls", "warn", "no GPU pod", samples() | pods(waiting(message=OWN))),
     (
         "filter-calls",
         "fail",
