@@ -212,7 +212,7 @@ def _placed(placed: PlacementResult) -> str:
     where = _some([f"{count} on {node}" for node, count in placed.on.items()])
     name = f"{wanted.name} (priority {wanted.priority})" if wanted.priority else wanted.name
     text = f"{name}: {fit}" + (f" ({where})" if where else "")
-    if wanted.count is None or placed.all_fit:
+    if placed.fit and placed.all_fit:
         return text
     reasons = ", ".join(f"{count} {why}" for why, count in placed.reasons.items())
     return f"{text}; then: {reasons or 'there are no nodes'}"
