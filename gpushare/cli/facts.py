@@ -128,8 +128,8 @@ def _state(node: Fields, name: str, names: Names) -> NodeState:
             amounts = {names.resource: to_units(usable)}
     return NodeState(
         name,
-        taints=tuple(taint for taint in taints if taint.key != CORDON.key),
-        cordoned=spec.get("unschedulable") is True or CORDON.key in {t.key for t in taints},
+        taints=tuple(taint for taint in taints if taint != CORDON),
+        cordoned=spec.get("unschedulable") is True or CORDON in taints,
         ready=all(each == "True" for each in ready),
         allocatable=amounts,
     )

@@ -48,8 +48,8 @@ def node_state(node: objects.Node) -> NodeState:
     return NodeState(
         metadata.name,
         _labels(metadata.labels or {}),
-        tuple(taint for taint in taints if taint.key != CORDON.key),
-        bool(spec.unschedulable) or any(taint.key == CORDON.key for taint in taints),
+        tuple(taint for taint in taints if taint != CORDON),
+        bool(spec.unschedulable) or CORDON in taints,
         all(each.status == "True" for each in status.conditions or () if each.type == "Ready"),
         None if amounts is None else _amounts(amounts),
     )

@@ -41,7 +41,7 @@ LAYERS: dict[str, tuple[str, ...]] = {
     # `inspect` starts with the standard library alone; `explain` and `whatif` keep books.
     "cli": (
         *("errors", "commandline", "core.model", "core.cover", "core.node_filters", "core.policy"),
-        *("core.ranking", "yamlfile", "wire", "kube", "ledger", "explain"),
+        *("core.ranking", "core.selectors", "yamlfile", "wire", "kube", "ledger", "explain"),
     ),
     # Its own area: it judges what the codecs say and what the API server shows, and must run where
     # neither the extender's code nor the books can be trusted.
