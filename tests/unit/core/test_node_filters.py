@@ -224,3 +224,18 @@ def test_states_are_counted_by_their_changes() -> None:
     assert (states.version, list(states), states["n"].cordoned) == (2, ["n"], True)
     states.remove("n")
     assert (states.version, len(states)) == (3, 0)
+
+
+def test_what_pods_take_is_added_up_anew_after_each_change() -> None:
+    ledger = Ledger()
+    ledger.node_changed(node_spec(NODES.decode(b'{"metadata":{"name":"n"}}'), ALIYUN, "GiB"))
+    asked: Json = {"containers": [{"resources": {"requests": {"cpu": "1", "x/thing": "2"}}}]}
+    assert dict(ledger.taken("n")) == {}
+    for number in (1, 2):
+        ledger.pod_changed(observed(pod(f"p{number}", asked, "n"))[1])
+        taken = {name: amount for name, amount in ledger.taken("n").items() if amount}
+        assert taken == {"cpu": 1000 * number, "pods": number, "x/thing": 2 * number}
+    ledger.pod_gone("p1")
+    assert ledger.taken("n")["pods"] == 1
+    ledger.node_gone("n")
+    assert ledger.taken("n") == {}
