@@ -164,7 +164,7 @@ def _most(found: Explanation, unit: str) -> str:
 
 def _remedies(remedies: Sequence[Remedy], unit: str, reader: str | None = None) -> str:
     if not remedies:
-        return "it may fit soon: nothing that ends or returns is known to be enough"
+        return "it may fit soon: the books have just changed, or are about to"
     return f"it would fit {'; or '.join(_remedy(remedy, unit, reader) for remedy in remedies)}"
 
 
