@@ -62,7 +62,10 @@ def explain(
         name: own.obstacles(name, request, demands) if shares[snapshot.row[name]] else ()
         for name in known
     }
-    left_out = {name for name, those in obstacles.items() if any(each.lasting for each in those)}
+    # A dict for its order: texts must not depend on chance.
+    left_out = dict.fromkeys(
+        name for name, those in obstacles.items() if any(each.lasting for each in those)
+    )
     usable = [name for name in known if name not in left_out]
     asked = _of_accepted_model(snapshot, usable, request)
     result = filter_nodes(snapshot, asked, request)
