@@ -73,6 +73,7 @@ def _node(node: NodeLine) -> dict[str, Any]:
         "address": node.address or None,
         "unit": node.unit,
         "closed": node.closed or None,
+        "leftOut": node.left_out or None,
         "total": node.total,
         "allocated": node.allocated,
         "unplaced": node.unplaced,

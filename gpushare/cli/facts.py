@@ -11,9 +11,12 @@ Tested in `tests/contract/test_golden_inspect.py`.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, replace
 
 from gpushare.core.model import MAX_UNITS, Given, PodRef, Reason, Request, Shares
+from gpushare.core.node_filters import CORDON, NodeState
+from gpushare.core.selectors import Taint
 from gpushare.errors import AnnotationError, QuantityError
 from gpushare.wire.annotations import Names, device_uuids, placement
 from gpushare.wire.given_annotation import read_given
@@ -32,7 +35,7 @@ class NodeFacts:
 
     address: its InternalIP, or "". unit: what its inventory counts memory in, "" if it has none.
     devices: by index, memory in that unit. closed: why no pod may be placed there, or None; detail
-    says more if there is more to say.
+    says more if there is more to say. left_out: what keeps kube-scheduler itself from it, or "".
     """
 
     name: str
@@ -42,6 +45,8 @@ class NodeFacts:
     closed: Reason | None = None
     detail: str = ""
     serves_by_identity: bool = False
+    gone: tuple[str, ...] = ()
+    left_out: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +103,39 @@ def read_node(node: Fields, names: Names) -> NodeFacts | None:
     An inventory annotation leads; without one every device has total / count units of the node's
     capacity, or of allocatable if that alone is given. Whatever cannot be read closes the node.
     """
+    found = _read_devices(node, names)
+    if found is None:
+        return None
+    label = _state(node, found.name, names).label(
+        names.resource, sum(device.mem for device in found.devices)
+    )
+    return replace(found, left_out=label)
+
+
+def _state(node: Fields, name: str, names: Names) -> NodeState:
+    """Return what kube-scheduler's own filters see, whoever asks."""
+    spec, status = mapping(node.get("spec")), mapping(node.get("status"))
+    taints = [
+        Taint(*(text(each.get(key)) for key in ("key", "value", "effect")))
+        for each in map(mapping, elements(spec.get("taints")))
+    ]
+    conditions = map(mapping, elements(status.get("conditions")))
+    ready = (text(each.get("status")) for each in conditions if each.get("type") == "Ready")
+    usable = mapping(status.get("allocatable")).get(names.resource)
+    amounts: dict[str, int] | None = None
+    with suppress(QuantityError):
+        if isinstance(usable, str | int | float):
+            amounts = {names.resource: to_units(usable)}
+    return NodeState(
+        name,
+        taints=tuple(taint for taint in taints if taint != CORDON),
+        cordoned=spec.get("unschedulable") is True or CORDON in taints,
+        ready=all(each == "True" for each in ready),
+        allocatable=amounts,
+    )
+
+
+def _read_devices(node: Fields, names: Names) -> NodeFacts | None:
     metadata, status = mapping(node.get("metadata")), mapping(node.get("status"))
     name, address = text(metadata.get("name")), _address(status)
     inventory = mapping(metadata.get("annotations")).get(names.inventory)
@@ -180,6 +218,7 @@ def _from_inventory(name: str, address: str, written: str) -> NodeFacts | None:
         inventory.unit,
         inventory.devices,
         serves_by_identity=inventory.serves_by_identity,
+        gone=inventory.gone,
     )
 
 

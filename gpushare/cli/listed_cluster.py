@@ -13,20 +13,33 @@ from dataclasses import dataclass, field
 
 from gpushare.cli.cluster import NOT_ENDED, Getter, items
 from gpushare.cli.options import add_connection
+from gpushare.cli.pod_specs import Priorities
 from gpushare.cli.report import LARGEST_IN_GIB
 from gpushare.core.model import Request
+from gpushare.core.node_filters import NodeStates, OwnFilters
 from gpushare.core.policy import load_policy
 from gpushare.core.ranking import Ranking
 from gpushare.errors import AnnotationError, ApiError, MessageError, SettingsError, WireError
 from gpushare.ledger import Ledger
 from gpushare.wire.annotations import Names
+from gpushare.wire.demands import node_state
 from gpushare.wire.inventory import decode_inventory, decode_unhealthy
 from gpushare.wire.nodes import node_spec
-from gpushare.wire.objects import CONFIG_MAPS, NODES, PODS, ConfigMap, Node, Pod
+from gpushare.wire.objects import (
+    CONFIG_MAPS,
+    NODES,
+    PODS,
+    PRIORITY_CLASSES,
+    ConfigMap,
+    Node,
+    Pod,
+)
 from gpushare.wire.pods import observe_pod
 
 DEFAULT_POLICY = "device-bestfit"
 """The extender's own policy depends on the pods that it has seen, which only it knows."""
+
+_CLASSES = "/apis/scheduling.k8s.io/v1/priorityclasses"
 
 NAMESPACE = "kube-system"
 """Of the ConfigMaps that close devices, unless `serve --namespace` says another."""
@@ -36,7 +49,8 @@ NAMESPACE = "kube-system"
 class ListedResource:
     """One managed resource of a cluster that was listed (see `explain.pod.ExplainSource`).
 
-    unit: of all amounts. notes: what could not be read.
+    unit: of all amounts. notes: what could not be read. states: of the nodes, as kube-scheduler's
+    own filters see them.
     """
 
     names: Names
@@ -44,6 +58,12 @@ class ListedResource:
     unit: str
     ranking_policy: str = DEFAULT_POLICY
     notes: list[str] = field(default_factory=list)
+    states: NodeStates = field(default_factory=NodeStates)
+
+    @property
+    def filters(self) -> OwnFilters:
+        """kube-scheduler's own filters over the nodes and pods that were listed."""
+        return OwnFilters(self.states, self.ledger.taken)
 
     def ranking(self, request: Request) -> Ranking:
         """Return what ranks for the request. Raises MessageError for an unknown policy."""
@@ -79,9 +99,8 @@ def list_resources(
     pods = list(items(api, "/api/v1/pods", PODS, NOT_ENDED, notes))
     maps = _closing(api, namespace, notes)
     unit = unit or _unit(nodes, every)
-    found = [
-        ListedResource(names, Ledger(), unit, policy or DEFAULT_POLICY, notes) for names in every
-    ]
+    states, policy = NodeStates(map(node_state, nodes)), policy or DEFAULT_POLICY
+    found = [ListedResource(names, Ledger(), unit, policy, notes, states) for names in every]
     for books in found:
         specs = [node_spec(node, books.names, unit) for node in nodes]
         books.ledger.replace_nodes(specs)
@@ -94,6 +113,19 @@ def list_resources(
             f"no node shares {resources}: does a device plug-in run on the nodes with GPUs?"
         )
     return found
+
+
+def list_priorities(api: Getter, notes: list[str]) -> Priorities:
+    """Return the priorities of the cluster's PriorityClasses; none if they may not be read."""
+    classes: dict[str, int] = {}
+    default = 0
+    try:
+        for each in items(api, _CLASSES, PRIORITY_CLASSES, {}, notes):
+            classes[(each.metadata and each.metadata.name) or ""] = each.value
+            default = each.value if each.global_default else default
+    except ApiError as error:
+        notes.append(f"PriorityClasses are not known: {error}")
+    return Priorities(classes, default)
 
 
 def _shares(ledger: Ledger) -> bool:

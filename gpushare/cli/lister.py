@@ -109,7 +109,8 @@ class Observed:
                 if pod.node not in self.nodes:
                     strays[pod.node] = strays.get(pod.node, 0) + 1
             found += [
-                f"node {node} shares no {self.names.resource}, and {count} pods on it ask for it"
+                f"node {node} shares no {self.names.resource}, and"
+                f" {'1 pod on it asks' if count == 1 else f'{count} pods on it ask'} for it"
                 for node, count in sorted(strays.items())
             ]
         return found

@@ -9,13 +9,15 @@ Tested in `tests/unit/cli/test_whatif.py`.
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from gpushare.core.model import MAX_UNITS, NodeSpec, Request
+from gpushare.core.node_filters import NodeState
 from gpushare.errors import SettingsError, WireError
 from gpushare.explain.whatif import Wanted
 from gpushare.wire.annotations import Names
+from gpushare.wire.demands import demands_of
 from gpushare.wire.inventory import MAX_DEVICES, mib_of
 from gpushare.wire.objects import PODS
 from gpushare.wire.pods import MAX_DEVICES_PER_POD, request_among
@@ -26,7 +28,18 @@ _ADDED = re.compile(r"(\d{1,4}):(.+)")
 _TEMPLATED = frozenset({"Deployment", "ReplicaSet", "StatefulSet", "ReplicationController", "Job"})
 
 
-def pods_of_words(text: str, unit: str) -> Wanted | None:
+@dataclass(frozen=True)
+class Priorities:
+    """The numbers of PriorityClasses, and of pods that name none."""
+
+    classes: Mapping[str, int] = field(default_factory=dict)
+    default: int = 0
+
+
+_NO_CLASSES = Priorities()
+
+
+def pods_of_words(text: str, unit: str, resource: str, priority: int = 0) -> Wanted | None:
     """Return the pods of words like `8GiB`, `8GiB x 3` or `8GiB on 2 x 3` (8 GiB on each of two
     devices); None if these are no such words, but may name a file.
     """
@@ -37,12 +50,17 @@ def pods_of_words(text: str, unit: str) -> Wanted | None:
     request = Request(_units(int(size), size_unit, unit, text), int(devices or 1))
     if not 0 < request.devices <= MAX_DEVICES_PER_POD:
         raise SettingsError(f"{text!r}: a pod may have from 1 to {MAX_DEVICES_PER_POD} devices")
-    request = replace(request, containers=((0, request.total),))
-    return Wanted(" ".join(text.split()), request, int(count) if count else None)
+    total = request.total
+    request = replace(request, containers=((0, total),), resources=((resource, total),))
+    number = int(count) if count else None
+    return Wanted(" ".join(text.split()), request, number, priority=priority)
 
 
 def pods_of_documents(
-    documents: Sequence[object], where: str, every: Sequence[Names]
+    documents: Sequence[object],
+    where: str,
+    every: Sequence[Names],
+    priorities: Priorities = _NO_CLASSES,
 ) -> list[Wanted]:
     """Return the pods of manifests, as a YAML file has them.
 
@@ -50,13 +68,18 @@ def pods_of_documents(
     begins with `where`.
     """
     found = [
-        _wanted(item, f"{where}: document {number}", every)
+        _wanted(item, f"{where}: document {number}", every, priorities)
         for number, document in enumerate(documents, 1)
         for item in _items(document, f"{where}: document {number}")
     ]
     if not found:
         raise SettingsError(f"{where}: has no pods")
     return found
+
+
+_HOSTNAME = "kubernetes.io/hostname"
+_OF_CONTROLLERS = "node.kubernetes.io/"
+"""Taints that kube-controller-manager writes and removes by the state of a node."""
 
 
 def nodes_added(text: str, unit: str, there: Mapping[str, NodeSpec]) -> list[NodeSpec]:
@@ -75,6 +98,21 @@ def nodes_added(text: str, unit: str, there: Mapping[str, NodeSpec]) -> list[Nod
     size = len(like.capacity)
     new = replace(like, healthy=(True,) * size, uuids=("",) * size, closed=None, counted=False)
     return [replace(new, name=name) for name, _ in zip(names, range(count), strict=False)]
+
+
+def state_like(spec: NodeSpec, like: NodeState | None, resource: str) -> NodeState:
+    """Return what kube-scheduler sees of a node that comes: like one that is there, but in order.
+
+    Of one that is like none that is there nothing is known that keeps pods out.
+    """
+    if like is None:
+        return NodeState(spec.name)
+    labels = None if like.labels is None else dict(like.labels) | {_HOSTNAME: spec.name}
+    amounts = like.allocatable
+    if amounts is not None:
+        amounts = dict(amounts) | {resource: sum(spec.capacity)}
+    taints = tuple(each for each in like.taints if not each.key.startswith(_OF_CONTROLLERS))
+    return NodeState(spec.name, labels, taints, allocatable=amounts)
 
 
 def _shaped(shape: str, unit: str, text: str) -> NodeSpec:
@@ -110,7 +148,9 @@ def _items(document: object, where: str) -> Iterator[dict[str, Any]]:
         yield document
 
 
-def _wanted(item: dict[str, Any], where: str, every: Sequence[Names]) -> Wanted:
+def _wanted(
+    item: dict[str, Any], where: str, every: Sequence[Names], priorities: Priorities
+) -> Wanted:
     kind = str(item.get("kind"))[:80]
     metadata, spec = _mapping(item.get("metadata")), _mapping(item.get("spec"))
     name = str(metadata.get("name") or metadata.get("generateName") or "")[:253]
@@ -124,12 +164,25 @@ def _wanted(item: dict[str, Any], where: str, every: Sequence[Names]) -> Wanted:
             f"{where}: makes no pods that whatif knows: {', '.join(sorted(_TEMPLATED))}, Pod"
         )
     try:
-        found = request_among(PODS.decode(json.dumps(pod, default=str).encode()), every)
+        read = PODS.decode(json.dumps(pod, default=str).encode())
+        found = request_among(read, every)
     except WireError as error:
         raise SettingsError(f"{where}: {error}") from error
     if found is None or found[0] is not every[0]:
         raise SettingsError(f"{where}: asks for no {every[0].resource}, so nothing is known of it")
-    return Wanted(f"{kind.lower()}/{name}", found[1], count)
+    name = f"{kind.lower()}/{name}"
+    return Wanted(name, found[1], count, demands_of(read), _priority(pod, priorities, where))
+
+
+def _priority(pod: Mapping[str, object], priorities: Priorities, where: str) -> int:
+    """Return the priority that the API server would give the pod."""
+    spec = _mapping(pod.get("spec"))
+    name, number = spec.get("priorityClassName"), spec.get("priority")
+    if name:
+        if str(name) not in priorities.classes:
+            raise SettingsError(f"{where}: there is no PriorityClass {str(name)[:253]!r}")
+        return priorities.classes[str(name)]
+    return number if type(number) is int else priorities.default
 
 
 def _count(kind: str, spec: Mapping[str, object], where: str) -> int:

@@ -53,7 +53,7 @@ class PodLine:
 @dataclass(frozen=True, slots=True)
 class NodeLine:
     """One node; unit is the one it counts in, the numbers are in the report's. closed: why no pod
-    may be placed on it, or "".
+    may be placed on it, or ""; left_out: what keeps kube-scheduler itself from it, or "".
     """
 
     name: str
@@ -63,6 +63,7 @@ class NodeLine:
     pods: tuple[PodLine, ...]
     unplaced: int
     closed: str
+    left_out: str = ""
 
     @property
     def total(self) -> int:
@@ -207,7 +208,16 @@ def _node_line(node: NodeFacts, pods: Iterable[PodFacts], unit: str, scale: int)
         for index, device in enumerate(node.devices)
     )
     closed = node.closed.value if node.closed else ""
-    return NodeLine(node.name, node.address, unit, devices, tuple(lines), unplaced, closed)
+    return NodeLine(
+        node.name,
+        node.address,
+        unit,
+        devices,
+        tuple(lines),
+        unplaced,
+        closed,
+        node.left_out,
+    )
 
 
 def _shares(pod: PodFacts, node: NodeFacts) -> Shares:
@@ -218,7 +228,11 @@ def _shares(pod: PodFacts, node: NodeFacts) -> Shares:
         capacity = tuple(device.mem for device in node.devices)
         uuids = tuple(device.uuid for device in node.devices)
         spec = NodeSpec(
-            node.name, capacity, uuids=uuids, serves_by_identity=node.serves_by_identity
+            node.name,
+            capacity,
+            uuids=uuids,
+            serves_by_identity=node.serves_by_identity,
+            gone=node.gone,
         )
         return resolve_devices(Cover(pod.shares, pod.uuids, given=pod.given), spec)[1] or ()
     known = all(device < len(node.devices) for device, _ in pod.shares)

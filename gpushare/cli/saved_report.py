@@ -6,18 +6,22 @@ not counted. Every field is checked; what is wrong is a SettingsError that names
 Tested in `tests/unit/cli/test_whatif.py`.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
 from gpushare.cli.documents import API_VERSION, KIND
 from gpushare.cli.listed_cluster import ListedResource
 from gpushare.core.model import MAX_UNITS, NodeSpec, ObservedPod, PodRef, Reason, Request
+from gpushare.core.node_filters import CORDONED, UNREADY, NodeState, NodeStates
 from gpushare.errors import SettingsError
 from gpushare.ledger import Ledger
 from gpushare.wire.annotations import Names
 from gpushare.wire.inventory import MAX_DEVICES, is_unit
 
-_NO_HOST = "the saved report has no CPU and memory of nodes, so these do not count"
+_NO_HOST = (
+    "the saved report has no CPU, memory, labels, taints and allocatable of nodes, and no pods that"
+    " wait, so these do not count"
+)
 _AGAIN = "save one with `gpushare inspect -o json`"
 
 
@@ -29,18 +33,25 @@ def resource_of_report(document: object, where: str, policy: str) -> ListedResou
     resource, unit = _text(document, "resource", where), _text(document, "unit", where)
     if not is_unit(unit):
         raise SettingsError(f"{where}: unit: {unit[:40]!r} is no unit of memory; {_AGAIN}")
-    ledger = Ledger()
+    ledger, states = Ledger(), NodeStates()
     for number, node in enumerate(_list(document, "nodes", where)):
         at = f"{where}: nodes[{number}]"
         spec = _node(node, at)
         if ledger.has_node(spec.name):
             raise SettingsError(f"{at}: name: {spec.name!r} is there twice")
         ledger.node_changed(spec)
+        states.put(_state(spec.name, str(node.get("leftOut") or "").split(", ")))
         for pod in _pods(node, spec, at):
             ledger.pod_changed(pod)
     if not ledger.snapshot().capacity.any():
         raise SettingsError(f"{where}: no node in it shares {resource}")
-    return ListedResource(Names.for_resource(resource), ledger, unit, policy, [_NO_HOST])
+    names = Names.for_resource(resource)
+    return ListedResource(names, ledger, unit, policy, [_NO_HOST], states)
+
+
+def _state(name: str, left_out: Collection[str]) -> NodeState:
+    """Return what the report tells of what kube-scheduler's own filters see."""
+    return NodeState(name, cordoned=CORDONED.text in left_out, ready=UNREADY.text not in left_out)
 
 
 def _check_version(document: Mapping[str, object], where: str) -> None:

@@ -5,9 +5,10 @@ Knows escape sequences of terminals; not what is shown.
 Tested in `tests/unit/cli/test_inspect_terminal.py` and `tests/unit/cli/test_inspect_parts.py`.
 """
 
+import os
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
 from typing import TextIO
 
 _COLOURS = {"room": "32", "little": "33", "full": "31", "closed": "2", "head": "1"}
@@ -19,10 +20,21 @@ _LITTLE = 0.75
 
 @dataclass(frozen=True, slots=True)
 class Style:
-    """bars: devices are drawn, as on a terminal. colours: by how much room there is."""
+    """bars: devices are drawn, as on a terminal. colours: by how much room there is. columns: of
+    the terminal. bar: characters of a bar. short: heads of columns are short.
+    """
 
     bars: bool = False
     colours: bool = False
+    columns: int = 80
+    bar: int = _BAR
+    short: bool = False
+
+    def narrower(self) -> Iterator["Style"]:
+        """Yield this style, and then those that take less and less room."""
+        yield self
+        if self.bars:
+            yield from (replace(self, short=True, bar=bar) for bar in (_BAR, _BAR // 2, 0))
 
     def device(self, used: int, total: int, *, closed: bool) -> str:
         """Return what is in use of a device, with a bar if there are bars."""
@@ -30,12 +42,14 @@ class Style:
         if not self.bars:
             return amount
         if closed:
-            return self.painted("closed", f"{'closed'.ljust(_BAR)} {amount}")
+            return self.painted("closed", f"{'closed'.ljust(self.bar)} {amount}")
         share = used / total if total else 1.0
         # Only a full device has a full bar, and only an empty one an empty bar.
-        filled = _BAR if share >= 1 else _partly(share) if used else 0
+        filled = self.bar if share >= 1 else _partly(share, self.bar) if used else 0
         colour = "full" if share >= 1 else "little" if share >= _LITTLE else "room"
-        bar = self.painted(colour, "#" * filled) + "." * (_BAR - filled)
+        if not self.bar:
+            return self.painted(colour, amount)
+        bar = self.painted(colour, "#" * filled) + "." * (self.bar - filled)
         return f"{bar} {amount}"
 
     def painted(self, colour: str, text: str) -> str:
@@ -53,7 +67,12 @@ def style_of(out: TextIO, environ: Mapping[str, str]) -> Style:
     """
     if not out.isatty():
         return PLAIN
-    return Style(bars=True, colours="NO_COLOR" not in environ and environ.get("TERM") != "dumb")
+    colours = "NO_COLOR" not in environ and environ.get("TERM") != "dumb"
+    try:
+        columns = os.get_terminal_size(out.fileno()).columns
+    except (OSError, ValueError):  # a terminal of a test
+        columns = 0
+    return Style(bars=True, colours=colours, columns=columns or 100)
 
 
 def width(text: str) -> int:
@@ -61,5 +80,5 @@ def width(text: str) -> int:
     return len(_ESCAPES.sub("", text)) if "\x1b" in text else len(text)
 
 
-def _partly(share: float) -> int:
-    return max(1, min(round(share * _BAR), _BAR - 1))
+def _partly(share: float, bar: int) -> int:
+    return max(1, min(round(share * bar), bar - 1))

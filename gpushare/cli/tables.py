@@ -61,20 +61,32 @@ def summary(
     report: Report, *, wide: bool = False, headers: bool = True, style: Style = PLAIN
 ) -> str:
     """Return one line for each node, then the sum of the cluster; without headers only the nodes'
-    lines.
+    lines. On a terminal it is as narrow as that, if it can be; wide: it need not be.
     """
+    text = ""
+    for narrower in style.narrower():
+        text = _summary(report, wide=wide, headers=headers, style=narrower)
+        if wide or max(map(width, text.splitlines()), default=0) <= style.columns:
+            break
+    return text
+
+
+def _summary(report: Report, *, wide: bool, headers: bool, style: Style) -> str:
     devices = max((len(node.devices) for node in report.nodes), default=0)
     pending = any(node.unplaced for node in report.nodes)
     rows = [_summary_row(node, devices, style, pending=pending) for node in report.nodes]
-    more = [_wide_cells(node) for node in report.nodes] if wide else [()] * len(rows)
+    # Bars say what is closed; nobody counts the columns of a terminal.
+    notes = style.bars and not wide and any(node.left_out for node in report.nodes)
+    more = [_wide_cells(node) if wide else [node.left_out] * notes for node in report.nodes]
     table: list[Row] = [[*row, *cells] for row, cells in zip(rows, more, strict=True)]
     if not headers:
         return align(table)
     kind = _kind(report)
-    head = ["NAME", "IPADDRESS", *(f"{kind}{i}(Allocated/Total)" for i in range(devices))]
+    what = "" if style.short else "(Allocated/Total)"
+    head = ["NAME", "IPADDRESS", *(f"{kind}{i}{what}" for i in range(devices))]
     head += ["PENDING(Allocated)"] if pending else []
-    head.append(f"{kind} Memory({report.unit})")
-    head += [f"FREE({report.unit})", "PODS", "MODEL", "NOTE"] if wide else []
+    head.append(report.unit if style.short else f"{kind} Memory({report.unit})")
+    head += [f"FREE({report.unit})", "PODS", "MODEL", "NOTE"] if wide else ["NOTE"] * notes
     plain = [_summary_row(node, devices, PLAIN, pending=pending) for node in report.nodes[:1]]
     total = [
         ["-" * (_bytes(plain, ended=False) + 20)],
@@ -167,7 +179,7 @@ def _models(node: NodeLine) -> str:
 def _note(node: NodeLine) -> str:
     sick = [str(device.index) for device in node.devices if not device.healthy]
     notes = [f"unhealthy: {','.join(sick)}"] if sick else []
-    return "; ".join([*notes, *([node.closed] if node.closed else [])])
+    return "; ".join([*notes, *(each for each in (node.closed, node.left_out) if each)])
 
 
 def _node_head(node: NodeLine, *, wide: bool) -> list[Row]:

@@ -7,8 +7,9 @@ text. Reads, and changes nothing.
 import argparse
 import os
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -18,10 +19,17 @@ from gpushare.cli.listed_cluster import (
     DEFAULT_POLICY,
     ListedResource,
     add_cluster_flags,
+    list_priorities,
     list_resources,
 )
 from gpushare.cli.options import connection, make_parser, report_format
-from gpushare.cli.pod_specs import nodes_added, pods_of_documents, pods_of_words
+from gpushare.cli.pod_specs import (
+    Priorities,
+    nodes_added,
+    pods_of_documents,
+    pods_of_words,
+    state_like,
+)
 from gpushare.cli.saved_report import resource_of_report
 from gpushare.cli.tables import printable
 from gpushare.core.model import NodeSpec
@@ -44,7 +52,10 @@ exit codes: 0 answered, 1 an error (one line on stderr), 130 ended by Ctrl-C.
 docs/explain.md tells what counts and what does not.
 """
 _MOST_NODES = 5
-_NOT_JUDGED = "taints, affinity other than to GPU models, quotas and priorities do not count"
+_MOST_PODS = 5
+_NOT_JUDGED = (
+    "affinity to other pods, spread constraints, ports, volumes, quotas and preemption do not count"
+)
 
 
 def main(argv: Sequence[str] | None = None, prog: str = "gpushare whatif") -> int:
@@ -64,12 +75,26 @@ def _answer(options: argparse.Namespace) -> str:
     there = books.ledger.entries_and_specs()[1]
     added: list[NodeSpec] = []
     for word in options.add:
-        added += nodes_added(word, books.unit, there | {spec.name: spec for spec in added})
-    wanted = [each for word in options.pods for each in _wanted(word, books.unit, every)]
-    outcome = what_if(books.ledger, wanted, policy, without=options.without, added=added)
+        new = nodes_added(word, books.unit, there | {spec.name: spec for spec in added})
+        like = books.states.get(word.partition(":")[2].strip())
+        for spec in new:
+            books.states.put(state_like(spec, like, books.names.resource))
+        added += new
+    left_out = _left_out(books, options.without)
+    read = _Reader(options, books, every)
+    wanted = [each for word in options.pods for each in read.wanted(word)]
+    outcome = what_if(
+        books.ledger,
+        wanted,
+        policy,
+        without=options.without,
+        added=added,
+        own=books.filters,
+    )
     if options.output:
-        return dumped(_document(outcome, books, options), options.output)
-    return "".join(f"{printable(line)}\n" for line in _lines(outcome, books, options, added))
+        return dumped(_document(outcome, books, options, left_out), options.output)
+    lines = _lines(outcome, books, options, added, left_out)
+    return "".join(f"{printable(line)}\n" for line in lines)
 
 
 def _books(options: argparse.Namespace, every: Sequence[Names]) -> ListedResource:
@@ -88,13 +113,45 @@ def _books(options: argparse.Namespace, every: Sequence[Names]) -> ListedResourc
     )[0]
 
 
-def _wanted(word: str, unit: str, every: Sequence[Names]) -> list[Wanted]:
-    found = pods_of_words(word, unit)
-    if found is not None:
-        return [found]
-    if word != "-" and not Path(word).exists():
-        raise SettingsError(f"--pods: {word!r} is no file, nor is it as '8GiB x 3' (see --help)")
-    return pods_of_documents(read_documents(word), word, every)
+class _Reader:
+    """Reads what is wanted. every: the managed resources, the one of the books first."""
+
+    def __init__(
+        self, options: argparse.Namespace, books: ListedResource, every: Sequence[Names]
+    ) -> None:
+        self._options = options
+        self._books = books
+        self._every = every
+
+    def wanted(self, word: str) -> list[Wanted]:
+        """Return the pods of one --pods."""
+        books, priority = self._books, self._options.priority
+        found = pods_of_words(word, books.unit, books.names.resource, priority)
+        if found is not None:
+            return [found]
+        if word != "-" and not Path(word).exists():
+            raise SettingsError(
+                f"--pods: {word!r} is no file, nor is it as '8GiB x 3' (see --help)"
+            )
+        return pods_of_documents(read_documents(word), word, self._every, self._priorities)
+
+    @cached_property
+    def _priorities(self) -> Priorities:
+        if self._options.snapshot:
+            return Priorities()
+        kubectl = connection(vars(self._options), os.environ)
+        return list_priorities(kubectl, self._books.notes)
+
+
+def _left_out(books: ListedResource, without: Sequence[str]) -> dict[str, str]:
+    """Return by node what keeps kube-scheduler from it, whoever asks."""
+    specs = books.ledger.entries_and_specs()[1]
+    units = {name: sum(spec.capacity) for name, spec in specs.items() if spec.capacity}
+    states = ((name, books.states.get(name)) for name in sorted(units) if name not in without)
+    labels = (
+        (name, state.label(books.names.resource, units[name])) for name, state in states if state
+    )
+    return {name: label for name, label in labels if label}
 
 
 def _lines(
@@ -102,24 +159,47 @@ def _lines(
     books: ListedResource,
     options: argparse.Namespace,
     added: Sequence[NodeSpec],
+    left_out: Mapping[str, str],
 ) -> Iterator[str]:
     yield f"Now:      {_sums(outcome.before, books.unit)} ({books.names.resource})"
+    if left_out:
+        yield f"Nodes:    {_some([f'{name} {label}' for name, label in left_out.items()], '; ')}"
     if options.without:
         fit = sum(each.fit for each in outcome.moved)
-        pods = f"{fit} of {len(outcome.moved)} pods fit elsewhere"
+        pods = f"{fit} of {len(outcome.moved)} pod{'s' * (len(outcome.moved) > 1)} fit elsewhere"
         yield f"Without:  {', '.join(options.without)}: {pods if outcome.moved else 'no pods'}"
         yield from (f"          {_placed(each)}" for each in outcome.moved if not each.all_fit)
     if added:
-        yield f"Added:    {len(added)} nodes: {_some([spec.name for spec in added])}"
+        nodes = "1 node" if len(added) == 1 else f"{len(added)} nodes"
+        yield f"Added:    {nodes}: {_some([spec.name for spec in added])}"
+    yield from _waiting(outcome)
     yield from (f"Pods:     {_placed(each)}" for each in outcome.placed)
     yield f"Then:     {_sums(outcome.after, books.unit)}"
     notes = [*books.notes, _NOT_JUDGED]
     yield f"Judged:   by policy {options.policy}; {'; '.join(notes)}"
 
 
+def _waiting(outcome: Outcome) -> Iterator[str]:
+    """Yield what becomes of the pods that wait already."""
+    waiting, gated = outcome.waiting, outcome.gated
+    if waiting:
+        fit = sum(each.fit for each in waiting)
+        yield f"Waiting:  {_pods(len(waiting))} already; {fit} of {len(waiting)} fit"
+        yield from (f"          {_placed(each)}" for each in waiting[:_MOST_PODS])
+        if len(waiting) > _MOST_PODS:
+            yield f"          and {len(waiting) - _MOST_PODS} more"
+    if gated:
+        yield f"Gated:    {_pods(gated)} until scheduling gates are removed, and take nothing"
+
+
+def _pods(number: int) -> str:
+    return "1 pod waits" if number == 1 else f"{number} pods wait"
+
+
 def _sums(sums: Sums, unit: str) -> str:
     free = f"{amount(sums.free, unit)} of {amount(sums.total, unit)} free"
-    return f"{free} on {sums.devices} devices of {sums.nodes} nodes"
+    devices = f"{sums.devices} device{'s' * (sums.devices != 1)}"
+    return f"{free} on {devices} of {sums.nodes} node{'s' * (sums.nodes != 1)}"
 
 
 def _placed(placed: PlacementResult) -> str:
@@ -130,20 +210,24 @@ def _placed(placed: PlacementResult) -> str:
     else:
         fit = f"{placed.fit} of {wanted.count} fit"
     where = _some([f"{count} on {node}" for node, count in placed.on.items()])
-    text = f"{wanted.name}: {fit}" + (f" ({where})" if where else "")
-    if wanted.count is None or placed.all_fit:
+    name = f"{wanted.name} (priority {wanted.priority})" if wanted.priority else wanted.name
+    text = f"{name}: {fit}" + (f" ({where})" if where else "")
+    if placed.fit and placed.all_fit:
         return text
     reasons = ", ".join(f"{count} {why}" for why, count in placed.reasons.items())
     return f"{text}; then: {reasons or 'there are no nodes'}"
 
 
-def _some(parts: Sequence[str]) -> str:
+def _some(parts: Sequence[str], between: str = ", ") -> str:
     more = [f"{len(parts) - _MOST_NODES} more"] if len(parts) > _MOST_NODES else []
-    return ", ".join([*parts[:_MOST_NODES], *more])
+    return between.join([*parts[:_MOST_NODES], *more])
 
 
 def _document(
-    outcome: Outcome, books: ListedResource, options: argparse.Namespace
+    outcome: Outcome,
+    books: ListedResource,
+    options: argparse.Namespace,
+    left_out: Mapping[str, str],
 ) -> dict[str, Any]:
     return {
         "apiVersion": API_VERSION,
@@ -152,7 +236,10 @@ def _document(
         "unit": books.unit,
         "policy": options.policy,
         "before": asdict(outcome.before),
+        "leftOut": [{"node": node, "why": why} for node, why in left_out.items()],
         "moved": [_placed_document(each) for each in outcome.moved],
+        "waiting": [_placed_document(each) for each in outcome.waiting],
+        "gated": outcome.gated,
         "pods": [_placed_document(each) for each in outcome.placed],
         "after": asdict(outcome.after),
         "notes": [*books.notes, _NOT_JUDGED],
@@ -165,6 +252,7 @@ def _placed_document(placed: PlacementResult) -> dict[str, Any]:
         "name": placed.wanted.name,
         "units": request.units,
         "devices": request.devices,
+        "priority": placed.wanted.priority,
         "wanted": placed.wanted.count,
         "fit": placed.fit,
         "on": [{"node": node, "pods": count} for node, count in placed.on.items()],
@@ -180,6 +268,7 @@ def _parser(prog: str) -> argparse.ArgumentParser:
     )
     add = parser.add_argument
     add("--pods", action="append", default=[], metavar="PODS", help="see below; can be repeated")
+    add("--priority", type=int, default=0, metavar="N", help="of pods in words (default: 0)")
     add("--without", action="append", default=[], metavar="NODE", help="a node that goes")
     add("--add", action="append", default=[], metavar="N:SHAPE", help="nodes that come")
     add("--snapshot", default="", metavar="FILE", help="of `inspect -o json`, not a live cluster")

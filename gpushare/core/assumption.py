@@ -12,6 +12,7 @@ from enum import StrEnum
 from typing import Any, ClassVar
 
 from gpushare.core.model import Cover, PodRef, Request
+from gpushare.core.selectors import NO_DEMANDS, Demands
 
 
 class Phase(StrEnum):
@@ -33,7 +34,7 @@ class Waiting:
 
     gated: no extender is called for it; crowded: there is no room for our annotations; as
     `ObservedPod` says. counted: it counts among the pods that come: it has been shown once while it
-    was not gated.
+    was not gated. priority: the number of its PriorityClass. demands, served: as there.
     """
 
     ref: PodRef
@@ -42,6 +43,9 @@ class Waiting:
     gated: bool
     crowded: bool = False
     counted: bool = True
+    priority: int = 0
+    demands: Demands = NO_DEMANDS
+    served: bool = True
     phase: ClassVar[Phase] = Phase.UNCHARGED
 
     @property

@@ -6,7 +6,9 @@ the node changes. If it is not known what a pod really holds, it counts on every
 hold:
 
 - A pod that was served holds the cards that its Binding names by uuid, wherever they are now. If
-  such a card is not on the node, the pod holds nothing there.
+  the node says that such a card has left it, the pod holds nothing of it. If it says nothing, the
+  uuid may be invented, so the card at the index counts in its place, or every one if there is none.
+  That is so whether this process has seen the card or not: who starts anew says the same.
 - A device plug-in of the original's kind gives the card that is at the index when the kubelet asks.
   Nobody can tell whether that was before or after the cards moved: pods and nodes come by two
   watches, and people write inventories later than cards move. So unless the node says that it
@@ -39,21 +41,25 @@ def resolve_devices(cover: Cover, spec: NodeSpec) -> tuple[Cover, Shares | None]
     if cover.written is None:
         return cover, None
     uuids = spec.uuids or ("",) * len(spec.capacity)
+    gone = frozenset(spec.gone).difference(uuids)
     known: list[frozenset[str]] = []
     held: dict[int, int] = {}
     everywhere, found = False, True
     by_identity, indexed = spec.serves_by_identity and not cover.indexed, False
     for number, (index, units) in enumerate(cover.written):
+        named = _written_uuid(cover, number)
         card = _card_at_index(cover, number, index, uuids, by_identity)
         indexed |= _stays_indexed(cover, number, card, by_identity)
         cards, devices = _resolve_share(_possible_cards(cover, number), card, index, uuids)
+        if by_identity and named and named not in uuids and named not in gone:
+            devices |= {index} & set(range(len(uuids)))
         known.append(cards)
         # A uuid that was never seen on the node may be invented: it is not used until it is seen.
         found &= _written_uuid(cover, number) in ("", *uuids)
         for device in devices:
             held[device] = max(held.get(device, 0), units)
-        # A card that was found here before may have gone; one that never was may be anywhere.
-        lost = not devices and not (cards and cover.of)
+        # A card may have left the node; one of which nothing is known may be anywhere.
+        lost = not devices and not (cards and cards <= gone)
         everywhere |= lost or len(cards) > MAX_CARDS
     of = cover.of if everywhere or not found else cover.of or len(uuids)
     if any(uuids) and of not in (0, len(uuids)) and _NONE in known:
@@ -101,8 +107,7 @@ def _card_at_index(
     if index >= len(uuids):
         return None
     named = _written_uuid(cover, number)
-    # What the pod's owner may have made up must not free the device that the index names.
-    if by_identity and named and (cover.of or named in uuids):
+    if by_identity and named:
         return None
     if not _possible_cards(cover, number) and cover.of not in (0, len(uuids)):
         return None  # the number of devices changed: what the index means now is not known

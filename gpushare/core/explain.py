@@ -1,12 +1,12 @@
 """Why a request fits nowhere, what would help, and how good the place of a bound pod is.
 
-Pure: it needs a Snapshot, the books of a few nodes and the code that decides (decide.py, and the
-search for victims of preemption). Each remedy is tried on a copy before it is reported: the node's
-arrays are counted as if it had happened, and filter is called on them.
+Pure: it needs a Snapshot, the books of a few nodes, kube-scheduler's own filters and the code that
+decides (decide.py, and the search for victims of preemption). Each remedy is tried on a copy before
+it is reported: the node's arrays are counted as if it had happened, and filter is called on them.
 """
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -15,10 +15,12 @@ from gpushare.core.decide import BEST, best_devices, feasible, filter_nodes, sco
 from gpushare.core.entry import Entry, NodeBooks
 from gpushare.core.explanation import BoundPodScore, DeviceScore, Explanation, FreeDevice, Remedy
 from gpushare.core.model import Request
+from gpushare.core.node_filters import Obstacle, OwnFilters
 from gpushare.core.policy import Policy
 from gpushare.core.preemption.selection import VictimSelection
 from gpushare.core.preemption.victim_search import Pods, StepBudget
 from gpushare.core.ranking import Ranking
+from gpushare.core.selectors import NO_DEMANDS, Demands
 from gpushare.core.snapshot import Bools, Ints, Pinned, Rows, Snapshot, has_accepted_model
 from gpushare.core.what_if_node import WhatIfNode, healthy_with
 
@@ -31,6 +33,8 @@ _MAX_NODES = 32
 _STEPS = 100_000
 """Steps of all these searches together: about 0.3 s."""
 
+_NO_FILTERS = OwnFilters()
+
 _NO_ROOM = 2**40
 """The shortage of a device that the request can never use."""
 
@@ -41,25 +45,44 @@ def explain(
     request: Request,
     entries_of: EntriesOf,
     now: float = 0.0,
+    *,
+    own: OwnFilters = _NO_FILTERS,
+    demands: Demands = NO_DEMANDS,
 ) -> Explanation:
     """Return how the request stands on the named nodes (each once).
 
     now: seconds since the epoch; it tells which pods that are being deleted are about to be gone.
+    own: kube-scheduler's filters; demands: what the pod demands of them.
     """
     unknown = [name for name in names if name not in snapshot.row]
     known = [name for name in names if name in snapshot.row]
-    rows = np.array([snapshot.row[name] for name in known], dtype=np.intp)
-    accepted = has_accepted_model(snapshot, rows, request)
-    asked = [name for name, ok in zip(known, accepted.tolist(), strict=True) if ok]
+    shares = (snapshot.capacity > 0).sum(axis=1) > 0
+    obstacles = {
+        # Of a node without devices nothing else needs to be said.
+        name: own.obstacles(name, request, demands) if shares[snapshot.row[name]] else ()
+        for name in known
+    }
+    # A dict for its order: texts must not depend on chance.
+    left_out = dict.fromkeys(
+        name for name, those in obstacles.items() if any(each.lasting for each in those)
+    )
+    usable = [name for name in known if name not in left_out]
+    asked = _of_accepted_model(snapshot, usable, request)
     result = filter_nodes(snapshot, asked, request)
-    rows = rows[accepted]
-    capacity = np.where(snapshot.closed[rows, None] == 0, snapshot.capacity[rows], 0)
+    fit = tuple(name for name in result.fit if not obstacles[name])
+    short = [name for name in result.fit if obstacles[name]]
+    # Those that would take pods again if somebody did something about them.
+    curable = [name for name in left_out if all(each.cure for each in obstacles[name])]
+    curable = _of_accepted_model(snapshot, curable, request)
+    rows, possible = _rows(snapshot, asked), _rows(snapshot, [*asked, *curable])
+    capacity = np.where(snapshot.closed[possible, None] == 0, snapshot.capacity[possible], 0)
     found = Explanation(
         request,
-        fit=result.fit,
+        fit=fit,
         reasons=Counter(result.failed.values()),
         unknown=len(unknown),
-        other_models=len(known) - len(asked),
+        kept_out=Counter(obstacles[name][0].text for name in (*left_out, *short)),
+        other_models=len(usable) - len(asked),
         largest=_largest(snapshot, rows),
         fits_now=_most_units(snapshot.free[rows], request.devices),
         most_units=_most_units(capacity, request.devices),
@@ -68,7 +91,19 @@ def explain(
     )
     if found.fit or found.never:
         return found
-    return replace(found, remedies=_remedies(snapshot, rows, request, entries_of, now))
+    search = _Search(snapshot, request, entries_of, now, own)
+    remedies = _remedies(search, rows)
+    cured = _cured(search, {name: obstacles[name] for name in sorted([*short, *curable])})
+    return replace(found, remedies=(*remedies, *cured))
+
+
+def _of_accepted_model(snapshot: Snapshot, names: Sequence[str], request: Request) -> list[str]:
+    accepted = has_accepted_model(snapshot, _rows(snapshot, names), request)
+    return [name for name, ok in zip(names, accepted.tolist(), strict=True) if ok]
+
+
+def _rows(snapshot: Snapshot, names: Sequence[str]) -> Rows:
+    return np.array([snapshot.row[name] for name in names], dtype=np.intp)
 
 
 def score_bound_pod(
@@ -91,6 +126,7 @@ def score_bound_pod(
         node=node,
         shares=entry.placement,
         policy=name,
+        fits=fits,
         score=next((score for score, those in scores.items() if node in those), 0),
         best=scores[BEST][0] if scores else "",
         fitting=len(filter_nodes(view, names, request).fit),
@@ -122,25 +158,50 @@ def _most_units(units: Ints, devices: int) -> int:
     return int(np.sort(units, axis=1)[:, -devices].max(initial=0))
 
 
-def _remedies(
-    snapshot: Snapshot, rows: Rows, request: Request, entries_of: EntriesOf, now: float
-) -> tuple[Remedy, ...]:
+def _remedies(search: "_Search", rows: Rows) -> tuple[Remedy, ...]:
     """Return what would help: pods that end, closed devices that return, or both.
 
     Both together are tried only if neither helps alone.
     """
+    snapshot, request = search.snapshot, search.request
     rows = rows[snapshot.closed[rows] == 0]
-    lacks = _shortages(snapshot, rows, request, snapshot.healthy[rows])
     lacks_with_closed = _shortages(snapshot, rows, request, np.ones_like(snapshot.healthy[rows]))
-    search = _Search(snapshot, request, entries_of, now)
     found = [
-        search.by_ends(rows[_rising(snapshot, rows, lacks)]),
+        search.by_ends(_nearest(snapshot, rows, request)),
         search.by_opens(rows[lacks_with_closed == 0], request),
     ]
     if not any(found):
         order = _rising(snapshot, rows, lacks_with_closed)
         found = [search.by_ends(rows[order], with_closed=True)]
     return tuple(remedy for remedy in found if remedy is not None)
+
+
+def _cured(search: "_Search", obstacles: Mapping[str, Sequence[Obstacle]]) -> tuple[Remedy, ...]:
+    """Return what would make room on one of these nodes, which kube-scheduler itself leaves out.
+
+    One that has room on its devices comes first, then one with as few obstacles as possible.
+    """
+    snapshot, request = search.snapshot, search.request
+    roomy = filter_nodes(snapshot, list(obstacles), request).fit
+    if roomy:
+        node = min(roomy, key=lambda name: len(obstacles[name]))
+        return (Remedy(node, cures=tuple(each.cure for each in obstacles[node])),)
+    found = search.by_ends(_nearest(snapshot, _rows(snapshot, list(obstacles)), request))
+    if found is None:
+        return ()
+    lasting = [each for each in obstacles[found.node] if each.lasting]
+    # What is short only for now may be free once these pods have ended.
+    lacks = set(found.lacks) - {each.resource for each in lasting}
+    cures = tuple(each.cure for each in lasting)
+    return (replace(found, lacks=tuple(sorted(lacks)), cures=cures),)
+
+
+def _nearest(snapshot: Snapshot, rows: Rows, request: Request) -> Rows:
+    """Return the rows by rising shortage, without nodes that can never fit."""
+    rows = rows[snapshot.closed[rows] == 0]
+    return rows[
+        _rising(snapshot, rows, _shortages(snapshot, rows, request, snapshot.healthy[rows]))
+    ]
 
 
 def _shortages(snapshot: Snapshot, rows: Rows, request: Request, usable: Bools) -> Ints:
@@ -168,12 +229,18 @@ class _Search:
     """A search for what makes the request fit on one node."""
 
     def __init__(
-        self, snapshot: Snapshot, request: Request, entries_of: EntriesOf, now: float
+        self,
+        snapshot: Snapshot,
+        request: Request,
+        entries_of: EntriesOf,
+        now: float,
+        own: OwnFilters,
     ) -> None:
         self._now = now
-        self._snapshot = snapshot
-        self._request = request
+        self.snapshot = snapshot
+        self.request = request
         self._entries_of = entries_of
+        self._own = own
         self._steps = StepBudget(_STEPS)
 
     def by_ends(self, rows: Rows, *, with_closed: bool = False) -> Remedy | None:
@@ -184,7 +251,7 @@ class _Search:
         """
         found: list[tuple[tuple[bool, bool, int], int, NodeBooks, Remedy]] = []
         for place, row in enumerate(rows.tolist()):
-            books = self._entries_of(self._snapshot.names[row])
+            books = self._entries_of(self.snapshot.names[row])
             remedy = books and self._ends_on(books, row, with_closed=with_closed)
             if books and remedy:
                 ends_anyway = all(entry.ends_soon(self._now) for entry in remedy.ends)
@@ -198,13 +265,13 @@ class _Search:
 
     def by_opens(self, rows: Rows, request: Request) -> Remedy | None:
         """Return the remedy with the fewest closed devices, on nodes where they are enough."""
-        free = self._snapshot.free[rows] >= max(request.units, 1)
+        free = self.snapshot.free[rows] >= max(request.units, 1)
         needed = request.devices - free.sum(axis=1)
         for place in np.argsort(needed, kind="stable").tolist():
             if needed[place] <= 0:
                 continue
             row = int(rows[place])
-            books = self._entries_of(self._snapshot.names[row])
+            books = self._entries_of(self.snapshot.names[row])
             if books is not None:
                 return self._trimmed(books, self._remedy(books, row, (), _closed(books)))
         return None
@@ -213,7 +280,7 @@ class _Search:
         """Return a remedy on the node, perhaps with needless parts; None if none helps."""
         opens = _closed(books) if with_closed else ()
         spec = replace(books.spec, healthy=healthy_with(books, opens))
-        selection = VictimSelection(replace(books, spec=spec), self._request)
+        selection = VictimSelection(replace(books, spec=spec), self.request)
         # Nobody preempts here, so all pods cost the same, except that ending pods cost less.
         alike = tuple(
             replace(entry, priority=-entry.ends_soon(self._now)) for entry in books.entries
@@ -227,7 +294,7 @@ class _Search:
 
     def _remedy(self, books: NodeBooks, row: int, ends: Pods, opens: Sequence[int]) -> Remedy:
         """Return the remedy, with all pods that must be served first if pairing applies."""
-        sizes = self._request.sizes if row in self._snapshot.pinned else frozenset[int]()
+        sizes = self.request.sizes if row in self.snapshot.pinned else frozenset[int]()
         serves = tuple(e for e in books.entries if e.pins and e.request.sizes & sizes)
         return Remedy(books.spec.name, ends, tuple(opens), serves, self._lacks(books, ends))
 
@@ -239,7 +306,7 @@ class _Search:
         what_if = WhatIfNode(books, pairs=bool(remedy.serves))
 
         def helps(one: Remedy) -> bool:
-            return bool(filter_nodes(what_if.after(one), [one.node], self._request).fit)
+            return bool(filter_nodes(what_if.after(one), [one.node], self.request).fit)
 
         if not helps(remedy) or helps(Remedy(books.spec.name)):
             return None
@@ -255,13 +322,10 @@ class _Search:
         return replace(remedy, lacks=self._lacks(books, remedy.ends))
 
     def _lacks(self, books: NodeBooks, ends: Pods) -> tuple[str, ...]:
-        request = self._request
-        cpu, memory = books.cpu_free, books.memory_free
-        lacks_cpu = cpu is not None and cpu + sum(e.request.cpu for e in ends) < request.cpu
-        lacks_memory = (
-            memory is not None and memory + sum(e.request.memory for e in ends) < request.memory
-        )
-        return ("cpu",) * lacks_cpu + ("memory",) * lacks_memory
+        """Return the resources of which the node would still have too little."""
+        gone = [entry.request for entry in ends]
+        short = self._own.shortages(books.spec.name, self.request, less=gone)
+        return tuple(each.resource for each in short)
 
 
 def _closed(books: NodeBooks) -> tuple[int, ...]:

@@ -26,8 +26,8 @@ class Remedy:
     """What would make a request fit on one node; every part of it is needed.
 
     ends: pods that have to end. opens: indices of closed devices that have to return. serves: pods
-    that their device plug-in has to serve first. lacks: "cpu" or "memory" if the host would still
-    have too little of it, as far as that is known.
+    that their device plug-in has to serve first. lacks: resources of which the node would still
+    have too little. cures: what keeps kube-scheduler itself from using the node has to go.
     """
 
     node: str
@@ -35,6 +35,7 @@ class Remedy:
     opens: tuple[int, ...] = ()
     serves: tuple[Entry, ...] = ()
     lacks: tuple[str, ...] = ()
+    cures: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,19 +43,21 @@ class Explanation:
     """How a request stands on some nodes.
 
     fit: the nodes that it fits now. reasons: on how many of the others each reason applies.
-    unknown: how many nodes the ledger does not have. other_models: how many more have a GPU model
-    that the pod does not accept; kube-scheduler does not ask about them. largest: the device with
-    the most free memory; None if all are full. fits_now: the most units on each device with which a
-    request of as many devices would fit now, 0 for none. most_units: the same on empty nodes with
-    all devices healthy. most_devices: the most devices with as many units on each, there too.
-    most_alone: the units of the largest device. remedies: each alone is enough; () if the pod fits
-    now, or never.
+    unknown: how many nodes the ledger does not have. kept_out: how many more kube-scheduler's own
+    filters leave out, by the gravest reason; other_models: how many more have a GPU model that the
+    pod does not accept. It does not ask about these. largest: of the nodes that are not left out
+    whatever pods end, the device with the most free memory; None if all are full. fits_now: the
+    most units on each device with which a request of as many devices would fit now, 0 for none.
+    most_units: the same on empty nodes with all devices healthy. most_devices: the most devices
+    with as many units on each, there too. most_alone: the units of the largest device. remedies:
+    each alone is enough; () if the pod fits now, or never.
     """
 
     request: Request
     fit: tuple[str, ...] = ()
     reasons: Mapping[Reason, int] = field(default_factory=dict)
     unknown: int = 0
+    kept_out: Mapping[str, int] = field(default_factory=dict)
     other_models: int = 0
     largest: FreeDevice | None = None
     fits_now: int = 0
@@ -90,9 +93,9 @@ class DeviceScore:
 class BoundPodScore:
     """How a policy scores now the place of a bound pod.
 
-    score: of its node, from 0 to 10 (0: it would not fit there any more). best: the node that
-    scores 10, "" if none fits. fitting: how many nodes fit. devices: those of its node. chosen: the
-    devices that the policy would take there now.
+    fits: whether it would fit there still. score: of its node, from 0 to 10: the worst node that
+    fits has 0. best: the node that scores 10, "" if none fits. fitting: how many nodes fit.
+    devices: those of its node. chosen: the devices that the policy would take there now.
     """
 
     node: str
@@ -103,3 +106,4 @@ class BoundPodScore:
     fitting: int
     devices: tuple[DeviceScore, ...]
     chosen: tuple[int, ...]
+    fits: bool = True

@@ -1,14 +1,17 @@
 """The values that all modules share: pods, requests, placements, nodes, reasons.
 
-Knows the standard library only. All values are frozen, so they can be kept and shared. Memory is a
-whole number of *units*. A unit (GiB, MiB, a chunk) is one setting of the cluster, and only the
-device plug-in and the command line convert it. CPU is in thousandths of a core (milli), host memory
-in bytes.
+Knows the standard library, and what pods demand of nodes. All values are frozen, so they can be
+kept and shared. Memory is a whole number of *units*. A unit (GiB, MiB, a chunk) is one setting of
+the cluster, and only the device plug-in and the command line convert it. CPU is in thousandths of a
+core (milli), host memory in bytes.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
 from typing import NamedTuple
+
+from gpushare.core.selectors import NO_DEMANDS, Demands
 
 MAX_UNITS = 2**31 - 1
 """Largest number of units accepted anywhere: sums over a node then fit int64 with room to spare."""
@@ -24,6 +27,9 @@ Given = tuple[tuple[str, int], ...]
 
 Kind = tuple[int, int, int, int, tuple[str, ...]]
 """Units per device, devices, CPU, memory, accepted models."""
+
+Amounts = Mapping[str, int]
+"""Amounts by the name of a resource; CPU in thousandths of a core, memory in bytes."""
 
 Labels = tuple[tuple[str, str], ...]
 """(key, value) of each label of a pod."""
@@ -85,7 +91,8 @@ class Request:
     container that asks for GPU memory. policy: the name of the policy that the pod asks for, or "".
     models: the GPU models it accepts, sorted; () for any. kube-scheduler enforces that before it
     asks us, so nothing here is refused for it. inits: units of each init container and sidecar that
-    asks, in order.
+    asks, in order. resources: (name, amount) of all that kube-scheduler counts besides CPU and
+    memory, what is managed here among it.
     """
 
     units: int = 0
@@ -96,6 +103,7 @@ class Request:
     policy: str = ""
     models: tuple[str, ...] = ()
     inits: tuple[int, ...] = ()
+    resources: tuple[tuple[str, int], ...] = ()
 
     @property
     def total(self) -> int:
@@ -155,7 +163,8 @@ class ObservedPod(NamedTuple):
     annotations name them, "" for one without; () for none. given: what its device plug-in says that
     it has on other cards. crowded: its annotations leave no room for ours. ends_by:
     seconds since the epoch by which a terminating pod must be gone (its deletionTimestamp, which
-    has the grace in it).
+    has the grace in it). demands: of a pod without a node, what it demands of nodes. served: our
+    kube-scheduler has a profile of its schedulerName, as far as is known.
     """
 
     ref: PodRef
@@ -176,6 +185,8 @@ class ObservedPod(NamedTuple):
     given: Given = ()
     crowded: bool = False
     ends_by: float = 0.0
+    demands: Demands = NO_DEMANDS
+    served: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,7 +199,8 @@ class NodeSpec:
     plug-in there says that it marks the pods it has served. serves_by_identity: it knows which pod
     the kubelet asks for, and gives it the cards that its Binding names by uuid, or none; so it
     takes no pod for an equal one (see pairing). counted: the devices were made of a total and a
-    count, no inventory describes them.
+    count, no inventory describes them. gone: uuids of cards that have been on the node, and are
+    not.
     """
 
     name: str
@@ -202,6 +214,7 @@ class NodeSpec:
     marks_assigned: bool = False
     serves_by_identity: bool = False
     counted: bool = False
+    gone: tuple[str, ...] = ()
 
     @property
     def marks_served(self) -> bool:

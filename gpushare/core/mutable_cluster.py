@@ -71,14 +71,16 @@ class MutableCluster:
         self.capacity = int(self.view.capacity.sum())
         self.allocated = int(self.view.used.sum())
 
-    def place(self, request: Request) -> Placement | None:
+    def place(self, request: Request, among: Bools | None = None) -> Placement | None:
         """Place a pod where the score is highest, of equal nodes on the first; None if none fits.
 
-        It raises nothing, since a pod that does not fit is no error in a simulation.
+        among: bool (N,), the rows that it may use; None: all. It raises nothing, since a pod that
+        does not fit is no error in a simulation.
         """
         scores = self.scorer.scores(self.view, request)
-        row = int(scores.values.argmax())
-        if scores.values[row] == -np.inf:
+        values = scores.values if among is None else np.where(among, scores.values, -np.inf)
+        row = int(values.argmax()) if len(values) else 0
+        if not len(values) or values[row] == -np.inf:
             return None
         if request.devices == 1:
             return self.put(row, (scores.device(row),), request)

@@ -10,13 +10,14 @@ import json
 import logging
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 from gpushare.device_plugin.cards import Cards
-from gpushare.errors import ApiError, WireError
+from gpushare.errors import AnnotationError, ApiError, WireError
 from gpushare.kube.api import Api
 from gpushare.wire.annotations import Names
-from gpushare.wire.inventory import encode_inventory
+from gpushare.wire.inventory import Inventory, decode_inventory, encode_inventory
 from gpushare.wire.objects import NODES, Metadata, Node
 
 log = logging.getLogger("gpushare.node")
@@ -96,8 +97,9 @@ class NodeWriter:
         self._uid = metadata.uid or ""
         labels = metadata.labels or {}
         self.cgpu_disabled = labels.get(CGPU_LABEL) == "true"
-        text = encode_inventory(cards.inventory())
-        annotated = (metadata.annotations or {}).get(self._names.inventory) == text
+        before = (metadata.annotations or {}).get(self._names.inventory)
+        text = encode_inventory(_after(cards.inventory(), before))
+        annotated = before == text
         if not annotated or labels.get(LABEL) != "true":
             change = {"annotations": {self._names.inventory: text}, "labels": {LABEL: "true"}}
             self._patch(self._path, {"metadata": change})
@@ -116,6 +118,13 @@ class NodeWriter:
             content_type=_MERGE_PATCH,
             timeout=_TIMEOUT,
         )
+
+
+def _after(inventory: Inventory, before: str | None) -> Inventory:
+    """Return the inventory as it is written in place of the one before, if that can be read."""
+    with suppress(AnnotationError):
+        return inventory.after(decode_inventory(before or ""))
+    return inventory
 
 
 def _counts(node: Node, resource: str, count: int) -> bool:

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from gpushare.core.model import NodeSpec, Request, Shares
+from gpushare.core.node_filters import NodeState
 from gpushare.doctor.finding import Finding, Level
 from gpushare.wire.annotations import ALIYUN, Names
 from gpushare.wire.inventory import Inventory
@@ -59,7 +60,7 @@ class NodeSeen:
 
     spec: how the ledger reads it. total, allocatable: units it advertises, None if it does not
     or they cannot be read. inventory: its annotation, None without one or if `broken` says why
-    it cannot be read.
+    it cannot be read. state: as kube-scheduler's own filters see it.
     """
 
     name: str
@@ -69,6 +70,7 @@ class NodeSeen:
     inventory: Inventory | None = None
     broken: str = ""
     labelled: bool = False
+    state: NodeState | None = None
 
     @property
     def shares(self) -> bool:

@@ -13,6 +13,7 @@ from gpushare.core.model import NodeSpec, Reason, Request
 from gpushare.doctor.facts import ClosedSeen, LeaseSeen, NodeSeen, PodSeen, PodsSeen
 from gpushare.errors import AnnotationError, QuantityError, WireError
 from gpushare.wire.annotations import Names
+from gpushare.wire.demands import node_state
 from gpushare.wire.inventory import UNHEALTHY_KEY, Inventory, decode_inventory, decode_unhealthy
 from gpushare.wire.nodes import node_spec
 from gpushare.wire.objects import NODES, PODS
@@ -38,13 +39,15 @@ def read_node(node: Fields, names: Names, unit: str) -> NodeSeen:
     capacity, allocatable = _map(status.get("capacity")), _map(status.get("allocatable"))
     text = _map(metadata.get("annotations")).get(names.inventory)
     inventory, broken = _inventory(text)
+    state = None
     try:
-        spec = node_spec(NODES.decode(json.dumps(node).encode()), names, unit)
+        read = NODES.decode(json.dumps(node).encode())
+        spec, state = node_spec(read, names, unit), node_state(read)
     except WireError:
         spec = NodeSpec(name, closed=Reason.BROKEN_CAPACITY)
     total = _units(capacity.get(names.resource, allocatable.get(names.resource)))
     usable = _units(allocatable.get(names.resource))
-    return NodeSeen(name, spec, total, usable, inventory, broken, labelled)
+    return NodeSeen(name, spec, total, usable, inventory, broken, labelled, state)
 
 
 def _inventory(text: object) -> tuple[Inventory | None, str]:

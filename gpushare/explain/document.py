@@ -69,6 +69,7 @@ def _explanation(found: Explanation) -> dict[str, Any]:
         "fit": list(found.fit),
         "reasons": [{"reason": why.value, "nodes": n} for why, n in found.reasons.items()],
         "unknownNodes": found.unknown,
+        "keptOut": [{"reason": why, "nodes": n} for why, n in found.kept_out.items()],
         "otherModels": found.other_models,
         "largestFree": largest
         and {"node": largest.node, "device": largest.device, "free": largest.units},
@@ -84,6 +85,7 @@ def _explanation(found: Explanation) -> dict[str, Any]:
                 "opens": list(remedy.opens),
                 "serves": [_pod(entry) for entry in remedy.serves],
                 "lacks": list(remedy.lacks),
+                "cures": list(remedy.cures),
             }
             for remedy in found.remedies
         ],
@@ -94,6 +96,7 @@ def _judgement(scored: BoundPodScore) -> dict[str, Any]:
     return {
         "asOf": "now",
         "policy": scored.policy,
+        "fits": scored.fits,
         "score": scored.score,
         "best": scored.best or None,
         "fitting": scored.fitting,

@@ -13,11 +13,14 @@ from gpushare.core.entry import Entry, NodeBooks
 from gpushare.core.explain import explain, score_bound_pod
 from gpushare.core.explanation import BoundPodScore, Explanation
 from gpushare.core.model import PodRef, Request, Shares
+from gpushare.core.node_filters import OwnFilters
 from gpushare.core.ranking import Ranking
+from gpushare.core.selectors import NO_DEMANDS, Demands
 from gpushare.errors import MessageError, UnknownNode, WireError
 from gpushare.ledger import Reader
 from gpushare.wire.annotations import Names
 from gpushare.wire.conditions import SchedulerView, scheduler_view
+from gpushare.wire.demands import demands_of
 from gpushare.wire.objects import Pod
 from gpushare.wire.pods import has_ended, pod_ref, request_among
 
@@ -36,6 +39,10 @@ class ExplainSource(Protocol):
     @property
     def ledger(self) -> Reader:
         """Return the books."""
+
+    @property
+    def filters(self) -> OwnFilters:
+        """Return kube-scheduler's own filters over the nodes."""
 
     @property
     def ranking_policy(self) -> str:
@@ -137,16 +144,19 @@ def explain_pod(
         return said
     if node:
         return replace(said, state="bound", node=node, detail=_NOT_IN_BOOKS)
-    return replace(
-        said, state="pending", explanation=explanation_of(asked_of.ledger, found[1], now)
-    )
+    explanation = explanation_of(asked_of, found[1], demands_of(pod), now)
+    return replace(said, state="pending", explanation=explanation)
 
 
-def explanation_of(ledger: Reader, request: Request, now: float = 0.0) -> Explanation:
-    """Return how the request stands on all nodes of the books as they are now."""
+def explanation_of(
+    source: ExplainSource, request: Request, demands: Demands = NO_DEMANDS, now: float = 0.0
+) -> Explanation:
+    """Return how the request of a pod that demands this stands on all nodes as they are now."""
+    ledger, own = source.ledger, source.filters
     snapshot = ledger.snapshot()
     names = [name for name in snapshot.names if name]
-    return explain(snapshot, names, request, partial(node_books, ledger), now)
+    books_of = partial(node_books, ledger)
+    return explain(snapshot, names, request, books_of, now, own=own, demands=demands)
 
 
 def node_books(ledger: Reader, node: str) -> NodeBooks | None:

@@ -3,7 +3,7 @@
 Tested in `tests/unit/explain/test_pod.py`.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 
 from gpushare.core.entry import Entry
@@ -104,16 +104,22 @@ def _nodes(found: Explanation) -> str:
     reasons += [f"{found.unknown} not found"] if found.unknown else []
     text = f"{len(found.fit)} of {found.nodes} have room on their devices"
     text += f": {', '.join(reasons)}" if reasons else ""
+    left_out = [f"{count} {why}" for why, count in found.kept_out.items()]
+    if left_out:
+        more = sum(found.kept_out.values())
+        text += f"; kube-scheduler itself leaves out {more} more: {', '.join(left_out)}"
     if found.other_models:
-        text += f"; {found.other_models} more are of another GPU model than the pod accepts"
+        are = "is" if found.other_models == 1 else "are"
+        text += f"; {found.other_models} more {are} of another GPU model than the pod accepts"
     return text
 
 
 def _outlook(found: Explanation, said: PodExplanation) -> tuple[str, str]:
+    if found.fit and said.scheduler.gates:
+        return "Would fit", f"on {_some(found.fit)} once its scheduling gates are removed"
     if found.fit:
-        text = f"on {_some(found.fit)}, as far as GPU memory goes"
         again = "; kube-scheduler tries a pod that it has refused again within 5 minutes"
-        return "Fits now", text + again * bool(said.scheduler.ours)
+        return "Fits now", f"on {_some(found.fit)}" + again * bool(said.scheduler.ours)
     if found.never:
         return "Never fits", _most(found, said.unit)
     return "Would fit", _remedies(found.remedies, said.unit).removeprefix("it would fit ")
@@ -149,14 +155,16 @@ def _most(found: Explanation, unit: str) -> str:
         could.append(f"on at most {devices} of {amount(request.units, unit)}")
     if not could and found.most_alone:
         could.append(f"with at most {_on_devices(found.most_alone, 1, unit)}")
+    if not could and found.kept_out:
+        return "kube-scheduler itself leaves out every node with a device that would do"
     if not could:
         return "no node that the pod may use shares a device"
     return f"even on an empty node it could only fit {' or '.join(could)}"
 
 
 def _remedies(remedies: Sequence[Remedy], unit: str, reader: str | None = None) -> str:
-    if not remedies:  # the books have changed since the nodes were filtered
-        return "it may fit now: the books have just changed"
+    if not remedies:
+        return "it may fit soon: the books have just changed, or are about to"
     return f"it would fit {'; or '.join(_remedy(remedy, unit, reader) for remedy in remedies)}"
 
 
@@ -172,6 +180,7 @@ def _remedy(remedy: Remedy, unit: str, reader: str | None) -> str:
     if remedy.ends:
         names = _some(f"{_name(pod, reader)} ({_held(pod, unit)})" for pod in remedy.ends)
         needs.append(f"{names} end{'s' * (len(remedy.ends) == 1)}")
+    needs += remedy.cures
     text = f"on {remedy.node} once {' and '.join(needs)}"
     lacks = " and ".join(remedy.lacks)
     return f"{text} (but the node would still have too little {lacks})" if lacks else text
@@ -204,7 +213,7 @@ def _some(names: Iterable[str]) -> str:
 
 
 def _node_score(scored: BoundPodScore) -> str:
-    if not scored.score:
+    if not scored.fits:
         return f"it would not fit on {scored.node} any more"
     score = f"score {scored.score} of 10"
     score += "" if scored.best == scored.node else f" ({scored.best} has 10)"
@@ -230,7 +239,7 @@ def _scheduler(said: PodExplanation) -> str:
     if view.message is None:
         text = f"no scheduler has looked at it yet: does one run with the name {view.name!r}?"
         return f"{text} {_ASKED}" if said.asked else text
-    text = f"{view.name} removed {_own(view.own, view.nodes)} itself" if view.own else ""
+    text = f"{view.name} removed {_own(view)} itself" if view.own else ""
     if view.ours or said.asked:
         return f"{text}, and asked gpushare about the others" if text else f"{view.name} {_ASKED}"
     if text:
@@ -241,9 +250,10 @@ def _scheduler(said: PodExplanation) -> str:
 _ASKED = "has asked gpushare"
 
 
-def _own(own: Mapping[str, int], nodes: int) -> str:
-    reasons = ", ".join(f"{count} {text}" for text, count in own.items())
-    return f"{sum(own.values())} of {nodes} nodes ({reasons})"
+def _own(view: SchedulerView) -> str:
+    """Return how many nodes kube-scheduler removed itself: a node may have several reasons."""
+    reasons = ", ".join(f"{count} {text}" for text, count in view.own.items())
+    return f"{view.nodes - sum(view.ours.values())} of {view.nodes} nodes ({reasons})"
 
 
 def _all(view: SchedulerView) -> bool:

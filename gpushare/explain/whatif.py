@@ -1,22 +1,24 @@
 """Answer what-if questions: which pods would fit if some nodes went and others came.
 
 It places pods on a copy of the books with the decisions of the extender, as the simulator does.
-What kube-scheduler enforces is enforced as far as the books know it: CPU, memory and the GPU model.
-No I/O.
+What kube-scheduler's own filters enforce is enforced as far as nodes and pods tell it. No I/O.
 """
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 
 import numpy as np
 
 from gpushare.core.decide import filter_nodes
 from gpushare.core.entry import Entry
-from gpushare.core.model import NodeSpec, Request
+from gpushare.core.model import NodeSpec, Reason, Request
 from gpushare.core.mutable_cluster import MutableCluster, fits
+from gpushare.core.node_filters import Obstacle, OwnFilters, amounts_of
 from gpushare.core.policy import Policy
 from gpushare.core.ranking import Ranking
+from gpushare.core.selectors import NO_DEMANDS, Demands
 from gpushare.core.snapshot import Snapshot
 from gpushare.core.trial_streams import mutable
 from gpushare.errors import SettingsError
@@ -31,11 +33,17 @@ HOST = "too little CPU or memory, or another GPU model"
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """Equal pods to be placed. count: how many; None: as many as fit, at most MOST."""
+    """Equal pods to be placed.
+
+    count: how many; None: as many as fit, at most MOST. demands: of nodes. priority: those of a
+    higher one are placed first.
+    """
 
     name: str
     request: Request
     count: int | None = 1
+    demands: Demands = NO_DEMANDS
+    priority: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,12 +76,16 @@ class Sums:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """The answer. moved: the pods of nodes that go, one by one. placed: the wanted pods."""
+    """The answer. moved: the pods of nodes that go, one by one; waiting: those that wait already.
+    placed: the wanted pods. gated: how many more wait that scheduling gates hold back.
+    """
 
     before: Sums
     after: Sums
     moved: tuple[PlacementResult, ...]
+    waiting: tuple[PlacementResult, ...]
     placed: tuple[PlacementResult, ...]
+    gated: int = 0
 
 
 def what_if(
@@ -83,12 +95,14 @@ def what_if(
     *,
     without: Iterable[str] = (),
     added: Iterable[NodeSpec] = (),
+    own: OwnFilters | None = None,
 ) -> Outcome:
-    """Return the outcome if these nodes go and come, and then these pods come, in this order.
+    """Return the outcome if these nodes go and come, and then these pods come.
 
-    The pods of nodes that go are placed first, the most important one before all others. The
-    caller's ledger is changed. Raises SettingsError for a node to remove that is not there, or a
-    node to add that is there already.
+    The most important pods are placed first. Of equal ones those of nodes that go come first, then
+    those that wait already, the oldest first, then the wanted ones in this order. own:
+    kube-scheduler's filters; None: they keep no pod out. The caller's ledger is changed. Raises
+    SettingsError for a node to remove that is not there, or a node to add that is there already.
     """
     before = _sums(ledger.snapshot())
     homeless: list[Entry] = []
@@ -101,33 +115,72 @@ def what_if(
         if ledger.has_node(spec.name):
             raise SettingsError(f"there is a node {spec.name!r} already")
         ledger.node_changed(spec)
+    homeless.sort(key=lambda entry: (-entry.priority, str(entry.ref)))
+    moved = [Wanted(str(each.ref), each.request, priority=each.priority) for each in homeless]
+    there = ledger.waiting()
+    waiting = [
+        Wanted(str(pod.ref), pod.request, 1, pod.demands, pod.priority)
+        for pod in there
+        if not pod.demands.gated
+    ]
     snapshot = ledger.snapshot()
     rows = np.array(sorted(snapshot.row.values(), key=snapshot.names.__getitem__), dtype=np.intp)
     view = mutable(snapshot, rows, empty=False)
-    cluster = MutableCluster(view, Ranking(policy, fits=fits))
-    homeless.sort(key=lambda entry: (-entry.priority, str(entry.ref)))
-    moved = [_place(cluster, Wanted(str(entry.ref), entry.request)) for entry in homeless]
-    placed = [_place(cluster, each) for each in wanted]
-    return Outcome(before, _sums(view), tuple(moved), tuple(placed))
+    placer = _Placer(MutableCluster(view, Ranking(policy, fits=fits)), own or OwnFilters())
+    every = [*moved, *waiting, *wanted]
+    found: dict[int, PlacementResult] = {}
+    for place in sorted(range(len(every)), key=lambda place: -every[place].priority):
+        found[place] = placer.placed(every[place])
+    results = iter(found[place] for place in range(len(every)))
+    return Outcome(
+        before,
+        _sums(view),
+        tuple(islice(results, len(moved))),
+        tuple(islice(results, len(waiting))),
+        tuple(results),
+        len(there) - len(waiting),
+    )
 
 
-def _place(cluster: MutableCluster, wanted: Wanted) -> PlacementResult:
-    on: Counter[str] = Counter()
-    count = MOST if wanted.count is None else wanted.count
-    while on.total() < count:
-        placement = cluster.place(wanted.request)
-        if placement is None:
-            return PlacementResult(wanted, on.total(), on, _reasons(cluster.view, wanted.request))
-        on[cluster.view.names[placement.row]] += 1
-    return PlacementResult(wanted, on.total(), on)
+class _Placer:
+    """Places pods on a cluster, where kube-scheduler's own filters let them."""
 
+    def __init__(self, cluster: MutableCluster, own: OwnFilters) -> None:
+        self._cluster = cluster
+        self._own = own
+        self._more: defaultdict[str, Counter[str]] = defaultdict(Counter)
 
-def _reasons(view: Snapshot, request: Request) -> dict[str, int]:
-    result = filter_nodes(view, view.names, request)
-    reasons = Counter(reason.value for reason in result.failed.values())
-    if result.fit:
-        reasons[HOST] = len(result.fit)
-    return dict(reasons)
+    def placed(self, wanted: Wanted) -> PlacementResult:
+        """Place pods as long as they fit, and return where they are."""
+        view, on = self._cluster.view, Counter[str]()
+        count = MOST if wanted.count is None else wanted.count
+        among = np.array([not self._obstacles(name, wanted) for name in view.names], dtype=bool)
+        while on.total() < count:
+            placement = self._cluster.place(wanted.request, among)
+            if placement is None:
+                return PlacementResult(wanted, on.total(), on, self._reasons(wanted))
+            name = view.names[placement.row]
+            on[name] += 1
+            self._more[name].update(amounts_of(wanted.request))
+            among[placement.row] = not self._obstacles(name, wanted)
+        return PlacementResult(wanted, on.total(), on)
+
+    def _obstacles(self, name: str, wanted: Wanted) -> tuple[Obstacle, ...]:
+        return self._own.obstacles(name, wanted.request, wanted.demands, self._more[name])
+
+    def _reasons(self, wanted: Wanted) -> dict[str, int]:
+        view = self._cluster.view
+        result = filter_nodes(view, view.names, wanted.request)
+        reasons = Counter[str]()
+        for name in view.names:
+            refused, obstacles = result.failed.get(name), self._obstacles(name, wanted)
+            if refused is not Reason.NO_DEVICE and any(each.lasting for each in obstacles):
+                reasons[obstacles[0].text] += 1
+            elif refused is not None:
+                reasons[refused.value] += 1
+            else:
+                reasons[obstacles[0].text if obstacles else HOST] += 1
+        return dict(reasons)
 
 
 def _sums(view: Snapshot) -> Sums:

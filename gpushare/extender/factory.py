@@ -123,15 +123,23 @@ def _pod_policies(text: str, policies: Collection[str]) -> frozenset[str] | None
     return frozenset(names)
 
 
-def nominates_who_waits(client: Api) -> bool:
-    """Return whether kube-scheduler writes nominatedNodeName for each pod that waits to be bound.
+NOMINATES_WHO_WAITS = (1, 35)
+"""The first release whose kube-scheduler writes nominatedNodeName for each pod that waits to be
+bound.
+"""
 
-    It does since 1.35, by default; it is never newer than the API server. Raises ApiError, or
-    MessageError for an answer that names no release.
+LOOKS_AT_ANNOTATIONS = (1, 30)
+"""The first one whose kube-scheduler tries pods again when the annotations of a node change."""
+
+
+def server_release(client: Api) -> tuple[int, int]:
+    """Return the API server's release, as (1, 37); kube-scheduler is never newer.
+
+    Raises ApiError, or MessageError for an answer that names no release.
     """
     try:
         told = json.loads(client.request("GET", "/version", timeout=_VERSION_TIMEOUT))
-        return (int(told["major"]), int(str(told["minor"]).rstrip("+"))) >= (1, 35)
+        return int(told["major"]), int(str(told["minor"]).rstrip("+"))
     except (ValueError, TypeError, KeyError) as error:
         raise MessageError("/version of the API server names no release") from error
 
@@ -197,10 +205,13 @@ def watched_sources(
     resources: ManagedResources,
     budgets: DisruptionBudgets | None,
     pod_handler: PodEventHandler,
+    *,
+    room_on: Callable[[str], None],
 ) -> dict[str, Source]:
     """Return what is listed and watched, by name, each with its handler.
 
-    budgets: None if they are not followed.
+    budgets: None if they are not followed. room_on: called with a node whose devices ConfigMaps
+    close or open.
     """
     maps = f"/api/v1/namespaces/{settings.namespace}/configmaps"
     nodes = Reflector(
@@ -208,7 +219,8 @@ def watched_sources(
     )
     live_pods = ListWatch("/api/v1/pods", PODS, _LIVE_PODS)
     pods = Reflector(client, live_pods, pod_handler)
-    unhealthy = Reflector(client, ListWatch(maps, CONFIG_MAPS), UnhealthyEventHandler(resources))
+    closing = UnhealthyEventHandler(resources, room_on)
+    unhealthy = Reflector(client, ListWatch(maps, CONFIG_MAPS), closing)
     sources = {
         "nodes": Source(nodes),
         "pods": Source(pods),

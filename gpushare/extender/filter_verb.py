@@ -39,6 +39,7 @@ from gpushare.extender.managed_resources import (
 from gpushare.extender.offers import Offers
 from gpushare.extender.refusal_hold import RefusalHold
 from gpushare.extender.ui.last_hour import LastHour
+from gpushare.wire.demands import demands_of
 from gpushare.wire.extender import FilterArgs, decode_filter, encode_filter
 from gpushare.wire.pods import pod_ref
 
@@ -128,7 +129,7 @@ class FilterVerb:
         # Their texts, not the Reasons: over 5,000 nodes counting those takes three times as long.
         reasons = Counter([*busy.values(), *unresolvable.values()])
         refused = self._report_rejected(
-            args, result, reasons, lambda: _explain(managed, snapshot, args.names, request)
+            args, result, reasons, lambda: _explain(managed, snapshot, args, request)
         )
         uid = args.pod.metadata and args.pod.metadata.uid
         if refused and uid and self._last_hour is not None:
@@ -318,7 +319,9 @@ def _may_change(result: FilterResult) -> bool:
 
 
 def _explain(
-    managed: ManagedResource, seen: Snapshot, names: Sequence[str], request: Request
+    managed: ManagedResource, seen: Snapshot, args: FilterArgs, request: Request
 ) -> Explanation:
     """Return why filter refused these nodes, by the snapshot that it has seen."""
-    return explain(seen, names, request, partial(node_books, managed.ledger), time.time())
+    books_of, demands = partial(node_books, managed.ledger), demands_of(args.pod)
+    own, now = managed.filters, time.time()
+    return explain(seen, args.names, request, books_of, now, own=own, demands=demands)

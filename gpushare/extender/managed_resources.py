@@ -6,12 +6,15 @@ Tested in `tests/unit/extender/test_service.py`.
 """
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
+from gpushare.core.decide import filter_nodes
 from gpushare.core.fallback_scorer import FallbackScorer, NoPreference
 from gpushare.core.model import Request
+from gpushare.core.node_filters import NodeStates, OwnFilters
 from gpushare.core.ranking import Ranking, Scorer
+from gpushare.core.selectors import Demands
 from gpushare.core.trial import AUTO, Choice
 from gpushare.daemon.logs.formatters import Line
 from gpushare.errors import MessageError
@@ -25,6 +28,8 @@ from gpushare.wire.pods import names_any, pod_ref, priority_of, request_among, s
 log = logging.getLogger("gpushare.policies")
 
 _ANY = "any device that fits"
+_MOST_PLACES = 1000
+"""Nodes with room that are looked at: some 5 ms."""
 
 
 @dataclass(slots=True)
@@ -39,6 +44,7 @@ class ManagedResource:
     `pod_policies`: the policies that a pod may choose; None: all.
     `unavailable_policies`: names of installed policies that could not be made at the start.
     `holds`: what filter has promised to pods that are not bound yet.
+    `filters`: kube-scheduler's own, which no verb asks: kube-scheduler has asked them before.
     """
 
     names: Names
@@ -51,6 +57,7 @@ class ManagedResource:
     choice: Choice | None = None
     pod_policies: frozenset[str] | None = None
     holds: Holds = field(default_factory=Holds)
+    filters: OwnFilters = field(default_factory=OwnFilters)
     # By name, the ranking that has failed: not used until another has replaced it.
     _failed_scorers: dict[str, Scorer] = field(default_factory=dict, repr=False)
     _no_preference: Ranking = field(default_factory=lambda: Ranking(NoPreference()), repr=False)
@@ -85,6 +92,18 @@ class ManagedResource:
             there_are = ", ".join(sorted(self.rankings))
             raise MessageError(f"{self.names.policy}: {wrong}; there are: {there_are}")
         return ranking
+
+    def places(
+        self, request: Request, demands: Demands, names: Sequence[str] | None = None
+    ) -> Iterator[str]:
+        """Yield the nodes (of those named, else of all) that have room for such a pod now, and that
+        kube-scheduler does not leave out; of very many with room the first are looked at.
+        """
+        snapshot = self.ledger.snapshot()
+        named = [name for name in snapshot.names if name] if names is None else names
+        for node in filter_nodes(snapshot, named, request).fit[:_MOST_PLACES]:
+            if not self.filters.obstacles(node, request, demands):
+                yield node
 
     def scorer(self, request: Request) -> Scorer:
         """Return the ranking of the request with its fallbacks, should its policy fail: the default
@@ -152,10 +171,19 @@ class ExtenderScope:
 
 @dataclass(frozen=True, slots=True)
 class ManagedResources:
-    """All managed resources, in the order of the configuration. `scope`: pods sent here."""
+    """All managed resources, in the order of the configuration. `scope`: pods sent here.
+    `node_states`: what kube-scheduler's own filters see of the nodes.
+    """
 
     resources: tuple[ManagedResource, ...]
     scope: ExtenderScope = ExtenderScope()
+    node_states: NodeStates = field(default_factory=NodeStates)
+
+    def __post_init__(self) -> None:
+        uncounted = (m.names.resource for m in self.resources if not m.counted_by_scheduler)
+        ignored = frozenset(uncounted)
+        for managed in self.resources:
+            managed.filters = OwnFilters(self.node_states, managed.ledger.taken, ignored)
 
     def __iter__(self) -> Iterator[ManagedResource]:
         return iter(self.resources)

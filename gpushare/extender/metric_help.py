@@ -18,6 +18,7 @@ _HELP = {
     "bind_conflicts_total": "Bindings that the API server refused with 409, as another came first",
     "events_written_total": "Events written",
     "events_dropped_total": "Events not written: too many at once, or refused; the log says which",
+    "scheduler_wakes_total": "Nodes written on, so that kube-scheduler tries a waiting pod again",
     "learned_pods_total": "Pods that policies are made for, seen since the start",
     "refits_total": "Policies made anew",
     "refit_failures_total": "Policies that could not be made, so the old ones stay; see the log",

@@ -26,12 +26,14 @@ from gpushare.extender.events.pending_without_call import pending_without_call
 from gpushare.extender.events.unserved_pods import UnservedPods
 from gpushare.extender.explainer import Explainer
 from gpushare.extender.factory import (
+    LOOKS_AT_ANNOTATIONS,
+    NOMINATES_WHO_WAITS,
     callers_of,
     connect_client,
     health_server,
     lease_runner,
     make_managed_resources,
-    nominates_who_waits,
+    server_release,
     ui_server,
     watched_sources,
 )
@@ -48,6 +50,7 @@ from gpushare.extender.scheduler_file import SchedulerFile, routes_of
 from gpushare.extender.service import Service
 from gpushare.extender.ui.document import Documents
 from gpushare.extender.ui.last_hour import LastHour
+from gpushare.extender.wake import SchedulerWaker
 from gpushare.extender.watch_handlers import PodEventHandler
 from gpushare.settings import SPARE_THREADS, Settings
 from gpushare.wire.inventory import mib_of
@@ -72,8 +75,8 @@ class Extender:
         self._settings = settings
         self._log_writer = log_writer
         self._managed_resources = make_managed_resources(settings, entry, found.schedulers)
-        # Configurations of other versions are read by releases before 1.35 alone.
-        self._may_nominate = found.current
+        # Configurations of other versions are read by releases before 1.29 alone.
+        self._current = found.current
         self._client = connect_client(settings, settings.threads - SPARE_THREADS + 8)
         budgets = DisruptionBudgets()
         # They matter to preemption alone, and it takes a right of its own to list them.
@@ -89,12 +92,16 @@ class Extender:
             self._policy_refresher.changed,
             self._event_messages.mistaken_pods,
         )
+        self._annotates = False
+        self._waker = SchedulerWaker(self._client, self._managed_resources, lambda: self._annotates)
+        room_on = self._waker.room_on
         sources = watched_sources(
-            settings, self._client, self._managed_resources, followed, pod_handler
+            settings, self._client, self._managed_resources, followed, pod_handler, room_on=room_on
         )
         self._readiness = Readiness(sources, lease_runner(settings, self._client, found.lease))
         self.not_ready = self._readiness.not_ready
-        self._binder = Binder(self._client, self._managed_resources, self._readiness.leads_until)
+        leads_until = self._readiness.leads_until
+        self._binder = Binder(self._client, self._managed_resources, leads_until, room_on=room_on)
         self._unserved_pods = UnservedPods(self._managed_resources)
         self._metrics = Metrics(
             self._managed_resources,
@@ -149,6 +156,7 @@ class Extender:
                 last_hour,
                 not_ready=self._readiness.not_ready,
                 called=service.called,
+                mistaken_pods=self._event_messages.mistaken_pods,
             )
             self._ui = ui_server(settings, documents.body)
         self._beat = self._warmed = time.monotonic()
@@ -198,9 +206,10 @@ class Extender:
         except ApiError as error:
             log.warning("no connection to the API server yet: %s", error)
         with contextlib.suppress(ApiError, MessageError):
-            nominates = self._may_nominate and nominates_who_waits(self._client)
+            release = server_release(self._client)
+            self._annotates = self._current and release >= LOOKS_AT_ANNOTATIONS
             for managed in self._managed_resources:
-                managed.holds.nominates = nominates
+                managed.holds.nominates = self._current and release >= NOMINATES_WHO_WAITS
         self._warmed = time.monotonic()
 
     def _settle(self) -> None:
@@ -225,6 +234,7 @@ class Extender:
         elif self._ready_since == math.inf:
             self._ready_since = time.time()
         self._event_messages.tick(ready)
+        self._waker.tick(ready)
 
     def _state(self) -> dict[str, float]:
         """Return the values of this process for metrics."""
@@ -234,7 +244,8 @@ class Extender:
             pending = pending_without_call(self._managed_resources, called, since, time.time())
         unserved = self._unserved_pods.longest_seconds(time.monotonic())
         own = {"pending_without_call_seconds": pending, "bound_unassigned_seconds": unserved}
-        parts = (self._auditor, self._readiness, self._binder, self._events, self._policy_refresher)
+        writers = (self._binder, self._events, self._waker)
+        parts = (self._auditor, self._readiness, *writers, self._policy_refresher)
         own |= self._log_writer.state()
         return own | {name: value for part in parts for name, value in part.state().items()}
 

@@ -235,7 +235,8 @@ class Service:
         finally:
             self._bind_slots.free()
         fields = {"error": answer.error} if answer.error else {"devices": self._report_bound(args)}
-        return VerbAnswer(encode_bind(answer.error), answer.reason, line | fields)
+        told = answer.error and f"gpushare: {answer.error}"
+        return VerbAnswer(encode_bind(told), answer.reason, line | fields)
 
     def _run_bind(self, args: BindArgs) -> BindResult:
         uid = args.ref.uid

@@ -8,8 +8,10 @@ import logging
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from gpushare.core.model import NodeSpec, ObservedPod
+from gpushare.core.node_filters import NodeState
 from gpushare.daemon.logs.formatters import Line
 from gpushare.errors import AnnotationError, WireError
 from gpushare.extender.events.mistaken_pods import Mistake, MistakenPods
@@ -17,6 +19,7 @@ from gpushare.extender.holds import Claimant
 from gpushare.extender.managed_resources import ManagedResource, ManagedResources, claimant
 from gpushare.ledger import Changes
 from gpushare.wire.codec import Decoded, UnreadableObject, WatchEvent
+from gpushare.wire.demands import node_state
 from gpushare.wire.inventory import UNHEALTHY_KEY, decode_unhealthy
 from gpushare.wire.nodes import node_spec
 from gpushare.wire.objects import ConfigMap, Metadata, Node, Pod
@@ -29,6 +32,15 @@ Changed = Callable[[ManagedResource, Changes, bool], None]
 list, which shows what was there before."""
 
 
+class SeenNode(NamedTuple):
+    """What is kept of a node: what its own filters of kube-scheduler look at, and its devices in
+    each managed resource.
+    """
+
+    state: NodeState
+    specs: tuple[NodeSpec, ...]
+
+
 class NodeEventHandler:
     """Handler for nodes. `unit`: the memory unit of the cluster."""
 
@@ -36,23 +48,22 @@ class NodeEventHandler:
         self._resources = resources
         self._unit = unit
 
-    def kept(self, page: Decoded[Node]) -> Decoded[tuple[NodeSpec, ...]]:
-        """Return what is kept of a page: of each node its devices in each managed resource."""
-        return page.with_items([self._specs(node) for node in page.items])
+    def kept(self, page: Decoded[Node]) -> Decoded[SeenNode]:
+        """Return what is kept of a page."""
+        return page.with_items([self._seen(node) for node in page.items])
 
-    def replace(
-        self, pages: Sequence[Decoded[Node] | Decoded[tuple[NodeSpec, ...]]], started: float
-    ) -> None:
+    def replace(self, pages: Sequence[Decoded[Node] | Decoded[SeenNode]], started: float) -> None:
         """Take over all nodes."""
         del started
         unread = frozenset(bad.ref.name for page in pages for bad in _logged(page.bad))
         nodes = [
-            self._specs(node) if isinstance(node, Node) else node
+            self._seen(node) if isinstance(node, Node) else node
             for page in pages
             for node in page.items
         ]
+        self._resources.node_states.replace((node.state for node in nodes), keep=unread)
         for at, managed in enumerate(self._resources):
-            managed.ledger.replace_nodes([specs[at] for specs in nodes], keep=unread)
+            managed.ledger.replace_nodes([node.specs[at] for node in nodes], keep=unread)
 
     def apply(self, event: WatchEvent[Node]) -> None:
         """Take over one node."""
@@ -61,16 +72,20 @@ class NodeEventHandler:
                 if event.kind == "DELETED":
                     self._gone(bad.ref.name)
             return
-        for managed, spec in zip(self._resources, self._specs(event.object), strict=True):
-            if event.kind == "DELETED":
-                managed.ledger.node_gone(spec.name)
-            else:
-                managed.ledger.node_changed(spec)
+        node = self._seen(event.object)
+        if event.kind == "DELETED":
+            self._gone(node.state.name)
+            return
+        self._resources.node_states.put(node.state)
+        for managed, spec in zip(self._resources, node.specs, strict=True):
+            managed.ledger.node_changed(spec)
 
-    def _specs(self, node: Node) -> tuple[NodeSpec, ...]:
-        return tuple(node_spec(node, managed.names, self._unit) for managed in self._resources)
+    def _seen(self, node: Node) -> SeenNode:
+        specs = (node_spec(node, managed.names, self._unit) for managed in self._resources)
+        return SeenNode(node_state(node), tuple(specs))
 
     def _gone(self, name: str) -> None:
+        self._resources.node_states.remove(name)
         for managed in self._resources:
             managed.ledger.node_gone(name)
 
@@ -176,7 +191,9 @@ class PodEventHandler:
             try:
                 seen = observe_pod(pod, managed.names)
                 # kube-scheduler of another name: no extender of ours is called for it.
-                observed.append(seen if seen.node or ours else seen._replace(gated=True))
+                observed.append(
+                    seen if seen.node or ours else seen._replace(gated=True, served=False)
+                )
             except WireError as error:
                 observed.append(None)
                 log.warning(Line("pod kept as it was", pod=_name_of(pod), error=str(error)))
@@ -206,10 +223,16 @@ class PodEventHandler:
 
 
 class UnhealthyEventHandler:
-    """Handler for the ConfigMaps that close devices: `unhealthy-gpu-NODE`, data `gpus: "0,2"`."""
+    """Handler for the ConfigMaps that close devices: `unhealthy-gpu-NODE`, data `gpus: "0,2"`.
 
-    def __init__(self, resources: ManagedResources) -> None:
+    room_on: called with the node of each that changes.
+    """
+
+    def __init__(
+        self, resources: ManagedResources, room_on: Callable[[str], None] | None = None
+    ) -> None:
         self._resources = resources
+        self._room_on = room_on
         self._closed: set[tuple[str, str]] = set()
 
     def kept(self, page: Decoded[ConfigMap]) -> Decoded[ConfigMap]:
@@ -263,14 +286,19 @@ class UnhealthyEventHandler:
             except AnnotationError as error:
                 log.warning(Line("configmap kept as it was", configmap=name, error=str(error)))
                 continue
-            managed.ledger.set_unhealthy(node, devices)
+            self._set(managed, node, devices)
             self._closed.add((name, managed.names.resource))
 
     def _open(self, name: str, resource: str) -> None:
         managed = self._resources.find(resource)
         if managed is not None and (name, resource) in self._closed:
             self._closed.discard((name, resource))
-            managed.ledger.set_unhealthy(name.removeprefix(managed.names.unhealthy), frozenset())
+            self._set(managed, name.removeprefix(managed.names.unhealthy), frozenset())
+
+    def _set(self, managed: ManagedResource, node: str, devices: frozenset[int | str]) -> None:
+        managed.ledger.set_unhealthy(node, devices)
+        if self._room_on is not None:
+            self._room_on(node)
 
 
 def _claim(pod: Pod, seen: ObservedPod | None) -> Claimant | None:

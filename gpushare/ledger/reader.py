@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from gpushare.core.arrays_check import differing_nodes
 from gpushare.core.assumption import Phase, Waiting
 from gpushare.core.entry import Entry, NodeBooks
-from gpushare.core.model import NodeSpec, PodRef
+from gpushare.core.model import Amounts, NodeSpec, PodRef
+from gpushare.core.node_filters import amounts_of
 from gpushare.core.pairing import Pairing
 from gpushare.core.snapshot import Snapshot
 from gpushare.errors import InvariantError, RequestRefused, UnknownNode
@@ -59,6 +60,7 @@ class Reader:
         self._alarms = Counter(placement_edited=0, bound_by_another=0, binding_lost=0)
         self._pending_alarms: deque[Alarm] = deque(maxlen=_ALARMS_KEPT)
         self._view: Snapshot | None = None
+        self._taken: dict[str, tuple[int, Amounts]] = {}
 
     def snapshot(self) -> Snapshot:
         """Return all that is charged as arrays, never changed again."""
@@ -108,6 +110,24 @@ class Reader:
             entries, used = self._store.entries_on(node), arrays.used(node)
             cpu, memory = arrays.host_free(node)
         return NodeBooks(known.shape, used, tuple(sorted(entries, key=_by_name)), cpu, memory)
+
+    def taken(self, node: str) -> Amounts:
+        """Return what the pods of a node take of it, by resource; added up once for each change."""
+        with self._lock:
+            arrays = self._store.arrays
+            if node not in arrays.row:
+                self._taken.pop(node, None)
+                return {}
+            version, known = arrays.changed(node), self._taken.get(node)
+            if known is not None and known[0] == version:
+                return known[1]
+            requests = self._store.requests_on(node)
+        sums: Counter[str] = Counter()
+        for request in requests:
+            sums.update(amounts_of(request))
+        with self._lock:
+            self._taken[node] = version, sums
+        return sums
 
     def counts(self) -> dict[str, int]:
         """Return how many nodes, pods by state, and alarms (by kind) there are.

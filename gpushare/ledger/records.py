@@ -137,7 +137,7 @@ def observed(record: Record | None, pod: ObservedPod) -> Step:
         return Step(record if record == there else there)
     if event is _WAITING:
         counted = is_counted(record) or not pod.gated
-        waiting = Waiting(pod.ref, pod.request, pod.created, pod.gated, pod.crowded, counted)
+        waiting = _waiting(pod, counted=counted)
         if entry is None or assumption is None:
             return Step(waiting)
         return Step(replace(entry, assumption=replace(assumption, waiting=waiting)))
@@ -147,6 +147,21 @@ def observed(record: Record | None, pod: ObservedPod) -> Step:
         return _shown_again(entry, pod)
     cover, _, alarm = _cover_when_bound(entry, assumption, pod)
     return Step(_bound(pod, cover), alarm)
+
+
+def _waiting(pod: ObservedPod, *, counted: bool) -> Waiting:
+    """Return the pod as one that waits."""
+    return Waiting(
+        pod.ref,
+        pod.request,
+        pod.created,
+        pod.gated,
+        pod.crowded,
+        counted,
+        pod.priority,
+        pod.demands,
+        pod.served,
+    )
 
 
 def listed(record: Record | None, event: Event, *, now: float, token: int) -> Record | None:

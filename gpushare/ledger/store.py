@@ -91,6 +91,11 @@ class Store:
         """Return the charges on the node."""
         return cast(list[Entry], [self.records[uid] for uid in self.on_node.get(node, ())])
 
+    def requests_on(self, node: str) -> list[Request]:
+        """Return what each pod on the node asks for, also those that hold no device."""
+        uids = (*self.on_node.get(node, ()), *self.cpu_only_on.get(node, ()))
+        return [charge.request for charge in map(charge_of, map(self.records.get, uids)) if charge]
+
     def is_filed(self) -> bool:
         """Return whether every record is where it is looked for; False only by a mistake."""
         again = Store(Pairing.OFF)

@@ -230,6 +230,8 @@ def _keep(cluster: DemoCluster) -> None:
         for line in kept_lines(cluster.kubeconfig, nodes[0] if nodes else "NODE", doctor):
             cluster.report.line(line)
         cluster.report.line(f"\nthe scheduler's metrics: {cluster.metrics}")
+        if cluster.extender.ui_url:  # it was told before the scenarios, which may be long
+            cluster.report.line(f"the cluster on a page: {cluster.extender.ui_url}")
         while not pause.wait(0.5):
             cluster.check()
 

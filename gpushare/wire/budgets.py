@@ -8,6 +8,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from gpushare.core.selectors import Requirement
+
+_OPERATORS = frozenset({"In", "NotIn", "Exists", "DoesNotExist"})
+"""Of a LabelSelector; nodes are selected by two more."""
+
 MAX_SELECTOR = 8 * 1024
 """Characters of a selector that are kept."""
 
@@ -67,16 +72,11 @@ def selects(selector: object, labels: Mapping[str, str]) -> bool:
 
 
 def _holds(expression: Mapping[str, Any], labels: Mapping[str, str]) -> bool:
-    value = labels.get(str(expression.get("key")))
-    values = expression.get("values")
-    within = isinstance(values, list) and value in values
-    answers = {
-        "In": within,
-        "NotIn": not within,
-        "Exists": value is not None,
-        "DoesNotExist": value is None,
-    }
-    return answers.get(str(expression.get("operator")), False)
+    values, operator = expression.get("values"), str(expression.get("operator"))
+    if operator not in _OPERATORS:
+        return False
+    listed = tuple(values) if isinstance(values, list) else ()
+    return Requirement(str(expression.get("key")), operator, listed).holds(labels)
 
 
 def _mapping(value: object) -> Mapping[str, Any]:

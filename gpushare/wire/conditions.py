@@ -44,11 +44,18 @@ def scheduler_view(pod: Pod) -> SchedulerView:
     for condition in (pod.status and pod.status.conditions) or ():
         if (condition.type, condition.status) == ("PodScheduled", "False"):
             message = " ".join((condition.message or condition.reason or "").split())
-            nodes, counts = _counts(message)
-            ours = {text: count for text, count in counts.items() if _is_ours(text)}
-            own = {text: count for text, count in counts.items() if text not in ours}
+            nodes, own, ours = counted(message)
             return SchedulerView(name, gates, message[:_MOST_TEXT], nodes, own, ours)
     return SchedulerView(name, gates)
+
+
+def counted(message: str) -> tuple[int, dict[str, int], dict[str, int]]:
+    """Return how many nodes kube-scheduler's message is about, and on how many of them each reason
+    holds: of its own filters, and of this extender. Without nodes it counts none.
+    """
+    nodes, counts = _counts(message)
+    ours = {text: count for text, count in counts.items() if _is_ours(text)}
+    return nodes, {text: n for text, n in counts.items() if text not in ours}, ours
 
 
 def _counts(message: str) -> tuple[int, dict[str, int]]:

@@ -5,14 +5,15 @@ plug-in (or by hand, for mixed cards without it):
 
     {"v":1,"unit":"GiB","devices":[{"uuid":"GPU-1b0c","model":"A100-SXM4-80GB","mem":80},
                                    {"mem":40,"healthy":false,"problem":"is lost"}],
-     "marksAssigned":true,"servesByIdentity":true,"uncounted":["GPU-77aa"]}
+     "marksAssigned":true,"servesByIdentity":true,"uncounted":["GPU-77aa"],"gone":["GPU-31de"]}
 
 `devices` is in order of the device index. `mem` (units of `unit`, 0..MAX_UNITS) is required;
 `uuid`, `model` and `problem` default to "", `healthy` to true, the others to false and nothing.
 `problem` says to people why a device is unhealthy. `marksAssigned`: the device plug-in there sets
 the ASSIGNED annotation of each pod that it has served. `servesByIdentity`: it knows which pod the
 kubelet asks for, and gives it the cards whose uuids its Binding names, or none. `uncounted`: uuids
-of GPUs that were added and count when the device plug-in has started anew.
+of GPUs that were added and count when the device plug-in has started anew. `gone`: uuids of cards
+that were listed here before, so that a pod whose Binding names one holds nothing of the others.
 `unit` is GiB, MiB or a chunk such as 256MiB. Unknown keys are ignored; a change that an old reader
 would misread raises `v`, and an unknown `v` is refused.
 
@@ -25,7 +26,7 @@ index that they have now, or by uuid.
 import json
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 from gpushare.core.model import MAX_UNITS
@@ -76,6 +77,14 @@ class Inventory:
     marks_assigned: bool = False
     serves_by_identity: bool = False
     uncounted: tuple[str, ...] = ()
+    gone: tuple[str, ...] = ()
+
+    def after(self, before: "Inventory") -> "Inventory":
+        """Return this one as it is written in place of another: cards of that one have gone."""
+        there = {device.uuid for device in self.devices}
+        known = (*before.gone, *(device.uuid for device in before.devices))
+        gone = dict.fromkeys(uuid for uuid in known if uuid and uuid not in there)
+        return replace(self, gone=tuple(gone)[-MAX_DEVICES:])
 
 
 def encode_inventory(inventory: Inventory) -> str:
@@ -91,6 +100,8 @@ def encode_inventory(inventory: Inventory) -> str:
         document["servesByIdentity"] = True
     if inventory.uncounted:
         document["uncounted"] = list(inventory.uncounted[:MAX_DEVICES])
+    if inventory.gone:
+        document["gone"] = list(inventory.gone[-MAX_DEVICES:])
     return json.dumps(document, separators=(",", ":"))
 
 
@@ -119,9 +130,6 @@ def decode_inventory(text: str) -> Inventory:
         _decode_device(each, f"inventory.devices[{n}]") for n, each in enumerate(devices)
     )
     _must_differ([device.uuid for device in decoded])
-    uncounted = _typed(document.get("uncounted", []), list, "inventory.uncounted")
-    if len(uncounted) > MAX_DEVICES:
-        raise AnnotationError(f"inventory.uncounted: more than {MAX_DEVICES}")
     if len({device.mem for device in decoded}) > MAX_SIZES:
         raise AnnotationError(f"inventory.devices: more than {MAX_SIZES} sizes of mem")
     return Inventory(
@@ -129,8 +137,18 @@ def decode_inventory(text: str) -> Inventory:
         decoded,
         _typed(document.get("marksAssigned", False), bool, "inventory.marksAssigned"),
         _typed(document.get("servesByIdentity", False), bool, "inventory.servesByIdentity"),
-        tuple(_short_text(each, f"inventory.uncounted[{n}]") for n, each in enumerate(uncounted)),
+        _uuids(document, "uncounted"),
+        _uuids(document, "gone"),
     )
+
+
+def _uuids(document: Mapping[str, Any], key: str) -> tuple[str, ...]:
+    """Return the uuids of cards that are no devices here."""
+    where = f"inventory.{key}"
+    found = _typed(document.get(key, []), list, where)
+    if len(found) > MAX_DEVICES:
+        raise AnnotationError(f"{where}: more than {MAX_DEVICES}")
+    return tuple(_short_text(each, f"{where}[{n}]") for n, each in enumerate(found))
 
 
 def is_unit(text: str) -> bool:

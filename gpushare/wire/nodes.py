@@ -64,6 +64,7 @@ def _from_inventory(bare: NodeSpec, text: str, unit: str) -> NodeSpec:
         uuids=tuple(device.uuid for device in inventory.devices),
         marks_assigned=inventory.marks_assigned,
         serves_by_identity=inventory.serves_by_identity,
+        gone=inventory.gone,
     )
 
 

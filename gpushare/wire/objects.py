@@ -57,6 +57,7 @@ class Term(Struct, gc=False, rename="camel"):
     """NodeSelectorTerm."""
 
     match_expressions: list[Requirement] | None = None
+    match_fields: list[Requirement] | None = None
 
 
 class Terms(Struct, gc=False, rename="camel"):
@@ -77,6 +78,15 @@ class Affinity(Struct, gc=False, rename="camel"):
     """Affinity."""
 
     node_affinity: NodeAffinity | None = None
+
+
+class Toleration(Struct, gc=False):
+    """Toleration."""
+
+    key: str | None = None
+    operator: str | None = None
+    value: str | None = None
+    effect: str | None = None
 
 
 class Present(Struct, gc=False):
@@ -109,6 +119,7 @@ class PodSpec(Struct, gc=False, rename="camel"):
     resources: Resources | None = None
     priority: int | None = None
     preemption_policy: str | None = None
+    tolerations: list[Toleration] | None = None
     scheduling_gates: list[Raw] | None = None
     scheduling_group: SchedulingGroup | None = None
     volumes: list[Volume] | None = None
@@ -161,17 +172,41 @@ class StartedPod(Pod, gc=False):
     status: StartedPodStatus | None = None
 
 
+class Taint(Struct, gc=False):
+    """Taint."""
+
+    key: str | None = None
+    value: str | None = None
+    effect: str | None = None
+
+
+class NodeFields(Struct, gc=False):
+    """NodeSpec of the API, which has another meaning here."""
+
+    unschedulable: bool | None = None
+    taints: list[Taint] | None = None
+
+
+class NodeCondition(Struct, gc=False):
+    """NodeCondition."""
+
+    type: str | None = None
+    status: str | None = None
+
+
 class NodeStatus(Struct, gc=False):
     """NodeStatus."""
 
     capacity: dict[str, Quantity] | None = None
     allocatable: dict[str, Quantity] | None = None
+    conditions: list[NodeCondition] | None = None
 
 
 class Node(Struct, gc=False):
     """Node."""
 
     metadata: Metadata | None = None
+    spec: NodeFields | None = None
     status: NodeStatus | None = None
 
 
@@ -180,6 +215,14 @@ class ConfigMap(Struct, gc=False):
 
     metadata: Metadata | None = None
     data: dict[str, str] | None = None
+
+
+class PriorityClass(Struct, gc=False, rename="camel"):
+    """PriorityClass."""
+
+    metadata: Metadata | None = None
+    value: int = 0
+    global_default: bool | None = None
 
 
 class PodDisruptionBudget(Struct, gc=False):
@@ -216,4 +259,5 @@ PODS: Codec[Pod] = Codec(Pod)
 STARTED_PODS: Codec[Pod] = Codec(StartedPod, "Pod")
 NODES: Codec[Node] = Codec(Node)
 CONFIG_MAPS: Codec[ConfigMap] = Codec(ConfigMap)
+PRIORITY_CLASSES: Codec[PriorityClass] = Codec(PriorityClass)
 BUDGETS: Codec[PodDisruptionBudget] = Codec(PodDisruptionBudget)

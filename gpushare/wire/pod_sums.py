@@ -6,6 +6,7 @@ container with the sidecars before it; for CPU and memory then the overhead. Tes
 """
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import lru_cache
 
 from gpushare.core.model import HOST_BOUND, MAX_UNITS, Request, Shares
@@ -17,6 +18,17 @@ from gpushare.wire.quantity import MAX_VALUE, Quantity, to_bytes, to_milli, to_u
 # Most pods have a controller, and ask for the same as others.
 _remembered = lru_cache(maxsize=1 << 12, typed=True)
 _to_milli, _to_bytes = _remembered(to_milli), _remembered(to_bytes)
+
+MOST_RESOURCES = 64
+"""Resources that are kept of what one pod asks for, and of what a node has."""
+
+_OF_THE_HOST = frozenset({"cpu", "memory"})
+
+
+@_remembered
+def _once(resources: tuple[tuple[str, int], ...]) -> tuple[tuple[str, int], ...]:
+    """Return the same for all pods that ask for the same."""
+    return resources
 
 
 def units_of(pod: Pod, resource: str) -> int:
@@ -41,13 +53,35 @@ def host_sums(pod: Pod) -> Request:
     spec = pod.spec or PodSpec()
     regular, inits = spec.containers or (), spec.init_containers or ()
     cpu = _host_sum(spec, regular, inits, "cpu", _to_milli)
-    return _cpu_only(cpu, _host_sum(spec, regular, inits, "memory", _to_bytes))
+    memory = _host_sum(spec, regular, inits, "memory", _to_bytes)
+    return _cpu_only(cpu, memory, resource_sums(pod))
 
 
 @_remembered
-def _cpu_only(cpu: int, memory: int) -> Request:
+def _cpu_only(cpu: int, memory: int, resources: tuple[tuple[str, int], ...]) -> Request:
     """Return the request, one for all pods that ask for the same."""
-    return Request(cpu=cpu, memory=memory)
+    return Request(cpu=cpu, memory=memory, resources=resources)
+
+
+def resource_sums(pod: Pod) -> tuple[tuple[str, int], ...]:
+    """Return (name, amount) of each resource but CPU and memory, by name; at most MOST_RESOURCES.
+
+    One of which an amount makes no sense is left out.
+    """
+    spec = pod.spec or PodSpec()
+    regular, inits = spec.containers or (), spec.init_containers or ()
+    names = set(spec.overhead or ())
+    for container in (*regular, *inits):
+        if container.resources is not None:
+            names.update(container.resources.requests or (), container.resources.limits or ())
+    names -= _OF_THE_HOST
+    if not names:
+        return ()
+    found = []
+    for name in sorted(names)[:MOST_RESOURCES]:
+        with suppress(QuantityError):
+            found.append((name, _host_sum(spec, regular, inits, name, _to_bytes)))
+    return _once(tuple(each for each in found if each[1]))
 
 
 def device_sums(pod: Pod, resource: str) -> tuple[int, Shares, tuple[int, ...]]:

@@ -8,16 +8,19 @@ users can edit annotations and the pod still holds memory.
 import re
 from collections.abc import Collection, Iterable, Mapping
 from contextlib import suppress
+from dataclasses import replace
 from datetime import datetime
 from sys import intern
 
 from gpushare.core.model import Labels, ObservedPod, PodRef, Request, Shares
+from gpushare.core.selectors import NO_DEMANDS
 from gpushare.errors import AnnotationError, MessageError, QuantityError, WireError
 from gpushare.wire.annotations import Names, check_room, device_uuids, placement, strict_number
+from gpushare.wire.demands import demands_of
 from gpushare.wire.given_annotation import read_given
 from gpushare.wire.gpu_models import accepted_models
 from gpushare.wire.objects import Metadata, Pod, PodSpec, PodStatus
-from gpushare.wire.pod_sums import device_sums, host_sums
+from gpushare.wire.pod_sums import device_sums, host_sums, resource_sums
 
 MAX_DEVICES_PER_POD = 64
 MAX_LABELS = 8 * 1024
@@ -67,6 +70,7 @@ def request_of(pod: Pod, names: Names) -> Request:
         policy=_policy(pod, names),
         models=accepted_models(pod.spec or PodSpec()),
         inits=inits,
+        resources=cpu_only.resources,
     )
 
 
@@ -112,10 +116,10 @@ def observe_pod(pod: Pod, names: Names) -> ObservedPod:
         total, containers, inits = device_sums(pod, names.resource)
         if not (node and total):
             raise
-        cpu_only = Request()
+        cpu_only = Request(resources=resource_sums(pod))
         with suppress(QuantityError):
             cpu_only = host_sums(pod)
-        request = Request(total, 1, cpu_only.cpu, cpu_only.memory, containers, inits=inits)
+        request = replace(cpu_only, units=total, devices=1, containers=containers, inits=inits)
     if node and not request.devices:
         return ObservedPod(pod_ref(pod), request, intern(node), ended=has_ended(pod))
     annotations = metadata.annotations or {}
@@ -143,6 +147,7 @@ def observe_pod(pod: Pod, names: Names) -> ObservedPod:
         read_given(annotations, request.total, names) if node else (),
         not node and bool(request.devices) and _is_crowded(annotations, request, names),
         _seconds(metadata.deletion_timestamp),
+        NO_DEMANDS if node else demands_of(pod),
     )
 
 

@@ -20,7 +20,7 @@ from gpushare.core.model import Request
 from gpushare.core.mutable_cluster import Placement
 from gpushare.core.policy import load_policy
 from gpushare.core.ranking import Scorer, Scores
-from gpushare.core.snapshot import Floats, Rows, Snapshot
+from gpushare.core.snapshot import Bools, Floats, Rows, Snapshot
 from gpushare.core.workload import class_of
 from gpushare.core.workload_estimator import WINDOW
 from gpushare.sim.engine import Cluster, ranking, request_of, workload_of_trace
@@ -48,9 +48,9 @@ class Observed(Cluster):
         super().__init__(node_order(inputs.nodes, seed), judge, moved)
         self.found: list[int] = []
 
-    def place(self, request: Request) -> Placement | None:
+    def place(self, request: Request, among: Bools | None = None) -> Placement | None:
         self.found.append(self.allocated)
-        return super().place(request)
+        return super().place(request, among)
 
 
 class Switched:

@@ -47,6 +47,7 @@ LEASES = "coordination.k8s.io"
 READS = {
     ("", "", "nodes", "list", ""),
     ("", "", "nodes", "watch", ""),
+    ("", "", "nodes", "patch", ""),
     ("", "", "pods", "get", ""),
     ("", "", "pods", "list", ""),
     ("", "", "pods", "watch", ""),

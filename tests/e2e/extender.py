@@ -40,7 +40,8 @@ class Extender(Verbs):
         health = free_port()
         self.url = f"{'https' if tls else 'http'}://127.0.0.1:{port}{_PREFIX}"
         self._http = HttpClient(self.url, tls=tls)
-        self._health = HttpClient(f"http://127.0.0.1:{health}")
+        self.health_url = f"http://127.0.0.1:{health}"
+        self._health = HttpClient(self.health_url)
         self._command = [
             *(*prefix, *GPUSHARE, "serve", "--kubeconfig", str(kubeconfig)),
             *("--pairing", "off", *flags),

@@ -7,7 +7,7 @@ init containers of 4 and 1, `cpu=500` no GPU. A place is `gpu-a:0` or `gpu-a:0,1
 where the annotations name no devices.
 
     pairing on | off                     (first line; otherwise auto)
-    node NAME UNITS.. [cards a,b] [byIdentity] [counted] [sick 0,1] [closed REASON]
+    node NAME UNITS.. [cards a,b] [byIdentity] [gone c] [counted] [sick 0,1] [closed REASON]
     nodes NAME UNITS.. ; NAME UNITS..    the complete list     remove NAME
     unhealthy NAME [0,1]                 what the ConfigMap says
     event POD SIZE pending | on PLACE [uuids a,b] [given c=4] [assigned] [started] [runs] | ended
@@ -203,6 +203,7 @@ def _spec(words: list[str]) -> NodeSpec:
         closed=Reason[_after("closed", rest)] if "closed" in rest else None,
         serves_by_identity="byIdentity" in rest,
         counted="counted" in rest,
+        gone=tuple(_after("gone", rest).split(",")) if "gone" in rest else (),
     )
 
 

@@ -40,18 +40,21 @@ LAYERS: dict[str, tuple[str, ...]] = {
     "device_plugin": ("errors", "commandline", "core", "wire", "kube", "daemon"),
     # `inspect` starts with the standard library alone; `explain` and `whatif` keep books.
     "cli": (
-        *("errors", "commandline", "core.model", "core.cover", "core.policy", "core.ranking"),
-        *("yamlfile", "wire", "kube", "ledger", "explain"),
+        *("errors", "commandline", "core.model", "core.cover", "core.node_filters", "core.policy"),
+        *("core.ranking", "core.selectors", "yamlfile", "wire", "kube", "ledger", "explain"),
     ),
     # Its own area: it judges what the codecs say and what the API server shows, and must run where
     # neither the extender's code nor the books can be trusted.
-    "doctor": ("errors", "commandline", "yamlfile", "core.model", "wire", "kube"),
+    "doctor": (
+        *("errors", "commandline", "yamlfile", "core.model", "core.node_filters", "wire", "kube"),
+    ),
     "policy": ("core",),
     "sim": ("errors", "commandline", "core"),
     # Its kubelet speaks the device plug-in's protocol, and has it run on its nodes; its scheduler
     # elects a leader and calls extenders by https.
     "localcluster": (
-        *("errors", "commandline", "yamlfile", "core.model", "wire", "device_plugin.checkpoint"),
+        *("errors", "commandline", "yamlfile", "core.model", "core.selectors", "wire"),
+        "device_plugin.checkpoint",
         *("device_plugin.kubelet_pb2", "device_plugin.options", "device_plugin.plugin"),
         *("kube.election", "kube.lease_runner", "kube.trust"),
     ),
@@ -269,7 +272,7 @@ def test_every_layer_and_door_is_used() -> None:
         (
             "doctor.collect",
             "from gpushare.extender.binding.bind_transaction import BUDGET",
-            "doctor may import errors, commandline, yamlfile, core.model, wire",
+            "doctor may import errors, commandline, yamlfile, core.model",
         ),
         ("extender.http.app", "from gpushare.settings import Settings", "only composition roots"),
         ("localcluster.demo.runner", "import gpushare.extender.service", "localcluster may import"),

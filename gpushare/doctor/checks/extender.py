@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterator
 
 from gpushare import __version__
+from gpushare.doctor.checks.pending import is_left_out
 from gpushare.doctor.facts import ExtenderSeen, Facts, PodsSeen, Unread
 from gpushare.doctor.finding import Finding, count, fail, ok, skip, warn
 from gpushare.wire.metrics import ranking_policies, total
@@ -112,7 +113,7 @@ def _calls(seen: ExtenderSeen, facts: Facts) -> Finding:
     if calls:
         return ok(name, f"{count(int(calls), 'filter call')} since the extender started")
     pods = facts.pods.gpu if isinstance(facts.pods, PodsSeen) else ()
-    pending = [pod for pod in pods if not pod.node and not pod.gated]
+    pending = [pod for pod in pods if not (pod.node or pod.gated or is_left_out(pod))]
     if any(pod.age > _PENDING_GRACE for pod in pending):
         waits = f"{count(len(pending), 'GPU pod')} waiting"
         return fail(name, f"none since the extender started, with {waits}", todo)

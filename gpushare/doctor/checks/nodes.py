@@ -43,6 +43,7 @@ def check_nodes(facts: Facts) -> Iterator[Finding]:
     yield from _devices(sharing)
     yield _unit(sharing, facts.unit)
     yield _allocatable(sharing, _deserted(nodes, facts.pods))
+    yield _state(sharing)
     yield _list_size(sharing)
 
 
@@ -197,7 +198,8 @@ def _allocatable(nodes: Sequence[NodeSeen], deserted: list[str]) -> Finding:
         return [
             node.name
             for node in nodes
-            if node.total and node.allocatable is not None and test(node.allocatable, node.total)
+            for total in (node.total or sum(node.spec.capacity),)
+            if total and node.allocatable is not None and test(node.allocatable, total)
         ]
 
     away = deserted + lacking(lambda usable, _: usable == 0)
@@ -216,6 +218,20 @@ def _allocatable(nodes: Sequence[NodeSeen], deserted: list[str]) -> Finding:
             "look at the device plug-in's log there",
         )
     return ok("node-allocatable", "all of the capacity")
+
+
+def _state(nodes: Sequence[NodeSeen]) -> Finding:
+    name = "node-state"
+    states = [node.state for node in nodes if node.state is not None]
+    away = [f"{state.name} (not ready)" for state in states if not state.ready]
+    away += [f"{state.name} (cordoned)" for state in states if state.ready and state.cordoned]
+    if away:
+        return warn(
+            name,
+            f"{some(away)}: kube-scheduler places no pod there, whatever is free",
+            "kubectl uncordon, or look at the kubelet there, unless that is meant",
+        )
+    return ok(name, "no node is cordoned, and all are ready")
 
 
 def _list_size(nodes: Sequence[NodeSeen]) -> Finding:

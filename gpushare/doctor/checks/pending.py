@@ -12,10 +12,13 @@ from gpushare.core.model import Reason
 from gpushare.doctor.checks.pods import mistake
 from gpushare.doctor.facts import Facts, PodSeen, SchedulerFile, Unread
 from gpushare.doctor.finding import Finding, fail, grouped, ok, warn
+from gpushare.wire.conditions import counted
 
 _NAME = "pending-pods"
 _GRACE = 30.0
 """Seconds within which some scheduler looks at a pod."""
+_BURST = 300.0
+"""Seconds within which a pod that comes with many others is bound."""
 _MAX_SHOWN = 200
 
 
@@ -45,6 +48,8 @@ def _verdict(pod: PodSeen, facts: Facts) -> Finding:
     if pod.scheduler not in known:
         todo = f"write schedulerName: {known[0]}, whose pods come to the extender"
         return warn(_NAME, f"refused by another scheduler, {pod.scheduler}: {said}", todo)
+    if _is_refused_bind(pod.message) and pod.age <= _BURST:
+        return ok(_NAME, f"its bind came too late, and is tried again: {said}")
     if pod.reason == "SchedulerError":
         todo = "a text about the extender means that urlPrefix is wrong or that it does not answer"
         return fail(_NAME, f"scheduling fails: {said}", todo)
@@ -53,8 +58,21 @@ def _verdict(pod: PodSeen, facts: Facts) -> Finding:
     if _is_ours(pod, facts):
         todo = "change what the pod asks for, or the nodes: other pods that end do not help"
         return warn(_NAME, f"refused by the extender: {said}", todo)
+    if is_left_out(pod):
+        return ok(_NAME, f"waits, as kube-scheduler's own filters leave no node: {said}")
     todo = "either kube-scheduler's own filters leave no node, or it does not call the extender"
     return warn(_NAME, f"refused without a word of the extender: {said}", todo)
+
+
+def is_left_out(pod: PodSeen) -> bool:
+    """Return whether kube-scheduler's own filters left no node for it, so that it asked nobody."""
+    nodes, own, ours = counted(" ".join(pod.message.split()))
+    return bool(nodes and own and not ours)
+
+
+def _is_refused_bind(message: str) -> bool:
+    """Return whether the extender has refused a bind of the pod: in a burst one of several is."""
+    return "binding rejected: gpushare: " in message.lower()
 
 
 def _is_ours(pod: PodSeen, facts: Facts) -> bool:

@@ -49,9 +49,11 @@ def is_follower(facts: Facts) -> bool:
 def optional_rights(namespace: str) -> dict[Right, str]:
     """Return the optional rights, and what is missed without each."""
     maps = "no ConfigMap closes devices"
+    wakes = "a pod may wait 5 minutes for a device that a ConfigMap opens"
     budgets = "preemption does not spare pods under a PodDisruptionBudget"
     return {
         **{Right(v, "configmaps", "", namespace): maps for v in ("list", "watch")},
+        Right("patch", "nodes"): wakes,
         **{Right(v, "poddisruptionbudgets", "policy"): budgets for v in ("list", "watch")},
         **{
             Right(v, "events", "events.k8s.io"): "no events tell about decisions"

@@ -34,7 +34,10 @@ the thread look stuck. What was not looked at comes first in the next round.
 
 
 class Binder:
-    """Binds pods, one call of `bind` each, from any thread."""
+    """Binds pods, one call of `bind` each, from any thread.
+
+    room_on: called with the node of each charge in doubt that is given back.
+    """
 
     def __init__(
         self,
@@ -43,12 +46,15 @@ class Binder:
         leads_until: Callable[[], float],
         clock: Callable[[], float] = time.monotonic,
         wall_ns: Callable[[], int] = time.time_ns,
+        *,
+        room_on: Callable[[str], None] | None = None,
     ) -> None:
         self._api = api
         self._resources = resources
         self._leads_until = leads_until
         self._clock = clock
         self._wall_ns = wall_ns
+        self._room_on = room_on
         self._stamp = 0
         self._next_in_round = 0
         self._conflicts = 0
@@ -171,6 +177,8 @@ class Binder:
         except WireError:
             return
         managed.ledger.settle(overdue.ref.uid, overdue.token, pod, sent)
+        if self._room_on is not None and managed.ledger.entry(overdue.ref.uid) is None:
+            self._room_on(overdue.node)
 
     def _next_stamp(self) -> int:
         """Return nanoseconds since the epoch, always increasing: device plug-ins sort by it."""

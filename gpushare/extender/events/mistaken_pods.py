@@ -36,6 +36,9 @@ class Mistake:
     delay: float
     """Seconds to wait before it counts as one."""
 
+    resource: str = ""
+    """The managed resource that it is about; "" if it is about the scheduler."""
+
 
 @dataclass(frozen=True, slots=True)
 class _Known:
@@ -58,14 +61,16 @@ class MistakenPods:
         self._lock = threading.Lock()
         self._mistakes: OrderedDict[str, _Known] = OrderedDict()
         self._turns: dict[str, int] = {}
+        self.version = 0
+        """It differs after each change of what stands."""
 
     def mistake(self, pod: Pod) -> Mistake | None:
         """Return the mistake of a pod; None for one that is bound, or has no name or uid."""
         with suppress(WireError):
             ref = pod_ref(pod)
             if not (pod.spec and pod.spec.node_name):
-                text, delay = self._judge(pod)
-                return Mistake(ref, text, delay) if text else None
+                text, delay, resource = self._judge(pod)
+                return Mistake(ref, text, delay, resource) if text else None
         return None
 
     def observe(self, uid: str, mistake: Mistake | None) -> None:
@@ -73,8 +78,9 @@ class MistakenPods:
         with self._lock:
             before = self._mistakes.get(uid)
             if mistake is None:
-                self._mistakes.pop(uid, None)
+                self._drop(uid)
             elif before is None or before.mistake.text != mistake.text:
+                self.version += 1
                 self._mistakes[uid] = _Known(mistake, self._clock() + mistake.delay)
                 self._mistakes.move_to_end(uid)
                 if len(self._mistakes) > _MAX_PODS:
@@ -83,13 +89,19 @@ class MistakenPods:
     def gone(self, uid: str) -> None:
         """Forget a pod."""
         with self._lock:
-            self._mistakes.pop(uid, None)
+            self._drop(uid)
 
     def keep(self, uids: Collection[str]) -> None:
         """Forget all other pods."""
         with self._lock:
             for uid in self._mistakes.keys() - uids:
-                del self._mistakes[uid]
+                self._drop(uid)
+
+    def standing(self, resource: str) -> list[Mistake]:
+        """Return the mistakes about this managed resource that pods still make, oldest first."""
+        with self._lock:
+            known = list(self._mistakes.values())
+        return [each.mistake for each in known if each.mistake.resource == resource]
 
     def take(self) -> tuple[PodRef, str] | None:
         """Return a mistake that is due, and count it as reported.
@@ -112,6 +124,9 @@ class MistakenPods:
             self._mistakes[uid] = replace(known, due=math.inf)
             return known.mistake.ref, known.mistake.text
 
+    def _drop(self, uid: str) -> None:
+        self.version += self._mistakes.pop(uid, None) is not None
+
     def _drop_one(self) -> None:
         """Forget the oldest mistake of the namespace that has most of them."""
         owners = Counter(known.mistake.ref.namespace for known in self._mistakes.values())
@@ -121,14 +136,14 @@ class MistakenPods:
                 del self._mistakes[uid]
                 return
 
-    def _judge(self, pod: Pod) -> tuple[str, float]:
-        """Return the text, and the seconds to wait before it counts as a mistake."""
+    def _judge(self, pod: Pod) -> tuple[str, float, str]:
+        """Return the text, the seconds to wait before it counts as a mistake, and the resource."""
         for managed in self._resources:
             if names_any(pod, (managed.names.resource,)):
                 largest = partial(_largest, managed)
                 text = mistake_of(pod, managed.names, self._unit, largest)
                 if text:
-                    return text, 0.0
+                    return text, 0.0, managed.names.resource
         schedulers = self._resources.scope.schedulers
         asks = names_any(pod, [managed.names.resource for managed in self._resources])
         if asks and schedulers and scheduler_of(pod) not in schedulers and not _looked_at(pod):
@@ -138,8 +153,9 @@ class MistakenPods:
                 f" has looked at it for {SCHEDULER_GRACE_SECONDS:.0f} s; the one that gives out"
                 f" GPU memory here goes by {names}: create the pod again with that schedulerName",
                 SCHEDULER_GRACE_SECONDS,
+                "",
             )
-        return "", 0.0
+        return "", 0.0, ""
 
 
 def _looked_at(pod: Pod) -> bool:

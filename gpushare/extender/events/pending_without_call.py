@@ -2,7 +2,7 @@
 
 Pure: reads the ledger, time is an argument. kube-scheduler calls no extender for a pod that its own
 plug-ins find no node for. So a pod counts only while the ledger shows a node with room for it, CPU
-and memory of the host included.
+and memory of the host included, that kube-scheduler does not leave out.
 """
 
 from collections import Counter
@@ -10,6 +10,7 @@ from collections.abc import Callable
 
 from gpushare.core.decide import fits_somewhere
 from gpushare.core.model import Kind
+from gpushare.core.selectors import Demands
 from gpushare.extender.managed_resources import ManagedResource, ManagedResources
 
 _MAX_REQUESTS, _MAX_OF_ONE = 256, 8
@@ -31,19 +32,20 @@ def pending_without_call(
 def _longest_wait(
     managed: ManagedResource, called: Callable[[str], bool], since: float, now: float
 ) -> float:
-    fits: dict[tuple[Kind, frozenset[int]], bool] = {}
+    fits: dict[tuple[Kind, frozenset[int], Demands], bool] = {}
     tried: Counter[str] = Counter()
     for pod in managed.ledger.waiting():
         if pod.gated or called(pod.uid):
             continue
-        key = (pod.request.kind, pod.request.sizes)
+        key = (pod.request.kind, pod.request.sizes, pod.demands)
         if key not in fits:
             tried[pod.ref.namespace] += 1
             if tried[pod.ref.namespace] > _MAX_OF_ONE:
                 continue
             if len(fits) == _MAX_REQUESTS:
                 break
-            fits[key] = fits_somewhere(managed.ledger.snapshot(), pod.request)
+            room = fits_somewhere(managed.ledger.snapshot(), pod.request)
+            fits[key] = room and any(True for _ in managed.places(pod.request, pod.demands))
         if fits[key]:
             return max(0.0, now - max(pod.created, since))
     return 0.0

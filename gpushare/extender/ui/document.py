@@ -16,6 +16,7 @@ from gpushare.core.assumption import Waiting
 from gpushare.core.entry import Entry
 from gpushare.core.model import NodeSpec
 from gpushare.core.stranded import stranded_units, typical_units
+from gpushare.extender.events.mistaken_pods import Mistake, MistakenPods
 from gpushare.extender.managed_resources import ManagedResource, ManagedResources
 from gpushare.extender.ui.explanation_cache import ExplanationCache
 from gpushare.extender.ui.last_hour import LastHour
@@ -32,7 +33,8 @@ class Documents:
     """Makes the document; any thread may call.
 
     unit: the memory unit of the cluster. not_ready: why this process does not answer kube-scheduler
-    now, or "". called: whether filter was called for the pod of that uid.
+    now, or "". called: whether filter was called for the pod of that uid. mistaken_pods: the pods
+    that wait because of a mistake.
     """
 
     def __init__(
@@ -43,10 +45,13 @@ class Documents:
         *,
         not_ready: Callable[[], str],
         called: Callable[[str], bool],
+        mistaken_pods: MistakenPods,
     ) -> None:
         self._unit = unit
         self._not_ready = not_ready
-        self._parts = [_Part(managed, unit, last_hour, called) for managed in resources]
+        self._parts = [
+            _Part(managed, unit, last_hour, called, mistaken_pods) for managed in resources
+        ]
         self._since = last_hour.since
         self._making = threading.Lock()
         self._key: object = None
@@ -82,8 +87,10 @@ class _Part:
         unit: str,
         last_hour: LastHour,
         called: Callable[[str], bool],
+        mistaken_pods: MistakenPods,
     ) -> None:
         self._managed = managed
+        self._mistaken_pods = mistaken_pods
         self._last_hour = last_hour
         self._called = called
         self._explanations = ExplanationCache(unit)
@@ -98,7 +105,9 @@ class _Part:
         """Return a value that differs whenever the text does."""
         managed = self._managed
         hour = self._last_hour.figures(managed.names.resource)
-        return managed.ledger.version(), hour, managed.ranking_policy, managed.choice
+        changes = [managed.ledger.version(), managed.filters.states.version]
+        changes.append(self._mistaken_pods.version)
+        return changes, hour, managed.ranking_policy, managed.choice
 
     def text(self) -> str:
         """Return the JSON of this part."""
@@ -117,19 +126,27 @@ class _Part:
         return f'{_ENCODE(head)[:-1]},"nodes":[{",".join(self._nodes(books, typical))}]}}'
 
     def _pending(self, books: LedgerView) -> list[dict[str, Any]]:
-        ledger, generation = self._managed.ledger, books.snapshot.generation
-        said = self._explanations.about((pod.request for pod in books.waiting), ledger, generation)
-        return [self._waiting(pod, said.get(pod.request)) for pod in books.waiting]
+        version = books.snapshot.generation, self._managed.filters.states.version
+        asked = ((pod.request, pod.demands) for pod in books.waiting)
+        said = self._explanations.about(asked, self._managed, version)
+        waiting = [
+            self._waiting(pod, said.get((pod.request, pod.demands))) for pod in books.waiting
+        ]
+        resource, there = self._managed.names.resource, {pod.uid for pod in books.waiting}
+        unread = self._mistaken_pods.standing(resource)
+        return waiting + [_mistaken(each) for each in unread if each.ref.uid not in there]
 
     def _waiting(self, pod: Waiting, why: str | None) -> dict[str, Any]:
+        asked = self._called(pod.ref.uid)
         return {
             "namespace": pod.ref.namespace,
             "name": pod.ref.name,
             "requested": pod.request.total,
             "devices": pod.request.devices,
             "created": int(pod.created) or None,
-            "asked": self._called(pod.ref.uid),
+            "asked": asked,
             "why": why,
+            "scheduler": None if asked else _not_asked(pod),
         }
 
     def _nodes(self, books: LedgerView, typical: int) -> Iterable[str]:
@@ -147,6 +164,31 @@ class _Part:
             text = before[1] if before and before[0] == key else _ENCODE(node_document(*key))
             self._texts[name] = key, text
             yield text
+
+
+def _mistaken(mistake: Mistake) -> dict[str, Any]:
+    """Return a pod whose request makes no sense, so that nothing is in the books of it."""
+    return {
+        "namespace": mistake.ref.namespace,
+        "name": mistake.ref.name,
+        "requested": 0,
+        "devices": 0,
+        "created": None,
+        "asked": False,
+        "why": f"its request makes no sense: {mistake.text}",
+        "scheduler": None,
+    }
+
+
+def _not_asked(pod: Waiting) -> str:
+    """Return why no scheduler has asked about the pod."""
+    if pod.demands.gated:
+        return "its scheduling gates hold it back"
+    if not pod.served:
+        return "kube-scheduler's file has no profile of its schedulerName"
+    if pod.gated:
+        return "kube-scheduler's own filters leave it no node"
+    return "no scheduler has asked gpushare about it"
 
 
 def _policy(managed: ManagedResource) -> Mapping[str, Any]:

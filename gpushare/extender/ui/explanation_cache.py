@@ -1,17 +1,24 @@
 """Why each pod waits, in explain's sentence, at a bounded cost.
 
 To explain a request on a full cluster takes up to 0.3 s of the processor, and many requests may
-wait. So equal requests are explained once, and no more than a tenth of the time is spent on it;
-the others keep the sentence that they have until it is their turn.
+wait. So pods that ask for the same and demand the same are explained once, and no more than a tenth
+of the time is spent on it; the others keep the sentence that they have until it is their turn.
 """
 
 import time
 from collections.abc import Callable, Iterable, Mapping
 
 from gpushare.core.model import Request
-from gpushare.explain.pod import explanation_of
+from gpushare.core.selectors import Demands
+from gpushare.errors import MessageError
+from gpushare.explain.pod import ExplainSource, explanation_of
 from gpushare.explain.text import sentence
-from gpushare.ledger import Reader
+
+Asked = tuple[Request, Demands]
+"""What a pod asks for, and what it demands of nodes."""
+
+Version = tuple[int, int]
+"""Of the books' last snapshot, and of the nodes as kube-scheduler's own filters see them."""
 
 _BUDGET = 0.05
 """Seconds of one turn; the first explanation of it is always made."""
@@ -29,38 +36,41 @@ class ExplanationCache:
         self._unit = unit
         self._clock = clock
         self._rested_at = 0.0
-        self._said: dict[Request, tuple[int, str]] = {}
+        self._said: dict[Asked, tuple[Version, str]] = {}
         self.complete = True
         """Whether all sentences are of the last snapshot."""
 
     def about(
-        self, requests: Iterable[Request], ledger: Reader, generation: int
-    ) -> Mapping[Request, str]:
-        """Return the sentences; a request whose turn has not come yet is left out.
-
-        generation: of the books' last snapshot.
-        """
-        wanted = dict.fromkeys(requests)
+        self, asked: Iterable[Asked], source: ExplainSource, version: Version
+    ) -> Mapping[Asked, str]:
+        """Return the sentences; one whose turn has not come yet is left out."""
+        wanted = dict.fromkeys(asked)
         self._said = {each: said for each, said in self._said.items() if each in wanted}
         # First those without a sentence, then those with the oldest ones.
-        stale = [each for each in wanted if self._age(each) != generation]
+        stale = [each for each in wanted if self._age(each) != version]
         stale.sort(key=self._age)
         begin = now = self._clock()
         while stale and begin >= self._rested_at and now <= begin + _BUDGET:
-            request = stale.pop(0)
-            self._said[request] = generation, self._explain(ledger, request)
+            each = stale.pop(0)
+            self._said[each] = version, self._explain(source, *each)
             now = self._clock()
         if now > begin:
             self._rested_at = now + (now - begin) * _REST
         self.complete = not stale
         return {each: text for each, (_, text) in self._said.items()}
 
-    def _age(self, request: Request) -> int:
-        return self._said.get(request, (-1, ""))[0]
+    def _age(self, asked: Asked) -> Version:
+        return self._said.get(asked, (_NEVER, ""))[0]
 
-    def _explain(self, ledger: Reader, request: Request) -> str:
-        found = explanation_of(ledger, request, time.time())
+    def _explain(self, source: ExplainSource, request: Request, demands: Demands) -> str:
+        try:
+            source.ranking(request)
+        except MessageError as error:
+            return f"its request makes no sense: {error}"
+        found = explanation_of(source, request, demands, time.time())
         if found.fit:
-            nodes = f"{len(found.fit)} node{'s' * (len(found.fit) > 1)}"
-            return f"it fits now on {nodes}, as far as GPU memory goes"
+            return f"it fits now on {len(found.fit)} node{'s' * (len(found.fit) > 1)}"
         return sentence(found, self._unit)
+
+
+_NEVER: Version = (-1, -1)

@@ -6,6 +6,7 @@ Facts: k8s.io/kubernetes pkg/controller/daemon. A second pod beside the first wh
 
 from contextlib import suppress
 
+from gpushare.core.selectors import untolerated
 from gpushare.localcluster.client import Json
 from gpushare.localcluster.controllers.cluster import (
     RETRY,
@@ -18,7 +19,6 @@ from gpushare.localcluster.controllers.cluster import (
 from gpushare.localcluster.controllers.pods import active, counted, ready, revision_of
 from gpushare.localcluster.scheduler.objects import read_node, read_pod
 from gpushare.localcluster.scheduler.plugins.node_affinity import required_affinity
-from gpushare.localcluster.scheduler.plugins.taints import untolerated
 
 _ALWAYS_TOLERATED = (
     ("not-ready", "NoExecute"),

@@ -13,6 +13,7 @@ from gpushare.localcluster.controllers import (
     deployments,
     garbage,
     jobs,
+    nodes,
     replicasets,
     statefulsets,
 )
@@ -28,6 +29,7 @@ _RECONCILE: dict[str, Reconcile] = {
     "DaemonSet": daemonsets.reconcile,
     "Deployment": deployments.reconcile,
     "Job": jobs.reconcile,
+    "Node": nodes.reconcile,
     "ReplicaSet": replicasets.reconcile,
     "ReplicationController": replicasets.reconcile,
     "StatefulSet": statefulsets.reconcile,
@@ -45,7 +47,7 @@ class ControllerManager:
         self._sets: set[Key] = set()
         informers = [
             Informer(api, path(kind), partial(self._on_change, kind))
-            for kind in (*_RECONCILE, "Pod", "Node")
+            for kind in (*_RECONCILE, "Pod")
         ]
         self._loop = WorkLoop("controllers", informers, self._step)
 

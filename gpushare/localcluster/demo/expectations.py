@@ -126,7 +126,8 @@ def _about_count(fields: Fields, pods: Mapping[str, PodPlan]) -> Expect:
     if given is not None and not any(fnmatchcase(name, pattern) for name in pods):
         raise given.unknown("pod", pods, "was applied before this step")
     count = fields.need("bound").whole()
-    words = f"{count} of the pods {pattern} are bound" if given else f"{count} pods are bound"
+    some = f"of the pods {pattern}" if given else f"pod{'s' * (count != 1)}"
+    words = f"{count} {some} {'is' if count == 1 else 'are'} bound"
     return Expect(BoundCount(pattern, count), words)
 
 

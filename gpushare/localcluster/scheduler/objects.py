@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
+from gpushare.core.selectors import Taint, Toleration
+from gpushare.wire.pod_peak import peak
 from gpushare.wire.quantity import to_bytes, to_milli
 
 Json = dict[str, Any]
@@ -21,33 +23,6 @@ PODS = "pods"
 DEFAULT_MILLI_CPU = 100
 DEFAULT_MEMORY = 200 * 1024 * 1024
 _MISSING = {CPU: DEFAULT_MILLI_CPU, MEMORY: DEFAULT_MEMORY}
-
-
-@dataclass(frozen=True)
-class Taint:
-    """A taint of a node."""
-
-    key: str
-    value: str
-    effect: str
-
-
-@dataclass(frozen=True)
-class Toleration:
-    """A toleration of a pod; empty `effect` matches every effect, empty `key` every key."""
-
-    key: str
-    operator: str
-    value: str
-    effect: str
-
-    def tolerates(self, taint: Taint) -> bool:
-        """Return whether this toleration covers the taint (core/v1 Toleration.ToleratesTaint)."""
-        if self.effect and self.effect != taint.effect:
-            return False
-        if self.key and self.key != taint.key:
-            return False
-        return self.operator == "Exists" or self.value == taint.value
 
 
 @dataclass(frozen=True)
@@ -198,21 +173,24 @@ def pod_requests(spec: Json, missing: Amounts | None = None) -> dict[str, int]:
 
     missing: what a container counts that does not say how much of a resource it requests.
 
-    The larger of (containers + sidecars) and the peak of the init phase, plus overhead: a sidecar
-    (an init container with restartPolicy Always) keeps running beside every init container after
-    it. (k8s.io/component-helpers resource.PodRequests)
+    By Kubernetes' formula (`gpushare.wire.pod_peak`), plus overhead.
     """
-    sidecars: dict[str, int] = {}
-    peak: dict[str, int] = {}
-    for container in spec.get("initContainers") or ():
-        wanted = add({**(missing or {}), **_container_requests(container)}, sidecars)
-        if container.get("restartPolicy") == "Always":
-            sidecars = wanted
-        peak = _larger(peak, wanted)
-    running = dict(sidecars)
-    for container in spec.get("containers") or ():
-        running = add(running, {**(missing or {}), **_container_requests(container)})
-    return add(_larger(running, peak), read_amounts(spec.get("overhead") or {}))
+    none = missing or {}
+    regular = [{**none, **_container_requests(each)} for each in spec.get("containers") or ()]
+    inits = [
+        ({**none, **_container_requests(each)}, each.get("restartPolicy"))
+        for each in spec.get("initContainers") or ()
+    ]
+    overhead = read_amounts(spec.get("overhead") or {})
+    every = (*regular, *(amounts for amounts, _ in inits), overhead)
+    return {
+        name: overhead.get(name, 0)
+        + peak(
+            [amounts.get(name, 0) for amounts in regular],
+            [(amounts.get(name, 0), policy) for amounts, policy in inits],
+        )
+        for name in dict.fromkeys(name for amounts in every for name in amounts)
+    }
 
 
 def add(one: Amounts, other: Amounts) -> dict[str, int]:
@@ -223,10 +201,6 @@ def add(one: Amounts, other: Amounts) -> dict[str, int]:
 def subtract(one: Amounts, other: Amounts) -> dict[str, int]:
     """Return the difference by resource name."""
     return {name: one.get(name, 0) - other.get(name, 0) for name in one.keys() | other.keys()}
-
-
-def _larger(one: Amounts, other: Amounts) -> dict[str, int]:
-    return {name: max(one.get(name, 0), other.get(name, 0)) for name in one.keys() | other.keys()}
 
 
 def _amount(name: str, value: object) -> int:

@@ -7,6 +7,7 @@ Terms are plain dicts as the API server gives them. Label selectors of pods are 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
+from gpushare.core.selectors import Requirement
 from gpushare.localcluster.scheduler.objects import Json, NodeView, PodView
 from gpushare.wire.budgets import selects
 
@@ -81,26 +82,6 @@ def term_matches(term: Json, node: NodeView) -> bool:
 
 def _holds(requirement: Json, labels: Mapping[str, str]) -> bool:
     """Return whether one requirement holds (core/v1 NodeSelectorRequirement)."""
-    value = labels.get(str(requirement.get("key")))
-    wanted = [str(item) for item in requirement.get("values") or ()]
-    operator = requirement.get("operator")
-    if operator == "Exists":
-        return value is not None
-    if operator == "DoesNotExist":
-        return value is None
-    if operator == "In":
-        return value in wanted
-    if operator == "NotIn":
-        return value not in wanted
-    return _compared(str(operator), value, wanted)
-
-
-def _compared(operator: str, value: str | None, wanted: list[str]) -> bool:
-    """Return whether the value is greater (Gt) or less (Lt) than the bound; what is no integer is
-    neither.
-    """
-    try:
-        have, bound = int(value or ""), int(wanted[0])
-    except (ValueError, IndexError):
-        return False
-    return have > bound if operator == "Gt" else operator == "Lt" and have < bound
+    values = tuple(str(item) for item in requirement.get("values") or ())
+    key, operator = str(requirement.get("key")), str(requirement.get("operator"))
+    return Requirement(key, operator, values).holds(labels)

@@ -97,7 +97,10 @@ class FakeKubectl:
 def node(name: str, total: int = 32, count: int = 2, inventory: object = None) -> dict[str, Any]:
     """A node as the API server shows it."""
     text = inventory if isinstance(inventory, str) else json.dumps(inventory)
+    if isinstance(inventory, dict):
+        total = sum(device["mem"] for device in inventory["devices"])
     amounts = {MEM: str(total), "aliyun.com/gpu-count": str(count)} if total else {}
+    allocatable = amounts | {"cpu": "8", "memory": "32Gi", "pods": "110"}
     return {
         "metadata": {
             "name": name,
@@ -105,7 +108,7 @@ def node(name: str, total: int = 32, count: int = 2, inventory: object = None) -
         },
         "status": {
             "capacity": amounts,
-            "allocatable": amounts,
+            "allocatable": allocatable,
             "addresses": [{"type": "InternalIP", "address": "10.9.0.1"}],
         },
     }

@@ -330,7 +330,7 @@ def test_a_broken_node_is_shown_with_a_note(kubectl: FakeKubectl, inspect: Inspe
         "Warning: node b: GPU Memory is not a whole multiple of the GPU count,"
         " and no inventory says more",
         "Warning: pod default/odd: aliyun.com/gpu-mem: '1.5' is not a whole number; it is left out",
-        "Warning: node gone shares no aliyun.com/gpu-mem, and 1 pods on it ask for it",
+        "Warning: node gone shares no aliyun.com/gpu-mem, and 1 pod on it asks for it",
     ]
     assert [line.split() for line in out.splitlines()[1:3]] == [
         ["a", "10.9.0.1", "0/0", "0/0", "4", "4/0"],
@@ -345,7 +345,7 @@ def test_pods_of_a_named_node_that_shares_nothing_any_more_are_told_of(
 ) -> None:
     """The kubelet sets the capacity to 0 five minutes after the device plug-in went away."""
     kubectl.cluster([node("a", total=0), node("b")], [pod("p1", "a")])
-    told = f"Warning: node a shares no {MEM}, and 1 pods on it ask for it"
+    told = f"Warning: node a shares no {MEM}, and 1 pod on it asks for it"
     assert (told in inspect(*names)[2]) == ("a" in names)
 
 

@@ -56,6 +56,24 @@ def test_a_terminal_shows_bars_closed_devices_and_why_pods_wait(cluster: FakeKub
     )
 
 
+def test_eight_devices_fit_a_hundred_columns(kubectl: FakeKubectl) -> None:
+    left_out = node("gpu-node-b", inventory=inventory(*[80] * 8))
+    left_out["spec"] = {"unschedulable": True}
+    pods = [pod(f"p{index}", "gpu-node-a", 80, idx=str(index)) for index in range(8)]
+    kubectl.cluster([node("gpu-node-a", inventory=inventory(*[80] * 8)), left_out], pods, [])
+    lines = shown(kubectl, NO_COLOR="1").splitlines()
+    assert max(map(len, lines)) <= 100
+    assert lines[0].split() == [
+        "NAME",
+        "IPADDRESS",
+        *(f"GPU{index}" for index in range(8)),
+        "GiB",
+        "NOTE",
+    ]
+    assert lines[1].split() == ["gpu-node-a", "10.9.0.1", *["80/80"] * 8, "640/640"]
+    assert lines[2].split()[-2:] == ["0/640", "cordoned"]
+
+
 def test_colours_of_bars_say_how_much_room_there_is(cluster: FakeKubectl) -> None:
     for words in ((), ("-o", "wide")):
         text = shown(cluster, *words)

@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from gpushare.cli.pod_specs import nodes_added, pods_of_documents, pods_of_words
+from gpushare.cli.pod_specs import Priorities, nodes_added, pods_of_documents, pods_of_words
 from gpushare.cli.saved_report import resource_of_report
 from gpushare.cli.whatif import main
 from gpushare.core.model import NodeSpec, Request
 from gpushare.errors import SettingsError
 from gpushare.wire.annotations import ALIYUN
-from tests.unit.cli.fake_kubectl import FakeKubectl, node, pod
+from tests.unit.cli.fake_kubectl import MEM, FakeKubectl, inventory, node, pending, pod
 from tests.unit.extender.kit import NPU, pod_json
 
 Inspect = Callable[..., tuple[int, str, str]]
@@ -30,7 +30,7 @@ NODE = NodeSpec("gpu-a", (16, 16), (True, False), ("T4", "T4"), ("a", "b"))
     ],
 )
 def test_pods_in_words(text: str, unit: str, request_: Request, count: int | None) -> None:
-    found = pods_of_words(text, unit)
+    found = pods_of_words(text, unit, ALIYUN.resource)
     assert found is not None
     assert (found.request.units, found.request.devices) == (request_.units, request_.devices)
     assert found.count == count
@@ -38,13 +38,13 @@ def test_pods_in_words(text: str, unit: str, request_: Request, count: int | Non
 
 @pytest.mark.parametrize("text", ["pods.yaml", "8GB", "-", "x 3"])
 def test_other_words_may_be_a_file(text: str) -> None:
-    assert pods_of_words(text, "GiB") is None
+    assert pods_of_words(text, "GiB", ALIYUN.resource) is None
 
 
 @pytest.mark.parametrize("text", ["0GiB", "100MiB", "8GiB on 0", "8GiB on 999"])
 def test_an_amount_that_cannot_be_is_refused(text: str) -> None:
     with pytest.raises(SettingsError, match=text.split(maxsplit=1)[0]):
-        pods_of_words(text, "GiB")
+        pods_of_words(text, "GiB", ALIYUN.resource)
 
 
 def test_pods_of_manifests() -> None:
@@ -121,6 +121,53 @@ def test_a_saved_report_is_as_good_as_the_cluster(
     assert one.pop("notes") != other.pop("notes")  # it has no CPU and memory
     assert one == other
     assert one["pods"][0]["fit"] == 2
+
+
+def blind(kubectl: FakeKubectl) -> None:
+    """A cordoned node, and one whose device plug-in is away; a pod that waits, and its class."""
+    cordoned, away = node("gpu-1"), node("gpu-2", inventory=inventory(16, 16))
+    cordoned["spec"] = {"unschedulable": True}
+    away["status"]["allocatable"] = away["status"]["allocatable"] | {MEM: "0"}
+    late = pending("late", 4)
+    late["spec"] |= {"priority": 7}
+    kubectl.cluster([cordoned, away], [late], page=500)
+
+
+def test_nodes_that_kube_scheduler_leaves_out_fit_nothing(
+    kubectl: FakeKubectl, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("KUBECTL", str(kubectl.path))
+    blind(kubectl)
+    code, out, _ = whatif(capsys, "--pods", "4GiB", "--add", "1:gpu-1")
+    lacks = f"too little {MEM} even if empty"
+    assert (code, out.splitlines()[1:7]) == (
+        0,
+        [
+            "Nodes:    gpu-1 cordoned; gpu-2 allocatable 0 of 32",
+            "Added:    1 node: new-1",
+            "Waiting:  1 pod waits already; 1 of 1 fit",
+            "          default/late (priority 7): 1 of 1 fit (1 on new-1)",
+            "Pods:     4GiB: 7 fit (7 on new-1)",
+            "Then:     64 GiB of 96 GiB free on 6 devices of 3 nodes",
+        ],
+    )
+    _, out, _ = whatif(capsys, "--pods", "4GiB")
+    assert f"Pods:     4GiB: 0 fit; then: 1 cordoned, 1 {lacks}\n" in out
+    code, out, _ = whatif(capsys, "--pods", "4GiB", "--priority", "9", "-o", "json")
+    found = json.loads(out)
+    assert [each["fit"] for each in (*found["waiting"], *found["pods"])] == [0, 0]
+    assert found["leftOut"][0] == {"node": "gpu-1", "why": "cordoned"}
+    assert found["pods"][0]["priority"] == 9
+
+
+def test_priorities_are_those_of_the_cluster() -> None:
+    named = pod_json("one", 4)
+    named["spec"]["priorityClassName"] = "high"
+    known = Priorities({"high": 1000}, 5)
+    found = pods_of_documents([named, pod_json("two", 4)], "f", [ALIYUN], known)
+    assert [each.priority for each in found] == [1000, 5]
+    with pytest.raises(SettingsError, match="there is no PriorityClass 'high'"):
+        pods_of_documents([named], "f", [ALIYUN])
 
 
 @pytest.mark.parametrize(

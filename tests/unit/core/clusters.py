@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from gpushare.core.model import Allocation, NodeSpec, Reason, Request
 from gpushare.core.node_arrays import Charge, NodeArrays
+from gpushare.core.node_filters import NodeState
 from gpushare.core.policy import Policy, load_policy, policy_names
 from gpushare.core.snapshot import Pinned, Snapshot
 from gpushare.core.workload import PodClass, workload_of
@@ -45,6 +46,21 @@ def node(name: str, *capacity: int, unhealthy: Iterable[int] = (), **rest: objec
         ("",) * count,
     )
     return replace(spec, **rest)  # type: ignore[arg-type]  # the caller names fields of NodeSpec
+
+
+def state_of(spec: NodeSpec, **changes: object) -> NodeState:
+    """What kube-scheduler's own filters see of the node: its devices as aliyun's, and its CPU and
+    memory, which are many if they are not known.
+    """
+    amounts = {
+        "aliyun.com/gpu-mem": sum(spec.capacity),
+        "pods": 110,
+        "cpu": spec.cpu,
+        "memory": spec.memory,
+    }
+    allocatable = {name: 2**40 if each is None else each for name, each in amounts.items()}
+    state = NodeState(spec.name, {}, allocatable=allocatable)
+    return replace(state, **changes)  # type: ignore[arg-type]  # the caller names its fields
 
 
 @dataclass(frozen=True)

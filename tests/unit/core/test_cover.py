@@ -1,5 +1,7 @@
 """Whatever cards do, a charge counts wherever its pod may be, and on nothing else."""
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -43,7 +45,10 @@ ON_B_AND_C = with_given(ON_B, (("c", 2),))
     [
         (ON_B, [ABC], ((1, 4),)),
         (ON_B, [ABC, cards("b", "c", identity=True)], ((0, 4),)),
-        (ON_B, [ABC, cards("a", "c", identity=True)], ()),
+        # One that has gone frees what it held if the node says so; else it may be invented.
+        (ON_B, [ABC, replace(cards("a", "c", identity=True), gone=("b",))], ()),
+        (ON_B, [replace(cards("a", "c", identity=True), gone=("b",))], ()),
+        (ON_B, [ABC, cards("a", "c", identity=True)], ((1, 4),)),
         (
             ON_B,
             [ABC, cards("a", "c", identity=True), cards("c", "a", "b", identity=True)],
@@ -51,7 +56,8 @@ ON_B_AND_C = with_given(ON_B, (("c", 2),))
         ),
         (ON_B, [ABC_BY_INDEX, cards("b", "c")], ((0, 4), (1, 4))),
         (ON_B, [ABC_BY_INDEX, cards("a", "c")], ((1, 4),)),
-        (ON_B, [ABC_BY_INDEX, cards("a")], ()),
+        (ON_B, [ABC_BY_INDEX, cards("a")], None),
+        (ON_B, [ABC_BY_INDEX, replace(cards("a"), gone=("b",))], ()),
         (ON_B, [ABC_BY_INDEX, cards("b", "c"), cards("c", "b", "a")], ((0, 4), (1, 4))),
         # Who does not name its cards any more may have any of them anywhere.
         (ON_B, [ABC, cards("", "")], ((0, 4), (1, 4))),
@@ -126,6 +132,16 @@ def test_what_may_have_been_given_is_never_free(
             given_card = own if identity else there
         if given_card in order:
             assert held is None or order.index(given_card) in dict(held)
+
+
+@given(st.lists(CARDS, min_size=1, max_size=6), st.sets(st.sampled_from("abcd")))
+def test_who_starts_anew_counts_as_who_has_seen_it_all(
+    orders: list[tuple[str, ...]], gone: set[str]
+) -> None:
+    """Where plug-ins serve by identity, the objects alone say what is charged."""
+    cover = Cover(((1, 4), (2, 2)), ("b", "x"))
+    specs = [replace(cards(*each, identity=True), gone=tuple(gone)) for each in orders]
+    assert after(cover, *specs) == after(cover, specs[-1])
 
 
 def test_what_was_given_once_is_not_taken_back() -> None:

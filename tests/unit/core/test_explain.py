@@ -15,11 +15,12 @@ from gpushare.core.entry import NodeBooks
 from gpushare.core.explain import explain, score_bound_pod
 from gpushare.core.explanation import Explanation, FreeDevice, Remedy
 from gpushare.core.model import NodeSpec, ObservedPod, PodRef, Reason, Request
+from gpushare.core.node_filters import NodeStates, OwnFilters
 from gpushare.core.pairing import Pairing
 from gpushare.core.policy import load_policy
 from gpushare.core.ranking import Ranking
 from gpushare.ledger import Ledger
-from tests.unit.core.clusters import by_name, node
+from tests.unit.core.clusters import by_name, node, state_of
 
 SERVED: dict[str, Any] = {"assigned": True, "running": True, "started": 1.0}
 
@@ -50,7 +51,8 @@ class World:
         def books_of(name: str) -> NodeBooks | None:
             return next(iter(ledger.dump(name)), None)
 
-        return explain(ledger.snapshot(), self.names, request, books_of)
+        own = OwnFilters(NodeStates(map(state_of, self.nodes)), ledger.taken)
+        return explain(ledger.snapshot(), self.names, request, books_of, own=own)
 
     def fits(self, request: Request) -> bool:
         """What filter says of all nodes."""
@@ -230,9 +232,13 @@ def test_a_closed_device_and_the_end_of_a_pod_are_told_as_a_choice() -> None:
 
 
 def test_a_host_that_would_lack_cpu_is_said() -> None:
-    world = World((node("a", 16, cpu=1000, memory=2**30),), (pod("p", "a", 10, 0),))
-    (remedy,) = world.explain(Request(8, 1, cpu=2000, memory=2**31)).remedies
-    assert remedy.lacks == ("cpu", "memory")
+    ref = PodRef("ns", "cpu", "uid-cpu")
+    cpu_only = ObservedPod(ref, Request(cpu=1500, memory=2**30), "a")
+    world = World((node("a", 16, cpu=2000, memory=2**31),), (pod("p", "a", 10, 0), cpu_only))
+    (remedy,) = world.explain(Request(8, 1, cpu=1000, memory=2**31)).remedies
+    assert (len(remedy.ends), remedy.lacks) == (1, ("cpu", "memory"))
+    found = world.explain(Request(8, 1, cpu=3000))
+    assert (found.never, found.kept_out) == (True, {"too little cpu even if empty": 1})
 
 
 def test_nodes_of_another_model_are_counted_apart() -> None:

@@ -73,6 +73,8 @@ def node_json(
     usable: object = None,
     inventory: str | None = None,
     labels: dict[str, str] | None = None,
+    cordoned: bool = False,
+    ready: str = "True",
 ) -> Fields:
     """A node as the API server shows it; total None: it advertises nothing."""
     amounts = {} if total is None else {MEM: total, COUNT: count}
@@ -80,7 +82,12 @@ def node_json(
     notes = {} if inventory is None else {ALIYUN.inventory: inventory}
     return {
         "metadata": {"name": name, "labels": labels or {}, "annotations": notes},
-        "status": {"capacity": amounts, "allocatable": allocatable},
+        "spec": {"unschedulable": True} if cordoned else {},
+        "status": {
+            "capacity": amounts,
+            "allocatable": allocatable,
+            "conditions": [{"type": "Ready", "status": ready}],
+        },
     }
 
 

@@ -49,6 +49,8 @@ SICK = (
     ' as NVML says"},{"mem":0,"healthy":false}]}'
 )
 ADDED = '{"v":1,"unit":"GiB","devices":[{"mem":16},{"mem":16}],"uncounted":["GPU-new"]}'
+OWN = "0/2 nodes are available: 1 Insufficient cpu, 1 node(s) had untolerated taint(s)."
+LATE = "binding rejected: gpushare: node 'a': device 0 has no room for 8 units any more"
 LONG = '{"v":1,"unit":"MiB","devices":[{"mem":81920},{"mem":81920},{"mem":81920}]}'
 
 
@@ -264,6 +266,7 @@ PROVOKED: list[tuple[str, str, str, dict[str, Any]]] = [
     ),
     ("filter-calls", "fail", "1 GPU pod waiting", samples() | pods(waiting())),
     ("filter-calls", "warn", "no GPU pod", samples() | pods()),
+    ("filter-calls", "warn", "no GPU pod", samples() | pods(waiting(message=OWN))),
     (
         "filter-calls",
         "fail",
@@ -398,6 +401,15 @@ PROVOKED: list[tuple[str, str, str, dict[str, Any]]] = [
         {"nodes": (node(), node(name="n2", total="0", count="0")), **pods(bound())},
     ),
     ("node-allocatable", "warn", "less allocatable", {"nodes": (node(usable="16"),)}),
+    (
+        "node-allocatable",
+        "fail",
+        "n1: nothing is allocatable",
+        {"nodes": (node(total="0", inventory=GIB),)},
+    ),
+    ("node-state", "ok", "no node is cordoned", {"nodes": (node(),)}),
+    ("node-state", "warn", "n1 (cordoned): kube-s", {"nodes": (node(cordoned=True),)}),
+    ("node-state", "warn", "n1 (not ready): kube-s", {"nodes": (node(ready="Unknown"),)}),
     ("device-list", "warn", "68941", {"nodes": (node(total="81920", count="1"),)}),
     ("device-list", "fail", "195700", {"nodes": (node(unit="MiB", inventory=LONG),)}),
     ("pods", "fail", "403", {"pods": FORBIDDEN}),
@@ -413,9 +425,22 @@ PROVOKED: list[tuple[str, str, str, dict[str, Any]]] = [
     ),
     (
         "pending-pods",
-        "warn",
-        "without a word",
+        "ok",
+        "kube-scheduler's own filters leave no node: 0/1",
         pods(waiting(message="0/1 nodes are available: 1 Insufficient aliyun.com/gpu-mem.")),
+    ),
+    ("pending-pods", "warn", "without a word", pods(waiting(message="running PreBind: no"))),
+    (
+        "pending-pods",
+        "ok",
+        "its bind came too late, and is tried again",
+        pods(waiting(reason="SchedulerError", message=LATE, age=20.0)),
+    ),
+    (
+        "pending-pods",
+        "fail",
+        "scheduling fails: binding rejected",
+        pods(waiting(reason="SchedulerError", message=LATE, age=3600.0)),
     ),
     ("pending-pods", "ok", "waits for room, as the extender has said: 0/1", pods(waiting())),
     *[
@@ -607,8 +632,12 @@ def test_each_pod_that_waits_is_judged_by_itself_and_those_alike_share_a_line() 
     )
     assert found == [
         ("fail", "default/alone: no scheduler has looked so far"),
-        ("warn", f"default/cpu, default/cpu-too: refused without a word of the extender: {own}"),
         ("ok", f"default/room: waits for room, as the extender has said: {waiting().message}"),
+        (
+            "ok",
+            "default/cpu, default/cpu-too: waits, as kube-scheduler's own filters leave no node:"
+            f" {own}",
+        ),
         ("ok", "default/new: waits since a moment ago"),
     ]
 

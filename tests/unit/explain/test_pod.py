@@ -6,7 +6,9 @@ from typing import Any
 import pytest
 
 from gpushare.core.model import Allocation, NodeSpec, Reason, Request
+from gpushare.core.node_filters import NodeStates, OwnFilters
 from gpushare.core.pairing import Pairing
+from gpushare.core.selectors import Taint
 from gpushare.errors import MessageError
 from gpushare.explain.document import document
 from gpushare.explain.pod import explain_pod
@@ -14,7 +16,7 @@ from gpushare.explain.text import amount, lines, sentence
 from gpushare.extender.managed_resources import ManagedResource
 from gpushare.wire.annotations import ALIYUN
 from gpushare.wire.pods import observe_pod, pod_ref
-from tests.unit.core.clusters import node
+from tests.unit.core.clusters import node, state_of
 from tests.unit.extender.kit import NPU, make_books, pod_json, read_pod
 
 FITS_NOT = "0/{} nodes are available: {}. preemption: 0/1 nodes are available: 1 No preemption."
@@ -41,6 +43,7 @@ def filled(
     books = make_books(pairing=pairing)
     for spec in nodes:
         books.ledger.node_changed(spec)
+    books.filters = OwnFilters(NodeStates(map(state_of, nodes)), books.ledger.taken)
     for pod in pods:
         books.ledger.pod_changed(observe_pod(read_pod(pod), ALIYUN))
     return books
@@ -90,7 +93,8 @@ def test_what_never_fits_is_told_with_the_requests_that_could(
 
 def test_each_way_to_make_room_is_told() -> None:
     books = filled(
-        node("a", 16, 16, unhealthy=[1], cpu=0, memory=0), pods=(placed("x", 10, "a", "0"),)
+        node("a", 16, 16, unhealthy=[1], cpu=2000, memory=0),
+        pods=(placed("x", 10, "a", "0"), pod_json("host", node="a", limits={"cpu": 1})),
     )
     asks = pod_json("late", 8, limits={"cpu": 2})
     (line,) = [line for line in told(asks, books) if line.startswith("Would fit")]
@@ -117,7 +121,7 @@ def test_an_equal_pod_that_is_not_served_yet_is_named() -> None:
 def test_room_that_is_there_is_said_and_who_else_may_hold_the_pod_back() -> None:
     books = filled(node("a", 16))
     assert told(pod_json("late", 8), books)[3:] == [
-        "Fits now:   on a, as far as GPU memory goes",
+        "Fits now:   on a",
         "Scheduler:  no scheduler has looked at it yet: does one run with the name"
         " 'default-scheduler'?",
     ]
@@ -125,8 +129,7 @@ def test_room_that_is_there_is_said_and_who_else_may_hold_the_pod_back() -> None
         pod_json("late", 8), FITS_NOT.format(1, "1 Insufficient GPU Memory in one device")
     )
     assert told(refused_before, books)[3:] == [
-        "Fits now:   on a, as far as GPU memory goes; kube-scheduler tries a pod that it has"
-        " refused again within 5 minutes",
+        "Fits now:   on a; kube-scheduler tries a pod that it has refused again within 5 minutes",
         "Scheduler:  default-scheduler has asked gpushare",
     ]
 
@@ -183,6 +186,44 @@ def test_a_pod_that_another_bound_is_told_so() -> None:
     first, note = told(gone, filled(node("gpu-a", 16), pods=(gone,)))
     assert first.endswith("is bound to no-more: 4 GiB on device 0 (aliyun.com/gpu-mem)")
     assert note == "Note:       node 'no-more' shares no aliyun.com/gpu-mem now"
+
+
+def test_the_worst_node_that_fits_scores_0_and_still_fits() -> None:
+    pods = (placed("x", 10, "gpu-1", "0"), placed("on2", 3, "gpu-2", "0"))
+    books = filled(node("gpu-1", 16, 16), node("gpu-2", 16, 16), pods=pods)
+    _, score, *_ = told(pods[1], books)
+    assert score == "Node:       score 0 of 10 (gpu-1 has 10); nodes with room: 2"
+
+
+def test_reasons_of_one_node_are_not_nodes() -> None:
+    message = FITS_NOT.format(4, "3 Insufficient cpu, 2 Insufficient memory, 1 Too many pods")
+    line = told(said_by_scheduler(pod_json("late", 8), message), filled(node("a", 16)))[-1]
+    assert "removed 4 of 4 nodes (3 Insufficient cpu, 2 Insufficient memory, 1 Too many" in line
+
+
+def test_what_has_to_become_of_a_node_is_told() -> None:
+    books = filled(node("gpu-1", 16), node("gpu-2", 16))
+    states = [state_of(node("gpu-1", 16), cordoned=True)]
+    states.append(state_of(node("gpu-2", 16), taints=(Taint("own", "", "NoSchedule"),)))
+    books.filters = OwnFilters(NodeStates(states), books.ledger.taken)
+    lines_ = told(pod_json("late", 8), books)
+    assert lines_[2:4] == [
+        "Nodes:      0 of 0 have room on their devices; kube-scheduler itself leaves out 2 more:"
+        " 1 cordoned, 1 untolerated taint own",
+        "Would fit:  on gpu-1 once it is uncordoned",
+    ]
+    books.ledger.pod_changed(observe_pod(read_pod(placed("x", 10, "gpu-1", "0")), ALIYUN))
+    books.filters = OwnFilters(NodeStates(states[:1]), books.ledger.taken)
+    books.ledger.node_gone("gpu-2")
+    line = told(pod_json("late", 8), books)[3]
+    assert line == "Would fit:  on gpu-1 once team/x (10 GiB) ends and it is uncordoned"
+
+
+def test_a_pod_with_gates_would_fit_once_they_are_gone() -> None:
+    pod = pod_json("late", 8)
+    pod["spec"]["schedulingGates"] = [{"name": "quota"}]
+    line = told(pod, filled(node("a", 16)))[3]
+    assert line == "Would fit:  on a once its scheduling gates are removed"
 
 
 def test_a_policy_that_fails_leaves_the_place_untold() -> None:

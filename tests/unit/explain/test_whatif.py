@@ -1,20 +1,27 @@
 """What would be: pods placed on a copy of the books by the decisions of the extender."""
 
+from typing import Any
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpushare.core.decide import filter_nodes, place
-from gpushare.core.model import NodeSpec, PodRef, Request
+from gpushare.core.model import NodeSpec, ObservedPod, PodRef, Request
+from gpushare.core.node_filters import NodeStates, OwnFilters
 from gpushare.core.pairing import Pairing
 from gpushare.core.policies.device_bestfit import DeviceBestFit
 from gpushare.core.ranking import Ranking
+from gpushare.core.selectors import Demands
 from gpushare.errors import SettingsError
 from gpushare.explain.whatif import HOST, MOST, Wanted, what_if
 from gpushare.ledger import Ledger
-from tests.unit.core.clusters import node
+from tests.unit.core.clusters import node, state_of
 
 POLICY = DeviceBestFit()
+MEM = "aliyun.com/gpu-mem"
+ASKS_4 = Request(4, 1, resources=((MEM, 4),))
+NOTHING = {"cpu": 1000, "pods": 110, MEM: 0}
 
 
 def books(*nodes: NodeSpec) -> Ledger:
@@ -101,3 +108,54 @@ def test_what_it_says_is_what_the_extender_does(
         bind(ledger, f"p{bound}", request, best)
         bound += 1
     assert placed.fit == bound
+
+
+def test_no_pod_is_promised_a_node_that_kube_scheduler_leaves_out() -> None:
+    cordoned, empty = node("gpu-1", 16, 16), node("gpu-2", 16, 16)
+    states = NodeStates([state_of(cordoned, cordoned=True), state_of(empty, allocatable=NOTHING)])
+    ledger = books(cordoned, empty)
+    wanted = [Wanted("4GiB", ASKS_4, None)]
+    (placed,) = what_if(ledger, wanted, POLICY, own=OwnFilters(states, ledger.taken)).placed
+    lacks = f"too little {MEM} even if empty"
+    assert (placed.fit, placed.reasons) == (0, {"cordoned": 1, lacks: 1})
+
+
+def test_what_is_placed_counts_against_what_is_allocatable() -> None:
+    spec = node("a", 16, 16)
+    states = NodeStates([state_of(spec, allocatable={"pods": 110, MEM: 20})])
+    ledger = books(spec)
+    wanted = [Wanted("4GiB", ASKS_4, None)]
+    (placed,) = what_if(ledger, wanted, POLICY, own=OwnFilters(states, ledger.taken)).placed
+    assert (placed.fit, placed.reasons) == (5, {f"too little {MEM}": 1})
+
+
+def waits(name: str, **more: Any) -> ObservedPod:
+    return ObservedPod(PodRef("default", name, f"uid-{name}"), ASKS_4, created=1.0, **more)
+
+
+def test_pods_that_wait_already_take_their_places_first() -> None:
+    ledger = books(node("a", 16))
+    for number in range(4):
+        ledger.pod_changed(waits(f"p{number}"))
+    ledger.pod_changed(waits("gated", demands=Demands(gated=True)))
+    found = what_if(ledger, [Wanted("4GiB", ASKS_4, None)], POLICY)
+    assert [each.fit for each in found.waiting] == [1] * 4
+    assert (found.gated, [each.fit for each in found.placed]) == (1, [0])
+
+
+def test_the_higher_priority_is_placed_first() -> None:
+    ledger = books(node("a", 16))
+    ledger.pod_changed(waits("high", priority=10))
+    ledger.pod_changed(waits("low"))
+    wanted = [Wanted("first", ASKS_4, 9, priority=5), Wanted("last", ASKS_4, 1)]
+    found = what_if(ledger, wanted, POLICY)
+    assert [(each.wanted.name, each.fit) for each in found.waiting] == [
+        ("default/high", 1),
+        ("default/low", 0),
+    ]
+    assert [each.fit for each in found.placed] == [3, 0]
+
+
+def test_no_node_is_left() -> None:
+    found = what_if(books(node("a", 16)), [Wanted("8GiB", Request(8, 1), 3)], POLICY, without=["a"])
+    assert [(each.fit, each.reasons) for each in found.placed] == [(0, {})]

@@ -7,7 +7,11 @@ import pytest
 
 from gpushare.errors import MessageError, SettingsError
 from gpushare.extender import scheduler_file
-from gpushare.extender.factory import nominates_who_waits
+from gpushare.extender.factory import (
+    LOOKS_AT_ANNOTATIONS,
+    NOMINATES_WHO_WAITS,
+    server_release,
+)
 from gpushare.extender.http.app import Routes
 from gpushare.extender.scheduler_file import SchedulerFile, read_scheduler_file, routes_of
 from gpushare.wire.annotations import ALIYUN
@@ -65,16 +69,27 @@ def test_a_policy_is_read_by_releases_of_another_time_alone() -> None:
 
 
 @pytest.mark.parametrize(
-    ("minor", "nominates"), [("34", False), ("35", True), ("37+", True), ("22", False)]
+    ("minor", "nominates", "annotates"),
+    [
+        ("34", False, True),
+        ("35", True, True),
+        ("37+", True, True),
+        ("29", False, False),
+        ("30", False, True),
+    ],
 )
-def test_who_waits_is_nominated_since_1_35(minor: str, nominates: bool) -> None:
+def test_what_kube_scheduler_does_is_told_by_the_release(
+    minor: str, nominates: bool, annotates: bool
+) -> None:
     api = ScriptedApi(answers=[f'{{"major": "1", "minor": "{minor}"}}'.encode()])
-    assert nominates_who_waits(api) is nominates
+    release = server_release(api)
+    assert (release >= NOMINATES_WHO_WAITS) is nominates
+    assert (release >= LOOKS_AT_ANNOTATIONS) is annotates
 
 
 def test_an_api_server_that_names_no_release_is_not_guessed_about() -> None:
     with pytest.raises(MessageError, match="names no release"):
-        nominates_who_waits(ScriptedApi(answers=[b"{}"]))
+        server_release(ScriptedApi(answers=[b"{}"]))
 
 
 def test_an_address_elsewhere_is_not_listened_at_and_warned_about() -> None:

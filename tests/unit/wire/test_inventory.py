@@ -2,6 +2,7 @@
 
 import json
 from contextlib import suppress
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ from hypothesis import strategies as st
 from gpushare.core.model import MAX_UNITS
 from gpushare.errors import AnnotationError
 from gpushare.wire.inventory import (
+    MAX_DEVICES,
     Device,
     Inventory,
     decode_inventory,
@@ -36,6 +38,7 @@ INVENTORIES = st.builds(
     marks_assigned=st.booleans(),
     serves_by_identity=st.booleans(),
     uncounted=st.lists(UUIDS, max_size=64).map(tuple),
+    gone=st.lists(UUIDS, max_size=64).map(tuple),
 )
 
 
@@ -147,3 +150,16 @@ def test_unhealthy_devices_are_listed_by_index_or_uuid(
 def test_a_bad_token_is_an_error_and_never_device_0(text: str) -> None:
     with pytest.raises(AnnotationError, match="gpus"):
         decode_unhealthy({"gpus": text})
+
+
+def test_cards_that_were_listed_before_have_gone() -> None:
+    before = Inventory("GiB", (Device(16, "a"), Device(16, "b"), Device(16)), gone=("c",))
+    after = Inventory("GiB", (Device(16, "b"), Device(16, "c"))).after(before)
+    assert after.gone == ("a",)
+    assert decode_inventory(encode_inventory(after)) == after
+    assert before.after(after).gone == ("c",)
+    many = Inventory("GiB", (), gone=tuple(f"GPU-{number}" for number in range(MAX_DEVICES)))
+    assert after.after(many).gone[-1] == many.gone[-1]
+    assert len(Inventory("GiB", ()).after(replace(many, devices=before.devices)).gone) == 64
+    with pytest.raises(AnnotationError, match=r"inventory.gone: more than 64"):
+        decode_inventory(json.dumps({"v": 1, "unit": "GiB", "devices": [], "gone": ["x"] * 65}))

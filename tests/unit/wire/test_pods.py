@@ -36,9 +36,13 @@ def total(*containers: Any, init: Any = ()) -> int:
     return request_of(pod(*containers, init=init), ALIYUN).total
 
 
+def asked(units: int) -> tuple[tuple[str, int], ...]:
+    return ((ALIYUN.resource, units),)
+
+
 def test_limits_of_containers_are_summed() -> None:
     request = request_of(pod(container("2"), container(), container("3")), ALIYUN)
-    assert request == Request(units=5, devices=1, containers=((0, 2), (2, 3)))
+    assert request == Request(units=5, devices=1, containers=((0, 2), (2, 3)), resources=asked(5))
 
 
 @pytest.mark.parametrize(
@@ -201,7 +205,7 @@ def test_a_time_that_cannot_be_read_is_0(created: str | None) -> None:
 def test_a_pod_with_a_node_keeps_its_charge_whatever_users_write(annotations: Any) -> None:
     made = pod(container("8", cpu="1"), annotations=annotations | {ALIYUN.idx: "1"}, nodeName="n")
     observed = observe_pod(made, ALIYUN)
-    assert observed.request == Request(8, 1, 1000, 0, ((0, 8),))
+    assert observed.request == Request(8, 1, 1000, 0, ((0, 8),), resources=asked(8))
     assert observed.placement == ((1, 8),)
 
 
@@ -211,7 +215,7 @@ def test_a_pod_with_a_node_keeps_its_charge_though_nobody_can_count_its_cpu_or_m
 ) -> None:
     made = pod(container("8", **asks), annotations={ALIYUN.idx: "1"}, nodeName="n")
     observed = observe_pod(made, ALIYUN)
-    assert observed.request == Request(8, 1, containers=((0, 8),))
+    assert observed.request == Request(8, 1, containers=((0, 8),), resources=asked(8))
     assert observed.placement == ((1, 8),)
 
 
@@ -249,7 +253,9 @@ def test_cpu_and_memory_beyond_any_node_are_as_much_as_is_counted() -> None:
 
 def test_a_bound_pod_whose_cpu_cannot_be_added_up_keeps_its_device_memory() -> None:
     bound = pod(container("2", cpu="9e15"), container(cpu="9e15"), nodeName="n")
-    assert observe_pod(bound, ALIYUN).request == Request(2, 1, containers=((0, 2),))
+    assert observe_pod(bound, ALIYUN).request == Request(
+        2, 1, containers=((0, 2),), resources=asked(2)
+    )
 
 
 def test_of_many_labels_the_first_are_kept_and_an_assume_time_that_is_none_is_cut() -> None:

@@ -442,13 +442,13 @@ function drawWaiting() {
   put("waiting-head", `${plural(part.pending.length, "pod")} wait${part.pending.length === 1 ? "s" : ""}`);
   put("waiting-rows", ...part.pending.slice(0, printing ? STEP : waitingShown).map((pod) => {
     const each = pod.devices > 1 ? `${amount(pod.requested / pod.devices)} on each of ${pod.devices} devices` :
-      amount(pod.requested);
-    const why = pod.why ?? "is being looked at";
+      pod.devices ? amount(pod.requested) : "";
+    const why = [pod.why ?? "is being looked at", pod.scheduler].filter(Boolean).join("; ");
     return element("tr", {},
       element("td", {}, pod.name, " ", element("small", {}, pod.namespace)),
       element("td", {}, each),
       element("td", {}, pod.created ? ago(pod.created) : ""),
-      element("td", {}, pod.asked ? why : `${why}; no scheduler has asked gpushare about it`));
+      element("td", {}, why));
   }));
   more("waiting-more", part.pending.length - waitingShown);
 }

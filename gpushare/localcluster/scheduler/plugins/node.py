@@ -5,12 +5,13 @@ Texts and codes are kube-scheduler's, letter by letter: users search for them.
 
 from collections.abc import Iterable, Sequence
 
+from gpushare.core.selectors import Taint
 from gpushare.localcluster.scheduler import framework as fwk
 from gpushare.localcluster.scheduler.cache import NodeInfo
 from gpushare.localcluster.scheduler.cluster_events import Action, Change, EventWithHint, Resource
 from gpushare.localcluster.scheduler.cycle_state import CycleState
 from gpushare.localcluster.scheduler.handle import PlainPlugin
-from gpushare.localcluster.scheduler.objects import HostPort, PodView, Taint
+from gpushare.localcluster.scheduler.objects import HostPort, PodView
 
 _CORDON = Taint("node.kubernetes.io/unschedulable", "", "NoSchedule")
 _ANY_ADDRESS = "0.0.0.0"  # noqa: S104 -- compared, never listened on

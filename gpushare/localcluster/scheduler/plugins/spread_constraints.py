@@ -3,11 +3,11 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from gpushare.core.selectors import untolerated
 from gpushare.errors import SettingsError
 from gpushare.localcluster.scheduler.cache import NodeInfo
 from gpushare.localcluster.scheduler.objects import Json, PodView
 from gpushare.localcluster.scheduler.plugins.node_affinity import required_affinity
-from gpushare.localcluster.scheduler.plugins.taints import untolerated
 from gpushare.wire.budgets import selects
 from gpushare.wire.fields import fields_of, number, text
 

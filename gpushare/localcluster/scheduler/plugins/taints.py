@@ -1,16 +1,16 @@
 """TaintToleration: keeps pods from tainted nodes, and prefers nodes with fewer soft taints."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
+from gpushare.core.selectors import untolerated
 from gpushare.localcluster.scheduler.cache import NodeInfo
 from gpushare.localcluster.scheduler.cluster_events import Action, Change, EventWithHint, Resource
 from gpushare.localcluster.scheduler.cycle_state import CycleState
 from gpushare.localcluster.scheduler.framework import SUCCESS, Code, Status
 from gpushare.localcluster.scheduler.handle import PlainPlugin
-from gpushare.localcluster.scheduler.objects import PodView, Taint, Toleration
+from gpushare.localcluster.scheduler.objects import PodView
 from gpushare.localcluster.scheduler.plugins.normalize import normalized
 
-_HARD_EFFECTS = ("NoSchedule", "NoExecute")
 _SOFT_EFFECT = "PreferNoSchedule"
 
 
@@ -48,16 +48,8 @@ class TaintToleration(PlainPlugin):
         return normalized(scores, reverse=True)
 
 
-def untolerated(taints: Sequence[Taint], tolerations: Sequence[Toleration]) -> bool:
-    """Return whether a hard taint is tolerated by none of the tolerations."""
-    return any(
-        taint.effect in _HARD_EFFECTS and not any(t.tolerates(taint) for t in tolerations)
-        for taint in taints
-    )
-
-
 def _let_in(pod: PodView, change: Change) -> bool:
     """Return whether the node is new or kept the pod out, and does not keep it out now."""
     old, new = change.old_node, change.new_node
-    was = old is None or untolerated(old.taints, pod.tolerations)
-    return was and new is not None and not untolerated(new.taints, pod.tolerations)
+    was = old is None or untolerated(old.taints, pod.tolerations) is not None
+    return was and new is not None and untolerated(new.taints, pod.tolerations) is None

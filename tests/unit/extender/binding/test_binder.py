@@ -366,7 +366,8 @@ def test_it_is_settled_when_no_bind_is_under_way_and_none_in_doubt(
 def test_what_is_in_doubt_is_settled_by_a_read_alone(
     api: ScriptedApi, library: ManagedResources, later: float, answer: Any, left: str | None
 ) -> None:
-    binder = Binder(api, library, lambda: float("inf"), api.clock)
+    released: list[str] = []
+    binder = Binder(api, library, lambda: float("inf"), api.clock, room_on=released.append)
     doubtful(api, binder, library)
     api.now += later
     api.answers = [answer]
@@ -374,6 +375,8 @@ def test_what_is_in_doubt_is_settled_by_a_read_alone(
     assert [(call.method, call.path) for call in api.calls] == [("GET", POD)]
     entry = ledger(library).entry(REF.uid)
     assert (entry and ("landed" if entry.phase is Phase.LANDED else "doubt")) == left
+    # What is given back is room of which nobody else tells kube-scheduler.
+    assert released == ([] if left else ["n"])
 
 
 @pytest.mark.parametrize("asked_again", [True, False])

@@ -9,6 +9,7 @@ from gpushare.extender.managed_resources import ManagedResources
 from gpushare.wire.annotations import ALIYUN
 from gpushare.wire.pods import observe_pod
 from tests.unit.core.clusters import node as make_node
+from tests.unit.core.clusters import state_of
 from tests.unit.extender.kit import make_library, pod_json, read_pod
 
 NOW = 10_000.0
@@ -42,6 +43,14 @@ def test_a_full_cluster_is_no_sign_of_wrong_wiring() -> None:
     full = ObservedPod(PodRef("team", "x", "x"), Request(14, 1), "a", ((0, 14),))
     books.resources[0].ledger.pod_changed(full)
     assert pending_without_call(books, lambda _: False, 0.0, NOW) == 0
+
+
+def test_a_node_that_kube_scheduler_leaves_out_is_no_sign_of_wrong_wiring() -> None:
+    books = library(("old", 4, 9_000.0))
+    books.node_states.put(state_of(make_node("a", 16), cordoned=True))
+    assert pending_without_call(books, lambda _: False, 0.0, NOW) == 0
+    books.node_states.put(state_of(make_node("a", 16)))
+    assert pending_without_call(books, lambda _: False, 0.0, NOW) == 1000
 
 
 @pytest.mark.parametrize("asked", [Request(4, 1, cpu=3000), Request(4, 1, memory=2**31)])

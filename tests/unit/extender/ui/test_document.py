@@ -1,11 +1,17 @@
 """The document that the page reads."""
 
 import json
+import time
 from typing import Any
 
-from gpushare.core.model import Reason
+from gpushare.core.model import Reason, Request
+from gpushare.core.selectors import Demands
 from gpushare.extender.ui import document
-from tests.unit.core.clusters import node
+from gpushare.extender.watch_handlers import PodEventHandler
+from gpushare.wire.annotations import ALIYUN
+from gpushare.wire.codec import WatchEvent
+from tests.unit.core.clusters import node, state_of
+from tests.unit.extender.kit import pod_json, read_pod
 from tests.unit.extender.ui.world import HOSTILE, World, pod
 
 MEM = "aliyun.com/gpu-mem"
@@ -69,6 +75,51 @@ def test_a_pod_that_waits_has_its_name_and_the_sentence() -> None:
     assert (late["namespace"], late["name"], late["requested"]) == ("x", "late", 17)
     assert late["why"].startswith("it can never fit")
     assert (late["asked"], unasked["asked"]) == (True, False)
+
+
+def test_the_page_says_as_explain_does_why_nobody_has_asked() -> None:
+    world = World()
+    spec = node("a", 16)
+    world.ledger.node_changed(spec)
+    world.library.node_states.put(state_of(spec, cordoned=True))
+    changes: dict[str, dict[str, Any]] = {
+        "unasked": {},
+        "unasked-own": {"gated": True},
+        "unasked-gated": {"gated": True, "demands": Demands(gated=True)},
+        "unasked-other": {"gated": True, "served": False},
+        "asked": {"gated": True},
+    }
+    for name, change in changes.items():
+        world.ledger.pod_changed(pod(name, 4)._replace(**change))
+    found = {each["name"]: each for each in part(world)["pending"]}
+    assert {name: each["scheduler"] for name, each in found.items()} == {
+        "unasked": "no scheduler has asked gpushare about it",
+        "unasked-own": "kube-scheduler's own filters leave it no node",
+        "unasked-gated": "its scheduling gates hold it back",
+        "unasked-other": "kube-scheduler's file has no profile of its schedulerName",
+        "asked": None,
+    }
+    assert "it would fit on a once it is uncordoned" in found["asked"]["why"]
+    world.library.node_states.put(state_of(spec))
+    end = time.monotonic() + 10
+    while part(world)["pending"][0]["why"] != "it fits now on 1 node":  # it is its turn soon
+        assert time.monotonic() < end
+
+
+def test_a_request_that_makes_no_sense_is_listed_with_what_is_wrong() -> None:
+    world = World()
+    world.ledger.node_changed(node("a", 16))
+    request = Request(4, 1, policy="nosuch")
+    world.ledger.pod_changed(pod("odd", 4)._replace(request=request))
+    uneven = pod_json("uneven", 7, annotations={ALIYUN.count: "2"})
+    PodEventHandler(world.library, mistaken_pods=world.mistaken_pods).apply(
+        WatchEvent("ADDED", read_pod(uneven))
+    )
+    found = {each["name"]: each["why"] for each in part(world)["pending"]}
+    assert "no policy is called 'nosuch'" in found["odd"]
+    assert "7 cannot be split evenly over 2 devices" in found["uneven"]
+    world.mistaken_pods.gone("uid-uneven")
+    assert [each["name"] for each in part(world)["pending"]] == ["odd"]
 
 
 def test_the_policy_and_what_its_trial_measured() -> None:

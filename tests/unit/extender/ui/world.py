@@ -1,5 +1,6 @@
 """A cluster as the page shows it: books that are filled by hand, and the page's own server."""
 
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -7,6 +8,7 @@ from dataclasses import replace
 from gpushare.core.model import NodeSpec, ObservedPod, PodRef, Reason, Request
 from gpushare.core.trial import Choice
 from gpushare.errors import NotReady
+from gpushare.extender.events.mistaken_pods import MistakenPods
 from gpushare.extender.ui.document import Documents
 from gpushare.extender.ui.last_hour import LastHour
 from gpushare.extender.ui.server import UiServer
@@ -35,6 +37,7 @@ class World:
         self.managed = self.library.resources[0]
         self.ledger = self.managed.ledger
         self.hour = LastHour()
+        self.mistaken_pods = MistakenPods(self.library, "GiB", time.monotonic)
         self.not_ready = ""
         self.busy = ""
         self.documents = Documents(
@@ -43,6 +46,7 @@ class World:
             self.hour,
             not_ready=lambda: self.not_ready,
             called=lambda uid: "unasked" not in uid,
+            mistaken_pods=self.mistaken_pods,
         )
 
     def fill(self, nodes: int, devices: int = 8, pods: int = 3) -> None:

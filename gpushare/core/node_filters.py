@@ -1,0 +1,207 @@
+"""Could this pod run there: kube-scheduler's own filters, as far as nodes and pods tell.
+
+They look at cordons, readiness, taints, node selectors and sums of requests; not at devices, which
+are the extender's part, nor at what other pods, volumes or ports forbid. What was too large to be
+kept (None) keeps nobody out.
+
+Tested in `tests/unit/core/test_node_filters.py`.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+
+from gpushare.core.model import Amounts, Request
+from gpushare.core.selectors import HARD_EFFECTS, NO_DEMANDS, Demands, Taint, untolerated
+
+CPU, MEMORY, PODS = "cpu", "memory", "pods"
+"""Names of resources: CPU counts in thousandths of a core, memory in bytes, pods one by one."""
+
+CORDON = Taint("node.kubernetes.io/unschedulable", "", "NoSchedule")
+"""What a cordoned node counts as."""
+
+NOT_READY = Taint("node.kubernetes.io/not-ready", "", "NoSchedule")
+"""What kube-controller-manager writes on a node that is not ready."""
+
+
+@dataclass(frozen=True, slots=True)
+class NodeState:
+    """What kube-scheduler's own filters look at in a node.
+
+    labels, allocatable: None if they were too many to keep. taints: without that of a cordon.
+    cordoned: spec.unschedulable, or that taint. ready: its condition Ready does not say otherwise.
+    allocatable: by name of the resource.
+    """
+
+    name: str
+    labels: Mapping[str, str] | None = None
+    taints: tuple[Taint, ...] = ()
+    cordoned: bool = False
+    ready: bool = True
+    allocatable: Mapping[str, int] | None = None
+
+    def label(self, resource: str, capacity: int) -> str:
+        """Return, in few words, what keeps pods from it whoever asks; "" if nothing does.
+
+        resource, capacity: the managed one, and units that its devices have together.
+        """
+        found = ["cordoned"] * self.cordoned + ["not ready"] * (not self.ready)
+        hard = {taint.key for taint in self.taints if taint.effect in HARD_EFFECTS}
+        found += [f"taint {key}" for key in sorted(hard - _OF_NOT_READY)[:_MOST_TAINTS]]
+        usable = capacity if self.allocatable is None else self.allocatable.get(resource, 0)
+        if usable < capacity:
+            found.append(f"allocatable {usable} of {capacity}")
+        return ", ".join(found)
+
+
+_MOST_TAINTS = 2
+_OF_NOT_READY = frozenset({NOT_READY.key, "node.kubernetes.io/unreachable"})
+
+
+class NodeStates(Mapping[str, NodeState]):
+    """The states of all nodes, by name. One thread changes them, any may read.
+
+    version: differs after each change.
+    """
+
+    def __init__(self, states: Iterable[NodeState] = ()) -> None:
+        self._states = {state.name: state for state in states}
+        self.version = 0
+
+    def __getitem__(self, name: str) -> NodeState:
+        """Return the state of a node."""
+        return self._states[name]
+
+    def __iter__(self) -> Iterator[str]:
+        """Return the names."""
+        return iter(self._states)
+
+    def __len__(self) -> int:
+        """Return how many nodes there are."""
+        return len(self._states)
+
+    def replace(self, states: Iterable[NodeState], keep: Collection[str] = ()) -> None:
+        """Take over all nodes; those to keep stay as they were, if no other state is given."""
+        kept = {name: self._states[name] for name in keep if name in self._states}
+        self._states = kept | {state.name: state for state in states}
+        self.version += 1
+
+    def put(self, state: NodeState) -> None:
+        """Take over one node."""
+        if self._states.get(state.name) != state:
+            self._states[state.name] = state
+            self.version += 1
+
+    def remove(self, name: str) -> None:
+        """Forget a node."""
+        self._states.pop(name, None)
+        self.version += 1
+
+
+@dataclass(frozen=True, slots=True)
+class Obstacle:
+    """Why kube-scheduler itself keeps a pod from a node.
+
+    cure: what has to be for it to go, after "once"; "" while the pod and the labels of the node
+    stay as they are. resource: the one of which too little is free. lasting: it does not matter
+    which pods end there.
+    """
+
+    text: str
+    cure: str = ""
+    resource: str = ""
+    lasting: bool = True
+
+
+CORDONED = Obstacle("cordoned", "it is uncordoned")
+UNREADY = Obstacle("not ready", "it is ready")
+UNSELECTED = Obstacle("not what the pod's node selector or affinity asks for")
+
+
+_NOTHING: Amounts = MappingProxyType({})
+
+
+def amounts_of(request: Request) -> dict[str, int]:
+    """Return all that a pod with this request takes of its node, by resource."""
+    return {CPU: request.cpu, MEMORY: request.memory, PODS: 1, **dict(request.resources)}
+
+
+class OwnFilters:
+    """kube-scheduler's own filters over the nodes as they are now. Any thread may ask.
+
+    states: by name; a node without one keeps nobody out. taken: returns the amounts that the pods
+    of a node take of it. ignored: resources that kube-scheduler is told not to count.
+    """
+
+    def __init__(
+        self,
+        states: NodeStates | None = None,
+        taken: Callable[[str], Amounts] = lambda _node: {},
+        ignored: frozenset[str] = frozenset(),
+    ) -> None:
+        self.states = NodeStates() if states is None else states
+        self._taken = taken
+        self._ignored = ignored
+
+    def obstacles(
+        self,
+        node: str,
+        request: Request,
+        demands: Demands = NO_DEMANDS,
+        more: Amounts = _NOTHING,
+    ) -> tuple[Obstacle, ...]:
+        """Return all that keeps the pod from the node, the gravest first.
+
+        more: amounts that count as taken.
+        """
+        state = self.states.get(node)
+        if state is None:
+            return ()
+        found = list(_refusals(state, demands)) if demands.known else []
+        return (*found, *self.shortages(node, request, more=more))
+
+    def shortages(
+        self, node: str, request: Request, *, less: Iterable[Request] = (), more: Amounts = _NOTHING
+    ) -> tuple[Obstacle, ...]:
+        """Return the resources of which the node has too little for the request.
+
+        less: the requests of pods there that count as gone. more: amounts that count as taken.
+        """
+        state = self.states.get(node)
+        if state is None or state.allocatable is None:
+            return ()
+        taken = Counter(self._taken(node))
+        taken.update(more)
+        for gone in less:
+            taken.subtract(amounts_of(gone))
+        found = []
+        for name, wanted in amounts_of(request).items():
+            there = state.allocatable.get(name, 0)
+            if 0 < wanted > there - taken[name] and name not in self._ignored:
+                found.append(_shortage(name, lasting=wanted > there))
+        return tuple(found)
+
+
+def _refusals(state: NodeState, demands: Demands) -> Iterable[Obstacle]:
+    """Yield what keeps the pod from the node whatever is free there."""
+    if state.labels is not None and not demands.selects(state.name, state.labels):
+        yield UNSELECTED
+    if state.cordoned and untolerated((CORDON,), demands.tolerations):
+        yield CORDONED
+    taint = untolerated(state.taints, demands.tolerations)
+    # kube-controller-manager writes the taint within seconds; from then on it says which.
+    if not state.ready and (untolerated((NOT_READY,), demands.tolerations) or taint):
+        yield UNREADY
+    elif taint:
+        cure = f"its taint {taint.key} is gone or the pod tolerates it"
+        yield Obstacle(f"untolerated taint {taint.key}", cure)
+
+
+def _shortage(name: str, *, lasting: bool) -> Obstacle:
+    text = "too many pods" if name == PODS else f"too little {name}"
+    if not lasting:
+        return Obstacle(text, f"more of its {name} is free", name, lasting=False)
+    # The host stays as it is; what a device plug-in offers may return.
+    cure = f"it offers more {name}" if "/" in name else ""
+    return Obstacle(f"{text} even if empty", cure, name)

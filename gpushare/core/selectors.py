@@ -1,0 +1,119 @@
+"""What pods demand of nodes: the rules of core/v1 for taints, tolerations and node selectors.
+
+Values and rules only, shared by all that reads pods and nodes. Standard library only.
+
+Tested in `tests/unit/core/test_node_filters.py`.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+HARD_EFFECTS = ("NoSchedule", "NoExecute")
+"""Effects of a taint that keep pods out; the third one only asks them to go elsewhere."""
+
+
+@dataclass(frozen=True, slots=True)
+class Taint:
+    """A taint of a node."""
+
+    key: str
+    value: str
+    effect: str
+
+
+@dataclass(frozen=True, slots=True)
+class Toleration:
+    """A toleration of a pod; an empty `effect` matches every effect, an empty `key` every key."""
+
+    key: str = ""
+    operator: str = "Equal"
+    value: str = ""
+    effect: str = ""
+
+    def tolerates(self, taint: Taint) -> bool:
+        """Return whether this toleration covers the taint (core/v1 Toleration.ToleratesTaint)."""
+        if self.effect and self.effect != taint.effect:
+            return False
+        if self.key and self.key != taint.key:
+            return False
+        return self.operator == "Exists" or self.value == taint.value
+
+
+def untolerated(taints: Iterable[Taint], tolerations: Iterable[Toleration]) -> Taint | None:
+    """Return a hard taint that none of the tolerations covers; None if there is none."""
+    covering = tuple(tolerations)
+    hard = (taint for taint in taints if taint.effect in HARD_EFFECTS)
+    return next((t for t in hard if not any(each.tolerates(t) for each in covering)), None)
+
+
+@dataclass(frozen=True, slots=True)
+class Requirement:
+    """A requirement of a selector (core/v1 NodeSelectorRequirement, meta/v1 alike)."""
+
+    key: str
+    operator: str
+    values: tuple[str, ...] = ()
+
+    def holds(self, labels: Mapping[str, str]) -> bool:
+        """Return whether the labels meet it; an operator that nobody knows is never met."""
+        value = labels.get(self.key)
+        match self.operator:
+            case "In":
+                return value in self.values
+            case "NotIn":
+                return value not in self.values
+            case "Exists":
+                return value is not None
+            case "DoesNotExist":
+                return value is None
+        return self._compares(value)
+
+    def _compares(self, value: str | None) -> bool:
+        """Return whether the value is greater (Gt) or less (Lt); what is no integer is neither."""
+        try:
+            have, bound = int(value or ""), int(self.values[0])
+        except (ValueError, IndexError):
+            return False
+        return have > bound if self.operator == "Gt" else self.operator == "Lt" and have < bound
+
+
+@dataclass(frozen=True, slots=True)
+class Term:
+    """A node selector term: requirements of labels, and of fields, of which there is the name."""
+
+    labels: tuple[Requirement, ...] = ()
+    fields: tuple[Requirement, ...] = ()
+
+    def matches(self, name: str, labels: Mapping[str, str]) -> bool:
+        """Return whether all of it holds for a node; an empty term matches none."""
+        if not self.labels and not self.fields:
+            return False
+        named = {"metadata.name": name}
+        return all(each.holds(labels) for each in self.labels) and all(
+            each.holds(named) for each in self.fields
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Demands:
+    """What a pod demands of nodes, besides amounts.
+
+    node_selector: (key, value) of each label. terms: alternatives, of which one must match; None:
+    none is required. gated: scheduling gates hold it back. known: what it says was kept; it is not
+    if it was too much, and then keeps no node out.
+    """
+
+    node_selector: tuple[tuple[str, str], ...] = ()
+    terms: tuple[Term, ...] | None = None
+    tolerations: tuple[Toleration, ...] = ()
+    gated: bool = False
+    known: bool = True
+
+    def selects(self, name: str, labels: Mapping[str, str]) -> bool:
+        """Return whether a node is one of those that the pod may use."""
+        return all(labels.get(key) == value for key, value in self.node_selector) and (
+            self.terms is None or any(term.matches(name, labels) for term in self.terms)
+        )
+
+
+NO_DEMANDS = Demands()

@@ -1,0 +1,118 @@
+"""What pods demand of nodes, and what nodes show of it: from objects.py to the core's values.
+
+Of each object a bounded part is kept, one for all that say the same: most pods have a controller,
+and nodes have the labels of their pool.
+
+Tested in `tests/unit/wire/test_demands.py`.
+"""
+
+from collections.abc import Iterable, Mapping
+from functools import lru_cache
+from sys import intern
+
+from gpushare.core.node_filters import CORDON, CPU, NodeState
+from gpushare.core.selectors import Demands, Requirement, Taint, Term, Toleration
+from gpushare.errors import MessageError, QuantityError
+from gpushare.wire import objects
+from gpushare.wire.pod_sums import MOST_RESOURCES
+from gpushare.wire.quantity import Quantity, to_bytes, to_milli
+
+MOST_TEXT = 8 * 1024
+"""Characters that are kept of the labels of a node, and of the demands of a pod."""
+
+_MOST_TAINTS = 64
+
+
+def demands_of(pod: objects.Pod) -> Demands:
+    """Return what the pod demands of nodes; one that demands very much is not known."""
+    spec = pod.spec or objects.PodSpec()
+    affinity = spec.affinity and spec.affinity.node_affinity
+    required = affinity and affinity.required
+    gated = bool(spec.scheduling_gates)
+    selector = tuple(sorted((spec.node_selector or {}).items()))
+    terms = None if not required else tuple(map(_term, required.node_selector_terms or ()))
+    tolerations = tuple(map(_toleration, spec.tolerations or ()))
+    if _size(selector, terms or (), tolerations) > MOST_TEXT:
+        return Demands(gated=gated, known=False)
+    return _once(selector, terms, tolerations, gated)
+
+
+def node_state(node: objects.Node) -> NodeState:
+    """Return what kube-scheduler's own filters look at. Raises MessageError without a name."""
+    metadata, spec = node.metadata or objects.Metadata(), node.spec or objects.NodeFields()
+    if not metadata.name:
+        raise MessageError("Node.metadata: name is missing")
+    status = node.status or objects.NodeStatus()
+    taints = tuple(_taint(each) for each in (spec.taints or ())[:_MOST_TAINTS])
+    amounts = status.capacity if status.allocatable is None else status.allocatable
+    return NodeState(
+        metadata.name,
+        _labels(metadata.labels or {}),
+        tuple(taint for taint in taints if taint != CORDON),
+        bool(spec.unschedulable) or CORDON in taints,
+        all(each.status == "True" for each in status.conditions or () if each.type == "Ready"),
+        None if amounts is None else _amounts(amounts),
+    )
+
+
+@lru_cache(maxsize=1 << 10)
+def _once(
+    selector: tuple[tuple[str, str], ...],
+    terms: tuple[Term, ...] | None,
+    tolerations: tuple[Toleration, ...],
+    gated: bool,
+) -> Demands:
+    """Return the demands, one for all pods that demand the same."""
+    return Demands(selector, terms, tolerations, gated)
+
+
+def _term(term: objects.Term) -> Term:
+    return Term(_requirements(term.match_expressions), _requirements(term.match_fields))
+
+
+def _requirements(items: Iterable[objects.Requirement] | None) -> tuple[Requirement, ...]:
+    return tuple(
+        Requirement(each.key or "", each.operator or "", tuple(each.values or ()))
+        for each in items or ()
+    )
+
+
+def _toleration(item: objects.Toleration) -> Toleration:
+    return Toleration(item.key or "", item.operator or "Equal", item.value or "", item.effect or "")
+
+
+def _taint(item: objects.Taint) -> Taint:
+    return Taint(intern(item.key or ""), intern(item.value or ""), intern(item.effect or ""))
+
+
+def _size(
+    selector: Iterable[tuple[str, str]], terms: Iterable[Term], tolerations: Iterable[Toleration]
+) -> int:
+    """Return how many characters they have; an empty part counts as one."""
+    texts = [text for pair in selector for text in pair]
+    texts += [each.key + each.value for each in tolerations]
+    for term in terms:
+        texts.append("")
+        for each in (*term.labels, *term.fields):
+            texts += [each.key, *each.values]
+    return sum(len(text) or 1 for text in texts)
+
+
+def _labels(labels: Mapping[str, str]) -> Mapping[str, str] | None:
+    if sum(len(key) + len(value) for key, value in labels.items()) > MOST_TEXT:
+        return None
+    return {intern(key): intern(value) for key, value in labels.items()}
+
+
+def _amounts(quantities: Mapping[str, Quantity]) -> Mapping[str, int] | None:
+    """Return the amounts; None if there are too many. One that makes no sense counts as 0."""
+    if len(quantities) > MOST_RESOURCES:
+        return None
+    return {intern(name): _amount(name, each) for name, each in quantities.items()}
+
+
+def _amount(name: str, quantity: Quantity) -> int:
+    try:
+        return (to_milli if name == CPU else to_bytes)(quantity)
+    except QuantityError:
+        return 0

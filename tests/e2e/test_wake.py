@@ -1,0 +1,36 @@
+"""Room of which no Pod and no Node tells: a real kube-scheduler is woken for it."""
+
+import time
+
+import pytest
+
+from gpushare.extender.wake import KEY
+from tests.e2e.binaries import OLD_SCHEDULER, RELEASE
+from tests.e2e.conftest import MakeWorld
+
+_MAPS = "/api/v1/namespaces/kube-system/configmaps"
+_AT_ONCE = 25.0
+"""Seconds: a wake within one, and kube-scheduler's own back-off of at most ten."""
+
+
+@pytest.mark.parametrize(("version", "kind"), [(RELEASE, "annotations"), (OLD_SCHEDULER, "labels")])
+def test_a_device_that_a_config_map_opens_is_used_at_once(
+    make_world: MakeWorld, version: str, kind: str
+) -> None:
+    world = make_world(version=version)
+    objects = world.objects
+    world.start()
+    node = objects.node(devices=1, units=16)
+    name = f"unhealthy-gpu-{node}"
+    closing = {"metadata": {"name": name}, "data": {"gpus": "0"}}
+    world.api.create(_MAPS, closing)
+    time.sleep(1)
+    pod = objects.pod(8)
+    objects.refusal(pod, "no shared GPU")
+    time.sleep(20)  # until kube-scheduler has nothing left to try
+    begin = time.monotonic()
+    world.api.delete(f"{_MAPS}/{name}")
+    assert objects.lands(pod, world.told) == (node, {0: 8})
+    assert time.monotonic() - begin < _AT_ONCE
+    written = world.api.get(f"/api/v1/nodes/{node}").body["metadata"].get(kind) or {}
+    assert KEY in written

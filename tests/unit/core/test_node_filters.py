@@ -1,0 +1,241 @@
+"""kube-scheduler's own filters, as we judge them: the same as the local cluster's scheduler does.
+
+Its plug-ins are compared with kube-scheduler elsewhere, letter by letter.
+"""
+
+from dataclasses import replace
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gpushare.core.model import ObservedPod, Request
+from gpushare.core.node_filters import UNSELECTED, NodeState, NodeStates, OwnFilters
+from gpushare.core.selectors import Demands, Taint, Toleration
+from gpushare.ledger import Ledger
+from gpushare.localcluster.scheduler.cache import NodeInfo
+from gpushare.localcluster.scheduler.cycle_state import CycleState
+from gpushare.localcluster.scheduler.framework import FilterPlugin
+from gpushare.localcluster.scheduler.objects import read_node, read_pod
+from gpushare.localcluster.scheduler.plugins.node import NodeUnschedulable
+from gpushare.localcluster.scheduler.plugins.node_affinity import NodeAffinity
+from gpushare.localcluster.scheduler.plugins.resources import NodeResourcesFit
+from gpushare.localcluster.scheduler.plugins.taints import TaintToleration
+from gpushare.wire.annotations import ALIYUN
+from gpushare.wire.demands import demands_of, node_state
+from gpushare.wire.nodes import node_spec
+from gpushare.wire.objects import NODES, PODS, Node, Pod
+from gpushare.wire.pods import observe_pod
+
+MEM = ALIYUN.resource
+PLUGINS: tuple[FilterPlugin, ...] = (
+    NodeUnschedulable(),
+    TaintToleration(),
+    NodeAffinity(),
+    NodeResourcesFit(),
+)
+Json = dict[str, Any]
+
+keys = st.sampled_from(["zone", "tier", "node.kubernetes.io/unschedulable", "gpu"])
+values = st.sampled_from(["", "a", "b", "7", "12"])
+effects = st.sampled_from(["NoSchedule", "NoExecute", "PreferNoSchedule"])
+taints = st.builds(lambda k, v, e: {"key": k, "value": v, "effect": e}, keys, values, effects)
+tolerations = st.builds(
+    lambda k, o, v, e: {"key": k, "operator": o, "value": v, "effect": e},
+    st.one_of(st.just(""), keys),
+    st.sampled_from(["Exists", "Equal", ""]),
+    values,
+    st.one_of(st.just(""), effects),
+)
+requirements = st.builds(
+    lambda k, o, v: {"key": k, "operator": o, "values": v},
+    keys,
+    st.sampled_from(["In", "NotIn", "Exists", "DoesNotExist", "Gt", "Lt", "Near"]),
+    st.lists(values, max_size=2),
+)
+names = st.builds(
+    lambda o, v: {"key": "metadata.name", "operator": o, "values": [v]},
+    st.sampled_from(["In", "NotIn"]),
+    st.sampled_from(["n", "m"]),
+)
+terms = st.builds(
+    lambda labels, fields: {"matchExpressions": labels, "matchFields": fields},
+    st.lists(requirements, max_size=2),
+    st.lists(names, max_size=1),
+)
+amounts = st.fixed_dictionaries(
+    {},
+    optional={
+        "cpu": st.sampled_from(["100m", "1", "2500m"]),
+        "memory": st.sampled_from(["1Gi", "512Mi"]),
+        MEM: st.sampled_from(["0", "4", "16"]),
+        "nvidia.com/gpu": st.sampled_from(["1", "2"]),
+        "ephemeral-storage": st.sampled_from(["1Gi", "3Gi"]),
+    },
+)
+containers = st.builds(
+    lambda asked, always: {
+        "name": "c",
+        "resources": {"requests": asked, "limits": asked},
+        **({"restartPolicy": "Always"} if always else {}),
+    },
+    amounts,
+    st.booleans(),
+)
+
+
+@st.composite
+def pod_specs(draw: st.DrawFn) -> Json:
+    """What a pod may say of all that these filters look at."""
+    spec: Json = {"containers": draw(st.lists(containers, min_size=1, max_size=2))}
+    for container in spec["containers"]:
+        container.pop("restartPolicy", None)
+    spec["initContainers"] = draw(st.lists(containers, max_size=2))
+    if draw(st.booleans()):
+        spec["nodeSelector"] = draw(st.dictionaries(keys, values, max_size=1))
+    if draw(st.booleans()):
+        required = {"nodeSelectorTerms": draw(st.lists(terms, max_size=2))}
+        affinity = {"requiredDuringSchedulingIgnoredDuringExecution": required}
+        spec["affinity"] = {"nodeAffinity": affinity}
+    spec["tolerations"] = draw(st.lists(tolerations, max_size=2))
+    if draw(st.booleans()):
+        spec["overhead"] = {"cpu": "250m"}
+    return spec
+
+
+@st.composite
+def nodes(draw: st.DrawFn) -> Json:
+    """A node in any state."""
+    capacity = {"cpu": "4", "memory": "8Gi", "pods": "110", MEM: "32", ALIYUN.count: "2"}
+    capacity |= {"nvidia.com/gpu": "2", "ephemeral-storage": "4Gi"}
+    less = {"cpu": ["0", "4"], "memory": ["1Gi"], "pods": ["0", "2"], MEM: ["0", "28"]}
+    changed = {name: st.sampled_from(some) for name, some in less.items()}
+    allocatable = capacity | draw(st.fixed_dictionaries({}, optional=changed))
+    for name in draw(st.lists(st.sampled_from(["nvidia.com/gpu", "ephemeral-storage"]))):
+        allocatable.pop(name, None)
+    return {
+        "metadata": {"name": "n", "labels": draw(st.dictionaries(keys, values, max_size=3))},
+        "spec": {
+            "unschedulable": draw(st.booleans()),
+            "taints": draw(st.lists(taints, max_size=2)),
+        },
+        "status": {"capacity": capacity, "allocatable": allocatable},
+    }
+
+
+def observed(pod: Json) -> tuple[Pod, ObservedPod]:
+    typed = PODS.decode(msgspec.json.encode(pod))
+    return typed, observe_pod(typed, ALIYUN)
+
+
+def pod(name: str, spec: Json, node: str = "") -> Json:
+    metadata = {"name": name, "namespace": "team", "uid": name}
+    return {"metadata": metadata, "spec": spec | ({"nodeName": node} if node else {})}
+
+
+@settings(max_examples=400, deadline=None)
+@given(nodes(), pod_specs(), st.lists(pod_specs(), max_size=3))
+def test_a_pod_is_kept_out_where_a_scheduler_keeps_it_out(
+    raw: Json, spec: Json, there: list[Json]
+) -> None:
+    ledger, info = Ledger(), NodeInfo(read_node(raw))
+    typed: Node = NODES.decode(msgspec.json.encode(raw))
+    ledger.node_changed(node_spec(typed, ALIYUN, "GiB"))
+    for number, each in enumerate(there):
+        bound = pod(f"there-{number}", each, "n")
+        ledger.pod_changed(observed(bound)[1])
+        info = info.with_pod(read_pod(bound))
+    own = OwnFilters(NodeStates([node_state(typed)]), ledger.taken)
+    wanted, view = pod("wanted", spec), read_pod(pod("wanted", spec))
+    read, seen = observed(wanted)
+    statuses = [each.filter(CycleState(), view, info) for each in PLUGINS]
+    obstacles = own.obstacles("n", seen.request, demands_of(read))
+    assert (not obstacles) == all(status.ok for status in statuses), (obstacles, statuses)
+    lacks = {each.resource for each in obstacles if each.resource}
+    told = {reason.removeprefix("Insufficient ") for reason in statuses[-1].reasons}
+    assert lacks == {"pods" if text == "Too many pods" else text for text in told}
+
+
+STATE = NodeState("n", {"zone": "a"}, allocatable={"pods": 10, MEM: 16})
+LOST = Taint("node.kubernetes.io/unreachable", "", "NoSchedule")
+MINE = Taint("dedicated", "ml", "NoSchedule")
+ANY = Toleration(operator="Exists")
+
+
+@pytest.mark.parametrize(
+    ("changes", "demands", "texts"),
+    [
+        ({}, {}, []),
+        ({"cordoned": True}, {}, ["cordoned"]),
+        ({"cordoned": True}, {"tolerations": (ANY,)}, []),
+        ({"ready": False}, {}, ["not ready"]),
+        ({"ready": False, "taints": (LOST,)}, {}, ["not ready"]),
+        ({"ready": False, "taints": (LOST,)}, {"tolerations": (ANY,)}, []),
+        ({"taints": (MINE,)}, {}, ["untolerated taint dedicated"]),
+        ({}, {"node_selector": (("zone", "b"),)}, [UNSELECTED.text]),
+        ({"labels": None}, {"node_selector": (("zone", "b"),)}, []),
+        ({"cordoned": True}, {"known": False}, []),
+        ({"allocatable": {"pods": 0, MEM: 4}}, {}, ["too many pods even if empty",
+         f"too little {MEM} even if empty"]),
+        ({"allocatable": None}, {}, []),
+    ],
+)  # fmt: skip
+def test_each_obstacle_has_its_name(
+    changes: dict[str, Any], demands: dict[str, Any], texts: list[str]
+) -> None:
+    own = OwnFilters(NodeStates([replace(STATE, **changes)]))
+    request = Request(8, 1, resources=((MEM, 8),))
+    found = own.obstacles("n", request, Demands(**demands))
+    assert [each.text for each in found] == texts
+    assert OwnFilters().obstacles("n", request, Demands(**demands)) == ()
+
+
+def test_what_is_not_counted_by_kube_scheduler_is_not_short() -> None:
+    states = NodeStates([replace(STATE, allocatable={"pods": 10})])
+    request = Request(8, 1, resources=((MEM, 8),))
+    assert OwnFilters(states).obstacles("n", request)
+    assert not OwnFilters(states, ignored=frozenset({MEM})).obstacles("n", request)
+
+
+@pytest.mark.parametrize(
+    ("changes", "text"),
+    [
+        ({}, ""),
+        ({"cordoned": True}, "cordoned"),
+        ({"cordoned": True, "ready": False, "taints": (LOST, MINE)},
+         "cordoned, not ready, taint dedicated"),
+        ({"allocatable": {MEM: 12}}, "allocatable 12 of 16"),
+        ({"allocatable": {}}, "allocatable 0 of 16"),
+        ({"allocatable": None}, ""),
+    ],
+)  # fmt: skip
+def test_a_node_is_labelled_by_what_keeps_pods_from_it(changes: dict[str, Any], text: str) -> None:
+    assert replace(STATE, **changes).label(MEM, 16) == text
+
+
+def test_states_are_counted_by_their_changes() -> None:
+    states = NodeStates([STATE])
+    states.put(STATE)
+    assert states.version == 0
+    states.put(replace(STATE, cordoned=True))
+    states.replace([], keep=["n", "gone"])
+    assert (states.version, list(states), states["n"].cordoned) == (2, ["n"], True)
+    states.remove("n")
+    assert (states.version, len(states)) == (3, 0)
+
+
+def test_what_pods_take_is_added_up_anew_after_each_change() -> None:
+    ledger = Ledger()
+    ledger.node_changed(node_spec(NODES.decode(b'{"metadata":{"name":"n"}}'), ALIYUN, "GiB"))
+    asked: Json = {"containers": [{"resources": {"requests": {"cpu": "1", "x/thing": "2"}}}]}
+    assert dict(ledger.taken("n")) == {}
+    for number in (1, 2):
+        ledger.pod_changed(observed(pod(f"p{number}", asked, "n"))[1])
+        taken = {name: amount for name, amount in ledger.taken("n").items() if amount}
+        assert taken == {"cpu": 1000 * number, "pods": number, "x/thing": 2 * number}
+    ledger.pod_gone("p1")
+    assert ledger.taken("n")["pods"] == 1
+    ledger.node_gone("n")
+    assert ledger.taken("n") == {}
