@@ -15,6 +15,7 @@ from gpushare.core.explanation import BoundPodScore, Explanation
 from gpushare.core.model import Request, Shares
 from gpushare.explain.pod import PodExplanation
 from gpushare.explain.text import lines
+from gpushare.wire.held import held_document
 
 API_VERSION = "gpushare.io/v1"
 KIND = "GPUShareExplanation"
@@ -47,16 +48,7 @@ def document(said: PodExplanation) -> dict[str, Any]:
         "group": {"needed": said.outstanding.needed, "fitting": said.outstanding.fitting}
         if said.outstanding.needed
         else None,
-        "held": [
-            {
-                "pod": asdict(each.pod),
-                "node": each.node,
-                "units": each.units,
-                "devices": each.devices,
-                "until": each.until or None,
-            }
-            for each in said.outstanding.held
-        ],
+        "held": [held_document(each) for each in said.outstanding.held],
         "judgement": said.judgement and _judgement(said.judgement),
         "lines": lines(said),
     }

@@ -18,6 +18,7 @@ from gpushare.errors import MessageError, UnknownNode, WireError
 from gpushare.ledger import Reader
 from gpushare.wire.annotations import Names
 from gpushare.wire.conditions import SchedulerView, scheduler_view
+from gpushare.wire.held import HeldPlace
 from gpushare.wire.objects import Pod
 from gpushare.wire.pods import has_ended, pod_ref, request_among
 
@@ -43,21 +44,6 @@ class ExplainSource(Protocol):
 
     def ranking(self, request: Request) -> Ranking:
         """Return the ranking for the request. Raises MessageError for an unknown policy."""
-
-
-@dataclass(frozen=True, slots=True)
-class HeldPlace:
-    """A place that filter keeps for another pod, which is not bound yet.
-
-    units: on each of `devices` devices of the node. until: when it may be given away, as text; ""
-    while kube-scheduler nominates the pod.
-    """
-
-    pod: PodRef
-    node: str
-    units: int
-    devices: int
-    until: str = ""
 
 
 @dataclass(frozen=True, slots=True)

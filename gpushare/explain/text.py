@@ -128,8 +128,7 @@ def _outstanding(said: PodExplanation) -> list[tuple[str, str]]:
         rows.append(("Group", f"{asked}: {between.fitting} fit now"))
     for held in between.held[:_MOST_NAMES]:
         size = _size(held.units, held.devices, said.unit)
-        until = f"until {held.until}" if held.until else "while kube-scheduler nominates it"
-        rows.append(("Held", f"{size} on {held.node} for {held.pod} {until}"))
+        rows.append(("Held", f"{size} on {held.node} for {held.pod} until {held.until_text}"))
     if len(between.held) > _MOST_NAMES:
         rows.append(("Held", f"and {len(between.held) - _MOST_NAMES} more"))
     return rows
