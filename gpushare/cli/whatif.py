@@ -27,7 +27,7 @@ from gpushare.cli.tables import printable
 from gpushare.core.model import NodeSpec
 from gpushare.core.policy import load_policy
 from gpushare.errors import SettingsError
-from gpushare.explain.text import amount
+from gpushare.explain.text import amount, at_once
 from gpushare.explain.whatif import MOST, Outcome, PlacementResult, Sums, Wanted, what_if
 from gpushare.wire.annotations import ALIYUN, Names
 from gpushare.wire.inventory import check_unit
@@ -39,6 +39,7 @@ pods:   8GiB            how many of 8 GiB fit
         8GiB x 3        whether three do
         8GiB on 2 x 3   the same, with 8 GiB on each of two devices
         FILE            manifests of Pods, Deployments, StatefulSets, Jobs
+group:  --gang '8GiB x 3', or --gang FILE: all of these pods at once, or none
 nodes:  --without gpu-a --add 3:8x80GiB, or --add 3:gpu-a for three like that one
 exit codes: 0 answered, 1 an error (one line on stderr), 130 ended by Ctrl-C.
 docs/explain.md tells what counts and what does not.
@@ -55,8 +56,10 @@ def main(argv: Sequence[str] | None = None, prog: str = "gpushare whatif") -> in
 
 def _answer(options: argparse.Namespace) -> str:
     """Return the text to print."""
-    if not (options.pods or options.without or options.add):
-        raise SettingsError("nothing is asked: give --pods, --without or --add (see --help)")
+    if not (options.pods or options.gang or options.without or options.add):
+        raise SettingsError(
+            "nothing is asked: --pods, --gang, --without or --add say it (see --help)"
+        )
     every = [Names.for_resource(resource) for resource in options.resource or [ALIYUN.resource]]
     policy = load_policy(options.policy)
     books = _books(options, every)
@@ -65,8 +68,11 @@ def _answer(options: argparse.Namespace) -> str:
     added: list[NodeSpec] = []
     for word in options.add:
         added += nodes_added(word, books.unit, there | {spec.name: spec for spec in added})
-    wanted = [each for word in options.pods for each in _wanted(word, books.unit, every)]
-    outcome = what_if(books.ledger, wanted, policy, without=options.without, added=added)
+    wanted = [each for word in options.pods for each in _wanted("--pods", word, books.unit, every)]
+    gangs = [_wanted("--gang", word, books.unit, every) for word in options.gang]
+    outcome = what_if(
+        books.ledger, wanted, policy, without=options.without, added=added, gangs=gangs
+    )
     if options.output:
         return dumped(_document(outcome, books, options), options.output)
     return "".join(f"{printable(line)}\n" for line in _lines(outcome, books, options, added))
@@ -88,12 +94,14 @@ def _books(options: argparse.Namespace, every: Sequence[Names]) -> ListedResourc
     )[0]
 
 
-def _wanted(word: str, unit: str, every: Sequence[Names]) -> list[Wanted]:
+def _wanted(flag: str, word: str, unit: str, every: Sequence[Names]) -> list[Wanted]:
     found = pods_of_words(word, unit)
     if found is not None:
+        if flag == "--gang" and found.count is None:
+            raise SettingsError(f"--gang: {word!r}: how many at once? write '{word.strip()} x 3'")
         return [found]
     if word != "-" and not Path(word).exists():
-        raise SettingsError(f"--pods: {word!r} is no file, nor is it as '8GiB x 3' (see --help)")
+        raise SettingsError(f"{flag}: {word!r} is no file, nor is it as '8GiB x 3' (see --help)")
     return pods_of_documents(read_documents(word), word, every)
 
 
@@ -112,6 +120,11 @@ def _lines(
     if added:
         yield f"Added:    {len(added)} nodes: {_some([spec.name for spec in added])}"
     yield from (f"Pods:     {_placed(each)}" for each in outcome.placed)
+    for gang in outcome.gangs:
+        when = "" if options.without or options.add or options.pods else " now"
+        yield from (f"Gang:     {_at_once(each, books.unit, when)}" for each in gang.placed)
+        if len(gang.placed) > 1 and not gang.fits:
+            yield "          so none of these pods is placed"
     yield f"Then:     {_sums(outcome.after, books.unit)}"
     notes = [*books.notes, _NOT_JUDGED]
     yield f"Judged:   by policy {options.policy}; {'; '.join(notes)}"
@@ -129,9 +142,21 @@ def _placed(placed: PlacementResult) -> str:
         fit = f"{placed.fit} fit" if placed.fit < MOST else f"{MOST} fit, and more"
     else:
         fit = f"{placed.fit} of {wanted.count} fit"
+    return f"{wanted.name}: {fit}{_where(placed)}"
+
+
+def _at_once(placed: PlacementResult, unit: str, when: str) -> str:
+    """Return how many of a group fit, in the words of explain."""
+    wanted = placed.wanted
+    text = at_once(wanted.request, wanted.count or 0, placed.fit, unit, when)
+    return f"{wanted.name}: {text}{_where(placed)}"
+
+
+def _where(placed: PlacementResult) -> str:
+    """Return where they fit, and why no more do."""
     where = _some([f"{count} on {node}" for node, count in placed.on.items()])
-    text = f"{wanted.name}: {fit}" + (f" ({where})" if where else "")
-    if wanted.count is None or placed.all_fit:
+    text = f" ({where})" if where else ""
+    if placed.all_fit:
         return text
     reasons = ", ".join(f"{count} {why}" for why, count in placed.reasons.items())
     return f"{text}; then: {reasons or 'there are no nodes'}"
@@ -154,6 +179,10 @@ def _document(
         "before": asdict(outcome.before),
         "moved": [_placed_document(each) for each in outcome.moved],
         "pods": [_placed_document(each) for each in outcome.placed],
+        "gangs": [
+            {"fits": gang.fits, "pods": [_placed_document(each) for each in gang.placed]}
+            for gang in outcome.gangs
+        ],
         "after": asdict(outcome.after),
         "notes": [*books.notes, _NOT_JUDGED],
     }
@@ -180,6 +209,7 @@ def _parser(prog: str) -> argparse.ArgumentParser:
     )
     add = parser.add_argument
     add("--pods", action="append", default=[], metavar="PODS", help="see below; can be repeated")
+    add("--gang", action="append", default=[], metavar="PODS", help="a group: all at once, or none")
     add("--without", action="append", default=[], metavar="NODE", help="a node that goes")
     add("--add", action="append", default=[], metavar="N:SHAPE", help="nodes that come")
     add("--snapshot", default="", metavar="FILE", help="of `inspect -o json`, not a live cluster")

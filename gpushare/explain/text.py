@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from gpushare.core.entry import Entry
 from gpushare.core.explanation import BoundPodScore, Explanation, Remedy
 from gpushare.core.model import Request
-from gpushare.explain.pod import PodExplanation
+from gpushare.explain.pod import Outstanding, PodExplanation
 from gpushare.wire.conditions import SchedulerView
 
 _SOMEBODY = "a pod of another namespace"
@@ -22,12 +22,28 @@ def amount(units: int, unit: str) -> str:
     return f"{units} {unit}" if unit in ("GiB", "MiB") else f"{units} x {unit}"
 
 
-def sentence(found: Explanation, unit: str, reader: str | None = None) -> str:
+def at_once(request: Request, needed: int, fitting: int, unit: str, when: str = " now") -> str:
+    """Return how many pods of a group are needed at once, and how many of them fit."""
+    size = _size(request.units, request.devices, unit)
+    return f"needs {needed} x {size} at once: {fitting} fit{when}"
+
+
+def sentence(
+    found: Explanation,
+    unit: str,
+    reader: str | None = None,
+    between: Outstanding = Outstanding(),  # noqa: B008 -- frozen
+) -> str:
     """Return what would help, in few words, for an event of the pod; "" if it fits.
 
     reader: the namespace whose users read it, and may not know the names of pods elsewhere; None
-    for those who may.
+    for those who may. between: what its group needs.
     """
+    group = at_once(found.request, between.needed, between.fitting, unit) if between.needed else ""
+    return "; ".join(filter(None, (group and f"its group {group}", _help(found, unit, reader))))
+
+
+def _help(found: Explanation, unit: str, reader: str | None) -> str:
     if found.fit:
         return ""
     if found.never:
@@ -123,9 +139,7 @@ def _outstanding(said: PodExplanation) -> list[tuple[str, str]]:
     """Return a row for the pod's group, and one for each place that is kept for another pod."""
     rows, between = [], said.outstanding
     if between.needed and said.request:
-        size = _size(said.request.units, said.request.devices, said.unit)
-        asked = f"needs {between.needed} x {size} at once"
-        rows.append(("Group", f"{asked}: {between.fitting} fit now"))
+        rows.append(("Group", at_once(said.request, between.needed, between.fitting, said.unit)))
     for held in between.held[:_MOST_NAMES]:
         size = _size(held.units, held.devices, said.unit)
         rows.append(("Held", f"{size} on {held.node} for {held.pod} until {held.until_text}"))

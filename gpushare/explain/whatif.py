@@ -8,13 +8,14 @@ No I/O.
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 
 import numpy as np
 
 from gpushare.core.decide import filter_nodes
 from gpushare.core.entry import Entry
 from gpushare.core.model import NodeSpec, Request
-from gpushare.core.mutable_cluster import MutableCluster, fits
+from gpushare.core.mutable_cluster import MutableCluster, Placement, fits
 from gpushare.core.policy import Policy
 from gpushare.core.ranking import Ranking
 from gpushare.core.snapshot import Snapshot
@@ -57,6 +58,21 @@ class PlacementResult:
 
 
 @dataclass(frozen=True, slots=True)
+class GangResult:
+    """How many pods of a group fit at once, one result for each kind of them.
+
+    None of them is placed unless all fit.
+    """
+
+    placed: tuple[PlacementResult, ...]
+
+    @property
+    def fits(self) -> bool:
+        """Whether the group fits whole."""
+        return all(each.all_fit for each in self.placed)
+
+
+@dataclass(frozen=True, slots=True)
 class Sums:
     """The nodes with open devices, and of these devices their number, units and free units."""
 
@@ -68,12 +84,16 @@ class Sums:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """The answer. moved: the pods of nodes that go, one by one. placed: the wanted pods."""
+    """The answer.
+
+    moved: the pods of nodes that go, one by one. placed: the wanted pods. gangs: the wanted groups.
+    """
 
     before: Sums
     after: Sums
     moved: tuple[PlacementResult, ...]
     placed: tuple[PlacementResult, ...]
+    gangs: tuple[GangResult, ...] = ()
 
 
 def what_if(
@@ -83,12 +103,13 @@ def what_if(
     *,
     without: Iterable[str] = (),
     added: Iterable[NodeSpec] = (),
+    gangs: Iterable[Sequence[Wanted]] = (),
 ) -> Outcome:
     """Return the outcome if these nodes go and come, and then these pods come, in this order.
 
-    The pods of nodes that go are placed first, the most important one before all others. The
-    caller's ledger is changed. Raises SettingsError for a node to remove that is not there, or a
-    node to add that is there already.
+    The pods of nodes that go are placed first, the most important one before all others. gangs:
+    groups that come last, each whole or not at all. The caller's ledger is changed. Raises
+    SettingsError for a node to remove that is not there, or a node to add that is there already.
     """
     before = _sums(ledger.snapshot())
     homeless: list[Entry] = []
@@ -106,20 +127,33 @@ def what_if(
     view = mutable(snapshot, rows, empty=False)
     cluster = MutableCluster(view, Ranking(policy, fits=fits))
     homeless.sort(key=lambda entry: (-entry.priority, str(entry.ref)))
-    moved = [_place(cluster, Wanted(str(entry.ref), entry.request)) for entry in homeless]
-    placed = [_place(cluster, each) for each in wanted]
-    return Outcome(before, _sums(view), tuple(moved), tuple(placed))
+    moved = [_place(cluster, Wanted(str(entry.ref), entry.request))[0] for entry in homeless]
+    placed = [_place(cluster, each)[0] for each in wanted]
+    whole = [_place_gang(cluster, each) for each in gangs]
+    return Outcome(before, _sums(view), tuple(moved), tuple(placed), tuple(whole))
 
 
-def _place(cluster: MutableCluster, wanted: Wanted) -> PlacementResult:
-    on: Counter[str] = Counter()
+def _place(cluster: MutableCluster, wanted: Wanted) -> tuple[PlacementResult, list[Placement]]:
+    made: list[Placement] = []
+    reasons: Mapping[str, int] = {}
     count = MOST if wanted.count is None else wanted.count
-    while on.total() < count:
+    while len(made) < count:
         placement = cluster.place(wanted.request)
         if placement is None:
-            return PlacementResult(wanted, on.total(), on, _reasons(cluster.view, wanted.request))
-        on[cluster.view.names[placement.row]] += 1
-    return PlacementResult(wanted, on.total(), on)
+            reasons = _reasons(cluster.view, wanted.request)
+            break
+        made.append(placement)
+    on = Counter(cluster.view.names[placement.row] for placement in made)
+    return PlacementResult(wanted, len(made), on, reasons), made
+
+
+def _place_gang(cluster: MutableCluster, wanted: Sequence[Wanted]) -> GangResult:
+    results, made = zip(*(_place(cluster, each) for each in wanted), strict=True)
+    found = GangResult(results)
+    if not found.fits:
+        for placement in chain(*made):
+            cluster.release(placement)
+    return found
 
 
 def _reasons(view: Snapshot, request: Request) -> dict[str, int]:

@@ -19,6 +19,7 @@ from gpushare.explain.pod import Outstanding, explain_pod
 from gpushare.extender.document_cache import DocumentCache
 from gpushare.extender.held_places import held_places
 from gpushare.extender.managed_resources import ManagedResources, claimant
+from gpushare.extender.offers import offers_of
 from gpushare.kube.api import Api
 from gpushare.wire.fields import NAME
 from gpushare.wire.held import encode_held
@@ -134,11 +135,9 @@ class Explainer:
         if found is None:
             return Outstanding()
         managed, request = found
-        asking, holds = claimant(pod, request), managed.holds
-        holds.expire(time.monotonic())
-        needed = holds.missing(asking.group)
-        return Outstanding(
-            held_places(holds, against=asking),
-            needed,
-            room_for(managed.ledger.snapshot(), request, needed),
-        )
+        asking = claimant(pod, request)
+        # What filter would see, so that both name the same numbers.
+        offered = offers_of(managed).to(asking, managed.ledger.snapshot(), time.monotonic())
+        needed = managed.holds.missing(asking.group)
+        held = held_places(managed.holds, against=asking)
+        return Outstanding(held, needed, room_for(offered, request, needed))

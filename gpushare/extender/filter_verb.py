@@ -25,7 +25,7 @@ from gpushare.core.explanation import Explanation
 from gpushare.core.model import Reason, Request
 from gpushare.core.snapshot import Snapshot
 from gpushare.errors import MessageError, NotReady, WireError
-from gpushare.explain.pod import node_books
+from gpushare.explain.pod import Outstanding, node_books
 from gpushare.extender.answer import VerbAnswer, pod_name
 from gpushare.extender.binding.request_cache import RequestCache
 from gpushare.extender.events.messages import EventMessages
@@ -36,7 +36,7 @@ from gpushare.extender.managed_resources import (
     ResourceRequest,
     claimant,
 )
-from gpushare.extender.offers import Offers
+from gpushare.extender.offers import offers_of
 from gpushare.extender.refusal_hold import RefusalHold
 from gpushare.extender.ui.last_hour import LastHour
 from gpushare.wire.extender import FilterArgs, decode_filter, encode_filter
@@ -76,7 +76,7 @@ class FilterVerb:
         self._promise_wait = promise_wait
         self._last_hour = last_hour
         self._clock = clock
-        self._offers = {managed.names.resource: _offers_of(managed) for managed in resources}
+        self._offers = {managed.names.resource: offers_of(managed) for managed in resources}
 
     def answer(self, body: bytes) -> VerbAnswer:
         """Return the answer to a body of filter; an error stands in its `Error`."""
@@ -115,6 +115,8 @@ class FilterVerb:
                 pod = claimant(args.pod, request)
                 managed.holds.asked(pod, self._clock())
         snapshot, result = self._filter_nodes(managed, args.names, request, pod)
+        # Before its group loses what it holds: that is in what this pod has seen.
+        needed = managed.holds.missing(pod.group) if pod is not None and not result.fit else 0
         many = len(result.fit)
         result = self._restrict(args, managed, request, snapshot, result)
         fit = result.fit
@@ -128,7 +130,7 @@ class FilterVerb:
         # Their texts, not the Reasons: over 5,000 nodes counting those takes three times as long.
         reasons = Counter([*busy.values(), *unresolvable.values()])
         refused = self._report_rejected(
-            args, result, reasons, lambda: _explain(managed, snapshot, args.names, request)
+            args, result, reasons, lambda: _explain(managed, snapshot, args.names, request, needed)
         )
         uid = args.pod.metadata and args.pod.metadata.uid
         if refused and uid and self._last_hour is not None:
@@ -265,7 +267,7 @@ class FilterVerb:
         args: FilterArgs,
         result: FilterResult,
         reasons: Counter[str],
-        explanation: Callable[[], Explanation],
+        explanation: Callable[[], tuple[Explanation, Outstanding]],
     ) -> bool:
         """Count the refusals by reason, and write an event if no node fits; return whether none
         does.
@@ -304,21 +306,17 @@ def _replaced(result: FilterResult, old: Reason, new: Reason) -> FilterResult:
     return replace(result, failed=failed)
 
 
-def _offers_of(managed: ManagedResource) -> Offers:
-    return Offers(
-        managed.holds,
-        lambda pod: managed.scorer(pod.request),
-        lambda uid: managed.ledger.entry(uid) is not None,
-    )
-
-
 def _may_change(result: FilterResult) -> bool:
     """Return whether no node fits, but one would if some pods were gone."""
     return not result.fit and any(why.resolvable for why in result.failed.values())
 
 
 def _explain(
-    managed: ManagedResource, seen: Snapshot, names: Sequence[str], request: Request
-) -> Explanation:
-    """Return why filter refused these nodes, by the snapshot that it has seen."""
-    return explain(seen, names, request, partial(node_books, managed.ledger), time.time())
+    managed: ManagedResource, seen: Snapshot, names: Sequence[str], request: Request, needed: int
+) -> tuple[Explanation, Outstanding]:
+    """Return why filter refused these nodes, by the snapshot that it has seen.
+
+    needed: how many pods of its group had no place then.
+    """
+    found = explain(seen, names, request, partial(node_books, managed.ledger), time.time())
+    return found, Outstanding(needed=needed, fitting=room_for(seen, request, needed))

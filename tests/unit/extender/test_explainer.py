@@ -137,14 +137,14 @@ def test_what_is_held_for_others_and_whether_the_group_fits_is_said() -> None:
     world.holds.shown(claimant(train, Request(6, 1)), "a", 0.0)
     world.holds.offered(claimant(plain, Request(5, 1)), "a", time.monotonic())
     _, document = world.answer(asking)
-    assert document["group"] == {"needed": 3, "fitting": 2}
+    assert document["group"] == {"needed": 3, "fitting": 1}
     assert [(each["pod"]["name"], each["node"]) for each in document["held"]] == [
         ("train", "a"),
         ("plain", "a"),
     ]
     assert document["held"][0]["until"] is None
     text = "\n".join(document["lines"])
-    assert "needs 3 x 10 GiB at once: 2 fit now" in text
+    assert "needs 3 x 10 GiB at once: 1 fit now" in text
     assert "6 GiB on a for team/train until kube-scheduler binds it or gives it up" in text
     assert re.search(r"5 GiB on a for team/plain until \d\d:\d\d:\d\d UTC", text)
 

@@ -12,6 +12,7 @@ from gpushare.core.policy import load_policy
 from gpushare.core.ranking import Ranking
 from gpushare.errors import InsufficientMemory
 from gpushare.extender.binding.request_cache import RequestCache
+from gpushare.extender.explainer import Explainer
 from gpushare.extender.filter_verb import FilterVerb
 from gpushare.extender.managed_resources import ManagedResources, claimant
 from gpushare.extender.offers import Offers
@@ -173,6 +174,25 @@ def test_a_group_of_known_size_that_does_not_fit_whole_is_offered_nothing() -> N
         refused = {"n": Reason.GROUP_TOO_LARGE.value}
         assert desk.filter(pod(name, labels=COSCHEDULING)) == ([], refused)
     assert desk.filter(pod("x"))[0] == ["n"]
+
+
+def test_the_event_of_a_member_says_how_many_fit_as_explain_does_and_names_nobody() -> None:
+    desk = ServiceDesk()
+    (books, _) = desk.library
+    slow = claimant(read_pod(pod("slow")), Request(10, 1))
+    books.holds.shown(slow, "big", 0.0)
+    asking = pod("a", labels=COSCHEDULING)
+    assert desk.filter(asking, ["big"])["NodeNames"] == []
+    (_, reason, note) = desk.heard.events[-1]
+    assert reason == "GPUShareNoFit"
+    assert note == (
+        "0 of 1 nodes take the pod: 1 GPU Memory is not enough for all pods of the group at once;"
+        " its group needs 3 x 10 GiB at once: 1 fit now"
+    )
+    desk.api.answers = [json.dumps(asking).encode()]
+    explainer = Explainer(desk.api, desk.library, "GiB", not_ready=str, called=desk.service.called)
+    document = json.loads(explainer.answer("team", "a")[1])
+    assert document["group"] == {"needed": 3, "fitting": 1}
 
 
 def test_a_group_of_known_size_that_fits_is_offered_places_one_by_one() -> None:
