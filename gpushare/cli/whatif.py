@@ -27,7 +27,8 @@ from gpushare.cli.tables import printable
 from gpushare.core.model import NodeSpec
 from gpushare.core.policy import load_policy
 from gpushare.errors import SettingsError
-from gpushare.explain.text import amount, at_once
+from gpushare.explain.pod import GroupNeed
+from gpushare.explain.text import amount, group_text
 from gpushare.explain.whatif import MOST, Outcome, PlacementResult, Sums, Wanted, what_if
 from gpushare.wire.annotations import ALIYUN, Names
 from gpushare.wire.inventory import check_unit
@@ -148,8 +149,8 @@ def _placed(placed: PlacementResult) -> str:
 def _at_once(placed: PlacementResult, unit: str, when: str) -> str:
     """Return how many of a group fit, in the words of explain."""
     wanted = placed.wanted
-    text = at_once(wanted.request, wanted.count or 0, placed.fit, unit, when)
-    return f"{wanted.name}: {text}{_where(placed)}"
+    need = GroupNeed(((wanted.request, wanted.count or 0, placed.fit),), at_once=True)
+    return f"{wanted.name}: {group_text(need, unit, when)}{_where(placed)}"
 
 
 def _where(placed: PlacementResult) -> str:

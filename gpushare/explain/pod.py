@@ -47,16 +47,27 @@ class ExplainSource(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
+class GroupNeed:
+    """What the group of a pod has no place for yet.
+
+    kinds: of each kind of request, the pod's own first, (what it asks for, how many places the
+    group needs, how many of them fit). at_once: the group says how many pods it needs; else these
+    are its pods that wait.
+    """
+
+    kinds: tuple[tuple[Request, int, int], ...]
+    at_once: bool
+
+
+@dataclass(frozen=True, slots=True)
 class Outstanding:
     """What is between filter and bind that concerns a pod that waits.
 
-    held: for others, oldest first. needed: how many pods of its group have no place yet, 0 if it
-    has none or does not say; fitting: how many of them fit at once.
+    held: for others, oldest first. group: None if the pod is the only one of a group that waits.
     """
 
     held: tuple[HeldPlace, ...] = ()
-    needed: int = 0
-    fitting: int = 0
+    group: GroupNeed | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from gpushare.core.entry import Entry
 from gpushare.core.explanation import BoundPodScore, Explanation, Remedy
 from gpushare.core.model import Request
-from gpushare.explain.pod import Outstanding, PodExplanation
+from gpushare.explain.pod import GroupNeed, Outstanding, PodExplanation
 from gpushare.wire.conditions import SchedulerView
 
 _SOMEBODY = "a pod of another namespace"
@@ -22,10 +22,14 @@ def amount(units: int, unit: str) -> str:
     return f"{units} {unit}" if unit in ("GiB", "MiB") else f"{units} x {unit}"
 
 
-def at_once(request: Request, needed: int, fitting: int, unit: str, when: str = " now") -> str:
-    """Return how many pods of a group are needed at once, and how many of them fit."""
-    size = _size(request.units, request.devices, unit)
-    return f"needs {needed} x {size} at once: {fitting} fit{when}"
+def group_text(group: GroupNeed, unit: str, when: str = " now") -> str:
+    """Return how many pods of a group are needed, of each kind, and how many of them fit."""
+    asked = " and ".join(
+        f"{needed} x {_size(asks.units, asks.devices, unit)}" for asks, needed, _ in group.kinds
+    )
+    fitting = " and ".join(str(fitting) for *_, fitting in group.kinds)
+    asked = f"needs {asked} at once" if group.at_once else f"waits for {asked}"
+    return f"{asked}: {fitting} fit{when}"
 
 
 def sentence(
@@ -39,8 +43,8 @@ def sentence(
     reader: the namespace whose users read it, and may not know the names of pods elsewhere; None
     for those who may. between: what its group needs.
     """
-    group = at_once(found.request, between.needed, between.fitting, unit) if between.needed else ""
-    return "; ".join(filter(None, (group and f"its group {group}", _help(found, unit, reader))))
+    group = f"its group {group_text(between.group, unit)}" if between.group else ""
+    return "; ".join(filter(None, (group, _help(found, unit, reader))))
 
 
 def _help(found: Explanation, unit: str, reader: str | None) -> str:
@@ -138,8 +142,8 @@ def _outlook(found: Explanation, said: PodExplanation) -> tuple[str, str]:
 def _outstanding(said: PodExplanation) -> list[tuple[str, str]]:
     """Return a row for the pod's group, and one for each place that is kept for another pod."""
     rows, between = [], said.outstanding
-    if between.needed and said.request:
-        rows.append(("Group", at_once(said.request, between.needed, between.fitting, said.unit)))
+    if between.group:
+        rows.append(("Group", group_text(between.group, said.unit)))
     for held in between.held[:_MOST_NAMES]:
         size = _size(held.units, held.devices, said.unit)
         rows.append(("Held", f"{size} on {held.node} for {held.pod} until {held.until_text}"))

@@ -12,12 +12,11 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 
-from gpushare.core.decide import room_for
 from gpushare.errors import ApiError, ApiNotFound, GpuShareError, MessageError, NotReady
 from gpushare.explain.document import document
 from gpushare.explain.pod import Outstanding, explain_pod
 from gpushare.extender.document_cache import DocumentCache
-from gpushare.extender.held_places import held_places
+from gpushare.extender.held_places import group_need, held_places
 from gpushare.extender.managed_resources import ManagedResources, claimant
 from gpushare.extender.offers import offers_of
 from gpushare.kube.api import Api
@@ -138,6 +137,6 @@ class Explainer:
         asking = claimant(pod, request)
         # What filter would see, so that both name the same numbers.
         offered = offers_of(managed).to(asking, managed.ledger.snapshot(), time.monotonic())
-        needed = managed.holds.missing(asking.group)
+        needs = managed.holds.missing(asking)
         held = held_places(managed.holds, against=asking)
-        return Outstanding(held, needed, room_for(offered, request, needed))
+        return Outstanding(held, group_need(offered, asking, needs))

@@ -25,10 +25,11 @@ from gpushare.core.explanation import Explanation
 from gpushare.core.model import Reason, Request
 from gpushare.core.snapshot import Snapshot
 from gpushare.errors import MessageError, NotReady, WireError
-from gpushare.explain.pod import Outstanding, node_books
+from gpushare.explain.pod import GroupNeed, Outstanding, node_books
 from gpushare.extender.answer import VerbAnswer, pod_name
 from gpushare.extender.binding.request_cache import RequestCache
 from gpushare.extender.events.messages import EventMessages
+from gpushare.extender.held_places import group_need
 from gpushare.extender.holds import Claimant
 from gpushare.extender.managed_resources import (
     ManagedResource,
@@ -116,7 +117,9 @@ class FilterVerb:
                 managed.holds.asked(pod, self._clock())
         snapshot, result = self._filter_nodes(managed, args.names, request, pod)
         # Before its group loses what it holds: that is in what this pod has seen.
-        needed = managed.holds.missing(pod.group) if pod is not None and not result.fit else 0
+        group = None
+        if pod is not None and not result.fit:
+            group = partial(group_need, snapshot, pod, managed.holds.missing(pod))
         many = len(result.fit)
         result = self._restrict(args, managed, request, snapshot, result)
         fit = result.fit
@@ -130,7 +133,7 @@ class FilterVerb:
         # Their texts, not the Reasons: over 5,000 nodes counting those takes three times as long.
         reasons = Counter([*busy.values(), *unresolvable.values()])
         refused = self._report_rejected(
-            args, result, reasons, lambda: _explain(managed, snapshot, args.names, request, needed)
+            args, result, reasons, lambda: _explain(managed, snapshot, args.names, request, group)
         )
         uid = args.pod.metadata and args.pod.metadata.uid
         if refused and uid and self._last_hour is not None:
@@ -230,8 +233,8 @@ class FilterVerb:
         while (now := managed.ledger.snapshot()) is not books:
             books = now
             seen = offers.to(pod, books, self._clock())
-        needed = managed.holds.missing(pod.group) if pod.group.whole else 0
-        if needed > 1 and room_for(seen, request, needed) < needed:
+        needs = managed.holds.missing(pod) if pod.group.whole else Counter()
+        if needs.total() > 1 and any(room_for(seen, asks, n) < n for asks, n in needs.items()):
             return seen, FilterResult((), dict.fromkeys(names, Reason.GROUP_TOO_LARGE), ())
         return seen, filter_nodes(seen, names, request)
 
@@ -312,11 +315,15 @@ def _may_change(result: FilterResult) -> bool:
 
 
 def _explain(
-    managed: ManagedResource, seen: Snapshot, names: Sequence[str], request: Request, needed: int
+    managed: ManagedResource,
+    seen: Snapshot,
+    names: Sequence[str],
+    request: Request,
+    group: Callable[[], GroupNeed | None] | None,
 ) -> tuple[Explanation, Outstanding]:
     """Return why filter refused these nodes, by the snapshot that it has seen.
 
-    needed: how many pods of its group had no place then.
+    group: returns what the pod's group had no place for then.
     """
     found = explain(seen, names, request, partial(node_books, managed.ledger), time.time())
-    return found, Outstanding(needed=needed, fitting=room_for(seen, request, needed))
+    return found, Outstanding(group=group() if group else None)

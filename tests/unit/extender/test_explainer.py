@@ -137,7 +137,12 @@ def test_what_is_held_for_others_and_whether_the_group_fits_is_said() -> None:
     world.holds.shown(claimant(train, Request(6, 1)), "a", 0.0)
     world.holds.offered(claimant(plain, Request(5, 1)), "a", time.monotonic())
     _, document = world.answer(asking)
-    assert document["group"] == {"needed": 3, "fitting": 1}
+    assert document["group"] == {
+        "needed": 3,
+        "fitting": 1,
+        "atOnce": True,
+        "kinds": [{"units": 10, "devices": 1, "needed": 3, "fitting": 1}],
+    }
     assert [(each["pod"]["name"], each["node"]) for each in document["held"]] == [
         ("train", "a"),
         ("plain", "a"),

@@ -192,7 +192,41 @@ def test_the_event_of_a_member_says_how_many_fit_as_explain_does_and_names_nobod
     desk.api.answers = [json.dumps(asking).encode()]
     explainer = Explainer(desk.api, desk.library, "GiB", not_ready=str, called=desk.service.called)
     document = json.loads(explainer.answer("team", "a")[1])
-    assert document["group"] == {"needed": 3, "fitting": 1}
+    assert (document["group"]["needed"], document["group"]["fitting"]) == (3, 1)
+
+
+def test_a_launcher_that_needs_no_device_does_not_keep_its_workers_out() -> None:
+    desk = Desk("n")
+    launcher = pod("launcher", 0, labels=COSCHEDULING)
+    desk.watch.apply(event(PODS, "ADDED", launcher))
+    assert [desk.filter(pod(name, labels=COSCHEDULING))[0] for name in "ab"] == [["n"], ["n"]]
+
+
+def test_a_group_of_which_some_are_bound_goes_on_after_a_restart() -> None:
+    desk = Desk("n")
+    bound = pod("a", labels=COSCHEDULING)
+    bound["spec"]["nodeName"] = "n"
+    bound["metadata"]["annotations"] = {"ALIYUN_COM_GPU_MEM_IDX": "0"}
+    other = pod("launcher", 0, labels=COSCHEDULING)
+    desk.watch.replace([page(PODS, bound, other)], desk.now)
+    assert desk.filter(pod("b", labels=COSCHEDULING))[0] == ["n"]
+
+
+def test_a_member_of_a_pod_group_is_told_how_many_of_its_group_wait() -> None:
+    desk = ServiceDesk()
+    group: dict[str, Any] = {"schedulingGroup": {"podGroupName": "g"}}
+    watch = PodEventHandler(desk.library)
+    for name in "abc":
+        watch.apply(event(PODS, "ADDED", pod(name, **group)))
+    assert [desk.filter(pod(name, **group), ["big"])["NodeNames"] for name in "abc"] == [
+        ["big"],
+        ["big"],
+        [],
+    ]
+    # The two that had a place have lost it with the refusal of the third.
+    assert desk.filter(pod("a", 17, **group), ["big"])["NodeNames"] == []
+    note = desk.heard.events[-1][2]
+    assert "its group waits for 1 x 17 GiB and 2 x 10 GiB: 0 and 2 fit now" in note
 
 
 def test_a_group_of_known_size_that_fits_is_offered_places_one_by_one() -> None:
