@@ -245,6 +245,53 @@ def test_of_two_groups_the_second_is_refused_whole_before_it_holds_anything() ->
     assert desk.filter(pod("b2", labels=other))[0] == []
 
 
+def test_a_group_that_kube_scheduler_gives_up_at_permit_leaves_its_cards_to_the_next() -> None:
+    desk = Desk("n")
+    desk.holds.nominates = True
+    two = COSCHEDULING | {"pod-group.scheduling.sigs.k8s.io/min-available": "2"}
+    first, other = (two | {"scheduling.x-k8s.io/pod-group": name} for name in ("one", "other"))
+    for name in ("a1", "a2"):
+        assert desk.filter(pod(name, labels=first))[0] == ["n"]
+        desk.watch.apply(event(PODS, "MODIFIED", pod(name, labels=first, nominated="n")))
+    desk.now += 60
+    assert desk.filter(pod("b1", labels=other))[0] == []
+    # The time-out at Permit: all of the group lose their nominations.
+    for name in ("a1", "a2"):
+        desk.watch.apply(event(PODS, "MODIFIED", pod(name, labels=first)))
+    assert len(desk.holds) == 0
+    assert [desk.filter(pod(name, labels=other))[0] for name in ("b1", "b2")] == [["n"], ["n"]]
+
+
+def test_a_group_that_is_tried_on_two_placements_does_not_block_itself() -> None:
+    """kube-scheduler asks for all members on the nodes of one placement, then of the next."""
+    desk = Desk("n", "other")
+    desk.holds.nominates = True
+    group: dict[str, Any] = {"schedulingGroup": {"podGroupName": "g"}}
+    for placement in ("n", "other", "n"):
+        assert [desk.filter(pod(name, **group), placement)[0] for name in "ab"] == [[placement]] * 2
+    # Taken is not the one that was asked about last.
+    for name in "ab":
+        desk.watch.apply(event(PODS, "MODIFIED", pod(name, nominated="other", **group)))
+    assert desk.filter(pod("x"))[0] == ["n"]
+    assert {hold.node for hold in desk.holds.live() if hold.nominated} == {"other"}
+
+
+def test_of_1000_plain_pods_no_bind_is_refused_for_what_is_held() -> None:
+    """Each is filtered before the bind of the one before it, as kube-scheduler does."""
+    desk = ServiceDesk(best_only=True)
+    names = [f"n{number}" for number in range(125)]
+    for name in names:
+        desk.ledger.node_changed(node(name, *[16] * 8))
+    chosen: list[tuple[dict[str, Any], str]] = []
+    for number in range(1001):
+        if number < 1000:
+            asks = pod(f"p{number}")
+            chosen.append((asks, *desk.filter(asks, names)["NodeNames"]))
+        if number:
+            assert desk.bind(*chosen[number - 1]) == ""
+    assert desk.filter(pod("late"), names)["NodeNames"] == []
+
+
 def test_the_watch_moves_a_hold_to_the_node_that_kube_scheduler_took() -> None:
     desk = Desk("n", "other", cards=1, best=False)
     claim: dict[str, Any] = {
