@@ -79,7 +79,10 @@ class Settings:
         ("auto", "on", "off"),
     )
     filter_answer: str = _setting(
-        "all", "filter answers all nodes that fit, or the best one alone", ("all", "best")
+        "auto",
+        "filter answers all nodes that fit, or the best one alone; auto: the best one if"
+        " kube-scheduler's file says that our order decides",
+        ("auto", "all", "best"),
     )
     leadership: str = _setting(
         "lease",

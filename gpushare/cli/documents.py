@@ -16,6 +16,7 @@ from gpushare.cli.report import DeviceLine, NodeLine, PodLine, Report
 from gpushare.cli.yaml_writer import to_yaml
 
 if TYPE_CHECKING:  # it loads more than the rest of the command
+    from gpushare.wire.held import HeldPlace
     from gpushare.wire.metrics import RankingPolicy
 
 API_VERSION = "gpushare.io/v1"
@@ -47,6 +48,7 @@ def report_document(report: Report) -> dict[str, Any]:
         "policy": _policy(report.policy),
         "nodes": [_node(node) for node in report.nodes],
         "pending": [_pending(pod) for pod in report.pending],
+        "held": _held(report.held),
         "warnings": list(report.warnings),
     }
 
@@ -65,6 +67,14 @@ def _policy(policy: "RankingPolicy | None") -> dict[str, Any] | None:
             for name, allocated in policy.allocated.items()
         ],
     }
+
+
+def _held(places: "tuple[HeldPlace, ...] | None") -> list[dict[str, Any]] | None:
+    if places is None:
+        return None
+    from gpushare.wire.held import held_document
+
+    return [held_document(place) for place in places]
 
 
 def _node(node: NodeLine) -> dict[str, Any]:

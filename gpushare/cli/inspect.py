@@ -16,7 +16,7 @@ from gpushare.cli.lister import Observed, Scope, observe
 from gpushare.cli.options import Options, read_options
 from gpushare.cli.report import Report, make_report
 from gpushare.cli.style import PLAIN, Style, style_of
-from gpushare.cli.tables import details, printable, summary, waiting
+from gpushare.cli.tables import details, kept, printable, summary, waiting
 
 _CLEAR = "\x1b[H\x1b[2J"
 
@@ -57,6 +57,8 @@ def render(report: Report, options: Options, style: Style = PLAIN) -> str:
         tables.append(table(wanted, wide=wide, headers=options.headers, style=style))
     if wanted.pending and options.headers:
         tables.append(waiting(wanted, style))
+    if wanted.held and options.headers:
+        tables.append(kept(wanted, style))
     text = "\n".join(tables)
     if not wanted.nodes or wanted.policy is None or not options.headers:
         return text
@@ -81,7 +83,7 @@ def _show(options: Options) -> None:
         )
         report = replace(report, warnings=(*report.warnings, *observed.warnings))
         if options.extender:
-            report = _with_policy(report, options)
+            report = _asked(report, options)
         text, notes = render(report, options, style), _notes(report, options)
         if (text, notes) == last:
             continue
@@ -94,12 +96,19 @@ def _show(options: Options) -> None:
         last = (text, notes)
 
 
-def _with_policy(report: Report, options: Options) -> Report:
-    from gpushare.cli.ranking import read_policy
+def _asked(report: Report, options: Options) -> Report:
+    """Return the report with what the running extender says."""
+    from gpushare.cli.running_extender import read_held, read_policy
 
     policy, wrong = read_policy(options.extender, options.names.resource)
-    warnings = (*report.warnings, wrong) if wrong else report.warnings
-    return replace(report, policy=policy, warnings=warnings)
+    held, unheard = None, ""
+    if policy is not None and options.output in ("wide", "json", "yaml"):
+        held, unheard = read_held(options.extender, options.names.resource, report.unit)
+    if held is not None:
+        shown = {node.name for node in report.nodes}
+        held = tuple(place for place in held if place.node in shown)
+    warnings = (*report.warnings, *(text for text in (wrong, unheard) if text))
+    return replace(report, policy=policy, held=held, warnings=warnings)
 
 
 def _write(text: str) -> None:

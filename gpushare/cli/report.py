@@ -20,6 +20,7 @@ from gpushare.wire.annotations import Names
 from gpushare.wire.inventory import mib_of
 
 if TYPE_CHECKING:  # it loads more than the rest of the command
+    from gpushare.wire.held import HeldPlace
     from gpushare.wire.metrics import RankingPolicy
 
 LARGEST_IN_GIB = 100
@@ -87,7 +88,8 @@ class Report:
 
     unit: what all numbers count. unit_from: "inventory", "flag" or "guess". policy: the one that
     ranks pods, None if nobody was asked or it is not known. pending: pods that wait, by
-    namespace and name; () if they were not asked for.
+    namespace and name; () if they were not asked for. held: what filter keeps for pods, None as for
+    the policy.
     """
 
     resource: str
@@ -97,6 +99,7 @@ class Report:
     warnings: tuple[str, ...]
     policy: "RankingPolicy | None" = None
     pending: tuple[PendingFacts, ...] = ()
+    held: "tuple[HeldPlace, ...] | None" = None
 
     @property
     def total(self) -> int:
@@ -115,7 +118,10 @@ class Report:
             for node in self.nodes
         )
         pending = tuple(pod for pod in self.pending if pod.ref.namespace == namespace)
-        return replace(self, nodes=nodes, pending=pending)
+        held = self.held
+        if held is not None:
+            held = tuple(place for place in held if place.pod.namespace == namespace)
+        return replace(self, nodes=nodes, pending=pending, held=held)
 
 
 def make_report(

@@ -167,6 +167,24 @@ def waiting(report: Report, style: Style) -> str:
     return align([[style.painted("little", row[0]), *row[1:]] for row in rows])
 
 
+def kept(report: Report, style: Style) -> str:
+    """Return a table of the places that filter keeps for pods that are not bound yet."""
+    rows: list[Row] = [
+        ("HELD FOR", "NAMESPACE", f"{_kind(report)} Memory({report.unit})", "NODE", "UNTIL"),
+        *(
+            (
+                printable(place.pod.name),
+                printable(place.pod.namespace),
+                f"{place.units} x {place.devices}" if place.devices > 1 else str(place.units),
+                printable(place.node),
+                place.until_text,
+            )
+            for place in report.held or ()
+        ),
+    ]
+    return align([[style.painted("little", row[0]), *row[1:]] for row in rows])
+
+
 def _wide_cells(node: NodeLine) -> list[str]:
     return [str(node.free), str(len(node.pods)), _models(node), _note(node) or "-"]
 

@@ -35,7 +35,8 @@ from gpushare.cli.tables import printable
 from gpushare.core.model import NodeSpec
 from gpushare.core.policy import load_policy
 from gpushare.errors import SettingsError
-from gpushare.explain.text import amount
+from gpushare.explain.pod import GroupNeed
+from gpushare.explain.text import amount, group_text
 from gpushare.explain.whatif import MOST, Outcome, PlacementResult, Sums, Wanted, what_if
 from gpushare.wire.annotations import ALIYUN, Names
 from gpushare.wire.inventory import check_unit
@@ -47,6 +48,7 @@ pods:   8GiB            how many of 8 GiB fit
         8GiB x 3        whether three do
         8GiB on 2 x 3   the same, with 8 GiB on each of two devices
         FILE            manifests of Pods, Deployments, StatefulSets, Jobs
+group:  --gang '8GiB x 3', or --gang FILE: all of these pods at once, or none
 nodes:  --without gpu-a --add 3:8x80GiB, or --add 3:gpu-a for three like that one
 exit codes: 0 answered, 1 an error (one line on stderr), 130 ended by Ctrl-C.
 docs/explain.md tells what counts and what does not.
@@ -66,8 +68,10 @@ def main(argv: Sequence[str] | None = None, prog: str = "gpushare whatif") -> in
 
 def _answer(options: argparse.Namespace) -> str:
     """Return the text to print."""
-    if not (options.pods or options.without or options.add):
-        raise SettingsError("nothing is asked: give --pods, --without or --add (see --help)")
+    if not (options.pods or options.gang or options.without or options.add):
+        raise SettingsError(
+            "nothing is asked: --pods, --gang, --without or --add say it (see --help)"
+        )
     every = [Names.for_resource(resource) for resource in options.resource or [ALIYUN.resource]]
     policy = load_policy(options.policy)
     books = _books(options, every)
@@ -82,13 +86,15 @@ def _answer(options: argparse.Namespace) -> str:
         added += new
     left_out = _left_out(books, options.without)
     read = _Reader(options, books, every)
-    wanted = [each for word in options.pods for each in read.wanted(word)]
+    wanted = [each for word in options.pods for each in read.wanted("--pods", word)]
+    gangs = [read.wanted("--gang", word) for word in options.gang]
     outcome = what_if(
         books.ledger,
         wanted,
         policy,
         without=options.without,
         added=added,
+        gangs=gangs,
         own=books.filters,
     )
     if options.output:
@@ -123,15 +129,18 @@ class _Reader:
         self._books = books
         self._every = every
 
-    def wanted(self, word: str) -> list[Wanted]:
-        """Return the pods of one --pods."""
+    def wanted(self, flag: str, word: str) -> list[Wanted]:
+        """Return the pods of one --pods or --gang."""
         books, priority = self._books, self._options.priority
         found = pods_of_words(word, books.unit, books.names.resource, priority)
         if found is not None:
+            if flag == "--gang" and found.count is None:
+                text = f"{word!r}: how many at once? write '{word.strip()} x 3'"
+                raise SettingsError(f"--gang: {text}")
             return [found]
         if word != "-" and not Path(word).exists():
             raise SettingsError(
-                f"--pods: {word!r} is no file, nor is it as '8GiB x 3' (see --help)"
+                f"{flag}: {word!r} is no file, nor is it as '8GiB x 3' (see --help)"
             )
         return pods_of_documents(read_documents(word), word, self._every, self._priorities)
 
@@ -174,6 +183,11 @@ def _lines(
         yield f"Added:    {nodes}: {_some([spec.name for spec in added])}"
     yield from _waiting(outcome)
     yield from (f"Pods:     {_placed(each)}" for each in outcome.placed)
+    for gang in outcome.gangs:
+        when = "" if options.without or options.add or options.pods else " now"
+        yield from (f"Gang:     {_at_once(each, books.unit, when)}" for each in gang.placed)
+        if len(gang.placed) > 1 and not gang.fits:
+            yield "          so none of these pods is placed"
     yield f"Then:     {_sums(outcome.after, books.unit)}"
     notes = [*books.notes, _NOT_JUDGED]
     yield f"Judged:   by policy {options.policy}; {'; '.join(notes)}"
@@ -209,9 +223,21 @@ def _placed(placed: PlacementResult) -> str:
         fit = f"{placed.fit} fit" if placed.fit < MOST else f"{MOST} fit, and more"
     else:
         fit = f"{placed.fit} of {wanted.count} fit"
-    where = _some([f"{count} on {node}" for node, count in placed.on.items()])
     name = f"{wanted.name} (priority {wanted.priority})" if wanted.priority else wanted.name
-    text = f"{name}: {fit}" + (f" ({where})" if where else "")
+    return f"{name}: {fit}{_where(placed)}"
+
+
+def _at_once(placed: PlacementResult, unit: str, when: str) -> str:
+    """Return how many of a group fit, in the words of explain."""
+    wanted = placed.wanted
+    need = GroupNeed(((wanted.request, wanted.count or 0, placed.fit),), at_once=True)
+    return f"{wanted.name}: {group_text(need, unit, when)}{_where(placed)}"
+
+
+def _where(placed: PlacementResult) -> str:
+    """Return where they fit, and why no more do."""
+    where = _some([f"{count} on {node}" for node, count in placed.on.items()])
+    text = f" ({where})" if where else ""
     if placed.fit and placed.all_fit:
         return text
     reasons = ", ".join(f"{count} {why}" for why, count in placed.reasons.items())
@@ -241,6 +267,10 @@ def _document(
         "waiting": [_placed_document(each) for each in outcome.waiting],
         "gated": outcome.gated,
         "pods": [_placed_document(each) for each in outcome.placed],
+        "gangs": [
+            {"fits": gang.fits, "pods": [_placed_document(each) for each in gang.placed]}
+            for gang in outcome.gangs
+        ],
         "after": asdict(outcome.after),
         "notes": [*books.notes, _NOT_JUDGED],
     }
@@ -269,6 +299,7 @@ def _parser(prog: str) -> argparse.ArgumentParser:
     add = parser.add_argument
     add("--pods", action="append", default=[], metavar="PODS", help="see below; can be repeated")
     add("--priority", type=int, default=0, metavar="N", help="of pods in words (default: 0)")
+    add("--gang", action="append", default=[], metavar="PODS", help="a group: all at once, or none")
     add("--without", action="append", default=[], metavar="NODE", help="a node that goes")
     add("--add", action="append", default=[], metavar="N:SHAPE", help="nodes that come")
     add("--snapshot", default="", metavar="FILE", help="of `inspect -o json`, not a live cluster")

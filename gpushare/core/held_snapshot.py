@@ -8,13 +8,15 @@ Tested in `tests/unit/extender/test_offers.py`.
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
+from itertools import count
 from typing import Self
 
 import numpy as np
 
 from gpushare.core.model import Request
-from gpushare.core.snapshot import Bools, Rows, Snapshot, pod_kind
+from gpushare.core.snapshot import Bools, Ints, Rows, Snapshot, pod_kind
 
+_STAMPS = count(1)
 _TAKEN = ("used", "kinds", "cpu_free", "memory_free")
 
 
@@ -22,11 +24,14 @@ _TAKEN = ("used", "kinds", "cpu_free", "memory_free")
 class HeldSnapshot(Snapshot):
     """A snapshot from which places are taken one after the other, by whoever has made it.
 
-    base: the books. held: bool (N,) rows that differ from it. Its generation is that of the books.
+    base: the books. held: bool (N,) rows that differ from it. stamps: int64 (N,) another number
+    with each change of the row, in whichever copy; 0 as in the books. Its generation is that of the
+    books.
     """
 
     base: Snapshot
     held: Bools
+    stamps: Ints
 
     @property
     def rows(self) -> Rows:
@@ -36,13 +41,14 @@ class HeldSnapshot(Snapshot):
     @classmethod
     def of(cls, base: Snapshot) -> Self:
         """Return a copy of the books from which nothing is taken yet."""
-        return cls._copy(base, base, np.zeros(len(base.names), dtype=bool))
+        size = len(base.names)
+        return cls._copy(base, base, np.zeros(size, dtype=bool), np.zeros(size, dtype=np.int64))
 
     @classmethod
-    def _copy(cls, base: Snapshot, values: Snapshot, held: Bools) -> Self:
+    def _copy(cls, base: Snapshot, values: Snapshot, held: Bools, stamps: Ints) -> Self:
         shared = {each.name: getattr(base, each.name) for each in fields(Snapshot)}
         shared |= {name: getattr(values, name).copy() for name in _TAKEN}
-        made = cls(**shared, base=base, held=held)
+        made = cls(**shared, base=base, held=held, stamps=stamps)
         # Where cached_property would put them.
         made.__dict__["open"] = base.open
         made.__dict__["free"] = values.free.copy()
@@ -53,17 +59,18 @@ class HeldSnapshot(Snapshot):
 
         These are the held rows that have changed; nothing is taken from them.
         """
-        made = self._copy(books, self, self.held.copy())
+        made = self._copy(books, self, self.held.copy(), self.stamps.copy())
         rows = np.flatnonzero(books.row_generation != self.base.row_generation)
         again = set(rows[self.held[rows]].tolist())
         for name in (*_TAKEN, "free"):
             getattr(made, name)[rows] = getattr(books, name)[rows]
         made.held[rows] = False
+        made.stamps[rows] = 0
         return made, again
 
     def take(self, row: int, devices: Sequence[int], request: Request) -> None:
         """Take what the request needs from these devices of the row, and from its host."""
-        self.held[row] = True
+        self.hold(row)
         free, wanted = self.free[row], list(devices)
         self.used[row, wanted] += request.units
         free[wanted] = np.maximum(free[wanted] - request.units, 0)
@@ -74,21 +81,18 @@ class HeldSnapshot(Snapshot):
     def reset(self, row: int) -> None:
         """Make the row as it is in the books."""
         self.held[row] = False
+        self.stamps[row] = 0
         for name in (*_TAKEN, "free"):
             getattr(self, name)[row] = getattr(self.base, name)[row]
 
     def differing_rows(self, other: "HeldSnapshot") -> Rows:
-        """Return intp (K,): the rows that are not as in another one of the same layout."""
-        maybe = self.held | other.held
+        """Return intp (K,): the rows that may not be as in another one of the same layout."""
+        differs = self.stamps != other.stamps
         if self.base is not other.base:
-            maybe |= self.base.row_generation != other.base.row_generation
-        rows = np.flatnonzero(maybe)
-        differs = np.zeros(len(rows), dtype=bool)
-        for name in _TAKEN:
-            unequal = getattr(self, name)[rows] != getattr(other, name)[rows]
-            differs |= unequal.any(axis=1) if unequal.ndim > 1 else unequal
-        return rows[differs]
+            differs |= self.base.row_generation != other.base.row_generation
+        return np.flatnonzero(differs)
 
     def hold(self, row: int) -> None:
         """Count the row as different from the books, even if nothing fits there now."""
         self.held[row] = True
+        self.stamps[row] = next(_STAMPS)

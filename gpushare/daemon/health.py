@@ -1,8 +1,8 @@
 """A small listener for probes and metrics, so that slow callers of the verbs cannot block it.
 
 Standard library only. A connection that says nothing is closed after a few seconds. Explanations
-name pods, so they are only for callers on this machine: with `kubectl port-forward` to the pod one
-is, but nobody else of the cluster.
+and held places name pods, so they are only for callers on this machine: with `kubectl port-forward`
+to the pod one is, but nobody else of the cluster.
 """
 
 import re
@@ -17,15 +17,19 @@ Checks = Callable[[], Mapping[str, str]]
 Explain = Callable[[str, str], tuple[int, bytes]]
 """Returns (status, JSON) for a namespace and the name of a pod."""
 
+Held = Callable[[], tuple[int, bytes]]
+"""Returns (status, JSON): what is kept for which pod."""
+
+_HELD = "/apis/v1/held"
 _EXPLAIN = re.compile(r"/apis/v1/explain/([^/]+)/([^/]+)")
-_FAR = b"""{"error": "explanations are answered on loopback alone: run kubectl port-forward to the \
-extender's pod, or ask on its host"}
+_FAR = b"""{"error": "explanations and held places are answered on loopback alone: run kubectl \
+port-forward to the extender's pod, or ask on its host"}
 """
 
 
 class HealthServer(Listener):
-    """Serves /livez, /readyz, /healthz (as /livez), /metrics and /apis/v1/explain, on threads of
-    its own.
+    """Serves /livez, /readyz, /healthz (as /livez), /metrics, /apis/v1/explain and
+    /apis/v1/held, on threads of its own.
     """
 
     def __init__(
@@ -37,17 +41,26 @@ class HealthServer(Listener):
         metrics: Callable[[], bytes],
         *,
         explain: Explain | None = None,
+        held: Held | None = None,
     ) -> None:
-        """Bind the socket: an address in use fails here. explain: None if nothing explains."""
+        """Bind the socket: an address in use fails here.
+
+        explain, held: None if there is nothing to say.
+        """
         pages = {"/livez": live, "/healthz": live, "/readyz": ready}
+
+        def pods_named(path: str) -> Held | None:
+            asked = _EXPLAIN.fullmatch(path)
+            if explain and asked:
+                return lambda: explain(*asked.groups())
+            return held if path == _HELD else None
 
         class Probes(Handler):
             def page(self, path: str, query: Mapping[str, list[str]]) -> tuple[int, str, bytes]:
                 if path == "/metrics":
                     return 200, "text/plain; version=0.0.4; charset=utf-8", metrics()
-                asked = _EXPLAIN.fullmatch(path) if explain else None
-                if explain and asked:
-                    status, body = explain(*asked.groups()) if self.is_near() else (403, _FAR)
+                if naming := pods_named(path):
+                    status, body = naming() if self.is_near() else (403, _FAR)
                     return status, "application/json", body
                 if path not in pages:
                     return 404, "text/plain", b"there are /livez, /readyz, /healthz, /metrics\n"

@@ -13,8 +13,9 @@ from typing import Any
 from gpushare.core.entry import Entry
 from gpushare.core.explanation import BoundPodScore, Explanation
 from gpushare.core.model import Request, Shares
-from gpushare.explain.pod import PodExplanation
+from gpushare.explain.pod import GroupNeed, PodExplanation
 from gpushare.explain.text import lines
+from gpushare.wire.held import held_document
 
 API_VERSION = "gpushare.io/v1"
 KIND = "GPUShareExplanation"
@@ -44,22 +45,20 @@ def document(said: PodExplanation) -> dict[str, Any]:
             "removed": [{"reason": text, "nodes": count} for text, count in view.own.items()],
         },
         "explanation": said.explanation and _explanation(said.explanation),
-        "group": {"needed": said.outstanding.needed, "fitting": said.outstanding.fitting}
-        if said.outstanding.needed
-        else None,
-        "held": [
-            {
-                "pod": asdict(each.pod),
-                "node": each.node,
-                "units": each.units,
-                "devices": each.devices,
-                "until": each.until or None,
-            }
-            for each in said.outstanding.held
-        ],
+        "group": said.outstanding.group and _group(said.outstanding.group),
+        "held": [held_document(each) for each in said.outstanding.held],
         "judgement": said.judgement and _judgement(said.judgement),
         "lines": lines(said),
     }
+
+
+def _group(group: GroupNeed) -> dict[str, Any]:
+    kinds = [
+        {"units": asks.units, "devices": asks.devices, "needed": needed, "fitting": fitting}
+        for asks, needed, fitting in group.kinds
+    ]
+    own = {key: kinds[0][key] for key in ("needed", "fitting")}
+    return own | {"atOnce": group.at_once, "kinds": kinds}
 
 
 def _explanation(found: Explanation) -> dict[str, Any]:

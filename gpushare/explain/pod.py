@@ -21,6 +21,7 @@ from gpushare.ledger import Reader
 from gpushare.wire.annotations import Names
 from gpushare.wire.conditions import SchedulerView, scheduler_view
 from gpushare.wire.demands import demands_of
+from gpushare.wire.held import HeldPlace
 from gpushare.wire.objects import Pod
 from gpushare.wire.pods import has_ended, pod_ref, request_among
 
@@ -53,31 +54,27 @@ class ExplainSource(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class HeldPlace:
-    """A place that filter keeps for another pod, which is not bound yet.
+class GroupNeed:
+    """What the group of a pod has no place for yet.
 
-    units: on each of `devices` devices of the node. until: when it may be given away, as text; ""
-    while kube-scheduler nominates the pod.
+    kinds: of each kind of request, the pod's own first, (what it asks for, how many places the
+    group needs, how many of them fit). at_once: the group says how many pods it needs; else these
+    are its pods that wait.
     """
 
-    pod: PodRef
-    node: str
-    units: int
-    devices: int
-    until: str = ""
+    kinds: tuple[tuple[Request, int, int], ...]
+    at_once: bool
 
 
 @dataclass(frozen=True, slots=True)
 class Outstanding:
     """What is between filter and bind that concerns a pod that waits.
 
-    held: for others, oldest first. needed: how many pods of its group have no place yet, 0 if it
-    has none or does not say; fitting: how many of them fit at once.
+    held: for others, oldest first. group: None if the pod is the only one of a group that waits.
     """
 
     held: tuple[HeldPlace, ...] = ()
-    needed: int = 0
-    fitting: int = 0
+    group: GroupNeed | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from gpushare.core.entry import Entry
 from gpushare.core.explanation import BoundPodScore, Explanation, Remedy
 from gpushare.core.model import Request
-from gpushare.explain.pod import PodExplanation
+from gpushare.explain.pod import GroupNeed, Outstanding, PodExplanation
 from gpushare.wire.conditions import SchedulerView
 
 _SOMEBODY = "a pod of another namespace"
@@ -22,12 +22,32 @@ def amount(units: int, unit: str) -> str:
     return f"{units} {unit}" if unit in ("GiB", "MiB") else f"{units} x {unit}"
 
 
-def sentence(found: Explanation, unit: str, reader: str | None = None) -> str:
+def group_text(group: GroupNeed, unit: str, when: str = " now") -> str:
+    """Return how many pods of a group are needed, of each kind, and how many of them fit."""
+    asked = " and ".join(
+        f"{needed} x {_size(asks.units, asks.devices, unit)}" for asks, needed, _ in group.kinds
+    )
+    fitting = " and ".join(str(fitting) for *_, fitting in group.kinds)
+    asked = f"needs {asked} at once" if group.at_once else f"waits for {asked}"
+    return f"{asked}: {fitting} fit{when}"
+
+
+def sentence(
+    found: Explanation,
+    unit: str,
+    reader: str | None = None,
+    between: Outstanding = Outstanding(),  # noqa: B008 -- frozen
+) -> str:
     """Return what would help, in few words, for an event of the pod; "" if it fits.
 
     reader: the namespace whose users read it, and may not know the names of pods elsewhere; None
-    for those who may.
+    for those who may. between: what its group needs.
     """
+    group = f"its group {group_text(between.group, unit)}" if between.group else ""
+    return "; ".join(filter(None, (group, _help(found, unit, reader))))
+
+
+def _help(found: Explanation, unit: str, reader: str | None) -> str:
     if found.fit:
         return ""
     if found.never:
@@ -128,14 +148,11 @@ def _outlook(found: Explanation, said: PodExplanation) -> tuple[str, str]:
 def _outstanding(said: PodExplanation) -> list[tuple[str, str]]:
     """Return a row for the pod's group, and one for each place that is kept for another pod."""
     rows, between = [], said.outstanding
-    if between.needed and said.request:
-        size = _size(said.request.units, said.request.devices, said.unit)
-        asked = f"needs {between.needed} x {size} at once"
-        rows.append(("Group", f"{asked}: {between.fitting} fit now"))
+    if between.group:
+        rows.append(("Group", group_text(between.group, said.unit)))
     for held in between.held[:_MOST_NAMES]:
         size = _size(held.units, held.devices, said.unit)
-        until = f"until {held.until}" if held.until else "while kube-scheduler nominates it"
-        rows.append(("Held", f"{size} on {held.node} for {held.pod} {until}"))
+        rows.append(("Held", f"{size} on {held.node} for {held.pod} until {held.until_text}"))
     if len(between.held) > _MOST_NAMES:
         rows.append(("Held", f"and {len(between.held) - _MOST_NAMES} more"))
     return rows

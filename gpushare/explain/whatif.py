@@ -7,14 +7,14 @@ What kube-scheduler's own filters enforce is enforced as far as nodes and pods t
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import islice
+from itertools import chain, islice
 
 import numpy as np
 
 from gpushare.core.decide import filter_nodes
 from gpushare.core.entry import Entry
 from gpushare.core.model import NodeSpec, Reason, Request
-from gpushare.core.mutable_cluster import MutableCluster, fits
+from gpushare.core.mutable_cluster import MutableCluster, Placement, fits
 from gpushare.core.node_filters import Obstacle, OwnFilters, amounts_of
 from gpushare.core.policy import Policy
 from gpushare.core.ranking import Ranking
@@ -65,6 +65,21 @@ class PlacementResult:
 
 
 @dataclass(frozen=True, slots=True)
+class GangResult:
+    """How many pods of a group fit at once, one result for each kind of them.
+
+    None of them is placed unless all fit.
+    """
+
+    placed: tuple[PlacementResult, ...]
+
+    @property
+    def fits(self) -> bool:
+        """Whether the group fits whole."""
+        return all(each.all_fit for each in self.placed)
+
+
+@dataclass(frozen=True, slots=True)
 class Sums:
     """The nodes with open devices, and of these devices their number, units and free units."""
 
@@ -77,7 +92,8 @@ class Sums:
 @dataclass(frozen=True, slots=True)
 class Outcome:
     """The answer. moved: the pods of nodes that go, one by one; waiting: those that wait already.
-    placed: the wanted pods. gated: how many more wait that scheduling gates hold back.
+    placed: the wanted pods. gangs: the wanted groups. gated: how many more wait that scheduling
+    gates hold back.
     """
 
     before: Sums
@@ -85,6 +101,7 @@ class Outcome:
     moved: tuple[PlacementResult, ...]
     waiting: tuple[PlacementResult, ...]
     placed: tuple[PlacementResult, ...]
+    gangs: tuple[GangResult, ...] = ()
     gated: int = 0
 
 
@@ -95,13 +112,15 @@ def what_if(
     *,
     without: Iterable[str] = (),
     added: Iterable[NodeSpec] = (),
+    gangs: Iterable[Sequence[Wanted]] = (),
     own: OwnFilters | None = None,
 ) -> Outcome:
     """Return the outcome if these nodes go and come, and then these pods come.
 
     The most important pods are placed first. Of equal ones those of nodes that go come first, then
-    those that wait already, the oldest first, then the wanted ones in this order. own:
-    kube-scheduler's filters; None: they keep no pod out. The caller's ledger is changed. Raises
+    those that wait already, the oldest first, then the wanted ones in this order. gangs: groups
+    that come last, each whole or not at all. own: kube-scheduler's filters; None: they keep no pod
+    out. The caller's ledger is changed. Raises
     SettingsError for a node to remove that is not there, or a node to add that is there already.
     """
     before = _sums(ledger.snapshot())
@@ -132,12 +151,14 @@ def what_if(
     for place in sorted(range(len(every)), key=lambda place: -every[place].priority):
         found[place] = placer.placed(every[place])
     results = iter(found[place] for place in range(len(every)))
+    whole = tuple(placer.placed_at_once(gang) for gang in gangs)
     return Outcome(
         before,
         _sums(view),
         tuple(islice(results, len(moved))),
         tuple(islice(results, len(waiting))),
         tuple(results),
+        whole,
         len(there) - len(waiting),
     )
 
@@ -152,18 +173,35 @@ class _Placer:
 
     def placed(self, wanted: Wanted) -> PlacementResult:
         """Place pods as long as they fit, and return where they are."""
-        view, on = self._cluster.view, Counter[str]()
+        return self._place(wanted)[0]
+
+    def placed_at_once(self, gang: Sequence[Wanted]) -> GangResult:
+        """Place all pods of the group, or none; return where they would be."""
+        results, made = zip(*(self._place(each) for each in gang), strict=True)
+        found = GangResult(results)
+        if not found.fits:
+            for placement in chain(*made):
+                self._cluster.release(placement)
+                name = self._cluster.view.names[placement.row]
+                self._more[name].subtract(amounts_of(placement.request))
+        return found
+
+    def _place(self, wanted: Wanted) -> tuple[PlacementResult, list[Placement]]:
+        view, made = self._cluster.view, list[Placement]()
         count = MOST if wanted.count is None else wanted.count
         among = np.array([not self._obstacles(name, wanted) for name in view.names], dtype=bool)
-        while on.total() < count:
+        reasons: Mapping[str, int] = {}
+        while len(made) < count:
             placement = self._cluster.place(wanted.request, among)
             if placement is None:
-                return PlacementResult(wanted, on.total(), on, self._reasons(wanted))
+                reasons = self._reasons(wanted)
+                break
+            made.append(placement)
             name = view.names[placement.row]
-            on[name] += 1
             self._more[name].update(amounts_of(wanted.request))
             among[placement.row] = not self._obstacles(name, wanted)
-        return PlacementResult(wanted, on.total(), on)
+        on = Counter(view.names[placement.row] for placement in made)
+        return PlacementResult(wanted, len(made), on, reasons), made
 
     def _obstacles(self, name: str, wanted: Wanted) -> tuple[Obstacle, ...]:
         return self._own.obstacles(name, wanted.request, wanted.demands, self._more[name])

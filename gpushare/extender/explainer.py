@@ -1,8 +1,9 @@
-"""Explanations of pods by this process's ledgers, for its health listener.
+"""Explanations of pods by this process's ledgers, and what is held for which pod, for its health
+listener.
 
-Reads one pod from the API server for each, and changes nothing. Callers that ask all the time must
-not cost the verbs more than a share of the interpreter: one explanation is made at a time, and
-after each there is a rest.
+Reads one pod from the API server for each explanation, and changes nothing. Callers that ask all
+the time must not cost the verbs more than a share of the interpreter: one explanation is made at a
+time, and after each there is a rest.
 """
 
 import json
@@ -11,14 +12,16 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 
-from gpushare.core.decide import room_for
 from gpushare.errors import ApiError, ApiNotFound, GpuShareError, MessageError, NotReady
 from gpushare.explain.document import document
-from gpushare.explain.pod import HeldPlace, Outstanding, explain_pod
-from gpushare.extender.holds import counts_against
+from gpushare.explain.pod import Outstanding, explain_pod
+from gpushare.extender.document_cache import DocumentCache
+from gpushare.extender.held_places import group_need, held_places
 from gpushare.extender.managed_resources import ManagedResources, claimant
+from gpushare.extender.offers import offers_of
 from gpushare.kube.api import Api
 from gpushare.wire.fields import NAME
+from gpushare.wire.held import encode_held
 from gpushare.wire.objects import PODS, Pod
 from gpushare.wire.pods import scheduler_of
 
@@ -37,7 +40,7 @@ _STATUS: tuple[tuple[type[GpuShareError], int], ...] = (
 
 
 class Explainer:
-    """Explains pods; any thread may call `answer`.
+    """Explains pods; any thread may call any method.
 
     unit: the memory unit of the cluster. not_ready: the reason not to answer now, or "". called:
     whether filter was called for the pod of that uid.
@@ -60,19 +63,32 @@ class Explainer:
         self._slots = threading.BoundedSemaphore(_MAX_WAITING)
         self._making = threading.Lock()
         self._rested_at = 0.0
+        self._documents = DocumentCache()
 
     def answer(self, namespace: str, name: str) -> tuple[int, bytes]:
-        """Return (HTTP status, JSON): the document, or the error."""
+        """Return (HTTP status, JSON): the document about a pod, or the error."""
+        return self._answered(lambda: self._in_turn(namespace, name))
+
+    def held(self) -> tuple[int, bytes]:
+        """Return (HTTP status, JSON): what filter keeps for which pod, or the error."""
+        return self._answered(lambda: self._documents.get("held", self._held))
+
+    def _answered(self, make: Callable[[], bytes]) -> tuple[int, bytes]:
         try:
-            return 200, self._in_turn(namespace, name)
+            reason = self._not_ready()
+            if reason:
+                raise NotReady(f"gpushare is not ready: {reason}")
+            return 200, make()
         except GpuShareError as error:
             status = next((code for kind, code in _STATUS if isinstance(error, kind)), 500)
             return status, json.dumps({"error": str(error)}).encode()
 
+    def _held(self) -> bytes:
+        return encode_held(
+            self._unit, {each.names.resource: held_places(each.holds) for each in self._resources}
+        )
+
     def _in_turn(self, namespace: str, name: str) -> bytes:
-        reason = self._not_ready()
-        if reason:
-            raise NotReady(f"gpushare is not ready: {reason}")
         if not self._slots.acquire(blocking=False):
             raise NotReady("gpushare: too many ask for explanations; ask again in a second")
         try:
@@ -118,26 +134,9 @@ class Explainer:
         if found is None:
             return Outstanding()
         managed, request = found
-        asking, holds, now = claimant(pod, request), managed.holds, time.monotonic()
-        holds.expire(now)
-        needed = holds.missing(asking.group)
-        return Outstanding(
-            tuple(
-                HeldPlace(
-                    hold.pod.ref,
-                    hold.node,
-                    hold.pod.request.units,
-                    hold.pod.request.devices,
-                    "" if (end := holds.until(hold)) is None else _clock_text(end - now),
-                )
-                for hold in holds.live()
-                if counts_against(hold, asking)
-            ),
-            needed,
-            room_for(managed.ledger.snapshot(), request, needed),
-        )
-
-
-def _clock_text(seconds: float) -> str:
-    """Return the time of day (UTC) in so many seconds."""
-    return time.strftime("%H:%M:%S UTC", time.gmtime(time.time() + seconds))
+        asking = claimant(pod, request)
+        # What filter would see, so that both name the same numbers.
+        offered = offers_of(managed).to(asking, managed.ledger.snapshot(), time.monotonic())
+        needs = managed.holds.missing(asking)
+        held = held_places(managed.holds, against=asking)
+        return Outstanding(held, group_need(offered, asking, needs))

@@ -178,7 +178,9 @@ def health_server(
     """
     host, port = address(settings.health_listen, "health-listen")
     try:
-        return HealthServer(host, port, *checks, metrics.text, explain=explainer.answer)
+        return HealthServer(
+            host, port, *checks, metrics.text, explain=explainer.answer, held=explainer.held
+        )
     except OSError as error:
         raise SettingsError(f"health-listen: {settings.health_listen}: {error}") from error
 

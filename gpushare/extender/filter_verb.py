@@ -25,10 +25,11 @@ from gpushare.core.explanation import Explanation
 from gpushare.core.model import Reason, Request
 from gpushare.core.snapshot import Snapshot
 from gpushare.errors import MessageError, NotReady, WireError
-from gpushare.explain.pod import node_books
+from gpushare.explain.pod import GroupNeed, Outstanding, node_books
 from gpushare.extender.answer import VerbAnswer, pod_name
 from gpushare.extender.binding.request_cache import RequestCache
 from gpushare.extender.events.messages import EventMessages
+from gpushare.extender.held_places import group_need
 from gpushare.extender.holds import Claimant
 from gpushare.extender.managed_resources import (
     ManagedResource,
@@ -36,7 +37,7 @@ from gpushare.extender.managed_resources import (
     ResourceRequest,
     claimant,
 )
-from gpushare.extender.offers import Offers
+from gpushare.extender.offers import offers_of
 from gpushare.extender.refusal_hold import RefusalHold
 from gpushare.extender.ui.last_hour import LastHour
 from gpushare.wire.demands import demands_of
@@ -77,7 +78,7 @@ class FilterVerb:
         self._promise_wait = promise_wait
         self._last_hour = last_hour
         self._clock = clock
-        self._offers = {managed.names.resource: _offers_of(managed) for managed in resources}
+        self._offers = {managed.names.resource: offers_of(managed) for managed in resources}
 
     def answer(self, body: bytes) -> VerbAnswer:
         """Return the answer to a body of filter; an error stands in its `Error`."""
@@ -116,6 +117,10 @@ class FilterVerb:
                 pod = claimant(args.pod, request)
                 managed.holds.asked(pod, self._clock())
         snapshot, result = self._filter_nodes(managed, args.names, request, pod)
+        # Before its group loses what it holds: that is in what this pod has seen.
+        group = None
+        if pod is not None and not result.fit:
+            group = partial(group_need, snapshot, pod, managed.holds.missing(pod))
         many = len(result.fit)
         result = self._restrict(args, managed, request, snapshot, result)
         fit = result.fit
@@ -129,7 +134,7 @@ class FilterVerb:
         # Their texts, not the Reasons: over 5,000 nodes counting those takes three times as long.
         reasons = Counter([*busy.values(), *unresolvable.values()])
         refused = self._report_rejected(
-            args, result, reasons, lambda: _explain(managed, snapshot, args, request)
+            args, result, reasons, lambda: _explain(managed, snapshot, args, request, group)
         )
         uid = args.pod.metadata and args.pod.metadata.uid
         if refused and uid and self._last_hour is not None:
@@ -229,8 +234,8 @@ class FilterVerb:
         while (now := managed.ledger.snapshot()) is not books:
             books = now
             seen = offers.to(pod, books, self._clock())
-        needed = managed.holds.missing(pod.group) if pod.group.whole else 0
-        if needed > 1 and room_for(seen, request, needed) < needed:
+        needs = managed.holds.missing(pod) if pod.group.whole else Counter()
+        if needs.total() > 1 and any(room_for(seen, asks, n) < n for asks, n in needs.items()):
             return seen, FilterResult((), dict.fromkeys(names, Reason.GROUP_TOO_LARGE), ())
         return seen, filter_nodes(seen, names, request)
 
@@ -266,7 +271,7 @@ class FilterVerb:
         args: FilterArgs,
         result: FilterResult,
         reasons: Counter[str],
-        explanation: Callable[[], Explanation],
+        explanation: Callable[[], tuple[Explanation, Outstanding]],
     ) -> bool:
         """Count the refusals by reason, and write an event if no node fits; return whether none
         does.
@@ -305,23 +310,23 @@ def _replaced(result: FilterResult, old: Reason, new: Reason) -> FilterResult:
     return replace(result, failed=failed)
 
 
-def _offers_of(managed: ManagedResource) -> Offers:
-    return Offers(
-        managed.holds,
-        lambda pod: managed.scorer(pod.request),
-        lambda uid: managed.ledger.entry(uid) is not None,
-    )
-
-
 def _may_change(result: FilterResult) -> bool:
     """Return whether no node fits, but one would if some pods were gone."""
     return not result.fit and any(why.resolvable for why in result.failed.values())
 
 
 def _explain(
-    managed: ManagedResource, seen: Snapshot, args: FilterArgs, request: Request
-) -> Explanation:
-    """Return why filter refused these nodes, by the snapshot that it has seen."""
+    managed: ManagedResource,
+    seen: Snapshot,
+    args: FilterArgs,
+    request: Request,
+    group: Callable[[], GroupNeed | None] | None,
+) -> tuple[Explanation, Outstanding]:
+    """Return why filter refused these nodes, by the snapshot that it has seen.
+
+    group: returns what the pod's group had no place for then.
+    """
     books_of, demands = partial(node_books, managed.ledger), demands_of(args.pod)
     own, now = managed.filters, time.time()
-    return explain(seen, args.names, request, books_of, now, own=own, demands=demands)
+    found = explain(seen, args.names, request, books_of, now, own=own, demands=demands)
+    return found, Outstanding(group=group() if group else None)

@@ -17,6 +17,7 @@ from dataclasses import dataclass, field, replace
 from itertools import count
 
 from gpushare.core.model import PodRef, Request
+from gpushare.extender.group_members import GroupMembers
 from gpushare.wire.groups import NO_GROUP, Group
 
 FLOOR = 0.3
@@ -91,6 +92,7 @@ class Holds:
         self._holds: dict[str, Hold] = {}
         self._by_node: dict[str, dict[str, Hold]] = {}
         self._by_group: dict[str, set[str]] = {}
+        self._members = GroupMembers()
         self._rounds: dict[str, _Round] = {}
         # Pods whose bind was called: a late event must not make a hold of them again.
         self._binding: set[str] = set()
@@ -161,6 +163,8 @@ class Holds:
         hold: kube-scheduler does not write a failure again whose text is the same.
         """
         with self._lock:
+            if pod.group.key:
+                self._members.put(pod.ref.uid, pod.group.key, pod.request)
             before = self._holds.get(pod.ref.uid)
             if not nominated:
                 if before is not None and before.nominated:
@@ -172,23 +176,36 @@ class Holds:
                 since = now if before is None else before.since
                 self._put(Hold(pod, nominated, number, since, nominated=True))
 
+    def placed(self, uid: str, group: str) -> None:
+        """End the hold of a member that is bound, or asks for no device here; its group counts it.
+
+        group: its key.
+        """
+        with self._lock:
+            self._binding.discard(uid)
+            self._end(uid)
+            self._members.put(uid, group, None)
+
     def gone(self, uid: str) -> None:
-        """End the hold of a pod that is bound, terminating, ended or gone."""
-        if uid not in self._holds and uid not in self._binding:
+        """Forget a pod that is of no group and bound, or is terminating, has ended or is gone."""
+        if uid not in self._holds and uid not in self._binding and uid not in self._members:
             return
         with self._lock:
             self._binding.discard(uid)
             self._end(uid)
+            self._members.remove(uid)
 
-    def keep(self, uids: Collection[str]) -> None:
+    def keep(self, uids: Collection[str], members: Collection[str] = ()) -> None:
         """Forget all pods but these: a whole list shows no other without a node.
 
-        A hold whose pod is younger than the list is lost; that costs one refused bind at most.
+        members: all pods of groups in that list. A hold whose pod is younger than the list is lost;
+        that costs one refused bind at most.
         """
         with self._lock:
             for uid in [uid for uid in self._holds if uid not in uids]:
                 self._end(uid)
             self._binding.intersection_update(uids)
+            self._members.keep(members)
 
     # -- readers ----------------------------------------------------------------------------------
 
@@ -236,13 +253,20 @@ class Holds:
             uids: Iterable[str] = {pod.ref.uid, *self._by_group.get(pod.group.key, ())}
             return {self._holds[uid].node for uid in uids if uid in self._holds}
 
-    def missing(self, group: Group) -> int:
-        """Return how many pods of the group have no place yet; 0 once some are being bound."""
+    def missing(self, pod: Claimant) -> Counter[Request]:
+        """Return how many places of each kind the pod's group has not yet, its own first.
+
+        Empty for a pod of no group, and once some of the group are being bound.
+        """
+        uid, group = pod.ref.uid, pod.group
         with self._lock:
             turn = self._rounds.get(group.key)
-            if turn is not None and turn.bound:
-                return 0
-            return max(group.size - len(self._by_group.get(group.key, ())), 0)
+            if not group.key or (turn is not None and turn.bound):
+                return Counter()
+            placed = self._by_group.get(group.key, set()) | self._members.among(
+                group.key, self._binding
+            )
+            return self._members.needs(uid, pod.request, group.key, group.size, placed - {uid})
 
     def of_others(self, pod: Claimant) -> tuple[Hold, ...]:
         """Return the holds against the pod that are not of its own group."""

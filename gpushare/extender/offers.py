@@ -18,6 +18,7 @@ from gpushare.core.ranking import Scorer
 from gpushare.core.snapshot import Snapshot
 from gpushare.errors import WireError
 from gpushare.extender.holds import Claimant, Hold, Holds, counts_against
+from gpushare.extender.managed_resources import ManagedResource
 
 _MAX_VIEWS = 8
 """Views kept, one for each priority among the holds that makes a difference."""
@@ -103,3 +104,12 @@ class Offers:
             # Without its policy its bind will be refused.
             with contextlib.suppress(WireError):
                 take_best(offered, row, hold.pod.request, self._scorer_of(hold.pod))
+
+
+def offers_of(managed: ManagedResource) -> Offers:
+    """Return the offers of a managed resource, by its own rankings and books."""
+    return Offers(
+        managed.holds,
+        lambda pod: managed.scorer(pod.request),
+        lambda uid: managed.ledger.entry(uid) is not None,
+    )

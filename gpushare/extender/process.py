@@ -126,7 +126,8 @@ class Extender:
             self._managed_resources,
             self._binder,
             not_ready=self._readiness.not_ready,
-            best_only=settings.filter_answer == "best",
+            best_only=settings.filter_answer == "best"
+            or (settings.filter_answer == "auto" and found.choice_is_ours),
             bind_slots=BindSlots(settings.threads - SPARE_THREADS),
             observe=self._metrics.observe,
             rejected=self._metrics.rejected,

@@ -34,7 +34,8 @@ class SchedulerFile:
     for the operator. `lease`: (namespace, name) of the Lease of kube-scheduler's leader, None if
     it elects none. `schedulers`: the names of its profiles; () if the file does not say (a
     Policy), or there is no file. `current`: it is not of a version that releases of today no longer
-    read.
+    read. `choice_is_ours`: kube-scheduler takes the node that we like best, whatever else it
+    scores, and asks no extender after us.
     """
 
     entry: ExtenderConfig
@@ -43,6 +44,7 @@ class SchedulerFile:
     lease: tuple[str, str] | None = DEFAULT_LEASE
     schedulers: tuple[str, ...] = ()
     current: bool = True
+    choice_is_ours: bool = False
 
 
 def read_scheduler_file(path: str, listen: tuple[str, int] | None, tls: bool) -> SchedulerFile:
@@ -71,6 +73,7 @@ def read_scheduler_file(path: str, listen: tuple[str, int] | None, tls: bool) ->
         config.lease,
         () if config.api_version == "v1" else config.scheduler_names,
         config.api_version == "kubescheduler.config.k8s.io/v1",
+        entry.order_decides and entry is config.extenders[-1],
     )
 
 

@@ -20,6 +20,7 @@ from gpushare.extender.managed_resources import ManagedResource, ManagedResource
 from gpushare.ledger import Changes
 from gpushare.wire.codec import Decoded, UnreadableObject, WatchEvent
 from gpushare.wire.demands import node_state
+from gpushare.wire.groups import group_of
 from gpushare.wire.inventory import UNHEALTHY_KEY, decode_unhealthy
 from gpushare.wire.nodes import node_spec
 from gpushare.wire.objects import ConfigMap, Metadata, Node, Pod
@@ -108,6 +109,9 @@ class SeenPod:
     nominated: str
     """The node that kube-scheduler nominates it for, or ""."""
 
+    group: str
+    """The key of its group, or ""; "" too once it goes or has ended."""
+
     mistake: Mistake | None
     """Of a pod that waits."""
 
@@ -150,9 +154,12 @@ class PodEventHandler:
                 (pod for pod in observed if pod is not None), keep=unreadable, started=started
             )
             self._changed(managed, changes, not self._listed)
-            managed.holds.keep({pod.uid for pod in pods if pod.claims[at] is not None})
+            managed.holds.keep(
+                {pod.uid for pod in pods if pod.claims[at] is not None},
+                {pod.uid for pod in pods if pod.group},
+            )
             for pod in pods:
-                if pod.claims[at] is not None:
+                if pod.claims[at] is not None or pod.group:
                     self._hold(managed, pod, at)
         self._listed = True
         if self._mistaken_pods is not None:
@@ -186,7 +193,8 @@ class PodEventHandler:
         claims: list[Claimant | None] = []
         schedulers = self._resources.scope.schedulers
         ours = not schedulers or scheduler_of(pod) in schedulers
-        may_hold = _may_hold(pod)
+        stays = not ((pod.metadata and pod.metadata.deletion_timestamp) or has_ended(pod))
+        may_hold = stays and not (pod.spec and pod.spec.node_name)
         for managed in self._resources:
             try:
                 seen = observe_pod(pod, managed.names)
@@ -203,16 +211,19 @@ class PodEventHandler:
             tuple(observed),
             tuple(claims),
             (pod.status and pod.status.nominated_node_name) or "",
+            group_of(pod).key if stays else "",
             self._mistaken_pods.mistake(pod) if self._mistaken_pods is not None else None,
         )
 
     def _hold(self, managed: ManagedResource, pod: SeenPod, at: int) -> None:
         """Begin or end what is held for the pod, by what the API server shows of it."""
         claim = pod.claims[at]
-        if claim is None:
-            managed.holds.gone(pod.uid)
-        else:
+        if claim is not None:
             managed.holds.shown(claim, pod.nominated, self._clock())
+        elif pod.group:
+            managed.holds.placed(pod.uid, pod.group)
+        else:
+            managed.holds.gone(pod.uid)
 
     def _gone(self, uid: str) -> None:
         for managed in self._resources:
@@ -303,15 +314,6 @@ class UnhealthyEventHandler:
 
 def _claim(pod: Pod, seen: ObservedPod | None) -> Claimant | None:
     return claimant(pod, seen.request) if seen is not None and seen.request.devices else None
-
-
-def _may_hold(pod: Pod) -> bool:
-    """Return whether something may be held for the pod: it is neither bound, ended nor going."""
-    return not (
-        (pod.spec and pod.spec.node_name)
-        or (pod.metadata and pod.metadata.deletion_timestamp)
-        or has_ended(pod)
-    )
 
 
 def _name_of(pod: Pod) -> str:

@@ -21,6 +21,7 @@ import numpy as np
 
 from gpushare.core.model import Request
 from gpushare.core.mutable_cluster import Placement
+from gpushare.core.snapshot import Bools
 from gpushare.core.workload import PodClass
 from gpushare.sim.engine import Cluster
 from gpushare.sim.experiments import node_order
@@ -50,7 +51,7 @@ class World(Cluster):
         self._restarts = RESTART_EVERY if name == "restart" else np.inf
         self._buyers = int(name.removeprefix("bought-")) if name.startswith("bought") else 0
 
-    def place(self, request: Request) -> Placement | None:
+    def place(self, request: Request, among: Bools | None = None) -> Placement | None:
         learner = self.learner
         self.found.append((learner.now, self.allocated))
         if learner.now >= self._restarts:
@@ -64,7 +65,7 @@ class World(Cluster):
             for at in self._rng.integers(len(ODD), size=10).tolist():
                 learner.created(f"buyer-{number}", ODD[at])
         learner.namespace = f"team-{self._rng.integers(honest)}"
-        return super().place(request)
+        return super().place(request, among)
 
 
 class Watched(LearningScorer):

@@ -92,6 +92,23 @@ def test_no_pod_of_a_group_is_bound_where_only_some_of_them_fit(gangs: World) ->
     assert _bound(objects, pods) == []
 
 
+def test_no_pod_of_a_group_is_asked_about_before_enough_are_there(gangs: World) -> None:
+    """So nothing has to be read of the PodGroup itself."""
+    objects = gangs.objects
+    objects.node(devices=2, units=16)
+    name = fresh("gang")
+    body = {"metadata": {"name": name}, "spec": {"schedulingPolicy": {"gang": {"minCount": 2}}}}
+    objects.api.create(_GROUPS, body)
+    group: Json = {"schedulingGroup": {"podGroupName": name}}
+    first = objects.pod(10, **group)
+    # kube-scheduler has had the time: it has bound a later pod.
+    objects.lands(objects.pod(5), gangs.told)
+    assert not _asked(gangs, first)
+    second = objects.pod(10, **group)
+    for pod in (first, second):
+        objects.lands(pod, gangs.told)
+
+
 def test_a_group_that_fits_is_bound_whole_each_pod_on_its_own_device(gangs: World) -> None:
     objects = gangs.objects
     objects.node(devices=2, units=16)

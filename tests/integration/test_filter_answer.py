@@ -3,6 +3,7 @@
 import re
 from collections import Counter
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -52,6 +53,33 @@ def test_filter_answers_one_node_and_the_others_are_not_said_to_fail(
     assert answer["NodeNames"] == [tight]
     assert set(answer["FailedNodes"]) == {full}
     assert answer["FailedAndUnresolvableNodes"] == {}
+
+
+@pytest.mark.parametrize(
+    ("file", "flags", "answered"),
+    [
+        ("kube-scheduler.yaml", (), 1),
+        ("kube-scheduler.yaml", ("--filter-answer", "all"), 2),
+        ("kube-scheduler-shared.yaml", (), 2),
+        ("", (), 2),
+    ],
+)
+def test_by_default_the_file_says_whether_one_node_is_answered(
+    cluster: Cluster,
+    start_extender: StartExtender,
+    file: str,
+    flags: tuple[str, ...],
+    answered: int,
+) -> None:
+    folder = Path(__file__).parents[2] / "config" / "scheduler"
+    named = ("--scheduler-config", str(folder / file)) if file else ()
+    extender = start_extender(*named, *flags)
+    extender.wait_ready()
+    nodes = [cluster.node(), cluster.node()]
+    extender.knows(*nodes)
+    pod = cluster.pod(6)
+    pod["spec"]["schedulerName"] = "default-scheduler"
+    assert len(extender.filter(pod, nodes)["NodeNames"]) == answered
 
 
 def test_a_scheduler_places_every_pod_without_asking_to_prioritize(

@@ -7,6 +7,8 @@ from typing import Any
 
 import pytest
 
+from gpushare.core.model import PodRef, Request
+from gpushare.extender.holds import Claimant
 from tests.support.chromium import Tab, browser, program
 from tests.unit.core.clusters import node
 from tests.unit.extender.ui.world import HOSTILE, World, pod
@@ -111,6 +113,22 @@ def test_a_change_is_shown_and_no_change_costs_no_drawing(tab: Tab) -> None:
         tab.until("true")
         assert all("503" in each for each in tab.problems)
         tab.problems.clear()
+
+
+def test_what_is_held_is_told_of_the_pod_and_of_the_node(tab: Tab) -> None:
+    world = World()
+    world.fill(1)
+    world.ledger.pod_changed(pod("late", 6))
+    ref = PodRef("default", "late", "uid-default-late")
+    world.managed.holds.shown(Claimant(ref, Request(6, 1)), "gpu-1", 0.0)
+    with world.served() as url:
+        opened(tab, url)
+        end = "until kube-scheduler binds it or gives it up"
+        why = tab.ask("document.querySelector('#waiting-rows td:last-child').textContent")
+        assert why == f"gpu-1 is held for it {end}"
+        tab.ask(f"{ROWS}[0].click()")
+        detail = tab.ask("document.getElementById('detail-text').textContent")
+        assert detail.endswith(f"6 GiB are held for default/late {end}.")
 
 
 def test_10_000_pods_on_one_device_are_a_few_segments_and_a_list_that_is_cut(tab: Tab) -> None:

@@ -144,7 +144,7 @@ def test_on_and_off_may_be_said_in_a_file_and_in_the_environment(key: str) -> No
         ("policy", ["spread"], "['spread'] is not str"),
         ("pairing", "maybe", "'maybe' is none of auto, on, off"),
         ("log-level", True, "True is none of debug, info, warning, error"),
-        ("filter-answer", "", "'' is none of all, best"),
+        ("filter-answer", "", "'' is none of auto, all, best"),
         ("leadership", "lease ", "is none of lease, scheduler, off"),
         ("log-level", "trace", "'trace' is none of debug, info, warning, error"),
     ],

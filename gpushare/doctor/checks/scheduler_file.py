@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from gpushare.doctor.facts import Facts, NodeSeen, SchedulerFile, Unread
 from gpushare.doctor.finding import Finding, fail, ok, skip, warn
 from gpushare.errors import SettingsError
-from gpushare.wire.scheduler.config import ExtenderConfig, SchedulerConfig
+from gpushare.wire.scheduler.config import OUTWEIGHED, ExtenderConfig, SchedulerConfig
 from gpushare.wire.scheduler.entry import our_entry
 
 BIND_BUDGET = 4.0
@@ -16,8 +16,6 @@ BIND_BUDGET = 4.0
 
 _SAMPLED_ABOVE = 100
 """Nodes up to which kube-scheduler looks at all of them whatever the percentage is."""
-_OURS = 140
-"""All in-tree scores together are 1400 at most; a point of ours is 10 x weight."""
 
 
 def entry_of(facts: Facts) -> ExtenderConfig | None:
@@ -128,11 +126,12 @@ def _managed(entry: ExtenderConfig, resource: str) -> Finding:
 def _weight(entry: ExtenderConfig) -> Finding:
     if not entry.prioritize_verb:
         return skip("weight", "of no effect without a prioritizeVerb")
-    if entry.weight > _OURS:
+    if entry.order_decides:
         return ok("weight", f"{entry.weight}: our order of the nodes decides")
     return ok(
         "weight",
-        f"{entry.weight}: our order is one voice among others (from {_OURS + 1} on it decides)",
+        f"{entry.weight}: our order is one voice among others"
+        f" (from {OUTWEIGHED + 1} on it decides)",
     )
 
 

@@ -14,6 +14,7 @@ from gpushare.core.model import PodRef, Shares
 from gpushare.core.snapshot import Snapshot
 from gpushare.daemon.events.aggregator import NoFitLimiter
 from gpushare.daemon.events.recorder import EventRecorder
+from gpushare.explain.pod import Outstanding
 from gpushare.explain.text import amount, sentence
 from gpushare.extender.audit.comparer import Finding
 from gpushare.extender.events.mistaken_pods import MistakenPods
@@ -81,11 +82,15 @@ class EventMessages:
         self._recorder.record(_pod(ref), BIND_FAILED, "Binding", note, warning=True)
 
     def no_fit(
-        self, ref: PodRef, reasons: Mapping[str, int], explain: Callable[[], Explanation]
+        self,
+        ref: PodRef,
+        reasons: Mapping[str, int],
+        explain: Callable[[], tuple[Explanation, Outstanding]],
     ) -> None:
         """Record that no node takes the pod. `reasons`: the number of nodes by reason.
 
-        `explain`: says what would help; it is called by the thread that writes.
+        `explain`: says what would help, and what its group needs; it is called by the thread that
+        writes.
         """
         regarding = _pod(ref)
         if not regarding.is_sound:
@@ -97,13 +102,18 @@ class EventMessages:
         total = sum(reasons.values())
         parts = ", ".join(f"{count} {why}" for why, count in sorted(reasons.items()))
         note = f"0 of {total} nodes take the pod: {parts}"
+
+        def details() -> str:
+            found, between = explain()
+            return sentence(found, self._unit, ref.namespace, between)
+
         self._recorder.record(
             regarding,
             NO_FIT,
             "Scheduling",
             note,
             warning=True,
-            details=lambda: sentence(explain(), self._unit, ref.namespace),
+            details=details,
         )
 
     def books_wrong(self, finding: Finding, healed: bool) -> None:

@@ -7,6 +7,7 @@ kept until something on it changes, so in a large cluster little is made again.
 
 import json
 import threading
+import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
@@ -17,10 +18,12 @@ from gpushare.core.entry import Entry
 from gpushare.core.model import NodeSpec
 from gpushare.core.stranded import stranded_units, typical_units
 from gpushare.extender.events.mistaken_pods import Mistake, MistakenPods
+from gpushare.extender.held_places import held_places
 from gpushare.extender.managed_resources import ManagedResource, ManagedResources
 from gpushare.extender.ui.explanation_cache import ExplanationCache
 from gpushare.extender.ui.last_hour import LastHour
 from gpushare.ledger import LedgerView
+from gpushare.wire.held import held_document
 
 _Entries = tuple[Entry, ...]
 _Key = tuple[NodeSpec, _Entries, tuple[int, ...], int]
@@ -105,8 +108,9 @@ class _Part:
         """Return a value that differs whenever the text does."""
         managed = self._managed
         hour = self._last_hour.figures(managed.names.resource)
+        managed.holds.expire(time.monotonic())
         changes = [managed.ledger.version(), managed.filters.states.version]
-        changes.append(self._mistaken_pods.version)
+        changes += [self._mistaken_pods.version, managed.holds.version]
         return changes, hour, managed.ranking_policy, managed.choice
 
     def text(self) -> str:
@@ -121,6 +125,7 @@ class _Part:
             "policy": _policy(managed),
             "lastHour": self._last_hour.figures(managed.names.resource),
             "pending": self._pending(books),
+            "held": [held_document(each) for each in held_places(managed.holds)],
         }
         # Node by node: no other thread runs while one call of json works.
         return f'{_ENCODE(head)[:-1]},"nodes":[{",".join(self._nodes(books, typical))}]}}'

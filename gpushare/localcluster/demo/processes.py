@@ -103,6 +103,8 @@ class ExtenderProcess(DemoProcess):
             *("--health-listen", f"127.0.0.1:{health_port}"),
             *("--kubeconfig", str(kubeconfig)),
             *("--scheduler-config", str(scheduler_config)),
+            # So that its scheduler has something to score, and a trace shows it.
+            *("--filter-answer", "all"),
             # As in a real cluster, so that the Lease can be looked at.
             *("--leadership", "lease"),
             # Nobody here takes one pod for another: the device plug-ins know them, and where there

@@ -54,6 +54,10 @@ class TlsConfig:
         return bool(self.ca_file or self.ca_data)
 
 
+OUTWEIGHED = 140
+"""All in-tree scores together are 1400 at most; a point of an extender's is 10 x weight."""
+
+
 @dataclass(frozen=True, slots=True)
 class ExtenderConfig:
     """One entry of `extenders`. An empty verb is not called. http_timeout: seconds."""
@@ -70,6 +74,11 @@ class ExtenderConfig:
     ignorable: bool = False
     managed_resources: tuple[ExtenderManagedResource, ...] = ()
     tls: TlsConfig | None = None
+
+    @property
+    def order_decides(self) -> bool:
+        """Whether one point of the extender's counts more than all in-tree scores together."""
+        return bool(self.prioritize_verb) and self.weight > OUTWEIGHED
 
 
 @dataclass(frozen=True, slots=True)

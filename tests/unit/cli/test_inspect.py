@@ -112,6 +112,7 @@ def test_documents_say_it_all_and_alike(cluster: FakeKubectl, inspect: Inspect) 
         "free": 98,
         "policy": None,
         "pending": [],
+        "held": None,
         "warnings": [],
     }
     a, b = document["nodes"]

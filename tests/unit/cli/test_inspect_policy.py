@@ -14,6 +14,7 @@ from gpushare.doctor.collect import read_extender
 from gpushare.doctor.facts import ExtenderSeen
 from gpushare.extender.managed_resources import ManagedResource, ManagedResources
 from gpushare.extender.metrics import Metrics
+from gpushare.wire.held import encode_held
 from tests.unit.cli.fake_kubectl import MEM, FakeKubectl, node, pod
 from tests.unit.doctor.facts import healthy
 from tests.unit.extender.kit import make_books
@@ -45,7 +46,14 @@ def extender(books: ManagedResource) -> Iterator[str]:
     """Its URL."""
     library = ManagedResources((books,))
     # Each test reads once, so what the page keeps for a while is never old.
-    server = HealthServer("127.0.0.1", 0, dict, dict, lambda: Metrics(library, 2**30, dict).text())
+    server = HealthServer(
+        "127.0.0.1",
+        0,
+        dict,
+        dict,
+        lambda: Metrics(library, 2**30, dict).text(),
+        held=lambda: (200, encode_held("GiB", {MEM: ()})),
+    )
     server.start()
     yield f"http://127.0.0.1:{server.port}"
     server.stop()
@@ -87,7 +95,8 @@ def test_a_document_has_the_figures(
             {"name": "binpack", "allocated": 80.0, "refused": 10.5},
         ],
     }
-    assert {**document, "policy": None} == json.loads(inspect("-o", "json")[1])
+    assert document["held"] == []
+    assert {**document, "policy": None, "held": None} == json.loads(inspect("-o", "json")[1])
 
 
 def test_a_policy_that_no_trial_chose_is_told_by_its_name(inspect: Inspect, extender: str) -> None:

@@ -170,6 +170,40 @@ def test_priorities_are_those_of_the_cluster() -> None:
         pods_of_documents([named], "f", [ALIYUN])
 
 
+def test_a_gang_is_answered_alike_on_a_cluster_and_on_a_saved_report(
+    saved: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for where in ((), ("--snapshot", str(saved))):
+        code, out, _ = whatif(capsys, *where, "--gang", "9GiB x 3", "--gang", "9GiB x 2")
+        assert code == 0
+        torn, whole = (line for line in out.splitlines() if line.startswith("Gang:"))
+        assert torn.startswith("Gang:     9GiB x 3: needs 3 x 9 GiB at once: 2 fit now (2 on a);")
+        assert whole == "Gang:     9GiB x 2: needs 2 x 9 GiB at once: 2 fit now (2 on a)"
+        code, out, _ = whatif(capsys, *where, "--gang", "9GiB x 3", "-o", "json")
+        document = json.loads(out)
+        (gang,) = document["gangs"]
+        assert (gang["fits"], gang["pods"][0]["wanted"], gang["pods"][0]["fit"]) == (False, 3, 2)
+        assert document["before"] == document["after"]
+
+
+def test_all_pods_of_a_file_are_one_gang(
+    saved: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    job = {
+        "kind": "Job",
+        "metadata": {"name": "train"},
+        "spec": {"parallelism": 2, "template": pod_json("x", 9)},
+    }
+    file = tmp_path / "pods.json"
+    file.write_text(json.dumps({"kind": "List", "items": [job, pod_json("head", 9)]}))
+    words = ("--snapshot", str(saved), "--gang", str(file), "--add", "1:1x4GiB")
+    _, out, _ = whatif(capsys, *words)
+    lines = out.splitlines()
+    assert lines[2].startswith("Gang:     job/train: needs 2 x 9 GiB at once: 2 fit (2 on a)")
+    assert lines[3].startswith("Gang:     pod/head: needs 1 x 9 GiB at once: 0 fit; then: ")
+    assert lines[4] == "          so none of these pods is placed"
+
+
 @pytest.mark.parametrize(
     ("change", "text"),
     [
@@ -192,6 +226,8 @@ def test_a_report_of_another_version_or_form_is_one_line(
     ("words", "text"),
     [
         ((), "nothing is asked"),
+        (("--gang", "8GiB"), "how many at once? write '8GiB x 3'"),
+        (("--gang", "nofile.yaml"), "--gang: 'nofile.yaml' is no file"),
         (("--pods", "nofile.yaml"), "is no file, nor is it as '8GiB x 3'"),
         (("--pods", "8GiB", "--policy", "best"), "best"),
         (("--without", "nobody"), "no node 'nobody' that could go"),

@@ -223,3 +223,30 @@ def test_an_older_view_neither_gets_nor_spoils_what_is_remembered() -> None:
     assert ranking.scores(new, request).values[0] > ranking.scores(old, request).values[0]
     ranking.scores(new, request)
     assert len(policy.asked) == 2
+
+
+class _ByTheLargest:
+    """Prefers the last device where the cluster has a card of more than 16, else the first."""
+
+    def score(self, snapshot: Snapshot, rows: Rows, request: Request) -> Floats:
+        order = np.arange(snapshot.capacity.shape[1], dtype=float)
+        large = snapshot.capacity.max() > 16
+        return np.broadcast_to(order if large else -order, (len(rows), len(order)))
+
+
+def test_the_best_device_of_a_row_is_not_told_of_other_nodes_than_were_scored() -> None:
+    arrays, request, ranking = NodeArrays(), Request(4, 1), Ranking(_ByTheLargest())
+    arrays.set_node(node("a", 16, 16), ())
+    first = arrays.snapshot({})
+    ranking.scores(first, request)
+    assert ranking.best_device(first, first.row["a"], request) == 0
+    arrays.set_node(node("b", 80), ())
+    later = arrays.snapshot({})
+    assert place(later, "a", request, ranking).devices == (1,)
+    # Nor of charges that came later, nor of an older snapshot.
+    ranking.scores(later, request)
+    arrays.add(Charge("a", Request(14, 1), ((1, 14),)))
+    full = arrays.snapshot({})
+    assert ranking.best_device(full, full.row["a"], request) is None
+    ranking.scores(full, request)
+    assert ranking.best_device(later, later.row["a"], request) is None

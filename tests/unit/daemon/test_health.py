@@ -179,16 +179,16 @@ def test_another_machine_gets_no_explanation(subject: Subject) -> None:
         pytest.skip("this machine has no address but loopback")
     server = HealthServer(
         "0.0.0.0",  # noqa: S104 -- as in the second scheduler's pod
-        0, dict, dict, bytes, explain=lambda *_: (200, b"{}"),
+        0, dict, dict, bytes, explain=lambda *_: (200, b"{}"), held=lambda: (200, b"{}"),
     )  # fmt: skip
     server.start()
     try:
         answers = []
-        for path in ("/livez", "/apis/v1/explain/team/web"):
+        for path in ("/livez", "/apis/v1/explain/team/web", "/apis/v1/held"):
             with closing(http.client.HTTPConnection(own, server.port, 20)) as client:
                 client.request("GET", path, headers={"Host": "127.0.0.1"})
                 answers.append(client.getresponse().status)
-        assert answers == [200, 403]
+        assert answers == [200, 403, 403]
     finally:
         server.stop()
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpushare.core.decide import filter_nodes, place
+from gpushare.core.decide import filter_nodes, place, room_for
 from gpushare.core.model import NodeSpec, ObservedPod, PodRef, Request
 from gpushare.core.node_filters import NodeStates, OwnFilters
 from gpushare.core.pairing import Pairing
@@ -82,6 +82,39 @@ def test_a_node_that_is_not_there_and_one_that_is_are_refused() -> None:
         what_if(books(node("a", 16)), [], POLICY, without=["b"])
     with pytest.raises(SettingsError, match="a node 'a' already"):
         what_if(books(node("a", 16)), [], POLICY, added=[node("a", 8)])
+
+
+def test_a_gang_is_placed_whole_or_not_at_all() -> None:
+    three, two = (Wanted(f"10 x {n}", Request(10, 1), n) for n in (3, 2))
+    found = what_if(books(node("a", 16, 16)), [], POLICY, gangs=[[three], [two]])
+    torn, whole = found.gangs
+    assert (torn.fits, torn.placed[0].fit) == (False, 2)
+    assert torn.placed[0].reasons == {"Insufficient GPU Memory in one device": 1}
+    assert (whole.fits, whole.placed[0].on) == (True, {"a": 2})
+    assert found.after.free == 12
+
+
+def test_a_gang_of_which_one_kind_does_not_fit_leaves_the_devices_to_others() -> None:
+    kinds = [Wanted("small", Request(6, 1), 2), Wanted("large", Request(12, 1), 2)]
+    rest = [Wanted("large", Request(12, 1), 2)]
+    found = what_if(books(node("a", 16, 16)), [], POLICY, gangs=[kinds, rest])
+    assert [each.fit for each in found.gangs[0].placed] == [2, 1]
+    assert [gang.fits for gang in found.gangs] == [False, True]
+
+
+@given(
+    cards=st.lists(st.lists(st.integers(0, 40), min_size=1, max_size=4), min_size=1, max_size=4),
+    units=st.integers(1, 20),
+    needed=st.integers(2, 12),
+)
+def test_as_many_of_a_gang_fit_as_filter_counts(
+    cards: list[list[int]], units: int, needed: int
+) -> None:
+    ledger = books(*(node(f"n{number}", *each) for number, each in enumerate(cards)))
+    request = Request(units, 1)
+    counted = room_for(ledger.snapshot(), request, needed)
+    (gang,) = what_if(ledger, [], POLICY, gangs=[[Wanted("p", request, needed)]]).gangs
+    assert gang.placed[0].fit == counted
 
 
 @settings(max_examples=40)

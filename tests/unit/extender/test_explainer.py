@@ -13,6 +13,7 @@ from gpushare.core.model import Request
 from gpushare.errors import ApiError, ApiNotFound, ApiUnavailable
 from gpushare.extender.explainer import Explainer
 from gpushare.extender.managed_resources import ExtenderScope, claimant
+from gpushare.wire.groups import Group
 from tests.support.scripted_api import ScriptedApi
 from tests.support.waiting import poll
 from tests.unit.core.clusters import node
@@ -136,13 +137,39 @@ def test_what_is_held_for_others_and_whether_the_group_fits_is_said() -> None:
     world.holds.shown(claimant(train, Request(6, 1)), "a", 0.0)
     world.holds.offered(claimant(plain, Request(5, 1)), "a", time.monotonic())
     _, document = world.answer(asking)
-    assert document["group"] == {"needed": 3, "fitting": 2}
+    assert document["group"] == {
+        "needed": 3,
+        "fitting": 1,
+        "atOnce": True,
+        "kinds": [{"units": 10, "devices": 1, "needed": 3, "fitting": 1}],
+    }
     assert [(each["pod"]["name"], each["node"]) for each in document["held"]] == [
         ("train", "a"),
         ("plain", "a"),
     ]
     assert document["held"][0]["until"] is None
     text = "\n".join(document["lines"])
-    assert "needs 3 x 10 GiB at once: 2 fit now" in text
-    assert "6 GiB on a for team/train while kube-scheduler nominates it" in text
+    assert "needs 3 x 10 GiB at once: 1 fit now" in text
+    assert "6 GiB on a for team/train until kube-scheduler binds it or gives it up" in text
     assert re.search(r"5 GiB on a for team/plain until \d\d:\d\d:\d\d UTC", text)
+
+
+def test_what_is_held_is_told_by_resource_without_what_keeps_nobody_off() -> None:
+    world = World()
+    train = read_pod(pod_json("train", 6))
+    group = claimant(read_pod(pod_json("member", 5)), Request(5, 1))
+    world.holds.nominates = True
+    world.holds.shown(claimant(train, Request(6, 2)), "a", 0.0)
+    lapsed = replace(group, group=Group("podgroup team/g"))
+    world.holds.offered(lapsed, "a", time.monotonic() - 1)
+    status, body = world.explainer.held()
+    assert status == 200
+    ref = {"namespace": "team", "name": "train", "uid": "uid-train"}
+    held = [{"pod": ref, "node": "a", "units": 6, "devices": 2, "until": None}]
+    assert json.loads(body) == {
+        "unit": "GiB",
+        "resources": [{"resource": "aliyun.com/gpu-mem", "held": held}],
+    }
+    world.not_ready = "another process leads"
+    assert world.explainer.held()[0] == 503
+    assert world.api.calls == []

@@ -219,13 +219,28 @@ def test_members_of_a_group_see_each_other_whatever_their_priorities(holds: Hold
 
 def test_only_pods_of_a_group_that_have_no_place_are_missing(holds: Holds) -> None:
     sized = Group("coscheduling default/train", 3, whole=True)
-    pods = [claimant(f"s{n}", group=sized) for n in range(3)]
-    assert holds.missing(sized) == 3
-    offer(holds, pods[0])
-    assert holds.missing(sized) == 2
-    offer(holds, pods[1])
-    holds.bind(pods[1].ref.uid)
-    assert holds.missing(sized) == 0
+    first, second, third = (claimant(f"s{n}", group=sized) for n in range(3))
+    assert holds.missing(first).total() == 3
+    offer(holds, first)
+    assert holds.missing(second).total() == 2
+    offer(holds, second)
+    assert holds.missing(third).total() == 1
+    holds.bind(second.ref.uid)
+    assert holds.missing(third).total() == 0
+    assert holds.missing(A).total() == 0
+
+
+def test_pods_of_a_group_that_are_bound_already_have_their_places(holds: Holds) -> None:
+    """As after a restart, or when a group grows later."""
+    sized = Group("coscheduling default/train", 3, whole=True)
+    first, second, third = (claimant(f"s{n}", group=sized) for n in range(3))
+    for pod in (first, second):
+        holds.placed(pod.ref.uid, sized.key)
+    assert holds.missing(third).total() == 1
+    holds.gone(second.ref.uid)
+    assert holds.missing(third).total() == 2
+    holds.keep([], [])
+    assert holds.missing(third).total() == 3
 
 
 def test_a_young_hold_or_one_about_to_lapse_is_worth_a_moment() -> None:

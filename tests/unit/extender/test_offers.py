@@ -12,6 +12,7 @@ from gpushare.core.policy import load_policy
 from gpushare.core.ranking import Ranking
 from gpushare.errors import InsufficientMemory
 from gpushare.extender.binding.request_cache import RequestCache
+from gpushare.extender.explainer import Explainer
 from gpushare.extender.filter_verb import FilterVerb
 from gpushare.extender.managed_resources import ManagedResources, claimant
 from gpushare.extender.offers import Offers
@@ -175,6 +176,59 @@ def test_a_group_of_known_size_that_does_not_fit_whole_is_offered_nothing() -> N
     assert desk.filter(pod("x"))[0] == ["n"]
 
 
+def test_the_event_of_a_member_says_how_many_fit_as_explain_does_and_names_nobody() -> None:
+    desk = ServiceDesk()
+    (books, _) = desk.library
+    slow = claimant(read_pod(pod("slow")), Request(10, 1))
+    books.holds.shown(slow, "big", 0.0)
+    asking = pod("a", labels=COSCHEDULING)
+    assert desk.filter(asking, ["big"])["NodeNames"] == []
+    (_, reason, note) = desk.heard.events[-1]
+    assert reason == "GPUShareNoFit"
+    assert note == (
+        "0 of 1 nodes take the pod: 1 GPU Memory is not enough for all pods of the group at once;"
+        " its group needs 3 x 10 GiB at once: 1 fit now"
+    )
+    desk.api.answers = [json.dumps(asking).encode()]
+    explainer = Explainer(desk.api, desk.library, "GiB", not_ready=str, called=desk.service.called)
+    document = json.loads(explainer.answer("team", "a")[1])
+    assert (document["group"]["needed"], document["group"]["fitting"]) == (3, 1)
+
+
+def test_a_launcher_that_needs_no_device_does_not_keep_its_workers_out() -> None:
+    desk = Desk("n")
+    launcher = pod("launcher", 0, labels=COSCHEDULING)
+    desk.watch.apply(event(PODS, "ADDED", launcher))
+    assert [desk.filter(pod(name, labels=COSCHEDULING))[0] for name in "ab"] == [["n"], ["n"]]
+
+
+def test_a_group_of_which_some_are_bound_goes_on_after_a_restart() -> None:
+    desk = Desk("n")
+    bound = pod("a", labels=COSCHEDULING)
+    bound["spec"]["nodeName"] = "n"
+    bound["metadata"]["annotations"] = {"ALIYUN_COM_GPU_MEM_IDX": "0"}
+    other = pod("launcher", 0, labels=COSCHEDULING)
+    desk.watch.replace([page(PODS, bound, other)], desk.now)
+    assert desk.filter(pod("b", labels=COSCHEDULING))[0] == ["n"]
+
+
+def test_a_member_of_a_pod_group_is_told_how_many_of_its_group_wait() -> None:
+    desk = ServiceDesk()
+    group: dict[str, Any] = {"schedulingGroup": {"podGroupName": "g"}}
+    watch = PodEventHandler(desk.library)
+    for name in "abc":
+        watch.apply(event(PODS, "ADDED", pod(name, **group)))
+    assert [desk.filter(pod(name, **group), ["big"])["NodeNames"] for name in "abc"] == [
+        ["big"],
+        ["big"],
+        [],
+    ]
+    # The two that had a place have lost it with the refusal of the third.
+    assert desk.filter(pod("a", 17, **group), ["big"])["NodeNames"] == []
+    note = desk.heard.events[-1][2]
+    assert "its group waits for 1 x 17 GiB and 2 x 10 GiB: 0 and 2 fit now" in note
+
+
 def test_a_group_of_known_size_that_fits_is_offered_places_one_by_one() -> None:
     desk = Desk("n", "other")
     offered = [desk.filter(pod(name, labels=COSCHEDULING))[0] for name in "abc"]
@@ -189,6 +243,53 @@ def test_of_two_groups_the_second_is_refused_whole_before_it_holds_anything() ->
     assert desk.filter(pod("b1", labels=other))[0] == []
     assert desk.filter(pod("a2", labels=two))[0] == ["n"]
     assert desk.filter(pod("b2", labels=other))[0] == []
+
+
+def test_a_group_that_kube_scheduler_gives_up_at_permit_leaves_its_cards_to_the_next() -> None:
+    desk = Desk("n")
+    desk.holds.nominates = True
+    two = COSCHEDULING | {"pod-group.scheduling.sigs.k8s.io/min-available": "2"}
+    first, other = (two | {"scheduling.x-k8s.io/pod-group": name} for name in ("one", "other"))
+    for name in ("a1", "a2"):
+        assert desk.filter(pod(name, labels=first))[0] == ["n"]
+        desk.watch.apply(event(PODS, "MODIFIED", pod(name, labels=first, nominated="n")))
+    desk.now += 60
+    assert desk.filter(pod("b1", labels=other))[0] == []
+    # The time-out at Permit: all of the group lose their nominations.
+    for name in ("a1", "a2"):
+        desk.watch.apply(event(PODS, "MODIFIED", pod(name, labels=first)))
+    assert len(desk.holds) == 0
+    assert [desk.filter(pod(name, labels=other))[0] for name in ("b1", "b2")] == [["n"], ["n"]]
+
+
+def test_a_group_that_is_tried_on_two_placements_does_not_block_itself() -> None:
+    """kube-scheduler asks for all members on the nodes of one placement, then of the next."""
+    desk = Desk("n", "other")
+    desk.holds.nominates = True
+    group: dict[str, Any] = {"schedulingGroup": {"podGroupName": "g"}}
+    for placement in ("n", "other", "n"):
+        assert [desk.filter(pod(name, **group), placement)[0] for name in "ab"] == [[placement]] * 2
+    # Taken is not the one that was asked about last.
+    for name in "ab":
+        desk.watch.apply(event(PODS, "MODIFIED", pod(name, nominated="other", **group)))
+    assert desk.filter(pod("x"))[0] == ["n"]
+    assert {hold.node for hold in desk.holds.live() if hold.nominated} == {"other"}
+
+
+def test_of_1000_plain_pods_no_bind_is_refused_for_what_is_held() -> None:
+    """Each is filtered before the bind of the one before it, as kube-scheduler does."""
+    desk = ServiceDesk(best_only=True)
+    names = [f"n{number}" for number in range(125)]
+    for name in names:
+        desk.ledger.node_changed(node(name, *[16] * 8))
+    chosen: list[tuple[dict[str, Any], str]] = []
+    for number in range(1001):
+        if number < 1000:
+            asks = pod(f"p{number}")
+            chosen.append((asks, *desk.filter(asks, names)["NodeNames"]))
+        if number:
+            assert desk.bind(*chosen[number - 1]) == ""
+    assert desk.filter(pod("late"), names)["NodeNames"] == []
 
 
 def test_the_watch_moves_a_hold_to_the_node_that_kube_scheduler_took() -> None:
@@ -309,7 +410,8 @@ def test_the_books_stay_as_they_are_when_places_are_taken_from_a_copy() -> None:
 def test_a_place_in_a_copy_is_chosen_by_the_copy_and_not_by_what_is_kept_of_the_books() -> None:
     desk = Desk("n")
     books, request = desk.books.ledger.snapshot(), Request(3, 1)
-    scorer = desk.books.scorer(request)
+    # Of its own: others keep what the last test has asked for.
+    scorer = Ranking(load_policy("device-bestfit"))
     scorer.scores(books, request)
     offered = HeldSnapshot.of(books)
     offered.take(0, (1,), Request(4, 1))

@@ -57,6 +57,28 @@ def test_without_a_file_everything_is_as_documented() -> None:
     assert [each.name for each in found.entry.managed_resources] == [ALIYUN.resource, ALIYUN.count]
 
 
+@pytest.mark.parametrize(
+    ("change", "after", "ours"),
+    [
+        ({}, (), False),
+        ({"prioritizeVerb": "sort", "weight": 140}, (), False),
+        ({"prioritizeVerb": "sort", "weight": 141}, (), True),
+        ({"weight": 150}, (), False),
+        ({"prioritizeVerb": "sort", "weight": 150}, ({"urlPrefix": "http://b:1/b"},), False),
+    ],
+)
+def test_the_choice_of_the_node_is_ours_where_nothing_outweighs_us_or_comes_after_us(
+    change: dict[str, Any], after: tuple[dict[str, Any], ...], ours: bool
+) -> None:
+    other = {"filterVerb": "filter"}
+    entries = [ENTRY | change, *(each | other for each in after)]
+    assert read({FILE: component(extenders=entries)}).choice_is_ours is ours
+
+
+def test_without_a_file_the_choice_is_left_to_kube_scheduler() -> None:
+    assert not read_scheduler_file("", None, False).choice_is_ours
+
+
 def test_address_and_routes_are_those_of_our_entry() -> None:
     found = read({FILE: component(extenders=[ENTRY])})
     assert (found.listen, found.warnings) == ("127.0.0.1:4000", ())

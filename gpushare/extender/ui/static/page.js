@@ -341,6 +341,16 @@ function close() {
   $("nodes").focus();
 }
 
+// What filter keeps on a node for pods that are not bound yet.
+function held(node) {
+  return part.held.filter((each) => each.node === node.name);
+}
+
+function until(each) {
+  return each.until ? `until ${new Date(each.until).toLocaleTimeString()}` :
+    "until kube-scheduler binds it or gives it up";
+}
+
 function drawDetail() {
   const node = part.nodes.find((each) => each.name === selected);
   $("detail").hidden = !node;
@@ -349,6 +359,8 @@ function drawDetail() {
   const parts = [`${amount(node.allocated)} of ${number(node.total)} in use, ${number(node.free)} free.`];
   if (node.closed) parts.unshift(`No pod may be placed here: ${node.closed}.`);
   if (node.unplaced) parts.push(`${amount(node.unplaced)} belong to pods whose device is not known.`);
+  for (const each of held(node))
+    parts.push(`${amount(each.units * each.devices)} are held for ${each.pod.namespace}/${each.pod.name} ${until(each)}.`);
   put("detail-text", parts.join(" "));
   put("detail-devices", ...node.devices.map((device) => {
     const label = element("td", {}, String(device.index), " ", element("small", {}, device.model ?? ""));
@@ -443,7 +455,9 @@ function drawWaiting() {
   put("waiting-rows", ...part.pending.slice(0, printing ? STEP : waitingShown).map((pod) => {
     const each = pod.devices > 1 ? `${amount(pod.requested / pod.devices)} on each of ${pod.devices} devices` :
       pod.devices ? amount(pod.requested) : "";
-    const why = [pod.why ?? "is being looked at", pod.scheduler].filter(Boolean).join("; ");
+    const place = part.held.find((each) => each.pod.namespace === pod.namespace && each.pod.name === pod.name);
+    const why = place ? `${place.node} is held for it ${until(place)}` :
+      [pod.why ?? "is being looked at", pod.scheduler].filter(Boolean).join("; ");
     return element("tr", {},
       element("td", {}, pod.name, " ", element("small", {}, pod.namespace)),
       element("td", {}, each),

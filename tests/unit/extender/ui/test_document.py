@@ -4,12 +4,14 @@ import json
 import time
 from typing import Any
 
-from gpushare.core.model import Reason, Request
+from gpushare.core.model import PodRef, Reason, Request
 from gpushare.core.selectors import Demands
+from gpushare.extender.holds import Claimant
 from gpushare.extender.ui import document
 from gpushare.extender.watch_handlers import PodEventHandler
 from gpushare.wire.annotations import ALIYUN
 from gpushare.wire.codec import WatchEvent
+from tests.support.waiting import poll
 from tests.unit.core.clusters import node, state_of
 from tests.unit.extender.kit import pod_json, read_pod
 from tests.unit.extender.ui.world import HOSTILE, World, pod
@@ -174,6 +176,19 @@ def test_only_nodes_that_have_changed_are_written_anew(monkeypatch: Any) -> None
     world.ledger.pod_changed(pod("more", 5, "gpu-7", 0))
     assert any(each["name"] == "more" for each in part(world)["nodes"][17]["pods"])
     assert made == ["gpu-7"]
+
+
+def test_what_is_held_is_there_until_it_ends_by_time() -> None:
+    world = World()
+    world.ledger.node_changed(node("a", 16))
+    world.ledger.pod_changed(pod("late", 6))
+    assert part(world)["held"] == []
+    ref = PodRef("default", "late", "uid-default-late")
+    world.managed.holds.offered(Claimant(ref, Request(6, 1)), "a", time.monotonic() - 4.8)
+    (place,) = part(world)["held"]
+    assert (place["pod"]["name"], place["node"], place["units"]) == ("late", "a", 6)
+    assert place["until"].endswith("Z")
+    poll(lambda: part(world)["held"] == [])
 
 
 def test_names_are_data() -> None:

@@ -1,0 +1,87 @@
+"""Places that filter keeps for pods that are not bound yet, as documents have them.
+
+Knows the keys, which are a promise (docs/inspect.md, docs/explain.md). Standard library only: the
+kubectl plug-in reads them too.
+
+Tested in `tests/unit/wire/test_held.py`.
+"""
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+from gpushare.core.model import PodRef
+from gpushare.errors import MessageError
+from gpushare.wire.inventory import mib_of
+
+
+@dataclass(frozen=True, slots=True)
+class HeldPlace:
+    """A place that filter keeps for a pod that is not bound yet.
+
+    units: on each of `devices` devices of the node. until: when it may be given away, in seconds
+    since the epoch; None while kube-scheduler nominates the pod.
+    """
+
+    pod: PodRef
+    node: str
+    units: int
+    devices: int
+    until: float | None = None
+
+    @property
+    def until_text(self) -> str:
+        """The end of it as people read it."""
+        if self.until is None:
+            return "kube-scheduler binds it or gives it up"
+        return f"{datetime.fromtimestamp(round(self.until), UTC):%H:%M:%S} UTC"
+
+
+def held_document(place: HeldPlace) -> dict[str, Any]:
+    """Return the JSON object of one place."""
+    moment = None if place.until is None else datetime.fromtimestamp(round(place.until), UTC)
+    return {
+        "pod": asdict(place.pod),
+        "node": place.node,
+        "units": place.units,
+        "devices": place.devices,
+        "until": moment and f"{moment:%Y-%m-%dT%H:%M:%SZ}",
+    }
+
+
+def encode_held(unit: str, places: Mapping[str, Iterable[HeldPlace]]) -> bytes:
+    """Return the document of all places, by managed resource."""
+    resources = [
+        {"resource": resource, "held": [held_document(each) for each in those]}
+        for resource, those in places.items()
+    ]
+    return json.dumps({"unit": unit, "resources": resources}).encode()
+
+
+def decode_held(body: bytes, resource: str, unit: str) -> tuple[HeldPlace, ...]:
+    """Return the places of one managed resource in this unit, rounded up.
+
+    Raises MessageError for what is no such document, or has nothing of the resource.
+    """
+    try:
+        document = json.loads(body)
+        theirs = mib_of(document["unit"])
+        found = next(each for each in document["resources"] if each["resource"] == resource)
+        return tuple(_place(each, theirs, mib_of(unit)) for each in found["held"])
+    except StopIteration:
+        raise MessageError(f"tells nothing of {resource}") from None
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+        raise MessageError("has an answer that is no list of places") from error
+
+
+def _place(item: Mapping[str, Any], theirs: int, ours: int) -> HeldPlace:
+    pod, until = item["pod"], item["until"]
+    return HeldPlace(
+        PodRef(str(pod["namespace"]), str(pod["name"]), str(pod["uid"])),
+        str(item["node"]),
+        -(-int(item["units"]) * theirs // ours),
+        int(item["devices"]),
+        None if until is None else datetime.fromisoformat(until).timestamp(),
+    )

@@ -1,0 +1,336 @@
+"""Stories of pods that wait between filter and bind: groups, late volumes, waits at Permit.
+
+A small kube-scheduler asks real verbs over real books, in virtual time. Processes end and others
+lead in between; what they knew alone is lost. All pods ask for the same, so how many places there
+are can be counted without any code of ours, and nobody's choice of a device spoils another's.
+"""
+
+import json
+from dataclasses import dataclass, field
+from typing import Any
+
+from gpushare.extender.binding.bind_slots import BindSlots
+from gpushare.extender.binding.binder import Binder
+from gpushare.extender.holds import FLOOR
+from gpushare.extender.service import Service
+from gpushare.extender.watch_handlers import PodEventHandler
+from gpushare.wire.objects import PODS
+from tests.simulation.chance import Chance, Weighted
+from tests.simulation.oracle import Violation
+from tests.support.scripted_api import BOUND, Call, ScriptedApi
+from tests.unit.core.clusters import node
+from tests.unit.extender.desk import bind_request, request
+from tests.unit.extender.kit import make_library, pod_json
+from tests.unit.extender.test_watch_handlers import event, page
+
+UNITS, CARD = 10, 16
+"""One pod on each device."""
+NODES = {"n0": 2, "n1": 2, "n2": 1}
+PERMIT = 20.0
+"""Seconds that members wait at Permit; a volume comes or its pod is deleted as soon."""
+_IDX = "ALIYUN_COM_GPU_MEM_IDX"
+_COSCHEDULING = "scheduling.x-k8s.io/pod-group"
+_LEAST = "pod-group.scheduling.sigs.k8s.io/min-available"
+
+Json = dict[str, Any]
+
+
+class Process:
+    """One of our processes: verbs, books and holds, filled by a list and a watch."""
+
+    def __init__(self, world: "HeldStory") -> None:
+        self.library = make_library()
+        (self.books,) = self.library
+        self.books.holds.nominates = world.nominates
+        self.books.ledger.replace_nodes(
+            [node(name, *[CARD] * cards) for name, cards in NODES.items()]
+        )
+        self.watch = PodEventHandler(self.library, clock=world.api.clock)
+        self.service = Service(
+            self.library,
+            Binder(world.api, self.library, lambda: float("inf"), world.api.clock),
+            not_ready=str,
+            best_only=True,
+            bind_slots=BindSlots(8),
+            observe=lambda *_: None,
+            clock=world.api.clock,
+        )
+        self.watch.replace([page(PODS, *world.pods.values())], world.api.now)
+
+
+@dataclass
+class HeldStory:
+    """A cluster, our processes, and kube-scheduler. nominates: it is 1.35 or later.
+
+    waits: node by pod, of those that are assumed and not bound; since when. groups: members by
+    name. hopeless: groups that kube-scheduler gives up each time after filter. shaken: whether a
+    process has ended or lost the lead while something waited.
+    """
+
+    nominates: bool
+    api: ScriptedApi = field(default_factory=ScriptedApi)
+    pods: dict[str, Json] = field(default_factory=dict)
+    waits: dict[str, tuple[str, float]] = field(default_factory=dict)
+    groups: dict[str, list[str]] = field(default_factory=dict)
+    hopeless: set[str] = field(default_factory=set)
+    shaken: bool = False
+    counts: dict[str, int] = field(default_factory=dict)
+    _made: int = 0
+
+    def __post_init__(self) -> None:
+        self.leader, self.follower = Process(self), Process(self)
+
+    # -- what happens -----------------------------------------------------------------------------
+
+    def step(self, chance: Chance) -> None:
+        """One step of the story, and its judgement."""
+        name = _STEPS.draw(chance)
+        getattr(self, f"_{name}")(chance)
+        self.api.now += 0.05
+        self._expire()
+        self._judge_devices()
+
+    def _pass(self, chance: Chance) -> None:
+        self.api.now += chance.pick((0.2, 0.5, 1.0, 3.0, 10.0))
+
+    def _plain(self, chance: Chance) -> None:
+        self._create(f"plain{self._number()}")
+
+    def _slow(self, chance: Chance) -> None:
+        claim = [{"name": "v", "persistentVolumeClaim": {"claimName": "c"}}]
+        self._create(f"slow{self._number()}", volumes=claim)
+
+    def _group(self, chance: Chance) -> None:
+        name = f"group{self._number()}"
+        self.groups[name] = [f"{name}-{n}" for n in range(2 + chance.below(2))]
+        if chance.once_in(3):
+            self.hopeless.add(name)
+        for pod in self.groups[name]:
+            self._create(pod, schedulingGroup={"podGroupName": name})
+
+    def _permit(self, chance: Chance) -> None:
+        name = f"permit{self._number()}"
+        size = 2 + chance.below(2)
+        self.groups[name] = [f"{name}-{n}" for n in range(size)]
+        for pod in self.groups[name]:
+            self._create(pod, labels={_COSCHEDULING: name, _LEAST: str(size)})
+
+    def _volume(self, chance: Chance) -> None:
+        slow = [name for name in self.waits if name.startswith("slow")]
+        if slow:
+            self._bind(chance.pick(slow))
+
+    def _delete(self, chance: Chance) -> None:
+        if self.pods:
+            self._gone(chance.pick(sorted(self.pods)))
+
+    def _restart(self, chance: Chance) -> None:
+        self.leader = Process(self)
+        self.shaken = self.shaken or bool(self.waits)
+
+    def _lead(self, chance: Chance) -> None:
+        self.leader, self.follower = self.follower, self.leader
+        self.shaken = self.shaken or bool(self.waits)
+
+    def _schedule(self, chance: Chance) -> None:
+        """kube-scheduler takes the next pod, or a whole PodGroup."""
+        queue = self._queue()
+        if queue:
+            self._try(chance.pick(queue), chance)
+
+    # -- kube-scheduler ---------------------------------------------------------------------------
+
+    def _queue(self) -> list[str]:
+        waiting = [name for name in self.pods if name not in self.waits and not self._node(name)]
+        return sorted({_group_of(n) if n.startswith("group") else n for n in waiting})
+
+    def _try(self, name: str, chance: Chance) -> None:
+        if name.startswith("group"):
+            self._try_group(name, chance)
+            return
+        found = self._filter(name)
+        if not found:
+            return
+        if name.startswith("plain"):
+            if not chance.once_in(6):  # else a plug-in refuses it in Reserve, without any call
+                self._assume(name, found)
+                self._bind(name)
+            return
+        self._assume(name, found)
+        self._nominate(name, found)
+        if name.startswith("permit"):
+            members = self.groups[_group_of(name)]
+            if all(each in self.waits for each in members if not self._node(each)):
+                for each in members:
+                    if each in self.waits:
+                        self._bind(each)
+
+    def _try_group(self, name: str, chance: Chance) -> None:
+        """Filter for each member before the first bind; one that is refused has none bound."""
+        members = [each for each in self.groups[name] if each in self.pods]
+        if len(members) < len(self.groups[name]) or any(map(self._node, members)):
+            return
+        for member in members:
+            found = self._filter(member)
+            if not found:
+                break
+            self._assume(member, found)
+        whole = all(member in self.waits for member in members)
+        if not whole or name in self.hopeless:
+            for member in members:
+                self.waits.pop(member, None)
+            return
+        if chance.once_in(8):
+            self._restart(chance)
+        for member in members:
+            self._bind(member)
+        bound = [member for member in members if self._node(member)]
+        if not self.shaken and len(bound) < len(members):
+            raise Violation(f"H3 of {members} only {bound} are bound")
+
+    def _filter(self, name: str) -> str:
+        """The node that filter names, or ""; asked about nodes whose sums have room."""
+        names = [
+            each
+            for each, cards in NODES.items()
+            if (len(self._on(each)) + 1) * UNITS <= cards * CARD
+        ]
+        if not names:
+            return ""
+        answer = json.loads(self.leader.service.filter(request(self.pods[name], names)))
+        if answer["Error"]:
+            raise Violation(f"H0 {answer}")
+        self._count("fit" if answer["NodeNames"] else "refused")
+        return str(answer["NodeNames"][0]) if answer["NodeNames"] else ""
+
+    def _assume(self, name: str, node_name: str) -> None:
+        self.waits[name] = (node_name, self.api.now)
+
+    def _nominate(self, name: str, node_name: str) -> None:
+        if self.nominates:
+            self.pods[name]["status"]["nominatedNodeName"] = node_name
+            self._show(name)
+
+    def _give_up(self, name: str) -> None:
+        self.waits.pop(name)
+        if self.pods[name]["status"].pop("nominatedNodeName", None):
+            self._show(name)
+
+    def _bind(self, name: str) -> None:
+        where, _ = self.waits.pop(name)
+        sent: list[Call] = []
+
+        def land(call: Call) -> bytes:
+            sent.append(call)
+            return BOUND
+
+        self.api.answers = [land]
+        self.api.forever = json.dumps(self.pods[name]).encode()
+        error = json.loads(self.leader.service.bind(bind_request(self.pods[name], where)))["Error"]
+        self._count("refused bind" if error else "bound")
+        if error:
+            if not self.shaken:
+                raise Violation(f"H4 the bind of {name} to {where} is refused: {error}")
+            self.pods[name]["status"].pop("nominatedNodeName", None)
+        else:
+            body = next(call for call in sent if call.path.endswith("/binding")).document
+            self.pods[name]["spec"]["nodeName"] = where
+            self.pods[name]["metadata"]["annotations"] |= body["metadata"]["annotations"]
+            self.pods[name]["status"].pop("nominatedNodeName", None)
+        self._show(name)
+
+    def _expire(self) -> None:
+        """What kube-scheduler gives up by time: all of a group that waits at Permit."""
+        for name, (_, since) in sorted(self.waits.items()):
+            if name in self.waits and self.api.now >= since + PERMIT:
+                fellows = self.groups[_group_of(name)] if name.startswith("permit") else [name]
+                for each in fellows:
+                    if each in self.waits:
+                        self._count("given up")
+                        self._give_up(each)
+
+    # -- the cluster ------------------------------------------------------------------------------
+
+    def _number(self) -> int:
+        self._made += 1
+        return self._made
+
+    def _create(self, name: str, labels: dict[str, str] | None = None, **spec: Any) -> None:
+        made = pod_json(name, UNITS)
+        made["metadata"]["labels"] = labels or {}
+        made["spec"] |= spec
+        self.pods[name] = made
+        self._show(name)
+
+    def _gone(self, name: str) -> None:
+        self.waits.pop(name, None)
+        deleted = self.pods.pop(name)
+        for process in (self.leader, self.follower):
+            process.watch.apply(event(PODS, "DELETED", deleted))
+
+    def _show(self, name: str) -> None:
+        for process in (self.leader, self.follower):
+            process.watch.apply(event(PODS, "MODIFIED", self.pods[name]))
+
+    def _node(self, name: str) -> str:
+        return str(self.pods[name]["spec"]["nodeName"]) if name in self.pods else ""
+
+    def _on(self, node_name: str) -> list[str]:
+        """The pods that have a place on the node, or wait for one there."""
+        bound = [name for name in self.pods if self._node(name) == node_name]
+        return bound + [name for name, (where, _) in self.waits.items() if where == node_name]
+
+    def _count(self, what: str) -> None:
+        self.counts[what] = self.counts.get(what, 0) + 1
+
+    # -- the judge --------------------------------------------------------------------------------
+
+    def _judge_devices(self) -> None:
+        held: set[tuple[str, str]] = set()
+        for name, body in self.pods.items():
+            place = self._node(name), body["metadata"]["annotations"].get(_IDX, "")
+            if place[0] and place in held:
+                raise Violation(f"H1 {name} is on {place} with another pod")
+            held.add(place)
+
+    def judge_end(self) -> None:
+        """Nobody waits while a place is free longer than a hold lasts, whatever groups go on."""
+        chance = Chance(0)
+        waiting = [name for name in self._queue() if name.startswith("plain")]
+        for _ in range(60):
+            self.api.now += 1.5
+            self._expire()
+            for name in sorted(self.hopeless):
+                if self._queue().count(name):
+                    self._try(name, chance)
+            self.api.now += 1.5 if not self.nominates else FLOOR
+        for name in waiting:
+            free = sum(max(cards - len(self._on(each)), 0) for each, cards in NODES.items())
+            # Twice, as with a nominated node: what is held for the pod itself is not in its way.
+            found = [self._filter(name) for _ in range(2)]
+            if free and not all(found):
+                raise Violation(f"H2 {name} waits, and {free} places are free: {found}")
+            if found[-1]:
+                self._assume(name, found[-1])
+                self._bind(name)
+        self._judge_devices()
+
+
+def _group_of(name: str) -> str:
+    return name.rpartition("-")[0]
+
+
+_STEPS = Weighted(
+    {
+        "schedule": 30,
+        "pass": 6,
+        "plain": 6,
+        "slow": 3,
+        "group": 2,
+        "permit": 2,
+        "volume": 4,
+        "delete": 5,
+        "restart": 1,
+        "lead": 1,
+    }
+)

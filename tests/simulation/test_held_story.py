@@ -1,0 +1,99 @@
+"""Stories of pods that wait between filter and bind, and mutants that they must find."""
+
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from gpushare.core.model import PodRef, Request
+from gpushare.extender import offers
+from gpushare.extender.binding.steps import BindResult
+from gpushare.extender.holds import Claimant, Hold, Holds
+from gpushare.extender.service import Service
+from tests.simulation.chance import Chance, numbers
+from tests.simulation.held_story import UNITS, HeldStory
+from tests.simulation.oracle import Violation
+
+SEEDS, STEPS = 60, 200
+
+
+def tell(seed: int) -> HeldStory:
+    story = HeldStory(nominates=bool(seed % 2))
+    for number in numbers(seed, STEPS):
+        story.step(Chance(number))
+    story.judge_end()
+    return story
+
+
+def test_stories_keep_every_promise() -> None:
+    total: Counter[str] = Counter()
+    for seed in range(SEEDS):
+        try:
+            total.update(tell(seed).counts)
+        except Violation as error:
+            pytest.fail(f"seed {seed}: {error}")
+    # They are about something.
+    assert total["bound"] > 8 * SEEDS
+    assert min(total["refused"], total["given up"], total["refused bind"]) > SEEDS / 10
+
+
+def _never_ends(original: Any) -> Any:
+    del original
+    return lambda self, hold: (float("inf"), float("inf"))
+
+
+def _blocks_its_own_pod(original: Any) -> Any:
+    return lambda hold, pod: hold.pod.ref.uid == pod.ref.uid or original(hold, pod)
+
+
+def _counts_in_bind(original: Any) -> Any:
+    def run(self: Service, args: Any) -> Any:
+        (managed,) = self._resources
+        stranger = Claimant(PodRef("team", "stranger", "uid-stranger"), Request(UNITS, 1))
+        books = managed.ledger.snapshot()
+        now = self._filter._clock()  # noqa: SLF001 -- as a bug in bind would
+        seen = offers.offers_of(managed).to(stranger, books, now)
+        if not (seen.free[seen.row[args.node]] >= UNITS).any():
+            return BindResult("it is held", "held")
+        return original(self, args)
+
+    return run
+
+
+def _holds_nothing(original: Any) -> Any:
+    del original
+    return lambda self, pod, node, now: None
+
+
+def _forgets_nominations(original: Any) -> Any:
+    del original
+    return lambda self, pod, nominated, now: None
+
+
+def _is_not_seen_by_its_group(original: Any) -> Any:
+    def counts(hold: Hold, pod: Claimant) -> bool:
+        kin = bool(pod.group.key) and hold.pod.group.key == pod.group.key
+        return not kin and bool(original(hold, pod))
+
+    return counts
+
+
+@pytest.mark.parametrize(
+    ("owner", "name", "mutate"),
+    [
+        (Holds, "_times", _never_ends),
+        (offers, "counts_against", _blocks_its_own_pod),
+        (Service, "_run_bind", _counts_in_bind),
+        (Holds, "offered", _holds_nothing),
+        (Holds, "shown", _forgets_nominations),
+        (offers, "counts_against", _is_not_seen_by_its_group),
+    ],
+    ids=lambda each: getattr(each, "__name__", None),
+)
+def test_each_mutant_is_found(
+    owner: Any, name: str, mutate: Callable[[Any], Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(owner, name, mutate(getattr(owner, name)))
+    with pytest.raises(Violation):
+        all(tell(seed) for seed in range(SEEDS))

@@ -1,0 +1,125 @@
+"""`--extender`: what filter keeps for which pod, as a real health listener tells it."""
+
+import json
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import yaml
+
+from gpushare.cli.running_extender import read_held
+from gpushare.core.model import PodRef, Request
+from gpushare.daemon.health import HealthServer
+from gpushare.extender.explainer import Explainer
+from gpushare.extender.holds import Claimant
+from gpushare.extender.managed_resources import ManagedResource, ManagedResources
+from gpushare.extender.metrics import Metrics
+from tests.support.scripted_api import ScriptedApi
+from tests.unit.cli.fake_kubectl import FakeKubectl, node, pod
+from tests.unit.extender.kit import make_books
+
+Inspect = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def books() -> ManagedResource:
+    made = make_books()
+    for name, space, node_name, devices in (
+        ("slow", "team", "a", 1),
+        ("train", "other", "a", 2),
+        ("far", "team", "b", 1),
+    ):
+        asks = Claimant(PodRef(space, name, f"uid-{name}"), Request(6, devices))
+        made.holds.shown(asks, node_name, 0.0)
+    return made
+
+
+@pytest.fixture
+def explainer(books: ManagedResource) -> Explainer:
+    return Explainer(
+        ScriptedApi(),
+        ManagedResources((books,)),
+        "GiB",
+        not_ready=str,
+        called=lambda _: False,
+    )
+
+
+@pytest.fixture
+def extender(books: ManagedResource, explainer: Explainer) -> Iterator[str]:
+    """Its URL."""
+    library = ManagedResources((books,))
+    server = HealthServer(
+        "127.0.0.1",
+        0,
+        dict,
+        dict,
+        lambda: Metrics(library, 2**30, dict).text(),
+        held=lambda: explainer.held(),  # noqa: PLW0108 -- a test puts another one there
+    )
+    server.start()
+    yield f"http://127.0.0.1:{server.port}"
+    server.stop()
+
+
+@pytest.fixture(autouse=True)
+def _cluster(kubectl: FakeKubectl) -> None:
+    kubectl.cluster([node("a"), node("b")], [pod("p", "a")])
+
+
+def test_the_wide_form_has_a_table_and_the_default_form_has_none(
+    inspect: Inspect, extender: str
+) -> None:
+    code, out, err = inspect("-o", "wide", "--extender", extender)
+    assert (code, err) == (0, "")
+    table = [line.split(maxsplit=4) for line in out.splitlines()[-5:-1]]
+    end = "kube-scheduler binds it or gives it up"
+    assert table[1:] == [
+        ["slow", "team", "6", "a", end],
+        ["train", "other", "6", "x", f"2            a     {end}"],
+        ["far", "team", "6", "b", end],
+    ]
+    assert "HELD FOR  NAMESPACE  GPU Memory(GiB)  NODE  UNTIL\n" in out
+    assert "HELD" not in inspect("--extender", extender)[1]
+    assert "HELD" not in inspect("-o", "wide")[1]
+
+
+def names(held: list[dict[str, Any]]) -> list[str]:
+    return [each["pod"]["name"] for each in held]
+
+
+def test_the_documents_have_it_and_leave_out_what_is_not_asked_for(
+    inspect: Inspect, extender: str
+) -> None:
+    document = json.loads(inspect("-o", "json", "--extender", extender)[1])
+    assert names(document["held"]) == ["slow", "train", "far"]
+    assert yaml.safe_load(inspect("-o", "yaml", "--extender", extender)[1]) == document
+    team = json.loads(inspect("-o", "json", "-n", "team", "--extender", extender)[1])
+    assert names(team["held"]) == ["slow", "far"]
+    only = json.loads(inspect("b", "-o", "json", "--extender", extender)[1])
+    assert names(only["held"]) == ["far"]
+    assert json.loads(inspect("-o", "json")[1])["held"] is None
+
+
+def test_an_extender_that_does_not_say_is_a_warning(
+    inspect: Inspect, extender: str, explainer: Explainer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    refused = b'{"error": "gpushare is not ready: another process leads"}'
+    for answer, said in (
+        ((503, refused), "does not answer: gpushare is not ready: another process leads"),
+        ((404, b"there are others"), "does not answer: HTTP Error 404"),
+        ((200, b"{}"), "has an answer that is no list of places"),
+    ):
+        monkeypatch.setattr(explainer, "held", lambda answer=answer: answer)
+        code, out, err = inspect("-o", "json", "--extender", extender)
+        assert code == 0
+        assert err.startswith(f"Warning: what is held is not known: {extender} {said}")
+        assert json.loads(out)["held"] is None
+
+
+def test_of_another_resource_it_is_not_known_and_another_unit_is_converted(extender: str) -> None:
+    held, wrong = read_held(extender, "aliyun.com/gpu-mem", "MiB")
+    assert ([place.units for place in held or ()], wrong) == ([6144] * 3, "")
+    held, wrong = read_held(extender, "example.com/npu-mem", "GiB")
+    assert held is None
+    assert wrong.endswith("tells nothing of example.com/npu-mem")
