@@ -151,6 +151,10 @@ def _most(found: Explanation, unit: str) -> str:
         could.append(f"with at most {_on_devices(found.most_alone, 1, unit)}")
     if not could:
         return "no node that the pod may use shares a device"
+    if found.split:
+        each = request.units * request.devices // found.split
+        spread = _on_devices(each, found.split, unit)
+        could.append(f"with {spread}: a gpu-count of {found.split}, as an annotation of the pod")
     return f"even on an empty node it could only fit {' or '.join(could)}"
 
 
