@@ -6,6 +6,7 @@ Tested in `tests/unit/cli/test_inspect_policy.py` and `tests/unit/cli/test_inspe
 """
 
 import http.client
+import urllib.error
 import urllib.request
 
 from gpushare.wire.metrics import RankingPolicy, ranking_policies, read_samples
@@ -23,6 +24,8 @@ def read_policy(url: str, resource: str) -> tuple[RankingPolicy | None, str]:
         with opener.open(f"{url.rstrip('/')}/metrics", timeout=_SECONDS) as answer:
             metrics = answer.read(_LARGEST).decode(errors="replace")
     except (OSError, http.client.HTTPException, ValueError) as error:
+        if isinstance(error, urllib.error.HTTPError):
+            error.close()  # it has the answer's body
         return None, f"the policy is not known: {url} does not answer: {error}"
     policy = ranking_policies(read_samples(metrics)).get(resource)
     wrong = f"the policy is not known: {url} tells nothing of {resource}"
