@@ -196,7 +196,7 @@ def test_the_scheduler_is_of_the_api_servers_version(version: str) -> None:
 
 def test_what_clusters_differ_in_is_a_value(tmp_path: Path) -> None:
     taint = {"key": "gpu", "operator": "Exists"}
-    near = {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {}}}
+    near: Json = {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {}}}
     place = {"tolerations": [taint], "affinity": near}
     limits = {"limits": {"memory": "1Gi"}}
     values = {
