@@ -6,6 +6,7 @@ roots read it.
 """
 
 import argparse
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import Field, dataclass, field, fields
 from typing import Any
@@ -19,6 +20,10 @@ MAX_BODY = 16 * 1024 * 1024
 
 SPARE_THREADS = 16
 """Threads that binds leave to the other verbs: binds wait for the API server, the others do not."""
+
+_EVERYWHERE = frozenset(("0.0.0.0", "::"))  # noqa: S104 -- compared, not listened at
+_OF_SERVICE = re.compile(r"_SERVICE_(HOST|PORT(_.+)?)$|_PORT(_[0-9]+_(TCP|UDP|SCTP)(_[A-Z]+)?)?$")
+"""Ends of the variables by which Kubernetes tells containers of the Services there are."""
 
 _SWITCH = {"on": True, "true": True, "1": True, "off": False, "false": False, "0": False}
 _METAVARS = {
@@ -159,6 +164,20 @@ def read_settings(
     return settings
 
 
+def unknown_variables(environ: Mapping[str, str]) -> list[str]:
+    """Return the variables that are named like a setting's and are none's, without those that
+    Kubernetes makes of Services.
+    """
+    known = {f"GPUSHARE_{setting.name.upper()}" for setting in fields(Settings)}
+    return sorted(
+        name
+        for name in environ
+        if name.startswith("GPUSHARE_")
+        and name not in known | {"GPUSHARE_CONFIG"}
+        and not _OF_SERVICE.search(name)
+    )
+
+
 def address(text: str, name: str) -> tuple[str, int]:
     """Return (host, port) of HOST:PORT; port 0 takes a free one.
 
@@ -233,8 +252,23 @@ def _check(settings: Settings) -> None:
         raise SettingsError(
             f"body-limit: {settings.body_limit} is not from 1024 to {MAX_BODY} bytes"
         )
+    _check_ports(settings)
     _check_access(settings, host)
     _check_ui(settings)
+
+
+def _check_ports(settings: Settings) -> None:
+    """Refuse two listeners at one port, of which the second could not start."""
+    taken: list[tuple[str, str, int]] = []
+    for name in ("listen", "health_listen", "ui_listen"):
+        text, flag = getattr(settings, name), name.replace("_", "-")
+        if not text:
+            continue
+        host, port = address(text, flag)
+        for other, there, same in taken:
+            if port == same != 0 and (host == there or not _EVERYWHERE.isdisjoint((host, there))):
+                raise SettingsError(f"{flag}: port {port} is that of {other}: give it another")
+        taken.append((flag, host, port))
 
 
 def _check_access(settings: Settings, host: str) -> None:

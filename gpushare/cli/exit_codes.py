@@ -6,15 +6,19 @@ Tested in `tests/unit/test_cli.py`.
 """
 
 import codecs
+import errno
 import io
 import os
 import sys
 from collections.abc import Callable
+from pathlib import Path
 
 from gpushare.errors import ApiError, GpuShareError
 
 _INTERRUPTED = 130
 _BROKEN_PIPE = 141
+_UNWRITTEN = (errno.EPIPE, errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EBADF)
+"""What a write fails with when there is no reader, or no room."""
 _FAILING = ("strict", "surrogateescape")
 """How Python treats characters that an encoding lacks: an exception ends the command."""
 _PLAIN = {"\u2713": "ok", "\u2717": "NOT", "\u00b1": "+-", "\u2588": "#"}
@@ -22,17 +26,25 @@ _PLAIN = {"\u2713": "ok", "\u2717": "NOT", "\u00b1": "+-", "\u2588": "#"}
 
 
 def ended(run: Callable[[], int]) -> int:
-    """Return the exit code of `run`; 130 after Ctrl-C, 141 if nobody reads its output."""
+    """Return the exit code of `run`; 130 after Ctrl-C, 141 if nobody reads its output, 1 if it
+    cannot be written.
+    """
+    _open_what_is_closed()
     _write_plainly()
     try:
         code = run()
-        print(end="", flush=True)  # if stdout is closed, sys.stdout is None
+        print(end="", flush=True)
     except KeyboardInterrupt:
         return _INTERRUPTED
-    except BrokenPipeError:
+    except OSError as error:
+        if error.errno not in _UNWRITTEN or error.filename is not None:
+            raise
         # The interpreter flushes stdout once more when it ends.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return _BROKEN_PIPE
+        if error.errno == errno.EPIPE:
+            return _BROKEN_PIPE
+        print(f"gpushare: the output cannot be written: {error.strerror}", file=sys.stderr)
+        return 1
     return code
 
 
@@ -54,6 +66,13 @@ def ended_as_kubectl(run: Callable[[], None]) -> int:
         return 0
 
     return ended(code)
+
+
+def _open_what_is_closed() -> None:
+    """Let streams that the shell has closed take whatever is written."""
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:
+            setattr(sys, name, Path(os.devnull).open("w"))  # noqa: SIM115 -- for good
 
 
 def _write_plainly() -> None:

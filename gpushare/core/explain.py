@@ -89,7 +89,9 @@ def explain(
         most_devices=int((capacity >= max(request.units, 1)).sum(axis=1).max(initial=0)),
         most_alone=int(capacity.max(initial=0)),
     )
-    if found.fit or found.never:
+    if found.never:
+        return replace(found, split=_split(capacity, request))
+    if found.fit:
         return found
     search = _Search(snapshot, request, entries_of, now, own)
     remedies = _remedies(search, rows)
@@ -149,6 +151,17 @@ def _largest(snapshot: Snapshot, rows: Rows) -> FreeDevice | None:
     place = places[snapshot.order[rows[places]].argmin()]
     device = int(free[place].argmax())
     return FreeDevice(snapshot.names[rows[place]], device, int(free[place, device]))
+
+
+def _split(capacity: Ints, request: Request) -> int:
+    """Return the least number of devices of one row of (K, D), more than asked for, on which the
+    same total would fit in equal parts; 0 for none.
+    """
+    total = request.units * request.devices
+    for devices in range(request.devices + 1, capacity.shape[1] + 1):
+        if total % devices == 0 and _most_units(capacity, devices) >= total // devices > 0:
+            return devices
+    return 0
 
 
 def _most_units(units: Ints, devices: int) -> int:

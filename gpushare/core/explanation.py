@@ -49,8 +49,9 @@ class Explanation:
     whatever pods end, the device with the most free memory; None if all are full. fits_now: the
     most units on each device with which a request of as many devices would fit now, 0 for none.
     most_units: the same on empty nodes with all devices healthy. most_devices: the most devices
-    with as many units on each, there too. most_alone: the units of the largest device. remedies:
-    each alone is enough; () if the pod fits now, or never.
+    with as many units on each, there too. most_alone: the units of the largest device. split: on
+    how many more devices the same total would fit where it never fits as it is, 0 for none.
+    remedies: each alone is enough; () if the pod fits now, or never.
     """
 
     request: Request
@@ -64,6 +65,7 @@ class Explanation:
     most_units: int = 0
     most_devices: int = 0
     most_alone: int = 0
+    split: int = 0
     remedies: tuple[Remedy, ...] = ()
 
     @property

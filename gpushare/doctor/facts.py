@@ -60,7 +60,8 @@ class NodeSeen:
 
     spec: how the ledger reads it. total, allocatable: units it advertises, None if it does not
     or they cannot be read. inventory: its annotation, None without one or if `broken` says why
-    it cannot be read. state: as kube-scheduler's own filters see it.
+    it cannot be read. state: as kube-scheduler's own filters see it. whole: resources of NVIDIA's
+    own device plug-in that it has.
     """
 
     name: str
@@ -71,6 +72,7 @@ class NodeSeen:
     broken: str = ""
     labelled: bool = False
     state: NodeState | None = None
+    whole: tuple[str, ...] = ()
 
     @property
     def shares(self) -> bool:
@@ -85,10 +87,10 @@ class PodSeen:
     name: namespace/name. node: "" while unscheduled. reason, message: of its condition PodScheduled
     while false, None before any scheduler has looked at it. bound: seconds since the epoch since
     when that is true, 0 if it is not. broken: why its amounts cannot be read. placement: the
-    devices its annotations name; uuids: theirs, () if none is named. assumed: they name a time
-    at which it was given them. mapped: the per-container map is there (which the original does not
-    write) or needless. assigned: a device plug-in has marked it served. request: what it
-    asks for, if that can be read.
+    devices its annotations name; uuids: theirs, () if none is named. assumed: they name a time at
+    which it was given them. mapped: the per-container map is there (which the original does not
+    write) or needless. misplaced: what of it does not go with device memory. assigned: a device
+    plug-in has marked it served. request: what it asks for, if that can be read.
     """
 
     name: str
@@ -104,6 +106,7 @@ class PodSeen:
     uuids: tuple[str, ...] = ()
     assumed: bool = False
     mapped: bool = False
+    misplaced: str = ""
     assigned: bool = False
     request: Request = field(default_factory=Request)
 
@@ -112,13 +115,17 @@ class PodSeen:
 class PodsSeen:
     """gpu: pods that ask for our resource. originals: running pods of the original extender.
     schedulers: image tags of the kube-schedulers that run as pods. Both are of kube-system alone.
-    alike: running pods elsewhere that look like the original extender.
+    alike: running pods elsewhere that look like the original extender. counting: pods that ask for
+    the count alone, with what is wrong about it. whole: pods that ask for cards of NVIDIA's own
+    device plug-in, with their node.
     """
 
     gpu: tuple[PodSeen, ...] = ()
     originals: tuple[str, ...] = ()
     schedulers: tuple[str, ...] = ()
     alike: tuple[str, ...] = ()
+    counting: tuple[tuple[str, str], ...] = ()
+    whole: tuple[tuple[str, str], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,6 +19,7 @@ from gpushare.wire.nodes import node_spec
 from gpushare.wire.objects import NODES, PODS
 from gpushare.wire.pods import observe_pod
 from gpushare.wire.quantity import to_units
+from gpushare.wire.request_mistakes import is_whole, misplaced, mistake_of
 
 Fields = Mapping[str, Any]
 
@@ -47,7 +48,8 @@ def read_node(node: Fields, names: Names, unit: str) -> NodeSeen:
         spec = NodeSpec(name, closed=Reason.BROKEN_CAPACITY)
     total = _units(capacity.get(names.resource, allocatable.get(names.resource)))
     usable = _units(allocatable.get(names.resource))
-    return NodeSeen(name, spec, total, usable, inventory, broken, labelled, state)
+    whole = tuple(each for each in capacity if is_whole(each) and _units(capacity[each]))
+    return NodeSeen(name, spec, total, usable, inventory, broken, labelled, state, whole)
 
 
 def _inventory(text: object) -> tuple[Inventory | None, str]:
@@ -73,6 +75,8 @@ def read_pods(pods: Iterable[Fields], names: Names, now: float) -> PodsSeen:
     gpu: list[PodSeen] = []
     originals: list[str] = []
     alike: list[str] = []
+    counting: list[tuple[str, str]] = []
+    whole: list[tuple[str, str]] = []
     tags: set[str] = set()
     for pod in pods:
         images = [str(container.get("image")) for container in _containers(pod)]
@@ -83,7 +87,15 @@ def read_pods(pods: Iterable[Fields], names: Names, now: float) -> PodsSeen:
             (originals if _is_of_control_plane(pod) else alike).append(_name(pod))
         if _asks(pod, names.resource):
             gpu += _read_pod(pod, names, now)
-    return PodsSeen(tuple(gpu), tuple(originals), tuple(sorted(tags - {""})), tuple(alike))
+        elif _asks(pod, names.count):
+            told = mistake_of(PODS.decode(json.dumps(pod).encode()), names, "GiB")
+            counting.append((_name(pod), told))
+        if any(is_whole(resource) for resource in _resources(pod)):
+            whole.append((_name(pod), str(_map(pod.get("spec")).get("nodeName") or "")))
+    releases = tuple(sorted(tags - {""}))
+    return PodsSeen(
+        *(tuple(gpu), tuple(originals), releases, tuple(alike), tuple(counting), tuple(whole))
+    )
 
 
 def _read_pod(pod: Fields, names: Names, now: float) -> Iterable[PodSeen]:
@@ -91,9 +103,11 @@ def _read_pod(pod: Fields, names: Names, now: float) -> Iterable[PodSeen]:
     metadata, spec = _map(pod.get("metadata")), _map(pod.get("spec"))
     condition = _scheduled(pod)
     bound = condition.get("status") == "True"
-    observed, broken = None, ""
+    observed, broken, told = None, "", ""
     try:
-        observed = observe_pod(PODS.decode(json.dumps(pod).encode()), names)
+        decoded = PODS.decode(json.dumps(pod).encode())
+        observed = observe_pod(decoded, names)
+        told = misplaced(decoded, observed.request, names)
     except WireError as error:
         broken = str(error)
     if observed and not observed.request.devices:
@@ -113,6 +127,7 @@ def _read_pod(pod: Fields, names: Names, now: float) -> Iterable[PodSeen]:
         placement=observed.placement if observed else None,
         uuids=observed.uuids if observed else (),
         assumed=names.assume_time in notes,
+        misplaced=told,
         assigned=observed is not None and observed.assigned,
         request=observed.request if observed else Request(),
         # The map is of containers: there is none if init containers alone ask.
@@ -145,12 +160,17 @@ def _is_of_control_plane(pod: Fields) -> bool:
 
 
 def _asks(pod: Fields, resource: str) -> bool:
-    return any(
-        resource in _map(resources.get(kind))
+    return resource in _resources(pod)
+
+
+def _resources(pod: Fields) -> set[str]:
+    return {
+        resource
         for container in _containers(pod)
         for resources in (_map(container.get("resources")),)
         for kind in ("limits", "requests")
-    )
+        for resource in _map(resources.get(kind))
+    }
 
 
 def _containers(pod: Fields) -> Iterator[Fields]:

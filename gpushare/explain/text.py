@@ -176,6 +176,10 @@ def _most(found: Explanation, unit: str) -> str:
         return "kube-scheduler itself leaves out every node with a device that would do"
     if not could:
         return "no node that the pod may use shares a device"
+    if found.split:
+        each = request.units * request.devices // found.split
+        spread = _on_devices(each, found.split, unit)
+        could.append(f"with {spread}: a gpu-count of {found.split}, as an annotation of the pod")
     return f"even on an empty node it could only fit {' or '.join(could)}"
 
 

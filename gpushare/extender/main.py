@@ -18,7 +18,7 @@ from gpushare.extender.http.certificates import Certificates
 from gpushare.extender.http.server import Server
 from gpushare.extender.process import Extender
 from gpushare.extender.scheduler_file import SchedulerFile, read_scheduler_file
-from gpushare.settings import Settings, address, read_settings
+from gpushare.settings import Settings, address, read_settings, unknown_variables
 from gpushare.wire.fields import NAME
 from gpushare.yamlfile import read_yaml
 
@@ -27,6 +27,8 @@ def main(argv: Sequence[str]) -> int:
     """Serve until a signal ends it. 2: a setting is wrong, said in one line on stderr."""
     try:
         settings = read_settings(argv, os.environ, read_yaml)
+        for name in unknown_variables(os.environ):
+            print(f"gpushare serve: {name}: no setting has this variable", file=sys.stderr)
         settings, found = _with_scheduler_file(settings)
         tls = _tls(settings)
         log_writer = configure(settings.log_level, settings.log_format)

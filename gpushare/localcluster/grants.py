@@ -41,3 +41,14 @@ def container_units(container: Json) -> int:
         return to_units(limits.get(ALIYUN.resource, "0"))
     except QuantityError:
         return 0
+
+
+def containers(pod: Json) -> list[Json]:
+    """Return the containers in the order in which they are admitted."""
+    return [*(pod["spec"].get("initContainers") or ()), *pod["spec"]["containers"]]
+
+
+def is_plain_init(pod: Json, container: Json) -> bool:
+    """Return whether it is an init container that ends before the next one starts."""
+    inits = pod["spec"].get("initContainers") or ()
+    return container in inits and container.get("restartPolicy") != "Always"

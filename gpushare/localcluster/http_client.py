@@ -163,8 +163,10 @@ def _dropped(connection: http.client.HTTPConnection) -> bool:
     """
     if connection.sock is None:
         return True
-    readable, _, _ = select.select([connection.sock], [], [], 0)
-    return bool(readable)
+    # poll, since select knows no descriptor above 1023.
+    watched = select.poll()
+    watched.register(connection.sock, select.POLLIN)
+    return bool(watched.poll(0))
 
 
 def _limit(sock: socket.socket, seconds: float) -> None:

@@ -12,6 +12,8 @@ Pods are seen by a watch and written through the API server, as everything in th
 import logging
 import threading
 import time
+from collections.abc import Iterator
+from contextlib import suppress
 from datetime import UTC, datetime
 
 from gpushare.errors import ApiConflict, ApiNotFound, WireError
@@ -19,7 +21,7 @@ from gpushare.localcluster.api.podlogs import PodLogs
 from gpushare.localcluster.api.records import timestamp
 from gpushare.localcluster.client import MERGE_PATCH, ApiClient, Json
 from gpushare.localcluster.devices.admission import AdmissionError, Devices
-from gpushare.localcluster.grants import granted_devices
+from gpushare.localcluster.grants import containers, granted_devices
 from gpushare.localcluster.informer import Informer
 from gpushare.localcluster.pod_status import (
     container_log,
@@ -36,7 +38,11 @@ from gpushare.wire.annotations import ALIYUN
 log = logging.getLogger(__name__)
 
 RUN_SECONDS = "localcluster.gpushare.io/run-seconds"
-"""Pod annotation: the pod ends by itself (Succeeded) this many seconds after it started."""
+"""Pod annotation: the pod ends by itself (Succeeded) this many seconds after it started; `never`:
+it does not.
+"""
+_JOB_SECONDS = 5.0
+"""After which the pods of a Job end that do not say when."""
 
 _STOP_SECONDS = 0.25
 """That containers take to stop. A client that deletes a pod and then waits for its end has begun to
@@ -61,6 +67,8 @@ class Kubelet:
         self._lock = threading.Lock()
         self._pods: dict[str, Json] = {}
         self._nodes: dict[str, NodeInfo] = {}
+        self._unlabelled: dict[str, dict[str, str]] = {}
+        """Labels that nodes lack."""
         self._admitted: dict[str, str] = {}
         self._numbers: dict[str, int] = {}
         self._stopped_at: dict[str, float] = {}
@@ -93,7 +101,11 @@ class Kubelet:
         except WireError as error:
             log.warning("node not understood name=%s error=%s", pod_name(after), error)
             return
+        missing = {key: value for key, value in _labels(node.name) if key not in node.labels}
         with self._lock:
+            if missing:
+                self._unlabelled[node.name] = missing
+                self._loop.add(f"{_NODE}{node.name}")
             known = self._nodes.get(node.name)
             pods = known.pods.values() if known else ()
             info = NodeInfo(node)
@@ -121,7 +133,7 @@ class Kubelet:
 
     def _look(self, uid: str) -> float | None:
         if uid.startswith(_NODE):
-            self._advertise(uid.removeprefix(_NODE))
+            self._report(uid.removeprefix(_NODE))
             return None
         with self._lock:
             pod = self._pods.get(uid)
@@ -149,11 +161,17 @@ class Kubelet:
             return self._admit(uid, pod)
         return None
 
-    def _advertise(self, name: str) -> None:
-        """Write on the node how many units its device plug-in tells of, and how many are well."""
+    def _report(self, name: str) -> None:
+        """Write on the node what kubelets label it with, how many units its device plug-in tells
+        of, and how many are well.
+        """
         amounts = self._devices.amounts(name)
         with self._lock:
             node = self._nodes.get(name)
+            missing = self._unlabelled.pop(name, None)
+        if missing is not None:
+            with suppress(ApiNotFound):
+                self._api.patch(f"/api/v1/nodes/{name}", {"metadata": {"labels": missing}})
         if amounts is None or node is None:
             return
         capacity, healthy = amounts
@@ -197,7 +215,7 @@ class Kubelet:
                 served = {"metadata": {"annotations": {ALIYUN.assigned: "true"}}}
                 self._api.patch(_path(pod), served, MERGE_PATCH)
             self._hold(uid, view)
-            for container in pod["spec"]["containers"]:
+            for container in containers(pod):
                 text = container_log(pod, container, told.get(container["name"], {}))
                 self._logs.write(uid, container["name"], text, datetime.now(UTC))
         self._write_status(pod, running_status(pod, self._address(uid), timestamp()))
@@ -267,10 +285,21 @@ def _unexpected(why: str) -> tuple[str, str]:
     return "UnexpectedAdmissionError", message
 
 
+def _labels(node: str) -> Iterator[tuple[str, str]]:
+    """Yield the labels that every kubelet gives its node."""
+    yield "kubernetes.io/hostname", node
+    yield "kubernetes.io/os", "linux"
+    yield "kubernetes.io/arch", "amd64"
+
+
 def _run_seconds(pod: Json) -> float | None:
     text = (pod["metadata"].get("annotations") or {}).get(RUN_SECONDS)
+    if text is None:
+        owners = pod["metadata"].get("ownerReferences") or ()
+        of_job = any(each["kind"] == "Job" and each.get("controller") for each in owners)
+        return _JOB_SECONDS if of_job else None
     try:
-        return None if text is None else max(float(text), 0.0)
+        return max(float(text), 0.0)
     except ValueError:
         return None
 

@@ -15,16 +15,16 @@ from pathlib import Path
 from types import FrameType
 
 from gpushare.commandline import Parser
-from gpushare.errors import ApiError, GpuShareError, SettingsError
+from gpushare.errors import ApiError, GpuShareError
 from gpushare.localcluster.demo.board import told_of
 from gpushare.localcluster.demo.cluster import DemoCluster, running
 from gpushare.localcluster.demo.cycle_log import cycle_log
 from gpushare.localcluster.demo.kept import kept_lines
-from gpushare.localcluster.demo.manifests import scheduler_config
 from gpushare.localcluster.demo.placed import ScenarioError
 from gpushare.localcluster.demo.plan import Scenario
 from gpushare.localcluster.demo.report import Report, natural
-from gpushare.localcluster.demo.scenario import Program, load_configuration
+from gpushare.localcluster.demo.scenario import Program
+from gpushare.localcluster.demo.scheduler_file import read_file
 from gpushare.localcluster.demo.shipped import (
     Part,
     complaint,
@@ -34,11 +34,8 @@ from gpushare.localcluster.demo.shipped import (
     shipped,
     stages,
 )
-from gpushare.localcluster.scheduler.handle import Handle
-from gpushare.localcluster.scheduler.profiles import build_frameworks
 from gpushare.localcluster.scheduler.schedule_one import Tracer
 from gpushare.localcluster.scheduler.trace import CycleTrace
-from gpushare.wire.scheduler.config import decode_scheduler_config
 
 
 def main(argv: Sequence[str]) -> int:
@@ -54,7 +51,7 @@ def main(argv: Sequence[str]) -> int:
         return 0
     try:
         parts = [load(file) for file in arguments.scenario]
-        configuration = _configuration(arguments.scheduler_config)
+        configuration = read_file(arguments.scheduler_config)
     except ScenarioError as error:
         print(f"gpushare demo: {error}", file=sys.stderr)
         return 2
@@ -102,7 +99,8 @@ def _arguments(argv: Sequence[str]) -> argparse.Namespace:
         "--scheduler-config",
         type=Path,
         metavar="FILE",
-        help="a KubeSchedulerConfiguration for the scheduler; the extender is added to it",
+        help="a KubeSchedulerConfiguration for the scheduler; the extender is added to it, unless"
+        " it has an entry for aliyun.com/gpu-mem",
     )
     parser.add_argument(
         "--trace",
@@ -133,19 +131,6 @@ def _arguments(argv: Sequence[str]) -> argparse.Namespace:
     return found
 
 
-def _configuration(file: Path | None) -> dict[str, object]:
-    """Return the scheduler's configuration in a file. Raises ScenarioError for what is wrong."""
-    if file is None:
-        return {}
-    document = load_configuration(file)
-    try:
-        config = decode_scheduler_config({**scheduler_config(1), **document, "extenders": []})
-        build_frameworks(config.profiles, Handle())
-    except SettingsError as error:
-        raise ScenarioError(f"{file}: {error}") from error
-    return document
-
-
 def _run(
     parts: Sequence[Part],
     arguments: argparse.Namespace,
@@ -153,7 +138,7 @@ def _run(
     configuration: dict[str, object],
 ) -> int:
     """Run the parts. write: takes what the scheduler thinks; configuration: that of the scheduler,
-    but for the extender.
+    {} for the demo's own.
     """
     report = Report(sys.stdout, colours=sys.stdout.isatty() and "NO_COLOR" not in os.environ)
     report.line("starting API server, kubelet, device plug-ins, extender and scheduler ...")
@@ -167,6 +152,8 @@ def _run(
     with running(report, tracer, configuration, ui=arguments.ui) as cluster:
         if arguments.scheduler_config:
             report.line(f"the scheduler's file: {arguments.scheduler_config}")
+            for text in cluster.told:
+                report.line(f"  {text}")
         if arguments.ui:
             report.line(f"the cluster on a page: {cluster.extender.ui_url}")
         for number, part in enumerate(parts):

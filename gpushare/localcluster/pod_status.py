@@ -6,7 +6,7 @@ Pure: documents in, documents out; times are RFC 3339 texts handed in.
 from collections.abc import Mapping
 from typing import Any
 
-from gpushare.localcluster.grants import container_units, granted_devices
+from gpushare.localcluster.grants import container_units, containers, granted_devices, is_plain_init
 
 Json = dict[str, Any]
 
@@ -20,14 +20,20 @@ def pod_name(item: Json) -> str:
 def container_log(pod: Json, container: Json, told: Mapping[str, str]) -> str:
     """Return what a container prints when it starts: which devices it was given.
 
-    told: the variables of its device plug-in, where there is one.
+    told: the variables of its device plug-in, where there is one. One that the pod sets itself wins
+    over it, as a kubelet has it.
     """
     node, units = pod["spec"].get("nodeName"), container_units(container)
     lines = [f"container {container['name']} of pod {pod_name(pod)} started on node {node}"]
     devices = ",".join(str(index) for index in granted_devices(pod))
-    lines += [f"{name}={value}" for name, value in sorted(told.items())]
     if units and devices and not told:
-        lines.append(f"NVIDIA_VISIBLE_DEVICES={devices}")
+        told = {"NVIDIA_VISIBLE_DEVICES": devices}
+    for name, value in sorted(told.items()):
+        own = next((each for each in container.get("env") or () if each["name"] == name), None)
+        if own is None:
+            lines.append(f"{name}={value}")
+        else:
+            lines.append(f"{name}={own.get('value', '')}  # set by the pod: it wins over {value}")
     if units and devices:
         lines.append(f"{units} units of device memory on device {devices}")
     else:
@@ -45,30 +51,16 @@ def running_status(pod: Json, address: str, now: str) -> Json:
         "podIP": address,
         "podIPs": [{"ip": address}],
         "conditions": _conditions(now, ready="True"),
-        "containerStatuses": [
-            _container_status(item, {"running": {"startedAt": now}}, running=True)
-            for item in pod["spec"].get("containers") or ()
-        ],
+        **_container_statuses(pod, {"running": {"startedAt": now}}, now, now),
     }
 
 
 def succeeded_status(pod: Json, started: str, now: str) -> Json:
     """Return the status of a pod whose containers have all ended well at `now`."""
-    state = {
-        "terminated": {
-            "exitCode": 0,
-            "reason": "Completed",
-            "startedAt": started,
-            "finishedAt": now,
-        }
-    }
     return {
         "phase": "Succeeded",
         "conditions": _conditions(now, ready="False", reason="PodCompleted"),
-        "containerStatuses": [
-            _container_status(item, state, running=False)
-            for item in pod["spec"].get("containers") or ()
-        ],
+        **_container_statuses(pod, _ended(started, now), started, now),
     }
 
 
@@ -91,7 +83,28 @@ def _conditions(now: str, *, ready: str, reason: str | None = None) -> list[Json
     ]
 
 
-def _container_status(container: Json, state: Json, *, running: bool) -> Json:
+def _container_statuses(pod: Json, state: Json, started: str, now: str) -> Json:
+    """Return the statuses of all containers; those that come first have ended, sidecars have not.
+
+    state: of the containers, and of sidecars with them.
+    """
+    states = [
+        (item, _ended(started, now) if is_plain_init(pod, item) else state)
+        for item in containers(pod)
+    ]
+    first = len(pod["spec"].get("initContainers") or ())
+    statuses = [_container_status(*each) for each in states]
+    found = {"containerStatuses": statuses[first:]}
+    return {**found, "initContainerStatuses": statuses[:first]} if first else found
+
+
+def _ended(started: str, now: str) -> Json:
+    told = {"exitCode": 0, "reason": "Completed", "startedAt": started, "finishedAt": now}
+    return {"terminated": told}
+
+
+def _container_status(container: Json, state: Json) -> Json:
+    running = "running" in state
     return {
         "name": container["name"],
         "image": container.get("image", ""),

@@ -12,6 +12,7 @@ import io
 import json
 import lzma
 import math
+import re
 import zlib
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
@@ -29,6 +30,9 @@ Columns = Mapping[str, tuple[str, ...]]
 _MOST_BYTES = 128 * 1024 * 1024
 """Bytes of a file, unpacked: a million pods are less."""
 
+_WHOLE_FRACTION = re.compile(r"[0-9]+\.0*", re.ASCII)
+_OTHER_SIGNS = ";\t|"
+_SHOWN = 80
 _LONGEST = 63 + 1 + 253
 """Characters of a name: a pod's, with its namespace."""
 
@@ -67,7 +71,9 @@ class Row:
 
     def number(self, role: str, text: str, least: int, most: int) -> int:
         """Return a part of the cell as a whole number within these bounds."""
-        number = int(text) if text.isascii() and text.isdigit() and len(text) <= 20 else -1
+        # A table with an empty cell makes all numbers of its column fractions in pandas.
+        digits = text.partition(".")[0] if _WHOLE_FRACTION.fullmatch(text) else text
+        number = int(digits) if digits.isascii() and digits.isdigit() and len(text) <= 20 else -1
         if not least <= number <= most:
             raise self.wrong(role, f"is no whole number from {least} to {most}: {text[:40]!r}")
         return number
@@ -128,13 +134,21 @@ def _roles(
     where: str, given: Collection[str], columns: Columns, optional: Collection[str]
 ) -> dict[str, str]:
     """Return the names of the columns here, by role."""
-    roles = {}
+    roles, missing = {}, []
     for role, names in columns.items():
         name = next((name for name in names if name in given), None)
         if name is not None:
             roles[role] = name
         elif role not in optional:
-            raise TraceError(f"{where}: has no column {' or '.join(names)}")
+            missing.append(" or ".join(names))
+    if missing:
+        file, line, _ = where.rpartition(" line ")
+        there_are = ", ".join(given)
+        there_are = there_are if len(there_are) <= _SHOWN else f"{there_are[:_SHOWN]}..."
+        raise TraceError(
+            f"{f'{file} line 1' if line else where}: has no column {'; '.join(missing)}; it has:"
+            f" {there_are!r}"
+        )
     return roles
 
 
@@ -162,6 +176,9 @@ def _csv(path: Path, text: str) -> Found:
         header = [name.strip() for name in next(lines, [])]
         if not header:
             raise TraceError(f"{path}: is empty")
+        other = next((sign for sign in _OTHER_SIGNS if len(header) == 1 and sign in header[0]), "")
+        if other:
+            raise TraceError(f"{path} line 1: its columns are separated by {other!r}: write commas")
         if len(set(header)) < len(header):
             raise TraceError(f"{path} line 1: has a column twice")
         none = True
@@ -184,6 +201,11 @@ def _json(path: Path, text: str) -> Found:
         items = json.loads(text)
     except (ValueError, RecursionError) as error:
         raise TraceError(f"{path}: is no JSON: {error}") from error
+    if isinstance(items, dict) and "items" in items:
+        raise TraceError(
+            f"{path}: is a list of Kubernetes' objects, as kubectl prints it, and no table: give"
+            " --from-cluster, which reads nodes and pods of the cluster itself"
+        )
     return of_items(str(path), items)
 
 

@@ -37,10 +37,17 @@ class Resources(Struct, gc=False):
     requests: dict[str, Quantity] | None = None
 
 
+class Variable(Struct, gc=False):
+    """EnvVar, by its name alone."""
+
+    name: str | None = None
+
+
 class Container(Struct, gc=False, rename="camel"):
     """Container; restart_policy "Always" makes an init container a sidecar."""
 
     name: str | None = None
+    env: list[Variable] | None = None
     resources: Resources | None = None
     restart_policy: str | None = None
 

@@ -4,14 +4,17 @@ Pure. To Kubernetes an extended resource is a plain number. Its unit (GiB, MiB, 
 on in the cluster, but people write bytes or MiB nevertheless.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 
 from gpushare.core.model import Request
 from gpushare.errors import WireError
 from gpushare.wire.annotations import Names
 from gpushare.wire.inventory import mib_of
-from gpushare.wire.objects import Pod
+from gpushare.wire.objects import Container, Pod, PodSpec, Resources
 from gpushare.wire.pods import check_annotations, names_any, request_of
+
+VISIBLE = ("NVIDIA_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES")
+"""Variables that say which cards a container sees; a kubelet lets those of the pod win."""
 
 NO_CARD_HAS = 1000
 """GiB that no card has, for the comparison if no device is known."""
@@ -32,12 +35,61 @@ def mistake_of(pod: Pod, names: Names, unit: str, largest: Largest = unknown) ->
         check_annotations(pod, request, names)
     except WireError as error:
         return str(error)
-    if request.devices and names_any(pod, (names.count,)):
-        return (
-            f"{names.count} is among the resources of a container, where it has no effect: write it"
-            f" as an annotation of the pod; as it is, the pod gets {request.devices} device(s)"
+    return misplaced(pod, request, names) or wrong_unit(request, names, unit, largest)
+
+
+def misplaced(pod: Pod, request: Request, names: Names) -> str:
+    """Return what of a pod does not go with device memory, and what to write; "" if nothing."""
+    if names_any(pod, (names.count,)):
+        counted = (
+            f"{names.count} is among the resources of a container; kube-scheduler and the kubelet"
+            " count it there by itself, so that pods wait where it is used up though devices have"
+            " room"
         )
-    return wrong_unit(request, names, unit, largest)
+        if not request.devices:
+            return (
+                f"{counted}; of {names.resource} the pod asks for nothing, so it gets no device,"
+                f" and may see all cards of its node: write {names.resource} there, and"
+                f" {names.count} as an annotation of the pod"
+            )
+        return (
+            f"{counted}; how many devices a pod gets is said by its annotation of that name alone:"
+            f" this one gets {request.devices}; write {names.count} as an annotation, not there"
+        )
+    if not request.devices:
+        return ""
+    if whole := sorted(filter(is_whole, _resources_of(pod))):
+        return (
+            f"{whole[0]} is asked for beside {names.resource}: two device plug-ins would give it"
+            " cards without knowing of each other; ask for one of the two"
+        )
+    for container in _containers(pod):
+        own = [each.name for each in container.env or () if each.name in VISIBLE]
+        if own and names.resource in _amounts(container):
+            return (
+                f"container {container.name} sets {own[0]} itself, which wins over what the device"
+                " plug-in tells it: it sees other cards than it was given; leave it out"
+            )
+    return ""
+
+
+def is_whole(resource: str) -> bool:
+    """Return whether NVIDIA's own device plug-in gives it out: whole cards, or slices of them."""
+    return resource.startswith(("nvidia.com/gpu", "nvidia.com/mig-"))
+
+
+def _containers(pod: Pod) -> Iterator[Container]:
+    spec = pod.spec or PodSpec()
+    yield from (*(spec.containers or ()), *(spec.init_containers or ()))
+
+
+def _amounts(container: Container) -> Mapping[str, object]:
+    told = container.resources or Resources()
+    return {**(told.limits or {}), **(told.requests or {})}
+
+
+def _resources_of(pod: Pod) -> set[str]:
+    return {name for container in _containers(pod) for name in _amounts(container)}
 
 
 def wrong_unit(request: Request, names: Names, unit: str, largest: Largest = unknown) -> str:

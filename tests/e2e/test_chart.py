@@ -154,6 +154,13 @@ def test_the_versions_are_those_of_this_release() -> None:
 @pytest.mark.parametrize(
     ("values", "version", "text"),
     [
+        (
+            ("scheduler.image.tag=v9.9.9",),
+            "1.37.0",
+            "not newer than the API server, which is v1.37",
+        ),
+        (("scheduler.image.tag=v1.34.0",), "1.33", "not newer than the API server, which is v1.33"),
+        (("scheduler.image.tag=v1.21.0",), "1.33", "must be from 1.22 on"),
         (("wiring=third",), "1.37.0", "wiring"),
         (("extender.args={policy=binpack}",), "1.37.0", "/extender/args/0"),
         (("memoryUnit=GB",), "1.37.0", "memoryUnit"),
@@ -178,6 +185,43 @@ def test_what_cannot_work_is_refused_with_one_sentence(
     assert done.returncode != 0
     assert text in done.stderr
     assert not done.stdout.strip()
+
+
+@pytest.mark.parametrize("version", ["1.33", "1.33.0", "v1.33.0-gke.100", "v1.33.0+k3s1"])
+def test_the_scheduler_is_of_the_api_servers_version(version: str) -> None:
+    (deployment,) = (each for each in rendered(version=version) if each["kind"] == "Deployment")
+    image = deployment["spec"]["template"]["spec"]["containers"][0]["image"]
+    assert image == "registry.k8s.io/kube-scheduler:v1.33.0"
+
+
+def test_what_clusters_differ_in_is_a_value(tmp_path: Path) -> None:
+    taint = {"key": "gpu", "operator": "Exists"}
+    near: Json = {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {}}}
+    place = {"tolerations": [taint], "affinity": near}
+    limits = {"limits": {"memory": "1Gi"}}
+    values = {
+        "extender": {"podPolicies": "binpack,spread", "metricsDetail": "pods"},
+        "scheduler": place,
+        "devicePlugin": {
+            **place,
+            "enabled": True,
+            "priorityClassName": "mine",
+            "resources": limits,
+        },
+    }
+    file = tmp_path / "values.yaml"
+    file.write_text(json.dumps(values))
+    made = {each["kind"]: each for each in rendered(more=("--values", str(file)))}
+    plugin = made["DaemonSet"]["spec"]["template"]["spec"]
+    scheduler = made["Deployment"]["spec"]["template"]["spec"]
+    for pod in (plugin, scheduler):
+        assert taint in pod["tolerations"]
+        assert any(each["key"] == "nvidia.com/gpu" for each in pod["tolerations"])
+        assert pod["affinity"] == near
+    assert plugin["priorityClassName"] == "mine"
+    assert plugin["containers"][0]["resources"]["limits"] == limits["limits"]
+    arguments = scheduler["containers"][1]["args"]
+    assert {"--pod-policies=binpack,spread", "--metrics-detail=pods"} <= {*arguments}
 
 
 def test_another_namespace_is_refused() -> None:

@@ -12,6 +12,7 @@ import pytest
 
 from gpushare.localcluster.demo.shipped import find, load, shipped, stages
 from gpushare.localcluster.main import main
+from tests.support.waiting import poll
 
 COMMAND = (sys.executable, "-P", "-m", "gpushare.cli.main", "demo")
 
@@ -165,6 +166,19 @@ def test_keep_prints_a_kubeconfig_that_works_and_a_signal_ends_everything(
     assert not [line for line in leftovers() if str(tmp_path) in line]
 
 
+def test_killed_it_leaves_no_process(tmp_path: Path) -> None:
+    environment = {**os.environ, "TMPDIR": str(tmp_path), "PYTHONUNBUFFERED": "1"}
+    with subprocess.Popen(
+        [*COMMAND, "1-binpack", "--keep"], stdout=subprocess.PIPE, text=True, env=environment
+    ) as demo:
+        assert demo.stdout is not None
+        assert any("the cluster keeps running" in line for line in demo.stdout)
+        assert [line for line in leftovers() if str(tmp_path) in line]
+        demo.kill()
+        demo.wait(10)
+    poll(lambda: not [line for line in leftovers() if str(tmp_path) in line], "they run on")
+
+
 def test_a_signal_in_the_middle_ends_everything_too(tmp_path: Path) -> None:
     file = tmp_path / "long.yaml"
     file.write_text(
@@ -213,8 +227,10 @@ def test_the_trace_shows_what_the_scheduler_of_an_own_configuration_thinks(
 @pytest.mark.parametrize(
     ("content", "sentence"),
     [
-        ("profiles: [{schedulerName: a", "mine.yaml: no YAML"),
+        ("profiles: [{schedulerName: a", "mine.yaml: "),
         ("[]", "mine.yaml: not an object"),
+        ("extenders: {a: 1}", "mine.yaml: extenders: not a list of objects"),
+        ("percentageOfNodesToScore: '100'", "mine.yaml: "),
         ("profiles: [{plugins: {score: {enabled: [{name: Mine}]}}}]", '"Mine" does not exist'),
         (
             "profiles: [{plugins: {scores: {}}}, {}]",

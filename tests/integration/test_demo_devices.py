@@ -2,6 +2,7 @@
 
 import json
 import re
+import resource
 import subprocess
 import sys
 import tempfile
@@ -200,3 +201,30 @@ def test_without_their_packages_the_demo_says_so_in_one_line_and_runs(
     )
     assert "VISIBLE_DEVICES" not in shown
     assert shown.rstrip().endswith("all expectations held")
+
+
+def test_on_more_nodes_than_the_limit_the_kubelet_stands_in_and_the_demo_says_so(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(device_plugins, "_MOST_NODES", 1)
+    file = tmp_path / "three.yaml"
+    file.write_text(
+        "nodes: [{prefix: n, count: 3, gpus: 1, gpuMemory: 4}]\n"
+        "steps:\n"
+        "- apply: {name: p, gpuMem: 4, replicas: 3}\n"
+        "- waitFor: {pods: p-*, is: bound}\n"
+    )
+    assert main([str(file)]) == 0
+    shown = capsys.readouterr().out
+    told = "device plug-ins run on 1 of 3 nodes, which is the limit; the kubelet stands in"
+    assert told in shown
+    assert shown.count("NVIDIA_VISIBLE_DEVICES") == 1
+
+
+@pytest.mark.parametrize(("files", "most"), [(1024, 78), (100, 0), (-1, 200)])
+def test_device_plugins_run_on_as_many_nodes_as_may_have_files_open(
+    files: int, most: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (64, files))
+    monkeypatch.setattr(resource, "setrlimit", lambda *_: None)
+    assert device_plugins.most_nodes() == most

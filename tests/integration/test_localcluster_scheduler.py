@@ -373,6 +373,46 @@ def test_the_log_says_which_device_a_container_was_given(cluster: Cluster) -> No
     assert printed["plain"][-1] == "no device was given to this container"
 
 
+def test_what_a_pod_sets_itself_wins_over_its_device_plug_in(cluster: Cluster) -> None:
+    cluster.node("n1")
+    limits = {"limits": {"aliyun.com/gpu-mem": "2"}}
+    env = [{"name": "NVIDIA_VISIBLE_DEVICES", "value": "all"}]
+    containers = [{"name": "main", "image": "pause", "resources": limits, "env": env}]
+    notes = {"ALIYUN_COM_GPU_MEM_IDX": "3"}
+    cluster.pod("p", annotations=notes, containers=containers, nodeName="n1")
+    poll(lambda: cluster.get("p")["status"]["phase"] == "Running")
+    printed = cluster.server.logs.read(cluster.get("p")["metadata"]["uid"], "main")
+    told = [line for _, line in printed if "VISIBLE" in line]
+    assert told == ["NVIDIA_VISIBLE_DEVICES=all  # set by the pod: it wins over 3"]
+
+
+def test_init_containers_have_logs_and_sidecars_keep_running(cluster: Cluster) -> None:
+    cluster.node("n1")
+    first = {"name": "first", "image": "pause"}
+    beside = {"name": "beside", "image": "pause", "restartPolicy": "Always"}
+    cluster.pod("p", initContainers=[first, beside], nodeName="n1")
+    poll(lambda: cluster.get("p")["status"]["phase"] == "Running")
+    for name in ("first", "beside", "main"):
+        log = cluster.api.request("GET", f"{PODS}/p/log", query={"container": name}, timeout=5)
+        assert f"container {name} of pod default/p started" in log.decode()
+    told = cluster.get("p")["status"]["initContainerStatuses"]
+    assert [(each["name"], *each["state"]) for each in told] == [
+        ("first", "terminated"),
+        ("beside", "running"),
+    ]
+
+
+def test_a_node_gets_the_labels_that_its_kubelet_gives(cluster: Cluster) -> None:
+    cluster.node("n1")
+    given = {"kubernetes.io/hostname": "n1", "kubernetes.io/os": "linux"}
+
+    def labels() -> Json:
+        found: Json = cluster.api.get("/api/v1/nodes/n1")["metadata"].get("labels") or {}
+        return found
+
+    poll(lambda: labels() == {**given, "kubernetes.io/arch": "amd64"})
+
+
 def test_the_scheduler_takes_up_where_the_watch_was_compacted(cluster: Cluster) -> None:
     cluster.node("n1")
     cluster.pod("before")

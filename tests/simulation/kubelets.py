@@ -235,7 +235,8 @@ class Kubelets:
     ) -> bool:
         """Whether the pod was there to be changed."""
         try:
-            self.server.registry.revise(PODS, NAMESPACE, pod.name, change, status_only=status)
+            part = "status" if status else ""
+            self.server.registry.revise(PODS, NAMESPACE, pod.name, change, part=part)
         except StatusError:
             return False
         return True

@@ -95,10 +95,20 @@ def test_ctrl_c_ends_a_command_that_waits_in_silence(tmp_path: Path) -> None:
     assert (process.returncode, said) == (130, "")
 
 
-def test_a_command_needs_no_stdout() -> None:
-    command = ["sh", "-c", 'exec "$0" -P -m gpushare.cli.main help >&-', sys.executable]
+@pytest.mark.parametrize("words", ["help", "demo 1-binpack"])
+def test_a_command_needs_no_stdout(words: str) -> None:
+    command = ["sh", "-c", f'exec "$0" -P -m gpushare.cli.main {words} >&-', sys.executable]
     ran = subprocess.run(command, stderr=subprocess.PIPE, check=False, text=True)
     assert (ran.returncode, ran.stderr) == (0, "")
+
+
+@pytest.mark.parametrize("command", ["help", "demo --list"])
+def test_output_that_finds_no_room_is_one_line(command: str) -> None:
+    words = [sys.executable, "-P", "-m", "gpushare.cli.main", *command.split()]
+    with Path("/dev/full").open("w") as full:
+        ran = subprocess.run(words, stdout=full, stderr=subprocess.PIPE, check=False, text=True)
+    said = "gpushare: the output cannot be written: No space left on device\n"
+    assert (ran.returncode, ran.stderr) == (1, said)
 
 
 def test_a_reader_that_has_gone_ends_a_command_in_silence() -> None:

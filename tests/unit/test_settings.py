@@ -9,7 +9,7 @@ import yaml
 
 from gpushare.addresses import is_loopback
 from gpushare.errors import SettingsError
-from gpushare.settings import SPARE_THREADS, Settings, address, read_settings
+from gpushare.settings import SPARE_THREADS, Settings, address, read_settings, unknown_variables
 
 EVERYWHERE = "0.0.0.0"  # noqa: S104 -- what must be refused
 NAMELESS = {"tls-cert": "c", "tls-key": "k", "tls-client-ca": "a"}
@@ -199,6 +199,9 @@ def test_a_key_that_is_no_setting_is_refused_with_those_there_are(key: object) -
         (["--body-limit", str(2**24 + 1)], "body-limit: "),
         (["--listen", "32766"], "listen: "),
         (["--health-listen", "localhost"], "health-listen: "),
+        (["--listen", "127.0.0.1:32767"], "health-listen: port 32767 is that of listen"),
+        (["--ui-listen", "127.0.0.1:32767"], "ui-listen: port 32767 is that of health-listen"),
+        (["--ui-listen", "127.0.0.1:7", "--health-listen", "[::]:7"], "is that of health-listen"),
         (["--tls-cert", "c"], "belong together"),
         (["--tls-cert", "c", "--tls-key", "k"], "belong together"),
         (["--tls-client-names", "kube-scheduler"], "tls-client-names needs"),
@@ -206,6 +209,23 @@ def test_a_key_that_is_no_setting_is_refused_with_those_there_are(key: object) -
 )
 def test_values_that_cannot_work_are_refused_by_name(argv: list[str], text: str) -> None:
     assert text in refused(lambda: read(*argv))
+
+
+@pytest.mark.parametrize("ui", ["127.0.0.1:0", "[::1]:32767", "127.0.0.1:1"])
+def test_ports_of_different_addresses_may_be_equal(ui: str) -> None:
+    assert read("--ui-listen", ui).ui_listen == ui
+
+
+def test_variables_that_are_no_settings_are_found_but_for_those_of_services() -> None:
+    environ = dict.fromkeys(
+        (
+            *("GPUSHARE_POLICIES", "GPUSHARE_POLICY", "GPUSHARE_CONFIG", "OTHER_POLICY"),
+            *("GPUSHARE_EXTENDER_SERVICE_HOST", "GPUSHARE_EXTENDER_PORT_80_TCP_ADDR"),
+            *("GPUSHARE_EXTENDER_PORT", "GPUSHARE_EXTENDER_SERVICE_PORT_HTTP"),
+        ),
+        "x",
+    )
+    assert unknown_variables(environ) == ["GPUSHARE_POLICIES"]
 
 
 @pytest.mark.parametrize(

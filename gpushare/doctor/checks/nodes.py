@@ -45,6 +45,7 @@ def check_nodes(facts: Facts) -> Iterator[Finding]:
     yield _allocatable(sharing, _deserted(nodes, facts.pods))
     yield _state(sharing)
     yield _list_size(sharing)
+    yield _whole_cards(sharing, facts.pods)
 
 
 def _closed(nodes: Sequence[NodeSeen], *reasons: Reason) -> list[str]:
@@ -202,7 +203,9 @@ def _allocatable(nodes: Sequence[NodeSeen], deserted: list[str]) -> Finding:
             if total and node.allocatable is not None and test(node.allocatable, total)
         ]
 
-    away = deserted + lacking(lambda usable, _: usable == 0)
+    # The kubelet says 0 of both when a device plug-in has been away for five minutes.
+    gone = [node.name for node in nodes if node.total == 0]
+    away = deserted + gone + lacking(lambda usable, _: usable == 0)
     if away:
         return fail(
             "node-allocatable",
@@ -253,6 +256,24 @@ def _list_size(nodes: Sequence[NodeSeen]) -> Finding:
             f"{todo}; ours fits up to {_SHORT_IDS}",
         )
     return ok(name, f"{max(sizes.values(), default=0)} units at most fit the kubelet's 4 MiB")
+
+
+def _whole_cards(nodes: Sequence[NodeSeen], pods: PodsSeen | Unread) -> Finding:
+    """Tell of nodes whose cards NVIDIA's own device plug-in gives out as well."""
+    name = "two-device-plugins"
+    both = {node.name for node in nodes if node.whole}
+    if not both:
+        return ok(name, "no node gives its cards out as whole ones too")
+    kinds = some({resource for node in nodes for resource in node.whole})
+    what = f"{some(both)}: gives out {kinds} as well, of the same cards, and neither device plug-in"
+    what += " knows what the other has given"
+    todo = (
+        "keep NVIDIA's device plug-in off nodes that share cards, by its nodeSelector or affinity"
+    )
+    holders = [] if isinstance(pods, Unread) else [pod for pod, at in pods.whole if at in both]
+    if holders:
+        return fail(name, f"{what}; {some(holders)} hold whole cards there", todo)
+    return warn(name, what, todo)
 
 
 def _units(node: NodeSeen) -> int:

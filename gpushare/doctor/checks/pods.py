@@ -24,6 +24,7 @@ def check_pods(facts: Facts) -> Iterator[Finding]:
         yield pods.finding("pods")
         return
     yield from _amounts(pods, facts)
+    yield from _misplaced_requests(pods)
     yield _schedulers(facts, pods)
     yield _unplaced(pods, facts.nodes)
     yield _moved(pods, facts.nodes)
@@ -43,6 +44,16 @@ def _amounts(pods: PodsSeen, facts: Facts) -> Iterator[Finding]:
         yield ok("pods", f"{len(pods.gpu)} that have not ended ask for GPU memory")
     todo = "create it again with an amount that is right"
     yield from grouped((name, fail("pods", why, todo)) for name, why in wrong)
+
+
+def _misplaced_requests(pods: PodsSeen) -> Iterator[Finding]:
+    """Yield findings about what does not go with device memory, of pods that wait and that run."""
+    name, todo = "pod-extras", "correct it, and create the pod again"
+    told = [(pod.name, pod.misplaced) for pod in pods.gpu if pod.misplaced]
+    told += pods.counting
+    if not told:
+        yield ok(name, "none asks for, or sets, what does not go with device memory")
+    yield from grouped((pod, warn(name, why, todo)) for pod, why in told)
 
 
 def _largest(nodes: tuple[NodeSeen, ...] | Unread) -> int:

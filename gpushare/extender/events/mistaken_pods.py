@@ -139,7 +139,7 @@ class MistakenPods:
     def _judge(self, pod: Pod) -> tuple[str, float, str]:
         """Return the text, the seconds to wait before it counts as a mistake, and the resource."""
         for managed in self._resources:
-            if names_any(pod, (managed.names.resource,)):
+            if names_any(pod, (managed.names.resource, managed.names.count)):
                 largest = partial(_largest, managed)
                 text = mistake_of(pod, managed.names, self._unit, largest)
                 if text:

@@ -10,6 +10,7 @@ client does not take of the answer at once is the loop's again.
 """
 
 import errno
+import re
 import selectors
 import socket
 import time
@@ -27,6 +28,9 @@ from gpushare.extender.http.unanswered import PendingRequest
 
 if TYPE_CHECKING:
     from wsgiref.types import WSGIEnvironment
+
+
+_HEAD_END = re.compile(rb"\r\n\r?\n")
 
 
 class BufferedThreadWorker(ThreadWorker):
@@ -173,6 +177,16 @@ class BufferedThreadWorker(ThreadWorker):
         except (OSError, EOFError):
             return False
 
+    def handle_error(  # type: ignore[override]
+        self,
+        req: Request | None,
+        client: socket.socket,
+        addr: Any,  # noqa: ANN401 -- as the base class
+        exc: Exception,
+    ) -> None:
+        """Answer a request that gunicorn refuses, or that failed, and log it."""
+        super().handle_error(req, cast(socket.socket, _WholeHead(client)), addr, exc)
+
     def handle_request(self, req: Request, conn: Connection) -> bool:  # type: ignore[override]
         """Answer a request that gunicorn has parsed, and cache its head."""
         keep = bool(super().handle_request(req, conn))
@@ -271,3 +285,20 @@ class BufferedThreadWorker(ThreadWorker):
     def _total_held_bytes(self) -> int:
         """Return the bytes of requests that are not answered yet."""
         return sum(conn.held_bytes for conn in (*self.pending_conns, *self._pending_since.copy()))
+
+
+class _WholeHead:
+    """A client to whom gunicorn writes an error page: its head ends as HTTP has it.
+
+    gunicorn makes it with textwrap.dedent, which from Python 3.14 on leaves no CR in an empty line.
+    """
+
+    def __init__(self, client: socket.socket) -> None:
+        self._client = client
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._client, name)
+
+    def sendall(self, data: bytes) -> None:
+        """Send the page."""
+        self._client.sendall(_HEAD_END.sub(b"\r\n\r\n", data, count=1))

@@ -4,7 +4,7 @@ Pure: bodies in, bodies out; knows which kinds are special, and nothing of HTTP 
 that is not named here is stored as it comes.
 """
 
-from gpushare.localcluster.api import pods, workloads
+from gpushare.localcluster.api import pods, resize, workloads
 from gpushare.localcluster.api.objects import (
     Object,
     metadata,
@@ -102,14 +102,16 @@ def _typed(resource: Resource, body: Object) -> Object:
     return {**kind, **body, **kind}
 
 
-def revised(resource: Resource, old: Object, new: Object, *, status_only: bool) -> Object:
+def revised(resource: Resource, old: Object, new: Object, *, part: str) -> Object:
     """Return the object that an update makes of `old` when a client sends `new`.
+
+    part: the subresource that it is sent to, or "".
 
     Raises StatusError: 409 if `new` is of another object or version, 400 or 422 if it is not
     allowed.
     """
     _check_same_object(resource, old, new)
-    if status_only:
+    if part == "status":
         return _with_status_of(resource, old, new)
     held = metadata(old)
     kept = {field: held.get(field) for field in FIXED}
@@ -123,6 +125,8 @@ def revised(resource: Resource, old: Object, new: Object, *, status_only: bool) 
         body = pods.with_importance(old, body)
     body = completed(resource, body)
     if resource is PODS:
+        if part == "resize":
+            return resize.resized(old, body)
         pods.check_update(old, body)
     if resource is PRIORITY_CLASSES:
         _check_class(old, body)

@@ -27,9 +27,16 @@ ROLE = "node-role.kubernetes.io/"
 
 
 def _ready(pod: Object, _: datetime) -> Cell:
-    statuses = elements(section(pod, "status"), "containerStatuses")
-    up = sum(1 for item in statuses if item.get("ready"))
-    return f"{up}/{len(elements(section(pod, 'spec'), 'containers'))}"
+    spec, status = section(pod, "spec"), section(pod, "status")
+    first = elements(spec, "initContainers")
+    sidecars = {item.get("name") for item in first if item.get("restartPolicy") == "Always"}
+    up = sum(1 for item in elements(status, "containerStatuses") if item.get("ready"))
+    up += sum(
+        1
+        for item in elements(status, "initContainerStatuses")
+        if item.get("ready") and item.get("name") in sidecars
+    )
+    return f"{up}/{len(elements(spec, 'containers')) + len(sidecars)}"
 
 
 def pod_status(pod: Object) -> str:

@@ -15,13 +15,14 @@ AGGREGATED = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryLi
 OPENAPI_V2 = "application/com.github.proto-openapi.spec.v2.v1.0+protobuf"
 """Content-Type of the empty v2 schema: with the "@" of the request newer clients reject it."""
 
+STATUS_VERBS = ("get", "patch", "update")
 POD_SUBRESOURCES = {
     "binding": ("Binding", ("create",)),
     "eviction": ("Eviction", ("create",)),
     "log": ("Pod", ("get",)),
+    "resize": ("Pod", STATUS_VERBS),
 }
 SCALE = {"group": "autoscaling", "version": "v1"}
-STATUS_VERBS = ("get", "patch", "update")
 
 
 def version() -> Object:

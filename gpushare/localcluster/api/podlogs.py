@@ -9,6 +9,7 @@ from datetime import datetime
 
 from gpushare.localcluster.api.calls import Call, Connection, Response, Target
 from gpushare.localcluster.api.objects import elements, metadata, section
+from gpushare.localcluster.api.pods import CONTAINER_LISTS
 from gpushare.localcluster.api.records import timestamp
 from gpushare.localcluster.api.registry import Registry
 from gpushare.localcluster.api.status import StatusError, bad_request
@@ -58,10 +59,13 @@ class PodLogs:
         Raises StatusError: 404 without the pod, 400 for a container it does not have or that waits.
         """
         pod = registry.get(target.resource, target.home, target.name).body
-        names = [str(item["name"]) for item in elements(section(pod, "spec"), "containers")]
-        wanted = call.query.get("container") or (names[0] if len(names) == 1 else "")
-        if wanted not in names:
-            choices = f"choose one of: {names}"
+        main, first = (
+            [str(item["name"]) for item in elements(section(pod, "spec"), field)]
+            for field in CONTAINER_LISTS
+        )
+        wanted = call.query.get("container") or (main[0] if len(main) == 1 else "")
+        if wanted not in (*main, *first):
+            choices = f"choose one of: {[*main, *first]}"
             raise bad_request(f"container {wanted!r} is not valid for pod {target.name}: {choices}")
         if section(pod, "status").get("phase", "Pending") == "Pending":
             raise bad_request(f'container "{wanted}" in pod "{target.name}" is waiting to start')

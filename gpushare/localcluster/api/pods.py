@@ -22,6 +22,8 @@ from gpushare.localcluster.api.validation import (
 )
 
 NATIVE = ("cpu", "memory", "ephemeral-storage")
+POD_LEVEL = ("cpu", "memory")
+"""What a pod as a whole may ask for, besides hugepages."""
 CONTAINER_LISTS = ("containers", "initContainers")
 UPDATABLE = (
     "spec: Forbidden: pod updates may not change fields other than `spec.containers[*].image`,"
@@ -52,6 +54,7 @@ def with_defaults(body: Object) -> Object:
     for field in (*CONTAINER_LISTS, "tolerations", "schedulingGates", "volumes"):
         _check_list(spec, field)
     _check_containers(body, spec)
+    _check_pod_level(name_of(body), spec)
     if spec.get("schedulingGates") and spec.get("nodeName"):
         why = "Forbidden: cannot be set until all schedulingGates have been cleared"
         raise invalid("Pod", name_of(body), "spec.nodeName", why)
@@ -178,6 +181,16 @@ def _check_containers(body: Object, spec: Object) -> None:
             seen.add(called)
             if not container.get("image"):
                 raise invalid("Pod", name, f"spec.{field}[{index}].image", "Required value")
+
+
+def _check_pod_level(name: str, spec: Object) -> None:
+    """Refuse a resource that only containers may ask for."""
+    for field in ("limits", "requests"):
+        for resource in section(section(spec, "resources"), field):
+            if resource not in POD_LEVEL and not resource.startswith("hugepages-"):
+                known = 'supported values: "cpu", "hugepages-", "memory"'
+                where = f"spec.resources.{field}[{resource}]"
+                raise invalid("Pod", name, where, f'Unsupported value: "{resource}": {known}')
 
 
 def _tolerations(given: list[Object]) -> list[Object]:

@@ -123,12 +123,13 @@ class Registry:
         name: str,
         change: Callable[[Object], Object],
         *,
-        status_only: bool = False,
+        part: str = "",
         dry_run: bool = False,
     ) -> Record:
         """Return the object after a client's change: what PUT and PATCH have in common.
 
         `change` gets the object in the version of the resource and gives what the client wants.
+        part: the subresource, `status` or `resize`, which all else stays out of.
 
         Raises StatusError: 400, 404, 409 or 422.
         """
@@ -136,7 +137,7 @@ class Registry:
         def step(current: Object) -> Object | None:
             wanted = self._incoming(resource, change(outgoing(resource, current)))
             core = _core(resource)
-            new = admission.revised(core, current, wanted, status_only=status_only)
+            new = admission.revised(core, current, wanted, part=part)
             check_metadata(resource, new)
             self._check_rules(resource, new, current)
             return None if deletion.removable(new) else new

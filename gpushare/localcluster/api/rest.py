@@ -47,6 +47,7 @@ class Rest:
             "binding": {"POST": writing.bind},
             "eviction": {"POST": writing.evict},
             "log": {"GET": logs.answer},
+            "resize": STATUS,
         }
 
     def answer(self, group: str, version: str, path: str, call: Call) -> Response:

@@ -247,7 +247,7 @@ def _revise(
         target.home,
         target.name,
         change,
-        status_only=target.subresource == "status",
+        part=target.subresource,
         dry_run=call.dry_run,
     )
     return _answer(target, record, 200, validation)

@@ -15,15 +15,26 @@ from gpushare.localcluster.controllers.cluster import (
     with_condition,
 )
 from gpushare.localcluster.controllers.pods import active, condition
+from gpushare.localcluster.controllers.scaling import (
+    REVISION,
+    count,
+    replicas,
+    rescale,
+    revision,
+    scale,
+    scale_notes,
+    surge,
+    tell_scaled,
+    was_rescaled,
+)
 
 _HASH = "pod-template-hash"
-_REVISION = "deployment.kubernetes.io/revision"
 _PROGRESSING = "Progressing"
 _AVAILABLE = "NewReplicaSetAvailable"
 _PAUSED = ("DeploymentPaused", "Deployment is paused")
 _RESUMED = ("DeploymentResumed", "Deployment is resumed")
 _GROWING = ("updatedReplicas", "readyReplicas", "availableReplicas")
-_NOT_COPIED = ("kubectl.kubernetes.io/last-applied-configuration", _REVISION)
+_NOT_COPIED = ("kubectl.kubernetes.io/last-applied-configuration", REVISION)
 _OLD_PODS_END_SECONDS = 0.1
 
 
@@ -33,12 +44,11 @@ def reconcile(cluster: Cluster, owner: Json) -> float | None:
     template = _template(owner)
     new = next((item for item in sets if _template(item) == template), None)
     olds = [item for item in sets if item is not new]
-    if owner["spec"].get("paused"):
-        if current := new or (olds[-1] if olds else None):
-            _scale(cluster, owner, current, owner["spec"]["replicas"])
+    if owner["spec"].get("paused") or was_rescaled(owner, sets):
+        rescale(cluster, owner, new, olds)
     elif owner["spec"]["strategy"]["type"] == "Recreate" and _still_running(cluster, owner, olds):
         for old in olds:
-            _scale(cluster, owner, old, 0)
+            scale(cluster, owner, old, 0)
         _tell(cluster, owner, new, olds)
         return _OLD_PODS_END_SECONDS  # no ReplicaSet changes when its last pod has ended
     else:
@@ -59,7 +69,7 @@ def _template(item: Json) -> Json:
 def _still_running(cluster: Cluster, owner: Json, olds: list[Json]) -> bool:
     uids = {old["metadata"]["uid"] for old in olds}
     pods = cluster.items("Pod", owner["metadata"]["namespace"]) if uids else []
-    return any(_replicas(old) for old in olds) or any(
+    return any(replicas(old) for old in olds) or any(
         reference["uid"] in uids and (active(pod) or deleting(pod))
         for pod in pods
         for reference in pod["metadata"].get("ownerReferences") or ()
@@ -70,17 +80,17 @@ def _newest(cluster: Cluster, owner: Json, new: Json | None, olds: list[Json]) -
     """Return the ReplicaSet of the template, with the highest revision; make it where there is
     none.
     """
-    revision = max([_revision(old) for old in olds], default=0) + 1
+    number = max([revision(old) for old in olds], default=0) + 1
     given = owner["metadata"].get("annotations") or {}
     notes = {key: value for key, value in given.items() if key not in _NOT_COPIED}
     if new is None:
-        new = _create(cluster, owner, olds, {**notes, _REVISION: str(revision)})
+        new = _create(cluster, owner, olds, {**notes, REVISION: str(number)})
     else:
-        notes[_REVISION] = str(max(revision, _revision(new)))
+        notes[REVISION] = str(max(number, revision(new)))
         if not notes.items() <= (new["metadata"].get("annotations") or {}).items():
             new = cluster.patch(new, {"metadata": {"annotations": notes}})
-    if given.get(_REVISION) != str(_revision(new)):
-        annotations = {_REVISION: str(_revision(new))}
+    if given.get(REVISION) != str(revision(new)):
+        annotations = {REVISION: str(revision(new))}
         cluster.patch(owner, {"metadata": {"annotations": annotations}})
     return new
 
@@ -94,7 +104,7 @@ def _create(cluster: Cluster, owner: Json, olds: list[Json], annotations: Json) 
         "metadata": {
             "name": f"{name(owner)}-{digest}",
             "labels": labels,
-            "annotations": annotations,
+            "annotations": {**annotations, **scale_notes(owner)},
         },
         "spec": {
             "replicas": _room(owner, 0, olds),
@@ -107,7 +117,7 @@ def _create(cluster: Cluster, owner: Json, olds: list[Json], annotations: Json) 
         },
     }
     new = cluster.create("ReplicaSet", owner, body)
-    _told_scaled(cluster, owner, new, 0)
+    tell_scaled(cluster, owner, new, 0)
     why = f'Created new replica set "{name(new)}"'
     # In the object at hand, which the next write of its status shows.
     held = owner.setdefault("status", {})
@@ -127,53 +137,36 @@ def _room(owner: Json, now: int, olds: list[Json]) -> int:
     wanted: int = owner["spec"]["replicas"]
     if owner["spec"]["strategy"]["type"] == "Recreate":
         return wanted
-    surge = share(owner["spec"]["strategy"]["rollingUpdate"]["maxSurge"], wanted, up=True)
-    total = now + sum(max(_replicas(old), _count(old, "replicas")) for old in olds)
-    return min(wanted, now + max(0, wanted + surge - total))
+    total = now + sum(max(replicas(old), count(old, "replicas")) for old in olds)
+    return min(wanted, now + max(0, wanted + surge(owner) - total))
 
 
 def _grown(cluster: Cluster, owner: Json, new: Json, olds: list[Json]) -> bool:
     """Scale the newest ReplicaSet to what it may have; return whether that changed it."""
-    now = _replicas(new)
+    now = replicas(new)
     wanted = min(owner["spec"]["replicas"], _room(owner, now, olds))
-    _scale(cluster, owner, new, wanted)
+    scale(cluster, owner, new, wanted)
     return bool(wanted != now)
 
 
 def _shrink(cluster: Cluster, owner: Json, new: Json, olds: list[Json]) -> None:
     """Scale the others down: pods that are not available first, then as many as can be missed."""
     least = owner["spec"]["replicas"] - _max_unavailable(owner)
-    missing = _replicas(new) - _count(new, "availableReplicas")
-    most = _replicas(new) + sum(map(_replicas, olds)) - least - missing
+    missing = replicas(new) - count(new, "availableReplicas")
+    most = replicas(new) + sum(map(replicas, olds)) - least - missing
     if most <= 0:
         return
     for old in olds:
-        unhealthy = max(0, min(most, _replicas(old) - _count(old, "availableReplicas")))
-        _scale(cluster, owner, old, _replicas(old) - unhealthy)
+        unhealthy = max(0, min(most, replicas(old) - count(old, "availableReplicas")))
+        scale(cluster, owner, old, replicas(old) - unhealthy)
         most -= unhealthy
     # What a ReplicaSet has been told to delete may still be counted as available.
-    available = (min(_replicas(each), _count(each, "availableReplicas")) for each in (new, *olds))
+    available = (min(replicas(each), count(each, "availableReplicas")) for each in (new, *olds))
     spare = min(most, sum(available) - least)
     for old in olds:
-        gone = max(0, min(_replicas(old), spare))
-        _scale(cluster, owner, old, _replicas(old) - gone)
+        gone = max(0, min(replicas(old), spare))
+        scale(cluster, owner, old, replicas(old) - gone)
         spare -= gone
-
-
-def _scale(cluster: Cluster, owner: Json, item: Json, replicas: int) -> None:
-    before = _replicas(item)
-    if before != replicas:
-        cluster.patch(item, {"spec": {"replicas": replicas}})
-        item["spec"] = {**item["spec"], "replicas": replicas}
-        _told_scaled(cluster, owner, item, before)
-
-
-def _told_scaled(cluster: Cluster, owner: Json, item: Json, before: int) -> None:
-    after = _replicas(item)
-    if before != after:
-        way = "up" if after > before else "down"
-        why = f"Scaled {way} replica set {name(item)} from {before} to {after}"
-        cluster.tell(owner, "ScalingReplicaSet", why)
 
 
 def _tell(cluster: Cluster, owner: Json, new: Json | None, olds: list[Json]) -> float | None:
@@ -181,10 +174,10 @@ def _tell(cluster: Cluster, owner: Json, new: Json | None, olds: list[Json]) -> 
     sets = [item for item in (new, *olds) if item]
     wanted, before = owner["spec"]["replicas"], owner.get("status") or {}
     counts = {
-        "replicas": sum(_count(item, "replicas") for item in sets),
-        "updatedReplicas": _count(new, "replicas"),
-        "readyReplicas": sum(_count(item, "readyReplicas") for item in sets),
-        "availableReplicas": sum(_count(item, "availableReplicas") for item in sets),
+        "replicas": sum(count(item, "replicas") for item in sets),
+        "updatedReplicas": count(new, "replicas"),
+        "readyReplicas": sum(count(item, "readyReplicas") for item in sets),
+        "availableReplicas": sum(count(item, "availableReplicas") for item in sets),
     }
     available = counts["availableReplicas"]
     complete = (
@@ -192,7 +185,7 @@ def _tell(cluster: Cluster, owner: Json, new: Json | None, olds: list[Json]) -> 
     )
     conditions = with_condition(before.get("conditions") or [], *_availability(owner, available))
     conditions, later = _progressed(owner, new, counts, conditions, complete=complete)
-    unavailable = max(0, sum(map(_replicas, sets)) - available)
+    unavailable = max(0, sum(map(replicas, sets)) - available)
     counts["unavailableReplicas"] = unavailable
     cluster.set_status(owner, {**counts, "conditions": conditions})
     if complete:
@@ -251,9 +244,9 @@ def _has_progressed(before: Json, counts: dict[str, int]) -> bool:
 
 def _clean(cluster: Cluster, owner: Json, olds: list[Json]) -> None:
     """Delete the oldest ReplicaSets beyond the limit of the history."""
-    idle = [old for old in olds if not _replicas(old) and not _count(old, "replicas")]
+    idle = [old for old in olds if not replicas(old) and not count(old, "replicas")]
     excess = len(idle) - owner["spec"]["revisionHistoryLimit"]
-    for old in sorted(idle, key=_revision)[: max(0, excess)]:
+    for old in sorted(idle, key=revision)[: max(0, excess)]:
         cluster.delete(old)
 
 
@@ -264,17 +257,4 @@ def _max_unavailable(owner: Json) -> int:
     rolling, wanted = spec["strategy"]["rollingUpdate"], int(spec["replicas"])
     limit = share(rolling["maxUnavailable"], wanted, up=False)
     # Percentages of few replicas may both come to nothing; then one pod at a time is replaced.
-    return min(wanted, limit or int(not share(rolling["maxSurge"], wanted, up=True)))
-
-
-def _replicas(item: Json) -> int:
-    return int(item["spec"].get("replicas") or 0)
-
-
-def _count(item: Json | None, field: str) -> int:
-    return int(((item or {}).get("status") or {}).get(field) or 0)
-
-
-def _revision(item: Json) -> int:
-    text = (item["metadata"].get("annotations") or {}).get(_REVISION, "0")
-    return int(text) if text.isdecimal() else 0
+    return min(wanted, limit or int(not surge(owner)))

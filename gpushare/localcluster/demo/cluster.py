@@ -20,10 +20,11 @@ from gpushare.localcluster.controllers.manager import ControllerManager
 from gpushare.localcluster.demo import device_plugins
 from gpushare.localcluster.demo.board import Board
 from gpushare.localcluster.demo.cycle_log import LastCycles
-from gpushare.localcluster.demo.manifests import free_lease_document, scheduler_config
+from gpushare.localcluster.demo.manifests import free_lease_document
 from gpushare.localcluster.demo.processes import DemoProcess, ExtenderProcess, free_port
 from gpushare.localcluster.demo.report import Report
 from gpushare.localcluster.demo.runner import Runner
+from gpushare.localcluster.demo.scheduler_file import with_extender
 from gpushare.localcluster.devices.admission import Devices
 from gpushare.localcluster.heartbeat import Heartbeat
 from gpushare.localcluster.http_client import HttpClient
@@ -40,7 +41,9 @@ _SEED = 7
 
 @dataclass(frozen=True)
 class DemoCluster:
-    """A running cluster, as far as scenarios need it. metrics: the URL of the scheduler's."""
+    """A running cluster, as far as scenarios need it. metrics: the URL of the scheduler's.
+    told: what to say of the user's file for it.
+    """
 
     runner: Runner
     board: Board
@@ -50,6 +53,7 @@ class DemoCluster:
     kubeconfig: Path
     settings: Path
     metrics: str
+    told: Sequence[str]
 
     def check(self) -> None:
         """Raise GpuShareError if a process has died."""
@@ -63,8 +67,8 @@ def running(
 ) -> Iterator[DemoCluster]:
     """Yield a cluster that runs while the context is open; everything is ended in reverse order.
 
-    tracer: is told each cycle of the scheduler. configuration: the scheduler's, but for the
-    extender. ui: with the page of the cluster.
+    tracer: is told each cycle of the scheduler. configuration: the user's for the
+    scheduler, or {}. ui: with the page of the cluster.
     """
     with contextlib.ExitStack() as ends:
         folder = Path(ends.enter_context(tempfile.TemporaryDirectory(prefix="gpushare-demo-")))
@@ -78,8 +82,7 @@ def running(
         api.create(_LEASES, free_lease_document())
         port = free_port()
         settings = folder / "scheduler.yaml"
-        file = scheduler_config(port)
-        whole = {**file, **configuration, "extenders": file["extenders"]}
+        whole, told = with_extender(configuration, port)
         settings.write_text(yaml.safe_dump(whole), encoding="utf-8")
         devices, processes = _device_plugins(folder, kubeconfig, report, ends)
         extender = ExtenderProcess(folder, kubeconfig, settings, port, ui=ui)
@@ -93,8 +96,9 @@ def running(
             running = part(ApiClient(server.url, user_agent=f"gpushare-local-{name}"))
             ends.callback(running.stop)
             running.start()
-        document = yaml.safe_load(settings.read_text(encoding="utf-8"))
-        options = options_from(decode_scheduler_config(document), seed=_SEED)
+        config = decode_scheduler_config(whole)
+        told += config.warnings
+        options = options_from(config, seed=_SEED)
         cycles = LastCycles()
 
         def trace(cycle: CycleTrace) -> None:
@@ -114,7 +118,9 @@ def running(
             *(api, inspect, board, report), devices=devices, cycles=cycles, sees=scheduler.sees
         )
         processes = [extender, *processes]
-        yield DemoCluster(runner, board, report, extender, processes, kubeconfig, settings, metrics)
+        yield DemoCluster(
+            *(runner, board, report, extender, processes, kubeconfig, settings, metrics, told)
+        )
 
 
 def _device_plugins(

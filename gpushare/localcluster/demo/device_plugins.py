@@ -7,6 +7,7 @@ They are an extra: `pip install 'gpushare[device-plugin]'`; `make demo` installs
 import contextlib
 import importlib.util
 import os
+import resource
 import tempfile
 from pathlib import Path
 
@@ -17,6 +18,10 @@ _NEEDED = ("grpc", "google.protobuf", "pynvml")
 _MODULE = "gpushare.localcluster.devices.plugins"
 _LONGEST_FOLDER = 70
 """A socket's path has 107 characters at most, and those in the folder are up to 37 longer."""
+_MOST_NODES = 200
+"""With a device plug-in each: they have 17 threads a node, which all take turns."""
+_FILES_OF_A_NODE = 8
+_OTHER_FILES = 400
 
 
 def missing() -> str:
@@ -45,10 +50,23 @@ def start(
         short = tempfile.TemporaryDirectory(prefix="gpushare-demo-", dir="/tmp")
         sockets = Path(ends.enter_context(short))
     log = folder / "device-plugins.log"
+    most = most_nodes()
     words = (str(kubeconfig), str(sockets), str(os.getpid()))
     process = DemoProcess("the device plug-ins' process", log, _MODULE, *words)
     ends.callback(process.stop)
     process.start()
-    devices = NodeDevices(sockets)
+    devices = NodeDevices(sockets, most)
     ends.callback(devices.stop)
     return devices, process
+
+
+def most_nodes() -> int:
+    """Return on how many nodes device plug-ins may run, as far as open files go.
+
+    The limit is raised as far as the system lets us; processes that start later have it from us.
+    """
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    if hard == resource.RLIM_INFINITY:
+        return _MOST_NODES
+    return max(0, min(_MOST_NODES, (hard - _OTHER_FILES) // _FILES_OF_A_NODE))

@@ -8,6 +8,7 @@ Tested in `tests/integration/test_demo.py`, which runs it as the demo does, and 
 
 import atexit
 import contextlib
+import ctypes
 import http.client
 import os
 import signal
@@ -15,6 +16,7 @@ import socket
 import subprocess
 import sys
 import time
+from functools import partial
 from pathlib import Path
 
 from gpushare.errors import GpuShareError
@@ -24,6 +26,8 @@ _START_TIMEOUT = 60.0
 _STOP_TIMEOUT = 10.0
 _POLL = 0.05
 _LOG_LINES = 15
+_PR_SET_PDEATHSIG = 1
+_LIBC = ctypes.CDLL(None)
 
 
 class ProcessFailed(GpuShareError):
@@ -52,6 +56,7 @@ class DemoProcess:
                 stderr=subprocess.STDOUT,
                 env=environment,
                 start_new_session=True,
+                preexec_fn=partial(_end_with_parent, os.getpid()),  # noqa: PLW1509 -- system calls
             )
 
     def stop(self) -> None:
@@ -151,6 +156,14 @@ def _is_ready(health: HttpClient) -> bool:
         return health.call("GET", "/readyz", timeout=1.0).status == 200
     except (OSError, http.client.HTTPException):
         return False
+
+
+def _end_with_parent(parent: int) -> None:
+    """Have Linux end this process when the one that starts it is gone, however that ended."""
+    if sys.platform == "linux":
+        _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+        if os.getppid() != parent:
+            os.kill(os.getpid(), signal.SIGTERM)
 
 
 def _signal(process: subprocess.Popen[bytes], number: signal.Signals) -> None:

@@ -46,6 +46,7 @@ _POLL = 0.05
 _PRIORITY_CLASSES = "/apis/scheduling.k8s.io/v1/priorityclasses"
 _BUDGETS = "/apis/policy/v1/poddisruptionbudgets"
 _CLEAN_TIMEOUT = 20.0
+_NODE_SECONDS = 0.2
 _FORBIDDEN = 403
 _MOST_NAMES = 5
 
@@ -97,6 +98,11 @@ class Runner:
         if not self._wait_for_books(wanted):
             self._report.expectation("the extender knows all nodes", "it does not")
             return False
+        if bare := self._devices.beyond:
+            told = f"device plug-ins run on {len(wanted) - len(bare)} of {len(wanted)}"
+            self._report.say(
+                f"{told} nodes, which is the limit; the kubelet stands in on the others"
+            )
         if not self._wait_for_scheduler([node.name for node in scenario.nodes], True):
             self._report.expectation("the scheduler knows all nodes", "it does not")
             return False
@@ -236,17 +242,20 @@ class Runner:
             lambda: (
                 self._devices.serve(wanted)
                 and {node["name"] for node in self.books() if node["devs"]} == wanted
-            )
+            ),
+            len(wanted),
         )
 
     def _wait_for_scheduler(self, nodes: Sequence[str], seen: bool) -> bool:
         """Wait until the scheduler sees these nodes, or none of them; return whether it came to."""
         sees = self._sees
-        return sees is None or self._wait_until(lambda: all(sees(node) is seen for node in nodes))
+        return sees is None or self._wait_until(
+            lambda: all(sees(node) is seen for node in nodes), len(nodes)
+        )
 
-    def _wait_until(self, true: Callable[[], bool]) -> bool:
-        """Wait until it is true of the nodes; return whether it came to."""
-        deadline = time.monotonic() + _CLEAN_TIMEOUT * self._stretch
+    def _wait_until(self, true: Callable[[], bool], nodes: int) -> bool:
+        """Wait until it is true of so many nodes; return whether it came to."""
+        deadline = time.monotonic() + (_CLEAN_TIMEOUT + nodes * _NODE_SECONDS) * self._stretch
         while not true():
             if time.monotonic() > deadline:
                 return False

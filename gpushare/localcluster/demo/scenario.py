@@ -47,20 +47,6 @@ def load_scenario(file: Path) -> Scenario:
     return read_scenario(document, file)
 
 
-def load_configuration(file: Path) -> dict[str, object]:
-    """Return the object in a YAML file, such as a KubeSchedulerConfiguration.
-
-    Raises ScenarioError.
-    """
-    try:
-        document = yaml.load(_read(file), BoundedLoader)  # noqa: S506 -- a SafeLoader
-    except (yaml.YAMLError, ValueError, RecursionError) as error:
-        raise ScenarioError(f"{file}: no YAML: {_first_line(error)}") from error
-    if not isinstance(document, dict) or not all(isinstance(key, str) for key in document):
-        raise ScenarioError(f"{file}: not an object")
-    return document
-
-
 def load_program(file: Path) -> Program:
     """Return the function `scenario` of a Python file. Raises ScenarioError, also when the file
     does.

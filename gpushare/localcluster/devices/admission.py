@@ -22,6 +22,8 @@ class Devices:
     def __init__(self) -> None:
         self.changed: Callable[[str], None] = lambda node: None
         """Called with the name of a node whose devices changed; the kubelet sets it."""
+        self.beyond: set[str] = set()
+        """Nodes that got no device plug-in since there were too many before."""
 
     def see(self, node: Json) -> None:
         """Give the node a device manager, where it has devices and none yet. Raises WireError."""

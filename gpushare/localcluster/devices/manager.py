@@ -22,7 +22,7 @@ from gpushare.device_plugin import kubelet_pb2 as pb
 from gpushare.device_plugin.checkpoint import FILE
 from gpushare.localcluster.devices.admission import AdmissionError
 from gpushare.localcluster.devices.sockets import HEALTHY, Sockets
-from gpushare.localcluster.grants import container_units
+from gpushare.localcluster.grants import container_units, containers, is_plain_init
 
 Json = dict[str, Any]
 
@@ -204,17 +204,6 @@ class DeviceManager(Sockets):
             ids = frozenset(device for group in each["DeviceIDs"].values() for device in group)
             response = base64.b64decode(each["AllocResp"])
             yield Held(each["PodUID"], each["ContainerName"], ids, response)
-
-
-def containers(pod: Json) -> list[Json]:
-    """Return the containers in the order in which they are admitted."""
-    return [*(pod["spec"].get("initContainers") or ()), *pod["spec"]["containers"]]
-
-
-def is_plain_init(pod: Json, container: Json) -> bool:
-    """Return whether it is an init container that ends before the next one starts."""
-    inits = pod["spec"].get("initContainers") or ()
-    return container in inits and container.get("restartPolicy") != "Always"
 
 
 def said(error: Any) -> str:  # noqa: ANN401 -- an RpcError is a Call as well

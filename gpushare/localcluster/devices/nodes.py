@@ -49,9 +49,11 @@ class _Node:
 class NodeDevices(Devices):
     """All nodes with devices."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, most: int) -> None:
+        """Begin without nodes; most: how many may have a device plug-in at once."""
         super().__init__()
         self.folder = folder
+        self._most = most
         self._nodes: dict[str, _Node] = {}
         self._bare: set[str] = set()
         """Nodes that get no device plug-in."""
@@ -68,6 +70,10 @@ class NodeDevices(Devices):
         if spec.closed or not 0 < sum(spec.capacity) <= _MOST_UNITS:
             self._bare.add(name)
             return
+        if len(self._nodes) >= self._most:
+            self._bare.add(name)
+            self.beyond.add(name)
+            return
         self._made += 1
         folder = self.folder / str(self._made)
         manager = DeviceManager(folder, ALIYUN.resource, lambda: self.changed(name))
@@ -81,6 +87,7 @@ class NodeDevices(Devices):
     def forget(self, node: str) -> None:
         """End the device manager of a node that is gone."""
         self._bare.discard(node)
+        self.beyond.discard(node)
         known = self._nodes.pop(node, None)
         if known is not None:
             (known.manager.folder / NODE_FILE).unlink(missing_ok=True)

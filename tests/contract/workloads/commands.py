@@ -118,7 +118,7 @@ apply -k config/extender/placements
 apply -k config/extender/admission
 delete -f agent.yaml
 cordon node-1
-drain node-1 --ignore-daemonsets --force --timeout=50s
+drain node-1 --ignore-daemonsets --delete-emptydir-data --force --timeout=50s
 uncordon node-1
 create poddisruptionbudget guard --selector=app=web --min-available=1
 taint node node-1 gpu=yes:NoSchedule

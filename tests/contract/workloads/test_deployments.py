@@ -192,6 +192,80 @@ def test_a_paused_roll_out_waits(kubectl: Kubectl, pods: Pods) -> None:
     assert pods.images() == ["app:2"] * 4
 
 
+def stuck(kubectl: Kubectl, pods: Pods, replicas: int, strategy: Json) -> None:
+    """Roll out a template that no node has room for, until as many pods are there as may be."""
+    applied(kubectl, workload("Deployment", replicas=replicas, strategy=strategy))
+    before = len(pods.names())
+    kubectl("set", "resources", "deploy/web", "--limits=aliyun.com/gpu-mem=64")
+    pods.become(lambda found: len(found) > before, "the new ones wait")
+    looked_at(kubectl)
+
+
+def looked_at(kubectl: Kubectl) -> None:
+    """Wait until the controller has seen the Deployment as it is, and found nothing to do."""
+    fields = "{.metadata.generation} {.status.observedGeneration} {.status.replicas}"
+
+    def settled() -> bool:
+        before = kubectl("get", "deploy,rs", "-o", "yaml")
+        generation, seen, _ = kubectl("get", "deploy", "web", "-o", f"jsonpath={fields}").split()
+        threading.Event().wait(0.5)
+        return generation == seen and kubectl("get", "deploy,rs", "-o", "yaml") == before
+
+    until(settled, "the Deployment and its ReplicaSets stay as they are")
+
+
+def sizes(kubectl: Kubectl) -> list[int]:
+    """How many pods its ReplicaSets are to have, the oldest revision first."""
+    items = json.loads(kubectl("get", "rs", "-o", "json"))["items"]
+    note = "deployment.kubernetes.io/revision"
+    items.sort(key=lambda item: int(item["metadata"]["annotations"][note]))
+    return [item["spec"]["replicas"] for item in items]
+
+
+ONE_MORE = {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": 1, "maxUnavailable": 0}}
+TWO_MORE = {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": 2, "maxUnavailable": 0}}
+
+
+def test_a_pause_in_the_middle_of_a_roll_out_leaves_it_there(kubectl: Kubectl, pods: Pods) -> None:
+    stuck(kubectl, pods, replicas=3, strategy=ONE_MORE)
+    assert sizes(kubectl) == [3, 1]
+    kubectl("rollout", "pause", "deploy/web")
+    looked_at(kubectl)
+    assert sizes(kubectl) == [3, 1]
+    assert len(pods.names()) == 4
+
+
+def test_a_pause_brings_no_old_replica_set_back(kubectl: Kubectl, pods: Pods) -> None:
+    applied(kubectl)
+    kubectl("set", "image", "deploy/web", "main=app:2")
+    rolled_out(kubectl)
+    kubectl("rollout", "undo", "deploy/web")
+    rolled_out(kubectl)
+    kubectl("rollout", "pause", "deploy/web")
+    kubectl("set", "image", "deploy/web", "main=app:3")
+    looked_at(kubectl)
+    assert sizes(kubectl) == [0, 3]
+    assert pods.images() == ["app:1"] * 3
+
+
+@pytest.mark.parametrize("paused", [False, True], ids=["running", "paused"])
+def test_scaled_in_the_middle_of_a_roll_out_all_grow_in_proportion(
+    kubectl: Kubectl, pods: Pods, paused: bool
+) -> None:
+    stuck(kubectl, pods, replicas=4, strategy=TWO_MORE)
+    assert sizes(kubectl) == [4, 2]
+    if paused:
+        kubectl("rollout", "pause", "deploy/web")
+    kubectl("scale", "deploy/web", "--replicas=8")
+    looked_at(kubectl)
+    assert sizes(kubectl) == [7, 3]
+    kubectl("scale", "deploy/web", "--replicas=2")
+    looked_at(kubectl)
+    assert sizes(kubectl) == ([3, 1] if paused else [2, 2])
+    kubectl("scale", "deploy/web", "--replicas=0")
+    pods.gone()
+
+
 def test_a_roll_out_that_finds_no_room_is_told_as_failed(kubectl: Kubectl, pods: Pods) -> None:
     applied(kubectl)
     container = {"name": "main", "image": "app:2"}

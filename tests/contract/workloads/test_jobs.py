@@ -17,7 +17,7 @@ pytestmark = pytest.mark.kubectl
 
 def job(seconds: float | None = 0, **spec: Any) -> str:
     """A job whose pods end well after so many seconds, or never by themselves."""
-    notes = {} if seconds is None else {RUN_SECONDS: str(seconds)}
+    notes = {RUN_SECONDS: "never" if seconds is None else str(seconds)}
     manifest = workload("Job", "train", **spec)
     return changed(manifest, {"spec": {"template": {"metadata": {"annotations": notes}}}})
 
@@ -53,6 +53,11 @@ def test_it_is_complete_when_its_pods_have_ended_well(kubectl: Kubectl, server: 
     assert "0 Active" in said
     assert "3 Succeeded" in said
     assert "Job completed" in said
+
+
+def test_one_that_says_nothing_of_its_time_ends_as_well(kubectl: Kubectl) -> None:
+    kubectl("create", "job", "train", "--image=app:1")
+    waits(kubectl, "complete")
 
 
 def test_no_more_run_at_once_than_it_says(kubectl: Kubectl, pods: Pods, server: Server) -> None:

@@ -152,6 +152,12 @@ def test_it_fits_now_or_something_helps_or_it_never_fits(world: World, request: 
     assert bool(found.fit) == world.fits(request)
     assert found.nodes == len(world.nodes)
     assert found.never == (not world.emptied().fits(request))
+    if found.split:
+        assert found.never
+        total = request.units * request.devices
+        each = Request(total // found.split, found.split)
+        assert world.emptied().fits(each)
+        assert each.units * found.split == total
     assert [bool(found.fit), bool(found.remedies), found.never].count(True) == 1
 
 

@@ -128,6 +128,8 @@ NO_LEASES = Unread("403", "do", level="warn")
 FORBIDDEN = Unread("pods cannot be read: GET /api/v1/pods: 403 forbidden", "let this account list")
 
 # (the finding, its level, words in it, what is changed)
+BOTH = replace(node(), whole=("nvidia.com/gpu",))
+
 PROVOKED: list[tuple[str, str, str, dict[str, Any]]] = [
     ("api-server", "fail", "no such host", {"api": Unread("no such host", "do")}),
     ("api-version", "fail", "ignores the uid", {"api": ApiServer("v1.22.1", 22)}),
@@ -465,6 +467,26 @@ PROVOKED: list[tuple[str, str, str, dict[str, Any]]] = [
     ("pods", "fail", "if MiB are meant, write 8", pods(waiting(request=Request(8192, 1)))),
     ("pods", "ok", "1 that", pods(waiting(request=Request(17, 1)))),
     ("pending-pods", "ok", "none", pods(waiting(request=Request(8192, 1), message="Insufficient"))),
+    ("pod-extras", "warn", "default/a: sets it", pods(bound(misplaced="sets it"))),
+    (
+        "pod-extras",
+        "warn",
+        "default/b: asks",
+        {"pods": PodsSeen(counting=(("default/b", "asks"),))},
+    ),
+    ("two-device-plugins", "warn", "n1: gives out nvidia.com/gpu", {"nodes": (BOTH,)}),
+    (
+        "two-device-plugins",
+        "fail",
+        "given; default/w hold whole cards",
+        {"nodes": (BOTH,), "pods": PodsSeen(whole=(("default/w", "n1"), ("default/x", "n2")))},
+    ),
+    (
+        "node-allocatable",
+        "fail",
+        "n1: nothing is allocatable, so the device plug-in is away",
+        {"nodes": (node(total="0", inventory=CARDS),)},
+    ),
     ("scheduler-names", "fail", "schedulerName gpu-sched", pods(waiting(scheduler="gpu-sched"))),
     ("scheduler-names", "ok", "go by", pods(bound(scheduler="gpu-sched"))),
     ("scheduler-names", "skip", "--scheduler-config", {"scheduler": None}),

@@ -15,7 +15,7 @@ from gpushare.doctor.checks.versions import minor_of
 from gpushare.doctor.facts import PodsSeen
 from gpushare.doctor.finding import fail, ok, some
 from gpushare.doctor.main import main
-from gpushare.doctor.objects import read_lease, read_pods
+from gpushare.doctor.objects import read_lease, read_node, read_pods
 from gpushare.doctor.report import as_json, as_text
 from gpushare.wire.annotations import ALIYUN
 from gpushare.wire.metrics import read_samples, total
@@ -208,3 +208,38 @@ def test_every_right_of_the_documents_is_asked_about() -> None:
         resource = cells[0].split("`")[0]
         for verb in cells[1].split(", "):
             assert (verb, resource) in inquired, (verb, resource)
+
+
+def asking(
+    name: str, limits: dict[str, str], node: str = "n1", **container: object
+) -> dict[str, object]:
+    made = {"name": "main", "resources": {"limits": limits}, **container}
+    meta = {"namespace": "default", "name": name, "uid": name}
+    return {"metadata": meta, "spec": {"nodeName": node, "containers": [made]}}
+
+
+def test_what_does_not_go_with_device_memory_is_read_of_pods() -> None:
+    env = [{"name": "NVIDIA_VISIBLE_DEVICES", "value": "all"}]
+    seen = read_pods(
+        [
+            asking("whole", {"nvidia.com/gpu": "2"}),
+            asking("count", {ALIYUN.count: "1"}),
+            asking("env", {MEM: "4"}, env=env),
+            asking("both", {MEM: "4", "nvidia.com/gpu": "2"}, "n2"),
+            asking("plain", {MEM: "4"}),
+        ],
+        ALIYUN,
+        NOW,
+    )
+    assert seen.whole == (("default/whole", "n1"), ("default/both", "n2"))
+    assert [name for name, _ in seen.counting] == ["default/count"]
+    told = {pod.name: pod.misplaced for pod in seen.gpu}
+    assert "sets NVIDIA_VISIBLE_DEVICES itself" in told["default/env"]
+    assert "nvidia.com/gpu is asked for beside" in told["default/both"]
+    assert told["default/plain"] == ""
+
+
+def test_a_node_of_both_device_plugins_is_read_as_such() -> None:
+    amounts = {MEM: "32", ALIYUN.count: "2", "nvidia.com/gpu": "2", "nvidia.com/mig-1g": "0"}
+    document = {"metadata": {"name": "n1"}, "status": {"capacity": amounts}}
+    assert read_node(document, ALIYUN, "GiB").whole == ("nvidia.com/gpu",)

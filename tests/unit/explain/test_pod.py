@@ -73,8 +73,11 @@ def test_a_pending_pod_is_explained_in_five_lines() -> None:
 @pytest.mark.parametrize(
     ("units", "count", "spec", "line"),
     [
+        (20, 1, node("a", 16), "even on an empty node it could only fit with at most 16 GiB on one"
+         " device"),
         (20, 1, node("a", 16, 16), "even on an empty node it could only fit with at most 16 GiB on"
-         " one device"),
+         " one device or with 10 GiB on each of 2 devices: a gpu-count of 2, as an annotation of"
+         " the pod"),
         (20, 2, node("a", 16, 16, 24), "even on an empty node it could only fit with at most 16 GiB"
          " on each of 2 devices or on at most one device of 20 GiB"),
         (8, 3, node("a", 8, 8), "even on an empty node it could only fit on at most 2 devices of"

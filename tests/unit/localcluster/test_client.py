@@ -1,6 +1,8 @@
 """The HTTP client: what each answer means, and that nothing waits longer than it was allowed to."""
 
 import contextlib
+import fcntl
+import http.client
 import socket
 import threading
 import time
@@ -10,7 +12,7 @@ import pytest
 
 from gpushare.errors import ApiConflict, ApiError, ApiGone, ApiNotFound, ApiUnavailable
 from gpushare.localcluster.client import ApiClient, Json
-from gpushare.localcluster.http_client import HttpClient
+from gpushare.localcluster.http_client import HttpClient, _dropped
 from tests.support.waiting import poll
 
 Handle = Callable[[socket.socket, bytes], None]
@@ -211,3 +213,14 @@ def test_a_request_leaves_in_one_write() -> None:
         client.create("/x", {"a": 1})
         client.close()
     assert bodies == [b'{"a":1}']
+
+
+def test_a_connection_is_kept_whatever_the_number_of_its_descriptor() -> None:
+    """With many nodes they are above 1023, which select cannot watch."""
+    ours, theirs = socket.socketpair()
+    with ours, theirs, socket.socket(fileno=fcntl.fcntl(ours, fcntl.F_DUPFD, 1500)) as high:
+        connection = http.client.HTTPConnection("localhost")
+        connection.sock = high
+        assert not _dropped(connection)
+        theirs.close()
+        assert _dropped(connection)

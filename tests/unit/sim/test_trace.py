@@ -90,6 +90,12 @@ def test_compressed_files_are_read_as_they_are(
     assert read_nodes(path)[0].capacity == 16
 
 
+def test_whole_numbers_are_read_as_pandas_writes_them(tmp_path: Path) -> None:
+    path = file(tmp_path, NODES + "a,12500.0,16.00,1.,16,\n")
+    (node,) = read_nodes(path)
+    assert (node.cpu, node.memory, node.devices) == (12500, 16, 1)
+
+
 def test_a_table_saved_by_a_spreadsheet_is_read(tmp_path: Path) -> None:
     path = file(tmp_path, "\ufeff" + NODES.replace(",", ", ") + "a, 1, 1, 1, 16, \r\n\r\n")
     assert read_nodes(path)[0].name == "a"
@@ -100,8 +106,15 @@ def test_a_table_saved_by_a_spreadsheet_is_read(tmp_path: Path) -> None:
     [
         ("", "pods.csv: is empty"),
         (PODS, "pods.csv: has a header and nothing under it"),
-        ("name,cpu_milli,gpu,units\np,1,1,1\n", "line 2: has no column memory_mib"),
-        ("name,cpu_milli,memory_mib,units\np,1,1,1\n", "line 2: has no column gpu or num_gpu"),
+        ("name,cpu_milli,gpu,units\np,1,1,1\n", "line 1: has no column memory_mib"),
+        (
+            "name,cpu_milli,memory_mib,units\np,1,1,1\n",
+            "line 1: has no column gpu or num_gpu; it has: 'name,",
+        ),
+        ("a,b\n1,2\n", "no column name; cpu_milli; memory_mib; gpu or num_gpu; units or gpu_milli"),
+        (PODS.replace(",", ";") + "p;1;1;1;4;\n", "line 1: its columns are separated by ';'"),
+        (PODS.replace(",", "\t") + "p\t1\n", "line 1: its columns are separated by '\\t'"),
+        (PODS + "p,1,1,1.0.0,4,\n", "line 2, column gpu: is no whole number"),
         ("name,name,gpu\np,p,1\n", "line 1: has a column twice"),
         (PODS + "p,1,1,1,4\n", "line 2: has 5 columns, the header 6"),
         (PODS + "p,-1,1,1,4,\n", "line 2, column cpu_milli: is no whole number from 0"),
@@ -140,6 +153,7 @@ def test_a_wrong_file_is_told_in_one_line(tmp_path: Path, text: str, says: str) 
     [
         (b"{", "is no JSON"),
         (b"{}", "must be a list of objects"),
+        (b'{"kind": "List", "items": [{"kind": "Node"}]}', "give --from-cluster"),
         (b"[]", "must be a list of objects"),
         (b"[1]", "item 1: is no object"),
         (b"[" * 100_000, "is no JSON"),

@@ -54,7 +54,35 @@ def test_a_count_among_the_resources_is_told_to_be_an_annotation() -> None:
     made["spec"]["containers"][0]["resources"]["limits"]["aliyun.com/gpu-count"] = "2"
     said = mistake_of(PODS.decode(json.dumps(made).encode()), ALIYUN, "GiB", lambda: 16)
     assert said.startswith("aliyun.com/gpu-count is among the resources of a container")
-    assert said.endswith("annotation of the pod; as it is, the pod gets 1 device(s)")
+    assert "pods wait where it is used up though devices have room" in said
+    assert said.endswith("this one gets 1; write aliyun.com/gpu-count as an annotation, not there")
+
+
+def said_of(limits: dict[str, str], env: list[str] | None = None) -> str:
+    made = pod_json("web", "0")
+    (container,) = made["spec"]["containers"]
+    container["resources"]["limits"] = limits
+    container["env"] = [{"name": name, "value": "all"} for name in env or ()]
+    return mistake_of(PODS.decode(json.dumps(made).encode()), ALIYUN, "GiB", lambda: 16)
+
+
+def test_a_count_alone_gets_no_device_and_is_told() -> None:
+    said = said_of({ALIYUN.count: "1"})
+    assert "so it gets no device, and may see all cards of its node: write aliyun.com" in said
+
+
+@pytest.mark.parametrize("whole", ["nvidia.com/gpu", "nvidia.com/gpu.shared", "nvidia.com/mig-1g"])
+def test_a_pod_asks_one_device_plug_in_alone(whole: str) -> None:
+    said = said_of({ALIYUN.resource: "4", whole: "2"})
+    assert said.startswith(f"{whole} is asked for beside aliyun.com/gpu-mem")
+    assert said_of({whole: "2"}) == ""
+
+
+@pytest.mark.parametrize("name", ["NVIDIA_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES"])
+def test_a_variable_that_wins_over_the_device_plug_in_is_told(name: str) -> None:
+    assert f" sets {name} itself, which wins over" in said_of({ALIYUN.resource: "4"}, ["A", name])
+    assert said_of({}, [name]) == ""
+    assert said_of({ALIYUN.resource: "4"}, ["NVIDIA_DRIVER_CAPABILITIES"]) == ""
 
 
 @pytest.mark.parametrize("amount", ["1", "16", "17", "255"])

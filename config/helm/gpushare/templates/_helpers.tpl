@@ -21,8 +21,9 @@ helm.sh/chart: {{ .context.Chart.Name }}-{{ .context.Chart.Version }}
 
 {{/* kube-scheduler's image: the API server's version, without what a vendor adds to it. */}}
 {{- define "gpushare.schedulerImage" -}}
-{{- $version := regexFind "^v[0-9]+\\.[0-9]+\\.[0-9]+" .Capabilities.KubeVersion.Version -}}
-{{ .Values.scheduler.image.repository }}:{{ .Values.scheduler.image.tag | default $version }}
+{{- $version := semver .Capabilities.KubeVersion.Version -}}
+{{- $own := printf "v%d.%d.%d" $version.Major $version.Minor $version.Patch -}}
+{{ .Values.scheduler.image.repository }}:{{ .Values.scheduler.image.tag | default $own }}
 {{- end }}
 
 {{/* The version of kube-scheduler's configuration that its release reads. */}}
@@ -46,6 +47,13 @@ helm.sh/chart: {{ .context.Chart.Name }}-{{ .context.Chart.Version }}
 {{- end -}}
 {{- if and .Values.policies.schedulerName (ne .Values.wiring "second-scheduler") -}}
 {{- fail "gpushare: policies.schedulerName belongs to wiring second-scheduler: with existing-scheduler GPU pods name no scheduler" -}}
+{{- end -}}
+{{- $tag := .Values.scheduler.image.tag -}}
+{{- if regexMatch "^v?[0-9]+\\.[0-9]+" $tag -}}
+{{- $server := semver .Capabilities.KubeVersion.Version -}}
+{{- if not (semverCompare (printf ">=1.22-0, <1.%d-0" (add $server.Minor 1)) $tag) -}}
+{{- fail (printf "gpushare: scheduler.image.tag %s: kube-scheduler must be from 1.22 on and not newer than the API server, which is %s" $tag .Capabilities.KubeVersion.Version) -}}
+{{- end -}}
 {{- end -}}
 {{- if and .Values.podMonitor.enabled .Values.serviceMonitor.enabled -}}
 {{- fail "gpushare: podMonitor.enabled and serviceMonitor.enabled together would scrape each pod twice: choose one" -}}

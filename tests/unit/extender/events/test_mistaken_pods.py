@@ -70,6 +70,14 @@ def test_a_pod_that_kube_scheduler_refuses_by_itself_is_told_what_to_write(watch
     assert split[1].endswith("write 9 or 12, or another count")
 
 
+def test_a_pod_that_asks_for_the_count_alone_is_told_what_it_gets(watch: Watch) -> None:
+    pod = pod_json("count", "0")
+    pod["spec"]["containers"][0]["resources"]["limits"] = {ALIYUN.count: "1"}
+    watch.show(pod)
+    ((_, said),) = watch.told()
+    assert "so it gets no device" in said
+
+
 def test_it_is_told_once_and_again_where_it_is_another_mistake(watch: Watch) -> None:
     watch.show(pod_json("web", "8192"))
     assert len(watch.told()) == 1

@@ -1,13 +1,16 @@
 """A thread that has answered awaits the client's next request, unless threads are scarce."""
 
 import socket
+import textwrap
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from gunicorn.config import Config
 from gunicorn.glogging import Logger
+from gunicorn.http.errors import InvalidRequestLine
 
 from gpushare.extender.http.connection import Connection
 from gpushare.extender.http.worker import BufferedThreadWorker
@@ -76,3 +79,20 @@ def test_where_threads_are_scarce_none_waits_for_long(world: World) -> None:
     world.busy(THREADS // 2 + 1)
     assert world.worker.handle(world.connection)
     world.answered()
+
+
+@pytest.mark.parametrize("dedent", [textwrap.dedent, None], ids=["this Python", "from 3.14 on"])
+def test_the_page_for_a_bad_head_ends_its_own_head(
+    world: World, monkeypatch: pytest.MonkeyPatch, dedent: Callable[[str], str] | None
+) -> None:
+    def without_cr(text: str) -> str:
+        return textwrap.dedent(text).replace("\n\r\n", "\n\n")
+
+    monkeypatch.setattr("gunicorn.util.textwrap", SimpleNamespace(dedent=dedent or without_cr))
+    refused = InvalidRequestLine("\x16\x03")
+    world.worker.handle_error(None, world.connection.sock, ("127.0.0.1", 4), refused)
+    assert world.connection.outbox.flush()
+    head, end, page = world.client.recv(65536).partition(b"\r\n\r\n")
+    assert head.startswith(b"HTTP/1.1 400 ")
+    assert end
+    assert f"Content-Length: {len(page)}".encode() in head.split(b"\r\n")
