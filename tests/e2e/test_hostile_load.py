@@ -215,6 +215,11 @@ class Harm:
                 self.errors.append(repr(error))
                 return
 
+    def _answered(self, status: int) -> None:
+        """Count what the API server is too busy for; any other refusal is the test's fault."""
+        self.done["too busy"] = self.done.get("too busy", 0) + (status >= 500)
+        assert status < 400 or status >= 500, status
+
     def _lie(self, number: int) -> None:
         lies: tuple[Sequence[int], ...] = (
             range(1, 65),
@@ -229,7 +234,7 @@ class Harm:
         ]
         text = json.dumps({"v": 1, "unit": "GiB", "devices": devices})
         change = {"metadata": {"annotations": {_INVENTORY: text}}}
-        assert self.world.api.patch(f"{NODES}/{LIAR}", change, MERGE).status == 200
+        self._answered(self.world.api.patch(f"{NODES}/{LIAR}", change, MERGE).status)
 
     def _come_and_go(self, number: int) -> None:
         name = f"buyer-{number}"
@@ -244,7 +249,7 @@ class Harm:
         body["metadata"]["annotations"] = annotations
         body["spec"]["terminationGracePeriodSeconds"] = 10**9
         api = self.world.api
-        assert api.create(TENANT, body).status == 201
+        self._answered(api.call("POST", TENANT, body).status)
         if number >= 20:
             gone = {"gracePeriodSeconds": 0 if number % 2 else 10**9}
             api.delete(f"{TENANT}/buyer-{number - 20}", gone)
@@ -270,6 +275,7 @@ def always_ready(world: World) -> Iterator[None]:
     assert not late, f"not ready {len(late)} times: {world.told()}"
 
 
+@pytest.mark.timeout(200 + FAT_PODS)
 def test_beside_all_harm_at_once_the_honest_are_served_within_the_memory(
     world: World, cage: Cage
 ) -> None:
@@ -304,7 +310,7 @@ def test_beside_all_harm_at_once_the_honest_are_served_within_the_memory(
         f" ({'a control group' if cage.holds else 'resident'})"
     )
     assert not harm.errors
-    assert min(harm.done.values()) > 10
+    assert min(harm.done[each] for each in ("_lie", "_come_and_go")) > 10
     assert peak < cage.limit
     assert abs(quiet.bound - beside.bound) <= 0.01
     assert beside.p99 < 2.0
