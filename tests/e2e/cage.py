@@ -8,6 +8,8 @@ import contextlib
 import os
 from pathlib import Path
 
+from tests.e2e.processes import until
+
 _ROOT = Path("/sys/fs/cgroup")
 
 
@@ -45,10 +47,11 @@ class Cage:
         return int(self._peak.read_text())
 
     def close(self) -> None:
-        """Remove it; its processes have ended."""
+        """Remove it, once the last of its processes is no more."""
         if self._folder is not None:
-            with contextlib.suppress(OSError):
-                self._folder.rmdir()
+            folder = self._folder
+            until(lambda: not (folder / "cgroup.procs").read_text(), lambda: f"{folder} is empty")
+            folder.rmdir()
 
 
 def highest(command: str) -> int:
