@@ -47,7 +47,8 @@ def _read(url: str, path: str) -> bytes:
             body: bytes = answer.read(_LARGEST)
             return body
     except urllib.error.HTTPError as error:
-        raise MessageError(f"does not answer: {_said(error) or error}") from error
+        with error:  # it has the answer's body
+            raise MessageError(f"does not answer: {_said(error) or error}") from error
     except (OSError, http.client.HTTPException, ValueError) as error:
         raise MessageError(f"does not answer: {error}") from error
 

@@ -203,7 +203,7 @@ class Allocator:
         with self._lock:
             if len(found) == 1:
                 self._state.refused.add(found[0].pod.ref.uid)
-        return RequestRefused(decision.why)
+        return _refused(decision)
 
     # -- which container, by its ids --------------------------------------------------------------
 
@@ -262,5 +262,12 @@ class Allocator:
     def _decided(self, found: Sequence[Candidate], units: int, said: str = "") -> Decided:
         decision = decide(found, units, self._cards())
         if isinstance(decision, Undecided):
-            raise RequestRefused(f"{said}{decision.why}")
+            raise _refused(decision, said)
         return decision
+
+
+def _refused(decision: Undecided, said: str = "") -> RequestRefused:
+    """Return the refusal for the kubelet; the log says which pods it is about."""
+    if decision.whose:
+        log.warning("undecided why=%s whose=%s", decision.why, decision.whose)
+    return RequestRefused(f"{said}{decision.why}")

@@ -72,10 +72,16 @@ class Decided:
 
 @dataclass(frozen=True, slots=True)
 class Undecided:
-    """Why nothing is decided. more_may_help: changes of the pods may help."""
+    """Why nothing is decided. more_may_help: changes of the pods may help.
+
+    why: the kubelet writes it into the status of the pod that it asked for, which may not be the
+    one meant here; so it names no pod. whose: the containers and what they are to have, for the
+    log.
+    """
 
     why: str
     more_may_help: bool = True
+    whose: str = ""
 
 
 def candidates(
@@ -175,18 +181,18 @@ def decide(found: Sequence[Candidate], units: int, cards: Cards) -> Decided | Un
     grants = []
     for candidate in found:
         if candidate.pod.problem:
-            why = f"pod {candidate.pod.ref}: {candidate.pod.problem}"
-            return Undecided(why, more_may_help=len(found) > 1)
+            return Undecided(candidate.pod.problem, len(found) > 1, str(candidate))
         grant = granted(candidate, cards)
         if isinstance(grant, str):
-            return Undecided(f"pod {candidate.pod.ref}: {grant}", more_may_help=len(found) > 1)
+            return Undecided(grant, len(found) > 1, str(candidate))
         grants.append(grant)
     if any(grant != grants[0] for grant in grants):
         each = [f"{one} ({grant})" for one, grant in zip(found, grants, strict=True)]
         more = f" and {len(each) - _NAMED} more" if len(each) > _NAMED else ""
         return Undecided(
             f"the kubelet asks for {units} units, and {len(found)} containers wait for as many that"
-            f" are to have different devices: {'; '.join(each[:_NAMED])}{more}"
+            " are to have different devices; the log of the device plug-in names them",
+            whose=f"{'; '.join(each[:_NAMED])}{more}",
         )
     return Decided(grants[0], tuple(found))
 

@@ -141,10 +141,7 @@ def _given(
     placed = _placed(pod, shares, container_shares(annotations, request, names), names)
     for container in placed:
         if sum(units for _, units in container.shares) != container.units:
-            why = (
-                f"its annotations give container {container.name} less than the"
-                f" {container.units} units asked"
-            )
+            why = f"its annotations give a container less than the {container.units} units asked"
             return asking, request.total, {}, why
     return placed, request.total, named, ""
 

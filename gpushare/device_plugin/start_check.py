@@ -77,7 +77,12 @@ class StartCheck:
         for entry in known:
             wrong = self.wrong(entry)
             if wrong:
-                raise RequestRefused(f"{wrong}; delete the pod, so that it is started anew")
+                # The kubelet writes it into the status of the pod that has these ids now, which may
+                # be another one.
+                log.warning("wrong devices: %s", wrong)
+                raise RequestRefused(
+                    f"not started: {wrong.why}; delete the pod, so that it is started anew"
+                )
         if not known and not (self._certain(asked) and self._of_its_own_cards(owners[-1])):
             raise RequestRefused(
                 "the pod is not known, as the API server does not answer, so it cannot be checked"
@@ -135,7 +140,8 @@ class StartCheck:
         )
         for (namespace, name), there in read.items():
             if not there:
+                log.warning("the kubelet shows a pod that is gone pod=%s/%s", namespace, name)
                 raise RequestRefused(
-                    f"the API server has no pod {namespace}/{name}, so it cannot be checked which"
-                    " devices it has"
+                    "the API server does not have the pod, so it cannot be checked which devices"
+                    " it has"
                 )

@@ -1,12 +1,14 @@
-"""What an input costs the process: CPU time while it is answered, and memory that stays.
+"""What an input costs the process: CPU and memory while it is answered, and memory that stays.
 
 An input that is refused may still do harm by what it costs. CPU is the process's own, as Linux
-counts it, so a busy machine changes little; it is read around groups of inputs, and a group that
-costs more than one input may is halved and sent again, until the inputs that cost so much are left.
+counts it, so a busy machine changes little. Memory is the most that the process held meanwhile,
+beyond what it held before. Both are read around groups of inputs, and a group that costs more than
+it may is halved and sent again, until the inputs that cost so much are left.
 """
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Protocol
 
 from tests.badinput.attempt import Attempt
 
@@ -14,6 +16,10 @@ CPU = 0.05
 """Seconds of CPU that one input may cost."""
 CPU_OF_MB = 0.04
 """Seconds more for each megabyte of it: large bodies are read, and may be what they say."""
+MEMORY = 16.0
+"""Megabytes that the process may hold more while it answers one input, or a few at once."""
+MEMORY_OF_MB = 20.0
+"""Megabytes more for each megabyte of it: of JSON its values are made, and of these the answer."""
 STAYS = 1.0
 """Megabytes that one input may leave behind."""
 
@@ -30,43 +36,113 @@ def cpu_of(pid: str) -> float:
     return (int(fields[11]) + int(fields[12])) / _TICKS
 
 
-def resident(pid: str) -> float:
-    """Megabytes of memory that the process holds."""
+def resident(pid: str, which: str = "VmRSS") -> float:
+    """Megabytes of memory that the process holds; which: now, or at most."""
     lines = Path(f"/proc/{pid}/status").read_text(encoding="ascii").splitlines()
-    return next(int(line.split()[1]) for line in lines if line.startswith("VmRSS")) / 1024
+    return next(int(line.split()[1]) for line in lines if line.startswith(which)) / 1024
 
 
-def allowed(group: Sequence[Attempt]) -> float:
-    """Seconds of CPU that a group may cost before its inputs are looked at one by one."""
-    return CPU + CPU_OF_MB * sum(len(each.payload) for each in group) / 1e6
+def megabytes(group: Sequence[Attempt]) -> float:
+    """What a group has to be read of."""
+    return sum(len(each.payload) for each in group) / 1e6
+
+
+class Gauge(Protocol):
+    """Measures what one send of a group costs."""
+
+    unit: str
+    """In which what is measured is told."""
+
+    def begin(self) -> None:
+        """Take note of what there is before the group is sent."""
+        ...
+
+    def cost(self) -> float:
+        """What the group has cost since."""
+        ...
+
+    def allowed(self, group: Sequence[Attempt]) -> float:
+        """What a group may cost before its inputs are looked at one by one."""
+        ...
+
+
+class Cpu:
+    """Seconds of CPU, of a process that tells them."""
+
+    unit = "s of CPU"
+
+    def __init__(self, used: Callable[[], float]) -> None:
+        self._used = used
+        self._before = 0.0
+
+    def begin(self) -> None:
+        self._before = self._used()
+
+    def cost(self) -> float:
+        return self._used() - self._before
+
+    def allowed(self, group: Sequence[Attempt]) -> float:
+        return CPU + CPU_OF_MB * megabytes(group)
+
+
+class Memory:
+    """Megabytes that a process holds at most, beyond what it held before."""
+
+    unit = "MB of memory"
+
+    def __init__(self, pid: str) -> None:
+        self._pid = pid
+        self._before = 0.0
+
+    def begin(self) -> None:
+        # Linux then begins to look for the highest anew.
+        Path(f"/proc/{self._pid}/clear_refs").write_text("5", encoding="ascii")
+        self._before = resident(self._pid)
+
+    def cost(self) -> float:
+        return resident(self._pid, "VmHWM") - self._before
+
+    def allowed(self, group: Sequence[Attempt]) -> float:
+        return MEMORY + MEMORY_OF_MB * megabytes(group)
 
 
 class Meter:
-    """Finds the inputs that cost more CPU than one may."""
+    """Finds the inputs that cost more than one may, by any of its gauges."""
 
-    def __init__(self, cpu: Callable[[], float], send: Send) -> None:
-        self._cpu = cpu
+    def __init__(self, gauges: Sequence[Gauge], send: Send) -> None:
+        self._gauges = gauges
         self._send = send
         self._before: Sequence[Attempt] = ()
 
-    def judge(self, group: Sequence[Attempt]) -> list[tuple[Attempt, float]]:
-        """Send the group; those of its inputs that cost too much, and how many seconds each."""
+    def judge(self, group: Sequence[Attempt]) -> list[tuple[Attempt, str]]:
+        """Send the group; those of its inputs that cost too much, and how much each."""
         before, self._before = self._before, group
-        if self._cost(group) <= allowed(group):
-            return []
+        dear = self._dear(group)
         # Of a client that does not wait, the cost may have come after its group was done.
-        return [*self._blamed(before), *self._blamed(group)]
+        return [
+            found
+            for gauge in dear
+            for each in (before, group)
+            for found in self._blamed(gauge, each)
+        ]
 
-    def _blamed(self, group: Sequence[Attempt]) -> list[tuple[Attempt, float]]:
-        if not group or self._cost(group) <= allowed(group):
+    def _dear(self, group: Sequence[Attempt]) -> list[Gauge]:
+        """Send the group; the gauges by which it cost too much."""
+        for gauge in self._gauges:
+            gauge.begin()
+        self._send(group)
+        return [gauge for gauge in self._gauges if gauge.cost() > gauge.allowed(group)]
+
+    def _blamed(self, gauge: Gauge, group: Sequence[Attempt]) -> list[tuple[Attempt, str]]:
+        if not group or self._cost(gauge, group) <= gauge.allowed(group):
             return []
         if len(group) > 1:
             half = len(group) // 2
-            return [*self._blamed(group[:half]), *self._blamed(group[half:])]
-        least = min(self._cost(group) for _ in range(_TRIES))
-        return [(group[0], least)] if least > allowed(group) else []
+            return [*self._blamed(gauge, group[:half]), *self._blamed(gauge, group[half:])]
+        least = min(self._cost(gauge, group) for _ in range(_TRIES))
+        return [(group[0], f"{least:.2f} {gauge.unit}")] if least > gauge.allowed(group) else []
 
-    def _cost(self, group: Sequence[Attempt]) -> float:
-        begin = self._cpu()
+    def _cost(self, gauge: Gauge, group: Sequence[Attempt]) -> float:
+        gauge.begin()
         self._send(group)
-        return self._cpu() - begin
+        return gauge.cost()

@@ -10,7 +10,7 @@ from contextlib import closing
 from dataclasses import dataclass, field
 
 from tests.badinput.attempt import Attempt, shown
-from tests.badinput.costs import Meter, cpu_of, resident
+from tests.badinput.costs import Cpu, Memory, Meter, cpu_of, resident
 from tests.badinput.inputs import attempt
 from tests.badinput.sender import Answer, Sender
 from tests.badinput.world import BadWorld
@@ -21,7 +21,7 @@ MOST_GROWN = 96.0
 _BATCH = 2000
 _SETTLING = 2
 _GROUP = 16
-"""Inputs whose CPU is read together: few enough to cost less than one may."""
+"""Inputs whose cost is read together: few enough to cost less than one may."""
 _MOST_FINDINGS = 20
 _ALIKE = 3
 """Findings shown of those that look alike."""
@@ -45,13 +45,14 @@ class Result:
 def flood(world: BadWorld, first: int, count: int, seed: int, seconds: float = math.inf) -> Result:
     """Send inputs `first` and following; after each batch the books must be as they were.
 
-    seconds: when to begin no other batch. Inputs that cost too much CPU are findings, and so is
-    memory that stays.
+    seconds: when to begin no other batch. Inputs that cost too much CPU or memory are findings, and
+    so is memory that stays.
     """
     result, begin = Result(), time.monotonic()
     (worker,) = world.extender.children()
     with closing(_Crowd(world)) as crowd:
-        meter, held = Meter(lambda: cpu_of(worker), crowd.send), 0.0
+        meter = Meter((Cpu(lambda: cpu_of(worker)), Memory(worker)), crowd.send)
+        held = 0.0
         for start in range(first, first + count, _BATCH):
             if time.monotonic() > begin + seconds:
                 break
@@ -80,9 +81,9 @@ def _batch(crowd: "_Crowd", meter: Meter, numbers: range, seed: int, result: Res
         for number, each, (answers, wrong) in zip(group, made, crowd.first(made), strict=True):
             _note(result, each, answers, wrong, f"input {number} of seed {seed}")
         for each, cost in dear:
-            result.wrong[each.kind, "CPU"] += 1
-            if result.wrong[each.kind, "CPU"] <= _ALIKE:
-                text = f"{each.kind}, {len(each.payload):,} bytes: {cost:.2f} s of CPU"
+            result.wrong[each.kind, "cost"] += 1
+            if result.wrong[each.kind, "cost"] <= _ALIKE:
+                text = f"{each.kind}, {len(each.payload):,} bytes: {cost}"
                 result.findings.append(f"seed {seed}: {text}\n    {shown(each.payload)}")
 
 

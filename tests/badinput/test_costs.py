@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 import pytest
 
 from tests.badinput.attempt import Attempt
-from tests.badinput.costs import CPU, Meter, cpu_of, resident
+from tests.badinput.costs import CPU, Cpu, Memory, Meter, cpu_of, resident
 from tests.badinput.decoders import Decoder
 from tests.badinput.slow import LONG, SIZES, growth, slow_downs, stretches
 
@@ -31,7 +31,7 @@ def inputs(*costs: float) -> list[Attempt]:
 
 
 def judged(process: Counted, *groups: list[Attempt]) -> list[str]:
-    meter = Meter(lambda: process.used, process.send)
+    meter = Meter([Cpu(lambda: process.used)], process.send)
     return [each.kind for group in groups for each, _ in meter.judge(group)]
 
 
@@ -60,6 +60,18 @@ def test_what_this_process_uses_can_be_read() -> None:
     while cpu_of(pid) < before + 0.03:
         pass
     assert resident(pid) > 1
+
+
+def test_the_input_for_which_much_is_held_is_found_though_nothing_stays() -> None:
+    group = [Attempt(str(number), b"x" * size) for number, size in enumerate((10, 300_000, 20))]
+
+    def send(sent: Sequence[Attempt]) -> None:
+        for each in sent:
+            kept = b"y" * (len(each.payload) * 200)
+            assert kept
+
+    found = Meter([Memory(str(os.getpid()))], send).judge(group)
+    assert [(each.kind, cost.partition(" ")[2]) for each, cost in found] == [("1", "MB of memory")]
 
 
 def zeros(size: int) -> bytes:

@@ -42,7 +42,7 @@ class Pair:
     """The two processes; each can be killed and started again.
 
     host: their host's name, where it must be another than this machine's. tls: by which callers
-    here reach an extender that speaks TLS.
+    here reach an extender that speaks TLS. extender_prefix: what comes before its command.
     """
 
     def __init__(
@@ -56,6 +56,7 @@ class Pair:
         flags: Sequence[str] = (),
         host: str = "",
         tls: ssl.SSLContext | None = None,
+        extender_prefix: Sequence[str] = (),
     ) -> None:
         folder.mkdir(exist_ok=True)
         self.version = version
@@ -73,7 +74,7 @@ class Pair:
             port_of(text),
             access.extender,
             *("--scheduler-config", str(self.file), *flags),
-            prefix=self._prefix,
+            prefix=(*extender_prefix, *self._prefix),
             tls=tls,
         )
         self.scheduler: Process | None = None

@@ -48,10 +48,15 @@ class Plane:
     """A running etcd and kube-apiserver; `url` stays the same when the API server is restarted."""
 
     def __init__(
-        self, folder: Path, etcd: Path, apiserver: Path, flags: Sequence[str] = ()
+        self,
+        folder: Path,
+        etcd: Path,
+        apiserver: Path,
+        flags: Sequence[str] = (),
+        etcd_flags: Sequence[str] = (),
     ) -> None:
         self.folder = folder
-        self._flags = flags
+        self._flags, self._etcd_flags = flags, etcd_flags
         self._etcd_program, self._apiserver_program = etcd, apiserver
         self._tokens = {user: secrets.token_hex(16) for user in _GROUPS}
         self._etcd_port, self._peer_port, self._port = free_port(), free_port(), free_port()
@@ -76,6 +81,7 @@ class Plane:
             *("--listen-client-urls", here, "--advertise-client-urls", here),
             *("--listen-peer-urls", peers, "--initial-advertise-peer-urls", peers),
             *("--initial-cluster", f"etcd={peers}", "--log-level", "warn"),
+            *self._etcd_flags,
         ]
         self.etcd = Process("etcd", command, self.folder)
         self.start_apiserver()

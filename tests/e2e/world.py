@@ -26,7 +26,7 @@ class World:
 
     options: of `gpushare scheduler-config`; change: in what it prints; flags: of `gpushare serve`;
     scheduler_flags: of kube-scheduler.
-    tls: see Pair.
+    tls, extender_prefix: see Pair.
     """
 
     def __init__(
@@ -40,6 +40,7 @@ class World:
         flags: Sequence[str] = (),
         scheduler_flags: Sequence[str] = (),
         tls: ssl.SSLContext | None = None,
+        extender_prefix: Sequence[str] = (),
     ) -> None:
         self.plane = plane
         self.api: Api = plane.api()
@@ -59,6 +60,7 @@ class World:
             scheduler_flags=("--leader-elect=false", *scheduler_flags),
             flags=flags,
             tls=tls,
+            extender_prefix=extender_prefix,
         )
         self.extender = self.pair.extender
 

@@ -20,6 +20,7 @@ import yaml
 
 from gpushare.wire.annotations import ALIYUN
 from gpushare.wire.quantity import to_bytes
+from tests.badinput.costs import CPU, CPU_OF_MB
 
 ROOT = Path(__file__).parents[2]
 LARGEST = 1_300_000
@@ -162,7 +163,10 @@ def test_objects_of_the_largest_size_fit_the_limit_of_the_manifest(
         done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr[-2000:]
     used = json.loads(done.stdout)
-    print(where, {name: value // MIB for name, value in used.items() if name != "entries"})
+    size = objects * len(json.dumps(make())) / 1e6
+    shown = {name: used[name] // MIB for name in ("VmHWM", "VmRSS", "before")}
+    print(where, shown, f"{used['cpu'] / size:.4f} s of CPU for each MB")
+    assert used["cpu"] < CPU + CPU_OF_MB * size, "of reading it"
     assert used["VmHWM"] < limit * 3 // 4, "most of it while the list is read"
     assert used["VmRSS"] - used["before"] < limit // 4, "what is kept of it"
     if what == "pods":

@@ -31,18 +31,17 @@ def figures(runs: list[dict[str, Any]]) -> str:
     return "\n".join([*lines, "", *_mutants(runs)])
 
 
-def last_found(runs: list[dict[str, Any]]) -> dict[str, int]:
-    """The seed that found each mutant the last time."""
+def last_found(runs: list[dict[str, Any]]) -> dict[str, int | str]:
+    """The seed or the test that found each mutant the last time."""
     return {name: seed for run in runs for name, seed in run["mutants"].items() if seed is not None}
 
 
 def _mutants(runs: list[dict[str, Any]]) -> list[str]:
     found = last_found(runs)
-    lines = ["| fault | mutant | where it is, or was | found by seed |"]
+    lines = ["| fault | mutant | where it is, or was | found by seed, or test |"]
     lines.append("| --- | --- | --- | --- |")
     for mutant in sorted(all_mutants(), key=lambda each: (each.fault[0], int(each.fault[1:]))):
         name = mutant.name.replace("_", " ")
-        lines.append(
-            f"| {mutant.fault} | {name} | {mutant.where} | {found.get(mutant.name, '-')} |"
-        )
+        by = f"`{mutant.test}`" if mutant.test else found.get(mutant.name, "-")
+        lines.append(f"| {mutant.fault} | {name} | {mutant.where} | {by} |")
     return lines

@@ -1,5 +1,10 @@
-"""Lets each mutant loose until a story finds it."""
+"""Lets each mutant loose until a story finds it, or the test that it names.
 
+`python -m tests.simulation.hunt NAME` runs the test of that mutant, with it at large.
+"""
+
+import subprocess
+import sys
 from dataclasses import dataclass
 from itertools import chain
 
@@ -12,12 +17,13 @@ from tests.simulation.mutants import (
     leading,
     nodes,
     serving,
+    tenants,
     watching,
 )
 from tests.simulation.mutants.museum import MUSEUM, SEEDS, Mutant
 from tests.simulation.story import of_seed, tell
 
-HALLS = (answers, auditing, binding, cards, input, leading, nodes, serving, watching)
+HALLS = (answers, auditing, binding, cards, input, leading, nodes, serving, tenants, watching)
 """Each module puts its mutants on show when it is imported."""
 
 
@@ -27,10 +33,10 @@ class MutantIsBroken(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """How a mutant was found: by which seed (None: by none), by which promise it broke."""
+    """How a mutant was found: by which seed or test (None: by none), by which promise it broke."""
 
     mutant: Mutant
-    seed: int | None
+    by: int | str | None
     error: str
 
 
@@ -39,6 +45,8 @@ def hunt(mutant: Mutant, steps: int, seeds: int = SEEDS, known: int | None = Non
 
     known: the seed that found it before, which is tried first. Raises MutantIsBroken.
     """
+    if mutant.test:
+        return _hunt_by_test(mutant)
     others = (seed for seed in range(seeds) if seed != known)
     for seed in others if known is None else chain([known], others):
         story = of_seed(seed, steps)
@@ -51,6 +59,32 @@ def hunt(mutant: Mutant, steps: int, seeds: int = SEEDS, known: int | None = Non
     return Found(mutant, None, "")
 
 
+def _hunt_by_test(mutant: Mutant) -> Found:
+    """Return how the mutant is found by its test, which passes without it.
+
+    In processes of their own: a module that a test imports keeps what it has imported.
+    """
+    here, pytest = [sys.executable, "-m"], ["pytest", "-q", "-x", "-p", "no:cacheprovider"]
+    commands = [[*here, "tests.simulation.hunt", mutant.name], [*here, *pytest, mutant.test]]
+    loose, tame = (
+        subprocess.run(command, capture_output=True, text=True, check=False) for command in commands
+    )
+    for run, broken in ((tame, tame.returncode != 0), (loose, "AttributeError" in loose.stdout)):
+        if broken:
+            raise MutantIsBroken(f"{mutant.name}: {mutant.test}: {run.stdout}{run.stderr}")
+    # 1: tests were run, and some have failed.
+    found = loose.returncode == 1
+    return Found(mutant, mutant.test if found else None, loose.stdout.strip().split("\n")[-1])
+
+
 def all_mutants() -> list[Mutant]:
     """Everything on show."""
     return list(MUSEUM)
+
+
+if __name__ == "__main__":
+    import pytest
+
+    loose = next(each for each in all_mutants() if each.name == sys.argv[1])
+    with loose.at_large():
+        sys.exit(pytest.main(["-q", "-x", "-p", "no:cacheprovider", loose.test]))

@@ -32,8 +32,6 @@ from tests.simulation.plugin import OurPlugin, Weather, units_by_card, wrongly_g
 from tests.simulation.server import Server
 from tests.simulation.truth import ASSIGNED, ASSUMED, Cards, Json, PodTruth, Shares
 
-NAMESPACE = "default"
-
 
 @dataclass(repr=False)
 class Kubelets:
@@ -184,10 +182,11 @@ class Kubelets:
         return bool(pod.by) and not pod.edited and not pod.forged
 
     def _body(self, pod: PodTruth) -> Json:
-        return self._read(pod.name)
+        return self.server.registry.get(PODS, pod.namespace, pod.name).body
 
     def _read(self, name: str) -> Json:
-        return self.server.registry.get(PODS, NAMESPACE, name).body
+        """The pod of that name; no two namespaces have pods of one name here."""
+        return self._body(next(pod for pod in self.oracle.pods.values() if pod.name == name))
 
     def _counted(self, pod: PodTruth) -> dict[str, int]:
         """Units by card at the indices of its annotations, as the plug-in counts; {} where one has
@@ -226,7 +225,9 @@ class Kubelets:
     def delete(self, pod: PodTruth, grace: int | None) -> None:
         """Delete the pod, if it is there still."""
         try:
-            self.server.registry.delete(PODS, NAMESPACE, pod.name, DeleteOptions(grace, pod.uid))
+            self.server.registry.delete(
+                PODS, pod.namespace, pod.name, DeleteOptions(grace, pod.uid)
+            )
         except StatusError:
             return
 
@@ -236,7 +237,7 @@ class Kubelets:
         """Whether the pod was there to be changed."""
         try:
             part = "status" if status else ""
-            self.server.registry.revise(PODS, NAMESPACE, pod.name, change, part=part)
+            self.server.registry.revise(PODS, pod.namespace, pod.name, change, part=part)
         except StatusError:
             return False
         return True
@@ -290,8 +291,7 @@ class Kubelets:
         return left
 
     def _order(self, pod: PodTruth) -> int:
-        record = self.server.registry.get(PODS, NAMESPACE, pod.name)
-        text = str(record.body["metadata"]["annotations"].get(ASSUMED, ""))
+        text = str(self._body(pod)["metadata"]["annotations"].get(ASSUMED, ""))
         return int(text) if text.isascii() and text.isdigit() else 0
 
     def _mark(self, pod: PodTruth) -> None:

@@ -17,9 +17,20 @@ from tests.simulation.kubelets import Kubelets
 from tests.simulation.oracle import Oracle
 from tests.simulation.replica import NAMESPACE as OURS
 from tests.simulation.server import Server
-from tests.simulation.truth import COUNT, INVENTORY, RESOURCE, UNHEALTHY, Cards, Json
+from tests.simulation.truth import (
+    COUNT,
+    INVENTORY,
+    MOST_SIZES,
+    RESOURCE,
+    UNHEALTHY,
+    Cards,
+    Json,
+)
 
 NODE_NAMES = ("n0", "n1", "n2")
+LIAR = NODE_NAMES[-1]
+"""The node that may say anything of its cards."""
+
 CPU, MEMORY = 8000, 65536
 """Of every node: thousandths of a CPU, MiB."""
 _CONFIG_MAPS = find("", "v1", "configmaps")
@@ -110,6 +121,32 @@ class Machines:
             self.shapes[name] = replace(self.shapes[name], tells=tells)
         return self.put(name, replace(self._now(name), tells=tells))
 
+    def lie(self, chance: Chance) -> str:
+        """One node says of its cards what is not so, is gone for a while, or says the truth."""
+        if LIAR not in self.kubelets.cards:
+            return self.put(LIAR, self.shapes[LIAR])
+        what = chance.below(7)
+        if what == 0:
+            return self._remove(LIAR)
+        if what == 1:
+            return self.put(LIAR, self._now(LIAR))
+        units = (
+            (*range(1, 65),),
+            (2**31 - 1,),
+            (),
+            tuple(1 + at % MOST_SIZES for at in range(64)),
+            (7,) * len(self.kubelets.slots[LIAR]),
+        )[what - 2]
+        story = chance.pick("abc")
+        ids = tuple(f"GPU-{LIAR}-{story}-{at}" for at in range(len(units)))
+        tells = chance.pick(("uuids", "devices"))
+        plugin = self.shapes[LIAR].plugin
+        cards = Cards(units, (True,) * len(units), False, plugin, ids, tells)
+        # What its plug-in counts stays as it is, and what its kubelet has been told.
+        told = self._write(LIAR, cards)
+        self.unsaid.add(LIAR)
+        return f"{LIAR} lies: {told[:200]}"
+
     def exchange_plugin(self, chance: Chance) -> str:
         """A device plug-in makes way for another, while pods run: one that guesses, or not."""
         named = [name for name, cards in self.kubelets.cards.items() if cards.plugin != "aliyun"]
@@ -131,12 +168,17 @@ class Machines:
 
     def put(self, name: str, cards: Cards) -> str:
         """Write the node as its plug-in counts it."""
-        body: Json = {"metadata": {"name": name}, **_node_body(cards)}
         self.kubelets.count(name, cards)
         self.unsaid.discard(name)
+        return self._write(name, cards)
+
+    def _write(self, name: str, cards: Cards) -> str:
+        """Have the node's object say that it has these cards."""
+        body: Json = {"metadata": {"name": name}, **_node_body(cards)}
+        inventory = _inventory(cards)
         cards = _as_advertised(cards)
         if cards.tells in ("uuids", "devices"):
-            body["metadata"] = {"name": name, "annotations": {INVENTORY: _inventory(cards)}}
+            body["metadata"] = {"name": name, "annotations": {INVENTORY: inventory}}
         try:
             if name in self.kubelets.cards:
                 store = self.server.store
@@ -228,7 +270,12 @@ def _well(name: str, units: tuple[int, ...], plugin: str) -> Cards:
 
 
 def _as_advertised(cards: Cards) -> Cards:
-    """What can be known of the devices: without an inventory there are a total and a count."""
+    """What can be known of the devices: without an inventory there are a total and a count.
+
+    Of an inventory with too many sizes nothing is known.
+    """
+    if len({*cards.units}) > MOST_SIZES:
+        return replace(cards, units=(), healthy=(), closed=True, ids=())
     if cards.tells in ("uuids", "devices") or not cards.units:
         return cards
     if cards.tells == "memory":

@@ -3,8 +3,10 @@
 S1 no device is promised beyond what it has. S2 a process that answers charges at least what is
 held. S3 each pod is charged once, with what its spec asks for. S4 annotations, books and devices
 agree. S5 nobody binds who does not lead, is not synced, or is stale, and never do two lead. S6 what
-may still land stays charged. S8 no number is negative. "Held" is what pods hold that we bound, and
-those of others that the process has been shown: nobody can know what he has not been told yet.
+may still land stays charged. S8 no number is negative. S9 no Binding is sent for a pod that must
+not be bound. S10 pods that nobody schedules do not count among those that come. S11 what a node
+says of itself is taken within bounds. "Held" is what pods hold that we bound, and those of others
+that the process has been shown: nobody can know what he has not been told yet.
 """
 
 import json
@@ -25,7 +27,9 @@ from tests.simulation.truth import (
     ASSUMED,
     DEV,
     IDX,
+    MOST_SIZES,
     POD,
+    UNCOUNTED_CPU,
     UNHEALTHY,
     Cards,
     Json,
@@ -96,7 +100,7 @@ class Oracle:
     known: dict[str, Known] = field(default_factory=dict)
     decisions: dict[tuple[str, str], Decision] = field(default_factory=dict)
     stamps: set[tuple[str, int]] = field(default_factory=set)
-    _audited: list[str] = field(default_factory=list)
+    _told: list[str] = field(default_factory=list)
     _decided: int = 0
     _seen: int = 1
     _checked: dict[str, tuple[int, int]] = field(default_factory=dict)
@@ -115,6 +119,8 @@ class Oracle:
         pod = self.pods.get(uid)
         if pod is None:
             return
+        if pod.refused:
+            raise Violation(f"S9 a Binding of {uid} is sent, which is {pod.refused}")
         self._may_bind(replica, request.sent)
         if bool(annotations) != bool(pod.asked.devices):
             raise Violation(f"S3 {uid} gets {annotations} for {pod.asked}")
@@ -246,10 +252,16 @@ class Oracle:
             if now > heard + _STALE + 5:
                 raise Violation(f"S5 {replica.identity} binds, last word of {name} at {heard}")
 
+    def counted(self, identity: str, cpu: int) -> None:
+        """A process counts a pod of so much CPU among those that come."""
+        marked = [pod for pod in self.pods.values() if pod.cpu == cpu == UNCOUNTED_CPU]
+        if marked and not any(pod.node for pod in marked):
+            self._told.append(f"S10 {identity} counts one of {[pod.uid for pod in marked]}")
+
     def audited(self, identity: str, finding: Finding, healed: bool) -> None:
         """An audit tells of a mistake in the books."""
         did = "and corrects it" if healed else ""
-        self._audited.append(f"X2 the audit of {identity} tells of {finding} {did}".rstrip())
+        self._told.append(f"X2 the audit of {identity} tells of {finding} {did}".rstrip())
 
     # -- what is shown to whom ------------------------------------------------------------------
 
@@ -394,8 +406,8 @@ class Oracle:
 
     def check(self) -> None:
         """Judge every process that is alive, and what audits told. Raises Violation."""
-        if self._audited:
-            raise Violation(self._audited[0])
+        if self._told:
+            raise Violation(self._told[0])
         self._check_leaders()
         for replica in self.replicas:
             key = (self.server.store.version, replica.ledger.snapshot().generation)
@@ -490,6 +502,8 @@ def _add(least: list[int], charged: dict[int, int]) -> None:
 
 
 def _check_node(replica: Replica, node: NodeBooks, least: list[int]) -> None:
+    if len({*node.spec.capacity}) > MOST_SIZES:
+        raise Violation(f"S11 {replica.identity} takes {node.spec} over")
     for device, (used, held) in enumerate(zip(node.used, least, strict=True)):
         if used < 0:
             raise Violation(f"S8 {replica.identity}: {node.spec.name}/{device} has {used} used")

@@ -136,6 +136,16 @@ def close(world: World, chance: Chance) -> str:
     return world.machines.close_devices(chance)
 
 
+def tenant(world: World, chance: Chance) -> str:
+    """The tenant who means harm does something."""
+    return world.tenant.act(chance)
+
+
+def lie(world: World, chance: Chance) -> str:
+    """A node lies about itself."""
+    return world.machines.lie(chance)
+
+
 def _some(pods: Sequence[PodTruth], chance: Chance) -> PodTruth | None:
     """One of the pods, if there are any."""
     return chance.pick(pods) if pods else None

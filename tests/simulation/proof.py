@@ -49,7 +49,7 @@ class Run:
     cores: int = 0
     violations: dict[int, str] = field(default_factory=dict)
     fired: dict[str, int] = field(default_factory=dict)
-    mutants: dict[str, int | None] = field(default_factory=dict)
+    mutants: dict[str, int | str | None] = field(default_factory=dict)
 
 
 def main(argv: Sequence[str]) -> int:
@@ -96,10 +96,11 @@ def _mutants(pool: ProcessPoolExecutor, run: Run, names: Sequence[str]) -> bool:
     known = last_found(recorded(_RUNS))
     for found in pool.map(partial(_hunt, steps=run.steps, known=known), shown):
         mutant = found.mutant_name
-        run.mutants[mutant] = found.seed
-        seed = "NOT FOUND" if found.seed is None else found.seed
-        print(f"  {found.fault:4} {mutant:32} {seed:>9}  {found.error[:90]}", flush=True)
-    killed = sum(seed is not None for seed in run.mutants.values())
+        run.mutants[mutant] = found.by
+        by = "NOT FOUND" if found.by is None else found.by
+        by = "a test" if isinstance(found.by, str) else by
+        print(f"  {found.fault:4} {mutant:32} {by:>9}  {found.error[:90]}", flush=True)
+    killed = sum(by is not None for by in run.mutants.values())
     print(f"mutants: {killed} of {len(shown)} found ({time.monotonic() - began:.0f} s)")
     return killed == len(shown)
 
@@ -108,14 +109,15 @@ def _mutants(pool: ProcessPoolExecutor, run: Run, names: Sequence[str]) -> bool:
 class _Hunted:
     fault: str
     mutant_name: str
-    seed: int | None
+    by: int | str | None
     error: str
 
 
-def _hunt(name: str, steps: int, known: dict[str, int]) -> _Hunted:
+def _hunt(name: str, steps: int, known: dict[str, int | str]) -> _Hunted:
     mutant = next(each for each in all_mutants() if each.name == name)
-    found: Found = hunt(mutant, steps, known=known.get(name))
-    return _Hunted(mutant.fault, name, found.seed, found.error)
+    seed = known.get(name)
+    found: Found = hunt(mutant, steps, known=seed if isinstance(seed, int) else None)
+    return _Hunted(mutant.fault, name, found.by, found.error)
 
 
 def _ignore_interrupts() -> None:

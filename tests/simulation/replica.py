@@ -21,7 +21,7 @@ from gpushare.extender.binding.bind_slots import BindSlots
 from gpushare.extender.binding.bind_transaction import BUDGET
 from gpushare.extender.binding.binder import Binder
 from gpushare.extender.holds import FLOOR
-from gpushare.extender.managed_resources import ManagedResource, ManagedResources
+from gpushare.extender.managed_resources import ExtenderScope, ManagedResource, ManagedResources
 from gpushare.extender.readiness import Readiness, Source
 from gpushare.extender.refusal_hold import RefusalHold
 from gpushare.extender.service import Service
@@ -35,7 +35,7 @@ from gpushare.kube.lease_runner import LeaseRunner
 from gpushare.kube.listwatch import ListWatch, Timing
 from gpushare.kube.reflector import Reflector
 from gpushare.kube.scheduler_lease import SchedulerLease
-from gpushare.ledger import Ledger
+from gpushare.ledger import Changes, Ledger
 from gpushare.wire.annotations import ALIYUN
 from gpushare.wire.objects import CONFIG_MAPS, NODES, PODS
 from tests.simulation.network import Network, SimApi
@@ -51,6 +51,8 @@ PATHS = {
 LEASE_NAMES = {"lease": "gpushare-extender", "scheduler": "kube-scheduler"}
 _LIVE_PODS = (("fieldSelector", "status.phase!=Succeeded,status.phase!=Failed"),)
 POLICIES = {name: load_policy(name) for name in ("device-bestfit", "binpack", "spread")}
+SERVED = "default-scheduler"
+"""The scheduler that calls us; the processes of some stories know its name."""
 AUDIT = "audit"
 """The name of the thread that audits: what it is shown is not for the books."""
 
@@ -71,7 +73,7 @@ class Shape:
 
     slow: seconds it takes them to take over one object of a list. crowded: the most seconds that
     a thread which works on a request, or audits, is kept waiting by others when it asks the books
-    something. audit: seconds between two audits.
+    something. audit: seconds between two audits. scoped: they know which schedulers' pods are ours.
     """
 
     pairing: Pairing
@@ -83,6 +85,7 @@ class Shape:
     slow: float = 0.0
     crowded: float = 0.0
     audit: float = AUDIT_INTERVAL
+    scoped: bool = False
 
 
 class _Books(Ledger):
@@ -188,6 +191,7 @@ class Replica:
         network: Network,
         skew: float,
         tell: Report,
+        created: Callable[[int], None] = lambda cpu: None,
     ) -> None:
         self.identity, self.host = identity, host
         self.frozen = self.ending = self.ended = False
@@ -200,14 +204,24 @@ class Replica:
         self.ledger: Ledger = _Books(shape.pairing)
         rankings = {name: Ranking(policy) for name, policy in POLICIES.items()}
         books = ManagedResource(ALIYUN, self.ledger, rankings, shape.policy)
-        self.library = ManagedResources((books,))
+        scope = ExtenderScope(schedulers=frozenset({SERVED} if shape.scoped else ()))
+
+        def tell(_: ManagedResource, changes: Changes, first: bool) -> None:
+            for pod, on_node in changes.new:
+                if not (first and on_node):
+                    created(pod.request.cpu)
+
+        self.library = ManagedResources((books,), scope)
         if shape.crowded:
             books = replace(books, ledger=cast(Ledger, _Crowded(self.ledger, self._wait_turn)))
-        asked = ManagedResources((books,))
+        asked = ManagedResources((books,), scope)
         pause = partial(tasks.sleep, shape.slow) if shape.slow else None
         self.sinks = {
             "nodes": Faulty(NodeEventHandler(self.library, "GiB"), pause),
-            "pods": Faulty(PodEventHandler(self.library, clock=tasks.clock), pause),
+            "pods": Faulty(
+                PodEventHandler(self.library, tell, clock=tasks.clock),
+                pause,
+            ),
             "configmaps": Faulty(UnhealthyEventHandler(self.library), pause),
         }
         timing = Timing(page_limit=shape.page_limit)

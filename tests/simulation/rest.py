@@ -15,7 +15,6 @@ from gpushare.core.snapshot import REASONS
 from gpushare.errors import ApiUnavailable
 from gpushare.extender.audit.auditor import AUDIT_INTERVAL
 from gpushare.localcluster.api.resources import PODS
-from tests.simulation.kubelets import NAMESPACE
 from tests.simulation.machines import CPU, MEMORY
 from tests.simulation.oracle import Violation
 from tests.simulation.replica import AUDIT, Replica
@@ -34,8 +33,8 @@ _ATTEMPTS = 5
 
 def come_to_rest(world: World) -> None:
     """Stop all faults, and see that everything comes right. Raises Violation."""
-    _stop_faults(world)
-    leader = _wait(world)
+    stop_faults(world)
+    leader = wait(world)
     for replica in world.replicas:
         _check_books(world, replica)
     if world.setting.shape.audit < AUDIT_INTERVAL:
@@ -44,7 +43,7 @@ def come_to_rest(world: World) -> None:
         _bind(world, pod)
     for pod in world.users.alive():
         world.kubelets.delete(pod, 0)
-    _wait(world)
+    wait(world)
     for replica in world.replicas:
         _check_books(world, replica)
         for node in replica.ledger.dump():
@@ -52,7 +51,7 @@ def come_to_rest(world: World) -> None:
                 raise Violation(f"L2 {replica.identity} still charges {node}")
 
 
-def _stop_faults(world: World) -> None:
+def stop_faults(world: World) -> None:
     _heal_network(world)
     world.machines.calm()
     if world.setting.shape.leadership == "scheduler":
@@ -75,7 +74,7 @@ def _heal_network(world: World) -> None:
         network.apply_late(late)
 
 
-def _wait(world: World) -> Replica:
+def wait(world: World) -> Replica:
     """The process that answers once all is quiet. Raises Violation where that takes too long."""
     end = world.tasks.now + _LONGEST
     while True:
@@ -148,7 +147,11 @@ def _check_books(world: World, replica: Replica) -> None:
                 raise Violation(f"L1 {replica.identity} charges {entries[uid]} for {pod}")
     forged = {pod.uid for pod in world.oracle.pods.values() if pod.forged}
     waiting = {pod.uid for pod in replica.ledger.waiting()} - forged
-    pending = {pod.uid for pod in world.users.waiting() if pod.asked.devices} - forged
+    pending = {
+        pod.uid
+        for pod in world.users.alive()
+        if pod.asked.devices and not (pod.node or pod.ended or pod.terminating)
+    } - forged
     if waiting != pending:
         raise Violation(f"L1 {replica.identity} sees {waiting} wait, {pending} do")
 
@@ -169,28 +172,30 @@ def _bind(world: World, pod: PodTruth) -> None:
     """A pod that fits somewhere has to be bound, by filter and bind as they are asked."""
     answers: list[bytes] = []
     for _ in range(_ATTEMPTS):
-        replica = _wait(world)
+        replica = wait(world)
         cards = world.kubelets.cards
-        could = [name for name in sorted(cards) if _fits(world, replica, pod, name)]
-        record = world.server.registry.get(PODS, NAMESPACE, pod.name)
-        names = json.dumps(sorted(cards)).encode()
-        body = b'{"Pod":%s,"NodeNames":%s}' % (record.encoded(), names)
-        answers.append(_call(world, replica, partial(replica.service.filter, body)))
-        said = json.loads(answers[-1])
-        check_partition(said, sorted(cards), best_only=world.setting.shape.best_only)
-        fit = said["NodeNames"]
-        if not fit and not could:
-            return
-        if not fit:
-            world.pass_time(2.0)
-            continue
-        bind = {"PodName": pod.name, "PodNamespace": NAMESPACE, "PodUID": pod.uid, "Node": fit[0]}
-        text = json.dumps(bind).encode()
-        answers.append(_call(world, replica, partial(replica.service.bind, text)))
-        if pod.node == fit[0]:
+        could = [name for name in sorted(cards) if fits(world, replica, pod, name)]
+        said = ask(world, replica, pod)
+        answers += said
+        if pod.node or not (could or said[1:]):
             return
         world.pass_time(2.0)
     raise Violation(f"L3 {pod} fits on {could}, but {answers}")
+
+
+def ask(world: World, replica: Replica, pod: PodTruth) -> list[bytes]:
+    """Have filter and bind called for the pod, as a scheduler does; return what they answer."""
+    names = sorted(world.kubelets.cards)
+    record = world.server.registry.get(PODS, pod.namespace, pod.name)
+    body = b'{"Pod":%s,"NodeNames":%s}' % (record.encoded(), json.dumps(names).encode())
+    answers = [_call(world, replica, partial(replica.service.filter, body))]
+    said = json.loads(answers[0])
+    check_partition(said, names, best_only=world.setting.shape.best_only)
+    for node in said["NodeNames"][:1]:
+        bind = {"PodName": pod.name, "PodNamespace": pod.namespace, "PodUID": pod.uid}
+        text = json.dumps({**bind, "Node": node}).encode()
+        answers.append(_call(world, replica, partial(replica.service.bind, text)))
+    return answers
 
 
 def _audit(world: World, replica: Replica) -> None:
@@ -220,11 +225,11 @@ def _grown(replica: Replica, node: str) -> bool:
     return REASONS[int(view.closed[view.row[node]])] is Reason.GROWN if node in view.row else False
 
 
-def _fits(world: World, replica: Replica, pod: PodTruth, node: str) -> bool:
-    """Whether the pod surely fits on a node where nothing odd has happened."""
+def fits(world: World, replica: Replica, pod: PodTruth, node: str) -> bool:
+    """Whether the pod surely fits on a node where nothing odd has happened, and may be bound."""
     kubelets = world.kubelets
     cards = kubelets.cards[node]
-    if node in kubelets.forged or pod.forged or _grown(replica, node):
+    if node in kubelets.forged or pod.forged or pod.refused or _grown(replica, node):
         return False
     closed = world.oracle.known[replica.identity].closed.get(node, frozenset())
     room = [0 if device in closed else cards.room(device) for device in range(len(cards.units))]

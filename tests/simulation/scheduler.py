@@ -13,7 +13,6 @@ from gpushare.localcluster.api.records import Record
 from gpushare.localcluster.api.resources import PODS
 from gpushare.localcluster.api.status import StatusError
 from tests.simulation.chance import Chance
-from tests.simulation.kubelets import NAMESPACE
 from tests.simulation.oracle import Oracle, Violation
 from tests.simulation.replica import Replica
 from tests.simulation.server import Server
@@ -95,7 +94,8 @@ class Scheduler:
             return ""
         pod, other = chance.pick(pods), chance.pick(pods)
         node = chance.pick(("n0", "n1", "n9"))
-        odd = PodTruth(other.uid if chance.below(2) else pod.uid, pod.name, pod.asked)
+        uid = other.uid if chance.below(2) else pod.uid
+        odd = PodTruth(uid, pod.name, pod.asked, namespace=pod.namespace)
         return self._bind(Placed(odd, node, replica), replica)
 
     def _by(self, chance: Chance, asked: Replica) -> Replica | None:
@@ -106,7 +106,7 @@ class Scheduler:
     def _seen(self, chance: Chance, pod: PodTruth) -> Record | None:
         """The pod as the scheduler's cache has it: as it is, or as it was when first seen."""
         try:
-            now = self.server.registry.get(PODS, NAMESPACE, pod.name)
+            now = self.server.registry.get(PODS, pod.namespace, pod.name)
         except StatusError:
             return None
         if now.body["metadata"]["uid"] != pod.uid:
@@ -143,7 +143,7 @@ class Scheduler:
 
     def _run(self, placed: Placed, replica: Replica) -> None:
         pod = placed.pod
-        body = {"PodName": pod.name, "PodNamespace": NAMESPACE, "PodUID": pod.uid}
+        body = {"PodName": pod.name, "PodNamespace": pod.namespace, "PodUID": pod.uid}
         try:
             answer = replica.service.bind(json.dumps({**body, "Node": placed.node}).encode())
         finally:

@@ -25,16 +25,19 @@ WEIGHTS = {
     "crash": 4, "freeze": 2, "thaw": 8, "pause": 6, "lease": 4, "fail_over": 4,
     "retire": 4, "meddle": 2, "resize": 4, "flap": 8,
     "shake": 8, "say": 8, "hush": 4,
+    "tenant": 24, "lie": 8,
 }  # fmt: skip
 FAULTS = {
     "fault", "late", "cut", "end", "bad_line", "error_event", "again", "blind", "compact", "sink",
     "crash", "freeze", "pause", "lease", "fail_over", "node", "close", "forge", "edit", "force",
     "other_binds", "linger", "sit_out", "relist", "strange", "collect",
     "plugin", "retire", "meddle", "resize", "flap",
-    "shake", "hush",
+    "shake", "hush", "tenant", "lie",
 }  # fmt: skip
 _LATER = ("plugin", "retire", "meddle", "resize", "flap", "shake", "hush")
 """Faults that were thought of later: drawn last, so that most older seeds keep their setting."""
+_HOSTILE = ("tenant", "lie")
+"""What those do who mean harm, in one story of four: drawn last of all."""
 _FACTORS = (0, 0, 0, 1, 1, 3)
 _BEGINS = ("create", "schedule", "bind", "admit")
 _ENDS = ("delete", "finish", "force")
@@ -46,7 +49,7 @@ class Setting:
     """How the world of a story is; all of it comes from the story's first number.
 
     small: pods ask for little. pods: how many there may be at a time. ours: our own device plug-in
-    is on every node that can have it.
+    is on every node that can have it. hostile: a tenant and a node mean harm.
     """
 
     shape: Shape
@@ -55,6 +58,7 @@ class Setting:
     weights: Weighted
     pods: int
     ours: bool
+    hostile: bool
 
     @staticmethod
     def of(number: int) -> "Setting":
@@ -70,7 +74,9 @@ class Setting:
             source.choice((500, 500, 2)),
         )
         replicas = 1 if leadership == "off" else source.choice((1, 2, 2))
-        factors = {name: source.choice(_FACTORS) for name in sorted(FAULTS.difference(_LATER))}
+        factors = {
+            name: source.choice(_FACTORS) for name in sorted(FAULTS.difference(_LATER, _HOSTILE))
+        }
         weights = {name: weight * factors.get(name, 1) for name, weight in WEIGHTS.items()}
         small = source.choice((True, True, False))
         shape = replace(shape, slow=source.choice((0.0, 0.0, 0.0, 0.02, 0.3)))
@@ -96,7 +102,11 @@ class Setting:
             _scale(weights, ("flap",), 3)
         pods = 7 if ends == 1 else 12
         ours = source.choice((True, False, False, False))
-        return Setting(shape, replicas, small, Weighted(weights), pods, ours)
+        hostile = source.choice((False, False, False, True))
+        _scale(weights, _HOSTILE, source.choice((1, 3)) if hostile else 0)
+        if hostile:
+            shape = replace(shape, scoped=source.choice((True, False)))
+        return Setting(shape, replicas, small, Weighted(weights), pods, ours, hostile)
 
 
 def _scale(weights: dict[str, int], names: Iterable[str], factor: int) -> None:

@@ -37,6 +37,8 @@ HAPPENINGS: dict[str, Callable[[World, Chance], str]] = {
     "plugin": people.plugin,
     "collect": people.collect,
     "close": people.close,
+    "tenant": people.tenant,
+    "lie": people.lie,
     "wait": processes.wait,
     "linger": processes.linger,
     "sit_out": processes.sit_out,

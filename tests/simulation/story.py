@@ -13,7 +13,8 @@ from dataclasses import dataclass
 from tests.simulation.chance import numbers
 from tests.simulation.oracle import Violation
 from tests.simulation.replica import Alarms
-from tests.simulation.rest import come_to_rest
+from tests.simulation.rest import come_to_rest, stop_faults
+from tests.simulation.service import serve_the_honest
 from tests.simulation.steps import take_step
 from tests.simulation.world import World
 
@@ -39,6 +40,9 @@ def tell(story: list[int], told: Callable[[str], None] | None = None) -> Told:
                 take_step(world, number)
                 _raise(alarms)
             at += 1
+            if world.setting.hostile:
+                stop_faults(world)
+                serve_the_honest(world, story[0])
             come_to_rest(world)
             _raise(alarms)
         except Exception as error:

@@ -60,7 +60,7 @@ def test_a_failing_story_is_made_short_and_fails_the_same_way() -> None:
 )
 def test_a_mutant_is_found(name: str) -> None:
     mutant = next(each for each in all_mutants() if each.name == name)
-    assert hunt(mutant, STEPS, 100).seed is not None
+    assert hunt(mutant, STEPS, 100).by is not None
 
 
 def test_a_mutant_whose_own_code_is_broken_does_not_count_as_found() -> None:

@@ -19,6 +19,19 @@ ALLOCATION = "scheduler.framework.gpushare.allocation"
 UUIDS = "gpushare.io/device-uuids"
 INVENTORY = "gpushare.io/devices"
 UNHEALTHY = "unhealthy-gpu-"
+POLICY = "gpushare.io/policy"
+
+HONEST, TENANT = "default", "tenant"
+"""The namespaces of pods: of those whose owners mean no harm to others, and of one who does."""
+
+LARGEST_ANNOTATIONS = 262_144
+"""Bytes; an object with more can never be updated again."""
+
+UNCOUNTED_CPU = 7777
+"""What each container of pods asks for that must not count among those that come."""
+
+MOST_SIZES = 8
+"""Sizes of cards that an inventory may have."""
 
 Json = dict[str, Any]
 Shares = tuple[tuple[int, int], ...]
@@ -71,6 +84,9 @@ class PodTruth:
     contradict each other. uuids: those that its annotations name. cards: units by card that its
     containers truly hold, None until they are admitted (or where their plug-in took them for
     another pod's).
+
+    namespace: of whose it is. refused: why none of ours may ever bind it, "" for a pod that may be
+    bound. unseen: no scheduler asks us about it.
     """
 
     uid: str
@@ -95,6 +111,9 @@ class PodTruth:
     odd: bool = False
     uuids: tuple[str, ...] = ()
     cards: dict[str, int] | None = None
+    namespace: str = HONEST
+    refused: str = ""
+    unseen: bool = False
 
 
 @dataclass(frozen=True, slots=True)

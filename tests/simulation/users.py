@@ -5,13 +5,14 @@ not theirs. What they do goes straight into the API server; nobody asks them to 
 """
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from gpushare.localcluster.api.objects import with_metadata
 from gpushare.localcluster.api.resources import PODS
 from gpushare.localcluster.api.status import StatusError
 from tests.simulation.chance import Chance
-from tests.simulation.kubelets import NAMESPACE, Kubelets
+from tests.simulation.kubelets import Kubelets
 from tests.simulation.machines import NODE_NAMES
 from tests.simulation.oracle import Oracle
 from tests.simulation.server import Server
@@ -20,6 +21,7 @@ from tests.simulation.truth import (
     ASSIGNED,
     ASSUMED,
     COUNT,
+    HONEST,
     IDX,
     POD,
     RESOURCE,
@@ -52,11 +54,11 @@ class Users:
         return [pod for pod in self.oracle.pods.values() if not pod.gone]
 
     def waiting(self) -> list[PodTruth]:
-        """The pods that a scheduler looks at."""
+        """The pods that a scheduler asks us about."""
         return [
             pod
             for pod in self.oracle.pods.values()
-            if not (pod.node or pod.ended or pod.terminating)
+            if not (pod.node or pod.ended or pod.terminating or pod.unseen)
         ]
 
     def create(self, chance: Chance, forge: bool = False) -> str:
@@ -88,7 +90,7 @@ class Users:
         pod, node = chance.pick(pods), chance.pick(nodes)
         body = {"metadata": {"name": pod.name, "uid": pod.uid}, "target": {"name": node}}
         try:
-            self.server.registry.bind(NAMESPACE, pod.name, body)
+            self.server.registry.bind(pod.namespace, pod.name, body)
         except StatusError:
             return ""
         return f"{pod.name} ({pod.uid}) to {node}"
@@ -136,7 +138,7 @@ class Users:
         def change(body: Json) -> Json:
             return {**body, "spec": _with_requests(body["spec"], cpu)}
 
-        record = self.server.store.update(PODS.table, NAMESPACE, pod.name, change)
+        record = self.server.store.update(PODS.table, pod.namespace, pod.name, change)
         pod.cpu = cpu * len(record.body["spec"]["containers"])
         return f"{pod.name} ({pod.uid}) {cpu}m"
 
@@ -197,27 +199,32 @@ class Users:
     def _create(
         self, name: str, asked: Asked, node: str, annotations: dict[str, str], cpu: int
     ) -> str:
-        def container(name: str, units: int, sidecar: bool = False) -> Json:
-            limits = {"limits": {RESOURCE: str(units)}} if units else {}
-            restarts = {"restartPolicy": "Always"} if sidecar else {}
-            return {"name": name, "image": "i", "resources": limits, **restarts}
-
-        regular = asked.containers or (0,)
-        spec: Json = {
-            "containers": [container(f"c{index}", units) for index, units in enumerate(regular)]
-        }
-        inits = enumerate(asked.inits)
-        spec["initContainers"] = [container(f"i{index}", *each) for index, each in inits]
+        body = pod_body(name, asked, annotations, cpu)
         if node:
-            spec["nodeName"] = node
-        spec = _with_requests(spec, cpu)
-        body = {"metadata": {"name": name, "annotations": annotations}, "spec": spec}
+            body["spec"]["nodeName"] = node
         forged = IDX in annotations
-        record = self.server.registry.create(PODS, NAMESPACE, body)
+        record = self.server.registry.create(PODS, HONEST, body)
         uid = record.body["metadata"]["uid"]
-        cpus = cpu * len(regular)
+        cpus = cpu * len(body["spec"]["containers"])
         self.oracle.pods[uid] = PodTruth(uid, name, asked, forged=forged, cpu=cpus)
         return f"{name} ({uid}) {asked} {annotations or ''} {node}"
+
+
+def pod_body(name: str, asked: Asked, annotations: Mapping[str, str], cpu: int) -> Json:
+    """A pod as its owner writes it; cpu: what each container asks of the host, see Users."""
+
+    def container(name: str, units: int, sidecar: bool = False) -> Json:
+        limits = {"limits": {RESOURCE: str(units)}} if units else {}
+        restarts = {"restartPolicy": "Always"} if sidecar else {}
+        return {"name": name, "image": "i", "resources": limits, **restarts}
+
+    regular = enumerate(asked.containers or (0,))
+    spec: Json = {
+        "containers": [container(f"c{index}", units) for index, units in regular],
+        "initContainers": [container(f"i{index}", *each) for index, each in enumerate(asked.inits)],
+    }
+    metadata = {"name": name, "annotations": dict(annotations)}
+    return {"metadata": metadata, "spec": _with_requests(spec, cpu)}
 
 
 def _with_requests(spec: Json, cpu: int) -> Json:

@@ -21,8 +21,12 @@ from tests.simulation.scheduler import Scheduler
 from tests.simulation.server import Line, Server
 from tests.simulation.setting import Setting
 from tests.simulation.tasks import Tasks
+from tests.simulation.tenants import Tenant
 from tests.simulation.truth import Known
 from tests.simulation.users import Users
+
+_OF_TENANT = 8
+"""Pods that the tenant who means harm has at a time."""
 
 _STEP = 0.005
 """Seconds one step takes."""
@@ -50,6 +54,12 @@ class World:
         self.machines = Machines(self.server, self.oracle, self.kubelets, {})
         names = tuple(f"p{number}" for number in range(setting.pods))
         self.users = Users(self.server, self.oracle, self.kubelets, setting.small, names)
+        self.tenant = Tenant(
+            *(self.server, self.oracle, self.kubelets, setting.shape.scoped),
+            tuple(f"t{number}" for number in range(_OF_TENANT)),
+        )
+        if setting.hostile:
+            self.tenant.move_in()
         self.scheduler = Scheduler(self.server, self.oracle, self.replicas, setting.shape.best_only)
         self.lease = SchedulerLease(self.server, self.tasks)
         self._started = 0
@@ -215,7 +225,11 @@ class World:
         identity = f"{host}-{self._started}"
         skew = 3.0 * (self._started % 3)
         told = partial(self.oracle.audited, identity)
-        replica = Replica(identity, host, self.setting.shape, self.tasks, self.network, skew, told)
+        replica = Replica(
+            *(identity, host, self.setting.shape, self.tasks, self.network, skew),
+            tell=told,
+            created=partial(self.oracle.counted, identity),
+        )
         self.oracle.known[identity] = Known(identity)
         self.replicas.append(replica)
         replica.start()

@@ -141,7 +141,7 @@ class BindTransaction:
     def _already_charged(self, entry: Entry) -> Step:
         if entry.ref != self.ref:
             # A read under another name would prove nothing of the pod that is charged.
-            return BindResult(f"pod {self.ref}: its uid is that of pod {entry.ref}", "gone")
+            return BindResult(f"pod {self.ref}: its uid is that of another pod", "gone")
         if entry.known_bound:
             return self._bound_to(entry.node)
         if entry.node != self.node or not entry.in_doubt:

@@ -11,7 +11,6 @@ releases 1.22 to 1.37; `tests/e2e/test_scheduler_files.py` holds them against ku
 """
 
 import base64
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
@@ -238,12 +237,13 @@ class _Reader:
             what = "a number" if kind == "number" else "a whole number"
             raise SettingsError(f"{where}: must be {what}")
         if kind == "number":
-            return float(value)
-        if (
-            not math.isfinite(value)
-            or value != int(value)
-            or not -(1 << _BITS[kind] - 1) <= value < 1 << _BITS[kind] - 1
-        ):
+            try:
+                return float(value)
+            except OverflowError as error:
+                raise SettingsError(f"{where}: is too large for a number") from error
+        # Infinities and what is no number are in no range, and cannot be made whole.
+        fits = -(1 << _BITS[kind] - 1) <= value < 1 << _BITS[kind] - 1
+        if not fits or value != int(value):
             raise SettingsError(f"{where}: must be a whole number of {_BITS[kind]} bits")
         return int(value)
 

@@ -1,7 +1,8 @@
 """The museum: bugs of peers, each as a patch of our production code that can be switched on.
 
 A mutant replaces one function or method, and must be found by the simulation within its seeds: that
-is how we know that a story without a violation says something. Numbers (A1, B3, ...) are those of
+is how we know that a story without a violation says something. What no story can see names the test
+that must find it. Numbers (A1, B3, ...) are those of
 docs/research/proof-figures.md.
 """
 
@@ -16,12 +17,16 @@ SEEDS = 5000
 
 @dataclass(frozen=True, slots=True)
 class Mutant:
-    """One bug. fault: its number; where: who has it, or had it. patches: what it replaces."""
+    """One bug. fault: its number; where: who has it, or had it. patches: what it replaces.
+
+    test: what finds it where no story can, as pytest names it; "" for a story.
+    """
 
     fault: str
     name: str
     where: str
     patches: tuple["Patch", ...]
+    test: str = ""
 
     @contextmanager
     def at_large(self) -> Iterator[None]:
@@ -49,12 +54,14 @@ def mutant(
     home: Any,
     attribute: str,
     also: Sequence[Patch] = (),
+    *,
+    test: str = "",
 ) -> Callable[[Change], Change]:
     """Put a mutant on show, under the name of the function that is its first patch."""
 
     def show(change: Change) -> Change:
         patches = ((home, attribute, change), *also)
-        MUSEUM.append(Mutant(fault, change.__name__, where, patches))
+        MUSEUM.append(Mutant(fault, change.__name__, where, patches, test))
         return change
 
     return show

@@ -82,7 +82,7 @@ def test_what_is_decided_is_right_for_each_that_may_be_meant(
         assert {decision.grant} == grants
     else:
         assert isinstance(decision, Undecided)
-        assert all(str(each.pod.ref) in decision.why for each in found[:8])
+        assert all(str(each.pod.ref) in decision.whose for each in found[:8])
 
 
 def waiting_pair() -> tuple[NodePod, NodePod]:

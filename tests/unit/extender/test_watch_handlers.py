@@ -143,6 +143,15 @@ def test_a_list_of_pods_is_all_there_is(pods: PodEventHandler, gpus: Ledger) -> 
     assert gpus.counts()["waiting"] == 0
 
 
+def test_of_a_page_of_large_pods_little_is_kept_until_the_list_is_whole(
+    pods: PodEventHandler,
+) -> None:
+    large = bound(annotations={**ON_0, "note": "x" * 200_000})
+    large["metadata"]["labels"] = {f"example.com/{at}": "y" * 60 for at in range(10_000)}
+    kept = pods.kept(page(PODS, large))
+    assert len(repr(kept)) < 16_384
+
+
 def test_a_bound_pod_that_a_list_shows_without_a_node_is_given_back_by_proof(
     pods: PodEventHandler, library: ManagedResources, gpus: Ledger
 ) -> None:

@@ -142,6 +142,17 @@ def test_a_pod_whose_mistake_changes_all_the_time_takes_nobody_elses_turn(watch:
     assert {f"Pod quiet-{number}" for number in range(10)} <= set(names)
 
 
+def test_many_mistakes_of_one_namespace_hold_up_none_of_another(watch: Watch) -> None:
+    for number in range(50):
+        watch.show(pod_json(f"noisy-{number}", "1.5"))
+    quiet = pod_json("quiet", "5Gi")
+    quiet["metadata"]["namespace"] = "elsewhere"
+    watch.show(quiet)
+    for _ in range(2):
+        watch.messages.tick(True)
+    assert "Pod quiet" in {about for about, _, _ in watch.heard.events}
+
+
 def test_a_namespace_of_many_mistakes_makes_room_for_anothers(watch: Watch) -> None:
     quiet = pod_json("quiet", "5Gi")
     quiet["metadata"]["namespace"] = "elsewhere"

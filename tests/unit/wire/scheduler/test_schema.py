@@ -3,6 +3,7 @@
 What that itself says to many changed files: tests/e2e/test_scheduler_files.py.
 """
 
+import math
 from typing import Any
 
 import pytest
@@ -23,6 +24,10 @@ from gpushare.wire.scheduler.schema import lenient, strict
         ("v1", 0, {"parallelism": "8"}, "parallelism: must be a whole number"),
         ("v1", 0, {"parallelism": 1.5}, "parallelism: must be a whole number of 32 bits"),
         ("v1", 0, {"parallelism": 2**31}, "parallelism: must be a whole number of 32 bits"),
+        ("v1", 0, {"parallelism": 10**400}, "parallelism: must be a whole number of 32 bits"),
+        ("v1", 0, {"parallelism": math.nan}, "parallelism: must be a whole number of 32 bits"),
+        ("v1", 0, {"parallelism": math.inf}, "parallelism: must be a whole number of 32 bits"),
+        ("v1", 0, {"clientConnection": {"qps": 10**400}}, "qps: is too large for a number"),
         ("v1", 0, {"parallelism": float("inf")}, "parallelism: must be a whole number"),
         ("v1", 0, {"enableProfiling": "true"}, "enableProfiling: must be true or false"),
         ("v1", 0, {"clientConnection": {"qps": True}}, r"clientConnection\.qps: must be a number"),

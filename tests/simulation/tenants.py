@@ -1,0 +1,133 @@
+"""A tenant who means harm to others: he may create, edit and delete pods of his namespace.
+
+He has no quota, and makes pods at a high rate that cost whoever looks at them: odd, gated,
+impossible, huge, of no scheduler, never to end. What they ask of the host is a mark of his, so that
+what is made of them can be told from what is made of others.
+"""
+
+from dataclasses import dataclass
+
+from gpushare.localcluster.api.objects import with_metadata
+from gpushare.localcluster.api.resources import PODS, find
+from tests.simulation.chance import Chance
+from tests.simulation.kubelets import Kubelets
+from tests.simulation.oracle import Oracle
+from tests.simulation.server import Server
+from tests.simulation.truth import (
+    COUNT,
+    LARGEST_ANNOTATIONS,
+    POLICY,
+    TENANT,
+    UNCOUNTED_CPU,
+    Asked,
+    Json,
+    PodTruth,
+)
+from tests.simulation.users import pod_body
+
+_NAMESPACES = find("", "v1", "namespaces")
+
+_AGES = 10**9
+"""Seconds of grace."""
+
+_KINDS = (
+    *("small", "mistaken", "gated", "impossible", "huge", "unserved", "lingering", "choosy"),
+    *("small", "mistaken", "gated", "impossible"),
+)
+
+
+@dataclass(repr=False)
+class Tenant:
+    """He who does all that. scoped: our processes know which schedulers' pods are ours. names: of
+    his pods, each one at a time.
+    """
+
+    server: Server
+    oracle: Oracle
+    kubelets: Kubelets
+    scoped: bool
+    names: tuple[str, ...]
+
+    def move_in(self) -> None:
+        """Make his namespace."""
+        assert _NAMESPACES is not None
+        self.server.registry.create(_NAMESPACES, "", {"metadata": {"name": TENANT}})
+
+    def pods(self) -> list[PodTruth]:
+        """His pods that are there."""
+        return [
+            pod for pod in self.oracle.pods.values() if pod.namespace == TENANT and not pod.gone
+        ]
+
+    def act(self, chance: Chance) -> str:
+        """Create a pod, mostly; or edit or delete one."""
+        pods = self.pods()
+        what = chance.below(8)
+        if pods and (what >= 6 or len(pods) == len(self.names)):
+            pod = chance.pick(pods)
+            if what == 6:
+                return self._edit(pod, chance)
+            grace = chance.pick((0, None, _AGES))
+            self.kubelets.delete(pod, grace)
+            return f"deletes {pod.name} ({pod.uid}) grace {grace}"
+        return self._create(chance)
+
+    def _create(self, chance: Chance) -> str:
+        taken = {pod.name for pod in self.pods()}
+        name = next(name for name in self.names if name not in taken)
+        kind = chance.pick(_KINDS)
+        units = 5000 + chance.below(3) if kind == "impossible" else 1 + chance.below(2)
+        asked = Asked(units, 1, (units,))
+        annotations, refused = self._annotations(kind, chance)
+        uncounted = kind == "gated" or (kind == "unserved" and self.scoped)
+        cpu = UNCOUNTED_CPU if uncounted else 0
+        body = pod_body(name, asked, annotations, cpu)
+        spec = body["spec"]
+        if kind == "gated":
+            spec["schedulingGates"] = [{"name": "example.com/never"}]
+        if kind == "unserved":
+            spec["schedulerName"] = "nobody"
+            refused = "of another scheduler" if self.scoped else ""
+        if kind == "lingering":
+            spec["terminationGracePeriodSeconds"] = _AGES
+        record = self.server.registry.create(PODS, TENANT, body)
+        uid = record.body["metadata"]["uid"]
+        self.oracle.pods[uid] = PodTruth(
+            uid,
+            name,
+            asked,
+            forged=kind == "mistaken",
+            cpu=cpu,
+            namespace=TENANT,
+            refused=refused,
+            unseen=kind in ("gated", "unserved"),
+        )
+        return f"creates {name} ({uid}), {kind}, {asked}"
+
+    @staticmethod
+    def _annotations(kind: str, chance: Chance) -> tuple[dict[str, str], str]:
+        """The annotations of a pod of this kind, and why it is to be refused, "" if it is not."""
+        if kind == "mistaken":
+            return {COUNT: f"many-{chance.below(1000)}"}, "mistaken"
+        if kind == "huge":
+            left = chance.pick((0, 100, 2000))
+            note = "x" * (LARGEST_ANNOTATIONS - len("note") - left)
+            return {"note": note}, "too large to be written to"
+        if kind == "choosy":
+            policy = chance.pick(("binpack", "spread", "of-nobody"))
+            return {POLICY: policy}, "of an unknown policy" if policy == "of-nobody" else ""
+        return {}, ""
+
+    def _edit(self, pod: PodTruth, chance: Chance) -> str:
+        """Have his mistake read otherwise, or make one of a pod that had none."""
+        mistake = {COUNT: f"many-{chance.below(1000)}"}
+
+        def change(body: Json) -> Json:
+            return with_metadata(
+                body, annotations={**body["metadata"].get("annotations", {}), **mistake}
+            )
+
+        if pod.node or not self.kubelets.revise(pod, change):
+            return ""
+        pod.forged = True
+        return f"edits {pod.name} ({pod.uid}) {mistake}"
