@@ -206,7 +206,7 @@ class Replica:
         books = ManagedResource(ALIYUN, self.ledger, rankings, shape.policy)
         scope = ExtenderScope(schedulers=frozenset({SERVED} if shape.scoped else ()))
 
-        def tell(_: ManagedResource, changes: Changes, first: bool) -> None:
+        def learn(_: ManagedResource, changes: Changes, first: bool) -> None:
             for pod, on_node in changes.new:
                 if not (first and on_node):
                     created(pod.request.cpu)
@@ -219,7 +219,7 @@ class Replica:
         self.sinks = {
             "nodes": Faulty(NodeEventHandler(self.library, "GiB"), pause),
             "pods": Faulty(
-                PodEventHandler(self.library, tell, clock=tasks.clock),
+                PodEventHandler(self.library, learn, clock=tasks.clock),
                 pause,
             ),
             "configmaps": Faulty(UnhealthyEventHandler(self.library), pause),
