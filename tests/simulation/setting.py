@@ -102,7 +102,7 @@ class Setting:
             _scale(weights, ("flap",), 3)
         pods = 7 if ends == 1 else 12
         ours = source.choice((True, False, False, False))
-        hostile = source.choice((False, False, False, True))
+        hostile = source.choice((False, True, False, False))
         _scale(weights, _HOSTILE, source.choice((1, 3)) if hostile else 0)
         if hostile:
             shape = replace(shape, scoped=source.choice((True, False)))
