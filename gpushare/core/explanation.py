@@ -50,7 +50,7 @@ class Explanation:
     most units on each device with which a request of as many devices would fit now, 0 for none.
     most_units: the same on empty nodes with all devices healthy. most_devices: the most devices
     with as many units on each, there too. most_alone: the units of the largest device. split: on
-    how many more devices the same total would fit where it never fits as it is, 0 for none.
+    how many devices the same total would fit where it never fits as it is, 0 for none.
     remedies: each alone is enough; () if the pod fits now, or never.
     """
 
