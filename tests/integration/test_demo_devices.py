@@ -135,7 +135,7 @@ def test_a_pod_that_the_plug_in_refuses_fails_with_its_words(place: Place) -> No
     status = place.becomes(pod, "Failed")
     assert status["reason"] == "UnexpectedAdmissionError"
     assert "Allocate failed due to GetPreferredAllocation: rpc error" in status["message"]
-    assert "gpushare: pod " in status["message"]
+    assert "gpushare: " in status["message"]
 
 
 def test_on_a_node_of_too_many_units_the_kubelet_marks_the_pods_itself(place: Place) -> None:
