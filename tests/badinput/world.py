@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from gpushare.extender.wake import KEY
 from tests.badinput.attempt import SMUGGLED, Targets
 from tests.integration.cluster import NODES, PODS, Cluster
 from tests.integration.process import Extender
@@ -41,7 +42,7 @@ class BadWorld:
             "inspect": self.extender.inspect(),
             "metrics": [line for line in metrics.splitlines() if line.startswith(_TOLD)],
             "pods": self.cluster.all(PODS),
-            "nodes": self.cluster.all(NODES),
+            "nodes": [_own(node) for node in self.cluster.all(NODES)],
         }
 
     def books_changed(self) -> list[str]:
@@ -102,3 +103,10 @@ def bad_world(folder: Path) -> Iterator[BadWorld]:
 
 def url(world: BadWorld, path: str = "/openapi.json") -> str:
     return f"http://127.0.0.1:{world.extender.port}{path}"
+
+
+def _own(node: dict[str, Any]) -> dict[str, Any]:
+    """The node without the time at which the extender last woke kube-scheduler for it."""
+    meta = node["metadata"]
+    annotations = {key: each for key, each in meta["annotations"].items() if key != KEY}
+    return {**node, "metadata": {**meta, "annotations": annotations, "resourceVersion": ""}}
