@@ -206,10 +206,9 @@ class Mixture:
         latest = now.take_latest(RECENT)
         if len(now.pods) < _YOUNG and not now.alternates and len(self._phases) > 1:
             self._phases.pop()
-        alike = min(
-            self._phases, key=lambda phase: difference(recent, phase.kinds), default=self._phases[0]
-        )
-        if difference(recent, alike.kinds) < _ALIKE:
+        apart = [difference(recent, phase.kinds) for phase in self._phases]
+        alike = self._phases[apart.index(min(apart))]
+        if min(apart) < _ALIKE:
             alike.alternates = True
             now.alternates = now.alternates or now in self._phases
             self._phases.remove(alike)
