@@ -58,7 +58,8 @@ class Service:
     that filter refused, by reason. `event_messages`: writes events for users. `budgets_of`: returns
     the disruption budgets of pods. `refusal_hold`: how long filter may wait for changes before it
     refuses a pod; None: not at all. `promise_wait`: the same before it refuses one for what is held
-    for another pod. `last_hour`: counts what is allocated and refused.
+    for another pod. `last_hour`: counts what is allocated and refused. `wall`: returns seconds
+    since the epoch, by which the grace of pods that are being deleted is judged.
     """
 
     def __init__(
@@ -77,9 +78,11 @@ class Service:
         promise_wait: RefusalHold | None = None,
         last_hour: LastHour | None = None,
         clock: Callable[[], float] = time.monotonic,
+        wall: Callable[[], float] = time.time,
     ) -> None:
         self._resources = resources
         self._last_hour = last_hour
+        self._wall = wall
         self._binder = binder
         self._not_ready = not_ready
         self._bind_slots = bind_slots
@@ -205,8 +208,8 @@ class Service:
         managed, request = resource_request
         left: dict[str, Victims] = {}
         if may_preempt(args.pod):
-            counted, now = managed.counted_by_scheduler, time.time()
-            preemptor = Preemptor(request, priority_of(args.pod), counted, now)
+            counted = managed.counted_by_scheduler
+            preemptor = Preemptor(request, priority_of(args.pod), counted, self._wall())
             left = trim_candidates(managed.ledger, preemptor, args.victims, self._budgets_of)
         line = {
             "pod": pod_name(args),
