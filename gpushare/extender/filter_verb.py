@@ -22,6 +22,7 @@ from gpushare.core.decide import (
 )
 from gpushare.core.explain import explain
 from gpushare.core.explanation import Explanation
+from gpushare.core.held_snapshot import HeldSnapshot
 from gpushare.core.model import Reason, Request
 from gpushare.core.snapshot import Snapshot
 from gpushare.errors import MessageError, NotReady, WireError
@@ -209,8 +210,7 @@ class FilterVerb:
         if self._refusal_hold is not None and _may_change(result):
             self._refusal_hold.wait_for(fits_now)
         if pod is not None and not result.fit and Reason.PROMISED in result.failed.values():
-            others = holds.of_others(pod)
-            now = self._clock()
+            now, others = self._clock(), holds.of_others(pod)
             if self._promise_wait is not None and any(holds.soon(each, now) for each in others):
                 self._promise_wait.wait_for(fits_now)
             if not others:  # the pods of its own group have what it needs
@@ -253,7 +253,8 @@ class FilterVerb:
         if not fit:
             nominated = args.pod.status and args.pod.status.nominated_node_name
             if [*args.names] != [nominated]:
-                managed.holds.refused(pod)
+                kept_out = _fits_without_holds(managed, seen, args.names, pod)
+                managed.holds.refused(pod, self._clock() if kept_out else None)
             return
         node: str | None = fit[0]
         if len(fit) > 1:
@@ -308,6 +309,17 @@ class FilterVerb:
 def _replaced(result: FilterResult, old: Reason, new: Reason) -> FilterResult:
     failed = {name: new if why is old else why for name, why in result.failed.items()}
     return replace(result, failed=failed)
+
+
+def _fits_without_holds(
+    managed: ManagedResource, seen: Snapshot, names: Sequence[str], pod: Claimant
+) -> bool:
+    """Return whether the pod, and its group, had a place if nothing were held for others."""
+    if not isinstance(seen, HeldSnapshot) or not managed.holds.of_others(pod):
+        return False
+    needs = managed.holds.missing(pod) if pod.group.whole else Counter()
+    whole = all(room_for(seen.base, asks, count) >= count for asks, count in needs.items())
+    return whole and bool(filter_nodes(seen.base, names, pod.request).fit)
 
 
 def _may_change(result: FilterResult) -> bool:

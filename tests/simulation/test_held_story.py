@@ -71,6 +71,11 @@ def _forgets_nominations(original: Any) -> Any:
     return lambda self, pod, nominated, now: None
 
 
+def _is_never_outwaited(original: Any) -> Any:
+    del original
+    return lambda self, pod, now: ()
+
+
 def _is_not_seen_by_its_group(original: Any) -> Any:
     def counts(hold: Hold, pod: Claimant) -> bool:
         kin = bool(pod.group.key) and hold.pod.group.key == pod.group.key
@@ -87,6 +92,7 @@ def _is_not_seen_by_its_group(original: Any) -> Any:
         (Service, "_run_bind", _counts_in_bind),
         (Holds, "offered", _holds_nothing),
         (Holds, "shown", _forgets_nominations),
+        (Holds, "outwaited", _is_never_outwaited),
         (offers, "counts_against", _is_not_seen_by_its_group),
     ],
     ids=lambda each: getattr(each, "__name__", None),

@@ -15,6 +15,7 @@ from gpushare.core.workload_estimator import WINDOW, WorkloadEstimator
 from gpushare.doctor import objects
 from gpushare.extender import group_members, scheduler_file
 from gpushare.extender.group_members import GroupMembers
+from gpushare.extender.holds import Holds
 from gpushare.extender.managed_resources import ExtenderScope, ManagedResource
 from gpushare.kube.line_splitter import LineSplitter
 from gpushare.sim import rows
@@ -218,6 +219,15 @@ def serves_all_without_a_file(original: Any) -> Any:
         "test_a_pod_that_names_none_of_our_resources_is_not_bound")  # fmt: skip
 def binds_pods_without_gpu(original: Any) -> Any:
     return lambda self, pod: original(replace(self, managed=frozenset()), pod)
+
+
+@mutant("T21", "what filter has offered again and again is held from others for ever", Holds,
+        "outwaited",
+        test=f"{_UNIT}/extender/test_offers.py::"
+        "test_pods_that_nobody_binds_keep_another_out_no_longer_than_a_hold_lasts")  # fmt: skip
+def holds_for_ever(original: Any) -> Any:
+    del original
+    return lambda self, pod, now: ()
 
 
 def _without_bound(original: Any, home: Any, constant: str) -> Callable[..., Any]:
