@@ -186,6 +186,13 @@ def believes_any_namespace(original: Any) -> Any:
     return lambda pod: True
 
 
+@mutant("T18", "a static pod of any node tells of the control plane", objects, "_MIRROR",
+        test=f"{_UNIT}/doctor/test_parts.py::"
+        "test_a_static_pod_tells_of_the_control_plane_from_its_nodes_alone")  # fmt: skip
+def believes_any_nodes_static_pod(original: Any) -> Any:
+    return f"{original}-of-nobody"
+
+
 @mutant("T19", "a pod chooses any policy, whatever it costs others", ManagedResource, "ranking",
         test=f"{_UNIT}/extender/test_service.py::"
         "test_a_pod_chooses_only_among_the_policies_that_the_operator_allows")  # fmt: skip
