@@ -126,7 +126,7 @@ class FilterVerb:
         result = self._restrict(args, managed, request, snapshot, result)
         fit = result.fit
         if pod is not None:
-            self._hold(args, managed, pod, snapshot, fit)
+            self._hold(args, managed, pod, snapshot, result)
         self._cache_request(args, (managed, request), fit)
         busy = {name: why.value for name, why in result.failed.items() if why.resolvable}
         unresolvable = {
@@ -245,15 +245,16 @@ class FilterVerb:
         managed: ManagedResource,
         pod: Claimant,
         seen: Snapshot,
-        fit: Sequence[str],
+        result: FilterResult,
     ) -> None:
         """Hold the best node of the answer for the pod, or end what is held for it."""
+        fit = result.fit
         if managed.ledger.entry(pod.ref.uid) is not None:
             return
         if not fit:
             nominated = args.pod.status and args.pod.status.nominated_node_name
             if [*args.names] != [nominated]:
-                kept_out = _fits_without_holds(managed, seen, args.names, pod)
+                kept_out = _fits_without_holds(managed, seen, result, pod)
                 managed.holds.refused(pod, self._clock() if kept_out else None)
             return
         node: str | None = fit[0]
@@ -312,14 +313,15 @@ def _replaced(result: FilterResult, old: Reason, new: Reason) -> FilterResult:
 
 
 def _fits_without_holds(
-    managed: ManagedResource, seen: Snapshot, names: Sequence[str], pod: Claimant
+    managed: ManagedResource, seen: Snapshot, result: FilterResult, pod: Claimant
 ) -> bool:
     """Return whether the pod, and its group, had a place if nothing were held for others."""
     if not isinstance(seen, HeldSnapshot) or not managed.holds.of_others(pod):
         return False
     needs = managed.holds.missing(pod) if pod.group.whole else Counter()
-    whole = all(room_for(seen.base, asks, count) >= count for asks, count in needs.items())
-    return whole and bool(filter_nodes(seen.base, names, pod.request).fit)
+    if needs.total() > 1:
+        return all(room_for(seen.base, asks, count) >= count for asks, count in needs.items())
+    return Reason.PROMISED in result.failed.values()
 
 
 def _may_change(result: FilterResult) -> bool:
