@@ -108,7 +108,7 @@ class Setting:
         _scale(weights, _HOSTILE, source.choice((1, 3)) if hostile else 0)
         if hostile:
             shape = replace(shape, scoped=source.choice((True, False)))
-        preempts = source.choice((False, False, False, True))
+        preempts = source.choice((False, False, False, False, True, False))
         if preempts:
             pods = 12  # Where there is room nobody has to go.
         return Setting(shape, replicas, small, Weighted(weights), pods, ours, hostile, preempts)
