@@ -39,6 +39,7 @@ def serve_the_urgent(world: World, number: int) -> None:
     world.oracle.follow()
     for pod in sorted(world.users.waiting(), key=lambda pod: -pod.priority):
         _serve(world, pod)
+        world.scheduler.nominate(pod, "")
 
 
 def _pod(name: str, chances: Random, most: int) -> PodTruth:
@@ -66,7 +67,7 @@ def _serve(world: World, pod: PodTruth) -> None:
             raise Violation(f"L6 {pod} fits on {may} without lower ones, but {failed}: {found}")
         if not any(found.values()):
             return
-        world.scheduler.evict_for(found)
+        world.scheduler.evict_for(pod, found)
     raise Violation(f"L6 others go for {pod} again and again: {found}")
 
 

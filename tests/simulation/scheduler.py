@@ -18,7 +18,7 @@ from tests.simulation.chance import Chance
 from tests.simulation.oracle import Oracle, Violation
 from tests.simulation.replica import Replica
 from tests.simulation.server import Server
-from tests.simulation.truth import RESOURCE, PodTruth
+from tests.simulation.truth import RESOURCE, Json, PodTruth
 
 MOST_BINDS = 6
 _NAMES = b'["n0","n1","n2"]'
@@ -50,6 +50,7 @@ class Scheduler:
     before: list[Placed] = field(default_factory=list)
     answers: dict[str, int] = field(default_factory=dict)
     _cache: dict[str, Record] = field(default_factory=dict)
+    _nominated: dict[str, str] = field(default_factory=dict)
 
     def reach(self, chance: Chance) -> Replica | None:
         """The process a call gets to: one that is ready, mostly."""
@@ -148,7 +149,7 @@ class Scheduler:
         found = self.preempt(replica, pod, record, failed, empty=empty)
         if self.oracle.tasks.now == asked_at:
             self.oracle.judge_victims(replica, pod, found)
-        self.evict_for(found)
+        self.evict_for(pod, found)
 
     def preempt(
         self,
@@ -205,17 +206,37 @@ class Scheduler:
                 proposed[name] = victims
         return proposed
 
-    def evict_for(self, found: Mapping[str, Sequence[str]]) -> None:
-        """Delete the victims on the node where they are the least loss."""
+    def evict_for(self, pod: PodTruth, found: Mapping[str, Sequence[str]]) -> None:
+        """Delete the victims on the node where they are the least loss, and nominate it.
+
+        Where there is none the pod waits like any other.
+        """
         assert self.evict is not None
         pods = self.oracle.pods
         loss = {
             node: (max((pods[uid].priority for uid in uids), default=-1), len(uids), node)
             for node, uids in found.items()
         }
-        for uid in found[min(loss, key=loss.__getitem__)] if loss else ():
+        node = min(loss, key=loss.__getitem__, default="")
+        for uid in found.get(node, ()):
             if not pods[uid].terminating:
                 self.evict(pods[uid], None)
+        for other in pods.values() if node else ():
+            if other.priority < pod.priority and self._nominated.get(other.uid) == node:
+                self.nominate(other, "")
+        self.nominate(pod, node)
+
+    def nominate(self, pod: PodTruth, node: str) -> None:
+        """Write which node the pod is to have; "": none."""
+        self.oracle.follow()
+        if pod.gone or self._nominated.get(pod.uid, "") == node:
+            return
+        self._nominated[pod.uid] = node
+
+        def change(body: Json) -> Json:
+            return {**body, "status": {**body["status"], "nominatedNodeName": node or None}}
+
+        self.server.registry.revise(PODS, pod.namespace, pod.name, change, part="status")
 
     def _bind(self, placed: Placed, replica: Replica | None) -> str:
         if replica is None:
