@@ -2,7 +2,7 @@
 
 Pure and without a lock: threads that share one need a lock of their own.
 
-Tested in `tests/unit/extender/binding/test_request_cache.py`.
+Tested in `tests/unit/extender/verbs/bind/test_tickets.py`.
 """
 
 from collections.abc import Collection

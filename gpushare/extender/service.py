@@ -16,18 +16,18 @@ from gpushare.core.model import Shares
 from gpushare.core.preemption.preemptor import Preemptor, Victims
 from gpushare.daemon.logs.formatters import Line
 from gpushare.errors import MessageError, NotReady, UnknownNode, WireError
-from gpushare.extender.answer import VerbAnswer, pod_name
-from gpushare.extender.binding.bind_slots import BindSlots
-from gpushare.extender.binding.binder import Binder
-from gpushare.extender.binding.request_cache import RequestCache
-from gpushare.extender.binding.steps import NOT_OURS, BindResult
-from gpushare.extender.document_cache import DocumentCache
-from gpushare.extender.events.messages import EventMessages
-from gpushare.extender.filter_verb import FilterVerb
+from gpushare.extender.door.document_cache import DocumentCache
 from gpushare.extender.managed_resources import ManagedResources
-from gpushare.extender.preemption import BudgetsOf, no_budgets, trim_candidates
-from gpushare.extender.refusal_hold import RefusalHold
-from gpushare.extender.ui.last_hour import LastHour
+from gpushare.extender.tell.events.messages import EventMessages
+from gpushare.extender.tell.page.last_hour import LastHour
+from gpushare.extender.verbs.answer import VerbAnswer, pod_name
+from gpushare.extender.verbs.bind.binder import Binder
+from gpushare.extender.verbs.bind.slots import BindSlots
+from gpushare.extender.verbs.bind.steps import NOT_OURS, BindResult
+from gpushare.extender.verbs.filter import FilterVerb
+from gpushare.extender.verbs.preempt import BudgetsOf, no_budgets, trim_candidates
+from gpushare.extender.verbs.refusal_hold import RefusalHold
+from gpushare.extender.verbs.tickets import Tickets
 from gpushare.wire.extender import (
     BindArgs,
     decode_bind,
@@ -86,10 +86,10 @@ class Service:
         self._observe = observe
         self._event_messages = event_messages
         self._budgets_of = budgets_of
-        self._request_cache = RequestCache()
+        self._tickets = Tickets()
         self._filter = FilterVerb(
             resources,
-            self._request_cache,
+            self._tickets,
             check_ready=self._check_ready,
             best_only=best_only,
             rejected=rejected,
@@ -142,7 +142,7 @@ class Service:
 
     def called(self, uid: str) -> bool:
         """Return whether filter was called for the pod and it has not been bound since."""
-        return uid in self._request_cache
+        return uid in self._tickets
 
     def _timed(self, verb: str, work: Callable[[bytes], VerbAnswer], body: bytes) -> bytes:
         start = time.perf_counter()
@@ -240,7 +240,7 @@ class Service:
 
     def _run_bind(self, args: BindArgs) -> BindResult:
         uid = args.ref.uid
-        approved, resource_request = self._request_cache.get(uid, args.node)
+        approved, resource_request = self._tickets.get(uid, args.node)
         answer = self._binder.bind(args.ref, args.node, approved, resource_request)
         # Not before: until the books have charged it, only its hold keeps others off its devices.
         for managed in self._resources:
@@ -248,7 +248,7 @@ class Service:
             if answer.error:
                 managed.holds.bind_refused(uid)
         if not answer.error:
-            self._request_cache.remove(uid)
+            self._tickets.remove(uid)
         elif self._event_messages is not None and answer.reason != NOT_OURS:
             self._event_messages.bind_failed(args.ref, args.node, answer.error)
         return answer

@@ -10,7 +10,7 @@ from gpushare.core.assumption import Phase
 from gpushare.core.model import ObservedPod, PodRef, Request
 from gpushare.core.policy import load_policy, policy_names
 from gpushare.core.ranking import Ranking
-from gpushare.extender.audit.auditor import Auditor
+from gpushare.extender.follow.auditor import Auditor
 from gpushare.extender.managed_resources import ManagedResource, ManagedResources
 from gpushare.kube.client import connect
 from gpushare.wire.annotations import ALIYUN

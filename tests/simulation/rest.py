@@ -13,7 +13,7 @@ from gpushare.core.entry import NodeBooks
 from gpushare.core.model import Reason
 from gpushare.core.snapshot import REASONS
 from gpushare.errors import ApiUnavailable
-from gpushare.extender.audit.auditor import AUDIT_INTERVAL
+from gpushare.extender.follow.auditor import AUDIT_INTERVAL
 from gpushare.localcluster.api.resources import PODS
 from tests.simulation.machines import CPU, MEMORY
 from tests.simulation.oracle import Violation

@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 from gpushare.core.model import PodRef, Request
-from gpushare.extender import offers
-from gpushare.extender.binding.steps import BindResult
-from gpushare.extender.holds import Claimant, Hold, Holds
 from gpushare.extender.service import Service
+from gpushare.extender.verbs import offers
+from gpushare.extender.verbs.bind.steps import BindResult
+from gpushare.extender.verbs.holds import Claimant, Hold, Holds
 from tests.simulation.chance import Chance, numbers
 from tests.simulation.held_story import UNITS, HeldStory
 from tests.simulation.oracle import Violation

@@ -12,7 +12,7 @@ import pytest
 import gpushare.ledger.records
 import tests.simulation.replica
 from gpushare.core.model import ObservedPod
-from gpushare.extender.binding.binder import Binder
+from gpushare.extender.verbs.bind.binder import Binder
 from gpushare.ledger import Changes, Ledger
 from tests.simulation.crash_points.story import CASES, Case, Story, turns
 

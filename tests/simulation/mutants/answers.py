@@ -3,8 +3,8 @@
 from dataclasses import replace
 from typing import Any
 
-from gpushare.extender import filter_verb
-from gpushare.extender.binding import binder
+from gpushare.extender.verbs import filter as filter_verb
+from gpushare.extender.verbs.bind import binder
 from gpushare.kube import api_errors
 from gpushare.wire.codec import Codec
 from tests.simulation.mutants.museum import mutant

@@ -9,10 +9,10 @@ from unittest.mock import patch
 from gpushare.core import decide
 from gpushare.core.assumption import Phase
 from gpushare.errors import ApiConflict, ApiError, ApiUnavailable
-from gpushare.extender import filter_verb
-from gpushare.extender.binding import bind_transaction, binder
-from gpushare.extender.binding.bind_transaction import BindTransaction
-from gpushare.extender.binding.binder import Binder
+from gpushare.extender.verbs import filter as filter_verb
+from gpushare.extender.verbs.bind import bind_transaction, binder
+from gpushare.extender.verbs.bind.binder import Binder
+from gpushare.extender.verbs.bind.transaction import BindTransaction
 from gpushare.ledger import Ledger, records
 from gpushare.ledger.reader import Reader
 from gpushare.ledger.store import Store

@@ -3,7 +3,7 @@
 from typing import Any
 
 from gpushare.core import cover
-from gpushare.extender.binding import bind_transaction
+from gpushare.extender.verbs.bind import bind_transaction
 from gpushare.ledger import store
 from gpushare.wire import nodes, pods
 from tests.simulation.mutants.museum import mutant

@@ -4,8 +4,8 @@ from dataclasses import replace
 from typing import Any
 
 from gpushare.core.model import Cover
-from gpushare.extender import watch_handlers
-from gpushare.extender.binding import bind_transaction
+from gpushare.extender.follow import watch_handlers
+from gpushare.extender.verbs.bind import bind_transaction
 from gpushare.ledger import Ledger, records
 from gpushare.wire import annotations, pods
 from tests.simulation.mutants.museum import mutant

@@ -8,8 +8,8 @@ from gpushare.core.model import Request
 from gpushare.core.pairing import Pins
 from gpushare.core.snapshot import Snapshot
 from gpushare.errors import AnnotationError
-from gpushare.extender import watch_handlers
-from gpushare.extender.watch_handlers import UnhealthyEventHandler
+from gpushare.extender.follow import watch_handlers
+from gpushare.extender.follow.watch_handlers import UnhealthyEventHandler
 from gpushare.ledger import records, store
 from gpushare.ledger.records import Step
 from gpushare.ledger.store import Store

@@ -8,9 +8,9 @@ from gpushare.core.entry import Entry
 from gpushare.core.node_arrays import NodeArrays
 from gpushare.core.snapshot import Snapshot
 from gpushare.errors import UnknownNode
-from gpushare.extender import readiness
-from gpushare.extender.readiness import Readiness
-from gpushare.extender.watch_handlers import PodEventHandler
+from gpushare.extender.follow import readiness
+from gpushare.extender.follow.readiness import Readiness
+from gpushare.extender.follow.watch_handlers import PodEventHandler
 from gpushare.kube.listwatch import ListWatch
 from gpushare.ledger import Ledger, records
 from gpushare.ledger.phases import ASSUMED

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from gpushare.core.assumption import Phase
 from gpushare.core.model import Allocation, ObservedPod, PodRef, Reason, Request
 from gpushare.errors import ApiNotFound, ApiUnavailable, MessageError, NotReady, UnknownNode
-from gpushare.extender.events.pending_without_call import pending_without_call
+from gpushare.extender.tell.events.pending_without_call import pending_without_call
 from gpushare.wire.annotations import ALIYUN
 from gpushare.wire.pods import observe_pod
 from tests.unit.core.clusters import node as make_node

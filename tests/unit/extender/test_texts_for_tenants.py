@@ -24,12 +24,12 @@ from gpushare.errors import (
     RequestRefused,
     WireError,
 )
-from gpushare.extender.audit.comparer import LEAKED, MISPLACED, Finding
-from gpushare.extender.binding.bind_slots import BindSlots
-from gpushare.extender.binding.binder import Binder
-from gpushare.extender.events.messages import EventMessages
+from gpushare.extender.follow.comparer import LEAKED, MISPLACED, Finding
 from gpushare.extender.managed_resources import ManagedResources
 from gpushare.extender.service import Service
+from gpushare.extender.tell.events.messages import EventMessages
+from gpushare.extender.verbs.bind.binder import Binder
+from gpushare.extender.verbs.bind.slots import BindSlots
 from gpushare.wire.annotations import ALIYUN
 from gpushare.wire.events import ObjectReference
 from gpushare.wire.pods import observe_pod
