@@ -56,6 +56,8 @@ def _add_constraints(found: dict[str, Schema]) -> None:
     named = {"required": ["NodeNames"], "properties": {"NodeNames": {"type": "array"}}}
     whole = {"required": ["Nodes"], "properties": {"Nodes": {"type": "object"}}}
     args["anyOf"] = [named, whole]
+    answered = found["ExtenderFilterResult"]["properties"]
+    answered["NodeNames"] = _nullable({"type": "array", "items": {"type": "string"}})
     found["NodeList"]["properties"]["items"] = _nullable({"type": "array", "items": _node()})
     bind = found["ExtenderBindingArgs"]
     bind["required"] = [*bind["properties"]]

@@ -11,11 +11,13 @@ from gpushare.core.model import NodeSpec, PodRef, Request
 from gpushare.core.policy import load_policy
 from gpushare.core.ranking import Ranking
 from gpushare.extender.managed_resources import ManagedResource, ManagedResources
+from gpushare.extender.verbs.bind.slots import BindSlots
 from gpushare.extender.verbs.filter import FilterVerb
 from gpushare.extender.verbs.holds import Claimant
 from gpushare.extender.verbs.tickets import Tickets
 from gpushare.ledger import Ledger
 from gpushare.wire.annotations import ALIYUN
+from gpushare.wire.name_lists import NameLists
 
 _NODES, _HOLDS, _ROUNDS = 5000, 500, 400
 
@@ -32,11 +34,10 @@ def _verb(policy: str, answer: str) -> tuple[FilterVerb, ManagedResource]:
     verb = FilterVerb(
         ManagedResources((managed,)),
         Tickets(),
-        check_ready=lambda: None,
+        not_ready=str,
         best_only=answer == "best",
-        rejected=None,
-        event_messages=None,
-        refusal_hold=None,
+        bind_slots=BindSlots(8),
+        lists=NameLists(),
     )
     return verb, managed
 

@@ -20,8 +20,13 @@ from gpushare.core.pairing import Pairing
 from gpushare.core.snapshot import Snapshot
 from gpushare.errors import ApiConflict, ApiError, ApiNotFound, ApiUnavailable
 from gpushare.extender.managed_resources import ManagedResource, ManagedResources
-from gpushare.extender.verbs.bind.steps import BindResult, ReadPod, Step, WriteBinding
-from gpushare.extender.verbs.bind.transaction import BindTransaction
+from gpushare.extender.verbs.bind.transaction import (
+    BindResult,
+    BindTransaction,
+    ReadPod,
+    Step,
+    WriteBinding,
+)
 from gpushare.ledger import HOLD, Ledger, Overdue
 from gpushare.ledger.records import CpuOnly
 from gpushare.ledger.store import NodeRecord

@@ -7,23 +7,24 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from gpushare.errors import MessageError
-from gpushare.wire.extender import FilterArgs
+from gpushare.wire.objects import Pod
 from gpushare.wire.pods import pod_ref
-from gpushare.wire.preempt import PreemptArgs
 
 
 @dataclass(frozen=True, slots=True)
 class VerbAnswer:
-    """The body of an answer, one word for metrics, and more values for the log line."""
+    """What a verb answers."""
 
     body: bytes
     outcome: str
+    """One word for metrics."""
     line: Mapping[str, object] = field(default_factory=dict)
+    """More values for the log line."""
 
 
-def pod_name(args: FilterArgs | PreemptArgs) -> str:
+def pod_name(pod: Pod) -> str:
     """Return the pod as "namespace/name", or "?" for a pod without name or uid."""
     try:
-        return str(pod_ref(args.pod))
+        return str(pod_ref(pod))
     except MessageError:
         return "?"

@@ -1,7 +1,7 @@
 """The verb filter: which nodes have room for a pod, and why the others do not.
 
-It reads snapshots, and changes nothing but the ticket of the pod (tickets.py) and what is
-held for it until its bind (holds.py).
+It reads snapshots, and changes nothing but the ticket of the pod (tickets.py) and what is held for
+it until its bind (holds.py).
 
 Tested in `tests/unit/extender/test_service.py`.
 """
@@ -9,22 +9,16 @@ Tested in `tests/unit/extender/test_service.py`.
 import contextlib
 import time
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
-from gpushare.core.decide import (
-    FilterResult,
-    best_node,
-    filter_nodes,
-    restrict_to,
-    room_for,
-)
+from gpushare.core.decide import Judgement, best_row, judge, judge_all, room_for
 from gpushare.core.explain import explain
 from gpushare.core.explanation import Explanation
 from gpushare.core.model import Reason, Request
+from gpushare.core.node_names import NodeNames
 from gpushare.core.snapshot import Snapshot
-from gpushare.errors import MessageError, NotReady, WireError
+from gpushare.errors import MessageError, WireError
 from gpushare.explain.pod import GroupNeed, Outstanding, node_books
 from gpushare.extender.managed_resources import (
     ManagedResource,
@@ -35,6 +29,7 @@ from gpushare.extender.managed_resources import (
 from gpushare.extender.tell.events.messages import EventMessages
 from gpushare.extender.tell.page.last_hour import LastHour
 from gpushare.extender.verbs.answer import VerbAnswer, pod_name
+from gpushare.extender.verbs.bind.slots import BindSlots
 from gpushare.extender.verbs.held_places import group_need
 from gpushare.extender.verbs.holds import Claimant
 from gpushare.extender.verbs.offers import offers_of
@@ -42,16 +37,15 @@ from gpushare.extender.verbs.refusal_hold import RefusalHold
 from gpushare.extender.verbs.tickets import Tickets
 from gpushare.wire.demands import demands_of
 from gpushare.wire.extender import FilterArgs, decode_filter, encode_filter
+from gpushare.wire.name_lists import NameLists
 from gpushare.wire.pods import pod_ref
-
-UNKNOWN_NODE = "node not found"
-"""The reason for a node that the ledger does not have, without its name."""
 
 
 class FilterVerb:
     """Answers filter.
 
-    `check_ready`: raises NotReady. The other arguments are those of `Service`.
+    `not_ready`: returns why not to answer now, or "". `lists`: the lists of names that
+    kube-scheduler sends again and again. The other arguments are those of `Service`.
     """
 
     def __init__(
@@ -59,19 +53,23 @@ class FilterVerb:
         resources: ManagedResources,
         tickets: Tickets,
         *,
-        check_ready: Callable[[], None],
+        not_ready: Callable[[], str],
         best_only: bool,
-        rejected: Callable[[Mapping[str, int]], None] | None,
-        event_messages: EventMessages | None,
-        refusal_hold: RefusalHold | None,
+        bind_slots: BindSlots,
+        lists: NameLists,
+        rejected: Callable[[Mapping[str, int]], None] | None = None,
+        event_messages: EventMessages | None = None,
+        refusal_hold: RefusalHold | None = None,
         promise_wait: RefusalHold | None = None,
         last_hour: LastHour | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._resources = resources
         self._tickets = tickets
-        self._check_ready = check_ready
+        self._not_ready = not_ready
         self._best_only = best_only
+        self._bind_slots = bind_slots
+        self._lists = lists
         self._rejected = rejected
         self._event_messages = event_messages
         self._refusal_hold = refusal_hold
@@ -82,152 +80,129 @@ class FilterVerb:
 
     def answer(self, body: bytes) -> VerbAnswer:
         """Return the answer to a body of filter; an error stands in its `Error`."""
+        self._bind_slots.wait_while_many()
         try:
-            args = decode_filter(body)
+            args = decode_filter(body, self._lists)
         except MessageError as error:
             answer = encode_filter(None, error=f"gpushare: {error}")
             return VerbAnswer(answer, "malformed", {"error": str(error)})
-        name = pod_name(args)
-        try:
-            self._check_ready()
-        except NotReady as error:
-            line = {"pod": name, "error": str(error)}
-            return VerbAnswer(encode_filter(args, error=str(error)), "not_ready", line)
+        name = pod_name(args.pod)
+        if not_ready := self._not_ready():
+            line = {"pod": name, "error": not_ready}
+            return VerbAnswer(encode_filter(args, error=not_ready), "not_ready", line)
+        is_ours = not self._resources.scope.refusal(args.pod)
+        uid = (args.pod.metadata and args.pod.metadata.uid) or ""
         try:
             resource_request = self._resources.resolve(args.pod)
         except WireError as error:
             # No node will ever do; after an Error the scheduler would try again and again.
-            self._cache_request(args, None, (), valid=False)
+            self._tickets.put(uid, None, valid=False)
             refused = dict.fromkeys(args.names, str(error))
             line = {"pod": name, "error": str(error)}
             return VerbAnswer(encode_filter(args, unresolvable=refused), "refused", line)
         if resource_request is None:
-            known_nodes = next(iter(self._resources)).ledger.snapshot().row
-            self._cache_request(args, None, [name for name in args.names if name in known_nodes])
-            return VerbAnswer(encode_filter(args, fit=args.names), "plain", {"pod": name})
-        return self._answer_for(args, *resource_request)
+            rows = args.names.rows(next(iter(self._resources)).ledger.snapshot().row)
+            self._tickets.put(uid, None, args.names.part(rows >= 0), valid=is_ours)
+            answer = encode_filter(args, args.names, lists=self._lists)
+            return VerbAnswer(answer, "plain", {"pod": name})
+        return self._decide(args, uid, name, is_ours, resource_request)
 
-    def _answer_for(
-        self, args: FilterArgs, managed: ManagedResource, request: Request
+    def _decide(
+        self,
+        args: FilterArgs,
+        uid: str,
+        name: str,
+        is_ours: bool,
+        resource_request: ResourceRequest,
     ) -> VerbAnswer:
+        """Answer for a pod that asks for a managed resource."""
+        managed, request = resource_request
         pod = None
         # A pod without names, or one that is not sent here, is promised nothing.
         with contextlib.suppress(WireError):
-            if not self._resources.scope.refusal(args.pod):
+            if is_ours:
                 pod = claimant(args.pod, request)
                 managed.holds.asked(pod, self._clock())
-        snapshot, result = self._filter_nodes(managed, args.names, request, pod)
+        seen, judged = self._judge(managed, args.names, request, pod)
         # Before its group loses what it holds: that is in what this pod has seen.
         group = None
-        if pod is not None and not result.fit:
-            group = partial(group_need, snapshot, pod, managed.holds.missing(pod))
-        many = len(result.fit)
-        result = self._restrict(args, managed, request, snapshot, result)
-        fit = result.fit
-        if pod is not None:
-            self._hold(args, managed, pod, snapshot, fit)
-        self._cache_request(args, (managed, request), fit)
-        busy = {name: why.value for name, why in result.failed.items() if why.resolvable}
-        unresolvable = {
-            name: why.value for name, why in result.failed.items() if not why.resolvable
-        }
-        # Their texts, not the Reasons: over 5,000 nodes counting those takes three times as long.
-        reasons = Counter([*busy.values(), *unresolvable.values()])
-        refused = self._report_rejected(
-            args, result, reasons, lambda: _explain(managed, snapshot, args, request, group)
-        )
-        uid = args.pod.metadata and args.pod.metadata.uid
-        if refused and uid and self._last_hour is not None:
-            self._last_hour.refused(managed.names.resource, uid, request.total)
-        busy.update((name, f'node "{name}" not found') for name in result.unknown)
+        if pod is not None and not judged.fits.any():
+            group = partial(group_need, seen, pod, managed.holds.missing(pod))
+        fit = args.names.part(judged.fits)
+        most = len(fit)
+        charged = managed.ledger.entry(uid)
+        if charged and charged.node in args.names and managed.ledger.can_still_bind(uid):
+            # It keeps its node, whatever else fits: kube-scheduler asks again when a bind took too
+            # long, the pod's own charge must not exclude the node, and on another one it would be
+            # refused until that bind is settled. If the node is gone, or its devices are closed or
+            # taken, nothing changes: its bind is refused, and repeated until it is settled.
+            judged = judged.only(args.names.index(charged.node))
+            fit = args.names.part(judged.fits)
+        elif self._best_only and fit:
+            best = best_row(seen, fit.rows(seen.row), request, managed.scorer(request))
+            fit = fit if best is None else NodeNames(fit[best : best + 1])
+        if pod is not None and charged is None:
+            self._hold(args, managed, pod, seen, fit)
+        self._tickets.put(uid, resource_request, fit, valid=is_ours)
+        busy = judged.texts(args.names, resolvable=True)
+        never = judged.texts(args.names, resolvable=False)
+        unknown = judged.unknown(args.names)
         line = {
-            "pod": pod_name(args),
+            "pod": name,
             "units": request.units,
             "devices": request.devices,
-            "fit": max(many, len(fit)),
-            "busy": len(busy) - len(result.unknown),
-            "never": len(unresolvable),
-            "unknown": len(result.unknown),
+            "fit": max(most, len(fit)),
+            "busy": len(busy),
+            "never": len(never),
+            "unknown": len(unknown),
         }
-        if promised := reasons[Reason.PROMISED.value]:
+        reasons = judged.counts()
+        if promised := reasons.get(Reason.PROMISED.value):
             line["promised"] = promised
-        return VerbAnswer(
-            encode_filter(args, fit, busy, unresolvable), "fit" if fit else "no_fit", line
-        )
+        if reasons:
+            explanation = partial(_explain, managed, seen, args, request, group)
+            self._report(args, resource_request, reasons, fit, explanation)
+        busy.update((node, f'node "{node}" not found') for node in unknown)
+        answer = encode_filter(args, fit, busy, never, lists=self._lists)
+        return VerbAnswer(answer, "fit" if fit else "no_fit", line)
 
-    def _restrict(
-        self,
-        args: FilterArgs,
-        managed: ManagedResource,
-        request: Request,
-        seen: Snapshot,
-        result: FilterResult,
-    ) -> FilterResult:
-        """Return the result restricted to one node, if there is a reason for it.
-
-        A pod that is charged already keeps its node, whatever else fits: kube-scheduler asks again
-        when a bind took too long, the pod's own charge must not exclude the node, and on another
-        node the pod would be refused until that bind is settled. If that node is gone, or its
-        devices are closed or taken, the result stays as it is: its bind is refused, and repeated
-        until it is settled. Any other pod may be given its best node.
-        """
-        uid, ledger = (args.pod.metadata and args.pod.metadata.uid) or "", managed.ledger
-        charged = ledger.entry(uid)
-        if charged is not None and charged.node in args.names and ledger.can_still_bind(uid):
-            return restrict_to(result, charged.node)
-        if not self._best_only:
-            return result
-        best = best_node(seen, result.fit, request, managed.scorer(request))
-        return result if best is None else replace(result, fit=(best,))
-
-    def _filter_nodes(
-        self,
-        managed: ManagedResource,
-        names: Sequence[str],
-        request: Request,
-        pod: Claimant | None,
-    ) -> tuple[Snapshot, FilterResult]:
-        """Return what is offered and the nodes that fit; if none does, wait (refusal_hold.py)."""
+    def _judge(
+        self, managed: ManagedResource, names: NodeNames, request: Request, pod: Claimant | None
+    ) -> tuple[Snapshot, Judgement]:
+        """Return what is offered and which nodes fit; if none does, wait (refusal_hold.py)."""
         holds = managed.holds
-
-        def look() -> tuple[Snapshot, FilterResult]:
-            return self._look(managed, names, request, pod)
 
         def version() -> tuple[int, int]:
             holds.expire(self._clock())
             return managed.ledger.snapshot().generation, holds.version
 
-        before, (seen, result) = version(), look()
+        before, (seen, judged) = version(), self._look(managed, names, request, pod)
 
         def fits_now() -> bool:
-            nonlocal before, seen, result
+            nonlocal before, seen, judged
             now = version()
             if now != before:
-                before, (seen, result) = now, look()
-            return bool(result.fit)
+                before, (seen, judged) = now, self._look(managed, names, request, pod)
+            return bool(judged.fits.any())
 
-        if self._refusal_hold is not None and _may_change(result):
+        if self._refusal_hold is not None and judged.may_change:
             self._refusal_hold.wait_for(fits_now)
-        if pod is not None and not result.fit and Reason.PROMISED in result.failed.values():
+        if pod is not None and judged.has(Reason.PROMISED) and not judged.fits.any():
             others = holds.of_others(pod)
             now = self._clock()
             if self._promise_wait is not None and any(holds.soon(each, now) for each in others):
                 self._promise_wait.wait_for(fits_now)
             if not others:  # the pods of its own group have what it needs
-                result = _replaced(result, Reason.PROMISED, Reason.GROUP_TOO_LARGE)
-        return seen, result
+                judged = judged.replaced(Reason.PROMISED, Reason.GROUP_TOO_LARGE)
+        return seen, judged
 
     def _look(
-        self,
-        managed: ManagedResource,
-        names: Sequence[str],
-        request: Request,
-        pod: Claimant | None,
-    ) -> tuple[Snapshot, FilterResult]:
-        """Return what is offered now and the nodes that fit, none for a group that does not."""
+        self, managed: ManagedResource, names: NodeNames, request: Request, pod: Claimant | None
+    ) -> tuple[Snapshot, Judgement]:
+        """Return what is offered now and which nodes fit, none for a group that does not."""
         books = managed.ledger.snapshot()
         if pod is None:
-            return books, filter_nodes(books, names, request)
+            return books, judge(books, names.rows(books.row), request)
         offers = self._offers[managed.names.resource]
         seen = offers.to(pod, books, self._clock())
         # A bind that was charged meanwhile is in neither: its hold takes nothing any more.
@@ -236,8 +211,8 @@ class FilterVerb:
             seen = offers.to(pod, books, self._clock())
         needs = managed.holds.missing(pod) if pod.group.whole else Counter()
         if needs.total() > 1 and any(room_for(seen, asks, n) < n for asks, n in needs.items()):
-            return seen, FilterResult((), dict.fromkeys(names, Reason.GROUP_TOO_LARGE), ())
-        return seen, filter_nodes(seen, names, request)
+            return seen, judge_all(names, Reason.GROUP_TOO_LARGE)
+        return seen, judge(seen, names.rows(seen.row), request)
 
     def _hold(
         self,
@@ -245,74 +220,55 @@ class FilterVerb:
         managed: ManagedResource,
         pod: Claimant,
         seen: Snapshot,
-        fit: Sequence[str],
+        fit: NodeNames,
     ) -> None:
         """Hold the best node of the answer for the pod, or end what is held for it."""
         if managed.ledger.entry(pod.ref.uid) is not None:
             return
         if not fit:
-            nominated = args.pod.status and args.pod.status.nominated_node_name
-            if [*args.names] != [nominated]:
+            if not _about_nominated_alone(args):
                 managed.holds.refused(pod)
             return
-        node: str | None = fit[0]
+        best: int | None = 0
         if len(fit) > 1:
             # kube-scheduler may take another node, and the look costs something. It is worth it for
             # a pod that may wait, and for one that could be bound to what is held for another: the
             # next pod is asked about before this one's bind is charged.
             if not (pod.group.key or pod.waits or len(managed.holds)):
                 return
-            node = best_node(seen, fit, pod.request, managed.scorer(pod.request))
-        if node is not None:
-            managed.holds.offered(pod, node, self._clock())
+            best = best_row(seen, fit.rows(seen.row), pod.request, managed.scorer(pod.request))
+        if best is not None:
+            managed.holds.offered(pod, fit[best], self._clock())
 
-    def _report_rejected(
+    def _report(
         self,
         args: FilterArgs,
-        result: FilterResult,
-        reasons: Counter[str],
+        resource_request: ResourceRequest,
+        reasons: Mapping[str, int],
+        fit: Sequence[str],
         explanation: Callable[[], tuple[Explanation, Outstanding]],
-    ) -> bool:
-        """Count the refusals by reason, and write an event if no node fits; return whether none
-        does.
-
-        A call about the nominated node alone does not count: kube-scheduler asks about all others
-        in the same cycle.
-        """
-        if result.unknown:
-            reasons[UNKNOWN_NODE] = len(result.unknown)
-        if self._rejected is not None and reasons:
-            self._rejected(reasons)
-        nominated = args.pod.status and args.pod.status.nominated_node_name
-        refused = bool(reasons) and not result.fit and [*args.names] != [nominated]
-        if self._event_messages is not None and refused:
-            with contextlib.suppress(WireError):  # a pod without name or uid
-                self._event_messages.no_fit(pod_ref(args.pod), reasons, explanation)
-        return refused
-
-    def _cache_request(
-        self,
-        args: FilterArgs,
-        resource_request: ResourceRequest | None,
-        nodes: Collection[str],
-        *,
-        valid: bool = True,
     ) -> None:
-        """Approve the pod for these nodes, unless kube-scheduler does not send such pods here."""
-        uid = args.pod.metadata.uid if args.pod.metadata else None
-        if uid:
-            is_ours = not self._resources.scope.refusal(args.pod)
-            self._tickets.put(uid, resource_request, nodes, valid=valid and is_ours)
+        """Count the refusals by reason, and write an event if no node fits.
+
+        A call about the nominated node alone is no refusal: kube-scheduler asks about all others in
+        the same cycle.
+        """
+        if self._rejected is not None:
+            self._rejected(reasons)
+        if fit or _about_nominated_alone(args):
+            return
+        with contextlib.suppress(WireError):  # a pod without name or uid
+            ref = pod_ref(args.pod)
+            if self._event_messages is not None:
+                self._event_messages.no_fit(ref, reasons, explanation)
+            if self._last_hour is not None:
+                managed, request = resource_request
+                self._last_hour.refused(managed.names.resource, ref.uid, request.total)
 
 
-def _replaced(result: FilterResult, old: Reason, new: Reason) -> FilterResult:
-    failed = {name: new if why is old else why for name, why in result.failed.items()}
-    return replace(result, failed=failed)
-
-
-def _may_change(result: FilterResult) -> bool:
-    """Return whether no node fits, but one would if some pods were gone."""
-    return not result.fit and any(why.resolvable for why in result.failed.values())
+def _about_nominated_alone(args: FilterArgs) -> bool:
+    nominated = args.pod.status and args.pod.status.nominated_node_name
+    return [*args.names] == [nominated]
 
 
 def _explain(

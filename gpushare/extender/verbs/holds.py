@@ -142,17 +142,17 @@ class Holds:
             self._end(pod.ref.uid, but_nominated=True)
             self._end_group(pod.group.key)
 
-    def bind(self, uid: str) -> None:
-        """End the hold of a pod whose bind is called: the ledger charges it, or it is refused."""
+    def bind(self, uid: str, *, refused: bool = False) -> None:
+        """End the hold of a pod whose bind has ended: the ledger charges it, or it is refused.
+
+        refused: its nominations count again.
+        """
         with self._lock:
             self._binding.add(uid)
             for key in self._end(uid):
                 self._rounds[key].bound = True
-
-    def bind_refused(self, uid: str) -> None:
-        """Take nominations of the pod into account again."""
-        with self._lock:
-            self._binding.discard(uid)
+            if refused:
+                self._binding.discard(uid)
 
     # -- the watch --------------------------------------------------------------------------------
 

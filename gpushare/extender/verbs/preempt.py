@@ -1,16 +1,21 @@
-"""Preemption over all the nodes that kube-scheduler proposes, one by one.
+"""The verb preempt: whose deletion makes room, of the victims that kube-scheduler proposes.
 
-Knows the ledger and the decision about one node (core/preemption/preemptor.py); nothing of JSON.
+Each node is judged by itself (core/preemption/preemptor.py), by the ledger.
 """
 
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from gpushare.core.entry import Entry
 from gpushare.core.preemption.preemptor import Preemptor, Victims, trim_victims
 from gpushare.core.preemption.removals import Budget
 from gpushare.core.preemption.victim_search import StepBudget
-from gpushare.errors import UnknownNode
+from gpushare.errors import MessageError, NotReady, UnknownNode, WireError
+from gpushare.extender.managed_resources import ManagedResources
+from gpushare.extender.verbs.answer import VerbAnswer, pod_name
 from gpushare.ledger import Ledger
+from gpushare.wire.pods import may_preempt, priority_of
+from gpushare.wire.preempt import decode_preempt, encode_preempt
 
 STEPS = 500_000
 """Steps of one call: one to two seconds, of the 10 that our files let kube-scheduler wait."""
@@ -23,6 +28,45 @@ def no_budgets(entries: Sequence[Entry]) -> Sequence[Budget]:
     """Return no budgets: they are not followed."""
     del entries
     return ()
+
+
+class PreemptVerb:
+    """Answers preempt. The arguments are those of `Service`."""
+
+    def __init__(
+        self, resources: ManagedResources, *, not_ready: Callable[[], str], budgets_of: BudgetsOf
+    ) -> None:
+        self._resources = resources
+        self._not_ready = not_ready
+        self._budgets_of = budgets_of
+
+    def answer(self, body: bytes) -> VerbAnswer:
+        """Return the answer to a body of preempt. Raises MessageError or NotReady."""
+        args = decode_preempt(body)
+        if not_ready := self._not_ready():
+            raise NotReady(not_ready)
+        try:
+            resource_request = self._resources.resolve(args.pod)
+        except WireError as error:
+            raise MessageError(str(error)) from error
+        name = pod_name(args.pod)
+        if resource_request is None:
+            return VerbAnswer(encode_preempt(args.victims), "plain", {"pod": name})
+        managed, request = resource_request
+        left: dict[str, Victims] = {}
+        if may_preempt(args.pod):
+            counted, now = managed.counted_by_scheduler, time.time()
+            preemptor = Preemptor(request, priority_of(args.pod), counted, now)
+            left = trim_candidates(managed.ledger, preemptor, args.victims, self._budgets_of)
+        line = {
+            "pod": name,
+            "units": request.units,
+            "devices": request.devices,
+            "candidates": len(args.victims),
+            "left": len(left),
+            "changed": sum(those != args.victims[node] for node, those in left.items()),
+        }
+        return VerbAnswer(encode_preempt(left), "victims" if left else "no_victims", line)
 
 
 def trim_candidates(

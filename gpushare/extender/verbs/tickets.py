@@ -6,10 +6,10 @@ ticket is read from the API server at bind, and checked again. Any thread may ca
 
 import threading
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from dataclasses import dataclass
 
-from gpushare.core.nodeset import NodeNumbers
+from gpushare.core.node_names import NodeNames, NodeNumbers
 from gpushare.extender.managed_resources import ResourceRequest
 
 TTL = 900.0
@@ -22,6 +22,7 @@ ordinary ticket has 5, with 5,000 nodes 14.
 """
 _MAX_PARTS_OF_ONE = 400
 """Parts of one ticket; a heavier one is not kept."""
+_NO_NODES = NodeNames()
 _MAX_NODES = 50_000
 """Names of nodes that have numbers: nodes of the ledger, which may come and go for years."""
 
@@ -68,15 +69,17 @@ class Tickets:
         self,
         uid: str,
         resource_request: ResourceRequest | None,
-        nodes: Collection[str] = (),
+        nodes: NodeNames = _NO_NODES,
         *,
         valid: bool = True,
     ) -> None:
         """Keep what the pod asks for (None: nothing of ours), and the nodes that may take it.
 
         `valid` False: the request makes no sense. `nodes`: nodes that the ledger has; their names
-        are numbered.
+        are numbered. A pod without a uid gets no ticket.
         """
+        if not uid:
+            return
         with self._lock:
             if len(self._numbers) > _MAX_NODES:
                 self._numbers, self._tickets, self._parts = NodeNumbers(), {}, 0

@@ -32,8 +32,8 @@ SERVED = (Point.K6, Point.K7)
 
 _SEAMS = {
     Point.K0: ("gpushare.extender.service", "decode_bind", "after"),
-    Point.K1: ("gpushare.extender.verbs.bind.charge", "place", "before"),
-    Point.K2: ("gpushare.extender.verbs.bind.charge", "place", "after"),
+    Point.K1: ("gpushare.extender.verbs.bind.transaction", "place", "before"),
+    Point.K2: ("gpushare.extender.verbs.bind.transaction", "place", "after"),
     # Nobody can tell whether the charge is in the books yet before the lock is given back.
     Point.K3: ("gpushare.ledger.records", "assumed", "after"),
     Point.K4: ("gpushare.ledger.Ledger", "assume", "after"),

@@ -40,7 +40,7 @@ from tests.unit.extender.kit import make_books, pod_json, read_pod
 
 Json = dict[str, Any]
 
-COLOURS = ("red", "blue")
+COLOURS = ("crimson", "azure")
 NODES = ("n0", "n1")
 ANSWERS = (
     ApiConflict("it is bound already", 409),

@@ -1,6 +1,6 @@
 """The I/O around binds: runs the steps of a BindTransaction, and settles what is in doubt.
 
-It is kept simple: every decision is in bind_transaction.py and in the ledger.
+It is kept simple: every decision is in transaction.py and in the ledger.
 """
 
 import threading
@@ -10,9 +10,15 @@ from collections.abc import Callable
 from gpushare.core.model import PodRef
 from gpushare.errors import ApiConflict, ApiError, ApiNotFound, ApiUnavailable, WireError
 from gpushare.extender.managed_resources import ManagedResource, ManagedResources, ResourceRequest
-from gpushare.extender.verbs.bind.charge import observed_pod
-from gpushare.extender.verbs.bind.steps import BindResult, ReadPod, Step, WriteBinding
-from gpushare.extender.verbs.bind.transaction import BUDGET, BindTransaction
+from gpushare.extender.verbs.bind.transaction import (
+    BUDGET,
+    BindResult,
+    BindTransaction,
+    ReadPod,
+    Step,
+    WriteBinding,
+    observed_pod,
+)
 from gpushare.kube.api import Api
 from gpushare.ledger import Overdue
 from gpushare.wire.codec import check_bound

@@ -21,26 +21,60 @@ one.
 from dataclasses import dataclass, field
 from enum import Enum
 
+from gpushare.core.decide import place
 from gpushare.core.entry import Entry
-from gpushare.core.model import ObservedPod, PodRef, Request
+from gpushare.core.model import Allocation, ObservedPod, PodRef, Request
 from gpushare.errors import (
     ApiConflict,
     ApiError,
     ApiNotFound,
     ApiUnavailable,
+    InsufficientMemory,
     RequestRefused,
     WireError,
 )
 from gpushare.extender.managed_resources import ManagedResources, ResourceRequest
-from gpushare.extender.verbs.bind.charge import charge, observed_pod
-from gpushare.extender.verbs.bind.steps import NOT_OURS, BindResult, ReadPod, Step, WriteBinding
 from gpushare.ledger import HOLD, Ledger
-from gpushare.wire.annotations import encode
+from gpushare.wire.annotations import Names, encode
 from gpushare.wire.objects import Pod
-from gpushare.wire.pods import pod_ref
+from gpushare.wire.pods import has_ended, observe_pod, pod_ref
 
 BUDGET = 4.0
 """Seconds one bind may take: less than kube-scheduler's default httpTimeout of 5 s."""
+_BEST_ATTEMPTS = 4
+"""Attempts that are charged only if the node has not changed since the choice."""
+_PLACE_ATTEMPTS = _BEST_ATTEMPTS + 8
+"""Attempts in all; in the later ones the chosen devices only have to fit."""
+
+NOT_OURS = "not_ours"
+"""The reason for a pod that kube-scheduler would not have had bound here."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReadPod:
+    """Step: GET the pod by its name; hand the result to `read`."""
+
+    ref: PodRef
+
+
+@dataclass(frozen=True, slots=True)
+class WriteBinding:
+    """Step: POST the Binding; hand the result to `written`."""
+
+    ref: PodRef
+    node: str
+    annotations: dict[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class BindResult:
+    """Step: the end. error "" means bound; `reason` is one word for logs and metrics."""
+
+    error: str
+    reason: str
+
+
+Step = ReadPod | WriteBinding | BindResult
 
 
 class ReadReason(Enum):
@@ -300,3 +334,47 @@ class BindTransaction:
 def _device_demand(request: Request) -> tuple[object, ...]:
     """Return what a charge on devices depends on."""
     return (request.units, request.devices, request.containers, request.inits)
+
+
+def charge(
+    resource_request: ResourceRequest, ref: PodRef, node: str, *, now: float, stamp: str
+) -> tuple[Allocation, int]:
+    """Charge the best devices of the node, and return them with the units of the first one.
+
+    Raises RequestRefused if the request does not fit there, WireError for a policy that is not
+    installed.
+    """
+    managed, request = resource_request
+    ranking = managed.scorer(request)
+    for attempt in range(_PLACE_ATTEMPTS):
+        snapshot = managed.ledger.snapshot()
+        allocation = place(snapshot, node, request, ranking)
+        seen = snapshot.generation if attempt < _BEST_ATTEMPTS else None
+        try:
+            charged = managed.ledger.assume(ref, request, allocation, now, stamp=stamp, seen=seen)
+        except InsufficientMemory:
+            # Another bind took something of the node between our look and the lock. Look again:
+            # the best device may be another one now.
+            if attempt == _PLACE_ATTEMPTS - 1:
+                raise
+            continue
+        return charged, int(snapshot.capacity[snapshot.row[node], charged.devices[0]])
+    raise AssertionError("unreachable")
+
+
+def observed_pod(seen: Pod | None, ref: PodRef, names: Names) -> ObservedPod | None:
+    """Return the pod as read by its name, for the ledger to settle the charge; None if it is gone.
+
+    Another pod of that name means that ours is gone, even if that pod cannot be read. A pod without
+    a node settles the charge even if its annotations make no sense. Raises WireError if the pod is
+    on a node and cannot be read.
+    """
+    metadata = seen.metadata if seen else None
+    if seen is None or (metadata and metadata.uid and metadata.uid != ref.uid):
+        return None
+    try:
+        return observe_pod(seen, names)
+    except WireError:
+        if not metadata or not metadata.uid or (seen.spec and seen.spec.node_name):
+            raise
+        return ObservedPod(ref, Request(), ended=has_ended(seen))

@@ -14,8 +14,7 @@ from gpushare.extender.follow.watch_handlers import (
     UnhealthyEventHandler,
 )
 from gpushare.extender.managed_resources import ExtenderScope, ManagedResource, ManagedResources
-from gpushare.extender.verbs.bind.steps import ReadPod
-from gpushare.extender.verbs.bind.transaction import BindTransaction
+from gpushare.extender.verbs.bind.transaction import BindTransaction, ReadPod
 from gpushare.ledger import HOLD, Changes, LearnedPod, Ledger
 from gpushare.wire.annotations import ALIYUN, encode
 from gpushare.wire.codec import Codec, Decoded, WatchEvent

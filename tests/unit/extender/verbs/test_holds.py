@@ -68,7 +68,7 @@ def test_a_bind_ends_the_hold_whatever_it_answers(holds: Holds) -> None:
     offer(holds, A)
     holds.bind(A.ref.uid)
     assert against(holds, B, 0.1) == []
-    holds.bind_refused(A.ref.uid)
+    holds.bind(A.ref.uid, refused=True)
     assert against(holds, B, 0.1) == []
 
 
@@ -77,7 +77,7 @@ def test_a_late_event_makes_no_hold_of_a_pod_that_is_being_bound(holds: Holds) -
     holds.bind(A.ref.uid)
     holds.shown(A, "n", 0.1)
     assert len(holds) == 0
-    holds.bind_refused(A.ref.uid)
+    holds.bind(A.ref.uid, refused=True)
     holds.shown(A, "n", 0.2)
     assert against(holds, B, 0.3) == ["a"]
 

@@ -14,10 +14,12 @@ from gpushare.errors import InsufficientMemory
 from gpushare.extender.follow.watch_handlers import PodEventHandler
 from gpushare.extender.managed_resources import ManagedResources, claimant
 from gpushare.extender.tell.explainer import Explainer
+from gpushare.extender.verbs.bind.slots import BindSlots
 from gpushare.extender.verbs.filter import FilterVerb
 from gpushare.extender.verbs.offers import Offers
 from gpushare.extender.verbs.refusal_hold import RefusalHold
 from gpushare.extender.verbs.tickets import Tickets
+from gpushare.wire.name_lists import NameLists
 from gpushare.wire.objects import PODS
 from tests.support.scripted_api import BOUND
 from tests.unit.core.clusters import node
@@ -45,11 +47,10 @@ class Desk:
         self.verb = FilterVerb(
             self.library,
             Tickets(),
-            check_ready=lambda: None,
+            not_ready=str,
             best_only=best,
-            rejected=None,
-            event_messages=None,
-            refusal_hold=None,
+            bind_slots=BindSlots(8),
+            lists=NameLists(),
             promise_wait=RefusalHold(0.3, clock=lambda: self.now, sleep=self._sleep),
             clock=lambda: self.now,
         )

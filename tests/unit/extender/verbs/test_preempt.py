@@ -8,12 +8,12 @@ from types import FrameType
 from typing import Any
 
 import pytest
-from gpushare.core.preemption.preemptor import Preemptor, Victims
-from gpushare.core.preemption.removals import Budget
 
 from gpushare.core.decide import filter_nodes
 from gpushare.core.model import Reason
 from gpushare.core.pairing import Pairing
+from gpushare.core.preemption.preemptor import Preemptor, Victims
+from gpushare.core.preemption.removals import Budget
 from gpushare.extender.follow.disruption_budgets import DisruptionBudgets
 from gpushare.extender.follow.watch_handlers import PodEventHandler
 from gpushare.extender.verbs.preempt import no_budgets, trim_candidates
@@ -159,7 +159,7 @@ def test_with_no_steps_left_each_node_is_still_answered(monkeypatch: pytest.Monk
     ledger.pod_changed(pod("d", 10, 0, node="n2"))
     given: dict[str, list[str]] = {"n1": [], "n2": []}
     assert trimmed(ledger, given) == {"n1": ("c",), "n2": ("d",)}
-    monkeypatch.setattr(preempt, "STEPS", 0)
+    monkeypatch.setattr("gpushare.extender.verbs.preempt.STEPS", 0)
     assert trimmed(ledger, given) == {"n1": ("a", "b"), "n2": ("d",)}
 
 

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpushare.core.model import Request
-from gpushare.core.nodeset import NodeNumbers
+from gpushare.core.node_names import NodeNames, NodeNumbers
 from gpushare.errors import MessageError
 from gpushare.extender.managed_resources import ManagedResource, ResourceRequest
 from gpushare.extender.verbs.tickets import MAX_PARTS, MAX_TICKETS, TTL, Tickets
@@ -52,8 +52,8 @@ def staying(most: int) -> Iterator[None]:
 
 def test_a_ticket_is_for_one_pod_and_the_nodes_that_fit(books: ManagedResource) -> None:
     tickets = Tickets()
-    tickets.put("a", asks(books), ["n1", "n9"])
-    tickets.put("b", None, ["n2"])
+    tickets.put("a", asks(books), NodeNames(["n1", "n9"]))
+    tickets.put("b", None, NodeNames(["n2"]))
     assert tickets.get("a", "n1") == tickets.get("a", "n9") == (True, asks(books))
     assert tickets.get("b", "n2") == (True, None)
     for uid, node in (("a", "n2"), ("b", "n1"), ("a", "n3"), ("c", "n1")):
@@ -63,10 +63,10 @@ def test_a_ticket_is_for_one_pod_and_the_nodes_that_fit(books: ManagedResource) 
 def test_the_last_filter_counts(books: ManagedResource) -> None:
     """Of a nominated node kube-scheduler asks alone first, and then of all."""
     tickets = Tickets()
-    tickets.put("a", asks(books), ["n1"])
-    tickets.put("a", asks(books), [])
+    tickets.put("a", asks(books), NodeNames(["n1"]))
+    tickets.put("a", asks(books), NodeNames([]))
     assert tickets.get("a", "n1") == (False, None)
-    tickets.put("a", asks(books), ["n2"])
+    tickets.put("a", asks(books), NodeNames(["n2"]))
     assert tickets.get("a", "n2") == (True, asks(books))
     tickets.remove("a")
     assert tickets.get("a", "n2") == (False, None)
@@ -75,7 +75,7 @@ def test_the_last_filter_counts(books: ManagedResource) -> None:
 def test_a_ticket_ends_and_it_is_still_known_that_filter_was_called(books: ManagedResource) -> None:
     now = 0.0
     tickets = Tickets(lambda: now)
-    tickets.put("a", asks(books), ["n1"])
+    tickets.put("a", asks(books), NodeNames(["n1"]))
     now = TTL + 1
     assert tickets.get("a", "n1") == (False, None)
     assert "a" in tickets
@@ -89,16 +89,16 @@ def test_what_is_kept_is_bounded_by_count_and_by_weight(books: ManagedResource) 
     tickets = Tickets()
     heavy = asks(books, containers=tuple((index, 1) for index in range(300)))
     for number in range(MAX_TICKETS + 10):
-        tickets.put(f"light-{number}", asks(books), ["n1"])
+        tickets.put(f"light-{number}", asks(books), NodeNames(["n1"]))
         assert parts_of(tickets) <= MAX_PARTS
     assert len(tickets._tickets) == MAX_TICKETS  # noqa: SLF001
     for number in range(2000):
-        tickets.put(f"heavy-{number}", heavy, ["n1"])
+        tickets.put(f"heavy-{number}", heavy, NodeNames(["n1"]))
         assert parts_of(tickets) <= MAX_PARTS
     assert len(tickets._tickets) < 1500  # noqa: SLF001
     assert tickets.get("heavy-1999", "n1") == (True, heavy)
     too_heavy = asks(books, containers=tuple((index, 1) for index in range(1000)))
-    tickets.put("huge", too_heavy, ["n1"])
+    tickets.put("huge", too_heavy, NodeNames(["n1"]))
     assert tickets.get("huge", "n1") == (False, None)
     for uid in [*tickets._tickets]:  # noqa: SLF001 -- the weight has to come to nothing
         tickets.remove(uid)
@@ -106,7 +106,7 @@ def test_what_is_kept_is_bounded_by_count_and_by_weight(books: ManagedResource) 
 
 
 def test_a_large_cluster_costs_a_ticket_a_bit_for_each_node(books: ManagedResource) -> None:
-    names = [f"node-{number}" for number in range(5000)]
+    names = NodeNames([f"node-{number}" for number in range(5000)])
     tickets = Tickets()
     tickets.put("first", asks(books), names)
     with staying(2 << 20):
@@ -119,7 +119,9 @@ def test_nodes_that_come_and_go_for_years_are_forgotten(books: ManagedResource) 
     tickets = Tickets()
     with staying(24 << 20):
         for number in range(120):
-            tickets.put("a", asks(books), [f"node-{number}-{index}" for index in range(1000)])
+            tickets.put(
+                "a", asks(books), NodeNames([f"node-{number}-{index}" for index in range(1000)])
+            )
     assert tickets.get("a", "node-119-999")[0]
     assert not tickets.get("a", "node-118-999")[0]
 
@@ -127,7 +129,7 @@ def test_nodes_that_come_and_go_for_years_are_forgotten(books: ManagedResource) 
 @given(st.lists(st.sets(st.sampled_from([f"n{number}" for number in range(40)])), max_size=5))
 def test_a_set_of_nodes_has_those_nodes(sets: list[set[str]]) -> None:
     numbers = NodeNumbers()
-    kept = [(nodes, numbers.bits(nodes)) for nodes in sets]
+    kept = [(nodes, numbers.bits(NodeNames(nodes))) for nodes in sets]
     every = [f"n{number}" for number in range(41)]
     for nodes, bits in kept:
         assert {name for name in every if numbers.has(bits, name)} == nodes

@@ -14,8 +14,14 @@ from gpushare.core.ranking import Ranking
 from gpushare.core.snapshot import Floats, Rows, Snapshot
 from gpushare.errors import ApiConflict, ApiError, ApiGone, ApiNotFound, ApiUnavailable
 from gpushare.extender.managed_resources import ManagedResource, ManagedResources, ResourceRequest
-from gpushare.extender.verbs.bind.steps import BindResult, ReadPod, Step, WriteBinding
-from gpushare.extender.verbs.bind.transaction import BUDGET, BindTransaction
+from gpushare.extender.verbs.bind.transaction import (
+    BUDGET,
+    BindResult,
+    BindTransaction,
+    ReadPod,
+    Step,
+    WriteBinding,
+)
 from gpushare.ledger import HOLD, LANDED_GRACE, Ledger
 from gpushare.wire.annotations import ALIYUN, encode
 from gpushare.wire.objects import Pod
