@@ -4,7 +4,7 @@ Knows the labels' keys. kube-scheduler alone enforces a pod's selector; we read 
 that knows which pods can only run on a scarce model keeps that model free for them.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from sys import intern
 
 from gpushare.wire.objects import PodSpec
@@ -34,22 +34,18 @@ def accepted_models(spec: PodSpec) -> tuple[str, ...]:
 
     () means any, and stands for more than MAX_MODELS too. Affinity counts if it is one term:
     several are alternatives, of which each may name other labels. A value that is longer than any
-    label's is no model.
+    label's is no model. A node has to meet all conditions.
     """
-    conditions = list(_conditions(spec))
+    selector = spec.node_selector or {}
+    conditions = [frozenset({selector[key]}) for key in LABELS if key in selector]
+    node = spec.affinity and spec.affinity.node_affinity
+    terms = (node and node.required and node.required.node_selector_terms) or ()
+    conditions += [
+        frozenset(each.values or ())
+        for each in (len(terms) == 1 and terms[0].match_expressions) or ()
+        if each.key in LABELS and each.operator == "In"
+    ]
     if not conditions:
         return ()
     models = [each for each in frozenset.intersection(*conditions) if len(each) <= _MAX_LENGTH]
     return tuple(sorted(models)) if len(models) <= MAX_MODELS else ()
-
-
-def _conditions(spec: PodSpec) -> Iterator[frozenset[str]]:
-    """Yield one set of models for each condition; a node has to meet all of them."""
-    selector = spec.node_selector or {}
-    yield from (frozenset({selector[key]}) for key in LABELS if key in selector)
-    node = spec.affinity and spec.affinity.node_affinity
-    terms = (node and node.required and node.required.node_selector_terms) or ()
-    if len(terms) == 1:
-        for each in terms[0].match_expressions or ():
-            if each.key in LABELS and each.operator == "In":
-                yield frozenset(each.values or ())

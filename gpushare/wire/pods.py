@@ -7,20 +7,19 @@ users can edit annotations and the pod still holds memory.
 
 import re
 from collections.abc import Collection, Iterable, Mapping
-from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime
 from sys import intern
 
 from gpushare.core.model import Labels, ObservedPod, PodRef, Request, Shares
 from gpushare.core.selectors import NO_DEMANDS
-from gpushare.errors import AnnotationError, MessageError, QuantityError, WireError
+from gpushare.errors import AnnotationError, MessageError, WireError
 from gpushare.wire.annotations import Names, check_room, device_uuids, placement, strict_number
 from gpushare.wire.demands import demands_of
 from gpushare.wire.given_annotation import read_given
 from gpushare.wire.gpu_models import accepted_models
 from gpushare.wire.objects import Metadata, Pod, PodSpec, PodStatus
-from gpushare.wire.pod_sums import device_sums, host_sums, resource_sums
+from gpushare.wire.pod_sums import device_sums, host_sums
 
 MAX_DEVICES_PER_POD = 64
 MAX_LABELS = 8 * 1024
@@ -105,8 +104,8 @@ def observe_pod(pod: Pod, names: Names) -> ObservedPod:
 
     Of a pod that has a node and asks for no GPU it is only what the pod holds. A pod that has a
     node holds its device memory whatever else it says: if its annotations make no sense, its
-    whole total counts as requested of one device, and CPU and memory that are too large to be
-    counted as 0. Raises MessageError or QuantityError if the pod or its devices cannot be read.
+    whole total counts as requested of one device, and CPU or memory that makes no sense as 0.
+    Raises MessageError or QuantityError if the pod or its devices cannot be read.
     """
     metadata = pod.metadata or Metadata()
     node = (pod.spec and pod.spec.node_name) or ""
@@ -116,17 +115,17 @@ def observe_pod(pod: Pod, names: Names) -> ObservedPod:
         total, containers, inits = device_sums(pod, names.resource)
         if not (node and total):
             raise
-        cpu_only = Request(resources=resource_sums(pod))
-        with suppress(QuantityError):
-            cpu_only = host_sums(pod)
-        request = replace(cpu_only, units=total, devices=1, containers=containers, inits=inits)
+        host = host_sums(pod, strict=False)
+        request = replace(host, units=total, devices=1, containers=containers, inits=inits)
     if node and not request.devices:
         return ObservedPod(pod_ref(pod), request, intern(node), ended=has_ended(pod))
     annotations = metadata.annotations or {}
     status = pod.status or PodStatus()
     annotated: tuple[Shares | None, tuple[str, ...]] = (None, ())
     if node:
-        annotated = _annotated_devices(annotations, request, names)
+        shares = placement(annotations, request, names)
+        uuids = None if shares is None else device_uuids(annotations, shares, names)
+        annotated = (None, ()) if uuids is None else (shares, uuids)
     return ObservedPod(
         pod_ref(pod),
         request,
@@ -149,17 +148,6 @@ def observe_pod(pod: Pod, names: Names) -> ObservedPod:
         _seconds(metadata.deletion_timestamp),
         NO_DEMANDS if node else demands_of(pod),
     )
-
-
-def _annotated_devices(
-    annotations: Mapping[str, str], request: Request, names: Names
-) -> tuple[Shares | None, tuple[str, ...]]:
-    """Return the devices that the annotations name, by index and by uuid; (None, ()): none is
-    known.
-    """
-    shares = placement(annotations, request, names)
-    uuids = None if shares is None else device_uuids(annotations, shares, names)
-    return (None, ()) if uuids is None else (shares, uuids)
 
 
 def _is_crowded(annotations: Mapping[str, str], request: Request, names: Names) -> bool:
