@@ -13,11 +13,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from gpushare.core.assumption import Waiting
-from gpushare.core.entry import Entry
 from gpushare.core.model import PodRef
 from gpushare.core.pairing import Pairing
 from gpushare.core.snapshot import Snapshot
+from gpushare.core.states.entry import Entry, Waiting
+from gpushare.core.states.records import CpuOnly
 from gpushare.errors import ApiConflict, ApiError, ApiNotFound, ApiUnavailable
 from gpushare.extender.managed_resources import ManagedResource, ManagedResources
 from gpushare.extender.verbs.bind.transaction import (
@@ -28,7 +28,6 @@ from gpushare.extender.verbs.bind.transaction import (
     WriteBinding,
 )
 from gpushare.ledger import HOLD, Ledger, Overdue
-from gpushare.ledger.records import CpuOnly
 from gpushare.ledger.store import NodeRecord
 from gpushare.wire.annotations import ALIYUN
 from gpushare.wire.objects import Pod, binding

@@ -13,7 +13,7 @@ import json
 from dataclasses import dataclass, field
 from functools import partial
 
-from gpushare.core.entry import Entry, NodeBooks
+from gpushare.core.states.entry import Entry, NodeBooks
 from gpushare.errors import ApiError
 from gpushare.extender.follow.comparer import Finding
 from gpushare.extender.verbs.bind.transaction import BUDGET

@@ -12,9 +12,8 @@ from dataclasses import dataclass, field, replace
 from itertools import zip_longest
 from typing import Generic, TypeVar
 
-from gpushare.core.assumption import Phase
-from gpushare.core.entry import Entry
 from gpushare.core.model import NodeSpec, PodRef
+from gpushare.core.states.entry import Entry, Phase
 from gpushare.errors import WireError
 from gpushare.extender.managed_resources import ManagedResource
 from gpushare.wire.codec import Decoded

@@ -8,9 +8,9 @@ Tested in `tests/unit/extender/verbs/test_preempt.py`.
 
 from collections.abc import Sequence
 
-from gpushare.core.entry import Entry
 from gpushare.core.model import Labels
 from gpushare.core.preemption.removals import Budget
+from gpushare.core.states.entry import Entry
 from gpushare.wire.budgets import DisruptionBudget, read_budget
 from gpushare.wire.codec import Decoded, WatchEvent
 from gpushare.wire.objects import PodDisruptionBudget

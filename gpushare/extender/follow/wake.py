@@ -17,7 +17,7 @@ import time
 from collections.abc import Callable, Iterator
 from itertools import islice
 
-from gpushare.core.assumption import Waiting
+from gpushare.core.states.entry import Waiting
 from gpushare.daemon.logs.formatters import Line
 from gpushare.errors import ApiError
 from gpushare.extender.managed_resources import ManagedResource, ManagedResources

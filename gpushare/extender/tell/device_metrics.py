@@ -9,7 +9,7 @@ Tested in `tests/unit/extender/tell/test_metrics.py`.
 from collections.abc import Sequence
 from functools import cache
 
-from gpushare.core.entry import NodeBooks
+from gpushare.core.states.entry import NodeBooks
 from gpushare.core.stranded import stranded_units, typical_units
 from gpushare.extender.managed_resources import ManagedResource, ManagedResources
 

@@ -7,7 +7,7 @@ to read metrics.
 from collections import Counter
 from collections.abc import Sequence
 
-from gpushare.core.entry import NodeBooks
+from gpushare.core.states.entry import NodeBooks
 from gpushare.extender.managed_resources import ManagedResources
 from gpushare.extender.tell.device_metrics import ESCAPES, gauge
 

@@ -6,10 +6,10 @@ Each node is judged by itself (core/preemption/preemptor.py), by the ledger.
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
-from gpushare.core.entry import Entry
 from gpushare.core.preemption.preemptor import Preemptor, Victims, trim_victims
 from gpushare.core.preemption.removals import Budget
 from gpushare.core.preemption.victim_search import StepBudget
+from gpushare.core.states.entry import Entry
 from gpushare.errors import MessageError, NotReady, UnknownNode, WireError
 from gpushare.extender.managed_resources import ManagedResources
 from gpushare.extender.verbs.answer import VerbAnswer, pod_name

@@ -35,7 +35,7 @@ _SEAMS = {
     Point.K1: ("gpushare.extender.verbs.bind.transaction", "place", "before"),
     Point.K2: ("gpushare.extender.verbs.bind.transaction", "place", "after"),
     # Nobody can tell whether the charge is in the books yet before the lock is given back.
-    Point.K3: ("gpushare.ledger.records", "assumed", "after"),
+    Point.K3: ("gpushare.core.states.records", "assumed", "after"),
     Point.K4: ("gpushare.ledger.Ledger", "assume", "after"),
     Point.K5: ("gpushare.extender.verbs.bind.binder", "binding", "after"),
     Point.K8: ("gpushare.extender.verbs.bind.transaction.BindTransaction", "written", "before"),

@@ -9,13 +9,14 @@ from unittest.mock import patch
 import numpy as np
 
 from gpushare.core import decide
-from gpushare.core.assumption import Phase
+from gpushare.core.states import records
+from gpushare.core.states.entry import Phase
 from gpushare.errors import ApiConflict, ApiError, ApiUnavailable
 from gpushare.extender.verbs import filter as filter_verb
 from gpushare.extender.verbs.bind import binder, transaction
 from gpushare.extender.verbs.bind.binder import Binder
 from gpushare.extender.verbs.bind.transaction import BindTransaction
-from gpushare.ledger import Ledger, records
+from gpushare.ledger import Ledger
 from gpushare.ledger.reader import Reader
 from gpushare.ledger.store import Store
 from tests.simulation.mutants.museum import mutant

@@ -4,9 +4,10 @@ from dataclasses import replace
 from typing import Any
 
 from gpushare.core.model import Cover
+from gpushare.core.states import records
 from gpushare.extender.follow import watch_handlers
 from gpushare.extender.verbs.bind import transaction
-from gpushare.ledger import Ledger, records
+from gpushare.ledger import Ledger
 from gpushare.wire import annotations, pods
 from tests.simulation.mutants.museum import mutant
 

@@ -7,8 +7,9 @@ from typing import Any
 import numpy as np
 
 from gpushare.core import card_sizes
-from gpushare.core.entry import Entry
 from gpushare.core.model import ObservedPod
+from gpushare.core.states import records
+from gpushare.core.states.entry import Entry
 from gpushare.daemon.events import aggregator
 from gpushare.daemon.events.fair_queue import FairQueue
 from gpushare.explain import text
@@ -18,7 +19,6 @@ from gpushare.extender.managed_resources import ExtenderScope
 from gpushare.extender.tell.events import pending_without_call
 from gpushare.extender.tell.events.mistaken_pods import MistakenPods
 from gpushare.kube.listwatch import ListWatch
-from gpushare.ledger import records
 from gpushare.wire import inventory, pods
 from tests.simulation.mutants.museum import mutant
 

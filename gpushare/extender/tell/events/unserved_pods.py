@@ -5,9 +5,8 @@ container was started with no device, or a wrong one: if the original's plug-in 
 answers the kubelet with an unusable environment (allocate.go). What the pod holds is not freed.
 """
 
-from gpushare.core.assumption import Phase
-from gpushare.core.entry import Entry
 from gpushare.core.model import NodeSpec
+from gpushare.core.states.entry import Entry, Phase
 from gpushare.extender.managed_resources import ManagedResources
 
 

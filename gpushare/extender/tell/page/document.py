@@ -13,9 +13,8 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from gpushare import __version__
-from gpushare.core.assumption import Waiting
-from gpushare.core.entry import Entry
 from gpushare.core.model import NodeSpec
+from gpushare.core.states.entry import Entry, Waiting
 from gpushare.core.stranded import stranded_units, typical_units
 from gpushare.extender.managed_resources import ManagedResource, ManagedResources
 from gpushare.extender.tell.events.mistaken_pods import Mistake, MistakenPods

@@ -22,8 +22,8 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from gpushare.core.decide import place
-from gpushare.core.entry import Entry
 from gpushare.core.model import Allocation, ObservedPod, PodRef, Request
+from gpushare.core.states.entry import Entry
 from gpushare.errors import (
     ApiConflict,
     ApiError,

@@ -9,9 +9,9 @@ from unittest.mock import patch
 
 import pytest
 
-from gpushare.core.entry import Entry
 from gpushare.core.model import Allocation, Cover, ObservedPod, PodRef, Reason, Request
 from gpushare.core.node_arrays import Charge, NodeArrays
+from gpushare.core.states.entry import Entry
 from gpushare.errors import ApiError, ApiNotFound, ApiUnavailable, InsufficientMemory
 from gpushare.extender.follow.auditor import Auditor
 from gpushare.extender.follow.comparer import Finding, narrowed

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from gpushare.core.assumption import Phase
 from gpushare.core.model import Allocation, PodRef, Request
+from gpushare.core.states.entry import Phase
 from gpushare.errors import ApiConflict, ApiError, ApiNotFound, ApiUnavailable
 from gpushare.extender.managed_resources import ManagedResources, ResourceRequest
 from gpushare.extender.verbs.bind.binder import Binder

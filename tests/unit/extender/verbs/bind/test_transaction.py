@@ -7,11 +7,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gpushare.core.assumption import Phase
 from gpushare.core.model import Allocation, PodRef, Request
 from gpushare.core.pairing import Pairing
 from gpushare.core.ranking import Ranking
 from gpushare.core.snapshot import Floats, Rows, Snapshot
+from gpushare.core.states.entry import Phase
 from gpushare.errors import ApiConflict, ApiError, ApiGone, ApiNotFound, ApiUnavailable
 from gpushare.extender.managed_resources import ManagedResource, ManagedResources, ResourceRequest
 from gpushare.extender.verbs.bind.transaction import (

@@ -2,8 +2,8 @@
 
 import pytest
 
-from gpushare.core.assumption import Phase
-from gpushare.ledger.phases import ASSUMED, CHARGED, RECORDED, TABLE, Event, as_text
+from gpushare.core.states.entry import Phase
+from gpushare.core.states.phases import ASSUMED, CHARGED, RECORDED, TABLE, Event, as_text
 from tests.support.figures import ROOT, renew, shown
 
 PAGE = ROOT / "docs" / "architecture.md"

@@ -9,20 +9,20 @@ Tested in `tests/unit/ledger/test_ledger.py`.
 from dataclasses import dataclass, replace
 from typing import ClassVar, NamedTuple
 
-from gpushare.core.assumption import (
+from gpushare.core.cover import with_given
+from gpushare.core.model import Allocation, Cover, ObservedPod, PodRef, Request
+from gpushare.core.states.entry import (
     Assumption,
+    Entry,
     InDoubt,
     InFlight,
     Landed,
     Phase,
+    Resent,
     Waiting,
-    in_phase,
 )
-from gpushare.core.cover import with_given
-from gpushare.core.entry import Entry
-from gpushare.core.model import Allocation, Cover, ObservedPod, PodRef, Request
+from gpushare.core.states.phases import TABLE, Event
 from gpushare.errors import InvariantError
-from gpushare.ledger.phases import TABLE, Event
 
 HOLD = 65.0
 """Seconds a charge in doubt is kept although the pod reads as unbound.
@@ -100,9 +100,7 @@ def is_shown(record: Record | None) -> bool:
     assumption = assumption_of(record)
     if assumption is None:
         return record is not None
-    return assumption.waiting is not None or (
-        not isinstance(assumption, InFlight) and assumption.unbound
-    )
+    return assumption.waiting is not None or assumption.unbound
 
 
 def is_counted(record: Record | None) -> bool:
@@ -200,7 +198,7 @@ def read(record: Record | None, seen: ObservedPod | None, token: int, now: float
         return Step(record)
     if seen.node:
         cover, sure, alarm = _cover_when_bound(record, assumption, seen)
-        assumption = in_phase(phase, assumption, due=False, since=now, sure=sure)
+        assumption = _landed(assumption, now, due=False, sure=sure)
         return Step(_bound(seen, cover, assumption), alarm)
     alarm = None
     if not assumption.lost and (isinstance(assumption, Landed) or assumption.unbound):
@@ -238,11 +236,20 @@ def assumed(
 
 def sent_again(entry: Entry, sent: Sent) -> Entry:
     """Return the charge whose Binding is sent once more."""
-    phase, assumption = next_phase(entry, Event.SENT_AGAIN), entry.assumption
-    if phase is None or assumption is None:
+    was = entry.assumption
+    if was is None or next_phase(entry, Event.SENT_AGAIN) is not Phase.RESENT:
         return entry
-    stamps = assumption.stamps | {sent.stamp}
-    again = in_phase(phase, assumption, since=sent.now, token=sent.token, stamps=stamps)
+    again = Resent(
+        token=sent.token,
+        node=was.node,
+        sent=was.sent,
+        stamps=was.stamps | {sent.stamp},
+        since=sent.now,
+        due=was.due,
+        waiting=was.waiting,
+        unbound=was.unbound,
+        lost=was.lost,
+    )
     return replace(entry, assumption=again)
 
 
@@ -258,10 +265,37 @@ def answered(record: Record | None, event: Event, sent: Sent) -> Record | None:
     if phase is None or phase is Phase.UNCHARGED:
         return record if phase is None else assumption.waiting
     if event is Event.ACCEPTED:
-        assumption = in_phase(phase, assumption, since=sent.now, sure=True)
+        assumption = _landed(assumption, sent.now, due=assumption.due, sure=True)
+    elif phase is Phase.LANDED:
+        assumption = replace(assumption, since=sent.now, due=True, token=sent.token)
     else:
-        assumption = in_phase(phase, assumption, since=sent.now, due=True, token=sent.token)
+        assumption = InDoubt(
+            token=sent.token,
+            node=assumption.node,
+            sent=assumption.sent,
+            stamps=assumption.stamps,
+            since=sent.now,
+            due=True,
+            waiting=assumption.waiting,
+            unbound=assumption.unbound,
+            lost=assumption.lost,
+        )
     return replace(record, assumption=assumption)
+
+
+def _landed(was: Assumption, since: float, *, due: bool, sure: bool) -> Landed:
+    return Landed(
+        token=was.token,
+        node=was.node,
+        sent=was.sent,
+        stamps=was.stamps,
+        since=since,
+        due=due,
+        waiting=was.waiting,
+        unbound=was.unbound,
+        lost=was.lost,
+        sure=sure,
+    )
 
 
 def _event_of(pod: ObservedPod) -> Event:
@@ -275,8 +309,18 @@ def _event_of(pod: ObservedPod) -> Event:
 def _bound(pod: ObservedPod, cover: Cover, assumption: Assumption | None = None) -> Entry:
     """Return the charge of a pod that is seen bound."""
     return Entry(
-        *(pod.ref, pod.request, pod.node, cover.written, assumption, pod.assigned),
-        *(pod.priority, pod.started, pod.terminating, pod.labels, pod.running, cover),
+        ref=pod.ref,
+        request=pod.request,
+        node=pod.node,
+        placement=cover.written,
+        assumption=assumption,
+        assigned=pod.assigned,
+        priority=pod.priority,
+        started=pod.started,
+        terminating=pod.terminating,
+        labels=pod.labels,
+        running=pod.running,
+        cover=cover,
         ends_by=pod.ends_by,
     )
 

@@ -6,7 +6,7 @@ Pure, and without a clock. What an event does not name a phase for, it leaves as
 from collections.abc import Mapping
 from enum import StrEnum
 
-from gpushare.core.assumption import Phase
+from gpushare.core.states.entry import Phase
 
 
 class Event(StrEnum):
