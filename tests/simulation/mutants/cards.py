@@ -26,13 +26,13 @@ def takes_an_index_for_a_device(original: Any) -> Any:
     "C16",
     "a charge is on the card that its uuid names, whatever the plug-in reads",
     cover,
-    "_card_at_index",
+    "_resolve_share",
 )
 def believes_the_uuid_alone(original: Any) -> Any:
-    def here(of: Any, number: int, *told: Any) -> Any:
-        return None if of.uuids and of.uuids[number] else original(of, number, *told)
+    def share(cards: Any, card: Any, *told: Any) -> Any:
+        return original(cards, None if cards else card, *told)
 
-    return here
+    return share
 
 
 @mutant(
