@@ -36,7 +36,7 @@ class NodeNames(tuple[str, ...]):
         """
         found = self._found
         if found is None or found[0] is not row:
-            self._found = found = row, _fixed(self.looked_up(row))
+            self._found = found = row, self.looked_up(row)
         return found[1]
 
     def looked_up(self, mapping: Mapping[str, int]) -> Rows:
@@ -47,7 +47,9 @@ class NodeNames(tuple[str, ...]):
         if self._known is None:
             return looked_up(self, mapping)
         known, places = self._known
-        return known.table(mapping)[places]
+        found = known.table(mapping)[places]
+        found.flags.writeable = False
+        return found
 
     def part(self, mask: Bools) -> "NodeNames":
         """Return the names where bool (len(self),) is true.
@@ -63,7 +65,9 @@ class NodeNames(tuple[str, ...]):
             if self._known is not None:
                 names._known = self._known[0], self._known[1][mask]
             if self._found is not None:
-                names._found = self._found[0], _fixed(self._found[1][mask])
+                rows = self._found[1][mask]
+                rows.flags.writeable = False
+                names._found = self._found[0], rows
         if parts is not None:
             others = (each for each in parts if each[0] != key)
             self._parts = ((key, names), *islice(others, MAX_PARTS - 1))
@@ -151,9 +155,6 @@ class NodeNumbers:
 
 def looked_up(names: Collection[str], mapping: Mapping[str, int]) -> Rows:
     """Return intp (len(names),): the mapping's value for each name, -1 if it has none."""
-    return np.fromiter(map(mapping.get, names, repeat(-1)), np.intp, len(names))
-
-
-def _fixed(rows: Rows) -> Rows:
-    rows.flags.writeable = False
-    return rows
+    found = np.fromiter(map(mapping.get, names, repeat(-1)), np.intp, len(names))
+    found.flags.writeable = False
+    return found

@@ -179,7 +179,8 @@ class Reader:
     def entry(self, uid: str) -> Entry | None:
         """Return the charge of the pod."""
         with self._lock:
-            return self._store.entry(uid)
+            record = self._store.records.get(uid)
+        return record if isinstance(record, Entry) else None
 
     def has_node(self, node: str) -> bool:
         """Return whether the node is in the books."""

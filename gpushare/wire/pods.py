@@ -17,11 +17,15 @@ from gpushare.errors import AnnotationError, MessageError, WireError
 from gpushare.wire.annotations import Names, check_room, device_uuids, placement, strict_number
 from gpushare.wire.demands import demands_of
 from gpushare.wire.given_annotation import read_given
-from gpushare.wire.gpu_models import accepted_models
+from gpushare.wire.gpu_models import LABELS
 from gpushare.wire.objects import Metadata, Pod, PodSpec, PodStatus
 from gpushare.wire.pod_sums import device_sums, host_sums
 
 MAX_DEVICES_PER_POD = 64
+MAX_MODELS = 64
+"""Models that are kept of what one pod accepts."""
+_MAX_LABEL = 63
+"""Characters of the value of a label."""
 MAX_LABELS = 8 * 1024
 """Characters of the labels of a pod that are kept."""
 
@@ -67,7 +71,7 @@ def request_of(pod: Pod, names: Names) -> Request:
         memory=cpu_only.memory,
         containers=containers,
         policy=_policy(pod, names),
-        models=accepted_models(pod.spec or PodSpec()),
+        models=_accepted_models(pod.spec or PodSpec()),
         inits=inits,
         resources=cpu_only.resources,
     )
@@ -204,6 +208,29 @@ def priority_of(pod: Pod) -> int:
 def may_preempt(pod: Pod) -> bool:
     """Return whether other pods may be evicted for it (spec.preemptionPolicy)."""
     return pod.spec is None or pod.spec.preemption_policy != "Never"
+
+
+def _accepted_models(spec: PodSpec) -> tuple[str, ...]:
+    """Return the models that the pod's node selector and its required node affinity accept, sorted.
+
+    () means any, and stands for more than MAX_MODELS too. Affinity counts if it is one term:
+    several are alternatives, of which each may name other labels. A value that is longer than any
+    label's is no model. A node has to meet all conditions. kube-scheduler alone enforces them; a
+    policy that knows which pods can only run on a scarce model keeps that model free for them.
+    """
+    selector = spec.node_selector or {}
+    conditions = [frozenset({selector[key]}) for key in LABELS if key in selector]
+    node = spec.affinity and spec.affinity.node_affinity
+    terms = (node and node.required and node.required.node_selector_terms) or ()
+    conditions += [
+        frozenset(each.values or ())
+        for each in (len(terms) == 1 and terms[0].match_expressions) or ()
+        if each.key in LABELS and each.operator == "In"
+    ]
+    if not conditions:
+        return ()
+    models = [each for each in frozenset.intersection(*conditions) if len(each) <= _MAX_LABEL]
+    return tuple(sorted(models)) if len(models) <= MAX_MODELS else ()
 
 
 def _devices(pod: Pod, names: Names) -> int:

@@ -6,9 +6,7 @@ Tested in `tests/unit/extender/test_service.py`.
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from gpushare.errors import MessageError
 from gpushare.wire.objects import Pod
-from gpushare.wire.pods import pod_ref
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +22,7 @@ class VerbAnswer:
 
 def pod_name(pod: Pod) -> str:
     """Return the pod as "namespace/name", or "?" for a pod without name or uid."""
-    try:
-        return str(pod_ref(pod))
-    except MessageError:
+    metadata = pod.metadata
+    if metadata is None or not (metadata.namespace and metadata.name and metadata.uid):
         return "?"
+    return f"{metadata.namespace}/{metadata.name}"
