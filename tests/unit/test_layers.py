@@ -108,7 +108,7 @@ DOORS: dict[str, tuple[str, ...]] = {
     "pynvml": ("device_plugin.devices",),
     "tqdm": ("sim.progress",),
     "urllib3": (
-        *("kube.responses", "kube.client", "kube.connection", "kube.kept_connection"),
+        *("kube.responses", "kube.client", "kube.connection"),
         "kube.session",
     ),
     "werkzeug": ("extender.door.app",),
