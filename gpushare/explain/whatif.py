@@ -12,7 +12,6 @@ from itertools import chain, islice
 import numpy as np
 
 from gpushare.core.decide import filter_nodes
-from gpushare.core.entry import Entry
 from gpushare.core.model import NodeSpec, Reason, Request
 from gpushare.core.mutable_cluster import MutableCluster, Placement, fits
 from gpushare.core.node_filters import Obstacle, OwnFilters, amounts_of
@@ -20,6 +19,7 @@ from gpushare.core.policy import Policy
 from gpushare.core.ranking import Ranking
 from gpushare.core.selectors import NO_DEMANDS, Demands
 from gpushare.core.snapshot import Snapshot
+from gpushare.core.states.entry import Entry
 from gpushare.core.trial_streams import mutable
 from gpushare.errors import SettingsError
 from gpushare.ledger import Ledger

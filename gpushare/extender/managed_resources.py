@@ -18,7 +18,7 @@ from gpushare.core.selectors import Demands
 from gpushare.core.trial import AUTO, Choice
 from gpushare.daemon.logs.formatters import Line
 from gpushare.errors import MessageError
-from gpushare.extender.holds import Claimant, Holds
+from gpushare.extender.verbs.holds import Claimant, Holds
 from gpushare.ledger import Ledger
 from gpushare.wire.annotations import Names
 from gpushare.wire.groups import group_of, may_wait

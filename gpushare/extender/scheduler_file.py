@@ -6,7 +6,7 @@ Knows no settings.
 from dataclasses import dataclass
 
 from gpushare.errors import SettingsError
-from gpushare.extender.http.app import Routes
+from gpushare.extender.door.app import Routes
 from gpushare.wire.annotations import ALIYUN
 from gpushare.wire.scheduler.config import (
     DEFAULT_LEASE,

@@ -4,7 +4,7 @@ import time
 
 import pytest
 
-from gpushare.extender.wake import KEY
+from gpushare.extender.follow.wake import KEY
 from tests.e2e.binaries import OLD_SCHEDULER, RELEASE
 from tests.e2e.conftest import MakeWorld
 

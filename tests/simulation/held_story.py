@@ -9,19 +9,19 @@ import json
 from dataclasses import dataclass, field
 from typing import Any
 
-from gpushare.extender.binding.bind_slots import BindSlots
-from gpushare.extender.binding.binder import Binder
-from gpushare.extender.holds import FLOOR
+from gpushare.extender.follow.watch_handlers import PodEventHandler
 from gpushare.extender.service import Service
-from gpushare.extender.watch_handlers import PodEventHandler
+from gpushare.extender.verbs.bind.binder import Binder
+from gpushare.extender.verbs.bind.slots import BindSlots
+from gpushare.extender.verbs.holds import FLOOR
 from gpushare.wire.objects import PODS
 from tests.simulation.chance import Chance, Weighted
 from tests.simulation.oracle import Violation
 from tests.support.scripted_api import BOUND, Call, ScriptedApi
 from tests.unit.core.clusters import node
 from tests.unit.extender.desk import bind_request, request
+from tests.unit.extender.follow.test_watch_handlers import event, page
 from tests.unit.extender.kit import make_library, pod_json
-from tests.unit.extender.test_watch_handlers import event, page
 
 UNITS, CARD = 10, 16
 """One pod on each device."""

@@ -16,10 +16,10 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from functools import partial
 
-from gpushare.core.entry import Entry, NodeBooks
+from gpushare.core.states.entry import Entry, NodeBooks
 from gpushare.errors import ApiError
-from gpushare.extender.audit.comparer import Finding
-from gpushare.extender.binding.bind_transaction import BUDGET
+from gpushare.extender.follow.comparer import Finding
+from gpushare.extender.verbs.bind.transaction import BUDGET
 from gpushare.localcluster.api.records import Change
 from tests.simulation.network import Client, Request
 from tests.simulation.replica import AUDIT, PATHS, Replica

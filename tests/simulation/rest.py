@@ -9,11 +9,11 @@ from collections.abc import Callable
 from functools import partial
 from typing import TypeVar
 
-from gpushare.core.entry import NodeBooks
 from gpushare.core.model import Reason
 from gpushare.core.snapshot import REASONS
+from gpushare.core.states.entry import NodeBooks
 from gpushare.errors import ApiUnavailable
-from gpushare.extender.audit.auditor import AUDIT_INTERVAL
+from gpushare.extender.follow.auditor import AUDIT_INTERVAL
 from gpushare.localcluster.api.resources import PODS
 from tests.simulation.machines import CPU, MEMORY
 from tests.simulation.oracle import Violation

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from random import Random
 
 from gpushare.core.pairing import Pairing
-from gpushare.extender.audit.auditor import AUDIT_INTERVAL
+from gpushare.extender.follow.auditor import AUDIT_INTERVAL
 from tests.simulation.chance import Weighted
 from tests.simulation.replica import Shape
 

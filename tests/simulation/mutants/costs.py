@@ -13,10 +13,11 @@ import yaml
 from gpushare.core.policies.shadow_price import policy as shadow_price
 from gpushare.core.workload_estimator import WINDOW, WorkloadEstimator
 from gpushare.doctor import objects
-from gpushare.extender import group_members, scheduler_file
-from gpushare.extender.group_members import GroupMembers
-from gpushare.extender.holds import Holds
+from gpushare.extender import scheduler_file
+from gpushare.extender.follow import group_members
+from gpushare.extender.follow.group_members import GroupMembers
 from gpushare.extender.managed_resources import ExtenderScope, ManagedResource
+from gpushare.extender.verbs.holds import Holds
 from gpushare.kube.line_splitter import LineSplitter
 from gpushare.sim import rows
 from gpushare.wire import annotations, budgets, demands, events, pods
@@ -83,7 +84,7 @@ def keeps_all_labels_of_nodes(original: Any) -> Any:
 
 
 @mutant("T12", "a group has as many kinds of pods as a tenant likes", GroupMembers, "needs",
-        test=f"{_UNIT}/extender/test_group_members.py::"
+        test=f"{_UNIT}/extender/follow/test_group_members.py::"
         "test_what_is_looked_at_is_bounded_whatever_a_tenant_writes")  # fmt: skip
 def looks_at_every_kind(original: Any) -> Any:
     return _without_bound(original, group_members, "MOST_KINDS")
@@ -222,7 +223,7 @@ def serves_all_without_a_file(original: Any) -> Any:
 
 
 @mutant("T20", "a pod without GPU is bound for whoever calls", ExtenderScope, "refusal",
-        test=f"{_UNIT}/extender/binding/test_tickets.py::"
+        test=f"{_UNIT}/extender/verbs/bind/test_bind_tickets.py::"
         "test_a_pod_that_names_none_of_our_resources_is_not_bound")  # fmt: skip
 def binds_pods_without_gpu(original: Any) -> Any:
     return lambda self, pod: original(replace(self, managed=frozenset()), pod)
@@ -230,7 +231,7 @@ def binds_pods_without_gpu(original: Any) -> Any:
 
 @mutant("T21", "what filter has offered again and again is held from others for ever", Holds,
         "outwaited",
-        test=f"{_UNIT}/extender/test_offers.py::"
+        test=f"{_UNIT}/extender/verbs/test_offers.py::"
         "test_pods_that_nobody_binds_keep_another_out_no_longer_than_a_hold_lasts")  # fmt: skip
 def holds_for_ever(original: Any) -> Any:
     del original

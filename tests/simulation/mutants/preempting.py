@@ -3,10 +3,10 @@
 from dataclasses import replace
 from typing import Any
 
-from gpushare.core.entry import Entry
 from gpushare.core.preemption.removals import RemovalEffect
-from gpushare.extender import preemption, service
-from gpushare.ledger import records
+from gpushare.core.states import records
+from gpushare.core.states.entry import Entry
+from gpushare.extender.verbs import preempt
 from tests.simulation.mutants.museum import mutant
 
 
@@ -17,7 +17,7 @@ def frees_what_never_ends(original: Any) -> Any:
     return lambda self, now: self.terminating
 
 
-@mutant("P1", "what is being deleted already is as good a victim as any other", preemption,
+@mutant("P1", "what is being deleted already is as good a victim as any other", preempt,
         "trim_victims")  # fmt: skip
 def believes_in_deleting_twice(original: Any) -> Any:
     def trim(books: Any, *of: Any) -> Any:
@@ -27,7 +27,7 @@ def believes_in_deleting_twice(original: Any) -> Any:
     return trim
 
 
-@mutant("P2", "pods of the same priority make room for each other in turn", preemption,
+@mutant("P2", "pods of the same priority make room for each other in turn", preempt,
         "trim_victims")  # fmt: skip
 def evicts_equals(original: Any) -> Any:
     def trim(books: Any, preemptor: Any, *of: Any) -> Any:
@@ -36,7 +36,7 @@ def evicts_equals(original: Any) -> Any:
     return trim
 
 
-@mutant("P3", "the original has no preempt: kube-scheduler evicts by the sum of a node", service,
+@mutant("P3", "the original has no preempt: kube-scheduler evicts by the sum of a node", preempt,
         "trim_candidates")  # fmt: skip
 def evicts_by_the_sum(original: Any) -> Any:
     del original
@@ -52,7 +52,7 @@ def frees_more_than_is_held(original: Any) -> Any:
     return shares
 
 
-@mutant("P4", "only the victims that kube-scheduler has found are looked at", preemption,
+@mutant("P4", "only the victims that kube-scheduler has found are looked at", preempt,
         "trim_victims")  # fmt: skip
 def adds_no_victims(original: Any) -> Any:
     def trim(books: Any, preemptor: Any, proposed: Any, *of: Any) -> Any:

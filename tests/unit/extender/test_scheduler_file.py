@@ -7,12 +7,12 @@ import pytest
 
 from gpushare.errors import MessageError, SettingsError
 from gpushare.extender import scheduler_file
+from gpushare.extender.door.app import Routes
 from gpushare.extender.factory import (
     LOOKS_AT_ANNOTATIONS,
     NOMINATES_WHO_WAITS,
     server_release,
 )
-from gpushare.extender.http.app import Routes
 from gpushare.extender.scheduler_file import SchedulerFile, read_scheduler_file, routes_of
 from gpushare.wire.annotations import ALIYUN
 from gpushare.wire.scheduler.config import ExtenderConfig
