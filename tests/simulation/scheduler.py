@@ -229,7 +229,7 @@ class Scheduler:
     def nominate(self, pod: PodTruth, node: str) -> None:
         """Write which node the pod is to have; "": none."""
         self.oracle.follow()
-        if pod.gone or self._nominated.get(pod.uid, "") == node:
+        if pod.gone or pod.node or self._nominated.get(pod.uid, "") == node:
             return
         self._nominated[pod.uid] = node
 
