@@ -15,9 +15,10 @@ from dataclasses import replace
 from gpushare.errors import ApiError, ApiNotFound, GpuShareError, MessageError, NotReady
 from gpushare.explain.document import document
 from gpushare.explain.pod import Outstanding, explain_pod
+from gpushare.extender.claimant import claimant
 from gpushare.extender.document_cache import DocumentCache
 from gpushare.extender.held_places import group_need, held_places
-from gpushare.extender.managed_resources import ManagedResources, claimant
+from gpushare.extender.managed_resources import ManagedResources
 from gpushare.extender.offers import offers_of
 from gpushare.kube.api import Api
 from gpushare.wire.fields import NAME

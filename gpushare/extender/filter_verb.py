@@ -18,7 +18,6 @@ from gpushare.core.decide import (
     best_node,
     filter_nodes,
     restrict_to,
-    room_for,
 )
 from gpushare.core.explain import explain
 from gpushare.core.explanation import Explanation
@@ -28,14 +27,13 @@ from gpushare.errors import MessageError, NotReady, WireError
 from gpushare.explain.pod import GroupNeed, Outstanding, node_books
 from gpushare.extender.answer import VerbAnswer, pod_name
 from gpushare.extender.binding.request_cache import RequestCache
+from gpushare.extender.claimant import Claimant, claimant
 from gpushare.extender.events.messages import EventMessages
 from gpushare.extender.held_places import group_need
-from gpushare.extender.holds import Claimant
 from gpushare.extender.managed_resources import (
     ManagedResource,
     ManagedResources,
     ResourceRequest,
-    claimant,
 )
 from gpushare.extender.offers import offers_of
 from gpushare.extender.refusal_hold import RefusalHold
@@ -46,6 +44,9 @@ from gpushare.wire.pods import pod_ref
 
 UNKNOWN_NODE = "node not found"
 """The reason for a node that the ledger does not have, without its name."""
+
+_FOR_OTHERS = frozenset({Reason.PROMISED, Reason.GROUP_TOO_LARGE})
+"""Reasons that there may not be once what is held for others is free again."""
 
 
 class FilterVerb:
@@ -208,13 +209,17 @@ class FilterVerb:
 
         if self._refusal_hold is not None and _may_change(result):
             self._refusal_hold.wait_for(fits_now)
-        if pod is not None and not result.fit and Reason.PROMISED in result.failed.values():
-            others = holds.of_others(pod)
+        if pod is None or _FOR_OTHERS.isdisjoint(result.failed.values()) or result.fit:
+            return seen, result
+        others = holds.of_others(pod)
+        if Reason.PROMISED in result.failed.values():
             now = self._clock()
             if self._promise_wait is not None and any(holds.soon(each, now) for each in others):
                 self._promise_wait.wait_for(fits_now)
             if not others:  # the pods of its own group have what it needs
                 result = _replaced(result, Reason.PROMISED, Reason.GROUP_TOO_LARGE)
+        if others and not result.fit:
+            holds.turned_away(pod, before[1])
         return seen, result
 
     def _look(
@@ -224,20 +229,12 @@ class FilterVerb:
         request: Request,
         pod: Claimant | None,
     ) -> tuple[Snapshot, FilterResult]:
-        """Return what is offered now and the nodes that fit, none for a group that does not."""
-        books = managed.ledger.snapshot()
+        """Return what is offered now and the nodes that fit."""
         if pod is None:
+            books = managed.ledger.snapshot()
             return books, filter_nodes(books, names, request)
         offers = self._offers[managed.names.resource]
-        seen = offers.to(pod, books, self._clock())
-        # A bind that was charged meanwhile is in neither: its hold takes nothing any more.
-        while (now := managed.ledger.snapshot()) is not books:
-            books = now
-            seen = offers.to(pod, books, self._clock())
-        needs = managed.holds.missing(pod) if pod.group.whole else Counter()
-        if needs.total() > 1 and any(room_for(seen, asks, n) < n for asks, n in needs.items()):
-            return seen, FilterResult((), dict.fromkeys(names, Reason.GROUP_TOO_LARGE), ())
-        return seen, filter_nodes(seen, names, request)
+        return offers.look(pod, names, managed.ledger.snapshot, self._clock())
 
     def _hold(
         self,

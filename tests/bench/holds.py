@@ -11,8 +11,8 @@ from gpushare.core.model import NodeSpec, PodRef, Request
 from gpushare.core.policy import load_policy
 from gpushare.core.ranking import Ranking
 from gpushare.extender.binding.request_cache import RequestCache
+from gpushare.extender.claimant import Claimant
 from gpushare.extender.filter_verb import FilterVerb
-from gpushare.extender.holds import Claimant
 from gpushare.extender.managed_resources import ManagedResource, ManagedResources
 from gpushare.ledger import Ledger
 from gpushare.wire.annotations import ALIYUN

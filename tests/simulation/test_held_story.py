@@ -9,7 +9,8 @@ import pytest
 from gpushare.core.model import PodRef, Request
 from gpushare.extender import offers
 from gpushare.extender.binding.steps import BindResult
-from gpushare.extender.holds import Claimant, Hold, Holds
+from gpushare.extender.claimant import Claimant
+from gpushare.extender.holds import Hold, Holds
 from gpushare.extender.service import Service
 from tests.simulation.chance import Chance, numbers
 from tests.simulation.held_story import UNITS, HeldStory
@@ -71,6 +72,11 @@ def _forgets_nominations(original: Any) -> Any:
     return lambda self, pod, nominated, now: None
 
 
+def _wakes_nobody(original: Any) -> Any:
+    del original
+    return lambda self, pod, version: None
+
+
 def _is_not_seen_by_its_group(original: Any) -> Any:
     def counts(hold: Hold, pod: Claimant) -> bool:
         kin = bool(pod.group.key) and hold.pod.group.key == pod.group.key
@@ -86,6 +92,7 @@ def _is_not_seen_by_its_group(original: Any) -> Any:
         (offers, "counts_against", _blocks_its_own_pod),
         (Service, "_run_bind", _counts_in_bind),
         (Holds, "offered", _holds_nothing),
+        (Holds, "turned_away", _wakes_nobody),
         (Holds, "shown", _forgets_nominations),
         (offers, "counts_against", _is_not_seen_by_its_group),
     ],

@@ -10,8 +10,8 @@ import yaml
 from gpushare.cli.running_extender import read_held
 from gpushare.core.model import PodRef, Request
 from gpushare.daemon.health import HealthServer
+from gpushare.extender.claimant import Claimant
 from gpushare.extender.explainer import Explainer
-from gpushare.extender.holds import Claimant
 from gpushare.extender.managed_resources import ManagedResource, ManagedResources
 from gpushare.extender.metrics import Metrics
 from tests.support.scripted_api import ScriptedApi

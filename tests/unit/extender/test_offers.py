@@ -12,9 +12,10 @@ from gpushare.core.policy import load_policy
 from gpushare.core.ranking import Ranking
 from gpushare.errors import InsufficientMemory
 from gpushare.extender.binding.request_cache import RequestCache
+from gpushare.extender.claimant import claimant
 from gpushare.extender.explainer import Explainer
 from gpushare.extender.filter_verb import FilterVerb
-from gpushare.extender.managed_resources import ManagedResources, claimant
+from gpushare.extender.managed_resources import ManagedResources
 from gpushare.extender.offers import Offers
 from gpushare.extender.refusal_hold import RefusalHold
 from gpushare.extender.watch_handlers import PodEventHandler

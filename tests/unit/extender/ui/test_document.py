@@ -6,7 +6,7 @@ from typing import Any
 
 from gpushare.core.model import PodRef, Reason, Request
 from gpushare.core.selectors import Demands
-from gpushare.extender.holds import Claimant
+from gpushare.extender.claimant import Claimant
 from gpushare.extender.ui import document
 from gpushare.extender.watch_handlers import PodEventHandler
 from gpushare.wire.annotations import ALIYUN
