@@ -11,12 +11,13 @@ from gpushare.core.model import Reason, Request
 from gpushare.core.policy import load_policy
 from gpushare.core.ranking import Ranking
 from gpushare.errors import InsufficientMemory
+from gpushare.extender import offers
 from gpushare.extender.binding.request_cache import RequestCache
 from gpushare.extender.claimant import claimant
 from gpushare.extender.explainer import Explainer
 from gpushare.extender.filter_verb import FilterVerb
 from gpushare.extender.managed_resources import ManagedResources
-from gpushare.extender.offers import Offers
+from gpushare.extender.offers import Offers, offers_of
 from gpushare.extender.refusal_hold import RefusalHold
 from gpushare.extender.watch_handlers import PodEventHandler
 from gpushare.wire.objects import PODS
@@ -352,6 +353,29 @@ def test_a_nominee_takes_nothing_while_its_victims_are_there() -> None:
     books.ledger.pod_gone("uid-v1")
     assert desk.filter(pod("low"))[0] == []
     assert desk.filter(pod("high", priority=10))[0] == ["n"]
+
+
+def test_what_is_held_counts_as_used() -> None:
+    desk = Desk("n")
+    desk.filter(pod("first"))
+    books = desk.books.ledger.snapshot()
+    asking = claimant(read_pod(pod("asks")), Request(10, 1))
+    seen = offers_of(desk.books).to(asking, books, desk.now)
+    assert (books.used.tolist(), sorted(seen.used.tolist()[0])) == ([[0, 0]], [0, 10])
+
+
+def test_a_hold_that_begins_and_ends_between_two_looks_is_not_placed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    desk = Desk("n0", "n1")
+    desk.filter(pod("first"))
+    asking = claimant(read_pod(pod("asks")), Request(10, 1))
+    books, kept = desk.books.ledger.snapshot(), offers_of(desk.books)
+    seen = kept.to(asking, books, desk.now)
+    desk.filter(pod("second"))
+    desk.holds.gone("uid-second")
+    monkeypatch.setattr(offers, "take_best", None)
+    assert kept.to(asking, books, desk.now) is seen
 
 
 def test_what_is_held_is_kept_up_to_date_with_books_holds_and_nodes() -> None:
