@@ -8,11 +8,10 @@ Tested in `tests/unit/extender/test_service.py`.
 
 import contextlib
 import time
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
-from gpushare.core.decide import Judgement, best_row, judge, judge_all, room_for
+from gpushare.core.decide import Judgement, best_row, judge
 from gpushare.core.explain import explain
 from gpushare.core.explanation import Explanation
 from gpushare.core.model import Reason, Request
@@ -24,14 +23,13 @@ from gpushare.extender.managed_resources import (
     ManagedResource,
     ManagedResources,
     ResourceRequest,
-    claimant,
 )
 from gpushare.extender.tell.events.messages import EventMessages
 from gpushare.extender.tell.page.last_hour import LastHour
 from gpushare.extender.verbs.answer import VerbAnswer, pod_name
 from gpushare.extender.verbs.bind.slots import BindSlots
+from gpushare.extender.verbs.claimant import Claimant, claimant
 from gpushare.extender.verbs.held_places import group_need
-from gpushare.extender.verbs.holds import Claimant
 from gpushare.extender.verbs.offers import offers_of
 from gpushare.extender.verbs.refusal_hold import RefusalHold
 from gpushare.extender.verbs.tickets import Tickets
@@ -39,6 +37,9 @@ from gpushare.wire.demands import demands_of
 from gpushare.wire.extender import FilterArgs, decode_filter, encode_filter
 from gpushare.wire.name_lists import NameLists
 from gpushare.wire.pods import pod_ref
+
+_FOR_OTHERS = (Reason.PROMISED, Reason.GROUP_TOO_LARGE)
+"""Reasons that there may not be once what is held for others is free again."""
 
 
 class FilterVerb:
@@ -187,32 +188,28 @@ class FilterVerb:
 
         if self._refusal_hold is not None and judged.may_change:
             self._refusal_hold.wait_for(fits_now)
-        if pod is not None and judged.has(Reason.PROMISED) and not judged.fits.any():
-            others = holds.of_others(pod)
+        if pod is None or judged.fits.any() or not any(map(judged.has, _FOR_OTHERS)):
+            return seen, judged
+        others = holds.of_others(pod)
+        if judged.has(Reason.PROMISED):
             now = self._clock()
             if self._promise_wait is not None and any(holds.soon(each, now) for each in others):
                 self._promise_wait.wait_for(fits_now)
             if not others:  # the pods of its own group have what it needs
                 judged = judged.replaced(Reason.PROMISED, Reason.GROUP_TOO_LARGE)
+        if others and not judged.fits.any():
+            holds.turned_away(pod, before[1])
         return seen, judged
 
     def _look(
         self, managed: ManagedResource, names: NodeNames, request: Request, pod: Claimant | None
     ) -> tuple[Snapshot, Judgement]:
-        """Return what is offered now and which nodes fit, none for a group that does not."""
-        books = managed.ledger.snapshot()
+        """Return what is offered now and which nodes fit."""
         if pod is None:
+            books = managed.ledger.snapshot()
             return books, judge(books, names.rows(books.row), request)
         offers = self._offers[managed.names.resource]
-        seen = offers.to(pod, books, self._clock())
-        # A bind that was charged meanwhile is in neither: its hold takes nothing any more.
-        while (now := managed.ledger.snapshot()) is not books:
-            books = now
-            seen = offers.to(pod, books, self._clock())
-        needs = managed.holds.missing(pod) if pod.group.whole else Counter()
-        if needs.total() > 1 and any(room_for(seen, asks, n) < n for asks, n in needs.items()):
-            return seen, judge_all(names, Reason.GROUP_TOO_LARGE)
-        return seen, judge(seen, names.rows(seen.row), request)
+        return offers.look(pod, names, managed.ledger.snapshot, self._clock())
 
     def _hold(
         self,

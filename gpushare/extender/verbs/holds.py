@@ -16,9 +16,10 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field, replace
 from itertools import count
 
-from gpushare.core.model import PodRef, Request
+from gpushare.core.model import Request
 from gpushare.extender.follow.group_members import GroupMembers
-from gpushare.wire.groups import NO_GROUP, Group
+from gpushare.extender.verbs.claimant import Claimant
+from gpushare.extender.verbs.turned_away import Ended, TurnedAway
 
 FLOOR = 0.3
 """Seconds that a hold counts at least; filter may wait as long before it refuses for one."""
@@ -32,20 +33,6 @@ _SHORT = 2.0
 Of a group it is FLOOR."""
 _PLAIN, _LONG = 5.0, 60.0
 """Seconds against others where it does not: of a pod that binds at once, and of one that waits."""
-
-
-@dataclass(frozen=True, slots=True)
-class Claimant:
-    """A pod that asks: who it is, what it asks for, and what the rules look at.
-
-    waits: it may have to wait for a volume or a claim.
-    """
-
-    ref: PodRef
-    request: Request
-    priority: int = 0
-    group: Group = NO_GROUP
-    waits: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +80,7 @@ class Holds:
         self._by_node: dict[str, dict[str, Hold]] = {}
         self._by_group: dict[str, set[str]] = {}
         self._members = GroupMembers()
+        self._turned_away = TurnedAway()
         self._rounds: dict[str, _Round] = {}
         # Pods whose bind was called: a late event must not make a hold of them again.
         self._binding: set[str] = set()
@@ -116,6 +104,7 @@ class Holds:
         """
         with self._lock:
             self._binding.discard(pod.ref.uid)
+            self._turned_away.remove(pod.ref.uid)
             key = pod.group.key
             if not key:
                 return
@@ -141,6 +130,16 @@ class Holds:
         with self._lock:
             self._end(pod.ref.uid, but_nominated=True)
             self._end_group(pod.group.key)
+
+    def turned_away(self, pod: Claimant, version: int) -> None:
+        """Note that filter refuses the pod, while places are held for others.
+
+        version: before filter looked. A hold that has ended since then counts as ended now.
+        """
+        with self._lock:
+            self._turned_away.put(pod)
+            for node in self._since(version):
+                self._turned_away.ended(node)
 
     def bind(self, uid: str, *, refused: bool = False) -> None:
         """End the hold of a pod whose bind has ended: the ledger charges it, or it is refused.
@@ -185,15 +184,18 @@ class Holds:
             self._binding.discard(uid)
             self._end(uid)
             self._members.put(uid, group, None)
+            self._turned_away.remove(uid)
 
     def gone(self, uid: str) -> None:
         """Forget a pod that is of no group and bound, or is terminating, has ended or is gone."""
-        if uid not in self._holds and uid not in self._binding and uid not in self._members:
+        kept = (self._holds, self._binding, self._members, self._turned_away)
+        if not any(uid in each for each in kept):
             return
         with self._lock:
             self._binding.discard(uid)
             self._end(uid)
             self._members.remove(uid)
+            self._turned_away.remove(uid)
 
     def keep(self, uids: Collection[str], members: Collection[str] = ()) -> None:
         """Forget all pods but these: a whole list shows no other without a node.
@@ -206,6 +208,7 @@ class Holds:
                 self._end(uid)
             self._binding.intersection_update(uids)
             self._members.keep(members)
+            self._turned_away.keep(uids)
 
     # -- readers ----------------------------------------------------------------------------------
 
@@ -235,12 +238,18 @@ class Holds:
     def changed_since(self, version: int) -> tuple[int, list[str]]:
         """Return (the version now, the nodes whose holds have changed since that version)."""
         with self._lock:
-            found = []
-            for node in reversed(self._changed):
-                if self._changed[node] <= version:
-                    break
-                found.append(node)
-            return self._version, found
+            return self._version, self._since(version)
+
+    def take_ended(self) -> Ended:
+        """Return what has ended for pods that filter had turned away; nothing comes twice."""
+        with self._lock:
+            return self._turned_away.take()
+
+    def told(self, uids: Iterable[str]) -> None:
+        """Forget that these pods were turned away: kube-scheduler will ask about them again."""
+        with self._lock:
+            for uid in uids:
+                self._turned_away.remove(uid)
 
     def on(self, node: str) -> tuple[Hold, ...]:
         """Return the holds on the node, oldest first."""
@@ -317,6 +326,14 @@ class Holds:
 
     # -- under the lock ---------------------------------------------------------------------------
 
+    def _since(self, version: int) -> list[str]:
+        found = []
+        for node in reversed(self._changed):
+            if self._changed[node] <= version:
+                break
+            found.append(node)
+        return found
+
     def _times(self, hold: Hold) -> tuple[float, float]:
         """Return when the hold stops to count: against others, and for its own group."""
         if hold.pod.group.key:
@@ -361,6 +378,7 @@ class Holds:
             del self._by_node[hold.node]
         self._note(hold.node)
         key = hold.pod.group.key
+        self._turned_away.ended(hold.node, key)
         members = self._by_group.get(key)
         if members is not None:
             members.discard(uid)
