@@ -154,8 +154,9 @@ class ExtenderScope:
         if self.schedulers and scheduler not in self.schedulers:
             names = ", ".join(sorted(self.schedulers))
             return (
-                f"its schedulerName is {scheduler[:80]!r}, and --scheduler-config has profiles for"
-                f" {names} alone; have its own scheduler bind it"
+                f"its schedulerName is {scheduler[:80]!r}, and only pods of {names} are bound here:"
+                " the profiles of --scheduler-config, without it default-scheduler; have its own"
+                " scheduler bind it, or give that one's file"
             )
         if self.managed and not names_any(pod, self.managed):
             names = ", ".join(sorted(self.managed))

@@ -45,7 +45,8 @@ class Service:
     that filter refused, by reason. `event_messages`: writes events for users. `budgets_of`: returns
     the disruption budgets of pods. `refusal_hold`: how long filter may wait for changes before it
     refuses a pod; None: not at all. `promise_wait`: the same before it refuses one for what is held
-    for another pod. `last_hour`: counts what is allocated and refused.
+    for another pod. `last_hour`: counts what is allocated and refused. `wall`: returns seconds
+    since the epoch, by which the grace of pods that are being deleted is judged.
     """
 
     def __init__(
@@ -64,6 +65,7 @@ class Service:
         promise_wait: RefusalHold | None = None,
         last_hour: LastHour | None = None,
         clock: Callable[[], float] = time.monotonic,
+        wall: Callable[[], float] = time.time,
     ) -> None:
         self._resources = resources
         self._not_ready = not_ready
@@ -86,7 +88,7 @@ class Service:
             clock=clock,
         )
         self._prioritize = PrioritizeVerb(resources, not_ready=ready, lists=lists)
-        self._preempt = PreemptVerb(resources, not_ready=ready, budgets_of=budgets_of)
+        self._preempt = PreemptVerb(resources, not_ready=ready, budgets_of=budgets_of, wall=wall)
         self._bind = BindVerb(
             resources,
             self._tickets,

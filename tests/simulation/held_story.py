@@ -31,6 +31,8 @@ UNITS, CARD = 10, 16
 NODES = {"n0": 2, "n1": 2, "n2": 1}
 PERMIT = 20.0
 """Seconds that members wait at Permit; a volume comes or its pod is deleted as soon."""
+_MOST_ASKED = 7
+"""Times that a pod is asked about, each second: longer than a pod without volumes holds a place."""
 _IDX = "ALIYUN_COM_GPU_MEM_IDX"
 _COSCHEDULING = "scheduling.x-k8s.io/pod-group"
 _LEAST = "pod-group.scheduling.sigs.k8s.io/min-available"
@@ -118,7 +120,9 @@ class HeldStory:
         self.api.now += chance.pick((0.2, 0.5, 1.0, 3.0, 10.0))
 
     def _plain(self, chance: Chance) -> None:
-        self._create(f"plain{self._number()}")
+        # An idle one is approved and never bound, as if it had to wait for something for ever.
+        kind = "idle" if chance.once_in(5) else "plain"
+        self._create(f"{kind}{self._number()}")
 
     def _slow(self, chance: Chance) -> None:
         claim = [{"name": "v", "persistentVolumeClaim": {"claimName": "c"}}]
@@ -175,7 +179,7 @@ class HeldStory:
             self._try_group(name, chance)
             return
         found = self._filter(name)
-        if not found:
+        if not found or name.startswith("idle"):
             return
         if name.startswith("plain"):
             if not chance.once_in(6):  # else a plug-in refuses it in Reserve, without any call
@@ -354,7 +358,30 @@ class HeldStory:
         left = [name for name in waiting if not self._node(name)]
         if free and left:
             raise Violation(f"H2 {left} wait, and {free} places are free")
+        ended = [name for name in self.pods if self._node(name) and name.startswith("plain")][:1]
+        for name in ended:
+            self._gone(name)
+        if ended:
+            late = f"late{self._number()}"
+            self._create(late)
+            if not self._offered_beside_idle(late, free + 1):
+                raise Violation(f"H2 {late} is kept out of a place by what nobody binds")
         self._judge_devices()
+
+    def _offered_beside_idle(self, name: str, free: int) -> bool:
+        """Whether the pod is offered a place in time though idle ones are, again and again."""
+        idle = [f"idle{self._number()}" for _ in range(free)]
+        for other in idle:
+            self._create(other)
+        found = ""
+        for _ in range(_MOST_ASKED):
+            for other in idle:
+                self._filter(other)
+            found = found or self._filter(name)
+            self.api.now += 1.0
+        for other in idle:
+            self._gone(other)
+        return bool(found)
 
 
 def _group_of(name: str) -> str:

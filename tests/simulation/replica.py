@@ -278,6 +278,7 @@ class Replica:
             if shape.patient
             else None,
             clock=tasks.clock,
+            wall=self._wall,
         )
 
     def start(self) -> None:

@@ -76,6 +76,11 @@ def _wakes_nobody(original: Any) -> Any:
     return lambda self, pod, version: None
 
 
+def _is_never_outwaited(original: Any) -> Any:
+    del original
+    return lambda self, pod, now: ()
+
+
 def _is_not_seen_by_its_group(original: Any) -> Any:
     def counts(hold: Hold, pod: Claimant) -> bool:
         kin = bool(pod.group.key) and hold.pod.group.key == pod.group.key
@@ -93,6 +98,7 @@ def _is_not_seen_by_its_group(original: Any) -> Any:
         (Holds, "offered", _holds_nothing),
         (Holds, "turned_away", _wakes_nobody),
         (Holds, "shown", _forgets_nominations),
+        (Holds, "outwaited", _is_never_outwaited),
         (offers, "counts_against", _is_not_seen_by_its_group),
     ],
     ids=lambda each: getattr(each, "__name__", None),

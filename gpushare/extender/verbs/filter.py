@@ -8,12 +8,14 @@ Tested in `tests/unit/extender/test_service.py`.
 
 import contextlib
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
-from gpushare.core.decide import Judgement, best_row, judge
+from gpushare.core.decide import Judgement, best_row, judge, room_for
 from gpushare.core.explain import explain
 from gpushare.core.explanation import Explanation
+from gpushare.core.held_snapshot import HeldSnapshot
 from gpushare.core.model import Reason, Request
 from gpushare.core.node_names import NodeNames
 from gpushare.core.snapshot import Snapshot
@@ -143,7 +145,11 @@ class FilterVerb:
             best = best_row(seen, fit.rows(seen.row), request, managed.scorer(request))
             fit = fit if best is None else NodeNames(fit[best : best + 1])
         if pod is not None and charged is None:
-            self._hold(args, managed, pod, seen, fit)
+            if fit:
+                self._hold(managed, pod, seen, fit)
+            elif not _about_nominated_alone(args):
+                kept_out = _fits_without_holds(managed, seen, judged, pod)
+                managed.holds.refused(pod, self._clock() if kept_out else None)
         self._tickets.put(uid, resource_request, fit, valid=is_ours)
         busy = judged.texts(args.names, resolvable=True)
         never = judged.texts(args.names, resolvable=False)
@@ -212,20 +218,9 @@ class FilterVerb:
         return offers.look(pod, names, managed.ledger.snapshot, self._clock())
 
     def _hold(
-        self,
-        args: FilterArgs,
-        managed: ManagedResource,
-        pod: Claimant,
-        seen: Snapshot,
-        fit: NodeNames,
+        self, managed: ManagedResource, pod: Claimant, seen: Snapshot, fit: NodeNames
     ) -> None:
-        """Hold the best node of the answer for the pod, or end what is held for it."""
-        if managed.ledger.entry(pod.ref.uid) is not None:
-            return
-        if not fit:
-            if not _about_nominated_alone(args):
-                managed.holds.refused(pod)
-            return
+        """Hold the best node of the answer for the pod."""
         best: int | None = 0
         if len(fit) > 1:
             # kube-scheduler may take another node, and the look costs something. It is worth it for
@@ -266,6 +261,18 @@ class FilterVerb:
 def _about_nominated_alone(args: FilterArgs) -> bool:
     nominated = args.pod.status and args.pod.status.nominated_node_name
     return [*args.names] == [nominated]
+
+
+def _fits_without_holds(
+    managed: ManagedResource, seen: Snapshot, judged: Judgement, pod: Claimant
+) -> bool:
+    """Return whether the pod, and its group, had a place if nothing were held for others."""
+    if not isinstance(seen, HeldSnapshot) or not managed.holds.of_others(pod):
+        return False
+    needs = managed.holds.missing(pod) if pod.group.whole else Counter()
+    if needs.total() > 1:
+        return all(room_for(seen.base, asks, count) >= count for asks, count in needs.items())
+    return judged.has(Reason.PROMISED)
 
 
 def _explain(

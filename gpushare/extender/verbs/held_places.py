@@ -34,6 +34,7 @@ def held_places(holds: Holds, against: Claimant | None = None) -> tuple[HeldPlac
     now = time.monotonic()
     holds.expire(now)
     since_epoch = time.time() - now
+    outwaited = {hold.number for hold in holds.outwaited(against, now)} if against else set()
     return tuple(
         HeldPlace(
             hold.pod.ref,
@@ -44,4 +45,5 @@ def held_places(holds: Holds, against: Claimant | None = None) -> tuple[HeldPlac
         )
         for hold in holds.live()
         if (counts_against(hold, against) if against else not hold.lapsed)
+        and hold.number not in outwaited
     )

@@ -12,7 +12,7 @@ its lock there is only bookkeeping. Any thread may call any method.
 import heapq
 import threading
 from collections import Counter
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from itertools import count
 
@@ -33,6 +33,9 @@ _SHORT = 2.0
 Of a group it is FLOOR."""
 _PLAIN, _LONG = 5.0, 60.0
 """Seconds against others where it does not: of a pod that binds at once, and of one that waits."""
+
+_MOST_KEPT_OUT = 10_000
+"""Pods of which it is known since when holds keep them out."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +87,8 @@ class Holds:
         self._rounds: dict[str, _Round] = {}
         # Pods whose bind was called: a late event must not make a hold of them again.
         self._binding: set[str] = set()
+        # Since when nothing but what is held for others keeps a pod out.
+        self._kept_out: dict[str, float] = {}
         self._priorities: Counter[int] = Counter()
         self._numbers = count()
         self._version = 0
@@ -122,12 +127,22 @@ class Holds:
             if pod.ref.uid in self._binding:
                 return
             before = self._holds.get(pod.ref.uid)
+            self._kept_out.pop(pod.ref.uid, None)
             stands = before is not None and before.nominated and before.node == node
             self._put(Hold(pod, node, next(self._numbers), now, nominated=stands))
 
-    def refused(self, pod: Claimant) -> None:
-        """End the holds of a pod that filter has refused, and of its group; nominations stand."""
+    def refused(self, pod: Claimant, kept_out_at: float | None = None) -> None:
+        """End the holds of a pod that filter has refused, and of its group; nominations stand.
+
+        kept_out_at: when, if nothing but what is held for others kept it out.
+        """
         with self._lock:
+            if kept_out_at is None:
+                self._kept_out.pop(pod.ref.uid, None)
+            else:
+                self._kept_out.setdefault(pod.ref.uid, kept_out_at)
+                if len(self._kept_out) > _MOST_KEPT_OUT:
+                    del self._kept_out[next(iter(self._kept_out))]
             self._end(pod.ref.uid, but_nominated=True)
             self._end_group(pod.group.key)
 
@@ -147,6 +162,7 @@ class Holds:
         refused: its nominations count again.
         """
         with self._lock:
+            self._kept_out.pop(uid, None)
             self._binding.add(uid)
             for key in self._end(uid):
                 self._rounds[key].bound = True
@@ -181,19 +197,17 @@ class Holds:
         group: its key.
         """
         with self._lock:
-            self._binding.discard(uid)
-            self._end(uid)
+            self._forget(uid)
             self._members.put(uid, group, None)
             self._turned_away.remove(uid)
 
     def gone(self, uid: str) -> None:
         """Forget a pod that is of no group and bound, or is terminating, has ended or is gone."""
-        kept = (self._holds, self._binding, self._members, self._turned_away)
-        if not any(uid in each for each in kept):
+        parts = (self._holds, self._binding, self._kept_out, self._members, self._turned_away)
+        if not any(uid in each for each in parts):
             return
         with self._lock:
-            self._binding.discard(uid)
-            self._end(uid)
+            self._forget(uid)
             self._members.remove(uid)
             self._turned_away.remove(uid)
 
@@ -207,6 +221,8 @@ class Holds:
             for uid in [uid for uid in self._holds if uid not in uids]:
                 self._end(uid)
             self._binding.intersection_update(uids)
+            for uid in self._kept_out.keys() - set(uids):
+                del self._kept_out[uid]
             self._members.keep(members)
             self._turned_away.keep(uids)
 
@@ -280,11 +296,23 @@ class Holds:
     def of_others(self, pod: Claimant) -> tuple[Hold, ...]:
         """Return the holds against the pod that are not of its own group."""
         with self._lock:
+            return tuple(self._of_others(pod))
+
+    def outwaited(self, pod: Claimant, now: float) -> tuple[Hold, ...]:
+        """Return the holds of others that count against the pod no more: nothing but holds has kept
+        it out for as long as they last.
+
+        Else pods that filter is called for again and again, and that nobody binds, would keep
+        others out for ever. What kube-scheduler nominates counts in any case.
+        """
+        since = self._kept_out.get(pod.ref.uid)
+        if since is None:
+            return ()
+        with self._lock:
             return tuple(
                 hold
-                for hold in self._holds.values()
-                if counts_against(hold, pod)
-                and not (pod.group.key and hold.pod.group.key == pod.group.key)
+                for hold in self._of_others(pod)
+                if not hold.nominated and since + self._seconds(hold) <= now
             )
 
     def soon(self, hold: Hold, now: float) -> bool:
@@ -334,17 +362,37 @@ class Holds:
             found.append(node)
         return found
 
+    def _of_others(self, pod: Claimant) -> Iterator[Hold]:
+        for hold in self._holds.values():
+            own = pod.group.key and hold.pod.group.key == pod.group.key
+            if not own and counts_against(hold, pod):
+                yield hold
+
     def _times(self, hold: Hold) -> tuple[float, float]:
         """Return when the hold stops to count: against others, and for its own group."""
+        seconds = self._seconds(hold)
         if hold.pod.group.key:
-            turn = self._rounds.get(hold.pod.group.key) or _Round(at=hold.since)
+            at = self._round_of(hold).at
+            return at + seconds, at + GROUP
+        return hold.since + seconds, hold.since + seconds
+
+    def _seconds(self, hold: Hold) -> float:
+        """Return how long the hold counts against others."""
+        if hold.pod.group.key:
             # kube-scheduler tries a whole group in one piece, and others only afterwards. So a
             # member that is neither bound nor nominated by then never will be, and a pod refused
             # for it might not be tried again for minutes: nothing happens when time passes.
-            others = FLOOR if self.nominates else _LONG / 2.0 ** min(turn.fruitless, 30)
-            return turn.at + max(FLOOR, others), turn.at + GROUP
-        seconds = _SHORT if self.nominates else _LONG if hold.pod.waits else _PLAIN
-        return hold.since + seconds, hold.since + seconds
+            fruitless = self._round_of(hold).fruitless
+            return FLOOR if self.nominates else max(FLOOR, _LONG / 2.0 ** min(fruitless, 30))
+        return _SHORT if self.nominates else _LONG if hold.pod.waits else _PLAIN
+
+    def _round_of(self, hold: Hold) -> _Round:
+        return self._rounds.get(hold.pod.group.key) or _Round(at=hold.since)
+
+    def _forget(self, uid: str) -> None:
+        self._binding.discard(uid)
+        self._kept_out.pop(uid, None)
+        self._end(uid)
 
     def _put(self, hold: Hold) -> None:
         uid = hold.pod.ref.uid

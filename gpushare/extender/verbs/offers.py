@@ -61,12 +61,19 @@ class Offers:
             return books
         priorities = [each for each in holds.priorities() if each >= pod.priority]
         common = self._common(min(priorities), books) if priorities else None
-        own = {node: books.row[node] for node in holds.nodes_of(pod) if node in books.row}
+        outwaited = {hold.number: hold.node for hold in holds.outwaited(pod, now)}
+        nodes = holds.nodes_of(pod) | set(outwaited.values())
+        own = {node: books.row[node] for node in nodes if node in books.row}
         if not own:
             return common or books
         offered = HeldSnapshot.of(books) if common is None else common.on(books)[0]
         for node, row in own.items():
-            self._place(offered, row, [x for x in holds.on(node) if counts_against(x, pod)])
+            counting = [
+                hold
+                for hold in holds.on(node)
+                if counts_against(hold, pod) and hold.number not in outwaited
+            ]
+            self._place(offered, row, counting)
         return offered
 
     def look(

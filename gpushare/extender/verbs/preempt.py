@@ -3,7 +3,6 @@
 Each node is judged by itself (core/preemption/preemptor.py), by the ledger.
 """
 
-import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from gpushare.core.preemption.preemptor import Preemptor, Victims, trim_victims
@@ -34,11 +33,17 @@ class PreemptVerb:
     """Answers preempt. The arguments are those of `Service`."""
 
     def __init__(
-        self, resources: ManagedResources, *, not_ready: Callable[[], str], budgets_of: BudgetsOf
+        self,
+        resources: ManagedResources,
+        *,
+        not_ready: Callable[[], str],
+        budgets_of: BudgetsOf,
+        wall: Callable[[], float],
     ) -> None:
         self._resources = resources
         self._not_ready = not_ready
         self._budgets_of = budgets_of
+        self._wall = wall
 
     def answer(self, body: bytes) -> VerbAnswer:
         """Return the answer to a body of preempt. Raises MessageError or NotReady."""
@@ -55,8 +60,8 @@ class PreemptVerb:
         managed, request = resource_request
         left: dict[str, Victims] = {}
         if may_preempt(args.pod):
-            counted, now = managed.counted_by_scheduler, time.time()
-            preemptor = Preemptor(request, priority_of(args.pod), counted, now)
+            counted = managed.counted_by_scheduler
+            preemptor = Preemptor(request, priority_of(args.pod), counted, self._wall())
             left = trim_candidates(managed.ledger, preemptor, args.victims, self._budgets_of)
         line = {
             "pod": name,

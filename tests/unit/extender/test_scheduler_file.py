@@ -55,6 +55,7 @@ def test_without_a_file_everything_is_as_documented() -> None:
     assert routes_of(found.entry) == Routes()
     # So bind takes no pod without GPU: whoever calls could place any pod of the cluster.
     assert [each.name for each in found.entry.managed_resources] == [ALIYUN.resource, ALIYUN.count]
+    assert found.schedulers == ("default-scheduler",)
 
 
 @pytest.mark.parametrize(

@@ -155,6 +155,16 @@ def test_what_is_held_for_others_and_whether_the_group_fits_is_said() -> None:
     assert re.search(r"5 GiB on a for team/plain until \d\d:\d\d:\d\d UTC", text)
 
 
+def test_what_keeps_a_pod_out_no_more_is_not_told_as_held_from_it() -> None:
+    world, now = World(), time.monotonic()
+    web, idle = (claimant(read_pod(pod_json(name, 10)), Request(10, 1)) for name in ("web", "idle"))
+    world.holds.nominates = True
+    world.holds.offered(idle, "a", now)
+    assert len(world.answer(pod_json("web", 10))[1]["held"]) == 1
+    world.holds.refused(web, now - 3.0)
+    assert world.answer(pod_json("web", 10))[1]["held"] == []
+
+
 def test_what_is_held_is_told_by_resource_without_what_keeps_nobody_off() -> None:
     world = World()
     train = read_pod(pod_json("train", 6))

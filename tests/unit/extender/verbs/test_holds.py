@@ -83,6 +83,61 @@ def test_a_late_event_makes_no_hold_of_a_pod_that_is_being_bound(holds: Holds) -
     assert against(holds, B, 0.3) == ["a"]
 
 
+def outwaited(holds: Holds, pod: Claimant, now: float) -> list[str]:
+    return [each.pod.ref.name for each in holds.outwaited(pod, now)]
+
+
+def test_who_is_kept_out_as_long_as_a_hold_lasts_is_kept_out_by_younger_ones_no_more() -> None:
+    holds = Holds(nominates=True)
+    offer(holds, A, 0.0)
+    holds.refused(B, 0.5)
+    offer(holds, A, 1.9)
+    assert outwaited(holds, B, 2.4) == []
+    holds.refused(B, 2.4)
+    assert outwaited(holds, B, 2.5) == ["a"]
+    assert outwaited(holds, C, 2.5) == []
+
+
+@pytest.mark.parametrize("end", ["refused", "offered", "bind", "placed", "gone", "keep"])
+def test_how_long_a_pod_is_kept_out_counts_from_the_last_time_that_it_was_not(end: str) -> None:
+    holds = Holds(nominates=True)
+    holds.refused(B, 0.0)
+    offer(holds, A, 3.0)
+    assert outwaited(holds, B, 3.0) == ["a"]
+    if end == "refused":
+        holds.refused(B)
+    elif end == "offered":
+        holds.offered(B, "n", 3.0)
+    elif end == "bind":
+        holds.bind(B.ref.uid)
+    elif end == "placed":
+        holds.placed(B.ref.uid, "")
+    elif end == "gone":
+        holds.gone(B.ref.uid)
+    else:
+        holds.keep([A.ref.uid])
+    assert outwaited(holds, B, 3.0) == []
+
+
+def test_nominations_and_holds_of_its_own_group_keep_a_pod_out_however_long() -> None:
+    holds = Holds(nominates=True)
+    holds.refused(M3, 0.0)
+    holds.shown(A, "n", 100.0)
+    offer(holds, M1, 100.0)
+    offer(holds, B, 100.0)
+    assert outwaited(holds, M3, 100.1) == ["b"]
+
+
+def test_of_some_pods_it_is_known_since_when_holds_keep_them_out() -> None:
+    holds = Holds(nominates=True)
+    many = [claimant(f"p{number}") for number in range(10_001)]
+    for each in many:
+        holds.refused(each, 0.0)
+    offer(holds, A, 3.0)
+    assert outwaited(holds, many[0], 3.0) == []
+    assert outwaited(holds, many[-1], 3.0) == ["a"]
+
+
 def test_another_filter_call_replaces_the_hold(holds: Holds) -> None:
     offer(holds, A, 0.0, "n")
     offer(holds, A, 1.0, "other")

@@ -20,6 +20,7 @@ from gpushare.extender.verbs.filter import FilterVerb
 from gpushare.extender.verbs.offers import Offers
 from gpushare.extender.verbs.refusal_hold import RefusalHold
 from gpushare.extender.verbs.tickets import Tickets
+from gpushare.wire.annotations import ALIYUN
 from gpushare.wire.name_lists import NameLists
 from gpushare.wire.objects import PODS
 from tests.support.scripted_api import BOUND
@@ -153,6 +154,39 @@ def test_filter_waits_a_moment_for_a_promise_to_be_bound_or_to_lapse() -> None:
     assert desk.filter(pod("a")) == (["n"], {})
     assert desk.waited > 0
     assert desk.now < 1000.4
+
+
+@pytest.mark.parametrize(("nominates", "seconds"), [(True, 2.0), (False, 5.0)])
+@pytest.mark.parametrize("asking", [{}, {"labels": COSCHEDULING}], ids=["plain", "group"])
+def test_pods_that_nobody_binds_keep_another_out_no_longer_than_a_hold_lasts(
+    nominates: bool, seconds: float, asking: dict[str, Any]
+) -> None:
+    desk = Desk("n", cards=3)
+    desk.holds.nominates = nominates
+    began = desk.now
+    while True:
+        # One that is asked about again and again, and one that is always new.
+        for name in ("a", "b", "c", f"d-{desk.now}"):
+            desk.filter(pod(name))
+        if desk.filter(pod("waits", **asking))[0]:
+            break
+        assert desk.now < began + seconds + 1.0
+        desk.now += 0.2
+    assert desk.now >= began + seconds
+
+
+def test_a_pod_that_did_not_fit_meanwhile_is_kept_out_by_holds_as_long_as_another() -> None:
+    desk = Desk("n", cards=1)
+    large, big = pod("large"), pod("big", nodeName="n")
+    big["metadata"]["annotations"] = {ALIYUN.idx: "0", ALIYUN.pod: "10"}
+    desk.filter(pod("a"))
+    assert desk.filter(large)[1] == {"n": Reason.PROMISED.value}
+    desk.watch.apply(event(PODS, "ADDED", big))
+    desk.now += 6.0
+    assert desk.filter(large)[1] == {"n": Reason.INSUFFICIENT_MEMORY.value}
+    desk.watch.apply(event(PODS, "DELETED", big))
+    desk.filter(pod("a"))
+    assert desk.filter(large)[1] == {"n": Reason.PROMISED.value}
 
 
 def test_a_member_is_told_that_its_group_is_too_large_and_waits_for_nothing() -> None:
