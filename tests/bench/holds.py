@@ -12,8 +12,8 @@ from gpushare.core.policy import load_policy
 from gpushare.core.ranking import Ranking
 from gpushare.extender.managed_resources import ManagedResource, ManagedResources
 from gpushare.extender.verbs.bind.slots import BindSlots
+from gpushare.extender.verbs.claimant import Claimant
 from gpushare.extender.verbs.filter import FilterVerb
-from gpushare.extender.verbs.holds import Claimant
 from gpushare.extender.verbs.tickets import Tickets
 from gpushare.ledger import Ledger
 from gpushare.wire.annotations import ALIYUN

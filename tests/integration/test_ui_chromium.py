@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from gpushare.core.model import PodRef, Request
-from gpushare.extender.verbs.holds import Claimant
+from gpushare.extender.verbs.claimant import Claimant
 from tests.support.chromium import Tab, browser, program
 from tests.unit.core.clusters import node
 from tests.unit.extender.tell.page.world import HOSTILE, World, pod

@@ -10,7 +10,8 @@ from gpushare.core.model import PodRef, Request
 from gpushare.extender.verbs import offers
 from gpushare.extender.verbs.bind.binder import Binder
 from gpushare.extender.verbs.bind.transaction import BindResult
-from gpushare.extender.verbs.holds import Claimant, Hold, Holds
+from gpushare.extender.verbs.claimant import Claimant
+from gpushare.extender.verbs.holds import Hold, Holds
 from tests.simulation.chance import Chance, numbers
 from tests.simulation.held_story import UNITS, HeldStory
 from tests.simulation.oracle import Violation
@@ -70,6 +71,11 @@ def _forgets_nominations(original: Any) -> Any:
     return lambda self, pod, nominated, now: None
 
 
+def _wakes_nobody(original: Any) -> Any:
+    del original
+    return lambda self, pod, version: None
+
+
 def _is_never_outwaited(original: Any) -> Any:
     del original
     return lambda self, pod, now: ()
@@ -90,6 +96,7 @@ def _is_not_seen_by_its_group(original: Any) -> Any:
         (offers, "counts_against", _blocks_its_own_pod),
         (Binder, "bind", _counts_in_bind),
         (Holds, "offered", _holds_nothing),
+        (Holds, "turned_away", _wakes_nobody),
         (Holds, "shown", _forgets_nominations),
         (Holds, "outwaited", _is_never_outwaited),
         (offers, "counts_against", _is_not_seen_by_its_group),

@@ -2,9 +2,10 @@
 
 kube-scheduler tries a pod that it has refused again when a Pod or a Node changes, and else after
 five minutes. Some room comes without that: a ConfigMap opens a device, a charge in doubt is given
-back, a process starts with other settings. So a time is then written on the Node, where a pod that
-waits would fit. Which changes of a Node count: nodeSchedulingPropertiesChange in kube-scheduler's
-pkg/scheduler/framework/events.go; labels in all releases, annotations from 1.30 on.
+back, a process starts with other settings, what was held for another pod is free again. So a time
+is then written on the Node, where a pod that waits would fit. Which changes of a Node count:
+nodeSchedulingPropertiesChange in kube-scheduler's pkg/scheduler/framework/events.go; labels in all
+releases, annotations from 1.30 on.
 
 Tested in `tests/unit/extender/follow/test_wake.py` and `tests/e2e/test_wake.py`.
 """
@@ -14,13 +15,17 @@ import logging
 import math
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Hashable, Iterable, Iterator
 from itertools import islice
 
+from gpushare.core.model import Request
+from gpushare.core.node_names import NodeNames
+from gpushare.core.selectors import Demands
 from gpushare.core.states.entry import Waiting
 from gpushare.daemon.logs.formatters import Line
 from gpushare.errors import ApiError
 from gpushare.extender.managed_resources import ManagedResource, ManagedResources
+from gpushare.extender.verbs.offers import offers_of
 from gpushare.kube.api import Calls
 
 log = logging.getLogger("gpushare.wake")
@@ -36,7 +41,7 @@ AFTER_START = 15.0
 
 _TIMEOUT = 2.0
 _MOST_REQUESTS = 64
-"""Different requests that are tried on a node, the oldest first."""
+"""Kinds of pod that are tried on a node, the oldest first."""
 _PAUSE = 600.0
 """Seconds without a write once the right to it was missing."""
 
@@ -69,6 +74,7 @@ class SchedulerWaker:
         self._paused_until = -math.inf
         self._look_at: float | None = None
         self._wakes = 0
+        self._offers = [(managed, offers_of(managed)) for managed in resources]
 
     def room_on(self, node: str) -> None:
         """Note that there may be new room on the node of which no Pod and no Node tells."""
@@ -90,6 +96,8 @@ class SchedulerWaker:
             self._look_at = math.inf
             for node in self._fitting_nodes():
                 self.room_on(node)
+        for node in self._after_holds(now):
+            self.room_on(node)
         if now < self._paused_until:
             with self._lock:
                 self._marked.clear()
@@ -100,8 +108,12 @@ class SchedulerWaker:
         for node in marked:
             with self._lock:
                 self._marked.pop(node, None)
-            if any(_takes_waiting(managed, node) for managed in self._resources):
-                self._write(node, now)
+            taken = [(managed, _taken_by(managed, node)) for managed in self._resources]
+            if any(kinds for _, kinds in taken):
+                if self._write(node, now):
+                    for managed, kinds in taken:
+                        waiting = managed.ledger.waiting()
+                        managed.holds.told(pod.uid for pod in waiting if _kind(pod) in kinds)
                 return
 
     def state(self) -> dict[str, float]:
@@ -111,10 +123,34 @@ class SchedulerWaker:
     def _fitting_nodes(self) -> Iterator[str]:
         """Yield, for each request that waits, a node on which it would fit."""
         for managed in self._resources:
-            for pod in _waiting(managed):
+            for pod in _kinds_waiting(managed):
                 yield from islice(managed.places(pod.request, pod.demands), 1)
 
-    def _write(self, node: str, now: float) -> None:
+    def _after_holds(self, now: float) -> Iterator[str]:
+        """Yield, for each kind of pod refused for a hold that has ended since, a node for it now.
+
+        Filter would offer it that node: other holds may be there still.
+        """
+        for managed, offers in self._offers:
+            managed.holds.expire(now)
+            ended = managed.holds.take_ended()
+            if not ended.groups:
+                continue
+            # What is held is not the same for all pods of a kind.
+            kinds = (
+                (pod, (_kind(pod), claim.priority, claim.group))
+                for pod in managed.ledger.waiting()
+                if (claim := ended.pods.get(pod.uid)) is not None
+            )
+            for pod in _first_of_each(kinds):
+                claim = ended.pods[pod.uid]
+                nodes = NodeNames(ended.nodes(claim))
+                _, judged = offers.look(claim, nodes, managed.ledger.snapshot, now)
+                fit = nodes.part(judged.fits)
+                yield from islice(managed.allowed(fit, pod.request, pod.demands), 1)
+
+    def _write(self, node: str, now: float) -> bool:
+        """Write on the node, and return whether that went well."""
         kind = "annotations" if self._annotates() else "labels"
         body = json.dumps({"metadata": {kind: {KEY: str(int(self._wall()))}}}).encode()
         self._written[node] = now
@@ -130,25 +166,40 @@ class SchedulerWaker:
             self._paused_until = now + (_PAUSE if error.status in _NO_RIGHT else EVERY)
             text = "kube-scheduler is not woken; it tries waiting pods again within 5 minutes"
             log.warning(Line(text, node=node, error=str(error)))
-        else:
-            self._wakes += 1
-            log.info(Line("kube-scheduler woken", node=node))
+            return False
+        self._wakes += 1
+        log.info(Line("kube-scheduler woken", node=node))
+        return True
 
 
-def _takes_waiting(managed: ManagedResource, node: str) -> bool:
-    """Return whether a pod that kube-scheduler looks at would fit on the node now."""
-    pods = _waiting(managed)
-    return any(True for pod in pods for _ in managed.places(pod.request, pod.demands, [node]))
+_Kind = tuple[Request, Demands]
 
 
-def _waiting(managed: ManagedResource) -> Iterator[Waiting]:
-    """Yield a pod of each request that kube-scheduler may place, the oldest first."""
+def _kind(pod: Waiting) -> _Kind:
+    return pod.request, pod.demands
+
+
+def _taken_by(managed: ManagedResource, node: str) -> set[_Kind]:
+    """Return the kinds of pod that kube-scheduler looks at and that would fit on the node now."""
+    kinds = map(_kind, _kinds_waiting(managed))
+    return {kind for kind in kinds if any(managed.places(*kind, [node]))}
+
+
+def _kinds_waiting(managed: ManagedResource) -> Iterator[Waiting]:
+    """Yield the oldest pod of each kind that waits, of those that kube-scheduler may place."""
+    return _first_of_each((pod, _kind(pod)) for pod in managed.ledger.waiting())
+
+
+def _first_of_each(pods: Iterable[tuple[Waiting, Hashable]]) -> Iterator[Waiting]:
+    """Yield the first pod of each kind, of those that kube-scheduler may place.
+
+    pods: each with its kind, the oldest first.
+    """
     seen = set()
-    for pod in managed.ledger.waiting():
-        asked = pod.request, pod.demands
-        if pod.demands.gated or not pod.served or asked in seen:
+    for pod, kind in pods:
+        if pod.demands.gated or not pod.served or kind in seen:
             continue
-        seen.add(asked)
+        seen.add(kind)
         if len(seen) > _MOST_REQUESTS:
             return
         yield pod

@@ -16,7 +16,8 @@ from gpushare.errors import ApiError, ApiNotFound, GpuShareError, MessageError, 
 from gpushare.explain.document import document
 from gpushare.explain.pod import Outstanding, explain_pod
 from gpushare.extender.door.document_cache import DocumentCache
-from gpushare.extender.managed_resources import ManagedResources, claimant
+from gpushare.extender.managed_resources import ManagedResources
+from gpushare.extender.verbs.claimant import claimant
 from gpushare.extender.verbs.held_places import group_need, held_places
 from gpushare.extender.verbs.offers import offers_of
 from gpushare.kube.api import Api

@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
-from gpushare.core.decide import Judgement, best_row, judge, judge_all, room_for
+from gpushare.core.decide import Judgement, best_row, judge, room_for
 from gpushare.core.explain import explain
 from gpushare.core.explanation import Explanation
 from gpushare.core.held_snapshot import HeldSnapshot
@@ -25,14 +25,13 @@ from gpushare.extender.managed_resources import (
     ManagedResource,
     ManagedResources,
     ResourceRequest,
-    claimant,
 )
 from gpushare.extender.tell.events.messages import EventMessages
 from gpushare.extender.tell.page.last_hour import LastHour
 from gpushare.extender.verbs.answer import VerbAnswer, pod_name
 from gpushare.extender.verbs.bind.slots import BindSlots
+from gpushare.extender.verbs.claimant import Claimant, claimant
 from gpushare.extender.verbs.held_places import group_need
-from gpushare.extender.verbs.holds import Claimant
 from gpushare.extender.verbs.offers import offers_of
 from gpushare.extender.verbs.refusal_hold import RefusalHold
 from gpushare.extender.verbs.tickets import Tickets
@@ -40,6 +39,9 @@ from gpushare.wire.demands import demands_of
 from gpushare.wire.extender import FilterArgs, decode_filter, encode_filter
 from gpushare.wire.name_lists import NameLists
 from gpushare.wire.pods import pod_ref
+
+_FOR_OTHERS = (Reason.PROMISED, Reason.GROUP_TOO_LARGE)
+"""Reasons that there may not be once what is held for others is free again."""
 
 
 class FilterVerb:
@@ -192,38 +194,33 @@ class FilterVerb:
 
         if self._refusal_hold is not None and judged.may_change:
             self._refusal_hold.wait_for(fits_now)
-        if pod is not None and judged.has(Reason.PROMISED) and not judged.fits.any():
-            now, others = self._clock(), holds.of_others(pod)
+        if pod is None or judged.fits.any() or not any(map(judged.has, _FOR_OTHERS)):
+            return seen, judged
+        others = holds.of_others(pod)
+        if judged.has(Reason.PROMISED):
+            now = self._clock()
             if self._promise_wait is not None and any(holds.soon(each, now) for each in others):
                 self._promise_wait.wait_for(fits_now)
             if not others:  # the pods of its own group have what it needs
                 judged = judged.replaced(Reason.PROMISED, Reason.GROUP_TOO_LARGE)
+        if others and not judged.fits.any():
+            holds.turned_away(pod, before[1])
         return seen, judged
 
     def _look(
         self, managed: ManagedResource, names: NodeNames, request: Request, pod: Claimant | None
     ) -> tuple[Snapshot, Judgement]:
-        """Return what is offered now and which nodes fit, none for a group that does not."""
-        books = managed.ledger.snapshot()
+        """Return what is offered now and which nodes fit."""
         if pod is None:
+            books = managed.ledger.snapshot()
             return books, judge(books, names.rows(books.row), request)
         offers = self._offers[managed.names.resource]
-        seen = offers.to(pod, books, self._clock())
-        # A bind that was charged meanwhile is in neither: its hold takes nothing any more.
-        while (now := managed.ledger.snapshot()) is not books:
-            books = now
-            seen = offers.to(pod, books, self._clock())
-        needs = managed.holds.missing(pod) if pod.group.whole else Counter()
-        if needs.total() > 1 and any(room_for(seen, asks, n) < n for asks, n in needs.items()):
-            return seen, judge_all(names, Reason.GROUP_TOO_LARGE)
-        return seen, judge(seen, names.rows(seen.row), request)
+        return offers.look(pod, names, managed.ledger.snapshot, self._clock())
 
     def _hold(
         self, managed: ManagedResource, pod: Claimant, seen: Snapshot, fit: NodeNames
     ) -> None:
         """Hold the best node of the answer for the pod."""
-        if managed.ledger.entry(pod.ref.uid) is not None:
-            return
         best: int | None = 0
         if len(fit) > 1:
             # kube-scheduler may take another node, and the look costs something. It is worth it for
@@ -261,6 +258,11 @@ class FilterVerb:
                 self._last_hour.refused(managed.names.resource, ref.uid, request.total)
 
 
+def _about_nominated_alone(args: FilterArgs) -> bool:
+    nominated = args.pod.status and args.pod.status.nominated_node_name
+    return [*args.names] == [nominated]
+
+
 def _fits_without_holds(
     managed: ManagedResource, seen: Snapshot, judged: Judgement, pod: Claimant
 ) -> bool:
@@ -271,11 +273,6 @@ def _fits_without_holds(
     if needs.total() > 1:
         return all(room_for(seen.base, asks, count) >= count for asks, count in needs.items())
     return judged.has(Reason.PROMISED)
-
-
-def _about_nominated_alone(args: FilterArgs) -> bool:
-    nominated = args.pod.status and args.pod.status.nominated_node_name
-    return [*args.names] == [nominated]
 
 
 def _explain(

@@ -10,7 +10,8 @@ from gpushare.core.decide import room_for
 from gpushare.core.model import Request
 from gpushare.core.snapshot import Snapshot
 from gpushare.explain.pod import GroupNeed
-from gpushare.extender.verbs.holds import Claimant, Holds, counts_against
+from gpushare.extender.verbs.claimant import Claimant
+from gpushare.extender.verbs.holds import Holds, counts_against
 from gpushare.wire.held import HeldPlace
 
 

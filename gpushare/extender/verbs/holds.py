@@ -16,9 +16,10 @@ from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from itertools import count
 
-from gpushare.core.model import PodRef, Request
+from gpushare.core.model import Request
 from gpushare.extender.follow.group_members import GroupMembers
-from gpushare.wire.groups import NO_GROUP, Group
+from gpushare.extender.verbs.claimant import Claimant
+from gpushare.extender.verbs.turned_away import Ended, TurnedAway
 
 FLOOR = 0.3
 """Seconds that a hold counts at least; filter may wait as long before it refuses for one."""
@@ -35,20 +36,6 @@ _PLAIN, _LONG = 5.0, 60.0
 
 _MOST_KEPT_OUT = 10_000
 """Pods of which it is known since when holds keep them out."""
-
-
-@dataclass(frozen=True, slots=True)
-class Claimant:
-    """A pod that asks: who it is, what it asks for, and what the rules look at.
-
-    waits: it may have to wait for a volume or a claim.
-    """
-
-    ref: PodRef
-    request: Request
-    priority: int = 0
-    group: Group = NO_GROUP
-    waits: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +83,7 @@ class Holds:
         self._by_node: dict[str, dict[str, Hold]] = {}
         self._by_group: dict[str, set[str]] = {}
         self._members = GroupMembers()
+        self._turned_away = TurnedAway()
         self._rounds: dict[str, _Round] = {}
         # Pods whose bind was called: a late event must not make a hold of them again.
         self._binding: set[str] = set()
@@ -121,6 +109,7 @@ class Holds:
         """
         with self._lock:
             self._binding.discard(pod.ref.uid)
+            self._turned_away.remove(pod.ref.uid)
             key = pod.group.key
             if not key:
                 return
@@ -156,6 +145,16 @@ class Holds:
                     del self._kept_out[next(iter(self._kept_out))]
             self._end(pod.ref.uid, but_nominated=True)
             self._end_group(pod.group.key)
+
+    def turned_away(self, pod: Claimant, version: int) -> None:
+        """Note that filter refuses the pod, while places are held for others.
+
+        version: before filter looked. A hold that has ended since then counts as ended now.
+        """
+        with self._lock:
+            self._turned_away.put(pod)
+            for node in self._since(version):
+                self._turned_away.ended(node)
 
     def bind(self, uid: str, *, refused: bool = False) -> None:
         """End the hold of a pod whose bind has ended: the ledger charges it, or it is refused.
@@ -200,15 +199,17 @@ class Holds:
         with self._lock:
             self._forget(uid)
             self._members.put(uid, group, None)
+            self._turned_away.remove(uid)
 
     def gone(self, uid: str) -> None:
         """Forget a pod that is of no group and bound, or is terminating, has ended or is gone."""
-        known = (self._holds, self._binding, self._kept_out, self._members)
-        if not any(uid in each for each in known):
+        parts = (self._holds, self._binding, self._kept_out, self._members, self._turned_away)
+        if not any(uid in each for each in parts):
             return
         with self._lock:
             self._forget(uid)
             self._members.remove(uid)
+            self._turned_away.remove(uid)
 
     def keep(self, uids: Collection[str], members: Collection[str] = ()) -> None:
         """Forget all pods but these: a whole list shows no other without a node.
@@ -223,6 +224,7 @@ class Holds:
             for uid in self._kept_out.keys() - set(uids):
                 del self._kept_out[uid]
             self._members.keep(members)
+            self._turned_away.keep(uids)
 
     # -- readers ----------------------------------------------------------------------------------
 
@@ -252,12 +254,18 @@ class Holds:
     def changed_since(self, version: int) -> tuple[int, list[str]]:
         """Return (the version now, the nodes whose holds have changed since that version)."""
         with self._lock:
-            found = []
-            for node in reversed(self._changed):
-                if self._changed[node] <= version:
-                    break
-                found.append(node)
-            return self._version, found
+            return self._version, self._since(version)
+
+    def take_ended(self) -> Ended:
+        """Return what has ended for pods that filter had turned away; nothing comes twice."""
+        with self._lock:
+            return self._turned_away.take()
+
+    def told(self, uids: Iterable[str]) -> None:
+        """Forget that these pods were turned away: kube-scheduler will ask about them again."""
+        with self._lock:
+            for uid in uids:
+                self._turned_away.remove(uid)
 
     def on(self, node: str) -> tuple[Hold, ...]:
         """Return the holds on the node, oldest first."""
@@ -346,6 +354,14 @@ class Holds:
 
     # -- under the lock ---------------------------------------------------------------------------
 
+    def _since(self, version: int) -> list[str]:
+        found = []
+        for node in reversed(self._changed):
+            if self._changed[node] <= version:
+                break
+            found.append(node)
+        return found
+
     def _of_others(self, pod: Claimant) -> Iterator[Hold]:
         for hold in self._holds.values():
             own = pod.group.key and hold.pod.group.key == pod.group.key
@@ -410,6 +426,7 @@ class Holds:
             del self._by_node[hold.node]
         self._note(hold.node)
         key = hold.pod.group.key
+        self._turned_away.ended(hold.node, key)
         members = self._by_group.get(key)
         if members is not None:
             members.discard(uid)

@@ -9,16 +9,20 @@ Tested in `tests/unit/extender/verbs/test_offers.py`.
 """
 
 import contextlib
+from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from gpushare.core.decide import take_best
+from gpushare.core.decide import Judgement, judge, judge_all, room_for, take_best
 from gpushare.core.held_snapshot import HeldSnapshot
+from gpushare.core.model import Reason
+from gpushare.core.node_names import NodeNames
 from gpushare.core.ranking import Scorer
 from gpushare.core.snapshot import Snapshot
 from gpushare.errors import WireError
 from gpushare.extender.managed_resources import ManagedResource
-from gpushare.extender.verbs.holds import Claimant, Hold, Holds, counts_against
+from gpushare.extender.verbs.claimant import Claimant
+from gpushare.extender.verbs.holds import Hold, Holds, counts_against
 
 _MAX_VIEWS = 8
 """Views kept, one for each priority among the holds that makes a difference."""
@@ -71,6 +75,23 @@ class Offers:
             ]
             self._place(offered, row, counting)
         return offered
+
+    def look(
+        self, pod: Claimant, names: NodeNames, books: Callable[[], Snapshot], now: float
+    ) -> tuple[Snapshot, Judgement]:
+        """Return what is offered to the pod now, and which of the named nodes fit: none for a group
+        that does not.
+        """
+        snapshot = books()
+        seen = self.to(pod, snapshot, now)
+        # A bind that was charged meanwhile is in neither: its hold takes nothing any more.
+        while (newer := books()) is not snapshot:
+            snapshot = newer
+            seen = self.to(pod, snapshot, now)
+        needs = self._holds.missing(pod) if pod.group.whole else Counter()
+        if needs.total() > 1 and any(room_for(seen, asks, n) < n for asks, n in needs.items()):
+            return seen, judge_all(names, Reason.GROUP_TOO_LARGE)
+        return seen, judge(seen, names.rows(seen.row), pod.request)
 
     def _common(self, priority: int, books: Snapshot) -> HeldSnapshot:
         """Return what may be offered to pods of that priority that hold nothing themselves."""

@@ -11,8 +11,9 @@ import pytest
 
 from gpushare.core.model import Request
 from gpushare.errors import ApiError, ApiNotFound, ApiUnavailable
-from gpushare.extender.managed_resources import ExtenderScope, claimant
+from gpushare.extender.managed_resources import ExtenderScope
 from gpushare.extender.tell.explainer import Explainer
+from gpushare.extender.verbs.claimant import claimant
 from gpushare.wire.groups import Group
 from tests.support.scripted_api import ScriptedApi
 from tests.support.waiting import poll

@@ -12,9 +12,10 @@ from gpushare.core.policy import load_policy
 from gpushare.core.ranking import Ranking
 from gpushare.errors import InsufficientMemory
 from gpushare.extender.follow.watch_handlers import PodEventHandler
-from gpushare.extender.managed_resources import ManagedResources, claimant
+from gpushare.extender.managed_resources import ManagedResources
 from gpushare.extender.tell.explainer import Explainer
 from gpushare.extender.verbs.bind.slots import BindSlots
+from gpushare.extender.verbs.claimant import claimant
 from gpushare.extender.verbs.filter import FilterVerb
 from gpushare.extender.verbs.offers import Offers
 from gpushare.extender.verbs.refusal_hold import RefusalHold

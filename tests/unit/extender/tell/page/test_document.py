@@ -8,7 +8,7 @@ from gpushare.core.model import PodRef, Reason, Request
 from gpushare.core.selectors import Demands
 from gpushare.extender.follow.watch_handlers import PodEventHandler
 from gpushare.extender.tell.page import document
-from gpushare.extender.verbs.holds import Claimant
+from gpushare.extender.verbs.claimant import Claimant
 from gpushare.wire.annotations import ALIYUN
 from gpushare.wire.codec import WatchEvent
 from tests.support.waiting import poll
