@@ -10,12 +10,13 @@ import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import islice
 from typing import Any
 
 from gpushare.core.model import MAX_UNITS, NodeSpec, Request
-from gpushare.core.node_filters import NodeState
 from gpushare.errors import SettingsError, WireError
-from gpushare.explain.whatif import Wanted
+from gpushare.explain.placer import Wanted
+from gpushare.explain.shapes import bare, new_names
 from gpushare.wire.annotations import Names
 from gpushare.wire.demands import demands_of
 from gpushare.wire.inventory import MAX_DEVICES, mib_of
@@ -77,11 +78,6 @@ def pods_of_documents(
     return found
 
 
-_HOSTNAME = "kubernetes.io/hostname"
-_OF_CONTROLLERS = "node.kubernetes.io/"
-"""Taints that kube-controller-manager writes and removes by the state of a node."""
-
-
 def nodes_added(text: str, unit: str, there: Mapping[str, NodeSpec]) -> list[NodeSpec]:
     """Return the nodes of N:SHAPE, where SHAPE is 8x80GiB, or a node that is there to be like."""
     found = _ADDED.fullmatch(text.strip())
@@ -89,30 +85,8 @@ def nodes_added(text: str, unit: str, there: Mapping[str, NodeSpec]) -> list[Nod
         raise SettingsError(f"--add: {text!r} is not N:8x80GiB, or N:NODE for nodes like that one")
     count, shape = int(found[1]), found[2]
     like = there.get(shape) or _shaped(shape, unit, text)
-    taken = set(there)
-    names = (
-        name
-        for number in range(1, len(taken) + count + 1)
-        if (name := f"new-{number}") not in taken
-    )
-    size = len(like.capacity)
-    new = replace(like, healthy=(True,) * size, uuids=("",) * size, closed=None, counted=False)
-    return [replace(new, name=name) for name, _ in zip(names, range(count), strict=False)]
-
-
-def state_like(spec: NodeSpec, like: NodeState | None, resource: str) -> NodeState:
-    """Return what kube-scheduler sees of a node that comes: like one that is there, but in order.
-
-    Of one that is like none that is there nothing is known that keeps pods out.
-    """
-    if like is None:
-        return NodeState(spec.name)
-    labels = None if like.labels is None else dict(like.labels) | {_HOSTNAME: spec.name}
-    amounts = like.allocatable
-    if amounts is not None:
-        amounts = dict(amounts) | {resource: sum(spec.capacity)}
-    taints = tuple(each for each in like.taints if not each.key.startswith(_OF_CONTROLLERS))
-    return NodeState(spec.name, labels, taints, allocatable=amounts)
+    new = bare(like)
+    return [replace(new, name=name) for name in islice(new_names(there), count)]
 
 
 def _shaped(shape: str, unit: str, text: str) -> NodeSpec:

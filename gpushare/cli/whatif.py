@@ -28,16 +28,17 @@ from gpushare.cli.pod_specs import (
     nodes_added,
     pods_of_documents,
     pods_of_words,
-    state_like,
 )
 from gpushare.cli.saved_report import resource_of_report
 from gpushare.cli.tables import printable
 from gpushare.core.model import NodeSpec
 from gpushare.core.policy import load_policy
 from gpushare.errors import SettingsError
+from gpushare.explain.placer import MOST, PlacementResult, Wanted
 from gpushare.explain.pod import GroupNeed
+from gpushare.explain.shapes import state_like
 from gpushare.explain.text import amount, group_text
-from gpushare.explain.whatif import MOST, Outcome, PlacementResult, Sums, Wanted, what_if
+from gpushare.explain.whatif import Outcome, Sums, what_if
 from gpushare.wire.annotations import ALIYUN, Names
 from gpushare.wire.inventory import check_unit
 from gpushare.yamlfile import read_documents

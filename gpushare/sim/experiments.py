@@ -12,11 +12,12 @@ from dataclasses import asdict, dataclass
 
 import numpy as np
 
+from gpushare.core.mutable_cluster import ranking
 from gpushare.core.policy import load_policy
 from gpushare.core.trial import AUTO, Choice
 from gpushare.core.workload import Workload
 from gpushare.sim.course import Course
-from gpushare.sim.engine import Cluster, ranking, request_of, workload_of_trace
+from gpushare.sim.engine import Cluster, request_of, workload_of_trace
 from gpushare.sim.flow import REACHED, Flow, Record, Stream
 from gpushare.sim.learner import KNOWN, LEARNED, LearningScorer, chosen
 from gpushare.sim.lifetimes import EXPONENTIAL, TRACE, lifetimes_of

@@ -17,13 +17,13 @@ from itertools import pairwise
 import numpy as np
 
 from gpushare.core.model import Request
-from gpushare.core.mutable_cluster import Placement
+from gpushare.core.mutable_cluster import Placement, ranking
 from gpushare.core.policy import load_policy
 from gpushare.core.ranking import Scorer, Scores
 from gpushare.core.snapshot import Bools, Floats, Rows, Snapshot
 from gpushare.core.workload import class_of
 from gpushare.core.workload_estimator import WINDOW
-from gpushare.sim.engine import Cluster, ranking, request_of, workload_of_trace
+from gpushare.sim.engine import Cluster, request_of, workload_of_trace
 from gpushare.sim.experiments import node_order
 from gpushare.sim.flags import seeds, words
 from gpushare.sim.flow import Flow, Stream
