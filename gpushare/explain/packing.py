@@ -11,8 +11,8 @@ from gpushare.explain.bounds import measures
 from gpushare.explain.shapes import Shape
 from gpushare.explain.tries import MOST_PLENTY, Counts, Tries
 
-_MOST_PLACED = 150_000
-"""Pods that are placed until no better mix of shapes is looked for: half a minute."""
+_MOST_WORK = 100_000_000
+"""Work, as `Tries.work` counts it, until no better mix of shapes is looked for: half a minute."""
 
 
 def cost_of(shapes: Sequence[Shape], counts: Counts) -> Fraction:
@@ -57,8 +57,8 @@ class Search:
 
     @property
     def _spent(self) -> bool:
-        """Whether so many pods have been placed that no better counts are looked for."""
-        return self._tries.placed > _MOST_PLACED
+        """Whether so much has been tried that no better counts are looked for."""
+        return self._tries.work > _MOST_WORK
 
     def _better(self, one: Counts | None, other: Counts | None) -> Counts | None:
         there = [each for each in (one, other) if each is not None]
@@ -117,7 +117,7 @@ class Search:
 
     def _rich(self) -> Counts | None:
         """Return counts of all shapes that fit."""
-        each = 1
+        each = max(ceil(self.bound / sum(shape.cost for shape in self._shapes)), 1)
         while not self._tries.fits(counts := (each,) * len(self._shapes)):
             if each > self._most:
                 return None

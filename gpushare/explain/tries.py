@@ -26,6 +26,9 @@ Counts = tuple[int, ...]
 Tell = Callable[[Counts, int], object]
 """Called before each try with its nodes by shape, and how many tries there were."""
 
+_OF_A_POD = 500
+"""Nodes in whose time a pod is placed, however few nodes there are."""
+
 MOST_PLENTY = 2_000
 """Nodes of each shape that are tried to see what pods would fit if others went elsewhere."""
 
@@ -119,7 +122,8 @@ def _made_name(shape: int, place: int) -> str:
 class Tries:
     """Tries of numbers of nodes: each places all pods. Tries are remembered.
 
-    pods: in the order of the answer.
+    pods: in the order of the answer. work: pods that were placed, each with the nodes that were
+    looked at.
     """
 
     def __init__(self, nodes: Nodes, pods: Sequence[Wanted], policy: Policy, tell: Tell) -> None:
@@ -131,7 +135,8 @@ class Tries:
         self._known: dict[Counts, bool] = {}
         self._takers: dict[tuple[Request, Demands], tuple[int, ...]] = {}
         self._have_to_fit = {place for place, pod in enumerate(pods) if self.takers(pod)}
-        self.placed = 0
+        self._last: tuple[Counts, tuple[PlacementResult, ...], Snapshot] | None = None
+        self.work = 0
 
     @property
     def taken(self) -> list[Wanted]:
@@ -157,13 +162,16 @@ class Tries:
 
     def result(self, counts: Counts) -> tuple[tuple[PlacementResult, ...], Snapshot]:
         """Return where the pods are if this many nodes come, and the nodes then."""
-        placer = self._placer(counts)
-        found = {place: placer.placed(self._pods[place]) for place in self._turn}
-        names = self.nodes.names(counts)
-        for place, each in found.items():
-            on = {names.get(name, name): pods for name, pods in each.on.items()}
-            found[place] = replace(each, on=on)
-        return tuple(found[place] for place in range(len(self._pods))), placer.view
+        if self._last is None or self._last[0] != counts:
+            placer = self._placer(counts)
+            found = {place: placer.placed(self._pods[place]) for place in self._turn}
+            names = self.nodes.names(counts)
+            for place, each in found.items():
+                on = {names.get(name, name): pods for name, pods in each.on.items()}
+                found[place] = replace(each, on=on)
+            placed = tuple(found[place] for place in range(len(self._pods)))
+            self._last = counts, placed, placer.view
+        return self._last[1:]
 
     def used(self, counts: Counts) -> Counts:
         """Return how many of these nodes have pods."""
@@ -226,5 +234,5 @@ class Tries:
     def _fits(self, placer: Placer, place: int) -> bool:
         pod = self._pods[place]
         put = placer.put(pod)
-        self.placed += put
+        self.work += put * (_OF_A_POD + len(placer.view.names))
         return put == pod.count or place not in self._have_to_fit
