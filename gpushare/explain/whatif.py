@@ -4,9 +4,10 @@ It places pods on a copy of the books with the decisions of the extender, as the
 What kube-scheduler's own filters enforce is enforced as far as nodes and pods tell it. No I/O.
 """
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from itertools import islice
+from dataclasses import dataclass, field
+from itertools import chain, groupby, islice
 from types import MappingProxyType
 
 import numpy as np
@@ -16,7 +17,7 @@ from gpushare.core.model import NodeSpec
 from gpushare.core.node_filters import OwnFilters
 from gpushare.core.policy import Policy
 from gpushare.core.selectors import NO_DEMANDS, Demands
-from gpushare.core.snapshot import Rows, Snapshot
+from gpushare.core.snapshot import Rows, Snapshot, has_accepted_model
 from gpushare.errors import SettingsError
 from gpushare.explain.host_room import HostFilters
 from gpushare.explain.placer import GangResult, PlacementResult, Placer, Wanted
@@ -39,7 +40,8 @@ class Sums:
 class Outcome:
     """The answer. moved: the pods of nodes that go, one by one; waiting: those that wait already.
     placed: the wanted pods. gangs: the wanted groups. gated: how many more wait that scheduling
-    gates hold back.
+    gates hold back. unknown: by models that a pod accepts, joined by "|", how many of all these
+    pods accept none that a node has.
     """
 
     before: Sums
@@ -49,6 +51,7 @@ class Outcome:
     placed: tuple[PlacementResult, ...]
     gangs: tuple[GangResult, ...] = ()
     gated: int = 0
+    unknown: Mapping[str, int] = field(default_factory=dict)
 
 
 def what_if(
@@ -80,6 +83,7 @@ def what_if(
     for place in in_turn(every):
         found[place] = placer.placed(every[place])
     results = iter(found[place] for place in range(len(every)))
+    gangs = list(gangs)
     whole = tuple(placer.placed_at_once(gang) for gang in gangs)
     return Outcome(
         before,
@@ -89,6 +93,7 @@ def what_if(
         tuple(results),
         whole,
         claims.gated,
+        _unknown(placer.view, [*every, *chain(*gangs)]),
     )
 
 
@@ -137,6 +142,21 @@ def claims_after(
         if not pod.demands.gated
     ]
     return Claims(tuple(moved), tuple(waiting), len(there) - len(waiting))
+
+
+def _unknown(view: Snapshot, pods: Iterable[Wanted]) -> Counter[str]:
+    """Return by accepted models how many pods accept none that a node has."""
+    rows = np.arange(len(view.names))
+    found: Counter[str] = Counter()
+    for models, alike in groupby(sorted(pods, key=_models), key=_models):
+        each = [*alike]
+        if models and not has_accepted_model(view, rows, each[0].request).any():
+            found["|".join(models)] = sum(1 if pod.count is None else pod.count for pod in each)
+    return found
+
+
+def _models(pod: Wanted) -> tuple[str, ...]:
+    return pod.request.models
 
 
 def in_turn(pods: Sequence[Wanted]) -> list[int]:

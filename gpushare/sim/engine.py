@@ -10,20 +10,7 @@ from gpushare.core.mutable_cluster import MutableCluster, MutableSnapshot, Place
 from gpushare.core.ranking import Scorer
 from gpushare.core.snapshot import KINDS
 from gpushare.core.workload import PodClass, Workload, class_of, workload_of
-from gpushare.sim.trace import TraceNode, TracePod
-
-MIB = 2**20
-
-
-def request_of(pod: TracePod) -> Request:
-    """Return what the pod asks for."""
-    return Request(
-        units=pod.units if pod.devices else 0,
-        devices=pod.devices,
-        cpu=pod.cpu,
-        memory=pod.memory * MIB,
-        models=tuple(sorted(pod.models)) if pod.devices else (),
-    )
+from gpushare.trace.nodes_and_pods import MIB, TraceNode, TracePod, request_of
 
 
 def workload_of_trace(

@@ -17,7 +17,7 @@ from gpushare.core.trial import AUTO, CANDIDATES, FALLBACK_POLICY, Choice, run_t
 from gpushare.core.workload import Capacities, PodClass, Workload, class_of
 from gpushare.core.workload_estimator import WorkloadEstimator
 from gpushare.sim.engine import empty
-from gpushare.sim.trace import TraceNode
+from gpushare.trace.nodes_and_pods import TraceNode
 
 KNOWN, LEARNED = "known", "learned"
 """Which pods a policy knows: all of the file, or only those that have come."""

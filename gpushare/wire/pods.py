@@ -15,14 +15,20 @@ from sys import intern
 from gpushare.core.model import Labels, ObservedPod, PodRef, Request, Shares
 from gpushare.core.selectors import NO_DEMANDS
 from gpushare.errors import AnnotationError, MessageError, QuantityError, WireError
-from gpushare.wire.annotations import Names, check_room, device_uuids, placement, strict_number
+from gpushare.wire.annotations import (
+    MAX_DEVICES_PER_POD,
+    Names,
+    check_room,
+    device_uuids,
+    placement,
+    strict_number,
+)
 from gpushare.wire.demands import demands_of
 from gpushare.wire.given_annotation import read_given
 from gpushare.wire.gpu_models import accepted_models
 from gpushare.wire.objects import Metadata, Pod, PodSpec, PodStatus
 from gpushare.wire.pod_sums import device_sums, host_sums, resource_sums
 
-MAX_DEVICES_PER_POD = 64
 MAX_LABELS = 8 * 1024
 """Characters of the labels of a pod that are kept."""
 

@@ -19,7 +19,7 @@ import numpy as np
 from gpushare.sim.experiments import Options, churn, inflation, node_order
 from gpushare.sim.learner import LEARNED
 from gpushare.sim.report import aligned
-from gpushare.sim.trace import TraceNode, TracePod
+from gpushare.trace.nodes_and_pods import TraceNode, TracePod
 from tests.bench.placement_family import mean_and_error, numbers
 
 SIMPLE = ("device-bestfit", "binpack", "bestfit")
