@@ -18,6 +18,7 @@ from gpushare.core.model import NodeSpec
 from gpushare.errors import SettingsError
 from gpushare.ledger import Ledger
 from gpushare.wire.annotations import ALIYUN
+from tests.support.figures import ROOT, renew, shown
 from tests.support.terminal import on_terminal
 from tests.unit.cli.fake_kubectl import FakeKubectl, node, pending, pod
 
@@ -31,6 +32,10 @@ a10-1,64000,262144,4,24,A10
 cpu-1,8000,1024,0,,
 """
 PODS = "name,cpu_milli,memory_mib,gpu,units,models\n"
+
+
+PAGE = ROOT / "docs" / "explain.md"
+OF = "how many more nodes"
 
 
 def need(capsys: Capsys, *words: str) -> tuple[int, str, str]:
@@ -102,13 +107,36 @@ def test_a_document_says_all_of_it(tables: list[str], capsys: Capsys) -> None:
     assert found["largest"] == [{"devices": n, "units": 24} for n in range(1, 5)]
 
 
+def test_the_page_shows_an_answer_as_it_is(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: Capsys,
+    pytestconfig: pytest.Config,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("nodes.csv").write_text(NODES.replace("cpu-1,8000,1024,0,,\n", ""))
+    rows = [f"notebook-{n},4000,16384,1,10," for n in range(60)]
+    rows += [f"training-{n},64000,262144,8,80,A100" for n in range(2)]
+    Path("pods.csv").write_text(PODS + "\n".join([*rows, "new,4000,16384,1,80,H100"]) + "\n")
+    words = "--nodes nodes.csv --pods pods.csv --unit GiB --shape a100-1,price=10"
+    words += " --shape 4x24GiB,cpu=64,price=2"
+    _, out, _ = need(capsys, *words.split())
+    lines = [line for line in out.splitlines() if not line.startswith("Judged:")]
+    command = words.replace(" --shape", " \\\n    --shape", 1)
+    text = "\n".join(["```text", f"$ gpushare whatif --need {command}", *lines, "```"])
+    if pytestconfig.getoption("--regenerate-scenarios"):
+        renew(PAGE, OF, text)
+    assert shown(PAGE, OF) == text, "run this test with --regenerate-scenarios"
+
+
 def test_what_if_counts_the_pods_of_which_no_node_has_the_model(
     tables: list[str], capsys: Capsys
 ) -> None:
     assert main([*tables]) == 0
     out = capsys.readouterr().out
     assert "Left out: 1 pod: only a model that no node has would do: H100\n" in out
-    assert "Pods:     other: 0 of 1 fit; then: 3 another GPU model than the pod accepts\n" in out
+    why = "2 another GPU model than the pod accepts, 1 no shared GPU"
+    assert f"Pods:     other: 0 of 1 fit; then: {why}\n" in out
     assert main([*tables, "-o", "json"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert found["unknownModels"] == {"H100": 1}
@@ -201,7 +229,7 @@ def test_nothing_is_needed_where_nothing_waits(kubectl: FakeKubectl, capsys: Cap
 def test_on_a_terminal_devices_have_bars(tables: list[str]) -> None:
     words = [sys.executable, "-m", "gpushare.cli.main", "whatif", "--need", *tables]
     seen = on_terminal([*words, "--shape", "2x100"], os.environ | {"NO_COLOR": "1"})
-    assert "######## 100/100  ........ 0/100    2x100\n" in seen
+    assert "######## 100/100  ........ 0/100  2x100\n" in seen
 
 
 @pytest.mark.parametrize(
