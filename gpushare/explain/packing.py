@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from fractions import Fraction
 from math import ceil
 
-from gpushare.explain.bounds import measures
+from gpushare.explain.bounds import least_cost, measures
 from gpushare.explain.shapes import Shape
 from gpushare.explain.tries import MOST_PLENTY, Counts, Tries
 
@@ -30,8 +30,7 @@ class Search:
         self._most = sum(pod.count or 0 for pod in tries.taken) + MOST_PLENTY
         empty = [tries.empty(number) for number in range(len(shapes))]
         self._measures = list(measures(tries.there(), empty, tries.taken))
-        bound = max(each.cost([shape.cost for shape in shapes]) for each in self._measures)
-        self.bound = bound if shapes[0].price else Fraction(ceil(bound))
+        self.bound = least_cost(self._measures, [shape.cost for shape in shapes])
 
     def fewest(self) -> Counts | None:
         """Return the best numbers of nodes that are found. All pods fit with them that have to, and
