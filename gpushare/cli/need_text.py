@@ -4,6 +4,7 @@ Tested in `tests/unit/cli/test_need.py`.
 """
 
 import argparse
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from fractions import Fraction
@@ -54,7 +55,7 @@ def need_lines(
 
 def _lines(found: Need, books: ListedResource, left_out: Mapping[str, str]) -> Iterator[str]:
     yield from now_lines(found.before, books, left_out)
-    yield f"Need:     {_needed(found)}"
+    yield f"Need:     {_needed(found, books.unit)}"
     yield from (f"Least:    {text}" for text in _least(found))
     yield f"Pods:     {_fitting(found)}"
     if found.left_out:
@@ -66,15 +67,25 @@ def _lines(found: Need, books: ListedResource, left_out: Mapping[str, str]) -> I
     yield f"Then:     {sums_text(found.after, books.unit)}{_largest(found, books.unit)}"
 
 
-def _needed(found: Need) -> str:
+def _needed(found: Need, unit: str) -> str:
     """Return how many nodes are needed, of which shapes, and for which price."""
     number = sum(found.counts)
     nodes = "1 node" if number == 1 else f"{number} nodes"
     if not number:
         return f"{nodes}: what is there has room"
-    shapes = [f"{count} x {shape.name}" for shape, count in _counted(found) if count]
+    shapes = [
+        f"{count} x {shape.name}{_size(shape, unit)}" for shape, count in _counted(found) if count
+    ]
     price = f", for {_price(found.cost)}" if found.shapes[0].price is not None else ""
     return f"{nodes}: {', '.join(shapes)}{price}"
+
+
+def _size(shape: Shape, unit: str) -> str:
+    """Return the devices of a shape that is told by a node that has them."""
+    if not shape.name.startswith("like "):
+        return ""
+    sizes = Counter(shape.spec.capacity).items()
+    return f" ({' and '.join(f'{devices} x {amount(units, unit)}' for units, devices in sizes)})"
 
 
 def _least(found: Need) -> Iterator[str]:
@@ -85,7 +96,7 @@ def _least(found: Need) -> Iterator[str]:
     if found.least:
         yield f"nothing {'cheaper' if priced else 'fewer'} could do, by sums alone"
         return
-    bound = f"for {_price(found.bound)}" if priced else str(found.bound)
+    bound = f"for {_price(found.bound)}" if priced else str(found.bound or "none")
     yield (
         f"by sums alone {bound} might do; placed by this policy, the pods need these, and do not"
         " all fit with one node fewer"

@@ -67,7 +67,7 @@ def test_tables_of_nodes_and_pods_are_answered(tables: list[str], capsys: Capsys
     assert (code, err) == (0, "")
     assert out.splitlines()[:-5] == [
         "Now:      736 units of 736 units free on 12 devices of 2 nodes (aliyun.com/gpu-mem)",
-        "Need:     2 nodes: 2 x like a100-1",
+        "Need:     2 nodes: 2 x like a100-1 (8 x 80 units)",
         "Least:    nothing fewer could do, by sums alone",
         "Pods:     4 of 6 fit (6 are asked for): 2 on nodes that are there, 2 on new ones",
         "Left out: 2 pods that no node of these shapes takes, and no other has room for",
@@ -200,7 +200,8 @@ def test_new_nodes_have_the_daemons_of_those_like_them(
         each["spec"]["containers"][0]["resources"]["limits"]["cpu"] = "2"
     kubectl.cluster([node("a")], [daemon, *waiting], page=500)
     # Of 8 CPU a node has 3 left: one pod each.
-    assert document(capsys)["needed"] == 3
+    found = document(capsys)
+    assert (found["needed"], found["shapes"][0]["cpu"]) == (3, 3000)
 
 
 def test_shapes_differ_by_the_labels_that_pods_name(kubectl: FakeKubectl, capsys: Capsys) -> None:

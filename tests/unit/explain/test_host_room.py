@@ -60,12 +60,23 @@ def test_it_says_what_is_said_of_each_node(
     rows = np.array([3, 2, 4, 0, 5])
     room = HostRoom(HostFilters(own, names), rows)
     more: defaultdict[str, Counter[str]] = defaultdict(Counter)
-    for (request, demands), row, sign in steps:
-        seen = [
-            not own.obstacles(names[each], request, demands, more[names[each]])
-            for each in rows.tolist()
-        ]
-        assert room.among(request, demands).tolist() == seen
-        room.take(row, request, sign)
-        for resource, amount in amounts_of(request).items():
+    for (taker, _), row, sign in steps:
+        room.take(row, taker, sign)
+        for resource, amount in amounts_of(taker).items():
             more[names[rows[row]]][resource] += sign * amount
+        for (request, demands), *_ in steps:
+            seen = [
+                not own.obstacles(names[each], request, demands, more[names[each]])
+                for each in rows.tolist()
+            ]
+            assert room.among(request, demands).tolist() == seen
+
+
+def test_what_is_given_back_is_there_again() -> None:
+    state = NodeState("a", allocatable={"cpu": 4, "pods": 2})
+    room = HostRoom(HostFilters(OwnFilters(NodeStates([state])), ("a",)), np.array([0]))
+    request = Request(1, 1, cpu=3)
+    room.take(0, request)
+    assert not room.among(request).any()
+    room.take(0, request, -1)
+    assert room.among(request).all()
