@@ -4,7 +4,7 @@ Tested in `tests/unit/explain/test_need.py`.
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -135,6 +135,7 @@ class Tries:
         self._known: dict[Counts, bool] = {}
         self._takers: dict[tuple[Request, Demands], tuple[int, ...]] = {}
         self._have_to_fit = {place for place, pod in enumerate(pods) if self.takers(pod)}
+        self._most_lost = sum(pod.count or 0 for pod in pods)
         self._last: tuple[Counts, tuple[PlacementResult, ...], Snapshot] | None = None
         self.work = 0
 
@@ -153,11 +154,12 @@ class Tries:
         return self._takers[kind]
 
     def fits(self, counts: Counts) -> bool:
-        """Return whether all pods fit that have to, if this many nodes come."""
+        """Return whether all pods fit that a new node takes, and of the others as many as are
+        known to, if this many nodes come.
+        """
         if counts not in self._known:
             self._tell(counts, len(self._known))
-            placer = self._placer(counts)
-            self._known[counts] = all(self._fits(placer, place) for place in self._turn)
+            self._known[counts] = self._all_fit(self._placer(counts))
         return self._known[counts]
 
     def result(self, counts: Counts) -> tuple[tuple[PlacementResult, ...], Snapshot]:
@@ -180,25 +182,24 @@ class Tries:
         return tuple(used[number] for number in range(len(counts)))
 
     def taken_elsewhere(self, counts: Counts) -> bool:
-        """Have pods to fit, too, that no new node takes, but which would fit on others if there
-        were more new ones for the pods there; return whether there are such pods.
+        """Have as many as possible fit, too, of the pods that no new node takes: some may fit on
+        others if there are more new ones for the pods there. Return whether there are such pods.
         """
         found, view = self.result(counts)
-        lost = [n for n, each in enumerate(found) if not each.all_fit]
         new = {each.name for each in self.nodes.shown(counts, view)}
         movable = sum(
             sum(pods for name, pods in found[place].on.items() if name not in new)
             for place in self._have_to_fit
         )
+        lost = _lost(found)
         if not lost or not movable:
             return False
         plenty = tuple(each + min(movable, MOST_PLENTY) for each in counts)
         self._tell(plenty, len(self._known))
         there, _ = self.result(plenty)
-        more = {place for place in lost if there[place].all_fit}
-        if not all(there[place].all_fit for place in self._have_to_fit) or not more:
+        if _lost(there) >= lost or not all(there[place].all_fit for place in self._have_to_fit):
             return False
-        self._have_to_fit |= more
+        self._most_lost = _lost(there)
         self._known = {plenty: True}
         return True
 
@@ -231,8 +232,19 @@ class Tries:
         rows = self.nodes.rows(counts)
         return Placer(self.nodes.snapshot, rows, self.nodes.filters(), self._policy)
 
-    def _fits(self, placer: Placer, place: int) -> bool:
-        pod = self._pods[place]
-        put = placer.put(pod)
-        self.work += put * (_OF_A_POD + len(placer.view.names))
-        return put == pod.count or place not in self._have_to_fit
+    def _all_fit(self, placer: Placer) -> bool:
+        """Return whether all pods fit that have to, and enough of the others."""
+        lost = 0
+        for place in self._turn:
+            pod = self._pods[place]
+            put = placer.put(pod)
+            self.work += put * (_OF_A_POD + len(placer.view.names))
+            lost += (pod.count or 0) - put
+            if put != pod.count and (place in self._have_to_fit or lost > self._most_lost):
+                return False
+        return True
+
+
+def _lost(placed: Iterable[PlacementResult]) -> int:
+    """Return how many pods have no place."""
+    return sum((each.wanted.count or 0) - each.fit for each in placed)
