@@ -42,6 +42,7 @@ LAYERS: dict[str, tuple[str, ...]] = {
     "cli": (
         *("errors", "commandline", "core.model", "core.cover", "core.node_filters", "core.policy"),
         *("core.ranking", "core.selectors", "yamlfile", "wire", "kube", "ledger", "explain"),
+        "trace",
     ),
     # Its own area: it judges what the codecs say and what the API server shows, and must run where
     # neither the extender's code nor the books can be trusted.
@@ -49,7 +50,8 @@ LAYERS: dict[str, tuple[str, ...]] = {
         *("errors", "commandline", "yamlfile", "core.model", "core.node_filters", "wire", "kube"),
     ),
     "policy": ("core",),
-    "sim": ("errors", "commandline", "core"),
+    "trace": ("errors", "core"),
+    "sim": ("errors", "commandline", "core", "trace"),
     # Its kubelet speaks the device plug-in's protocol, and has it run on its nodes; its scheduler
     # elects a leader and calls extenders by https.
     "localcluster": (
@@ -106,7 +108,7 @@ DOORS: dict[str, tuple[str, ...]] = {
         "localcluster.scheduler.metrics",
     ),
     "pynvml": ("device_plugin.devices",),
-    "tqdm": ("sim.progress",),
+    "tqdm": ("cli.whatif", "sim.progress"),
     "urllib3": (
         *("kube.responses", "kube.client", "kube.connection"),
         "kube.session",
@@ -266,7 +268,7 @@ def test_every_layer_and_door_is_used() -> None:
         ),
         (
             "extender.door.app",
-            "from gpushare.sim import trace",
+            "from gpushare.sim import engine",
             "extender may import errors, addresses, yamlfile",
         ),
         (
