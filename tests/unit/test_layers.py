@@ -26,18 +26,19 @@ LAYERS: dict[str, tuple[str, ...]] = {
     "commandline": (),
     "settings": ("errors", "addresses", "commandline"),
     "yamlfile": ("errors",),
+    "logline": (),
     "core": ("errors",),
     "wire": ("errors", "addresses", "core"),
     "ledger": ("errors", "core"),
-    "kube": ("errors", "addresses"),
-    "daemon": ("errors", "addresses", "wire", "kube"),
+    "kube": ("errors", "addresses", "logline"),
+    "daemon": ("errors", "addresses", "logline", "wire", "kube"),
     # What is said of a pod or a plan: by the extender of its books, by the command line of lists.
     "explain": ("errors", "core", "wire", "ledger"),
     "extender": (
-        *("errors", "addresses", "yamlfile", "core", "wire", "ledger", "kube", "daemon"),
+        *("errors", "addresses", "logline", "yamlfile", "core", "wire", "ledger", "kube", "daemon"),
         "explain",
     ),
-    "device_plugin": ("errors", "commandline", "core", "wire", "kube", "daemon"),
+    "device_plugin": ("errors", "commandline", "logline", "core", "wire", "kube", "daemon"),
     # `inspect` starts with the standard library alone; `explain` and `whatif` keep books.
     "cli": (
         *("errors", "commandline", "core.model", "core.cover", "core.node_filters", "core.policy"),
@@ -259,7 +260,7 @@ def test_every_layer_and_door_is_used() -> None:
         (
             "kube.client",
             "from gpushare.wire import pods",
-            "kube may import errors, addresses and itself",
+            "kube may import errors, addresses, logline and itself",
         ),
         (
             "cli.report",
@@ -269,7 +270,7 @@ def test_every_layer_and_door_is_used() -> None:
         (
             "extender.door.app",
             "from gpushare.sim import engine",
-            "extender may import errors, addresses, yamlfile",
+            "extender may import errors, addresses, logline, yamlfile",
         ),
         (
             "doctor.collect",
