@@ -240,7 +240,7 @@ class NodeSpec:
 
 @dataclass(frozen=True, slots=True)
 class Cover:
-    """What the annotations of a pod say, as first seen, and which cards they may mean (see cover)."""
+    """What the annotations of a pod say, as first seen, and the cards they may mean (see cover)."""
 
     written: Shares | None = None
     """Units by index; None: nothing usable."""
