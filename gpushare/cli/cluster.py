@@ -29,7 +29,7 @@ _MIB = 1 << 20
 _PAGE = "500"
 _TIMEOUT = 30.0
 NOT_ENDED = {"fieldSelector": "status.phase!=Succeeded,status.phase!=Failed"}
-_OF_A_DAEMON = "pod-template-generation"
+OF_A_DAEMON = "pod-template-generation"
 """The label that the DaemonSet controller of kube-controller-manager gives its pods."""
 
 
@@ -42,7 +42,9 @@ class Getter(Protocol):
 
 @dataclass
 class Cluster:
-    """Rows of nodes and of pods with the columns of gpushare/sim/trace.py; what was left out."""
+    """Rows of nodes and of pods, with the columns of `trace/nodes_and_pods.py`; what was left
+    out.
+    """
 
     nodes: list[Cells] = field(default_factory=list)
     pods: list[Cells] = field(default_factory=list)
@@ -124,7 +126,7 @@ def _take_pod(pod: Pod, names: Names, specs: dict[str, NodeSpec], found: Cluster
         return
     request, host = seen.request, specs.get(seen.node)
     labels = (pod.metadata and pod.metadata.labels) or {}
-    if not request.devices and _OF_A_DAEMON in labels:
+    if not request.devices and OF_A_DAEMON in labels:
         if host is not None and host.cpu is not None and host.memory is not None:
             cpu, memory = max(host.cpu - request.cpu, 0), max(host.memory - request.memory, 0)
             specs[host.name] = replace(host, cpu=cpu, memory=memory)

@@ -119,5 +119,6 @@ def _pending(pod: PendingFacts) -> dict[str, Any]:
     return {
         **asdict(pod.ref),
         "requested": pod.units,
+        "devices": pod.devices,
         "reason": pod.reason,
     }

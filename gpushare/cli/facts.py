@@ -18,7 +18,13 @@ from gpushare.core.model import MAX_UNITS, Given, PodRef, Reason, Request, Share
 from gpushare.core.node_filters import CORDON, NodeState
 from gpushare.core.selectors import Taint
 from gpushare.errors import AnnotationError, QuantityError
-from gpushare.wire.annotations import Names, device_uuids, placement
+from gpushare.wire.annotations import (
+    MAX_DEVICES_PER_POD,
+    Names,
+    device_uuids,
+    placement,
+    strict_number,
+)
 from gpushare.wire.given_annotation import read_given
 from gpushare.wire.inventory import MAX_DEVICES, Device, decode_inventory
 from gpushare.wire.pod_peak import peak
@@ -69,11 +75,15 @@ class PodFacts:
 
 @dataclass(frozen=True, slots=True)
 class PendingFacts:
-    """A pod that asks for memory and has no node yet: units in all, and why it waits."""
+    """A pod that asks for memory and has no node yet: units in all, and why it waits.
+
+    devices: over how many the memory is spread; 1 if what the pod says of it makes no sense.
+    """
 
     ref: PodRef
     units: int
     reason: str
+    devices: int = 1
 
 
 def mapping(value: object) -> Fields:
@@ -195,7 +205,17 @@ def read_pending(pod: Fields, names: Names) -> PendingFacts | None:
             # What follows says the same again, of preemption.
             said = text(condition.get("message")).partition(" preemption: ")[0]
             reason = said or text(condition.get("reason")) or reason
-    return PendingFacts(pod_ref(pod), units, reason)
+    return PendingFacts(pod_ref(pod), units, reason, _devices(pod, units, names))
+
+
+def _devices(pod: Fields, units: int, names: Names) -> int:
+    """Return over how many devices the memory is spread; the annotation wins over the label."""
+    metadata = mapping(pod.get("metadata"))
+    written = mapping(metadata.get("annotations")).get(names.count)
+    if written is None:
+        written = mapping(metadata.get("labels")).get(names.count, "1")
+    devices = strict_number(text(written), MAX_DEVICES_PER_POD)
+    return devices if devices and units % devices == 0 else 1
 
 
 def _address(status: Fields) -> str:

@@ -8,21 +8,23 @@ Tested in `tests/unit/cli/test_whatif.py`.
 """
 
 import argparse
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-from gpushare.cli.cluster import NOT_ENDED, Getter, items
+from gpushare.cli.cluster import NOT_ENDED, OF_A_DAEMON, Getter, items
 from gpushare.cli.options import add_connection
 from gpushare.cli.pod_specs import Priorities
 from gpushare.cli.report import LARGEST_IN_GIB
 from gpushare.core.model import Request
-from gpushare.core.node_filters import NodeStates, OwnFilters
+from gpushare.core.node_filters import NodeStates, OwnFilters, amounts_of
 from gpushare.core.policy import load_policy
 from gpushare.core.ranking import Ranking
+from gpushare.core.selectors import Demands
 from gpushare.errors import AnnotationError, ApiError, MessageError, SettingsError, WireError
 from gpushare.ledger import Ledger
 from gpushare.wire.annotations import Names
-from gpushare.wire.demands import node_state
+from gpushare.wire.demands import demands_of, node_state
 from gpushare.wire.inventory import decode_inventory, decode_unhealthy
 from gpushare.wire.nodes import node_spec
 from gpushare.wire.objects import (
@@ -50,7 +52,8 @@ class ListedResource:
     """One managed resource of a cluster that was listed (see `explain.pod.ExplainSource`).
 
     unit: of all amounts. notes: what could not be read. states: of the nodes, as kube-scheduler's
-    own filters see them.
+    own filters see them. demands: of nodes, of pods that run, by uid. daemons: by node what pods of
+    DaemonSets take of it.
     """
 
     names: Names
@@ -59,6 +62,8 @@ class ListedResource:
     ranking_policy: str = DEFAULT_POLICY
     notes: list[str] = field(default_factory=list)
     states: NodeStates = field(default_factory=NodeStates)
+    demands: dict[str, Demands] = field(default_factory=dict)
+    daemons: dict[str, Counter[str]] = field(default_factory=dict)
 
     @property
     def filters(self) -> OwnFilters:
@@ -135,11 +140,17 @@ def _shares(ledger: Ledger) -> bool:
 
 def _take(books: ListedResource, pod: Pod) -> None:
     try:
-        books.ledger.pod_changed(observe_pod(pod, books.names))
+        seen = observe_pod(pod, books.names)
+        books.ledger.pod_changed(seen)
     except WireError as error:
         node = pod.spec and pod.spec.node_name
         if node:  # a pod without one holds nothing
             books.notes.append(f"a pod on {node} is left out: {error}")
+        return
+    if seen.node and seen.request.devices:
+        books.demands[seen.ref.uid] = demands_of(pod)
+    elif seen.node and OF_A_DAEMON in ((pod.metadata and pod.metadata.labels) or {}):
+        books.daemons.setdefault(seen.node, Counter()).update(amounts_of(seen.request))
 
 
 def _closing(api: Getter, namespace: str, notes: list[str]) -> list[ConfigMap]:

@@ -23,7 +23,8 @@ usage: gpushare COMMAND [OPTIONS]
   scheduler-config
            print the file that makes kube-scheduler call the extender
   simulate try placement policies on a trace or on your cluster's nodes and pods
-  whatif   say whether pods would fit, now or with nodes gone or added
+  whatif   say whether pods would fit, now or with nodes gone or added, or how many more nodes
+           they need
 
 gpushare COMMAND --help tells more; gpushare --version the version.
 """

@@ -1,4 +1,4 @@
-"""What `gpushare whatif` is asked: pods and nodes as words, and pods as manifests.
+"""What `gpushare whatif` is asked: pods as words, as manifests and as rows of a table.
 
 Knows the grammar of the words, the kinds that make pods, and units of memory; not what is made of
 it. Every wrong word is a SettingsError that says what to write.
@@ -10,21 +10,22 @@ import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
-from gpushare.core.model import MAX_UNITS, NodeSpec, Request
-from gpushare.core.node_filters import NodeState
+from gpushare.core.model import MAX_UNITS, Request
 from gpushare.errors import SettingsError, WireError
-from gpushare.explain.whatif import Wanted
-from gpushare.wire.annotations import Names
+from gpushare.explain.placer import Wanted
+from gpushare.explain.text import NO_UNIT
+from gpushare.trace.nodes_and_pods import read_pods, request_of
+from gpushare.wire.annotations import MAX_DEVICES_PER_POD, Names
 from gpushare.wire.demands import demands_of
-from gpushare.wire.inventory import MAX_DEVICES, mib_of
+from gpushare.wire.inventory import mib_of
 from gpushare.wire.objects import PODS
-from gpushare.wire.pods import MAX_DEVICES_PER_POD, request_among
+from gpushare.wire.pods import request_among
+from gpushare.yamlfile import MAX_BYTES, read_text
 
 _PODS = re.compile(r"(\d{1,9})\s*(GiB|MiB)?(?:\s+on\s+(\d{1,3}))?(?:\s*x\s*(\d{1,6}))?")
-_SHAPE = re.compile(r"(\d{1,3})x(\d{1,9})(GiB|MiB)?")
-_ADDED = re.compile(r"(\d{1,4}):(.+)")
 _TEMPLATED = frozenset({"Deployment", "ReplicaSet", "StatefulSet", "ReplicationController", "Job"})
 
 
@@ -47,7 +48,7 @@ def pods_of_words(text: str, unit: str, resource: str, priority: int = 0) -> Wan
     if found is None:
         return None
     size, size_unit, devices, count = found.groups()
-    request = Request(_units(int(size), size_unit, unit, text), int(devices or 1))
+    request = Request(units_of_words(int(size), size_unit, unit, text), int(devices or 1))
     if not 0 < request.devices <= MAX_DEVICES_PER_POD:
         raise SettingsError(f"{text!r}: a pod may have from 1 to {MAX_DEVICES_PER_POD} devices")
     total = request.total
@@ -77,58 +78,15 @@ def pods_of_documents(
     return found
 
 
-_HOSTNAME = "kubernetes.io/hostname"
-_OF_CONTROLLERS = "node.kubernetes.io/"
-"""Taints that kube-controller-manager writes and removes by the state of a node."""
-
-
-def nodes_added(text: str, unit: str, there: Mapping[str, NodeSpec]) -> list[NodeSpec]:
-    """Return the nodes of N:SHAPE, where SHAPE is 8x80GiB, or a node that is there to be like."""
-    found = _ADDED.fullmatch(text.strip())
-    if found is None or not int(found[1]):
-        raise SettingsError(f"--add: {text!r} is not N:8x80GiB, or N:NODE for nodes like that one")
-    count, shape = int(found[1]), found[2]
-    like = there.get(shape) or _shaped(shape, unit, text)
-    taken = set(there)
-    names = (
-        name
-        for number in range(1, len(taken) + count + 1)
-        if (name := f"new-{number}") not in taken
-    )
-    size = len(like.capacity)
-    new = replace(like, healthy=(True,) * size, uuids=("",) * size, closed=None, counted=False)
-    return [replace(new, name=name) for name, _ in zip(names, range(count), strict=False)]
-
-
-def state_like(spec: NodeSpec, like: NodeState | None, resource: str) -> NodeState:
-    """Return what kube-scheduler sees of a node that comes: like one that is there, but in order.
-
-    Of one that is like none that is there nothing is known that keeps pods out.
-    """
-    if like is None:
-        return NodeState(spec.name)
-    labels = None if like.labels is None else dict(like.labels) | {_HOSTNAME: spec.name}
-    amounts = like.allocatable
-    if amounts is not None:
-        amounts = dict(amounts) | {resource: sum(spec.capacity)}
-    taints = tuple(each for each in like.taints if not each.key.startswith(_OF_CONTROLLERS))
-    return NodeState(spec.name, labels, taints, allocatable=amounts)
-
-
-def _shaped(shape: str, unit: str, text: str) -> NodeSpec:
-    found = _SHAPE.fullmatch(shape)
-    if found is None:
-        raise SettingsError(f"--add: {text!r}: there is no node {shape!r}, nor is it as 8x80GiB")
-    devices, size = int(found[1]), _units(int(found[2]), found[3], unit, text)
-    if not 0 < devices <= MAX_DEVICES:
-        raise SettingsError(f"--add: {text!r}: a node has from 1 to {MAX_DEVICES} devices")
-    return NodeSpec("", (size,) * devices, (True,) * devices, ("",) * devices)
-
-
-def _units(size: int, size_unit: str | None, unit: str, text: str) -> int:
+def units_of_words(size: int, size_unit: str | None, unit: str, text: str) -> int:
     """Return the size in units of the cluster. size_unit None: it is in these already."""
     amount, chunk = size, 1
     if size_unit is not None:
+        if unit == NO_UNIT:
+            raise SettingsError(
+                f"{text!r}: the file of nodes counts in units of its own: leave out {size_unit}, or"
+                " say --unit"
+            )
         amount = size * mib_of(size_unit)
         chunk = mib_of(unit)
     if not amount or amount % chunk or amount // chunk > MAX_UNITS:
@@ -196,3 +154,22 @@ def _count(kind: str, spec: Mapping[str, object], where: str) -> int:
 
 def _mapping(value: object) -> dict[str, Any]:
     return value if isinstance(value, dict) else {}
+
+
+def holds_rows(path: Path) -> bool:
+    """Return whether the file is a table of pods, as `gpushare simulate` reads it, by its name or,
+    of JSON, because it is a list.
+    """
+    if {".csv", ".xz", ".gz"} & set(path.suffixes):
+        return True
+    return path.suffix == ".json" and read_text(str(path), MAX_BYTES).lstrip()[:1] == "["
+
+
+def pods_of_rows(path: Path, resource: str, priority: int = 0) -> list[Wanted]:
+    """Return the pods of a table, in its order. Raises TraceError."""
+    found = []
+    for pod in read_pods(path):
+        request = request_of(pod)
+        resources = ((resource, request.total),) if request.devices else ()
+        found.append(Wanted(pod.name, replace(request, resources=resources), 1, priority=priority))
+    return found

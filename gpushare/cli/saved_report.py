@@ -15,12 +15,12 @@ from gpushare.core.model import MAX_UNITS, NodeSpec, ObservedPod, PodRef, Reason
 from gpushare.core.node_filters import CORDONED, UNREADY, NodeState, NodeStates
 from gpushare.errors import SettingsError
 from gpushare.ledger import Ledger
-from gpushare.wire.annotations import Names
+from gpushare.wire.annotations import MAX_DEVICES_PER_POD, Names
 from gpushare.wire.inventory import MAX_DEVICES, is_unit
 
 _NO_HOST = (
-    "the saved report has no CPU, memory, labels, taints and allocatable of nodes, and no pods that"
-    " wait, so these do not count"
+    "the saved report has no CPU, memory, labels, taints and allocatable of nodes, and of pods no"
+    " more than their GPU memory, so these do not count"
 )
 _AGAIN = "save one with `gpushare inspect -o json`"
 
@@ -43,6 +43,8 @@ def resource_of_report(document: object, where: str, policy: str) -> ListedResou
         states.put(_state(spec.name, str(node.get("leftOut") or "").split(", ")))
         for pod in _pods(node, spec, at):
             ledger.pod_changed(pod)
+    for pod in _waiting(document, where):
+        ledger.pod_changed(pod)
     if not ledger.snapshot().capacity.any():
         raise SettingsError(f"{where}: no node in it shares {resource}")
     names = Names.for_resource(resource)
@@ -109,6 +111,17 @@ def _pods(node: Mapping[str, object], spec: NodeSpec, where: str) -> Iterator[Ob
             yield _bound(ref, spec, units, ((device, units),))
     if unplaced > 0:
         yield _bound(PodRef("", f"unlisted on {spec.name}", spec.name), spec, unplaced, ())
+
+
+def _waiting(document: Mapping[str, object], where: str) -> Iterator[ObservedPod]:
+    """Yield the pods that wait; reports of earlier versions do not say on how many devices."""
+    for number, pod in enumerate(_list(document, "pending", where)):
+        at = f"{where}: pending[{number}]"
+        total, devices = _number(pod, "requested", at), _number({"devices": 1} | pod, "devices", at)
+        if not 0 < devices <= MAX_DEVICES_PER_POD or not total or total % devices:
+            raise SettingsError(f"{at}: {total} is not spread over {devices} devices; {_AGAIN}")
+        ref = PodRef(*(_text(pod, key, at) for key in ("namespace", "name", "uid")))
+        yield ObservedPod(ref, Request(total // devices, devices))
 
 
 def _bound(

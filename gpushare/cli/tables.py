@@ -81,7 +81,7 @@ def _summary(report: Report, *, wide: bool, headers: bool, style: Style) -> str:
     table: list[Row] = [[*row, *cells] for row, cells in zip(rows, more, strict=True)]
     if not headers:
         return align(table)
-    kind = _kind(report)
+    kind = device_kind(report.resource)
     what = "" if style.short else "(Allocated/Total)"
     head = ["NAME", "IPADDRESS", *(f"{kind}{i}{what}" for i in range(devices))]
     head += ["PENDING(Allocated)"] if pending else []
@@ -105,7 +105,7 @@ def details(
     """
     if not headers:
         return _pods_alone(report, wide=wide)
-    kind = _kind(report)
+    kind = device_kind(report.resource)
     rows: list[Row] = []
     dashes = 10
     for number, node in enumerate(report.nodes):
@@ -127,9 +127,9 @@ def details(
     return align([*rows, [""], [""], [label, _cluster_sum(report), ""]])
 
 
-def _kind(report: Report) -> str:
+def device_kind(resource: str) -> str:
     """Return the name of the devices: GPU for aliyun.com/gpu-mem, NPU for example.com/npu-mem."""
-    name = report.resource.rpartition("/")[2]
+    name = resource.rpartition("/")[2]
     return name.removesuffix("-mem").upper() if name.endswith("-mem") else "GPU"
 
 
@@ -152,8 +152,14 @@ def _device_cells(node: NodeLine, style: Style) -> list[str]:
 
 def waiting(report: Report, style: Style) -> str:
     """Return a table of the pods that wait, each with its reason."""
+    kind = device_kind(report.resource)
     rows: list[Row] = [
-        ("PENDING POD", "NAMESPACE", f"{_kind(report)} Memory({report.unit})", "REASON"),
+        (
+            "PENDING POD",
+            "NAMESPACE",
+            f"{kind} Memory({report.unit})",
+            "REASON",
+        ),
         *(
             (
                 printable(pod.ref.name),
@@ -169,8 +175,15 @@ def waiting(report: Report, style: Style) -> str:
 
 def kept(report: Report, style: Style) -> str:
     """Return a table of the places that filter keeps for pods that are not bound yet."""
+    kind = device_kind(report.resource)
     rows: list[Row] = [
-        ("HELD FOR", "NAMESPACE", f"{_kind(report)} Memory({report.unit})", "NODE", "UNTIL"),
+        (
+            "HELD FOR",
+            "NAMESPACE",
+            f"{kind} Memory({report.unit})",
+            "NODE",
+            "UNTIL",
+        ),
         *(
             (
                 printable(place.pod.name),

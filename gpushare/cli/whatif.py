@@ -1,19 +1,21 @@
-"""`gpushare whatif`: would these pods fit, now, or once nodes have gone or come.
+"""`gpushare whatif`: would these pods fit, now, or once nodes have gone or come; how many nodes are
+needed so that they do.
 
-The root of the command: words to options, a cluster or a saved report to books, what would be to
-text. Reads, and changes nothing.
+The root of the command: words to options, a cluster or a file to books, what would be to text.
+Reads, and changes nothing.
 """
 
 import argparse
 import os
+import re
 import sys
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from fractions import Fraction
 from functools import cached_property
 from pathlib import Path
-from typing import Any
 
-from gpushare.cli.documents import API_VERSION, dumped
+from gpushare.cli.documents import dumped
 from gpushare.cli.exit_codes import ended_as_kubectl
 from gpushare.cli.listed_cluster import (
     DEFAULT_POLICY,
@@ -22,42 +24,49 @@ from gpushare.cli.listed_cluster import (
     list_priorities,
     list_resources,
 )
+from gpushare.cli.need_text import need_document, need_lines
 from gpushare.cli.options import connection, make_parser, report_format
 from gpushare.cli.pod_specs import (
     Priorities,
-    nodes_added,
+    holds_rows,
     pods_of_documents,
+    pods_of_rows,
     pods_of_words,
-    state_like,
 )
 from gpushare.cli.saved_report import resource_of_report
+from gpushare.cli.shapes import check_prices, nodes_added, shape_of_words, shapes_of_cluster
+from gpushare.cli.style import style_of
 from gpushare.cli.tables import printable
+from gpushare.cli.trace_books import resource_of_nodes
+from gpushare.cli.whatif_text import document_of, lines_of
 from gpushare.core.model import NodeSpec
-from gpushare.core.policy import load_policy
+from gpushare.core.policy import Policy, load_policy
 from gpushare.errors import SettingsError
-from gpushare.explain.pod import GroupNeed
-from gpushare.explain.text import amount, group_text
-from gpushare.explain.whatif import MOST, Outcome, PlacementResult, Sums, Wanted, what_if
+from gpushare.explain.need import Asked, Need, more_of, need
+from gpushare.explain.placer import Wanted
+from gpushare.explain.text import NO_UNIT
+from gpushare.explain.tries import Counts, Tell
+from gpushare.explain.whatif import what_if
 from gpushare.wire.annotations import ALIYUN, Names
 from gpushare.wire.inventory import check_unit
 from gpushare.yamlfile import read_documents
 
-KIND = "GPUShareWhatIf"
 _EPILOG = """\
 pods:   8GiB            how many of 8 GiB fit
         8GiB x 3        whether three do
         8GiB on 2 x 3   the same, with 8 GiB on each of two devices
-        FILE            manifests of Pods, Deployments, StatefulSets, Jobs
+        FILE            manifests of Pods, Deployments, StatefulSets, Jobs; or a table of pods, as
+                        of `gpushare simulate`
 group:  --gang '8GiB x 3', or --gang FILE: all of these pods at once, or none
 nodes:  --without gpu-a --add 3:8x80GiB, or --add 3:gpu-a for three like that one
+need:   --need          the fewest nodes so that the pods that wait fit, and those of --pods
+        --more 20%      and so much more of what runs
+        --shape 8x80GiB,cpu=96,memory=768Gi,model=A100,price=12.5, or --shape gpu-a,price=9: nodes
+                        that may come (default: like those that are there); with prices the cheapest
 exit codes: 0 answered, 1 an error (one line on stderr), 130 ended by Ctrl-C.
 docs/explain.md tells what counts and what does not.
 """
-_MOST_NODES = 5
-_MOST_PODS = 5
-_NOT_JUDGED = (
-    "affinity to other pods, spread constraints, ports, volumes, quotas and preemption do not count"
-)
+_SHARE = re.compile(r"(\d{1,5}(?:\.\d{1,3})?)%", re.ASCII)
 
 
 def main(argv: Sequence[str] | None = None, prog: str = "gpushare whatif") -> int:
@@ -68,26 +77,26 @@ def main(argv: Sequence[str] | None = None, prog: str = "gpushare whatif") -> in
 
 def _answer(options: argparse.Namespace) -> str:
     """Return the text to print."""
-    if not (options.pods or options.gang or options.without or options.add):
-        raise SettingsError(
-            "nothing is asked: --pods, --gang, --without or --add say it (see --help)"
-        )
+    _check(options)
     every = [Names.for_resource(resource) for resource in options.resource or [ALIYUN.resource]]
     policy = load_policy(options.policy)
     books = _books(options, every)
     every[0] = books.names
-    there = books.ledger.entries_and_specs()[1]
     added: list[NodeSpec] = []
-    for word in options.add:
-        new = nodes_added(word, books.unit, there | {spec.name: spec for spec in added})
-        like = books.states.get(word.partition(":")[2].strip())
-        for spec in new:
-            books.states.put(state_like(spec, like, books.names.resource))
-        added += new
+    for spec, state in nodes_added(options.add, books):
+        books.states.put(state)
+        added.append(spec)
     left_out = _left_out(books, options.without)
     read = _Reader(options, books, every)
     wanted = [each for word in options.pods for each in read.wanted("--pods", word)]
     gangs = [read.wanted("--gang", word) for word in options.gang]
+    if options.need:
+        pods = [*wanted, *(pod for gang in gangs for pod in gang)]
+        found = _need(options, books, policy, pods, added)
+        if options.output:
+            return dumped(need_document(found, books, options, left_out), options.output)
+        style = style_of(sys.stdout, os.environ)
+        return need_lines(found, books, options, left_out, style)
     outcome = what_if(
         books.ledger,
         wanted,
@@ -96,16 +105,33 @@ def _answer(options: argparse.Namespace) -> str:
         added=added,
         gangs=gangs,
         own=books.filters,
+        demands=books.demands,
     )
     if options.output:
-        return dumped(_document(outcome, books, options, left_out), options.output)
-    lines = _lines(outcome, books, options, added, left_out)
+        return dumped(document_of(outcome, books, options, left_out), options.output)
+    lines = lines_of(outcome, books, options, added, left_out)
     return "".join(f"{printable(line)}\n" for line in lines)
 
 
-def _books(options: argparse.Namespace, every: Sequence[Names]) -> ListedResource:
+def _check(options: argparse.Namespace) -> None:
+    """Raise SettingsError if nothing is asked, or what does not go together."""
+    if not options.need and (options.shape or options.more):
+        raise SettingsError("--shape and --more go with --need: how many more nodes are needed")
+    asked = options.pods or options.gang or options.without or options.add
+    if not (asked or options.need):
+        raise SettingsError(
+            "nothing is asked: --pods, --gang, --without, --add or --need say it (see --help)"
+        )
+    if options.nodes and options.snapshot:
+        raise SettingsError("--nodes and --snapshot both say which nodes there are: leave one out")
     if options.unit:
         check_unit(options.unit)
+
+
+def _books(options: argparse.Namespace, every: Sequence[Names]) -> ListedResource:
+    if options.nodes:
+        unit = options.unit or NO_UNIT
+        return resource_of_nodes(options.nodes, every[0], unit, options.policy)
     if options.snapshot:
         document = read_documents(options.snapshot)[0]
         return resource_of_report(document, options.snapshot, options.policy)
@@ -117,6 +143,58 @@ def _books(options: argparse.Namespace, every: Sequence[Names]) -> ListedResourc
         policy=options.policy,
         namespace=options.extender_namespace,
     )[0]
+
+
+def _need(
+    options: argparse.Namespace,
+    books: ListedResource,
+    policy: Policy,
+    wanted: list[Wanted],
+    added: Sequence[NodeSpec],
+) -> Need:
+    endless = next((each.name for each in wanted if each.count is None), None)
+    if endless is not None:
+        raise SettingsError(f"--need: {endless!r}: how many? write '{endless} x 3'")
+    if options.more:
+        share = _SHARE.fullmatch(options.more.strip())
+        if share is None or not (part := Fraction(share[1]) / 100):
+            raise SettingsError(f"--more: {options.more[:40]!r} is not like 20%")
+        running = books.ledger.entries_and_specs()[0].values()
+        if not running:
+            raise SettingsError("--more: no pod runs there, so nothing is more of it")
+        wanted = [*wanted, *more_of(running, part, books.demands)]
+    demands = {pod.demands for pod in wanted} | {pod.demands for pod in books.ledger.waiting()}
+    if options.without:
+        demands |= {*books.demands.values()}
+    told = [shape_of_words(word, "--shape", books) for word in options.shape]
+    check_prices(told)
+    asked = Asked(
+        wanted,
+        told or shapes_of_cluster(books, demands),
+        books.names.resource,
+        options.without,
+        added,
+        books.demands,
+    )
+    with _progress() as tell:
+        return need(books.ledger, asked, policy, books.filters, tell)
+
+
+@contextmanager
+def _progress() -> Iterator[Tell]:
+    """Show on stderr, if it is a terminal, which number of nodes is tried; yield what is told."""
+    try:
+        from tqdm import tqdm
+    except ModuleNotFoundError:  # an image has what the extender needs
+        yield lambda _counts, _tries: None
+        return
+    form = "{desc} [{elapsed}]"
+    with tqdm(disable=None, leave=False, delay=1, bar_format=form, desc="whatif") as shown:
+
+        def tell(counts: Counts, tries: int) -> None:
+            shown.set_description_str(f"whatif: try {tries + 1}, of {sum(counts)} more nodes")
+
+        yield tell
 
 
 class _Reader:
@@ -142,11 +220,13 @@ class _Reader:
             raise SettingsError(
                 f"{flag}: {word!r} is no file, nor is it as '8GiB x 3' (see --help)"
             )
+        if word != "-" and holds_rows(Path(word)):
+            return pods_of_rows(Path(word), books.names.resource, priority)
         return pods_of_documents(read_documents(word), word, self._every, self._priorities)
 
     @cached_property
     def _priorities(self) -> Priorities:
-        if self._options.snapshot:
+        if self._options.snapshot or self._options.nodes:
             return Priorities()
         kubectl = connection(vars(self._options), os.environ)
         return list_priorities(kubectl, self._books.notes)
@@ -163,133 +243,6 @@ def _left_out(books: ListedResource, without: Sequence[str]) -> dict[str, str]:
     return {name: label for name, label in labels if label}
 
 
-def _lines(
-    outcome: Outcome,
-    books: ListedResource,
-    options: argparse.Namespace,
-    added: Sequence[NodeSpec],
-    left_out: Mapping[str, str],
-) -> Iterator[str]:
-    yield f"Now:      {_sums(outcome.before, books.unit)} ({books.names.resource})"
-    if left_out:
-        yield f"Nodes:    {_some([f'{name} {label}' for name, label in left_out.items()], '; ')}"
-    if options.without:
-        fit = sum(each.fit for each in outcome.moved)
-        pods = f"{fit} of {len(outcome.moved)} pod{'s' * (len(outcome.moved) > 1)} fit elsewhere"
-        yield f"Without:  {', '.join(options.without)}: {pods if outcome.moved else 'no pods'}"
-        yield from (f"          {_placed(each)}" for each in outcome.moved if not each.all_fit)
-    if added:
-        nodes = "1 node" if len(added) == 1 else f"{len(added)} nodes"
-        yield f"Added:    {nodes}: {_some([spec.name for spec in added])}"
-    yield from _waiting(outcome)
-    yield from (f"Pods:     {_placed(each)}" for each in outcome.placed)
-    for gang in outcome.gangs:
-        when = "" if options.without or options.add or options.pods else " now"
-        yield from (f"Gang:     {_at_once(each, books.unit, when)}" for each in gang.placed)
-        if len(gang.placed) > 1 and not gang.fits:
-            yield "          so none of these pods is placed"
-    yield f"Then:     {_sums(outcome.after, books.unit)}"
-    notes = [*books.notes, _NOT_JUDGED]
-    yield f"Judged:   by policy {options.policy}; {'; '.join(notes)}"
-
-
-def _waiting(outcome: Outcome) -> Iterator[str]:
-    """Yield what becomes of the pods that wait already."""
-    waiting, gated = outcome.waiting, outcome.gated
-    if waiting:
-        fit = sum(each.fit for each in waiting)
-        yield f"Waiting:  {_pods(len(waiting))} already; {fit} of {len(waiting)} fit"
-        yield from (f"          {_placed(each)}" for each in waiting[:_MOST_PODS])
-        if len(waiting) > _MOST_PODS:
-            yield f"          and {len(waiting) - _MOST_PODS} more"
-    if gated:
-        yield f"Gated:    {_pods(gated)} until scheduling gates are removed, and take nothing"
-
-
-def _pods(number: int) -> str:
-    return "1 pod waits" if number == 1 else f"{number} pods wait"
-
-
-def _sums(sums: Sums, unit: str) -> str:
-    free = f"{amount(sums.free, unit)} of {amount(sums.total, unit)} free"
-    devices = f"{sums.devices} device{'s' * (sums.devices != 1)}"
-    return f"{free} on {devices} of {sums.nodes} node{'s' * (sums.nodes != 1)}"
-
-
-def _placed(placed: PlacementResult) -> str:
-    """Return how many fit, where, and why no more."""
-    wanted = placed.wanted
-    if wanted.count is None:
-        fit = f"{placed.fit} fit" if placed.fit < MOST else f"{MOST} fit, and more"
-    else:
-        fit = f"{placed.fit} of {wanted.count} fit"
-    name = f"{wanted.name} (priority {wanted.priority})" if wanted.priority else wanted.name
-    return f"{name}: {fit}{_where(placed)}"
-
-
-def _at_once(placed: PlacementResult, unit: str, when: str) -> str:
-    """Return how many of a group fit, in the words of explain."""
-    wanted = placed.wanted
-    need = GroupNeed(((wanted.request, wanted.count or 0, placed.fit),), at_once=True)
-    return f"{wanted.name}: {group_text(need, unit, when)}{_where(placed)}"
-
-
-def _where(placed: PlacementResult) -> str:
-    """Return where they fit, and why no more do."""
-    where = _some([f"{count} on {node}" for node, count in placed.on.items()])
-    text = f" ({where})" if where else ""
-    if placed.fit and placed.all_fit:
-        return text
-    reasons = ", ".join(f"{count} {why}" for why, count in placed.reasons.items())
-    return f"{text}; then: {reasons or 'there are no nodes'}"
-
-
-def _some(parts: Sequence[str], between: str = ", ") -> str:
-    more = [f"{len(parts) - _MOST_NODES} more"] if len(parts) > _MOST_NODES else []
-    return between.join([*parts[:_MOST_NODES], *more])
-
-
-def _document(
-    outcome: Outcome,
-    books: ListedResource,
-    options: argparse.Namespace,
-    left_out: Mapping[str, str],
-) -> dict[str, Any]:
-    return {
-        "apiVersion": API_VERSION,
-        "kind": KIND,
-        "resource": books.names.resource,
-        "unit": books.unit,
-        "policy": options.policy,
-        "before": asdict(outcome.before),
-        "leftOut": [{"node": node, "why": why} for node, why in left_out.items()],
-        "moved": [_placed_document(each) for each in outcome.moved],
-        "waiting": [_placed_document(each) for each in outcome.waiting],
-        "gated": outcome.gated,
-        "pods": [_placed_document(each) for each in outcome.placed],
-        "gangs": [
-            {"fits": gang.fits, "pods": [_placed_document(each) for each in gang.placed]}
-            for gang in outcome.gangs
-        ],
-        "after": asdict(outcome.after),
-        "notes": [*books.notes, _NOT_JUDGED],
-    }
-
-
-def _placed_document(placed: PlacementResult) -> dict[str, Any]:
-    request = placed.wanted.request
-    return {
-        "name": placed.wanted.name,
-        "units": request.units,
-        "devices": request.devices,
-        "priority": placed.wanted.priority,
-        "wanted": placed.wanted.count,
-        "fit": placed.fit,
-        "on": [{"node": node, "pods": count} for node, count in placed.on.items()],
-        "reasons": [{"reason": why, "nodes": count} for why, count in placed.reasons.items()],
-    }
-
-
 def _parser(prog: str) -> argparse.ArgumentParser:
     parser = make_parser(
         prog,
@@ -300,9 +253,13 @@ def _parser(prog: str) -> argparse.ArgumentParser:
     add("--pods", action="append", default=[], metavar="PODS", help="see below; can be repeated")
     add("--priority", type=int, default=0, metavar="N", help="of pods in words (default: 0)")
     add("--gang", action="append", default=[], metavar="PODS", help="a group: all at once, or none")
+    add("--need", action="store_true", help="how many more nodes take all pods: see below")
+    add("--shape", action="append", default=[], metavar="SHAPE", help="of nodes that may come")
+    add("--more", default="", metavar="20%", help="with --need: so much more of what runs")
     add("--without", action="append", default=[], metavar="NODE", help="a node that goes")
     add("--add", action="append", default=[], metavar="N:SHAPE", help="nodes that come")
     add("--snapshot", default="", metavar="FILE", help="of `inspect -o json`, not a live cluster")
+    add("--nodes", default="", metavar="FILE", help="a table as of `gpushare simulate`, likewise")
     add("-o", "--output", metavar="FORMAT", type=report_format, help="json|yaml: all of it")
     add("--policy", default=DEFAULT_POLICY, metavar="NAME", help="(default: %(default)s)")
     add(

@@ -84,26 +84,28 @@ class PodRef:
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What a pod asks for.
-
-    units: memory units on *each* device. devices: how many devices (0: the pod asks for no GPU).
-    cpu: milli-cores. memory: bytes. containers: (index in spec.containers, units) of each regular
-    container that asks for GPU memory. policy: the name of the policy that the pod asks for, or "".
-    models: the GPU models it accepts, sorted; () for any. kube-scheduler enforces that before it
-    asks us, so nothing here is refused for it. inits: units of each init container and sidecar that
-    asks, in order. resources: (name, amount) of all that kube-scheduler counts besides CPU and
-    memory, what is managed here among it.
-    """
+    """What a pod asks for."""
 
     units: int = 0
+    """Memory units on *each* device."""
     devices: int = 0
+    """How many devices; 0: the pod asks for no GPU."""
     cpu: int = 0
+    """Milli-cores."""
     memory: int = 0
+    """Bytes."""
     containers: Shares = ()
+    """(index in spec.containers, units) of each regular container that asks for GPU memory."""
     policy: str = ""
+    """The name of the policy that the pod asks for, or ""."""
     models: tuple[str, ...] = ()
+    """The GPU models it accepts, sorted; () for any. kube-scheduler enforces that before it asks
+    us, so nothing here is refused for it."""
     inits: tuple[int, ...] = ()
+    """Units of each init container and sidecar that asks, in order."""
     resources: tuple[tuple[str, int], ...] = ()
+    """(name, amount) of all that kube-scheduler counts besides CPU and memory, what is managed here
+    among it."""
 
     @property
     def total(self) -> int:
@@ -151,70 +153,80 @@ class ObservedPod(NamedTuple):
 
     A list makes one for each of its pods; a frozen dataclass with so many fields would take four
     times as long.
-
-    node: "" while unscheduled. placement: the devices its annotations name, or None when they name
-    none that can be used (absent, malformed, not adding up to the request): the ledger then charges
-    every device of the node. assigned: the device plug-in has marked the pod served. ended: phase
-    Succeeded or Failed. created, started: seconds since the epoch, 0 where there is no such time.
-    priority: the number of its PriorityClass. terminating: it is marked deleted. labels: sorted.
-    gated: no extender is called for it: it has gates (spec.schedulingGates), or kube-scheduler has
-    found it unschedulable. stamp: the assume time that its annotations name, which distinguishes
-    Bindings, or "". running: phase Running. uuids: of the devices of `placement`, as its
-    annotations name them, "" for one without; () for none. given: what its device plug-in says that
-    it has on other cards. crowded: its annotations leave no room for ours. ends_by:
-    seconds since the epoch by which a terminating pod must be gone (its deletionTimestamp, which
-    has the grace in it). demands: of a pod without a node, what it demands of nodes. served: our
-    kube-scheduler has a profile of its schedulerName, as far as is known.
     """
 
     ref: PodRef
     request: Request
     node: str = ""
+    """"" while unscheduled."""
     placement: Shares | None = None
+    """The devices its annotations name, or None when they name none that can be used (absent,
+    malformed, not adding up to the request): the ledger then charges every device of the node."""
     assigned: bool = False
+    """The device plug-in has marked the pod served."""
     ended: bool = False
+    """Its phase is Succeeded or Failed."""
     created: float = 0.0
+    """Seconds since the epoch, 0 where there is no such time."""
     started: float = 0.0
+    """The same of the time at which the kubelet began with it."""
     priority: int = 0
+    """The number of its PriorityClass."""
     terminating: bool = False
+    """It is marked deleted."""
     labels: Labels = ()
+    """Sorted."""
     gated: bool = False
+    """No extender is called for it: it has gates (spec.schedulingGates), or kube-scheduler has
+    found it unschedulable."""
     stamp: str = ""
+    """The assume time that its annotations name, which distinguishes Bindings, or ""."""
     running: bool = False
+    """Its phase is Running."""
     uuids: tuple[str, ...] = ()
+    """Of the devices of `placement`, as its annotations name them, "" for one without; () for
+    none."""
     given: Given = ()
+    """What its device plug-in says that it has on other cards."""
     crowded: bool = False
+    """Its annotations leave no room for ours."""
     ends_by: float = 0.0
+    """Seconds since the epoch by which a terminating pod must be gone: its deletionTimestamp, which
+    has the grace in it."""
     demands: Demands = NO_DEMANDS
+    """Of a pod without a node, what it demands of nodes."""
     served: bool = True
+    """Our kube-scheduler has a profile of its schedulerName, as far as is known."""
 
 
 @dataclass(frozen=True, slots=True)
 class NodeSpec:
-    """A node as the API server shows it, for one managed resource.
-
-    capacity: units of each device, by index; () where the node shares none. healthy, models, uuids:
-    one per device. cpu: milli-cores allocatable, memory: bytes allocatable, None where unknown.
-    closed: why no pod may be placed here whatever is free, or None. marks_assigned: the device
-    plug-in there says that it marks the pods it has served. serves_by_identity: it knows which pod
-    the kubelet asks for, and gives it the cards that its Binding names by uuid, or none; so it
-    takes no pod for an equal one (see pairing). counted: the devices were made of a total and a
-    count, no inventory describes them. gone: uuids of cards that have been on the node, and are
-    not.
-    """
+    """A node as the API server shows it, for one managed resource."""
 
     name: str
     capacity: tuple[int, ...] = ()
+    """Units of each device, by index; () where the node shares none."""
     healthy: tuple[bool, ...] = ()
+    """One for each device."""
     models: tuple[str, ...] = ()
+    """One for each device."""
     uuids: tuple[str, ...] = ()
+    """One for each device."""
     cpu: int | None = None
+    """Milli-cores allocatable, None where unknown."""
     memory: int | None = None
+    """Bytes allocatable, None where unknown."""
     closed: Reason | None = None
+    """Why no pod may be placed here whatever is free."""
     marks_assigned: bool = False
+    """The device plug-in there says that it marks the pods it has served."""
     serves_by_identity: bool = False
+    """It knows which pod the kubelet asks for, and gives it the cards that its Binding names by
+    uuid, or none; so it takes no pod for an equal one (see pairing)."""
     counted: bool = False
+    """The devices were made of a total and a count, no inventory describes them."""
     gone: tuple[str, ...] = ()
+    """Uuids of cards that have been on the node, and are not."""
 
     @property
     def marks_served(self) -> bool:
@@ -228,20 +240,21 @@ class NodeSpec:
 
 @dataclass(frozen=True, slots=True)
 class Cover:
-    """What the annotations of a pod say, as first seen, and which cards they may mean (see cover).
-
-    written: units by index; None: nothing usable. uuids: for each of these the uuid that the
-    Binding names, "" for a device without one; () for none at all. cards: for each of these the
-    cards that may be meant; () until it is first compared with a node that has devices. of: how
-    many devices the node had when all of them were first found there; 0 before that, -1 if it is
-    too late to know. given: what the device plug-in says that the pod has on other cards. indexed:
-    the device plug-in may use the index although the Binding names a card, and the card at the
-    index has had no uuid since.
-    """
+    """What the annotations of a pod say, as first seen, and the cards they may mean (see cover)."""
 
     written: Shares | None = None
+    """Units by index; None: nothing usable."""
     uuids: tuple[str, ...] = ()
+    """For each of these the uuid that the Binding names, "" for a device without one; () for none
+    at all."""
     cards: tuple[frozenset[str], ...] = ()
+    """For each of these the cards that may be meant; () until it is first compared with a node that
+    has devices."""
     of: int = 0
+    """How many devices the node had when all of them were first found there; 0 before that, -1 if
+    it is too late to know."""
     given: Given = ()
+    """What the device plug-in says that the pod has on other cards."""
     indexed: bool = False
+    """The device plug-in may use the index although the Binding names a card, and the card at the
+    index has had no uuid since."""

@@ -14,8 +14,13 @@ import numpy as np
 
 from gpushare.core.decide import best_devices
 from gpushare.core.model import Request
-from gpushare.core.ranking import Scorer, fits_devices
+from gpushare.core.policy import Policy
+from gpushare.core.ranking import Ranking, Scorer, fits_devices
 from gpushare.core.snapshot import Bools, Rows, Snapshot, has_accepted_model, pod_kind
+
+_ROWS_REMEMBERED = 5_000_000
+"""Nodes times kinds of pods whose scores are kept, 100 to 200 bytes each: about 4,000 kinds on the
+nodes of openb, which are all that its traces have."""
 
 
 class Placement(NamedTuple):
@@ -49,6 +54,11 @@ def fits(snapshot: Snapshot, rows: Rows, request: Request) -> Bools:
         return np.repeat(enough[:, None], snapshot.used.shape[1], axis=1)
     mask: Bools = fits_devices(snapshot, rows, request) & enough[:, None]
     return mask
+
+
+def ranking(policy: Policy, nodes: int) -> Ranking:
+    """Return a ranking by the policy, with what fits for kube-scheduler and for the extender."""
+    return Ranking(policy, max(_ROWS_REMEMBERED // max(nodes, 1), 1), fits)
 
 
 class MutableCluster:

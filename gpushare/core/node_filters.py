@@ -161,6 +161,18 @@ class OwnFilters:
         found = list(_refusals(state, demands)) if demands.known else []
         return (*found, *self.shortages(node, request, more=more))
 
+    def refuses(self, node: str, demands: Demands) -> bool:
+        """Return whether the node is kept from a pod with these demands, whatever is free there."""
+        state = self.states.get(node)
+        return state is not None and demands.known and any(True for _ in _refusals(state, demands))
+
+    def left(self, node: str, resource: str) -> int | None:
+        """Return how much of a resource is left for pods; None if it is not counted there."""
+        state = self.states.get(node)
+        if state is None or state.allocatable is None or resource in self._ignored:
+            return None
+        return state.allocatable.get(resource, 0) - self._taken(node).get(resource, 0)
+
     def shortages(
         self, node: str, request: Request, *, less: Iterable[Request] = (), more: Amounts = _NOTHING
     ) -> tuple[Obstacle, ...]:

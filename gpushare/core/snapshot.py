@@ -58,38 +58,45 @@ def has_accepted_model(snapshot: "Snapshot", rows: Rows, request: Request) -> Bo
 
 @dataclass(frozen=True, eq=False)
 class Snapshot:
-    """An immutable view of the ledger.
-
-    names: node name by row ("" for an empty row). row: row by node name. generation: rises with
-    every change. capacity, used: int64 (N, D) units. healthy: bool (N, D), False beyond a node's
-    devices. model: int16 (N, D) index into `models`, -1 beyond. cpu_capacity, cpu_free: int64 (N,)
-    milli, memory_capacity, memory_free: int64 (N,) bytes, all -1 capacity where unknown. cpu_only:
-    int64 (N,) milli held by pods without GPU. kinds: int16 (N, 5) pods by `pod_kind`. group: int32
-    (N,) equal for nodes that are alike when empty, to the GiB of memory. closed: int8 (N,) index
-    into REASONS. order: int64 (N,) the rank of the node's name, the last key of every order.
-    row_generation: int64 (N,) generation of each row's last change. pinned: by row, the bound pods
-    whose equals have to wait or take the same devices (see decide).
-    """
+    """An immutable view of the ledger: N nodes by D devices."""
 
     names: tuple[str, ...]
+    """The name of the node by row, "" for an empty row."""
     row: Mapping[str, int]
+    """The row by the name of the node."""
     generation: int
+    """Rises with every change."""
     capacity: Ints
+    """int64 (N, D) units."""
     used: Ints
+    """int64 (N, D) units."""
     healthy: Bools
+    """bool (N, D), False beyond a node's devices."""
     model: npt.NDArray[np.int16]
+    """int16 (N, D) index into `models`, -1 beyond a node's devices."""
     models: tuple[str, ...]
     cpu_capacity: Ints
+    """int64 (N,) milli, -1 where unknown."""
     memory_capacity: Ints
+    """int64 (N,) bytes, -1 where unknown."""
     cpu_free: Ints
+    """int64 (N,) milli."""
     memory_free: Ints
+    """int64 (N,) bytes."""
     cpu_only: Ints
+    """int64 (N,) milli held by pods without GPU."""
     kinds: npt.NDArray[np.int16]
+    """int16 (N, 5) pods by `pod_kind`."""
     group: npt.NDArray[np.int32]
+    """int32 (N,), equal for nodes that are alike when empty, to the GiB of memory."""
     closed: npt.NDArray[np.int8]
+    """int8 (N,) index into REASONS."""
     order: Ints
+    """int64 (N,) the rank of the node's name, the last key of every order."""
     row_generation: Ints
+    """int64 (N,) the generation of each row's last change."""
     pinned: Mapping[int, tuple[Pinned, ...]]
+    """By row, the bound pods whose equals have to wait or take the same devices (see pairing)."""
 
     @cached_property
     def open(self) -> Bools:

@@ -20,6 +20,7 @@ from urllib.parse import parse_qs
 
 from gpushare.addresses import is_loopback
 from gpushare.daemon.callers import Callers
+from gpushare.logline import Line
 
 log = logging.getLogger("gpushare.health")
 
@@ -166,6 +167,5 @@ class _Server(ThreadingHTTPServer):
     def handle_error(self, request: object, client_address: object) -> None:
         """Log our bugs; a caller that goes away, or reads nothing, is no news."""
         if not isinstance(sys.exception(), OSError):
-            log.warning(
-                "probe or scrape failed client=%s", client_address, exc_info=sys.exception()
-            )
+            line = Line("probe or scrape failed", client=client_address)
+            log.warning(line, exc_info=sys.exception())

@@ -28,6 +28,7 @@ from gpushare.device_plugin.identity import (
 from gpushare.device_plugin.node_pod import NodePod
 from gpushare.device_plugin.pods import Pods
 from gpushare.errors import GpuShareError, RequestRefused
+from gpushare.logline import Line
 
 log = logging.getLogger("gpushare.allocate")
 
@@ -196,7 +197,7 @@ class Allocator:
         try:
             return tuple(self._record())
         except GpuShareError as error:
-            log.warning("what the kubelet has given out is not known: %s", error)
+            log.warning(Line("what the kubelet has given out is not known", error=error))
             return None
 
     def _refuse(self, decision: Undecided, found: Sequence[Candidate]) -> RequestRefused:
@@ -269,5 +270,5 @@ class Allocator:
 def _refused(decision: Undecided, said: str = "") -> RequestRefused:
     """Return the refusal for the kubelet; the log says which pods it is about."""
     if decision.whose:
-        log.warning("undecided why=%s whose=%s", decision.why, decision.whose)
+        log.warning(Line("undecided", why=decision.why, whose=decision.whose))
     return RequestRefused(f"{said}{decision.why}")

@@ -20,6 +20,7 @@ import pynvml  # type: ignore[import-untyped]  # it has no annotations
 
 from gpushare.device_plugin.cards import DetectedGpu, Fault, Problem
 from gpushare.errors import SettingsError
+from gpushare.logline import Line
 from gpushare.wire.inventory import MAX_DEVICES
 
 log = logging.getLogger("gpushare.devices")
@@ -90,7 +91,7 @@ class FileSource:
             if not self._last:
                 raise
             if str(error) != self._said:
-                log.warning("devices not read, they stay as they were error=%s", error)
+                log.warning(Line("devices not read, they stay as they were", error=error))
             self._said = str(error)
         else:
             self._said = ""

@@ -25,6 +25,7 @@ from gpushare.device_plugin.identity import (
 from gpushare.device_plugin.node_pod import NodePod
 from gpushare.device_plugin.pods import Pods
 from gpushare.errors import GpuShareError
+from gpushare.logline import Line
 
 log = logging.getLogger("gpushare.allocate")
 
@@ -66,7 +67,7 @@ class CandidateFinder:
         try:
             listed = self._listed()
         except GpuShareError as error:
-            log.warning("pod-resources does not answer error=%s", error)
+            log.warning(Line("pod-resources does not answer", error=error))
             return self.unlisted(units, answered, refused)
         pods, changes, unread = self._known(listed)
         found = candidates(listed, pods, answered, refused, units)

@@ -16,6 +16,7 @@ from gpushare.device_plugin.cards import Cards, DetectedGpu, Fault, Problem, mak
 from gpushare.device_plugin.devices import Source
 from gpushare.device_plugin.diagnosis import OF_PROGRAMS, Diagnosis
 from gpushare.errors import SettingsError
+from gpushare.logline import Line
 
 log = logging.getLogger("gpushare.health")
 
@@ -141,7 +142,7 @@ class Health:
             found = tuple(self._source.read())
         except SettingsError as error:
             if str(error) != self._failure:
-                log.warning("devices not read error=%s", error)
+                log.warning(Line("devices not read", error=error))
             self._failure = str(error)
             return
         self._failure = ""
@@ -155,9 +156,9 @@ class Health:
     def on_xid(self, uuid: str, xid: int) -> None:
         """Record an Xid error, and have the cards read again unless a program caused it."""
         if xid in OF_PROGRAMS:
-            log.info("xid of a program, the card stays as it is uuid=%s xid=%d", uuid, xid)
+            log.info(Line("xid of a program, the card stays as it is", uuid=uuid, xid=xid))
             return
-        log.warning("xid uuid=%s xid=%d", uuid, xid)
+        log.warning(Line("xid", uuid=uuid, xid=xid))
         with self._judging:
             for first, diagnosis in zip(self._first, self._diagnoses, strict=True):
                 if first.uuid == uuid:
@@ -172,7 +173,7 @@ class Health:
             found = self._source.xids(seconds)
         except SettingsError as error:
             if str(error) != self._watch_failure:
-                log.warning("%s; tried again", error)
+                log.warning(Line("errors of GPUs are not seen; tried again", error=error))
             self._watch_failure = str(error)
             self._watch_failures += 1
             return min(_LONGEST_PAUSE, _FIRST_PAUSE * 2.0 ** min(self._watch_failures, 16))
@@ -184,9 +185,9 @@ class Health:
         before, self._unwatched = self._unwatched, dict(self._source.unwatched)
         for uuid, why in self._unwatched.items():
             if uuid not in before:
-                log.warning("errors of a GPU are not seen; tried again uuid=%s: %s", uuid, why)
+                log.warning(Line("errors of a GPU are not seen; tried again", uuid=uuid, why=why))
         for uuid in before.keys() - self._unwatched.keys():
-            log.info("errors of a GPU are seen again uuid=%s", uuid)
+            log.info(Line("errors of a GPU are seen again", uuid=uuid))
         for uuid, xid in found:
             self.on_xid(uuid, xid)
         return 0.1
@@ -295,14 +296,16 @@ class Health:
         for card in after.all:
             if card.problem != were.get(card.uuid):
                 if card.problem:
+                    problem = card.problem
                     log.warning(
-                        "GPU unhealthy uuid=%s index=%d: %s", card.uuid, card.index, card.problem
+                        Line("GPU unhealthy", uuid=card.uuid, index=card.index, problem=problem)
                     )
                 else:
-                    log.info("GPU healthy uuid=%s index=%d", card.uuid, card.index)
+                    log.info(Line("GPU healthy", uuid=card.uuid, index=card.index))
         new = set(after.uncounted) - set(before.uncounted if before else ())
         if new:
-            log.warning("new GPUs count after a restart of the plug-in: %s", ", ".join(sorted(new)))
+            uuids = ", ".join(sorted(new))
+            log.warning(Line("new GPUs count after a restart of the plug-in", uuids=uuids))
 
 
 def _named(gpus: Sequence[DetectedGpu]) -> Sequence[DetectedGpu]:

@@ -18,6 +18,7 @@ from gpushare.device_plugin.pods import Pods
 from gpushare.device_plugin.start_check import StartCheck, Wrong
 from gpushare.errors import ApiError, ApiUnreachable, GpuShareError
 from gpushare.kube.api import Api
+from gpushare.logline import Line
 from gpushare.wire.given_annotation import write_given
 
 log = logging.getLogger("gpushare.pods")
@@ -120,21 +121,21 @@ class Marker:
             record = self._check.record()
             wrongs = [wrong for entry in record if (wrong := self._check.wrong(entry))]
         except GpuShareError as error:
-            log.warning("not compared what containers have: %s", error)
+            log.warning(Line("not compared what containers have", error=error))
             return
         self._allocator.learn(entry for entry in record if entry.uid in alive)
         self.wrong_containers = len(wrongs)
         seen = {(wrong.pod.ref.uid, wrong.container) for wrong in wrongs}
         for wrong in wrongs:
             if (wrong.pod.ref.uid, wrong.container) not in self._told:
-                log.error("wrong device: %s", wrong)
+                log.error(Line("wrong device", found=wrong))
                 self._tell(wrong)
         self._told = seen
         for pod, given in _beside(wrongs):
             try:
                 self._annotate(pod, write_given(given, self._pods.names))
             except ApiError as error:
-                log.warning("not told what it was given pod=%s error=%s", pod.ref, error)
+                log.warning(Line("not told what it was given", pod=pod.ref, error=error))
                 if isinstance(error, ApiUnreachable):
                     break  # nor would the others be
 
@@ -150,7 +151,7 @@ class Marker:
                     self._marked.add(pod.ref.uid)
                     continue
                 left = True
-                log.warning("pod not marked pod=%s error=%s", pod.ref, error)
+                log.warning(Line("pod not marked", pod=pod.ref, error=error))
                 if isinstance(error, ApiUnreachable):
                     break  # nor would the others be
         return left

@@ -22,6 +22,7 @@ from gpushare.device_plugin.identity import Candidate, Grant, granted
 from gpushare.device_plugin.node_pod import NodePod
 from gpushare.device_plugin.pods import Pods
 from gpushare.errors import GpuShareError, SettingsError
+from gpushare.logline import Line
 
 log = logging.getLogger("gpushare.memory")
 
@@ -138,7 +139,7 @@ class Memory:
             try:
                 self.look()
             except GpuShareError as error:
-                log.warning("memory of containers not looked at: %s", error)
+                log.warning(Line("memory of containers not looked at", error=error))
             except Exception:  # the thread must go on
                 log.exception("memory of containers not looked at")
 
@@ -254,4 +255,4 @@ class Memory:
         """Log a problem once, until it has gone in between."""
         if about not in self._silent:
             self._silent.add(about)
-            log.warning("memory of containers: %s", text)
+            log.warning(Line("memory of containers", found=text))

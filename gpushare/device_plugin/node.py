@@ -16,6 +16,7 @@ from typing import Any
 from gpushare.device_plugin.cards import Cards
 from gpushare.errors import AnnotationError, ApiError, WireError
 from gpushare.kube.api import Api
+from gpushare.logline import Line
 from gpushare.wire.annotations import Names
 from gpushare.wire.inventory import Inventory, decode_inventory, encode_inventory
 from gpushare.wire.objects import NODES, Metadata, Node
@@ -84,7 +85,7 @@ class NodeWriter:
                 failures = 0
             except (ApiError, WireError) as error:
                 failures += 1
-                log.warning("node not written node=%s error=%s", self._node, error)
+                log.warning(Line("node not written", node=self._node, error=error))
             self._wake.wait(
                 min(self._every, 0.5 * 2 ** min(failures, 6)) if failures else self._every
             )
@@ -103,7 +104,7 @@ class NodeWriter:
         if not annotated or labels.get(LABEL) != "true":
             change = {"annotations": {self._names.inventory: text}, "labels": {LABEL: "true"}}
             self._patch(self._path, {"metadata": change})
-            log.info("inventory written node=%s devices=%d", self._node, len(cards.all))
+            log.info(Line("inventory written", node=self._node, devices=len(cards.all)))
         if not _counts(node, self._names.count, len(cards.all)):
             count = {self._names.count: str(len(cards.all))}
             self._patch(

@@ -35,6 +35,7 @@ from gpushare.errors import GpuShareError, RequestRefused, SettingsError
 from gpushare.kube.client import connect
 from gpushare.kube.listwatch import ListWatch
 from gpushare.kube.reflector import Reflector
+from gpushare.logline import Line
 from gpushare.wire.objects import STARTED_PODS
 
 log = logging.getLogger("gpushare.device_plugin")
@@ -127,7 +128,7 @@ class DevicePlugin:
             self._ready,
             self._metrics.text,
         )
-        log.info("isolation=%s unit=%s", isolation, options.memory_unit)
+        log.info(Line("serving", isolation=isolation, unit=options.memory_unit))
 
     @property
     def node_name(self) -> str:
@@ -186,7 +187,7 @@ class DevicePlugin:
         try:
             self._allocator.reset(self._entries())
         except GpuShareError as error:
-            log.warning("what the kubelet has given out is not known: %s", error)
+            log.warning(Line("what the kubelet has given out is not known", error=error))
             self._allocator.reset(())
 
     def _entries(self) -> Sequence[CheckpointEntry]:
@@ -203,10 +204,7 @@ class DevicePlugin:
             _make_folder(hami_core_folder(contract, uid, container))
         for each in served.owners:
             log.info(
-                "served pod=%s container=%s given=%s",
-                each.pod.ref,
-                each.container.name,
-                served.grant,
+                Line("served", pod=each.pod.ref, container=each.container.name, given=served.grant)
             )
         self._marker.served()
         return answer(served.grant, contract, uid, container)
@@ -214,7 +212,7 @@ class DevicePlugin:
     def _report_other_card_ids(self, served: Served) -> None:
         self._metrics.other_card_ids()
         for owner in served.owners:
-            log.warning("ids of other cards container=%s given=%s", owner, served.grant)
+            log.warning(Line("ids of other cards", container=owner, given=served.grant))
             self._event_messages.other_card_ids(owner, served.grant)
 
     def _cards_changed(self, before: Cards, after: Cards) -> None:

@@ -13,6 +13,7 @@ from gpushare.device_plugin.identity import PodKey
 from gpushare.device_plugin.node_pod import NodePod, node_pod
 from gpushare.errors import ApiError, ApiNotFound, GpuShareError, WireError
 from gpushare.kube.api import Api
+from gpushare.logline import Line
 from gpushare.wire.annotations import Names
 from gpushare.wire.codec import Decoded, UnreadableObject, WatchEvent
 from gpushare.wire.objects import STARTED_PODS, Metadata, Pod
@@ -84,16 +85,16 @@ class Pods:
                     read[key] = True
                     self._take(pod, ahead=True)
         except GpuShareError as error:
-            log.warning("the kubelet's Pods API does not answer error=%s", error)
+            log.warning(Line("the kubelet's Pods API does not answer", error=error))
         for namespace, name in sorted(wanted - read.keys()):
             try:
                 self._get(namespace, name)
                 read[namespace, name] = True
             except (ApiNotFound, WireError) as error:
-                log.warning("no such pod pod=%s/%s error=%s", namespace, name, error)
+                log.warning(Line("no such pod", pod=f"{namespace}/{name}", error=error))
                 read[namespace, name] = False
             except ApiError as error:
-                log.warning("pod not read pod=%s/%s error=%s", namespace, name, error)
+                log.warning(Line("pod not read", pod=f"{namespace}/{name}", error=error))
                 # It would not answer for the others either, and the kubelet waits.
                 break
         return read
@@ -161,7 +162,7 @@ class Pods:
         try:
             return node_pod(item, self._names)
         except WireError as error:
-            log.warning("pod not understood error=%s", error)
+            log.warning(Line("pod not understood", error=error))
             return None
 
     def _put(self, pods: Mapping[PodKey, NodePod]) -> None:
@@ -184,5 +185,5 @@ def _kept(before: NodePod | None, pod: NodePod) -> NodePod:
 
 def _logged(bad: Sequence[UnreadableObject]) -> Sequence[UnreadableObject]:
     for each in bad:
-        log.warning("pod not understood %s", each)
+        log.warning(Line("pod not understood", error=each))
     return bad

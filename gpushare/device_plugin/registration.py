@@ -18,6 +18,7 @@ from pathlib import Path
 from gpushare.device_plugin.kubelet import SOCKET, KubeletError, register
 from gpushare.device_plugin.server import PluginServer
 from gpushare.errors import GpuShareError, SettingsError
+from gpushare.logline import Line
 
 log = logging.getLogger("gpushare.registration")
 
@@ -147,7 +148,7 @@ class Registration:
         self._failures += 1
         if str(error) != self._said:
             self._said = str(error)
-            log.warning("not registered: %s", error)
+            log.warning(Line("not registered", error=error))
         tries = self._failures + self._losses
         pause = min(_LONGEST_PAUSE, _FIRST_PAUSE * 2.0 ** min(tries - 1, 16))
         self._due = self._clock() + pause
@@ -191,7 +192,7 @@ class Registration:
         register(self._folder, self._server.socket.name, self._resource)
         self._registered = _Registered(kubelet, ours, self._clock())
         self._failures, self._said = 0, ""
-        log.info("registered resource=%s socket=%s", self._resource, self._server.socket)
+        log.info(Line("registered", resource=self._resource, socket=self._server.socket))
 
 
 def refuse_others(folder: Path) -> None:

@@ -14,6 +14,7 @@ from gpushare.device_plugin.node_pod import NodePod
 from gpushare.device_plugin.server import SAYS
 from gpushare.errors import ApiError
 from gpushare.kube.api import Api
+from gpushare.logline import Line
 
 log = logging.getLogger("gpushare.pods")
 
@@ -38,7 +39,7 @@ class RejectedPods:
                     self._look(pod)
                     self._seen.add(uid)
                 except (ApiError, ValueError) as error:
-                    log.warning("rejected pod not looked at pod=%s error=%s", pod.ref, error)
+                    log.warning(Line("rejected pod not looked at", pod=pod.ref, error=error))
 
     def _look(self, pod: NodePod) -> None:
         path = f"/api/v1/namespaces/{pod.ref.namespace}/pods/{pod.ref.name}"
@@ -51,7 +52,7 @@ class RejectedPods:
             }
             body = json.dumps(options).encode()
             self._api.request("DELETE", path, body=body, timeout=_TIMEOUT)
-            log.info("deleted, as no device plug-in was there for it: pod=%s", pod.ref)
+            log.info(Line("deleted, as no device plug-in was there for it", pod=pod.ref))
 
 
 def _was_rejected(body: dict[str, Any], uid: str) -> bool:

@@ -24,6 +24,7 @@ from gpushare.device_plugin.container import ContainerAllocation
 from gpushare.device_plugin.health import Health
 from gpushare.device_plugin.kubelet import NO_PROXY, answer_message, plugin_options
 from gpushare.errors import GpuShareError, RequestRefused
+from gpushare.logline import Line
 
 log = logging.getLogger("gpushare.server")
 
@@ -134,10 +135,10 @@ class PluginServer:
                 outcome = "ok"
             except RequestRefused as error:
                 outcome = "refused"
-                log.warning("%s refused: %s", name, error)
+                log.warning(Line("refused", call=name, error=error))
                 context.abort(grpc.StatusCode.FAILED_PRECONDITION, f"{SAYS}{error}")
             except GpuShareError as error:
-                log.warning("%s failed: %s", name, error)
+                log.warning(Line("failed", call=name, error=error))
                 context.abort(grpc.StatusCode.UNAVAILABLE, f"{SAYS}{error}")
             finally:
                 self._observe(name, outcome, time.monotonic() - began)

@@ -16,6 +16,7 @@ from gpushare.device_plugin.identity import Candidate, Listed, granted
 from gpushare.device_plugin.node_pod import NodePod
 from gpushare.device_plugin.pods import Pods
 from gpushare.errors import GpuShareError, RequestRefused
+from gpushare.logline import Line
 
 log = logging.getLogger("gpushare.check")
 
@@ -79,7 +80,7 @@ class StartCheck:
             if wrong:
                 # The kubelet writes it into the status of the pod that has these ids now, which may
                 # be another one.
-                log.warning("wrong devices: %s", wrong)
+                log.warning(Line("wrong devices", found=wrong))
                 raise RequestRefused(
                     f"not started: {wrong.why}; delete the pod, so that it is started anew"
                 )
@@ -133,14 +134,14 @@ class StartCheck:
         try:
             listed = self._listed()
         except GpuShareError as error:
-            log.warning("pod-resources does not answer error=%s", error)
+            log.warning(Line("pod-resources does not answer", error=error))
             return
         read = self._pods.look_up(
             key for key, containers in listed.items() if asked in containers.values()
         )
         for (namespace, name), there in read.items():
             if not there:
-                log.warning("the kubelet shows a pod that is gone pod=%s/%s", namespace, name)
+                log.warning(Line("the kubelet shows a pod that is gone", pod=f"{namespace}/{name}"))
                 raise RequestRefused(
                     "the API server does not have the pod, so it cannot be checked which devices"
                     " it has"

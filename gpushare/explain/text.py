@@ -17,9 +17,13 @@ _MOST_NAMES = 5
 """Names in a line; the document has all."""
 
 
+NO_UNIT = "units"
+"""What memory counts in if nobody says what a unit is."""
+
+
 def amount(units: int, unit: str) -> str:
     """Return a number of units as people read it: 8 GiB, or 8 x 256MiB of a chunk."""
-    return f"{units} {unit}" if unit in ("GiB", "MiB") else f"{units} x {unit}"
+    return f"{units} {unit}" if unit in ("GiB", "MiB", NO_UNIT) else f"{units} x {unit}"
 
 
 def group_text(group: GroupNeed, unit: str, when: str = " now") -> str:

@@ -17,7 +17,6 @@ from gpushare.core.ranking import Ranking
 from gpushare.core.trial import AUTO, FALLBACK_POLICY
 from gpushare.daemon.callers import Callers
 from gpushare.daemon.health import Checks, HealthServer
-from gpushare.daemon.logs.formatters import Line
 from gpushare.errors import MessageError, SettingsError
 from gpushare.extender.door.certificates import Certificates
 from gpushare.extender.follow.disruption_budgets import DisruptionBudgets
@@ -40,6 +39,7 @@ from gpushare.kube.listwatch import ListWatch
 from gpushare.kube.reflector import Reflector
 from gpushare.kube.scheduler_lease import SchedulerLease
 from gpushare.ledger import Ledger
+from gpushare.logline import Line
 from gpushare.settings import Settings, address
 from gpushare.wire.annotations import ALIYUN, Names, distinct
 from gpushare.wire.inventory import is_unit

@@ -16,10 +16,10 @@ from gpushare.core.node_filters import NodeStates, OwnFilters
 from gpushare.core.ranking import Ranking, Scorer
 from gpushare.core.selectors import Demands
 from gpushare.core.trial import AUTO, Choice
-from gpushare.daemon.logs.formatters import Line
 from gpushare.errors import MessageError
 from gpushare.extender.verbs.holds import Holds
 from gpushare.ledger import Ledger
+from gpushare.logline import Line
 from gpushare.wire.annotations import Names
 from gpushare.wire.objects import Pod
 from gpushare.wire.pods import names_any, request_among, scheduler_of

@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Iterable
 
 from gpushare.daemon.events.recorder import NullRecorder, Recorder
-from gpushare.daemon.logs.formatters import Line, start_logging
+from gpushare.daemon.logs.formatters import start_logging
 from gpushare.daemon.logs.writer import LogWriter
 from gpushare.errors import ApiError, MessageError
 from gpushare.extender.door.app import build_app
@@ -52,6 +52,7 @@ from gpushare.extender.verbs.bind.binder import Binder
 from gpushare.extender.verbs.bind.slots import BindSlots
 from gpushare.extender.verbs.holds import FLOOR
 from gpushare.extender.verbs.refusal_hold import RefusalHold
+from gpushare.logline import Line
 from gpushare.settings import SPARE_THREADS, Settings
 from gpushare.wire.inventory import mib_of
 

@@ -8,7 +8,6 @@ import logging
 import time
 from collections.abc import Callable, Mapping
 
-from gpushare.daemon.logs.formatters import Line
 from gpushare.errors import MessageError, NotReady, UnknownNode
 from gpushare.extender.door.document_cache import DocumentCache
 from gpushare.extender.managed_resources import ManagedResources
@@ -23,6 +22,7 @@ from gpushare.extender.verbs.preempt import BudgetsOf, PreemptVerb, no_budgets
 from gpushare.extender.verbs.prioritize import PrioritizeVerb
 from gpushare.extender.verbs.refusal_hold import RefusalHold
 from gpushare.extender.verbs.tickets import Tickets
+from gpushare.logline import Line
 from gpushare.wire.inspect import encode_inspect
 from gpushare.wire.name_lists import NameLists
 

@@ -35,6 +35,7 @@ from gpushare.kube.responses import (
     socket_of_response,
 )
 from gpushare.kube.session import Session, load
+from gpushare.logline import Line
 
 log = logging.getLogger(__name__)
 
@@ -251,7 +252,7 @@ class KubeClient:
                         raise SettingsError("no token and no certificate could be read")
                     self._session = session
                 except SettingsError as error:
-                    log.warning("credentials not read again error=%s", error)
+                    log.warning(Line("credentials not read again", error=error))
                 self._loaded_at = time.monotonic()
             return self._session
 

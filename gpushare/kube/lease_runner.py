@@ -15,6 +15,7 @@ from gpushare.kube.api import Calls
 from gpushare.kube.election import Elector
 from gpushare.kube.lease import NEVER, Action, Create, Done, Read, Update, Wait
 from gpushare.kube.scheduler_lease import SchedulerLease
+from gpushare.logline import Line
 
 log = logging.getLogger(__name__)
 
@@ -84,7 +85,7 @@ class LeaseRunner:
                 self._do(self._machine.tick(self._clock(), self._wall(), self._jitter()))
             except Exception:
                 # A bug must not end the thread silently; the term ends by itself.
-                log.exception("election failed lease=%s", self._path)
+                log.exception(Line("election failed", lease=self._path))
                 self._wake.wait(_AFTER_BUG_SECONDS)
 
     def halt(self) -> None:
@@ -126,13 +127,13 @@ class LeaseRunner:
         try:
             self._execute(action)
         except (ApiError, WireError) as error:
-            log.warning("lease call failed lease=%s error=%s", self._path, error)
+            log.warning(Line("lease call failed", lease=self._path, error=error))
             self._machine.on_error(error, self._clock())
         leads = self.leads_until(self._clock()) > self._clock()
         # Compared with what was said, as it may begin and end between two calls, by the clock.
         if leads != self._logged_leading:
             self._logged_leading = leads
-            log.info("leadership changed lease=%s leading=%s", self._path, leads)
+            log.info(Line("leadership changed", lease=self._path, leading=leads))
 
     def _execute(self, action: Read | Create | Update) -> None:
         match action:

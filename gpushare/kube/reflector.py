@@ -17,6 +17,7 @@ from gpushare.kube.api import Api, Lines
 from gpushare.kube.decoder import EventT, PageT
 from gpushare.kube.listwatch import NEVER, ListWatch
 from gpushare.kube.listwatch_actions import Action, List, Sleep, Watch
+from gpushare.logline import Line
 
 log = logging.getLogger(__name__)
 
@@ -97,7 +98,7 @@ class Reflector(Generic[PageT, EventT]):
                 self._do(self._machine.next(self._clock(), self._jitter()))
             except Exception:
                 # A bug on the way must not end the thread silently: the ledger would go stale.
-                log.exception("reflector failed resource=%s", self._machine.path)
+                log.exception(Line("reflector failed", resource=self._machine.path))
                 self._machine.on_handler_error(self._clock())
                 self._wake.wait(_AFTER_BUG_SECONDS)
 
@@ -198,7 +199,7 @@ class Reflector(Generic[PageT, EventT]):
             self._machine.on_end(self._clock())
         elif not self._stopped:
             restarts = dict(self._machine.restarts)
-            log.warning("watch broken off resource=%s so far=%s", self._machine.path, restarts)
+            log.warning(Line("watch broken off", resource=self._machine.path, so_far=restarts))
 
     def _deliver(self, delivery: Callable[[], None]) -> bool:
         """Return whether the handler has taken it."""
@@ -208,13 +209,13 @@ class Reflector(Generic[PageT, EventT]):
         try:
             delivery()
         except Exception:
-            log.exception("delivery failed, listing anew resource=%s", self._machine.path)
+            log.exception(Line("delivery failed, listing anew", resource=self._machine.path))
             self._machine.on_handler_error(self._clock())
             return False
         return True
 
     def _failed(self, call: str, error: ApiError) -> None:
-        log.warning("%s failed resource=%s error=%s", call, self._machine.path, error)
+        log.warning(Line("call failed", call=call, resource=self._machine.path, error=error))
         self._machine.on_error(error, self._clock())
 
     def _interrupted(self) -> bool:

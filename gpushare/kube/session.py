@@ -27,6 +27,7 @@ from gpushare.errors import SettingsError
 from gpushare.kube.api_errors import one_line
 from gpushare.kube.connection import OneWriteConnection, TlsConnection
 from gpushare.kube.trust import trust_as_kubernetes
+from gpushare.logline import Line
 
 log = logging.getLogger(__name__)
 
@@ -84,7 +85,7 @@ class Session:
                     token = self._settings.get_api_key_with_prefix("BearerToken")
                     self._authorization = _authorization(token) or self._authorization
                 except Exception as error:  # a plug-in may raise anything
-                    log.warning("credentials not refreshed error=%s", one_line(error))
+                    log.warning(Line("credentials not refreshed", error=one_line(error)))
                 self._checked = time.monotonic()
             authorization = self._authorization
         headers = dict(self._fixed_headers)

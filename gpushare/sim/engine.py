@@ -1,4 +1,4 @@
-"""The nodes and pods of a trace as a cluster in memory, and its rankings."""
+"""The nodes and pods of a trace as a cluster in memory."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -6,29 +6,11 @@ from dataclasses import replace
 import numpy as np
 
 from gpushare.core.model import Request
-from gpushare.core.mutable_cluster import MutableCluster, MutableSnapshot, Placement, fits
-from gpushare.core.policy import Policy
-from gpushare.core.ranking import Ranking, Scorer
+from gpushare.core.mutable_cluster import MutableCluster, MutableSnapshot, Placement
+from gpushare.core.ranking import Scorer
 from gpushare.core.snapshot import KINDS
 from gpushare.core.workload import PodClass, Workload, class_of, workload_of
-from gpushare.sim.trace import TraceNode, TracePod
-
-MIB = 2**20
-
-_ROWS_REMEMBERED = 5_000_000
-"""Nodes times kinds of pods whose scores are kept, 100 to 200 bytes each: about 4,000 kinds on the
-nodes of openb, which are all that its traces have."""
-
-
-def request_of(pod: TracePod) -> Request:
-    """Return what the pod asks for."""
-    return Request(
-        units=pod.units if pod.devices else 0,
-        devices=pod.devices,
-        cpu=pod.cpu,
-        memory=pod.memory * MIB,
-        models=tuple(sorted(pod.models)) if pod.devices else (),
-    )
+from gpushare.trace.nodes_and_pods import MIB, TraceNode, TracePod, request_of
 
 
 def workload_of_trace(
@@ -47,11 +29,6 @@ def size_class(request: Request, capacity: int) -> str:
     if not request.devices:
         return "cpu"
     return "share" if request.devices == 1 and request.units < capacity else str(request.devices)
-
-
-def ranking(policy: Policy, nodes: int) -> Ranking:
-    """Return a ranking by the policy, with what fits for kube-scheduler and for the extender."""
-    return Ranking(policy, max(_ROWS_REMEMBERED // max(nodes, 1), 1), fits)
 
 
 class Cluster(MutableCluster):

@@ -12,18 +12,19 @@ from dataclasses import asdict, dataclass, replace
 
 import numpy as np
 
+from gpushare.core.mutable_cluster import ranking
 from gpushare.core.policy import load_policy
 from gpushare.core.trial import AUTO, Choice
 from gpushare.core.workload import Workload
 from gpushare.sim.course import Course
-from gpushare.sim.engine import Cluster, ranking, request_of, workload_of_trace
+from gpushare.sim.engine import Cluster, workload_of_trace
 from gpushare.sim.flow import REACHED, Flow, Record, Stream
 from gpushare.sim.learner import KNOWN, LEARNED, LearningScorer, chosen, learns
 from gpushare.sim.lifetimes import EXPONENTIAL, TRACE, lifetimes_of
 from gpushare.sim.progress import GoOn, always
 from gpushare.sim.random_scorer import RandomScorer
 from gpushare.sim.report import allocated_at
-from gpushare.sim.trace import TraceNode, TracePod
+from gpushare.trace.nodes_and_pods import TraceNode, TracePod, request_of
 
 RANDOM = "random"
 """The name of the policy that only simulations have."""

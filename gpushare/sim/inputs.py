@@ -5,15 +5,15 @@ Knows where the shipped files are, and which nodes and pods go together.
 Tested in `tests/unit/sim/test_main_options.py`.
 """
 
+from collections import Counter
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from gpushare.errors import SettingsError
 from gpushare.sim.lifetimes import TRACE, lent
 from gpushare.sim.options import Options
-from gpushare.sim.rows import TraceError, of_items
-from gpushare.sim.trace import (
+from gpushare.trace.nodes_and_pods import (
     MILLI,
     TraceNode,
     TracePod,
@@ -23,6 +23,7 @@ from gpushare.sim.trace import (
     read_nodes,
     read_pods,
 )
+from gpushare.trace.rows import TraceError, of_items
 
 Listing = Callable[[str, str, str, str], Mapping[str, object]]
 """Takes kubeconfig, context, resource and unit; returns the rows of `nodes` and `pods` of a live
@@ -40,7 +41,8 @@ _FEW_NOTES = 3
 class Inputs:
     """Nodes and pods, their name, and notes on what was left out.
 
-    nowhere: the number of further pods, which fit no node even while it is empty.
+    nowhere: the number of further pods, which fit no node even while it is empty. unknown: by
+    models that a pod accepts, joined by "|", how many of these accept none that a node has.
     """
 
     nodes: list[TraceNode]
@@ -48,6 +50,7 @@ class Inputs:
     name: str
     notes: tuple[str, ...] = ()
     nowhere: int = 0
+    unknown: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def devices(self) -> int:
@@ -107,7 +110,12 @@ def _without_misfits(inputs: Inputs) -> Inputs:
             f"{inputs.name}: no pod that asks for GPU fits any of the nodes, even while they are"
             " empty: see its units, models, CPU and memory"
         )
-    return replace(inputs, pods=fitting, nowhere=len(inputs.pods) - len(fitting))
+    there = {node.model for node in shapes if node.devices}
+    unknown = Counter(
+        "|".join(pod.models) for pod in inputs.pods if pod.models and there.isdisjoint(pod.models)
+    )
+    nowhere = len(inputs.pods) - len(fitting)
+    return replace(inputs, pods=fitting, nowhere=nowhere, unknown=unknown)
 
 
 def _of_files(nodes_file: str, pods_file: str, lifetimes: str) -> Inputs:
@@ -122,11 +130,7 @@ def _of_files(nodes_file: str, pods_file: str, lifetimes: str) -> Inputs:
             raise SettingsError(
                 f"{nodes_file}: has units of its own; give --pods that ask for them"
             )
-        # The models in a shipped trace are those of the shipped nodes.
-        known = None if nodes_file else {node.model for node in nodes}
-    else:
-        known = {node.model for node in nodes}
-    pods = read_pods(pods_path, known)
+    pods = read_pods(pods_path)
     if of_ours and lifetimes == TRACE and all(pod.deleted is None for pod in pods):
         pods = lent(pods, read_pods(shipped()[_DEFAULT]), MILLI)
     return Inputs(nodes, pods, name)
@@ -142,7 +146,7 @@ def _of_cluster(rows: Mapping[str, object], pods_file: str) -> Inputs:
                 raise TraceError(f"the cluster has no {what} to simulate")
         nodes = nodes_of(of_items("nodes of the cluster", rows["nodes"]), "the cluster", notes)
         if pods_file:
-            pods = read_pods(Path(pods_file), {node.model for node in nodes})
+            pods = read_pods(Path(pods_file))
             return Inputs(nodes, pods, pods_file, tuple(notes))
         pods = pods_of(of_items("pods of the cluster", rows["pods"]), "the cluster", left_out=notes)
     except TraceError as error:

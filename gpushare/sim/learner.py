@@ -10,15 +10,15 @@ from collections.abc import Iterable, Sequence
 from functools import lru_cache
 
 from gpushare.core.model import Request
-from gpushare.core.mutable_cluster import Placement
+from gpushare.core.mutable_cluster import Placement, ranking
 from gpushare.core.policy import load_policy
 from gpushare.core.ranking import Ranking, Scores
 from gpushare.core.snapshot import Floats, Rows, Snapshot
 from gpushare.core.trial import AUTO, CANDIDATES, FALLBACK_POLICY, Choice, run_trial
 from gpushare.core.workload import Capacities, PodClass, Workload, class_of
 from gpushare.core.workload_estimator import WorkloadEstimator
-from gpushare.sim.engine import empty, ranking
-from gpushare.sim.trace import TraceNode
+from gpushare.sim.engine import empty
+from gpushare.trace.nodes_and_pods import TraceNode
 
 KNOWN, LEARNED = "known", "learned"
 """Which pods a policy knows: all of the file, or only those that have come."""

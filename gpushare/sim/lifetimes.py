@@ -16,7 +16,7 @@ from itertools import cycle
 import numpy as np
 
 from gpushare.core.snapshot import Floats, Ints
-from gpushare.sim.trace import TracePod
+from gpushare.trace.nodes_and_pods import TracePod
 
 EXPONENTIAL, TRACE = "exponential", "trace"
 """The kinds of lifetimes."""

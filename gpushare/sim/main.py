@@ -44,6 +44,8 @@ _EXPERIMENTS: Mapping[str, Callable[..., Record]] = {
 }
 
 
+_MOST_MODELS = 5
+
 _Done = tuple[tuple[int, int, int], Record]
 """A record and the place of its job."""
 
@@ -170,6 +172,7 @@ def _tellings(
         "devices": inputs.devices,
         "units": inputs.units,
         "fitNowhere": inputs.nowhere,
+        "unknownModels": dict(inputs.unknown),
         "complete": len(records) == len(jobs),
     }
     whole = {**document(records, measures, about), "brokenOff": broken_off}
@@ -220,6 +223,7 @@ def _table(
     if inputs.nowhere:
         lines.append(
             f"{inputs.nowhere} more pods fit no node even while it is empty, and are left out"
+            f"{_of_no_model(inputs.unknown)}"
         )
     scale = Scale(inputs.units, inputs.devices)
     return "\n".join(
@@ -232,6 +236,17 @@ def _table(
             *verdicts(records, headline(measures, options.parameters.load)),
             "",
         ]
+    )
+
+
+def _of_no_model(unknown: Mapping[str, int]) -> str:
+    """Return how many of the pods left out accept only models that no node has; "" if none do."""
+    if not unknown:
+        return ""
+    named = [*sorted(unknown)[:_MOST_MODELS], *["..."] * (len(unknown) > _MOST_MODELS)]
+    return (
+        f"; {sum(unknown.values())} of these accept only a model that no node has:"
+        f" {', '.join(named)}"
     )
 
 

@@ -19,6 +19,8 @@ from gpushare.errors import AnnotationError, SettingsError
 MAX_INDEX = 2**31 - 1
 """Largest device index and container index read."""
 
+MAX_DEVICES_PER_POD = 64
+
 _QUALIFIED = re.compile(
     r"(?P<domain>[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?)/(?P<name>[A-Za-z0-9]([\w.-]{0,61}[A-Za-z0-9])?)",
     re.ASCII,

@@ -14,14 +14,20 @@ from sys import intern
 from gpushare.core.model import Labels, ObservedPod, PodRef, Request, Shares
 from gpushare.core.selectors import NO_DEMANDS
 from gpushare.errors import AnnotationError, MessageError, WireError
-from gpushare.wire.annotations import Names, check_room, device_uuids, placement, strict_number
+from gpushare.wire.annotations import (
+    MAX_DEVICES_PER_POD,
+    Names,
+    check_room,
+    device_uuids,
+    placement,
+    strict_number,
+)
 from gpushare.wire.demands import demands_of
 from gpushare.wire.given_annotation import read_given
 from gpushare.wire.gpu_models import LABELS
 from gpushare.wire.objects import Metadata, Pod, PodSpec, PodStatus
 from gpushare.wire.pod_sums import device_sums, host_sums
 
-MAX_DEVICES_PER_POD = 64
 MAX_MODELS = 64
 """Models that are kept of what one pod accepts."""
 _MAX_LABEL = 63

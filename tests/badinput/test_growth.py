@@ -11,9 +11,10 @@ from gunicorn.config import Config
 from gunicorn.http.parser import RequestParser
 
 from gpushare.daemon.callers import Callers
-from gpushare.daemon.logs.formatters import Line, TextFormatter
+from gpushare.daemon.logs.formatters import TextFormatter
 from gpushare.errors import WireError
 from gpushare.extender.door.app import Routes, build_app
+from gpushare.logline import Line
 from tests.badinput import odd
 from tests.badinput.attempt import PREFIX
 from tests.badinput.decoders import DECODERS

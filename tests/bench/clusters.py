@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from gpushare.sim.trace import TraceNode, TracePod
+from gpushare.trace.nodes_and_pods import TraceNode, TracePod
 
 CARDS = (
     ("T4", 16),

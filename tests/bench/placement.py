@@ -13,7 +13,7 @@ from pathlib import Path
 import gpushare.sim
 from gpushare.sim import experiments
 from gpushare.sim.learner import KNOWN
-from gpushare.sim.trace import TraceNode, TracePod, read_nodes, read_pods
+from gpushare.trace.nodes_and_pods import TraceNode, TracePod, read_nodes, read_pods
 
 DATA = Path(gpushare.sim.__file__).parent / "data" / "openb"
 

@@ -11,6 +11,7 @@ same above the choice that asks for no lead.
 
 import argparse
 
+from gpushare.core.mutable_cluster import ranking
 from gpushare.core.trial import CANDIDATES, FALLBACK_POLICY, run_trial
 from gpushare.sim import engine
 from gpushare.sim.experiments import node_order
@@ -28,7 +29,7 @@ def above(cluster: int, experiment: str) -> list[float]:
     (found,) = measure(Job(cluster, experiment, CANDIDATES, _SEED))
     nodes, pods = node_order(drawn(cluster).nodes, _SEED), drawn(cluster).pods
     workload = engine.workload_of_trace(nodes, pods, _TURNOVER[experiment])
-    trial = run_trial(engine.empty(nodes), workload, CANDIDATES, _SEED, make_scorer=engine.ranking)
+    trial = run_trial(engine.empty(nodes), workload, CANDIDATES, _SEED, make_scorer=ranking)
     means = {name: mean_and_error(found.values[name])[0] for name in CANDIDATES}
     best = max(means[name] for name in SIMPLE)
     return [

@@ -17,13 +17,13 @@ from itertools import pairwise
 import numpy as np
 
 from gpushare.core.model import Request
-from gpushare.core.mutable_cluster import Placement
+from gpushare.core.mutable_cluster import Placement, ranking
 from gpushare.core.policy import load_policy
 from gpushare.core.ranking import Scorer, Scores
 from gpushare.core.snapshot import Bools, Floats, Rows, Snapshot
 from gpushare.core.workload import class_of
 from gpushare.core.workload_estimator import WINDOW
-from gpushare.sim.engine import Cluster, ranking, request_of, workload_of_trace
+from gpushare.sim.engine import Cluster, workload_of_trace
 from gpushare.sim.experiments import node_order
 from gpushare.sim.flags import seeds, words
 from gpushare.sim.flow import Flow, Stream
@@ -31,6 +31,7 @@ from gpushare.sim.inputs import Inputs, read_shipped
 from gpushare.sim.learner import LearningScorer
 from gpushare.sim.lifetimes import EXPONENTIAL
 from gpushare.sim.report import Measure, Record, aligned, difference, statistic
+from gpushare.trace.nodes_and_pods import request_of
 
 CHANGE = 4.0
 BINS = (4.0, 4.25, 4.5, 5.0, 6.0, 7.0)

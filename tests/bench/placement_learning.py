@@ -29,7 +29,7 @@ from gpushare.sim.flags import seeds, words
 from gpushare.sim.flow import Flow, Stream
 from gpushare.sim.learner import LearningScorer
 from gpushare.sim.report import aligned
-from gpushare.sim.trace import TraceNode
+from gpushare.trace.nodes_and_pods import TraceNode
 from tests.bench.placement_family import mean_and_error
 
 CHANGE, END = 4.0, 8.0

@@ -20,8 +20,9 @@ import numpy as np
 from gpushare.core.model import Kind
 from gpushare.core.policy import load_policy, policy_names
 from gpushare.core.ranking import Ranking
-from gpushare.sim.engine import Cluster, request_of, workload_of_trace
+from gpushare.sim.engine import Cluster, workload_of_trace
 from gpushare.sim.report import aligned
+from gpushare.trace.nodes_and_pods import request_of
 from tests.bench.clusters import drawn
 from tests.bench.placement_family import numbers
 

@@ -26,17 +26,19 @@ import numpy as np
 
 from gpushare.core.decide import score_nodes
 from gpushare.core.model import Request
+from gpushare.core.mutable_cluster import ranking
 from gpushare.core.policy import load_policy
 from gpushare.core.ranking import Ranking, Scores
 from gpushare.core.snapshot import Bools, Floats, Ints, Rows, Snapshot
 from gpushare.localcluster.scheduler.cycle import nodes_to_find
-from gpushare.sim.engine import Cluster, ranking, request_of, workload_of_trace
+from gpushare.sim.engine import Cluster, workload_of_trace
 from gpushare.sim.experiments import Options, coming_and_going, filling, node_order
 from gpushare.sim.flags import seeds, words
 from gpushare.sim.flow import Flow
 from gpushare.sim.inputs import Inputs, read_shipped
 from gpushare.sim.lifetimes import EXPONENTIAL
 from gpushare.sim.report import Measure, Record, aligned, difference, statistic
+from gpushare.trace.nodes_and_pods import request_of
 
 _MOST = 100
 """kube-scheduler's MaxNodeScore."""

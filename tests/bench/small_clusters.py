@@ -19,7 +19,7 @@ from gpushare.core.mutable_cluster import Placement
 from gpushare.sim.engine import Cluster
 from gpushare.sim.experiments import node_order
 from gpushare.sim.learner import LearningScorer
-from gpushare.sim.trace import TraceNode, TracePod
+from gpushare.trace.nodes_and_pods import TraceNode, TracePod
 from tests.bench.clusters import drawn
 
 STILL = ("equal", "whole", "odd", "MiB", "unequal", "unequal MiB", "by chance")

@@ -15,10 +15,10 @@ from hypothesis import strategies as st
 from gpushare.core.mutable_cluster import Placement, fits
 from gpushare.core.policy import load_policy, policy_names
 from gpushare.core.ranking import Ranking
-from gpushare.sim.engine import Cluster, request_of, workload_of_trace
+from gpushare.sim.engine import Cluster, workload_of_trace
 from gpushare.sim.experiments import filling
 from gpushare.sim.learner import chosen
-from gpushare.sim.trace import TraceNode, TracePod
+from gpushare.trace.nodes_and_pods import TraceNode, TracePod, request_of
 from tests.bench.clusters import drawn
 
 _NODES, _PODS = 12, 60

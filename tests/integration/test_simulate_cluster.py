@@ -7,8 +7,8 @@ import pytest
 from gpushare.cli.cluster import live_rows
 from gpushare.cli.main import main
 from gpushare.errors import ApiError, SettingsError
-from gpushare.sim.rows import of_items
-from gpushare.sim.trace import nodes_of, pods_of
+from gpushare.trace.nodes_and_pods import nodes_of, pods_of
+from gpushare.trace.rows import of_items
 from tests.integration.cluster import COUNT, MEM, NODES, PODS, Cluster, Json, inventory
 
 CPU = {"requests": {"cpu": "500m", "memory": "1Gi"}}

@@ -15,7 +15,7 @@ import pytest
 
 from gpushare.cli.main import main
 from gpushare.sim.inputs import OPENB_NODES
-from gpushare.sim.trace import read_nodes
+from gpushare.trace.nodes_and_pods import read_nodes
 
 EXPECTED = {
     "random": (86.7, 2.1),

@@ -18,6 +18,7 @@ import pytest
 from werkzeug.serving import make_server
 
 from gpushare import sim
+from gpushare.core.mutable_cluster import ranking
 from gpushare.core.policy import load_policy
 from gpushare.core.workload import class_of
 from gpushare.core.workload_estimator import WorkloadEstimator
@@ -27,8 +28,7 @@ from gpushare.extender.learning.policy_refresher import SPACING
 from gpushare.localcluster.scheduler.config import SchedulerOptions
 from gpushare.localcluster.scheduler.scheduler import Scheduler
 from gpushare.sim.engine import Cluster as Simulated
-from gpushare.sim.engine import ranking, request_of
-from gpushare.sim.trace import TraceNode, TracePod, read_nodes, read_pods
+from gpushare.trace.nodes_and_pods import TraceNode, TracePod, read_nodes, read_pods, request_of
 from gpushare.wire.gpu_models import LABELS
 from gpushare.wire.scheduler.profiles import Profile
 from tests.contract.apiserver.conftest import SERVER

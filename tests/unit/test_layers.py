@@ -26,22 +26,24 @@ LAYERS: dict[str, tuple[str, ...]] = {
     "commandline": (),
     "settings": ("errors", "addresses", "commandline"),
     "yamlfile": ("errors",),
+    "logline": (),
     "core": ("errors",),
     "wire": ("errors", "addresses", "core"),
     "ledger": ("errors", "core"),
-    "kube": ("errors", "addresses"),
-    "daemon": ("errors", "addresses", "wire", "kube"),
+    "kube": ("errors", "addresses", "logline"),
+    "daemon": ("errors", "addresses", "logline", "wire", "kube"),
     # What is said of a pod or a plan: by the extender of its books, by the command line of lists.
     "explain": ("errors", "core", "wire", "ledger"),
     "extender": (
-        *("errors", "addresses", "yamlfile", "core", "wire", "ledger", "kube", "daemon"),
+        *("errors", "addresses", "logline", "yamlfile", "core", "wire", "ledger", "kube", "daemon"),
         "explain",
     ),
-    "device_plugin": ("errors", "commandline", "core", "wire", "kube", "daemon"),
+    "device_plugin": ("errors", "commandline", "logline", "core", "wire", "kube", "daemon"),
     # `inspect` starts with the standard library alone; `explain` and `whatif` keep books.
     "cli": (
         *("errors", "commandline", "core.model", "core.cover", "core.node_filters", "core.policy"),
         *("core.ranking", "core.selectors", "yamlfile", "wire", "kube", "ledger", "explain"),
+        "trace",
     ),
     # Its own area: it judges what the codecs say and what the API server shows, and must run where
     # neither the extender's code nor the books can be trusted.
@@ -49,7 +51,8 @@ LAYERS: dict[str, tuple[str, ...]] = {
         *("errors", "commandline", "yamlfile", "core.model", "core.node_filters", "wire", "kube"),
     ),
     "policy": ("core",),
-    "sim": ("errors", "commandline", "core"),
+    "trace": ("errors", "core"),
+    "sim": ("errors", "commandline", "core", "trace"),
     # Its kubelet speaks the device plug-in's protocol, and has it run on its nodes; its scheduler
     # elects a leader and calls extenders by https.
     "localcluster": (
@@ -106,7 +109,7 @@ DOORS: dict[str, tuple[str, ...]] = {
         "localcluster.scheduler.metrics",
     ),
     "pynvml": ("device_plugin.devices",),
-    "tqdm": ("sim.progress",),
+    "tqdm": ("cli.whatif", "sim.progress"),
     "urllib3": (
         *("kube.responses", "kube.client", "kube.connection"),
         "kube.session",
@@ -257,7 +260,7 @@ def test_every_layer_and_door_is_used() -> None:
         (
             "kube.client",
             "from gpushare.wire import pods",
-            "kube may import errors, addresses and itself",
+            "kube may import errors, addresses, logline and itself",
         ),
         (
             "cli.report",
@@ -266,8 +269,8 @@ def test_every_layer_and_door_is_used() -> None:
         ),
         (
             "extender.door.app",
-            "from gpushare.sim import trace",
-            "extender may import errors, addresses, yamlfile",
+            "from gpushare.sim import engine",
+            "extender may import errors, addresses, logline, yamlfile",
         ),
         (
             "doctor.collect",

@@ -21,6 +21,7 @@ from gpushare.daemon.events.aggregator import (
 from gpushare.daemon.events.fair_queue import FairQueue
 from gpushare.errors import ApiConflict, ApiError, ApiNotFound, ApiUnavailable, WireError
 from gpushare.kube.api import Api
+from gpushare.logline import Line
 from gpushare.wire.codec import check_kind
 from gpushare.wire.events import (
     CONTROLLER,
@@ -161,7 +162,7 @@ class Recorder:
                 self._handle(event)
             except Exception:
                 # The thread must go on; an event is never worth more than the next one.
-                log.exception("event failed reason=%s", event.reason)
+                log.exception(Line("event failed", reason=event.reason))
 
     def _handle(self, event: PendingEvent) -> None:
         now = self._clock()
@@ -223,7 +224,7 @@ class Recorder:
         elif not isinstance(error, ApiNotFound):  # 404: its namespace, or the event, is gone
             # An overloaded API server must not be called five times a second.
             self._failures += 1
-            log.debug("event not taken reason=%s error=%s", event.reason, error)
+            log.debug(Line("event not taken", reason=event.reason, error=error))
             self._stopping.wait(min(_MAX_PAUSE, 0.5 * 2 ** min(self._failures, 8)))
 
     def _refused(self, event_namespace: str, error: ApiError) -> None:
@@ -233,9 +234,8 @@ class Recorder:
         self._refusals = recent | {event_namespace: (refused + 1, now)}
         if refused + 1 == _REFUSALS and not self._off_logged:
             self._off_logged = True
-            log.warning(
-                "events are off in namespace %s, we may not create them: %s", event_namespace, error
-            )
+            text = "events are off in a namespace, we may not create them"
+            log.warning(Line(text, namespace=event_namespace, error=error))
 
 
 def _note(event: PendingEvent) -> str:
@@ -245,7 +245,7 @@ def _note(event: PendingEvent) -> str:
         return "; ".join(filter(None, (event.note, event.details())))
     except Exception:
         # It is never worth the event itself.
-        log.exception("details of an event failed reason=%s", event.reason)
+        log.exception(Line("details of an event failed", reason=event.reason))
         return event.note
 
 

@@ -12,33 +12,14 @@ import traceback
 from datetime import UTC, datetime
 
 from gpushare.daemon.logs.writer import LogWriter
+from gpushare.logline import Line, cut
 
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\u200e\u200f\u202a-\u202e\u2066-\u2069]")
 _CONTROL_IN_LINES = re.compile(
     r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u200e\u200f\u2066-\u2069]"
 )
-_UNQUOTED = re.compile(r"[!#-<>-~]+")
-"""Printable ASCII without space, quote and =."""
-
-_MAX_VALUE = 400
 _STDERR = 2
 _TEXT = "%(asctime)s %(levelname)s %(name)s %(message)s"
-
-
-class Line:
-    """A message and its values, put together when a handler wants it."""
-
-    __slots__ = ("message", "values")
-
-    def __init__(self, message: str, **values: object) -> None:
-        self.message = message
-        self.values = values
-
-    def __str__(self) -> str:
-        """Return the message and key=value of each; unusual values are quoted as JSON does, long
-        ones cut.
-        """
-        return " ".join([self.message, *(f"{k}={_value(v)}" for k, v in self.values.items())])
 
 
 class TextFormatter(logging.Formatter):
@@ -72,7 +53,7 @@ class JsonFormatter(logging.Formatter):
             "message": line.message if line else record.getMessage(),
         }
         for key, value in line.values.items() if line else ():
-            document.setdefault(key, value if isinstance(value, int | float) else _cut(value))
+            document.setdefault(key, value if isinstance(value, int | float) else cut(value))
         if record.exc_info:
             document["error"] = "".join(traceback.format_exception(*record.exc_info))
         return json.dumps(document)
@@ -104,16 +85,6 @@ def _log_thread_end(ended: threading.ExceptHookArgs) -> None:
     error = ended.exc_value
     name = ended.thread.name if ended.thread else "?"
     logging.getLogger("gpushare").error(Line("a thread has ended", thread=name), exc_info=error)
-
-
-def _value(value: object) -> str:
-    text = _cut(value)
-    return text if _UNQUOTED.fullmatch(text) else json.dumps(text)
-
-
-def _cut(value: object) -> str:
-    text = str(value)
-    return text if len(text) <= _MAX_VALUE else f"{text[:_MAX_VALUE]}..."
 
 
 def _escaped(found: re.Match[str]) -> str:

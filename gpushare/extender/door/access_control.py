@@ -7,7 +7,7 @@ import logging
 from typing import TYPE_CHECKING
 
 from gpushare.daemon.callers import Callers, browser_header, names_of
-from gpushare.daemon.logs.formatters import Line
+from gpushare.logline import Line
 
 if TYPE_CHECKING:
     from wsgiref.types import WSGIEnvironment

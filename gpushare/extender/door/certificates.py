@@ -9,9 +9,9 @@ import ssl
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from gpushare.daemon.logs.formatters import Line
 from gpushare.errors import SettingsError
 from gpushare.kube.trust import trust_as_kubernetes
+from gpushare.logline import Line
 
 log = logging.getLogger("gpushare.serve")
 

@@ -17,10 +17,10 @@ from dataclasses import dataclass
 from http import HTTPStatus
 from typing import TYPE_CHECKING
 
-from gpushare.daemon.logs.formatters import Line
 from gpushare.errors import MessageError, NotReady
 from gpushare.extender.door.access_control import AccessControl
 from gpushare.extender.service import Service
+from gpushare.logline import Line
 from gpushare.wire.extender import encode_bind, encode_filter
 
 if TYPE_CHECKING:

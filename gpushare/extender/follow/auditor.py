@@ -21,7 +21,6 @@ from collections.abc import Callable, Iterator
 from typing import TypeVar
 
 from gpushare.core.model import PodRef
-from gpushare.daemon.logs.formatters import Line
 from gpushare.errors import (
     ApiError,
     ApiNotFound,
@@ -47,6 +46,7 @@ from gpushare.extender.follow.comparer import (
 )
 from gpushare.extender.managed_resources import ManagedResource, ManagedResources
 from gpushare.kube.api import Api
+from gpushare.logline import Line
 from gpushare.wire.codec import Codec, Decoded
 from gpushare.wire.objects import NODES, PODS, Pod
 from gpushare.wire.pods import has_ended, observe_pod

@@ -22,11 +22,11 @@ from gpushare.core.model import Request
 from gpushare.core.node_names import NodeNames
 from gpushare.core.selectors import Demands
 from gpushare.core.states.entry import Waiting
-from gpushare.daemon.logs.formatters import Line
 from gpushare.errors import ApiError
 from gpushare.extender.managed_resources import ManagedResource, ManagedResources
 from gpushare.extender.verbs.offers import offers_of
 from gpushare.kube.api import Calls
+from gpushare.logline import Line
 
 log = logging.getLogger("gpushare.wake")
 

@@ -12,12 +12,12 @@ from typing import NamedTuple
 
 from gpushare.core.model import NodeSpec, ObservedPod
 from gpushare.core.node_filters import NodeState
-from gpushare.daemon.logs.formatters import Line
 from gpushare.errors import AnnotationError, WireError
 from gpushare.extender.managed_resources import ManagedResource, ManagedResources
 from gpushare.extender.tell.events.mistaken_pods import Mistake, MistakenPods
 from gpushare.extender.verbs.claimant import Claimant, claimant
 from gpushare.ledger import Changes
+from gpushare.logline import Line
 from gpushare.wire.codec import Decoded, UnreadableObject, WatchEvent
 from gpushare.wire.demands import node_state
 from gpushare.wire.groups import group_of

@@ -28,10 +28,10 @@ from gpushare.core.snapshot import Ints
 from gpushare.core.trial import AUTO
 from gpushare.core.workload import Workload, class_of
 from gpushare.core.workload_estimator import WorkloadEstimator
-from gpushare.daemon.logs.formatters import Line
 from gpushare.extender.learning.policy_trials import PolicyTrials, Try
 from gpushare.extender.managed_resources import ManagedResource, ManagedResources
 from gpushare.ledger import Changes
+from gpushare.logline import Line
 
 log = logging.getLogger("gpushare.learning")
 

@@ -16,8 +16,8 @@ from collections.abc import Callable, Mapping, Sequence
 from gpushare.core.snapshot import Snapshot
 from gpushare.core.trial import AUTO, FALLBACK_POLICY, Trial
 from gpushare.core.workload import Workload
-from gpushare.daemon.logs.formatters import Line
 from gpushare.extender.managed_resources import ManagedResource
+from gpushare.logline import Line
 
 log = logging.getLogger("gpushare.learning")
 

@@ -19,7 +19,7 @@ from gpushare.extender.follow.group_members import GroupMembers
 from gpushare.extender.managed_resources import ExtenderScope, ManagedResource
 from gpushare.extender.verbs.holds import Holds
 from gpushare.kube.line_splitter import LineSplitter
-from gpushare.sim import rows
+from gpushare.trace import rows
 from gpushare.wire import annotations, budgets, demands, events, pods
 from gpushare.yamlfile import BoundedLoader
 from tests.simulation.mutants.museum import mutant
@@ -170,7 +170,7 @@ def follows_every_alias(original: Any) -> Any:
 
 
 @mutant("T17", "a small file is unpacked to any size", rows, "_text",
-        test=f"{_UNIT}/sim/test_trace.py::"
+        test=f"{_UNIT}/trace/test_nodes_and_pods.py::"
         "test_a_small_file_that_unpacks_to_more_than_the_bound_is_refused")  # fmt: skip
 def unpacks_to_any_size(original: Any) -> Any:
     return _without_bound(original, rows, "_MOST_BYTES")

@@ -133,6 +133,7 @@ def test_wide_and_documents_tell_of_closed_devices_and_pods_that_wait(
             "name": name,
             "uid": f"uid-{name}",
             "requested": units,
+            "devices": 1,
             "reason": reason,
         }
         for namespace, name, units, reason in (

@@ -2,15 +2,19 @@
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from gpushare.cli.pod_specs import Priorities, nodes_added, pods_of_documents, pods_of_words
+from gpushare.cli.listed_cluster import ListedResource
+from gpushare.cli.pod_specs import Priorities, pods_of_documents, pods_of_words
 from gpushare.cli.saved_report import resource_of_report
+from gpushare.cli.shapes import nodes_added
 from gpushare.cli.whatif import main
 from gpushare.core.model import NodeSpec, Request
 from gpushare.errors import SettingsError
+from gpushare.ledger import Ledger
 from gpushare.wire.annotations import ALIYUN
 from tests.unit.cli.fake_kubectl import MEM, FakeKubectl, inventory, node, pending, pod
 from tests.unit.extender.kit import NPU, pod_json
@@ -77,19 +81,27 @@ def test_a_manifest_that_is_of_no_use_is_named(document: object, text: str) -> N
         pods_of_documents([document], "pods.yaml", [ALIYUN, NPU])
 
 
+def books_of(*nodes: NodeSpec) -> ListedResource:
+    books = ListedResource(ALIYUN, Ledger(), "GiB")
+    books.ledger.replace_nodes(nodes)
+    return books
+
+
 def test_nodes_that_come() -> None:
-    three = nodes_added("3:8x80GiB", "GiB", {"new-2": NODE})
+    words = ["3:8x80GiB", "1:gpu-a", "1:1x24GiB,cpu=8,memory=1Ki,model=NVIDIA A10"]
+    found = nodes_added(words, books_of(NODE, replace(NODE, name="new-2")))
+    *three, like, told = [spec for spec, _ in found]
     assert [spec.name for spec in three] == ["new-1", "new-3", "new-4"]
     assert three[0].capacity == (80,) * 8
-    (like,) = nodes_added("1:gpu-a", "GiB", {"gpu-a": NODE})
     assert (like.capacity, like.healthy, like.models) == ((16, 16), (True, True), ("T4", "T4"))
     assert not any(like.uuids)
+    assert (told.cpu, told.memory, told.models) == (8000, 1024, ("NVIDIA-A10",))
 
 
 @pytest.mark.parametrize("text", ["8x80GiB", "0:8x80GiB", "2:nobody", "2:0x80GiB", "2:8x0GiB"])
 def test_nodes_that_cannot_come_are_refused(text: str) -> None:
     with pytest.raises(SettingsError):
-        nodes_added(text, "GiB", {})
+        list(nodes_added([text], books_of()))
 
 
 def whatif(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, str]:

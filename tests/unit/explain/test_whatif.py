@@ -14,7 +14,8 @@ from gpushare.core.policies.device_bestfit import DeviceBestFit
 from gpushare.core.ranking import Ranking
 from gpushare.core.selectors import Demands
 from gpushare.errors import SettingsError
-from gpushare.explain.whatif import HOST, MOST, Wanted, what_if
+from gpushare.explain.placer import HOST, MOST, Wanted
+from gpushare.explain.whatif import what_if
 from gpushare.ledger import Ledger
 from tests.unit.core.clusters import node, state_of
 

@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from gpushare.core.mutable_cluster import ranking
 from gpushare.core.policies.binpack import Binpack
-from gpushare.sim.engine import Cluster, ranking
+from gpushare.sim.engine import Cluster
 from gpushare.sim.experiments import Options, churn, coming_and_going, filling, inflation
 from gpushare.sim.report import Record
 from tests.bench import placement_family

@@ -13,8 +13,8 @@ from gpushare.core.pairing import Pairing
 from gpushare.core.policy import load_policy, policy_names
 from gpushare.core.ranking import Ranking
 from gpushare.ledger import Ledger
-from gpushare.sim.engine import MIB, Cluster, request_of, workload_of_trace
-from gpushare.sim.trace import TraceNode, TracePod
+from gpushare.sim.engine import Cluster, workload_of_trace
+from gpushare.trace.nodes_and_pods import MIB, TraceNode, TracePod, request_of
 
 NODES = [
     *(TraceNode(f"n{index:02}", 16_000, 65_536, 4, 1000, "T4") for index in range(4)),

@@ -8,12 +8,12 @@ import pytest
 from gpushare.core.mutable_cluster import fits
 from gpushare.core.policies.device_bestfit import DeviceBestFit
 from gpushare.core.ranking import Ranking
-from gpushare.sim.engine import Cluster, request_of
+from gpushare.sim.engine import Cluster
 from gpushare.sim.experiments import Options, churn, inflation, node_order, replay
 from gpushare.sim.flow import REACHED, Flow, Record, Stream
 from gpushare.sim.progress import always
 from gpushare.sim.report import allocated_at
-from gpushare.sim.trace import TraceNode, TracePod
+from gpushare.trace.nodes_and_pods import TraceNode, TracePod, request_of
 from tests.unit.sim.test_engine import NODES, PODS
 
 ONE = [TraceNode("n", 8000, 8192, 1, 10, "T4")]

@@ -16,10 +16,10 @@ from gpushare.core.trial import Trial
 from gpushare.core.workload import Workload, class_of
 from gpushare.core.workload_estimator import WorkloadEstimator
 from gpushare.sim import learner as sim_learner
-from gpushare.sim.engine import Cluster, request_of, workload_of_trace
+from gpushare.sim.engine import Cluster, workload_of_trace
 from gpushare.sim.experiments import Options, churn, inflation
 from gpushare.sim.learner import KNOWN, LEARNED, LearningScorer, learns
-from gpushare.sim.trace import TraceNode, TracePod
+from gpushare.trace.nodes_and_pods import TraceNode, TracePod, request_of
 from tests.unit.sim.test_engine import NODES, PODS
 
 SIZES = {node.capacity for node in NODES}

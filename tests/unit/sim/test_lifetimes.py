@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from gpushare.sim.lifetimes import lent, lifetimes_of
-from gpushare.sim.trace import TracePod
+from gpushare.trace.nodes_and_pods import TracePod
 
 
 def _pod(devices: int, units: int, ran: float | None, created: float | None = 0.0) -> TracePod:

@@ -305,18 +305,16 @@ def test_pods_that_fit_nowhere_are_counted_apart(
     rows = ["a,1000,1,1,4,", "b,1000,1,1,17,", "c,1,1,8,1,", "d,1,1,1,4,H100", "e,99999,1,0,0,"]
     pods.write_text("\n".join([head, *rows]))
     words = ["--pods", str(pods), "--policy", "fgd", "--seeds", "42", "--json", str(out)]
-    # The model that no node has is refused in a file.
-    assert simulate("inflation", *small, *words) == 2
-    assert "no node has the model 'H100'" in capsys.readouterr().err
-    pods.write_text("\n".join([head, *rows[:3], rows[4]]))
     assert simulate("inflation", *small, *words) == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[:2] == [
         f"inflation: {pods}, 1 pods on 10 nodes with 40 devices",
-        "3 more pods fit no node even while it is empty, and are left out",
+        "4 more pods fit no node even while it is empty, and are left out; 1 of these accept only"
+        " a model that no node has: H100",
     ]
     document = json.loads(out.read_text())
-    assert (document["fitNowhere"], document["units"]) == (3, 640)
+    assert (document["fitNowhere"], document["units"]) == (4, 640)
+    assert document["unknownModels"] == {"H100": 1}
     assert document["records"][0]["allocated"]["100"] == pytest.approx(100, abs=1)
     pods.write_text("\n".join([head, *rows[1:3], rows[4]]))
     assert simulate("inflation", *small, *words) == 2

@@ -8,8 +8,8 @@ from gpushare.errors import SettingsError
 from gpushare.sim.experiments import Options as Parameters
 from gpushare.sim.inputs import read_inputs, shipped
 from gpushare.sim.options import Options, read_options
-from gpushare.sim.rows import TraceError
-from gpushare.sim.trace import read_pods
+from gpushare.trace.nodes_and_pods import read_pods
+from gpushare.trace.rows import TraceError
 
 NINE = "cpu050 cpu250 default gpushare100 gpushare40 gpuspec10 gpuspec33 multigpu20 multigpu50"
 

@@ -12,8 +12,8 @@ from gpushare.localcluster.scheduler.cache import NodeInfo
 from gpushare.localcluster.scheduler.cycle_state import CycleState
 from gpushare.localcluster.scheduler.objects import read_node, read_pod
 from gpushare.localcluster.scheduler.plugins.resources import NodeResourcesFit
-from gpushare.sim.engine import MIB, Cluster, request_of
-from gpushare.sim.trace import TraceNode
+from gpushare.sim.engine import Cluster
+from gpushare.trace.nodes_and_pods import MIB, TraceNode, request_of
 from tests.bench.scheduler_settings import KubeScheduler, Setting, fit_scores
 from tests.unit.sim.test_engine import PODS
 

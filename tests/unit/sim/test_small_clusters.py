@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from gpushare.core.model import Request
-from gpushare.sim.trace import TraceNode
+from gpushare.trace.nodes_and_pods import TraceNode
 from tests.bench import placement_small
 from tests.bench.placement_small import POLICIES, Found, Job
 from tests.bench.small_clusters import (

@@ -9,8 +9,9 @@ from dataclasses import dataclass
 
 import pytest
 
-from gpushare.daemon.logs.formatters import Line, formatter
+from gpushare.daemon.logs.formatters import formatter
 from gpushare.daemon.logs.writer import LogWriter
+from gpushare.logline import Line
 from tests.support.waiting import poll
 
 SIZE = 1 << 16

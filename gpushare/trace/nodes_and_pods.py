@@ -17,16 +17,17 @@ Source of the openb columns and rules: Weng et al., "Beware of Fragmentation", U
 the repository hkust-adsl/kubernetes-scheduler-simulator.
 """
 
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
-from gpushare.sim.rows import Columns, Found, Row, TraceError, named, of_file, read_rows
+from gpushare.core.model import Request
+from gpushare.trace.rows import Columns, Found, Row, TraceError, named, of_file, read_rows
 
 _T = TypeVar("_T")
 
+MIB = 2**20
 MILLI = 1000
 """Units of a device of the openb traces."""
 
@@ -107,12 +108,9 @@ def read_nodes(path: Path) -> list[TraceNode]:
     return nodes_of(of_file(path), str(path))
 
 
-def read_pods(path: Path, models: Collection[str] | None = None) -> list[TracePod]:
-    """Return the pods of a file, in its order. Raises TraceError.
-
-    models: those of the nodes; a pod that names another one is an error. None: no check.
-    """
-    return pods_of(of_file(path), str(path), models)
+def read_pods(path: Path) -> list[TracePod]:
+    """Return the pods of a file, in its order. Raises TraceError."""
+    return pods_of(of_file(path), str(path))
 
 
 def nodes_of(found: Found, where: str, left_out: list[str] | None = None) -> list[TraceNode]:
@@ -126,18 +124,10 @@ def nodes_of(found: Found, where: str, left_out: list[str] | None = None) -> lis
     return nodes
 
 
-def pods_of(
-    found: Found,
-    where: str,
-    models: Collection[str] | None = None,
-    left_out: list[str] | None = None,
-) -> list[TracePod]:
-    """Return the pods of these rows. models: as in read_pods. left_out: as in nodes_of.
-
-    Raises TraceError.
-    """
+def pods_of(found: Found, where: str, left_out: list[str] | None = None) -> list[TracePod]:
+    """Return the pods of these rows. left_out: as in nodes_of. Raises TraceError."""
     rows = named(read_rows(found, _POD, _POD_OPTIONAL))
-    pods = list(_each(rows, partial(_pod, known=models), left_out))
+    pods = list(_each(rows, _pod, left_out))
     if not any(pod.devices for pod in pods):
         raise TraceError(f"{where}: no pod asks for a GPU")
     return pods
@@ -181,7 +171,7 @@ def _sizes(row: Row, devices: int) -> tuple[int, ...]:
     return tuple(row.number("units", part, 1, _MOST_UNITS) for part in several)
 
 
-def _pod(row: Row, known: Collection[str] | None) -> TracePod:
+def _pod(row: Row) -> TracePod:
     created, scheduled, deleted = map(row.seconds, ("created", "scheduled", "deleted"))
     start = created if scheduled is None else scheduled
     if deleted is not None and start is not None and deleted < start:
@@ -194,7 +184,7 @@ def _pod(row: Row, known: Collection[str] | None) -> TracePod:
         devices,
         # Size and model mean nothing if a pod asks for no device.
         _units(row) if devices else 0,
-        _models(row, known) if devices else (),
+        _models(row) if devices else (),
         created,
         scheduled,
         deleted,
@@ -207,14 +197,11 @@ def _units(row: Row) -> int:
     return min(units, MILLI) if row.columns["units"] == "gpu_milli" else units
 
 
-def _models(row: Row, known: Collection[str] | None) -> tuple[str, ...]:
+def _models(row: Row) -> tuple[str, ...]:
     text = row.text("models")
-    if not text:
-        return ()
-    models = tuple(dict.fromkeys(text.split("|")))
-    unknown = [model for model in models if not model or (known is not None and model not in known)]
-    if unknown:
-        raise row.wrong("models", f"no node has the model {unknown[0][:40]!r}")
+    models = tuple(dict.fromkeys(text.split("|"))) if text else ()
+    if "" in models:
+        raise row.wrong("models", f"has an empty name: {text[:40]!r}")
     return models
 
 
@@ -233,4 +220,15 @@ def in_units(
     return (
         [replace(node, capacity=units) for node in nodes],
         [replace(pod, units=-(-pod.units * units // size)) for pod in pods],
+    )
+
+
+def request_of(pod: TracePod) -> Request:
+    """Return what the pod asks for."""
+    return Request(
+        units=pod.units if pod.devices else 0,
+        devices=pod.devices,
+        cpu=pod.cpu,
+        memory=pod.memory * MIB,
+        models=tuple(sorted(pod.models)) if pod.devices else (),
     )

@@ -3,7 +3,7 @@
 Knows compression (.xz, .gz), the position of a row and how to report an error in it, but not what
 the columns mean.
 
-Tested in `tests/unit/sim/test_trace.py`.
+Tested in `tests/unit/trace/test_nodes_and_pods.py`.
 """
 
 import csv

@@ -1,0 +1,132 @@
+"""What no placement can do with less: the least cost of nodes that come, by sums.
+
+Each measure is something of which the pods want a sum and each node gives an amount: units, CPU,
+memory, places for pods of a size. Pure.
+
+Tested in `tests/unit/explain/test_need.py`.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from fractions import Fraction
+from itertools import combinations
+from math import ceil, gcd, lcm
+from typing import NamedTuple
+
+import numpy as np
+
+from gpushare.core.decide import room_for
+from gpushare.core.model import HOST_BOUND, Request
+from gpushare.core.snapshot import Ints, Snapshot
+from gpushare.explain.placer import Wanted
+
+_MOST_SIZES = 64
+"""Sizes of pods of which places are counted."""
+
+_MOST_MEASURES = 24
+"""Measures that are looked at two at a time."""
+
+
+class Measure(NamedTuple):
+    """lack: what the pods want beyond what is there. gives: what a node gives, by shape, at most
+    all that is lacking: half a node does not come.
+    """
+
+    lack: int
+    gives: tuple[int, ...]
+
+    @staticmethod
+    def of(wanted: int, there: int, gives: Iterable[int]) -> "Measure":
+        """Return the measure of which so much is wanted, and so much is there."""
+        lack = max(wanted - there, 0)
+        return Measure(lack, tuple(min(each, lack) for each in gives))
+
+
+def least_cost(every: Iterable[Measure], costs: Sequence[Fraction]) -> Fraction:
+    """Return what nodes cost at least that give what is lacking by each measure.
+
+    costs: of a node, by shape. It is a multiple of what all of them are multiples of.
+    """
+    lacking = [each for each in set(every) if each.lack > 0 and any(each.gives)]
+    dear = sorted(lacking, key=lambda each: (-_alone(each, costs), each))[:_MOST_MEASURES]
+    least = max((_alone(each, costs) for each in dear), default=Fraction(0))
+    for pair in combinations(dear, 2):
+        least = max([least, *_together(pair, costs)])
+    step = _common_measure(costs)
+    return ceil(least / step) * step
+
+
+def _alone(measure: Measure, costs: Sequence[Fraction]) -> Fraction:
+    """Return the least cost of nodes that give as much."""
+    rates = [cost / gives for cost, gives in zip(costs, measure.gives, strict=True) if gives]
+    return measure.lack * min(rates)
+
+
+def _together(pair: Sequence[Measure], costs: Sequence[Fraction]) -> Iterator[Fraction]:
+    """Yield what nodes cost at least that give as much by both measures.
+
+    If each thing of the one measure is worth x and of the other y, and no shape gives more worth
+    than it costs, then the nodes cost at least the worth of what is lacking. The best x and y are
+    those for which two of the shapes give exactly what they cost.
+    """
+    one, other = pair
+    shapes = [*zip(one.gives, other.gives, costs, strict=True)]
+    for (a, b, cost), (c, d, price) in combinations(shapes, 2):
+        both = a * d - b * c
+        if both:
+            x, y = (cost * d - b * price) / both, (a * price - cost * c) / both
+            if x >= 0 <= y and all(x * e + y * f <= most for e, f, most in shapes):
+                yield x * one.lack + y * other.lack
+
+
+def _common_measure(costs: Sequence[Fraction]) -> Fraction:
+    """Return the largest number of which all costs are multiples."""
+    below = lcm(*(cost.denominator for cost in costs))
+    return Fraction(gcd(*(int(cost * below) for cost in costs)), below)
+
+
+def measures(
+    there: Snapshot, shapes: Sequence[Snapshot], pods: Sequence[Wanted]
+) -> Iterator[Measure]:
+    """Yield what these pods lack on the nodes that are there.
+
+    shapes: one empty node of each. pods: each with a count.
+    """
+    yield from _sums(there, shapes, pods)
+    sizes: dict[tuple[int, int], int] = {}
+    for each in pods:
+        size = each.request.units, each.request.devices
+        sizes[size] = sizes.get(size, 0) + (each.count or 0)
+    largest = sorted((size for size in sizes if size[1]), key=lambda size: -size[0] * size[1])
+    for units, devices in largest[:_MOST_SIZES]:
+        # A device has as many places for these units as fit there; a pod of more units takes as
+        # many of them as fit into its own.
+        places = sum(n * k * (u // units) for (u, k), n in sizes.items())
+        gives = tuple(_places(each, units) for each in shapes)
+        yield Measure.of(places, _places(there, units), gives)
+        as_large = sum(n for (u, k), n in sizes.items() if u >= units and k >= devices)
+        request = Request(units, devices)
+        room = tuple(room_for(each, request, as_large) for each in shapes)
+        yield Measure.of(as_large, room_for(there, request, as_large), room)
+
+
+def _sums(there: Snapshot, shapes: Sequence[Snapshot], pods: Sequence[Wanted]) -> Iterator[Measure]:
+    """Yield units, CPU and memory."""
+    units = sum(each.request.total * (each.count or 0) for each in pods)
+    gives = tuple(int(each.free.sum()) for each in shapes)
+    yield Measure.of(units, int(there.free.sum()), gives)
+    cpu = sum(each.request.cpu * (each.count or 0) for each in pods)
+    memory = sum(each.request.memory * (each.count or 0) for each in pods)
+    for asked, name in ((cpu, "cpu_free"), (memory, "memory_free")):
+        every = [_left(getattr(each, name)) for each in (there, *shapes)]
+        if None not in every:
+            left, *given = (each or 0 for each in every)
+            yield Measure.of(asked, left, given)
+
+
+def _left(free: Ints) -> int | None:
+    """Return the sum; None if it is not known of some node."""
+    return None if (free > HOST_BOUND // 2).any() else int(np.maximum(free, 0).sum())
+
+
+def _places(snapshot: Snapshot, units: int) -> int:
+    return int((snapshot.free // max(units, 1)).sum())

@@ -1,0 +1,138 @@
+"""How many more nodes are needed: the fewest of given shapes, or the cheapest, that take all pods.
+
+A number of nodes is tried by placing all pods, with the decisions of the extender. That more nodes
+never hurt is not taken for granted, since a policy may place all pods otherwise once there is one
+more: so each answer was tried itself, and so was each with one node fewer. Sums tell below which
+number no placement can do. No I/O.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from math import ceil
+
+import numpy as np
+
+from gpushare.core.model import NodeSpec, Request
+from gpushare.core.node_filters import OwnFilters
+from gpushare.core.policy import Policy
+from gpushare.core.selectors import NO_DEMANDS, Demands
+from gpushare.core.snapshot import Bools, Snapshot
+from gpushare.core.states.entry import Entry
+from gpushare.errors import SettingsError
+from gpushare.explain.packing import Search, cost_of
+from gpushare.explain.placer import PlacementResult, Wanted
+from gpushare.explain.shapes import Shape
+from gpushare.explain.tries import Counts, LeftOut, NewNode, Nodes, Tell, Tries
+from gpushare.explain.whatif import Claims, Sums, claims_after, sums_of
+from gpushare.ledger import Ledger
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What is asked. wanted: pods that come, each with a count. shapes: at least one, with a price
+    each or none. without, added: nodes that go and come in any case. demands: of pods that run,
+    by uid. resource: the managed one.
+    """
+
+    wanted: Sequence[Wanted]
+    shapes: Sequence[Shape]
+    resource: str
+    without: Iterable[str] = ()
+    added: Iterable[NodeSpec] = ()
+    demands: Mapping[str, Demands] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Need:
+    """The answer.
+
+    counts: nodes by shape. bound: what the nodes cost at least, whatever the placement. placed:
+    results of the pods of nodes that go, of those that wait and of the wanted ones, together.
+    largest: units of the largest pod that still fits, by its number of devices, from one on.
+    """
+
+    before: Sums
+    after: Sums
+    shapes: tuple[Shape, ...]
+    counts: Counts
+    bound: Fraction
+    claims: Claims
+    placed: tuple[PlacementResult, ...]
+    left_out: tuple[LeftOut, ...]
+    nodes: tuple[NewNode, ...]
+    largest: tuple[int, ...]
+
+    @property
+    def cost(self) -> Fraction:
+        """The price of all nodes that come, or their number."""
+        return cost_of(self.shapes, self.counts)
+
+    @property
+    def least(self) -> bool:
+        """Whether nothing can do with less."""
+        return self.cost <= self.bound
+
+
+def need(
+    ledger: Ledger,
+    asked: Asked,
+    policy: Policy,
+    own: OwnFilters,
+    tell: Tell = lambda _counts, _tries: None,
+) -> Need:
+    """Return the fewest nodes, or the cheapest, so that all pods fit which these nodes could take.
+
+    The caller's ledger and the states of `own` are changed. Raises SettingsError as
+    `whatif.claims_after`.
+    """
+    before = sums_of(ledger.snapshot())
+    claims = claims_after(ledger, asked.without, asked.added, asked.demands or {})
+    pods = [*claims.moved, *claims.waiting, *asked.wanted]
+    nodes = Nodes(ledger, own, asked.shapes, asked.resource)
+    tries = Tries(nodes, pods, policy, tell)
+    search = Search(tries)
+    counts = search.fewest()
+    if counts is None:
+        raise SettingsError("no number of these nodes takes all pods by this policy")
+    if tries.taken_elsewhere(counts):
+        counts = search.fewest() or counts
+    placed, view = tries.result(counts)
+    return Need(
+        before,
+        sums_of(view),
+        tuple(asked.shapes),
+        counts,
+        search.bound,
+        claims,
+        placed,
+        tuple(tries.left_out(placed)),
+        tuple(nodes.shown(counts, view)),
+        _largest(view, nodes.filters().open_to(NO_DEMANDS)[nodes.rows(counts)]),
+    )
+
+
+def more_of(
+    entries: Iterable[Entry], share: Fraction, demands: Mapping[str, Demands]
+) -> list[Wanted]:
+    """Return as many pods as are this share of those that run, large and small alike.
+
+    Of the pods by size, the largest first, every 1/share-th counts, the first among them: so
+    together they ask for no less than this share of the memory. demands: by uid.
+    """
+    by_size = sorted(entries, key=lambda each: (-each.request.total, str(each.ref)))
+    found: dict[tuple[Request, Demands, int], Wanted] = {}
+    for place, entry in enumerate(by_size):
+        times = ceil((place + 1) * share) - ceil(place * share)
+        kind = entry.request, demands.get(entry.ref.uid, NO_DEMANDS), entry.priority
+        if times:
+            first = Wanted(f"more like {entry.ref}", kind[0], 0, kind[1], kind[2])
+            known = found.get(kind, first)
+            found[kind] = replace(known, count=(known.count or 0) + times)
+    return list(found.values())
+
+
+def _largest(view: Snapshot, usable: Bools) -> tuple[int, ...]:
+    """Return the units of the largest pod that still fits, by its number of devices."""
+    free = -np.sort(-view.free[usable], axis=1)
+    return tuple(each for each in free.max(axis=0, initial=0).tolist() if each)

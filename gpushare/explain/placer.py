@@ -1,0 +1,169 @@
+"""Pods placed one after the other by the decisions of the extender, as the simulator does.
+
+What kube-scheduler's own filters enforce is enforced as far as nodes and pods tell it. No I/O.
+
+Tested in `tests/unit/explain/test_whatif.py`.
+"""
+
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from gpushare.core.decide import filter_nodes
+from gpushare.core.model import Reason, Request
+from gpushare.core.mutable_cluster import MutableCluster, Placement, ranking
+from gpushare.core.node_filters import amounts_of
+from gpushare.core.policy import Policy
+from gpushare.core.selectors import NO_DEMANDS, Demands
+from gpushare.core.snapshot import Rows, Snapshot, has_accepted_model
+from gpushare.core.trial_streams import mutable
+from gpushare.explain.host_room import HostFilters, HostRoom
+
+MOST = 10_000
+"""Pods that are placed at most if the question is how many fit."""
+
+HOST = "too little CPU or memory"
+"""The reason if devices have room but the node still does not fit."""
+
+MODEL = "another GPU model than the pod accepts"
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """Equal pods to be placed.
+
+    count: how many; None: as many as fit, at most MOST. demands: of nodes. priority: those of a
+    higher one are placed first.
+    """
+
+    name: str
+    request: Request
+    count: int | None = 1
+    demands: Demands = NO_DEMANDS
+    priority: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class PlacementResult:
+    """How many of the wanted pods fit.
+
+    on: how many on each node. reasons: by reason, how many nodes have no room for one more.
+    """
+
+    wanted: Wanted
+    fit: int
+    on: Mapping[str, int] = field(default_factory=dict)
+    reasons: Mapping[str, int] = field(default_factory=dict)
+
+    @property
+    def all_fit(self) -> bool:
+        """Whether all wanted pods fit."""
+        return self.wanted.count is None or self.fit == self.wanted.count
+
+
+@dataclass(frozen=True, slots=True)
+class GangResult:
+    """How many pods of a group fit at once, one result for each kind of them.
+
+    None of them is placed unless all fit.
+    """
+
+    placed: tuple[PlacementResult, ...]
+
+    @property
+    def fits(self) -> bool:
+        """Whether the group fits whole."""
+        return all(each.all_fit for each in self.placed)
+
+
+class Placer:
+    """Places pods on nodes, where kube-scheduler's own filters let them.
+
+    rows: of the snapshot, the nodes that there are; of equally good ones the first is taken.
+    filters: over all rows of the snapshot. view: the nodes with what is placed.
+    """
+
+    def __init__(
+        self, snapshot: Snapshot, rows: Rows, filters: HostFilters, policy: Policy
+    ) -> None:
+        self.view = mutable(snapshot, rows, empty=False)
+        self._cluster = MutableCluster(self.view, ranking(policy, len(rows)))
+        self._own = filters.own
+        self._room = HostRoom(filters, rows)
+        self._more: defaultdict[str, Counter[str]] = defaultdict(Counter)
+        self._known: dict[tuple[Request, Demands], tuple[int, Mapping[str, int]]] = {}
+
+    def put(self, wanted: Wanted) -> int:
+        """Place pods as long as they fit, and return how many did."""
+        return len(self._put(wanted))
+
+    def placed(self, wanted: Wanted) -> PlacementResult:
+        """Place pods as long as they fit, and return where they are."""
+        return self._result(wanted, self._put(wanted))
+
+    def placed_at_once(self, gang: Sequence[Wanted]) -> GangResult:
+        """Place all pods of the group, or none; return where they would be."""
+        made: list[Placement] = []
+        results = []
+        for wanted in gang:
+            put = self._put(wanted)
+            results.append(self._result(wanted, put))
+            made += put
+        found = GangResult(tuple(results))
+        if not found.fits:
+            for placement in made:
+                self._cluster.release(placement)
+                self._count(placement, -1)
+        return found
+
+    def _put(self, wanted: Wanted) -> list[Placement]:
+        made: list[Placement] = []
+        count = MOST if wanted.count is None else wanted.count
+        while len(made) < count:
+            among = self._room.among(wanted.request, wanted.demands)
+            placement = self._cluster.place(wanted.request, among)
+            if placement is None:
+                break
+            made.append(placement)
+            self._count(placement, 1)
+        return made
+
+    def _result(self, wanted: Wanted, made: Sequence[Placement]) -> PlacementResult:
+        count = MOST if wanted.count is None else wanted.count
+        reasons = self._reasons(wanted) if len(made) < count else {}
+        on = Counter(self.view.names[placement.row] for placement in made)
+        return PlacementResult(wanted, len(made), on, reasons)
+
+    def _count(self, placement: Placement, sign: int) -> None:
+        self._room.take(placement.row, placement.request, sign)
+        taken = self._more[self.view.names[placement.row]]
+        for resource, amount in amounts_of(placement.request).items():
+            taken[resource] += sign * amount
+
+    def _reasons(self, wanted: Wanted) -> Mapping[str, int]:
+        """Return by reason how many nodes have no room for one more."""
+        kind = wanted.request, wanted.demands
+        generation, found = self._known.get(kind, (-1, {}))
+        if generation != self.view.generation:
+            found = Counter(self._reasons_by_node(wanted))
+            self._known[kind] = self.view.generation, found
+        return found
+
+    def _reasons_by_node(self, wanted: Wanted) -> Iterator[str]:
+        view, request = self.view, wanted.request
+        failed = filter_nodes(view, view.names, request).failed
+        accepted = has_accepted_model(view, np.arange(len(view.names)), request).tolist()
+        for name, has_model in zip(view.names, accepted, strict=True):
+            refused, more = failed.get(name), self._more[name]
+            obstacles = self._own.obstacles(name, request, wanted.demands, more)
+            kept_out = any(each.lasting for each in obstacles)
+            if refused is Reason.NO_DEVICE:
+                yield refused.value
+            elif obstacles and (kept_out or refused is None):
+                yield obstacles[0].text
+            elif not has_model:
+                yield MODEL
+            else:
+                yield refused.value if refused else HOST

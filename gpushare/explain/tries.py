@@ -1,0 +1,250 @@
+"""Tries: whether all pods fit if so many nodes of each shape come. Each places all pods.
+
+Tested in `tests/unit/explain/test_need.py`.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from gpushare.core.model import Request
+from gpushare.core.node_filters import OwnFilters
+from gpushare.core.policy import Policy
+from gpushare.core.selectors import Demands
+from gpushare.core.snapshot import Rows, Snapshot
+from gpushare.explain.host_room import HostFilters
+from gpushare.explain.placer import PlacementResult, Placer, Wanted
+from gpushare.explain.shapes import Shape, new_names
+from gpushare.explain.whatif import in_turn
+from gpushare.ledger import Ledger
+
+Counts = tuple[int, ...]
+"""How many nodes come, by shape."""
+
+Tell = Callable[[Counts, int], object]
+"""Called before each try with its nodes by shape, and how many tries there were."""
+
+_OF_A_POD = 500
+"""Nodes in whose time a pod is placed, however few nodes there are."""
+
+MOST_PLENTY = 2_000
+"""Nodes of each shape that are tried to see what pods would fit if others went elsewhere."""
+
+
+@dataclass(frozen=True, slots=True)
+class NewNode:
+    """A node that comes: the number of its shape, and units in use on each device."""
+
+    name: str
+    shape: int
+    used: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class LeftOut:
+    """Pods that no number of these nodes takes, how many, and why, by reason on how many shapes."""
+
+    wanted: Wanted
+    count: int
+    reasons: Mapping[str, int]
+
+
+class Nodes:
+    """The nodes that are there, and as many of each shape as have been asked for so far.
+
+    Those that come stand among the others as if they were named as `whatif --add` names them.
+    """
+
+    def __init__(
+        self, ledger: Ledger, own: OwnFilters, shapes: Sequence[Shape], resource: str
+    ) -> None:
+        self._ledger = ledger
+        self._own = own
+        self._resource = resource
+        self.shapes = shapes
+        self._there = ledger.snapshot().row.keys()
+        self._made = [0] * len(shapes)
+        self._filters: HostFilters | None = None
+
+    def rows(self, counts: Counts) -> Rows:
+        """Return intp (K,): the nodes that are there and this many of each shape, by name."""
+        for number, count in enumerate(counts):
+            for place in range(self._made[number], count):
+                name = _made_name(number, place)
+                spec, state = self.shapes[number].node(name, self._resource)
+                self._ledger.node_changed(spec)
+                self._own.states.put(state)
+                self._made[number], self._filters = place + 1, None
+        row = self.snapshot.row
+        by_name = {name: row[name] for name in self._there}
+        by_name |= {shown: row[name] for name, shown in self.names(counts).items()}
+        return np.array([by_name[name] for name in sorted(by_name)], dtype=np.intp)
+
+    def names(self, counts: Counts) -> dict[str, str]:
+        """Return by name in the ledger how the nodes that come are called."""
+        made = (_made_name(number, n) for number, count in enumerate(counts) for n in range(count))
+        return dict(zip(made, new_names(self._there), strict=False))
+
+    def alone(self, number: int) -> Rows:
+        """Return intp (1,): one node of the shape."""
+        self.rows(tuple(int(each == number) for each in range(len(self.shapes))))
+        return np.array([self.snapshot.row[_made_name(number, 0)]], dtype=np.intp)
+
+    @property
+    def snapshot(self) -> Snapshot:
+        """All nodes."""
+        return self._ledger.snapshot()
+
+    def filters(self) -> HostFilters:
+        """Return kube-scheduler's filters over all nodes."""
+        if self._filters is None:
+            self._filters = HostFilters(self._own, self.snapshot.names)
+        return self._filters
+
+    def shown(self, counts: Counts, view: Snapshot) -> list[NewNode]:
+        """Return the nodes that come, as they are in this view."""
+        shapes = [number for number, count in enumerate(counts) for _ in range(count)]
+        found = []
+        for (name, shown), number in zip(self.names(counts).items(), shapes, strict=True):
+            used = view.used[view.row[name]].tolist()
+            devices = len(self.shapes[number].spec.capacity)
+            found.append(NewNode(shown, number, tuple(used[:devices])))
+        return found
+
+
+def _made_name(shape: int, place: int) -> str:
+    """Return a name that no node of a cluster has."""
+    return f"{shape} {place}"
+
+
+class Tries:
+    """Tries of numbers of nodes: each places all pods. Tries are remembered.
+
+    pods: in the order of the answer. work: pods that were placed, each with the nodes that were
+    looked at.
+    """
+
+    def __init__(self, nodes: Nodes, pods: Sequence[Wanted], policy: Policy, tell: Tell) -> None:
+        self.nodes = nodes
+        self._pods = pods
+        self._policy = policy
+        self._tell = tell
+        self._turn = in_turn(pods)
+        self._known: dict[Counts, bool] = {}
+        self._takers: dict[tuple[Request, Demands], tuple[int, ...]] = {}
+        self._have_to_fit = {place for place, pod in enumerate(pods) if self.takers(pod)}
+        self._most_lost = sum(pod.count or 0 for pod in pods)
+        self._last: tuple[Counts, tuple[PlacementResult, ...], Snapshot] | None = None
+        self.work = 0
+
+    @property
+    def taken(self) -> list[Wanted]:
+        """The pods that an empty node of some shape takes."""
+        return [pod for pod in self._pods if self.takers(pod)]
+
+    def takers(self, pod: Wanted) -> tuple[int, ...]:
+        """Return the shapes of which an empty node takes such a pod."""
+        kind = pod.request, pod.demands
+        if kind not in self._takers:
+            one = replace(pod, count=1)
+            every = range(len(self.nodes.shapes))
+            self._takers[kind] = tuple(n for n in every if self._alone(n).put(one))
+        return self._takers[kind]
+
+    def fits(self, counts: Counts) -> bool:
+        """Return whether all pods fit that a new node takes, and of the others as many as are
+        known to, if this many nodes come.
+        """
+        if counts not in self._known:
+            self._tell(counts, len(self._known))
+            self._known[counts] = self._all_fit(self._placer(counts))
+        return self._known[counts]
+
+    def result(self, counts: Counts) -> tuple[tuple[PlacementResult, ...], Snapshot]:
+        """Return where the pods are if this many nodes come, and the nodes then."""
+        if self._last is None or self._last[0] != counts:
+            placer = self._placer(counts)
+            found = {place: placer.placed(self._pods[place]) for place in self._turn}
+            names = self.nodes.names(counts)
+            for place, each in found.items():
+                on = {names.get(name, name): pods for name, pods in each.on.items()}
+                found[place] = replace(each, on=on)
+            placed = tuple(found[place] for place in range(len(self._pods)))
+            self._last = counts, placed, placer.view
+        return self._last[1:]
+
+    def used(self, counts: Counts) -> Counts:
+        """Return how many of these nodes have pods."""
+        shown = self.nodes.shown(counts, self.result(counts)[1])
+        used = Counter(each.shape for each in shown if any(each.used))
+        return tuple(used[number] for number in range(len(counts)))
+
+    def taken_elsewhere(self, counts: Counts) -> bool:
+        """Have as many as possible fit, too, of the pods that no new node takes: some may fit on
+        others if there are more new ones for the pods there. Return whether there are such pods.
+        """
+        found, view = self.result(counts)
+        new = {each.name for each in self.nodes.shown(counts, view)}
+        movable = sum(
+            sum(pods for name, pods in found[place].on.items() if name not in new)
+            for place in self._have_to_fit
+        )
+        lost = _lost(found)
+        if not lost or not movable:
+            return False
+        plenty = tuple(each + min(movable, MOST_PLENTY) for each in counts)
+        self._tell(plenty, len(self._known))
+        there, _ = self.result(plenty)
+        if _lost(there) >= lost or not all(there[place].all_fit for place in self._have_to_fit):
+            return False
+        self._most_lost = _lost(there)
+        self._known = {plenty: True}
+        return True
+
+    def left_out(self, placed: Sequence[PlacementResult]) -> Iterator[LeftOut]:
+        """Yield the pods without a place, with the reasons why no shape takes them."""
+        for each in placed:
+            if not each.all_fit:
+                reasons: Counter[str] = Counter()
+                for number in range(len(self.nodes.shapes)):
+                    reasons.update(self._alone(number).placed(each.wanted).reasons)
+                yield LeftOut(each.wanted, (each.wanted.count or 0) - each.fit, reasons)
+
+    def empty(self, number: int) -> Snapshot:
+        """Return one empty node of the shape."""
+        return self._alone(number).view
+
+    def there(self) -> Snapshot:
+        """Return the nodes that are there and that some of the pods may use."""
+        rows, filters = self.nodes.rows((0,) * len(self.nodes.shapes)), self.nodes.filters()
+        usable = np.zeros(len(rows), dtype=bool)
+        for demands in {pod.demands for pod in self._pods}:
+            usable |= filters.open_to(demands)[rows]
+        return Placer(self.nodes.snapshot, rows[usable], filters, self._policy).view
+
+    def _alone(self, number: int) -> Placer:
+        rows = self.nodes.alone(number)
+        return Placer(self.nodes.snapshot, rows, self.nodes.filters(), self._policy)
+
+    def _placer(self, counts: Counts) -> Placer:
+        rows = self.nodes.rows(counts)
+        return Placer(self.nodes.snapshot, rows, self.nodes.filters(), self._policy)
+
+    def _all_fit(self, placer: Placer) -> bool:
+        """Return whether all pods fit that have to, and enough of the others."""
+        lost = 0
+        for place in self._turn:
+            pod = self._pods[place]
+            put = placer.put(pod)
+            self.work += put * (_OF_A_POD + len(placer.view.names))
+            lost += (pod.count or 0) - put
+            if put != pod.count and (place in self._have_to_fit or lost > self._most_lost):
+                return False
+        return True
+
+
+def _lost(placed: Iterable[PlacementResult]) -> int:
+    """Return how many pods have no place."""
+    return sum((each.wanted.count or 0) - each.fit for each in placed)

@@ -1,0 +1,1 @@
+"""Files of nodes and pods: a CSV with a header, or JSON, as traces of clusters are published."""
