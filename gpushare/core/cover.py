@@ -42,20 +42,32 @@ def resolve_devices(cover: Cover, spec: NodeSpec) -> tuple[Cover, Shares | None]
         return cover, None
     uuids = spec.uuids or ("",) * len(spec.capacity)
     gone = frozenset(spec.gone).difference(uuids)
+    names = cover.uuids or ("",) * len(cover.written)
+    before = cover.cards or [frozenset([name]) if name else _NONE for name in names]
     known: list[frozenset[str]] = []
     held: dict[int, int] = {}
     everywhere, found = False, True
     by_identity, indexed = spec.serves_by_identity and not cover.indexed, False
-    for number, (index, units) in enumerate(cover.written):
-        named = _written_uuid(cover, number)
-        card = _card_at_index(cover, number, index, uuids, by_identity)
-        indexed |= _stays_indexed(cover, number, card, by_identity)
-        cards, devices = _resolve_share(_possible_cards(cover, number), card, index, uuids)
-        if by_identity and named and named not in uuids and named not in gone:
-            devices |= {index} & set(range(len(uuids)))
+    for (index, units), named, possible in zip(cover.written, names, before, strict=True):
+        # The card now at the index if it may be the pod's; "" for one without a uuid.
+        card = uuids[index] if index < len(uuids) and not (by_identity and named) else None
+        if not possible and cover.of not in (0, len(uuids)):
+            card = None  # the number of devices changed: what the index means now is not known
+        if named:
+            # The index still counts if its card has no uuid by which it could be remembered.
+            indexed |= cover.indexed if card is None else card == "" and not by_identity
+        cards, devices = _resolve_share(possible, card, index, uuids)
+        if (
+            by_identity
+            and named
+            and named not in uuids
+            and named not in gone
+            and index < len(uuids)
+        ):
+            devices.add(index)
         known.append(cards)
         # A uuid that was never seen on the node may be invented: it is not used until it is seen.
-        found &= _written_uuid(cover, number) in ("", *uuids)
+        found &= named in ("", *uuids)
         for device in devices:
             held[device] = max(held.get(device, 0), units)
         # A card may have left the node; one of which nothing is known may be anywhere.
@@ -98,38 +110,3 @@ def _resolve_share(
     if card == "":
         devices.add(index)
     return cards, devices
-
-
-def _card_at_index(
-    cover: Cover, number: int, index: int, uuids: Sequence[str], by_identity: bool
-) -> str | None:
-    """Return the card now at the index if it may be the pod's; "" for one without a uuid."""
-    if index >= len(uuids):
-        return None
-    named = _written_uuid(cover, number)
-    if by_identity and named:
-        return None
-    if not _possible_cards(cover, number) and cover.of not in (0, len(uuids)):
-        return None  # the number of devices changed: what the index means now is not known
-    return uuids[index]
-
-
-def _stays_indexed(cover: Cover, number: int, card: str | None, by_identity: bool) -> bool:
-    """Return whether the index still counts although the Binding names a uuid.
-
-    It does if the card at the index has no uuid by which it could be remembered.
-    """
-    if not _written_uuid(cover, number):
-        return False
-    return cover.indexed if card is None else card == "" and not by_identity
-
-
-def _possible_cards(cover: Cover, number: int) -> frozenset[str]:
-    if cover.cards:
-        return cover.cards[number]
-    named = _written_uuid(cover, number)
-    return frozenset([named]) if named else _NONE
-
-
-def _written_uuid(cover: Cover, number: int) -> str:
-    return cover.uuids[number] if cover.uuids else ""

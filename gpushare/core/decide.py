@@ -6,13 +6,12 @@ So while nothing changes, a node that passes filter can be bound, and bind ranks
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from itertools import compress
+from itertools import compress, repeat
 
 import numpy as np
 
 from gpushare.core.held_snapshot import HeldSnapshot
 from gpushare.core.model import Allocation, Reason, Request
-from gpushare.core.node_names import NodeNames, looked_up
 from gpushare.core.pairing import paired_devices
 from gpushare.core.policy import APART
 from gpushare.core.ranking import Scorer
@@ -31,55 +30,119 @@ BEST = 10
 """The highest score of the extender protocol, given to only one node."""
 _MAX_VALUE = 1e300
 
+CODES: dict[Reason | None, int] = {reason: code for code, reason in enumerate(REASONS)}
+"""The index of each reason in REASONS; None is FITS."""
+FITS = CODES[None]
+UNKNOWN_NODE = "node not found"
+"""The reason for a node that the ledger does not have, without its name."""
+UNKNOWN = len(REASONS)
+"""The code of a node that the ledger does not have."""
+_REASON_OF = (*REASONS, None)
+_TEXTS = ["", *(reason.value for reason in Reason), UNKNOWN_NODE]
+_RESOLVABLE = np.array([reason is not None and reason.resolvable for reason in _REASON_OF])
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Judgement:
+    """Which of K nodes fit a request, and why the others do not."""
+
+    codes: Ints
+    """int64 (K,): FITS, UNKNOWN for a node that the ledger does not have, else the index into
+    REASONS of why it does not fit."""
+
+    @property
+    def fits(self) -> Bools:
+        """bool (K,): the nodes that fit."""
+        mask: Bools = self.codes == FITS
+        return mask
+
+    @property
+    def may_change(self) -> bool:
+        """Whether no node fits, but one would if some pods were gone."""
+        return not self.fits.any() and bool(_RESOLVABLE[self.codes].any())
+
+    def has(self, reason: Reason) -> bool:
+        """Return whether this is why some node does not fit."""
+        return bool((self.codes == CODES[reason]).any())
+
+    def counts(self) -> dict[str, int]:
+        """Return how many nodes do not fit, by reason."""
+        counts = zip(_TEXTS, np.bincount(self.codes, minlength=UNKNOWN + 1).tolist(), strict=True)
+        return {text: count for text, count in counts if text and count}
+
+    def texts(self, names: Sequence[str], *, resolvable: bool) -> dict[str, str]:
+        """Return why nodes do not fit, by name, where removing pods may help, or else cannot."""
+        rejected = (self.codes != FITS) & (self.codes != UNKNOWN)
+        mask = rejected & (_RESOLVABLE[self.codes] == resolvable)
+        texts = map(_TEXTS.__getitem__, self.codes[mask].tolist())
+        return dict(zip(compress(names, mask.tolist()), texts, strict=True))
+
+    def unknown(self, names: Sequence[str]) -> list[str]:
+        """Return the names that the ledger does not have."""
+        return list(compress(names, (self.codes == UNKNOWN).tolist()))
+
+    def only(self, place: int) -> "Judgement":
+        """Return it for a pod that is being bound to the node at this place, and no other."""
+        codes = np.where(self.fits, CODES[Reason.BEING_BOUND], self.codes)
+        codes[place] = FITS
+        return Judgement(codes)
+
+    def replaced(self, old: Reason, new: Reason) -> "Judgement":
+        """Return it with another reason in the place of one."""
+        return Judgement(np.where(self.codes == CODES[old], CODES[new], self.codes))
+
+
+def judge(snapshot: Snapshot, rows: Rows, request: Request) -> Judgement:
+    """Return which of the rows fit the request now. rows: intp (K,), -1 for an unknown node."""
+    every = np.arange(len(snapshot.names))
+    # Row -1, the unknown node, is the last element: it never fits.
+    fits = np.zeros(len(every) + 1, dtype=bool)
+    fits[:-1] = feasible(snapshot, every, request).sum(axis=1) >= request.devices
+    codes = np.full(len(rows), FITS)
+    rejected = np.flatnonzero(~fits[rows])
+    if len(rejected):
+        known = rows[rejected] >= 0
+        codes[rejected[~known]] = UNKNOWN
+        codes[rejected[known]] = _reasons(snapshot, rows[rejected[known]], request)
+    return Judgement(codes)
+
+
+def judge_all(names: Sequence[str], reason: Reason) -> Judgement:
+    """Return that none of the nodes fits, for one reason."""
+    return Judgement(np.full(len(names), CODES[reason]))
+
 
 @dataclass(frozen=True, slots=True)
 class FilterResult:
-    """The answer to filter; every given name is in exactly one of the three.
-
-    `fit`: names in the given order. `failed`: the reason by name. `unknown`: names that the ledger
-    does not have.
-    """
+    """Which nodes fit, by name; every given name is in exactly one of the three."""
 
     fit: tuple[str, ...]
+    """In the given order."""
     failed: dict[str, Reason]
     unknown: tuple[str, ...]
+    """Those that the ledger does not have."""
 
 
 def filter_nodes(snapshot: Snapshot, names: Sequence[str], request: Request) -> FilterResult:
     """Return which of the named nodes (each once) fit the request now, and why others do not."""
-    rows = _rows(snapshot, names)
-    every = np.arange(len(snapshot.names))
-    # Row -1, the unknown node, is the last element: it never fits.
-    fits_by_row = np.zeros(len(every) + 1, dtype=bool)
-    fits_by_row[:-1] = _has_enough_devices(feasible(snapshot, every, request), request)
-    fits = fits_by_row[rows]
-    if fits.all():
-        return FilterResult(names if isinstance(names, NodeNames) else tuple(names), {}, ())
-    rejected = list(compress(names, (~fits).tolist()))
-    rows = rows[~fits]
-    unknown = tuple(compress(rejected, (rows < 0).tolist()))
-    known = compress(rejected, (rows >= 0).tolist())
-    codes = _reasons(snapshot, rows[rows >= 0], request).tolist()
-    failed = {
-        name: REASONS[code] or Reason.NO_DEVICE for name, code in zip(known, codes, strict=True)
-    }
-    if isinstance(names, NodeNames):
-        return FilterResult(names.part(fits), failed, unknown)
-    return FilterResult(tuple(compress(names, fits.tolist())), failed, unknown)
+    judged = judge(snapshot, rows_of(snapshot, names), request)
+    reasons = zip(names, map(_REASON_OF.__getitem__, judged.codes.tolist()), strict=True)
+    return FilterResult(
+        tuple(compress(names, judged.fits.tolist())),
+        {name: reason for name, reason in reasons if reason is not None},
+        tuple(judged.unknown(names)),
+    )
 
 
-def restrict_to(result: FilterResult, node: str) -> FilterResult:
-    """Return the result for a pod that is being bound to one of the nodes and fits only there."""
-    others = (name for name in result.fit if name != node)
-    failed = {name: why for name, why in result.failed.items() if name != node}
-    failed.update(dict.fromkeys(others, Reason.BEING_BOUND))
-    return FilterResult((node,), failed, tuple(name for name in result.unknown if name != node))
+def rows_of(snapshot: Snapshot, names: Sequence[str]) -> Rows:
+    """Return intp (len(names),): the row of each name, -1 where the ledger does not have it."""
+    return np.fromiter(map(snapshot.row.get, names, repeat(-1)), np.intp, len(names))
 
 
 def fits_somewhere(snapshot: Snapshot, request: Request) -> bool:
     """Return whether some node has room for the request now, in CPU and host memory too."""
     rows = np.arange(len(snapshot.names))
-    room = _has_enough_devices(feasible(snapshot, rows, request), request)
+    room: Bools = feasible(snapshot, rows, request).sum(axis=1) >= request.devices
     room &= (snapshot.cpu_capacity < 0) | (snapshot.cpu_free >= request.cpu)
     room &= (snapshot.memory_capacity < 0) | (snapshot.memory_free >= request.memory)
     return bool(room.any())
@@ -101,17 +164,10 @@ def room_for(snapshot: Snapshot, request: Request, most: int) -> int:
     return min(int(low.sum()), most)
 
 
-def _rows(snapshot: Snapshot, names: Sequence[str]) -> Rows:
-    """Return intp (len(names),): the row of each name, -1 where the ledger does not have it."""
-    if isinstance(names, NodeNames):
-        return names.rows(snapshot.row)
-    return looked_up(names, snapshot.row)
-
-
 def feasible(snapshot: Snapshot, rows: Rows, request: Request) -> Bools:
     """Return bool (K, D): devices with room for the request's units, for the given rows.
 
-    A row may hold fewer of them than the request needs devices: see `_has_enough_devices`.
+    A row may hold fewer of them than the request needs devices.
     """
     mask: Bools = snapshot.open[rows] & (snapshot.free[rows] >= max(request.units, 1))
     if not snapshot.pinned:
@@ -125,15 +181,14 @@ def feasible(snapshot: Snapshot, rows: Rows, request: Request) -> Bools:
     return mask
 
 
-def score_nodes(
-    snapshot: Snapshot, names: Sequence[str], request: Request, scorer: Scorer
-) -> dict[int, list[str]]:
-    """Return the names (each once) by score, from 10 down to 1; all others score 0.
+def score_rows(snapshot: Snapshot, rows: Rows, request: Request, scorer: Scorer) -> dict[int, Rows]:
+    """Return the places in `rows` by score, from 10 down to 1; all others score 0.
 
-    Only the best node gets 10: kube-scheduler breaks ties at random, and the policy's preference
-    would be lost. The others get 0..9 by their values; nodes that do not fit score 0.
+    rows: intp (K,), each once; -1 never scores. Only the best node gets 10: kube-scheduler breaks
+    ties at random, and the policy's preference would be lost. The others get 0..9 by their values;
+    nodes that do not fit score 0.
     """
-    places, values, best = _node_values(snapshot, names, request, scorer)
+    places, values, best = _values(snapshot, rows, request, scorer)
     if not len(places):
         return {}
     values = values.clip(-_MAX_VALUE, _MAX_VALUE)  # so that no difference of two is infinite
@@ -144,33 +199,41 @@ def score_nodes(
     low, high = float(values.min()), float(values.max())
     scores = ((values - low) * ((BEST - 1) / (high - low) if high > low else 0)).astype(np.int8)
     scores[best] = BEST
-    order = np.argsort(-scores, kind="stable")  # of bytes: it counts them, and compares none
-    listed = list(map(names.__getitem__, places[order].tolist()))
-    counts = np.bincount(scores, minlength=BEST + 1).tolist()
-    found, start = {}, 0
-    for score in range(BEST, 0, -1):
-        if counts[score]:
-            found[score] = listed[start : start + counts[score]]
-            start += counts[score]
-    return found
+    order = places[np.argsort(-scores, kind="stable")]  # of bytes: counted, not compared
+    ends = np.cumsum(np.bincount(BEST - scores, minlength=BEST + 1))[:-1]
+    parts = zip(range(BEST, 0, -1), np.split(order, ends), strict=False)
+    return {score: some for score, some in parts if len(some)}
+
+
+def score_nodes(
+    snapshot: Snapshot, names: Sequence[str], request: Request, scorer: Scorer
+) -> dict[int, list[str]]:
+    """Return the names (each once) by score, as `score_rows` does."""
+    scores = score_rows(snapshot, rows_of(snapshot, names), request, scorer)
+    return {score: [names[place] for place in places] for score, places in scores.items()}
+
+
+def best_row(snapshot: Snapshot, rows: Rows, request: Request, scorer: Scorer) -> int | None:
+    """Return the place of the best of the rows, or None if none fits."""
+    places, _, best = _values(snapshot, rows, request, scorer)
+    return int(places[best]) if len(places) else None
 
 
 def best_node(
     snapshot: Snapshot, names: Sequence[str], request: Request, scorer: Scorer
 ) -> str | None:
     """Return the best of the named nodes, or None if none fits."""
-    places, _, best = _node_values(snapshot, names, request, scorer)
-    return names[places[best]] if len(places) else None
+    place = best_row(snapshot, rows_of(snapshot, names), request, scorer)
+    return None if place is None else names[place]
 
 
-def _node_values(
-    snapshot: Snapshot, names: Sequence[str], request: Request, scorer: Scorer
+def _values(
+    snapshot: Snapshot, rows: Rows, request: Request, scorer: Scorer
 ) -> tuple[Rows, Floats, int]:
-    """Return (positions in `names` of the nodes that fit, their values, which of them is the best).
+    """Return (places in `rows` of the nodes that fit, their values, which of them is the best).
 
     Of equal values the node that comes first by name is the best: the order is total.
     """
-    rows = _rows(snapshot, names)
     places = np.flatnonzero(rows >= 0)
     rows = rows[places]
     values = scorer.scores(snapshot, request).values[rows]
@@ -178,7 +241,7 @@ def _node_values(
     if len(pinned):
         # Pairing allows only some devices there, and the best of all may not be one of them.
         mask = feasible(snapshot, rows[pinned], request)
-        mask &= _has_enough_devices(mask, request)[:, None]
+        mask &= (mask.sum(axis=1) >= request.devices)[:, None]
         worth = scorer.score_devices(snapshot, rows[pinned], request)
         values[pinned] = np.where(mask, worth, -np.inf).max(axis=1)
     fits = values > -np.inf
@@ -199,7 +262,7 @@ def place(snapshot: Snapshot, node: str, request: Request, scorer: Scorer) -> Al
         raise UnknownNode(f"node {node!r} is not known; is it new, or does it share no GPU?")
     rows = np.array([row], dtype=np.intp)
     mask = feasible(snapshot, rows, request)
-    if not _has_enough_devices(mask, request)[0]:
+    if mask.sum() < request.devices:
         reason = REASONS[int(_reasons(snapshot, rows, request)[0])]
         free = ", ".join(str(units) for units in snapshot.free[row][snapshot.healthy[row]])
         raise InsufficientMemory(
@@ -241,14 +304,8 @@ def take_best(offered: HeldSnapshot, row: int, request: Request, scorer: Scorer)
     """Take from the row the devices that bind would choose for the request, if it fits there."""
     rows = np.array([row], dtype=np.intp)
     mask = feasible(offered, rows, request)
-    if _has_enough_devices(mask, request)[0]:
+    if mask.sum() >= request.devices:
         offered.take(row, best_devices(scorer, offered, rows, mask, request), request)
-
-
-def _has_enough_devices(mask: Bools, request: Request) -> Bools:
-    """Return bool (K,): rows with enough feasible devices."""
-    enough: Bools = mask.sum(axis=1) >= request.devices
-    return enough
 
 
 def _reasons(snapshot: Snapshot, rows: Rows, request: Request) -> Ints:
@@ -259,17 +316,13 @@ def _reasons(snapshot: Snapshot, rows: Rows, request: Request) -> Ints:
     now_fits = (usable & (free >= units)).sum(axis=1)
     busy = Reason.INSUFFICIENT_MEMORY if devices == 1 else Reason.INSUFFICIENT_DEVICES
     # From the least specific to the most; np.select takes five times as long for a few nodes.
-    codes = np.full(len(rows), _code(busy))
-    codes[now_fits >= devices] = _code(Reason.WAITS_FOR_PLUGIN)
+    codes = np.full(len(rows), CODES[busy])
+    codes[now_fits >= devices] = CODES[Reason.WAITS_FOR_PLUGIN]
     if isinstance(snapshot, HeldSnapshot):
-        fits_without = _has_enough_devices(feasible(snapshot.base, rows, request), request)
-        codes[fits_without & (now_fits < devices)] = _code(Reason.PROMISED)
-    codes[empty_fits < devices] = _code(Reason.TOO_MANY_DEVICES)
-    codes[empty_fits == 0] = _code(Reason.TOO_LARGE)
-    codes[~usable.any(axis=1)] = _code(Reason.NO_DEVICE)
+        without = feasible(snapshot.base, rows, request).sum(axis=1)
+        codes[(without >= devices) & (now_fits < devices)] = CODES[Reason.PROMISED]
+    codes[empty_fits < devices] = CODES[Reason.TOO_MANY_DEVICES]
+    codes[empty_fits == 0] = CODES[Reason.TOO_LARGE]
+    codes[~usable.any(axis=1)] = CODES[Reason.NO_DEVICE]
     closed = snapshot.closed[rows]
     return np.where(closed, closed, codes)
-
-
-def _code(reason: Reason) -> int:
-    return REASONS.index(reason)

@@ -12,7 +12,6 @@ from dataclasses import replace
 import numpy as np
 
 from gpushare.core.decide import BEST, best_devices, feasible, filter_nodes, score_nodes
-from gpushare.core.entry import Entry, NodeBooks
 from gpushare.core.explanation import BoundPodScore, DeviceScore, Explanation, FreeDevice, Remedy
 from gpushare.core.model import Request
 from gpushare.core.node_filters import Obstacle, OwnFilters
@@ -22,6 +21,7 @@ from gpushare.core.preemption.victim_search import Pods, StepBudget
 from gpushare.core.ranking import Ranking
 from gpushare.core.selectors import NO_DEMANDS, Demands
 from gpushare.core.snapshot import Bools, Ints, Pinned, Rows, Snapshot, has_accepted_model
+from gpushare.core.states.entry import Entry, NodeBooks
 from gpushare.core.what_if_node import WhatIfNode, healthy_with
 
 EntriesOf = Callable[[str], NodeBooks | None]

@@ -8,8 +8,8 @@ Tested in `tests/unit/core/test_explain.py`.
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from gpushare.core.entry import Entry
 from gpushare.core.model import Reason, Request, Shares
+from gpushare.core.states.entry import Entry
 
 
 @dataclass(frozen=True, slots=True)

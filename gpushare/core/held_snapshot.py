@@ -3,7 +3,7 @@
 Knows no pods and no rules, only what is taken from which devices. The books underneath stay as they
 are, and whatever is kept by their generation (rankings, prices) is made of them alone.
 
-Tested in `tests/unit/extender/test_offers.py`.
+Tested in `tests/unit/extender/verbs/test_offers.py`.
 """
 
 from collections.abc import Sequence

@@ -36,7 +36,7 @@ class NodeNames(tuple[str, ...]):
         """
         found = self._found
         if found is None or found[0] is not row:
-            self._found = found = row, _fixed(self.looked_up(row))
+            self._found = found = row, self.looked_up(row)
         return found[1]
 
     def looked_up(self, mapping: Mapping[str, int]) -> Rows:
@@ -47,7 +47,9 @@ class NodeNames(tuple[str, ...]):
         if self._known is None:
             return looked_up(self, mapping)
         known, places = self._known
-        return known.table(mapping)[places]
+        found = known.table(mapping)[places]
+        found.flags.writeable = False
+        return found
 
     def part(self, mask: Bools) -> "NodeNames":
         """Return the names where bool (len(self),) is true.
@@ -63,7 +65,9 @@ class NodeNames(tuple[str, ...]):
             if self._known is not None:
                 names._known = self._known[0], self._known[1][mask]
             if self._found is not None:
-                names._found = self._found[0], _fixed(self._found[1][mask])
+                rows = self._found[1][mask]
+                rows.flags.writeable = False
+                names._found = self._found[0], rows
         if parts is not None:
             others = (each for each in parts if each[0] != key)
             self._parts = ((key, names), *islice(others, MAX_PARTS - 1))
@@ -113,11 +117,44 @@ class KnownNames:
         return table
 
 
+class NodeNumbers:
+    """Sets of nodes as bits: a node of the ledger takes one bit in each of thousands of sets.
+
+    The first name gets number 0, and a name keeps its number. Threads that share one need a lock.
+    """
+
+    def __init__(self) -> None:
+        self._numbers: dict[str, int] = {}
+
+    def __len__(self) -> int:
+        """Return how many names have numbers."""
+        return len(self._numbers)
+
+    def bits(self, nodes: NodeNames) -> bytes:
+        """Return the set of these nodes; new names get numbers."""
+        if not nodes:
+            return b""
+        if nodes.packed and nodes.packed[0] is self._numbers:
+            return nodes.packed[1]
+        numbers = nodes.looked_up(self._numbers)
+        if (numbers < 0).any():
+            for name in nodes:
+                self._numbers.setdefault(name, len(self._numbers))
+            numbers = nodes.looked_up(self._numbers)
+        bits = np.zeros(int(numbers.max()) + 1, dtype=bool)
+        bits[numbers] = True
+        packed = np.packbits(bits, bitorder="little").tobytes()
+        nodes.packed = self._numbers, packed
+        return packed
+
+    def has(self, bits: bytes, node: str) -> bool:
+        """Return whether the node is in the set."""
+        place, bit = divmod(self._numbers.get(node, 8 * len(bits)), 8)
+        return place < len(bits) and bool(bits[place] >> bit & 1)
+
+
 def looked_up(names: Collection[str], mapping: Mapping[str, int]) -> Rows:
     """Return intp (len(names),): the mapping's value for each name, -1 if it has none."""
-    return np.fromiter(map(mapping.get, names, repeat(-1)), np.intp, len(names))
-
-
-def _fixed(rows: Rows) -> Rows:
-    rows.flags.writeable = False
-    return rows
+    found = np.fromiter(map(mapping.get, names, repeat(-1)), np.intp, len(names))
+    found.flags.writeable = False
+    return found

@@ -17,9 +17,9 @@ Tested in `tests/unit/ledger/test_ledger.py`.
 from collections.abc import Iterable, Mapping
 from enum import Enum
 
-from gpushare.core.entry import Entry
 from gpushare.core.model import Request
 from gpushare.core.snapshot import Pinned
+from gpushare.core.states.entry import Entry
 
 
 class Pairing(Enum):

@@ -9,11 +9,11 @@ Tested in `tests/unit/core/test_explain.py`.
 from collections.abc import Collection
 from dataclasses import replace
 
-from gpushare.core.entry import NodeBooks
 from gpushare.core.explanation import Remedy
 from gpushare.core.node_arrays import Charge, NodeArrays
 from gpushare.core.pairing import pin_of
 from gpushare.core.snapshot import Snapshot
+from gpushare.core.states.entry import NodeBooks
 
 
 class WhatIfNode:

@@ -5,7 +5,7 @@ Pure. A page that somebody reads on this machine can make a browser send request
 cannot remove the headers that reveal it: `Origin`, `Sec-Fetch-Site`, and the `Host` of the page's
 own name, if that name was made to resolve to 127.0.0.1.
 
-Tested in `tests/unit/extender/http/test_app.py`.
+Tested in `tests/unit/extender/door/test_app.py`.
 """
 
 from collections.abc import Mapping

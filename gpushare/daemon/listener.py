@@ -3,7 +3,7 @@
 Standard library only. It answers GET alone. A connection that says nothing is closed after a few
 seconds; when too many are open, the oldest is cut.
 
-Tested in `tests/unit/daemon/test_health.py` and `tests/unit/extender/ui/test_server.py`.
+Tested in `tests/unit/daemon/test_health.py` and `tests/unit/extender/tell/page/test_server.py`.
 """
 
 import contextlib

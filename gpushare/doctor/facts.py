@@ -61,7 +61,8 @@ class NodeSeen:
     spec: how the ledger reads it. total, allocatable: units it advertises, None if it does not
     or they cannot be read. inventory: its annotation, None without one or if `broken` says why
     it cannot be read. state: as kube-scheduler's own filters see it. whole: resources of NVIDIA's
-    own device plug-in that it has.
+    own device plug-in that it has. control_plane: it is a node of the control plane by a label that
+    its kubelet may not set.
     """
 
     name: str
@@ -73,6 +74,7 @@ class NodeSeen:
     labelled: bool = False
     state: NodeState | None = None
     whole: tuple[str, ...] = ()
+    control_plane: bool = False
 
     @property
     def shares(self) -> bool:
@@ -115,9 +117,10 @@ class PodSeen:
 class PodsSeen:
     """gpu: pods that ask for our resource. originals: running pods of the original extender.
     schedulers: image tags of the kube-schedulers that run as pods. Both are of kube-system alone.
-    alike: running pods elsewhere that look like the original extender. counting: pods that ask for
-    the count alone, with what is wrong about it. whole: pods that ask for cards of NVIDIA's own
-    device plug-in, with their node.
+    static: the same of static pods, each with its node. alike: running pods that look like the
+    original extender, of other namespaces or made by a node. counting: pods that ask for the count
+    alone, with what is wrong about it. whole: pods that ask for cards of NVIDIA's own device
+    plug-in, with their node.
     """
 
     gpu: tuple[PodSeen, ...] = ()
@@ -126,6 +129,7 @@ class PodsSeen:
     alike: tuple[str, ...] = ()
     counting: tuple[tuple[str, str], ...] = ()
     whole: tuple[tuple[str, str], ...] = ()
+    static: tuple[tuple[str, str], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

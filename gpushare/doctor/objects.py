@@ -31,12 +31,19 @@ CONTROL_PLANE = "kube-system"
 
 _SCHEDULER = "kube-scheduler"
 
+_ROLES = ("node-role.kubernetes.io/control-plane", "node-role.kubernetes.io/master")
+"""Labels of its nodes. The admission plug-in NodeRestriction keeps a kubelet from setting one."""
+
+_MIRROR = "kubernetes.io/config.mirror"
+"""The annotation of static pods, which a kubelet may make in any namespace."""
+
 
 def read_node(node: Fields, names: Names, unit: str) -> NodeSeen:
     """Return the node; one that cannot be read at all is closed."""
     metadata, status = _map(node.get("metadata")), _map(node.get("status"))
     name = str(metadata.get("name"))
-    labelled = _map(metadata.get("labels")).get("gpushare") == "true"
+    labels = _map(metadata.get("labels"))
+    labelled, leads = labels.get("gpushare") == "true", any(role in labels for role in _ROLES)
     capacity, allocatable = _map(status.get("capacity")), _map(status.get("allocatable"))
     text = _map(metadata.get("annotations")).get(names.inventory)
     inventory, broken = _inventory(text)
@@ -49,7 +56,7 @@ def read_node(node: Fields, names: Names, unit: str) -> NodeSeen:
     total = _units(capacity.get(names.resource, allocatable.get(names.resource)))
     usable = _units(allocatable.get(names.resource))
     whole = tuple(each for each in capacity if is_whole(each) and _units(capacity[each]))
-    return NodeSeen(name, spec, total, usable, inventory, broken, labelled, state, whole)
+    return NodeSeen(name, spec, total, usable, inventory, broken, labelled, state, whole, leads)
 
 
 def _inventory(text: object) -> tuple[Inventory | None, str]:
@@ -77,24 +84,35 @@ def read_pods(pods: Iterable[Fields], names: Names, now: float) -> PodsSeen:
     alike: list[str] = []
     counting: list[tuple[str, str]] = []
     whole: list[tuple[str, str]] = []
-    tags: set[str] = set()
+    # (tag, the node of a static pod)
+    tags: set[tuple[str, str]] = set()
     for pod in pods:
         images = [str(container.get("image")) for container in _containers(pod)]
         schedules = any(_base(image) == _SCHEDULER for image in images)
+        node = str(_map(pod.get("spec")).get("nodeName") or "")
+        static = _MIRROR in _map(_map(pod.get("metadata")).get("annotations"))
         if schedules and _is_of_control_plane(pod):
-            tags |= {_tag(image) for image in images if _base(image) == _SCHEDULER}
+            made_by = node if static else ""
+            tags |= {(_tag(image), made_by) for image in images if _base(image) == _SCHEDULER}
         if _is_original(pod, images):
-            (originals if _is_of_control_plane(pod) else alike).append(_name(pod))
+            sure = _is_of_control_plane(pod) and not static
+            (originals if sure else alike).append(_name(pod))
         if _asks(pod, names.resource):
             gpu += _read_pod(pod, names, now)
         elif _asks(pod, names.count):
-            told = mistake_of(PODS.decode(json.dumps(pod).encode()), names, "GiB")
-            counting.append((_name(pod), told))
+            mistake = mistake_of(PODS.decode(json.dumps(pod).encode()), names, "GiB")
+            counting.append((_name(pod), mistake))
         if any(is_whole(resource) for resource in _resources(pod)):
-            whole.append((_name(pod), str(_map(pod.get("spec")).get("nodeName") or "")))
-    releases = tuple(sorted(tags - {""}))
+            whole.append((_name(pod), node))
+    told = sorted((tag, node) for tag, node in tags if tag)
     return PodsSeen(
-        *(tuple(gpu), tuple(originals), releases, tuple(alike), tuple(counting), tuple(whole))
+        gpu=tuple(gpu),
+        originals=tuple(originals),
+        schedulers=tuple(tag for tag, node in told if not node),
+        alike=tuple(alike),
+        counting=tuple(counting),
+        whole=tuple(whole),
+        static=tuple((tag, node) for tag, node in told if node),
     )
 
 

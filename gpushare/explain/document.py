@@ -10,9 +10,9 @@ Tested in `tests/unit/explain/test_pod.py`.
 from dataclasses import asdict
 from typing import Any
 
-from gpushare.core.entry import Entry
 from gpushare.core.explanation import BoundPodScore, Explanation
 from gpushare.core.model import Request, Shares
+from gpushare.core.states.entry import Entry
 from gpushare.explain.pod import GroupNeed, PodExplanation
 from gpushare.explain.text import lines
 from gpushare.wire.held import held_document

@@ -13,12 +13,12 @@ from math import ceil
 
 import numpy as np
 
-from gpushare.core.entry import Entry
 from gpushare.core.model import NodeSpec, Request
 from gpushare.core.node_filters import OwnFilters
 from gpushare.core.policy import Policy
 from gpushare.core.selectors import NO_DEMANDS, Demands
 from gpushare.core.snapshot import Bools, Snapshot
+from gpushare.core.states.entry import Entry
 from gpushare.errors import SettingsError
 from gpushare.explain.packing import Search, cost_of
 from gpushare.explain.placer import PlacementResult, Wanted

@@ -9,13 +9,13 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Protocol
 
-from gpushare.core.entry import Entry, NodeBooks
 from gpushare.core.explain import explain, score_bound_pod
 from gpushare.core.explanation import BoundPodScore, Explanation
 from gpushare.core.model import PodRef, Request, Shares
 from gpushare.core.node_filters import OwnFilters
 from gpushare.core.ranking import Ranking
 from gpushare.core.selectors import NO_DEMANDS, Demands
+from gpushare.core.states.entry import Entry, NodeBooks
 from gpushare.errors import MessageError, UnknownNode, WireError
 from gpushare.ledger import Reader
 from gpushare.wire.annotations import Names

@@ -6,9 +6,9 @@ Tested in `tests/unit/explain/test_pod.py`.
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 
-from gpushare.core.entry import Entry
 from gpushare.core.explanation import BoundPodScore, Explanation, Remedy
 from gpushare.core.model import Request
+from gpushare.core.states.entry import Entry
 from gpushare.explain.pod import GroupNeed, Outstanding, PodExplanation
 from gpushare.wire.conditions import SchedulerView
 

@@ -12,12 +12,12 @@ from types import MappingProxyType
 
 import numpy as np
 
-from gpushare.core.entry import Entry
 from gpushare.core.model import NodeSpec
 from gpushare.core.node_filters import OwnFilters
 from gpushare.core.policy import Policy
 from gpushare.core.selectors import NO_DEMANDS, Demands
 from gpushare.core.snapshot import Rows, Snapshot, has_accepted_model
+from gpushare.core.states.entry import Entry
 from gpushare.errors import SettingsError
 from gpushare.explain.host_room import HostFilters
 from gpushare.explain.placer import GangResult, PlacementResult, Placer, Wanted

@@ -19,19 +19,19 @@ from gpushare.daemon.callers import Callers
 from gpushare.daemon.health import Checks, HealthServer
 from gpushare.daemon.logs.formatters import Line
 from gpushare.errors import MessageError, SettingsError
-from gpushare.extender.binding.bind_transaction import BUDGET
-from gpushare.extender.disruption_budgets import DisruptionBudgets
-from gpushare.extender.explainer import Explainer
-from gpushare.extender.http.certificates import Certificates
-from gpushare.extender.managed_resources import ExtenderScope, ManagedResource, ManagedResources
-from gpushare.extender.metrics import Metrics
-from gpushare.extender.readiness import Source
-from gpushare.extender.ui.server import UiServer
-from gpushare.extender.watch_handlers import (
+from gpushare.extender.door.certificates import Certificates
+from gpushare.extender.follow.disruption_budgets import DisruptionBudgets
+from gpushare.extender.follow.readiness import Source
+from gpushare.extender.follow.watch_handlers import (
     NodeEventHandler,
     PodEventHandler,
     UnhealthyEventHandler,
 )
+from gpushare.extender.managed_resources import ExtenderScope, ManagedResource, ManagedResources
+from gpushare.extender.tell.explainer import Explainer
+from gpushare.extender.tell.metrics import Metrics
+from gpushare.extender.tell.page.server import UiServer
+from gpushare.extender.verbs.bind.transaction import BUDGET
 from gpushare.kube.api import Api
 from gpushare.kube.client import KubeClient, connect
 from gpushare.kube.election import Elector

@@ -13,11 +13,11 @@ from dataclasses import replace
 
 from gpushare.daemon.logs.formatters import configure
 from gpushare.errors import SettingsError
-from gpushare.extender.binding.bind_transaction import BUDGET
-from gpushare.extender.http.certificates import Certificates
-from gpushare.extender.http.server import Server
+from gpushare.extender.door.certificates import Certificates
+from gpushare.extender.door.server import Server
 from gpushare.extender.process import Extender
 from gpushare.extender.scheduler_file import SchedulerFile, read_scheduler_file
+from gpushare.extender.verbs.bind.transaction import BUDGET
 from gpushare.settings import Settings, address, read_settings, unknown_variables
 from gpushare.wire.fields import NAME
 from gpushare.yamlfile import read_yaml

@@ -18,12 +18,11 @@ from gpushare.core.selectors import Demands
 from gpushare.core.trial import AUTO, Choice
 from gpushare.daemon.logs.formatters import Line
 from gpushare.errors import MessageError
-from gpushare.extender.holds import Claimant, Holds
+from gpushare.extender.verbs.holds import Holds
 from gpushare.ledger import Ledger
 from gpushare.wire.annotations import Names
-from gpushare.wire.groups import group_of, may_wait
 from gpushare.wire.objects import Pod
-from gpushare.wire.pods import names_any, pod_ref, priority_of, request_among, scheduler_of
+from gpushare.wire.pods import names_any, request_among, scheduler_of
 
 log = logging.getLogger("gpushare.policies")
 
@@ -96,12 +95,16 @@ class ManagedResource:
     def places(
         self, request: Request, demands: Demands, names: Sequence[str] | None = None
     ) -> Iterator[str]:
-        """Yield the nodes (of those named, else of all) that have room for such a pod now, and that
+        """Return the nodes (of those named, else of all) with room for such a pod now that
         kube-scheduler does not leave out; of very many with room the first are looked at.
         """
         snapshot = self.ledger.snapshot()
         named = [name for name in snapshot.names if name] if names is None else names
-        for node in filter_nodes(snapshot, named, request).fit[:_MOST_PLACES]:
+        return self.allowed(filter_nodes(snapshot, named, request).fit, request, demands)
+
+    def allowed(self, names: Sequence[str], request: Request, demands: Demands) -> Iterator[str]:
+        """Yield those of the first named nodes that kube-scheduler does not leave out itself."""
+        for node in names[:_MOST_PLACES]:
             if not self.filters.obstacles(node, request, demands):
                 yield node
 
@@ -134,11 +137,6 @@ ResourceRequest = tuple[ManagedResource, Request]
 """The managed resource that a pod asks for, and its request there."""
 
 
-def claimant(pod: Pod, request: Request) -> Claimant:
-    """Return the pod as the rules of holds see it. Raises MessageError for a pod without names."""
-    return Claimant(pod_ref(pod), request, priority_of(pod), group_of(pod), may_wait(pod))
-
-
 @dataclass(frozen=True, slots=True)
 class ExtenderScope:
     """Which pods kube-scheduler sends to the extender, as far as its configuration says.
@@ -156,8 +154,9 @@ class ExtenderScope:
         if self.schedulers and scheduler not in self.schedulers:
             names = ", ".join(sorted(self.schedulers))
             return (
-                f"its schedulerName is {scheduler[:80]!r}, and --scheduler-config has profiles for"
-                f" {names} alone; have its own scheduler bind it"
+                f"its schedulerName is {scheduler[:80]!r}, and only pods of {names} are bound here:"
+                " the profiles of --scheduler-config, without it default-scheduler; have its own"
+                " scheduler bind it, or give that one's file"
             )
         if self.managed and not names_any(pod, self.managed):
             names = ", ".join(sorted(self.managed))

@@ -17,14 +17,8 @@ from gpushare.daemon.events.recorder import NullRecorder, Recorder
 from gpushare.daemon.logs.formatters import Line, start_logging
 from gpushare.daemon.logs.writer import LogWriter
 from gpushare.errors import ApiError, MessageError
-from gpushare.extender.audit.auditor import Auditor
-from gpushare.extender.binding.bind_slots import BindSlots
-from gpushare.extender.binding.binder import Binder
-from gpushare.extender.disruption_budgets import DisruptionBudgets
-from gpushare.extender.events.messages import EventMessages
-from gpushare.extender.events.pending_without_call import pending_without_call
-from gpushare.extender.events.unserved_pods import UnservedPods
-from gpushare.extender.explainer import Explainer
+from gpushare.extender.door.app import build_app
+from gpushare.extender.door.unanswered import PendingRequest, UnansweredRequests
 from gpushare.extender.factory import (
     LOOKS_AT_ANNOTATIONS,
     NOMINATES_WHO_WAITS,
@@ -37,21 +31,27 @@ from gpushare.extender.factory import (
     ui_server,
     watched_sources,
 )
+from gpushare.extender.follow.auditor import Auditor
+from gpushare.extender.follow.disruption_budgets import DisruptionBudgets
+from gpushare.extender.follow.readiness import Readiness
+from gpushare.extender.follow.wake import SchedulerWaker
+from gpushare.extender.follow.watch_handlers import PodEventHandler
 from gpushare.extender.garbage_collection import GarbageCollection
-from gpushare.extender.holds import FLOOR
-from gpushare.extender.http.app import build_app
-from gpushare.extender.http.unanswered import PendingRequest, UnansweredRequests
 from gpushare.extender.learning.policy_builder import make_policies, try_policies
 from gpushare.extender.learning.policy_refresher import PolicyRefresher
-from gpushare.extender.metrics import Metrics
-from gpushare.extender.readiness import Readiness
-from gpushare.extender.refusal_hold import RefusalHold
 from gpushare.extender.scheduler_file import SchedulerFile, routes_of
 from gpushare.extender.service import Service
-from gpushare.extender.ui.document import Documents
-from gpushare.extender.ui.last_hour import LastHour
-from gpushare.extender.wake import SchedulerWaker
-from gpushare.extender.watch_handlers import PodEventHandler
+from gpushare.extender.tell.events.messages import EventMessages
+from gpushare.extender.tell.events.pending_without_call import pending_without_call
+from gpushare.extender.tell.events.unserved_pods import UnservedPods
+from gpushare.extender.tell.explainer import Explainer
+from gpushare.extender.tell.metrics import Metrics
+from gpushare.extender.tell.page.document import Documents
+from gpushare.extender.tell.page.last_hour import LastHour
+from gpushare.extender.verbs.bind.binder import Binder
+from gpushare.extender.verbs.bind.slots import BindSlots
+from gpushare.extender.verbs.holds import FLOOR
+from gpushare.extender.verbs.refusal_hold import RefusalHold
 from gpushare.settings import SPARE_THREADS, Settings
 from gpushare.wire.inventory import mib_of
 

@@ -6,7 +6,7 @@ Knows no settings.
 from dataclasses import dataclass
 
 from gpushare.errors import SettingsError
-from gpushare.extender.http.app import Routes
+from gpushare.extender.door.app import Routes
 from gpushare.wire.annotations import ALIYUN
 from gpushare.wire.scheduler.config import (
     DEFAULT_LEASE,
@@ -21,6 +21,7 @@ from gpushare.wire.scheduler.entry import (
     listening_warning,
     our_entry,
 )
+from gpushare.wire.scheduler.profiles import DEFAULT_SCHEDULER
 from gpushare.yamlfile import read_as_kubernetes
 
 _DEFAULT_LISTEN = f"{DEFAULT_LISTEN[0]}:{DEFAULT_LISTEN[1]}"
@@ -33,7 +34,7 @@ class SchedulerFile:
     `entry`: our entry. `listen`: HOST:PORT to listen at if no other is set. `warnings`: texts
     for the operator. `lease`: (namespace, name) of the Lease of kube-scheduler's leader, None if
     it elects none. `schedulers`: the names of its profiles; () if the file does not say (a
-    Policy), or there is no file. `current`: it is not of a version that releases of today no longer
+    Policy). `current`: it is not of a version that releases of today no longer
     read. `choice_is_ours`: kube-scheduler takes the node that we like best, whatever else it
     scores, and asks no extender after us.
     """
@@ -54,10 +55,12 @@ def read_scheduler_file(path: str, listen: tuple[str, int] | None, tls: bool) ->
     one line that begins with the path.
     """
     if not path:
-        # As in the original's files: without this, bind would place any pod of the cluster.
+        # As in the original's files, and as kube-scheduler calls itself: without this, bind would
+        # place any pod of the cluster.
         managed = tuple(map(ExtenderManagedResource, (ALIYUN.resource, ALIYUN.count)))
         url = f"http://{_DEFAULT_LISTEN}{PREFIX}"
-        return SchedulerFile(ExtenderConfig(url, managed_resources=managed))
+        entry = ExtenderConfig(url, managed_resources=managed)
+        return SchedulerFile(entry, schedulers=(DEFAULT_SCHEDULER,))
     document = read_as_kubernetes(path)
     try:
         config = decode_scheduler_config(document)

@@ -16,12 +16,11 @@ import urllib3
 from urllib3.exceptions import HTTPError
 
 from gpushare.kube.api_errors import BODY_LIMIT, no_response_error
-from gpushare.kube.kept_connection import KeptResponse
 from gpushare.kube.line_splitter import LineSplitter
 
 _CHUNK = 256 << 10
 
-Response = urllib3.BaseHTTPResponse | KeptResponse
+Response = urllib3.BaseHTTPResponse
 
 
 class LineStream:

@@ -1,12 +1,12 @@
 """The books: who holds how much of which device.
 
-Tested in `tests/unit/ledger/test_ledger.py`, `tests/unit/ledger/test_phases.py` and
+Tested in `tests/unit/ledger/test_ledger.py`, `tests/unit/core/states/test_phases.py` and
 `tests/unit/ledger/test_model.py`.
 """
 
+from gpushare.core.states.records import HOLD, Alarm
 from gpushare.ledger.ledger import Changes, LearnedPod, Ledger
 from gpushare.ledger.reader import LANDED_GRACE, LedgerView, Overdue, Reader
-from gpushare.ledger.records import HOLD, Alarm
 
 __all__ = [
     "HOLD",

@@ -16,14 +16,14 @@ from itertools import count, islice
 from math import inf
 from typing import NamedTuple
 
-from gpushare.core.entry import Entry
 from gpushare.core.model import Allocation, NodeSpec, ObservedPod, PodRef, Request
 from gpushare.core.pairing import Pairing
+from gpushare.core.states import records
+from gpushare.core.states.entry import Entry
+from gpushare.core.states.phases import ASSUMED, Event
+from gpushare.core.states.records import CpuOnly, Record, Sent, Step
 from gpushare.errors import InsufficientMemory, InvariantError, PodInFlight, PodMismatch
-from gpushare.ledger import records
-from gpushare.ledger.phases import ASSUMED, Event
 from gpushare.ledger.reader import Reader
-from gpushare.ledger.records import CpuOnly, Record, Sent, Step
 
 
 class LearnedPod(NamedTuple):

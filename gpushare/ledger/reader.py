@@ -9,16 +9,15 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from gpushare.core.arrays_check import differing_nodes
-from gpushare.core.assumption import Phase, Waiting
-from gpushare.core.entry import Entry, NodeBooks
 from gpushare.core.model import Amounts, NodeSpec, PodRef
 from gpushare.core.node_filters import amounts_of
 from gpushare.core.pairing import Pairing
 from gpushare.core.snapshot import Snapshot
+from gpushare.core.states import records
+from gpushare.core.states.entry import Entry, NodeBooks, Phase, Waiting
+from gpushare.core.states.phases import ASSUMED
+from gpushare.core.states.records import Alarm, Record
 from gpushare.errors import InvariantError, RequestRefused, UnknownNode
-from gpushare.ledger import records
-from gpushare.ledger.phases import ASSUMED
-from gpushare.ledger.records import Alarm, Record
 from gpushare.ledger.store import Store, charge_of, resolved, shape_of
 
 LANDED_GRACE = 10.0
@@ -180,7 +179,8 @@ class Reader:
     def entry(self, uid: str) -> Entry | None:
         """Return the charge of the pod."""
         with self._lock:
-            return self._store.entry(uid)
+            record = self._store.records.get(uid)
+        return record if isinstance(record, Entry) else None
 
     def has_node(self, node: str) -> bool:
         """Return whether the node is in the books."""

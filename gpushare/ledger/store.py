@@ -9,16 +9,15 @@ Tested in `tests/unit/ledger/test_model.py`.
 from dataclasses import dataclass, replace
 from typing import cast
 
-from gpushare.core.assumption import Phase
 from gpushare.core.cover import resolve_devices
-from gpushare.core.entry import Entry
 from gpushare.core.model import Allocation, NodeSpec, Request, Shares
 from gpushare.core.node_arrays import Charge, NodeArrays
 from gpushare.core.node_history import NodeHistory
 from gpushare.core.pairing import Pairing, Pins
+from gpushare.core.states.entry import Entry, Phase
+from gpushare.core.states.phases import CHARGED, RECORDED
+from gpushare.core.states.records import CpuOnly, Record
 from gpushare.errors import InsufficientMemory, UnknownNode
-from gpushare.ledger.phases import CHARGED, RECORDED
-from gpushare.ledger.records import CpuOnly, Record
 
 _NO_HISTORY = NodeHistory()
 
@@ -59,14 +58,20 @@ class Store:
         if record is before:
             return
         self.changes += 1
-        if isinstance(record, Entry) and not _is_as_resolved(record, before):
+        if isinstance(record, Entry) and not (
+            # Its devices were found already, when its last record was put here.
+            isinstance(before, Entry)
+            and record.cover is before.cover
+            and (record.node, record.placement) == (before.node, before.placement)
+        ):
             node = self.nodes.get(record.node)
             record = resolved(record, node.shape if node else None)
-        if before is None or record is None or _counted(record) != _counted(before):
-            if before is not None:
-                self._subtract(uid, before)
-            if record is not None:
-                self._add(uid, record)
+        was, now = charge_of(before), charge_of(record)
+        if was != now or _pinned(before) != _pinned(record):
+            if before is not None and was is not None:
+                self._uncount(uid, before, was)
+            if record is not None and now is not None:
+                self._count(uid, record, now)
         if before is not None and (record is None or record.phase is not before.phase):
             del self.by_phase[before.phase][uid]
         if record is None:
@@ -206,27 +211,24 @@ class Store:
         charges = (charge_of(self.records[uid]) for uid in uids)
         return [charge for charge in charges if charge is not None]
 
-    def _add(self, uid: str, record: Record) -> None:
-        charge = charge_of(record)
-        if charge is not None:
-            self._index(record).setdefault(charge.node, set()).add(uid)
-            self.arrays.add(charge)
+    def _count(self, uid: str, record: Record, charge: Charge) -> None:
+        self.arrays.add(charge)
         if isinstance(record, Entry):
+            self.on_node.setdefault(charge.node, set()).add(uid)
             self.pins.add(record)
+        else:
+            self.cpu_only_on.setdefault(charge.node, set()).add(uid)
 
-    def _subtract(self, uid: str, record: Record) -> None:
-        charge = charge_of(record)
-        if charge is not None:
-            self.arrays.subtract(charge)
-            index = self._index(record)
-            index[charge.node].remove(uid)
-            if not index[charge.node]:
-                del index[charge.node]
+    def _uncount(self, uid: str, record: Record, charge: Charge) -> None:
+        self.arrays.subtract(charge)
+        there = self.on_node
         if isinstance(record, Entry):
             self.pins.remove(record)
-
-    def _index(self, record: Record) -> dict[str, set[str]]:
-        return self.on_node if isinstance(record, Entry) else self.cpu_only_on
+        else:
+            there = self.cpu_only_on
+        there[charge.node].remove(uid)
+        if not there[charge.node]:
+            del there[charge.node]
 
 
 def shape_of(spec: NodeSpec, past: NodeHistory, unhealthy: frozenset[int | str] | None) -> NodeSpec:
@@ -259,16 +261,6 @@ def resolved(entry: Entry, shape: NodeSpec | None) -> Entry:
     return replace(entry, cover=cover, placement=placement)
 
 
-def _is_as_resolved(entry: Entry, before: Record | None) -> bool:
-    """Return whether its devices were found already, when its last record was put here."""
-    return (
-        isinstance(before, Entry)
-        and entry.cover is before.cover
-        and (entry.node, entry.placement) == (before.node, before.placement)
-    )
-
-
-def _counted(record: Record | None) -> tuple[Charge | None, Shares | None]:
-    """Return all that counts of a record: what it charges, and where it holds back equal pods."""
-    pin = record.cover.written if isinstance(record, Entry) and record.pins else None
-    return charge_of(record), pin
+def _pinned(record: Record | None) -> Shares | None:
+    """Return where the record holds back equal pods."""
+    return record.cover.written if isinstance(record, Entry) and record.pins else None

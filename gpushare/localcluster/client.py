@@ -8,6 +8,7 @@ import math
 import socket
 import ssl
 import threading
+import time
 import urllib.parse
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
@@ -15,7 +16,14 @@ from typing import Any
 
 import msgspec
 
-from gpushare.errors import ApiConflict, ApiError, ApiGone, ApiNotFound, ApiUnavailable
+from gpushare.errors import (
+    ApiConflict,
+    ApiError,
+    ApiGone,
+    ApiNotFound,
+    ApiUnavailable,
+    ApiUnreachable,
+)
 from gpushare.localcluster.http_client import HttpClient, Response
 
 Json = dict[str, Any]
@@ -95,8 +103,10 @@ class ApiClient:
     ) -> bytes:
         """Return the body of an answer that is a success; `timeout` seconds are for all of it.
 
-        `not_after` is not kept to: it is for calls that must not come late, which none here is.
+        It is not begun after `not_after`, in seconds of the monotonic clock: ApiUnreachable.
         """
+        if time.monotonic() > not_after:
+            raise ApiUnreachable(f"{method} {path}: not sent: its time was over", 0)
         headers = {} if body is None else {"Content-Type": content_type}
         try:
             answer = self._http.call(

@@ -8,7 +8,7 @@ policies of one seed get the same pods on the same nodes and can be compared in 
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 
 import numpy as np
 
@@ -19,7 +19,7 @@ from gpushare.core.workload import Workload
 from gpushare.sim.course import Course
 from gpushare.sim.engine import Cluster, workload_of_trace
 from gpushare.sim.flow import REACHED, Flow, Record, Stream
-from gpushare.sim.learner import KNOWN, LEARNED, LearningScorer, chosen
+from gpushare.sim.learner import KNOWN, LEARNED, LearningScorer, chosen, learns
 from gpushare.sim.lifetimes import EXPONENTIAL, TRACE, lifetimes_of
 from gpushare.sim.progress import GoOn, always
 from gpushare.sim.random_scorer import RandomScorer
@@ -41,8 +41,8 @@ class Options:
     life, warmup: how long it lasts, and from when on is measured, in mean lifetimes. wait: pods
     that fit nowhere wait, first come first served, instead of being lost. speed: by how much faster
     pods arrive in a replay than they did. lifetimes: exponential, or those of the file's pods.
-    workload: the policy knows all pods of the file, or learns from those that come. picture: the
-    record has what is used of each device in the end.
+    workload: the policy learns from the pods that come, as the extender does, or knows all pods of
+    the file. picture: the record has what is used of each device in the end.
     """
 
     load: float = 1.0
@@ -51,7 +51,7 @@ class Options:
     wait: bool = False
     speed: float = 1.0
     lifetimes: str = EXPONENTIAL
-    workload: str = KNOWN
+    workload: str = LEARNED
     picture: bool = False
 
 
@@ -73,11 +73,14 @@ def inflation(
 ) -> Record:
     """Fill a cluster up to 130 % and lose no pod; return the record, each share in %.
 
-    known: the pods that the policy is made for, where these are not all of them.
+    known: the pods that the policy is made for, where these are not all of them; it learns no
+    others.
     """
     requests = [request_of(pod) for pod in pods]
     workload = workload_of_trace(nodes, pods)
-    learned = workload if known is None else workload_of_trace(nodes, known)
+    learned = workload
+    if known is not None:
+        learned, options = workload_of_trace(nodes, known), replace(options, workload=KNOWN)
     cluster, choices = _cluster(nodes, learned, policy, seed, options)
     stream = [requests[index] for index in filling(pods, cluster.capacity, seed)]
     course = Course(cluster, workload)
@@ -160,7 +163,7 @@ def _cluster(
     ordered = node_order(nodes, seed)
     if policy == RANDOM:
         return Cluster(ordered, RandomScorer(seed)), []
-    if options.workload == LEARNED:
+    if options.workload == LEARNED and learns(policy, workload):
         learner = LearningScorer(policy, workload.devices, len(nodes))
         return Cluster(ordered, learner, learner.moved), learner.choices
     choice = chosen(nodes, workload) if policy == AUTO else None

@@ -128,9 +128,9 @@ def _add_workload(verb: argparse.ArgumentParser) -> None:
     verb.add_argument(
         "--workload",
         choices=(KNOWN, LEARNED),
-        default=KNOWN,
-        help="the policy knows all pods of the file, or learns from those that have come, as the"
-        " extender does (default: %(default)s)",
+        default=LEARNED,
+        help="the policy learns from the pods that have come, as the extender does, or knows all"
+        " pods of the file (default: %(default)s)",
     )
 
 

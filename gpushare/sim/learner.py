@@ -4,6 +4,7 @@ It learns, and has its trials, by the same rule (core/workload_estimator.py). Bu
 done at once: the extender makes policies once a minute at most, and rests after a trial.
 """
 
+import pickle
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from functools import lru_cache
@@ -25,6 +26,22 @@ KNOWN, LEARNED = "known", "learned"
 
 _SEED = 0
 """The seed of all trials: the choice is a property of the cluster, not of the run."""
+
+
+@lru_cache(maxsize=16)  # for the other seeds
+def learns(policy: str, workload: Workload) -> bool:
+    """Return whether the policy is another one if it knows the pods; simple policies are not.
+
+    Raises SettingsError if there is no such policy.
+    """
+    if policy == AUTO:
+        return True
+    made = [load_policy(policy, expected) for expected in (Workload(), workload)]
+    try:
+        one, other = map(pickle.dumps, made)
+    except Exception:  # another package's policy may hold what cannot be sent
+        return True
+    return one != other
 
 
 def chosen(nodes: Sequence[TraceNode], workload: Workload) -> Choice | None:

@@ -67,8 +67,8 @@ def read_options(words: Sequence[str]) -> Options:
         raise SettingsError("--warmup must be less than --life")
     if given.experiment == "churn" and given.lifetimes == TRACE and given.workload == LEARNED:
         raise SettingsError(
-            "--workload learned learns from pods that come, and --lifetimes trace begins with pods"
-            " that are there"
+            "--lifetimes trace begins with pods that are there, which no policy has seen come:"
+            " add --workload known"
         )
     tables = chosen(given.tables, given.files, given.policy, given.seeds)
     live = ClusterOptions(given.kubeconfig, given.context, given.resource, given.unit)

@@ -231,7 +231,13 @@ def check_room(annotations: Mapping[str, str], request: Request, names: Names) -
     end and no deletion, and holds its devices for ever. Raises AnnotationError.
     """
     ours = _most_written(request, names)
-    others = _size({key: value for key, value in annotations.items() if key not in ours})
+    # As the API server counts them.
+    others = sum(
+        len(text) if text.isascii() else len(text.encode("utf-8", "surrogatepass"))
+        for key, value in annotations.items()
+        if key not in ours
+        for text in (key, value)
+    )
     room = sum(len(key) + most for key, most in ours.items())
     if others + room > LARGEST_ANNOTATIONS:
         raise AnnotationError(
@@ -258,15 +264,6 @@ def _most_written(request: Request, names: Names) -> dict[str, int]:
         names.uuids: uuid * request.devices,
         names.given: 2 + MOST_GIVEN * (uuid + len('"":') + number),
     }
-
-
-def _size(annotations: Mapping[str, str]) -> int:
-    """Return the bytes of keys and values, as the API server counts them."""
-    return sum(
-        len(text) if text.isascii() else len(text.encode("utf-8", "surrogatepass"))
-        for pair in annotations.items()
-        for text in pair
-    )
 
 
 def _grants(allocation: Allocation, request: Request) -> dict[str, dict[str, int]]:

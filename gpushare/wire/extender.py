@@ -10,17 +10,18 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
-from typing import TypeVar, cast
+from typing import TypeVar
 
 import msgspec
 from msgspec import Raw, Struct
 from msgspec.json import Decoder
 
 from gpushare.core.model import PodRef
+from gpushare.core.node_names import NodeNames
 from gpushare.errors import MessageError
 from gpushare.wire.codec import decode_with
 from gpushare.wire.fields import LABEL, NAME, UID
-from gpushare.wire.name_lists import NAME_LISTS, checked_length, checked_names
+from gpushare.wire.name_lists import NameLists, checked_length, checked_names
 from gpushare.wire.objects import Metadata, Pod
 
 _T = TypeVar("_T", bound=Struct)
@@ -28,16 +29,14 @@ _T = TypeVar("_T", bound=Struct)
 
 @dataclass(frozen=True, slots=True)
 class FilterArgs:
-    """A filter or prioritize request.
-
-    names: the nodes asked about, each once, in the order given. items: the Node objects as they
-    came, by name, if the request had the `Nodes` form (the answer then mirrors them untouched),
-    else None.
-    """
+    """A filter or prioritize request."""
 
     pod: Pod
-    names: Sequence[str]
+    names: NodeNames
+    """The nodes asked about, each once, in the order given."""
     items: Mapping[str, Raw] | None = None
+    """The Node objects as they came, by name, if the request had the `Nodes` form: the answer
+    mirrors them untouched."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +86,7 @@ class _SurvivingNodes(Struct, gc=False):
 
 class _FilterResult(Struct, gc=False):
     nodes: _SurvivingNodes | None = msgspec.field(name="Nodes")
-    node_names: Sequence[str] | None = msgspec.field(name="NodeNames")
+    node_names: Raw | None = msgspec.field(name="NodeNames")
     failed: Mapping[str, str] = msgspec.field(name="FailedNodes")
     unresolvable: Mapping[str, str] = msgspec.field(name="FailedAndUnresolvableNodes")
     error: str = msgspec.field(name="Error")
@@ -102,27 +101,30 @@ class _BindResult(Struct, gc=False):
     error: str = msgspec.field(name="Error")
 
 
-def decode_filter(body: bytes) -> FilterArgs:
-    """Return the filter (or prioritize) request in a body. Raises MessageError."""
+def decode_filter(body: bytes, lists: NameLists | None = None) -> FilterArgs:
+    """Return the filter (or prioritize) request in a body. Raises MessageError.
+
+    lists: the lists of names that are known already.
+    """
+    lists = lists or NameLists()
     try:
         usual = _USUAL.decode(body)
-        return FilterArgs(checked_pod(usual.pod), NAME_LISTS.decode(bytes(usual.node_names)))
+        return FilterArgs(checked_pod(usual.pod), lists.decode(bytes(usual.node_names)))
     except (msgspec.MsgspecError, ValueError, RecursionError, MessageError):
-        return _decode_any_filter(body)
-
-
-def _decode_any_filter(body: bytes) -> FilterArgs:
+        pass
     args = decode_body(_FILTER, _FilterBody, body)
     pod = checked_pod(args.pod)
     if args.node_names is not None:
-        return FilterArgs(pod, checked_names(args.node_names, "NodeNames"))
+        return FilterArgs(pod, NodeNames(checked_names(args.node_names, "NodeNames")))
     if args.nodes is None:
         raise MessageError("NodeNames, Nodes: both missing")
     items = args.nodes.items or []
-    names = [_name_of(item, index) for index, item in enumerate(items)]
-    return FilterArgs(
-        pod, checked_names(names, "Nodes.items"), dict(zip(names, items, strict=True))
-    )
+    names = []
+    for index, item in enumerate(items):
+        metadata = decode_with(_NAMED, item, f"Nodes.items[{index}]").metadata
+        names.append((metadata and metadata.name) or "")
+    unique = NodeNames(checked_names(names, "Nodes.items"))
+    return FilterArgs(pod, unique, dict(zip(names, items, strict=True)))
 
 
 def decode_bind(body: bytes) -> BindArgs:
@@ -135,7 +137,7 @@ def decode_bind(body: bytes) -> BindArgs:
         PodRef(
             _object_name(args.pod_namespace, "PodNamespace", LABEL),
             _object_name(args.pod_name, "PodName"),
-            checked_uid(_required(args.pod_uid, "PodUID"), "PodUID"),
+            checked_uid(args.pod_uid or "", "PodUID"),
         ),
         _object_name(args.node, "Node"),
     )
@@ -146,21 +148,22 @@ def encode_filter(
     fit: Sequence[str] = (),
     failed: Mapping[str, str] | None = None,
     unresolvable: Mapping[str, str] | None = None,
+    *,
     error: str = "",
+    lists: NameLists | None = None,
 ) -> bytes:
     """Return the answer to a filter request, in the form the request had.
 
     fit: nodes that survive, a subset of `args.names` (kube-scheduler fails the call on any other).
     failed: node -> reason, busy now. unresolvable: node -> reason, not even when empty. With
     `error` everything else is ignored by the scheduler; args is None if the request could not be
-    read.
+    read. lists: where the answered names become known.
     """
-    nodes = None
-    names: Sequence[str] | None = None
+    nodes, names = None, None
     if args is not None and args.items is not None:
         nodes = _SurvivingNodes([args.items[name] for name in fit])
     else:
-        names = cast(Sequence[str], Raw(NAME_LISTS.encode(fit)))  # encoded as it is
+        names = Raw((lists or NameLists()).encode(fit))
     return _ENCODER.encode(_FilterResult(nodes, names, failed or {}, unresolvable or {}, error))
 
 
@@ -210,23 +213,13 @@ def decode_body(exact: Decoder[_T], kind: type[_T], body: bytes | Raw) -> _T:
         return decode_with(exact, _ENCODER.encode(found), "request")
 
 
-def _name_of(item: Raw, index: int) -> str:
-    found = decode_with(_NAMED, item, f"Nodes.items[{index}]").metadata
-    return (found and found.name) or ""
-
-
-def _required(text: str | None, where: str) -> str:
-    if text is None or [text] != text.split():
-        raise MessageError(f"{where}: missing, or with blanks")
-    return text
-
-
 def _object_name(text: str | None, where: str, pattern: re.Pattern[str] = NAME) -> str:
     """Return the name of an object, safe in a path: `/` or `..` would reach another object."""
-    name = _required(text, where)
-    if pattern.fullmatch(name) is None:
-        raise MessageError(f"{where}: {name[:80]!a} is no name of an object")
-    return name
+    if text is None or [text] != text.split():
+        raise MessageError(f"{where}: missing, or with blanks")
+    if pattern.fullmatch(text) is None:
+        raise MessageError(f"{where}: {text[:80]!a} is no name of an object")
+    return text
 
 
 def checked_pod(pod: Pod | None) -> Pod:
@@ -244,9 +237,11 @@ def checked_pod(pod: Pod | None) -> Pod:
         _object_name(metadata.namespace, "Pod.metadata.namespace", LABEL)
     if metadata.name:
         _object_name(metadata.name, "Pod.metadata.name")
-    checked_length((pod.spec and pod.spec.node_name) or "", "Pod.spec.nodeName")
-    nominated = (pod.status and pod.status.nominated_node_name) or ""
-    checked_length(nominated, "Pod.status.nominatedNodeName")
+    node, nominated = pod.spec and pod.spec.node_name, pod.status and pod.status.nominated_node_name
+    if node:
+        checked_length(node, "Pod.spec.nodeName")
+    if nominated:
+        checked_length(nominated, "Pod.status.nominatedNodeName")
     return pod
 
 

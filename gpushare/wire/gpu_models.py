@@ -1,22 +1,10 @@
-"""The GPU model of a node, and the models that a pod accepts, by the usual labels.
+"""The GPU model of a node, by the usual labels."""
 
-Knows the labels' keys. kube-scheduler alone enforces a pod's selector; we read it because a policy
-that knows which pods can only run on a scarce model keeps that model free for them.
-"""
-
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from sys import intern
-
-from gpushare.wire.objects import PodSpec
 
 LABELS = ("nvidia.com/gpu.product", "aliyun.accelerator/nvidia_name")
 """Node labels that name the model: of NVIDIA's GPU feature discovery, and of Alibaba's ACK."""
-
-MAX_MODELS = 64
-"""Models that are kept of what one pod accepts."""
-
-_MAX_LENGTH = 63
-"""Characters of the value of a label."""
 
 
 def node_model(labels: Mapping[str, str]) -> str:
@@ -27,29 +15,3 @@ def node_model(labels: Mapping[str, str]) -> str:
 def label_value(model: str) -> str:
     """Return a model as a label spells it: labels hold no blanks, so discovery writes hyphens."""
     return intern("-".join(model.split()))
-
-
-def accepted_models(spec: PodSpec) -> tuple[str, ...]:
-    """Return the models that the pod's node selector and its required node affinity accept, sorted.
-
-    () means any, and stands for more than MAX_MODELS too. Affinity counts if it is one term:
-    several are alternatives, of which each may name other labels. A value that is longer than any
-    label's is no model.
-    """
-    conditions = list(_conditions(spec))
-    if not conditions:
-        return ()
-    models = [each for each in frozenset.intersection(*conditions) if len(each) <= _MAX_LENGTH]
-    return tuple(sorted(models)) if len(models) <= MAX_MODELS else ()
-
-
-def _conditions(spec: PodSpec) -> Iterator[frozenset[str]]:
-    """Yield one set of models for each condition; a node has to meet all of them."""
-    selector = spec.node_selector or {}
-    yield from (frozenset({selector[key]}) for key in LABELS if key in selector)
-    node = spec.affinity and spec.affinity.node_affinity
-    terms = (node and node.required and node.required.node_selector_terms) or ()
-    if len(terms) == 1:
-        for each in terms[0].match_expressions or ():
-            if each.key in LABELS and each.operator == "In":
-                yield frozenset(each.values or ())

@@ -18,7 +18,7 @@ import json
 from collections.abc import Iterable
 from typing import Any
 
-from gpushare.core.entry import Entry, NodeBooks
+from gpushare.core.states.entry import Entry, NodeBooks
 
 
 def encode_inspect(nodes: Iterable[NodeBooks]) -> str:

@@ -94,6 +94,5 @@ def checked_length(name: str, where: str) -> str:
     return name
 
 
-NAME_LISTS = NameLists()
 _LIST = msgspec.json.Decoder(list[str])
 _ENCODER = msgspec.json.Encoder()

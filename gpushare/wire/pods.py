@@ -7,14 +7,13 @@ users can edit annotations and the pod still holds memory.
 
 import re
 from collections.abc import Collection, Iterable, Mapping
-from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime
 from sys import intern
 
 from gpushare.core.model import Labels, ObservedPod, PodRef, Request, Shares
 from gpushare.core.selectors import NO_DEMANDS
-from gpushare.errors import AnnotationError, MessageError, QuantityError, WireError
+from gpushare.errors import AnnotationError, MessageError, WireError
 from gpushare.wire.annotations import (
     MAX_DEVICES_PER_POD,
     Names,
@@ -25,10 +24,14 @@ from gpushare.wire.annotations import (
 )
 from gpushare.wire.demands import demands_of
 from gpushare.wire.given_annotation import read_given
-from gpushare.wire.gpu_models import accepted_models
+from gpushare.wire.gpu_models import LABELS
 from gpushare.wire.objects import Metadata, Pod, PodSpec, PodStatus
-from gpushare.wire.pod_sums import device_sums, host_sums, resource_sums
+from gpushare.wire.pod_sums import device_sums, host_sums
 
+MAX_MODELS = 64
+"""Models that are kept of what one pod accepts."""
+_MAX_LABEL = 63
+"""Characters of the value of a label."""
 MAX_LABELS = 8 * 1024
 """Characters of the labels of a pod that are kept."""
 
@@ -74,7 +77,7 @@ def request_of(pod: Pod, names: Names) -> Request:
         memory=cpu_only.memory,
         containers=containers,
         policy=_policy(pod, names),
-        models=accepted_models(pod.spec or PodSpec()),
+        models=_accepted_models(pod.spec or PodSpec()),
         inits=inits,
         resources=cpu_only.resources,
     )
@@ -111,8 +114,8 @@ def observe_pod(pod: Pod, names: Names) -> ObservedPod:
 
     Of a pod that has a node and asks for no GPU it is only what the pod holds. A pod that has a
     node holds its device memory whatever else it says: if its annotations make no sense, its
-    whole total counts as requested of one device, and CPU and memory that are too large to be
-    counted as 0. Raises MessageError or QuantityError if the pod or its devices cannot be read.
+    whole total counts as requested of one device, and CPU or memory that makes no sense as 0.
+    Raises MessageError or QuantityError if the pod or its devices cannot be read.
     """
     metadata = pod.metadata or Metadata()
     node = (pod.spec and pod.spec.node_name) or ""
@@ -122,17 +125,17 @@ def observe_pod(pod: Pod, names: Names) -> ObservedPod:
         total, containers, inits = device_sums(pod, names.resource)
         if not (node and total):
             raise
-        cpu_only = Request(resources=resource_sums(pod))
-        with suppress(QuantityError):
-            cpu_only = host_sums(pod)
-        request = replace(cpu_only, units=total, devices=1, containers=containers, inits=inits)
+        host = host_sums(pod, strict=False)
+        request = replace(host, units=total, devices=1, containers=containers, inits=inits)
     if node and not request.devices:
         return ObservedPod(pod_ref(pod), request, intern(node), ended=has_ended(pod))
     annotations = metadata.annotations or {}
     status = pod.status or PodStatus()
     annotated: tuple[Shares | None, tuple[str, ...]] = (None, ())
     if node:
-        annotated = _annotated_devices(annotations, request, names)
+        shares = placement(annotations, request, names)
+        uuids = None if shares is None else device_uuids(annotations, shares, names)
+        annotated = (None, ()) if uuids is None else (shares, uuids)
     return ObservedPod(
         pod_ref(pod),
         request,
@@ -155,17 +158,6 @@ def observe_pod(pod: Pod, names: Names) -> ObservedPod:
         _seconds(metadata.deletion_timestamp),
         NO_DEMANDS if node else demands_of(pod),
     )
-
-
-def _annotated_devices(
-    annotations: Mapping[str, str], request: Request, names: Names
-) -> tuple[Shares | None, tuple[str, ...]]:
-    """Return the devices that the annotations name, by index and by uuid; (None, ()): none is
-    known.
-    """
-    shares = placement(annotations, request, names)
-    uuids = None if shares is None else device_uuids(annotations, shares, names)
-    return (None, ()) if uuids is None else (shares, uuids)
 
 
 def _is_crowded(annotations: Mapping[str, str], request: Request, names: Names) -> bool:
@@ -222,6 +214,29 @@ def priority_of(pod: Pod) -> int:
 def may_preempt(pod: Pod) -> bool:
     """Return whether other pods may be evicted for it (spec.preemptionPolicy)."""
     return pod.spec is None or pod.spec.preemption_policy != "Never"
+
+
+def _accepted_models(spec: PodSpec) -> tuple[str, ...]:
+    """Return the models that the pod's node selector and its required node affinity accept, sorted.
+
+    () means any, and stands for more than MAX_MODELS too. Affinity counts if it is one term:
+    several are alternatives, of which each may name other labels. A value that is longer than any
+    label's is no model. A node has to meet all conditions. kube-scheduler alone enforces them; a
+    policy that knows which pods can only run on a scarce model keeps that model free for them.
+    """
+    selector = spec.node_selector or {}
+    conditions = [frozenset({selector[key]}) for key in LABELS if key in selector]
+    node = spec.affinity and spec.affinity.node_affinity
+    terms = (node and node.required and node.required.node_selector_terms) or ()
+    conditions += [
+        frozenset(each.values or ())
+        for each in (len(terms) == 1 and terms[0].match_expressions) or ()
+        if each.key in LABELS and each.operator == "In"
+    ]
+    if not conditions:
+        return ()
+    models = [each for each in frozenset.intersection(*conditions) if len(each) <= _MAX_LABEL]
+    return tuple(sorted(models)) if len(models) <= MAX_MODELS else ()
 
 
 def _devices(pod: Pod, names: Names) -> int:

@@ -4,7 +4,7 @@ Derived from the structs that decode and encode them, so a field cannot be in on
 other; if a decoder asks for more than its struct says (what must be there, what a name may look
 like), that is added here by hand. The inspect document, which has no struct, is written out.
 
-Tested in `tests/unit/extender/http/test_openapi.py`.
+Tested in `tests/unit/extender/door/test_openapi.py`.
 """
 
 import json
@@ -56,6 +56,8 @@ def _add_constraints(found: dict[str, Schema]) -> None:
     named = {"required": ["NodeNames"], "properties": {"NodeNames": {"type": "array"}}}
     whole = {"required": ["Nodes"], "properties": {"Nodes": {"type": "object"}}}
     args["anyOf"] = [named, whole]
+    answered = found["ExtenderFilterResult"]["properties"]
+    answered["NodeNames"] = _nullable({"type": "array", "items": {"type": "string"}})
     found["NodeList"]["properties"]["items"] = _nullable({"type": "array", "items": _node()})
     bind = found["ExtenderBindingArgs"]
     bind["required"] = [*bind["properties"]]

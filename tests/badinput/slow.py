@@ -15,7 +15,7 @@ from typing import Any
 
 from gunicorn.config import Config
 
-from gpushare.extender.http.connection import Connection
+from gpushare.extender.door.connection import Connection
 from tests.badinput import large
 from tests.badinput.decoders import DECODERS, Decoder
 from tests.badinput.odd import Json

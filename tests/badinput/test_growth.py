@@ -13,7 +13,7 @@ from gunicorn.http.parser import RequestParser
 from gpushare.daemon.callers import Callers
 from gpushare.daemon.logs.formatters import Line, TextFormatter
 from gpushare.errors import WireError
-from gpushare.extender.http.app import Routes, build_app
+from gpushare.extender.door.app import Routes, build_app
 from tests.badinput import odd
 from tests.badinput.attempt import PREFIX
 from tests.badinput.decoders import DECODERS

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from gpushare.extender.wake import KEY
+from gpushare.extender.follow.wake import KEY
 from tests.badinput.attempt import SMUGGLED, Targets
 from tests.integration.cluster import NODES, PODS, Cluster
 from tests.integration.process import Extender

@@ -10,12 +10,14 @@ import time
 from gpushare.core.model import NodeSpec, PodRef, Request
 from gpushare.core.policy import load_policy
 from gpushare.core.ranking import Ranking
-from gpushare.extender.binding.request_cache import RequestCache
-from gpushare.extender.filter_verb import FilterVerb
-from gpushare.extender.holds import Claimant
 from gpushare.extender.managed_resources import ManagedResource, ManagedResources
+from gpushare.extender.verbs.bind.slots import BindSlots
+from gpushare.extender.verbs.claimant import Claimant
+from gpushare.extender.verbs.filter import FilterVerb
+from gpushare.extender.verbs.tickets import Tickets
 from gpushare.ledger import Ledger
 from gpushare.wire.annotations import ALIYUN
+from gpushare.wire.name_lists import NameLists
 
 _NODES, _HOLDS, _ROUNDS = 5000, 500, 400
 
@@ -31,12 +33,11 @@ def _verb(policy: str, answer: str) -> tuple[FilterVerb, ManagedResource]:
     managed = ManagedResource(ALIYUN, ledger, {policy: Ranking(load_policy(policy))}, policy)
     verb = FilterVerb(
         ManagedResources((managed,)),
-        RequestCache(),
-        check_ready=lambda: None,
+        Tickets(),
+        not_ready=str,
         best_only=answer == "best",
-        rejected=None,
-        event_messages=None,
-        refusal_hold=None,
+        bind_slots=BindSlots(8),
+        lists=NameLists(),
     )
     return verb, managed
 

@@ -15,10 +15,10 @@ from gunicorn.config import Config
 from gunicorn.glogging import Logger
 
 from gpushare.daemon.callers import Callers
-from gpushare.extender.http.access_control import AccessControl
-from gpushare.extender.http.connection import Connection
-from gpushare.extender.http.verbs import Verb, Verbs
-from gpushare.extender.http.worker import BufferedThreadWorker
+from gpushare.extender.door.access_control import AccessControl
+from gpushare.extender.door.connection import Connection
+from gpushare.extender.door.verbs import Verb, Verbs
+from gpushare.extender.door.worker import BufferedThreadWorker
 
 _PATH = "/gpushare-scheduler/filter"
 _BODY = b"{}" * 200

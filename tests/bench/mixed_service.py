@@ -27,7 +27,7 @@ import urllib3
 from gunicorn.app.base import BaseApplication
 from gunicorn.workers.gthread import ThreadWorker
 
-from gpushare.extender.http.worker import BufferedThreadWorker
+from gpushare.extender.door.worker import BufferedThreadWorker
 
 NODES, DEVICES = 5000, 8
 _JOB_S = 0.09

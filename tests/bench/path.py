@@ -24,12 +24,12 @@ from gpushare.core.pairing import Pairing
 from gpushare.core.policy import load_policy
 from gpushare.core.ranking import Ranking
 from gpushare.explain.pod import explain_pod
-from gpushare.extender.binding.bind_slots import BindSlots
-from gpushare.extender.binding.binder import Binder
-from gpushare.extender.events.messages import EventMessages
+from gpushare.extender.follow.watch_handlers import PodEventHandler
 from gpushare.extender.managed_resources import ManagedResource, ManagedResources
 from gpushare.extender.service import Service
-from gpushare.extender.watch_handlers import PodEventHandler
+from gpushare.extender.tell.events.messages import EventMessages
+from gpushare.extender.verbs.bind.binder import Binder
+from gpushare.extender.verbs.bind.slots import BindSlots
 from gpushare.ledger import Ledger
 from gpushare.wire.annotations import ALIYUN
 from gpushare.wire.objects import PODS

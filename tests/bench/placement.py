@@ -2,7 +2,8 @@
 
     python -m tests.bench.placement [--policies fgd,shadow-price] [--file default] [--runs 2]
 
-Pods per second of CPU time on one core, for the experiment inflation on the whole openb trace.
+Pods per second of CPU time on one core, for the experiment inflation on the whole openb trace, by
+policies that know the pods.
 """
 
 import argparse
@@ -11,6 +12,7 @@ from pathlib import Path
 
 import gpushare.sim
 from gpushare.sim import experiments
+from gpushare.sim.learner import KNOWN
 from gpushare.trace.nodes_and_pods import TraceNode, TracePod, read_nodes, read_pods
 
 DATA = Path(gpushare.sim.__file__).parent / "data" / "openb"
@@ -18,7 +20,8 @@ DATA = Path(gpushare.sim.__file__).parent / "data" / "openb"
 
 def _speed(nodes: list[TraceNode], pods: list[TracePod], policy: str, seed: int) -> str:
     start = time.process_time()
-    record = experiments.inflation(nodes, pods, policy, seed)
+    known = experiments.Options(workload=KNOWN)
+    record = experiments.inflation(nodes, pods, policy, seed, known)
     spent = time.process_time() - start
     return f"{int(str(record['pods'])) / spent:8.0f} pods/s, failed {record['failed']}"
 

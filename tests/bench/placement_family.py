@@ -4,7 +4,8 @@
         [--experiments inflation,churn,drawn,waiting] [--cpu 20] [--json OUT]
 
 The clusters are those of tests/bench/clusters.py. The experiments run on each under each policy,
-with the same seeds, more of them on small clusters:
+with the same seeds, more of them on small clusters; the policy knows the pods
+(`--workload known` of `gpushare simulate`):
 
 - `inflation`: GPU allocated when 100 % has been asked for;
 - `churn`: GPU allocated in the mean, at load 1.0, life 6, warm-up 2;
@@ -37,6 +38,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from gpushare.sim import experiments
+from gpushare.sim.learner import KNOWN
 from gpushare.sim.report import Record, aligned
 from gpushare.sim.runner import run_all
 from tests.bench.clusters import Drawn, drawn
@@ -108,16 +110,17 @@ def measure(job: Job) -> list[Found]:
     cluster = replace(cluster, nodes=more)
     wait = job.experiment == "waiting"
     load = cluster.load if wait or job.experiment == "drawn" else 1.0
-    options = experiments.Options(load=load, life=6.0, wait=wait)
+    known = experiments.Options(workload=KNOWN)
+    options = replace(known, load=load, life=6.0, wait=wait)
 
     def run(policy: str, seed: int) -> Record:
         nodes, pods = cluster.nodes, cluster.pods
         if job.experiment == "inflation":
-            return experiments.inflation(nodes, pods, policy, seed)
+            return experiments.inflation(nodes, pods, policy, seed, known)
         if job.experiment.startswith(_SEEN):
             first = experiments.filling(pods, cluster.units, seed)
-            known = [pods[index] for index in first[: int(job.experiment.removeprefix(_SEEN))]]
-            return experiments.inflation(nodes, pods, policy, seed, known=known)
+            seen = [pods[index] for index in first[: int(job.experiment.removeprefix(_SEEN))]]
+            return experiments.inflation(nodes, pods, policy, seed, known=seen)
         return experiments.churn(nodes, pods, policy, seed, options)
 
     records = {

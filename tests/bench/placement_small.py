@@ -1,105 +1,155 @@
 """What `auto` allocates on small clusters whose pods it does not know, beside the simple policies.
 
-    python -m tests.bench.placement_small --clusters 9000-9019
-        [--seeds 6] [--experiments inflation,churn] [--jobs 2]
+    python -m tests.bench.placement_small --clusters 9500-9505
+        [--seeds 6] [--experiments inflation,churn] [--families equal,shift] [--jobs 2] [--each]
+        [--json OUT]
 
-Each cluster has 3 to 10 nodes; the pods are told to no policy: `auto` learns as the extender does
-(`--workload learned` of `gpushare simulate`). Printed is, by family, what `auto` allocates above
-`device-bestfit`, and above the best of the simple policies by hindsight, in points: the mean and
-its standard error over the clusters, and the worst cluster with its error over the seeds.
+The clusters are those of tests/bench/small_clusters.py, as many of each family as numbers are
+given. No policy is told which pods come: `auto` learns as the extender does (`--workload learned`
+of `gpushare simulate`). `inflation` fills a cluster; what is allocated is read when 100 % has been
+asked for. In `churn` pods come and go at a load of 1, and it is the mean of time.
+
+Printed is, by family, what `auto` allocates above `device-bestfit`, and above the best of the
+simple policies, which is chosen for each cluster with hindsight, in points: the mean and its
+standard error over the clusters, and the worst cluster with its error over the seeds. The best of
+three is favoured: of three that are equally good it is the one that chance favours. With --each
+there is a line for each cluster, too.
+
+With --json each cluster is written as soon as it is measured, one JSON object a line. The same
+command with the same file measures what is missing in it.
 """
 
 import argparse
+import json
 import statistics
-from concurrent.futures import ProcessPoolExecutor
-from itertools import product
-
-import numpy as np
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing
+from dataclasses import asdict, dataclass
+from pathlib import Path
 
 from gpushare.sim.experiments import Options, churn, inflation, node_order
+from gpushare.sim.flags import words
 from gpushare.sim.learner import LEARNED
 from gpushare.sim.report import aligned
-from gpushare.trace.nodes_and_pods import TraceNode, TracePod
+from gpushare.sim.runner import run_all
 from tests.bench.placement_family import mean_and_error, numbers
+from tests.bench.small_clusters import END, FAMILIES, STILL, WARMUP, Run, changing, still
 
 SIMPLE = ("device-bestfit", "binpack", "bestfit")
-FAMILIES = ("equal", "whole", "odd", "MiB", "unequal")
+POLICIES = ("auto", *SIMPLE)
 _EXPERIMENTS = {"inflation": inflation, "churn": churn}
-_MIB = 1024
-_CARDS = (16, 24, 32, 40, 48, 80)
-_NODES = (3, 11)
-_PODS = 400
+_FIRST_SEED = 42
 
 
-def small(family: str, seed: int) -> tuple[list[TraceNode], list[TracePod]]:
-    """Return the nodes of one small cluster, and its pods.
+@dataclass(frozen=True, slots=True)
+class Job:
+    """One cluster under all policies, with so many seeds."""
 
-    equal: shares of one kind of card. whole: the same, and pods of whole cards, one or several.
-    odd: sizes that divide no card. MiB: equal, counted in MiB. unequal: cards of two sizes.
-    """
-    rng = np.random.default_rng([seed, FAMILIES.index(family)])
-    kinds = rng.choice(_CARDS, 2 if family == "unequal" else 1, replace=False).tolist()
-    scale = _MIB if family == "MiB" else 1
-    each = int(rng.choice((2, 4, 8)))
-    nodes = [
-        TraceNode(f"n-{at}", 128_000, 2**20, each, scale * kinds[at % len(kinds)], "card")
-        for at in range(int(rng.integers(*_NODES)))
-    ]
-    largest = max(kinds)
-    shares = (3, 5, 7, 11, 13) if family == "odd" else (1, 2, 4, 6, 8, 10, 12, 16)
-    sizes = rng.choice([size for size in shares if size <= largest], 4, replace=False).tolist()
-    shapes = [(1, size * scale) for size in sizes]
-    weights = rng.dirichlet([1.0] * len(shapes)).tolist()
-    if family in ("whole", "unequal"):
-        shapes += [(1, largest * scale), (2, largest * scale)]
-        weights = [0.8 * weight for weight in weights] + [0.15, 0.05]
-    drawn = rng.choice(len(shapes), _PODS, p=weights).tolist()
-    pods = []
-    for at, kind in enumerate(drawn):
-        devices, units = shapes[kind]
-        pods.append(TracePod(f"p-{at}", 1000 * devices, 2048, devices, units, (), None, None, None))
-    return nodes, pods
+    experiment: str
+    family: str
+    cluster: int
+    seeds: int
 
 
-def measured(job: tuple[str, str, int, int]) -> dict[str, list[float]]:
-    """What each policy allocates, by seed."""
-    experiment, family, cluster, seeds = job
-    nodes, pods = small(family, cluster)
-    run, options = _EXPERIMENTS[experiment], Options(workload=LEARNED)
-    return {
-        policy: [
-            float(str(run(node_order(nodes, seed), pods, policy, seed, options)["alloc"]))
-            for seed in range(42, 42 + seeds)
-        ]
-        for policy in ("auto", *SIMPLE)
-    }
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What each policy allocates on the cluster of the job, in %, by seed."""
+
+    job: Job
+    values: Mapping[str, Sequence[float]]
+
+    def above(self, others: Sequence[str]) -> tuple[float, float]:
+        """What `auto` allocates above the best of the others, and the error."""
+        best = max(others, key=lambda name: statistics.fmean(self.values[name]))
+        pairs = zip(self.values["auto"], self.values[best], strict=True)
+        return mean_and_error([one - two for one, two in pairs])
 
 
-def above(found: dict[str, list[float]], others: tuple[str, ...]) -> tuple[float, float]:
-    """What `auto` allocates above the best of the others, and the error."""
-    best = max(others, key=lambda name: statistics.fmean(found[name]))
-    return mean_and_error([one - two for one, two in zip(found["auto"], found[best], strict=True)])
+def measured(job: Job) -> Found:
+    """Run all policies on the cluster of the job."""
+    seeds = range(_FIRST_SEED, _FIRST_SEED + job.seeds)
+    allocated = _still if job.family in STILL else _changing
+    return Found(job, {name: [allocated(job, name, seed) for seed in seeds] for name in POLICIES})
+
+
+def _still(job: Job, policy: str, seed: int) -> float:
+    nodes, pods = still(job.family, job.cluster)
+    run = _EXPERIMENTS[job.experiment]
+    options = Options(workload=LEARNED, warmup=WARMUP, life=END)
+    return float(str(run(node_order(nodes, seed), pods, policy, seed, options)["alloc"]))
+
+
+def _changing(job: Job, policy: str, seed: int) -> float:
+    world = changing(job.family, job.cluster, seed, job.experiment == "inflation")
+    return Run(world, policy, seed).allocated()
+
+
+def table(found: Sequence[Found]) -> str:
+    """A line for each experiment and family, and what `auto` is compared with there."""
+    rows = [["experiment", "family", "above", "mean", "error", "worst", "error", "cluster"]]
+    groups: dict[tuple[str, str], list[Found]] = {}
+    for one in found:
+        groups.setdefault((one.job.experiment, one.job.family), []).append(one)
+    for (experiment, family), some in groups.items():
+        for label, others in (("device-bestfit", SIMPLE[:1]), ("the best", SIMPLE)):
+            each = [one.above(others) for one in some]
+            mean, error = mean_and_error([value for value, _ in each])
+            (worst, its_error), at = min(zip(each, range(len(each)), strict=True))
+            figures = (f"{value:+.2f}" for value in (mean, error, worst, its_error))
+            rows.append([experiment, family, label, *figures, str(some[at].job.cluster)])
+    return aligned(rows)
+
+
+def lines(found: Sequence[Found]) -> Iterator[list[str]]:
+    """A line for each cluster: its means, and what `auto` is above the best."""
+    yield ["experiment", "family", "cluster", *POLICIES, "above the best", "error"]
+    for one in found:
+        job, (above, error) = one.job, one.above(SIMPLE)
+        means = [f"{statistics.fmean(one.values[name]):.2f}" for name in POLICIES]
+        where = [job.experiment, job.family, str(job.cluster)]
+        yield [*where, *means, f"{above:+.2f}", f"{error:.2f}"]
+
+
+def read(path: Path | None) -> list[Found]:
+    """What was written to that file."""
+    if path is None or not path.exists():
+        return []
+    told = map(json.loads, path.read_text(encoding="utf-8").splitlines())
+    return [Found(Job(**one["job"]), one["values"]) for one in told]
+
+
+def _places(job: Job) -> tuple[int, int]:
+    return [*_EXPERIMENTS].index(job.experiment), FAMILIES.index(job.family)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--clusters", type=numbers, default=range(9000, 9012), metavar="9000-9011")
+    parser.add_argument("--clusters", type=numbers, default=range(9500, 9506), metavar="9500-9505")
     parser.add_argument("--seeds", type=int, default=6)
-    parser.add_argument("--experiments", default="inflation")
+    parser.add_argument("--experiments", type=words, default=tuple(_EXPERIMENTS))
+    parser.add_argument("--families", type=words, default=FAMILIES)
     parser.add_argument("--jobs", type=int, default=2)
+    parser.add_argument("--json", type=Path, metavar="OUT", help="write what is measured; go on")
+    parser.add_argument("--each", action="store_true", help="a line for each cluster, too")
     asked = parser.parse_args()
-    table = [["experiment", "family", "above", "mean", "error", "worst", "error", "cluster"]]
-    with ProcessPoolExecutor(asked.jobs) as pool:
-        for experiment, family in product(asked.experiments.split(","), FAMILIES):
-            jobs = [(experiment, family, cluster, asked.seeds) for cluster in asked.clusters]
-            results = list(pool.map(measured, jobs))
-            for label, others in (("device-bestfit", SIMPLE[:1]), ("the best", SIMPLE)):
-                each = [above(found, others) for found in results]
-                mean, error = mean_and_error([value for value, _ in each])
-                (worst, its_error), cluster = min(zip(each, asked.clusters, strict=True))
-                figures = (f"{value:+.2f}" for value in (mean, error, worst, its_error))
-                table.append([experiment, family, label, *figures, str(cluster)])
-    print(aligned(table), end="")
+    jobs = [
+        Job(experiment, family, cluster, asked.seeds)
+        for experiment in asked.experiments
+        for cluster in asked.clusters
+        for family in asked.families
+    ]
+    found = [one for one in read(asked.json) if one.job in jobs]
+    done = {one.job for one in found}
+    with closing(run_all(measured, [job for job in jobs if job not in done], asked.jobs)) as new:
+        for one in new:
+            found.append(one)
+            if asked.json is not None:
+                with asked.json.open("a", encoding="utf-8") as file:
+                    file.write(json.dumps(asdict(one)) + "\n")
+    found.sort(key=lambda one: (*_places(one.job), one.job.cluster))
+    if asked.each:
+        print(aligned(list(lines(found))))
+    print(table(found), end="")
 
 
 if __name__ == "__main__":

@@ -146,7 +146,7 @@ def rounds(asks: dict[str, tuple[int, list[bytes]]]) -> dict[str, dict[str, floa
 def bench_verbs() -> None:
     names = [node_name(number) for number in range(_NAMES)]
     echo_port = free_port()
-    worker = "gpushare.extender.http.worker.BufferedThreadWorker"
+    worker = "gpushare.extender.door.worker.BufferedThreadWorker"
     with (
         extender(nodes=_NAMES, pods=10_000, gpu_pods=10_000) as (port, _, _child),
         process("-c", _ECHO, str(echo_port), worker),

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from gpushare.core.entry import Entry, NodeBooks
 from gpushare.core.model import ObservedPod
+from gpushare.core.states.entry import Entry, NodeBooks
 from gpushare.wire.annotations import ALIYUN
 from gpushare.wire.inspect import encode_inspect
 from gpushare.wire.nodes import node_spec

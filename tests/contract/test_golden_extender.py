@@ -15,12 +15,12 @@ from werkzeug.test import Client
 from gpushare.core.policy import load_policy, policy_names
 from gpushare.core.ranking import Ranking
 from gpushare.daemon.callers import Callers
-from gpushare.extender.binding.bind_slots import BindSlots
-from gpushare.extender.binding.binder import Binder
-from gpushare.extender.http.app import Routes, build_app
+from gpushare.extender.door.app import Routes, build_app
+from gpushare.extender.follow.watch_handlers import NodeEventHandler, PodEventHandler
 from gpushare.extender.managed_resources import ManagedResource, ManagedResources
 from gpushare.extender.service import Service
-from gpushare.extender.watch_handlers import NodeEventHandler, PodEventHandler
+from gpushare.extender.verbs.bind.binder import Binder
+from gpushare.extender.verbs.bind.slots import BindSlots
 from gpushare.ledger import Ledger
 from gpushare.wire.annotations import ALIYUN
 from gpushare.wire.objects import NODES, PODS

@@ -8,8 +8,8 @@ import pytest
 from werkzeug.test import Client
 
 from gpushare.daemon.callers import Callers
-from gpushare.extender.http.app import Routes, build_app
-from gpushare.extender.watch_handlers import PodEventHandler
+from gpushare.extender.door.app import Routes, build_app
+from gpushare.extender.follow.watch_handlers import PodEventHandler
 from gpushare.wire.annotations import ALIYUN
 from gpushare.wire.objects import PODS
 from tests.unit.extender.desk import Desk

@@ -1,12 +1,14 @@
 """Room of which no Pod and no Node tells: a real kube-scheduler is woken for it."""
 
+import json
 import time
 
 import pytest
 
-from gpushare.extender.wake import KEY
+from gpushare.extender.follow.wake import AFTER_START, KEY
 from tests.e2e.binaries import OLD_SCHEDULER, RELEASE
 from tests.e2e.conftest import MakeWorld
+from tests.e2e.objects import MEM, fresh
 
 _MAPS = "/api/v1/namespaces/kube-system/configmaps"
 _AT_ONCE = 25.0
@@ -34,3 +36,26 @@ def test_a_device_that_a_config_map_opens_is_used_at_once(
     assert time.monotonic() - begin < _AT_ONCE
     written = world.api.get(f"/api/v1/nodes/{node}").body["metadata"].get(kind) or {}
     assert KEY in written
+
+
+@pytest.mark.parametrize("version", [RELEASE, OLD_SCHEDULER])
+def test_a_pod_refused_for_a_hold_is_bound_once_that_has_lapsed(
+    make_world: MakeWorld, version: str
+) -> None:
+    """The pod it is held for is given up by kube-scheduler without any call or event."""
+    world = make_world(version=version)
+    objects = world.objects
+    world.start()
+    node = objects.node(devices=1, units=16)
+    time.sleep(AFTER_START + 3)  # until the extender has looked by itself
+    begin = time.monotonic()
+    container = {"name": "main", "resources": {"limits": {MEM: "10"}}}
+    meta = {"name": "given-up", "namespace": "default", "uid": fresh("given-up")}
+    asked = {"Pod": {"metadata": meta, "spec": {"containers": [container]}}, "NodeNames": [node]}
+    assert world.extender.post("filter", json.dumps(asked).encode()).json()["NodeNames"] == [node]
+    pod = objects.pod(12)
+    objects.refusal(pod, "promised to a pod")
+    assert objects.lands(pod, world.told) == (node, {0: 12})
+    print(f"{version}: bound {time.monotonic() - begin:.1f} s after the hold began")
+    assert time.monotonic() - begin < _AT_ONCE
+    assert "gpushare_scheduler_wakes_total 1.0" in world.extender.metrics()

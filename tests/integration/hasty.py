@@ -12,10 +12,10 @@ from unittest import mock
 
 from gpushare.cli.main import main
 from gpushare.extender import process
-from gpushare.extender.audit.auditor import Auditor
-from gpushare.extender.binding.binder import Binder
-from gpushare.extender.http.unanswered import UnansweredRequests
+from gpushare.extender.door.unanswered import UnansweredRequests
+from gpushare.extender.follow.auditor import Auditor
 from gpushare.extender.service import Service
+from gpushare.extender.verbs.bind.binder import Binder
 
 STUCK = 2.0
 

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from gpushare.device_plugin.pods import Pods
-from gpushare.extender.disruption_budgets import DisruptionBudgets
-from gpushare.extender.watch_handlers import (
+from gpushare.extender.follow.disruption_budgets import DisruptionBudgets
+from gpushare.extender.follow.watch_handlers import (
     NodeEventHandler,
     PodEventHandler,
     UnhealthyEventHandler,

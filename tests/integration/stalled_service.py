@@ -15,9 +15,9 @@ from typing import Any
 from gunicorn.app.base import BaseApplication
 from gunicorn.workers.gthread import ThreadWorker
 
-from gpushare.extender.http.certificates import Certificates
-from gpushare.extender.http.connection import Connection
-from gpushare.extender.http.worker import BufferedThreadWorker
+from gpushare.extender.door.certificates import Certificates
+from gpushare.extender.door.connection import Connection
+from gpushare.extender.door.worker import BufferedThreadWorker
 
 CERTIFICATES: list[Certificates] = []
 LARGE = b"0123456789abcdef" * (512 << 10)

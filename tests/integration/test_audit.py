@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from gpushare.core.assumption import Phase
 from gpushare.core.model import ObservedPod, PodRef, Request
 from gpushare.core.policy import load_policy, policy_names
 from gpushare.core.ranking import Ranking
-from gpushare.extender.audit.auditor import Auditor
+from gpushare.core.states.entry import Phase
+from gpushare.extender.follow.auditor import Auditor
 from gpushare.extender.managed_resources import ManagedResource, ManagedResources
 from gpushare.kube.client import connect
 from gpushare.wire.annotations import ALIYUN

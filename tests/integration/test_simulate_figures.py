@@ -1,8 +1,8 @@
 """A small experiment with the figures to expect: the policies allocate what they are known for.
 
 A twentieth of the published cluster, so that it takes seconds. The expected means and spreads are
-those of the seeds 42 to 51 on the same nodes; five of these seeds are run here. The full
-experiment is `gpushare simulate paper`.
+those of the seeds 42 to 51 on the same nodes, by policies that know the pods; five of these seeds
+are run here. The full experiment is `gpushare simulate paper`.
 """
 
 import csv
@@ -36,6 +36,7 @@ def summary(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     _write_a_twentieth(nodes)
     words = ["--nodes", str(nodes), "--policy", "fgd,random,device-bestfit,shadow-price"]
     words += ["--seeds", f"42-{41 + SEEDS}", "--jobs", "1", "--json", str(out)]
+    words += ["--workload", "known"]
     assert main(["simulate", "inflation", *words]) == 0
     told = json.loads(out.read_text())["summary"]
     return {line["policy"]: line for line in told if line["measure"] == "allocated_100"}

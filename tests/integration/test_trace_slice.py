@@ -23,7 +23,7 @@ from gpushare.core.policy import load_policy
 from gpushare.core.workload import class_of
 from gpushare.core.workload_estimator import WorkloadEstimator
 from gpushare.daemon.callers import Callers
-from gpushare.extender.http.app import Routes, build_app
+from gpushare.extender.door.app import Routes, build_app
 from gpushare.extender.learning.policy_refresher import SPACING
 from gpushare.localcluster.scheduler.config import SchedulerOptions
 from gpushare.localcluster.scheduler.scheduler import Scheduler

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from gpushare.core.model import PodRef, Request
-from gpushare.extender.holds import Claimant
+from gpushare.extender.verbs.claimant import Claimant
 from tests.support.chromium import Tab, browser, program
 from tests.unit.core.clusters import node
-from tests.unit.extender.ui.world import HOSTILE, World, pod
+from tests.unit.extender.tell.page.world import HOSTILE, World, pod
 
 pytestmark = [
     pytest.mark.skipif(program() is None, reason="no Chromium on PATH"),

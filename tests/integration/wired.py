@@ -14,17 +14,17 @@ from gpushare.core.ranking import Ranking
 from gpushare.core.trial import CANDIDATES
 from gpushare.core.workload import Workload
 from gpushare.errors import GpuShareError, NotReady, UnknownNode
-from gpushare.extender.binding.bind_slots import BindSlots
-from gpushare.extender.binding.binder import Binder
-from gpushare.extender.learning.policy_refresher import PolicyRefresher
-from gpushare.extender.managed_resources import ManagedResource, ManagedResources
-from gpushare.extender.readiness import Readiness, Source
-from gpushare.extender.service import Service
-from gpushare.extender.watch_handlers import (
+from gpushare.extender.follow.readiness import Readiness, Source
+from gpushare.extender.follow.watch_handlers import (
     NodeEventHandler,
     PodEventHandler,
     UnhealthyEventHandler,
 )
+from gpushare.extender.learning.policy_refresher import PolicyRefresher
+from gpushare.extender.managed_resources import ManagedResource, ManagedResources
+from gpushare.extender.service import Service
+from gpushare.extender.verbs.bind.binder import Binder
+from gpushare.extender.verbs.bind.slots import BindSlots
 from gpushare.kube.client import connect
 from gpushare.kube.listwatch import ListWatch, Timing
 from gpushare.kube.reflector import Reflector

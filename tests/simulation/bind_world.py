@@ -13,17 +13,21 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from gpushare.core.assumption import Waiting
-from gpushare.core.entry import Entry
 from gpushare.core.model import PodRef
 from gpushare.core.pairing import Pairing
 from gpushare.core.snapshot import Snapshot
+from gpushare.core.states.entry import Entry, Waiting
+from gpushare.core.states.records import CpuOnly
 from gpushare.errors import ApiConflict, ApiError, ApiNotFound, ApiUnavailable
-from gpushare.extender.binding.bind_transaction import BindTransaction
-from gpushare.extender.binding.steps import BindResult, ReadPod, Step, WriteBinding
 from gpushare.extender.managed_resources import ManagedResource, ManagedResources
+from gpushare.extender.verbs.bind.transaction import (
+    BindResult,
+    BindTransaction,
+    ReadPod,
+    Step,
+    WriteBinding,
+)
 from gpushare.ledger import HOLD, Ledger, Overdue
-from gpushare.ledger.records import CpuOnly
 from gpushare.ledger.store import NodeRecord
 from gpushare.wire.annotations import ALIYUN
 from gpushare.wire.objects import Pod, binding

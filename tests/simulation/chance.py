@@ -33,6 +33,10 @@ class Chance:
         """Whether it comes true, once in so many times; never out of 0."""
         return self.below(limit) == limit - 1
 
+    def apart(self) -> Random:
+        """Further draws out of the same number, which leave those that come here as they are."""
+        return Random(self._left)
+
     def pick(self, things: Sequence[_T]) -> _T:
         """One of the things."""
         return things[self.below(len(things))]

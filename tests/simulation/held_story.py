@@ -1,7 +1,9 @@
 """Stories of pods that wait between filter and bind: groups, late volumes, waits at Permit.
 
-A small kube-scheduler asks real verbs over real books, in virtual time. Processes end and others
-lead in between; what they knew alone is lost. All pods ask for the same, so how many places there
+A small kube-scheduler asks real verbs over real books, in virtual time. What filter has refused it
+asks about again when something happens in the cluster, our own writes on nodes among it, and never
+because time passes: its five minutes are longer than any story. Processes end and others lead in
+between; what they knew alone is lost. All pods ask for the same, so how many places there
 are can be counted without any code of ours, and nobody's choice of a device spoils another's.
 """
 
@@ -9,25 +11,28 @@ import json
 from dataclasses import dataclass, field
 from typing import Any
 
-from gpushare.extender.binding.bind_slots import BindSlots
-from gpushare.extender.binding.binder import Binder
-from gpushare.extender.holds import FLOOR
+from gpushare.extender.follow.wake import SchedulerWaker
+from gpushare.extender.follow.watch_handlers import PodEventHandler
 from gpushare.extender.service import Service
-from gpushare.extender.watch_handlers import PodEventHandler
+from gpushare.extender.verbs.bind.binder import Binder
+from gpushare.extender.verbs.bind.slots import BindSlots
+from gpushare.extender.verbs.holds import FLOOR
 from gpushare.wire.objects import PODS
 from tests.simulation.chance import Chance, Weighted
 from tests.simulation.oracle import Violation
 from tests.support.scripted_api import BOUND, Call, ScriptedApi
 from tests.unit.core.clusters import node
 from tests.unit.extender.desk import bind_request, request
+from tests.unit.extender.follow.test_watch_handlers import event, page
 from tests.unit.extender.kit import make_library, pod_json
-from tests.unit.extender.test_watch_handlers import event, page
 
 UNITS, CARD = 10, 16
 """One pod on each device."""
 NODES = {"n0": 2, "n1": 2, "n2": 1}
 PERMIT = 20.0
 """Seconds that members wait at Permit; a volume comes or its pod is deleted as soon."""
+_MOST_ASKED = 7
+"""Times that a pod is asked about, each second: longer than a pod without volumes holds a place."""
 _IDX = "ALIYUN_COM_GPU_MEM_IDX"
 _COSCHEDULING = "scheduling.x-k8s.io/pod-group"
 _LEAST = "pod-group.scheduling.sigs.k8s.io/min-available"
@@ -55,6 +60,8 @@ class Process:
             observe=lambda *_: None,
             clock=world.api.clock,
         )
+        nodes = ScriptedApi(forever=world.on_write)
+        self.waker = SchedulerWaker(nodes, self.library, lambda: True, world.api.clock)
         self.watch.replace([page(PODS, *world.pods.values())], world.api.now)
 
 
@@ -63,8 +70,9 @@ class HeldStory:
     """A cluster, our processes, and kube-scheduler. nominates: it is 1.35 or later.
 
     waits: node by pod, of those that are assumed and not bound; since when. groups: members by
-    name. hopeless: groups that kube-scheduler gives up each time after filter. shaken: whether a
-    process has ended or lost the lead while something waited.
+    name. hopeless: groups that kube-scheduler gives up each time after filter. refused: pods and
+    groups that it has set aside until something happens. shaken: whether a process has ended or
+    lost the lead while something waited.
     """
 
     nominates: bool
@@ -73,9 +81,11 @@ class HeldStory:
     waits: dict[str, tuple[str, float]] = field(default_factory=dict)
     groups: dict[str, list[str]] = field(default_factory=dict)
     hopeless: set[str] = field(default_factory=set)
+    refused: set[str] = field(default_factory=set)
     shaken: bool = False
     counts: dict[str, int] = field(default_factory=dict)
     _made: int = 0
+    _ticked: float = 0.0
 
     def __post_init__(self) -> None:
         self.leader, self.follower = Process(self), Process(self)
@@ -88,13 +98,31 @@ class HeldStory:
         getattr(self, f"_{name}")(chance)
         self.api.now += 0.05
         self._expire()
+        self._tick()
         self._judge_devices()
+
+    def _tick(self) -> None:
+        """Our own thread that looks once a second."""
+        if self.api.now >= self._ticked + 1.0:
+            self._ticked = self.api.now
+            self.leader.waker.tick(ready=True)
+            self.follower.waker.tick(ready=False)
+
+    def on_write(self, call: Call) -> bytes:
+        """A write of ours on a node: kube-scheduler looks again at what it has set aside."""
+        if all(map(self._node, self.pods)):
+            raise Violation(f"H5 {call.path} is written, and every pod is bound")
+        self._count("woken")
+        self.refused.clear()
+        return b"{}"
 
     def _pass(self, chance: Chance) -> None:
         self.api.now += chance.pick((0.2, 0.5, 1.0, 3.0, 10.0))
 
     def _plain(self, chance: Chance) -> None:
-        self._create(f"plain{self._number()}")
+        # An idle one is approved and never bound, as if it had to wait for something for ever.
+        kind = "idle" if chance.once_in(5) else "plain"
+        self._create(f"{kind}{self._number()}")
 
     def _slow(self, chance: Chance) -> None:
         claim = [{"name": "v", "persistentVolumeClaim": {"claimName": "c"}}]
@@ -134,22 +162,24 @@ class HeldStory:
 
     def _schedule(self, chance: Chance) -> None:
         """kube-scheduler takes the next pod, or a whole PodGroup."""
-        queue = self._queue()
+        queue = self._queue(aside=False)
         if queue:
             self._try(chance.pick(queue), chance)
 
     # -- kube-scheduler ---------------------------------------------------------------------------
 
-    def _queue(self) -> list[str]:
+    def _queue(self, *, aside: bool = True) -> list[str]:
+        """The pods and PodGroups that wait; aside: those too that it has set aside."""
         waiting = [name for name in self.pods if name not in self.waits and not self._node(name)]
-        return sorted({_group_of(n) if n.startswith("group") else n for n in waiting})
+        found = {_group_of(n) if n.startswith("group") else n for n in waiting}
+        return sorted(found if aside else found - self.refused)
 
     def _try(self, name: str, chance: Chance) -> None:
         if name.startswith("group"):
             self._try_group(name, chance)
             return
         found = self._filter(name)
-        if not found:
+        if not found or name.startswith("idle"):
             return
         if name.startswith("plain"):
             if not chance.once_in(6):  # else a plug-in refuses it in Reserve, without any call
@@ -195,13 +225,17 @@ class HeldStory:
             for each, cards in NODES.items()
             if (len(self._on(each)) + 1) * UNITS <= cards * CARD
         ]
+        self.refused.add(_group_of(name) if name.startswith("group") else name)
         if not names:
             return ""
         answer = json.loads(self.leader.service.filter(request(self.pods[name], names)))
         if answer["Error"]:
             raise Violation(f"H0 {answer}")
         self._count("fit" if answer["NodeNames"] else "refused")
-        return str(answer["NodeNames"][0]) if answer["NodeNames"] else ""
+        if not answer["NodeNames"]:
+            return ""
+        self.refused.discard(_group_of(name) if name.startswith("group") else name)
+        return str(answer["NodeNames"][0])
 
     def _assume(self, name: str, node_name: str) -> None:
         self.waits[name] = (node_name, self.api.now)
@@ -213,11 +247,14 @@ class HeldStory:
 
     def _give_up(self, name: str) -> None:
         self.waits.pop(name)
+        self.refused.clear()
         if self.pods[name]["status"].pop("nominatedNodeName", None):
             self._show(name)
 
     def _bind(self, name: str) -> None:
         where, _ = self.waits.pop(name)
+        # Before 1.35 nothing says that a pod still waits, and what is held for it lapses.
+        lapses = not self.nominates and not self._held(name)
         sent: list[Call] = []
 
         def land(call: Call) -> bytes:
@@ -228,8 +265,10 @@ class HeldStory:
         self.api.forever = json.dumps(self.pods[name]).encode()
         error = json.loads(self.leader.service.bind(bind_request(self.pods[name], where)))["Error"]
         self._count("refused bind" if error else "bound")
+        if error or self.nominates:  # 1.22 asks about no other pod when one was bound
+            self.refused.clear()
         if error:
-            if not self.shaken:
+            if not self.shaken and not lapses:
                 raise Violation(f"H4 the bind of {name} to {where} is refused: {error}")
             self.pods[name]["status"].pop("nominatedNodeName", None)
         else:
@@ -238,6 +277,10 @@ class HeldStory:
             self.pods[name]["metadata"]["annotations"] |= body["metadata"]["annotations"]
             self.pods[name]["status"].pop("nominatedNodeName", None)
         self._show(name)
+
+    def _held(self, name: str) -> bool:
+        live = self.leader.books.holds.live()
+        return any(hold.pod.ref.name == name and not hold.lapsed for hold in live)
 
     def _expire(self) -> None:
         """What kube-scheduler gives up by time: all of a group that waits at Permit."""
@@ -263,7 +306,8 @@ class HeldStory:
         self._show(name)
 
     def _gone(self, name: str) -> None:
-        self.waits.pop(name, None)
+        if self.waits.pop(name, None) or self._node(name):
+            self.refused.clear()
         deleted = self.pods.pop(name)
         for process in (self.leader, self.follower):
             process.watch.apply(event(PODS, "DELETED", deleted))
@@ -301,19 +345,43 @@ class HeldStory:
             self.api.now += 1.5
             self._expire()
             for name in sorted(self.hopeless):
-                if self._queue().count(name):
+                if self._queue(aside=False).count(name):
                     self._try(name, chance)
             self.api.now += 1.5 if not self.nominates else FLOOR
-        for name in waiting:
-            free = sum(max(cards - len(self._on(each)), 0) for each, cards in NODES.items())
-            # Twice, as with a nominated node: what is held for the pod itself is not in its way.
-            found = [self._filter(name) for _ in range(2)]
-            if free and not all(found):
-                raise Violation(f"H2 {name} waits, and {free} places are free: {found}")
-            if found[-1]:
-                self._assume(name, found[-1])
-                self._bind(name)
+            self._tick()
+            for name in waiting:
+                if name in self._queue(aside=False):
+                    # Twice, as with a nominated node: its own hold is not in its way.
+                    self._filter(name)
+                    self._try(name, chance)
+        free = sum(max(cards - len(self._on(each)), 0) for each, cards in NODES.items())
+        left = [name for name in waiting if not self._node(name)]
+        if free and left:
+            raise Violation(f"H2 {left} wait, and {free} places are free")
+        ended = [name for name in self.pods if self._node(name) and name.startswith("plain")][:1]
+        for name in ended:
+            self._gone(name)
+        if ended:
+            late = f"late{self._number()}"
+            self._create(late)
+            if not self._offered_beside_idle(late, free + 1):
+                raise Violation(f"H2 {late} is kept out of a place by what nobody binds")
         self._judge_devices()
+
+    def _offered_beside_idle(self, name: str, free: int) -> bool:
+        """Whether the pod is offered a place in time though idle ones are, again and again."""
+        idle = [f"idle{self._number()}" for _ in range(free)]
+        for other in idle:
+            self._create(other)
+        found = ""
+        for _ in range(_MOST_ASKED):
+            for other in idle:
+                self._filter(other)
+            found = found or self._filter(name)
+            self.api.now += 1.0
+        for other in idle:
+            self._gone(other)
+        return bool(found)
 
 
 def _group_of(name: str) -> str:

@@ -13,9 +13,11 @@ from tests.simulation.mutants import (
     auditing,
     binding,
     cards,
+    costs,
     input,  # noqa: A004 -- a hall
     leading,
     nodes,
+    preempting,
     serving,
     tenants,
     watching,
@@ -23,7 +25,10 @@ from tests.simulation.mutants import (
 from tests.simulation.mutants.museum import MUSEUM, SEEDS, Mutant
 from tests.simulation.story import of_seed, tell
 
-HALLS = (answers, auditing, binding, cards, input, leading, nodes, serving, tenants, watching)
+HALLS = (
+    *(answers, auditing, binding, cards, costs, input, leading),
+    *(nodes, preempting, serving, tenants, watching),
+)
 """Each module puts its mutants on show when it is imported."""
 
 

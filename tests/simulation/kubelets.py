@@ -78,7 +78,11 @@ class Kubelets:
 
     def stoppable(self) -> list[PodTruth]:
         """The pods marked deleted whose containers may be stopped now."""
-        return [pod for pod in self.oracle.pods.values() if pod.terminating and not pod.gone]
+        return [
+            pod
+            for pod in self.oracle.pods.values()
+            if pod.terminating and not (pod.gone or (pod.lasts and pod.uid in self.running))
+        ]
 
     def started(self) -> list[PodTruth]:
         """The pods that run and may end by themselves."""

@@ -5,28 +5,33 @@ held. S3 each pod is charged once, with what its spec asks for. S4 annotations, 
 agree. S5 nobody binds who does not lead, is not synced, or is stale, and never do two lead. S6 what
 may still land stays charged. S8 no number is negative. S9 no Binding is sent for a pod that must
 not be bound. S10 pods that nobody schedules do not count among those that come. S11 what a node
-says of itself is taken within bounds. "Held" is what pods hold that we bound, and those of others
-that the process has been shown: nobody can know what he has not been told yet.
+says of itself is taken within bounds. S12 who is evicted is of lower priority, and the pod for whom
+he goes then fits. "Held" is what pods hold that we bound, and those of others that the process has
+been shown: nobody can know what he has not been told yet.
 """
 
 import json
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
+from datetime import datetime
 from functools import partial
 
-from gpushare.core.entry import Entry, NodeBooks
+from gpushare.core.states.entry import Entry, NodeBooks
 from gpushare.errors import ApiError
-from gpushare.extender.audit.comparer import Finding
-from gpushare.extender.binding.bind_transaction import BUDGET
+from gpushare.extender.follow.comparer import Finding
+from gpushare.extender.verbs.bind.transaction import BUDGET
 from gpushare.localcluster.api.records import Change
 from tests.simulation.network import Client, Request
 from tests.simulation.replica import AUDIT, PATHS, Replica
-from tests.simulation.server import Line, Server
+from tests.simulation.server import EPOCH, Line, Server
 from tests.simulation.tasks import Tasks
 from tests.simulation.truth import (
     ASSIGNED,
     ASSUMED,
     DEV,
     IDX,
+    MOST_GRACE,
+    MOST_LATE,
     MOST_SIZES,
     POD,
     UNCOUNTED_CPU,
@@ -46,6 +51,10 @@ from tests.simulation.truth import (
 _NONE: frozenset[str] = frozenset()
 _STALE = 150.0
 """Seconds without a word from the API server after which nobody may bind any more."""
+
+
+_SKEW = 10.0
+"""Seconds by which the clock of a process may be wrong."""
 
 
 class Violation(AssertionError):
@@ -333,6 +342,8 @@ class Oracle:
         elif name == "pods" and body["spec"].get("nodeName"):
             uid = metadata["uid"]
             known.pods.setdefault(uid, int(metadata["resourceVersion"]))
+            if "deletionTimestamp" in metadata:
+                known.ending.add(uid)
             if "startTime" in body["status"]:
                 known.admitted.add(uid)
             self.follow()
@@ -365,6 +376,7 @@ class Oracle:
                 del known.pods[uid]
         known.loose.clear()
         known.indexed.clear()
+        known.ending.clear()
 
     # -- after every step -----------------------------------------------------------------------
 
@@ -385,6 +397,9 @@ class Oracle:
         pod.gone = change.type == "DELETED"
         pod.ended = pod.gone or body["status"].get("phase") in ("Succeeded", "Failed")
         pod.terminating = "deletionTimestamp" in metadata
+        if pod.terminating:
+            ends = datetime.fromisoformat(metadata["deletionTimestamp"])
+            pod.ends_by = (ends - EPOCH).total_seconds()
         pod.runs = body["status"].get("phase") == "Running"
         pod.assigned = annotations.get(ASSIGNED) == "true"
         node = body["spec"].get("nodeName") or ""
@@ -428,21 +443,56 @@ class Oracle:
         for node in nodes.values():
             entries.update((entry.ref.uid, entry) for entry in node.entries)
         least = {name: [0] * len(node.used) for name, node in nodes.items()}
-        known = self.known[replica.identity]
-        shown = known.pods
         for pod in self.pods.values():
-            if pod.node not in nodes or pod.ended or not pod.asked.devices:
-                continue
-            if (pod.by or pod.uid in shown) and self._counts(pod, replica.identity):
+            if pod.node in nodes and self._charged(pod, replica.identity):
                 self._check_entry(replica, pod, entries.get(pod.uid))
-                cards = known.nodes.get(pod.node)
-                if cards is not None and known.can_find(pod, cards):
-                    loose, names = known.loose.get(pod.uid, _NONE), pod.node in known.named
-                    _add(least[pod.node], least_charged(pod, cards, loose, names))
+                self._add_least(least[pod.node], pod, replica.identity)
         for name, node in nodes.items():
             _check_node(replica, node, least[name])
         for entry in entries.values():
             self._check_size(entry)
+
+    def _charged(self, pod: PodTruth, identity: str) -> bool:
+        """Whether the process has to charge the pod, which is on a node."""
+        shown = pod.by or pod.uid in self.known[identity].pods
+        return bool(shown and pod.asked.devices and not pod.ended) and self._counts(pod, identity)
+
+    def _add_least(self, least: list[int], pod: PodTruth, identity: str) -> None:
+        """Add what the process must charge for the pod to what it must charge by device."""
+        known = self.known[identity]
+        cards = known.nodes.get(pod.node)
+        if cards is not None and known.can_find(pod, cards):
+            loose, names = known.loose.get(pod.uid, _NONE), pod.node in known.named
+            _add(least, least_charged(pod, cards, loose, names))
+
+    def judge_victims(
+        self, replica: Replica, pod: PodTruth, found: Mapping[str, Collection[str]]
+    ) -> None:
+        """A process has named victims, by node, by what it knows now. Raises Violation."""
+        known = self.known[replica.identity]
+        for node, uids in found.items():
+            for uid in uids:
+                if self.pods[uid].priority >= pod.priority:
+                    raise Violation(f"S12 {uid} is to make room for {pod}, but is {self.pods[uid]}")
+            if replica.sinks["pods"].failed or node not in known.nodes:
+                continue
+            count = len(known.nodes[node].units)
+            least = [0] * count
+            for other in self.pods.values():
+                stays = other.node == node and not self._frees(known, other, other.uid in uids)
+                if stays and self._charged(other, replica.identity):
+                    self._add_least(least, other, replica.identity)
+            room = [known.room(node, device) - least[device] for device in range(count)]
+            if sum(units >= pod.asked.units for units in room) < pod.asked.devices:
+                raise Violation(f"S12 without {uids} {node} has room for {room}, not for {pod}")
+
+    def _frees(self, known: Known, pod: PodTruth, victim: bool) -> bool:
+        """Whether the pod may count as gone soon: with what its end may be early or late by."""
+        if not pod.terminating:
+            return victim
+        left = pod.ends_by - self.tasks.now
+        soon = -MOST_LATE - _SKEW <= left <= MOST_GRACE + _SKEW
+        return soon or (victim and pod.uid not in known.ending)
 
     def _counts(self, pod: PodTruth, identity: str) -> bool:
         """Whether the process can know where the pod is: users may have edited that since."""

@@ -11,7 +11,7 @@ from itertools import product
 from gpushare.core.decide import filter_nodes
 from gpushare.core.model import Request
 from gpushare.core.pairing import Pairing
-from gpushare.extender.binding.steps import WriteBinding
+from gpushare.extender.verbs.bind.transaction import WriteBinding
 from gpushare.ledger import Ledger
 from tests.simulation.bind_world import Move, World
 from tests.unit.core.clusters import node as make_node

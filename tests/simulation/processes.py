@@ -2,7 +2,7 @@
 
 import math
 
-from gpushare.extender.binding.bind_transaction import BUDGET
+from gpushare.extender.verbs.bind.transaction import BUDGET
 from gpushare.localcluster.api.deletion import DeleteOptions
 from gpushare.localcluster.api.objects import with_metadata
 from gpushare.localcluster.api.resources import LEASES

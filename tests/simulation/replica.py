@@ -16,20 +16,20 @@ from typing import Any, cast
 from gpushare.core.pairing import Pairing
 from gpushare.core.policy import load_policy
 from gpushare.core.ranking import Ranking
-from gpushare.extender.audit.auditor import AUDIT_INTERVAL, Auditor, Report
-from gpushare.extender.binding.bind_slots import BindSlots
-from gpushare.extender.binding.bind_transaction import BUDGET
-from gpushare.extender.binding.binder import Binder
-from gpushare.extender.holds import FLOOR
-from gpushare.extender.managed_resources import ExtenderScope, ManagedResource, ManagedResources
-from gpushare.extender.readiness import Readiness, Source
-from gpushare.extender.refusal_hold import RefusalHold
-from gpushare.extender.service import Service
-from gpushare.extender.watch_handlers import (
+from gpushare.extender.follow.auditor import AUDIT_INTERVAL, Auditor, Report
+from gpushare.extender.follow.readiness import Readiness, Source
+from gpushare.extender.follow.watch_handlers import (
     NodeEventHandler,
     PodEventHandler,
     UnhealthyEventHandler,
 )
+from gpushare.extender.managed_resources import ExtenderScope, ManagedResource, ManagedResources
+from gpushare.extender.service import Service
+from gpushare.extender.verbs.bind.binder import Binder
+from gpushare.extender.verbs.bind.slots import BindSlots
+from gpushare.extender.verbs.bind.transaction import BUDGET
+from gpushare.extender.verbs.holds import FLOOR
+from gpushare.extender.verbs.refusal_hold import RefusalHold
 from gpushare.kube.election import Elector
 from gpushare.kube.lease_runner import LeaseRunner
 from gpushare.kube.listwatch import ListWatch, Timing
@@ -278,6 +278,7 @@ class Replica:
             if shape.patient
             else None,
             clock=tasks.clock,
+            wall=self._wall,
         )
 
     def start(self) -> None:

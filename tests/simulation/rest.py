@@ -9,11 +9,11 @@ from collections.abc import Callable
 from functools import partial
 from typing import TypeVar
 
-from gpushare.core.entry import NodeBooks
 from gpushare.core.model import Reason
 from gpushare.core.snapshot import REASONS
+from gpushare.core.states.entry import NodeBooks
 from gpushare.errors import ApiUnavailable
-from gpushare.extender.audit.auditor import AUDIT_INTERVAL
+from gpushare.extender.follow.auditor import AUDIT_INTERVAL
 from gpushare.localcluster.api.resources import PODS
 from tests.simulation.machines import CPU, MEMORY
 from tests.simulation.oracle import Violation
@@ -188,13 +188,13 @@ def ask(world: World, replica: Replica, pod: PodTruth) -> list[bytes]:
     names = sorted(world.kubelets.cards)
     record = world.server.registry.get(PODS, pod.namespace, pod.name)
     body = b'{"Pod":%s,"NodeNames":%s}' % (record.encoded(), json.dumps(names).encode())
-    answers = [_call(world, replica, partial(replica.service.filter, body))]
+    answers = [call(world, replica, partial(replica.service.filter, body))]
     said = json.loads(answers[0])
     check_partition(said, names, best_only=world.setting.shape.best_only)
     for node in said["NodeNames"][:1]:
         bind = {"PodName": pod.name, "PodNamespace": pod.namespace, "PodUID": pod.uid}
         text = json.dumps({**bind, "Node": node}).encode()
-        answers.append(_call(world, replica, partial(replica.service.bind, text)))
+        answers.append(call(world, replica, partial(replica.service.bind, text)))
     return answers
 
 
@@ -204,10 +204,10 @@ def _audit(world: World, replica: Replica) -> None:
     for _ in range(2):
         world.bookmark()
         world.settle()
-        _call(world, replica, auditor.audit, AUDIT)
+        call(world, replica, auditor.audit, AUDIT)
 
 
-def _call(world: World, replica: Replica, work: Callable[[], _T], name: str = "rest") -> _T:
+def call(world: World, replica: Replica, work: Callable[[], _T], name: str = "rest") -> _T:
     """What comes of it, as long as it takes."""
     answers: list[_T] = []
     replica.call(name, lambda: answers.append(work()))
@@ -225,8 +225,17 @@ def _grown(replica: Replica, node: str) -> bool:
     return REASONS[int(view.closed[view.row[node]])] is Reason.GROWN if node in view.row else False
 
 
-def fits(world: World, replica: Replica, pod: PodTruth, node: str) -> bool:
-    """Whether the pod surely fits on a node where nothing odd has happened, and may be bound."""
+def fits(
+    world: World,
+    replica: Replica,
+    pod: PodTruth,
+    node: str,
+    without: Callable[[PodTruth], bool] = lambda other: False,
+) -> bool:
+    """Whether the pod surely fits on a node where nothing odd has happened, and may be bound.
+
+    without: whether another pod does not count.
+    """
     kubelets = world.kubelets
     cards = kubelets.cards[node]
     if node in kubelets.forged or pod.forged or pod.refused or _grown(replica, node):
@@ -235,7 +244,7 @@ def fits(world: World, replica: Replica, pod: PodTruth, node: str) -> bool:
     room = [0 if device in closed else cards.room(device) for device in range(len(cards.units))]
     known = world.oracle.known[replica.identity]
     for other in world.oracle.pods.values():
-        if other.node != node or other.ended:
+        if other.node != node or other.ended or without(other):
             continue
         if (
             not known.at_home(other)

@@ -2,21 +2,23 @@
 
 It knows pods by a cache of its own that may be old, gives up after a while and tries again, binds
 several pods at once, and through a Service reaches any of our processes that says it is ready.
+Where pods have priorities it evicts others for one that fits nowhere.
 """
 
 import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from gpushare.errors import MessageError, NotReady
 from gpushare.localcluster.api.records import Record
-from gpushare.localcluster.api.resources import PODS
+from gpushare.localcluster.api.resources import NODES, PODS
 from gpushare.localcluster.api.status import StatusError
 from tests.simulation.chance import Chance
 from tests.simulation.oracle import Oracle, Violation
 from tests.simulation.replica import Replica
 from tests.simulation.server import Server
-from tests.simulation.truth import PodTruth
+from tests.simulation.truth import RESOURCE, Json, PodTruth
 
 MOST_BINDS = 6
 _NAMES = b'["n0","n1","n2"]'
@@ -33,17 +35,22 @@ class Placed:
 
 @dataclass(repr=False)
 class Scheduler:
-    """The calls to our processes. placed: pods to be bound next. binding: binds under way."""
+    """The calls to our processes. placed: pods to be bound next. binding: binds under way.
+
+    evict: deletes a pod, with so much grace (None: its own); None: nobody is evicted.
+    """
 
     server: Server
     oracle: Oracle
     replicas: list[Replica]
     best_only: bool
+    evict: Callable[[PodTruth, int | None], None] | None = None
     placed: list[Placed] = field(default_factory=list)
     binding: list[Placed] = field(default_factory=list)
     before: list[Placed] = field(default_factory=list)
     answers: dict[str, int] = field(default_factory=dict)
     _cache: dict[str, Record] = field(default_factory=dict)
+    _nominated: dict[str, str] = field(default_factory=dict)
 
     def reach(self, chance: Chance) -> Replica | None:
         """The process a call gets to: one that is ready, mostly."""
@@ -122,6 +129,8 @@ class Scheduler:
             return
         check_partition(answer, json.loads(_NAMES), best_only=self.best_only)
         if not fit:
+            if self.evict is not None:
+                self._make_room(replica, pod, record, answer["FailedNodes"], bool(choice % 2))
             return
         try:
             scores = json.loads(replica.service.prioritize(body))
@@ -131,6 +140,103 @@ class Scheduler:
         best = max(fit, key=lambda name: score_of.get(name, 0))
         node = best if choice % 2 else fit[choice % len(fit)]
         self.placed.append(Placed(pod, node, replica))
+
+    def _make_room(
+        self, replica: Replica, pod: PodTruth, record: Record, failed: Iterable[str], empty: bool
+    ) -> None:
+        """Evict others for a pod that was refused on these nodes."""
+        asked_at = self.oracle.tasks.now
+        found = self.preempt(replica, pod, record, failed, empty=empty)
+        if self.oracle.tasks.now == asked_at:
+            self.oracle.judge_victims(replica, pod, found)
+        self.evict_for(pod, found)
+
+    def preempt(
+        self,
+        replica: Replica,
+        pod: PodTruth,
+        record: Record,
+        failed: Iterable[str],
+        *,
+        empty: bool,
+    ) -> dict[str, list[str]]:
+        """Ask who is to go for a pod that was refused on these nodes; return the victims by node.
+
+        empty: nodes are sent that by their sums need no victim, as since 1.38.
+        """
+        proposed = self._proposed(pod, failed, empty)
+        meta = {
+            node: {"Pods": [{"UID": each.uid} for each in victims], "NumPDBViolations": 0}
+            for node, victims in proposed.items()
+        }
+        if not meta:
+            return {}
+        said = json.dumps(meta).encode()
+        body = b'{"Pod":%s,"NodeNameToMetaVictims":%s}' % (record.encoded(), said)
+        try:
+            answer = _answer(replica.service.preempt(body))["NodeNameToMetaVictims"]
+        except (NotReady, MessageError):
+            return {}
+        return {node: [each["UID"] for each in of["Pods"]] for node, of in answer.items()}
+
+    def _proposed(
+        self, pod: PodTruth, failed: Iterable[str], empty: bool
+    ) -> dict[str, list[PodTruth]]:
+        """The victims by node, by the sums of the nodes: it knows nothing of devices."""
+        self.oracle.follow()
+        proposed = {}
+        for name in failed:
+            try:
+                node = self.server.registry.get(NODES, "", name).body
+            except StatusError:
+                continue
+            there = [
+                each for each in self.oracle.pods.values() if each.node == name and not each.ended
+            ]
+            lower = [each for each in there if each.priority < pod.priority and each.asked.devices]
+            left = int(node["status"]["allocatable"][RESOURCE]) - pod.asked.total
+            left -= sum(each.asked.total for each in there if each not in lower)
+            victims = []
+            for each in sorted(lower, key=lambda each: -each.priority):
+                if each.asked.total > left:
+                    victims.append(each)
+                else:
+                    left -= each.asked.total
+            if left >= 0 and (victims or empty):
+                proposed[name] = victims
+        return proposed
+
+    def evict_for(self, pod: PodTruth, found: Mapping[str, Sequence[str]]) -> None:
+        """Delete the victims on the node where they are the least loss, and nominate it.
+
+        Where there is none the pod waits like any other.
+        """
+        assert self.evict is not None
+        pods = self.oracle.pods
+        loss = {
+            node: (max((pods[uid].priority for uid in uids), default=-1), len(uids), node)
+            for node, uids in found.items()
+        }
+        node = min(loss, key=loss.__getitem__, default="")
+        for uid in found.get(node, ()):
+            if not pods[uid].terminating:
+                self.evict(pods[uid], None)
+        for other in pods.values() if node else ():
+            if other.priority < pod.priority and self._nominated.get(other.uid) == node:
+                self.nominate(other, "")
+        self.nominate(pod, node)
+
+    def nominate(self, pod: PodTruth, node: str) -> None:
+        """Write which node the pod is to have; "": none."""
+        self.oracle.follow()
+        if pod.gone or self._nominated.get(pod.uid, "") == node:
+            return
+        self._nominated[pod.uid] = node
+
+        def change(body: Json) -> Json:
+            return {**body, "status": {**body["status"], "nominatedNodeName": node or None}}
+
+        self.server.registry.revise(PODS, pod.namespace, pod.name, change, part="status")
 
     def _bind(self, placed: Placed, replica: Replica | None) -> str:
         if replica is None:

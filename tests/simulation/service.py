@@ -29,6 +29,9 @@ def serve_the_honest(world: World, number: int) -> None:
     chances = Random(number)
     for _ in range(_COMING):
         world.users.create(Chance(chances.getrandbits(BITS)))
+    for pod in world.users.waiting():
+        # Who had victims, and has not come since, is tried again as all others are.
+        world.scheduler.nominate(pod, "")
     for pod in [pod for pod in world.users.waiting() if pod.namespace == HONEST]:
         _serve(world, pod, chances)
 

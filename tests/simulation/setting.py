@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from random import Random
 
 from gpushare.core.pairing import Pairing
-from gpushare.extender.audit.auditor import AUDIT_INTERVAL
+from gpushare.extender.follow.auditor import AUDIT_INTERVAL
 from tests.simulation.chance import Weighted
 from tests.simulation.replica import Shape
 
@@ -49,7 +49,8 @@ class Setting:
     """How the world of a story is; all of it comes from the story's first number.
 
     small: pods ask for little. pods: how many there may be at a time. ours: our own device plug-in
-    is on every node that can have it. hostile: a tenant and a node mean harm.
+    is on every node that can have it. hostile: a tenant and a node mean harm. preempts: some pods
+    are more urgent than others, and some do not end when they are told to.
     """
 
     shape: Shape
@@ -59,6 +60,7 @@ class Setting:
     pods: int
     ours: bool
     hostile: bool
+    preempts: bool
 
     @staticmethod
     def of(number: int) -> "Setting":
@@ -106,7 +108,10 @@ class Setting:
         _scale(weights, _HOSTILE, source.choice((1, 3)) if hostile else 0)
         if hostile:
             shape = replace(shape, scoped=source.choice((True, False)))
-        return Setting(shape, replicas, small, Weighted(weights), pods, ours, hostile)
+        preempts = source.choice((False, False, False, False, True, False))
+        if preempts:
+            pods = 12  # Where there is room nobody has to go.
+        return Setting(shape, replicas, small, Weighted(weights), pods, ours, hostile, preempts)
 
 
 def _scale(weights: dict[str, int], names: Iterable[str], factor: int) -> None:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from tests.simulation.chance import numbers
 from tests.simulation.oracle import Violation
+from tests.simulation.preempting import serve_the_urgent
 from tests.simulation.replica import Alarms
 from tests.simulation.rest import come_to_rest, stop_faults
 from tests.simulation.service import serve_the_honest
@@ -43,6 +44,9 @@ def tell(story: list[int], told: Callable[[str], None] | None = None) -> Told:
             if world.setting.hostile:
                 stop_faults(world)
                 serve_the_honest(world, story[0])
+            if world.setting.preempts:
+                stop_faults(world)
+                serve_the_urgent(world, story[0])
             come_to_rest(world)
             _raise(alarms)
         except Exception as error:

@@ -14,6 +14,7 @@ from tests.simulation.kubelets import Kubelets
 from tests.simulation.oracle import Oracle
 from tests.simulation.server import Server
 from tests.simulation.truth import (
+    AGES,
     COUNT,
     LARGEST_ANNOTATIONS,
     POLICY,
@@ -27,9 +28,6 @@ from tests.simulation.users import pod_body
 
 _NAMESPACES = find("", "v1", "namespaces")
 
-_AGES = 10**9
-"""Seconds of grace."""
-
 _KINDS = (
     *("small", "mistaken", "gated", "impossible", "huge", "unserved", "lingering", "choosy"),
     *("small", "mistaken", "gated", "impossible"),
@@ -39,7 +37,7 @@ _KINDS = (
 @dataclass(repr=False)
 class Tenant:
     """He who does all that. scoped: our processes know which schedulers' pods are ours. names: of
-    his pods, each one at a time.
+    his pods, each one at a time. lasting: those with much grace take it.
     """
 
     server: Server
@@ -47,6 +45,7 @@ class Tenant:
     kubelets: Kubelets
     scoped: bool
     names: tuple[str, ...]
+    lasting: bool
 
     def move_in(self) -> None:
         """Make his namespace."""
@@ -67,7 +66,7 @@ class Tenant:
             pod = chance.pick(pods)
             if what == 6:
                 return self._edit(pod, chance)
-            grace = chance.pick((0, None, _AGES))
+            grace = chance.pick((0, None, AGES))
             self.kubelets.delete(pod, grace)
             return f"deletes {pod.name} ({pod.uid}) grace {grace}"
         return self._create(chance)
@@ -89,7 +88,7 @@ class Tenant:
             spec["schedulerName"] = "nobody"
             refused = "of another scheduler" if self.scoped else ""
         if kind == "lingering":
-            spec["terminationGracePeriodSeconds"] = _AGES
+            spec["terminationGracePeriodSeconds"] = AGES
         record = self.server.registry.create(PODS, TENANT, body)
         uid = record.body["metadata"]["uid"]
         self.oracle.pods[uid] = PodTruth(
@@ -101,6 +100,7 @@ class Tenant:
             namespace=TENANT,
             refused=refused,
             unseen=kind in ("gated", "unserved"),
+            lasts=self.lasting and kind == "lingering",
         )
         return f"creates {name} ({uid}), {kind}, {asked}"
 

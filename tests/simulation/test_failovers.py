@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from gpushare.extender.binding.binder import Binder
+from gpushare.extender.verbs.bind.binder import Binder
 from tests.simulation.failovers import WIRINGS, Failovers
 
 

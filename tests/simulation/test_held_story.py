@@ -7,10 +7,11 @@ from typing import Any
 import pytest
 
 from gpushare.core.model import PodRef, Request
-from gpushare.extender import offers
-from gpushare.extender.binding.steps import BindResult
-from gpushare.extender.holds import Claimant, Hold, Holds
-from gpushare.extender.service import Service
+from gpushare.extender.verbs import offers
+from gpushare.extender.verbs.bind.binder import Binder
+from gpushare.extender.verbs.bind.transaction import BindResult
+from gpushare.extender.verbs.claimant import Claimant
+from gpushare.extender.verbs.holds import Hold, Holds
 from tests.simulation.chance import Chance, numbers
 from tests.simulation.held_story import UNITS, HeldStory
 from tests.simulation.oracle import Violation
@@ -48,17 +49,16 @@ def _blocks_its_own_pod(original: Any) -> Any:
 
 
 def _counts_in_bind(original: Any) -> Any:
-    def run(self: Service, args: Any) -> Any:
+    def bind(self: Any, ref: Any, node: str, *found: Any) -> Any:
         (managed,) = self._resources
         stranger = Claimant(PodRef("team", "stranger", "uid-stranger"), Request(UNITS, 1))
         books = managed.ledger.snapshot()
-        now = self._filter._clock()  # noqa: SLF001 -- as a bug in bind would
-        seen = offers.offers_of(managed).to(stranger, books, now)
-        if not (seen.free[seen.row[args.node]] >= UNITS).any():
+        seen = offers.offers_of(managed).to(stranger, books, self._clock())
+        if not (seen.free[seen.row[node]] >= UNITS).any():
             return BindResult("it is held", "held")
-        return original(self, args)
+        return original(self, ref, node, *found)
 
-    return run
+    return bind
 
 
 def _holds_nothing(original: Any) -> Any:
@@ -69,6 +69,16 @@ def _holds_nothing(original: Any) -> Any:
 def _forgets_nominations(original: Any) -> Any:
     del original
     return lambda self, pod, nominated, now: None
+
+
+def _wakes_nobody(original: Any) -> Any:
+    del original
+    return lambda self, pod, version: None
+
+
+def _is_never_outwaited(original: Any) -> Any:
+    del original
+    return lambda self, pod, now: ()
 
 
 def _is_not_seen_by_its_group(original: Any) -> Any:
@@ -84,9 +94,11 @@ def _is_not_seen_by_its_group(original: Any) -> Any:
     [
         (Holds, "_times", _never_ends),
         (offers, "counts_against", _blocks_its_own_pod),
-        (Service, "_run_bind", _counts_in_bind),
+        (Binder, "bind", _counts_in_bind),
         (Holds, "offered", _holds_nothing),
+        (Holds, "turned_away", _wakes_nobody),
         (Holds, "shown", _forgets_nominations),
+        (Holds, "outwaited", _is_never_outwaited),
         (offers, "counts_against", _is_not_seen_by_its_group),
     ],
     ids=lambda each: getattr(each, "__name__", None),

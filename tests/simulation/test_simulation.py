@@ -8,8 +8,9 @@ import pytest
 
 from gpushare.device_plugin.finder import CandidateFinder
 from tests.simulation.chance import Chance, Weighted
+from tests.simulation.figures import last_found
 from tests.simulation.hunt import MutantIsBroken, all_mutants, hunt
-from tests.simulation.mutants.museum import Mutant
+from tests.simulation.mutants.museum import SEEDS, Mutant
 from tests.simulation.story import of_seed, replay, shrink, tell
 
 STEPS = 200
@@ -60,7 +61,9 @@ def test_a_failing_story_is_made_short_and_fails_the_same_way() -> None:
 )
 def test_a_mutant_is_found(name: str) -> None:
     mutant = next(each for each in all_mutants() if each.name == name)
-    assert hunt(mutant, STEPS, 100).by is not None
+    known = last_found(RUNS)[name]
+    assert isinstance(known, int)
+    assert hunt(mutant, STEPS, SEEDS, known).by is not None
 
 
 def test_a_mutant_whose_own_code_is_broken_does_not_count_as_found() -> None:

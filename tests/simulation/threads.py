@@ -21,12 +21,12 @@ from typing import Any
 from gpushare.core.policy import load_policy
 from gpushare.core.ranking import Ranking
 from gpushare.errors import NotReady
-from gpushare.extender.binding.bind_slots import BindSlots
-from gpushare.extender.binding.binder import Binder
+from gpushare.extender.follow.readiness import Readiness, Source
+from gpushare.extender.follow.watch_handlers import NodeEventHandler, PodEventHandler
 from gpushare.extender.managed_resources import ManagedResource, ManagedResources
-from gpushare.extender.readiness import Readiness, Source
 from gpushare.extender.service import Service
-from gpushare.extender.watch_handlers import NodeEventHandler, PodEventHandler
+from gpushare.extender.verbs.bind.binder import Binder
+from gpushare.extender.verbs.bind.slots import BindSlots
 from gpushare.kube.listwatch import ListWatch, Timing
 from gpushare.kube.reflector import Reflector
 from gpushare.ledger import Ledger

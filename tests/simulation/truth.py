@@ -27,6 +27,13 @@ HONEST, TENANT = "default", "tenant"
 LARGEST_ANNOTATIONS = 262_144
 """Bytes; an object with more can never be updated again."""
 
+AGES = 10**9
+"""Seconds of grace that nobody can wait for."""
+
+MOST_GRACE, MOST_LATE = 600.0, 60.0
+"""Seconds for which a pod that is being deleted may still be there, and may be overdue, to count
+as one that ends by itself."""
+
 UNCOUNTED_CPU = 7777
 """What each container of pods asks for that must not count among those that come."""
 
@@ -86,7 +93,9 @@ class PodTruth:
     another pod's).
 
     namespace: of whose it is. refused: why none of ours may ever bind it, "" for a pod that may be
-    bound. unseen: no scheduler asks us about it.
+    bound. unseen: no scheduler asks us about it. priority: as its class says. lasts: its containers
+    go on when they are told to end. ends_by: when it must be gone that is terminating, by the clock
+    of the server.
     """
 
     uid: str
@@ -114,6 +123,9 @@ class PodTruth:
     namespace: str = HONEST
     refused: str = ""
     unseen: bool = False
+    priority: int = 0
+    lasts: bool = False
+    ends_by: float = math.inf
 
 
 @dataclass(frozen=True, slots=True)
@@ -271,7 +283,8 @@ class Known:
     known to be admitted, the cards told since at the indices where they were put: a plug-in that
     reads indices may give them those. orders: the cards of each node in the order in which its
     object named them last. named: the nodes whose objects ever named their cards. indexed: pods
-    that were there while their node's object said that its plug-in reads indices.
+    that were there while their node's object said that its plug-in reads indices. ending: pods that
+    are being deleted.
     """
 
     identity: str = ""
@@ -288,6 +301,7 @@ class Known:
     orders: dict[str, tuple[str, ...]] = field(default_factory=dict)
     named: set[str] = field(default_factory=set)
     indexed: set[str] = field(default_factory=set)
+    ending: set[str] = field(default_factory=set)
     _told: dict[str, Cards | None] = field(default_factory=dict)
 
     def show_node(self, name: str, cards: Cards | None) -> None:

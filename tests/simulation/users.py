@@ -7,9 +7,11 @@ not theirs. What they do goes straight into the API server; nobody asks them to 
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
+from random import Random
+from types import MappingProxyType
 
 from gpushare.localcluster.api.objects import with_metadata
-from gpushare.localcluster.api.resources import PODS
+from gpushare.localcluster.api.resources import PODS, PRIORITY_CLASSES
 from gpushare.localcluster.api.status import StatusError
 from tests.simulation.chance import Chance
 from tests.simulation.kubelets import Kubelets
@@ -17,6 +19,7 @@ from tests.simulation.machines import NODE_NAMES
 from tests.simulation.oracle import Oracle
 from tests.simulation.server import Server
 from tests.simulation.truth import (
+    AGES,
     ALLOCATION,
     ASSIGNED,
     ASSUMED,
@@ -31,6 +34,13 @@ from tests.simulation.truth import (
     PodTruth,
 )
 
+URGENT = "urgent"
+PRIORITIES = {"": 0, URGENT: 1000, "system-cluster-critical": 2_000_000_000}
+"""By priority class; the last one every cluster has."""
+
+_LASTING = 0.25
+"""Of ranked pods, how many do not end when they are told to."""
+
 _FORGED = ("0", "1", "0,1", "7", "-1", "2147483648", " 0", "x", "")
 
 
@@ -38,7 +48,8 @@ _FORGED = ("0", "1", "0,1", "7", "-1", "2147483648", " 0", "x", "")
 class Users:
     """Everybody who writes to the API server besides us and the kubelets.
 
-    small: pods ask for little. names: those that pods may have, each one at a time.
+    small: pods ask for little. names: those that pods may have, each one at a time. ranked: some
+    are more urgent than others, and some go on when they are told to end.
     """
 
     server: Server
@@ -46,6 +57,12 @@ class Users:
     kubelets: Kubelets
     small: bool
     names: tuple[str, ...]
+    ranked: bool
+
+    def rank(self) -> None:
+        """Make the priority class of urgent pods."""
+        body = {"metadata": {"name": URGENT}, "value": PRIORITIES[URGENT]}
+        self.server.registry.create(PRIORITY_CLASSES, "", body)
 
     # -- pods -----------------------------------------------------------------------------------
 
@@ -68,7 +85,7 @@ class Users:
         if not free:
             return ""
         asked = Asked(0, 0, ()) if chance.once_in(12) else self._asked(chance)
-        annotations = {COUNT: str(asked.devices)} if asked.devices > 1 else {}
+        annotations: dict[str, str] = {}
         node = ""
         if forge:
             annotations |= self._forgery(chance, asked)
@@ -79,7 +96,37 @@ class Users:
             node = chance.pick(("", *NODE_NAMES))
             self.kubelets.forged.add(node)
         name, cpu = chance.pick(free), chance.pick((0, 0, 100, 2000))
-        return self._create(name, asked, node, annotations, cpu)
+        rank, lasts = self._rank(chance.apart())
+        return self.add(PodTruth("", name, asked, cpu=cpu, lasts=lasts), rank, annotations, node)
+
+    def add(
+        self,
+        pod: PodTruth,
+        rank: str,
+        annotations: Mapping[str, str] = MappingProxyType({}),
+        node: str = "",
+    ) -> str:
+        """Create this pod, which has no uid yet; rank: its priority class. cpu: of a container."""
+        count = {COUNT: str(pod.asked.devices)} if pod.asked.devices > 1 else {}
+        annotations = {**count, **annotations}
+        body = pod_body(pod.name, pod.asked, annotations, pod.cpu)
+        body["spec"] |= {"nodeName": node} if node else {}
+        body["spec"] |= {"priorityClassName": rank} if rank else {}
+        body["spec"] |= {"terminationGracePeriodSeconds": AGES} if pod.lasts else {}
+        record = self.server.registry.create(PODS, HONEST, body)
+        pod.uid = record.body["metadata"]["uid"]
+        pod.forged = IDX in annotations
+        pod.cpu *= len(body["spec"]["containers"])
+        pod.priority = PRIORITIES[rank]
+        self.oracle.pods[pod.uid] = pod
+        said = f"{pod.name} ({pod.uid}) {pod.asked} {annotations or ''} {node}"
+        return f"{said} {rank} {'lasts' if pod.lasts else 'ends'}" if self.ranked else said
+
+    def _rank(self, chances: Random) -> tuple[str, bool]:
+        """A priority class, and whether its containers go on when they are told to end."""
+        if not self.ranked:
+            return "", False
+        return chances.choice(("", "", *PRIORITIES)), chances.random() < _LASTING
 
     def bind(self, chance: Chance) -> str:
         """Another scheduler binds a pod, and knows nothing of devices."""
@@ -101,6 +148,7 @@ class Users:
         if not pods:
             return ""
         pod = chance.pick(pods)
+        grace = None if grace and pod.lasts else grace
         self.kubelets.delete(pod, grace)
         return f"{pod.name} ({pod.uid}) grace {grace}"
 
@@ -195,19 +243,6 @@ class Users:
         if chance.below(2) or ALLOCATION not in said:
             said[UUIDS] = chance.pick((f"GPU-n0-{other}", f"GPU-n1-{other}", "GPU-nobody", "x,"))
         return said
-
-    def _create(
-        self, name: str, asked: Asked, node: str, annotations: dict[str, str], cpu: int
-    ) -> str:
-        body = pod_body(name, asked, annotations, cpu)
-        if node:
-            body["spec"]["nodeName"] = node
-        forged = IDX in annotations
-        record = self.server.registry.create(PODS, HONEST, body)
-        uid = record.body["metadata"]["uid"]
-        cpus = cpu * len(body["spec"]["containers"])
-        self.oracle.pods[uid] = PodTruth(uid, name, asked, forged=forged, cpu=cpus)
-        return f"{name} ({uid}) {asked} {annotations or ''} {node}"
 
 
 def pod_body(name: str, asked: Asked, annotations: Mapping[str, str], cpu: int) -> Json:

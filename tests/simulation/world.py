@@ -53,14 +53,21 @@ class World:
         self.kubelets = Kubelets(self.server, self.oracle, {}, pairing)
         self.machines = Machines(self.server, self.oracle, self.kubelets, {})
         names = tuple(f"p{number}" for number in range(setting.pods))
-        self.users = Users(self.server, self.oracle, self.kubelets, setting.small, names)
+        self.users = Users(
+            *(self.server, self.oracle, self.kubelets, setting.small, names, setting.preempts)
+        )
         self.tenant = Tenant(
             *(self.server, self.oracle, self.kubelets, setting.shape.scoped),
-            tuple(f"t{number}" for number in range(_OF_TENANT)),
+            *(tuple(f"t{number}" for number in range(_OF_TENANT)), setting.preempts),
         )
         if setting.hostile:
             self.tenant.move_in()
-        self.scheduler = Scheduler(self.server, self.oracle, self.replicas, setting.shape.best_only)
+        if setting.preempts:
+            self.users.rank()
+        self.scheduler = Scheduler(
+            *(self.server, self.oracle, self.replicas, setting.shape.best_only),
+            evict=self.kubelets.delete if setting.preempts else None,
+        )
         self.lease = SchedulerLease(self.server, self.tasks)
         self._started = 0
         self._bookmarks = self.tasks.now + _BOOKMARK_EVERY

@@ -11,12 +11,12 @@ from dataclasses import replace
 from typing import TypeVar
 
 from gpushare.core.decide import filter_nodes, place
-from gpushare.core.entry import NodeBooks
 from gpushare.core.model import NodeSpec, ObservedPod, PodRef, Request
 from gpushare.core.pairing import Pairing
 from gpushare.core.policies.device_bestfit import DeviceBestFit
 from gpushare.core.ranking import Ranking
 from gpushare.core.snapshot import Pinned
+from gpushare.core.states.entry import NodeBooks
 from gpushare.errors import InsufficientMemory, RequestRefused
 from gpushare.ledger import Ledger
 from tests.support.ledger_world import READ_TIMEOUT, Post, Rig, World

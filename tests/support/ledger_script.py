@@ -20,11 +20,10 @@ where the annotations name no devices.
 
 from collections.abc import Callable, Iterator
 
-from gpushare.core.assumption import Phase
 from gpushare.core.decide import filter_nodes
-from gpushare.core.entry import Entry
 from gpushare.core.model import Allocation, NodeSpec, ObservedPod, PodRef, Reason, Request, Shares
 from gpushare.core.pairing import Pairing
+from gpushare.core.states.entry import Entry, Phase
 from gpushare.errors import RequestRefused
 from gpushare.ledger import Ledger
 

@@ -231,6 +231,8 @@ class World:
         """Units by device where there can be no doubt."""
         count = len(rig.order)
         if pod.ours and pod.uuids and pod.bound_at >= rig.pure_since:
+            if not {*pod.uuids} <= {*rig.order, *self.nodes[pod.node].gone}:
+                return None  # the node does not say that the card has left: what it names counts
             charges = dict(zip(pod.uuids, (units for _, units in pod.held), strict=True))
             return [charges.get(card, 0) for card in rig.order]
         if pod.bound_at != rig.version or (not pod.ours and pod.ref.uid not in self.shown):

@@ -171,7 +171,7 @@ def main() -> int:
         small += ["--policy", "device-bestfit,shadow-price"]
         draw(PICTURES / "start", *small)
     if "--all" in sys.argv[1:]:
-        draw(PICTURES, "--policy", POLICIES, "--seeds", "42-43")
+        draw(PICTURES, "--policy", POLICIES, "--seeds", "42-43", "--workload", "known")
     subprocess.run(["git", "status", "--short", "docs"], cwd=ROOT, check=True)
     return 0
 

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from gpushare.core.model import Reason
-from gpushare.extender.audit.auditor import Auditor
+from gpushare.extender.follow.auditor import Auditor
 from gpushare.extender.managed_resources import ManagedResource, ManagedResources
-from gpushare.extender.metrics import Metrics
+from gpushare.extender.tell.metrics import Metrics
 from gpushare.ledger import Ledger
 from gpushare.settings import Settings
 from gpushare.wire.annotations import ALIYUN, Names

@@ -22,12 +22,11 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from math import inf
 
-from gpushare.core.assumption import Phase
-from gpushare.core.entry import Entry, NodeBooks
 from gpushare.core.model import Request
 from gpushare.core.preemption.removals import Budget, importance
 from gpushare.core.preemption.selection import VictimSelection
 from gpushare.core.preemption.victim_search import Pods, StepBudget
+from gpushare.core.states.entry import Entry, NodeBooks, Phase
 
 
 @dataclass(frozen=True, slots=True)

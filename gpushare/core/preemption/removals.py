@@ -11,8 +11,8 @@ from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass
 from math import inf
 
-from gpushare.core.entry import Entry, NodeBooks
 from gpushare.core.model import Request, Shares
+from gpushare.core.states.entry import Entry, NodeBooks
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from itertools import accumulate, combinations
 from math import comb, inf
 
-from gpushare.core.entry import Entry
 from gpushare.core.preemption.removals import RemovalEffect, importance, started_at
 from gpushare.core.preemption.victim_search import Candidate, Loss, Pods, StepBudget, find_victims
+from gpushare.core.states.entry import Entry
 
 _MAX_TARGETS = 28
 """Sets of devices that are tried one by one: as many as pairs of eight. If there are more, only the

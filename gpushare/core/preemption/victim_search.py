@@ -11,7 +11,7 @@ from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from operator import add, sub
 
-from gpushare.core.entry import Entry
+from gpushare.core.states.entry import Entry
 
 Pods = tuple[Entry, ...]
 

@@ -67,7 +67,8 @@ def _alarms(facts: Facts) -> Finding:
     if facts.pods.alike:
         return warn(
             _NAME,
-            f"called like the original extender, outside kube-system: {some(facts.pods.alike)}",
+            "called like the original extender, but made by a node or outside kube-system:"
+            f" {some(facts.pods.alike)}",
             "look whose pods these are: anybody can give a pod that name; does kube-scheduler's"
             " file call them?",
         )

@@ -1,7 +1,8 @@
 """Checks that the running kube-schedulers can read the form of the file.
 
-Pure. The releases come from the images of the schedulers that run as pods; on
-a cluster that shows none, kube-scheduler is taken to be as old as the API server.
+Pure. The releases come from the images of the schedulers that run as pods in kube-system, static
+ones on nodes of the control plane alone. On a cluster that shows none, kube-scheduler is taken to
+be as old as the API server.
 
 Tested in `tests/unit/doctor/test_checks.py`.
 """
@@ -9,7 +10,7 @@ Tested in `tests/unit/doctor/test_checks.py`.
 import re
 from collections.abc import Iterator
 
-from gpushare.doctor.facts import ApiServer, Facts, PodsSeen, SchedulerFile
+from gpushare.doctor.facts import ApiServer, Facts, PodsSeen, SchedulerFile, Unread
 from gpushare.doctor.finding import Finding, fail, ok, skip, warn
 from gpushare.errors import SettingsError
 from gpushare.wire.scheduler.config import GROUP, decode_scheduler_config
@@ -64,7 +65,12 @@ def check_versions(facts: Facts) -> Iterator[Finding]:
 def _minors(facts: Facts) -> list[int]:
     found = set()
     if isinstance(facts.pods, PodsSeen):
-        found = {minor_of(tag) for tag in facts.pods.schedulers} - {0}
+        tags = {*facts.pods.schedulers}
+        if not isinstance(facts.nodes, Unread):
+            # Any node may make a static pod, in any namespace.
+            nodes = {node.name for node in facts.nodes if node.control_plane}
+            tags |= {tag for tag, node in facts.pods.static if node in nodes}
+        found = {minor_of(tag) for tag in tags} - {0}
     if not found and isinstance(facts.api, ApiServer):
         found = {facts.api.minor} - {0}
     return sorted(found)

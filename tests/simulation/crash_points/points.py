@@ -31,14 +31,14 @@ SERVED = (Point.K6, Point.K7)
 """Points that lie in the API server."""
 
 _SEAMS = {
-    Point.K0: ("gpushare.extender.service", "decode_bind", "after"),
-    Point.K1: ("gpushare.extender.binding.charge", "place", "before"),
-    Point.K2: ("gpushare.extender.binding.charge", "place", "after"),
+    Point.K0: ("gpushare.extender.verbs.bind.verb", "decode_bind", "after"),
+    Point.K1: ("gpushare.extender.verbs.bind.transaction", "place", "before"),
+    Point.K2: ("gpushare.extender.verbs.bind.transaction", "place", "after"),
     # Nobody can tell whether the charge is in the books yet before the lock is given back.
-    Point.K3: ("gpushare.ledger.records", "assumed", "after"),
+    Point.K3: ("gpushare.core.states.records", "assumed", "after"),
     Point.K4: ("gpushare.ledger.Ledger", "assume", "after"),
-    Point.K5: ("gpushare.extender.binding.binder", "binding", "after"),
-    Point.K8: ("gpushare.extender.binding.bind_transaction.BindTransaction", "written", "before"),
+    Point.K5: ("gpushare.extender.verbs.bind.binder", "binding", "after"),
+    Point.K8: ("gpushare.extender.verbs.bind.transaction.BindTransaction", "written", "before"),
     Point.K9: ("gpushare.extender.service.Service", "bind", "after"),
 }
 

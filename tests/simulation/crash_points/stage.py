@@ -14,7 +14,7 @@ from functools import partial
 from typing import Any
 
 from gpushare.core.pairing import Pairing
-from gpushare.extender.audit.comparer import Finding
+from gpushare.extender.follow.comparer import Finding
 from gpushare.localcluster.api.deletion import DeleteOptions
 from gpushare.localcluster.api.resources import NODES, PODS
 from gpushare.localcluster.api.status import StatusError

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-import gpushare.ledger.records
+import gpushare.core.states.records
 import tests.simulation.replica
 from gpushare.core.model import ObservedPod
-from gpushare.extender.binding.binder import Binder
+from gpushare.extender.verbs.bind.binder import Binder
 from gpushare.ledger import Changes, Ledger
 from tests.simulation.crash_points.story import CASES, Case, Story, turns
 
@@ -72,7 +72,7 @@ def test_a_doubt_that_frees_the_charge_is_noticed(monkeypatch: pytest.MonkeyPatc
 def test_a_doubt_that_is_settled_by_the_first_read_is_noticed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(gpushare.ledger.records, "HOLD", 0.0)
+    monkeypatch.setattr(gpushare.core.states.records, "HOLD", 0.0)
     assert _noticed("K6-pause-nothing")
 
 

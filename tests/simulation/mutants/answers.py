@@ -1,10 +1,10 @@
 """Bugs about answers: what somebody in between says is taken for the API server's word."""
 
-from dataclasses import replace
 from typing import Any
 
-from gpushare.extender import filter_verb
-from gpushare.extender.binding import binder
+from gpushare.core.decide import Judgement
+from gpushare.core.model import Reason
+from gpushare.extender.verbs.bind import binder
 from gpushare.kube import api_errors
 from gpushare.wire.codec import Codec
 from tests.simulation.mutants.museum import mutant
@@ -51,14 +51,13 @@ def believes_a_proxys_404(original: Any) -> Any:
 @mutant(
     "A12",
     "ours, once: filter keeps a charged pod to its node, and forgets the others",
-    filter_verb,
-    "restrict_to",
+    Judgement,
+    "texts",
 )
 def forgets_the_other_nodes(original: Any) -> Any:
-    del original
 
-    def restrict_to(verdict: Any, node: str) -> Any:
-        failed = {name: why for name, why in verdict.failed.items() if name != node}
-        return replace(verdict, fit=(node,), failed=failed)
+    def texts(self: Any, names: Any, *, resolvable: bool) -> Any:
+        found = original(self, names, resolvable=resolvable)
+        return {name: why for name, why in found.items() if why != Reason.BEING_BOUND.value}
 
-    return restrict_to
+    return texts

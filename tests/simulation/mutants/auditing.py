@@ -3,9 +3,9 @@
 from dataclasses import replace
 from typing import Any
 
-from gpushare.extender.audit import auditor, comparer
-from gpushare.extender.audit.auditor import Auditor
-from gpushare.extender.audit.comparer import LEAKED, UnconfirmedFindings
+from gpushare.extender.follow import auditor, comparer
+from gpushare.extender.follow.auditor import Auditor
+from gpushare.extender.follow.comparer import LEAKED, UnconfirmedFindings
 from tests.simulation.mutants.museum import mutant
 
 

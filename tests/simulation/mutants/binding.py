@@ -6,14 +6,17 @@ from dataclasses import replace
 from typing import Any
 from unittest.mock import patch
 
+import numpy as np
+
 from gpushare.core import decide
-from gpushare.core.assumption import Phase
+from gpushare.core.states import records
+from gpushare.core.states.entry import Phase
 from gpushare.errors import ApiConflict, ApiError, ApiUnavailable
-from gpushare.extender import filter_verb
-from gpushare.extender.binding import bind_transaction, binder
-from gpushare.extender.binding.bind_transaction import BindTransaction
-from gpushare.extender.binding.binder import Binder
-from gpushare.ledger import Ledger, records
+from gpushare.extender.verbs import filter as filter_verb
+from gpushare.extender.verbs.bind import binder, transaction
+from gpushare.extender.verbs.bind.binder import Binder
+from gpushare.extender.verbs.bind.transaction import BindTransaction
+from gpushare.ledger import Ledger
 from gpushare.ledger.reader import Reader
 from gpushare.ledger.store import Store
 from tests.simulation.mutants.museum import mutant
@@ -35,9 +38,7 @@ def charges_after_success(original: Any) -> Any:
     return assume
 
 
-@mutant(
-    "A1", "volcano #2859: free memory is looked at, and taken later", bind_transaction, "charge"
-)
+@mutant("A1", "volcano #2859: free memory is looked at, and taken later", transaction, "charge")
 def takes_by_an_old_look(original: Any) -> Any:
     del original
 
@@ -147,12 +148,11 @@ def takes_a_conflict_for_success(original: Any) -> Any:
     return written
 
 
-@mutant("A12", "KAI #848: filter and bind judge by different sums", filter_verb, "filter_nodes")
+@mutant("A12", "KAI #848: filter and bind judge by different sums", filter_verb, "judge")
 def filters_by_capacity(original: Any) -> Any:
-    def by_capacity(snapshot: Any, names: Any, request: Any) -> Any:
-        verdict = original(snapshot, names, request)
-        known = tuple(name for name in names if name not in verdict.unknown)
-        return decide.FilterResult(known, {}, verdict.unknown)
+    def by_capacity(snapshot: Any, rows: Any, request: Any) -> Any:
+        codes = original(snapshot, rows, request).codes
+        return decide.Judgement(np.where(codes == decide.UNKNOWN, codes, decide.FITS))
 
     return by_capacity
 
@@ -199,7 +199,7 @@ def stamps_by_the_second(original: Any) -> Any:
 @mutant(
     "C3",
     "a pod is told the size of its node's first device, not of its own",
-    bind_transaction,
+    transaction,
     "charge",
 )
 def tells_the_size_of_device_0(original: Any) -> Any:

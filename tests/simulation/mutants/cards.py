@@ -3,7 +3,7 @@
 from typing import Any
 
 from gpushare.core import cover
-from gpushare.extender.binding import bind_transaction
+from gpushare.extender.verbs.bind import transaction
 from gpushare.ledger import store
 from gpushare.wire import nodes, pods
 from tests.simulation.mutants.museum import mutant
@@ -26,19 +26,19 @@ def takes_an_index_for_a_device(original: Any) -> Any:
     "C16",
     "a charge is on the card that its uuid names, whatever the plug-in reads",
     cover,
-    "_card_at_index",
+    "_resolve_share",
 )
 def believes_the_uuid_alone(original: Any) -> Any:
-    def here(of: Any, number: int, *told: Any) -> Any:
-        return None if of.uuids and of.uuids[number] else original(of, number, *told)
+    def share(cards: Any, card: Any, *told: Any) -> Any:
+        return original(cards, None if cards else card, *told)
 
-    return here
+    return share
 
 
 @mutant(
     "C16",
     "ours, once: who starts anew finds indices alone in the annotations",
-    bind_transaction,
+    transaction,
     "encode",
 )
 def writes_no_uuids(original: Any) -> Any:
@@ -48,9 +48,7 @@ def writes_no_uuids(original: Any) -> Any:
     return encode
 
 
-@mutant(
-    "C16", "what a pod's owner wrote for uuids outlives the Binding", bind_transaction, "encode"
-)
+@mutant("C16", "what a pod's owner wrote for uuids outlives the Binding", transaction, "encode")
 def leaves_the_owners_uuids(original: Any) -> Any:
     def encode(*of: Any) -> dict[str, str]:
         return {key: text for key, text in original(*of).items() if key != UUIDS}

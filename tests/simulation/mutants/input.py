@@ -4,9 +4,10 @@ from dataclasses import replace
 from typing import Any
 
 from gpushare.core.model import Cover
-from gpushare.extender import watch_handlers
-from gpushare.extender.binding import bind_transaction
-from gpushare.ledger import Ledger, records
+from gpushare.core.states import records
+from gpushare.extender.follow import watch_handlers
+from gpushare.extender.verbs.bind import transaction
+from gpushare.ledger import Ledger
 from gpushare.wire import annotations, pods
 from tests.simulation.mutants.museum import mutant
 
@@ -75,7 +76,7 @@ def places_by_index_alone(original: Any) -> Any:
 @mutant(
     "E6",
     "a first draft wrote no map where it was empty: the owner's stays",
-    bind_transaction,
+    transaction,
     "encode",
 )
 def leaves_the_owners_map(original: Any) -> Any:

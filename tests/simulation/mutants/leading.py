@@ -3,7 +3,7 @@
 import math
 from typing import Any
 
-from gpushare.extender.readiness import Readiness
+from gpushare.extender.follow.readiness import Readiness
 from gpushare.kube.election import Elector
 from gpushare.kube.lease import Lease, Term
 from gpushare.kube.scheduler_lease import SchedulerLease

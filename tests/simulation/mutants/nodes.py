@@ -3,15 +3,16 @@
 from dataclasses import replace
 from typing import Any
 
-from gpushare.core.entry import Entry
 from gpushare.core.model import Request
 from gpushare.core.pairing import Pins
 from gpushare.core.snapshot import Snapshot
+from gpushare.core.states import records
+from gpushare.core.states.entry import Entry
+from gpushare.core.states.records import Step
 from gpushare.errors import AnnotationError
-from gpushare.extender import watch_handlers
-from gpushare.extender.watch_handlers import UnhealthyEventHandler
-from gpushare.ledger import records, store
-from gpushare.ledger.records import Step
+from gpushare.extender.follow import watch_handlers
+from gpushare.extender.follow.watch_handlers import UnhealthyEventHandler
+from gpushare.ledger import store
 from gpushare.ledger.store import Store
 from gpushare.wire import nodes, pod_sums
 from tests.simulation.mutants.museum import mutant

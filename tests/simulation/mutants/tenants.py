@@ -7,22 +7,22 @@ from typing import Any
 import numpy as np
 
 from gpushare.core import card_sizes
-from gpushare.core.entry import Entry
 from gpushare.core.model import ObservedPod
+from gpushare.core.states import records
+from gpushare.core.states.entry import Entry
 from gpushare.daemon.events import aggregator
 from gpushare.daemon.events.fair_queue import FairQueue
 from gpushare.explain import text
-from gpushare.extender import watch_handlers
-from gpushare.extender.events import pending_without_call
-from gpushare.extender.events.mistaken_pods import MistakenPods
+from gpushare.extender.follow import watch_handlers
+from gpushare.extender.follow.watch_handlers import PodEventHandler
 from gpushare.extender.managed_resources import ExtenderScope
-from gpushare.extender.watch_handlers import PodEventHandler
+from gpushare.extender.tell.events import pending_without_call
+from gpushare.extender.tell.events.mistaken_pods import MistakenPods
 from gpushare.kube.listwatch import ListWatch
-from gpushare.ledger import records
 from gpushare.wire import inventory, pods
 from tests.simulation.mutants.museum import mutant
 
-_EVENTS = "tests/unit/extender/events"
+_EVENTS = "tests/unit/extender/tell/events"
 
 
 @mutant("T1", "ours, once: annotations of any size are bound, and more are written", pods,
@@ -168,7 +168,7 @@ def asks_for_as_many_again(original: Any) -> Any:
 
 
 @mutant("T9", "whole pages are kept until the list is whole", PodEventHandler, "kept",
-        test="tests/unit/extender/test_watch_handlers.py::"
+        test="tests/unit/extender/follow/test_watch_handlers.py::"
         "test_of_a_page_of_large_pods_little_is_kept_until_the_list_is_whole")  # fmt: skip
 def keeps_whole_pages(original: Any) -> Any:
     del original

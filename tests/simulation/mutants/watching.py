@@ -3,18 +3,18 @@
 from dataclasses import replace
 from typing import Any
 
-from gpushare.core.assumption import Phase
-from gpushare.core.entry import Entry
 from gpushare.core.node_arrays import NodeArrays
 from gpushare.core.snapshot import Snapshot
+from gpushare.core.states import records
+from gpushare.core.states.entry import Entry, Phase
+from gpushare.core.states.phases import ASSUMED
+from gpushare.core.states.records import CpuOnly, Step
 from gpushare.errors import UnknownNode
-from gpushare.extender import readiness
-from gpushare.extender.readiness import Readiness
-from gpushare.extender.watch_handlers import PodEventHandler
+from gpushare.extender.follow import readiness
+from gpushare.extender.follow.readiness import Readiness
+from gpushare.extender.follow.watch_handlers import PodEventHandler
 from gpushare.kube.listwatch import ListWatch
-from gpushare.ledger import Ledger, records
-from gpushare.ledger.phases import ASSUMED
-from gpushare.ledger.records import CpuOnly, Step
+from gpushare.ledger import Ledger
 from gpushare.ledger.store import Store
 from gpushare.wire.pods import observe_pod
 from tests.simulation.mutants.museum import mutant

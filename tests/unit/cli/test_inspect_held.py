@@ -10,10 +10,10 @@ import yaml
 from gpushare.cli.running_extender import read_held
 from gpushare.core.model import PodRef, Request
 from gpushare.daemon.health import HealthServer
-from gpushare.extender.explainer import Explainer
-from gpushare.extender.holds import Claimant
 from gpushare.extender.managed_resources import ManagedResource, ManagedResources
-from gpushare.extender.metrics import Metrics
+from gpushare.extender.tell.explainer import Explainer
+from gpushare.extender.tell.metrics import Metrics
+from gpushare.extender.verbs.claimant import Claimant
 from tests.support.scripted_api import ScriptedApi
 from tests.unit.cli.fake_kubectl import FakeKubectl, node, pod
 from tests.unit.extender.kit import make_books

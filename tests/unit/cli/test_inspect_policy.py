@@ -13,7 +13,7 @@ from gpushare.doctor.checks.extender import check_extender
 from gpushare.doctor.collect import read_extender
 from gpushare.doctor.facts import ExtenderSeen
 from gpushare.extender.managed_resources import ManagedResource, ManagedResources
-from gpushare.extender.metrics import Metrics
+from gpushare.extender.tell.metrics import Metrics
 from gpushare.wire.held import encode_held
 from tests.unit.cli.fake_kubectl import MEM, FakeKubectl, node, pod
 from tests.unit.doctor.facts import healthy

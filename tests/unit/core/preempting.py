@@ -7,13 +7,12 @@ from math import inf
 
 from hypothesis import strategies as st
 
-from gpushare.core.assumption import Phase
 from gpushare.core.decide import filter_nodes
-from gpushare.core.entry import Entry, NodeBooks
 from gpushare.core.model import NodeSpec, ObservedPod, PodRef, Request
 from gpushare.core.pairing import Pairing
 from gpushare.core.preemption.preemptor import Preemptor
 from gpushare.core.preemption.removals import Budget
+from gpushare.core.states.entry import Entry, NodeBooks, Phase
 from gpushare.ledger import Ledger
 from tests.unit.core.clusters import node
 

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from gpushare.core.card_sizes import FARTHEST, MOST_SIZES, common_sizes
 from gpushare.core.decide import BEST, score_nodes
 from gpushare.core.model import MAX_UNITS, NodeSpec, Request
+from gpushare.core.policies.shadow_price import cpu_stranding, policy
 from gpushare.core.policies.shadow_price.policy import ShadowPrice
 from gpushare.core.policy import load_policy, policy_names
 from gpushare.core.ranking import Ranking
@@ -81,22 +82,22 @@ def test_the_cards_of_one_node_do_not_change_the_order_of_the_others(
     used = {spec.name: (held[at], 0) for at, spec in enumerate(honest)}
     liar = host("liar", *lie)
     sizes = common_sizes(array(*[(units, units) for units in HONEST * 2]))
-    policy = load_policy(name, workload_of(COUNTS, sizes))
+    loaded = load_policy(name, workload_of(COUNTS, sizes))
 
     def values(*nodes: NodeSpec) -> list[float]:
         view = Cluster(nodes, used).snapshot()
-        return list(Ranking(policy).scores(view, request).values[: len(honest)])
+        return list(Ranking(loaded).scores(view, request).values[: len(honest)])
 
     assert values(*honest, liar) == values(*honest)
 
 
 def test_a_size_that_the_policy_was_not_made_for_ranks_by_what_else_would_do() -> None:
-    policy = ShadowPrice(workload_of(COUNTS, {16: 8, 80: 8}))
+    shadow = ShadowPrice(workload_of(COUNTS, {16: 8, 80: 8}))
     nodes = (node("a", 16, cpu=16_000), node("b", 80, cpu=16_000), node("odd", 40, cpu=16_000))
     view = Cluster(nodes).snapshot()
 
     def best(units: int) -> str:
-        values = Ranking(policy).scores(view, Request(units, 1, cpu=500)).values
+        values = Ranking(shadow).scores(view, Request(units, 1, cpu=500)).values
         return view.names[int(values.argmax())]
 
     assert best(10) != "odd", "a smaller card is large enough"
@@ -105,8 +106,8 @@ def test_a_size_that_the_policy_was_not_made_for_ranks_by_what_else_would_do() -
 
 
 def test_what_a_node_writes_again_and_again_is_kept_by_nothing() -> None:
-    policy = ShadowPrice(workload_of(COUNTS, {16: 8}))
-    ranking = Ranking(policy)
+    shadow = ShadowPrice(workload_of(COUNTS, {16: 8}))
+    ranking = Ranking(shadow)
 
     def look(first: int) -> None:
         liar = node("liar", *range(first, first + 64), cpu=16_000)
@@ -123,8 +124,20 @@ def test_what_a_node_writes_again_and_again_is_kept_by_nothing() -> None:
     assert after - before < 1_000_000
 
 
+def test_nothing_is_made_in_a_request_for_the_sizes_that_a_node_brings(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    ranking = Ranking(ShadowPrice(workload_of(COUNTS, {16: 8})))
+    made: list[object] = []
+    for home, name in ((policy, "worth"), (cpu_stranding, "stranded")):
+        monkeypatch.setattr(home, name, lambda *of: made.append(of))
+    nodes = (node("a", 16, 16, cpu=16_000), node("liar", *range(100, 164), cpu=16_000))
+    ranking.scores(Cluster(nodes).snapshot(), Request(4, 1, cpu=500))
+    assert not made
+
+
 def test_a_node_that_stands_apart_leaves_the_others_their_differences() -> None:
-    policy = ShadowPrice(workload_of(COUNTS, {16: 8}))
+    shadow = ShadowPrice(workload_of(COUNTS, {16: 8}))
     nodes = (host("empty", 16, 16), host("full", 16, 16), host("half", 16, 16))
     used = {"full": (12, 16), "half": (6, 0)}
     request, names = Request(4, 1, cpu=500), ["empty", "full", "half"]
@@ -132,7 +145,7 @@ def test_a_node_that_stands_apart_leaves_the_others_their_differences() -> None:
     def scores(*more: NodeSpec) -> dict[str, int]:
         view = Cluster((*nodes, *more), used).snapshot()
         every = [*names, *(spec.name for spec in more)]
-        found = score_nodes(view, every, request, Ranking(policy))
+        found = score_nodes(view, every, request, Ranking(shadow))
         return {name: score for score, alike in found.items() for name in alike}
 
     assert scores() == {name: scores(host("odd", 99))[name] for name in scores()}

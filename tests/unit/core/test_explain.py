@@ -11,7 +11,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpushare.core.decide import BEST, filter_nodes, place, score_nodes
-from gpushare.core.entry import NodeBooks
 from gpushare.core.explain import explain, score_bound_pod
 from gpushare.core.explanation import Explanation, FreeDevice, Remedy
 from gpushare.core.model import NodeSpec, ObservedPod, PodRef, Reason, Request
@@ -19,6 +18,7 @@ from gpushare.core.node_filters import NodeStates, OwnFilters
 from gpushare.core.pairing import Pairing
 from gpushare.core.policy import load_policy
 from gpushare.core.ranking import Ranking
+from gpushare.core.states.entry import NodeBooks
 from gpushare.ledger import Ledger
 from tests.unit.core.clusters import by_name, node, state_of
 

@@ -4,8 +4,7 @@ import random
 
 import numpy as np
 
-from gpushare.core.node_names import MAX_PARTS, KnownNames, NodeNames
-from gpushare.core.nodeset import NodeNumbers
+from gpushare.core.node_names import MAX_PARTS, KnownNames, NodeNames, NodeNumbers
 
 
 def test_rows_are_those_of_the_layout_asked_about() -> None:
@@ -24,7 +23,7 @@ def test_rows_are_found_once_for_a_layout() -> None:
 
 def test_the_bits_of_a_list_are_its_own() -> None:
     numbers = NodeNumbers()
-    for names in (["a", "b"], NodeNames(["b"]), NodeNames(["c", "a"]), ["b"], NodeNames(["b"])):
+    for names in map(NodeNames, (["a", "b"], ["b"], ["c", "a"], ["b"])):
         for _ in range(2):
             bits = numbers.bits(names)
             assert [name for name in "abc" if numbers.has(bits, name)] == sorted(names)

@@ -99,14 +99,14 @@ def _pod(colour: str, units: int, device: int, odd: dict[str, str]) -> dict[str,
 
 pods = st.builds(
     _pod,
-    st.sampled_from(["red", "blue"]),
+    st.sampled_from(["crimson", "azure"]),
     st.integers(1, 2),
     st.integers(0, 3),
     st.sampled_from([{}, {}, {ALIYUN.idx: "x"}, {ALIYUN.allocation: '{"0":{"0":1}}'}]),
 )
-TWO_WAIT = [_pod("red", 1, 0, {}), _pod("blue", 1, 1, {})]
-ONE_IS_LOST = [_pod("red", 1, 2, {}), _pod("blue", 1, 2, {})]
-TOLD_ANOTHER = [_pod("blue", 1, 0, {})]
+TWO_WAIT = [_pod("crimson", 1, 0, {}), _pod("azure", 1, 1, {})]
+ONE_IS_LOST = [_pod("crimson", 1, 2, {}), _pod("azure", 1, 2, {})]
+TOLD_ANOTHER = [_pod("azure", 1, 0, {})]
 
 
 @given(st.lists(pods, max_size=5), st.lists(st.booleans(), min_size=5, max_size=5))
@@ -117,5 +117,5 @@ TOLD_ANOTHER = [_pod("blue", 1, 0, {})]
 def test_a_refusal_names_no_pod(bodies: list[dict[str, Any]], shown: list[bool]) -> None:
     for units in (1, 2):
         for text in World(bodies, shown).refusals(units, bodies):
-            assert "red-" not in text
-            assert "blue-" not in text
+            assert "crimson-" not in text
+            assert "azure-" not in text

@@ -18,7 +18,7 @@ from gpushare.doctor.facts import (
     Unread,
 )
 from gpushare.doctor.report import failed, run_checks
-from gpushare.extender.binding.bind_transaction import BUDGET
+from gpushare.extender.verbs.bind.transaction import BUDGET
 from gpushare.wire.annotations import Names
 from tests.unit.doctor.facts import (
     NOW,

@@ -140,6 +140,30 @@ def test_pods_tell_of_schedulers_originals_and_amounts() -> None:
     assert seen.gpu[0].age == 60.0
 
 
+@pytest.mark.parametrize("labels", [{}, {"node-role.kubernetes.io/control-plane": ""}])
+def test_a_static_pod_tells_of_the_control_plane_from_its_nodes_alone(
+    labels: dict[str, str],
+) -> None:
+    """Any kubelet may make one in kube-system."""
+
+    def static(name: str, image: str) -> dict[str, object]:
+        notes = {"kubernetes.io/config.mirror": "x"}
+        metadata = {"namespace": "kube-system", "name": name, "annotations": notes}
+        spec = {"nodeName": "n", "containers": [{"image": image}]}
+        return {"metadata": metadata, "spec": spec, "status": {"phase": "Running"}}
+
+    pods = [static("s", "x/kube-scheduler:v1.10.0"), static("gpushare-schd-extender", "x")]
+    seen = read_pods(pods, ALIYUN, NOW)
+    assert (seen.originals, seen.alike) == ((), ("kube-system/gpushare-schd-extender",))
+    assert seen.schedulers == ()
+    node = read_node({"metadata": {"name": "n", "labels": labels}}, ALIYUN, "GiB")
+    told = found(healthy(pods=seen, nodes=(node,)), "scheduler-version")
+    assert (told.level, "1.10 runs here" in told.what) == (
+        ("fail" if labels else "ok"),
+        bool(labels),
+    )
+
+
 def placed(bound: str, **notes: str) -> PodsSeen:
     """A pod on a device, bound at that time, with those annotations."""
     condition = {"type": "PodScheduled", "status": "True", "lastTransitionTime": bound}

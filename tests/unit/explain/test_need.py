@@ -8,11 +8,11 @@ from itertools import product
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpushare.core.entry import Entry
 from gpushare.core.model import ObservedPod, PodRef, Request
 from gpushare.core.node_filters import NodeStates, OwnFilters
 from gpushare.core.policy import Policy, load_policy
 from gpushare.core.selectors import Demands
+from gpushare.core.states.entry import Entry
 from gpushare.explain.need import Asked, Need, more_of, need
 from gpushare.explain.placer import MODEL, Wanted
 from gpushare.explain.shapes import Shape

@@ -7,12 +7,12 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from gpushare.daemon.events.aggregator import Details
-from gpushare.extender.binding.bind_slots import BindSlots
-from gpushare.extender.binding.binder import Binder
-from gpushare.extender.events.messages import EventMessages
 from gpushare.extender.managed_resources import ExtenderScope
 from gpushare.extender.service import Service
-from gpushare.extender.ui.last_hour import LastHour
+from gpushare.extender.tell.events.messages import EventMessages
+from gpushare.extender.tell.page.last_hour import LastHour
+from gpushare.extender.verbs.bind.binder import Binder
+from gpushare.extender.verbs.bind.slots import BindSlots
 from gpushare.wire.annotations import ALIYUN
 from gpushare.wire.events import ObjectReference
 from tests.support.scripted_api import ScriptedApi

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 import pytest
 
 from gpushare.daemon.callers import Callers
-from gpushare.extender.http.app import Routes, build_app
+from gpushare.extender.door.app import Routes, build_app
 from tests.unit.extender.desk import Desk, bind_request, request
 from tests.unit.extender.kit import pod_json
 

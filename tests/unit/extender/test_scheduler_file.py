@@ -7,12 +7,12 @@ import pytest
 
 from gpushare.errors import MessageError, SettingsError
 from gpushare.extender import scheduler_file
+from gpushare.extender.door.app import Routes
 from gpushare.extender.factory import (
     LOOKS_AT_ANNOTATIONS,
     NOMINATES_WHO_WAITS,
     server_release,
 )
-from gpushare.extender.http.app import Routes
 from gpushare.extender.scheduler_file import SchedulerFile, read_scheduler_file, routes_of
 from gpushare.wire.annotations import ALIYUN
 from gpushare.wire.scheduler.config import ExtenderConfig
@@ -55,6 +55,7 @@ def test_without_a_file_everything_is_as_documented() -> None:
     assert routes_of(found.entry) == Routes()
     # So bind takes no pod without GPU: whoever calls could place any pod of the cluster.
     assert [each.name for each in found.entry.managed_resources] == [ALIYUN.resource, ALIYUN.count]
+    assert found.schedulers == ("default-scheduler",)
 
 
 @pytest.mark.parametrize(

@@ -24,12 +24,12 @@ from gpushare.errors import (
     RequestRefused,
     WireError,
 )
-from gpushare.extender.audit.comparer import LEAKED, MISPLACED, Finding
-from gpushare.extender.binding.bind_slots import BindSlots
-from gpushare.extender.binding.binder import Binder
-from gpushare.extender.events.messages import EventMessages
+from gpushare.extender.follow.comparer import LEAKED, MISPLACED, Finding
 from gpushare.extender.managed_resources import ManagedResources
 from gpushare.extender.service import Service
+from gpushare.extender.tell.events.messages import EventMessages
+from gpushare.extender.verbs.bind.binder import Binder
+from gpushare.extender.verbs.bind.slots import BindSlots
 from gpushare.wire.annotations import ALIYUN
 from gpushare.wire.events import ObjectReference
 from gpushare.wire.pods import observe_pod
@@ -40,7 +40,7 @@ from tests.unit.extender.kit import make_books, pod_json, read_pod
 
 Json = dict[str, Any]
 
-COLOURS = ("red", "blue")
+COLOURS = ("crimson", "azure")
 NODES = ("n0", "n1")
 ANSWERS = (
     ApiConflict("it is bound already", 409),

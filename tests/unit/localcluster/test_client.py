@@ -10,7 +10,14 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from gpushare.errors import ApiConflict, ApiError, ApiGone, ApiNotFound, ApiUnavailable
+from gpushare.errors import (
+    ApiConflict,
+    ApiError,
+    ApiGone,
+    ApiNotFound,
+    ApiUnavailable,
+    ApiUnreachable,
+)
 from gpushare.localcluster.client import ApiClient, Json
 from gpushare.localcluster.http_client import HttpClient, _dropped
 from tests.support.waiting import poll
@@ -224,3 +231,9 @@ def test_a_connection_is_kept_whatever_the_number_of_its_descriptor() -> None:
         assert not _dropped(connection)
         theirs.close()
         assert _dropped(connection)
+
+
+def test_a_call_is_not_begun_when_its_time_is_over() -> None:
+    client = ApiClient("http://127.0.0.1:9", user_agent="t")
+    with pytest.raises(ApiUnreachable, match="its time was over"):
+        client.request("GET", "/x", timeout=5, not_after=time.monotonic() - 1)

@@ -126,7 +126,7 @@ def test_on_unequal_cards_shadow_price_is_not_below_the_best_simple_policy(
 ) -> None:
     """Prices by the part of a card, not by the unit, are 4 to 5 points below it on these."""
     some = [cluster for cluster in family() if _is_small(cluster)]
-    options = Options(life=4.0, warmup=1.0)
+    options = Options(life=4.0, warmup=1.0, workload="known")
     differences = []
     for cluster in some:
         *simple, ours = (
@@ -142,8 +142,9 @@ def test_on_unequal_cards_shadow_price_is_not_below_the_best_simple_policy(
 def test_where_cards_differ_large_ones_are_left_for_pods_that_need_them_alone(seed: int) -> None:
     """Without prices of idle cards, or with coarse ones of residues, it is 5 to 20 points below."""
     cluster = drawn(seed)
+    known = Options(workload="known")
     one, other = (
-        float(str(inflation(cluster.nodes, cluster.pods, policy, 42)["alloc"]))
+        float(str(inflation(cluster.nodes, cluster.pods, policy, 42, known)["alloc"]))
         for policy in ("shadow-price", "device-bestfit")
     )
     assert one > other - 1
@@ -158,8 +159,11 @@ def test_where_cards_differ_large_ones_are_left_for_pods_that_need_them_alone(se
 )
 def test_auto_is_the_policy_that_allocates_most(cluster: int, best: str, other: str) -> None:
     nodes, pods = drawn(cluster).nodes, drawn(cluster).pods
+    known = Options(workload="known")
     alloc = {
-        name: [float(str(inflation(nodes, pods, name, seed)["alloc"])) for seed in range(42, 48)]
+        name: [
+            float(str(inflation(nodes, pods, name, seed, known)["alloc"])) for seed in range(42, 48)
+        ]
         for name in ("auto", best, other)
     }
     assert alloc["auto"] == alloc[best]

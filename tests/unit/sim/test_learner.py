@@ -16,9 +16,9 @@ from gpushare.core.trial import Trial
 from gpushare.core.workload import Workload, class_of
 from gpushare.core.workload_estimator import WorkloadEstimator
 from gpushare.sim import learner as sim_learner
-from gpushare.sim.engine import Cluster
+from gpushare.sim.engine import Cluster, workload_of_trace
 from gpushare.sim.experiments import Options, churn, inflation
-from gpushare.sim.learner import LEARNED, LearningScorer
+from gpushare.sim.learner import KNOWN, LEARNED, LearningScorer, learns
 from gpushare.trace.nodes_and_pods import TraceNode, TracePod, request_of
 from tests.unit.sim.test_engine import NODES, PODS
 
@@ -114,6 +114,27 @@ def test_on_a_small_cluster_of_unknown_pods_auto_fills_as_device_bestfit_does() 
     assert means["auto"] > means["device-bestfit"] - 1
 
 
-def test_chance_has_nothing_to_learn() -> None:
-    one = inflation(NODES, PODS, "random", 42, Options(workload=LEARNED))
-    assert one == {**inflation(NODES, PODS, "random", 42), "workload": "learned"}
+SIMPLE = ["device-bestfit", "binpack", "bestfit", "spread", "packing", "clustering", "dotproduct"]
+
+
+@pytest.mark.parametrize("policy", ["random", *SIMPLE])
+def test_a_policy_that_keeps_nothing_of_the_pods_is_made_once_and_learns_nothing(
+    policy: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    known = inflation(NODES, PODS, policy, 42, Options(workload=KNOWN))
+    monkeypatch.setattr(LearningScorer, "__init__", None)
+    assert inflation(NODES, PODS, policy, 42) == {**known, "workload": "learned"}
+
+
+@pytest.mark.parametrize("policy", ["fgd", "shadow-price", "auto"])
+def test_a_policy_that_expects_pods_learns_which_come(policy: str) -> None:
+    assert learns(policy, workload_of_trace(NODES, PODS))
+
+
+def test_a_policy_that_cannot_be_sent_is_made_again_for_what_comes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    policy = Binpack()
+    policy.kept = lambda: 0  # type: ignore[attr-defined]
+    monkeypatch.setattr(sim_learner, "load_policy", lambda *_: policy)
+    assert learns("of another package", Workload())

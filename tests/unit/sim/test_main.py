@@ -20,6 +20,8 @@ from gpushare.sim.tables import Line, Table
 
 Capsys = pytest.CaptureFixture[str]
 
+LIVED = ("--lifetimes", "trace", "--workload", "known")
+
 
 @pytest.fixture
 def small(tmp_path: Path) -> list[str]:
@@ -80,7 +82,7 @@ def test_every_form_can_be_printed(small: list[str], capsys: Capsys, form: str, 
 
 
 def test_what_auto_chose_is_told_with_its_figures(small: list[str], capsys: Capsys) -> None:
-    words = ["--policy", "device-bestfit,auto", "--seeds", "42-43"]
+    words = ["--policy", "device-bestfit,auto", "--seeds", "42-43", "--workload", "known"]
     assert simulate("inflation", *small, *words) == 0
     (line,) = [line for line in capsys.readouterr().out.splitlines() if line.startswith("auto was")]
     assert simulate("inflation", *small, *words, "-o", "json") == 0
@@ -101,7 +103,7 @@ def test_an_auto_that_learns_tells_each_of_its_choices(
     small: list[str], capsys: Capsys, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("gpushare.core.trial_streams._MOST_STREAMS", 8)
-    words = ["--policy", "auto", "--workload", "learned", "--seeds", "42", "-o", "json"]
+    words = ["--policy", "auto", "--seeds", "42", "-o", "json"]
     assert simulate("churn", *small, *words, "--life", "12", "--warmup", "1") == 0
     (record,) = json.loads(capsys.readouterr().out)["records"]
     policies = [choice["policy"] for choice in record["choices"]]
@@ -159,8 +161,8 @@ def test_the_same_seed_gives_the_same_figures(small: list[str], capsys: Capsys) 
     [
         "churn --life 3",
         "churn --wait",
-        "churn --lifetimes trace",
-        "churn --workload learned",
+        "churn --lifetimes trace --workload known",
+        "churn --workload known",
         "replay",
     ],
 )
@@ -198,7 +200,7 @@ def test_lifetimes_of_a_file_that_tells_none_are_refused(
 ) -> None:
     pods = tmp_path / "untimed.csv"
     pods.write_text("name,cpu_milli,memory_mib,gpu,units\na,1,1,1,4\n")
-    assert simulate("churn", *small, "--pods", str(pods), "--lifetimes", "trace") == 2
+    assert simulate("churn", *small, "--pods", str(pods), *LIVED) == 2
     told = capsys.readouterr()
     assert told.out == ""
     assert told.err == (
@@ -255,7 +257,7 @@ def test_a_run_that_would_begin_with_too_many_pods_is_refused(
     pods = tmp_path / "standing.csv"
     head = "name,cpu_milli,memory_mib,gpu,units,scheduled,deleted"
     pods.write_text(f"{head}\na,1,1,1,4,0,1\nb,1,1,0,0,0,1e9\n")
-    assert simulate("churn", *small, "--pods", str(pods), "--lifetimes", "trace") == 2
+    assert simulate("churn", *small, "--pods", str(pods), *LIVED) == 2
     assert "pods would come in a run, more than 5e+06" in capsys.readouterr().err
 
 
@@ -268,7 +270,7 @@ def test_how_many_pods_a_run_begins_with_is_told_by_their_share_of_a_device(
     lines = ["a,1,1,1,1,0,1e9", *(f"b{number},1,1,1,900,0,1" for number in range(9))]
     head = "name,cpu_milli,memory_mib,gpu,units,scheduled,deleted"
     pods.write_text("\n".join([head, *lines]))
-    words = ["--nodes", str(nodes), "--pods", str(pods), "--lifetimes", "trace"]
+    words = ["--nodes", str(nodes), "--pods", str(pods), *LIVED]
     assert simulate("churn", *small, *words) == 2
     assert "pods would come in a run, more than 5e+06" in capsys.readouterr().err
 

@@ -21,16 +21,16 @@ def read(line: str) -> Options:
 def test_the_form_of_the_command_is_understood() -> None:
     options = read(
         "churn --nodes n.csv --pods p.csv --policy fgd,shadow-price,fgd --seeds 42-44,7"
-        " --load 1.1 --life 12 --warmup 4 --wait --lifetimes trace --devices units:16"
-        " --json out.json --jobs 3"
+        " --load 1.1 --life 12 --warmup 4 --wait --lifetimes trace --workload known"
+        " --devices units:16 --json out.json --jobs 3"
     )
     assert (options.nodes, options.pods, options.units) == ("n.csv", "p.csv", 16)
     assert options.policies == ("fgd", "shadow-price")
     assert options.seeds == (42, 43, 44, 7)
     assert options.parameters == Parameters(
-        load=1.1, life=12.0, warmup=4.0, wait=True, lifetimes="trace"
+        load=1.1, life=12.0, warmup=4.0, wait=True, lifetimes="trace", workload="known"
     )
-    assert read("replay --workload learned").parameters == Parameters(workload="learned")
+    assert read("replay").parameters == Parameters() == Parameters(workload="learned")
     assert (options.json, options.jobs) == (Path("out.json"), 3)
 
 
@@ -51,10 +51,10 @@ def test_a_document_has_the_inflation_tables_made_unless_others_are_named() -> N
 
 
 def test_a_shipped_list_without_times_is_lent_those_of_the_default_list() -> None:
-    for words, timed in (("", False), (" --lifetimes trace", True)):
+    for words, timed in (("", False), (" --lifetimes trace --workload known", True)):
         inputs = read_inputs(read(f"churn --pods multigpu20{words}"), None)
         assert all((pod.deleted is not None) == timed for pod in inputs.pods)
-    own = read_inputs(read("churn --pods gpushare40 --lifetimes trace"), None)
+    own = read_inputs(read("churn --pods gpushare40 --lifetimes trace --workload known"), None)
     assert own.pods == read_inputs(read("churn --pods gpushare40"), None).pods
 
 
@@ -106,7 +106,7 @@ def test_a_wrong_word_ends_with_2_and_says_where_help_is(
     [
         ("churn --life 2 --warmup 2", "--warmup must be less than --life"),
         ("inflation --from-cluster --nodes n.csv", "leave out --nodes"),
-        ("churn --workload learned --lifetimes trace", "begins with pods that are there"),
+        ("churn --lifetimes trace", "that are there.*add --workload known"),
     ],
 )
 def test_options_that_do_not_go_together_are_refused(line: str, says: str) -> None:

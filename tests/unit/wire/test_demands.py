@@ -9,7 +9,7 @@ from gpushare.core.selectors import NO_DEMANDS, Demands, Requirement, Taint, Ter
 from gpushare.errors import MessageError
 from gpushare.wire.demands import MOST_TEXT, demands_of, node_state
 from gpushare.wire.objects import NODES, PODS
-from gpushare.wire.pod_sums import MOST_RESOURCES, resource_sums
+from gpushare.wire.pod_sums import MOST_RESOURCES, host_sums
 
 
 def demands(**spec: Any) -> Demands:
@@ -18,7 +18,7 @@ def demands(**spec: Any) -> Demands:
 
 def sums(*containers: dict[str, Any], **spec: Any) -> dict[str, int]:
     body = {"spec": {"containers": [{"resources": each} for each in containers], **spec}}
-    return dict(resource_sums(PODS.decode(msgspec.json.encode(body))))
+    return dict(host_sums(PODS.decode(msgspec.json.encode(body))).resources)
 
 
 def test_a_pods_demands_are_those_of_its_spec() -> None:

@@ -3,8 +3,8 @@
 import json
 from typing import Any
 
-from gpushare.core.entry import Entry, NodeBooks
 from gpushare.core.model import NodeSpec, PodRef, Request, Shares
+from gpushare.core.states.entry import Entry, NodeBooks
 from gpushare.wire.inspect import encode_inspect
 
 

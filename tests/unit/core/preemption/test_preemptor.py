@@ -6,11 +6,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpushare.core.entry import MOST_GRACE, MOST_LATE, NodeBooks
 from gpushare.core.model import Allocation, PodRef, Reason, Request
 from gpushare.core.preemption.preemptor import Preemptor, Victims, trim_victims
 from gpushare.core.preemption.removals import Budget
 from gpushare.core.preemption.victim_search import StepBudget
+from gpushare.core.states.entry import MOST_GRACE, MOST_LATE, NodeBooks
 from tests.unit.core.clusters import node
 from tests.unit.core.preempting import NODE, Case, books, cases, filled, pod
 

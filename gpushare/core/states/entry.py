@@ -1,0 +1,222 @@
+"""The states of a pod in the books, each with the fields that it can have.
+
+Values only. What an event makes of one: records.py, by the table in phases.py.
+
+Tested in `tests/unit/ledger/test_ledger.py`.
+"""
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import ClassVar, Final
+
+from gpushare.core.model import Cover, Labels, NodeSpec, PodRef, Request, Shares
+from gpushare.core.selectors import NO_DEMANDS, Demands
+
+MOST_GRACE = 600.0
+"""Seconds that a pod that is being deleted may still have, to count as one that ends by itself."""
+
+MOST_LATE = 60.0
+"""Seconds that it may be overdue: the kubelet kills its containers and tells the API server."""
+
+
+class Phase(StrEnum):
+    """Where a pod stands in the books. The value is its name in the table of phases."""
+
+    UNCHARGED = "uncharged"
+    IN_FLIGHT = "in flight"
+    IN_DOUBT = "in doubt"
+    RESENT = "in doubt, sent again"
+    LANDED = "landed"
+    BOUND = "bound"
+    CPU_ONLY = "CPU only"
+    GONE = "gone"
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """A pod without a node, as the watch shows it."""
+
+    ref: PodRef
+    request: Request
+    created: float
+    """Seconds since the epoch, 0 if unknown."""
+    gated: bool
+    """No extender is called for it, as `ObservedPod` says."""
+    crowded: bool = False
+    """There is no room for our annotations."""
+    counted: bool = True
+    """It counts among the pods that come: it has been shown once while it was not gated."""
+    priority: int = 0
+    """The number of its PriorityClass."""
+    demands: Demands = NO_DEMANDS
+    """What it asks of the node besides devices."""
+    served: bool = True
+    """As `ObservedPod.served`."""
+    phase: ClassVar[Phase] = Phase.UNCHARGED
+
+    @property
+    def uid(self) -> str:
+        """Its identity."""
+        return self.ref.uid
+
+
+@dataclass(frozen=True, slots=True)
+class _Assumed:
+    """A binding of ours that no watch has shown yet; each phase of it has a class."""
+
+    token: int
+    """A new one whenever an earlier read must not settle it."""
+    node: str
+    """Where its Bindings were sent."""
+    sent: Cover
+    """The devices in them."""
+    stamps: frozenset[str]
+    """Their assume times."""
+    since: float
+    """When it came to its phase, in seconds of a monotonic clock."""
+    due: bool = False
+    """Its pod has to be read: no answer came, or a list came."""
+    waiting: Waiting | None = None
+    """The pod as the watch shows it, if it shows it without a node."""
+
+
+@dataclass(frozen=True, slots=True)
+class InFlight(_Assumed):
+    """Its first Binding is under way: nothing but the answer tells what becomes of it."""
+
+    unbound: ClassVar[bool] = False
+    lost: ClassVar[bool] = False
+    phase: ClassVar[Phase] = Phase.IN_FLIGHT
+
+
+@dataclass(frozen=True, slots=True)
+class _Outlasted(_Assumed):
+    """What a binding can come to once it is in doubt, or has landed."""
+
+    unbound: bool = False
+    """The watch has shown it bound, and a list then without a node."""
+    lost: bool = False
+    """It had a node and reads without one, and the alarm has been raised."""
+
+
+@dataclass(frozen=True, slots=True)
+class InDoubt(_Outlasted):
+    """No answer came, or a list shows without a node what the watch has shown on one."""
+
+    phase: ClassVar[Phase] = Phase.IN_DOUBT
+
+
+@dataclass(frozen=True, slots=True)
+class Resent(_Outlasted):
+    """It is in doubt, and the same Binding is under way once more."""
+
+    phase: ClassVar[Phase] = Phase.RESENT
+
+
+@dataclass(frozen=True, slots=True)
+class Landed(_Outlasted):
+    """The API server took a Binding of it, or a read has shown it bound."""
+
+    sure: bool = False
+    """The Binding that landed is one of these."""
+    phase: ClassVar[Phase] = Phase.LANDED
+
+
+Assumption = InFlight | InDoubt | Resent | Landed
+
+
+_NO_COVER = Cover()
+# Python 3.11 takes as long to look a member up as for the rest of a property.
+_BOUND: Final = Phase.BOUND
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One charge in the ledger.
+
+    Of a pod that nobody has seen bound, what is said to be observed is not known yet.
+    """
+
+    ref: PodRef
+    request: Request
+    node: str
+    placement: Shares | None
+    """What it charges, by the indices that the node has now; () nothing of what is there, None:
+    unplaced, charged on every device of the node."""
+    assumption: Assumption | None = None
+    """Our binding of it; None once the watch has shown it bound."""
+    assigned: bool = False
+    """Its device plug-in has served it."""
+    priority: int = 0
+    """As observed, for preemption."""
+    started: float = 0.0
+    """As observed: when it began to run, in seconds since the epoch."""
+    terminating: bool = False
+    """As observed: it is being deleted."""
+    labels: Labels = ()
+    """As observed, for disruption budgets."""
+    running: bool = False
+    """As observed: its containers run."""
+    cover: Cover = _NO_COVER
+    """What `placement` follows from."""
+    ends_by: float = 0.0
+    """When it must be gone, in seconds since the epoch."""
+
+    @property
+    def phase(self) -> Phase:
+        """Where it stands."""
+        return _BOUND if self.assumption is None else self.assumption.phase
+
+    @property
+    def known_bound(self) -> bool:
+        """Whether the watch, a read or the answer to a Binding says that it is bound."""
+        return self.phase in (Phase.BOUND, Phase.LANDED)
+
+    @property
+    def in_doubt(self) -> bool:
+        """Whether no answer to a Binding of it came."""
+        return self.phase in (Phase.IN_DOUBT, Phase.RESENT)
+
+    def ends_soon(self, now: float) -> bool:
+        """Return whether it is being deleted and about to be gone; now: seconds since the epoch.
+
+        Whoever creates a pod chooses its grace, and one whose node is dead, or that a finalizer
+        holds, outlives it.
+        """
+        return self.terminating and -MOST_LATE <= self.ends_by - now <= MOST_GRACE
+
+    @property
+    def pins(self) -> bool:
+        """Whether it holds back equal pods, where pairing applies (see pairing.py).
+
+        So does one whose cards have moved: its device plug-in still goes by what is written.
+        """
+        served = self.running or (self.assigned and self.started > 0)
+        return self.cover.written is not None and not served
+
+    @property
+    def charged(self) -> tuple[int, int]:
+        """Return (least, most) units that it is charged with; they differ only by a mistake.
+
+        Counted as written: of a pod that may be on one of several devices each is charged, and one
+        whose card has gone charges nothing that is there.
+        """
+        asked = self.request.total
+        if self.cover.written is None:
+            return asked, asked
+        return min(sum([units for _, units in self.cover.written]), asked), asked
+
+
+@dataclass(frozen=True, slots=True)
+class NodeBooks:
+    """What the ledger says of one node at one moment.
+
+    spec: its shape. used: units per device. entries: its charges. cpu_free (milli), memory_free
+    (bytes): what requests leave, negative where they exceed it, None where unknown.
+    """
+
+    spec: NodeSpec
+    used: tuple[int, ...]
+    entries: tuple[Entry, ...] = field(default=())
+    cpu_free: int | None = None
+    memory_free: int | None = None

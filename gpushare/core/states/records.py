@@ -1,0 +1,370 @@
+"""What the books hold of a pod, and what an event makes of it, by the table in phases.py.
+
+Pure: nothing here is ever changed, time and tokens are arguments. A pod without a record is
+uncharged, and no watch has shown it.
+
+Tested in `tests/unit/ledger/test_ledger.py`.
+"""
+
+from dataclasses import dataclass, replace
+from typing import ClassVar, NamedTuple
+
+from gpushare.core.cover import with_given
+from gpushare.core.model import Allocation, Cover, ObservedPod, PodRef, Request
+from gpushare.core.states.entry import (
+    Assumption,
+    Entry,
+    InDoubt,
+    InFlight,
+    Landed,
+    Phase,
+    Resent,
+    Waiting,
+)
+from gpushare.core.states.phases import TABLE, Event
+from gpushare.errors import InvariantError
+
+HOLD = 65.0
+"""Seconds a charge in doubt is kept although the pod reads as unbound.
+
+kube-apiserver ends a request after 60 s (--request-timeout), so a binding sent earlier cannot land
+later; the rest is for the read, which was sent a little before it is settled.
+"""
+
+# Python 3.11 takes long to look a member up; these are needed for each pod of a list.
+_UNCHARGED, _CPU_ONLY, _GONE = Phase.UNCHARGED, Phase.CPU_ONLY, Phase.GONE
+_WAITING, _SHOWN_BOUND = Event.SHOWN_WAITING, Event.SHOWN_BOUND
+_SHOWN_CPU_ONLY = Event.SHOWN_CPU_ONLY
+_ON_NODE = (Phase.BOUND, Phase.CPU_ONLY)
+
+
+@dataclass(frozen=True, slots=True)
+class CpuOnly:
+    """A pod on a node that asks for no device."""
+
+    node: str
+    request: Request
+    namespace: str
+    phase: ClassVar[Phase] = Phase.CPU_ONLY
+
+
+@dataclass(frozen=True, slots=True)
+class Unreadable:
+    """A pod that is there and has never been shown so that it could be read."""
+
+    phase: ClassVar[Phase] = Phase.UNCHARGED
+
+
+Record = Entry | CpuOnly | Waiting | Unreadable
+
+
+@dataclass(frozen=True, slots=True)
+class Alarm:
+    """Something that should not happen.
+
+    kind: its name in `counts`; node: where the pod is now, or was bound where it reads as unbound.
+    """
+
+    kind: str
+    ref: PodRef
+    node: str
+
+
+class Step(NamedTuple):
+    """What follows from an event. record: None if nothing is kept."""
+
+    record: Record | None
+    alarm: Alarm | None = None
+
+
+class Sent(NamedTuple):
+    """A Binding: its assume time, the time now, and a token for the reads after it."""
+
+    stamp: str
+    now: float
+    token: int
+
+
+def next_phase(record: Record | None, event: Event) -> Phase | None:
+    """Return the phase that the event leads to; None if it changes nothing."""
+    return TABLE[event].get(_UNCHARGED if record is None else record.phase)
+
+
+def assumption_of(record: Record | None) -> Assumption | None:
+    """Return our binding that no watch has shown yet, if there is one."""
+    return record.assumption if isinstance(record, Entry) else None
+
+
+def is_shown(record: Record | None) -> bool:
+    """Return whether the watch has shown the pod."""
+    assumption = assumption_of(record)
+    if assumption is None:
+        return record is not None
+    return assumption.waiting is not None or assumption.unbound
+
+
+def is_counted(record: Record | None) -> bool:
+    """Return whether the pod counts among those that come: a gated one does not yet."""
+    assumption = assumption_of(record)
+    waiting = assumption.waiting if assumption is not None else record
+    return waiting.counted if isinstance(waiting, Waiting) else is_shown(record)
+
+
+def is_on_node(record: Record | None) -> bool:
+    """Return whether the watch has shown the pod on a node."""
+    return record is not None and record.phase in _ON_NODE
+
+
+def observed_unreadable(record: Record | None) -> Record | None:
+    """Return the record after the pod was shown in a form that cannot be read."""
+    if record is None and next_phase(record, Event.SHOWN_UNREADABLE) is not None:
+        return Unreadable()
+    return record
+
+
+def observed(record: Record | None, pod: ObservedPod) -> Step:
+    """Return the record after the watch, a list or an audit has shown the pod."""
+    event = _event_of(pod)
+    phase = next_phase(record, event)
+    entry = record if isinstance(record, Entry) else None
+    assumption = entry.assumption if entry else None
+    if phase is None or phase is _GONE:
+        return Step(record if phase is None else None)
+    if phase is _CPU_ONLY:
+        there = CpuOnly(pod.node, pod.request, pod.ref.namespace)
+        return Step(record if record == there else there)
+    if event is _WAITING:
+        counted = is_counted(record) or not pod.gated
+        waiting = _waiting(pod, counted=counted)
+        if entry is None or assumption is None:
+            return Step(waiting)
+        return Step(replace(entry, assumption=replace(assumption, waiting=waiting)))
+    if entry is None:
+        return Step(_bound(pod, _cover(pod)))
+    if assumption is None:
+        return _shown_again(entry, pod)
+    cover, _, alarm = _cover_when_bound(entry, assumption, pod)
+    return Step(_bound(pod, cover), alarm)
+
+
+def _waiting(pod: ObservedPod, *, counted: bool) -> Waiting:
+    """Return the pod as one that waits."""
+    return Waiting(
+        pod.ref,
+        pod.request,
+        pod.created,
+        pod.gated,
+        pod.crowded,
+        counted,
+        pod.priority,
+        pod.demands,
+        pod.served,
+    )
+
+
+def listed(record: Record | None, event: Event, *, now: float, token: int) -> Record | None:
+    """Return the record after a whole list; the event says what the list shows of the pod."""
+    phase, assumption = next_phase(record, event), assumption_of(record)
+    if phase is None:
+        return record
+    if not isinstance(record, Entry) or phase is Phase.GONE:
+        return None
+    if assumption is None:
+        assumption = InDoubt(
+            token, record.node, record.cover, frozenset(), now, due=True, unbound=True
+        )
+    elif event is Event.NOT_LISTED:
+        assumption = replace(assumption, waiting=None)
+    else:
+        assumption = replace(assumption, due=True, token=token)
+    return replace(record, assumption=assumption)
+
+
+def read(record: Record | None, seen: ObservedPod | None, token: int, now: float) -> Step:
+    """Return the record after a read of the pod, made since it was given the token.
+
+    seen None: no pod of that name exists. A read that shows the pod bound makes its charge landed;
+    it is a fact once the watch shows it, since a list under way may be older than the read.
+    """
+    assumption = assumption_of(record)
+    if not isinstance(record, Entry) or assumption is None or assumption.token != token:
+        return Step(record)
+    if seen is None or seen.ref.uid != record.ref.uid or seen.ended:
+        return Step(record if next_phase(record, Event.READ_GONE) is None else assumption.waiting)
+    late = now >= assumption.since + HOLD
+    unbound = Event.READ_UNBOUND_LATE if late else Event.READ_UNBOUND
+    phase = next_phase(record, Event.READ_BOUND if seen.node else unbound)
+    if phase is None or isinstance(assumption, InFlight):
+        return Step(record)
+    if seen.node:
+        cover, sure, alarm = _cover_when_bound(record, assumption, seen)
+        assumption = _landed(assumption, now, due=False, sure=sure)
+        return Step(_bound(seen, cover, assumption), alarm)
+    alarm = None
+    if not assumption.lost and (isinstance(assumption, Landed) or assumption.unbound):
+        alarm = Alarm("binding_lost", record.ref, record.node)
+        record = replace(record, assumption=replace(assumption, lost=True))
+    return Step(assumption.waiting if phase is Phase.UNCHARGED else record, alarm)
+
+
+def corrected(record: Record | None, pod: ObservedPod) -> Step:
+    """Return the record, corrected by an audit's read of a bound pod that is charged wrongly.
+
+    A pod never changes its node, so what is charged elsewhere is nobody's. On its own node it is
+    charged to every device: where it runs is in doubt. A charge with which nothing is wrong stays:
+    the watch may have put it right since the audit looked.
+    """
+    if not isinstance(record, Entry) or next_phase(record, Event.CORRECTED) is None:
+        return observed(record, pod)
+    if record.node == pod.node and record.charged[0] >= pod.request.total:
+        return Step(record)
+    return Step(_bound(pod, Cover() if record.node == pod.node else _cover(pod)))
+
+
+def assumed(
+    record: Record | None, ref: PodRef, request: Request, allocation: Allocation, sent: Sent
+) -> Entry:
+    """Return the charge of a pod whose Binding is sent next."""
+    if next_phase(record, Event.ASSUMED) is not Phase.IN_FLIGHT:
+        raise InvariantError(f"pod {ref}: it is charged already")
+    node, cover = allocation.node, Cover(allocation.shares, allocation.uuids)
+    waiting = record if isinstance(record, Waiting) else None
+    stamps = frozenset([sent.stamp])
+    assumption = InFlight(sent.token, node, cover, stamps, sent.now, waiting=waiting)
+    return Entry(ref, request, node, cover.written, assumption, cover=cover)
+
+
+def sent_again(entry: Entry, sent: Sent) -> Entry:
+    """Return the charge whose Binding is sent once more."""
+    was = entry.assumption
+    if was is None or next_phase(entry, Event.SENT_AGAIN) is not Phase.RESENT:
+        return entry
+    again = Resent(
+        token=sent.token,
+        node=was.node,
+        sent=was.sent,
+        stamps=was.stamps | {sent.stamp},
+        since=sent.now,
+        due=was.due,
+        waiting=was.waiting,
+        unbound=was.unbound,
+        lost=was.lost,
+    )
+    return replace(entry, assumption=again)
+
+
+def answered(record: Record | None, event: Event, sent: Sent) -> Record | None:
+    """Return the record after the answer to a Binding.
+
+    The answer is ignored if the charge of that Binding has ended: its pod may have been seen bound,
+    and gone, before the answer came, and another bind of the same uid may be under way.
+    """
+    phase, assumption = next_phase(record, event), assumption_of(record)
+    if not isinstance(record, Entry) or assumption is None or sent.stamp not in assumption.stamps:
+        return record
+    if phase is None or phase is Phase.UNCHARGED:
+        return record if phase is None else assumption.waiting
+    if event is Event.ACCEPTED:
+        assumption = _landed(assumption, sent.now, due=assumption.due, sure=True)
+    elif phase is Phase.LANDED:
+        assumption = replace(assumption, since=sent.now, due=True, token=sent.token)
+    else:
+        assumption = InDoubt(
+            token=sent.token,
+            node=assumption.node,
+            sent=assumption.sent,
+            stamps=assumption.stamps,
+            since=sent.now,
+            due=True,
+            waiting=assumption.waiting,
+            unbound=assumption.unbound,
+            lost=assumption.lost,
+        )
+    return replace(record, assumption=assumption)
+
+
+def _landed(was: Assumption, since: float, *, due: bool, sure: bool) -> Landed:
+    return Landed(
+        token=was.token,
+        node=was.node,
+        sent=was.sent,
+        stamps=was.stamps,
+        since=since,
+        due=due,
+        waiting=was.waiting,
+        unbound=was.unbound,
+        lost=was.lost,
+        sure=sure,
+    )
+
+
+def _event_of(pod: ObservedPod) -> Event:
+    if pod.ended:
+        return Event.GONE
+    if not pod.node:
+        return _WAITING
+    return _SHOWN_BOUND if pod.request.devices else _SHOWN_CPU_ONLY
+
+
+def _bound(pod: ObservedPod, cover: Cover, assumption: Assumption | None = None) -> Entry:
+    """Return the charge of a pod that is seen bound."""
+    return Entry(
+        ref=pod.ref,
+        request=pod.request,
+        node=pod.node,
+        placement=cover.written,
+        assumption=assumption,
+        assigned=pod.assigned,
+        priority=pod.priority,
+        started=pod.started,
+        terminating=pod.terminating,
+        labels=pod.labels,
+        running=pod.running,
+        cover=cover,
+        ends_by=pod.ends_by,
+    )
+
+
+def _shown_again(entry: Entry, pod: ObservedPod) -> Step:
+    """Return the charge of a bound pod that is shown once more: only `given` of it still counts."""
+    same = _same(_cover(pod), entry.cover)
+    alarm = None if same else Alarm("placement_edited", pod.ref, pod.node)
+    request = entry.request
+    if (pod.request.cpu, pod.request.memory) != (request.cpu, request.memory):
+        # CPU and memory of a running pod may be resized; extended resources cannot.
+        request = replace(request, cpu=pod.request.cpu, memory=pod.request.memory)
+    seen = Entry(
+        *(entry.ref, request, entry.node, entry.placement, None, entry.assigned or pod.assigned),
+        *(pod.priority, pod.started, pod.terminating, pod.labels, pod.running),
+        with_given(entry.cover, pod.given),
+        pod.ends_by,
+    )
+    return Step(seen, alarm)
+
+
+def _cover_when_bound(
+    entry: Entry, assumption: Assumption, pod: ObservedPod
+) -> tuple[Cover, bool, Alarm | None]:
+    """Return (its devices, whether our Binding landed, the alarm if another's did) as seen bound.
+
+    If ours landed, its devices are those that were sent, whatever its annotations were edited to.
+    Else the watch has the last word: a read may have shown annotations edited since the bind.
+    """
+    cover, sure = _cover(pod), isinstance(assumption, Landed) and assumption.sure
+    if pod.node == assumption.node:
+        sure |= bool(pod.stamp) and pod.stamp in assumption.stamps
+        cover = assumption.sent if sure else cover
+    if pod.node == entry.node and _same(cover, entry.cover):
+        # With the cards that it has learned of meanwhile.
+        return with_given(entry.cover, pod.given), sure, None
+    return with_given(cover, pod.given), sure, Alarm("bound_by_another", pod.ref, pod.node)
+
+
+def _cover(pod: ObservedPod) -> Cover:
+    """Return what its annotations say of its devices."""
+    return Cover(pod.placement, pod.uuids, given=pod.given)
+
+
+def _same(one: Cover, other: Cover) -> bool:
+    """Return whether both say the same, whatever has been learned of either."""
+    return (one.written, one.uuids) == (other.written, other.uuids)

@@ -1,0 +1,229 @@
+"""One connection of a client, which may send and receive as slowly as it likes.
+
+It costs memory, but no thread. Knows gunicorn's connections (27.x); not what is served, nor the
+worker (worker.py), nor where a request ends (framing.py).
+
+Tested in `tests/unit/extender/door/test_worker.py`.
+"""
+
+import contextlib
+import select
+import socket
+import ssl
+import sys
+from typing import TYPE_CHECKING, Any, cast
+
+from gunicorn import http, sock, util
+from gunicorn.config import Config
+from gunicorn.workers.gthread import TConn
+
+from gpushare.extender.door.framing import (
+    BAD_REQUEST,
+    HEAD_END,
+    HEAD_TOO_LARGE,
+    TOO_LARGE,
+    FramingError,
+    body_length,
+)
+from gpushare.extender.door.known_heads import KnownHeads, completed, form_of
+
+if TYPE_CHECKING:
+    from wsgiref.types import WSGIEnvironment
+
+CHUNK = 256 * 1024
+"""Bytes read from a client, or sent to it, at once."""
+
+_TLS_HELLO = b"\x16"
+
+Address = tuple[str, int]
+
+
+class Outbox:
+    """A client's socket as gunicorn sees it: never blocking, and an answer leaves in large pieces.
+
+    Whatever goes to the kernel lets another thread take the interpreter lock, and one has to wait
+    to get it back: head and body sent apart, and a change of blocking before and after, were half
+    of what a request handed over (64 binds at once: 60 changes of thread a bind, now 40).
+    """
+
+    def __init__(self, sock: socket.socket) -> None:
+        self._sock = sock
+        self._parts: list[memoryview] = []
+
+    def __getattr__(self, name: str) -> Any:  # noqa: ANN401 -- whatever a socket has
+        return getattr(self._sock, name)
+
+    @property
+    def unsent(self) -> int:
+        """Bytes kept that the client has yet to take."""
+        return sum(map(len, self._parts))
+
+    def setblocking(self, flag: bool) -> None:
+        """Do nothing: it stays as it is."""
+
+    def sendall(self, data: bytes) -> None:
+        """Keep the data for `flush`."""
+        if self._parts and len(self._parts[-1]) + len(data) <= CHUNK:
+            data = bytes(self._parts.pop()) + data
+        if data:  # a large one is not copied: it may be one that many clients are sent
+            self._parts.append(memoryview(data))
+
+    def flush(self, pieces: int = sys.maxsize) -> bool:
+        """Send at most this many pieces of what was kept; return whether nothing is left.
+
+        Stops when the client takes no more for now. Raises OSError if it is gone.
+        """
+        try:
+            for _ in range(pieces):
+                if not self._parts:
+                    break
+                sent = self._sock.send(self._parts[0][:CHUNK])
+                self._parts[0] = self._parts[0][sent:]
+                if not self._parts[0]:
+                    del self._parts[0]
+        except (BlockingIOError, ssl.SSLWantWriteError):
+            return False
+        except OSError:
+            self._parts.clear()
+            raise
+        return not self._parts
+
+
+class Connection(TConn):
+    """One client: its socket, the received part of a request, the unsent part of an answer."""
+
+    max_head = 32 * 1024
+    max_body = 16 * 1024 * 1024
+
+    def __init__(
+        self,
+        cfg: Config,
+        client_sock: socket.socket,
+        client: Address,
+        server: Address,
+        heads: KnownHeads | None = None,
+    ) -> None:
+        """Take a socket over. heads: those that need not be parsed again."""
+        client_sock.setblocking(False)
+        if cfg.is_ssl:  # the handshake comes with the first recv(), in the loop, and never blocks
+            client_sock = sock.ssl_wrap_socket(client_sock, cfg)
+        self.outbox = Outbox(client_sock)
+        super().__init__(cfg, cast(socket.socket, self.outbox), client, server)
+        self.heads = KnownHeads() if heads is None else heads
+        self.received = bytearray()
+        self._scanned = self._body = self._end = self._parsed = 0
+        # The cached WSGI environment of the head that is here; None: gunicorn has to parse it.
+        self._known: dict[str, Any] | None = None
+        # The head of the request that came whole last, if gunicorn parses it, and else all of it.
+        self.head = b""
+        self._request: WSGIEnvironment | None = None
+        # gunicorn asks it what came behind a request.
+        self.parser = http.get_parser(cfg, iter(()), client)
+        self.refused = self.closed = False
+        # handle() would otherwise wait for data, and make a parser that reads from the socket.
+        self.initialized = self.data_ready = True
+
+    @property
+    def held_bytes(self) -> int:
+        """Bytes of a request that is not answered yet, and of what came behind it."""
+        return self._parsed + len(self.received)
+
+    def release_request(self) -> None:
+        """Hold no more bytes for the request that came whole last."""
+        self._parsed = 0
+
+    def take_request(self) -> "WSGIEnvironment | None":
+        """Return the last complete request; None if gunicorn's parser has it."""
+        request, self._request = self._request, None
+        return request
+
+    def next_request_within(self, seconds: float) -> bool:
+        """Return whether the next request is complete within these seconds; raises as receive()."""
+        if self._request_complete():  # it came along with the last one
+            return True
+        something = select.poll()
+        something.register(self.sock, select.POLLIN)
+        return bool(something.poll(seconds * 1000)) and self.receive()
+
+    def receive(self) -> bool:
+        """Return True once a whole request is here; OSError or EOFError when the client is gone."""
+        self._parsed = 0
+        try:
+            data = self.sock.recv(CHUNK)
+        except (BlockingIOError, ssl.SSLWantReadError):
+            data = None
+        if data == b"":
+            raise EOFError
+        if self.refused:  # closing while the client still sends would destroy our answer
+            return False
+        self.received += data or b""
+        return self._request_complete()
+
+    def _request_complete(self) -> bool:
+        """Return whether a request is whole, and then give it to gunicorn's parser, alone.
+
+        What came behind it stays, and is looked at as a request of its own.
+        """
+        try:
+            if not self._end and not self._find_end():
+                return False
+        except FramingError as error:
+            self._refuse(error.status)
+            return False
+        if len(self.received) < self._end:
+            return False
+        with memoryview(self.received) as seen:
+            head, body = bytes(seen[: self._body]), bytes(seen[self._body : self._end])
+        if self._known is not None:
+            self._request = completed(self._known, self, body)
+        else:
+            self.head = head
+            # Popped: a connection that stays idle must not hold on to the body that it has brought.
+            parts = [b"", body, head]
+            self.parser = http.get_parser(self.cfg, iter(parts.pop, b""), self.client)
+        del self.received[: self._end]
+        self._parsed = self._end
+        self._scanned = self._body = self._end = 0
+        return True
+
+    def _find_end(self) -> bool:
+        """Return whether the head is complete, so that the request's end is known.
+
+        Raises FramingError.
+        """
+        if self.received.startswith(_TLS_HELLO):
+            # At once, or kube-scheduler would stand still till the deadline. Go says of this
+            # answer "server gave HTTP response to HTTPS client".
+            raise FramingError(BAD_REQUEST)
+        # From where the last look ended, so that a client that drips costs no more than another.
+        start = max(0, self._scanned - len(HEAD_END) + 1)
+        at = self.received.find(HEAD_END, start, self.max_head)
+        self._scanned = len(self.received)
+        if at < 0:
+            if self._scanned >= self.max_head:
+                raise FramingError(HEAD_TOO_LARGE)
+            return False
+        self._body = at + len(HEAD_END)
+        head = bytes(self.received[: self._body])
+        form = form_of(head)
+        self._known = self.heads.environ(form) if form else None
+        size = form.length if form and self._known is not None else body_length(head)
+        if size > self.max_body:
+            raise FramingError(TOO_LARGE)
+        self._end = self._body + size
+        return True
+
+    def _refuse(self, status: bytes) -> None:
+        self.refused = True
+        self.received.clear()
+        with contextlib.suppress(OSError):
+            self.sock.send(
+                b"HTTP/1.1 " + status + b"\r\nConnection: close\r\nContent-Length: 0\r\n\r\n"
+            )
+            self.sock.shutdown(socket.SHUT_WR)
+
+    def close(self, graceful: bool = False) -> None:
+        """Close at once; the request was read to its end, so nothing may linger."""
+        del graceful
+        self.closed = True
+        util.close(self.sock)

@@ -1,0 +1,304 @@
+"""A gunicorn worker in which a slow client holds a socket and never a thread.
+
+Knows gunicorn's gthread worker (27.x); nothing of what is served. A request is connection.py's.
+
+gunicorn's own gthread worker lets a pool thread read the request with no deadline: a client that
+sent one byte holds that thread for good, and as many such clients as there are threads stop the
+service. It also lingers up to 2 s in its only accept loop for every connection that it closes.
+Here that loop collects each request, a thread gets it when its last byte has come, and what the
+client does not take of the answer at once is the loop's again.
+"""
+
+import errno
+import re
+import selectors
+import socket
+import time
+from collections import deque
+from concurrent.futures import Future
+from functools import partial
+from typing import TYPE_CHECKING, Any, cast
+
+from gunicorn.http.message import Request
+from gunicorn.workers.gthread import ThreadWorker
+
+from gpushare.extender.door import known_heads
+from gpushare.extender.door.connection import CHUNK, Connection
+from gpushare.extender.door.unanswered import PendingRequest
+
+if TYPE_CHECKING:
+    from wsgiref.types import WSGIEnvironment
+
+
+_HEAD_END = re.compile(rb"\r\n\r?\n")
+
+
+class BufferedThreadWorker(ThreadWorker):
+    """gunicorn's gthread worker, whose threads never wait for a client to send or to take bytes."""
+
+    # accept() makes no other connections, hence the narrower types here and below.
+    pending_conns: deque[Connection]  # type: ignore[assignment]
+    keepalived_conns: deque[Connection]  # type: ignore[assignment]
+
+    connection_class = Connection
+    request_deadline = 5.0
+    """Seconds from a request's first byte to its last; then the connection is closed."""
+    answer_deadline = 5.0
+    """Seconds a client has to take its answer; then the connection is closed."""
+    linger = 0.1
+    """Seconds a thread that has answered waits for the client's next request.
+
+    kube-scheduler's calls follow each other; by the loop each costs two changes of thread more.
+    """
+    linger_crowded = 0.01
+    """The same if more than half of the threads are taken."""
+    max_held = 64 * 1024 * 1024
+    """Bytes of requests held at once, unfinished or unanswered; beyond it the oldest is dropped."""
+    max_unsent = 64 * 1024 * 1024
+    """Bytes of answers that clients have yet to take; beyond it the oldest is given up."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:  # noqa: ANN401 -- as the base class
+        """Begin without connections.
+
+        A connection that no thread works on waits in one of four queues, oldest first: silent_conns
+        until its first byte ever, pending_conns while a request comes, answering_conns while an
+        answer is taken, keepalived_conns between the two.
+        """
+        super().__init__(*args, **kwargs)
+        self.silent_conns: deque[Connection] = deque()
+        self.answering_conns: deque[Connection] = deque()
+        self._pending_since: dict[Connection, float] = {}
+        self._heads = known_heads.KnownHeads()
+        self._notify_at = 0.0
+
+    def notify(self) -> None:
+        """Show the arbiter once a second that the loop turns; each time costs system calls."""
+        now = time.monotonic()
+        if now >= self._notify_at:
+            self._notify_at = now + 1.0
+            super().notify()
+
+    def pending_requests(self) -> list[PendingRequest]:
+        """Return the requests that wait for a thread or are being answered; for any thread."""
+        # In one step of the interpreter: others change it meanwhile.
+        return [(id(conn), since) for conn, since in self._pending_since.copy().items()]
+
+    def accept(self, listener: socket.socket) -> None:
+        """Take one connection, at the cost of another one when full."""
+        if self.nr_conns >= self.worker_connections - 1:
+            self._drop_oldest()
+        try:
+            client_sock, client = listener.accept()
+        except OSError as error:
+            if error.errno in (errno.EMFILE, errno.ENFILE):  # gunicorn would end the process
+                self._drop_oldest()
+            elif error.errno not in (errno.EAGAIN, errno.ECONNABORTED):
+                raise
+            return
+        self.nr_conns += 1
+        try:
+            conn = self.connection_class(
+                self.cfg, client_sock, client, listener.getsockname(), self._heads
+            )
+        except OSError:  # TLS: it was gone before the handshake
+            self.nr_conns -= 1
+            client_sock.close()
+            return
+        # Until its first byte it is what an idle kept-alive connection is: Go keeps spare ones too.
+        conn.set_timeout()
+        self.silent_conns.append(conn)
+        self.poller.register(conn.sock, selectors.EVENT_READ, partial(self._on_first_bytes, conn))
+
+    def _on_first_bytes(self, conn: Connection, client: socket.socket) -> None:
+        del client
+        self._begin_request(conn, self.silent_conns)
+
+    def on_client_socket_readable(  # type: ignore[override]
+        self, conn: Connection, client: socket.socket
+    ) -> None:
+        """Collect what has come of a connection's next request: its first bytes."""
+        del client
+        self._begin_request(conn, self.keepalived_conns)
+
+    def _begin_request(self, conn: Connection, waiting: deque[Connection]) -> None:
+        if conn.closed:  # dropped for another one whose event came in the same turn of the loop
+            return
+        waiting.remove(conn)
+        conn.timeout = time.monotonic() + self.request_deadline  # murder_pending() closes it then
+        self.pending_conns.append(conn)
+        if self._collect(conn):
+            more = partial(self.on_pending_socket_readable, conn)
+            self.poller.modify(conn.sock, selectors.EVENT_READ, more)
+
+    def on_pending_socket_readable(  # type: ignore[override]
+        self, conn: Connection, client: socket.socket
+    ) -> None:
+        """Collect what has come: more of a request."""
+        del client
+        if not conn.closed:
+            self._collect(conn)
+
+    def _collect(self, conn: Connection) -> bool:
+        """Return whether the rest of the request is to come; one that is whole goes to a thread."""
+        try:
+            whole = conn.receive()
+        except (OSError, EOFError):
+            self._drop(conn, self.pending_conns)
+            return False
+        if conn.held_bytes > CHUNK and self._total_held_bytes() > self.max_held:
+            self._drop(self.pending_conns[0], self.pending_conns)
+        if whole and not conn.closed:
+            self.poller.unregister(conn.sock)
+            self.pending_conns.remove(conn)
+            self.enqueue_req(conn)
+        return not (whole or conn.closed)
+
+    def enqueue_req(self, conn: Connection) -> None:  # type: ignore[override]
+        """Give a connection whose request is whole to the next thread that is free."""
+        self._pending_since[conn] = time.monotonic()
+        super().enqueue_req(conn)
+
+    def handle(self, conn: Connection) -> bool:  # type: ignore[override]
+        """Answer; return whether the connection may be kept once the answer is taken."""
+        try:
+            while True:
+                request = conn.take_request()
+                keep = self._answer(conn, request) if request else bool(super().handle(conn))
+                conn.release_request()
+                taken = conn.outbox.flush()
+                pending = len(self._pending_since)
+                # While other requests wait for a thread, this one must not wait.
+                if pending > self.cfg.threads or not (taken and keep and self.alive):
+                    return keep
+                crowded = 2 * pending > self.cfg.threads
+                if not conn.next_request_within(self.linger_crowded if crowded else self.linger):
+                    return True
+                self._pending_since[conn] = time.monotonic()
+        except (OSError, EOFError):
+            return False
+
+    def handle_error(  # type: ignore[override]
+        self,
+        req: Request | None,
+        client: socket.socket,
+        addr: Any,  # noqa: ANN401 -- as the base class
+        exc: Exception,
+    ) -> None:
+        """Answer a request that gunicorn refuses, or that failed, and log it."""
+        super().handle_error(req, cast(socket.socket, _WholeHead(client)), addr, exc)
+
+    def handle_request(self, req: Request, conn: Connection) -> bool:  # type: ignore[override]
+        """Answer a request that gunicorn has parsed, and cache its head."""
+        keep = bool(super().handle_request(req, conn))
+        if keep:
+            conn.heads.add(conn.head, req, conn, self.cfg)
+        return keep
+
+    def _answer(self, conn: Connection, environ: "WSGIEnvironment") -> bool:
+        """Answer a request with a cached head; return whether to keep the connection."""
+        request = known_heads.CachedRequest(environ["PATH_INFO"])
+        try:
+            self.cfg.pre_request(self, request)
+            full = not self.cfg.keepalive or len(self.keepalived_conns) >= self.max_keepalived
+            keep = self.alive and not full and not request.closing
+            head, body = known_heads.answer(self.wsgi, environ, keep)
+        except Exception as error:  # as gunicorn: the client gets a 500, and the log says why
+            self.handle_error(None, conn.sock, conn.client, error)
+            return False
+        conn.outbox.sendall(head)
+        conn.outbox.sendall(body)
+        return keep
+
+    def finish_request(self, conn: Connection, fs: Future[bool]) -> None:  # type: ignore[override]
+        """Take a connection back from the thread that has answered."""
+        self._pending_since.pop(conn, None)
+        if not conn.outbox.unsent:
+            self._finish(conn, fs)
+            return
+        conn.timeout = time.monotonic() + self.answer_deadline
+        self.answering_conns.append(conn)
+        more = partial(self._on_client_takes_more, conn, fs)
+        self.poller.register(conn.sock, selectors.EVENT_WRITE, more)
+        answering = self.answering_conns
+        while len(answering) > 1 and sum(c.outbox.unsent for c in answering) > self.max_unsent:
+            self._give_up(answering[0])
+
+    def _on_client_takes_more(
+        self, conn: Connection, fs: Future[bool], client: socket.socket
+    ) -> None:
+        if conn.closed:
+            return
+        try:
+            # One piece: the other connections come before the next.
+            conn.outbox.flush(pieces=1)
+        except OSError:
+            self._drop(conn, self.answering_conns)
+            return
+        if not conn.outbox.unsent:
+            self.poller.unregister(client)
+            self.answering_conns.remove(conn)
+            self._finish(conn, fs)
+
+    def _finish(self, conn: Connection, fs: Future[bool]) -> None:
+        super().finish_request(conn, fs)
+        kept = bool(self.keepalived_conns) and self.keepalived_conns[-1] is conn
+        if kept and (conn.received or conn.refused):  # it has begun another request
+            self.on_client_socket_readable(conn, conn.sock)
+
+    def murder_pending(self) -> None:
+        """Close the connections whose deadline is over."""
+        now = time.monotonic()
+        for waiting in (self.silent_conns, self.pending_conns):
+            while waiting and cast(float, waiting[0].timeout) <= now:
+                self._drop(waiting[0], waiting)
+        while self.answering_conns and cast(float, self.answering_conns[0].timeout) <= now:
+            self._give_up(self.answering_conns[0])
+
+    def _cap_keepalive(self, deadline: float) -> None:
+        super()._cap_keepalive(deadline)  # type: ignore[misc]
+        for conn in self.silent_conns:
+            conn.timeout = min(cast(float, conn.timeout), deadline)
+
+    def _drop_oldest(self) -> None:
+        """Close the connection that is least likely to be kube-scheduler's."""
+        queues = (
+            self.silent_conns,
+            self.pending_conns,
+            self.answering_conns,
+            self.keepalived_conns,
+        )
+        for waiting in queues:
+            if waiting:
+                self._drop(waiting[0], waiting)
+                return
+
+    def _give_up(self, conn: Connection) -> None:
+        self.log.warning("client took no answer client=%s", conn.client)
+        self._drop(conn, self.answering_conns)
+
+    def _drop(self, conn: Connection, waiting: deque[Connection]) -> None:
+        waiting.remove(conn)
+        self.poller.unregister(conn.sock)
+        self.nr_conns -= 1
+        conn.close()
+
+    def _total_held_bytes(self) -> int:
+        """Return the bytes of requests that are not answered yet."""
+        return sum(conn.held_bytes for conn in (*self.pending_conns, *self._pending_since.copy()))
+
+
+class _WholeHead:
+    """A client to whom gunicorn writes an error page: its head ends as HTTP has it.
+
+    gunicorn makes it with textwrap.dedent, which from Python 3.14 on leaves no CR in an empty line.
+    """
+
+    def __init__(self, client: socket.socket) -> None:
+        self._client = client
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._client, name)
+
+    def sendall(self, data: bytes) -> None:
+        """Send the page."""
+        self._client.sendall(_HEAD_END.sub(b"\r\n\r\n", data, count=1))

@@ -1,4 +1,0 @@
-"""What users are told by events.
-
-Tested in `tests/unit/extender/events`.
-"""

@@ -1,0 +1,99 @@
+"""PodDisruptionBudgets as the watch shows them: which pods are protected from eviction.
+
+Knows the wire type and the entries of the ledger; no I/O. Without the right to list budgets it
+stays empty, and preemption takes less care.
+
+Tested in `tests/unit/extender/verbs/test_preempt.py`.
+"""
+
+from collections.abc import Sequence
+
+from gpushare.core.model import Labels
+from gpushare.core.preemption.removals import Budget
+from gpushare.core.states.entry import Entry
+from gpushare.wire.budgets import DisruptionBudget, read_budget
+from gpushare.wire.codec import Decoded, WatchEvent
+from gpushare.wire.objects import PodDisruptionBudget
+
+_MAX_CACHED = 10_000
+"""Sets of labels whose budgets are remembered: pods of one controller share theirs."""
+
+Key = tuple[str, str]
+_Read = tuple[Key, DisruptionBudget]
+
+
+class DisruptionBudgets:
+    """The budgets by namespace and name: an event handler of a reflector, read by any thread."""
+
+    def __init__(self) -> None:
+        self._index = _BudgetIndex({})
+
+    def kept(self, page: Decoded[PodDisruptionBudget]) -> Decoded[_Read]:
+        """Return what is kept of a page: selectors may be large."""
+        return page.with_items([_read(item) for item in page.items])
+
+    def replace(
+        self, pages: Sequence[Decoded[PodDisruptionBudget] | Decoded[_Read]], started: float
+    ) -> None:
+        """Take over all budgets; one that cannot be read stays as it was."""
+        del started
+        unread = {(bad.ref.namespace, bad.ref.name) for page in pages for bad in page.bad}
+        kept = {key: budget for key, budget in self._index.budgets.items() if key in unread}
+        self._index = _BudgetIndex(
+            kept
+            | dict(
+                item if isinstance(item, tuple) else _read(item)
+                for page in pages
+                for item in page.items
+            )
+        )
+
+    def apply(self, event: WatchEvent[PodDisruptionBudget]) -> None:
+        """Take over one budget."""
+        if event.object is not None:
+            key, budget = _read(event.object)
+        elif event.bad is not None and event.kind == "DELETED":
+            key, budget = (event.bad.ref.namespace, event.bad.ref.name), None
+        else:
+            return
+        budgets = {other: index for other, index in self._index.budgets.items() if other != key}
+        if event.kind != "DELETED" and budget is not None:
+            budgets[key] = budget
+        # A new value, never a changed one: readers take no lock.
+        self._index = _BudgetIndex(budgets)
+
+    def budgets_of(self, entries: Sequence[Entry]) -> tuple[Budget, ...]:
+        """Return the budgets that cover any of these pods."""
+        index = self._index
+        covered: dict[DisruptionBudget, set[str]] = {}
+        for entry in entries if index.budgets else ():
+            for budget in index.selecting(entry.ref.namespace, entry.labels):
+                if entry.ref.name not in budget.disrupted:
+                    covered.setdefault(budget, set()).add(entry.ref.uid)
+        return tuple(Budget(budget.allowed, frozenset(uids)) for budget, uids in covered.items())
+
+
+class _BudgetIndex:
+    """All budgets at one moment, with an index by labels."""
+
+    def __init__(self, budgets: dict[Key, DisruptionBudget]) -> None:
+        self.budgets = budgets
+        self._by_namespace: dict[str, list[DisruptionBudget]] = {}
+        for budget in budgets.values():
+            self._by_namespace.setdefault(budget.namespace, []).append(budget)
+        self._by_labels: dict[tuple[str, Labels], tuple[DisruptionBudget, ...]] = {}
+
+    def selecting(self, namespace: str, labels: Labels) -> tuple[DisruptionBudget, ...]:
+        found = self._by_labels.get((namespace, labels))
+        if found is None:
+            in_namespace = self._by_namespace.get(namespace, ())
+            found = tuple(b for b in in_namespace if b.selects(namespace, dict(labels)))
+            if len(self._by_labels) < _MAX_CACHED:
+                self._by_labels[namespace, labels] = found
+        return found
+
+
+def _read(item: PodDisruptionBudget) -> _Read:
+    namespace = (item.metadata and item.metadata.namespace) or ""
+    name = (item.metadata and item.metadata.name) or ""
+    return (namespace, name), read_budget(namespace, item.spec, item.status)

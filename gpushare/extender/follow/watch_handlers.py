@@ -1,0 +1,329 @@
+"""Event handlers of the reflectors: they translate watch events and pass them to every ledger.
+
+Knows the wire types and the ledger; no I/O. An object that cannot be read changes nothing: a pod
+keeps what it holds, a node its shape, and the text of the error is logged.
+"""
+
+import logging
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from gpushare.core.model import NodeSpec, ObservedPod
+from gpushare.core.node_filters import NodeState
+from gpushare.daemon.logs.formatters import Line
+from gpushare.errors import AnnotationError, WireError
+from gpushare.extender.managed_resources import ManagedResource, ManagedResources
+from gpushare.extender.tell.events.mistaken_pods import Mistake, MistakenPods
+from gpushare.extender.verbs.claimant import Claimant, claimant
+from gpushare.ledger import Changes
+from gpushare.wire.codec import Decoded, UnreadableObject, WatchEvent
+from gpushare.wire.demands import node_state
+from gpushare.wire.groups import group_of
+from gpushare.wire.inventory import UNHEALTHY_KEY, decode_unhealthy
+from gpushare.wire.nodes import node_spec
+from gpushare.wire.objects import ConfigMap, Metadata, Node, Pod
+from gpushare.wire.pods import has_ended, observe_pod, pod_ref, scheduler_of
+
+log = logging.getLogger("gpushare.watch")
+
+Changed = Callable[[ManagedResource, Changes, bool], None]
+"""Called with what has changed in the books of a managed resource, and whether that is the first
+list, which shows what was there before."""
+
+
+class SeenNode(NamedTuple):
+    """What is kept of a node: what its own filters of kube-scheduler look at, and its devices in
+    each managed resource.
+    """
+
+    state: NodeState
+    specs: tuple[NodeSpec, ...]
+
+
+class NodeEventHandler:
+    """Handler for nodes. `unit`: the memory unit of the cluster."""
+
+    def __init__(self, resources: ManagedResources, unit: str) -> None:
+        self._resources = resources
+        self._unit = unit
+
+    def kept(self, page: Decoded[Node]) -> Decoded[SeenNode]:
+        """Return what is kept of a page."""
+        return page.with_items([self._seen(node) for node in page.items])
+
+    def replace(self, pages: Sequence[Decoded[Node] | Decoded[SeenNode]], started: float) -> None:
+        """Take over all nodes."""
+        del started
+        unread = frozenset(bad.ref.name for page in pages for bad in _logged(page.bad))
+        nodes = [
+            self._seen(node) if isinstance(node, Node) else node
+            for page in pages
+            for node in page.items
+        ]
+        self._resources.node_states.replace((node.state for node in nodes), keep=unread)
+        for at, managed in enumerate(self._resources):
+            managed.ledger.replace_nodes([node.specs[at] for node in nodes], keep=unread)
+
+    def apply(self, event: WatchEvent[Node]) -> None:
+        """Take over one node."""
+        if event.object is None:
+            for bad in _logged((event.bad,) if event.bad else ()):
+                if event.kind == "DELETED":
+                    self._gone(bad.ref.name)
+            return
+        node = self._seen(event.object)
+        if event.kind == "DELETED":
+            self._gone(node.state.name)
+            return
+        self._resources.node_states.put(node.state)
+        for managed, spec in zip(self._resources, node.specs, strict=True):
+            managed.ledger.node_changed(spec)
+
+    def _seen(self, node: Node) -> SeenNode:
+        specs = (node_spec(node, managed.names, self._unit) for managed in self._resources)
+        return SeenNode(node_state(node), tuple(specs))
+
+    def _gone(self, name: str) -> None:
+        self._resources.node_states.remove(name)
+        for managed in self._resources:
+            managed.ledger.node_gone(name)
+
+
+@dataclass(frozen=True, slots=True)
+class SeenPod:
+    """What is kept of a pod that the API server shows: what the ledgers, the holds and the mistakes
+    need of it, a few hundred bytes, whatever else its owner has written.
+    """
+
+    uid: str
+    """"" if it has none."""
+
+    observed: tuple[ObservedPod | None, ...]
+    """For each managed resource; None where it cannot be read."""
+
+    claims: tuple[Claimant | None, ...]
+    """For each managed resource: as the rules of holds see it; None if nothing may be held."""
+
+    nominated: str
+    """The node that kube-scheduler nominates it for, or ""."""
+
+    group: str
+    """The key of its group, or ""; "" too once it goes or has ended."""
+
+    mistake: Mistake | None
+    """Of a pod that waits."""
+
+
+class PodEventHandler:
+    """Handler for pods that have not ended; the watch selects by phase, so an end is a DELETED.
+
+    `mistaken_pods`: is shown each pod.
+    """
+
+    def __init__(
+        self,
+        resources: ManagedResources,
+        changed: Changed = lambda *_: None,
+        mistaken_pods: MistakenPods | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._resources = resources
+        self._changed = changed
+        self._mistaken_pods = mistaken_pods
+        self._clock = clock
+        self._listed = False
+
+    def kept(self, page: Decoded[Pod]) -> Decoded[SeenPod]:
+        """Return what is kept of a page: a list may be long, and pods large."""
+        return page.with_items([self._seen(pod) for pod in page.items])
+
+    def replace(self, pages: Sequence[Decoded[Pod] | Decoded[SeenPod]], started: float) -> None:
+        """Take over all pods."""
+        unread = {bad.ref.uid for page in pages for bad in _logged(page.bad)}
+        pods = [
+            pod if isinstance(pod, SeenPod) else self._seen(pod)
+            for page in pages
+            for pod in page.items
+        ]
+        for at, managed in enumerate(self._resources):
+            unreadable = unread | {pod.uid for pod in pods if pod.observed[at] is None}
+            observed = (pod.observed[at] for pod in pods)
+            changes = managed.ledger.replace_pods(
+                (pod for pod in observed if pod is not None), keep=unreadable, started=started
+            )
+            self._changed(managed, changes, not self._listed)
+            managed.holds.keep(
+                {pod.uid for pod in pods if pod.claims[at] is not None},
+                {pod.uid for pod in pods if pod.group},
+            )
+            for pod in pods:
+                if pod.claims[at] is not None or pod.group:
+                    self._hold(managed, pod, at)
+        self._listed = True
+        if self._mistaken_pods is not None:
+            mistaken = [pod for pod in pods if pod.mistake is not None]
+            self._mistaken_pods.keep({pod.uid for pod in mistaken})
+            for pod in mistaken:
+                self._mistaken_pods.observe(pod.uid, pod.mistake)
+
+    def apply(self, event: WatchEvent[Pod]) -> None:
+        """Take over one pod."""
+        if event.object is None:
+            bad = _logged((event.bad,) if event.bad else ())
+            if event.kind == "DELETED":
+                self._gone(bad[0].ref.uid if bad else "")
+        elif event.kind == "DELETED":
+            self._gone((event.object.metadata and event.object.metadata.uid) or "")
+        else:
+            pod = self._seen(event.object)
+            for at, managed in enumerate(self._resources):
+                observed = pod.observed[at]
+                if observed is None:
+                    managed.ledger.pod_unreadable(pod.uid)
+                else:
+                    self._changed(managed, managed.ledger.pod_changed(observed), False)
+                self._hold(managed, pod, at)
+            if self._mistaken_pods is not None:
+                self._mistaken_pods.observe(pod.uid, pod.mistake)
+
+    def _seen(self, pod: Pod) -> SeenPod:
+        observed: list[ObservedPod | None] = []
+        claims: list[Claimant | None] = []
+        schedulers = self._resources.scope.schedulers
+        ours = not schedulers or scheduler_of(pod) in schedulers
+        stays = not ((pod.metadata and pod.metadata.deletion_timestamp) or has_ended(pod))
+        may_hold = stays and not (pod.spec and pod.spec.node_name)
+        for managed in self._resources:
+            try:
+                seen = observe_pod(pod, managed.names)
+                # kube-scheduler of another name: no extender of ours is called for it.
+                observed.append(
+                    seen if seen.node or ours else seen._replace(gated=True, served=False)
+                )
+            except WireError as error:
+                observed.append(None)
+                log.warning(Line("pod kept as it was", pod=_name_of(pod), error=str(error)))
+            claims.append(_claim(pod, observed[-1]) if may_hold else None)
+        return SeenPod(
+            (pod.metadata and pod.metadata.uid) or "",
+            tuple(observed),
+            tuple(claims),
+            (pod.status and pod.status.nominated_node_name) or "",
+            group_of(pod).key if stays else "",
+            self._mistaken_pods.mistake(pod) if self._mistaken_pods is not None else None,
+        )
+
+    def _hold(self, managed: ManagedResource, pod: SeenPod, at: int) -> None:
+        """Begin or end what is held for the pod, by what the API server shows of it."""
+        claim = pod.claims[at]
+        if claim is not None:
+            managed.holds.shown(claim, pod.nominated, self._clock())
+        elif pod.group:
+            managed.holds.placed(pod.uid, pod.group)
+        else:
+            managed.holds.gone(pod.uid)
+
+    def _gone(self, uid: str) -> None:
+        for managed in self._resources:
+            self._changed(managed, managed.ledger.pod_gone(uid), False)
+            managed.holds.gone(uid)
+        if self._mistaken_pods is not None:
+            self._mistaken_pods.gone(uid)
+
+
+class UnhealthyEventHandler:
+    """Handler for the ConfigMaps that close devices: `unhealthy-gpu-NODE`, data `gpus: "0,2"`.
+
+    room_on: called with the node of each that changes.
+    """
+
+    def __init__(
+        self, resources: ManagedResources, room_on: Callable[[str], None] | None = None
+    ) -> None:
+        self._resources = resources
+        self._room_on = room_on
+        self._closed: set[tuple[str, str]] = set()
+
+    def kept(self, page: Decoded[ConfigMap]) -> Decoded[ConfigMap]:
+        """Return what is kept of a page: the ConfigMaps that may close devices, and of these what
+        does.
+        """
+        prefixes = tuple(managed.names.unhealthy for managed in self._resources)
+        named = [((item.metadata and item.metadata.name) or "", item) for item in page.items]
+        return page.with_items(
+            [
+                ConfigMap(
+                    Metadata(name=name),
+                    {key: text for key, text in (item.data or {}).items() if key == UNHEALTHY_KEY},
+                )
+                for name, item in named
+                if name.startswith(prefixes)
+            ]
+        )
+
+    def replace(self, pages: Sequence[Decoded[ConfigMap]], started: float) -> None:
+        """Take over all ConfigMaps: a node that has none has no device closed by one."""
+        del started
+        maps = [config_map for page in pages for config_map in page.items]
+        named = {(config_map.metadata and config_map.metadata.name) or "" for config_map in maps}
+        named.update(bad.ref.name for page in pages for bad in _logged(page.bad))
+        for name, resource in list(self._closed):
+            if name not in named:
+                self._open(name, resource)
+        for config_map in maps:
+            self._apply(config_map)
+
+    def apply(self, event: WatchEvent[ConfigMap]) -> None:
+        """Take over one ConfigMap."""
+        if event.object is None:
+            _logged((event.bad,) if event.bad else ())
+        elif event.kind == "DELETED":
+            name = (event.object.metadata and event.object.metadata.name) or ""
+            for managed in self._resources:
+                self._open(name, managed.names.resource)
+        else:
+            self._apply(event.object)
+
+    def _apply(self, config_map: ConfigMap) -> None:
+        name = (config_map.metadata and config_map.metadata.name) or ""
+        for managed in self._resources:
+            node = name.removeprefix(managed.names.unhealthy)
+            if node == name:
+                continue
+            try:
+                devices = decode_unhealthy(config_map.data or {})
+            except AnnotationError as error:
+                log.warning(Line("configmap kept as it was", configmap=name, error=str(error)))
+                continue
+            self._set(managed, node, devices)
+            self._closed.add((name, managed.names.resource))
+
+    def _open(self, name: str, resource: str) -> None:
+        managed = self._resources.find(resource)
+        if managed is not None and (name, resource) in self._closed:
+            self._closed.discard((name, resource))
+            self._set(managed, name.removeprefix(managed.names.unhealthy), frozenset())
+
+    def _set(self, managed: ManagedResource, node: str, devices: frozenset[int | str]) -> None:
+        managed.ledger.set_unhealthy(node, devices)
+        if self._room_on is not None:
+            self._room_on(node)
+
+
+def _claim(pod: Pod, seen: ObservedPod | None) -> Claimant | None:
+    return claimant(pod, seen.request) if seen is not None and seen.request.devices else None
+
+
+def _name_of(pod: Pod) -> str:
+    try:
+        return str(pod_ref(pod))
+    except WireError:
+        return "?"
+
+
+def _logged(bad: Sequence[UnreadableObject]) -> Sequence[UnreadableObject]:
+    for item in bad:
+        log.warning(Line("object kept as it was", object=item.ref, error=item.error))
+    return bad

@@ -1,5 +1,0 @@
-"""The HTTP server of the verbs.
-
-Tested in `tests/unit/extender/http`, `tests/integration/test_stalled_clients.py` and
-`tests/integration/test_handing_over.py`.
-"""

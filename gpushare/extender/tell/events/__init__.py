@@ -1,0 +1,4 @@
+"""What users are told by events.
+
+Tested in `tests/unit/extender/tell/events`.
+"""

@@ -1,0 +1,183 @@
+"""The reasons and texts of events: the users' view of our decisions.
+
+Knows the ledger and the recorder; no I/O. Reasons are names that people filter by: they never
+change. There is no event for the end of a pod: nobody reads events of an object that is gone, and
+every pod would cost a second write.
+"""
+
+import threading
+import time
+from collections.abc import Callable, Mapping
+
+from gpushare.core.explanation import Explanation
+from gpushare.core.model import PodRef, Shares
+from gpushare.core.snapshot import Snapshot
+from gpushare.daemon.events.aggregator import NoFitLimiter
+from gpushare.daemon.events.recorder import EventRecorder
+from gpushare.explain.pod import Outstanding
+from gpushare.explain.text import amount, sentence
+from gpushare.extender.follow.comparer import Finding
+from gpushare.extender.managed_resources import ManagedResources
+from gpushare.extender.tell.events.mistaken_pods import MistakenPods
+from gpushare.wire.events import ObjectReference
+
+ALLOCATED = "GPUShareAllocated"
+BIND_FAILED = "GPUShareBindFailed"
+NO_FIT = "GPUShareNoFit"
+UNHEALTHY = "GPUShareDeviceUnhealthy"
+HEALTHY = "GPUShareDeviceHealthy"
+MISMATCH = "GPUShareAllocationMismatch"
+BOOKS_WRONG = "GPUShareBooksWrong"
+MISTAKE = "GPUShareMistake"
+
+_MISMATCHES = {
+    "placement_edited": "the annotations of the pod were changed after it was bound;"
+    " the devices it was given on node {node} stay charged",
+    "bound_by_another": "the pod was bound to node {node} past this extender while it was being"
+    " bound here; its memory is charged where it runs",
+    "binding_lost": "the API server confirmed that the pod was bound to node {node}, and now shows"
+    " it without a node; look whether its data were restored, or a proxy answers in its place",
+}
+
+
+class EventMessages:
+    """Passes events to the recorder; any thread may call any method, and none waits.
+
+    `unit`: the memory unit of the cluster, for the texts. `mistaken_pods`: is shown all pods, and
+    one mistake a second becomes an event.
+    """
+
+    def __init__(
+        self,
+        recorder: EventRecorder,
+        resources: ManagedResources,
+        unit: str,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._recorder = recorder
+        self._resources = resources
+        self._unit = unit
+        self._clock = clock
+        self._no_fit_limiter = NoFitLimiter()
+        self._lock = threading.Lock()
+        self._closed: dict[str, Mapping[str, frozenset[int]]] = {}
+        self.mistaken_pods = MistakenPods(resources, unit, clock)
+
+    def bound(self, ref: PodRef, node: str, shares: Shares | None) -> None:
+        """Record that a pod was bound to the node.
+
+        `shares` None: it has no GPU, and no event is written.
+        """
+        with self._lock:
+            self._no_fit_limiter.forget(ref.uid)
+        if shares:
+            given = ", ".join(
+                f"{amount(units, self._unit)} on device {each}" for each, units in shares
+            )
+            self._recorder.record(_pod(ref), ALLOCATED, "Binding", f"node {node}: {given}")
+
+    def bind_failed(self, ref: PodRef, node: str, why: str) -> None:
+        """Record that a bind was answered with an error."""
+        note = f"node {node}: {why}"
+        self._recorder.record(_pod(ref), BIND_FAILED, "Binding", note, warning=True)
+
+    def no_fit(
+        self,
+        ref: PodRef,
+        reasons: Mapping[str, int],
+        explain: Callable[[], tuple[Explanation, Outstanding]],
+    ) -> None:
+        """Record that no node takes the pod. `reasons`: the number of nodes by reason.
+
+        `explain`: says what would help, and what its group needs; it is called by the thread that
+        writes.
+        """
+        regarding = _pod(ref)
+        if not regarding.is_sound:
+            return
+        with self._lock:
+            limiter, kinds = self._no_fit_limiter, frozenset(reasons)
+            if not limiter.allows(ref.namespace, ref.uid, kinds, self._clock()):
+                return
+        total = sum(reasons.values())
+        parts = ", ".join(f"{count} {why}" for why, count in sorted(reasons.items()))
+        note = f"0 of {total} nodes take the pod: {parts}"
+
+        def details() -> str:
+            found, between = explain()
+            return sentence(found, self._unit, ref.namespace, between)
+
+        self._recorder.record(
+            regarding,
+            NO_FIT,
+            "Scheduling",
+            note,
+            warning=True,
+            details=details,
+        )
+
+    def books_wrong(self, finding: Finding, healed: bool) -> None:
+        """Record that an audit found the ledger wrong."""
+        now = "put on the safe side" if healed else "left as it is"
+        regarding = _pod(finding.pod) if finding.pod else _node(finding.node)
+        note = f"{finding.resource}: {finding}; {now}"
+        self._recorder.record(regarding, BOOKS_WRONG, "Auditing", note, warning=True)
+
+    def tick(self, ready: bool) -> None:
+        """Record what changed in the ledger since the last call; call it every second, from one
+        thread.
+
+        `ready` False: the ledger is being filled, or another process leads and records it.
+        """
+        if ready and (mistaken := self.mistaken_pods.take()):
+            ref, text = mistaken
+            self._recorder.record(_pod(ref), MISTAKE, "Scheduling", text, warning=True)
+        for managed in self._resources:
+            for alarm in managed.ledger.take_alarms():
+                if ready:
+                    note = _MISMATCHES[alarm.kind].format(node=alarm.node)
+                    self._recorder.record(_pod(alarm.ref), MISMATCH, "Auditing", note, warning=True)
+            resource = managed.names.resource
+            closed = managed.ledger.closed_devices()
+            before = self._closed.get(resource)
+            if ready and before is not None and before != closed:
+                self._record_device_changes(resource, before, closed, managed.ledger.snapshot())
+            if ready:
+                self._closed[resource] = closed
+            else:
+                self._closed.pop(resource, None)
+
+    def _record_device_changes(
+        self,
+        resource: str,
+        before: Mapping[str, frozenset[int]],
+        now: Mapping[str, frozenset[int]],
+        view: Snapshot,
+    ) -> None:
+        for node in before.keys() | now.keys():
+            was, is_now = before.get(node, frozenset()), now.get(node, frozenset())
+            if new := is_now - was:
+                note = f"{resource}: nothing new is placed on {_devices(new)}"
+                self._recorder.record(_node(node), UNHEALTHY, "Monitoring", note, warning=True)
+            if opened := (was - is_now) & _open(view, node):
+                note = f"{resource}: {_devices(opened)} may be used again"
+                self._recorder.record(_node(node), HEALTHY, "Monitoring", note)
+
+
+def _open(view: Snapshot, node: str) -> frozenset[int]:
+    """Return the open devices of the node; none if the node is gone or closed."""
+    row = view.row.get(node)
+    return frozenset(view.open[row].nonzero()[0].tolist()) if row is not None else frozenset()
+
+
+def _devices(devices: frozenset[int]) -> str:
+    return f"device {', '.join(map(str, sorted(devices)))}"
+
+
+def _pod(ref: PodRef) -> ObjectReference:
+    return ObjectReference("Pod", ref.namespace, ref.name, ref.uid)
+
+
+def _node(name: str) -> ObjectReference:
+    """Return a node as the kubelet's own events name it: the uid is its name, for kubectl."""
+    return ObjectReference("Node", "", name, name)

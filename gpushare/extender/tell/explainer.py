@@ -1,0 +1,143 @@
+"""Explanations of pods by this process's ledgers, and what is held for which pod, for its health
+listener.
+
+Reads one pod from the API server for each explanation, and changes nothing. Callers that ask all
+the time must not cost the verbs more than a share of the interpreter: one explanation is made at a
+time, and after each there is a rest.
+"""
+
+import json
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import replace
+
+from gpushare.errors import ApiError, ApiNotFound, GpuShareError, MessageError, NotReady
+from gpushare.explain.document import document
+from gpushare.explain.pod import Outstanding, explain_pod
+from gpushare.extender.door.document_cache import DocumentCache
+from gpushare.extender.managed_resources import ManagedResources
+from gpushare.extender.verbs.claimant import claimant
+from gpushare.extender.verbs.held_places import group_need, held_places
+from gpushare.extender.verbs.offers import offers_of
+from gpushare.kube.api import Api
+from gpushare.wire.fields import NAME
+from gpushare.wire.held import encode_held
+from gpushare.wire.objects import PODS, Pod
+from gpushare.wire.pods import scheduler_of
+
+_TIMEOUT = 5.0
+"""Seconds to read the pod."""
+_MAX_WAITING = 4
+_REST = 9.0
+"""A rest is this many times as long as the CPU time of the explanation before it."""
+_MAX_REST = 1.0
+_STATUS: tuple[tuple[type[GpuShareError], int], ...] = (
+    (ApiNotFound, 404),
+    (MessageError, 422),
+    (NotReady, 503),
+    (ApiError, 503),
+)
+
+
+class Explainer:
+    """Explains pods; any thread may call any method.
+
+    unit: the memory unit of the cluster. not_ready: the reason not to answer now, or "". called:
+    whether filter was called for the pod of that uid.
+    """
+
+    def __init__(
+        self,
+        api: Api,
+        resources: ManagedResources,
+        unit: str,
+        *,
+        not_ready: Callable[[], str],
+        called: Callable[[str], bool],
+    ) -> None:
+        self._api = api
+        self._resources = resources
+        self._unit = unit
+        self._not_ready = not_ready
+        self._called = called
+        self._slots = threading.BoundedSemaphore(_MAX_WAITING)
+        self._making = threading.Lock()
+        self._rested_at = 0.0
+        self._documents = DocumentCache()
+
+    def answer(self, namespace: str, name: str) -> tuple[int, bytes]:
+        """Return (HTTP status, JSON): the document about a pod, or the error."""
+        return self._answered(lambda: self._in_turn(namespace, name))
+
+    def held(self) -> tuple[int, bytes]:
+        """Return (HTTP status, JSON): what filter keeps for which pod, or the error."""
+        return self._answered(lambda: self._documents.get("held", self._held))
+
+    def _answered(self, make: Callable[[], bytes]) -> tuple[int, bytes]:
+        try:
+            reason = self._not_ready()
+            if reason:
+                raise NotReady(f"gpushare is not ready: {reason}")
+            return 200, make()
+        except GpuShareError as error:
+            status = next((code for kind, code in _STATUS if isinstance(error, kind)), 500)
+            return status, json.dumps({"error": str(error)}).encode()
+
+    def _held(self) -> bytes:
+        return encode_held(
+            self._unit, {each.names.resource: held_places(each.holds) for each in self._resources}
+        )
+
+    def _in_turn(self, namespace: str, name: str) -> bytes:
+        if not self._slots.acquire(blocking=False):
+            raise NotReady("gpushare: too many ask for explanations; ask again in a second")
+        try:
+            with self._making:
+                time.sleep(max(0.0, self._rested_at - time.monotonic()))
+                begin = time.thread_time()
+                made = self._explain(self._read(namespace, name))
+                cost = time.thread_time() - begin
+                self._rested_at = time.monotonic() + min(_MAX_REST, cost * _REST)
+                return made
+        finally:
+            self._slots.release()
+
+    def _read(self, namespace: str, name: str) -> Pod:
+        for text in (namespace, name):
+            if NAME.fullmatch(text) is None:
+                raise MessageError(f"{text[:80]!r} is no name of a namespace or pod")
+        path = f"/api/v1/namespaces/{namespace}/pods/{name}"
+        try:
+            body = self._api.request("GET", path, timeout=_TIMEOUT)
+        except ApiNotFound as error:
+            raise ApiNotFound(f"there is no pod {namespace}/{name}", 404) from error
+        return PODS.decode_answer(body, namespace, name)
+
+    def _explain(self, pod: Pod) -> bytes:
+        schedulers = self._resources.scope.schedulers
+        uid = (pod.metadata and pod.metadata.uid) or ""
+        said = explain_pod(
+            pod,
+            self._resources.resources,
+            self._unit,
+            served=scheduler_of(pod) in schedulers if schedulers else None,
+            asked=self._called(uid),
+            now=time.time(),
+        )
+        if said.state == "pending":
+            said = replace(said, outstanding=self._outstanding(pod))
+        return json.dumps(document(said)).encode()
+
+    def _outstanding(self, pod: Pod) -> Outstanding:
+        """Return what filter keeps for others and not for this pod, and whether its group fits."""
+        found = self._resources.resolve(pod)
+        if found is None:
+            return Outstanding()
+        managed, request = found
+        asking = claimant(pod, request)
+        # What filter would see, so that both name the same numbers.
+        offered = offers_of(managed).to(asking, managed.ledger.snapshot(), time.monotonic())
+        needs = managed.holds.missing(asking)
+        held = held_places(managed.holds, against=asking)
+        return Outstanding(held, group_need(offered, asking, needs))

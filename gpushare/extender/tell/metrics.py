@@ -1,0 +1,207 @@
+"""The metrics for Prometheus. Gauges are computed at each scrape, from one snapshot.
+
+Without `detail` no pod or namespace stands in a label, so there are no more series than nodes and
+devices. Any pod of the cluster may be able to ask: all callers together cost at most a tenth of the
+time.
+"""
+
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+
+from prometheus_client import (
+    CollectorRegistry,
+    Counter,
+    Histogram,
+    disable_created_metrics,
+    generate_latest,
+)
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+
+from gpushare import __version__
+from gpushare.extender.managed_resources import ManagedResources
+from gpushare.extender.tell.device_metrics import device_metrics
+from gpushare.extender.tell.metric_help import help_of
+from gpushare.extender.tell.usage_metrics import usage_metrics
+
+_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0)
+_ALARMS = ("placement_edited", "bound_by_another", "binding_lost")
+_REUSE_FACTOR = 9.0
+"""A text is reused for this many times as long as it took to make."""
+_LONGEST = 10.0
+"""Seconds that a text is reused at most: the process may have been paused while it made one."""
+
+
+class Metrics:
+    """The registry of one process.
+
+    unit_bytes: bytes of a memory unit. state: further values by name (readiness, watches), read at
+    each scrape; those whose name ends in _total are counters, the others gauges. detail: who holds
+    memory is told by `devices` alone, by `namespaces` too, or by `pods` as well.
+    """
+
+    def __init__(
+        self,
+        resources: ManagedResources,
+        unit_bytes: int,
+        state: Callable[[], Mapping[str, float]],
+        clock: Callable[[], float] = time.monotonic,
+        *,
+        detail: str = "devices",
+    ) -> None:
+        self._resources = resources
+        self._detail = detail
+        self._unit_bytes = unit_bytes
+        self._clock = clock
+        self._scraping = threading.Lock()
+        self._text = b""
+        self._fresh_until = float("-inf")
+        disable_created_metrics()  # type: ignore[no-untyped-call]  # the library types most, not this
+        self._registry = CollectorRegistry()
+        self._registry.register(_StateCollector(resources, state))
+        self._requests = Counter(
+            "gpushare_requests_total",
+            "Calls answered, by verb and outcome; the log has a line for each",
+            ("verb", "outcome"),
+            registry=self._registry,
+        )
+        self._rejected = Counter(
+            "gpushare_filter_rejected_nodes_total",
+            "Nodes that filter did not let through, by reason; gpushare explain says more of a pod",
+            ("reason",),
+            registry=self._registry,
+        )
+        self._seconds = Histogram(
+            "gpushare_request_duration_seconds",
+            "Time to answer a call, by verb; a bind includes one or two calls of the API server",
+            ("verb",),
+            buckets=_BUCKETS,
+            registry=self._registry,
+        )
+
+    def observe(self, verb: str, outcome: str, seconds: float) -> None:
+        """Count a call."""
+        self._requests.labels(verb, outcome).inc()
+        self._seconds.labels(verb).observe(seconds)
+
+    def rejected(self, reasons: Mapping[str, int]) -> None:
+        """Count nodes that filter did not let through."""
+        for reason, nodes in reasons.items():
+            self._rejected.labels(reason).inc(nodes)
+
+    def text(self) -> bytes:
+        """Return all metrics in Prometheus' text format, perhaps as they were a moment ago."""
+        with self._scraping:
+            begin = self._clock()
+            if begin >= self._fresh_until:
+                devices = device_metrics(self._resources, self._unit_bytes)
+                usage = usage_metrics(self._resources, self._unit_bytes, self._detail)
+                self._text = devices + usage + generate_latest(self._registry)
+                end = self._clock()
+                self._fresh_until = end + min(_LONGEST, (end - begin) * _REUSE_FACTOR)
+            return self._text
+
+
+class _StateCollector:
+    """The collector of everything but devices that is a state rather than an event."""
+
+    def __init__(
+        self, resources: ManagedResources, state: Callable[[], Mapping[str, float]]
+    ) -> None:
+        self._resources = resources
+        self._state = state
+
+    def collect(self) -> Iterable[Metric]:
+        """Yield one family after the other."""
+        yield from self._counts()
+        yield from self._holds()
+        yield from self._trials()
+        build = GaugeMetricFamily("gpushare_build_info", "Version", labels=("version",))
+        build.add_metric((__version__,), 1)
+        yield build
+        for name, value in self._state().items():
+            yield _single(f"gpushare_{name}", help_of(name), value)
+
+    def _counts(self) -> Iterator[Metric]:
+        pods = GaugeMetricFamily(
+            "gpushare_pods",
+            "Pods in the books, by state; unplaced: bound without devices, create them again",
+            labels=("resource", "state"),
+        )
+        alarms = CounterMetricFamily(
+            "gpushare_alarms",
+            "Things that should not happen, seen so far; the pods have events that say what",
+            labels=("resource", "kind"),
+        )
+        for managed in self._resources:
+            for name, count in managed.ledger.counts().items():
+                family = alarms if name in _ALARMS else pods
+                if name != "nodes":
+                    family.add_metric((managed.names.resource, name), count)
+        return iter((pods, alarms))
+
+    def _holds(self) -> Iterator[Metric]:
+        live = GaugeMetricFamily(
+            "gpushare_holds",
+            "Pods for which filter keeps a place that is not bound yet",
+            labels=("resource",),
+        )
+        lapsed = CounterMetricFamily(
+            "gpushare_holds_lapsed",
+            "Such places that nobody bound or nominated in time, and others may have",
+            labels=("resource",),
+        )
+        for managed in self._resources:
+            live.add_metric((managed.names.resource,), len(managed.holds))
+            lapsed.add_metric((managed.names.resource,), managed.holds.lapsed_total)
+        return iter((live, lapsed))
+
+    def _trials(self) -> Iterator[Metric]:
+        labels = ("resource", "policy")
+        text = "In the last trial of policies: % of the memory"
+        ranks = GaugeMetricFamily(
+            "gpushare_ranking_policy",
+            "1 for the policy that ranks pods which name none",
+            labels=labels,
+        )
+        since = GaugeMetricFamily(
+            "gpushare_ranking_policy_chosen_timestamp_seconds",
+            "Since when the policy auto is this one, Unix time",
+            labels=labels,
+        )
+        lead = GaugeMetricFamily(
+            "gpushare_trial_lead_percent",
+            f"{text} that the policy allocates above the best of the others",
+            labels=(*labels, "second"),
+        )
+        error = GaugeMetricFamily(
+            "gpushare_trial_lead_error_percent",
+            "Standard error of gpushare_trial_lead_percent",
+            labels=labels,
+        )
+        allocated = GaugeMetricFamily(
+            "gpushare_trial_allocated_percent", f"{text} that each would allocate", labels=labels
+        )
+        refused = GaugeMetricFamily(
+            "gpushare_trial_refused_percent", f"{text} that each would refuse", labels=labels
+        )
+        for managed in self._resources:
+            resource, choice = managed.names.resource, managed.choice
+            ranks.add_metric((resource, managed.ranking_policy), 1)
+            if choice is None:
+                continue
+            since.add_metric((resource, choice.policy), choice.since)
+            if choice.second:
+                lead.add_metric((resource, choice.policy, choice.second), choice.lead)
+                error.add_metric((resource, choice.policy), choice.error)
+            for name, measured in choice.allocated.items():
+                allocated.add_metric((resource, name), measured)
+                refused.add_metric((resource, name), choice.refused[name])
+        return iter((ranks, since, lead, error, allocated, refused))
+
+
+def _single(name: str, text: str, value: float) -> Metric:
+    """Return a family of one sample."""
+    if name.endswith("_total"):
+        return CounterMetricFamily(name.removesuffix("_total"), text, value=value)
+    return GaugeMetricFamily(name, text, value=value)

@@ -1,0 +1,270 @@
+"""The document that the page reads: nodes, devices, pods, and who waits and why, as JSON.
+
+Its keys are those of `kubectl inspect gpushare -o json` if both say the same (docs/inspect.md).
+It is made from one copy of the books (`Reader.books`), with no lock held. The text of a node is
+kept until something on it changes, so in a large cluster little is made again.
+"""
+
+import json
+import threading
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from gpushare import __version__
+from gpushare.core.model import NodeSpec
+from gpushare.core.states.entry import Entry, Waiting
+from gpushare.core.stranded import stranded_units, typical_units
+from gpushare.extender.managed_resources import ManagedResource, ManagedResources
+from gpushare.extender.tell.events.mistaken_pods import Mistake, MistakenPods
+from gpushare.extender.tell.page.explanation_cache import ExplanationCache
+from gpushare.extender.tell.page.last_hour import LastHour
+from gpushare.extender.verbs.held_places import held_places
+from gpushare.ledger import LedgerView
+from gpushare.wire.held import held_document
+
+_Entries = tuple[Entry, ...]
+_Key = tuple[NodeSpec, _Entries, tuple[int, ...], int]
+"""All that the text of a node depends on: its shape, charges, units used, the typical request."""
+
+_ENCODE = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False).encode
+
+
+class Documents:
+    """Makes the document; any thread may call.
+
+    unit: the memory unit of the cluster. not_ready: why this process does not answer kube-scheduler
+    now, or "". called: whether filter was called for the pod of that uid. mistaken_pods: the pods
+    that wait because of a mistake.
+    """
+
+    def __init__(
+        self,
+        resources: ManagedResources,
+        unit: str,
+        last_hour: LastHour,
+        *,
+        not_ready: Callable[[], str],
+        called: Callable[[str], bool],
+        mistaken_pods: MistakenPods,
+    ) -> None:
+        self._unit = unit
+        self._not_ready = not_ready
+        self._parts = [
+            _Part(managed, unit, last_hour, called, mistaken_pods) for managed in resources
+        ]
+        self._since = last_hour.since
+        self._making = threading.Lock()
+        self._key: object = None
+        self._body = b""
+
+    def body(self) -> bytes:
+        """Return the document; the one made before if nothing has changed since."""
+        with self._making:
+            return self._made()
+
+    def _made(self) -> bytes:
+        reason = self._not_ready()
+        key = (reason, [part.version() for part in self._parts])
+        if key != self._key or not all(part.complete for part in self._parts):
+            head = {
+                "version": __version__,
+                "unit": self._unit,
+                "notReady": reason or None,
+                "countingSince": int(self._since),
+            }
+            parts = ",".join(part.text() for part in self._parts)
+            self._body = f'{_ENCODE(head)[:-1]},"resources":[{parts}]}}'.encode()
+            self._key = key
+        return self._body
+
+
+class _Part:
+    """The part of the document about one managed resource."""
+
+    def __init__(
+        self,
+        managed: ManagedResource,
+        unit: str,
+        last_hour: LastHour,
+        called: Callable[[str], bool],
+        mistaken_pods: MistakenPods,
+    ) -> None:
+        self._managed = managed
+        self._mistaken_pods = mistaken_pods
+        self._last_hour = last_hour
+        self._called = called
+        self._explanations = ExplanationCache(unit)
+        self._texts: dict[str, tuple[_Key, str]] = {}
+
+    @property
+    def complete(self) -> bool:
+        """Whether each waiting pod is explained by the last snapshot."""
+        return self._explanations.complete
+
+    def version(self) -> object:
+        """Return a value that differs whenever the text does."""
+        managed = self._managed
+        hour = self._last_hour.figures(managed.names.resource)
+        managed.holds.expire(time.monotonic())
+        changes = [managed.ledger.version(), managed.filters.states.version]
+        changes += [self._mistaken_pods.version, managed.holds.version]
+        return changes, hour, managed.ranking_policy, managed.choice
+
+    def text(self) -> str:
+        """Return the JSON of this part."""
+        managed, books = self._managed, self._managed.ledger.view()
+        sizes = [entry.request.units for entry in books.entries.values()]
+        sizes += [pod.request.units for pod in books.waiting]
+        typical = typical_units(sizes)
+        head = {
+            "resource": managed.names.resource,
+            "typical": typical,
+            "policy": _policy(managed),
+            "lastHour": self._last_hour.figures(managed.names.resource),
+            "pending": self._pending(books),
+            "held": [held_document(each) for each in held_places(managed.holds)],
+        }
+        # Node by node: no other thread runs while one call of json works.
+        return f'{_ENCODE(head)[:-1]},"nodes":[{",".join(self._nodes(books, typical))}]}}'
+
+    def _pending(self, books: LedgerView) -> list[dict[str, Any]]:
+        version = books.snapshot.generation, self._managed.filters.states.version
+        asked = ((pod.request, pod.demands) for pod in books.waiting)
+        said = self._explanations.about(asked, self._managed, version)
+        waiting = [
+            self._waiting(pod, said.get((pod.request, pod.demands))) for pod in books.waiting
+        ]
+        resource, there = self._managed.names.resource, {pod.uid for pod in books.waiting}
+        unread = self._mistaken_pods.standing(resource)
+        return waiting + [_mistaken(each) for each in unread if each.ref.uid not in there]
+
+    def _waiting(self, pod: Waiting, why: str | None) -> dict[str, Any]:
+        asked = self._called(pod.ref.uid)
+        return {
+            "namespace": pod.ref.namespace,
+            "name": pod.ref.name,
+            "requested": pod.request.total,
+            "devices": pod.request.devices,
+            "created": int(pod.created) or None,
+            "asked": asked,
+            "why": why,
+            "scheduler": None if asked else _not_asked(pod),
+        }
+
+    def _nodes(self, books: LedgerView, typical: int) -> Iterable[str]:
+        on_node: dict[str, list[Entry]] = defaultdict(list)
+        for entry in books.entries.values():
+            on_node[entry.node].append(entry)
+        kept, self._texts = self._texts, {}
+        for name in sorted(books.nodes):
+            spec = books.nodes[name]
+            if not spec.capacity and spec.closed is None:
+                continue  # it shares nothing
+            used = books.snapshot.used[books.snapshot.row[name]].tolist()
+            key = (spec, tuple(on_node[name]), tuple(used), typical)
+            before = kept.get(name)
+            text = before[1] if before and before[0] == key else _ENCODE(node_document(*key))
+            self._texts[name] = key, text
+            yield text
+
+
+def _mistaken(mistake: Mistake) -> dict[str, Any]:
+    """Return a pod whose request makes no sense, so that nothing is in the books of it."""
+    return {
+        "namespace": mistake.ref.namespace,
+        "name": mistake.ref.name,
+        "requested": 0,
+        "devices": 0,
+        "created": None,
+        "asked": False,
+        "why": f"its request makes no sense: {mistake.text}",
+        "scheduler": None,
+    }
+
+
+def _not_asked(pod: Waiting) -> str:
+    """Return why no scheduler has asked about the pod."""
+    if pod.demands.gated:
+        return "its scheduling gates hold it back"
+    if not pod.served:
+        return "kube-scheduler's file has no profile of its schedulerName"
+    if pod.gated:
+        return "kube-scheduler's own filters leave it no node"
+    return "no scheduler has asked gpushare about it"
+
+
+def _policy(managed: ManagedResource) -> Mapping[str, Any]:
+    """Return what ranks, and what the last trial measured, as the inspect document has it."""
+    choice = managed.choice
+    names = {"name": managed.ranking_policy, "default": managed.default_policy}
+    if choice is None:
+        return names | dict.fromkeys(("since", "lead", "error", "second")) | {"candidates": []}
+    return names | {
+        "since": int(choice.since),
+        "lead": choice.lead if choice.second else None,
+        "error": choice.error if choice.second else None,
+        "second": choice.second or None,
+        "candidates": [
+            {"name": name, "allocated": allocated, "refused": choice.refused.get(name)}
+            for name, allocated in choice.allocated.items()
+        ],
+    }
+
+
+def node_document(
+    spec: NodeSpec, entries: _Entries, used: tuple[int, ...], typical: int
+) -> dict[str, Any]:
+    """Return the JSON object of a node; it depends on nothing but these."""
+    ordered = sorted(entries, key=lambda entry: (entry.ref.namespace, entry.ref.name))
+    allocated = [0] * len(spec.capacity)
+    for entry in ordered:
+        for device, units in _shares(entry, spec):
+            allocated[device] += units
+    unplaced = sum(entry.request.total for entry in ordered if not _shares(entry, spec))
+    devices = [_device(spec, index, allocated[index], used[index], typical)
+               for index in range(len(spec.capacity))]  # fmt: skip
+    return {
+        "name": spec.name,
+        "closed": spec.closed.value if spec.closed else None,
+        "total": sum(spec.capacity),
+        "allocated": sum(allocated) + unplaced,
+        "unplaced": unplaced,
+        "free": sum(device["free"] for device in devices),
+        "devices": devices,
+        "pods": [_pod(entry, spec) for entry in ordered],
+    }
+
+
+def _device(spec: NodeSpec, index: int, allocated: int, used: int, typical: int) -> dict[str, Any]:
+    healthy = spec.healthy[index]
+    free = max(spec.capacity[index] - used, 0) if healthy and not spec.closed else 0
+    return {
+        "index": index,
+        "uuid": (spec.uuids[index] or None) if spec.uuids else None,
+        "model": (spec.models[index] or None) if spec.models else None,
+        "healthy": healthy,
+        "total": spec.capacity[index],
+        "allocated": allocated,
+        "free": free,
+        "stranded": stranded_units(free, typical),
+    }
+
+
+def _pod(entry: Entry, spec: NodeSpec) -> dict[str, Any]:
+    return {
+        "namespace": entry.ref.namespace,
+        "name": entry.ref.name,
+        "assigned": entry.assigned,
+        "allocated": entry.request.total,
+        "devices": [
+            {"index": device, "allocated": units} for device, units in _shares(entry, spec)
+        ],
+    }
+
+
+def _shares(entry: Entry, spec: NodeSpec) -> tuple[tuple[int, int], ...]:
+    """Return on which devices of the node the pod is; () if that is not known."""
+    shares = entry.placement or ()
+    return shares if all(device < len(spec.capacity) for device, _ in shares) else ()

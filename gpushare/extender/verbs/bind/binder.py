@@ -1,0 +1,197 @@
+"""The I/O around binds: runs the steps of a BindTransaction, and settles what is in doubt.
+
+It is kept simple: every decision is in transaction.py and in the ledger.
+"""
+
+import threading
+import time
+from collections.abc import Callable
+
+from gpushare.core.model import PodRef
+from gpushare.errors import ApiConflict, ApiError, ApiNotFound, ApiUnavailable, WireError
+from gpushare.extender.managed_resources import ManagedResource, ManagedResources, ResourceRequest
+from gpushare.extender.verbs.bind.transaction import (
+    BUDGET,
+    BindResult,
+    BindTransaction,
+    ReadPod,
+    Step,
+    WriteBinding,
+    observed_pod,
+)
+from gpushare.kube.api import Api
+from gpushare.ledger import Overdue
+from gpushare.wire.codec import check_bound
+from gpushare.wire.objects import PODS, Pod, binding
+
+_POST_TIMEOUT = 3.0
+"""Seconds a Binding may take."""
+
+_READ_TIMEOUT = 2.0
+"""Seconds a read may take: one before the Binding must leave time for it."""
+
+_LAST_READ = 0.5
+"""Seconds of the budget that are always left for reading the pod back."""
+
+_ROUND = 30.0
+"""Seconds after which a round of settling ends: an API server that answers nothing must not let
+the thread look stuck. What was not looked at comes first in the next round.
+"""
+
+
+class Binder:
+    """Binds pods, one call of `bind` each, from any thread.
+
+    room_on: called with the node of each charge in doubt that is given back.
+    """
+
+    def __init__(
+        self,
+        api: Api,
+        resources: ManagedResources,
+        leads_until: Callable[[], float],
+        clock: Callable[[], float] = time.monotonic,
+        wall_ns: Callable[[], int] = time.time_ns,
+        *,
+        room_on: Callable[[str], None] | None = None,
+    ) -> None:
+        self._api = api
+        self._resources = resources
+        self._leads_until = leads_until
+        self._clock = clock
+        self._wall_ns = wall_ns
+        self._room_on = room_on
+        self._stamp = 0
+        self._next_in_round = 0
+        self._conflicts = 0
+        self._in_flight = 0
+        self._lock = threading.Lock()
+
+    def bind(
+        self, ref: PodRef, node: str, approved: bool, resource_request: ResourceRequest | None
+    ) -> BindResult:
+        """Return the outcome of binding the pod to the node, within BUDGET seconds.
+
+        `approved`: filter has approved the pod for the node, and `resource_request` is what the pod
+        asks for; otherwise the pod is read.
+        """
+        deadline = self._clock() + BUDGET
+        with self._lock:
+            self._in_flight += 1
+        bind = BindTransaction(
+            self._resources, ref, node, approved, resource_request, self._next_stamp()
+        )
+        try:
+            step: Step = bind.start(self._clock(), self._leads_until())
+            while not isinstance(step, BindResult):
+                step = self._execute(bind, step, deadline)
+        except BaseException:
+            # Our bug, or the process is ending: nothing is known of the write, so the charge stays.
+            if bind.resource_request:
+                bind.resource_request[0].ledger.doubt(ref.uid, self._clock(), bind.assume_time)
+            raise
+        finally:
+            with self._lock:
+                self._in_flight -= 1
+        return step
+
+    def settled(self) -> bool:
+        """Return whether nothing sent from here can still land."""
+        doubts = any(managed.ledger.counts()["in_doubt"] for managed in self._resources)
+        return not (self._in_flight or doubts)
+
+    def state(self) -> dict[str, float]:
+        """Return counters for metrics: Bindings that the API server refused with 409."""
+        return {"bind_conflicts_total": self._conflicts}
+
+    def settle_overdue(self) -> int:
+        """Read the pods of charges in doubt and settle these; return how many were looked at."""
+        end = self._clock() + _ROUND
+        due = [
+            (managed, overdue)
+            for managed in self._resources
+            for overdue in managed.ledger.overdue(self._clock())
+        ]
+        start = self._next_in_round % len(due) if due else 0
+        settled_count = 0
+        for managed, overdue in due[start:] + due[:start]:
+            if self._clock() > end:
+                break
+            settled_count += 1
+            self._settle(managed, overdue)
+        self._next_in_round = start + settled_count
+        return settled_count
+
+    def _execute(
+        self, bind: BindTransaction, step: ReadPod | WriteBinding, deadline: float
+    ) -> Step:
+        left = max(deadline - self._clock(), _LAST_READ)
+        if isinstance(step, WriteBinding):
+            timeout = min(max(left - _LAST_READ, _LAST_READ), _POST_TIMEOUT)
+            return bind.written(self._write(step, timeout, deadline), self._clock())
+        sent = self._clock()
+        seen = self._read(step.ref, min(left, _READ_TIMEOUT))
+        return bind.read(seen, sent, self._clock(), self._leads_until())
+
+    def _write(self, step: WriteBinding, timeout: float, deadline: float) -> ApiError | None:
+        ref = step.ref
+        body = binding(ref, step.node, step.annotations)
+        # kube-apiserver stops its work after this time too (the query `timeout` of any request).
+        # Otherwise it could go on for a minute, and the next leader would have to wait for that.
+        query = {"timeout": f"{timeout:.3f}s"}
+        try:
+            # Leadership lasts for BUDGET, as checked before. A process that was paused since
+            # (SIGSTOP, a stalled machine), or waited for a name server or a credential, may come
+            # here while another process leads, or even after that one's term.
+            answer = self._api.request(
+                "POST",
+                f"{_path(ref)}/binding",
+                query=query,
+                body=body,
+                timeout=timeout,
+                not_after=deadline,
+            )
+            check_bound(answer)
+        except ApiError as error:
+            if isinstance(error, ApiConflict):
+                with self._lock:
+                    self._conflicts += 1
+            return error
+        except WireError as error:
+            # Who answered is not the API server (a proxy's login page, say), so nothing is known.
+            return ApiUnavailable(f"{error}; does a proxy answer for the API server?", 0)
+        return None
+
+    def _read(self, ref: PodRef, timeout: float) -> Pod | ApiError | None:
+        try:
+            body = self._api.request("GET", _path(ref), timeout=timeout)
+            return PODS.decode_answer(body, ref.namespace, ref.name)
+        except ApiNotFound:
+            return None
+        except ApiError as error:
+            return error
+        except WireError as error:
+            return ApiError(str(error), 0)
+
+    def _settle(self, managed: ManagedResource, overdue: Overdue) -> None:
+        sent = self._clock()
+        seen = self._read(overdue.ref, _READ_TIMEOUT)
+        if isinstance(seen, ApiError):
+            return
+        try:
+            pod = observed_pod(seen, overdue.ref, managed.names)
+        except WireError:
+            return
+        managed.ledger.settle(overdue.ref.uid, overdue.token, pod, sent)
+        if self._room_on is not None and managed.ledger.entry(overdue.ref.uid) is None:
+            self._room_on(overdue.node)
+
+    def _next_stamp(self) -> int:
+        """Return nanoseconds since the epoch, always increasing: device plug-ins sort by it."""
+        with self._lock:
+            self._stamp = max(self._wall_ns(), self._stamp + 1)
+            return self._stamp
+
+
+def _path(ref: PodRef) -> str:
+    return f"/api/v1/namespaces/{ref.namespace}/pods/{ref.name}"

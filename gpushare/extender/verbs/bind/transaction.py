@@ -1,0 +1,380 @@
+"""The bind transaction as steps, and the settling of binds whose outcome is unknown.
+
+Knows the ledger, the decisions and the wire formats; does no I/O itself. A step says what to do
+(read the pod, write the Binding, or answer), its result comes back through `read` or `written`, and
+all time is an argument, so one seed can replay any order of events. The loop around it is in
+binder.py.
+
+The only write is the Binding. The API server merges its annotations into the pod in the same write
+that sets `nodeName`, with the uid as precondition (kube-apiserver 1.23 and later), so there is no
+half state.
+
+    start -> [read the pod] -> assume -> write -> landed -> answer ""
+                                          |-> refused: 409 is read back, else forget -> answer why
+                                          |-> no answer or 5xx: in doubt, read back -> answer
+
+While a Binding of a pod is in flight, no other is sent for it. It is in flight until its outcome is
+known (landed, forgotten) or known to be unknown (in doubt); then the next bind of the pod may send
+one.
+"""
+
+from dataclasses import dataclass, field
+from enum import Enum
+
+from gpushare.core.decide import place
+from gpushare.core.model import Allocation, ObservedPod, PodRef, Request
+from gpushare.core.states.entry import Entry
+from gpushare.errors import (
+    ApiConflict,
+    ApiError,
+    ApiNotFound,
+    ApiUnavailable,
+    InsufficientMemory,
+    RequestRefused,
+    WireError,
+)
+from gpushare.extender.managed_resources import ManagedResources, ResourceRequest
+from gpushare.ledger import HOLD, Ledger
+from gpushare.wire.annotations import Names, encode
+from gpushare.wire.objects import Pod
+from gpushare.wire.pods import has_ended, observe_pod, pod_ref
+
+BUDGET = 4.0
+"""Seconds one bind may take: less than kube-scheduler's default httpTimeout of 5 s."""
+_BEST_ATTEMPTS = 4
+"""Attempts that are charged only if the node has not changed since the choice."""
+_PLACE_ATTEMPTS = _BEST_ATTEMPTS + 8
+"""Attempts in all; in the later ones the chosen devices only have to fit."""
+
+NOT_OURS = "not_ours"
+"""The reason for a pod that kube-scheduler would not have had bound here."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReadPod:
+    """Step: GET the pod by its name; hand the result to `read`."""
+
+    ref: PodRef
+
+
+@dataclass(frozen=True, slots=True)
+class WriteBinding:
+    """Step: POST the Binding; hand the result to `written`."""
+
+    ref: PodRef
+    node: str
+    annotations: dict[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class BindResult:
+    """Step: the end. error "" means bound; `reason` is one word for logs and metrics."""
+
+    error: str
+    reason: str
+
+
+Step = ReadPod | WriteBinding | BindResult
+
+
+class ReadReason(Enum):
+    """Why the pod is read."""
+
+    FIRST_READ = "filter has not approved the pod for the node, as far as is remembered"
+    RECHECK = "an earlier bind of it is in doubt"
+    CONFLICT = "the API server answered 409"
+    READ_BACK = "the API server gave no answer"
+
+
+@dataclass(slots=True)
+class BindTransaction:
+    """One bind under way. A plain value: copy it, and both copies can go on.
+
+    `approved`: filter has approved the pod for the node; otherwise the pod is read and checked.
+    `resource_request`: what the pod asks for, None for a pod without GPU; only meaningful when
+    `approved`. `resent`: a binding sent earlier may still land, so no refusal of this one frees the
+    charge.
+    """
+
+    resources: ManagedResources
+    ref: PodRef
+    node: str
+    approved: bool
+    resource_request: ResourceRequest | None
+    stamp: int
+    annotations: dict[str, str] = field(default_factory=dict)
+    read_reason: ReadReason = ReadReason.FIRST_READ
+    resent: bool = False
+    token: int = -1
+    refusal: str = ""
+
+    @property
+    def assume_time(self) -> str:
+        """The stamp as the annotation has it, by which the ledger knows what this bind sent."""
+        return str(self.stamp)
+
+    def start(self, now: float, leads_until: float) -> Step:
+        """Return the first step.
+
+        `leads_until`: until when, by the same clock, this process surely leads.
+        """
+        for managed in self.resources:
+            entry = managed.ledger.entry(self.ref.uid)
+            if entry is not None:
+                self.resource_request = (managed, entry.request)
+                return self._already_charged(entry)
+        if self.approved and not self._contradicts_watch():
+            return self._send(now, leads_until)
+        return ReadPod(self.ref)
+
+    def read(
+        self, seen: Pod | ApiError | None, sent: float, now: float, leads_until: float
+    ) -> Step:
+        """Return the step after the pod was read, in a call sent at `sent`; `seen` None: no pod has
+        that name.
+        """
+        if isinstance(seen, ApiError):
+            return self._read_failed(seen, now)
+        if self.read_reason is ReadReason.FIRST_READ:
+            return self._first_read(seen, now, leads_until)
+        if self.resource_request is None:
+            return self._check_cpu_only(seen)
+        managed, _ = self.resource_request
+        try:
+            pod = observed_pod(seen, self.ref, managed.names)
+        except WireError as error:
+            self._mark_in_doubt(now)
+            return BindResult(f"pod {self.ref}: {error}", "malformed")
+        self._settle(managed.ledger, pod, sent, now)
+        if pod is None or pod.ended:
+            return BindResult(f"pod {self.ref} is gone", "gone")
+        if pod.node:
+            return self._bound_to(pod.node)
+        return self._after_unbound_read(self.resource_request, now, leads_until)
+
+    def written(self, error: ApiError | None, now: float) -> Step:
+        """Return the step after the Binding was posted; `error` None: it was accepted."""
+        ledger = self.resource_request[0].ledger if self.resource_request else None
+        if error is None:
+            if ledger:
+                ledger.landed(self.ref.uid, now, self.assume_time)
+            return BindResult("", "bound")
+        unknown = isinstance(error, ApiUnavailable)
+        if unknown or isinstance(error, ApiConflict):
+            self.read_reason = ReadReason.READ_BACK if unknown else ReadReason.CONFLICT
+            self.refusal = str(error)
+            if ledger and (unknown or self.resent):
+                ledger.doubt(self.ref.uid, now, self.assume_time)
+            return self._read_pod()
+        if ledger and self.resent and not isinstance(error, ApiNotFound):
+            ledger.doubt(self.ref.uid, now, self.assume_time)
+        elif ledger:
+            ledger.forget(self.ref.uid, self.assume_time)
+        return BindResult(f"pod {self.ref}: {error}", "refused")
+
+    def _already_charged(self, entry: Entry) -> Step:
+        if entry.ref != self.ref:
+            # A read under another name would prove nothing of the pod that is charged.
+            return BindResult(f"pod {self.ref}: its uid is that of another pod", "gone")
+        if entry.known_bound:
+            return self._bound_to(entry.node)
+        if entry.node != self.node or not entry.in_doubt:
+            return BindResult(
+                f"pod {self.ref}: a bind to node {entry.node!r} has not ended", "in_flight"
+            )
+        self.read_reason = ReadReason.RECHECK
+        return self._read_pod()
+
+    def _contradicts_watch(self) -> bool:
+        """Return whether the watch shows another request of the pod than filter had, or annotations
+        that have grown since.
+        """
+        own, request = self.resource_request or (None, Request())
+        for managed in self.resources:
+            watched = managed.ledger.waiting_pod(self.ref.uid)
+            ours = request if managed is own else Request()
+            if watched is None:
+                continue
+            if watched.crowded or _device_demand(watched.request) != _device_demand(ours):
+                return True
+        return False
+
+    def _first_read(self, seen: Pod | None, now: float, leads_until: float) -> Step:
+        try:
+            if seen is None or pod_ref(seen).uid != self.ref.uid:
+                return BindResult(f"pod {self.ref} with uid {self.ref.uid} does not exist", "gone")
+            node = seen.spec.node_name if seen.spec else None
+            if node:
+                return self._bound_to(node)
+            refusal = self.resources.scope.refusal(seen)
+            if refusal:
+                return BindResult(f"pod {self.ref}: {refusal}", NOT_OURS)
+            self.resource_request, self.approved = self.resources.resolve(seen), True
+        except WireError as error:
+            return BindResult(f"pod {self.ref}: {error}", "malformed")
+        if self.resource_request is None and not self.resources.knows(self.node):
+            # kube-apiserver binds to any name; for a GPU pod the ledger checks its node itself.
+            return BindResult(
+                f"node {self.node!r} is not known; is it new, or gone?", "UnknownNode"
+            )
+        return self._send(now, leads_until)
+
+    def _send(self, now: float, leads_until: float) -> Step:
+        """Charge what the pod asks for, and return the write; charge nothing if it is refused."""
+        if leads_until < now + BUDGET:
+            return BindResult("this gpushare extender does not lead (any more)", "not_leading")
+        if self.resource_request is None:
+            return WriteBinding(self.ref, self.node, {})
+        managed, request = self.resource_request
+        try:
+            allocation, capacity = charge(
+                self.resource_request, self.ref, self.node, now=now, stamp=self.assume_time
+            )
+        except (RequestRefused, WireError) as error:
+            return BindResult(str(error), type(error).__name__)
+        self.annotations = encode(allocation, request, capacity, self.stamp, managed.names)
+        return WriteBinding(self.ref, self.node, self.annotations)
+
+    def _read_pod(self) -> ReadPod:
+        self.token = (
+            self.resource_request[0].ledger.token(self.ref.uid) if self.resource_request else -1
+        )
+        return ReadPod(self.ref)
+
+    def _settle(self, ledger: Ledger, pod: ObservedPod | None, sent: float, now: float) -> None:
+        """Tell the ledger what was read of the pod."""
+        if self._refused:
+            if pod is None or pod.ended or not pod.node:
+                ledger.forget(self.ref.uid, self.assume_time)
+                return
+            self._mark_in_doubt(now)
+        ledger.settle(self.ref.uid, self.token, pod, sent)
+
+    @property
+    def _refused(self) -> bool:
+        """Whether the only Binding met a 409: it is in flight until a read shows why."""
+        return self.read_reason is ReadReason.CONFLICT and not self.resent
+
+    def _mark_in_doubt(self, now: float) -> None:
+        """Mark a charge that is no longer in flight as in doubt, to be settled later.
+
+        A refused Binding cannot land late: the first read that shows the pod unbound settles it.
+        """
+        if self._refused and self.resource_request:
+            ledger = self.resource_request[0].ledger
+            ledger.doubt(self.ref.uid, now - HOLD, self.assume_time)
+            self.token = ledger.token(self.ref.uid)
+
+    def _read_failed(self, error: ApiError, now: float) -> BindResult:
+        """Answer that the pod could not be read: what is charged stays charged until it can be."""
+        self._mark_in_doubt(now)
+        if self.read_reason is ReadReason.FIRST_READ:
+            return BindResult(f"pod {self.ref} cannot be read: {error}", "api")
+        if self.read_reason is ReadReason.CONFLICT:
+            return BindResult(f"pod {self.ref}: {self.refusal}", "refused")
+        return self._in_doubt(f"it cannot be read either: {error}")
+
+    def _after_unbound_read(
+        self, resource_request: ResourceRequest, now: float, leads_until: float
+    ) -> Step:
+        """Return the step after the pod was read as unbound, by the answer to the Binding."""
+        if self.read_reason is ReadReason.CONFLICT:
+            return BindResult(f"pod {self.ref}: {self.refusal}", "refused")
+        if self.read_reason is ReadReason.READ_BACK:
+            return self._in_doubt("it reads as not bound so far")
+        return self._send_again(resource_request, now, leads_until)
+
+    def _send_again(
+        self, resource_request: ResourceRequest, now: float, leads_until: float
+    ) -> Step:
+        """Send the same Binding once more: the scheduler repeats a bind that is in doubt.
+
+        Both carry the same devices, and the second to arrive is refused with 409.
+        """
+        managed, request = resource_request
+        ledger = managed.ledger
+        if ledger.entry(self.ref.uid) is None:
+            # The read has settled it: nothing is charged, nothing can land.
+            return self._send(now, leads_until)
+        if leads_until < now + BUDGET:
+            return BindResult("this gpushare extender does not lead (any more)", "not_leading")
+        # While we read, the doubt may have been settled, and another bind begun to another node.
+        try:
+            resumed = ledger.resume(self.ref.uid, self.node, now, self.assume_time)
+        except RequestRefused as error:
+            return BindResult(f"pod {self.ref}: {error}", type(error).__name__)
+        if resumed is None:
+            return BindResult(f"pod {self.ref}: another bind of it has not ended", "in_flight")
+        self.resent = True
+        allocation, capacity = resumed
+        self.annotations = encode(allocation, request, capacity, self.stamp, managed.names)
+        return WriteBinding(self.ref, self.node, self.annotations)
+
+    def _check_cpu_only(self, seen: Pod | None) -> BindResult:
+        """Return the answer for a Binding without devices, by a read after 409 or no answer."""
+        if seen is None or not seen.metadata or seen.metadata.uid != self.ref.uid:
+            return BindResult(f"pod {self.ref} is gone", "gone")
+        if seen.spec and seen.spec.node_name:
+            return self._bound_to(seen.spec.node_name)
+        return BindResult(f"pod {self.ref}: {self.refusal}", "refused")
+
+    def _bound_to(self, node: str) -> BindResult:
+        if node == self.node:
+            return BindResult("", "bound")
+        return BindResult(f"pod {self.ref} is already bound to node {node!r}", "bound_elsewhere")
+
+    def _in_doubt(self, why: str) -> BindResult:
+        return BindResult(
+            f"pod {self.ref}: the API server did not say whether the binding to {self.node!r} was"
+            f" taken ({self.refusal or 'no answer'}); {why}. Its memory stays charged until known",
+            "in_doubt",
+        )
+
+
+def _device_demand(request: Request) -> tuple[object, ...]:
+    """Return what a charge on devices depends on."""
+    return (request.units, request.devices, request.containers, request.inits)
+
+
+def charge(
+    resource_request: ResourceRequest, ref: PodRef, node: str, *, now: float, stamp: str
+) -> tuple[Allocation, int]:
+    """Charge the best devices of the node, and return them with the units of the first one.
+
+    Raises RequestRefused if the request does not fit there, WireError for a policy that is not
+    installed.
+    """
+    managed, request = resource_request
+    ranking = managed.scorer(request)
+    for attempt in range(_PLACE_ATTEMPTS):
+        snapshot = managed.ledger.snapshot()
+        allocation = place(snapshot, node, request, ranking)
+        seen = snapshot.generation if attempt < _BEST_ATTEMPTS else None
+        try:
+            charged = managed.ledger.assume(ref, request, allocation, now, stamp=stamp, seen=seen)
+        except InsufficientMemory:
+            # Another bind took something of the node between our look and the lock. Look again:
+            # the best device may be another one now.
+            if attempt == _PLACE_ATTEMPTS - 1:
+                raise
+            continue
+        return charged, int(snapshot.capacity[snapshot.row[node], charged.devices[0]])
+    raise AssertionError("unreachable")
+
+
+def observed_pod(seen: Pod | None, ref: PodRef, names: Names) -> ObservedPod | None:
+    """Return the pod as read by its name, for the ledger to settle the charge; None if it is gone.
+
+    Another pod of that name means that ours is gone, even if that pod cannot be read. A pod without
+    a node settles the charge even if its annotations make no sense. Raises WireError if the pod is
+    on a node and cannot be read.
+    """
+    metadata = seen.metadata if seen else None
+    if seen is None or (metadata and metadata.uid and metadata.uid != ref.uid):
+        return None
+    try:
+        return observe_pod(seen, names)
+    except WireError:
+        if not metadata or not metadata.uid or (seen.spec and seen.spec.node_name):
+            raise
+        return ObservedPod(ref, Request(), ended=has_ended(seen))

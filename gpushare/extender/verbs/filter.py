@@ -1,0 +1,292 @@
+"""The verb filter: which nodes have room for a pod, and why the others do not.
+
+It reads snapshots, and changes nothing but the ticket of the pod (tickets.py) and what is held for
+it until its bind (holds.py).
+
+Tested in `tests/unit/extender/test_service.py`.
+"""
+
+import contextlib
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+
+from gpushare.core.decide import Judgement, best_row, judge, room_for
+from gpushare.core.explain import explain
+from gpushare.core.explanation import Explanation
+from gpushare.core.held_snapshot import HeldSnapshot
+from gpushare.core.model import Reason, Request
+from gpushare.core.node_names import NodeNames
+from gpushare.core.snapshot import Snapshot
+from gpushare.errors import MessageError, WireError
+from gpushare.explain.pod import GroupNeed, Outstanding, node_books
+from gpushare.extender.managed_resources import (
+    ManagedResource,
+    ManagedResources,
+    ResourceRequest,
+)
+from gpushare.extender.tell.events.messages import EventMessages
+from gpushare.extender.tell.page.last_hour import LastHour
+from gpushare.extender.verbs.answer import VerbAnswer, pod_name
+from gpushare.extender.verbs.bind.slots import BindSlots
+from gpushare.extender.verbs.claimant import Claimant, claimant
+from gpushare.extender.verbs.held_places import group_need
+from gpushare.extender.verbs.offers import offers_of
+from gpushare.extender.verbs.refusal_hold import RefusalHold
+from gpushare.extender.verbs.tickets import Tickets
+from gpushare.wire.demands import demands_of
+from gpushare.wire.extender import FilterArgs, decode_filter, encode_filter
+from gpushare.wire.name_lists import NameLists
+from gpushare.wire.pods import pod_ref
+
+_FOR_OTHERS = (Reason.PROMISED, Reason.GROUP_TOO_LARGE)
+"""Reasons that there may not be once what is held for others is free again."""
+
+
+class FilterVerb:
+    """Answers filter.
+
+    `not_ready`: returns why not to answer now, or "". `lists`: the lists of names that
+    kube-scheduler sends again and again. The other arguments are those of `Service`.
+    """
+
+    def __init__(
+        self,
+        resources: ManagedResources,
+        tickets: Tickets,
+        *,
+        not_ready: Callable[[], str],
+        best_only: bool,
+        bind_slots: BindSlots,
+        lists: NameLists,
+        rejected: Callable[[Mapping[str, int]], None] | None = None,
+        event_messages: EventMessages | None = None,
+        refusal_hold: RefusalHold | None = None,
+        promise_wait: RefusalHold | None = None,
+        last_hour: LastHour | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._resources = resources
+        self._tickets = tickets
+        self._not_ready = not_ready
+        self._best_only = best_only
+        self._bind_slots = bind_slots
+        self._lists = lists
+        self._rejected = rejected
+        self._event_messages = event_messages
+        self._refusal_hold = refusal_hold
+        self._promise_wait = promise_wait
+        self._last_hour = last_hour
+        self._clock = clock
+        self._offers = {managed.names.resource: offers_of(managed) for managed in resources}
+
+    def answer(self, body: bytes) -> VerbAnswer:
+        """Return the answer to a body of filter; an error stands in its `Error`."""
+        self._bind_slots.wait_while_many()
+        try:
+            args = decode_filter(body, self._lists)
+        except MessageError as error:
+            answer = encode_filter(None, error=f"gpushare: {error}")
+            return VerbAnswer(answer, "malformed", {"error": str(error)})
+        name = pod_name(args.pod)
+        if not_ready := self._not_ready():
+            line = {"pod": name, "error": not_ready}
+            return VerbAnswer(encode_filter(args, error=not_ready), "not_ready", line)
+        is_ours = not self._resources.scope.refusal(args.pod)
+        uid = (args.pod.metadata and args.pod.metadata.uid) or ""
+        try:
+            resource_request = self._resources.resolve(args.pod)
+        except WireError as error:
+            # No node will ever do; after an Error the scheduler would try again and again.
+            self._tickets.put(uid, None, valid=False)
+            refused = dict.fromkeys(args.names, str(error))
+            line = {"pod": name, "error": str(error)}
+            return VerbAnswer(encode_filter(args, unresolvable=refused), "refused", line)
+        if resource_request is None:
+            rows = args.names.rows(next(iter(self._resources)).ledger.snapshot().row)
+            self._tickets.put(uid, None, args.names.part(rows >= 0), valid=is_ours)
+            answer = encode_filter(args, args.names, lists=self._lists)
+            return VerbAnswer(answer, "plain", {"pod": name})
+        return self._decide(args, uid, name, is_ours, resource_request)
+
+    def _decide(
+        self,
+        args: FilterArgs,
+        uid: str,
+        name: str,
+        is_ours: bool,
+        resource_request: ResourceRequest,
+    ) -> VerbAnswer:
+        """Answer for a pod that asks for a managed resource."""
+        managed, request = resource_request
+        pod = None
+        # A pod without names, or one that is not sent here, is promised nothing.
+        with contextlib.suppress(WireError):
+            if is_ours:
+                pod = claimant(args.pod, request)
+                managed.holds.asked(pod, self._clock())
+        seen, judged = self._judge(managed, args.names, request, pod)
+        # Before its group loses what it holds: that is in what this pod has seen.
+        group = None
+        if pod is not None and not judged.fits.any():
+            group = partial(group_need, seen, pod, managed.holds.missing(pod))
+        fit = args.names.part(judged.fits)
+        most = len(fit)
+        charged = managed.ledger.entry(uid)
+        if charged and charged.node in args.names and managed.ledger.can_still_bind(uid):
+            # It keeps its node, whatever else fits: kube-scheduler asks again when a bind took too
+            # long, the pod's own charge must not exclude the node, and on another one it would be
+            # refused until that bind is settled. If the node is gone, or its devices are closed or
+            # taken, nothing changes: its bind is refused, and repeated until it is settled.
+            judged = judged.only(args.names.index(charged.node))
+            fit = args.names.part(judged.fits)
+        elif self._best_only and fit:
+            best = best_row(seen, fit.rows(seen.row), request, managed.scorer(request))
+            fit = fit if best is None else NodeNames(fit[best : best + 1])
+        if pod is not None and charged is None:
+            if fit:
+                self._hold(managed, pod, seen, fit)
+            elif not _about_nominated_alone(args):
+                kept_out = _fits_without_holds(managed, seen, judged, pod)
+                managed.holds.refused(pod, self._clock() if kept_out else None)
+        self._tickets.put(uid, resource_request, fit, valid=is_ours)
+        busy = judged.texts(args.names, resolvable=True)
+        never = judged.texts(args.names, resolvable=False)
+        unknown = judged.unknown(args.names)
+        line = {
+            "pod": name,
+            "units": request.units,
+            "devices": request.devices,
+            "fit": max(most, len(fit)),
+            "busy": len(busy),
+            "never": len(never),
+            "unknown": len(unknown),
+        }
+        reasons = judged.counts()
+        if promised := reasons.get(Reason.PROMISED.value):
+            line["promised"] = promised
+        if reasons:
+            explanation = partial(_explain, managed, seen, args, request, group)
+            self._report(args, resource_request, reasons, fit, explanation)
+        busy.update((node, f'node "{node}" not found') for node in unknown)
+        answer = encode_filter(args, fit, busy, never, lists=self._lists)
+        return VerbAnswer(answer, "fit" if fit else "no_fit", line)
+
+    def _judge(
+        self, managed: ManagedResource, names: NodeNames, request: Request, pod: Claimant | None
+    ) -> tuple[Snapshot, Judgement]:
+        """Return what is offered and which nodes fit; if none does, wait (refusal_hold.py)."""
+        holds = managed.holds
+
+        def version() -> tuple[int, int]:
+            holds.expire(self._clock())
+            return managed.ledger.snapshot().generation, holds.version
+
+        before, (seen, judged) = version(), self._look(managed, names, request, pod)
+
+        def fits_now() -> bool:
+            nonlocal before, seen, judged
+            now = version()
+            if now != before:
+                before, (seen, judged) = now, self._look(managed, names, request, pod)
+            return bool(judged.fits.any())
+
+        if self._refusal_hold is not None and judged.may_change:
+            self._refusal_hold.wait_for(fits_now)
+        if pod is None or judged.fits.any() or not any(map(judged.has, _FOR_OTHERS)):
+            return seen, judged
+        others = holds.of_others(pod)
+        if judged.has(Reason.PROMISED):
+            now = self._clock()
+            if self._promise_wait is not None and any(holds.soon(each, now) for each in others):
+                self._promise_wait.wait_for(fits_now)
+            if not others:  # the pods of its own group have what it needs
+                judged = judged.replaced(Reason.PROMISED, Reason.GROUP_TOO_LARGE)
+        if others and not judged.fits.any():
+            holds.turned_away(pod, before[1])
+        return seen, judged
+
+    def _look(
+        self, managed: ManagedResource, names: NodeNames, request: Request, pod: Claimant | None
+    ) -> tuple[Snapshot, Judgement]:
+        """Return what is offered now and which nodes fit."""
+        if pod is None:
+            books = managed.ledger.snapshot()
+            return books, judge(books, names.rows(books.row), request)
+        offers = self._offers[managed.names.resource]
+        return offers.look(pod, names, managed.ledger.snapshot, self._clock())
+
+    def _hold(
+        self, managed: ManagedResource, pod: Claimant, seen: Snapshot, fit: NodeNames
+    ) -> None:
+        """Hold the best node of the answer for the pod."""
+        best: int | None = 0
+        if len(fit) > 1:
+            # kube-scheduler may take another node, and the look costs something. It is worth it for
+            # a pod that may wait, and for one that could be bound to what is held for another: the
+            # next pod is asked about before this one's bind is charged.
+            if not (pod.group.key or pod.waits or len(managed.holds)):
+                return
+            best = best_row(seen, fit.rows(seen.row), pod.request, managed.scorer(pod.request))
+        if best is not None:
+            managed.holds.offered(pod, fit[best], self._clock())
+
+    def _report(
+        self,
+        args: FilterArgs,
+        resource_request: ResourceRequest,
+        reasons: Mapping[str, int],
+        fit: Sequence[str],
+        explanation: Callable[[], tuple[Explanation, Outstanding]],
+    ) -> None:
+        """Count the refusals by reason, and write an event if no node fits.
+
+        A call about the nominated node alone is no refusal: kube-scheduler asks about all others in
+        the same cycle.
+        """
+        if self._rejected is not None:
+            self._rejected(reasons)
+        if fit or _about_nominated_alone(args):
+            return
+        with contextlib.suppress(WireError):  # a pod without name or uid
+            ref = pod_ref(args.pod)
+            if self._event_messages is not None:
+                self._event_messages.no_fit(ref, reasons, explanation)
+            if self._last_hour is not None:
+                managed, request = resource_request
+                self._last_hour.refused(managed.names.resource, ref.uid, request.total)
+
+
+def _about_nominated_alone(args: FilterArgs) -> bool:
+    nominated = args.pod.status and args.pod.status.nominated_node_name
+    return [*args.names] == [nominated]
+
+
+def _fits_without_holds(
+    managed: ManagedResource, seen: Snapshot, judged: Judgement, pod: Claimant
+) -> bool:
+    """Return whether the pod, and its group, had a place if nothing were held for others."""
+    if not isinstance(seen, HeldSnapshot) or not managed.holds.of_others(pod):
+        return False
+    needs = managed.holds.missing(pod) if pod.group.whole else Counter()
+    if needs.total() > 1:
+        return all(room_for(seen.base, asks, count) >= count for asks, count in needs.items())
+    return judged.has(Reason.PROMISED)
+
+
+def _explain(
+    managed: ManagedResource,
+    seen: Snapshot,
+    args: FilterArgs,
+    request: Request,
+    group: Callable[[], GroupNeed | None] | None,
+) -> tuple[Explanation, Outstanding]:
+    """Return why filter refused these nodes, by the snapshot that it has seen.
+
+    group: returns what the pod's group had no place for then.
+    """
+    books_of, demands = partial(node_books, managed.ledger), demands_of(args.pod)
+    own, now = managed.filters, time.time()
+    found = explain(seen, args.names, request, books_of, now, own=own, demands=demands)
+    return found, Outstanding(group=group() if group else None)

@@ -1,0 +1,143 @@
+"""What filter may offer: the books, less what is held for others.
+
+Each hold takes the devices that the policy of its own pod likes best on its node, after those of
+older holds; one that fits nowhere there takes nothing (the victims of a preemption are not gone
+yet, or others were faster). What is held on a node is placed again only when the node or its holds
+have changed, so a filter call costs the same with hundreds of holds as with none.
+
+Tested in `tests/unit/extender/verbs/test_offers.py`.
+"""
+
+import contextlib
+from collections import Counter
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+from gpushare.core.decide import Judgement, judge, judge_all, room_for, take_best
+from gpushare.core.held_snapshot import HeldSnapshot
+from gpushare.core.model import Reason
+from gpushare.core.node_names import NodeNames
+from gpushare.core.ranking import Scorer
+from gpushare.core.snapshot import Snapshot
+from gpushare.errors import WireError
+from gpushare.extender.managed_resources import ManagedResource
+from gpushare.extender.verbs.claimant import Claimant
+from gpushare.extender.verbs.holds import Hold, Holds, counts_against
+
+_MAX_VIEWS = 8
+"""Views kept, one for each priority among the holds that makes a difference."""
+
+
+class _View(NamedTuple):
+    """What may be offered to pods of one priority that hold nothing; `version`: of the holds."""
+
+    offered: HeldSnapshot
+    version: int
+
+
+class Offers:
+    """The offers of one managed resource. Any thread may ask.
+
+    scorer_of: returns the scorer of a pod that holds something; raises WireError if there is none
+    any more. charged: whether the books have charged the pod of a uid: then its hold takes nothing.
+    """
+
+    def __init__(
+        self,
+        holds: Holds,
+        scorer_of: Callable[[Claimant], Scorer],
+        charged: Callable[[str], bool],
+    ) -> None:
+        self._holds = holds
+        self._charged = charged
+        self._scorer_of = scorer_of
+        self._views: dict[int, _View] = {}
+
+    def to(self, pod: Claimant, books: Snapshot, now: float) -> Snapshot:
+        """Return what may be offered to the pod now: the books themselves if nothing is held."""
+        holds = self._holds
+        holds.expire(now)
+        if not len(holds):
+            return books
+        priorities = [each for each in holds.priorities() if each >= pod.priority]
+        common = self._common(min(priorities), books) if priorities else None
+        outwaited = {hold.number: hold.node for hold in holds.outwaited(pod, now)}
+        nodes = holds.nodes_of(pod) | set(outwaited.values())
+        own = {node: books.row[node] for node in nodes if node in books.row}
+        if not own:
+            return common or books
+        offered = HeldSnapshot.of(books) if common is None else common.on(books)[0]
+        for node, row in own.items():
+            counting = [
+                hold
+                for hold in holds.on(node)
+                if counts_against(hold, pod) and hold.number not in outwaited
+            ]
+            self._place(offered, row, counting)
+        return offered
+
+    def look(
+        self, pod: Claimant, names: NodeNames, books: Callable[[], Snapshot], now: float
+    ) -> tuple[Snapshot, Judgement]:
+        """Return what is offered to the pod now, and which of the named nodes fit: none for a group
+        that does not.
+        """
+        snapshot = books()
+        seen = self.to(pod, snapshot, now)
+        # A bind that was charged meanwhile is in neither: its hold takes nothing any more.
+        while (newer := books()) is not snapshot:
+            snapshot = newer
+            seen = self.to(pod, snapshot, now)
+        needs = self._holds.missing(pod) if pod.group.whole else Counter()
+        if needs.total() > 1 and any(room_for(seen, asks, n) < n for asks, n in needs.items()):
+            return seen, judge_all(names, Reason.GROUP_TOO_LARGE)
+        return seen, judge(seen, names.rows(seen.row), pod.request)
+
+    def _common(self, priority: int, books: Snapshot) -> HeldSnapshot:
+        """Return what may be offered to pods of that priority that hold nothing themselves."""
+        before = self._views.get(priority)
+        if before is not None and before.offered.capacity is not books.capacity:
+            before = None  # nodes have come, gone or changed: rows may mean other nodes
+        version, changed = self._holds.changed_since(before.version if before else -1)
+        if before is not None and not changed and before.offered.base is books:
+            return before.offered
+        dirty = {books.row[node] for node in changed if node in books.row}
+        if before is None:
+            offered = HeldSnapshot.of(books)
+        else:
+            offered, again = before.offered.on(books)
+            dirty |= again
+        for row in dirty:
+            counting = [
+                each
+                for each in self._holds.on(books.names[row])
+                if not each.lapsed and each.pod.priority >= priority
+            ]
+            self._place(offered, row, counting)
+        # Two threads may make one at once: each is right, and the last one is kept.
+        self._views[priority] = _View(offered, version)
+        if len(self._views) > _MAX_VIEWS:
+            for old in list(self._views)[:-_MAX_VIEWS]:
+                self._views.pop(old, None)
+        return offered
+
+    def _place(self, offered: HeldSnapshot, row: int, holds: Sequence[Hold]) -> None:
+        """Take from the row, as it is in the books, what these holds take, oldest first."""
+        offered.reset(row)
+        for hold in holds:
+            # It is placed again when the row changes, though nothing may fit now.
+            offered.hold(row)
+            if self._charged(hold.pod.ref.uid):
+                continue
+            # Without its policy its bind will be refused.
+            with contextlib.suppress(WireError):
+                take_best(offered, row, hold.pod.request, self._scorer_of(hold.pod))
+
+
+def offers_of(managed: ManagedResource) -> Offers:
+    """Return the offers of a managed resource, by its own rankings and books."""
+    return Offers(
+        managed.holds,
+        lambda pod: managed.scorer(pod.request),
+        lambda uid: managed.ledger.entry(uid) is not None,
+    )

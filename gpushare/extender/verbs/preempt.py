@@ -1,0 +1,110 @@
+"""The verb preempt: whose deletion makes room, of the victims that kube-scheduler proposes.
+
+Each node is judged by itself (core/preemption/preemptor.py), by the ledger.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+
+from gpushare.core.preemption.preemptor import Preemptor, Victims, trim_victims
+from gpushare.core.preemption.removals import Budget
+from gpushare.core.preemption.victim_search import StepBudget
+from gpushare.core.states.entry import Entry
+from gpushare.errors import MessageError, NotReady, UnknownNode, WireError
+from gpushare.extender.managed_resources import ManagedResources
+from gpushare.extender.verbs.answer import VerbAnswer, pod_name
+from gpushare.ledger import Ledger
+from gpushare.wire.pods import may_preempt, priority_of
+from gpushare.wire.preempt import decode_preempt, encode_preempt
+
+STEPS = 500_000
+"""Steps of one call: one to two seconds, of the 10 that our files let kube-scheduler wait."""
+
+BudgetsOf = Callable[[Sequence[Entry]], Sequence[Budget]]
+"""Returns the known budgets that cover any of these pods."""
+
+
+def no_budgets(entries: Sequence[Entry]) -> Sequence[Budget]:
+    """Return no budgets: they are not followed."""
+    del entries
+    return ()
+
+
+class PreemptVerb:
+    """Answers preempt. The arguments are those of `Service`."""
+
+    def __init__(
+        self,
+        resources: ManagedResources,
+        *,
+        not_ready: Callable[[], str],
+        budgets_of: BudgetsOf,
+        wall: Callable[[], float],
+    ) -> None:
+        self._resources = resources
+        self._not_ready = not_ready
+        self._budgets_of = budgets_of
+        self._wall = wall
+
+    def answer(self, body: bytes) -> VerbAnswer:
+        """Return the answer to a body of preempt. Raises MessageError or NotReady."""
+        args = decode_preempt(body)
+        if not_ready := self._not_ready():
+            raise NotReady(not_ready)
+        try:
+            resource_request = self._resources.resolve(args.pod)
+        except WireError as error:
+            raise MessageError(str(error)) from error
+        name = pod_name(args.pod)
+        if resource_request is None:
+            return VerbAnswer(encode_preempt(args.victims), "plain", {"pod": name})
+        managed, request = resource_request
+        left: dict[str, Victims] = {}
+        if may_preempt(args.pod):
+            counted = managed.counted_by_scheduler
+            preemptor = Preemptor(request, priority_of(args.pod), counted, self._wall())
+            left = trim_candidates(managed.ledger, preemptor, args.victims, self._budgets_of)
+        line = {
+            "pod": name,
+            "units": request.units,
+            "devices": request.devices,
+            "candidates": len(args.victims),
+            "left": len(left),
+            "changed": sum(those != args.victims[node] for node, those in left.items()),
+        }
+        return VerbAnswer(encode_preempt(left), "victims" if left else "no_victims", line)
+
+
+def trim_candidates(
+    ledger: Ledger, preemptor: Preemptor, candidates: Mapping[str, Victims], budgets_of: BudgetsOf
+) -> dict[str, Victims]:
+    """Return the nodes whose devices have room once their victims are gone, and those victims.
+
+    Each node may look for the best victims with its share of the steps that are left.
+    """
+    trimmed_by_node: dict[str, Victims] = {}
+    spare = STEPS
+    for done, (node, given) in enumerate(candidates.items()):
+        if _is_charged_elsewhere(ledger, node, given.uids):
+            continue
+        try:
+            found = ledger.dump(node)
+        except UnknownNode:
+            continue
+        for books in found:
+            steps = StepBudget(spare // (len(candidates) - done))
+            spare -= steps.left
+            trimmed = trim_victims(books, preemptor, given, steps, budgets_of(books.entries))
+            spare += steps.left
+            if trimmed is not None:
+                trimmed_by_node[node] = trimmed
+    return trimmed_by_node
+
+
+def _is_charged_elsewhere(ledger: Ledger, node: str, uids: Iterable[str]) -> bool:
+    """Return whether a pod named as a victim is charged to another node.
+
+    In that case kube-scheduler and the ledger see different clusters, and an answer that names a
+    pod which is not on the node would fail the whole call.
+    """
+    charged = (ledger.entry(uid) for uid in uids)
+    return any(entry is not None and entry.node != node for entry in charged)

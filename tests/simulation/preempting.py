@@ -1,0 +1,82 @@
+"""Preemption: who is more urgent gets the place of who is less, and nobody goes in vain.
+
+L6 when all is quiet, a pod that fits nowhere, but would if all of lower priority were gone from a
+node, is bound in their place. Those that do not end when they are told to are not believed to.
+"""
+
+import json
+from functools import partial
+from random import Random
+
+from gpushare.localcluster.api.resources import PODS
+from tests.simulation.oracle import Violation
+from tests.simulation.replica import Replica
+from tests.simulation.rest import ask, call, fits, wait
+from tests.simulation.truth import Asked, PodTruth
+from tests.simulation.users import PRIORITIES
+from tests.simulation.world import World
+
+_FILLING, _COMING = 10, 3
+"""Pods of no priority that come before, as far as there is room, and urgent ones after them."""
+
+
+def serve_the_urgent(world: World, number: int) -> None:
+    """See that pods get the places of less urgent ones. number: what chance there is."""
+    chances = Random(number)
+    for at in range(_FILLING):
+        world.users.add(_pod(f"f{at}", chances, 2), "")
+        world.oracle.follow()
+        pod = world.users.waiting()[-1]
+        ask(world, wait(world), pod)
+        if not pod.node:
+            break
+    wait(world)
+    for pod in [pod for pod in world.users.alive() if pod.lasts and pod.node]:
+        if chances.random() < 1 / 2:
+            world.kubelets.delete(pod, None)
+    for at in range(_COMING):
+        world.users.add(_pod(f"u{at}", chances, 4), chances.choice((*PRIORITIES,)))
+    world.oracle.follow()
+    for pod in sorted(world.users.waiting(), key=lambda pod: -pod.priority):
+        _serve(world, pod)
+        world.scheduler.nominate(pod, "")
+
+
+def _pod(name: str, chances: Random, most: int) -> PodTruth:
+    units, devices = 1 + chances.randrange(most), chances.choice((1, 1, 1, 2))
+    asked = Asked(units, devices, (units * devices,))
+    return PodTruth("", name, asked, lasts=chances.random() < 1 / 4)
+
+
+def _serve(world: World, pod: PodTruth) -> None:
+    """Have the pod scheduled, for as long as others can make room for it."""
+    for _ in world.oracle.pods:
+        replica = wait(world)
+        names = sorted(world.kubelets.cards)
+        could = any(fits(world, replica, pod, name) for name in names)
+        answers = ask(world, replica, pod)
+        if could or answers[1:] or pod.node or pod.ended:
+            return
+        failed = json.loads(answers[0])["FailedNodes"]
+        lower = partial(_may_go, pod)
+        may = [name for name in names if fits(world, replica, pod, name, lower)]
+        found = call(world, replica, partial(_preempt, world, replica, pod, [*failed]))
+        world.tell(f"preempt for {pod.uid} of {failed}: {found}")
+        world.oracle.judge_victims(replica, pod, found)
+        if may and not any(found.values()):
+            raise Violation(f"L6 {pod} fits on {may} without lower ones, but {failed}: {found}")
+        if not any(found.values()):
+            return
+        world.scheduler.evict_for(pod, found)
+    raise Violation(f"L6 others go for {pod} again and again: {found}")
+
+
+def _preempt(
+    world: World, replica: Replica, pod: PodTruth, failed: list[str]
+) -> dict[str, list[str]]:
+    record = world.server.registry.get(PODS, pod.namespace, pod.name)
+    return world.scheduler.preempt(replica, pod, record, failed, empty=True)
+
+
+def _may_go(pod: PodTruth, other: PodTruth) -> bool:
+    return other.priority < pod.priority and not other.terminating

@@ -1,0 +1,170 @@
+"""What users hear of: of binds, of pods that fit nowhere, of devices and of annotations changed."""
+
+import pytest
+
+from gpushare.core.model import Allocation, ObservedPod, PodRef, Reason, Request
+from gpushare.errors import ApiError
+from gpushare.extender.tell.events.messages import EventMessages
+from gpushare.ledger import Ledger
+from tests.unit.core.clusters import node as make_node
+from tests.unit.extender.desk import Desk, Heard
+from tests.unit.extender.kit import make_library, pod_json
+
+REF = PodRef("team", "web", "uid-web")
+
+
+@pytest.fixture
+def desk() -> Desk:
+    return Desk()
+
+
+def test_after_a_bind_the_pod_says_its_node_and_devices(desk: Desk) -> None:
+    desk.filter(pod_json("web", 4))
+    assert desk.bind(pod_json("web", 4), "small") == ""
+    assert desk.heard.events == [("Pod web", "GPUShareAllocated", "node small: 4 GiB on device 0")]
+
+
+def test_a_pod_without_gpu_is_told_nothing_of(desk: Desk) -> None:
+    desk.filter(pod_json("web"))
+    desk.bind(pod_json("web"), "small")
+    assert desk.heard.events == []
+
+
+def test_a_bind_that_fails_says_why(desk: Desk) -> None:
+    desk.filter(pod_json("web", 4))
+    desk.api.answers = [ApiError("quota", 403)]
+    desk.bind(pod_json("web", 4), "small")
+    ((about, reason, note),) = desk.heard.events
+    assert (about, reason) == ("Pod web", "GPUShareBindFailed")
+    assert "quota" in note
+    assert "node small" in note
+
+
+def test_a_pod_that_fits_nowhere_says_so_once_while_the_reasons_are_the_same(desk: Desk) -> None:
+    for _ in range(3):
+        desk.filter(pod_json("web", 99), ["big", "small", "nowhere"])
+    ((about, reason, note),) = desk.heard.events
+    assert (about, reason) == ("Pod web", "GPUShareNoFit")
+    assert note.startswith("0 of 3 nodes take the pod: 2 GPU Memory")
+    assert ", 1 node not found; " in note
+    assert note.endswith(
+        "; it can never fit: even on an empty node it could only fit with at most 16 GiB on one"
+        " device"
+    )
+    assert desk.rejected["node not found"] == 3
+
+
+def test_a_pod_that_its_nominated_node_refuses_may_fit_elsewhere_and_is_no_news(desk: Desk) -> None:
+    pod = pod_json("web", 10)
+    pod["status"]["nominatedNodeName"] = "small"
+    desk.filter(pod, ["small"])
+    assert desk.filter(pod)["NodeNames"] == ["big"]
+    assert desk.heard.events == []
+    desk.filter(pod, ["small", "tiny"])
+    assert [event[1] for event in desk.heard.events] == ["GPUShareNoFit"]
+
+
+def test_a_pod_that_fits_somewhere_is_no_news(desk: Desk) -> None:
+    desk.filter(pod_json("web", 10))
+    assert desk.heard.events == []
+    assert sum(desk.rejected.values()) == 2
+
+
+def test_devices_that_close_and_open_are_told_of_their_node() -> None:
+    heard, library = Heard(), make_library()
+    ledger = library.resources[0].ledger
+    notices = EventMessages(heard, library, "GiB")
+    ledger.node_changed(make_node("a", 16, 16, unhealthy=[1]))
+    ledger.node_changed(make_node("b", 16, 16))
+    notices.tick(ready=True)
+    assert heard.events == [], "what was so before we looked is no change"
+    ledger.set_unhealthy("a", frozenset({0}))
+    notices.tick(ready=True)
+    notices.tick(ready=True)
+    ledger.set_unhealthy("a", frozenset())
+    notices.tick(ready=True)
+    assert [event[:2] for event in heard.events] == [
+        ("Node a", "GPUShareDeviceUnhealthy"),
+        ("Node a", "GPUShareDeviceHealthy"),
+    ]
+    assert "device 0" in heard.events[0][2]
+
+
+@pytest.mark.parametrize("closed", [None, Reason.BROKEN_INVENTORY])
+def test_a_broken_device_does_not_open_again_when_its_node_goes_or_is_closed(
+    closed: Reason | None,
+) -> None:
+    heard, library = Heard(), make_library()
+    ledger = library.resources[0].ledger
+    notices = EventMessages(heard, library, "GiB")
+    ledger.node_changed(make_node("a", 16, 16, unhealthy=[1]))
+    notices.tick(ready=True)
+    if closed is None:
+        ledger.node_gone("a")
+    else:
+        ledger.node_changed(make_node("a", closed=closed))
+    notices.tick(ready=True)
+    assert heard.events == []
+
+
+def test_who_does_not_lead_tells_nothing() -> None:
+    heard, library = Heard(), make_library()
+    ledger = library.resources[0].ledger
+    notices = EventMessages(heard, library, "GiB")
+    ledger.node_changed(make_node("a", 16))
+    notices.tick(ready=True)
+    ledger.set_unhealthy("a", frozenset({0}))
+    notices.tick(ready=False)
+    notices.tick(ready=True)
+    assert heard.events == []
+
+
+def test_annotations_edited_after_the_bind_are_told_of_the_pod() -> None:
+    heard, library = Heard(), make_library()
+    ledger = library.resources[0].ledger
+    notices = EventMessages(heard, library, "GiB")
+    ledger.node_changed(make_node("a", 16, 16))
+    ledger.pod_changed(ObservedPod(REF, Request(4, 1), "a", ((0, 4),)))
+    ledger.pod_changed(ObservedPod(REF, Request(4, 1), "a", ((1, 4),)))
+    notices.tick(ready=True)
+    notices.tick(ready=True)
+    ((about, reason, note),) = heard.events
+    assert (about, reason) == ("Pod web", "GPUShareAllocationMismatch")
+    assert "changed after it was bound" in note
+
+
+def test_a_pod_bound_by_another_is_told_with_its_node() -> None:
+    heard, library = Heard(), make_library()
+    ledger = library.resources[0].ledger
+    for name in ("a", "b"):
+        ledger.node_changed(make_node(name, 16))
+    ledger.assume(REF, Request(4, 1), Allocation("a", (0,), (4,)), 0.0)
+    ledger.pod_changed(ObservedPod(REF, Request(4, 1), "b"))
+    EventMessages(heard, library, "GiB").tick(ready=True)
+    ((_, reason, note),) = heard.events
+    assert reason == "GPUShareAllocationMismatch"
+    assert "node b past this extender" in note
+
+
+def test_a_binding_that_was_confirmed_and_is_not_there_is_told() -> None:
+    heard, library = Heard(), make_library()
+    ledger = library.resources[0].ledger
+    ledger.node_changed(make_node("a", 16))
+    ledger.assume(REF, Request(4, 1), Allocation("a", (0,), (4,)), 0.0)
+    ledger.landed(REF.uid, 0.0)
+    ledger.settle(REF.uid, ledger.token(REF.uid), ObservedPod(REF, Request(4, 1)), 20.0)
+    EventMessages(heard, library, "GiB").tick(ready=True)
+    ((_, reason, note),) = heard.events
+    assert reason == "GPUShareAllocationMismatch"
+    assert "bound to node a, and now shows it without a node" in note
+
+
+def test_alarms_nobody_takes_are_bounded() -> None:
+    ledger = Ledger()
+    ledger.node_changed(make_node("a", 16, 16))
+    ledger.pod_changed(ObservedPod(REF, Request(4, 1), "a", ((0, 4),)))
+    for _ in range(1000):
+        ledger.pod_changed(ObservedPod(REF, Request(4, 1), "a", ((1, 4),)))
+    assert len(ledger.take_alarms()) == 256
+    assert ledger.take_alarms() == ()
+    assert ledger.counts()["placement_edited"] == 1000

@@ -1,0 +1,200 @@
+"""The document that the page reads."""
+
+import json
+import time
+from typing import Any
+
+from gpushare.core.model import PodRef, Reason, Request
+from gpushare.core.selectors import Demands
+from gpushare.extender.follow.watch_handlers import PodEventHandler
+from gpushare.extender.tell.page import document
+from gpushare.extender.verbs.claimant import Claimant
+from gpushare.wire.annotations import ALIYUN
+from gpushare.wire.codec import WatchEvent
+from tests.support.waiting import poll
+from tests.unit.core.clusters import node, state_of
+from tests.unit.extender.kit import pod_json, read_pod
+from tests.unit.extender.tell.page.world import HOSTILE, World, pod
+
+MEM = "aliyun.com/gpu-mem"
+
+
+def read(world: World) -> dict[str, Any]:
+    made: dict[str, Any] = json.loads(world.documents.body())
+    return made
+
+
+def part(world: World) -> dict[str, Any]:
+    (found,) = read(world)["resources"]
+    return found  # type: ignore[no-any-return]  # JSON
+
+
+def test_nodes_devices_and_pods_are_those_of_the_books() -> None:
+    world = World()
+    world.ledger.node_changed(node("b", 16, 16, unhealthy=[1]))
+    world.ledger.node_changed(node("a", 80))
+    world.ledger.pod_changed(pod("one", 6, "b", 0, space="x"))
+    world.ledger.pod_changed(pod("two", 6, "b", 1, space="x"))
+    world.ledger.pod_changed(pod("lost", 3, "b"))
+    found = part(world)
+    assert [each["name"] for each in found["nodes"]] == ["a", "b"]
+    b = found["nodes"][1]
+    assert (b["total"], b["allocated"], b["unplaced"], b["free"]) == (32, 15, 3, 7)
+    first, second = b["devices"]
+    assert (first["allocated"], first["free"], first["healthy"]) == (6, 7, True)
+    assert (second["allocated"], second["free"], second["healthy"]) == (6, 0, False)
+    assert [(each["name"], each["devices"]) for each in b["pods"]] == [
+        ("lost", []),
+        ("one", [{"index": 0, "allocated": 6}]),
+        ("two", [{"index": 1, "allocated": 6}]),
+    ]
+
+
+def test_stranded_is_what_the_commonest_request_cannot_use() -> None:
+    world = World()
+    world.ledger.node_changed(node("a", 16))
+    for name in ("one", "two"):
+        world.ledger.pod_changed(pod(name, 6, "a", 0))
+    found = part(world)
+    assert found["typical"] == 6
+    assert found["nodes"][0]["devices"][0]["stranded"] == 4
+
+
+def test_a_closed_node_says_why_and_one_that_shares_nothing_is_left_out() -> None:
+    world = World()
+    world.close(node("a"), Reason.BROKEN_INVENTORY)
+    world.ledger.node_changed(node("cpu"))
+    (only,) = part(world)["nodes"]
+    assert (only["name"], only["closed"]) == ("a", Reason.BROKEN_INVENTORY.value)
+
+
+def test_a_pod_that_waits_has_its_name_and_the_sentence() -> None:
+    world = World()
+    world.ledger.node_changed(node("a", 16))
+    world.ledger.pod_changed(pod("late", 17, space="x"))
+    world.ledger.pod_changed(pod("unasked", 4))
+    unasked, late = part(world)["pending"]
+    assert (late["namespace"], late["name"], late["requested"]) == ("x", "late", 17)
+    assert late["why"].startswith("it can never fit")
+    assert (late["asked"], unasked["asked"]) == (True, False)
+
+
+def test_the_page_says_as_explain_does_why_nobody_has_asked() -> None:
+    world = World()
+    spec = node("a", 16)
+    world.ledger.node_changed(spec)
+    world.library.node_states.put(state_of(spec, cordoned=True))
+    changes: dict[str, dict[str, Any]] = {
+        "unasked": {},
+        "unasked-own": {"gated": True},
+        "unasked-gated": {"gated": True, "demands": Demands(gated=True)},
+        "unasked-other": {"gated": True, "served": False},
+        "asked": {"gated": True},
+    }
+    for name, change in changes.items():
+        world.ledger.pod_changed(pod(name, 4)._replace(**change))
+    found = {each["name"]: each for each in part(world)["pending"]}
+    assert {name: each["scheduler"] for name, each in found.items()} == {
+        "unasked": "no scheduler has asked gpushare about it",
+        "unasked-own": "kube-scheduler's own filters leave it no node",
+        "unasked-gated": "its scheduling gates hold it back",
+        "unasked-other": "kube-scheduler's file has no profile of its schedulerName",
+        "asked": None,
+    }
+    assert "it would fit on a once it is uncordoned" in found["asked"]["why"]
+    world.library.node_states.put(state_of(spec))
+    end = time.monotonic() + 10
+    while part(world)["pending"][0]["why"] != "it fits now on 1 node":  # it is its turn soon
+        assert time.monotonic() < end
+
+
+def test_a_request_that_makes_no_sense_is_listed_with_what_is_wrong() -> None:
+    world = World()
+    world.ledger.node_changed(node("a", 16))
+    request = Request(4, 1, policy="nosuch")
+    world.ledger.pod_changed(pod("odd", 4)._replace(request=request))
+    uneven = pod_json("uneven", 7, annotations={ALIYUN.count: "2"})
+    PodEventHandler(world.library, mistaken_pods=world.mistaken_pods).apply(
+        WatchEvent("ADDED", read_pod(uneven))
+    )
+    found = {each["name"]: each["why"] for each in part(world)["pending"]}
+    assert "no policy is called 'nosuch'" in found["odd"]
+    assert "7 cannot be split evenly over 2 devices" in found["uneven"]
+    world.mistaken_pods.gone("uid-uneven")
+    assert [each["name"] for each in part(world)["pending"]] == ["odd"]
+
+
+def test_the_policy_and_what_its_trial_measured() -> None:
+    world = World()
+    assert part(world)["policy"]["candidates"] == []
+    world.trial()
+    policy = part(world)["policy"]
+    assert (policy["second"], policy["lead"], policy["error"]) == ("shadow-price", 2.1, 0.4)
+    assert policy["candidates"][0] == {"name": "binpack", "allocated": 81.2, "refused": 9.1}
+
+
+def test_who_does_not_answer_says_so_and_shows_its_books() -> None:
+    world = World()
+    world.ledger.node_changed(node("a", 16))
+    world.not_ready = "another process leads"
+    found = read(world)
+    assert found["notReady"] == "another process leads"
+    assert found["resources"][0]["nodes"]
+
+
+def test_it_is_made_anew_only_when_something_has_changed() -> None:
+    world = World()
+    world.fill(3)
+    first = world.documents.body()
+    assert world.documents.body() is first
+    for change in (
+        lambda: world.ledger.pod_changed(pod("placed", 8, "gpu-1", 0)),
+        lambda: world.ledger.node_changed(node("new", 16)),
+        lambda: world.hour.allocated(MEM, "uid", 8),
+        world.trial,
+    ):
+        change()
+        assert world.documents.body() != first
+        first = world.documents.body()
+    assert world.documents.body() is first
+    world.ledger.pod_changed(pod("late", 17))
+    assert b'"late"' in world.documents.body()
+
+
+def test_only_nodes_that_have_changed_are_written_anew(monkeypatch: Any) -> None:
+    world = World()
+    world.fill(20)
+    world.documents.body()
+    made: list[str] = []
+    write = document.node_document
+
+    def count(spec: Any, *rest: Any) -> Any:
+        made.append(spec.name)
+        return write(spec, *rest)
+
+    monkeypatch.setattr(document, "node_document", count)
+    world.ledger.pod_changed(pod("more", 5, "gpu-7", 0))
+    assert any(each["name"] == "more" for each in part(world)["nodes"][17]["pods"])
+    assert made == ["gpu-7"]
+
+
+def test_what_is_held_is_there_until_it_ends_by_time() -> None:
+    world = World()
+    world.ledger.node_changed(node("a", 16))
+    world.ledger.pod_changed(pod("late", 6))
+    assert part(world)["held"] == []
+    ref = PodRef("default", "late", "uid-default-late")
+    world.managed.holds.offered(Claimant(ref, Request(6, 1)), "a", time.monotonic() - 4.8)
+    (place,) = part(world)["held"]
+    assert (place["pod"]["name"], place["node"], place["units"]) == ("late", "a", 6)
+    assert place["until"].endswith("Z")
+    poll(lambda: part(world)["held"] == [])
+
+
+def test_names_are_data() -> None:
+    world = World()
+    world.ledger.node_changed(node(HOSTILE, 16))
+    world.ledger.pod_changed(pod('</script>"\u2028', 4, HOSTILE, 0))
+    (only,) = part(world)["nodes"]
+    assert only["name"] == HOSTILE
+    assert only["pods"][0]["name"] == '</script>"\u2028'

@@ -1,0 +1,186 @@
+"""Explanations by the extender's own books: what is answered, and to how many at once."""
+
+import json
+import re
+import threading
+import time
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from gpushare.core.model import Request
+from gpushare.errors import ApiError, ApiNotFound, ApiUnavailable
+from gpushare.extender.managed_resources import ExtenderScope
+from gpushare.extender.tell.explainer import Explainer
+from gpushare.extender.verbs.claimant import claimant
+from gpushare.wire.groups import Group
+from tests.support.scripted_api import ScriptedApi
+from tests.support.waiting import poll
+from tests.unit.core.clusters import node
+from tests.unit.extender.kit import make_library, pod_json, read_pod
+
+
+class World:
+    """An explainer over one node, and the API server that it asks."""
+
+    def __init__(self, scope: ExtenderScope = ExtenderScope()) -> None:  # noqa: B008 -- frozen
+        self.api = ScriptedApi()
+        self.not_ready = ""
+        self.called = False
+        library = replace(make_library(), scope=scope)
+        self.holds = library.resources[0].holds
+        library.resources[0].ledger.node_changed(node("a", 16, 16))
+        self.explainer = Explainer(
+            self.api,
+            library,
+            "GiB",
+            not_ready=lambda: self.not_ready,
+            called=lambda _uid: self.called,
+        )
+
+    def answer(self, answer: dict[str, Any] | ApiError, name: str = "web") -> tuple[int, Any]:
+        given = answer if isinstance(answer, ApiError) else json.dumps(answer).encode()
+        self.api.answers = [given]
+        status, body = self.explainer.answer("team", name)
+        return status, json.loads(body)
+
+
+def test_a_pod_is_read_and_explained() -> None:
+    world = World()
+    world.called = True
+    status, document = world.answer(pod_json("web", 20))
+    assert status == 200
+    assert document["pod"] == {"namespace": "team", "name": "web", "uid": "uid-web"}
+    assert document["explanation"]["never"] is True
+    assert document["scheduler"]["asked"] is True
+    assert document["scheduler"]["served"] is None
+    (call,) = world.api.calls
+    assert (call.method, call.path) == ("GET", "/api/v1/namespaces/team/pods/web")
+
+
+def test_a_scheduler_that_nobody_runs_is_known_by_the_profiles() -> None:
+    world = World(ExtenderScope(schedulers=frozenset({"gpu-scheduler"})))
+    _, document = world.answer(pod_json("web", 2))
+    assert document["scheduler"]["served"] is False
+    assert "no profile 'default-scheduler'" in document["lines"][-1]
+
+
+@pytest.mark.parametrize(
+    ("answer", "status", "text"),
+    [
+        (ApiNotFound("pods not found", 404), 404, "there is no pod team/web"),
+        (ApiUnavailable("no answer", 0), 503, "no answer"),
+        (pod_json("web"), 422, "pod team/web asks for no aliyun.com/gpu-mem"),
+        (pod_json("other", 4), 422, "the Pod has another name"),
+    ],
+)
+def test_what_cannot_be_explained_is_one_line(
+    answer: dict[str, Any] | ApiError, status: int, text: str
+) -> None:
+    found, document = World().answer(answer)
+    assert found == status
+    assert text in document["error"]
+    assert "\n" not in document["error"]
+
+
+def test_a_name_that_leads_elsewhere_is_not_asked_for() -> None:
+    world = World()
+    assert world.answer(pod_json("web", 4), "..")[0] == 422
+    assert world.api.calls == []
+
+
+def test_who_does_not_lead_explains_nothing() -> None:
+    world = World()
+    world.not_ready = "another process leads"
+    status, document = world.answer(pod_json("web", 4))
+    assert (status, document["error"]) == (503, "gpushare is not ready: another process leads")
+
+
+def test_many_that_ask_at_once_are_turned_away(monkeypatch: pytest.MonkeyPatch) -> None:
+    world, let_go = World(), threading.Event()
+    begun = threading.Semaphore(0)
+
+    def slow(*_: object, **__: object) -> bytes:
+        begun.release()
+        assert let_go.wait(20)
+        return json.dumps(pod_json("web", 4)).encode()
+
+    monkeypatch.setattr(world.api, "request", slow)
+    statuses: list[int] = []
+
+    def ask() -> None:
+        statuses.append(world.explainer.answer("team", "web")[0])
+
+    threads = [threading.Thread(target=ask) for _ in range(6)]
+    for thread in threads:
+        thread.start()
+    try:
+        assert begun.acquire(timeout=20)
+        poll(lambda: statuses.count(503) == 2)
+    finally:
+        let_go.set()
+        for thread in threads:
+            thread.join()
+    assert sorted(statuses) == [200, 200, 200, 200, 503, 503]
+
+
+def test_what_is_held_for_others_and_whether_the_group_fits_is_said() -> None:
+    world = World()
+    labels = {
+        "scheduling.x-k8s.io/pod-group": "g",
+        "pod-group.scheduling.sigs.k8s.io/min-available": "3",
+    }
+    asking = pod_json("web", 10)
+    asking["metadata"]["labels"] = labels
+    train = read_pod(pod_json("train", 6))
+    plain = read_pod(pod_json("plain", 5))
+    world.holds.shown(claimant(train, Request(6, 1)), "a", 0.0)
+    world.holds.offered(claimant(plain, Request(5, 1)), "a", time.monotonic())
+    _, document = world.answer(asking)
+    assert document["group"] == {
+        "needed": 3,
+        "fitting": 1,
+        "atOnce": True,
+        "kinds": [{"units": 10, "devices": 1, "needed": 3, "fitting": 1}],
+    }
+    assert [(each["pod"]["name"], each["node"]) for each in document["held"]] == [
+        ("train", "a"),
+        ("plain", "a"),
+    ]
+    assert document["held"][0]["until"] is None
+    text = "\n".join(document["lines"])
+    assert "needs 3 x 10 GiB at once: 1 fit now" in text
+    assert "6 GiB on a for team/train until kube-scheduler binds it or gives it up" in text
+    assert re.search(r"5 GiB on a for team/plain until \d\d:\d\d:\d\d UTC", text)
+
+
+def test_what_keeps_a_pod_out_no_more_is_not_told_as_held_from_it() -> None:
+    world, now = World(), time.monotonic()
+    web, idle = (claimant(read_pod(pod_json(name, 10)), Request(10, 1)) for name in ("web", "idle"))
+    world.holds.nominates = True
+    world.holds.offered(idle, "a", now)
+    assert len(world.answer(pod_json("web", 10))[1]["held"]) == 1
+    world.holds.refused(web, now - 3.0)
+    assert world.answer(pod_json("web", 10))[1]["held"] == []
+
+
+def test_what_is_held_is_told_by_resource_without_what_keeps_nobody_off() -> None:
+    world = World()
+    train = read_pod(pod_json("train", 6))
+    group = claimant(read_pod(pod_json("member", 5)), Request(5, 1))
+    world.holds.nominates = True
+    world.holds.shown(claimant(train, Request(6, 2)), "a", 0.0)
+    lapsed = replace(group, group=Group("podgroup team/g"))
+    world.holds.offered(lapsed, "a", time.monotonic() - 1)
+    status, body = world.explainer.held()
+    assert status == 200
+    ref = {"namespace": "team", "name": "train", "uid": "uid-train"}
+    held = [{"pod": ref, "node": "a", "units": 6, "devices": 2, "until": None}]
+    assert json.loads(body) == {
+        "unit": "GiB",
+        "resources": [{"resource": "aliyun.com/gpu-mem", "held": held}],
+    }
+    world.not_ready = "another process leads"
+    assert world.explainer.held()[0] == 503
+    assert world.api.calls == []

@@ -1,0 +1,72 @@
+"""Who holds the memory is told where it is asked for, and never in more series than a bound."""
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from gpushare.core.model import ObservedPod, PodRef, Request, Shares
+from gpushare.extender.managed_resources import ManagedResources
+from gpushare.extender.tell.metrics import Metrics
+from gpushare.extender.tell.usage_metrics import NAMESPACES, OTHERS, PODS
+from gpushare.wire.annotations import ALIYUN
+from tests.unit.core.clusters import node as make_node
+from tests.unit.extender.kit import make_library
+
+GIB = 2**30
+
+
+def holding(*pods: tuple[str, str, Request, Shares | None]) -> ManagedResources:
+    """Books of one node with these pods: namespace, name, request and placement."""
+    library = make_library(ALIYUN)
+    ledger = library.resources[0].ledger
+    ledger.node_changed(make_node("n", 4096, 4096))
+    for namespace, name, request, placement in pods:
+        ref = PodRef(namespace, name, f"uid-{namespace}-{name}")
+        ledger.pod_changed(ObservedPod(ref, request, "n", placement))
+    return library
+
+
+def told(library: ManagedResources, detail: str, kind: str) -> dict[tuple[str, ...], float]:
+    """By the names in its labels, the GiB of each sample."""
+    text = Metrics(library, GIB, dict, detail=detail).text().decode()
+    return {
+        tuple(
+            sample.labels[label] for label in ("namespace", "pod", "node") if label in sample.labels
+        ): sample.value / GIB
+        for family in text_string_to_metric_families(text)
+        if family.name == f"gpushare_{kind}_memory_allocated_bytes"
+        for sample in family.samples
+        if sample.labels["resource"] == ALIYUN.resource
+    }
+
+
+FEW = (
+    ("team-red", "a", Request(4, 1), ((0, 4),)),
+    ("team-red", "b", Request(3, 2), ((0, 3), (1, 3))),
+    ("team-blue", "a", Request(2, 1), None),
+)
+
+
+def test_nobody_is_named_unless_asked_for() -> None:
+    text = Metrics(holding(*FEW), GIB, dict).text().decode()
+    assert "team-" not in text
+    assert not told(holding(*FEW), "namespaces", "pod")
+
+
+@pytest.mark.parametrize("detail", ["namespaces", "pods"])
+def test_a_namespace_holds_what_its_pods_ask_for(detail: str) -> None:
+    assert told(holding(*FEW), detail, "namespace") == {("team-red",): 10, ("team-blue",): 2}
+
+
+def test_a_pod_holds_what_it_asks_for_on_all_devices_and_unplaced_once() -> None:
+    wanted = {("team-red", "a", "n"): 4, ("team-red", "b", "n"): 6, ("team-blue", "a", "n"): 2}
+    assert told(holding(*FEW), "pods", "pod") == wanted
+
+
+def test_the_smallest_are_one_series_so_that_the_sum_stays() -> None:
+    many = [(f"ns-{n}", f"pod-{n}", Request(n, 1), ((0, n),)) for n in range(1, PODS + 11)]
+    library = holding(*many)
+    for kind, most, others in (("namespace", NAMESPACES, 1), ("pod", PODS, 3)):
+        found = told(library, "pods", kind)
+        assert len(found) == most + 1
+        assert found[(OTHERS,) * others] == sum(range(1, PODS + 11 - most))
+        assert sum(found.values()) == sum(range(1, PODS + 11))

@@ -1,0 +1,548 @@
+"""Every path through one bind: what it answers, and what the books say afterwards."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from gpushare.core.model import Allocation, PodRef, Request
+from gpushare.core.pairing import Pairing
+from gpushare.core.ranking import Ranking
+from gpushare.core.snapshot import Floats, Rows, Snapshot
+from gpushare.core.states.entry import Phase
+from gpushare.errors import ApiConflict, ApiError, ApiGone, ApiNotFound, ApiUnavailable
+from gpushare.extender.managed_resources import ManagedResource, ManagedResources, ResourceRequest
+from gpushare.extender.verbs.bind.transaction import (
+    BUDGET,
+    BindResult,
+    BindTransaction,
+    ReadPod,
+    Step,
+    WriteBinding,
+)
+from gpushare.ledger import HOLD, LANDED_GRACE, Ledger
+from gpushare.wire.annotations import ALIYUN, encode
+from gpushare.wire.objects import Pod
+from gpushare.wire.pods import observe_pod
+from tests.unit.core.clusters import node as make_node
+from tests.unit.extender.kit import RANKINGS, make_books, pod_json, read_pod
+
+REF = PodRef("team", "web", "uid-web")
+ASKS = Request(units=4, devices=1, containers=((0, 4),))
+FOREVER = float("inf")
+
+OK = None
+FORBIDDEN = ApiError("pods/binding is forbidden", 403)
+NOT_FOUND = ApiNotFound('pods "web" not found', 404)
+GONE = ApiGone("expired", 410)
+CONFLICT = ApiConflict("pod web is already assigned", 409)
+LOST = ApiUnavailable("no answer", 0)
+BAD_GATEWAY = ApiUnavailable("bad gateway", 502)
+
+OURS = encode(Allocation("n", (0,), (4,)), ASKS, 8, 1, ALIYUN)
+RIVALS = encode(
+    Allocation("n", (0,), (8,)), replace(ASKS, units=8, containers=((0, 8),)), 8, 1, ALIYUN
+)
+THEIRS = encode(Allocation("m", (1,), (4,)), ASKS, 8, 1, ALIYUN)
+
+
+def seen(**changes: Any) -> Pod:
+    return read_pod(pod_json("web", 4, **changes))
+
+
+UNBOUND = seen()
+BOUND = seen(node="n", annotations=OURS)
+ELSEWHERE = seen(node="m", annotations=THEIRS)
+RECREATED = seen(uid="uid-other")
+SENSELESS_HEIR = seen(uid="uid-other", limits={"cpu": "much"})
+ENDED = seen(node="n", phase="Failed")
+MALFORMED = seen(limits={"cpu": "much"})
+MALFORMED_BOUND = read_pod(pod_json("web", "much", node="n"))
+NOBODY = None
+READINGS = {
+    "unbound": UNBOUND,
+    "bound": BOUND,
+    "elsewhere": ELSEWHERE,
+    "recreated": RECREATED,
+    "senseless-heir": SENSELESS_HEIR,
+    "ended": ENDED,
+    "malformed": MALFORMED,
+    "malformed-bound": MALFORMED_BOUND,
+    "nobody": NOBODY,
+    "unreadable": LOST,
+}
+
+
+@dataclass
+class Desk:
+    """A library of one resource on two nodes, and a clock."""
+
+    books: ManagedResource = field(default_factory=make_books)
+    now: float = 100.0
+    leads_until: float = FOREVER
+
+    def __post_init__(self) -> None:
+        for name in ("m", "n"):
+            self.ledger.node_changed(make_node(name, 8, 8))
+
+    @property
+    def ledger(self) -> Ledger:
+        return self.books.ledger
+
+    def bind(self, node: str = "n", known: bool = True, **changes: Any) -> BindTransaction:
+        asked: ResourceRequest | None = changes.pop("asked", (self.books, ASKS))
+        return BindTransaction(
+            ManagedResources((self.books,)), REF, node, known, asked, stamp=changes.pop("stamp", 7)
+        )
+
+    def start(self, bind: BindTransaction) -> Step:
+        return bind.start(self.now, self.leads_until)
+
+    def reply(self, bind: BindTransaction, step: Step, what: Any) -> Step:
+        """The next step: `what` is an error or None to a write, a reading to a read."""
+        self.now += 1
+        if isinstance(step, WriteBinding):
+            return bind.written(what, self.now)
+        assert step == ReadPod(REF)
+        return bind.read(what, self.now - 0.5, self.now, self.leads_until)
+
+    def run(self, bind: BindTransaction, replies: Sequence[Any]) -> BindResult:
+        """The answer after exactly these replies."""
+        step = self.start(bind)
+        for what in replies:
+            step = self.reply(bind, step, what)
+        assert isinstance(step, BindResult), step
+        return step
+
+    def standing(self) -> str:
+        """What the books hold for the pod, in one word and its place."""
+        entry = self.ledger.entry(REF.uid)
+        self.ledger.check()
+        if entry is None:
+            assert self.ledger.token(REF.uid) == -1
+            return "free"
+        device = "?" if entry.placement is None else entry.placement[0][0]
+        state = "assumed" if entry.assumption else "bound"
+        state = "landed" if entry.phase is Phase.LANDED else state
+        return f"{'doubt' if entry.in_doubt else state} {entry.node}:{device}"
+
+    def in_doubt(self) -> "Desk":
+        """The same with a bind of the pod to n in doubt, its binding perhaps still under way."""
+        assert self.run(self.bind(), [LOST, UNBOUND]).reason == "in_doubt"
+        return self
+
+    def overdue(self) -> bool:
+        """Whether the charge is on the list of those who settle what is in doubt."""
+        return [each.ref for each in self.ledger.overdue(self.now)] == [REF]
+
+
+@pytest.fixture
+def desk() -> Desk:
+    return Desk()
+
+
+def test_a_bind_charges_writes_once_and_is_confirmed(desk: Desk) -> None:
+    bind = desk.bind()
+    assert desk.start(bind) == WriteBinding(REF, "n", {**OURS, ALIYUN.assume_time: "7"})
+    assert desk.standing() == "assumed n:0"
+    assert not desk.overdue()
+    assert desk.reply(bind, WriteBinding(REF, "n", {}), OK) == BindResult("", "bound")
+    assert desk.standing() == "landed n:0"
+    assert not desk.overdue()
+
+
+# A replies column of "write, reading": what came of the Binding, then how the pod reads.
+AFTER_A_WRITE = [
+    ([OK], "bound", "landed n:0"),
+    ([FORBIDDEN], "refused", "free"),
+    ([GONE], "refused", "free"),
+    ([NOT_FOUND], "refused", "free"),
+    ([CONFLICT, UNBOUND], "refused", "free"),
+    ([CONFLICT, NOBODY], "gone", "free"),
+    ([CONFLICT, RECREATED], "gone", "free"),
+    ([CONFLICT, SENSELESS_HEIR], "gone", "free"),
+    ([CONFLICT, ENDED], "gone", "free"),
+    ([CONFLICT, BOUND], "bound", "landed n:0"),
+    ([CONFLICT, ELSEWHERE], "bound_elsewhere", "landed m:1"),
+    ([CONFLICT, LOST], "refused", "doubt n:0"),
+    ([CONFLICT, MALFORMED], "refused", "free"),
+    ([CONFLICT, MALFORMED_BOUND], "malformed", "doubt n:0"),
+    ([LOST, UNBOUND], "in_doubt", "doubt n:0"),
+    ([BAD_GATEWAY, UNBOUND], "in_doubt", "doubt n:0"),
+    ([LOST, NOBODY], "gone", "free"),
+    ([LOST, RECREATED], "gone", "free"),
+    ([LOST, SENSELESS_HEIR], "gone", "free"),
+    ([LOST, ENDED], "gone", "free"),
+    ([LOST, BOUND], "bound", "landed n:0"),
+    ([LOST, ELSEWHERE], "bound_elsewhere", "landed m:1"),
+    ([LOST, LOST], "in_doubt", "doubt n:0"),
+    ([LOST, FORBIDDEN], "in_doubt", "doubt n:0"),
+    ([LOST, MALFORMED], "in_doubt", "doubt n:0"),
+    ([LOST, MALFORMED_BOUND], "malformed", "doubt n:0"),
+]
+
+
+def _name(value: object) -> str | None:
+    if not isinstance(value, list):
+        return None
+    readings = {id(reading): name for name, reading in READINGS.items() if reading is not None}
+    return "-".join(
+        readings.get(id(each)) or str(getattr(each, "status", "ok-or-nobody")) for each in value
+    )
+
+
+@pytest.mark.parametrize(("replies", "reason", "standing"), AFTER_A_WRITE, ids=_name)
+@pytest.mark.parametrize("known", [True, False], ids=["remembered", "read-first"])
+def test_what_became_of_the_only_binding(
+    desk: Desk, known: bool, replies: list[Any], reason: str, standing: str
+) -> None:
+    before = [] if known else [UNBOUND]
+    answer = desk.run(desk.bind(known=known), [*before, *replies])
+    assert answer.reason == reason
+    assert bool(answer.error) == (reason != "bound")
+    assert desk.standing() == standing
+    assert desk.overdue() == standing.startswith("doubt")
+
+
+# As above for a pod whose earlier binding may still land: it is read first, then written again.
+AFTER_DOUBT = [
+    ([UNBOUND, OK], "bound", "landed n:0"),
+    ([UNBOUND, FORBIDDEN], "refused", "doubt n:0"),
+    ([UNBOUND, NOT_FOUND], "refused", "free"),
+    ([UNBOUND, CONFLICT, UNBOUND], "refused", "doubt n:0"),
+    ([UNBOUND, CONFLICT, BOUND], "bound", "landed n:0"),
+    ([UNBOUND, CONFLICT, NOBODY], "gone", "free"),
+    ([UNBOUND, CONFLICT, LOST], "refused", "doubt n:0"),
+    ([UNBOUND, LOST, UNBOUND], "in_doubt", "doubt n:0"),
+    ([UNBOUND, LOST, BOUND], "bound", "landed n:0"),
+    ([BOUND], "bound", "landed n:0"),
+    ([ELSEWHERE], "bound_elsewhere", "landed m:1"),
+    ([NOBODY], "gone", "free"),
+    ([RECREATED], "gone", "free"),
+    ([SENSELESS_HEIR], "gone", "free"),
+    ([LOST], "in_doubt", "doubt n:0"),
+    ([MALFORMED, OK], "bound", "landed n:0"),
+    ([MALFORMED_BOUND], "malformed", "doubt n:0"),
+]
+
+
+@pytest.mark.parametrize(("replies", "reason", "standing"), AFTER_DOUBT, ids=_name)
+def test_no_refusal_of_a_second_binding_says_anything_of_the_first(
+    desk: Desk, replies: list[Any], reason: str, standing: str
+) -> None:
+    answer = desk.in_doubt().run(desk.bind(), replies)
+    assert (answer.reason, desk.standing()) == (reason, standing)
+    assert desk.overdue() or not standing.startswith("doubt")
+
+
+@pytest.mark.parametrize("remembered", [True, False])
+def test_the_second_binding_carries_the_devices_of_the_first(desk: Desk, remembered: bool) -> None:
+    desk.in_doubt()
+    # Another device would be tighter now, and the pod may be bound to the first all the same.
+    filler = PodRef("team", "filler", "uid-filler")
+    desk.ledger.assume(filler, replace(ASKS, units=3), Allocation("n", (1,), (3,)), desk.now)
+    bind = desk.bind(stamp=9) if remembered else desk.bind(known=False, asked=None, stamp=9)
+    step = desk.reply(bind, desk.start(bind), UNBOUND)
+    assert step == WriteBinding(REF, "n", {**OURS, ALIYUN.assume_time: "9"})
+
+
+def test_no_second_binding_is_sent_to_a_node_that_is_gone_meanwhile(desk: Desk) -> None:
+    desk.in_doubt().ledger.node_gone("n")
+    assert desk.run(desk.bind(), [UNBOUND]).reason == "UnknownNode"
+    assert desk.standing() == "doubt n:0"
+
+
+def test_no_second_binding_is_sent_to_devices_that_another_leader_gave_away_meanwhile(
+    desk: Desk,
+) -> None:
+    desk.in_doubt()
+    rival = pod_json("rival", 8, node="n", annotations=RIVALS)
+    desk.ledger.pod_changed(observe_pod(read_pod(rival), ALIYUN))
+    answer = desk.run(desk.bind(), [UNBOUND])
+    assert answer.reason == "InsufficientMemory"
+    assert "device 0 was given to others meanwhile" in answer.error
+    assert (desk.standing(), desk.overdue()) == ("doubt n:0", True)
+
+
+def test_while_one_bind_is_in_flight_another_of_the_pod_writes_nothing(desk: Desk) -> None:
+    first = desk.bind()
+    desk.start(first)
+    for node in ("n", "m"):
+        assert desk.run(desk.bind(node), []).reason == "in_flight"
+    assert desk.standing() == "assumed n:0"
+
+
+def test_until_a_409_is_understood_another_bind_of_the_pod_writes_nothing(desk: Desk) -> None:
+    """What is read then could not be told from what that other bind has done."""
+    first = desk.bind()
+    reading = desk.reply(first, desk.start(first), CONFLICT)
+    assert desk.run(desk.bind(), []).reason == "in_flight"
+    assert desk.reply(first, reading, UNBOUND) == BindResult(f"pod {REF}: {CONFLICT}", "refused")
+    assert desk.standing() == "free"
+
+
+def test_a_uid_under_another_name_neither_writes_nor_reads(desk: Desk) -> None:
+    """What that name shows would settle a charge that it says nothing of."""
+    desk.in_doubt()
+    other = replace(desk.bind(), ref=PodRef("team", "other", REF.uid))
+    answer = desk.start(other)
+    assert isinstance(answer, BindResult)
+    assert answer.reason == "gone"
+    assert desk.standing() == "doubt n:0"
+
+
+def test_a_bind_in_doubt_is_not_tried_on_another_node(desk: Desk) -> None:
+    assert desk.in_doubt().run(desk.bind("m"), []).reason == "in_flight"
+    assert desk.standing() == "doubt n:0"
+
+
+def test_of_two_that_read_a_doubtful_pod_one_writes(desk: Desk) -> None:
+    first, second = desk.in_doubt().bind(), desk.bind()
+    reading, other = desk.start(first), desk.start(second)
+    assert isinstance(desk.reply(first, reading, UNBOUND), WriteBinding)
+    answer = desk.reply(second, other, UNBOUND)
+    assert isinstance(answer, BindResult)
+    assert answer.reason == "in_flight"
+    assert desk.standing() == "doubt n:0"
+    assert not desk.overdue()
+
+
+def test_a_doubt_that_has_lasted_longer_than_any_late_write_is_settled_by_the_retry(
+    desk: Desk,
+) -> None:
+    desk.in_doubt().now += HOLD + 1
+    assert desk.run(desk.bind(), [UNBOUND, FORBIDDEN]).reason == "refused"
+    assert desk.standing() == "free"
+
+
+def test_what_counts_is_when_a_read_was_sent_and_not_when_it_was_answered(desk: Desk) -> None:
+    desk.in_doubt().now += HOLD - 1.6  # the Binding was sent a second before
+    assert desk.run(desk.bind(), [UNBOUND, FORBIDDEN]).reason == "refused"
+    assert desk.standing() == "doubt n:0"
+
+
+def test_a_refusal_that_could_not_be_understood_needs_no_waiting(desk: Desk) -> None:
+    """What was refused cannot land late."""
+    assert desk.run(desk.bind(), [CONFLICT, LOST]).reason == "refused"
+    assert desk.standing() == "doubt n:0"
+    assert desk.run(desk.bind(), [UNBOUND, CONFLICT, UNBOUND]).reason == "refused"
+    assert desk.standing() == "free"
+
+
+def test_a_pod_that_is_bound_while_it_is_read_is_not_bound_again(desk: Desk) -> None:
+    bind = desk.in_doubt().bind()
+    reading = desk.start(bind)
+    desk.ledger.pod_changed(observe_pod(seen(node="m"), ALIYUN))
+    answer = desk.reply(bind, reading, UNBOUND)
+    assert isinstance(answer, BindResult)
+    assert (answer.reason, desk.standing()) == ("in_flight", "bound m:?")
+
+
+def test_a_pod_that_begins_to_be_bound_elsewhere_while_it_is_read_is_not_bound_again(
+    desk: Desk,
+) -> None:
+    bind = desk.in_doubt().bind()
+    reading = desk.start(bind)
+    desk.now += HOLD
+    desk.ledger.settle(REF.uid, desk.ledger.token(REF.uid), None, desk.now)
+    assert desk.run(desk.bind("m"), [LOST, UNBOUND]).reason == "in_doubt"
+    answer = desk.reply(bind, reading, UNBOUND)
+    assert isinstance(answer, BindResult)
+    assert (answer.reason, desk.standing()) == ("in_flight", "doubt m:0")
+
+
+@pytest.mark.parametrize("outcome", [OK, NOT_FOUND, LOST])
+def test_what_one_bind_reports_says_nothing_of_another_that_began_when_the_pod_was_gone(
+    desk: Desk, outcome: ApiError | None
+) -> None:
+    first = desk.bind(stamp=1)
+    sent = desk.start(first)
+    desk.ledger.pod_changed(observe_pod(BOUND, ALIYUN))
+    desk.ledger.pod_gone(REF.uid)
+    assert isinstance(desk.start(desk.bind("m", stamp=2)), WriteBinding)
+    desk.reply(first, sent, outcome)
+    assert desk.standing() == "assumed m:0"
+
+
+def test_what_was_read_before_a_list_came_does_not_settle(desk: Desk) -> None:
+    bind = desk.bind()
+    step = desk.reply(bind, desk.start(bind), LOST)
+    desk.ledger.replace_pods([])
+    answer = desk.reply(bind, step, NOBODY)
+    assert isinstance(answer, BindResult)
+    assert (answer.reason, desk.standing(), desk.overdue()) == ("gone", "doubt n:0", True)
+
+
+@pytest.mark.parametrize("where", [BOUND, ELSEWHERE], ids=["here", "elsewhere"])
+def test_a_pod_that_is_bound_gets_the_same_answer_without_a_call(desk: Desk, where: Pod) -> None:
+    desk.ledger.pod_changed(observe_pod(where, ALIYUN))
+    before = desk.standing()
+    answer = desk.run(desk.bind(), [])
+    assert answer.reason == ("bound" if where is BOUND else "bound_elsewhere")
+    assert desk.standing() == before
+
+
+def test_a_pod_whose_binding_was_confirmed_gets_the_same_answer_before_the_watch_shows_it(
+    desk: Desk,
+) -> None:
+    assert desk.run(desk.bind(), [OK]).reason == "bound"
+    assert desk.run(desk.bind(), []) == BindResult("", "bound")
+    assert desk.run(desk.bind("m"), []).reason == "bound_elsewhere"
+    desk.now += LANDED_GRACE
+    assert desk.overdue()
+
+
+@pytest.mark.parametrize(
+    ("reading", "reason"),
+    [
+        (NOBODY, "gone"),
+        (RECREATED, "gone"),
+        (BOUND, "bound"),
+        (ELSEWHERE, "bound_elsewhere"),
+        (MALFORMED, "malformed"),
+        (seen(annotations={ALIYUN.policy: "nobody-has-it"}), "malformed"),
+        (LOST, "api"),
+        (FORBIDDEN, "api"),
+    ],
+)
+def test_a_pod_that_is_not_remembered_is_read_first(desk: Desk, reading: Any, reason: str) -> None:
+    answer = desk.run(desk.bind(known=False, asked=None), [reading])
+    assert (answer.reason, desk.standing()) == (reason, "free")
+
+
+PLAIN = [
+    ([OK], "bound"),
+    ([FORBIDDEN], "refused"),
+    ([NOT_FOUND], "refused"),
+    ([CONFLICT, UNBOUND], "refused"),
+    ([CONFLICT, BOUND], "bound"),
+    ([CONFLICT, LOST], "refused"),
+    ([LOST, BOUND], "bound"),
+    ([LOST, ELSEWHERE], "bound_elsewhere"),
+    ([LOST, UNBOUND], "refused"),
+    ([LOST, NOBODY], "gone"),
+    ([LOST, RECREATED], "gone"),
+    ([LOST, LOST], "in_doubt"),
+]
+
+
+@pytest.mark.parametrize(("replies", "reason"), PLAIN, ids=_name)
+@pytest.mark.parametrize("known", [True, False], ids=["remembered", "read-first"])
+def test_a_pod_without_gpu_is_bound_plainly_and_charged_nothing(
+    desk: Desk, known: bool, replies: list[Any], reason: str
+) -> None:
+    bind = desk.bind(known=known, asked=None)
+    step = desk.start(bind)
+    if not known:
+        step = desk.reply(bind, step, read_pod(pod_json("web")))
+    assert step == WriteBinding(REF, "n", {})
+    for what in replies:
+        step = desk.reply(bind, step, what)
+    assert isinstance(step, BindResult)
+    assert (step.reason, desk.standing()) == (reason, "free")
+
+
+def test_nothing_is_charged_or_written_by_who_may_not_lead_long_enough(desk: Desk) -> None:
+    desk.leads_until = desk.now + BUDGET - 0.01
+    assert desk.run(desk.bind(), []).reason == "not_leading"
+    assert desk.run(desk.bind(asked=None), []).reason == "not_leading"
+    assert desk.run(desk.bind(known=False), [UNBOUND]).reason == "not_leading"
+    assert desk.standing() == "free"
+
+
+def test_who_leads_no_more_writes_no_second_binding(desk: Desk) -> None:
+    desk.in_doubt().leads_until = desk.now
+    assert desk.run(desk.bind(), [UNBOUND]).reason == "not_leading"
+    assert desk.standing() == "doubt n:0"
+
+
+@pytest.mark.parametrize(
+    ("node", "asks", "reason", "text"),
+    [
+        ("x", ASKS, "UnknownNode", "node 'x' is not known"),
+        ("n", replace(ASKS, units=9), "InsufficientMemory", "free by device: 8, 8"),
+        ("n", replace(ASKS, devices=3), "InsufficientMemory", "4 units on 3 device(s)"),
+        ("n", replace(ASKS, policy="none"), "MessageError", "no policy is called 'none'"),
+    ],
+)
+def test_a_pod_that_does_not_fit_is_refused_with_the_numbers(
+    desk: Desk, node: str, asks: Request, reason: str, text: str
+) -> None:
+    answer = desk.run(desk.bind(node, asked=(desk.books, asks)), [])
+    assert answer.reason == reason
+    assert text in answer.error
+    assert desk.standing() == "free"
+
+
+class Thief:
+    """A policy that is always a step late: before it has judged, another took what it sees."""
+
+    def __init__(self, ledger: Ledger, devices: Sequence[int], units: int = 8) -> None:
+        self._ledger = ledger
+        self._devices = list(devices)
+        self._units = units
+
+    def score(self, snapshot: Snapshot, rows: Rows, request: Request) -> Floats:
+        if self._devices:
+            device = self._devices.pop(0)
+            other = PodRef("team", "thief", f"uid-{len(self._devices)}")
+            took = Allocation("n", (device,), (self._units,))
+            self._ledger.assume(other, Request(self._units, 1), took, 0.0)
+        values: Floats = -np.tile(np.arange(snapshot.used.shape[1], dtype=float), (len(rows), 1))
+        return values
+
+
+def test_a_bind_that_loses_a_race_for_the_device_looks_again(desk: Desk) -> None:
+    books = replace(desk.books, rankings={"device-bestfit": Ranking(Thief(desk.ledger, [0]))})
+    assert desk.run(desk.bind(asked=(books, ASKS)), [OK]).reason == "bound"
+    assert desk.standing() == "landed n:1"
+
+
+def test_a_bind_chooses_anew_where_its_device_still_has_room_but_another_is_better_now(
+    desk: Desk,
+) -> None:
+    class Emptiest(Thief):
+        def score(self, snapshot: Snapshot, rows: Rows, request: Request) -> Floats:
+            super().score(snapshot, rows, request)
+            values: Floats = -snapshot.used[rows].astype(float)
+            return values
+
+    rankings = {"device-bestfit": Ranking(Emptiest(desk.ledger, [0], units=4))}
+    books = replace(desk.books, rankings=rankings)
+    assert desk.run(desk.bind(asked=(books, ASKS)), [OK]).reason == "bound"
+    assert desk.standing() == "landed n:1"
+
+
+def test_a_bind_that_is_overtaken_every_time_takes_what_fits(desk: Desk) -> None:
+    desk.ledger.node_changed(make_node("n", *[8] * 13))
+    thief = Thief(desk.ledger, range(1, 13))
+    books = replace(desk.books, rankings={"device-bestfit": Ranking(thief)})
+    assert desk.run(desk.bind(asked=(books, ASKS)), [OK]).reason == "bound"
+    assert desk.standing() == "landed n:0"
+
+
+def test_a_bind_that_loses_every_race_is_refused(desk: Desk) -> None:
+    asks = replace(ASKS, units=8)
+    desk.ledger.node_changed(make_node("n", *[8] * 13))
+    books = replace(desk.books, rankings={"device-bestfit": Ranking(Thief(desk.ledger, range(12)))})
+    assert desk.run(desk.bind(asked=(books, asks)), []).reason == "InsufficientMemory"
+    assert desk.standing() == "free"
+
+
+def test_pairing_makes_an_equal_pod_wait_at_bind_too() -> None:
+    desk = Desk(make_books(pairing=Pairing.ON))
+    served = pod_json("other", 4, node="n", annotations=OURS)
+    desk.ledger.pod_changed(observe_pod(read_pod(served), ALIYUN))
+    assert desk.run(desk.bind(), [OK]).reason == "bound"
+    assert desk.standing() == "landed n:0"
+    third = replace(desk.bind(), ref=PodRef("team", "third", "uid-third"))
+    assert desk.run(third, []).reason == "InsufficientMemory"
+
+
+def test_a_pod_is_found_in_the_books_of_whichever_resource_charged_it(desk: Desk) -> None:
+    desk.run(desk.bind(), [OK])
+    resources = (ManagedResource(ALIYUN, Ledger(), RANKINGS, "spread"), desk.books)
+    bind = replace(desk.bind(known=False, asked=None), resources=ManagedResources(resources))
+    assert desk.run(bind, []) == BindResult("", "bound")

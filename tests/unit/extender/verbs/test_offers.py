@@ -1,0 +1,456 @@
+"""What filter offers while places are held: over the verbs' bytes, with real books and policies."""
+
+import json
+from typing import Any
+
+import pytest
+
+from gpushare.core.decide import filter_nodes, place
+from gpushare.core.held_snapshot import HeldSnapshot
+from gpushare.core.model import Reason, Request
+from gpushare.core.policy import load_policy
+from gpushare.core.ranking import Ranking
+from gpushare.errors import InsufficientMemory
+from gpushare.extender.follow.watch_handlers import PodEventHandler
+from gpushare.extender.managed_resources import ManagedResources
+from gpushare.extender.tell.explainer import Explainer
+from gpushare.extender.verbs.bind.slots import BindSlots
+from gpushare.extender.verbs.claimant import claimant
+from gpushare.extender.verbs.filter import FilterVerb
+from gpushare.extender.verbs.offers import Offers
+from gpushare.extender.verbs.refusal_hold import RefusalHold
+from gpushare.extender.verbs.tickets import Tickets
+from gpushare.wire.annotations import ALIYUN
+from gpushare.wire.name_lists import NameLists
+from gpushare.wire.objects import PODS
+from tests.support.scripted_api import BOUND
+from tests.unit.core.clusters import node
+from tests.unit.extender.desk import Desk as ServiceDesk
+from tests.unit.extender.follow.test_watch_handlers import event, page
+from tests.unit.extender.kit import make_library, pod_json, read_pod
+
+COSCHEDULING = {
+    "scheduling.x-k8s.io/pod-group": "train",
+    "pod-group.scheduling.sigs.k8s.io/min-available": "3",
+}
+
+
+class Desk:
+    """Filter over books of some nodes, at a time that the test sets."""
+
+    def __init__(self, *nodes: str, cards: int = 2, best: bool = True) -> None:
+        self.now = 1000.0
+        self.library: ManagedResources = make_library()
+        (self.books,) = self.library
+        self.books.ledger.replace_nodes([node(name, *[16] * cards) for name in nodes])
+        self.holds = self.books.holds
+        self.nodes = nodes
+        self.waited = 0
+        self.verb = FilterVerb(
+            self.library,
+            Tickets(),
+            not_ready=str,
+            best_only=best,
+            bind_slots=BindSlots(8),
+            lists=NameLists(),
+            promise_wait=RefusalHold(0.3, clock=lambda: self.now, sleep=self._sleep),
+            clock=lambda: self.now,
+        )
+        self.watch = PodEventHandler(self.library, clock=lambda: self.now)
+
+    def _sleep(self, seconds: float) -> None:
+        self.now += seconds
+        self.waited += 1
+
+    def filter(self, pod: dict[str, Any], *names: str) -> tuple[list[str], dict[str, str]]:
+        """The nodes that are offered, and why the others are not."""
+        body = json.dumps({"Pod": pod, "NodeNames": names or self.nodes}).encode()
+        answer = json.loads(self.verb.answer(body).body)
+        assert not answer["Error"]
+        return answer["NodeNames"], answer["FailedNodes"] | answer["FailedAndUnresolvableNodes"]
+
+
+def pod(
+    name: str,
+    units: int = 10,
+    *,
+    nominated: str = "",
+    labels: dict[str, str] | None = None,
+    **spec: Any,
+) -> dict[str, Any]:
+    made = pod_json(name, units)
+    made["metadata"]["labels"] = labels or {}
+    made["spec"] |= spec
+    if nominated:
+        made["status"]["nominatedNodeName"] = nominated
+    return made
+
+
+def test_two_pods_are_offered_two_devices_and_the_third_is_told_of_the_promise() -> None:
+    desk = Desk("n")
+    assert desk.filter(pod("a")) == (["n"], {})
+    assert desk.filter(pod("b")) == (["n"], {})
+    assert desk.filter(pod("c")) == ([], {"n": Reason.PROMISED.value})
+    assert desk.filter(pod("small", 6)) == (["n"], {})
+
+
+def test_a_promise_is_no_reason_to_evict_anybody() -> None:
+    assert not Reason.PROMISED.resolvable
+    assert not Reason.GROUP_TOO_LARGE.resolvable
+
+
+def test_a_pod_is_not_kept_out_by_its_own_hold() -> None:
+    desk = Desk("n", cards=1)
+    for _ in range(3):
+        assert desk.filter(pod("a")) == (["n"], {})
+
+
+def test_bind_decides_by_the_books_alone() -> None:
+    desk = ServiceDesk()
+    mine = pod_json("mine", 10)
+    assert desk.filter(mine, ["big"])["NodeNames"] == ["big"]
+    # Whatever is held there for others, the books have room for this one.
+    for number in range(5):
+        held = claimant(read_pod(pod_json(f"held-{number}", 10)), Request(10, 1))
+        desk.library.resources[0].holds.shown(held, "big", 0.0)
+    refused = desk.filter(pod_json("other", 10), ["big"])
+    assert refused["FailedAndUnresolvableNodes"] == {"big": Reason.PROMISED.value}
+    assert desk.bind(mine, "big") == ""
+
+
+def test_a_pod_that_is_being_bound_takes_its_place_once() -> None:
+    desk = ServiceDesk(best_only=True)
+    mine, other = pod_json("mine", 10), pod_json("other", 10)
+    desk.filter(mine, ["big"])
+    offered: list[str] = []
+
+    def binding(_: object) -> bytes:
+        # The books have charged it, and it holds its place still: one device is left.
+        offered.extend(desk.filter(other, ["big"])["NodeNames"])
+        assert desk.filter(pod_json("third", 10), ["big"])["NodeNames"] == []
+        return BOUND
+
+    desk.api.answers = [binding]
+    assert desk.bind(mine, "big") == ""
+    assert offered == ["big"]
+    assert [hold.pod.ref.name for hold in desk.library.resources[0].holds.live()] == ["other"]
+
+
+def test_a_refused_bind_gives_the_place_to_others() -> None:
+    desk = ServiceDesk(best_only=True)
+    mine = pod_json("mine", 10)
+    desk.filter(mine, ["big"])
+    holds = desk.library.resources[0].holds
+    assert [hold.node for hold in holds.live()] == ["big"]
+    desk.api.answers = [json.dumps(mine).encode()]
+    assert desk.bind(mine, "nowhere")
+    assert holds.live() == ()
+
+
+def test_filter_waits_a_moment_for_a_promise_to_be_bound_or_to_lapse() -> None:
+    desk = Desk("n", cards=1)
+    desk.holds.nominates = True
+    desk.filter(pod("m", schedulingGroup={"podGroupName": "g"}))
+    assert desk.filter(pod("a")) == (["n"], {})
+    assert desk.waited > 0
+    assert desk.now < 1000.4
+
+
+@pytest.mark.parametrize(("nominates", "seconds"), [(True, 2.0), (False, 5.0)])
+@pytest.mark.parametrize("asking", [{}, {"labels": COSCHEDULING}], ids=["plain", "group"])
+def test_pods_that_nobody_binds_keep_another_out_no_longer_than_a_hold_lasts(
+    nominates: bool, seconds: float, asking: dict[str, Any]
+) -> None:
+    desk = Desk("n", cards=3)
+    desk.holds.nominates = nominates
+    began = desk.now
+    while True:
+        # One that is asked about again and again, and one that is always new.
+        for name in ("a", "b", "c", f"d-{desk.now}"):
+            desk.filter(pod(name))
+        if desk.filter(pod("waits", **asking))[0]:
+            break
+        assert desk.now < began + seconds + 1.0
+        desk.now += 0.2
+    assert desk.now >= began + seconds
+
+
+def test_a_pod_that_did_not_fit_meanwhile_is_kept_out_by_holds_as_long_as_another() -> None:
+    desk = Desk("n", cards=1)
+    large, big = pod("large"), pod("big", nodeName="n")
+    big["metadata"]["annotations"] = {ALIYUN.idx: "0", ALIYUN.pod: "10"}
+    desk.filter(pod("a"))
+    assert desk.filter(large)[1] == {"n": Reason.PROMISED.value}
+    desk.watch.apply(event(PODS, "ADDED", big))
+    desk.now += 6.0
+    assert desk.filter(large)[1] == {"n": Reason.INSUFFICIENT_MEMORY.value}
+    desk.watch.apply(event(PODS, "DELETED", big))
+    desk.filter(pod("a"))
+    assert desk.filter(large)[1] == {"n": Reason.PROMISED.value}
+
+
+def test_a_member_is_told_that_its_group_is_too_large_and_waits_for_nothing() -> None:
+    desk = Desk("n")
+    group: dict[str, Any] = {"schedulingGroup": {"podGroupName": "g"}}
+    assert [desk.filter(pod(name, **group))[0] for name in "ab"] == [["n"], ["n"]]
+    assert desk.filter(pod("c", **group)) == ([], {"n": Reason.GROUP_TOO_LARGE.value})
+    assert desk.waited == 0
+
+
+def test_a_refused_member_leaves_the_devices_to_others() -> None:
+    desk = Desk("n")
+    for name in "abc":
+        desk.filter(pod(name, schedulingGroup={"podGroupName": "g"}))
+    assert [desk.filter(pod(name))[0] for name in "xy"] == [["n"], ["n"]]
+
+
+def test_a_group_of_known_size_that_does_not_fit_whole_is_offered_nothing() -> None:
+    desk = Desk("n")
+    for name in "abc":
+        refused = {"n": Reason.GROUP_TOO_LARGE.value}
+        assert desk.filter(pod(name, labels=COSCHEDULING)) == ([], refused)
+    assert desk.filter(pod("x"))[0] == ["n"]
+
+
+def test_the_event_of_a_member_says_how_many_fit_as_explain_does_and_names_nobody() -> None:
+    desk = ServiceDesk()
+    (books, _) = desk.library
+    slow = claimant(read_pod(pod("slow")), Request(10, 1))
+    books.holds.shown(slow, "big", 0.0)
+    asking = pod("a", labels=COSCHEDULING)
+    assert desk.filter(asking, ["big"])["NodeNames"] == []
+    (_, reason, note) = desk.heard.events[-1]
+    assert reason == "GPUShareNoFit"
+    assert note == (
+        "0 of 1 nodes take the pod: 1 GPU Memory is not enough for all pods of the group at once;"
+        " its group needs 3 x 10 GiB at once: 1 fit now"
+    )
+    desk.api.answers = [json.dumps(asking).encode()]
+    explainer = Explainer(desk.api, desk.library, "GiB", not_ready=str, called=desk.service.called)
+    document = json.loads(explainer.answer("team", "a")[1])
+    assert (document["group"]["needed"], document["group"]["fitting"]) == (3, 1)
+
+
+def test_a_launcher_that_needs_no_device_does_not_keep_its_workers_out() -> None:
+    desk = Desk("n")
+    launcher = pod("launcher", 0, labels=COSCHEDULING)
+    desk.watch.apply(event(PODS, "ADDED", launcher))
+    assert [desk.filter(pod(name, labels=COSCHEDULING))[0] for name in "ab"] == [["n"], ["n"]]
+
+
+def test_a_group_of_which_some_are_bound_goes_on_after_a_restart() -> None:
+    desk = Desk("n")
+    bound = pod("a", labels=COSCHEDULING)
+    bound["spec"]["nodeName"] = "n"
+    bound["metadata"]["annotations"] = {"ALIYUN_COM_GPU_MEM_IDX": "0"}
+    other = pod("launcher", 0, labels=COSCHEDULING)
+    desk.watch.replace([page(PODS, bound, other)], desk.now)
+    assert desk.filter(pod("b", labels=COSCHEDULING))[0] == ["n"]
+
+
+def test_a_member_of_a_pod_group_is_told_how_many_of_its_group_wait() -> None:
+    desk = ServiceDesk()
+    group: dict[str, Any] = {"schedulingGroup": {"podGroupName": "g"}}
+    watch = PodEventHandler(desk.library)
+    for name in "abc":
+        watch.apply(event(PODS, "ADDED", pod(name, **group)))
+    assert [desk.filter(pod(name, **group), ["big"])["NodeNames"] for name in "abc"] == [
+        ["big"],
+        ["big"],
+        [],
+    ]
+    # The two that had a place have lost it with the refusal of the third.
+    assert desk.filter(pod("a", 17, **group), ["big"])["NodeNames"] == []
+    note = desk.heard.events[-1][2]
+    assert "its group waits for 1 x 17 GiB and 2 x 10 GiB: 0 and 2 fit now" in note
+
+
+def test_a_group_of_known_size_that_fits_is_offered_places_one_by_one() -> None:
+    desk = Desk("n", "other")
+    offered = [desk.filter(pod(name, labels=COSCHEDULING))[0] for name in "abc"]
+    assert sorted(offered) == [["n"], ["n"], ["other"]]
+
+
+def test_of_two_groups_the_second_is_refused_whole_before_it_holds_anything() -> None:
+    desk = Desk("n")
+    two = COSCHEDULING | {"pod-group.scheduling.sigs.k8s.io/min-available": "2"}
+    other = two | {"scheduling.x-k8s.io/pod-group": "other"}
+    assert desk.filter(pod("a1", labels=two))[0] == ["n"]
+    assert desk.filter(pod("b1", labels=other))[0] == []
+    assert desk.filter(pod("a2", labels=two))[0] == ["n"]
+    assert desk.filter(pod("b2", labels=other))[0] == []
+
+
+def test_a_group_that_kube_scheduler_gives_up_at_permit_leaves_its_cards_to_the_next() -> None:
+    desk = Desk("n")
+    desk.holds.nominates = True
+    two = COSCHEDULING | {"pod-group.scheduling.sigs.k8s.io/min-available": "2"}
+    first, other = (two | {"scheduling.x-k8s.io/pod-group": name} for name in ("one", "other"))
+    for name in ("a1", "a2"):
+        assert desk.filter(pod(name, labels=first))[0] == ["n"]
+        desk.watch.apply(event(PODS, "MODIFIED", pod(name, labels=first, nominated="n")))
+    desk.now += 60
+    assert desk.filter(pod("b1", labels=other))[0] == []
+    # The time-out at Permit: all of the group lose their nominations.
+    for name in ("a1", "a2"):
+        desk.watch.apply(event(PODS, "MODIFIED", pod(name, labels=first)))
+    assert len(desk.holds) == 0
+    assert [desk.filter(pod(name, labels=other))[0] for name in ("b1", "b2")] == [["n"], ["n"]]
+
+
+def test_a_group_that_is_tried_on_two_placements_does_not_block_itself() -> None:
+    """kube-scheduler asks for all members on the nodes of one placement, then of the next."""
+    desk = Desk("n", "other")
+    desk.holds.nominates = True
+    group: dict[str, Any] = {"schedulingGroup": {"podGroupName": "g"}}
+    for placement in ("n", "other", "n"):
+        assert [desk.filter(pod(name, **group), placement)[0] for name in "ab"] == [[placement]] * 2
+    # Taken is not the one that was asked about last.
+    for name in "ab":
+        desk.watch.apply(event(PODS, "MODIFIED", pod(name, nominated="other", **group)))
+    assert desk.filter(pod("x"))[0] == ["n"]
+    assert {hold.node for hold in desk.holds.live() if hold.nominated} == {"other"}
+
+
+def test_of_1000_plain_pods_no_bind_is_refused_for_what_is_held() -> None:
+    """Each is filtered before the bind of the one before it, as kube-scheduler does."""
+    desk = ServiceDesk(best_only=True)
+    names = [f"n{number}" for number in range(125)]
+    for name in names:
+        desk.ledger.node_changed(node(name, *[16] * 8))
+    chosen: list[tuple[dict[str, Any], str]] = []
+    for number in range(1001):
+        if number < 1000:
+            asks = pod(f"p{number}")
+            chosen.append((asks, *desk.filter(asks, names)["NodeNames"]))
+        if number:
+            assert desk.bind(*chosen[number - 1]) == ""
+    assert desk.filter(pod("late"), names)["NodeNames"] == []
+
+
+def test_the_watch_moves_a_hold_to_the_node_that_kube_scheduler_took() -> None:
+    desk = Desk("n", "other", cards=1, best=False)
+    claim: dict[str, Any] = {
+        "volumes": [{"name": "v", "persistentVolumeClaim": {"claimName": "c"}}]
+    }
+    desk.filter(pod("slow", **claim))
+    slow = pod("slow", nominated="other", **claim)
+    desk.watch.apply(event(PODS, "MODIFIED", slow))
+    desk.now += 3600
+    assert desk.filter(pod("a"))[0] == ["n"]
+    desk.watch.apply(event(PODS, "DELETED", slow))
+    assert desk.filter(pod("a"))[0] == ["n", "other"]
+
+
+def test_plain_pods_hold_too_while_something_is_held_whatever_filter_answers() -> None:
+    desk = Desk("n", "other", best=False)
+    desk.filter(pod("a"))
+    assert len(desk.holds) == 0
+    desk.watch.apply(event(PODS, "ADDED", pod("slow", nominated="n")))
+    offered = [desk.filter(pod(name))[0] for name in "bcde"]
+    assert offered == [["n", "other"], ["other"], ["other"], []]
+    assert [hold.pod.ref.name for hold in desk.holds.live()] == ["slow", "b", "c", "d"]
+
+
+def test_a_list_at_the_start_brings_the_nominations_back() -> None:
+    desk = Desk("n", "other", cards=1)
+    desk.watch.replace([page(PODS, pod("slow", nominated="n"))], desk.now)
+    assert desk.filter(pod("a"))[0] == ["other"]
+    desk.watch.replace([page(PODS)], desk.now)
+    assert len(desk.holds) == 0 or desk.holds.live()[0].pod.ref.name == "a"
+
+
+@pytest.mark.parametrize("change", ["bound", "terminating"])
+def test_a_pod_that_is_bound_or_goes_holds_nothing(change: str) -> None:
+    desk = Desk("n", cards=1)
+    waiting = pod("slow", nominated="n")
+    desk.watch.apply(event(PODS, "ADDED", waiting))
+    assert len(desk.holds) == 1
+    if change == "bound":
+        waiting["spec"]["nodeName"] = "n"
+    else:
+        waiting["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
+    desk.watch.apply(event(PODS, "MODIFIED", waiting))
+    assert len(desk.holds) == 0
+
+
+def test_a_nominee_takes_nothing_while_its_victims_are_there() -> None:
+    desk = Desk("n")
+    books = desk.books
+    for name, device in (("v1", 0), ("v2", 1)):
+        victim = pod_json(name, 10, node="n")
+        victim["metadata"]["annotations"] = {"ALIYUN_COM_GPU_MEM_IDX": str(device)}
+        desk.watch.apply(event(PODS, "ADDED", victim))
+    desk.watch.apply(event(PODS, "ADDED", pod("nominee", nominated="n", priority=9)))
+    assert desk.filter(pod("small", 6))[0] == ["n"]
+    desk.holds.gone("uid-small")
+    books.ledger.pod_gone("uid-v1")
+    assert desk.filter(pod("low"))[0] == []
+    assert desk.filter(pod("high", priority=10))[0] == ["n"]
+
+
+def test_what_is_held_is_kept_up_to_date_with_books_holds_and_nodes() -> None:
+    """Whatever changes, offers are those that are made anew."""
+    desk = Desk("n0", "n1", "n2", "n3")
+    kept = Offers(desk.holds, lambda held: desk.books.scorer(held.request), lambda _: False)
+    asking = claimant(read_pod(pod("asks")), Request(10, 1))
+
+    def agrees() -> None:
+        books = desk.books.ledger.snapshot()
+        anew = Offers(desk.holds, lambda held: desk.books.scorer(held.request), lambda _: False)
+        for _ in range(2):
+            mine, other = (each.to(asking, books, desk.now) for each in (kept, anew))
+            assert mine.used.tolist() == other.used.tolist()
+            assert mine.free.tolist() == other.free.tolist()
+            assert filter_nodes(mine, desk.nodes, Request(10, 1)) == filter_nodes(
+                other, desk.nodes, Request(10, 1)
+            )
+            for request in (Request(10, 1), Request(3, 1)):
+                fresh = Ranking(load_policy("device-bestfit"))
+                scorer = desk.books.scorer(request)
+                scores = scorer.scores(mine, request), fresh.scores(other, request)
+                assert scores[0].values.tolist() == scores[1].values.tolist()
+                scorer.scores(books, request)  # the memo of the books is up to date
+                for name in filter_nodes(mine, desk.nodes, request).fit:
+                    placed = [
+                        place(view, name, request, each)
+                        for view, each in ((mine, scorer), (other, fresh))
+                    ]
+                    assert placed[0] == placed[1]
+
+    for number in range(8):
+        desk.filter(pod(f"p{number}", 4 + number))
+        agrees()
+        if number % 2:
+            desk.watch.apply(event(PODS, "ADDED", pod_json(f"b{number}", 3, node=f"n{number % 4}")))
+            agrees()
+        if number == 5:
+            desk.books.ledger.node_changed(node("n9", 16, 16))
+            agrees()
+        desk.holds.bind(f"uid-p{number - 2}")
+        agrees()
+
+
+def test_the_books_stay_as_they_are_when_places_are_taken_from_a_copy() -> None:
+    desk = Desk("n")
+    books = desk.books.ledger.snapshot()
+    offered = HeldSnapshot.of(books)
+    offered.take(0, (0,), Request(10, 1, cpu=1))
+    offered.hold(0)
+    assert books.free.tolist() == [[16, 16]]
+    assert offered.free.tolist() == [[6, 16]]
+    with pytest.raises(InsufficientMemory):
+        place(offered, "n", Request(10, 2), desk.books.scorer(Request(10, 2)))
+
+
+def test_a_place_in_a_copy_is_chosen_by_the_copy_and_not_by_what_is_kept_of_the_books() -> None:
+    desk = Desk("n")
+    books, request = desk.books.ledger.snapshot(), Request(3, 1)
+    # Of its own: others keep what the last test has asked for.
+    scorer = Ranking(load_policy("device-bestfit"))
+    scorer.scores(books, request)
+    offered = HeldSnapshot.of(books)
+    offered.take(0, (1,), Request(4, 1))
+    offered.hold(0)
+    assert place(books, "n", request, scorer).devices == (0,)
+    assert place(offered, "n", request, scorer).devices == (1,)

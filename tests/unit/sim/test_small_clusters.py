@@ -1,0 +1,133 @@
+"""The small clusters of the bench are what they are said to be, and are measured as they say."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from gpushare.core.model import Request
+from gpushare.trace.nodes_and_pods import TraceNode
+from tests.bench import placement_small
+from tests.bench.placement_small import POLICIES, Found, Job
+from tests.bench.small_clusters import (
+    CHANGING,
+    FAMILIES,
+    STILL,
+    Comes,
+    Ends,
+    Event,
+    NodeIs,
+    Run,
+    World,
+    changing,
+    still,
+)
+
+ONE, HALF = Request(10, 1), Request(5, 1)
+NODES = [TraceNode("a", 1000, 2**20, 2, 10, "card"), TraceNode("b", 1000, 2**20, 2, 10, "card")]
+
+
+def allocated(*events: tuple[float, Event], there: tuple[bool, bool] = (True, True)) -> float:
+    """What is allocated between 1 and 3, on two nodes of two devices of ten units."""
+    world = World(NODES, [*events], 1.0, 3.0, [*there])
+    return Run(world, "device-bestfit", 42).allocated()
+
+
+@pytest.mark.parametrize("family", STILL)
+def test_a_small_cluster_has_three_to_ten_nodes_and_pods_that_fit_one(family: str) -> None:
+    for seed in range(6):
+        nodes, pods = still(family, seed)
+        assert (nodes, pods) == still(family, seed) != still(family, seed + 1)
+        assert 3 <= len(nodes) <= 10
+        assert len(pods) == 400
+        assert all(any(node.can_run(pod) for node in nodes) for pod in pods)
+        sizes = {node.capacity for node in nodes}
+        assert (max(sizes) > 1000) or "MiB" not in family
+        assert len(sizes) == 2 or "unequal" not in family
+        if family == "odd":
+            assert all(nodes[0].capacity % pod.units for pod in pods)
+
+
+@pytest.mark.parametrize("fills", [True, False])
+@pytest.mark.parametrize("family", CHANGING)
+def test_what_will_happen_is_drawn_before_and_measured_within_what_there_is(
+    family: str, fills: bool
+) -> None:
+    world = changing(family, 5, 42, fills)
+    assert world == changing(family, 5, 42, fills) != changing(family, 5, 43, fills)
+    times = [time for time, _ in world.events]
+    assert times == sorted(times)
+    assert times[-1] > world.start
+    lives = {event.life for _, event in world.events if isinstance(event, Comes)}
+    assert (lives == {np.inf}) == fills
+    for policy in ("device-bestfit", "spread"):
+        assert 20 < Run(world, policy, 42).allocated() <= 100
+
+
+def test_what_is_allocated_is_the_mean_of_time() -> None:
+    assert allocated() == 0
+    assert allocated((0.0, Comes(ONE, 9.0))) == 25
+    assert allocated((0.0, Comes(ONE, 2.0))) == 12.5
+    assert allocated((2.5, Comes(ONE, 9.0)), (2.5, Comes(HALF, 9.0))) == 37.5 / 4
+    assert allocated((5.0, Comes(ONE, 9.0))) == 0
+    assert allocated(*[(0.0, Comes(ONE, 9.0))] * 7) == 100
+
+
+def test_pods_of_a_revision_that_is_replaced_go() -> None:
+    old = [(0.0, Comes(ONE, np.inf, (0, 0)))] * 2
+    assert allocated(*old, (2.0, Ends((0, 0), 1))) == 37.5
+    assert allocated(*old, (2.0, Ends((0, 0), 5)), (2.0, Ends((0, 0), 5))) == 25
+    assert allocated(*old, (2.0, Ends((0, 1), 5))) == 50
+
+
+def test_a_node_that_is_drained_loses_its_pods_and_comes_back_empty() -> None:
+    full: list[tuple[float, Event]] = [(0.0, Comes(ONE, 9.0))] * 4
+    # Half of what there is from 2 on is in use, and then nothing is of what has come back.
+    assert allocated(*full, (2.0, NodeIs(0, False))) == 100
+    assert allocated(*full, (1.0, NodeIs(0, False)), (1.0, NodeIs(0, True))) == 50
+    assert allocated(*full, (1.0, NodeIs(0, False)), (1.0, Comes(ONE, 9.0))) == 100
+    late = (1.0, NodeIs(1, True)), (1.0, Comes(ONE, 9.0))
+    assert allocated(*full, *late, there=(True, False)) == 75
+
+
+def test_a_pod_that_went_with_its_node_is_not_freed_again_at_its_end() -> None:
+    events = (0.0, Comes(ONE, 1.5)), (0.5, NodeIs(0, False)), (0.5, NodeIs(1, False))
+    back = (0.5, NodeIs(0, True)), (0.5, NodeIs(1, True)), (0.6, Comes(ONE, 9.0))
+    assert allocated(*events, *back) == 25
+
+
+def test_a_policy_that_learns_is_told_of_nodes_and_of_time() -> None:
+    world = changing("nodes", 5, 42, fills=True)
+    run = Run(world, "shadow-price", 42)
+    learner = run._learner  # noqa: SLF001 -- what it knows
+    few = sum(learner._learned.devices.values())  # noqa: SLF001
+    run.allocated()
+    assert 0 < few < sum(learner._learned.devices.values())  # noqa: SLF001
+    assert sum(learner._learned.devices.values()) == sum(node.devices for node in world.nodes)  # noqa: SLF001
+    assert learner.now == world.end
+
+
+def test_the_table_names_the_worst_cluster_and_goes_on_where_its_file_ends(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    measured: list[Job] = []
+
+    def noted(job: Job) -> Found:
+        measured.append(job)
+        auto = 80.0 - (job.cluster == 4)
+        values = [auto, auto + 1], [80.0, 81.0], [70.0, 71.0], [81.0, 82.0]
+        return Found(job, dict(zip(POLICIES, values, strict=True)))
+
+    monkeypatch.setattr(placement_small, "measured", noted)
+    words = ["--jobs", "1", "--seeds", "2", "--json", str(tmp_path / "found.jsonl"), "--each"]
+    for clusters, new in (("3-4", 2 * 2 * len(FAMILIES[:2])), ("3-5", 4), ("3-5", 0)):
+        measured.clear()
+        told = ["--clusters", clusters, *words, "--families", ",".join(FAMILIES[:2])]
+        monkeypatch.setattr("sys.argv", ["placement_small", *told])
+        placement_small.main()
+        assert len(measured) == new
+    text = capsys.readouterr().out.split("\n\n")[-1].splitlines()
+    lines = [" ".join(line.split()) for line in text]
+    assert len(lines) == 1 + 2 * 2 * 2
+    assert lines[1] == "inflation equal device-bestfit -0.33 +0.33 -1.00 +0.00 4"
+    assert lines[2] == "inflation equal the best -1.33 +0.33 -2.00 +0.00 4"
