@@ -189,7 +189,7 @@ def _progress() -> Iterator[Tell]:
         yield lambda _counts, _tries: None
         return
     form = "{desc} [{elapsed}]"
-    with tqdm(disable=None, leave=False, delay=1, bar_format=form, desc="whatif") as shown:
+    with tqdm(disable=None, leave=False, bar_format=form, desc="whatif") as shown:
 
         def tell(counts: Counts, tries: int) -> None:
             shown.set_description_str(f"whatif: try {tries + 1}, of {sum(counts)} more nodes")

@@ -1,13 +1,22 @@
 """A command on a terminal, and what it writes there."""
 
+import fcntl
 import os
+import struct
 import subprocess
+import termios
 from collections.abc import Mapping, Sequence
 
 
-def on_terminal(words: Sequence[str], environ: Mapping[str, str]) -> str:
-    """What the command writes to its terminal, both streams, until it ends."""
+def on_terminal(words: Sequence[str], environ: Mapping[str, str], columns: int = 0) -> str:
+    """What the command writes to its terminal, both streams, until it ends.
+
+    columns: of the terminal; 0: it does not say how many it has.
+    """
     screen, terminal = os.openpty()
+    fcntl.ioctl(
+        terminal, termios.TIOCSWINSZ, struct.pack("HHHH", 40 if columns else 0, columns, 0, 0)
+    )
     with subprocess.Popen(words, env=environ, stdout=terminal, stderr=terminal):
         os.close(terminal)
         seen = b""

@@ -227,9 +227,11 @@ def test_nothing_is_needed_where_nothing_waits(kubectl: FakeKubectl, capsys: Cap
     assert "Pods:     none wait; --pods and --more say which would come\n" in out
 
 
-def test_on_a_terminal_devices_have_bars(tables: list[str]) -> None:
+def test_on_a_terminal_devices_have_bars_and_tries_are_shown(tables: list[str]) -> None:
     words = [sys.executable, "-m", "gpushare.cli.main", "whatif", "--need", *tables]
-    seen = on_terminal([*words, "--shape", "2x100"], os.environ | {"NO_COLOR": "1"})
+    seen = on_terminal([*words, "--shape", "2x100"], os.environ | {"NO_COLOR": "1"}, 90)
+    assert "\rwhatif: try 1, of 0 more nodes [00:00]" in seen
+    assert "more nodes" not in seen.rpartition("\r")[2]
     assert "######## 100/100  ........ 0/100  2x100\n" in seen
 
 
