@@ -2,7 +2,7 @@
 
     python -m tests.bench.placement_small --clusters 9500-9505
         [--seeds 6] [--experiments inflation,churn] [--families equal,shift] [--jobs 2] [--each]
-        [--json OUT]
+        [--most-pods 500] [--json OUT]
 
 The clusters are those of tests/bench/small_clusters.py, as many of each family as numbers are
 given. No policy is told which pods come: `auto` learns as the extender does (`--workload learned`
@@ -15,12 +15,14 @@ standard error over the clusters, and the worst cluster with its error over the 
 three is favoured: of three that are equally good it is the one that chance favours. With --each
 there is a line for each cluster, too.
 
-With --json each cluster is written as soon as it is measured, one JSON object a line. The same
-command with the same file measures what is missing in it.
+`auto` has its trials as pods come, which takes most of the time: --most-pods leaves out clusters to
+which more pods come in a run. With --json each cluster is written as soon as it is measured, one
+JSON object a line. The same command with the same file measures what is missing in it.
 """
 
 import argparse
 import json
+import math
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
@@ -33,7 +35,7 @@ from gpushare.sim.learner import LEARNED
 from gpushare.sim.report import aligned
 from gpushare.sim.runner import run_all
 from tests.bench.placement_family import mean_and_error, numbers
-from tests.bench.small_clusters import END, FAMILIES, STILL, WARMUP, Run, changing, still
+from tests.bench.small_clusters import END, FAMILIES, STILL, WARMUP, Comes, Run, changing, still
 
 SIMPLE = ("device-bestfit", "binpack", "bestfit")
 POLICIES = ("auto", *SIMPLE)
@@ -84,6 +86,17 @@ def _changing(job: Job, policy: str, seed: int) -> float:
     return Run(world, policy, seed).allocated()
 
 
+def coming(job: Job) -> float:
+    """Return about how many pods come in a run of the job."""
+    if job.family in STILL:
+        nodes, pods = still(job.family, job.cluster)
+        asked = sum(pod.devices * pod.units for pod in pods) / len(pods)
+        lasts = END if job.experiment == "churn" else 1.3
+        return lasts * sum(sum(node.sizes) for node in nodes) / asked
+    world = changing(job.family, job.cluster, _FIRST_SEED, job.experiment == "inflation")
+    return sum(isinstance(event, Comes) for _, event in world.events)
+
+
 def table(found: Sequence[Found]) -> str:
     """A line for each experiment and family, and what `auto` is compared with there."""
     rows = [["experiment", "family", "above", "mean", "error", "worst", "error", "cluster"]]
@@ -129,6 +142,7 @@ def main() -> None:
     parser.add_argument("--experiments", type=words, default=tuple(_EXPERIMENTS))
     parser.add_argument("--families", type=words, default=FAMILIES)
     parser.add_argument("--jobs", type=int, default=2)
+    parser.add_argument("--most-pods", type=float, default=math.inf, help="leave out longer runs")
     parser.add_argument("--json", type=Path, metavar="OUT", help="write what is measured; go on")
     parser.add_argument("--each", action="store_true", help="a line for each cluster, too")
     asked = parser.parse_args()
@@ -138,6 +152,7 @@ def main() -> None:
         for cluster in asked.clusters
         for family in asked.families
     ]
+    jobs = [job for job in jobs if coming(job) <= asked.most_pods]
     found = [one for one in read(asked.json) if one.job in jobs]
     done = {one.job for one in found}
     with closing(run_all(measured, [job for job in jobs if job not in done], asked.jobs)) as new:

@@ -1,16 +1,19 @@
 """The small clusters of the bench are what they are said to be, and are measured as they say."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from gpushare.core.model import Request
+from gpushare.sim.experiments import inflation
 from gpushare.trace.nodes_and_pods import TraceNode
 from tests.bench import placement_small
-from tests.bench.placement_small import POLICIES, Found, Job
+from tests.bench.placement_small import POLICIES, Found, Job, coming
 from tests.bench.small_clusters import (
     CHANGING,
+    END,
     FAMILIES,
     STILL,
     Comes,
@@ -105,6 +108,16 @@ def test_a_policy_that_learns_is_told_of_nodes_and_of_time() -> None:
     assert 0 < few < sum(learner._learned.devices.values())  # noqa: SLF001
     assert sum(learner._learned.devices.values()) == sum(node.devices for node in world.nodes)  # noqa: SLF001
     assert learner.now == world.end
+
+
+def test_longer_runs_are_left_out_by_the_pods_that_come() -> None:
+    nodes, pods = still("whole", 2)
+    job = Job("inflation", "whole", 2, 1)
+    filled = float(str(inflation(nodes, pods, "random", 42)["pods"]))
+    assert coming(job) == pytest.approx(filled, rel=0.1)
+    assert coming(replace(job, experiment="churn")) == pytest.approx(END / 1.3 * coming(job))
+    world = changing("shift", 2, 42, fills=False)
+    assert coming(Job("churn", "shift", 2, 1)) == len(world.events)
 
 
 def test_the_table_names_the_worst_cluster_and_goes_on_where_its_file_ends(
