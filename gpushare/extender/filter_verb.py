@@ -45,9 +45,6 @@ from gpushare.wire.pods import pod_ref
 UNKNOWN_NODE = "node not found"
 """The reason for a node that the ledger does not have, without its name."""
 
-_FOR_OTHERS = frozenset({Reason.PROMISED, Reason.GROUP_TOO_LARGE})
-"""Reasons that there may not be once what is held for others is free again."""
-
 
 class FilterVerb:
     """Answers filter.
@@ -209,17 +206,23 @@ class FilterVerb:
 
         if self._refusal_hold is not None and _may_change(result):
             self._refusal_hold.wait_for(fits_now)
-        if pod is None or _FOR_OTHERS.isdisjoint(result.failed.values()) or result.fit:
+        # What was there when it looked may have ended since.
+        since = before[1]
+        if pod is None or result.fit or (not len(holds) and holds.version == since):
             return seen, result
-        others = holds.of_others(pod)
-        if Reason.PROMISED in result.failed.values():
+        others, why = holds.of_others(pod), result.failed.values()
+        promised = Reason.PROMISED in why
+        kept_away = (others or holds.version != since) and (
+            promised or Reason.GROUP_TOO_LARGE in why
+        )
+        if promised:
             now = self._clock()
             if self._promise_wait is not None and any(holds.soon(each, now) for each in others):
                 self._promise_wait.wait_for(fits_now)
-            if not others:  # the pods of its own group have what it needs
+            if pod.group.key and not others:  # the pods of its own group have what it needs
                 result = _replaced(result, Reason.PROMISED, Reason.GROUP_TOO_LARGE)
-        if others and not result.fit:
-            holds.turned_away(pod, before[1])
+        if kept_away and not result.fit:
+            holds.turned_away(pod, since)
         return seen, result
 
     def _look(

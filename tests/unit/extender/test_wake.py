@@ -11,6 +11,7 @@ from gpushare.errors import ApiError, ApiUnavailable
 from gpushare.extender.binding.request_cache import RequestCache
 from gpushare.extender.claimant import claimant
 from gpushare.extender.filter_verb import FilterVerb
+from gpushare.extender.offers import Offers
 from gpushare.extender.wake import AFTER_START, EVERY, KEY, SchedulerWaker
 from gpushare.extender.watch_handlers import UnhealthyEventHandler
 from gpushare.wire.codec import WatchEvent
@@ -277,6 +278,23 @@ def test_a_hold_that_ends_between_the_look_and_the_refusal_is_not_missed() -> No
     version = world.managed.holds.version
     world.managed.holds.gone("uid-10")
     world.managed.holds.turned_away(pod, version)
+    assert world.later() == ["gpu-2"]
+
+
+def test_a_hold_that_ends_while_filter_looks_is_not_missed(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = started(ABOVE)
+    world.waits(12)
+    world.asks("first", 10)
+    look = Offers.look
+
+    def slow(self: Offers, *given: Any) -> Any:
+        seen = look(self, *given)
+        world.managed.holds.gone("uid-10")
+        return seen
+
+    monkeypatch.setattr(Offers, "look", slow)
+    assert world.asks("second", 12) == []
+    monkeypatch.undo()
     assert world.later() == ["gpu-2"]
 
 
