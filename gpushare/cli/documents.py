@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from gpushare.cli.facts import PendingFacts
 from gpushare.cli.report import DeviceLine, NodeLine, PodLine, Report
 from gpushare.cli.yaml_writer import to_yaml
+from gpushare.core.node_filters import NodeState
 
 if TYPE_CHECKING:  # it loads more than the rest of the command
     from gpushare.wire.held import HeldPlace
@@ -84,12 +85,25 @@ def _node(node: NodeLine) -> dict[str, Any]:
         "unit": node.unit,
         "closed": node.closed or None,
         "leftOut": node.left_out or None,
+        "scheduling": _scheduling(node.state),
         "total": node.total,
         "allocated": node.allocated,
         "unplaced": node.unplaced,
         "free": node.free,
         "devices": [_device(device) for device in node.devices],
         "pods": [_pod(pod) for pod in node.pods],
+    }
+
+
+def _scheduling(state: NodeState | None) -> dict[str, Any] | None:
+    if state is None:
+        return None
+    return {
+        "cordoned": state.cordoned,
+        "ready": state.ready,
+        "taints": [asdict(taint) for taint in state.taints],
+        "labels": None if state.labels is None else dict(state.labels),
+        "allocatable": None if state.allocatable is None else dict(state.allocatable),
     }
 
 

@@ -15,7 +15,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from gpushare.core.model import MAX_UNITS, Given, PodRef, Reason, Request, Shares
-from gpushare.core.node_filters import CORDON, NodeState
+from gpushare.core.node_filters import CORDON, CPU, NodeState
 from gpushare.core.selectors import Taint
 from gpushare.errors import AnnotationError, QuantityError
 from gpushare.wire.annotations import (
@@ -28,7 +28,7 @@ from gpushare.wire.annotations import (
 from gpushare.wire.given_annotation import read_given
 from gpushare.wire.inventory import MAX_DEVICES, Device, decode_inventory
 from gpushare.wire.pod_peak import peak
-from gpushare.wire.quantity import to_units
+from gpushare.wire.quantity import to_bytes, to_milli, to_units
 
 Fields = Mapping[str, object]
 
@@ -41,7 +41,8 @@ class NodeFacts:
 
     address: its InternalIP, or "". unit: what its inventory counts memory in, "" if it has none.
     devices: by index, memory in that unit. closed: why no pod may be placed there, or None; detail
-    says more if there is more to say. left_out: what keeps kube-scheduler itself from it, or "".
+    says more if there is more to say. state: what kube-scheduler's own filters see of it, None if
+    nobody asked; left_out: what of that keeps everybody from it, or "".
     """
 
     name: str
@@ -53,6 +54,7 @@ class NodeFacts:
     serves_by_identity: bool = False
     gone: tuple[str, ...] = ()
     left_out: str = ""
+    state: NodeState | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,33 +118,44 @@ def read_node(node: Fields, names: Names) -> NodeFacts | None:
     found = _read_devices(node, names)
     if found is None:
         return None
-    label = _state(node, found.name, names).label(
-        names.resource, sum(device.mem for device in found.devices)
-    )
-    return replace(found, left_out=label)
+    state = _state(node, found.name)
+    # A node of an inventory alone need not tell the kubelet of its memory.
+    told = names.resource in (state.allocatable or {})
+    judged = state if told else replace(state, allocatable=None)
+    label = judged.label(names.resource, sum(device.mem for device in found.devices))
+    return replace(found, left_out=label, state=state)
 
 
-def _state(node: Fields, name: str, names: Names) -> NodeState:
-    """Return what kube-scheduler's own filters see, whoever asks."""
+def _state(node: Fields, name: str) -> NodeState:
+    """Return what kube-scheduler's own filters see."""
     spec, status = mapping(node.get("spec")), mapping(node.get("status"))
+    labels = mapping(mapping(node.get("metadata")).get("labels"))
     taints = [
         Taint(*(text(each.get(key)) for key in ("key", "value", "effect")))
         for each in map(mapping, elements(spec.get("taints")))
     ]
     conditions = map(mapping, elements(status.get("conditions")))
     ready = (text(each.get("status")) for each in conditions if each.get("type") == "Ready")
-    usable = mapping(status.get("allocatable")).get(names.resource)
-    amounts: dict[str, int] | None = None
-    with suppress(QuantityError):
-        if isinstance(usable, str | int | float):
-            amounts = {names.resource: to_units(usable)}
+    usable = status.get("allocatable")
+    usable = status.get("capacity") if usable is None else usable
     return NodeState(
         name,
+        {key: text(value) for key, value in labels.items()},
         taints=tuple(taint for taint in taints if taint != CORDON),
         cordoned=spec.get("unschedulable") is True or CORDON in taints,
         ready=all(each == "True" for each in ready),
-        allocatable=amounts,
+        allocatable=None
+        if usable is None
+        else {key: _amount(key, value) for key, value in mapping(usable).items()},
     )
+
+
+def _amount(resource: str, quantity: object) -> int:
+    """Return the amount as `NodeState` counts it; 0 if it makes no sense."""
+    with suppress(QuantityError):
+        if isinstance(quantity, str | int | float):
+            return (to_milli if resource == CPU else to_bytes)(quantity)
+    return 0
 
 
 def _read_devices(node: Fields, names: Names) -> NodeFacts | None:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 from gpushare.cli.facts import NodeFacts, PendingFacts, PodFacts
 from gpushare.core.cover import resolve_devices
 from gpushare.core.model import Cover, NodeSpec, PodRef, Reason, Shares
+from gpushare.core.node_filters import NodeState
 from gpushare.wire.annotations import Names
 from gpushare.wire.inventory import mib_of
 
@@ -54,7 +55,8 @@ class PodLine:
 @dataclass(frozen=True, slots=True)
 class NodeLine:
     """One node; unit is the one it counts in, the numbers are in the report's. closed: why no pod
-    may be placed on it, or ""; left_out: what keeps kube-scheduler itself from it, or "".
+    may be placed on it, or ""; left_out: what keeps kube-scheduler itself from it, or "". state:
+    what its filters see, device memory in the report's unit.
     """
 
     name: str
@@ -65,6 +67,7 @@ class NodeLine:
     unplaced: int
     closed: str
     left_out: str = ""
+    state: NodeState | None = None
 
     @property
     def total(self) -> int:
@@ -152,7 +155,13 @@ def make_report(
         if pod.node in held:
             held[pod.node].append(pod)
     lines = tuple(
-        _node_line(node, held[node.name], units[node.name], _scale(units[node.name], common))
+        _node_line(
+            node,
+            held[node.name],
+            units[node.name],
+            _scale(units[node.name], common),
+            names.resource,
+        )
         for node in sorted_nodes
     )
     warnings = [_closed_warning(node) for node in sorted_nodes if node.closed]
@@ -192,7 +201,9 @@ def _scale(unit: str, common: str) -> int:
     return 1 if unit == common else mib_of(unit)
 
 
-def _node_line(node: NodeFacts, pods: Iterable[PodFacts], unit: str, scale: int) -> NodeLine:
+def _node_line(
+    node: NodeFacts, pods: Iterable[PodFacts], unit: str, scale: int, resource: str
+) -> NodeLine:
     lines = [_pod_line(pod, _shares(pod, node), scale) for pod in sorted(pods, key=_name_of)]
     allocated = [0] * len(node.devices)
     for pod in lines:
@@ -223,7 +234,15 @@ def _node_line(node: NodeFacts, pods: Iterable[PodFacts], unit: str, scale: int)
         unplaced,
         closed,
         node.left_out,
+        _scaled(node.state, resource, scale),
     )
+
+
+def _scaled(state: NodeState | None, resource: str, scale: int) -> NodeState | None:
+    amounts = state.allocatable if state else None
+    if state is None or not amounts or resource not in amounts:
+        return state
+    return replace(state, allocatable={**amounts, resource: amounts[resource] * scale})
 
 
 def _shares(pod: PodFacts, node: NodeFacts) -> Shares:

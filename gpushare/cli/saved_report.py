@@ -6,22 +6,22 @@ not counted. Every field is checked; what is wrong is a SettingsError that names
 Tested in `tests/unit/cli/test_whatif.py`.
 """
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from gpushare.cli.documents import API_VERSION, KIND
 from gpushare.cli.listed_cluster import ListedResource
 from gpushare.core.model import MAX_UNITS, NodeSpec, ObservedPod, PodRef, Reason, Request
 from gpushare.core.node_filters import CORDONED, UNREADY, NodeState, NodeStates
+from gpushare.core.selectors import Taint
 from gpushare.errors import SettingsError
 from gpushare.ledger import Ledger
 from gpushare.wire.annotations import MAX_DEVICES_PER_POD, Names
 from gpushare.wire.inventory import MAX_DEVICES, is_unit
+from gpushare.wire.quantity import MAX_VALUE
 
-_NO_HOST = (
-    "the saved report has no CPU, memory, labels, taints and allocatable of nodes, and of pods no"
-    " more than their GPU memory, so these do not count"
-)
+_NO_HOST = "the saved report has no CPU and memory of pods, and no pods that wait"
+_NO_FILTERS = " and no labels, taints and allocatable of some nodes"
 _AGAIN = "save one with `gpushare inspect -o json`"
 
 
@@ -33,14 +33,16 @@ def resource_of_report(document: object, where: str, policy: str) -> ListedResou
     resource, unit = _text(document, "resource", where), _text(document, "unit", where)
     if not is_unit(unit):
         raise SettingsError(f"{where}: unit: {unit[:40]!r} is no unit of memory; {_AGAIN}")
-    ledger, states = Ledger(), NodeStates()
+    ledger, states, known = Ledger(), NodeStates(), True
     for number, node in enumerate(_list(document, "nodes", where)):
         at = f"{where}: nodes[{number}]"
         spec = _node(node, at)
         if ledger.has_node(spec.name):
             raise SettingsError(f"{at}: name: {spec.name!r} is there twice")
         ledger.node_changed(spec)
-        states.put(_state(spec.name, str(node.get("leftOut") or "").split(", ")))
+        state = _state(node, spec.name, at)
+        known = known and state.labels is not None
+        states.put(state)
         for pod in _pods(node, spec, at):
             ledger.pod_changed(pod)
     for pod in _waiting(document, where):
@@ -48,12 +50,36 @@ def resource_of_report(document: object, where: str, policy: str) -> ListedResou
     if not ledger.snapshot().capacity.any():
         raise SettingsError(f"{where}: no node in it shares {resource}")
     names = Names.for_resource(resource)
-    return ListedResource(names, ledger, unit, policy, [_NO_HOST], states)
+    note = f"{_NO_HOST}{'' if known else _NO_FILTERS}, so these do not count"
+    return ListedResource(names, ledger, unit, policy, [note], states)
 
 
-def _state(name: str, left_out: Collection[str]) -> NodeState:
-    """Return what the report tells of what kube-scheduler's own filters see."""
-    return NodeState(name, cordoned=CORDONED.text in left_out, ready=UNREADY.text not in left_out)
+def _state(node: Mapping[str, object], name: str, where: str) -> NodeState:
+    """Return what the report tells of what kube-scheduler's own filters see.
+
+    Reports of older releases have a few words alone.
+    """
+    told = node.get("scheduling")
+    if told is None:
+        left_out = str(node.get("leftOut") or "").split(", ")
+        cordoned, ready = CORDONED.text in left_out, UNREADY.text not in left_out
+        return NodeState(name, cordoned=cordoned, ready=ready)
+    at = f"{where}: scheduling"
+    if not isinstance(told, dict):
+        raise SettingsError(f"{at}: is no object; {_AGAIN}")
+    taints = (
+        Taint(*(str(taint.get(key) or "") for key in ("key", "value", "effect")))
+        for taint in _list(told, "taints", at)
+    )
+    labels, amounts = _object(told, "labels", at), _object(told, "allocatable", at)
+    return NodeState(
+        name,
+        None if labels is None else {key: _text(labels, key, at, least=0) for key in labels},
+        tuple(taints),
+        told.get("cordoned") is True,
+        told.get("ready") is not False,
+        None if amounts is None else {key: _number(amounts, key, at, MAX_VALUE) for key in amounts},
+    )
 
 
 def _check_version(document: Mapping[str, object], where: str) -> None:
@@ -141,15 +167,22 @@ def _list(document: Mapping[str, object], key: str, where: str) -> list[dict[str
     return value
 
 
-def _number(document: Mapping[str, object], key: str, where: str) -> int:
+def _object(document: Mapping[str, object], key: str, where: str) -> dict[str, object] | None:
     value = document.get(key)
-    if type(value) is not int or not 0 <= value <= MAX_UNITS:
+    if value is not None and not isinstance(value, dict):
+        raise SettingsError(f"{where}: {key}: is no object; {_AGAIN}")
+    return value
+
+
+def _number(document: Mapping[str, object], key: str, where: str, most: int = MAX_UNITS) -> int:
+    value = document.get(key)
+    if type(value) is not int or not 0 <= value <= most:
         raise SettingsError(f"{where}: {key}: {str(value)[:40]!r} is no number; {_AGAIN}")
     return value
 
 
-def _text(document: Mapping[str, object], key: str, where: str) -> str:
+def _text(document: Mapping[str, object], key: str, where: str, *, least: int = 1) -> str:
     value = document.get(key)
-    if not isinstance(value, str) or not value:
+    if not isinstance(value, str) or len(value) < least:
         raise SettingsError(f"{where}: {key}: is no text; {_AGAIN}")
     return value

@@ -32,6 +32,7 @@ def document(said: PodExplanation) -> dict[str, Any]:
         "unit": said.unit,
         "state": said.state,
         "detail": said.detail or None,
+        "mistake": said.mistake or None,
         "request": _request(said.request),
         "node": said.node or None,
         "devices": _shares(said.shares),

@@ -24,6 +24,7 @@ from gpushare.wire.demands import demands_of
 from gpushare.wire.held import HeldPlace
 from gpushare.wire.objects import Pod
 from gpushare.wire.pods import has_ended, pod_ref, request_among
+from gpushare.wire.request_mistakes import misplaced
 
 _NO_DEVICES = "its devices are not known, so its memory counts on every device of the node"
 _NO_CARD = "the card that it was given is not on the node any more"
@@ -86,6 +87,7 @@ class PodExplanation:
     further note, or "". served: whether kube-scheduler's file has a profile of the pod's
     schedulerName; asked: whether the extender was called for the pod; both None if that is not
     known. explanation: while pending. judgement: while bound, if a policy can score its place.
+    mistake: what in its spec does not go with device memory and takes effect all the same, or "".
     """
 
     ref: PodRef
@@ -102,6 +104,7 @@ class PodExplanation:
     explanation: Explanation | None = None
     outstanding: Outstanding = Outstanding()
     judgement: BoundPodScore | None = None
+    mistake: str = ""
 
 
 def explain_pod(
@@ -125,7 +128,9 @@ def explain_pod(
     for books in every:
         entry = books.ledger.entry(ref.uid)
         if entry is not None:
-            return _charged(replace(said, resource=books.names.resource), books, entry)
+            mistake = misplaced(pod, entry.request, books.names)
+            said = replace(said, resource=books.names.resource, mistake=mistake)
+            return _charged(said, books, entry)
     try:
         found = request_among(pod, [books.names for books in every])
         asked_of = next((each for each in every if found and each.names is found[0]), None)
@@ -142,7 +147,8 @@ def explain_pod(
     if node:
         return replace(said, state="bound", node=node, detail=_NOT_IN_BOOKS)
     explanation = explanation_of(asked_of, found[1], demands_of(pod), now)
-    return replace(said, state="pending", explanation=explanation)
+    mistake = misplaced(pod, found[1], asked_of.names)
+    return replace(said, state="pending", explanation=explanation, mistake=mistake)
 
 
 def explanation_of(

@@ -72,6 +72,8 @@ def lines(said: PodExplanation) -> list[str]:
         rows.append(("Node", _node_score(scored)))
         rows.append(("Devices", _device_scores(scored, said.unit)))
         rows.append(("Judged", f"by policy {scored.policy}, {_AS_OF_NOW}"))
+    if said.mistake:
+        rows.append(("Mistake", said.mistake))
     if said.shares and said.detail:
         rows.append(("Note", said.detail))
     if said.state == "pending":

@@ -63,6 +63,11 @@ def misplaced(pod: Pod, request: Request, names: Names) -> str:
             f"{whole[0]} is asked for beside {names.resource}: two device plug-ins would give it"
             " cards without knowing of each other; ask for one of the two"
         )
+    return blinded(pod, names)
+
+
+def blinded(pod: Pod, names: Names) -> str:
+    """Return which container says itself which cards it sees, and what to do; "" if none does."""
     for container in _containers(pod):
         own = [each.name for each in container.env or () if each.name in VISIBLE]
         if own and names.resource in _amounts(container):

@@ -13,12 +13,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpushare.cli.documents import dumped, report_document
+from gpushare.cli.facts import read_node
 from gpushare.cli.lister import Observed, Scope
 from gpushare.cli.report import Report, make_report
 from gpushare.cli.tables import details, summary
 from gpushare.errors import WireError
 from gpushare.ledger import Ledger
 from gpushare.wire.annotations import ALIYUN
+from gpushare.wire.demands import node_state
 from gpushare.wire.inspect import encode_inspect
 from gpushare.wire.inventory import decode_unhealthy
 from gpushare.wire.nodes import node_spec
@@ -323,6 +325,59 @@ CLOSED = st.dictionaries(
     st.sampled_from(["", "0", "1", "0, 2", "GPU-1", "63"]),
     max_size=2,
 )
+
+
+TAINT = st.fixed_dictionaries(
+    {"effect": st.sampled_from(["NoSchedule", "PreferNoSchedule", "NoExecute"])},
+    optional={
+        "key": st.sampled_from(["team", "node.kubernetes.io/unschedulable"]),
+        "value": st.sampled_from(["", "a", None]),
+    },
+)
+AMOUNT_OF = st.dictionaries(
+    st.sampled_from(["cpu", "memory", "pods", "aliyun.com/gpu-mem", "example.com/x"]),
+    st.sampled_from(["0", "8", "1500m", "0.5", "32Gi", "1e3", 7, "x", "-1"]),
+)
+NODE_STATE = st.fixed_dictionaries(
+    {
+        "labels": st.none() | st.dictionaries(st.sampled_from(["pool", "zone"]), st.just("x")),
+        "spec": st.fixed_dictionaries(
+            {},
+            optional={
+                "taints": st.none() | st.lists(TAINT, max_size=3),
+                "unschedulable": st.sampled_from([True, False, None]),
+            },
+        ),
+        "status": st.fixed_dictionaries(
+            {"capacity": AMOUNT_OF},
+            optional={
+                "allocatable": st.none() | AMOUNT_OF,
+                "conditions": st.lists(
+                    st.fixed_dictionaries(
+                        {
+                            "type": st.sampled_from(["Ready", "DiskPressure"]),
+                            "status": st.sampled_from(["True", "False", "Unknown"]),
+                        }
+                    ),
+                    max_size=2,
+                ),
+            },
+        ),
+    }
+)
+
+
+@given(NODE_STATE)
+def test_any_node_tells_the_command_line_what_it_tells_the_extender(parts: dict[str, Any]) -> None:
+    """What kube-scheduler's own filters look at."""
+    annotations = {"gpushare.io/devices": '{"v":1,"unit":"GiB","devices":[{"mem":8}]}'}
+    metadata = {"name": "n", "labels": parts["labels"], "annotations": annotations}
+    node = {"metadata": metadata, "spec": parts["spec"], "status": parts["status"]}
+    listed = {"kind": "NodeList", "metadata": {}, "items": [node]}
+    page = NODES.decode_list(json.dumps(listed).encode())
+    facts = read_node(node, ALIYUN)
+    assert facts is not None
+    assert facts.state == node_state(page.items[0])
 
 
 @given(nodes_of(), pods_of(), CLOSED)

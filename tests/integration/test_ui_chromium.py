@@ -275,6 +275,33 @@ def test_nothing_is_wider_than_the_window_and_dark_is_dark(
         assert first > 200 if scheme == "light" else first < 60
 
 
+def test_on_a_telephone_nothing_scrolls_sideways(tab: Tab) -> None:
+    world = World()
+    world.ledger.replace_nodes(
+        [node(f"a-node-of-{'eight' * 8}-devices-{n}", *[80] * 8) for n in range(4)]
+    )
+    names = world.ledger.snapshot().names
+    for number in range(40):
+        where, device = names[number % 4], number % 8
+        world.ledger.pod_changed(pod(f"runs-{number}" * 9, 15, where, device, space="a-long-name"))
+    for number in range(3):
+        world.ledger.pod_changed(pod(f"late-{number}" * 12, 90, space="a-long-name-of-a-namespace"))
+    tab.size(420, 800)
+    with world.served() as url:
+        opened(tab, url)
+        wide = "document.scrollingElement.scrollWidth"
+        assert tab.ask(wide) <= 420
+        tab.ask(f"{ROWS}[0].click()")
+        tab.until("!document.getElementById('detail').hidden")
+        assert tab.ask(wide) <= 420
+        # Each device has a bar that can be told from its neighbours.
+        bars = tab.ask(
+            f"[...{ROWS}[0].querySelectorAll('.device')].map((each) => each.clientWidth)"
+        )
+        assert len(bars) == 8
+        assert min(bars) >= 20
+
+
 def test_printed_are_all_nodes(tab: Tab, tmp_path: Path) -> None:
     world = World()
     world.fill(60, devices=2)

@@ -113,7 +113,7 @@ class SeenPod:
     """The key of its group, or ""; "" too once it goes or has ended."""
 
     mistake: Mistake | None
-    """Of a pod that waits."""
+    """What is wrong with its spec."""
 
 
 class PodEventHandler:

@@ -40,9 +40,6 @@ from gpushare.wire.extender import FilterArgs, decode_filter, encode_filter
 from gpushare.wire.name_lists import NameLists
 from gpushare.wire.pods import pod_ref
 
-_FOR_OTHERS = (Reason.PROMISED, Reason.GROUP_TOO_LARGE)
-"""Reasons that there may not be once what is held for others is free again."""
-
 
 class FilterVerb:
     """Answers filter.
@@ -194,17 +191,22 @@ class FilterVerb:
 
         if self._refusal_hold is not None and judged.may_change:
             self._refusal_hold.wait_for(fits_now)
-        if pod is None or judged.fits.any() or not any(map(judged.has, _FOR_OTHERS)):
+        # What was there when it looked may have ended since.
+        since = before[1]
+        if pod is None or judged.fits.any() or (not len(holds) and holds.version == since):
             return seen, judged
-        others = holds.of_others(pod)
-        if judged.has(Reason.PROMISED):
+        others, promised = holds.of_others(pod), judged.has(Reason.PROMISED)
+        kept_away = (others or holds.version != since) and (
+            promised or judged.has(Reason.GROUP_TOO_LARGE)
+        )
+        if promised:
             now = self._clock()
             if self._promise_wait is not None and any(holds.soon(each, now) for each in others):
                 self._promise_wait.wait_for(fits_now)
-            if not others:  # the pods of its own group have what it needs
+            if pod.group.key and not others:  # the pods of its own group have what it needs
                 judged = judged.replaced(Reason.PROMISED, Reason.GROUP_TOO_LARGE)
-        if others and not judged.fits.any():
-            holds.turned_away(pod, before[1])
+        if kept_away and not judged.fits.any():
+            holds.turned_away(pod, since)
         return seen, judged
 
     def _look(

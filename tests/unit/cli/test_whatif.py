@@ -135,6 +135,65 @@ def test_a_saved_report_is_as_good_as_the_cluster(
     assert one["pods"][0]["fit"] == 2
 
 
+def test_a_saved_report_has_what_kube_schedulers_filters_look_at_in_nodes(
+    kubectl: FakeKubectl, inspect: Inspect, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    taint = {"key": "team", "value": "a", "effect": "NoSchedule"}
+    tainted, plain = node("tainted"), node("plain")
+    tainted["spec"] = {"taints": [taint]}
+    plain["metadata"]["labels"] = {"pool": "x"}
+    kubectl.cluster([tainted, plain], [], page=500)
+    file = tmp_path / "saved.json"
+    file.write_text(inspect("-o", "json")[1])
+    wanted = pod_json("wanted", 9)
+    wanted["spec"] |= {"nodeSelector": {"pool": "y"}}
+    large = pod_json("large", 9)
+    large["spec"]["containers"][0]["resources"]["limits"]["cpu"] = "1000"
+    manifest = tmp_path / "pods.json"
+    manifest.write_text(json.dumps({"kind": "List", "items": [wanted, large]}))
+    words = ("--pods", "9GiB", "--pods", str(manifest), "-o", "json")
+    (_, from_file, _), (_, live, _) = (
+        whatif(capsys, *way, *words) for way in (("--snapshot", str(file)), ())
+    )
+    one, other = json.loads(from_file), json.loads(live)
+    assert "has no CPU and memory of pods, and no pods that wait, so" in one.pop("notes")[0]
+    assert other.pop("notes") != []
+    assert one == other
+    assert [each["fit"] for each in one["pods"]] == [2, 0, 0]
+
+
+def test_a_report_of_an_older_release_is_read(
+    saved: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    document = json.loads(saved.read_text())
+    del document["nodes"][0]["scheduling"]
+    saved.write_text(json.dumps(document))
+    words = ("--snapshot", str(saved), "--pods", "9GiB", "-o", "json")
+    told = json.loads(whatif(capsys, *words)[1])
+    assert "no labels, taints and allocatable of some nodes" in told["notes"][0]
+    assert told["pods"][0]["fit"] == 2
+    document["nodes"][0]["leftOut"] = "cordoned"
+    saved.write_text(json.dumps(document))
+    assert json.loads(whatif(capsys, *words)[1])["pods"][0]["fit"] == 0
+
+
+@pytest.mark.parametrize(
+    ("change", "text"),
+    [
+        ("x", "scheduling: is no object"),
+        ({"taints": {}}, "taints: is no list of objects"),
+        ({"taints": [], "labels": []}, "labels: is no object"),
+        ({"taints": [], "labels": {"a": 1}}, "scheduling: a: is no text"),
+        ({"taints": [], "allocatable": {"cpu": "8"}}, "scheduling: cpu: '8' is no number"),
+    ],
+)
+def test_filters_of_another_form_are_one_line(saved: Path, change: object, text: str) -> None:
+    document = json.loads(saved.read_text())
+    document["nodes"][0]["scheduling"] = change
+    with pytest.raises(SettingsError, match=text):
+        resource_of_report(document, "saved.json", "binpack")
+
+
 def blind(kubectl: FakeKubectl) -> None:
     """A cordoned node, and one whose device plug-in is away; a pod that waits, and its class."""
     cordoned, away = node("gpu-1"), node("gpu-2", inventory=inventory(16, 16))

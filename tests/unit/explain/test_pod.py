@@ -177,6 +177,17 @@ def test_a_bound_pod_is_told_with_the_scores_of_now() -> None:
     )
 
 
+def test_what_a_pod_says_itself_of_its_cards_is_told_while_it_waits_and_while_it_runs() -> None:
+    books = filled(node("gpu-a", 16, 16), pods=HALVES)
+    for pod in (pod_json("late", 8), placed("half-1", 10, "gpu-a", "0")):
+        assert not any(each.startswith("Mistake:") for each in told(pod, books))
+        env = [{"name": "NVIDIA_VISIBLE_DEVICES", "value": "all"}]
+        pod["spec"]["containers"][0]["env"] = env
+        (line,) = [each for each in told(pod, books) if each.startswith("Mistake:")]
+        assert "sets NVIDIA_VISIBLE_DEVICES itself, which wins over" in line
+        assert document(explain_pod(read_pod(pod), [books], "GiB"))["mistake"] in line
+
+
 def test_a_pod_that_another_bound_is_told_so() -> None:
     lost = pod_json("lost", 4, node="gpu-a")
     books = filled(node("gpu-a", 16), pods=(lost,))

@@ -73,6 +73,7 @@ class Desk:
             rejected=self.rejected.update,
             event_messages=EventMessages(self.heard, self.library, "GiB"),
             last_hour=self.hour,
+            clock=self.api.clock,
         )
 
     def observe(self, verb: str, outcome: str, seconds: float) -> None:

@@ -1,6 +1,7 @@
-"""Pods that wait for ever because of a mistake in their spec, each with what to write instead.
+"""Pods with a mistake in their spec, each with what to write instead.
 
-Fed by the watch: kube-scheduler calls no extender for a pod that its own plug-ins refuse, and no
+Most wait for ever; one that says itself which cards it sees runs, and sees those of others. Fed by
+the watch: kube-scheduler calls no extender for a pod that its own plug-ins refuse, and no
 scheduler looks at a pod whose schedulerName is none's. Any thread may call; nothing waits.
 """
 
@@ -17,7 +18,7 @@ from gpushare.errors import WireError
 from gpushare.extender.managed_resources import ManagedResource, ManagedResources
 from gpushare.wire.objects import Pod
 from gpushare.wire.pods import names_any, pod_ref, scheduler_of
-from gpushare.wire.request_mistakes import mistake_of
+from gpushare.wire.request_mistakes import blinded, mistake_of
 
 SCHEDULER_GRACE_SECONDS = 30.0
 """Seconds within which a scheduler that runs looks at a pod."""
@@ -39,6 +40,9 @@ class Mistake:
     resource: str = ""
     """The managed resource that it is about; "" if it is about the scheduler."""
 
+    bound: bool = False
+    """Whether the pod has its node all the same."""
+
 
 @dataclass(frozen=True, slots=True)
 class _Known:
@@ -49,7 +53,7 @@ class _Known:
 
 
 class MistakenPods:
-    """The mistakes of pods that exist and are not bound; each is reported once.
+    """The mistakes of pods that exist; each is reported once.
 
     unit: the memory unit of the cluster. clock: seconds, monotonic.
     """
@@ -65,12 +69,19 @@ class MistakenPods:
         """It differs after each change of what stands."""
 
     def mistake(self, pod: Pod) -> Mistake | None:
-        """Return the mistake of a pod; None for one that is bound, or has no name or uid."""
+        """Return the mistake of a pod; None for one that has no name or uid."""
         with suppress(WireError):
             ref = pod_ref(pod)
-            if not (pod.spec and pod.spec.node_name):
-                text, delay, resource = self._judge(pod)
-                return Mistake(ref, text, delay, resource) if text else None
+            if pod.spec and pod.spec.node_name:
+                return self._mistake_of_bound(pod, ref)
+            text, delay, resource = self._judge(pod)
+            return Mistake(ref, text, delay, resource) if text else None
+        return None
+
+    def _mistake_of_bound(self, pod: Pod, ref: PodRef) -> Mistake | None:
+        for managed in self._resources:
+            if text := blinded(pod, managed.names):
+                return Mistake(ref, text, 0.0, managed.names.resource, bound=True)
         return None
 
     def observe(self, uid: str, mistake: Mistake | None) -> None:
@@ -79,7 +90,10 @@ class MistakenPods:
             before = self._mistakes.get(uid)
             if mistake is None:
                 self._drop(uid)
-            elif before is None or before.mistake.text != mistake.text:
+            elif before is not None and before.mistake.text == mistake.text:
+                self.version += before.mistake != mistake
+                self._mistakes[uid] = replace(before, mistake=mistake)
+            else:
                 self.version += 1
                 self._mistakes[uid] = _Known(mistake, self._clock() + mistake.delay)
                 self._mistakes.move_to_end(uid)
@@ -98,10 +112,10 @@ class MistakenPods:
                 self._drop(uid)
 
     def standing(self, resource: str) -> list[Mistake]:
-        """Return the mistakes about this managed resource that pods still make, oldest first."""
+        """Return the mistakes about this managed resource of pods that wait, oldest first."""
         with self._lock:
-            known = list(self._mistakes.values())
-        return [each.mistake for each in known if each.mistake.resource == resource]
+            known = [each.mistake for each in self._mistakes.values()]
+        return [each for each in known if each.resource == resource and not each.bound]
 
     def take(self) -> tuple[PodRef, str] | None:
         """Return a mistake that is due, and count it as reported.

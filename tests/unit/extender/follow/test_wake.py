@@ -14,6 +14,7 @@ from gpushare.extender.follow.watch_handlers import UnhealthyEventHandler
 from gpushare.extender.verbs.bind.slots import BindSlots
 from gpushare.extender.verbs.claimant import claimant
 from gpushare.extender.verbs.filter import FilterVerb
+from gpushare.extender.verbs.offers import Offers
 from gpushare.extender.verbs.tickets import Tickets
 from gpushare.wire.codec import WatchEvent
 from gpushare.wire.name_lists import NameLists
@@ -219,11 +220,11 @@ def test_a_pod_that_waits_no_longer_is_not_woken(end: str) -> None:
 
 def test_a_hold_that_ends_by_a_refused_bind_or_a_deletion_wakes_too() -> None:
     world = started(ABOVE)
-    world.waits(12)
     holds = world.managed.holds
-    for end in (partial(holds.bind, refused=True), holds.gone):
+    for units, end in ((12, partial(holds.bind, refused=True)), (13, holds.gone)):
+        world.waits(units)
         world.asks("first", 10)
-        world.asks("second", 12)
+        assert world.asks("second", units) == []
         end("uid-10")
         assert world.later(EVERY) == ["gpu-2"]
 
@@ -266,6 +267,23 @@ def test_a_hold_that_ends_between_the_look_and_the_refusal_is_not_missed() -> No
     version = world.managed.holds.version
     world.managed.holds.gone("uid-10")
     world.managed.holds.turned_away(pod, version)
+    assert world.later() == ["gpu-2"]
+
+
+def test_a_hold_that_ends_while_filter_looks_is_not_missed(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = started(ABOVE)
+    world.waits(12)
+    world.asks("first", 10)
+    look = Offers.look
+
+    def slow(self: Offers, *given: Any) -> Any:
+        seen = look(self, *given)
+        world.managed.holds.gone("uid-10")
+        return seen
+
+    monkeypatch.setattr(Offers, "look", slow)
+    assert world.asks("second", 12) == []
+    monkeypatch.undo()
     assert world.later() == ["gpu-2"]
 
 

@@ -328,6 +328,73 @@ def test_of_1000_plain_pods_no_bind_is_refused_for_what_is_held() -> None:
     assert desk.filter(pod("late"), names)["NodeNames"] == []
 
 
+GANG = {"scheduling.x-k8s.io/pod-group": "train"}
+"""A group that waits at Permit; it does not say its size."""
+
+
+class Old(ServiceDesk):
+    """Before 1.35: nothing says that a pod waits. Nodes of two cards, the first with the most used
+    memory being the best.
+    """
+
+    def __init__(self, *nodes: str) -> None:
+        super().__init__(best_only=True)
+        self.nodes = nodes
+        for name in nodes:
+            self.ledger.node_changed(node(name, 16, 16))
+
+    def asks(self, made: dict[str, Any]) -> list[str]:
+        self.api.now += 0.1
+        return list(self.filter(made, self.nodes)["NodeNames"] or ())
+
+
+def test_before_1_35_a_group_that_does_not_fit_is_not_offered_its_last_place() -> None:
+    old = Old("n")
+    group = [pod(name, labels=GANG) for name in "abc"]
+    assert [old.asks(each) for each in group] == [["n"], ["n"], []]
+    # kube-scheduler rejects those that wait; others get the cards at once.
+    assert [old.asks(pod(name)) for name in "xyz"] == [["n"], ["n"], []]
+
+
+def test_before_1_35_a_group_keeps_its_places_for_a_minute_at_permit() -> None:
+    old = Old("n")
+    group = [pod(name, labels=GANG) for name in "ab"]
+    assert [old.asks(each) for each in group] == [["n"], ["n"]]
+    old.api.now += 50
+    assert old.asks(pod("x")) == []
+    assert [old.bind(each, "n") for each in group] == ["", ""]
+    placed = [old.ledger.entry(f"uid-{name}") for name in "ab"]
+    assert sorted(each.placement[0][0] for each in placed if each and each.placement) == [0, 1]
+
+
+def test_before_1_35_a_pod_keeps_its_place_for_a_minute_while_its_volume_is_made() -> None:
+    old = Old("n", "other")
+    claim = [{"name": "v", "persistentVolumeClaim": {"claimName": "c"}}]
+    slow = pod("slow", volumes=claim)
+    (here,) = old.asks(slow)
+    landed = []
+    for name in "xyz":
+        plain = pod(name)
+        (where,) = old.asks(plain)
+        assert old.bind(plain, where) == ""
+        landed.append(where)
+    assert landed.count(here) == 1
+    old.api.now += 50
+    assert old.asks(pod("late")) == []
+    assert old.bind(slow, here) == ""
+
+
+def test_before_1_35_a_place_that_nobody_takes_is_free_after_a_minute() -> None:
+    old = Old("n")
+    claim = [{"name": "v", "persistentVolumeClaim": {"claimName": "c"}}]
+    for name in "ab":
+        old.asks(pod(name, volumes=claim))
+    old.api.now += 59
+    assert old.asks(pod("x")) == []
+    old.api.now += 1
+    assert old.asks(pod("x")) == ["n"]
+
+
 def test_the_watch_moves_a_hold_to_the_node_that_kube_scheduler_took() -> None:
     desk = Desk("n", "other", cards=1, best=False)
     claim: dict[str, Any] = {

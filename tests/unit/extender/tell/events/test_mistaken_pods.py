@@ -160,3 +160,49 @@ def test_a_namespace_of_many_mistakes_makes_room_for_anothers(watch: Watch) -> N
     for number in range(4200):
         watch.show(pod_json(f"noisy-{number}", "5Gi"))
     assert {about for about, _ in watch.told()} >= {"Pod quiet"}
+
+
+def _blinded(name: str, **more: Any) -> dict[str, Any]:
+    pod = pod_json(name, 5, **more)
+    pod["spec"]["containers"][0]["env"] = [{"name": "NVIDIA_VISIBLE_DEVICES", "value": "all"}]
+    return pod
+
+
+def test_a_pod_that_runs_and_says_itself_which_cards_it_sees_is_told_once(watch: Watch) -> None:
+    watch.relist(_blinded("runs", node="a", phase="Running"))
+    ((about, said),) = watch.told()
+    assert about == "Pod runs"
+    assert "sets NVIDIA_VISIBLE_DEVICES itself" in said
+    watch.relist(_blinded("runs", node="a", phase="Running"))
+    assert watch.told() == []
+    # It asks for no device: what it sees is no business of ours.
+    watch.show(_blinded("free", node="a") | {"spec": {"nodeName": "a", "containers": []}})
+    assert watch.told() == []
+
+
+def test_a_pod_that_is_bound_meanwhile_is_told_once_and_no_longer_waits(watch: Watch) -> None:
+    watch.show(_blinded("waits"))
+    assert [each.ref.name for each in watch.messages.mistaken_pods.standing(ALIYUN.resource)]
+    version = watch.messages.mistaken_pods.version
+    watch.show(_blinded("waits", node="a"))
+    assert watch.messages.mistaken_pods.standing(ALIYUN.resource) == []
+    assert watch.messages.mistaken_pods.version > version
+    assert [about for about, _ in watch.told()] == ["Pod waits"]
+    watch.show(_blinded("waits", node="a", phase="Running"))
+    assert watch.told() == []
+
+
+def test_another_mistake_of_a_pod_that_runs_is_none(watch: Watch) -> None:
+    watch.show(pod_json("uneven", "10", node="a", annotations={ALIYUN.count: "3"}))
+    assert watch.told() == []
+
+
+def test_pods_of_one_namespace_that_run_hold_up_no_mistake_of_another(watch: Watch) -> None:
+    for number in range(20):
+        watch.show(_blinded(f"runs{number}", node="a"))
+    other = pod_json("gi", "5Gi")
+    other["metadata"]["namespace"] = "quiet"
+    watch.show(other)
+    watch.messages.tick(True)
+    watch.messages.tick(True)
+    assert "Pod gi" in [about for about, _, _ in watch.heard.events]
