@@ -250,6 +250,8 @@ def test_serve_shows_no_traceback(tmp_path: Path) -> None:
 def test_without_its_extra_the_device_plugin_says_what_to_install(
     guest: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    # The package keeps the module that is imported anew, and later tests patch the one before.
+    monkeypatch.setattr("gpushare.device_plugin", None, raising=False)
     for name in list(sys.modules):
         if name.startswith("gpushare.device_plugin"):
             monkeypatch.delitem(sys.modules, name)
