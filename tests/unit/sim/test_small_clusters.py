@@ -79,7 +79,8 @@ def test_what_is_allocated_is_the_mean_of_time() -> None:
 def test_pods_of_a_revision_that_is_replaced_go() -> None:
     old = [(0.0, Comes(ONE, np.inf, (0, 0)))] * 2
     assert allocated(*old, (2.0, Ends((0, 0), 1))) == 37.5
-    assert allocated(*old, (2.0, Ends((0, 0), 5)), (2.0, Ends((0, 0), 5))) == 25
+    assert allocated(*old, (2.0, Ends((0, 0), 1)), (2.0, Ends((0, 0), 1))) == 25
+    assert allocated(*old, (2.0, Ends((0, 0), 5))) == 25
     assert allocated(*old, (2.0, Ends((0, 1), 5))) == 50
 
 
