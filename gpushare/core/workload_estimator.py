@@ -12,7 +12,7 @@ deleting. Pods without GPU count at most as often as the namespace's pods with G
 Policies are made first for no pods, which is judging as `device-bestfit`, then after 50, 100 and
 200 pods, then every 250 pods, for devices of a new size, and when a namespace begins to ask for
 other pods. Until 50 pods have come nothing is expected. A public trace was expected once: it kept
-whole devices free for pods that most clusters never see (docs/research/placement-rejected.md).
+whole devices free for pods that most clusters never see (docs/research/placement-policies.md).
 
 Tested in `tests/unit/core/test_workload_estimator.py`.
 """
