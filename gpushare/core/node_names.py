@@ -52,10 +52,12 @@ class NodeNames(tuple[str, ...]):
         return found
 
     def part(self, mask: Bools) -> "NodeNames":
-        """Return the names where bool (len(self),) is true.
+        """Return the names where bool (len(self),) is true: itself, if it is so everywhere.
 
         For one of the last MAX_PARTS masks it returns the same object again.
         """
+        if mask.all():
+            return self
         key = np.packbits(mask).tobytes()
         parts = self._parts
         names = next((names for known, names in parts or () if known == key), None)

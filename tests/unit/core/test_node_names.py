@@ -50,9 +50,15 @@ def test_the_parts_asked_for_last_are_the_same_objects() -> None:
     masks = list(np.eye(MAX_PARTS, dtype=bool))
     parts = [names.part(mask) for mask in masks]
     assert all(names.part(mask) is part for mask, part in zip(masks, parts, strict=True))
-    names.part(np.ones(MAX_PARTS, dtype=bool))
+    names.part(~masks[0])
     assert names.part(masks[-1]) is parts[-1]
     assert names.part(masks[0]) is not parts[0]
+
+
+def test_all_names_are_the_list_itself() -> None:
+    """What filter answers where every node fits needs not be encoded again."""
+    names = NodeNames(["a", "b"])
+    assert names.part(np.array([True, True])) is names
 
 
 def test_a_part_remembers_no_parts_of_its_own() -> None:
