@@ -6,6 +6,7 @@ So while nothing changes, a node that passes filter can be bound, and bind ranks
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from itertools import compress, repeat
 
 import numpy as np
@@ -40,9 +41,10 @@ UNKNOWN = len(REASONS)
 _REASON_OF = (*REASONS, None)
 _TEXTS = ["", *(reason.value for reason in Reason), UNKNOWN_NODE]
 _RESOLVABLE = np.array([reason is not None and reason.resolvable for reason in _REASON_OF])
+_FINAL = np.array([reason is not None and not reason.resolvable for reason in _REASON_OF])
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, eq=False)
 class Judgement:
     """Which of K nodes fit a request, and why the others do not."""
 
@@ -50,16 +52,21 @@ class Judgement:
     """int64 (K,): FITS, UNKNOWN for a node that the ledger does not have, else the index into
     REASONS of why it does not fit."""
 
-    @property
+    @cached_property
     def fits(self) -> Bools:
         """bool (K,): the nodes that fit."""
         mask: Bools = self.codes == FITS
         return mask
 
+    @cached_property
+    def any_fits(self) -> bool:
+        """Whether some node fits."""
+        return bool(self.fits.any())
+
     @property
     def may_change(self) -> bool:
         """Whether no node fits, but one would if some pods were gone."""
-        return not self.fits.any() and bool(_RESOLVABLE[self.codes].any())
+        return not self.any_fits and bool(_RESOLVABLE[self.codes].any())
 
     def has(self, reason: Reason) -> bool:
         """Return whether this is why some node does not fit."""
@@ -72,14 +79,16 @@ class Judgement:
 
     def texts(self, names: Sequence[str], *, resolvable: bool) -> dict[str, str]:
         """Return why nodes do not fit, by name, where removing pods may help, or else cannot."""
-        rejected = (self.codes != FITS) & (self.codes != UNKNOWN)
-        mask = rejected & (_RESOLVABLE[self.codes] == resolvable)
+        mask = (_RESOLVABLE if resolvable else _FINAL)[self.codes]
+        if not mask.any():
+            return {}
         texts = map(_TEXTS.__getitem__, self.codes[mask].tolist())
         return dict(zip(compress(names, mask.tolist()), texts, strict=True))
 
     def unknown(self, names: Sequence[str]) -> list[str]:
         """Return the names that the ledger does not have."""
-        return list(compress(names, (self.codes == UNKNOWN).tolist()))
+        mask = self.codes == UNKNOWN
+        return list(compress(names, mask.tolist())) if mask.any() else []
 
     def only(self, place: int) -> "Judgement":
         """Return it for a pod that is being bound to the node at this place, and no other."""
@@ -200,9 +209,13 @@ def score_rows(snapshot: Snapshot, rows: Rows, request: Request, scorer: Scorer)
     scores = ((values - low) * ((BEST - 1) / (high - low) if high > low else 0)).astype(np.int8)
     scores[best] = BEST
     order = places[np.argsort(-scores, kind="stable")]  # of bytes: counted, not compared
-    ends = np.cumsum(np.bincount(BEST - scores, minlength=BEST + 1))[:-1]
-    parts = zip(range(BEST, 0, -1), np.split(order, ends), strict=False)
-    return {score: some for score, some in parts if len(some)}
+    counts = np.bincount(scores, minlength=BEST + 1).tolist()
+    found, start = {}, 0
+    for score in range(BEST, 0, -1):
+        if counts[score]:
+            found[score] = order[start : start + counts[score]]
+            start += counts[score]
+    return found
 
 
 def score_nodes(

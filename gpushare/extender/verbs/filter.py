@@ -126,7 +126,7 @@ class FilterVerb:
         seen, judged = self._judge(managed, args.names, request, pod)
         # Before its group loses what it holds: that is in what this pod has seen.
         group = None
-        if pod is not None and not judged.fits.any():
+        if pod is not None and not judged.any_fits:
             group = partial(group_need, seen, pod, managed.holds.missing(pod))
         fit = args.names.part(judged.fits)
         most = len(fit)
@@ -187,13 +187,13 @@ class FilterVerb:
             now = version()
             if now != before:
                 before, (seen, judged) = now, self._look(managed, names, request, pod)
-            return bool(judged.fits.any())
+            return judged.any_fits
 
         if self._refusal_hold is not None and judged.may_change:
             self._refusal_hold.wait_for(fits_now)
         # What was there when it looked may have ended since.
         since = before[1]
-        if pod is None or judged.fits.any() or (not len(holds) and holds.version == since):
+        if pod is None or judged.any_fits or (not len(holds) and holds.version == since):
             return seen, judged
         others, promised = holds.of_others(pod), judged.has(Reason.PROMISED)
         kept_away = (others or holds.version != since) and (
@@ -205,7 +205,7 @@ class FilterVerb:
                 self._promise_wait.wait_for(fits_now)
             if pod.group.key and not others:  # the pods of its own group have what it needs
                 judged = judged.replaced(Reason.PROMISED, Reason.GROUP_TOO_LARGE)
-        if kept_away and not judged.fits.any():
+        if kept_away and not judged.any_fits:
             holds.turned_away(pod, since)
         return seen, judged
 
