@@ -8,6 +8,7 @@ Tested in `tests/unit/extender/verbs/test_offers.py`.
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
+from functools import cached_property
 from itertools import count
 from typing import Self
 
@@ -17,7 +18,7 @@ from gpushare.core.model import Request
 from gpushare.core.snapshot import Bools, Ints, Rows, Snapshot, pod_kind
 
 _STAMPS = count(1)
-_TAKEN = ("used", "kinds", "cpu_free", "memory_free")
+_TAKEN = ("kinds", "cpu_free", "memory_free")
 
 
 @dataclass(frozen=True, eq=False)
@@ -52,7 +53,14 @@ class HeldSnapshot(Snapshot):
         # Where cached_property would put them.
         made.__dict__["open"] = base.open
         made.__dict__["free"] = values.free.copy()
+        del made.__dict__["used"]
         return made
+
+    @cached_property  # type: ignore[misc]  # made when it is asked for, not given
+    def used(self) -> Ints:
+        """int64 (N, D): units in use or taken; filter does not look at it, and copies are dear."""
+        # Only what is free is taken.
+        return self.base.used + (self.base.free - self.free)
 
     def on(self, books: Snapshot) -> tuple[Self, set[int]]:
         """Return what is taken, on other books of the same layout, and rows to place again.
@@ -72,8 +80,7 @@ class HeldSnapshot(Snapshot):
         """Take what the request needs from these devices of the row, and from its host."""
         self.hold(row)
         free, wanted = self.free[row], list(devices)
-        self.used[row, wanted] += request.units
-        free[wanted] = np.maximum(free[wanted] - request.units, 0)
+        free[wanted] -= request.units
         self.kinds[row, pod_kind(request, int(self.capacity[row].max(initial=0)))] += 1
         self.cpu_free[row] = max(int(self.cpu_free[row]) - request.cpu, 0)
         self.memory_free[row] = max(int(self.memory_free[row]) - request.memory, 0)

@@ -29,10 +29,14 @@ _MAX_VIEWS = 8
 
 
 class _View(NamedTuple):
-    """What may be offered to pods of one priority that hold nothing; `version`: of the holds."""
+    """What may be offered to pods of one priority that hold nothing.
+
+    version: of the holds. placed: by row, the holds that are taken from it.
+    """
 
     offered: HeldSnapshot
     version: int
+    placed: dict[int, tuple[Hold, ...]]
 
 
 class Offers:
@@ -101,21 +105,27 @@ class Offers:
         version, changed = self._holds.changed_since(before.version if before else -1)
         if before is not None and not changed and before.offered.base is books:
             return before.offered
-        dirty = {books.row[node] for node in changed if node in books.row}
-        if before is None:
-            offered = HeldSnapshot.of(books)
-        else:
-            offered, again = before.offered.on(books)
-            dirty |= again
-        for row in dirty:
-            counting = [
+        placed = dict(before.placed) if before else {}
+        dirty = set()
+        for row in (books.row[node] for node in changed if node in books.row):
+            counting = tuple(
                 each
                 for each in self._holds.on(books.names[row])
                 if not each.lapsed and each.pod.priority >= priority
-            ]
-            self._place(offered, row, counting)
+            )
+            # Most holds begin and end between two looks: their pods are bound at once.
+            if counting != placed.get(row, ()):
+                placed[row] = counting
+                dirty.add(row)
+        offered = before.offered if before else HeldSnapshot.of(books)
+        if before is not None and (dirty or offered.base is not books):
+            offered, again = offered.on(books)
+            dirty |= again
+        for row in dirty:
+            self._place(offered, row, placed.get(row, ()))
+        placed = {row: holds for row, holds in placed.items() if holds}
         # Two threads may make one at once: each is right, and the last one is kept.
-        self._views[priority] = _View(offered, version)
+        self._views[priority] = _View(offered, version, placed)
         if len(self._views) > _MAX_VIEWS:
             for old in list(self._views)[:-_MAX_VIEWS]:
                 self._views.pop(old, None)

@@ -245,9 +245,10 @@ def test_of_many_nodes_one_is_written_on_for_a_pod() -> None:
     world.waits(12)
     for number in range(5):
         first = claimant(read_pod(pod_json("first", 10, uid=f"uid-{number}")), Request(10, 1))
-        world.managed.holds.offered(first, f"n{number}", world.api.now)
+        world.managed.holds.offered(first, f"n{number}", world.api.now + number)
     assert world.asks("second", 12) == []
-    assert [len(world.later(5.0)) for _ in range(5)] == [1, 0, 0, 0, 0]
+    world.api.now += 4.0
+    assert [len(world.later()) for _ in range(6)] == [1, 0, 0, 0, 0, 0]
 
 
 def test_a_node_that_kube_scheduler_leaves_out_is_not_written_on_for_a_hold() -> None:
@@ -257,6 +258,18 @@ def test_a_node_that_kube_scheduler_leaves_out_is_not_written_on_for_a_hold() ->
     world.asks("second", 12)
     world.library.node_states.put(state_of(ABOVE, cordoned=True))
     assert world.later(5.0) == []
+
+
+def test_another_node_is_written_on_where_kube_scheduler_leaves_one_out() -> None:
+    world = started(*(node(f"n{number}", 16) for number in range(3)))
+    world.waits(12)
+    for number in range(3):
+        first = claimant(read_pod(pod_json("first", 10, uid=f"uid-{number}")), Request(10, 1))
+        world.managed.holds.offered(first, f"n{number}", world.api.now)
+    assert world.asks("second", 12) == []
+    for number in (0, 1):
+        world.library.node_states.put(state_of(node(f"n{number}", 16), cordoned=True))
+    assert world.later(5.0) == ["n2"]
 
 
 def test_a_hold_that_ends_between_the_look_and_the_refusal_is_not_missed() -> None:

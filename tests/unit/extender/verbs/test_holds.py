@@ -325,3 +325,16 @@ def test_time_that_has_passed_ends_everything_that_is_not_nominated(holds: Holds
     holds.expire(10 * GROUP)
     assert [hold.pod for hold in holds.live()] == [C]
     assert isinstance(holds.live()[0], Hold)
+
+
+def test_a_pod_that_was_turned_away_is_forgotten_when_it_is_gone_or_bound(holds: Holds) -> None:
+    offer(holds, C)
+    for pod in (A, B, M1):
+        holds.turned_away(pod, holds.version)
+    holds.gone(A.ref.uid)
+    holds.placed(M1.ref.uid, GANG.key)
+    holds.gone(C.ref.uid)
+    assert holds.take_ended() == ({B.ref.uid: B}, {"n": {""}})
+    holds.keep([])
+    offer(holds, C, 1.0, "m")
+    assert holds.take_ended().pods == {}

@@ -14,10 +14,11 @@ from gpushare.errors import InsufficientMemory
 from gpushare.extender.follow.watch_handlers import PodEventHandler
 from gpushare.extender.managed_resources import ManagedResources
 from gpushare.extender.tell.explainer import Explainer
+from gpushare.extender.verbs import offers
 from gpushare.extender.verbs.bind.slots import BindSlots
 from gpushare.extender.verbs.claimant import claimant
 from gpushare.extender.verbs.filter import FilterVerb
-from gpushare.extender.verbs.offers import Offers
+from gpushare.extender.verbs.offers import Offers, offers_of
 from gpushare.extender.verbs.refusal_hold import RefusalHold
 from gpushare.extender.verbs.tickets import Tickets
 from gpushare.wire.annotations import ALIYUN
@@ -454,6 +455,29 @@ def test_a_nominee_takes_nothing_while_its_victims_are_there() -> None:
     books.ledger.pod_gone("uid-v1")
     assert desk.filter(pod("low"))[0] == []
     assert desk.filter(pod("high", priority=10))[0] == ["n"]
+
+
+def test_what_is_held_counts_as_used() -> None:
+    desk = Desk("n")
+    desk.filter(pod("first"))
+    books = desk.books.ledger.snapshot()
+    asking = claimant(read_pod(pod("asks")), Request(10, 1))
+    seen = offers_of(desk.books).to(asking, books, desk.now)
+    assert (books.used.tolist(), sorted(seen.used.tolist()[0])) == ([[0, 0]], [0, 10])
+
+
+def test_a_hold_that_begins_and_ends_between_two_looks_is_not_placed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    desk = Desk("n0", "n1")
+    desk.filter(pod("first"))
+    asking = claimant(read_pod(pod("asks")), Request(10, 1))
+    books, kept = desk.books.ledger.snapshot(), offers_of(desk.books)
+    seen = kept.to(asking, books, desk.now)
+    desk.filter(pod("second"))
+    desk.holds.gone("uid-second")
+    monkeypatch.setattr(offers, "take_best", None)
+    assert kept.to(asking, books, desk.now) is seen
 
 
 def test_what_is_held_is_kept_up_to_date_with_books_holds_and_nodes() -> None:
