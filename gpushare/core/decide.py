@@ -232,14 +232,6 @@ def best_row(snapshot: Snapshot, rows: Rows, request: Request, scorer: Scorer) -
     return int(places[best]) if len(places) else None
 
 
-def best_node(
-    snapshot: Snapshot, names: Sequence[str], request: Request, scorer: Scorer
-) -> str | None:
-    """Return the best of the named nodes, or None if none fits."""
-    place = best_row(snapshot, rows_of(snapshot, names), request, scorer)
-    return None if place is None else names[place]
-
-
 def _values(
     snapshot: Snapshot, rows: Rows, request: Request, scorer: Scorer
 ) -> tuple[Rows, Floats, int]:

@@ -163,7 +163,7 @@ def encode_filter(
     if args is not None and args.items is not None:
         nodes = _SurvivingNodes([args.items[name] for name in fit])
     else:
-        names = Raw((lists or NameLists()).encode(fit))
+        names = Raw(lists.encode(fit) if lists else _ENCODER.encode(fit))
     return _ENCODER.encode(_FilterResult(nodes, names, failed or {}, unresolvable or {}, error))
 
 

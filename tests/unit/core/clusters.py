@@ -8,10 +8,12 @@ from dataclasses import dataclass, field, replace
 
 from hypothesis import strategies as st
 
+from gpushare.core.decide import best_row, rows_of
 from gpushare.core.model import Allocation, NodeSpec, Reason, Request
 from gpushare.core.node_arrays import Charge, NodeArrays
 from gpushare.core.node_filters import NodeState
 from gpushare.core.policy import Policy, load_policy, policy_names
+from gpushare.core.ranking import Scorer
 from gpushare.core.snapshot import Pinned, Snapshot
 from gpushare.core.workload import PodClass, workload_of
 
@@ -194,3 +196,11 @@ def has_room(view: Snapshot, allocation: Allocation) -> bool:
 def by_name(names: Mapping[int, Sequence[str]]) -> dict[str, int]:
     """The score of each name."""
     return {name: score for score, some in names.items() for name in some}
+
+
+def best_node(
+    snapshot: Snapshot, names: Sequence[str], request: Request, scorer: Scorer
+) -> str | None:
+    """The best of the named nodes, or None if none fits."""
+    place = best_row(snapshot, rows_of(snapshot, names), request, scorer)
+    return None if place is None else names[place]

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpushare.core.decide import BEST, best_node, feasible, filter_nodes, place, score_nodes
+from gpushare.core.decide import BEST, feasible, filter_nodes, place, score_nodes
 from gpushare.core.model import Reason, Request
 from gpushare.core.ranking import Ranking
 from gpushare.core.snapshot import Snapshot
@@ -13,6 +13,7 @@ from gpushare.errors import InsufficientMemory, UnknownNode
 from tests.unit.core.clusters import (
     POLICIES,
     Cluster,
+    best_node,
     by_name,
     clusters,
     expected_devices,

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 
-from gpushare.core.decide import best_node, place, score_nodes
+from gpushare.core.decide import place, score_nodes
 from gpushare.core.model import Request
 from gpushare.core.node_arrays import Charge, NodeArrays
 from gpushare.core.policies.shadow_price.policy import ShadowPrice
@@ -16,7 +16,7 @@ from gpushare.core.policy import load_policy, policy_names
 from gpushare.core.ranking import Ranking
 from gpushare.core.workload import PodClass, Workload, workload_of
 from gpushare.errors import InsufficientMemory, SettingsError
-from tests.unit.core.clusters import POLICIES, Cluster, clusters, node, requests
+from tests.unit.core.clusters import POLICIES, Cluster, best_node, clusters, node, requests
 
 # Free by device: a 4+16, b 10+8, c 5+16+16.
 THREE = Cluster(

@@ -6,7 +6,7 @@ from random import Random
 import numpy as np
 import pytest
 
-from gpushare.core.decide import best_node, place
+from gpushare.core.decide import place
 from gpushare.core.model import NodeSpec, ObservedPod, PodRef, Request
 from gpushare.core.mutable_cluster import Placement, fits
 from gpushare.core.pairing import Pairing
@@ -15,6 +15,7 @@ from gpushare.core.ranking import Ranking
 from gpushare.ledger import Ledger
 from gpushare.sim.engine import Cluster, workload_of_trace
 from gpushare.trace.nodes_and_pods import MIB, TraceNode, TracePod, request_of
+from tests.unit.core.clusters import best_node
 
 NODES = [
     *(TraceNode(f"n{index:02}", 16_000, 65_536, 4, 1000, "T4") for index in range(4)),
