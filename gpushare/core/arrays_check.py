@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from gpushare.core.model import HOST_BOUND, NodeSpec, Request, Shares
+from gpushare.core.model import ALL_CORES, HOST_BOUND, NodeSpec, Request, Shares
 from gpushare.core.node_arrays import Charge, Sums
 from gpushare.core.snapshot import REASONS
 
@@ -24,12 +24,13 @@ def differing_nodes(sums: Sums, specs: Iterable[NodeSpec], charges: Iterable[Cha
     """
     nodes = {spec.name: spec for spec in specs}
     used = {name: [0] * len(spec.capacity) for name, spec in nodes.items()}
+    cores = {name: [0] * len(spec.capacity) for name, spec in nodes.items()}
     host = {
         name: [_bounded(spec.cpu), 0, _bounded(spec.memory), 0, 0] for name, spec in nodes.items()
     }
     for node, request, placement in charges:
         if node in nodes:
-            _sum_up(request, placement, used[node], host[node])
+            _sum_up(request, placement, used[node], cores[node], host[node])
     wrong = set(nodes) ^ set(sums.row)
     known = [name for name in nodes if name in sums.row]
     rows = [sums.row[name] for name in known]
@@ -37,6 +38,7 @@ def differing_nodes(sums: Sums, specs: Iterable[NodeSpec], charges: Iterable[Cha
     expected = (
         (sums.capacity, [nodes[name].capacity for name in known]),
         (sums.used, [used[name] for name in known]),
+        (sums.cores, [cores[name] for name in known]),
         (sums.healthy, [nodes[name].healthy for name in known]),
         (sums.host, [host[name] for name in known]),
         (sums.closed[:, None], [(REASONS.index(nodes[name].closed),) for name in known]),
@@ -46,12 +48,17 @@ def differing_nodes(sums: Sums, specs: Iterable[NodeSpec], charges: Iterable[Cha
     return sorted(wrong)
 
 
-def _sum_up(request: Request, placement: Shares | None, used: list[int], host: list[int]) -> None:
+def _sum_up(
+    request: Request, placement: Shares | None, used: list[int], cores: list[int], host: list[int]
+) -> None:
+    every = min(request.cores * request.devices, ALL_CORES)
     if placement and max(placement)[0] < len(used):
         for device, units in placement:
             used[device] += units
+            cores[device] += request.cores if len(placement) == request.devices else every
     elif placement != () and request.devices:
         used[:] = [units + request.total for units in used]
+        cores[:] = [percent + every for percent in cores]
     cpu = min(request.cpu, HOST_BOUND)
     host[1] += cpu
     host[3] += min(request.memory, HOST_BOUND)

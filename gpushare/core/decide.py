@@ -24,6 +24,8 @@ from gpushare.core.snapshot import (
     Rows,
     Snapshot,
     has_accepted_model,
+    has_cores,
+    has_room,
 )
 from gpushare.errors import InsufficientMemory, UnknownNode
 
@@ -158,13 +160,16 @@ def fits_somewhere(snapshot: Snapshot, request: Request) -> bool:
 
 
 def room_for(snapshot: Snapshot, request: Request, most: int) -> int:
-    """Return how many pods that ask for this fit at once, by device memory alone, at most `most`.
+    """Return how many pods that ask for this fit at once, by their devices alone, at most `most`.
 
     On one node `m` pods of `k` devices fit exactly if the devices' places, at most `m` of each,
     are `k * m` or more.
     """
     rows = np.flatnonzero(has_accepted_model(snapshot, np.arange(len(snapshot.names)), request))
     places = snapshot.free[rows] // max(request.units, 1)
+    if request.cores:
+        places = np.minimum(places, snapshot.cores_free[rows] // request.cores)
+        places[~has_cores(snapshot, rows, request)] = 0
     low, high = np.zeros(len(rows), np.int64), np.full(len(rows), most, np.int64)
     while (low < high).any():
         middle = (low + high + 1) // 2
@@ -174,11 +179,11 @@ def room_for(snapshot: Snapshot, request: Request, most: int) -> int:
 
 
 def feasible(snapshot: Snapshot, rows: Rows, request: Request) -> Bools:
-    """Return bool (K, D): devices with room for the request's units, for the given rows.
+    """Return bool (K, D): devices with room for the request, for the given rows.
 
     A row may hold fewer of them than the request needs devices.
     """
-    mask: Bools = snapshot.open[rows] & (snapshot.free[rows] >= max(request.units, 1))
+    mask = has_room(snapshot, rows, request)
     if not snapshot.pinned:
         return mask
     for place in np.flatnonzero(np.isin(rows, list(snapshot.pinned))):
@@ -269,10 +274,15 @@ def place(snapshot: Snapshot, node: str, request: Request, scorer: Scorer) -> Al
     mask = feasible(snapshot, rows, request)
     if mask.sum() < request.devices:
         reason = REASONS[int(_reasons(snapshot, rows, request)[0])]
-        free = ", ".join(str(units) for units in snapshot.free[row][snapshot.healthy[row]])
+        fine = snapshot.healthy[row]
+        free = ", ".join(str(units) for units in snapshot.free[row][fine])
+        asked = f"{request.units} units on {request.devices} device(s) asked"
+        if request.cores:
+            cores = ", ".join(f"{percent} %" for percent in snapshot.cores_free[row][fine])
+            asked += f", with {request.cores} % of each one's cores (free: {cores or 'none'})"
         raise InsufficientMemory(
-            f"node {node!r}: {reason.value if reason else ''}: {request.units} units on "
-            f"{request.devices} device(s) asked, free by device: {free or 'none'}"
+            f"node {node!r}: {reason.value if reason else ''}: {asked}, free by device:"
+            f" {free or 'none'}"
         )
     known = None
     if request.devices == 1 and row not in snapshot.pinned:  # a pin takes devices out
@@ -316,12 +326,18 @@ def take_best(offered: HeldSnapshot, row: int, request: Request, scorer: Scorer)
 def _reasons(snapshot: Snapshot, rows: Rows, request: Request) -> Ints:
     """Return int64 (K,): why each row cannot take the request, as an index into REASONS."""
     units, devices = max(request.units, 1), request.devices
-    usable, free = snapshot.open[rows], snapshot.free[rows]
+    usable = snapshot.open[rows]
     empty_fits = (usable & (snapshot.capacity[rows] >= units)).sum(axis=1)
-    now_fits = (usable & (free >= units)).sum(axis=1)
+    now_fits = has_room(snapshot, rows, request).sum(axis=1)
     busy = Reason.INSUFFICIENT_MEMORY if devices == 1 else Reason.INSUFFICIENT_DEVICES
     # From the least specific to the most; np.select takes five times as long for a few nodes.
     codes = np.full(len(rows), CODES[busy])
+    if request.cores or snapshot.any_cores:
+        left = snapshot.capacity[rows] - snapshot.used[rows]
+        memory_fits = (usable & (left >= units)).sum(axis=1) >= devices
+        cores_fit = has_cores(snapshot, rows, request).sum(axis=1) >= devices
+        codes[memory_fits] = CODES[Reason.INSUFFICIENT_CORES]
+        codes[memory_fits & cores_fit] = CODES[Reason.INSUFFICIENT_TOGETHER]
     codes[now_fits >= devices] = CODES[Reason.WAITS_FOR_PLUGIN]
     if isinstance(snapshot, HeldSnapshot):
         without = feasible(snapshot.base, rows, request).sum(axis=1)

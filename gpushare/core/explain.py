@@ -13,14 +13,23 @@ import numpy as np
 
 from gpushare.core.decide import BEST, best_devices, feasible, filter_nodes, score_nodes
 from gpushare.core.explanation import BoundPodScore, DeviceScore, Explanation, FreeDevice, Remedy
-from gpushare.core.model import Request
+from gpushare.core.model import ALL_CORES, Request
 from gpushare.core.node_filters import Obstacle, OwnFilters
 from gpushare.core.policy import Policy
 from gpushare.core.preemption.selection import VictimSelection
 from gpushare.core.preemption.victim_search import Pods, StepBudget
 from gpushare.core.ranking import Ranking
 from gpushare.core.selectors import NO_DEMANDS, Demands
-from gpushare.core.snapshot import Bools, Ints, Pinned, Rows, Snapshot, has_accepted_model
+from gpushare.core.snapshot import (
+    Bools,
+    Ints,
+    Pinned,
+    Rows,
+    Snapshot,
+    has_accepted_model,
+    has_cores,
+    has_room,
+)
 from gpushare.core.states.entry import Entry, NodeBooks
 from gpushare.core.what_if_node import WhatIfNode, healthy_with
 
@@ -76,6 +85,10 @@ def explain(
     curable = _of_accepted_model(snapshot, curable, request)
     rows, possible = _rows(snapshot, asked), _rows(snapshot, [*asked, *curable])
     capacity = np.where(snapshot.closed[possible, None] == 0, snapshot.capacity[possible], 0)
+    memory = snapshot.open[rows] & (
+        snapshot.capacity[rows] - snapshot.used[rows] >= max(request.units, 1)
+    )
+    cores = has_cores(snapshot, rows, request)
     found = Explanation(
         request,
         fit=fit,
@@ -84,10 +97,13 @@ def explain(
         kept_out=Counter(obstacles[name][0].text for name in (*left_out, *short)),
         other_models=len(usable) - len(asked),
         largest=_largest(snapshot, rows),
-        fits_now=_most_units(snapshot.free[rows], request.devices),
+        fits_now=_most_units(np.where(cores, snapshot.free[rows], 0), request.devices),
         most_units=_most_units(capacity, request.devices),
         most_devices=int((capacity >= max(request.units, 1)).sum(axis=1).max(initial=0)),
         most_alone=int(capacity.max(initial=0)),
+        with_memory=int(memory.sum()),
+        with_cores=int(cores.sum()),
+        most_cores=int(np.where(memory, snapshot.cores_free[rows], 0).max(initial=0)),
     )
     if found.never:
         return replace(found, split=_split(capacity, request))
@@ -220,11 +236,16 @@ def _nearest(snapshot: Snapshot, rows: Rows, request: Request) -> Rows:
 def _shortages(snapshot: Snapshot, rows: Rows, request: Request, usable: Bools) -> Ints:
     """Return int64 (K,): the smallest number of units that are missing on each row.
 
-    It is _NO_ROOM or more if too few devices are usable (K, D) and large enough.
+    Missing cores count as so much of the device's memory. It is _NO_ROOM or more if too few devices
+    are usable (K, D) and large enough.
     """
     units, devices = max(request.units, 1), request.devices
     capacity = snapshot.capacity[rows]
-    lacks = np.maximum(units - (capacity - snapshot.used[rows]), 0)
+    needed = capacity if request.alone else units
+    lacks = np.maximum(needed - (capacity - snapshot.used[rows]), 0)
+    if request.cores or snapshot.any_cores:
+        cores = max(request.cores, 1) - (ALL_CORES - snapshot.cores_used[rows])
+        lacks += -(-np.maximum(cores, 0) * capacity // ALL_CORES)
     lacks[~usable | (capacity < units)] = _NO_ROOM
     if lacks.shape[1] < devices:
         return np.full(len(rows), _NO_ROOM)
@@ -278,7 +299,7 @@ class _Search:
 
     def by_opens(self, rows: Rows, request: Request) -> Remedy | None:
         """Return the remedy with the fewest closed devices, on nodes where they are enough."""
-        free = self.snapshot.free[rows] >= max(request.units, 1)
+        free = has_room(self.snapshot, rows, request)
         needed = request.devices - free.sum(axis=1)
         for place in np.argsort(needed, kind="stable").tolist():
             if needed[place] <= 0:
@@ -351,8 +372,10 @@ def _without(snapshot: Snapshot, books: NodeBooks, entry: Entry) -> Snapshot:
     pairs = row in snapshot.pinned
     one = WhatIfNode(books, pairs=pairs).after(Remedy(entry.node, ends=(entry,)))
     used, kinds = snapshot.used.copy(), snapshot.kinds.copy()
+    cores_used = snapshot.cores_used.copy()
     cpu_free, memory_free = snapshot.cpu_free.copy(), snapshot.memory_free.copy()
     used[row, : one.used.shape[1]] = one.used[0]
+    cores_used[row, : one.used.shape[1]] = one.cores_used[0]
     kinds[row] = one.kinds[0]
     cpu_free[row] = max((books.cpu_free or 0) + entry.request.cpu, 0)
     memory_free[row] = max((books.memory_free or 0) + entry.request.memory, 0)
@@ -363,6 +386,7 @@ def _without(snapshot: Snapshot, books: NodeBooks, entry: Entry) -> Snapshot:
     return replace(
         snapshot,
         used=used,
+        cores_used=cores_used,
         kinds=kinds,
         cpu_free=cpu_free,
         memory_free=memory_free,

@@ -42,31 +42,42 @@ class Remedy:
 class Explanation:
     """How a request stands on some nodes.
 
-    fit: the nodes that it fits now. reasons: on how many of the others each reason applies.
-    unknown: how many nodes the ledger does not have. kept_out: how many more kube-scheduler's own
-    filters leave out, by the gravest reason; other_models: how many more have a GPU model that the
-    pod does not accept. It does not ask about these. largest: of the nodes that are not left out
-    whatever pods end, the device with the most free memory; None if all are full. fits_now: the
-    most units on each device with which a request of as many devices would fit now, 0 for none.
-    most_units: the same on empty nodes with all devices healthy. most_devices: the most devices
-    with as many units on each, there too. most_alone: the units of the largest device. split: on
-    how many devices the same total would fit where it never fits as it is, 0 for none.
-    remedies: each alone is enough; () if the pod fits now, or never.
+    Those *in question* are the nodes that are not left out whatever pods end.
     """
 
     request: Request
     fit: tuple[str, ...] = ()
+    """The nodes that it fits now."""
     reasons: Mapping[Reason, int] = field(default_factory=dict)
+    """On how many of the others each reason applies."""
     unknown: int = 0
+    """How many nodes the ledger does not have."""
     kept_out: Mapping[str, int] = field(default_factory=dict)
+    """How many more kube-scheduler's own filters leave out, by the gravest reason. It does not ask
+    about these."""
     other_models: int = 0
+    """How many more have a GPU model that the pod does not accept. It does not ask about these."""
     largest: FreeDevice | None = None
+    """Of the nodes in question, the device with the most free memory; None if all are full."""
     fits_now: int = 0
+    """The most units on each device with which a request of as many devices, with the same cores,
+    would fit now, 0 for none."""
     most_units: int = 0
+    """The same on empty nodes with all devices healthy."""
     most_devices: int = 0
+    """The most devices with as many units on each, there too."""
     most_alone: int = 0
+    """The units of the largest device."""
     split: int = 0
+    """On how many devices the same total would fit where it never fits as it is, 0 for none."""
     remedies: tuple[Remedy, ...] = ()
+    """Each alone is enough; () if the pod fits now, or never."""
+    with_memory: int = 0
+    """Open devices of the nodes in question with room for the memory, whatever cores they have."""
+    with_cores: int = 0
+    """The same with room for the cores, whatever memory they have."""
+    most_cores: int = 0
+    """The most percent free on a device with room for the memory."""
 
     @property
     def nodes(self) -> int:

@@ -2,8 +2,9 @@
 
 Knows the standard library, and what pods demand of nodes. All values are frozen, so they can be
 kept and shared. Memory is a whole number of *units*. A unit (GiB, MiB, a chunk) is one setting of
-the cluster, and only the device plug-in and the command line convert it. CPU is in thousandths of a
-core (milli), host memory in bytes.
+the cluster, and only the device plug-in and the command line convert it. *Cores* are what a pod has
+of a device's compute, in percent of one device. CPU is in thousandths of a core (milli), host
+memory in bytes.
 """
 
 from collections.abc import Mapping
@@ -19,14 +20,17 @@ MAX_UNITS = 2**31 - 1
 HOST_BOUND = 2**48
 """CPU and host memory of one pod or node count at most this much, so that sums stay in int64."""
 
+ALL_CORES = 100
+"""The compute of one device, in percent; who asks for all of it has the device to itself."""
+
 Shares = tuple[tuple[int, int], ...]
 """(device index, units) of each device a pod holds, by rising index, no index twice."""
 
 Given = tuple[tuple[str, int], ...]
 """(uuid, units) of cards that a pod has, although its Binding does not name them."""
 
-Kind = tuple[int, int, int, int, tuple[str, ...]]
-"""Units per device, devices, CPU, memory, accepted models."""
+Kind = tuple[int, int, int, int, tuple[str, ...], int]
+"""Units per device, devices, CPU, memory, accepted models, cores per device."""
 
 Amounts = Mapping[str, int]
 """Amounts by the name of a resource; CPU in thousandths of a core, memory in bytes."""
@@ -45,6 +49,8 @@ class Reason(Enum):
 
     INSUFFICIENT_MEMORY = "Insufficient GPU Memory in one device"
     INSUFFICIENT_DEVICES = "Insufficient GPU Memory in enough devices"
+    INSUFFICIENT_CORES = "Insufficient GPU Cores in one device"
+    INSUFFICIENT_TOGETHER = "Insufficient GPU Memory and Cores in one device"
     WAITS_FOR_PLUGIN = "GPU Memory waits until an equal pod has been given its device"
     NO_DEVICE = "no shared GPU"
     TOO_LARGE = "GPU Memory request is larger than any healthy device"
@@ -66,7 +72,13 @@ class Reason(Enum):
 
 
 _RESOLVABLE = frozenset(
-    {Reason.INSUFFICIENT_MEMORY, Reason.INSUFFICIENT_DEVICES, Reason.WAITS_FOR_PLUGIN}
+    {
+        Reason.INSUFFICIENT_MEMORY,
+        Reason.INSUFFICIENT_DEVICES,
+        Reason.INSUFFICIENT_CORES,
+        Reason.INSUFFICIENT_TOGETHER,
+        Reason.WAITS_FOR_PLUGIN,
+    }
 )
 
 
@@ -106,6 +118,10 @@ class Request:
     resources: tuple[tuple[str, int], ...] = ()
     """(name, amount) of all that kube-scheduler counts besides CPU and memory, what is managed here
     among it."""
+    cores: int = 0
+    """Percent of the compute of *each* device, at most ALL_CORES; 0: it asks for no part of it."""
+    core_containers: Shares = ()
+    """(index in spec.containers, percent) of each regular container that asks for cores."""
 
     @property
     def total(self) -> int:
@@ -113,9 +129,22 @@ class Request:
         return self.units * self.devices
 
     @property
+    def alone(self) -> bool:
+        """Whether it takes devices that nobody else uses, and shares them with nobody."""
+        return self.cores >= ALL_CORES
+
+    def cores_on(self, devices: int) -> int:
+        """Return the cores that it takes of each device if its placement names so many.
+
+        A placement says where, not how much. If it names another number of devices than the
+        request, whoever wrote it may have split the cores in any way: each counts with all of them.
+        """
+        return self.cores if devices == self.devices else min(self.cores * self.devices, ALL_CORES)
+
+    @property
     def kind(self) -> Kind:
         """The part of the request that a policy may read: equal kinds have equal scores."""
-        return (self.units, self.devices, self.cpu, self.memory, self.models)
+        return (self.units, self.devices, self.cpu, self.memory, self.models, self.cores)
 
     @property
     def sizes(self) -> frozenset[int]:

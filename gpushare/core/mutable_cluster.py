@@ -130,6 +130,11 @@ class MutableCluster:
         for device in devices:
             view.used[row, device] += units
             view.free[row, device] -= units
+        if request.cores and devices:
+            view.cores_used[row, list(devices)] += sign * request.cores
+            view.__dict__["any_cores"] = True
+        if view.any_cores:  # a device whose cores are all given has no memory free
+            view.free[row] = view.left(np.array([row]))[0]
         view.cpu_free[row] -= sign * request.cpu
         view.memory_free[row] -= sign * request.memory
         if request.devices:

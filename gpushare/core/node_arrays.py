@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from gpushare.core.model import HOST_BOUND, NodeSpec, Request, Shares
+from gpushare.core.model import ALL_CORES, HOST_BOUND, NodeSpec, Request, Shares
 from gpushare.core.snapshot import KINDS, REASONS, Bools, Ints, Pinned, Snapshot, pod_kind
 
 _GIB_BITS = 30
@@ -54,6 +54,7 @@ class Sums(NamedTuple):
     row: dict[str, int]
     capacity: Ints
     used: Ints
+    cores: npt.NDArray[np.int32]
     healthy: Bools
     host: Ints
     closed: npt.NDArray[np.int8]
@@ -69,6 +70,9 @@ class NodeArrays:
         self._empty_rows: list[int] = []
         self._capacity = np.zeros((_ROWS, 1), dtype=np.int64)
         self._used = np.zeros((_ROWS, 1), dtype=np.int64)
+        # Percent; the same array as in the last snapshot until a pod with cores comes or goes.
+        self._cores = np.zeros((_ROWS, 1), dtype=np.int32)
+        self._cores_shown: npt.NDArray[np.int32] | None = None
         self._healthy = np.zeros((_ROWS, 1), dtype=bool)
         # Columns: cpu capacity, cpu used, memory capacity, memory used, cpu of pods without GPU.
         self._host = np.zeros((_ROWS, 5), dtype=np.int64)
@@ -84,6 +88,12 @@ class NodeArrays:
         spec = self._specs[row]
         return tuple(self._used[row, : len(spec.capacity) if spec else 0].tolist())
 
+    def cores(self, node: str) -> tuple[int, ...]:
+        """Return the percent of the compute that is used of each device of a known node."""
+        row = self.row[node]
+        spec = self._specs[row]
+        return tuple(self._cores[row, : len(spec.capacity) if spec else 0].tolist())
+
     def host_free(self, node: str) -> tuple[int | None, int | None]:
         """Return (milli-cores, bytes) left on a known node; below 0 if over-full, None: unknown."""
         cpu, cpu_used, memory, memory_used, _ = self._host[self.row[node]].tolist()
@@ -92,13 +102,16 @@ class NodeArrays:
             memory - memory_used if memory >= 0 else None,
         )
 
-    def room(self, node: str, device: int) -> int:
-        """Return the free units on the device of a known node; 0 if it is not open."""
+    def has_room(self, node: str, device: int, units: int, cores: int) -> bool:
+        """Return whether the device of a known node has room for so much of it, and is open."""
         row = self.row[node]
         spec = self._specs[row]
         if spec is None or spec.closed or device >= len(spec.capacity) or not spec.healthy[device]:
-            return 0
-        return int(self._capacity[row, device] - self._used[row, device])
+            return False
+        used = self._used[row, device]
+        if self._cores[row, device] > ALL_CORES - max(cores, 1) or (cores >= ALL_CORES and used):
+            return False
+        return bool(self._capacity[row, device] - used >= units)
 
     def changed(self, node: str) -> int:
         """Return the generation in which a known node changed last."""
@@ -130,13 +143,14 @@ class NodeArrays:
         if row is None:
             self.set_node(spec, charges)
             return
-        capacity, used, healthy = (
-            array[row].copy() for array in (self._capacity, self._used, self._healthy)
+        capacity, used, cores, healthy = (
+            array[row].copy() for array in (self._capacity, self._used, self._cores, self._healthy)
         )
         closed = self._closed[row]
         self.set_node(spec, charges)
         np.minimum(self._capacity[row], capacity, out=self._capacity[row])
         np.maximum(self._used[row], used, out=self._used[row])
+        np.maximum(self._cores[row], cores, out=self._cores[row])
         self._healthy[row] &= healthy
         self._closed[row] = self._closed[row] or closed
 
@@ -168,12 +182,15 @@ class NodeArrays:
             array[:count].copy() for array in (self._used, self._changed, self._host[:, 4])
         )
         kinds = self._kinds[:count].copy()
-        for array in (cpu_free, memory_free, used, changed, kinds, cpu_only):
+        if self._cores_shown is None:
+            self._cores_shown = self._cores[:count].copy()
+        for array in (cpu_free, memory_free, used, changed, kinds, cpu_only, self._cores_shown):
             array.flags.writeable = False
         view = Snapshot(
             **self._layout._asdict(),
             generation=self.generation,
             used=used,
+            cores_used=self._cores_shown,
             cpu_free=cpu_free,
             memory_free=memory_free,
             cpu_only=cpu_only,
@@ -192,6 +209,7 @@ class NodeArrays:
             dict(self.row),
             self._capacity.copy(),
             self._used.copy(),
+            self._cores.copy(),
             self._healthy.copy(),
             self._host.copy(),
             self._closed.copy(),
@@ -243,9 +261,16 @@ class NodeArrays:
         if charge.placement is not None and all(device < count for device, _ in charge.placement):
             for device, units in charge.placement:
                 self._used[row, device] += sign * units
+            if request.cores and charge.placement:
+                devices = [device for device, _ in charge.placement]
+                self._cores[row, devices] += sign * request.cores_on(len(devices))
+                self._cores_shown = None
         elif request.devices:
             # Its devices are not known: it may be on any of them, so it counts on every one.
             self._used[row, :count] += sign * request.total
+            if request.cores:
+                self._cores[row, :count] += sign * request.cores_on(0)
+                self._cores_shown = None
         cpu = min(request.cpu, HOST_BOUND)
         host[1] += sign * cpu
         host[3] += sign * min(request.memory, HOST_BOUND)
@@ -261,8 +286,9 @@ class NodeArrays:
         self._changed[row] = self.generation
 
     def _clear_row(self, row: int) -> None:
-        for array in (self._capacity, self._used, self._host, self._kinds):
+        for array in (self._capacity, self._used, self._cores, self._host, self._kinds):
             array[row] = 0
+        self._cores_shown = None
         self._closed[row] = 0
         self._healthy[row] = False
         self._bump_generation(row)
@@ -270,12 +296,14 @@ class NodeArrays:
     def _grow_rows(self) -> int:
         row = len(self._specs)
         self._specs.append(None)
+        self._cores_shown = None
         if row == len(self._used):
-            self._capacity, self._used, self._healthy, self._host, self._kinds = (
+            self._capacity, self._used, self._cores, self._healthy, self._host, self._kinds = (
                 np.pad(array, ((0, row), (0, 0)))
                 for array in (
                     self._capacity,
                     self._used,
+                    self._cores,
                     self._healthy,
                     self._host,
                     self._kinds,
@@ -288,8 +316,9 @@ class NodeArrays:
     def _add_columns(self, devices: int) -> None:
         more = devices - self._used.shape[1]
         if more > 0:
-            self._capacity, self._used, self._healthy = (
+            self._capacity, self._used, self._cores, self._healthy = (
                 np.pad(array, ((0, 0), (0, more)))
-                for array in (self._capacity, self._used, self._healthy)
+                for array in (self._capacity, self._used, self._cores, self._healthy)
             )
+            self._cores_shown = None
             self._layout = None

@@ -21,7 +21,7 @@ from gpushare.core.held_snapshot import HeldSnapshot
 from gpushare.core.model import Kind, Request
 from gpushare.core.pattern_rows import PatternRows
 from gpushare.core.policy import Policy, Taken
-from gpushare.core.snapshot import Bools, Floats, Ints, Rows, Snapshot
+from gpushare.core.snapshot import Bools, Floats, Ints, Rows, Snapshot, has_room
 
 Fits = Callable[[Snapshot, Rows, Request], Bools]
 """Returns bool (K, D): where the request fits, for the given rows, by the state of each row."""
@@ -40,7 +40,7 @@ _STEP = 500
 
 def fits_devices(snapshot: Snapshot, rows: Rows, request: Request) -> Bools:
     """Return bool (K, D): devices with room for the request, on rows with enough of them."""
-    mask: Bools = snapshot.free.take(rows, axis=0) >= max(request.units, 1)
+    mask = has_room(snapshot, rows, request)
     if request.devices > 1:
         mask &= mask.sum(axis=1, keepdims=True) >= request.devices
     return mask

@@ -13,7 +13,7 @@ from functools import cached_property
 import numpy as np
 import numpy.typing as npt
 
-from gpushare.core.model import Reason, Request
+from gpushare.core.model import ALL_CORES, Reason, Request
 
 Ints = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
@@ -47,6 +47,29 @@ def idle_devices(snapshot: "Snapshot", rows: Rows) -> Bools:
     return mask
 
 
+def has_room(snapshot: "Snapshot", rows: Rows, request: Request) -> Bools:
+    """Return bool (K, D): devices with room for the request's memory and, there too, its cores.
+
+    One whose cores are all given has no memory free, so a pod without cores needs no second look.
+    """
+    room: Bools = snapshot.free.take(rows, axis=0) >= max(request.units, 1)
+    if request.cores:
+        room &= has_cores(snapshot, rows, request)
+    return room
+
+
+def has_cores(snapshot: "Snapshot", rows: Rows, request: Request) -> Bools:
+    """Return bool (K, D): open devices with room for the request's cores, whatever memory is free.
+
+    Who asks for all cores of a device gets one that nobody uses: a pod without cores uses them too.
+    """
+    taken = snapshot.cores_used.take(rows, axis=0)
+    room: Bools = snapshot.open[rows] & (taken <= ALL_CORES - max(request.cores, 1))
+    if request.alone:
+        room &= snapshot.used.take(rows, axis=0) == 0
+    return room
+
+
 def has_accepted_model(snapshot: "Snapshot", rows: Rows, request: Request) -> Bools:
     """Return bool (K,): nodes of a GPU model that the request accepts."""
     if not request.models:
@@ -70,6 +93,8 @@ class Snapshot:
     """int64 (N, D) units."""
     used: Ints
     """int64 (N, D) units."""
+    cores_used: npt.NDArray[np.int32]
+    """int32 (N, D) percent of each device's compute; pods that ask for no cores count 0."""
     healthy: Bools
     """bool (N, D), False beyond a node's devices."""
     model: npt.NDArray[np.int16]
@@ -107,23 +132,44 @@ class Snapshot:
 
     @cached_property
     def free(self) -> Ints:
-        """int64 (N, D): units that can be given out, never negative; 0 if a device is not open."""
-        return self._left(slice(None))
+        """int64 (N, D): units that can be given out, never negative.
+
+        0 if a device is not open, or if its cores are all given: then its memory is no use.
+        """
+        return self.left(slice(None))
+
+    @cached_property
+    def any_cores(self) -> bool:
+        """Whether a pod holds cores."""
+        return bool(self.cores_used.any())
+
+    @cached_property
+    def cores_free(self) -> Ints:
+        """int64 (N, D): percent of the compute that can be given out; 0 if a device is not open."""
+        left: Ints = np.maximum(ALL_CORES - self.cores_used.astype(np.int64), 0)
+        left[~self.open] = 0
+        left.flags.writeable = False
+        return left
 
     def inherit(self, before: "Snapshot") -> None:
         """Copy from an earlier snapshot what has not changed since, to compute less."""
         if before.capacity is not self.capacity:  # another layout: nodes have come, gone or changed
             return
         self.__dict__["open"] = before.open  # where cached_property would put it
+        if before.cores_used is self.cores_used:
+            self.__dict__["any_cores"] = before.any_cores
         rows = self.changed_since(before.generation)
         free = before.free.copy()
-        free[rows] = self._left(rows)
+        free[rows] = self.left(rows)
         free.flags.writeable = False
         self.__dict__["free"] = free
 
-    def _left(self, rows: Rows | slice) -> Ints:
+    def left(self, rows: Rows | slice) -> Ints:
+        """Return int64 (K, D): what `free` is for these rows, counted anew."""
         left: Ints = np.maximum(self.capacity[rows] - self.used[rows], 0)
         left[~self.open[rows]] = 0
+        if self.any_cores:
+            left[self.cores_used[rows] >= ALL_CORES] = 0
         left.flags.writeable = False
         return left
 

@@ -193,6 +193,7 @@ def mutable(snapshot: Snapshot, rows: Rows, *, empty: bool) -> MutableSnapshot:
         generation=0,
         capacity=capacity,
         used=np.minimum(snapshot.used[rows], capacity) * (not empty),
+        cores_used=snapshot.cores_used[rows] * (not empty),
         healthy=capacity > 0,
         model=snapshot.model[rows],
         models=snapshot.models,
@@ -212,5 +213,6 @@ def mutable(snapshot: Snapshot, rows: Rows, *, empty: bool) -> MutableSnapshot:
 
 def _copy(view: MutableSnapshot) -> MutableSnapshot:
     """Return the same nodes, with copies of the arrays that pods change."""
-    changed = ("used", "cpu_free", "memory_free", "cpu_only", "kinds", "row_generation")
+    devices, host = ("used", "cores_used", "kinds"), ("cpu_free", "memory_free", "cpu_only")
+    changed = (*devices, *host, "row_generation")
     return replace(view, **{name: getattr(view, name).copy() for name in changed})

@@ -41,7 +41,7 @@ from gpushare.kube.scheduler_lease import SchedulerLease
 from gpushare.ledger import Ledger
 from gpushare.logline import Line
 from gpushare.settings import Settings, address
-from gpushare.wire.annotations import ALIYUN, Names, distinct
+from gpushare.wire.annotations import ALIYUN, CORES, Names, distinct
 from gpushare.wire.inventory import is_unit
 from gpushare.wire.objects import BUDGETS, CONFIG_MAPS, NODES, PODS
 from gpushare.wire.scheduler.config import ExtenderConfig
@@ -87,8 +87,16 @@ def make_managed_resources(
     managed = [resource.name for resource in entry.managed_resources] or [ALIYUN.resource]
     names = [Names.for_resource(resource) for resource in managed]
     # Configurations of the original name the count of devices too: it is no memory of its own.
-    counts = {name.count for name in names}
-    names = [name for name in names if name.resource not in counts]
+    # Neither are cores: they are in the books of the memory beside them.
+    beside = {name for own in names for name in (own.count, own.cores)}
+    names = [own for own in names if own.resource not in beside]
+    for own in names:
+        if own.resource.endswith(CORES):
+            memory = own.resource.removesuffix(CORES) + "-mem"
+            raise SettingsError(
+                f"managedResources: {own.resource} is the compute of devices, which are given out"
+                f" by their memory: name {memory} beside it"
+            )
     distinct(names)
     ignored = {item.name for item in entry.managed_resources if item.ignored_by_scheduler}
     return ManagedResources(

@@ -107,8 +107,9 @@ class Reader:
             if known is None or not known.spec.capacity:
                 return None
             entries, used = self._store.entries_on(node), arrays.used(node)
-            cpu, memory = arrays.host_free(node)
-        return NodeBooks(known.shape, used, tuple(sorted(entries, key=_by_name)), cpu, memory)
+            cores, (cpu, memory) = arrays.cores(node), arrays.host_free(node)
+        by_name = tuple(sorted(entries, key=_by_name))
+        return NodeBooks(known.shape, used, by_name, cpu, memory, cores)
 
     def taken(self, node: str) -> Amounts:
         """Return what the pods of a node take of it, by resource; added up once for each change."""

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from typing import cast
 
 from gpushare.core.cover import resolve_devices
-from gpushare.core.model import Allocation, NodeSpec, Request, Shares
+from gpushare.core.model import ALL_CORES, Allocation, NodeSpec, Request, Shares
 from gpushare.core.node_arrays import Charge, NodeArrays
 from gpushare.core.node_history import NodeHistory
 from gpushare.core.pairing import Pairing, Pins
@@ -152,9 +152,10 @@ class Store:
         if node not in self.nodes:
             raise UnknownNode(f"node {node!r} is not known")
         for device, units in allocation.shares:
-            if self.arrays.room(node, device) < units:
+            if not self.arrays.has_room(node, device, units, request.cores):
+                cores = f" and {request.cores} % of its cores" if request.cores else ""
                 raise InsufficientMemory(
-                    f"node {node!r}: device {device} has no room for {units} units any more"
+                    f"node {node!r}: device {device} has no room for {units} units{cores} any more"
                 )
         self._check_pairing(uid, request, allocation)
 
@@ -169,11 +170,13 @@ class Store:
         if node not in self.nodes:
             raise UnknownNode(f"node {node!r} is not known any more")
         spec, used = self.nodes[node].shape, self.arrays.used(node)
+        cores = self.arrays.cores(node)
         if entry.placement != allocation.shares:
             raise InsufficientMemory(f"node {node!r}: its devices have come to other indices")
         for device in devices:
             there = device < len(spec.capacity) and spec.healthy[device] and not spec.closed
-            if not there or used[device] > spec.capacity[device]:
+            full = there and (used[device] > spec.capacity[device] or cores[device] > ALL_CORES)
+            if not there or full:
                 why = "was given to others" if there else "was closed"
                 raise InsufficientMemory(f"node {node!r}: device {device} {why} meanwhile")
         self._check_pairing(entry.ref.uid, entry.request, allocation)

@@ -63,6 +63,7 @@ def empty(nodes: Sequence[TraceNode]) -> MutableSnapshot:
         generation=0,
         capacity=capacity,
         used=np.zeros((count, width), dtype=np.int64),
+        cores_used=np.zeros((count, width), dtype=np.int32),
         healthy=devices,
         model=np.where(devices, model[:, None], np.int16(-1)),
         models=models,

@@ -21,6 +21,9 @@ MAX_INDEX = 2**31 - 1
 
 MAX_DEVICES_PER_POD = 64
 
+CORES = "-core.percentage"
+"""How the names of resources end that are the compute of devices, as ACK has it."""
+
 _QUALIFIED = re.compile(
     r"(?P<domain>[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?)/(?P<name>[A-Za-z0-9]([\w.-]{0,61}[A-Za-z0-9])?)",
     re.ASCII,
@@ -41,28 +44,38 @@ MOST_GIVEN = 64
 
 @dataclass(frozen=True, slots=True)
 class Names:
-    """The names under which one managed resource appears in objects.
-
-    resource, count: extended resources of a node (the second is also the label or annotation by
-    which a pod asks for several devices). idx, dev, pod, assigned, assume_time, allocation, uuids
-    (of the devices of idx): pod annotations written at bind. given: pod annotation of the device
-    plug-in. policy: pod annotation. inventory: node annotation. unhealthy: the ConfigMap of a node
-    is this prefix + its name.
-    """
+    """The names under which one managed resource appears in objects."""
 
     resource: str
+    """Extended resource: device memory, in units."""
     count: str
+    """Extended resource of a node: its devices. Label or annotation of a pod: how many it wants."""
+    cores: str
+    """Extended resource: the compute of devices, in percent of one."""
     idx: str
+    """Pod annotation written at bind, as the next seven: the devices."""
     dev: str
+    """Units of the first device."""
     pod: str
+    """Units of the pod."""
     assigned: str
+    """Whether the device plug-in has served it; it sets that to true."""
     assume_time: str
+    """Nanoseconds since the epoch."""
     allocation: str
+    """Container -> device -> units."""
+    core_allocation: str
+    """Container -> device -> percent; only of a pod that asks for cores."""
     uuids: str
+    """Of the devices of `idx`."""
     given: str
+    """Pod annotation of the device plug-in."""
     inventory: str
+    """Node annotation."""
     unhealthy: str
+    """The ConfigMap of a node is this prefix + its name."""
     policy: str = "gpushare.io/policy"
+    """Pod annotation."""
 
     @staticmethod
     def for_resource(resource: str) -> "Names":
@@ -83,6 +96,7 @@ class Names:
         return Names(
             resource=resource,
             count=f"{match['domain']}/{kind}-count",
+            cores=f"{match['domain']}/{kind}{CORES}",
             idx=f"{prefix}_IDX",
             dev=f"{prefix}_DEV",
             pod=f"{prefix}_POD",
@@ -92,6 +106,12 @@ class Names:
                 "scheduler.framework.gpushare.allocation"
                 if original
                 else f"gpushare.io/allocation-{suffix}"
+            ),
+            # As ACK calls it, and Arena reads.
+            core_allocation=(
+                "gpushare.alibabacloud.com/core-percentage"
+                if original
+                else f"gpushare.io/core-percentage-{suffix}"
             ),
             uuids="gpushare.io/device-uuids" if original else f"gpushare.io/device-uuids-{suffix}",
             given="gpushare.io/given" if original else f"gpushare.io/given-{suffix}",
@@ -108,8 +128,8 @@ def distinct(names: Sequence[Names]) -> None:
     owners: dict[str, str] = {}
     for each in names:
         derived = {
-            *(each.resource, each.count, each.idx, each.allocation),
-            *(each.uuids, each.given, each.inventory),
+            *(each.resource, each.count, each.cores, each.idx, each.allocation),
+            *(each.core_allocation, each.uuids, each.given, each.inventory),
         }
         for name in sorted(derived):
             other = owners.setdefault(name, each.resource)
@@ -211,17 +231,23 @@ def encode(
     nanoseconds since the epoch; the device plug-in serves pods in this order. The map is written
     even if it is empty, and so are the uuids: what the pod's owner wrote in their place would
     outlive the Binding. `placement` reads back exactly `allocation.shares`, `device_uuids` the
-    uuids.
+    uuids. Of cores nothing is read back: the pod's spec says how much, and the devices are those of
+    its memory.
     """
-    return {
+    grants = _grants(allocation, request)
+    written = {
         names.idx: ",".join(map(str, allocation.devices)),
         names.dev: str(device_capacity),
         names.pod: str(request.total),
         names.assigned: "false",
         names.assume_time: str(now_ns),
-        names.allocation: json.dumps(_grants(allocation, request), separators=(",", ":")),
+        names.allocation: json.dumps(grants, separators=(",", ":")),
         names.uuids: ",".join(allocation.uuids) if any(allocation.uuids) else "",
     }
+    if request.cores:
+        cores = _core_grants(grants, request)
+        written[names.core_allocation] = json.dumps(cores, separators=(",", ":"))
+    return written
 
 
 def check_room(annotations: Mapping[str, str], request: Request, names: Names) -> None:
@@ -252,18 +278,22 @@ def _most_written(request: Request, names: Names) -> dict[str, int]:
     uuid = 129
     # Containers fill device after device: each piece ends a container, or a device.
     pieces = len(request.containers) + request.devices
-    return {
+    grants = (
+        2
+        + len(request.containers) * (index + len('"":{}'))
+        + pieces * (index + len('"":') + number)
+    )
+    most = {
         names.idx: index * request.devices,
         names.dev: number,
         names.pod: number,
         names.assigned: len("false"),
         names.assume_time: 20,
-        names.allocation: 2
-        + len(request.containers) * (index + len('"":{}'))
-        + pieces * (index + len('"":') + number),
+        names.allocation: grants,
         names.uuids: uuid * request.devices,
         names.given: 2 + MOST_GIVEN * (uuid + len('"":') + number),
     }
+    return most | {names.core_allocation: grants} if request.cores else most
 
 
 def _grants(allocation: Allocation, request: Request) -> dict[str, dict[str, int]]:
@@ -282,6 +312,23 @@ def _grants(allocation: Allocation, request: Request) -> dict[str, dict[str, int
             if not room[-1][1]:
                 room.pop()
     return grants
+
+
+def _core_grants(
+    grants: Mapping[str, Mapping[str, int]], request: Request
+) -> dict[str, dict[str, int]]:
+    """Return container -> device -> percent: a container's cores are where its memory is.
+
+    Parts of a percent are rounded up; that happens on several devices only.
+    """
+    found = {}
+    for container, percent in request.core_containers:
+        grant = grants.get(str(container), {})
+        units = sum(grant.values())
+        found[str(container)] = {
+            device: -(-percent * part // units) for device, part in grant.items()
+        }
+    return found
 
 
 def _evenly(devices: Collection[int], total: int) -> Shares | None:

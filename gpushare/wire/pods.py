@@ -11,7 +11,7 @@ from dataclasses import replace
 from datetime import datetime
 from sys import intern
 
-from gpushare.core.model import Labels, ObservedPod, PodRef, Request, Shares
+from gpushare.core.model import ALL_CORES, Labels, ObservedPod, PodRef, Request, Shares
 from gpushare.core.selectors import NO_DEMANDS
 from gpushare.errors import AnnotationError, MessageError, WireError
 from gpushare.wire.annotations import (
@@ -55,12 +55,16 @@ def request_of(pod: Pod, names: Names) -> Request:
     GPU memory by its containers' limits, CPU and memory by their requests, both with Kubernetes'
     formula: the larger of the running phase (containers and sidecars) and of each init container
     with the sidecars before it; for CPU and memory then the overhead. Annotation or label
-    `names.count` splits the GPU memory evenly over several devices. Raises QuantityError,
-    AnnotationError, or MessageError if the total cannot be split.
+    `names.count` splits the GPU memory and the cores evenly over several devices. Raises
+    QuantityError, AnnotationError, or MessageError if a total cannot be split, or if cores are
+    asked for that cannot be had.
     """
     cpu_only = host_sums(pod)
     total, containers, inits = device_sums(pod, names.resource)
+    cores, core_containers, _ = device_sums(pod, names.cores)
     if not total:
+        if cores:
+            raise MessageError(_without_memory(names))
         return cpu_only
     devices = _devices(pod, names)
     if total % devices:
@@ -70,6 +74,8 @@ def request_of(pod: Pod, names: Names) -> Request:
             f"{names.resource}: {total} cannot be split evenly over {devices} devices"
             f" ({names.count}): write {instead}, or another count"
         )
+    if cores:
+        _check_cores(cores, core_containers, Request(total // devices, devices), containers, names)
     return Request(
         units=total // devices,
         devices=devices,
@@ -80,7 +86,48 @@ def request_of(pod: Pod, names: Names) -> Request:
         models=_accepted_models(pod.spec or PodSpec()),
         inits=inits,
         resources=cpu_only.resources,
+        cores=cores // devices,
+        core_containers=core_containers,
     )
+
+
+def _without_memory(names: Names) -> str:
+    return (
+        f"{names.cores}: cores are asked for without {names.resource} in the same container; a"
+        " device is given out by its memory, and its cores with it: ask for both"
+    )
+
+
+def _check_cores(
+    total: int, by_container: Shares, request: Request, containers: Shares, names: Names
+) -> None:
+    """Check that the cores can be had of the devices on which the pod has its memory.
+
+    by_container, containers: cores and memory of each regular container. Raises MessageError.
+    """
+    devices, units = request.devices, dict(containers)
+    if total % devices:
+        raise MessageError(
+            f"{names.cores}: {total} cannot be split evenly over {devices} devices"
+            f" ({names.count}): write {total - total % devices + devices}, or another count"
+        )
+    if total // devices > ALL_CORES:
+        needed = -(-total // ALL_CORES)
+        raise MessageError(
+            f"{names.cores}: {total // devices} are asked of one device, which has {ALL_CORES}"
+            f" (percent): write {ALL_CORES * devices} or less, or ask for {needed} devices"
+            f" ({names.count})"
+        )
+    if any(container not in units for container, _ in by_container):
+        raise MessageError(_without_memory(names))
+    if devices > 1 and any(
+        percent * request.total != total * units[container] for container, percent in by_container
+    ):
+        raise MessageError(
+            f"{names.cores}: over {devices} devices ({names.count}) several containers have parts"
+            f" of different devices, so each needs cores in proportion to its {names.resource};"
+            f" the pod has {total} cores for {request.total}"
+        )
 
 
 def request_among(pod: Pod, every: Iterable[Names]) -> tuple[Names, Request] | None:
@@ -114,7 +161,8 @@ def observe_pod(pod: Pod, names: Names) -> ObservedPod:
 
     Of a pod that has a node and asks for no GPU it is only what the pod holds. A pod that has a
     node holds its device memory whatever else it says: if its annotations make no sense, its
-    whole total counts as requested of one device, and CPU or memory that makes no sense as 0.
+    whole total counts as requested of one device, and CPU or memory that makes no sense as 0. Cores
+    without memory are on no device.
     Raises MessageError or QuantityError if the pod or its devices cannot be read.
     """
     metadata = pod.metadata or Metadata()
@@ -123,10 +171,20 @@ def observe_pod(pod: Pod, names: Names) -> ObservedPod:
         request = request_of(pod, names)
     except WireError:
         total, containers, inits = device_sums(pod, names.resource)
-        if not (node and total):
+        cores, core_containers, _ = device_sums(pod, names.cores)
+        if not node or not (total or cores):
             raise
-        host = host_sums(pod, strict=False)
-        request = replace(host, units=total, devices=1, containers=containers, inits=inits)
+        request = host_sums(pod, strict=False)
+        if total:
+            request = replace(
+                request,
+                units=total,
+                devices=1,
+                containers=containers,
+                inits=inits,
+                cores=min(cores, ALL_CORES),
+                core_containers=core_containers,
+            )
     if node and not request.devices:
         return ObservedPod(pod_ref(pod), request, intern(node), ended=has_ended(pod))
     annotations = metadata.annotations or {}

@@ -83,7 +83,8 @@ def test_the_others_score_a_node_as_if_it_were_the_only_one(
     by_row = {name: EVERY[f"{name}, told"] for name in BY_ROW}
     together = {name: policy.score(view, _rows(view), request) for name, policy in by_row.items()}
     for index, spec in enumerate(cluster.nodes):
-        alone = Cluster((spec,), {spec.name: cluster.used[spec.name]}).snapshot()
+        used, cores = cluster.used[spec.name], cluster.cores_used(spec.name)
+        alone = Cluster((spec,), {spec.name: used}, cores={spec.name: cores}).snapshot()
         width = alone.capacity.shape[1]
         mask = feasible(alone, _rows(alone), request)[0]
         if mask.sum() < request.devices:

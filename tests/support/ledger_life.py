@@ -149,6 +149,9 @@ class Life:
         after = self.books.snapshot()
         row = after.row[name]
         assert all(after.used[row, d] <= after.capacity[row, d] for d in allocation.devices)
+        assert all(after.cores_used[row, d] <= 100 for d in allocation.devices)
+        if request.cores == 100:
+            assert all(after.used[row, d] == request.units for d in allocation.devices)
 
     def land(self, n: int, answer: str) -> None:
         """A binding reaches the API server; the answer comes at once, is lost, or comes later."""
@@ -238,8 +241,10 @@ class Life:
         view = self.books.snapshot()
         for name, spec in self.world.nodes.items():
             free = view.free[view.row[name]].tolist()
-            for device, held in enumerate(self.world.held(name)):
+            cores_free = view.cores_free[view.row[name]].tolist()
+            for device, (held, cores) in enumerate(self.world.held(name)):
                 assert free[device] <= max(spec.capacity[device] - held, 0), (name, device)
+                assert cores_free[device] <= max(100 - cores, 0), (name, device)
         uids = [entry.ref.uid for books in self.books.dump() for entry in books.entries]
         assert len(uids) == len(set(uids))
         for books in self.books.dump():
@@ -256,15 +261,18 @@ class Life:
         counts = self.books.counts()
         assert (counts["assumed"], counts["in_doubt"]) == (0, 0)
         for books in self.books.dump():
-            charged = self.world.charged(books.spec.name)
-            for units, (least, most) in zip(books.used, charged, strict=True):
+            memory, cores = self.world.charged(books.spec.name)
+            for units, (least, most) in zip(books.used, memory, strict=True):
                 assert least <= units <= most
+            for percent, (least, most) in zip(books.cores_used, cores, strict=True):
+                assert least <= percent <= most
             self._host_is_right(books.spec)
         for uid in list(self.world.pods):
             self.world.delete(uid)
         self._come_to_rest()
         view = self.books.snapshot()
         assert not view.used.any()
+        assert not view.cores_used.any()
         assert not view.pinned
         self.books.check()
 

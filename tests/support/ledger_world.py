@@ -186,46 +186,55 @@ class World:
     def running(self) -> list[Pod]:
         return [pod for pod in self.pods.values() if pod.node and not pod.ended]
 
-    def held(self, node: str) -> list[int]:
-        """Units by device that are taken, or may yet be: what no book may take for free.
+    def held(self, node: str) -> list[tuple[int, int]]:
+        """(units, cores) by device that are taken, or may yet be: what no book may take for free.
 
         Pods bound by others count from the moment the watch has shown them.
         """
         rig = self.rigs[node]
-        given = [
-            rig.given(pod.held, pod.uuids) if pod.cards is None else pod.cards
+        given = {
+            pod.ref.uid: rig.given(pod.held, pod.uuids) if pod.cards is None else pod.cards
             for pod in self.running()
             if pod.node == node and (pod.ours or pod.ref.uid in self.shown)
-        ]
+        }
         landing = {
             post.uid: rig.given(post.allocation.shares, post.allocation.uuids)
             for post in self.posts
             if post.allocation.node == node and self.may_land(post)
         }
-        taken = [0] * len(self.nodes[node].capacity)
-        for card, units in (shard for some in (*given, *landing.values()) for shard in some):
-            if card in rig.order:
-                taken[rig.order.index(card)] += units
+        taken = [(0, 0)] * len(self.nodes[node].capacity)
+        for uid, shards in (*given.items(), *landing.items()):
+            for card, units in shards:
+                if card in rig.order:
+                    at = rig.order.index(card)
+                    before, cores = taken[at]
+                    taken[at] = (before + units, cores + self.pods[uid].request.cores)
         return taken
 
-    def charged(self, node: str) -> list[tuple[int, int]]:
-        """(least, most) units by device that right books charge once everything has been shown.
+    def charged(self, node: str) -> tuple[list[tuple[int, int]], list[tuple[int, int]]]:
+        """(least, most) units by device that right books charge once everything has been shown,
+        and the same of cores.
 
         They differ only for pods whose cards may have moved since they were bound.
         """
         count, rig = len(self.nodes[node].capacity), self.rigs[node]
-        least, most = [0] * count, [0] * count
+        least, most, least_cores, most_cores = ([0] * count for _ in range(4))
         for pod in self.running():
             if pod.node != node or not pod.request.devices:
                 continue
-            sure = self._surely(pod, rig)
+            sure, request = self._surely(pod, rig), pod.request
+            every = min(request.cores * request.devices, 100)
             if sure is None:
-                most = [units + pod.request.total for units in most]
+                most = [units + request.total for units in most]
+                most_cores = [cores + every for cores in most_cores]
                 continue
             for device, units in enumerate(sure):
                 least[device] += units
                 most[device] += units
-        return list(zip(least, most, strict=True))
+                if units:
+                    least_cores[device] += request.cores
+                    most_cores[device] += request.cores if units == request.units else every
+        return [*zip(least, most, strict=True)], [*zip(least_cores, most_cores, strict=True)]
 
     def _surely(self, pod: Pod, rig: Rig) -> list[int] | None:
         """Units by device where there can be no doubt."""

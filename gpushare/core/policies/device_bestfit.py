@@ -9,7 +9,7 @@ Tested in `tests/unit/core/test_policies_plain.py`.
 import numpy as np
 
 from gpushare.core.model import MAX_UNITS, Request
-from gpushare.core.snapshot import Floats, Ints, Rows, Snapshot
+from gpushare.core.snapshot import Bools, Floats, Ints, Rows, Snapshot, has_room
 from gpushare.core.workload import Workload
 
 
@@ -26,18 +26,18 @@ class DeviceBestFit:
         free = snapshot.free[rows]
         # The share is at most a half, so that it decides only between equal leftovers.
         scale = 2.0 * np.maximum(snapshot.capacity[rows].sum(axis=1, keepdims=True), 1)
-        left = _least_left(free, request)
+        left = _least_left(free, has_room(snapshot, rows, request), request)
         value: Floats = -(left + free.sum(axis=1, keepdims=True) / scale)
         return value
 
 
-def _least_left(free: Ints, request: Request) -> Ints:
+def _least_left(free: Ints, fits: Bools, request: Request) -> Ints:
     """Return int64 (K, D): the smallest sum of leftovers over a placement with this device.
 
     With leftovers v of the devices and k devices asked for, the best set with device i is i and the
     k-1 tightest others: max(v_i, the k-th tightest) + the sum of the k-1 tightest.
     """
-    left = np.where(free >= request.units, free - request.units, MAX_UNITS)
+    left = np.where(fits, free - request.units, MAX_UNITS)
     k = min(request.devices, free.shape[1])
     if k <= 1:
         return left

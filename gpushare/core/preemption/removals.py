@@ -1,8 +1,8 @@
 """The effect of removing pods from a node: the room for a request, and the budgets it violates.
 
 Pure arithmetic on the charges of one node, with plain numbers instead of arrays: it is called for
-hundreds of sets of a few pods. Only memory counts: if an equal pod waits for its device plug-in
-(see pairing.py), removing another pod does not help.
+hundreds of sets of a few pods. Only memory and cores count: if an equal pod waits for its device
+plug-in (see pairing.py), removing another pod does not help.
 
 Tested in `tests/unit/core/preemption/test_preemptor.py`.
 """
@@ -11,8 +11,11 @@ from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass
 from math import inf
 
-from gpushare.core.model import Request, Shares
+from gpushare.core.model import ALL_CORES, Request
 from gpushare.core.states.entry import Entry, NodeBooks
+
+Part = tuple[int, bool]
+"""(device, whether its cores are meant; else its memory)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,29 +44,52 @@ class RemovalEffect:
             for device, (units, fine) in enumerate(zip(spec.capacity, spec.healthy, strict=True))
             if fine and not spec.closed and units >= request.units
         )
-        self._left = [has - held for has, held in zip(spec.capacity, books.used, strict=True)]
+        self._count = len(spec.capacity)
+        # Cores that nobody has asked for matter to nobody.
+        self._with_cores = bool(request.cores or any(books.cores_used))
+        self._left: dict[Part, int] = {}
+        self._needed: dict[Part, int] = {}
+        for device, has in enumerate(spec.capacity):
+            self._left[device, False] = has - books.used[device]
+            # Who wants a device alone needs all of it, however little memory is asked for.
+            self._needed[device, False] = has if request.alone else request.units
+            if self._with_cores:
+                held = books.cores_used[device] if books.cores_used else 0
+                self._left[device, True] = ALL_CORES - held
+                # One whose cores are all given has no room for a pod without cores either.
+                self._needed[device, True] = max(request.cores, 1)
 
     def fits(self, removed: Iterable[Entry]) -> bool:
         """Return whether the request fits once the pods are gone."""
-        return (
-            sum(1 for shortage in self.shortages(removed).values() if not shortage)
-            >= self.request.devices
-        )
+        lacking = {device for (device, _), lack in self.shortages(removed).items() if lack}
+        return len(self._devices) - len(lacking) >= self.request.devices
 
-    def shortages(self, removed: Iterable[Entry]) -> dict[int, int]:
-        """Return the units missing on each usable device once the pods are gone; 0: it has room."""
+    def shortages(self, removed: Iterable[Entry]) -> dict[Part, int]:
+        """Return what is missing of each part of the usable devices once the pods are gone.
+
+        0: there is room. The parts of one device are beside each other.
+        """
         left = self._left.copy()
         for entry in removed:
-            for device, units in self.shares(entry):
-                left[device] += units
-        return {device: max(self.request.units - left[device], 0) for device in self._devices}
+            for part, amount in self.frees(entry).items():
+                left[part] += amount
+        parts = (False, True) if self._with_cores else (False,)
+        return {
+            (device, part): max(self._needed[device, part] - left[device, part], 0)
+            for device in self._devices
+            for part in parts
+        }
 
-    def shares(self, entry: Entry) -> Shares:
+    def frees(self, entry: Entry) -> dict[Part, int]:
         """Return the charge of the entry; without a placement its whole request on every device."""
-        count = len(self._left)
-        if entry.placement is not None and all(device < count for device, _ in entry.placement):
-            return entry.placement
-        return tuple((device, entry.request.total) for device in range(count))
+        shares, cores = entry.placement, entry.cores
+        if shares is None or any(device >= self._count for device, _ in shares):
+            shares = tuple((device, entry.request.total) for device in range(self._count))
+            cores = entry.request.cores_on(0)
+        found = {(device, False): units for device, units in shares}
+        if cores and self._with_cores:
+            found |= {(device, True): cores for device, _ in shares}
+        return found
 
     def violations(self, removed: Iterable[Entry]) -> int:
         """Return how many of the pods violate a budget, counting the most important first.

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from itertools import accumulate, combinations
 from math import comb, inf
 
-from gpushare.core.preemption.removals import RemovalEffect, importance, started_at
+from gpushare.core.preemption.removals import Part, RemovalEffect, importance, started_at
 from gpushare.core.preemption.victim_search import Candidate, Loss, Pods, StepBudget, find_victims
 from gpushare.core.states.entry import Entry
 
@@ -42,8 +42,8 @@ class VictimSelection(RemovalEffect):
 
 
 @dataclass(frozen=True, slots=True)
-class _DeviceNeed:
-    """The pods that are needed to free one device.
+class _Need:
+    """The pods that are needed to free one part of a device.
 
     `limit`: the pods up to this priority free it. `fewest`: the smallest number of pods that does.
     `pods`: it is not free unless all of these (positions) are removed. There may be no set that
@@ -63,8 +63,8 @@ def _count_until(shortage: int, units: Iterable[int]) -> int:
 class _VictimChooser:
     """The choice for one request: which devices to free, and which pods to remove for it.
 
-    If no budget matters, devices that share no pod do not depend on each other: each is freed
-    alone, once for all the sets of devices that contain it.
+    If no budget matters, parts of devices that share no pod do not depend on each other: each is
+    freed alone, once for all the sets of devices that contain it.
     """
 
     def __init__(
@@ -84,21 +84,21 @@ class _VictimChooser:
         self._pods = sorted(candidates, key=self._reprieve_order)
         self._frees = [
             {
-                device: units
-                for device, units in selection.shares(pod)
-                if self._shortages.get(device)
+                part: amount
+                for part, amount in selection.frees(pod).items()
+                if self._shortages.get(part)
             }
             for pod in self._pods
         ]
-        self._on: dict[int, list[int]] = {device: [] for device in self._shortages}
+        self._on: dict[Part, list[int]] = {part: [] for part in self._shortages}
         for at, frees in enumerate(self._frees):
-            for device in frees:
-                self._on[device].append(at)
-        self._multi_device_pods = [at for at, frees in enumerate(self._frees) if len(frees) > 1]
+            for part in frees:
+                self._on[part].append(at)
+        self._multi_part_pods = [at for at, frees in enumerate(self._frees) if len(frees) > 1]
         self._needs = {
-            device: self._need(device) for device, shortage in self._shortages.items() if shortage
+            part: self._need(part) for part, shortage in self._shortages.items() if shortage
         }
-        self._freed: dict[tuple[tuple[int, ...], int, bool], Pods] = {}
+        self._freed: dict[tuple[tuple[Part, ...], int, bool], Pods] = {}
 
     def best(self) -> Pods | None:
         """Return the set of pods with the least loss; None if no set of devices can be freed."""
@@ -115,7 +115,7 @@ class _VictimChooser:
 
     def _without_needless(self, chosen: Pods) -> Pods:
         """Return the pods without needless ones: a pod on several devices may free one too many."""
-        for pod in sorted(chosen, key=self._reprieve_order) if self._multi_device_pods else ():
+        for pod in sorted(chosen, key=self._reprieve_order) if self._multi_part_pods else ():
             fewer = tuple(other for other in chosen if other is not pod)
             if self._selection.fits(self._removed + fewer):
                 chosen = fewer
@@ -125,16 +125,16 @@ class _VictimChooser:
         """Return a sort key: pods protected by a budget first, then the most important ones."""
         return (not self._selection.is_protected(pod), importance(pod))
 
-    def _need(self, device: int) -> _DeviceNeed | None:
-        """Return the pods needed to free a device; None if it cannot be freed."""
-        shortage = self._shortages[device]
-        units = {at: self._frees[at][device] for at in self._on[device]}
+    def _need(self, part: Part) -> _Need | None:
+        """Return the pods needed to free a part of a device; None if it cannot be freed."""
+        shortage = self._shortages[part]
+        units = {at: self._frees[at][part] for at in self._on[part]}
         spare = sum(units.values()) - shortage
         if spare < 0:
             return None
         rising = sorted(units, key=lambda at: self._pods[at].priority)
         most = sorted(units.values(), reverse=True)
-        return _DeviceNeed(
+        return _Need(
             self._pods[rising[_count_until(shortage, (units[at] for at in rising)) - 1]].priority,
             _count_until(shortage, most),
             frozenset(at for at in units if units[at] > spare),
@@ -142,11 +142,8 @@ class _VictimChooser:
 
     def _targets(self) -> Iterator[tuple[int, ...]]:
         """Yield the sets of devices that the request may take."""
-        able = [
-            device
-            for device, shortage in self._shortages.items()
-            if not shortage or self._needs[device]
-        ]
+        unable = {device for (device, _), need in self._needs.items() if need is None}
+        able = [device for device, cores in self._shortages if not (cores or device in unable)]
         if comb(len(able), self._count) <= _MAX_TARGETS:
             yield from combinations(able, self._count)
             return
@@ -155,10 +152,11 @@ class _VictimChooser:
 
     def _bound(self, target: tuple[int, ...]) -> tuple[int, int, int]:
         """Return a lower bound of the first three parts of the loss that frees the target."""
-        needs = [need for device in target if (need := self._needs.get(device))]
+        parts = self._short_of(target)
+        needs = list(parts.values())
         needed = frozenset[int]().union(*(need.pods for need in needs))
         at_once = max(
-            (sum(d in self._frees[at] for d in target) for at in self._multi_device_pods), default=1
+            (len(parts.keys() & self._frees[at].keys()) for at in self._multi_part_pods), default=1
         )
         fewest = -(-sum(need.fewest for need in needs) // max(at_once, 1))
         return (
@@ -167,9 +165,14 @@ class _VictimChooser:
             max(fewest, *(need.fewest for need in needs)),
         )
 
+    def _short_of(self, target: tuple[int, ...]) -> dict[Part, _Need]:
+        """Return the parts of these devices that have to be freed."""
+        parts = ((device, cores) for device in target for cores in (False, True))
+        return {part: need for part in parts if (need := self._needs.get(part))}
+
     def _victims_for(self, target: tuple[int, ...]) -> Pods:
         """Return the pods that free these devices at the least loss; each can be freed."""
-        needs = {device: need for device in target if (need := self._needs.get(device))}
+        needs = self._short_of(target)
         if not needs:
             return ()
         shortages = tuple(needs)
@@ -179,36 +182,36 @@ class _VictimChooser:
             return self._victims_for_part(shortages, limit, with_budgets=True)
         parts = self._independent_parts(shortages, limit)
         return tuple(
-            pod for part in parts for pod in self._victims_for_part(part, limit, with_budgets=False)
+            pod for one in parts for pod in self._victims_for_part(one, limit, with_budgets=False)
         )
 
-    def _independent_parts(self, shortages: tuple[int, ...], limit: int) -> list[tuple[int, ...]]:
-        """Return the devices in groups: those that share a pod up to the limit are together."""
-        parts = [{device} for device in shortages]
-        for at in self._multi_device_pods:
+    def _independent_parts(self, shortages: tuple[Part, ...], limit: int) -> list[tuple[Part, ...]]:
+        """Return the parts in groups: those that share a pod up to the limit are together."""
+        parts = [{part} for part in shortages]
+        for at in self._multi_part_pods:
             held = self._frees[at].keys() & set(shortages)
             if len(held) > 1 and self._pods[at].priority <= limit:
                 apart = [part for part in parts if not part & held]
                 parts = [*apart, set().union(*(part for part in parts if part & held))]
         return sorted(tuple(sorted(part)) for part in parts)
 
-    def _victims_for_part(self, part: tuple[int, ...], limit: int, *, with_budgets: bool) -> Pods:
-        """Return the pods that free a group of devices at the least loss.
+    def _victims_for_part(self, group: tuple[Part, ...], limit: int, *, with_budgets: bool) -> Pods:
+        """Return the pods that free a group of parts at the least loss.
 
         `with_budgets`: budgets matter. If none does, no pod above the limit is needed: some pod of
         that priority is removed in any case, perhaps for another group.
         """
-        key = (part, limit, with_budgets)
+        key = (group, limit, with_budgets)
         if key not in self._freed:
             self._freed[key] = find_victims(
-                tuple(self._shortages[device] for device in part),
+                tuple(self._shortages[part] for part in group),
                 [
                     Candidate(
                         self._pods[at],
-                        tuple(self._frees[at].get(device, 0) for device in part),
+                        tuple(self._frees[at].get(part, 0) for part in group),
                         self._selection.budget_class(self._pods[at]) if with_budgets else None,
                     )
-                    for at in self._pods_on(part, None if with_budgets else limit)
+                    for at in self._pods_on(group, None if with_budgets else limit)
                 ],
                 lambda pods: self._loss(pods, limit, with_budgets=with_budgets),
                 lambda pod: (pod.priority, -started_at(pod), pod.ref.uid),
@@ -216,9 +219,9 @@ class _VictimChooser:
             )
         return self._freed[key]
 
-    def _pods_on(self, devices: Iterable[int], limit: int | None) -> list[int]:
-        """Return the pods (positions) that hold parts of the devices, up to a priority."""
-        found = sorted(set().union(*(self._on[device] for device in devices)))
+    def _pods_on(self, parts: Iterable[Part], limit: int | None) -> list[int]:
+        """Return the pods (positions) that hold something of these parts, up to a priority."""
+        found = sorted(set().union(*(self._on[part] for part in parts)))
         return [at for at in found if limit is None or self._pods[at].priority <= limit]
 
     def _loss(self, chosen: Pods, floor: int, *, with_budgets: bool) -> Loss:

@@ -5,7 +5,7 @@ Values only. What an event makes of one: records.py, by the table in phases.py.
 Tested in `tests/unit/ledger/test_ledger.py`.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import StrEnum
 from typing import ClassVar, Final
 
@@ -195,6 +195,11 @@ class Entry:
         return self.cover.written is not None and not served
 
     @property
+    def cores(self) -> int:
+        """Percent of the compute of each device that it charges."""
+        return self.request.cores_on(len(self.placement or ()))
+
+    @property
     def charged(self) -> tuple[int, int]:
         """Return (least, most) units that it is charged with; they differ only by a mistake.
 
@@ -209,14 +214,16 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class NodeBooks:
-    """What the ledger says of one node at one moment.
-
-    spec: its shape. used: units per device. entries: its charges. cpu_free (milli), memory_free
-    (bytes): what requests leave, negative where they exceed it, None where unknown.
-    """
+    """What the ledger says of one node at one moment."""
 
     spec: NodeSpec
     used: tuple[int, ...]
-    entries: tuple[Entry, ...] = field(default=())
+    """Units per device."""
+    entries: tuple[Entry, ...] = ()
+    """Its charges."""
     cpu_free: int | None = None
+    """Milli-cores that requests leave, negative where they exceed it, None where unknown."""
     memory_free: int | None = None
+    """The same in bytes."""
+    cores_used: tuple[int, ...] = ()
+    """Percent of the compute per device; () where no pod has any."""

@@ -67,11 +67,12 @@ def state_of(spec: NodeSpec, **changes: object) -> NodeState:
 
 @dataclass(frozen=True)
 class Cluster:
-    """Nodes, units used by device of each, and the bound pods not served yet."""
+    """Nodes, units and cores used by device of each, and the bound pods not served yet."""
 
     nodes: tuple[NodeSpec, ...]
     used: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     pins: Mapping[str, tuple[Pinned, ...]] = field(default_factory=dict)
+    cores: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
 
     @property
     def names(self) -> list[str]:
@@ -80,13 +81,34 @@ class Cluster:
     def spec(self, name: str) -> NodeSpec:
         return next(spec for spec in self.nodes if spec.name == name)
 
-    def free(self, name: str) -> list[int]:
-        """Units that can be given out, by device."""
+    def cores_used(self, name: str) -> tuple[int, ...]:
+        return self.cores.get(name, (0,) * len(self.spec(name).capacity))
+
+    def memory_left(self, name: str) -> list[int]:
+        """Units that nobody has, by open device, whether they are any use or not."""
         spec = self.spec(name)
         used = self.used.get(name, (0,) * len(spec.capacity))
         return [
             max(has - held, 0) if fine and not spec.closed else 0
             for has, held, fine in zip(spec.capacity, used, spec.healthy, strict=True)
+        ]
+
+    def free(self, name: str) -> list[int]:
+        """Units that can be given out, by device: none where all cores are given."""
+        left, cores = self.memory_left(name), self.cores_used(name)
+        return [units if held < 100 else 0 for units, held in zip(left, cores, strict=True)]
+
+    def with_cores(self, name: str, request: Request) -> list[int]:
+        """The open devices that have the cores of the request, whatever memory they have."""
+        spec = self.spec(name)
+        used = self.used.get(name, (0,) * len(spec.capacity))
+        devices = zip(self.cores_used(name), used, spec.healthy, strict=True)
+        return [
+            device
+            for device, (cores, units, fine) in enumerate(devices)
+            if (fine and not spec.closed)
+            and (cores < 100 and cores + request.cores <= 100)
+            and not (request.cores == 100 and units)
         ]
 
     def snapshot(self, order: Sequence[int] | None = None, gaps: int = 0) -> Snapshot:
@@ -101,9 +123,10 @@ class Cluster:
             tally.set_node(node(f"gone-{gap}", 7, 7, 7, 7, 7), ())
         for index in order if order is not None else range(len(self.nodes)):
             spec = self.nodes[index]
-            held = enumerate(self.used.get(spec.name, ()))
+            cores = self.cores_used(spec.name)
             charges = [
-                Charge(spec.name, Request(units, 1), ((device, units),)) for device, units in held
+                Charge(spec.name, Request(units, 1, cores=cores[device]), ((device, units),))
+                for device, units in enumerate(self.used.get(spec.name, ()))
             ]
             tally.set_node(spec, charges)
         for gap in range(gaps):
@@ -112,12 +135,14 @@ class Cluster:
 
 
 _UNITS = st.integers(1, 9)
+_CORES = st.sampled_from([0, 0, 30, 70, 100])
 
 
 @st.composite
 def clusters(draw: st.DrawFn, pins: bool = True, most_devices: int = 4) -> Cluster:
     """Up to six nodes, some without devices, closed, with sick or over-full devices."""
-    nodes, used, pinned = [], {}, {}
+    nodes, used, cores, pinned = [], {}, {}, {}
+    shared = draw(st.booleans())
     for index in range(draw(st.integers(1, 6))):
         name = f"n{draw(st.integers(0, 99))}-{index}"
         capacity = draw(st.lists(st.integers(0, 8), max_size=most_devices))
@@ -128,13 +153,14 @@ def clusters(draw: st.DrawFn, pins: bool = True, most_devices: int = 4) -> Clust
         shape = node(name, *capacity, unhealthy=sick, closed=closed, cpu=cpu, memory=memory)
         nodes.append(replace(shape, models=(draw(st.sampled_from("AB")),) * len(capacity)))
         used[name] = tuple(draw(st.integers(0, units + 1)) for units in capacity)
+        cores[name] = tuple(draw(_CORES) if shared else 0 for _ in capacity)
         if pins and draw(st.booleans()):
             devices = st.lists(st.integers(0, 5), min_size=1, max_size=3, unique=True)
             pin = st.tuples(st.frozensets(_UNITS, min_size=1, max_size=2), devices)
             pinned[name] = tuple(
                 (sizes, tuple(sorted(where))) for sizes, where in draw(st.lists(pin, max_size=2))
             )
-    return Cluster(tuple(nodes), used, pinned)
+    return Cluster(tuple(nodes), used, pinned, cores)
 
 
 @st.composite
@@ -149,13 +175,14 @@ def requests(draw: st.DrawFn, most_devices: int = 3) -> Request:
         memory=draw(st.sampled_from([0, 2**33])),
         containers=tuple(enumerate(containers)),
         models=draw(st.sampled_from([(), (), ("A",)])),
+        cores=draw(_CORES),
     )
 
 
 def expected_devices(cluster: Cluster, name: str, request: Request) -> list[int]:
     """The devices of a node that may take the request."""
-    free = cluster.free(name)
-    roomy = [device for device, units in enumerate(free) if units >= request.units]
+    free, with_cores = cluster.free(name), cluster.with_cores(name, request)
+    roomy = [device for device in with_cores if free[device] >= request.units]
     equals = [pin for pin in cluster.pins.get(name, ()) if pin[0] & request.sizes]
     pins = {where for _, where in equals}
     if not pins:
@@ -179,8 +206,13 @@ def expected_reason(cluster: Cluster, name: str, request: Request) -> Reason | N
     large = [has for has in usable if has >= request.units]
     if len(large) < request.devices:
         return NEVER[(1 if usable else 0) + (1 if large else 0)]
-    if sum(units >= request.units for units in cluster.free(name)) >= request.devices:
+    memory = [at for at, units in enumerate(cluster.memory_left(name)) if units >= request.units]
+    cores = cluster.with_cores(name, request)
+    if len({*memory} & {*cores}) >= request.devices:
         return Reason.WAITS_FOR_PLUGIN
+    if len(memory) >= request.devices:
+        enough = len(cores) >= request.devices
+        return Reason.INSUFFICIENT_TOGETHER if enough else Reason.INSUFFICIENT_CORES
     return Reason.INSUFFICIENT_MEMORY if request.devices == 1 else Reason.INSUFFICIENT_DEVICES
 
 

@@ -23,7 +23,8 @@ HOST = {"cpu": 1000, "memory": 1000}
 def pod(uid: str, units: int, *devices: int, **more: object) -> ObservedPod:
     """A pod on the node; without devices: unplaced. size, priority, started, terminating, cpu."""
     count = max(len(devices), 1)
-    request = Request(units, count, cpu=int(str(more.pop("cpu", 0))))
+    cpu, cores = int(str(more.pop("cpu", 0))), int(str(more.pop("cores", 0)))
+    request = Request(units, count, cpu=cpu, cores=cores)
     placement = tuple((device, units) for device in devices) or None
     seen = ObservedPod(PodRef("ns", uid, uid), request, NODE, placement, assigned=True)
     return seen._replace(**more)  # type: ignore[arg-type]  # fields of ObservedPod
@@ -114,6 +115,7 @@ def cases(draw: st.DrawFn) -> Case:
     devices = st.lists(
         st.integers(0, len(capacity) - 1), max_size=min(3, len(capacity)), unique=True
     )
+    cores = draw(st.sampled_from([st.just(0), st.sampled_from([0, 20, 50, 100])]))
     pods = tuple(
         pod(
             f"u{number}",
@@ -122,10 +124,12 @@ def cases(draw: st.DrawFn) -> Case:
             priority=draw(st.sampled_from([0, 0, 1, 2, 5, 9])),
             started=float(draw(st.integers(0, 4))),
             terminating=draw(st.integers(0, 5)) == 0,
+            cores=draw(cores),
         )
         for number in range(draw(st.integers(0, 6)))
     )
-    request = Request(draw(st.integers(1, 8)), draw(st.integers(1, min(3, len(capacity)))))
+    count = draw(st.integers(1, min(3, len(capacity))))
+    request = Request(draw(st.integers(1, 8)), count, cores=draw(cores))
     sick = draw(st.sets(st.integers(0, 3), max_size=1))
     uids = [p.ref.uid for p in pods]
     covers = st.frozensets(st.sampled_from(uids), min_size=1) if uids else st.just(frozenset())

@@ -16,7 +16,15 @@ from gpushare.core.policy import load_policy, policy_names
 from gpushare.core.ranking import Ranking
 from gpushare.core.workload import PodClass, Workload, workload_of
 from gpushare.errors import InsufficientMemory, SettingsError
-from tests.unit.core.clusters import POLICIES, Cluster, best_node, clusters, node, requests
+from tests.unit.core.clusters import (
+    POLICIES,
+    Cluster,
+    best_node,
+    clusters,
+    expected_devices,
+    node,
+    requests,
+)
 
 # Free by device: a 4+16, b 10+8, c 5+16+16.
 THREE = Cluster(
@@ -67,14 +75,14 @@ def test_device_bestfit_leaves_as_little_over_as_any_set_of_devices(
     view, policy = cluster.snapshot(), POLICIES["device-bestfit"]
     leftovers: dict[str, int] = {}
     for name in cluster.names:
-        left = [units - request.units for units in cluster.free(name) if units >= request.units]
+        free = cluster.free(name)
+        left = [free[at] - request.units for at in expected_devices(cluster, name, request)]
         sums = [sum(some) for some in combinations(left, request.devices)]
         if not sums:
             with pytest.raises(InsufficientMemory):
                 place(view, name, request, Ranking(policy))
             continue
         leftovers[name] = min(sums)
-        free = cluster.free(name)
         chosen = place(view, name, request, Ranking(policy)).devices
         assert sum(free[device] - request.units for device in chosen) == leftovers[name]
     best = best_node(view, cluster.names, request, Ranking(policy))
@@ -155,7 +163,7 @@ def test_binpack_takes_the_fullest_node_and_spread_the_emptiest(
     fit = {
         name: sum(cluster.free(name))
         for name in cluster.names
-        if any(units >= request.units for units in cluster.free(name))
+        if expected_devices(cluster, name, request)
     }
     for policy, choice in (("binpack", min), ("spread", max)):
         best = best_node(view, cluster.names, request, Ranking(POLICIES[policy]))

@@ -41,7 +41,7 @@ def test_changed_since_names_the_rows_that_changed_after() -> None:
 def test_no_array_of_a_view_can_be_written() -> None:
     view = CLUSTER.snapshot()
     arrays = _arrays(view)
-    assert len(arrays) == 14
+    assert len(arrays) == 15
     for array in (*arrays.values(), view.open, view.free):
         with pytest.raises(ValueError, match="read-only"):
             array[...] = 1

@@ -17,7 +17,11 @@ numbers = st.integers(0, 99)
 shapes = st.lists(st.integers(4, 8), min_size=1, max_size=3)
 orders = st.lists(st.integers(0, 2), min_size=1, max_size=3, unique=True)
 gpu_requests = st.builds(
-    Request, units=st.integers(1, 4), devices=st.integers(1, 2), cpu=st.integers(0, 3)
+    Request,
+    units=st.integers(1, 4),
+    devices=st.integers(1, 2),
+    cpu=st.integers(0, 3),
+    cores=st.sampled_from([0, 0, 25, 60, 100]),
 )
 plain_requests = st.builds(Request, cpu=st.integers(0, 5), memory=st.integers(0, 5))
 
@@ -134,7 +138,10 @@ def test_books_stay_right_through_a_long_life(seed: int) -> None:
 def _live(life: Life, chance: Random) -> None:
     """One step; bindings, answers, events and reads are most of a life."""
     n, name = chance.randrange(100), chance.choice(NODES)
-    gpu = Request(chance.randint(1, 4), chance.choice([1, 1, 2]), cpu=chance.randrange(4))
+    cores = chance.choice([0, 0, 25, 60, 100])
+    gpu = Request(
+        chance.randint(1, 4), chance.choice([1, 1, 2]), cpu=chance.randrange(4), cores=cores
+    )
     shape = [chance.randint(4, 8) for _ in range(chance.choice([1, 2, 2, 3]))]
     order = chance.sample(range(3), chance.choice([1, 2, 3, 3]))
     sick = frozenset(chance.sample(range(3), chance.choice([0, 0, 1])))

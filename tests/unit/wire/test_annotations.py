@@ -2,6 +2,7 @@
 
 import json
 from bisect import bisect_left
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -213,6 +214,16 @@ def test_a_decision_is_written_as_the_original_writes_it() -> None:
     }
 
 
+def test_cores_are_written_where_their_memory_is() -> None:
+    one = replace(asks(2, 0, 5), cores=70, core_containers=((0, 20), (2, 50)))
+    written = encode(Allocation("n", (1,), (7,)), one, 16, 0, ALIYUN)
+    assert written[ALIYUN.core_allocation] == '{"0":{"1":20},"2":{"1":50}}'
+    two = replace(asks(2, 6, devices=2), cores=20, core_containers=((0, 10), (1, 30)))
+    written = encode(Allocation("n", (0, 3), (4, 4)), two, 16, 0, ALIYUN)
+    assert json.loads(written[MAP]) == {"0": {"0": 2}, "1": {"0": 2, "3": 4}}
+    assert json.loads(written[ALIYUN.core_allocation]) == {"0": {"0": 10}, "1": {"0": 10, "3": 20}}
+
+
 def test_containers_fill_the_devices_in_order() -> None:
     written = encode(Allocation("n", (0, 3), (4, 4)), asks(3, 5, devices=2), 16, 0, ALIYUN)
     assert written[IDX] == "0,3"
@@ -256,7 +267,8 @@ def test_whatever_passes_the_check_has_room_for_all_that_is_ever_written(
     containers: int, devices: int
 ) -> None:
     units = 7 * containers
-    request = Request(units, devices, containers=tuple((n, 7 * devices) for n in range(containers)))
+    each = tuple((n, 7 * devices) for n in range(containers))
+    request = Request(units, devices, containers=each, cores=100, core_containers=each)
     indices = tuple(range(MAX_INDEX - devices + 1, MAX_INDEX + 1))
     uuids = tuple(f"{number:03}" + "u" * 125 for number in range(devices))
     allocation = Allocation("n", indices, (units,) * devices, uuids)
@@ -336,7 +348,7 @@ def test_strict_numbers_are_ascii_digits_within_the_limit() -> None:
     ("one", "other", "name"),
     [
         ("x/npu-mem", "x/npu.mem", "X_NPU_MEM_IDX"),
-        ("x/gpu-mem", "x/gpu", "x/gpu-count"),
+        ("x/gpu-mem", "x/gpu", "x/gpu-core.percentage"),
         ("x.y/npu", "x-y/npu", "X_Y_NPU_IDX"),
     ],
 )

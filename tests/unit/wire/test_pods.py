@@ -14,12 +14,19 @@ from gpushare.wire.pods import MAX_LABELS, observe_pod, pod_ref, request_of
 
 GPU = "aliyun.com/gpu-mem"
 COUNT = "aliyun.com/gpu-count"
+CORES = "aliyun.com/gpu-core.percentage"
 
 
 def container(gpu: Any = None, *, sidecar: bool = False, **requests: Any) -> dict[str, Any]:
     limits = {} if gpu is None else {GPU: gpu}
     made: dict[str, Any] = {"resources": {"limits": limits, "requests": limits | requests}}
     return made | ({"restartPolicy": "Always"} if sidecar else {})
+
+
+def shared(memory: Any, cores: Any) -> dict[str, Any]:
+    """A container that asks for device memory and for cores; None: it names none."""
+    limits = {name: each for name, each in ((GPU, memory), (CORES, cores)) if each is not None}
+    return {"resources": {"limits": limits, "requests": limits}}
 
 
 def pod(*containers: Any, init: Any = (), **fields: Any) -> Pod:
@@ -132,6 +139,67 @@ def test_a_total_that_does_not_divide_is_refused_with_the_numbers() -> None:
 def test_a_count_that_is_none_is_refused(count: str) -> None:
     with pytest.raises(AnnotationError, match="gpu-count"):
         request_of(pod(container("8"), annotations={COUNT: count}), ALIYUN)
+
+
+@pytest.mark.parametrize(
+    ("containers", "devices", "cores"),
+    [
+        ([(4, 30)], 1, 30),
+        ([(4, 100)], 1, 100),
+        ([(4, 30), (2, None), (1, 20)], 1, 50),
+        ([(4, 60)], 2, 30),
+        ([(4, 200)], 2, 100),
+        ([(2, 20), (4, 40)], 2, 30),
+        ([(4, "0")], 1, 0),
+    ],
+)
+def test_cores_are_percent_of_each_device(containers: Any, devices: int, cores: int) -> None:
+    made = pod(*(shared(*each) for each in containers), annotations={COUNT: str(devices)})
+    request = request_of(made, ALIYUN)
+    assert (request.devices, request.cores) == (devices, cores)
+    percent = [(index, int(each[1] or 0)) for index, each in enumerate(containers)]
+    assert request.core_containers == tuple(one for one in percent if one[1])
+
+
+def test_cores_of_init_containers_count_as_a_peak() -> None:
+    assert request_of(pod(shared(2, 10), init=[shared(1, 40)]), ALIYUN).cores == 40
+    asks = request_of(pod(shared(2, 10), init=[shared(1, 40)]), ALIYUN)
+    assert asks.core_containers == ((0, 10),)
+
+
+@pytest.mark.parametrize(
+    ("containers", "devices", "says"),
+    [
+        ([(4, 150)], 1, "150 are asked of one device, which has 100 (percent): write 100 or less"),
+        ([(4, 150)], 1, "or ask for 2 devices (aliyun.com/gpu-count)"),
+        ([(None, 30)], 1, "cores are asked for without aliyun.com/gpu-mem in the same container"),
+        ([(4, None), (None, 30)], 1, "cores are asked for without aliyun.com/gpu-mem"),
+        ([(4, 25)], 2, "25 cannot be split evenly over 2 devices"),
+        ([(2, 40), (4, 20)], 2, "needs cores in proportion to its aliyun.com/gpu-mem"),
+    ],
+)
+def test_cores_that_no_device_can_give_are_refused(
+    containers: Any, devices: int, says: str
+) -> None:
+    made = pod(*(shared(*each) for each in containers), annotations={COUNT: str(devices)})
+    with pytest.raises(MessageError) as refused:
+        request_of(made, ALIYUN)
+    assert says in str(refused.value)
+    assert str(refused.value).startswith(f"{CORES}: ")
+
+
+@pytest.mark.parametrize("cores", ["0.5", "-1", "half", "5Gi"])
+def test_cores_without_sense_name_the_resource(cores: str) -> None:
+    with pytest.raises(QuantityError) as refused:
+        request_of(pod(shared(4, cores)), ALIYUN)
+    assert str(refused.value).startswith(f"{CORES}: ")
+
+
+def test_a_bound_pod_counts_with_the_cores_of_a_whole_device_at_most() -> None:
+    seen = observe_pod(pod(shared(4, 150), nodeName="n"), ALIYUN)
+    assert (seen.request.units, seen.request.devices, seen.request.cores) == (4, 1, 100)
+    seen = observe_pod(pod(shared(None, 30), nodeName="n"), ALIYUN)
+    assert (seen.request.devices, seen.request.cores) == (0, 0)
 
 
 def test_a_pod_without_gpu_asks_for_cpu_and_memory_only() -> None:
