@@ -12,7 +12,7 @@ from itertools import compress, repeat
 import numpy as np
 
 from gpushare.core.held_snapshot import HeldSnapshot
-from gpushare.core.model import Allocation, Reason, Request
+from gpushare.core.model import ANY_CARD, Allocation, Reason, Request
 from gpushare.core.pairing import paired_devices
 from gpushare.core.policy import APART
 from gpushare.core.ranking import Scorer
@@ -24,6 +24,7 @@ from gpushare.core.snapshot import (
     Rows,
     Snapshot,
     has_accepted_model,
+    has_cards,
     has_cores,
     has_room,
 )
@@ -170,6 +171,8 @@ def room_for(snapshot: Snapshot, request: Request, most: int) -> int:
     if request.cores:
         places = np.minimum(places, snapshot.cores_free[rows] // request.cores)
         places[~has_cores(snapshot, rows, request)] = 0
+    if request.cards != ANY_CARD:
+        places = places * has_cards(snapshot, rows, request.cards)
     low, high = np.zeros(len(rows), np.int64), np.full(len(rows), most, np.int64)
     while (low < high).any():
         middle = (low + high + 1) // 2
@@ -327,6 +330,9 @@ def _reasons(snapshot: Snapshot, rows: Rows, request: Request) -> Ints:
     """Return int64 (K,): why each row cannot take the request, as an index into REASONS."""
     units, devices = max(request.units, 1), request.devices
     usable = snapshot.open[rows]
+    shares = usable.any(axis=1)
+    if request.cards != ANY_CARD:
+        usable = usable & has_cards(snapshot, rows, request.cards)
     empty_fits = (usable & (snapshot.capacity[rows] >= units)).sum(axis=1)
     now_fits = has_room(snapshot, rows, request).sum(axis=1)
     busy = Reason.INSUFFICIENT_MEMORY if devices == 1 else Reason.INSUFFICIENT_DEVICES
@@ -335,7 +341,7 @@ def _reasons(snapshot: Snapshot, rows: Rows, request: Request) -> Ints:
     if request.cores or snapshot.any_cores:
         left = snapshot.capacity[rows] - snapshot.used[rows]
         memory_fits = (usable & (left >= units)).sum(axis=1) >= devices
-        cores_fit = has_cores(snapshot, rows, request).sum(axis=1) >= devices
+        cores_fit = (usable & has_cores(snapshot, rows, request)).sum(axis=1) >= devices
         codes[memory_fits] = CODES[Reason.INSUFFICIENT_CORES]
         codes[memory_fits & cores_fit] = CODES[Reason.INSUFFICIENT_TOGETHER]
     codes[now_fits >= devices] = CODES[Reason.WAITS_FOR_PLUGIN]
@@ -344,6 +350,7 @@ def _reasons(snapshot: Snapshot, rows: Rows, request: Request) -> Ints:
         codes[(without >= devices) & (now_fits < devices)] = CODES[Reason.PROMISED]
     codes[empty_fits < devices] = CODES[Reason.TOO_MANY_DEVICES]
     codes[empty_fits == 0] = CODES[Reason.TOO_LARGE]
-    codes[~usable.any(axis=1)] = CODES[Reason.NO_DEVICE]
+    codes[~usable.any(axis=1)] = CODES[Reason.NOT_WANTED]
+    codes[~shares] = CODES[Reason.NO_DEVICE]
     closed = snapshot.closed[rows]
     return np.where(closed, closed, codes)

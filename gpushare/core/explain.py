@@ -27,6 +27,7 @@ from gpushare.core.snapshot import (
     Rows,
     Snapshot,
     has_accepted_model,
+    has_cards,
     has_cores,
     has_room,
 )
@@ -85,10 +86,11 @@ def explain(
     curable = _of_accepted_model(snapshot, curable, request)
     rows, possible = _rows(snapshot, asked), _rows(snapshot, [*asked, *curable])
     capacity = np.where(snapshot.closed[possible, None] == 0, snapshot.capacity[possible], 0)
-    memory = snapshot.open[rows] & (
-        snapshot.capacity[rows] - snapshot.used[rows] >= max(request.units, 1)
-    )
-    cores = has_cores(snapshot, rows, request)
+    wanted = has_cards(snapshot, rows, request.cards)
+    capacity[~has_cards(snapshot, possible, request.cards)] = 0
+    left = snapshot.capacity[rows] - snapshot.used[rows]
+    memory = snapshot.open[rows] & wanted & (left >= max(request.units, 1))
+    cores = wanted & has_cores(snapshot, rows, request)
     found = Explanation(
         request,
         fit=fit,
@@ -246,6 +248,7 @@ def _shortages(snapshot: Snapshot, rows: Rows, request: Request, usable: Bools) 
     if request.cores or snapshot.any_cores:
         cores = max(request.cores, 1) - (ALL_CORES - snapshot.cores_used[rows])
         lacks += -(-np.maximum(cores, 0) * capacity // ALL_CORES)
+    usable = usable & has_cards(snapshot, rows, request.cards)
     lacks[~usable | (capacity < units)] = _NO_ROOM
     if lacks.shape[1] < devices:
         return np.full(len(rows), _NO_ROOM)

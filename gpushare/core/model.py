@@ -29,8 +29,41 @@ Shares = tuple[tuple[int, int], ...]
 Given = tuple[tuple[str, int], ...]
 """(uuid, units) of cards that a pod has, although its Binding does not name them."""
 
-Kind = tuple[int, int, int, int, tuple[str, ...], int]
-"""Units per device, devices, CPU, memory, accepted models, cores per device."""
+
+class Cards(NamedTuple):
+    """Which cards a pod wants, whatever node they are on; each empty part is no condition."""
+
+    models: tuple[str, ...] = ()
+    """Parts of names of models, in lower case: the card's has one of them."""
+    not_models: tuple[str, ...] = ()
+    """The card's model has none of these."""
+    uuids: tuple[str, ...] = ()
+    """The card is one of these."""
+    not_uuids: tuple[str, ...] = ()
+    """The card is none of these."""
+
+    def accepts_model(self, model: str) -> bool:
+        """Return whether a card of this model will do, as far as its model says."""
+        model = model.lower()
+        wanted = not self.models or any(part in model for part in self.models)
+        return wanted and not any(part in model for part in self.not_models)
+
+    def accepts_uuid(self, uuid: str) -> bool:
+        """Return whether the card of this uuid will do, as far as its uuid says."""
+        return (not self.uuids or uuid in self.uuids) and uuid not in self.not_uuids
+
+    def accepted(self, spec: "NodeSpec") -> tuple[bool, ...]:
+        """Return which devices of the node will do."""
+        models = spec.models or ("",) * len(spec.capacity)
+        uuids = spec.uuids or ("",) * len(spec.capacity)
+        pairs = zip(models, uuids, strict=True)
+        return tuple(self.accepts_model(model) and self.accepts_uuid(uuid) for model, uuid in pairs)
+
+
+ANY_CARD = Cards()
+
+Kind = tuple[int, int, int, int, tuple[str, ...], int, Cards]
+"""Units per device, devices, CPU, memory, accepted models, cores per device, wanted cards."""
 
 Amounts = Mapping[str, int]
 """Amounts by the name of a resource; CPU in thousandths of a core, memory in bytes."""
@@ -53,6 +86,7 @@ class Reason(Enum):
     INSUFFICIENT_TOGETHER = "Insufficient GPU Memory and Cores in one device"
     WAITS_FOR_PLUGIN = "GPU Memory waits until an equal pod has been given its device"
     NO_DEVICE = "no shared GPU"
+    NOT_WANTED = "no healthy GPU that the pod's annotations accept"
     TOO_LARGE = "GPU Memory request is larger than any healthy device"
     TOO_MANY_DEVICES = "fewer healthy devices of that size than requested"
     BEING_BOUND = "the pod is being bound to another node"
@@ -122,6 +156,8 @@ class Request:
     """Percent of the compute of *each* device, at most ALL_CORES; 0: it asks for no part of it."""
     core_containers: Shares = ()
     """(index in spec.containers, percent) of each regular container that asks for cores."""
+    cards: Cards = ANY_CARD
+    """Which cards it wants."""
 
     @property
     def total(self) -> int:
@@ -144,7 +180,8 @@ class Request:
     @property
     def kind(self) -> Kind:
         """The part of the request that a policy may read: equal kinds have equal scores."""
-        return (self.units, self.devices, self.cpu, self.memory, self.models, self.cores)
+        host = (self.cpu, self.memory)
+        return (self.units, self.devices, *host, self.models, self.cores, self.cards)
 
     @property
     def sizes(self) -> frozenset[int]:

@@ -37,6 +37,7 @@ class _Layout(NamedTuple):
     healthy: Bools
     model: npt.NDArray[np.int16]
     models: tuple[str, ...]
+    uuids: tuple[tuple[str, ...], ...]
     cpu_capacity: Ints
     memory_capacity: Ints
     group: npt.NDArray[np.int32]
@@ -241,6 +242,7 @@ class NodeArrays:
             healthy=self._healthy[:count].copy(),
             model=model,
             models=tuple(models),
+            uuids=tuple(spec.uuids if spec else () for spec in self._specs),
             cpu_capacity=self._host[:count, 0].copy(),
             memory_capacity=self._host[:count, 2].copy(),
             group=group,

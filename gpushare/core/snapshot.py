@@ -13,7 +13,7 @@ from functools import cached_property
 import numpy as np
 import numpy.typing as npt
 
-from gpushare.core.model import ALL_CORES, Reason, Request
+from gpushare.core.model import ALL_CORES, ANY_CARD, Cards, Reason, Request
 
 Ints = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
@@ -55,6 +55,8 @@ def has_room(snapshot: "Snapshot", rows: Rows, request: Request) -> Bools:
     room: Bools = snapshot.free.take(rows, axis=0) >= max(request.units, 1)
     if request.cores:
         room &= has_cores(snapshot, rows, request)
+    if request.cards != ANY_CARD:
+        room &= has_cards(snapshot, rows, request.cards)
     return room
 
 
@@ -68,6 +70,20 @@ def has_cores(snapshot: "Snapshot", rows: Rows, request: Request) -> Bools:
     if request.alone:
         room &= snapshot.used.take(rows, axis=0) == 0
     return room
+
+
+def has_cards(snapshot: "Snapshot", rows: Rows, cards: Cards) -> Bools:
+    """Return bool (K, D): devices that are wanted, as far as their models and uuids say."""
+    # Index -1, no device, is the last one.
+    models = np.array([*map(cards.accepts_model, snapshot.models), False])
+    wanted: Bools = models[snapshot.model.take(rows, axis=0)]
+    for uuids, wants in ((cards.uuids, True), (cards.not_uuids, False)):
+        if uuids:
+            named = np.zeros(snapshot.model.shape, dtype=bool)
+            for row, device in filter(None, map(snapshot.cards.get, uuids)):
+                named[row, device] = True
+            wanted &= named[rows] == wants
+    return wanted
 
 
 def has_accepted_model(snapshot: "Snapshot", rows: Rows, request: Request) -> Bools:
@@ -100,6 +116,9 @@ class Snapshot:
     model: npt.NDArray[np.int16]
     """int16 (N, D) index into `models`, -1 beyond a node's devices."""
     models: tuple[str, ...]
+    """The names of all models."""
+    uuids: tuple[tuple[str, ...], ...]
+    """By row, the uuid of each device, "" for one without; () where nothing is known of them."""
     cpu_capacity: Ints
     """int64 (N,) milli, -1 where unknown."""
     memory_capacity: Ints
@@ -139,6 +158,16 @@ class Snapshot:
         return self.left(slice(None))
 
     @cached_property
+    def cards(self) -> Mapping[str, tuple[int, int]]:
+        """(row, device) of each card that has a uuid."""
+        return {
+            uuid: (row, device)
+            for row, uuids in enumerate(self.uuids)
+            for device, uuid in enumerate(uuids)
+            if uuid
+        }
+
+    @cached_property
     def any_cores(self) -> bool:
         """Whether a pod holds cores."""
         return bool(self.cores_used.any())
@@ -156,6 +185,8 @@ class Snapshot:
         if before.capacity is not self.capacity:  # another layout: nodes have come, gone or changed
             return
         self.__dict__["open"] = before.open  # where cached_property would put it
+        if "cards" in before.__dict__:
+            self.__dict__["cards"] = before.cards
         if before.cores_used is self.cores_used:
             self.__dict__["any_cores"] = before.any_cores
         rows = self.changed_since(before.generation)

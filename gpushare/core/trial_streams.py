@@ -197,6 +197,7 @@ def mutable(snapshot: Snapshot, rows: Rows, *, empty: bool) -> MutableSnapshot:
         healthy=capacity > 0,
         model=snapshot.model[rows],
         models=snapshot.models,
+        uuids=tuple(snapshot.uuids[row] for row in rows.tolist()),
         cpu_capacity=snapshot.cpu_capacity[rows],
         memory_capacity=snapshot.memory_capacity[rows],
         cpu_free=left(snapshot.cpu_free, snapshot.cpu_capacity),

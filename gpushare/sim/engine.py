@@ -67,6 +67,7 @@ def empty(nodes: Sequence[TraceNode]) -> MutableSnapshot:
         healthy=devices,
         model=np.where(devices, model[:, None], np.int16(-1)),
         models=models,
+        uuids=((),) * count,
         cpu_capacity=cpu,
         memory_capacity=memory,
         cpu_free=cpu.copy(),

@@ -41,8 +41,10 @@ class RemovalEffect:
         spec = books.spec
         self._devices = tuple(
             device
-            for device, (units, fine) in enumerate(zip(spec.capacity, spec.healthy, strict=True))
-            if fine and not spec.closed and units >= request.units
+            for device, (units, fine, wanted) in enumerate(
+                zip(spec.capacity, spec.healthy, request.cards.accepted(spec), strict=True)
+            )
+            if fine and wanted and not spec.closed and units >= request.units
         )
         self._count = len(spec.capacity)
         # Cores that nobody has asked for matter to nobody.

@@ -309,5 +309,5 @@ class PolicyRefresher:
 
 
 def _asked(kind: Kind) -> Request:
-    units, devices, cpu, memory, models, cores = kind
-    return Request(units, devices, cpu, memory, models=models, cores=cores)
+    units, devices, cpu, memory, models, cores, cards = kind
+    return Request(units, devices, cpu, memory, models=models, cores=cores, cards=cards)

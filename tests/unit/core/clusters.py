@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from hypothesis import strategies as st
 
 from gpushare.core.decide import best_row, rows_of
-from gpushare.core.model import Allocation, NodeSpec, Reason, Request
+from gpushare.core.model import ANY_CARD, Allocation, Cards, NodeSpec, Reason, Request
 from gpushare.core.node_arrays import Charge, NodeArrays
 from gpushare.core.node_filters import NodeState
 from gpushare.core.policy import Policy, load_policy, policy_names
@@ -136,13 +136,25 @@ class Cluster:
 
 _UNITS = st.integers(1, 9)
 _CORES = st.sampled_from([0, 0, 30, 70, 100])
+_UUIDS = st.lists(st.sampled_from([f"{n}-{d}" for n in range(4) for d in range(3)]), max_size=6)
+_CARDS = st.one_of(
+    st.just(ANY_CARD),
+    st.just(ANY_CARD),
+    st.builds(
+        Cards,
+        st.sampled_from([(), ("a",), ("x", "b")]),
+        st.sampled_from([(), ("b",)]),
+        _UUIDS.map(tuple),
+        _UUIDS.map(tuple),
+    ),
+)
 
 
 @st.composite
 def clusters(draw: st.DrawFn, pins: bool = True, most_devices: int = 4) -> Cluster:
     """Up to six nodes, some without devices, closed, with sick or over-full devices."""
     nodes, used, cores, pinned = [], {}, {}, {}
-    shared = draw(st.booleans())
+    shared, named = draw(st.booleans()), draw(st.booleans())
     for index in range(draw(st.integers(1, 6))):
         name = f"n{draw(st.integers(0, 99))}-{index}"
         capacity = draw(st.lists(st.integers(0, 8), max_size=most_devices))
@@ -151,7 +163,9 @@ def clusters(draw: st.DrawFn, pins: bool = True, most_devices: int = 4) -> Clust
         cpu = draw(st.sampled_from([None, 3000, 16_000]))
         memory = None if cpu is None else 2**34
         shape = node(name, *capacity, unhealthy=sick, closed=closed, cpu=cpu, memory=memory)
-        nodes.append(replace(shape, models=(draw(st.sampled_from("AB")),) * len(capacity)))
+        models = (draw(st.sampled_from("AB")),) * len(capacity)
+        uuids = tuple(f"{index}-{device}" * named for device in range(len(capacity)))
+        nodes.append(replace(shape, models=models, uuids=uuids))
         used[name] = tuple(draw(st.integers(0, units + 1)) for units in capacity)
         cores[name] = tuple(draw(_CORES) if shared else 0 for _ in capacity)
         if pins and draw(st.booleans()):
@@ -176,13 +190,28 @@ def requests(draw: st.DrawFn, most_devices: int = 3) -> Request:
         containers=tuple(enumerate(containers)),
         models=draw(st.sampled_from([(), (), ("A",)])),
         cores=draw(_CORES),
+        cards=draw(_CARDS),
     )
+
+
+def wanted_devices(cluster: Cluster, name: str, request: Request) -> list[int]:
+    """The devices of a node that the request accepts, whatever is free of them."""
+    spec, (models, not_models, uuids, not_uuids) = cluster.spec(name), request.cards
+    return [
+        device
+        for device, (model, uuid) in enumerate(zip(spec.models, spec.uuids, strict=True))
+        if (not models or any(part.upper() in model for part in models))
+        and not any(part.upper() in model for part in not_models)
+        and (not uuids or uuid in uuids)
+        and (uuid not in not_uuids)
+    ]
 
 
 def expected_devices(cluster: Cluster, name: str, request: Request) -> list[int]:
     """The devices of a node that may take the request."""
     free, with_cores = cluster.free(name), cluster.with_cores(name, request)
-    roomy = [device for device in with_cores if free[device] >= request.units]
+    wanted = wanted_devices(cluster, name, request)
+    roomy = [at for at in with_cores if free[at] >= request.units and at in wanted]
     equals = [pin for pin in cluster.pins.get(name, ()) if pin[0] & request.sizes]
     pins = {where for _, where in equals}
     if not pins:
@@ -203,11 +232,19 @@ def expected_reason(cluster: Cluster, name: str, request: Request) -> Reason | N
     if spec.closed:
         return spec.closed
     usable = [has for has, fine in zip(spec.capacity, spec.healthy, strict=True) if fine]
+    wanted = wanted_devices(cluster, name, request)
+    if usable and not any(spec.healthy[device] for device in wanted):
+        return Reason.NOT_WANTED
+    usable = [spec.capacity[device] for device in wanted if spec.healthy[device]]
     large = [has for has in usable if has >= request.units]
     if len(large) < request.devices:
         return NEVER[(1 if usable else 0) + (1 if large else 0)]
-    memory = [at for at, units in enumerate(cluster.memory_left(name)) if units >= request.units]
-    cores = cluster.with_cores(name, request)
+    memory = [
+        at
+        for at, units in enumerate(cluster.memory_left(name))
+        if units >= request.units and at in wanted
+    ]
+    cores = [at for at in cluster.with_cores(name, request) if at in wanted]
     if len({*memory} & {*cores}) >= request.devices:
         return Reason.WAITS_FOR_PLUGIN
     if len(memory) >= request.devices:

@@ -8,7 +8,7 @@ from math import inf
 from hypothesis import strategies as st
 
 from gpushare.core.decide import filter_nodes
-from gpushare.core.model import NodeSpec, ObservedPod, PodRef, Request
+from gpushare.core.model import Cards, NodeSpec, ObservedPod, PodRef, Request
 from gpushare.core.pairing import Pairing
 from gpushare.core.preemption.preemptor import Preemptor
 from gpushare.core.preemption.removals import Budget
@@ -129,14 +129,16 @@ def cases(draw: st.DrawFn) -> Case:
         for number in range(draw(st.integers(0, 6)))
     )
     count = draw(st.integers(1, min(3, len(capacity))))
-    request = Request(draw(st.integers(1, 8)), count, cores=draw(cores))
+    unwanted = draw(st.sampled_from([(), (), ("0",), ("1", "2")]))
+    cards = Cards(not_uuids=unwanted)
+    request = Request(draw(st.integers(1, 8)), count, cores=draw(cores), cards=cards)
     sick = draw(st.sets(st.integers(0, 3), max_size=1))
     uids = [p.ref.uid for p in pods]
     covers = st.frozensets(st.sampled_from(uids), min_size=1) if uids else st.just(frozenset())
     budget = st.builds(Budget, st.integers(0, 2), covers)
     budgets = draw(st.one_of(st.just([]), st.lists(budget, max_size=2)))
     return Case(
-        node(NODE, *capacity, unhealthy=sick, **HOST),
+        node(NODE, *capacity, unhealthy=sick, uuids=(*map(str, range(len(capacity))),), **HOST),
         pods,
         Preemptor(request, draw(st.sampled_from([1, 5, 9]))),
         tuple(budgets),
