@@ -22,6 +22,7 @@ from gpushare.wire.annotations import (
     placement,
     strict_number,
 )
+from gpushare.wire.card_wishes import wanted_cards
 from gpushare.wire.demands import demands_of
 from gpushare.wire.given_annotation import read_given
 from gpushare.wire.gpu_models import LABELS
@@ -88,6 +89,7 @@ def request_of(pod: Pod, names: Names) -> Request:
         resources=cpu_only.resources,
         cores=cores // devices,
         core_containers=core_containers,
+        cards=wanted_cards((pod.metadata and pod.metadata.annotations) or {}),
     )
 
 

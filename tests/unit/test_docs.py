@@ -13,6 +13,7 @@ from gpushare.extender.tell.metrics import Metrics
 from gpushare.ledger import Ledger
 from gpushare.settings import Settings
 from gpushare.wire.annotations import ALIYUN, Names
+from gpushare.wire.card_wishes import WISHES
 from gpushare.wire.inventory import Device, Inventory, decode_inventory
 from tests.support.scripted_api import ScriptedApi
 
@@ -51,11 +52,18 @@ def test_the_reasons_table_has_every_reason_and_the_map_it_is_answered_in() -> N
 def test_the_names_are_those_that_are_derived() -> None:
     other = Names.for_resource("example.com/npu-mem")
     for names in (ALIYUN, other):
-        for name in (names.resource, names.count, names.idx, names.allocation, names.inventory):
+        for name in (names.resource, names.count, names.cores, names.idx, names.allocation):
+            assert f"`{name}`" in PROTOCOL, name
+        for name in (names.core_allocation, names.uuids, names.given, names.inventory):
             assert f"`{name}`" in PROTOCOL, name
         assert f"`{names.unhealthy}NODE`" in PROTOCOL
     for name in (ALIYUN.dev, ALIYUN.pod, ALIYUN.assigned, ALIYUN.assume_time, ALIYUN.policy):
         assert f"`{name}`" in PROTOCOL, name
+
+
+def test_the_wishes_of_a_pod_are_those_that_are_read() -> None:
+    table = [cells[:2] for cells in rows("Wishes of a pod")[2:]]
+    assert table == [[*pair] for pair in WISHES.items()]
 
 
 def test_the_example_of_an_inventory_reads_as_it_is_explained() -> None:
