@@ -6,7 +6,8 @@ agree. S5 nobody binds who does not lead, is not synced, or is stale, and never 
 may still land stays charged. S8 no number is negative. S9 no Binding is sent for a pod that must
 not be bound. S10 pods that nobody schedules do not count among those that come. S11 what a node
 says of itself is taken within bounds. S12 who is evicted is of lower priority, and the pod for whom
-he goes then fits. "Held" is what pods hold that we bound, and those of others that the process has
+he goes then fits. S13 no more than all compute of a device is promised, and who asks for all of it
+is alone there. "Held" is what pods hold that we bound, and those of others that the process has
 been shown: nobody can know what he has not been told yet.
 """
 
@@ -52,6 +53,9 @@ _NONE: frozenset[str] = frozenset()
 _STALE = 150.0
 """Seconds without a word from the API server after which nobody may bind any more."""
 
+
+_ALL_CORES = 100
+"""Percent of a device's compute that there are."""
 
 _SKEW = 10.0
 """Seconds by which the clock of a process may be wrong."""
@@ -183,11 +187,21 @@ class Oracle:
         for written, units in decision.shares.items():
             last, device = self._last_decided(node, written, decision)
             card = decision.cards.card(written)
-            held = self._held(node, device, pod.by, last)
+            holders = self._holders(node, device, pod.by, last)
+            held = sum(holders.values())
             if held + units > last.rooms[device]:
                 raise Violation(
                     f"S1 {pod.uid} is given {units} units of {node}'s {card}, its device {device}:"
                     f" {held} of {last.rooms[device]} were held"
+                )
+            others = [self.pods[uid].asked.cores for uid in holders]
+            alone = others and _ALL_CORES in (pod.asked.cores, *others)
+            # Whoever decided last had to see that nothing was left for it.
+            full = last is decision and sum(others) >= _ALL_CORES
+            if alone or full or sum(others) + pod.asked.cores > _ALL_CORES:
+                raise Violation(
+                    f"S13 {pod.uid} is given {pod.asked.cores} % of {node}'s {card}, beside"
+                    f" {others} % of {[*holders]}"
                 )
 
     def _last_decided(self, node: str, device: int, decision: Decision) -> tuple[Decision, int]:
@@ -215,10 +229,10 @@ class Oracle:
             if other is not by and other.leading is not None and other.leads():
                 raise Violation(f"S5 {pod.uid} is bound by {pod.by} while {other.identity} leads")
 
-    def _held(self, node: str, device: int, by: str, decision: Decision) -> int:
-        """Units held by others there: by ours, and by those the process had been shown."""
-        return sum(
-            least_charged(
+    def _holders(self, node: str, device: int, by: str, decision: Decision) -> dict[str, int]:
+        """Units held by each other pod there: of ours, and of those the process had been shown."""
+        held = {
+            other.uid: least_charged(
                 other, decision.cards, decision.loose.get(other.uid, _NONE), decision.names
             ).get(device, 0)
             for other in self.pods.values()
@@ -228,7 +242,8 @@ class Oracle:
             and can_find(other, decision.cards, decision.order, other.uid in decision.indexed)
             and self._counts(other, by)
             and (other.by or other.uid in decision.shown)
-        )
+        }
+        return {uid: units for uid, units in held.items() if units}
 
     def _written(self, pod: PodTruth, annotations: Json) -> dict[int, int]:
         """Units by device as a Binding writes them, and as its pod has them then."""
@@ -443,12 +458,14 @@ class Oracle:
         for node in nodes.values():
             entries.update((entry.ref.uid, entry) for entry in node.entries)
         least = {name: [0] * len(node.used) for name, node in nodes.items()}
+        cores = {name: [0] * len(node.used) for name, node in nodes.items()}
         for pod in self.pods.values():
             if pod.node in nodes and self._charged(pod, replica.identity):
                 self._check_entry(replica, pod, entries.get(pod.uid))
                 self._add_least(least[pod.node], pod, replica.identity)
+                self._add_least(cores[pod.node], pod, replica.identity, cores=True)
         for name, node in nodes.items():
-            _check_node(replica, node, least[name])
+            _check_node(replica, node, least[name], cores[name])
         for entry in entries.values():
             self._check_size(entry)
 
@@ -457,13 +474,19 @@ class Oracle:
         shown = pod.by or pod.uid in self.known[identity].pods
         return bool(shown and pod.asked.devices and not pod.ended) and self._counts(pod, identity)
 
-    def _add_least(self, least: list[int], pod: PodTruth, identity: str) -> None:
-        """Add what the process must charge for the pod to what it must charge by device."""
+    def _add_least(
+        self, least: list[int], pod: PodTruth, identity: str, cores: bool = False
+    ) -> None:
+        """Add what the process must charge for the pod to what it must charge by device.
+
+        cores: of their compute, which is where the memory is.
+        """
         known = self.known[identity]
         cards = known.nodes.get(pod.node)
         if cards is not None and known.can_find(pod, cards):
             loose, names = known.loose.get(pod.uid, _NONE), pod.node in known.named
-            _add(least, least_charged(pod, cards, loose, names))
+            charged = least_charged(pod, cards, loose, names)
+            _add(least, dict.fromkeys(charged, pod.asked.cores) if cores else charged)
 
     def judge_victims(
         self, replica: Replica, pod: PodTruth, found: Mapping[str, Collection[str]]
@@ -551,7 +574,7 @@ def _add(least: list[int], charged: dict[int, int]) -> None:
             least[device] += units
 
 
-def _check_node(replica: Replica, node: NodeBooks, least: list[int]) -> None:
+def _check_node(replica: Replica, node: NodeBooks, least: list[int], cores: list[int]) -> None:
     if len({*node.spec.capacity}) > MOST_SIZES:
         raise Violation(f"S11 {replica.identity} takes {node.spec} over")
     for device, (used, held) in enumerate(zip(node.used, least, strict=True)):
@@ -560,4 +583,11 @@ def _check_node(replica: Replica, node: NodeBooks, least: list[int]) -> None:
         if used < held:
             raise Violation(
                 f"S2 {replica.identity} charges {used} on {node.spec.name}/{device}, {held} held"
+            )
+    for device, held in enumerate(cores):
+        charged = node.cores_used[device] if node.cores_used else 0
+        if charged < held:
+            raise Violation(
+                f"S2 {replica.identity} charges {charged} % of {node.spec.name}/{device}'s compute,"
+                f" {held} % held"
             )

@@ -47,7 +47,7 @@ def come_to_rest(world: World) -> None:
     for replica in world.replicas:
         _check_books(world, replica)
         for node in replica.ledger.dump():
-            if any(node.used):
+            if any(node.used) or any(node.cores_used):
                 raise Violation(f"L2 {replica.identity} still charges {node}")
 
 
@@ -140,11 +140,13 @@ def _check_books(world: World, replica: Replica) -> None:
         entries = {entry.ref.uid: entry for entry in node.entries}
         if entries.keys() != on.keys():
             raise Violation(f"L1 {replica.identity} charges {sorted(entries)} of {sorted(on)}")
-        for uid, pod in on.items():
-            known = world.oracle.known[replica.identity]
-            sure = known.at_home(pod) and not pod.edited
-            if sure and entries[uid].placement != pod.claim:
-                raise Violation(f"L1 {replica.identity} charges {entries[uid]} for {pod}")
+        known = world.oracle.known[replica.identity]
+        sure = [pod for pod in on.values() if known.at_home(pod) and not pod.edited]
+        for pod in sure:
+            if entries[pod.uid].placement != pod.claim:
+                raise Violation(f"L1 {replica.identity} charges {entries[pod.uid]} for {pod}")
+        if len(sure) == len(on):
+            _check_cores(replica, node, sure)
     forged = {pod.uid for pod in world.oracle.pods.values() if pod.forged}
     waiting = {pod.uid for pod in replica.ledger.waiting()} - forged
     pending = {
@@ -166,6 +168,16 @@ def _check_node(world: World, replica: Replica, node: NodeBooks, cards: Cards) -
     left = (CPU - asked, (MEMORY - asked) << 20)
     if (node.cpu_free, node.memory_free) != left:
         raise Violation(f"L1 {replica.identity} has {left} for the host left on {node}")
+
+
+def _check_cores(replica: Replica, node: NodeBooks, pods: list[PodTruth]) -> None:
+    """Compute is charged where the memory of these pods is, which are all that the node has."""
+    held = [0] * len(node.used)
+    for pod in pods:
+        for device, _ in pod.claim or ():
+            held[device] += pod.asked.cores_on(len(pod.claim or ()))
+    if (any(held) and list(node.cores_used) != held) or (not any(held) and any(node.cores_used)):
+        raise Violation(f"L1 {replica.identity} has {held} % of the compute of {node} in use")
 
 
 def _bind(world: World, pod: PodTruth) -> None:
@@ -242,9 +254,10 @@ def fits(
         return False
     closed = world.oracle.known[replica.identity].closed.get(node, frozenset())
     room = [0 if device in closed else cards.room(device) for device in range(len(cards.units))]
+    taken, cores = set[int](), [0] * len(room)
     known = world.oracle.known[replica.identity]
     for other in world.oracle.pods.values():
-        if other.node != node or other.ended or without(other):
+        if other.node != node or other.ended or without(other) or not other.asked.devices:
             continue
         if (
             not known.at_home(other)
@@ -252,7 +265,18 @@ def fits(
             or any(at >= len(room) for at, _ in other.claim)
         ):
             room = [units - other.asked.total for units in room]
+            cores = [percent + other.asked.cores_on(0) for percent in cores]
+            taken.update(range(len(room)))
             continue
         for device, units in other.claim:
             room[device] -= units
-    return sum(units >= pod.asked.units for units in room) >= pod.asked.devices
+            cores[device] += other.asked.cores_on(len(other.claim))
+            taken.add(device)
+    asked = pod.asked
+    found = [
+        units >= asked.units
+        and cores[device] + max(asked.cores, 1) <= 100
+        and not (asked.cores == 100 and device in taken)
+        for device, units in enumerate(room)
+    ]
+    return sum(found) >= asked.devices

@@ -38,6 +38,8 @@ _LATER = ("plugin", "retire", "meddle", "resize", "flap", "shake", "hush")
 """Faults that were thought of later: drawn last, so that most older seeds keep their setting."""
 _HOSTILE = ("tenant", "lie")
 """What those do who mean harm, in one story of four: drawn last of all."""
+_WITH_CORES = 1 / 3
+"""Of stories, in how many pods ask for compute too."""
 _FACTORS = (0, 0, 0, 1, 1, 3)
 _BEGINS = ("create", "schedule", "bind", "admit")
 _ENDS = ("delete", "finish", "force")
@@ -50,7 +52,8 @@ class Setting:
 
     small: pods ask for little. pods: how many there may be at a time. ours: our own device plug-in
     is on every node that can have it. hostile: a tenant and a node mean harm. preempts: some pods
-    are more urgent than others, and some do not end when they are told to.
+    are more urgent than others, and some do not end when they are told to. cores: pods may ask for
+    compute beside memory.
     """
 
     shape: Shape
@@ -61,6 +64,7 @@ class Setting:
     ours: bool
     hostile: bool
     preempts: bool
+    cores: bool
 
     @staticmethod
     def of(number: int) -> "Setting":
@@ -111,7 +115,11 @@ class Setting:
         preempts = source.choice((False, False, False, False, True, False))
         if preempts:
             pods = 12  # Where there is room nobody has to go.
-        return Setting(shape, replicas, small, Weighted(weights), pods, ours, hostile, preempts)
+        # Drawn apart, so that stories without it are told as ever.
+        cores = Random(f"cores of {number}").random() < _WITH_CORES
+        return Setting(
+            shape, replicas, small, Weighted(weights), pods, ours, hostile, preempts, cores
+        )
 
 
 def _scale(weights: dict[str, int], names: Iterable[str], factor: int) -> None:

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 RESOURCE, COUNT = "aliyun.com/gpu-mem", "aliyun.com/gpu-count"
+CORES = "aliyun.com/gpu-core.percentage"
 IDX, POD, DEV, ASSIGNED, ASSUMED = (
     f"ALIYUN_COM_GPU_MEM_{name}" for name in ("IDX", "POD", "DEV", "ASSIGNED", "ASSUME_TIME")
 )
@@ -50,12 +51,14 @@ class Asked:
     """What a pod asks for: units on each device, devices, units of each regular container.
 
     inits: (units, whether it is a sidecar) of each init container; they may be all there is.
+    cores: percent of the compute of each device.
     """
 
     units: int
     devices: int
     containers: tuple[int, ...]
     inits: tuple[tuple[int, bool], ...] = ()
+    cores: int = 0
 
     @property
     def calls(self) -> tuple[int, ...]:
@@ -66,6 +69,10 @@ class Asked:
     def total(self) -> int:
         """Units over all devices."""
         return self.units * self.devices
+
+    def cores_on(self, devices: int) -> int:
+        """Percent of each device if it is on so many; of all of them if on others than it asked."""
+        return self.cores if devices == self.devices else min(self.cores * self.devices, 100)
 
     def on(self, devices: tuple[int, ...]) -> Shares:
         """The shares it has on these devices."""

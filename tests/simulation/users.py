@@ -6,7 +6,7 @@ not theirs. What they do goes straight into the API server; nobody asks them to 
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from random import Random
 from types import MappingProxyType
 
@@ -23,6 +23,7 @@ from tests.simulation.truth import (
     ALLOCATION,
     ASSIGNED,
     ASSUMED,
+    CORES,
     COUNT,
     HONEST,
     IDX,
@@ -49,7 +50,8 @@ class Users:
     """Everybody who writes to the API server besides us and the kubelets.
 
     small: pods ask for little. names: those that pods may have, each one at a time. ranked: some
-    are more urgent than others, and some go on when they are told to end.
+    are more urgent than others, and some go on when they are told to end. cores: they may ask for
+    compute too.
     """
 
     server: Server
@@ -58,6 +60,7 @@ class Users:
     small: bool
     names: tuple[str, ...]
     ranked: bool
+    cores: bool
 
     def rank(self) -> None:
         """Make the priority class of urgent pods."""
@@ -85,13 +88,15 @@ class Users:
         if not free:
             return ""
         asked = Asked(0, 0, ()) if chance.once_in(12) else self._asked(chance)
+        if self.cores:
+            asked = _with_cores(asked, chance.apart())
         annotations: dict[str, str] = {}
         node = ""
         if forge:
             annotations |= self._forgery(chance, asked)
             if asked.devices and chance.once_in(3):
                 # No number of devices: the pod makes no sense, and holds all it asks for somewhere.
-                asked = Asked(asked.total, 1, asked.containers, asked.inits)
+                asked = replace(asked, units=asked.total, devices=1, cores=asked.cores_on(1))
                 annotations[COUNT] = "x"
             node = chance.pick(("", *NODE_NAMES))
             self.kubelets.forged.add(node)
@@ -248,18 +253,36 @@ class Users:
 def pod_body(name: str, asked: Asked, annotations: Mapping[str, str], cpu: int) -> Json:
     """A pod as its owner writes it; cpu: what each container asks of the host, see Users."""
 
-    def container(name: str, units: int, sidecar: bool = False) -> Json:
-        limits = {"limits": {RESOURCE: str(units)}} if units else {}
+    def container(name: str, units: int, sidecar: bool = False, cores: int = 0) -> Json:
+        limits = {RESOURCE: str(units)} if units else {}
+        limits |= {CORES: str(cores)} if cores else {}
         restarts = {"restartPolicy": "Always"} if sidecar else {}
-        return {"name": name, "image": "i", "resources": limits, **restarts}
+        resources = {"limits": limits} if limits else {}
+        return {"name": name, "image": "i", "resources": resources, **restarts}
 
     regular = enumerate(asked.containers or (0,))
+    # The first one that has memory asks for all the compute.
+    cores = {0: asked.cores * asked.devices}
     spec: Json = {
-        "containers": [container(f"c{index}", units) for index, units in regular],
+        "containers": [
+            container(f"c{index}", units, cores=cores.get(index, 0)) for index, units in regular
+        ],
         "initContainers": [container(f"i{index}", *each) for index, each in enumerate(asked.inits)],
     }
     metadata = {"name": name, "annotations": dict(annotations)}
     return {"metadata": metadata, "spec": _with_requests(spec, cpu)}
+
+
+def _with_cores(asked: Asked, chances: Random) -> Asked:
+    """The same with a share of compute, or none.
+
+    Over several devices compute goes with memory, container by container: there only a pod of one
+    container asks for some.
+    """
+    may = (
+        asked.containers and not asked.inits and (asked.devices == 1 or len(asked.containers) == 1)
+    )
+    return replace(asked, cores=chances.choice((0, 20, 50, 100))) if may else asked
 
 
 def _with_requests(spec: Json, cpu: int) -> Json:

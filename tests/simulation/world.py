@@ -54,7 +54,8 @@ class World:
         self.machines = Machines(self.server, self.oracle, self.kubelets, {})
         names = tuple(f"p{number}" for number in range(setting.pods))
         self.users = Users(
-            *(self.server, self.oracle, self.kubelets, setting.small, names, setting.preempts)
+            *(self.server, self.oracle, self.kubelets, setting.small, names, setting.preempts),
+            cores=setting.cores,
         )
         self.tenant = Tenant(
             *(self.server, self.oracle, self.kubelets, setting.shape.scoped),
