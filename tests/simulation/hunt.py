@@ -13,6 +13,7 @@ from tests.simulation.mutants import (
     auditing,
     binding,
     cards,
+    compute,
     costs,
     input,  # noqa: A004 -- a hall
     leading,
@@ -26,7 +27,7 @@ from tests.simulation.mutants.museum import MUSEUM, SEEDS, Mutant
 from tests.simulation.story import of_seed, tell
 
 HALLS = (
-    *(answers, auditing, binding, cards, costs, input, leading),
+    *(answers, auditing, binding, cards, compute, costs, input, leading),
     *(nodes, preempting, serving, tenants, watching),
 )
 """Each module puts its mutants on show when it is imported."""

@@ -1,0 +1,114 @@
+"""Bugs about compute, which pods ask for beside memory: where it counts, who fits beside whom."""
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from gpushare.core import decide, ranking
+from gpushare.core.model import ALL_CORES, Request
+from gpushare.core.node_arrays import NodeArrays
+from gpushare.core.snapshot import Snapshot
+from gpushare.wire import pods
+from tests.simulation.mutants.museum import mutant
+
+
+def _without_cores(charge: Any) -> Any:
+    return charge._replace(request=replace(charge.request, cores=0))
+
+
+@mutant("C19", "the books count memory alone", NodeArrays, "_apply_charge")
+def counts_no_cores(original: Any) -> Any:
+    return lambda self, charge, sign: original(self, _without_cores(charge), sign)
+
+
+@mutant("C19", "of several devices one is charged", NodeArrays, "_apply_charge")
+def counts_cores_on_one_device(original: Any) -> Any:
+    def apply_charge(self: Any, charge: Any, sign: int) -> None:
+        original(self, charge, sign)
+        row, cores = self.row.get(charge.node), charge.request.cores
+        for device, _ in (charge.placement or ())[1:]:
+            if row is not None and cores and device < self._cores.shape[1]:
+                self._cores[row, device] -= sign * cores
+
+    return apply_charge
+
+
+@mutant("C19", "memory is given back, and its compute is not", NodeArrays, "_apply_charge")
+def keeps_cores_of_the_gone(original: Any) -> Any:
+    def apply_charge(self: Any, charge: Any, sign: int) -> None:
+        original(self, charge if sign > 0 else _without_cores(charge), sign)
+
+    return apply_charge
+
+
+def _reserves_by_memory(original: Any) -> Any:
+    """What is reserved has to fit by its memory, whatever compute is left."""
+
+    def has_room(self: Any, node: str, device: int, units: int, cores: int) -> bool:
+        row = self.row[node]
+        held = self._cores[row].copy()
+        self._cores[row] = 0
+        fits = bool(original(self, node, device, units, min(cores, ALL_CORES - 1)))
+        self._cores[row] = held
+        return fits
+
+    return has_room
+
+
+def _looks_at_two_devices(original: Any) -> Any:
+    def has_room(snapshot: Any, rows: Any, request: Any) -> Any:
+        memory = original(snapshot, rows, replace(request, cores=0))
+        left = ALL_CORES - snapshot.cores_used[rows]
+        return memory & np.any(left >= request.cores, axis=1)[:, None]
+
+    return has_room
+
+
+@mutant("C19", "there is memory on one device, and compute on another", ranking, "has_room",
+        also=[(decide, "has_room", _looks_at_two_devices),
+              (NodeArrays, "has_room", _reserves_by_memory)])  # fmt: skip
+def looks_at_two_devices(original: Any) -> Any:
+    return _looks_at_two_devices(original)
+
+
+def _reserves_beside_others(original: Any) -> Any:
+    return lambda self, node, device, units, cores: original(
+        self, node, device, units, min(cores, ALL_CORES - 1)
+    )
+
+
+@mutant("C19", "all of a device's compute fits beside who asked for none", Request, "alone",
+        also=[(NodeArrays, "has_room", _reserves_beside_others)])  # fmt: skip
+def shares_a_device_wholly_asked_for(original: Any) -> Any:
+    del original
+    return property(lambda self: False)
+
+
+def _reserves_without_cores(original: Any) -> Any:
+    by_memory = _reserves_by_memory(original)
+    return lambda self, node, device, units, cores: (original if cores else by_memory)(
+        self, node, device, units, cores
+    )
+
+
+@mutant("C19", "who asks for no compute fits where all of it is given", Snapshot, "left",
+        also=[(NodeArrays, "has_room", _reserves_without_cores)])  # fmt: skip
+def counts_memory_that_is_no_use(original: Any) -> Any:
+    del original
+
+    def left(self: Any, rows: Any) -> Any:
+        found = np.maximum(self.capacity[rows] - self.used[rows], 0)
+        found[~self.open[rows]] = 0
+        return found
+
+    return left
+
+
+@mutant("C19", "who starts anew finds the memory of pods alone", pods, "request_of")
+def forgets_cores_on_restart(original: Any) -> Any:
+    def request_of(pod: Any, names: Any) -> Any:
+        request = original(pod, names)
+        return replace(request, cores=0) if pod.spec and pod.spec.node_name else request
+
+    return request_of
