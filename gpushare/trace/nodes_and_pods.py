@@ -6,12 +6,13 @@ Columns, with the name in the openb traces after the bar:
 
     nodes  name|sn, cpu_milli, memory_mib, gpu, [units], [model]
     pods   name, cpu_milli, memory_mib, gpu|num_gpu, units|gpu_milli, [models|gpu_spec],
-           [created|creation_time], [scheduled|scheduled_time], [deleted|deletion_time]
+           [cores], [created|creation_time], [scheduled|scheduled_time], [deleted|deletion_time]
 
 `units` is the capacity of each device, or what a pod asks for on each of its devices: GPU memory in
 GiB, MiB or any other unit. Without the column a device has 1000, in which `gpu_milli` counts. If
 the devices of a node differ, their units are joined by "|" (`80|80|24`), as are `models`; times are
-in seconds. Other columns are ignored.
+in seconds. `cores` is what a pod asks of the compute of each of its devices, in percent. Other
+columns are ignored.
 
 Source of the openb columns and rules: Weng et al., "Beware of Fragmentation", USENIX ATC 2023, and
 the repository hkust-adsl/kubernetes-scheduler-simulator.
@@ -22,7 +23,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypeVar
 
-from gpushare.core.model import Request
+from gpushare.core.model import ALL_CORES, Request
 from gpushare.trace.rows import Columns, Found, Row, TraceError, named, of_file, read_rows
 
 _T = TypeVar("_T")
@@ -49,12 +50,13 @@ _POD: Columns = {
     "gpu": ("gpu", "num_gpu"),
     "units": ("units", "gpu_milli"),
     "models": ("models", "gpu_spec"),
+    "cores": ("cores",),
     "created": ("created", "creation_time"),
     "scheduled": ("scheduled", "scheduled_time"),
     "deleted": ("deleted", "deletion_time"),
 }
 _NODE_OPTIONAL = ("units", "model")
-_POD_OPTIONAL = ("models", "created", "scheduled", "deleted")
+_POD_OPTIONAL = ("models", "cores", "created", "scheduled", "deleted")
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +91,8 @@ class TraceNode:
 class TracePod:
     """A pod: cpu in milli, memory in MiB, `units` on each of `devices` (0: it asks for no GPU).
 
-    models: the accepted models, () for any. Times in seconds; None if the file has none.
+    models: the accepted models, () for any. Times in seconds; None if the file has none. cores:
+    percent of the compute of each device, 0 for no part of it.
     """
 
     name: str
@@ -101,6 +104,7 @@ class TracePod:
     created: float | None
     scheduled: float | None
     deleted: float | None
+    cores: int = 0
 
 
 def read_nodes(path: Path) -> list[TraceNode]:
@@ -188,6 +192,7 @@ def _pod(row: Row) -> TracePod:
         created,
         scheduled,
         deleted,
+        row.count("cores", 0, ALL_CORES) if devices and row.text("cores") else 0,
     )
 
 
@@ -231,4 +236,5 @@ def request_of(pod: TracePod) -> Request:
         cpu=pod.cpu,
         memory=pod.memory * MIB,
         models=tuple(sorted(pod.models)) if pod.devices else (),
+        cores=pod.cores if pod.devices else 0,
     )

@@ -5,13 +5,16 @@ It keeps whole nodes empty for pods that need many devices, and for scaling the 
 Tested in `tests/contract/test_policies.py`.
 """
 
-from gpushare.core.model import Request
-from gpushare.core.snapshot import Floats, Rows, Snapshot
+from gpushare.core.model import ALL_CORES, Request
+from gpushare.core.snapshot import Floats, Ints, Rows, Snapshot
 from gpushare.core.workload import Workload
 
 
 class Binpack:
-    """Least free units on the node first; there, the device with the least free units."""
+    """Least free units on the node first; there, the device with the least free units.
+
+    Of devices with equal memory, a pod that asks for cores takes the one with the fewest left.
+    """
 
     def __init__(self, _workload: Workload | None = None) -> None:
         """Ignore the workload: this policy looks only at free memory."""
@@ -20,5 +23,8 @@ class Binpack:
         """Return minus the node's free units, minus a fraction below one for the device's."""
         free = snapshot.free[rows]
         scale = 1.0 + snapshot.capacity[rows].max(axis=1, keepdims=True, initial=0)
-        value: Floats = -(free.sum(axis=1, keepdims=True) + free / scale)
+        device: Ints | Floats = free
+        if request.cores:
+            device = free + (snapshot.cores_free[rows] - request.cores) / ALL_CORES
+        value: Floats = -(free.sum(axis=1, keepdims=True) + device / scale)
         return value

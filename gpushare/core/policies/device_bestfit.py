@@ -8,13 +8,16 @@ Tested in `tests/unit/core/test_policies_plain.py`.
 
 import numpy as np
 
-from gpushare.core.model import MAX_UNITS, Request
+from gpushare.core.model import ALL_CORES, MAX_UNITS, Request
 from gpushare.core.snapshot import Bools, Floats, Ints, Rows, Snapshot, has_room
 from gpushare.core.workload import Workload
 
 
 class DeviceBestFit:
-    """Least units left over on the devices used; then the node with the least share free."""
+    """Least units left over on the devices used; then the node with the least share free.
+
+    Between the two a pod of one device that asks for cores takes the device with the fewest left.
+    """
 
     def __init__(self, _workload: Workload | None = None) -> None:
         """Ignore the workload: this policy looks only at free memory."""
@@ -27,7 +30,10 @@ class DeviceBestFit:
         # The share is at most a half, so that it decides only between equal leftovers.
         scale = 2.0 * np.maximum(snapshot.capacity[rows].sum(axis=1, keepdims=True), 1)
         left = _least_left(free, has_room(snapshot, rows, request), request)
-        value: Floats = -(left + free.sum(axis=1, keepdims=True) / scale)
+        rest = free.sum(axis=1, keepdims=True) / scale
+        if request.cores and request.devices == 1:
+            rest = (snapshot.cores_free[rows] - request.cores + rest) / ALL_CORES
+        value: Floats = -(left + rest)
         return value
 
 

@@ -15,6 +15,7 @@ from gpushare.trace.nodes_and_pods import (
     pods_of,
     read_nodes,
     read_pods,
+    request_of,
 )
 from gpushare.trace.rows import TraceError, of_items
 
@@ -59,6 +60,15 @@ def test_ones_own_cluster_counts_in_units_and_may_mix_capacities(tmp_path: Path)
     ]
     (pod,) = read_pods(file(tmp_path, PODS + "p,8000,1,1,2000,A10\n"))
     assert (pod.units, pod.models) == (2000, ("A10",))
+
+
+def test_a_pod_may_ask_for_a_part_of_the_compute_of_each_device(tmp_path: Path) -> None:
+    head = PODS.replace("\n", ",cores\n")
+    text = f"{head}p,1,1,2,4,,50\nnone,1,1,1,4,,\nplain,1,1,0,,,50\n"
+    pods = read_pods(file(tmp_path, text))
+    assert [request_of(pod).cores for pod in pods] == [50, 0, 0]
+    with pytest.raises(TraceError, match="column cores: is no whole number from 0 to 100"):
+        read_pods(file(tmp_path, f"{head}p,1,1,1,4,,101\n"))
 
 
 def test_json_says_the_same_as_csv(tmp_path: Path) -> None:
