@@ -28,6 +28,8 @@ __all__ = [
 
 SNAPSHOT_FIELDS = (
     "capacity",
+    "cores_free",
+    "cores_used",
     "cpu_capacity",
     "cpu_free",
     "cpu_only",
@@ -44,5 +46,5 @@ SNAPSHOT_FIELDS = (
 )
 """The fields of a Snapshot that a policy may read."""
 
-REQUEST_FIELDS = ("units", "devices", "cpu", "memory", "models", "total")
+REQUEST_FIELDS = ("units", "devices", "cpu", "memory", "models", "total", "cores")
 """The fields of a Request that a policy may read."""

@@ -202,7 +202,11 @@ def _check_placement(policy: Policy, view: Snapshot, case: _Case) -> None:
         chosen = place(view, name, case.request, ranking)
         row = view.row[name]
         _require(
-            all(view.free[row, device] >= units for device, units in chosen.shares),
+            all(
+                view.free[row, device] >= units
+                and view.cores_free[row, device] >= case.request.cores
+                for device, units in chosen.shares
+            ),
             "a device was chosen that has no room",
             case.where,
         )
@@ -247,8 +251,8 @@ def _drawn_node(random: np.random.Generator, name: str) -> tuple[NodeSpec, Charg
         closed=Reason.OTHER_UNIT if random.random() < 0.1 else None,
     )
     held = tuple((device, int(random.integers(0, has + 2))) for device, has in enumerate(capacity))
-    units = sum(units for _, units in held)
-    return node, Charge(name, Request(units, 1, cpu=500, memory=2**30), held)
+    units, cores = sum(units for _, units in held), int(random.choice([0, 0, 40, 100]))
+    return node, Charge(name, Request(units, 1, cpu=500, memory=2**30, cores=cores), held)
 
 
 def _drawn_request(random: np.random.Generator) -> Request:
@@ -260,4 +264,5 @@ def _drawn_request(random: np.random.Generator) -> Request:
         cpu=int(random.choice([0, 500, 4000])),
         memory=int(random.choice([0, 2**33])),
         models=("A",) if devices and random.random() < 0.3 else (),
+        cores=int(random.choice([20, 60, 100])) if devices and random.random() < 0.3 else 0,
     )
