@@ -1,9 +1,10 @@
 """What policies allocate where half of the pods ask for compute beside memory.
 
-    python -m tests.bench.placement_cores [--seeds 42-44] [--policies device-bestfit,fgd]
+    python -m tests.bench.placement_cores [--file gpushare100] [--seeds 42-44]
+        [--policies device-bestfit,fgd]
 
-The shipped trace fills its cluster (`inflation`), once as it is and once with compute: half of the
-pods with GPU, drawn by the seed, ask for some. One that has whole devices asks for all of their
+A shipped list of pods fills its cluster (`inflation`), once as it is and once with compute: half of
+the pods with GPU, drawn by the seed, ask for some. One of whole devices asks for all of their
 compute, one that shares a device for as much as the share of another pod, drawn apart from its own
 memory: where both were equal, memory alone would decide. Each figure is the mean over the seeds of
 the memory that is allocated when 100 % has been asked for, in %, with its standard error.
@@ -20,6 +21,7 @@ from random import Random
 from gpushare.core.model import ALL_CORES
 from gpushare.sim.experiments import inflation
 from gpushare.sim.inputs import read_shipped
+from gpushare.sim.lifetimes import EXPONENTIAL
 from gpushare.sim.report import aligned
 from gpushare.trace.nodes_and_pods import MILLI, TracePod
 
@@ -41,9 +43,9 @@ def with_cores(pods: Sequence[TracePod], seed: int) -> list[TracePod]:
     return [asking(pod) for pod in pods]
 
 
-def allocated(policy: str, seed: int, cores: bool) -> float:
+def allocated(file: str, policy: str, seed: int, cores: bool) -> float:
     """Return what is allocated of the shipped cluster, in %."""
-    inputs = read_shipped("default", 0, "exponential")
+    inputs = read_shipped(file, 0, EXPONENTIAL)
     pods = with_cores(inputs.pods, seed) if cores else inputs.pods
     return float(str(inflation(inputs.nodes, pods, policy, seed)["alloc"]))
 
@@ -51,6 +53,7 @@ def allocated(policy: str, seed: int, cores: bool) -> float:
 def main() -> None:
     """Print a line for each policy."""
     parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--file", default="default")
     parser.add_argument("--seeds", default="42-44")
     parser.add_argument("--policies", default=POLICIES)
     asked = parser.parse_args()
@@ -58,7 +61,9 @@ def main() -> None:
     seeds, rows = range(first, last + 1), [["policy", "memory alone", "with compute"]]
     with ProcessPoolExecutor() as pool:
         runs = {
-            (policy, cores): [pool.submit(allocated, policy, seed, cores) for seed in seeds]
+            (policy, cores): [
+                pool.submit(allocated, asked.file, policy, seed, cores) for seed in seeds
+            ]
             for policy in asked.policies.split(",")
             for cores in (False, True)
         }

@@ -116,7 +116,7 @@ class Setting:
         if preempts:
             pods = 12  # Where there is room nobody has to go.
         # Drawn apart, so that stories without it are told as ever.
-        cores = Random(f"cores of {number}").random() < _WITH_CORES
+        cores = Random(f"compute of {number}").random() < _WITH_CORES
         return Setting(
             shape, replicas, small, Weighted(weights), pods, ours, hostile, preempts, cores
         )
