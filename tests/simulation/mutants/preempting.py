@@ -44,12 +44,13 @@ def evicts_by_the_sum(original: Any) -> Any:
 
 
 @mutant("P3", "an end frees the units of all a pod's devices on each of them", RemovalEffect,
-        "shares")  # fmt: skip
+        "frees")  # fmt: skip
 def frees_more_than_is_held(original: Any) -> Any:
-    def shares(self: Any, entry: Any) -> Any:
-        return tuple((device, entry.request.total) for device, _ in original(self, entry))
+    def frees(self: Any, entry: Any) -> Any:
+        found = original(self, entry)
+        return {part: found[part] if part[1] else entry.request.total for part in found}
 
-    return shares
+    return frees
 
 
 @mutant("P4", "only the victims that kube-scheduler has found are looked at", preempt,

@@ -131,10 +131,14 @@ def answers_before_it_is_synced(original: Any) -> Any:
 
 
 def _unsigned_room(original: Any) -> Any:
-    def room(self: Any, node: str, device: int) -> int:
-        return int(original(self, node, device) % 2**32)
+    del original
 
-    return room
+    def has_room(self: Any, node: str, device: int, units: int, cores: int) -> bool:
+        row = self.row[node]
+        free = int(self._capacity[row, device] - self._used[row, device]) % 2**32
+        return free >= units
+
+    return has_room
 
 
 @mutant(
@@ -142,7 +146,7 @@ def _unsigned_room(original: Any) -> Any:
     "the original subtracts unsigned numbers",
     Snapshot,
     "free",
-    also=[(NodeArrays, "room", _unsigned_room)],
+    also=[(NodeArrays, "has_room", _unsigned_room)],
 )
 def wraps_around(original: Any) -> Any:
     del original
