@@ -2,7 +2,7 @@
 
 Pods are drawn at random from the workload, in several *streams* (core/trial_streams.py). Each
 policy gets the same pods on the same nodes, and is measured by the memory that it allocates, in %
-of the capacity. Streams are run until it is clear which policy is best.
+of the capacity. Streams are run until it is clear which policy is best, or that it will not be.
 """
 
 import math
@@ -83,16 +83,19 @@ class Trial:
         more = [one - two for one, two in pairs]
         return statistics.fmean(more), statistics.stdev(more) / math.sqrt(len(more))
 
-    @property
-    def is_clear(self) -> bool:
+    def is_clear(self, done: float) -> bool:
         """Whether more streams would change nothing.
 
-        The best policy leads each other one by more than chance, or by less than is worth a stream.
+        The best policy leads each other one by more than chance, or by less than is worth a stream;
+        or its lead would be no clear one after all streams, of which `done` is the share so far.
         """
         best = self.winner()
         leads = [self.lead(best, name) for name in self.allocated if name != best]
         return all(
-            lead > _ERRORS * error or lead + _ERRORS * error < _MIN_LEAD for lead, error in leads
+            lead > _ERRORS * error
+            or lead + _ERRORS * error < _MIN_LEAD
+            or lead + error * math.sqrt(1 - done) < _ERRORS * error * math.sqrt(done)
+            for lead, error in leads
         )
 
     def winner(self, current: str = "", errors: float = _ERRORS) -> str:
@@ -176,6 +179,6 @@ def run_trial(
                 measured = stream.run(make_scorer(policy, len(stream.begin.names)))
             allocated[name].append(100 * measured[0] / stream.capacity)
             refused[name].append(100 * measured[1] / stream.capacity)
-        if number >= _FEWEST_STREAMS and pods >= _FEWEST_PODS and trial.is_clear:
+        if number >= _FEWEST_STREAMS and pods >= _FEWEST_PODS and trial.is_clear(stream.done):
             break
     return trial if number else None

@@ -48,7 +48,8 @@ class Stream:
     """Pods that come to some nodes.
 
     which: index into `requests` of each pod. gaps: the time before each pod comes. lives: how long
-    each stays; empty if all stay. pods: how many of them are expected to come.
+    each stays; empty if all stay. pods: how many of them are expected to come. done: the share of
+    all streams that have been yielded with it.
     """
 
     begin: MutableSnapshot
@@ -57,6 +58,7 @@ class Stream:
     gaps: Floats
     lives: Floats
     pods: float
+    done: float
 
     @property
     def capacity(self) -> int:
@@ -130,7 +132,8 @@ def streams(snapshot: Snapshot, workload: Workload, rng: np.random.Generator) ->
     pods = capacity / (workload.gpu / workload.pods) * (1 + turnover * _LIFE)
     part = min(1.0, MOST_PODS_OF_STREAM / pods)
     lives = np.array(workload.lives or [1.0] * len(requests))
-    for place in range(min(int(MOST_PODS / (part * pods)), _MOST_STREAMS)):
+    most = min(int(MOST_PODS / (part * pods)), _MOST_STREAMS)
+    for place in range(most):
         goes = math.floor((place + 1) * turnover) > math.floor(place * turnover)
         rows = _some(snapshot, part, rng)
         empty = mutable(snapshot, rows, empty=True)
@@ -153,7 +156,7 @@ def streams(snapshot: Snapshot, workload: Workload, rng: np.random.Generator) ->
         which = rng.choice(len(requests), length, p=chances)
         gaps = rng.exponential(1 / lifetimes, length)
         lived = rng.exponential(1, length) * stay[which] if goes else np.zeros(0)
-        yield Stream(begin, requests, which, gaps, lived, expected)
+        yield Stream(begin, requests, which, gaps, lived, expected, (place + 1) / most)
 
 
 def _drawn(chances: Floats, evidence: int, rng: np.random.Generator) -> Floats:

@@ -127,16 +127,30 @@ def test_the_winner_must_lead_by_more_than_its_error_to_take_over() -> None:
 
 
 def test_it_is_clear_which_is_best_where_none_leads_or_one_leads_beyond_doubt() -> None:
-    assert Trial({"a": [50.0, 52.0, 51.0], "b": [53.0, 54.0, 54.0]}, {}).is_clear
-    assert Trial({"a": [50.0, 60.0, 40.0], "b": [50.0, 60.0, 40.0]}, {}).is_clear
-    assert Trial({"a": [50.0, 60.0, 40.0], "b": [50.1, 60.1, 40.0]}, {}).is_clear
-    assert not Trial({"a": [50.0, 60.0, 40.0], "b": [53.0, 54.0, 54.0]}, {}).is_clear
+    assert Trial({"a": [50.0, 52.0, 51.0], "b": [53.0, 54.0, 54.0]}, {}).is_clear(0)
+    assert Trial({"a": [50.0, 60.0, 40.0], "b": [50.0, 60.0, 40.0]}, {}).is_clear(0)
+    assert Trial({"a": [50.0, 60.0, 40.0], "b": [50.1, 60.1, 40.0]}, {}).is_clear(0)
+    assert not Trial({"a": [50.0, 60.0, 40.0], "b": [53.0, 54.0, 54.0]}, {}).is_clear(0)
+
+
+def test_a_trial_ends_where_no_clear_lead_can_come_any_more() -> None:
+    """By 1 (1.15) points. After all streams the error is 1.15 times the root of the share done."""
+    doubtful = Trial({"a": [50.0, 60.0, 40.0], "b": [51.0, 63.0, 39.0]}, {})
+    assert doubtful.lead("b", "a") == pytest.approx((1, 1.1547), abs=1e-4)
+    # 1 + 1.15 * 0.77 > 2 * 1.15 * 0.63, and 1 + 1.15 * 0.55 < 2 * 1.15 * 0.84
+    assert not doubtful.is_clear(0.4)
+    assert doubtful.is_clear(0.7)
+
+
+def test_the_last_stream_is_told_to_be_the_last() -> None:
+    drawn = list(streams(Cluster(NODES).snapshot(), workload(), np.random.default_rng(1)))
+    assert [stream.done for stream in drawn] == [(at + 1) / len(drawn) for at in range(len(drawn))]
 
 
 def test_it_is_not_clear_while_the_lead_may_be_chance_and_what_ranks_would_stay() -> None:
     """By 0.14 (0.15) points: the other one would stay, and may be worse."""
     doubtful = Trial({FALLBACK_POLICY: [50.0, 50.0], "binpack": [50.29, 49.99]}, {})
-    assert not doubtful.is_clear
+    assert not doubtful.is_clear(0)
     assert doubtful.winner(FALLBACK_POLICY, 1.0) == FALLBACK_POLICY
 
 

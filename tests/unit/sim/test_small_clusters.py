@@ -1,5 +1,6 @@
 """The small clusters of the bench are what they are said to be, and are measured as they say."""
 
+import math
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,7 +11,7 @@ from gpushare.core.model import Request
 from gpushare.sim.experiments import inflation
 from gpushare.trace.nodes_and_pods import TraceNode
 from tests.bench import placement_small
-from tests.bench.placement_small import POLICIES, Found, Job, coming
+from tests.bench.placement_small import POLICIES, SIMPLE, Found, Job, coming
 from tests.bench.small_clusters import (
     CHANGING,
     END,
@@ -142,6 +143,31 @@ def test_the_table_names_the_worst_cluster_and_goes_on_where_its_file_ends(
         assert len(measured) == new
     text = capsys.readouterr().out.split("\n\n")[-1].splitlines()
     lines = [" ".join(line.split()) for line in text]
-    assert len(lines) == 1 + 2 * 2 * 2
+    assert len(lines) == 1 + 2 * 2 * 3
     assert lines[1] == "inflation equal device-bestfit -0.33 +0.33 -1.00 +0.00 4"
     assert lines[2] == "inflation equal the best -1.33 +0.33 -2.00 +0.00 4"
+
+
+def test_the_best_elsewhere_is_chosen_by_the_seeds_that_it_is_not_compared_on() -> None:
+    """`binpack` is the best by chance on the first half alone, where its lead does not count."""
+    values = [80.0] * 4, [80.0] * 4, [90.0, 75.0, 90.0, 75.0], [70.0] * 4
+    found = Found(Job("churn", "equal", 3, 4), dict(zip(POLICIES, values, strict=True)))
+    assert found.above(SIMPLE)[0] == -2.5
+    mean, error = found.above_elsewhere(SIMPLE)
+    # On the second half it is binpack, by 90 of the first; on the first device-bestfit.
+    assert mean == (0 + 0 + 5 + 5) / 4
+    assert error == pytest.approx(math.sqrt(25 / 3 / 4))
+
+
+def test_chance_alone_favours_the_best_but_not_the_best_elsewhere() -> None:
+    rng = np.random.default_rng(1)
+    found = [
+        Found(
+            Job("churn", "equal", at, 4), {name: rng.normal(80, 3, 4).tolist() for name in POLICIES}
+        )
+        for at in range(1000)
+    ]
+    by_chance = np.mean([one.above(SIMPLE)[0] for one in found])
+    fairly = np.mean([one.above_elsewhere(SIMPLE)[0] for one in found])
+    assert by_chance < -1
+    assert abs(fairly) < 0.2
