@@ -154,6 +154,7 @@ def test_what_is_left_out_says_so_and_what_to_do(image: Image) -> None:
         assert "(see README.md)" in done.stderr
         assert ("pip install ./localcluster" in done.stderr) == (command == "demo")
         assert done.stderr.count("\n") == 1
+    assert "\n  demo" not in image.gpushare("--help").stdout
 
 
 def test_nothing_that_is_left_in_imports_what_is_left_out(image: Image) -> None:
