@@ -16,28 +16,50 @@ WORKDIR /src
 COPY requirements*.lock ./
 RUN pip install --require-hashes --only-binary :all: --requirement requirements-build.lock
 
+# What each image has of ours: these rooms, and those that it alone runs.
+FROM scratch AS common
+COPY setup.cfg pyproject.toml README.md LICENSE NOTICE /
+COPY gpushare/*.py gpushare/py.typed /gpushare/
+COPY gpushare/cli /gpushare/cli
+COPY gpushare/core /gpushare/core
+COPY gpushare/daemon /gpushare/daemon
+COPY gpushare/kube /gpushare/kube
+COPY gpushare/trace /gpushare/trace
+COPY gpushare/wire /gpushare/wire
+
+FROM common AS code-extender
+COPY gpushare/doctor /gpushare/doctor
+COPY gpushare/explain /gpushare/explain
+COPY gpushare/extender /gpushare/extender
+COPY gpushare/ledger /gpushare/ledger
+COPY gpushare/policy /gpushare/policy
+
+FROM common AS code-device-plugin
+COPY gpushare/device_plugin /gpushare/device_plugin
+
+FROM code-extender AS code-gpushare
+COPY gpushare/device_plugin /gpushare/device_plugin
+
 # The dependencies first: this layer stays as long as the lock files do. Their hashes are checked, and
 # nothing is compiled.
 FROM source AS build-extender
 RUN pip --python /opt/gpushare/bin/python install \
         --require-hashes --only-binary :all: --requirement requirements-extender.lock
-COPY . .
-RUN rm -r gpushare/device_plugin
+COPY --from=code-extender / ./
 RUN pip wheel --no-deps --no-build-isolation --wheel-dir /wheels . \
  && pip --python /opt/gpushare/bin/python install --no-deps --no-index /wheels/*.whl
 
 FROM source AS build-device-plugin
 RUN pip --python /opt/gpushare/bin/python install \
         --require-hashes --only-binary :all: --requirement requirements-device-plugin.lock
-COPY . .
-RUN rm -r gpushare/doctor gpushare/explain gpushare/extender gpushare/ledger gpushare/policy
+COPY --from=code-device-plugin / ./
 RUN pip wheel --no-deps --no-build-isolation --wheel-dir /wheels . \
  && pip --python /opt/gpushare/bin/python install --no-deps --no-index /wheels/*.whl
 
 FROM source AS build-gpushare
 RUN pip --python /opt/gpushare/bin/python install \
         --require-hashes --only-binary :all: --requirement requirements.lock
-COPY . .
+COPY --from=code-gpushare / ./
 RUN pip wheel --no-deps --no-build-isolation --wheel-dir /wheels . \
  && pip --python /opt/gpushare/bin/python install --no-deps --no-index /wheels/*.whl
 

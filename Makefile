@@ -91,7 +91,7 @@ proof: $(INSTALLED) ## everything going wrong, in virtual time and for real (SEE
 lint: $(INSTALLED) ## ruff: rules and format
 	@$(BIN)/ruff check . && $(BIN)/ruff format --check .
 
-types: $(INSTALLED) ## mypy, strict, on the package and the tests
+types: $(INSTALLED) ## mypy, strict, on the packages and the tests
 	@$(BIN)/mypy
 
 format: $(INSTALLED) ## let ruff put the code in shape
@@ -139,12 +139,14 @@ sbom: $(INSTALLED) ## write and check build/gpushare.cdx.json: what the image ru
 	@$(BIN)/python -m tests.support.sbom build/gpushare.cdx.json requirements.lock
 
 clean: ## remove .venv and whatever else was made here
-	@rm -rf .venv .venv-* build dist *.egg-info .coverage .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	@rm -rf .venv .venv-* build dist *.egg-info localcluster/build localcluster/*.egg-info \
+	  .coverage .pytest_cache .mypy_cache .ruff_cache .hypothesis
 
 # Made anew when the dependencies change, or when its Python is gone. What the image runs with
 # (requirements.lock) comes first, and is all that the demo needs; pip checks the hashes. Modules are
 # compiled when they are imported: most of the Kubernetes client never is.
-$(RUNTIME): setup.cfg pyproject.toml requirements.lock
+$(RUNTIME): setup.cfg pyproject.toml requirements.lock localcluster/setup.cfg \
+  localcluster/pyproject.toml
 	@command -v $(PYTHON) >/dev/null 2>&1 || { \
 	  echo "gpushare: $(PYTHON) is not there. Install Python 3.11 or newer, or say where it is:" \
 	    "make PYTHON=/path/to/python3 ..."; exit 1; } >&2
@@ -160,7 +162,8 @@ $(RUNTIME): setup.cfg pyproject.toml requirements.lock
 	@$(PYTHON) -m venv $(VENV)
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile \
 	  --require-hashes --requirement requirements.lock
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile --no-deps --editable .
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile --no-deps \
+	  --editable . --editable ./localcluster
 	@touch $@
 
 # Tests run with the same versions, and with tools of their own.

@@ -10,10 +10,13 @@ from gpushare import __version__
 from gpushare.cli.exit_codes import ended
 from gpushare.commandline import USAGE, hint
 
+_DEMO = """\
+  demo     try it: an API server, a scheduler, kubelets and the extender on this machine
+"""
 _USAGE = """\
 usage: gpushare COMMAND [OPTIONS]
 
-  demo     try it: an API server, a scheduler, kubelets and the extender on this machine
+{demo}\
   device-plugin
            serve a node's GPU memory to its kubelet
   doctor   say what is mis-wired: scheduler file, extender, rights, nodes, pods
@@ -38,7 +41,7 @@ def _live_rows(kubeconfig: str, context: str, resource: str, unit: str) -> Mappi
 
 
 _MODULES = {
-    "demo": "gpushare.localcluster.main",
+    "demo": "gpushare_localcluster.main",  # of another distribution, gpushare-localcluster
     "device-plugin": "gpushare.device_plugin.main",
     "doctor": "gpushare.doctor.main",
     "explain": "gpushare.cli.explain",
@@ -64,17 +67,12 @@ def _run(words: Sequence[str]) -> int:
         case ["--version"]:
             print(f"gpushare {__version__}")
         case ["--help" | "-h" | "help"]:
-            print(_USAGE, end="")
+            print(_usage(), end="")
         case [command, *rest] if command in _MODULES:
             needs = _EXTRA_PACKAGES.get(command) or _MODULES[command].rpartition(".")[0]
             if find_spec(needs) is None:
-                none_has = command in ("demo", "simulate")
-                elsewhere = "" if none_has else ", or in another image (see Dockerfile)"
-                print(
-                    f"gpushare: {command} is not in this installation, which lacks {needs}."
-                    f" The image leaves it out; run it from a clone (see README.md){elsewhere}.",
-                    file=sys.stderr,
-                )
+                lacks = f"{command} is not in this installation, which lacks {needs}"
+                print(f"gpushare: {lacks}. {_remedy(command)}", file=sys.stderr)
                 return 1
             return _called(command, rest)
         case [word, *_]:
@@ -85,9 +83,30 @@ def _run(words: Sequence[str]) -> int:
             print(hint("gpushare"), file=sys.stderr)
             return USAGE
         case _:
-            print(_USAGE, end="", file=sys.stderr)
+            print(_usage(), end="", file=sys.stderr)
             return USAGE
     return 0
+
+
+def _usage() -> str:
+    """Return the commands; those of another distribution only if it is installed."""
+    there = find_spec(_MODULES["demo"].partition(".")[0]) is not None
+    return _USAGE.format(demo=_DEMO if there else "")
+
+
+def _remedy(command: str) -> str:
+    match command:
+        case "demo":
+            return (
+                "Install gpushare-localcluster: `pip install ./localcluster` in a clone, where"
+                " `make demo` does both (see README.md)."
+            )
+        case "simulate":
+            return "The image leaves it out; run it from a clone (see README.md)."
+    return (
+        "The image leaves it out; run it from a clone (see README.md), or in another image"
+        " (see Dockerfile)."
+    )
 
 
 def _called(command: str, words: Sequence[str]) -> int:

@@ -14,16 +14,16 @@ import subprocess
 import sys
 import time
 
-from gpushare.localcluster.api.apiserver import ApiServer
-from gpushare.localcluster.api.store import Store
-from gpushare.localcluster.client import ApiClient
-from gpushare.localcluster.demo.board import Board, PodState
-from gpushare.localcluster.demo.cluster import running
-from gpushare.localcluster.demo.manifests import NAMESPACE, node_document, pod_document
-from gpushare.localcluster.demo.plan import Apply, NodePlan, PodPlan, Say, Scenario, WaitFor
-from gpushare.localcluster.demo.report import Report
-from gpushare.localcluster.scheduler.config import SchedulerOptions
-from gpushare.localcluster.scheduler.scheduler import Scheduler
+from gpushare_localcluster.api.apiserver import ApiServer
+from gpushare_localcluster.api.store import Store
+from gpushare_localcluster.client import ApiClient
+from gpushare_localcluster.demo.board import Board, PodState
+from gpushare_localcluster.demo.cluster import running
+from gpushare_localcluster.demo.manifests import NAMESPACE, node_document, pod_document
+from gpushare_localcluster.demo.plan import Apply, NodePlan, PodPlan, Say, Scenario, WaitFor
+from gpushare_localcluster.demo.report import Report
+from gpushare_localcluster.scheduler.config import SchedulerOptions
+from gpushare_localcluster.scheduler.scheduler import Scheduler
 
 _LONGEST = 600.0
 _DEVICES = (16,) * 8

@@ -7,7 +7,7 @@ import os
 import subprocess
 from pathlib import Path
 
-from gpushare.localcluster.api.apiserver import ApiServer
+from gpushare_localcluster.api.apiserver import ApiServer
 from tests.contract.apiserver.client import MERGE, Api, Json
 
 

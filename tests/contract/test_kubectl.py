@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from gpushare.localcluster.api.apiserver import ApiServer
-from gpushare.localcluster.api.store import Store
+from gpushare_localcluster.api.apiserver import ApiServer
+from gpushare_localcluster.api.store import Store
 from tests.contract.apiserver.client import Api
 from tests.contract.apiserver.conftest import SERVER
 from tests.contract.kubectl import Kubectl, Server

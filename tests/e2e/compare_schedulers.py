@@ -18,14 +18,14 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from gpushare.localcluster.scheduler.cache import Snapshot
-from gpushare.localcluster.scheduler.candidates import Candidate
-from gpushare.localcluster.scheduler.cycle import Decision, FitError, SchedulingCycle
-from gpushare.localcluster.scheduler.handle import Handle
-from gpushare.localcluster.scheduler.objects import PodView, read_pod
-from gpushare.localcluster.scheduler.others import OtherObjects
-from gpushare.localcluster.scheduler.profiles import build_frameworks
 from gpushare.wire.scheduler.config import decode_scheduler_config
+from gpushare_localcluster.scheduler.cache import Snapshot
+from gpushare_localcluster.scheduler.candidates import Candidate
+from gpushare_localcluster.scheduler.cycle import Decision, FitError, SchedulingCycle
+from gpushare_localcluster.scheduler.handle import Handle
+from gpushare_localcluster.scheduler.objects import PodView, read_pod
+from gpushare_localcluster.scheduler.others import OtherObjects
+from gpushare_localcluster.scheduler.profiles import build_frameworks
 from tests.e2e.binaries import program
 from tests.e2e.random_clusters import RandomCluster
 from tests.e2e.random_namespaces import budgets, namespaces, selecting

@@ -9,7 +9,7 @@ import ssl
 import sys
 from pathlib import Path
 
-from gpushare.localcluster.http_client import HttpClient
+from gpushare_localcluster.http_client import HttpClient
 from tests.e2e.processes import PATIENCE, Process
 from tests.integration.process import free_port
 from tests.integration.verbs import Reply, Verbs

@@ -15,12 +15,12 @@ from typing import Any
 import yaml
 
 from gpushare.errors import ApiConflict
-from gpushare.localcluster.api.apiserver import ApiServer
-from gpushare.localcluster.api.store import Store
-from gpushare.localcluster.client import ApiClient
-from gpushare.localcluster.informer import Informer
-from gpushare.localcluster.scheduler.cache import NodeInfo, Snapshot
-from gpushare.localcluster.scheduler.objects import PodView, read_node, read_pod
+from gpushare_localcluster.api.apiserver import ApiServer
+from gpushare_localcluster.api.store import Store
+from gpushare_localcluster.client import ApiClient
+from gpushare_localcluster.informer import Informer
+from gpushare_localcluster.scheduler.cache import NodeInfo, Snapshot
+from gpushare_localcluster.scheduler.objects import PodView, read_node, read_pod
 from tests.e2e.processes import PATIENCE, Process
 from tests.e2e.random_clusters import PRIORITIES
 from tests.e2e.random_namespaces import budgets, namespaces, selecting

@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from gpushare.localcluster.http_client import HttpClient
+from gpushare_localcluster.http_client import HttpClient
 from tests.e2e.binaries import needed
 from tests.e2e.conftest import MakeWorld
 from tests.e2e.extender import GPUSHARE

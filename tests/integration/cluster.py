@@ -10,11 +10,11 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from gpushare.localcluster.api.apiserver import ApiServer
-from gpushare.localcluster.api.deletion import DeleteOptions
-from gpushare.localcluster.api.records import Change
-from gpushare.localcluster.api.resources import RESOURCES, Resource
-from gpushare.localcluster.api.store import Store
+from gpushare_localcluster.api.apiserver import ApiServer
+from gpushare_localcluster.api.deletion import DeleteOptions
+from gpushare_localcluster.api.records import Change
+from gpushare_localcluster.api.resources import RESOURCES, Resource
+from gpushare_localcluster.api.store import Store
 from tests.support.faults import Fault, FaultPlan, FaultRequest, faulty
 
 Json = dict[str, Any]

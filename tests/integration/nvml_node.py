@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from secrets import token_hex
 
-from gpushare.localcluster.api.resources import EVENTS
 from gpushare.wire.annotations import ALIYUN
 from gpushare.wire.inventory import Inventory, decode_inventory
+from gpushare_localcluster.api.resources import EVENTS
 from tests.integration.cluster import PODS, Cluster, Json
 from tests.integration.plugin_world import PluginNode
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from gpushare.localcluster.client import ApiClient
+from gpushare_localcluster.client import ApiClient
 from tests.integration.test_demo import COMMAND
 
 GPUSHARE = COMMAND[:-1]

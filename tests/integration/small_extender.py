@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
-from gpushare.localcluster.client import ApiClient
+from gpushare_localcluster.client import ApiClient
 
 Json = dict[str, Any]
 

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from gpushare.localcluster.demo.shipped import find, load, shipped, stages
-from gpushare.localcluster.main import main
+from gpushare_localcluster.demo.shipped import find, load, shipped, stages
+from gpushare_localcluster.main import main
 from tests.support.waiting import poll
 
 COMMAND = (sys.executable, "-P", "-m", "gpushare.cli.main", "demo")

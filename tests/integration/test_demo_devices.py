@@ -14,15 +14,15 @@ from pathlib import Path
 import pytest
 
 from gpushare.core.model import Allocation
-from gpushare.localcluster.client import ApiClient
-from gpushare.localcluster.demo import device_plugins
-from gpushare.localcluster.devices.nodes import NodeDevices
-from gpushare.localcluster.kubelet import Kubelet
-from gpushare.localcluster.main import main
 from gpushare.wire.annotations import ALIYUN, encode
 from gpushare.wire.inventory import decode_inventory
 from gpushare.wire.objects import PODS as POD_CODEC
 from gpushare.wire.pods import request_of
+from gpushare_localcluster.client import ApiClient
+from gpushare_localcluster.demo import device_plugins
+from gpushare_localcluster.devices.nodes import NodeDevices
+from gpushare_localcluster.kubelet import Kubelet
+from gpushare_localcluster.main import main
 from tests.integration.cluster import MEM, NODES, PODS, Cluster, Json
 from tests.support.waiting import poll
 
@@ -163,7 +163,7 @@ def test_a_pods_units_are_free_when_it_is_gone_and_a_node_takes_its_plug_in_alon
 
 
 def test_the_plug_ins_end_when_their_parent_is_gone(tmp_path: Path) -> None:
-    module = "gpushare.localcluster.devices.plugins"
+    module = "gpushare_localcluster.devices.plugins"
     plugins = [sys.executable, "-P", "-m", module, "kubeconfig", str(tmp_path)]
     start = (
         "import os, subprocess, time\n"

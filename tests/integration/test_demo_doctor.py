@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from gpushare.localcluster.client import ApiClient
 from gpushare.wire.annotations import ALIYUN
+from gpushare_localcluster.client import ApiClient
 from tests.integration.test_demo import COMMAND
 from tests.support.waiting import poll
 

@@ -3,15 +3,15 @@
 import io
 from pathlib import Path
 
-from gpushare.localcluster.api.apiserver import ApiServer
-from gpushare.localcluster.api.httpserver import Environ, HttpServer, StartResponse
-from gpushare.localcluster.api.store import Store
-from gpushare.localcluster.client import ApiClient
-from gpushare.localcluster.demo.board import Board
-from gpushare.localcluster.demo.report import Report
-from gpushare.localcluster.demo.runner import Runner
-from gpushare.localcluster.demo.scenario import load_scenario
-from gpushare.localcluster.http_client import HttpClient
+from gpushare_localcluster.api.apiserver import ApiServer
+from gpushare_localcluster.api.httpserver import Environ, HttpServer, StartResponse
+from gpushare_localcluster.api.store import Store
+from gpushare_localcluster.client import ApiClient
+from gpushare_localcluster.demo.board import Board
+from gpushare_localcluster.demo.report import Report
+from gpushare_localcluster.demo.runner import Runner
+from gpushare_localcluster.demo.scenario import load_scenario
+from gpushare_localcluster.http_client import HttpClient
 from tests.support.faults import FaultPlan, delay, faulty
 
 

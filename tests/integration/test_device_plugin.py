@@ -14,10 +14,10 @@ import pytest
 
 from gpushare.device_plugin.checkpoint import FILE
 from gpushare.device_plugin.registration import ORIGINAL
-from gpushare.localcluster.devices.admission import AdmissionError
-from gpushare.localcluster.grants import granted_devices
 from gpushare.wire.annotations import ALIYUN
 from gpushare.wire.inventory import decode_inventory
+from gpushare_localcluster.devices.admission import AdmissionError
+from gpushare_localcluster.grants import granted_devices
 from tests.integration.cluster import NODES, Cluster, Json
 from tests.integration.plugin_world import UNITS, PluginNode
 from tests.support.faults import status

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from gpushare.cli.main import main
-from gpushare.localcluster.demo.manifests import scheduler_config
+from gpushare_localcluster.demo.manifests import scheduler_config
 from tests.integration.cluster import LEASES, MAPS, NODES, PODS, Cluster, Json, inventory
 from tests.integration.conftest import StartExtender, World
 from tests.integration.process import Extender, free_port

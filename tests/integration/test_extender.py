@@ -12,8 +12,8 @@ import pytest
 
 from gpushare import __version__
 from gpushare.cli.main import main
-from gpushare.localcluster.client import ApiClient
 from gpushare.wire.annotations import ALIYUN
+from gpushare_localcluster.client import ApiClient
 from tests.integration.certificates import call, make_pki, shown
 from tests.integration.cluster import COUNT, MARK, PODS, Cluster, Json, inventory
 from tests.integration.conftest import StartExtender, World

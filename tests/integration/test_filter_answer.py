@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from gpushare.localcluster.scheduler.config import SchedulerOptions
-from gpushare.localcluster.scheduler.scheduler import Scheduler
+from gpushare_localcluster.scheduler.config import SchedulerOptions
+from gpushare_localcluster.scheduler.scheduler import Scheduler
 from tests.integration.cluster import Cluster, Json
 from tests.integration.conftest import StartExtender
 from tests.integration.process import Extender

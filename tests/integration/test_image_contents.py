@@ -1,7 +1,7 @@
 """What each image holds is enough for what it runs, and no more; a command that it lacks says so.
 
-An image is what Dockerfile and .dockerignore say: the package without some rooms, and the packages
-of one lock file. Here each import of another package fails, as it would there.
+An image is what Dockerfile says: the rooms of the package that it copies, and the packages of one
+lock file. Here each import of another package fails, as it would there.
 """
 
 import ast
@@ -79,8 +79,10 @@ class Image:
 
     def absent(self) -> Iterator[str]:
         """The top names that are installed here, and not there."""
+        # What is ours is there as far as it is in the folder.
+        there = {*self.allowed, "gpushare", "gpushare-localcluster"}
         for name, owners in packages_distributions().items():
-            if not {normal(owner) for owner in owners} & {*self.allowed, "gpushare"}:
+            if not {normal(owner) for owner in owners} & there:
                 yield name
 
     def gpushare(self, *words: str) -> "subprocess.CompletedProcess[str]":
@@ -92,14 +94,31 @@ def normal(name: str) -> str:
     return name.lower().replace("_", "-")
 
 
-def stage(target: str) -> str:
-    """What Dockerfile does to build the target."""
+def stage(name: str) -> tuple[str, str]:
+    """What Dockerfile has a stage of that name begin with, and do."""
     text = (ROOT / "Dockerfile").read_text(encoding="utf-8")
-    return re.split(r"^FROM ", text.partition(f" AS build-{target}\n")[2], flags=re.MULTILINE)[0]
+    (found,) = re.findall(rf"^FROM (\S+) AS {name}\n(.*?)(?=^FROM |\Z)", text, re.M | re.S)
+    base, steps = found
+    return base, steps
+
+
+def copied(name: str) -> Iterator[tuple[Path, str]]:
+    """The files and folders that the stages of code up to this one copy, each with where to."""
+    base, steps = stage(name)
+    if base != "scratch":
+        yield from copied(base)
+    for line in re.findall(r"^COPY (.*)$", steps, re.MULTILINE):
+        *sources, target = line.split()
+        yield from ((path, target) for source in sources for path in ROOT.glob(source))
+
+
+def build(target: str) -> str:
+    """What Dockerfile does to build the target."""
+    return stage(f"build-{target}")[1]
 
 
 def lock_of(target: str) -> str:
-    names: list[str] = re.findall(r"--requirement (requirements\S*\.lock)", stage(target))
+    names: list[str] = re.findall(r"--requirement (requirements\S*\.lock)", build(target))
     (name,) = names
     return (ROOT / name).read_text(encoding="utf-8")
 
@@ -107,14 +126,15 @@ def lock_of(target: str) -> str:
 @pytest.fixture(scope="module", params=RUNS)
 def image(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Image:
     target: str = request.param
-    lines = (ROOT / ".dockerignore").read_text(encoding="utf-8").split("\n")
-    left_out = {line.removeprefix("gpushare/") for line in lines if line.startswith("gpushare/")}
-    assert left_out == {"localcluster", "sim"}
-    for removed in re.findall(r"^RUN rm -r (.*)$", stage(target), re.MULTILINE):
-        left_out |= {path.removeprefix("gpushare/") for path in removed.split()}
+    assert f"COPY --from=code-{target} / ./\n" in build(target)
     folder = tmp_path_factory.mktemp("image")
-    ignored = shutil.ignore_patterns("__pycache__", *left_out)
-    shutil.copytree(PACKAGE, folder / "gpushare", ignore=ignored)
+    for path, place in copied(f"code-{target}"):
+        there = folder / place.removeprefix("/")
+        if path.is_dir():
+            shutil.copytree(path, there, ignore=shutil.ignore_patterns("__pycache__"))
+        else:
+            there.mkdir(exist_ok=True)
+            shutil.copy(path, there)
     return Image(target, folder, frozenset(name for name, _ in locked(lock_of(target))))
 
 
@@ -130,8 +150,11 @@ def test_what_is_left_out_says_so_and_what_to_do(image: Image) -> None:
         done = image.gpushare(command, "--help")
         assert done.returncode == 1
         assert done.stderr.startswith(f"gpushare: {command} is not in this installation")
-        assert "run it from a clone (see README.md)" in done.stderr
+        assert "clone" in done.stderr
+        assert "(see README.md)" in done.stderr
+        assert ("pip install ./localcluster" in done.stderr) == (command == "demo")
         assert done.stderr.count("\n") == 1
+    assert "\n  demo" not in image.gpushare("--help").stdout
 
 
 def test_nothing_that_is_left_in_imports_what_is_left_out(image: Image) -> None:

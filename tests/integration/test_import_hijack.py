@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 import gpushare
+import gpushare_localcluster
 from gpushare.extender.learning.policy_builder import make_policies
 from gpushare.sim.runner import run_all
 from tests.integration.cluster import Cluster
@@ -76,10 +77,10 @@ def test_the_demo_runs_from_the_folder_that_the_clone_is_in(tmp_path: Path) -> N
 
 
 def test_wherever_we_start_python_its_folder_is_left_out() -> None:
-    package = Path(gpushare.__file__).parent
     found = [
         (path.name, line.strip())
-        for path in package.rglob("*.py")
+        for file in (gpushare.__file__, gpushare_localcluster.__file__)
+        for path in Path(file).parent.rglob("*.py")
         for line in path.read_text(encoding="utf-8").splitlines()
         if re.search(r"\bsys\.executable\b", line)
     ]

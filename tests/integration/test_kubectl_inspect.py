@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from gpushare.localcluster.api.resources import RESOURCES
+from gpushare_localcluster.api.resources import RESOURCES
 from tests.integration.cluster import NODES, PODS, Cluster
 from tests.support.faults import Fault, Refusal
 

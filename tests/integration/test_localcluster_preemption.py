@@ -5,16 +5,16 @@ from typing import Any
 
 import pytest
 
-from gpushare.localcluster.scheduler.cache import NodeInfo, Snapshot
-from gpushare.localcluster.scheduler.candidates import Candidate
-from gpushare.localcluster.scheduler.cycle_state import CycleState
-from gpushare.localcluster.scheduler.extender import HttpExtender
-from gpushare.localcluster.scheduler.framework import Code, Status
-from gpushare.localcluster.scheduler.objects import PodView, read_node, read_pod
-from gpushare.localcluster.scheduler.plugins.resources import NodeResourcesFit
-from gpushare.localcluster.scheduler.preemption import NoPreemption, Preemption
-from gpushare.localcluster.scheduler.runtime import Framework
 from gpushare.wire.scheduler.config import ExtenderConfig, ExtenderManagedResource
+from gpushare_localcluster.scheduler.cache import NodeInfo, Snapshot
+from gpushare_localcluster.scheduler.candidates import Candidate
+from gpushare_localcluster.scheduler.cycle_state import CycleState
+from gpushare_localcluster.scheduler.extender import HttpExtender
+from gpushare_localcluster.scheduler.framework import Code, Status
+from gpushare_localcluster.scheduler.objects import PodView, read_node, read_pod
+from gpushare_localcluster.scheduler.plugins.resources import NodeResourcesFit
+from gpushare_localcluster.scheduler.preemption import NoPreemption, Preemption
+from gpushare_localcluster.scheduler.runtime import Framework
 from tests.integration.small_extender import SmallExtender, small_extender
 
 GPU = "example.com/gpu-mem"

@@ -9,19 +9,19 @@ from typing import Any
 import pytest
 
 from gpushare.errors import ApiNotFound
-from gpushare.localcluster.api.apiserver import ApiServer
-from gpushare.localcluster.api.store import Store
-from gpushare.localcluster.client import MERGE_PATCH, ApiClient
-from gpushare.localcluster.kubelet import Kubelet
-from gpushare.localcluster.scheduler.config import SchedulerOptions
-from gpushare.localcluster.scheduler.cycle import Decision
-from gpushare.localcluster.scheduler.cycle_state import CycleState
-from gpushare.localcluster.scheduler.framework import Code, Status
-from gpushare.localcluster.scheduler.handle import Handle
-from gpushare.localcluster.scheduler.objects import PodView
-from gpushare.localcluster.scheduler.plugins.registry import IN_TREE
-from gpushare.localcluster.scheduler.scheduler import Scheduler
 from gpushare.wire.scheduler.profiles import PluginSet, Profile
+from gpushare_localcluster.api.apiserver import ApiServer
+from gpushare_localcluster.api.store import Store
+from gpushare_localcluster.client import MERGE_PATCH, ApiClient
+from gpushare_localcluster.kubelet import Kubelet
+from gpushare_localcluster.scheduler.config import SchedulerOptions
+from gpushare_localcluster.scheduler.cycle import Decision
+from gpushare_localcluster.scheduler.cycle_state import CycleState
+from gpushare_localcluster.scheduler.framework import Code, Status
+from gpushare_localcluster.scheduler.handle import Handle
+from gpushare_localcluster.scheduler.objects import PodView
+from gpushare_localcluster.scheduler.plugins.registry import IN_TREE
+from gpushare_localcluster.scheduler.scheduler import Scheduler
 from tests.integration.small_extender import SmallExtender, small_extender
 from tests.integration.verbs import scheduler_entry
 from tests.support.waiting import poll

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from gpushare.localcluster.api.resources import RESOURCES
+from gpushare_localcluster.api.resources import RESOURCES
 from tests.integration.cluster import MEM, PODS, Cluster, Json
 from tests.integration.conftest import StartExtender, World
 from tests.integration.verbs import Verbs

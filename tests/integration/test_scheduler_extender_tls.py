@@ -12,11 +12,11 @@ import pytest
 
 from gpushare.errors import SettingsError
 from gpushare.kube.trust import trust_as_kubernetes
-from gpushare.localcluster.scheduler.cache import NodeInfo
-from gpushare.localcluster.scheduler.config import options_from
-from gpushare.localcluster.scheduler.extender import ExtenderError, HttpExtender
-from gpushare.localcluster.scheduler.objects import read_node, read_pod
 from gpushare.wire.scheduler.config import decode_scheduler_config
+from gpushare_localcluster.scheduler.cache import NodeInfo
+from gpushare_localcluster.scheduler.config import options_from
+from gpushare_localcluster.scheduler.extender import ExtenderError, HttpExtender
+from gpushare_localcluster.scheduler.objects import read_node, read_pod
 from tests.integration.certificates import authority, certificate
 
 _POD = read_pod({"metadata": {"name": "p"}, "spec": {}})

@@ -10,19 +10,19 @@ from urllib.request import urlopen
 
 import pytest
 
-from gpushare.localcluster.api.apiserver import ApiServer
-from gpushare.localcluster.api.store import Store
-from gpushare.localcluster.client import MERGE_PATCH, ApiClient
-from gpushare.localcluster.scheduler.cache import NodeInfo
-from gpushare.localcluster.scheduler.config import SchedulerOptions
-from gpushare.localcluster.scheduler.cycle_state import CycleState
-from gpushare.localcluster.scheduler.framework import SUCCESS, Code, NodeNames, Status
-from gpushare.localcluster.scheduler.handle import Handle
-from gpushare.localcluster.scheduler.objects import PodView
-from gpushare.localcluster.scheduler.plugins.registry import IN_TREE
-from gpushare.localcluster.scheduler.scheduler import Scheduler
 from gpushare.wire.metrics import read_samples, total
 from gpushare.wire.scheduler.profiles import PluginSet, Profile
+from gpushare_localcluster.api.apiserver import ApiServer
+from gpushare_localcluster.api.store import Store
+from gpushare_localcluster.client import MERGE_PATCH, ApiClient
+from gpushare_localcluster.scheduler.cache import NodeInfo
+from gpushare_localcluster.scheduler.config import SchedulerOptions
+from gpushare_localcluster.scheduler.cycle_state import CycleState
+from gpushare_localcluster.scheduler.framework import SUCCESS, Code, NodeNames, Status
+from gpushare_localcluster.scheduler.handle import Handle
+from gpushare_localcluster.scheduler.objects import PodView
+from gpushare_localcluster.scheduler.plugins.registry import IN_TREE
+from gpushare_localcluster.scheduler.scheduler import Scheduler
 
 Json = dict[str, Any]
 PODS = "/api/v1/namespaces/default/pods"

@@ -25,12 +25,12 @@ from gpushare.core.workload_estimator import WorkloadEstimator
 from gpushare.daemon.callers import Callers
 from gpushare.extender.door.app import Routes, build_app
 from gpushare.extender.learning.policy_refresher import SPACING
-from gpushare.localcluster.scheduler.config import SchedulerOptions
-from gpushare.localcluster.scheduler.scheduler import Scheduler
 from gpushare.sim.engine import Cluster as Simulated
 from gpushare.trace.nodes_and_pods import TraceNode, TracePod, read_nodes, read_pods, request_of
 from gpushare.wire.gpu_models import LABELS
 from gpushare.wire.scheduler.profiles import Profile
+from gpushare_localcluster.scheduler.config import SchedulerOptions
+from gpushare_localcluster.scheduler.scheduler import Scheduler
 from tests.contract.apiserver.conftest import SERVER
 from tests.e2e.binaries import RELEASE, needed
 from tests.e2e.pair import HOME, port_of, printed

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from gpushare.localcluster.api.resources import Resource
+from gpushare_localcluster.api.resources import Resource
 from tests.integration.cluster import COUNT, MEM, NODES, PODS, Cluster
 from tests.integration.oracle import asked, expected_inspect, over_capacity
 from tests.integration.process import Extender

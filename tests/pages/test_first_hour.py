@@ -80,7 +80,9 @@ def clone(folder: Path) -> Path:
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", folder / ".venv"], check=True)
     packages = next((folder / ".venv" / "lib").iterdir()) / "site-packages"
     there = [path for path in sys.path if Path(path).name.endswith("-packages")]
-    (packages / "installed.pth").write_text("\n".join([str(folder), *there]))
+    (packages / "installed.pth").write_text(
+        "\n".join([str(folder), str(folder / "localcluster"), *there])
+    )
     setup = ConfigParser()
     setup.read(folder / "setup.cfg")
     for script in setup["options.entry_points"]["console_scripts"].split("\n"):

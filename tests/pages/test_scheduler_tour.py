@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 
 from gpushare.errors import SettingsError
-from gpushare.localcluster.demo.shipped import Stage, stages
-from gpushare.localcluster.main import main
-from gpushare.localcluster.scheduler.handle import Handle
-from gpushare.localcluster.scheduler.profiles import GROUP, build_frameworks
 from gpushare.wire.scheduler.profiles import PluginSet, Profile
+from gpushare_localcluster.demo.shipped import Stage, stages
+from gpushare_localcluster.main import main
+from gpushare_localcluster.scheduler.handle import Handle
+from gpushare_localcluster.scheduler.profiles import GROUP, build_frameworks
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs/scheduler-tour.md").read_text(encoding="utf-8")

@@ -8,8 +8,8 @@ import math
 from dataclasses import dataclass
 from datetime import timedelta
 
-from gpushare.localcluster.api.resources import LEASES
-from gpushare.localcluster.api.status import StatusError
+from gpushare_localcluster.api.resources import LEASES
+from gpushare_localcluster.api.status import StatusError
 from tests.simulation.chance import Chance
 from tests.simulation.replica import LEASE_NAMES, NAMESPACE
 from tests.simulation.server import EPOCH, Server

@@ -8,10 +8,10 @@ counts, at once or some time later, and may for a while say less than there is.
 import json
 from dataclasses import dataclass, field, replace
 
-from gpushare.localcluster.api.deletion import DeleteOptions
-from gpushare.localcluster.api.objects import with_metadata
-from gpushare.localcluster.api.resources import NODES, find
-from gpushare.localcluster.api.status import StatusError
+from gpushare_localcluster.api.deletion import DeleteOptions
+from gpushare_localcluster.api.objects import with_metadata
+from gpushare_localcluster.api.resources import NODES, find
+from gpushare_localcluster.api.status import StatusError
 from tests.simulation.chance import Chance
 from tests.simulation.kubelets import Kubelets
 from tests.simulation.oracle import Oracle

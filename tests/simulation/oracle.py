@@ -21,7 +21,7 @@ from gpushare.core.states.entry import Entry, NodeBooks
 from gpushare.errors import ApiError
 from gpushare.extender.follow.comparer import Finding
 from gpushare.extender.verbs.bind.transaction import BUDGET
-from gpushare.localcluster.api.records import Change
+from gpushare_localcluster.api.records import Change
 from tests.simulation.network import Client, Request
 from tests.simulation.replica import AUDIT, PATHS, Replica
 from tests.simulation.server import EPOCH, Line, Server

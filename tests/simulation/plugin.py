@@ -24,13 +24,13 @@ from gpushare.device_plugin.pods import Pods
 from gpushare.device_plugin.start_check import StartCheck
 from gpushare.errors import ApiUnavailable, GpuShareError, RequestRefused
 from gpushare.kube.api import Lines
-from gpushare.localcluster.devices.admission import AdmissionError
-from gpushare.localcluster.devices.manager import DeviceManager, Held
-from gpushare.localcluster.devices.sockets import HEALTHY, UNHEALTHY
-from gpushare.localcluster.grants import container_units, containers, is_plain_init
 from gpushare.wire.annotations import ALIYUN
 from gpushare.wire.codec import Decoded
 from gpushare.wire.objects import PODS
+from gpushare_localcluster.devices.admission import AdmissionError
+from gpushare_localcluster.devices.manager import DeviceManager, Held
+from gpushare_localcluster.devices.sockets import HEALTHY, UNHEALTHY
+from gpushare_localcluster.grants import container_units, containers, is_plain_init
 from tests.simulation.chance import Chance
 from tests.simulation.truth import Json, PodTruth
 

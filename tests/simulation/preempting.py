@@ -8,7 +8,7 @@ import json
 from functools import partial
 from random import Random
 
-from gpushare.localcluster.api.resources import PODS
+from gpushare_localcluster.api.resources import PODS
 from tests.simulation.oracle import Violation
 from tests.simulation.replica import Replica
 from tests.simulation.rest import ask, call, fits, wait

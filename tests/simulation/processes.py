@@ -3,10 +3,10 @@
 import math
 
 from gpushare.extender.verbs.bind.transaction import BUDGET
-from gpushare.localcluster.api.deletion import DeleteOptions
-from gpushare.localcluster.api.objects import with_metadata
-from gpushare.localcluster.api.resources import LEASES
-from gpushare.localcluster.api.status import StatusError
+from gpushare_localcluster.api.deletion import DeleteOptions
+from gpushare_localcluster.api.objects import with_metadata
+from gpushare_localcluster.api.resources import LEASES
+from gpushare_localcluster.api.status import StatusError
 from tests.simulation.chance import Chance
 from tests.simulation.network import LEASE_FAULTS, Request
 from tests.simulation.replica import LEASE_NAMES, NAMESPACE

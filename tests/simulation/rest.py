@@ -14,7 +14,7 @@ from gpushare.core.snapshot import REASONS
 from gpushare.core.states.entry import NodeBooks
 from gpushare.errors import ApiUnavailable
 from gpushare.extender.follow.auditor import AUDIT_INTERVAL
-from gpushare.localcluster.api.resources import PODS
+from gpushare_localcluster.api.resources import PODS
 from tests.simulation.machines import CPU, MEMORY
 from tests.simulation.oracle import Violation
 from tests.simulation.replica import AUDIT, Replica

@@ -11,9 +11,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from gpushare.errors import MessageError, NotReady
-from gpushare.localcluster.api.records import Record
-from gpushare.localcluster.api.resources import NODES, PODS
-from gpushare.localcluster.api.status import StatusError
+from gpushare_localcluster.api.records import Record
+from gpushare_localcluster.api.resources import NODES, PODS
+from gpushare_localcluster.api.status import StatusError
 from tests.simulation.chance import Chance
 from tests.simulation.oracle import Oracle, Violation
 from tests.simulation.replica import Replica

@@ -15,15 +15,15 @@ from itertools import count
 
 from gpushare.errors import ApiGone
 from gpushare.kube.api_errors import response_error
-from gpushare.localcluster.api.calls import Call, target_of
-from gpushare.localcluster.api.podlogs import PodLogs
-from gpushare.localcluster.api.reading import selection
-from gpushare.localcluster.api.records import Change, Record
-from gpushare.localcluster.api.registry import Registry
-from gpushare.localcluster.api.rest import Rest
-from gpushare.localcluster.api.status import StatusError
-from gpushare.localcluster.api.store import Store
-from gpushare.localcluster.api.watching import Scope, Watch, event_line
+from gpushare_localcluster.api.calls import Call, target_of
+from gpushare_localcluster.api.podlogs import PodLogs
+from gpushare_localcluster.api.reading import selection
+from gpushare_localcluster.api.records import Change, Record
+from gpushare_localcluster.api.registry import Registry
+from gpushare_localcluster.api.rest import Rest
+from gpushare_localcluster.api.status import StatusError
+from gpushare_localcluster.api.store import Store
+from gpushare_localcluster.api.watching import Scope, Watch, event_line
 from tests.simulation.tasks import Tasks
 
 EPOCH = datetime(2026, 1, 1, tzinfo=UTC)

@@ -20,7 +20,7 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from gpushare.localcluster.api.status import StatusError
+from gpushare_localcluster.api.status import StatusError
 from tests.badinput import odd
 from tests.badinput.attempt import Targets
 from tests.badinput.inputs import attempt

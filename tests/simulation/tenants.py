@@ -7,8 +7,8 @@ what is made of them can be told from what is made of others.
 
 from dataclasses import dataclass
 
-from gpushare.localcluster.api.objects import with_metadata
-from gpushare.localcluster.api.resources import PODS, find
+from gpushare_localcluster.api.objects import with_metadata
+from gpushare_localcluster.api.resources import PODS, find
 from tests.simulation.chance import Chance
 from tests.simulation.kubelets import Kubelets
 from tests.simulation.oracle import Oracle

@@ -3,8 +3,8 @@
 import pytest
 
 from gpushare.core.model import Allocation, Request
-from gpushare.localcluster.devices.admission import AdmissionError
 from gpushare.wire.annotations import ALIYUN, encode
+from gpushare_localcluster.devices.admission import AdmissionError
 from tests.simulation.plugin import Given, OurPlugin, Weather, units_by_card, wrongly_given
 from tests.simulation.truth import RESOURCE, Asked, Json, PodTruth
 

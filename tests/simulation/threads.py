@@ -30,13 +30,13 @@ from gpushare.extender.verbs.bind.slots import BindSlots
 from gpushare.kube.listwatch import ListWatch, Timing
 from gpushare.kube.reflector import Reflector
 from gpushare.ledger import Ledger
-from gpushare.localcluster.api.deletion import DeleteOptions
-from gpushare.localcluster.api.records import Change
-from gpushare.localcluster.api.status import StatusError
-from gpushare.localcluster.api.store import Store
 from gpushare.wire.annotations import ALIYUN
 from gpushare.wire.objects import NODES as NODE_OBJECTS
 from gpushare.wire.objects import PODS as POD_OBJECTS
+from gpushare_localcluster.api.deletion import DeleteOptions
+from gpushare_localcluster.api.records import Change
+from gpushare_localcluster.api.status import StatusError
+from gpushare_localcluster.api.store import Store
 from tests.integration.cluster import COUNT, MEM, NODES, PODS, Json
 from tests.integration.oracle import asked, expected_inspect, placement
 from tests.integration.verbs import bind_args, filter_args

@@ -15,12 +15,12 @@ from random import Random
 
 from gpushare.errors import ApiConflict, ApiError, ApiUnavailable
 from gpushare.kube.api_errors import response_error
-from gpushare.localcluster.api.calls import Call
-from gpushare.localcluster.api.podlogs import PodLogs
-from gpushare.localcluster.api.registry import Registry
-from gpushare.localcluster.api.rest import Rest
-from gpushare.localcluster.api.status import StatusError
-from gpushare.localcluster.api.store import Store
+from gpushare_localcluster.api.calls import Call
+from gpushare_localcluster.api.podlogs import PodLogs
+from gpushare_localcluster.api.registry import Registry
+from gpushare_localcluster.api.rest import Rest
+from gpushare_localcluster.api.status import StatusError
+from gpushare_localcluster.api.store import Store
 
 _PATH = re.compile(r"/apis?/(?:(?P<group>[^/]+\.[^/]+)/)?(?P<version>v[^/]+)/(?P<rest>.+)")
 _LATE = 0.2

@@ -10,9 +10,9 @@ from dataclasses import dataclass, replace
 from random import Random
 from types import MappingProxyType
 
-from gpushare.localcluster.api.objects import with_metadata
-from gpushare.localcluster.api.resources import PODS, PRIORITY_CLASSES
-from gpushare.localcluster.api.status import StatusError
+from gpushare_localcluster.api.objects import with_metadata
+from gpushare_localcluster.api.resources import PODS, PRIORITY_CLASSES
+from gpushare_localcluster.api.status import StatusError
 from tests.simulation.chance import Chance
 from tests.simulation.kubelets import Kubelets
 from tests.simulation.machines import NODE_NAMES

@@ -13,7 +13,7 @@ from functools import partial
 from typing import Literal, TypeAlias
 from urllib.parse import parse_qsl
 
-from gpushare.localcluster.api.httpserver import (
+from gpushare_localcluster.api.httpserver import (
     CONNECTION,
     ClientConnection,
     ConnectionDropped,
@@ -21,8 +21,8 @@ from gpushare.localcluster.api.httpserver import (
     StartResponse,
     WsgiApp,
 )
-from gpushare.localcluster.api.objects import to_json
-from gpushare.localcluster.api.status import StatusError
+from gpushare_localcluster.api.objects import to_json
+from gpushare_localcluster.api.status import StatusError
 
 
 @dataclass(frozen=True, slots=True)

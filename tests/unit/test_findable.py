@@ -16,17 +16,18 @@ from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
+PACKAGES = (ROOT / "gpushare", ROOT / "localcluster" / "gpushare_localcluster")
 _COMMAND_LINE = ROOT / "gpushare/cli/main.py"
 _NO_MODULES = ("__init__", "kubelet_pb2")
 # Parsing every file would take seconds.
 _IMPORT = re.compile(
     r"^\s*(?:from ([\w.]+) import (\([^)]*\)|[^#\n]*)|import ([\w., ]+))", re.MULTILINE
 )
-_NAMED = re.compile(r"""["']((?:gpushare|tests)(?:\.\w+)+)["']""")
+_NAMED = re.compile(r"""["']((?:gpushare|gpushare_localcluster|tests)(?:\.\w+)+)["']""")
 
 
 def modules() -> Iterator[Path]:
-    for path in sorted((ROOT / "gpushare").rglob("*.py")):
+    for path in sorted(file for folder in PACKAGES for file in folder.rglob("*.py")):
         # The shipped scenarios are programs of a user.
         if path.stem not in _NO_MODULES and "scenarios" not in path.parts:
             yield path
@@ -37,15 +38,16 @@ def named_tests(docstring: str) -> list[str]:
     return [
         path
         for sentence in re.findall(r"Tested\s+in\s+((?:[^.]|\.(?=\S))*)", docstring)
-        for path in re.findall(r"`(tests/[^`]*)`", sentence)
+        for path in re.findall(r"`((?:localcluster/)?tests/[^`]*)`", sentence)
     ]
 
 
 @cache
 def _tests_by_name() -> dict[str, list[Path]]:
     found: dict[str, list[Path]] = defaultdict(list)
-    for path in (ROOT / "tests").rglob("test_*.py"):
-        found[path.stem].append(path)
+    for folder in (ROOT / "tests", ROOT / "localcluster" / "tests"):
+        for path in folder.rglob("test_*.py"):
+            found[path.stem].append(path)
     return found
 
 
@@ -61,7 +63,7 @@ def _docstring(path: Path) -> str:
 
 def by_docstring(module: Path) -> list[Path]:
     """What the module names, else its package of the local cluster."""
-    package = [module.parent / "__init__.py"] if "localcluster" in module.parts else []
+    package = [module.parent / "__init__.py"] if module.is_relative_to(PACKAGES[1]) else []
     for path in (module, *package):
         if found := named_tests(_docstring(path)):
             places = [ROOT / name for name in found]
@@ -97,13 +99,14 @@ def _imports(path: Path) -> frozenset[Path]:
     names = [*_names(path.read_text(encoding="utf-8"))]
     if path == ROOT / "gpushare/core/policy.py":
         names += _entry_points()
-    places = [ROOT.joinpath(*name.split(".")) for name in names]
+    roots = (ROOT, ROOT / "localcluster")
+    places = [root.joinpath(*name.split(".")) for name in names for root in roots]
     files = [file for place in places for file in (place.with_suffix(".py"), place / "__init__.py")]
     return frozenset(file for file in files if file.exists())
 
 
 def reaches(tests: list[Path], module: Path) -> bool:
-    area = module.relative_to(ROOT).parts[1]
+    area = ROOT.joinpath(*module.relative_to(ROOT).parts[:2])
     seen: set[Path] = set()
     todo = list(tests)
     while todo:
@@ -115,9 +118,7 @@ def reaches(tests: list[Path], module: Path) -> bool:
         seen.add(path)
         # The command line imports every area, for its verb: a test of one area is none of another.
         todo += (
-            file
-            for file in _imports(path)
-            if path != _COMMAND_LINE or file.is_relative_to(ROOT / "gpushare" / area)
+            file for file in _imports(path) if path != _COMMAND_LINE or file.is_relative_to(area)
         )
     return False
 

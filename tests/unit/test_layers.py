@@ -12,12 +12,13 @@ from pathlib import Path
 import pytest
 
 import gpushare
+import gpushare_localcluster
 from tests.support.figures import ROOT, renew, shown
 
 PAGE = ROOT / "docs" / "architecture.md"
 OF = "the layers"
 
-PACKAGE = Path(gpushare.__file__).parent
+PACKAGES = [Path(file).parent for file in (gpushare.__file__, gpushare_localcluster.__file__)]
 
 LAYERS: dict[str, tuple[str, ...]] = {
     "__init__": (),
@@ -53,9 +54,10 @@ LAYERS: dict[str, tuple[str, ...]] = {
     "policy": ("core",),
     "trace": ("errors", "core"),
     "sim": ("errors", "commandline", "core", "trace"),
-    # Its kubelet speaks the device plug-in's protocol, and has it run on its nodes; its scheduler
-    # elects a leader and calls extenders by https.
-    "localcluster": (
+    # A distribution of its own, which no part of gpushare knows. Its kubelet speaks the device
+    # plug-in's protocol, and has it run on its nodes; its scheduler elects a leader and calls
+    # extenders by https.
+    "gpushare_localcluster": (
         *("errors", "commandline", "yamlfile", "core.model", "core.selectors", "wire"),
         "device_plugin.checkpoint",
         *("device_plugin.kubelet_pb2", "device_plugin.options", "device_plugin.plugin"),
@@ -80,9 +82,9 @@ DOORS: dict[str, tuple[str, ...]] = {
     "flask": ("extender.door.app",),
     "google": (
         *("device_plugin.kubelet", "device_plugin.kubelet_pb2", "device_plugin.server"),
-        "localcluster.devices",
+        "gpushare_localcluster.devices",
     ),
-    "grpc": ("device_plugin.kubelet", "device_plugin.server", "localcluster.devices"),
+    "grpc": ("device_plugin.kubelet", "device_plugin.server", "gpushare_localcluster.devices"),
     "gunicorn": (
         "extender.door.connection",
         "extender.door.known_heads",
@@ -99,14 +101,14 @@ DOORS: dict[str, tuple[str, ...]] = {
         "wire.name_lists",
         "wire.preempt",
         "wire.schemas",
-        "localcluster.api.objects",
-        "localcluster.client",
+        "gpushare_localcluster.api.objects",
+        "gpushare_localcluster.client",
     ),
     "numpy": ("core", "policy", "sim", "explain"),
     "prometheus_client": (
         "device_plugin.metrics",
         "extender.tell.metrics",
-        "localcluster.scheduler.metrics",
+        "gpushare_localcluster.scheduler.metrics",
     ),
     "pynvml": ("device_plugin.devices",),
     "tqdm": ("cli.whatif", "sim.progress"),
@@ -116,15 +118,15 @@ DOORS: dict[str, tuple[str, ...]] = {
     ),
     "werkzeug": ("extender.door.app",),
     "yaml": (
-        "localcluster.demo.scenario",
-        "localcluster.demo.cluster",
+        "gpushare_localcluster.demo.scenario",
+        "gpushare_localcluster.demo.cluster",
         "sim.main",
         "yamlfile",
     ),
 }
 """Where each guest comes in."""
 
-LAZY_DOORS = {"kubernetes": ("localcluster",)}
+LAZY_DOORS = {"kubernetes": ("gpushare_localcluster",)}
 """Where a guest may come in when it is called for: a scenario may be a client's program."""
 
 IMPURE = frozenset({"time", "threading", "logging", "socket", "os", "random"})
@@ -132,7 +134,10 @@ IMPURE = frozenset({"time", "threading", "logging", "socket", "os", "random"})
 
 @dataclass(frozen=True)
 class Import:
-    """One import: by which module (without `gpushare.`), of what, and whether inside a function."""
+    """One import: by which module, of what, and whether inside a function.
+
+    Modules of gpushare are named without `gpushare.`, those of gpushare_localcluster wholly.
+    """
 
     by: str
     of: str
@@ -141,7 +146,8 @@ class Import:
     @property
     def own(self) -> str:
         """The module or name of ours that is imported, without `gpushare.`; "" for a guest."""
-        return self.of.removeprefix("gpushare.") if self.of.startswith("gpushare.") else ""
+        ours = within(self.of, ("gpushare", "gpushare_localcluster"))
+        return self.of.removeprefix("gpushare.") if ours else ""
 
 
 def imports(by: str, source: str) -> Iterator[Import]:
@@ -203,11 +209,12 @@ def _broken_by_guest(item: Import) -> str | None:
 
 
 def _modules() -> Iterator[tuple[str, Path]]:
-    for path in sorted(PACKAGE.rglob("*.py")):
-        parts = path.relative_to(PACKAGE).with_suffix("").parts
-        # The shipped scenarios are programs of a user, not modules of ours.
-        if "scenarios" not in parts:
-            yield ".".join(parts), path
+    for package in PACKAGES:
+        for path in sorted(package.rglob("*.py")):
+            parts = path.relative_to(package.parent).with_suffix("").parts
+            # The shipped scenarios are programs of a user, not modules of ours.
+            if "scenarios" not in parts:
+                yield ".".join(parts).removeprefix("gpushare."), path
 
 
 def _all_imports() -> list[Import]:
@@ -278,8 +285,22 @@ def test_every_layer_and_door_is_used() -> None:
             "doctor may import errors, commandline, yamlfile, core.model",
         ),
         ("extender.door.app", "from gpushare.settings import Settings", "only composition roots"),
-        ("localcluster.demo.runner", "import gpushare.extender.service", "localcluster may import"),
-        ("localcluster.demo.runner", "from gpushare.extender.main import main", "only cli/main.py"),
+        (
+            "gpushare_localcluster.demo.runner",
+            "import gpushare.extender.service",
+            "gpushare_localcluster may import",
+        ),
+        (
+            "kube.client",
+            "from gpushare_localcluster import client",
+            "kube may import errors, addresses, logline and itself",
+        ),
+        ("sim.engine", "import gpushare_localcluster", "sim may import errors, commandline, core"),
+        (
+            "gpushare_localcluster.demo.runner",
+            "from gpushare.extender.main import main",
+            "only cli/main.py",
+        ),
         ("cli.main", "from gpushare.extender.main import main", "when its command is called"),
         ("wire.pods", "import numpy as np", "numpy is imported only by core, policy, sim"),
         ("wire.pods", "from msgspec import Struct", "msgspec is imported only by wire.codec"),
@@ -290,9 +311,13 @@ def test_every_layer_and_door_is_used() -> None:
             "gunicorn is imported only by extender.door.con",
         ),
         ("kube.lease", "import kubernetes.client", "kubernetes is imported only by kube.session"),
-        ("localcluster.main", "import kubernetes", "kubernetes is imported only by kube.session"),
+        (
+            "gpushare_localcluster.main",
+            "import kubernetes",
+            "kubernetes is imported only by kube.session",
+        ),
         ("extender.follow.readiness", "import prometheus_client", "only by device_plugin.met"),
-        ("settings", "import yaml", "yaml is imported only by localcluster.demo.scenario"),
+        ("settings", "import yaml", "yaml is imported only by gpushare_localcluster.demo.scenario"),
         ("cli.inspect", "import requests", "requests is imported only by nobody"),
         ("core.model", "from time import monotonic", "core and wire are pure"),
         ("wire.pods", "def f():\n    import os.path", "core and wire are pure"),
@@ -310,7 +335,7 @@ def test_every_rule_can_fail(by: str, source: str, sentence: str) -> None:
         ("extender.main", "from gpushare.settings import Settings"),
         ("extender.factory", "from gpushare.settings import Settings"),
         ("extender.door.app", "from gpushare import __version__"),
-        ("localcluster.demo.scenario", "def client():\n    import kubernetes"),
+        ("gpushare_localcluster.demo.scenario", "def client():\n    import kubernetes"),
         ("core.node_arrays", "import numpy.typing as npt"),
         ("kube.reflector", "import threading"),
     ],

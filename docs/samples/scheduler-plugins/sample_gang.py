@@ -8,25 +8,25 @@ import logging
 from collections.abc import Iterator, Sequence
 
 from gpushare.errors import SettingsError
-from gpushare.localcluster.scheduler.cache import NodeInfo
-from gpushare.localcluster.scheduler.cluster_events import (
+from gpushare.wire.fields import Fields
+from gpushare_localcluster.scheduler.cache import NodeInfo
+from gpushare_localcluster.scheduler.cluster_events import (
     Action,
     Change,
     EventWithHint,
     Resource,
 )
-from gpushare.localcluster.scheduler.cycle_state import CycleState
-from gpushare.localcluster.scheduler.framework import (
+from gpushare_localcluster.scheduler.cycle_state import CycleState
+from gpushare_localcluster.scheduler.framework import (
     SKIP,
     SUCCESS,
     Code,
     NodeNames,
     Status,
 )
-from gpushare.localcluster.scheduler.handle import Handle
-from gpushare.localcluster.scheduler.objects import PodView
-from gpushare.localcluster.scheduler.waiting import WaitingPod
-from gpushare.wire.fields import Fields
+from gpushare_localcluster.scheduler.handle import Handle
+from gpushare_localcluster.scheduler.objects import PodView
+from gpushare_localcluster.scheduler.waiting import WaitingPod
 
 _GANG = "scheduling.x-k8s.io/pod-group"
 _SIZE = "pod-group.scheduling.sigs.k8s.io/min-available"

@@ -2,11 +2,11 @@
 
 from collections.abc import Mapping
 
-from gpushare.localcluster.scheduler.cache import NodeInfo
-from gpushare.localcluster.scheduler.cycle_state import CycleState
-from gpushare.localcluster.scheduler.framework import MAX_NODE_SCORE
-from gpushare.localcluster.scheduler.handle import PlainPlugin
-from gpushare.localcluster.scheduler.objects import CPU, PodView
+from gpushare_localcluster.scheduler.cache import NodeInfo
+from gpushare_localcluster.scheduler.cycle_state import CycleState
+from gpushare_localcluster.scheduler.framework import MAX_NODE_SCORE
+from gpushare_localcluster.scheduler.handle import PlainPlugin
+from gpushare_localcluster.scheduler.objects import CPU, PodView
 
 
 class FreeCpu(PlainPlugin):

@@ -1,10 +1,10 @@
 """Two plug-ins that score. How much each counts is the matter of the profile, by weights."""
 
-from gpushare.localcluster.scheduler.cache import NodeInfo
-from gpushare.localcluster.scheduler.cycle_state import CycleState
-from gpushare.localcluster.scheduler.framework import MAX_NODE_SCORE, PluginError
-from gpushare.localcluster.scheduler.handle import PlainPlugin
-from gpushare.localcluster.scheduler.objects import PodView
+from gpushare_localcluster.scheduler.cache import NodeInfo
+from gpushare_localcluster.scheduler.cycle_state import CycleState
+from gpushare_localcluster.scheduler.framework import MAX_NODE_SCORE, PluginError
+from gpushare_localcluster.scheduler.handle import PlainPlugin
+from gpushare_localcluster.scheduler.objects import PodView
 
 _POINTS_LOST_BY_POD = 10
 

@@ -6,10 +6,10 @@ from collections.abc import Iterator
 
 import pytest
 
-from gpushare.localcluster.api.apiserver import ApiServer
-from gpushare.localcluster.api.store import Store
-from gpushare.localcluster.client import ApiClient
-from gpushare.localcluster.controllers.manager import ControllerManager
+from gpushare_localcluster.api.apiserver import ApiServer
+from gpushare_localcluster.api.store import Store
+from gpushare_localcluster.client import ApiClient
+from gpushare_localcluster.controllers.manager import ControllerManager
 from tests.contract.apiserver.client import Api, Json
 from tests.e2e import versions
 from tests.e2e.binaries import NEWEST, RELEASE, needed

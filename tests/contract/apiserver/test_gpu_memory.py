@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from gpushare.localcluster.api.apiserver import ApiServer
-from gpushare.localcluster.api.store import Store
+from gpushare_localcluster.api.apiserver import ApiServer
+from gpushare_localcluster.api.store import Store
 from tests.contract.apiserver.client import Api
 from tests.contract.apiserver.conftest import pod
 

@@ -10,8 +10,8 @@ from datetime import UTC, datetime
 import pytest
 import yaml
 
-from gpushare.localcluster.api.apiserver import ApiServer
-from gpushare.localcluster.api.store import Store
+from gpushare_localcluster.api.apiserver import ApiServer
+from gpushare_localcluster.api.store import Store
 from tests.contract.apiserver.client import STRATEGIC, Api, Json
 from tests.contract.apiserver.conftest import binding, config_map, pod
 from tests.support.faults import (

@@ -13,18 +13,18 @@ from pathlib import Path
 
 import yaml
 
-from gpushare.localcluster.api.apiserver import ApiServer
-from gpushare.localcluster.api.podlogs import PodLogs
-from gpushare.localcluster.api.store import Store
-from gpushare.localcluster.client import ApiClient
-from gpushare.localcluster.demo.board import Board
-from gpushare.localcluster.demo.report import Report
-from gpushare.localcluster.demo.runner import Runner
-from gpushare.localcluster.http_client import HttpClient
-from gpushare.localcluster.kubelet import Kubelet
-from gpushare.localcluster.scheduler.config import options_from
-from gpushare.localcluster.scheduler.scheduler import Scheduler
 from gpushare.wire.scheduler.config import decode_scheduler_config
+from gpushare_localcluster.api.apiserver import ApiServer
+from gpushare_localcluster.api.podlogs import PodLogs
+from gpushare_localcluster.api.store import Store
+from gpushare_localcluster.client import ApiClient
+from gpushare_localcluster.demo.board import Board
+from gpushare_localcluster.demo.report import Report
+from gpushare_localcluster.demo.runner import Runner
+from gpushare_localcluster.http_client import HttpClient
+from gpushare_localcluster.kubelet import Kubelet
+from gpushare_localcluster.scheduler.config import options_from
+from gpushare_localcluster.scheduler.scheduler import Scheduler
 from tests.e2e.binaries import RELEASE, needed
 from tests.e2e.extender import Extender
 from tests.e2e.pair import Access, Pair, port_of, printed

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from gpushare.localcluster.demo.scenario import load_scenario
-from gpushare.localcluster.demo.shipped import shipped
+from gpushare_localcluster.demo.scenario import load_scenario
+from gpushare_localcluster.demo.shipped import shipped
 from tests.contract.apiserver.conftest import SERVER
 from tests.contract.scheduling.clusters import Cluster
 

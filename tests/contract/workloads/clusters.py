@@ -10,15 +10,15 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from gpushare.localcluster.api.apiserver import ApiServer
-from gpushare.localcluster.api.podlogs import PodLogs
-from gpushare.localcluster.api.store import Store
-from gpushare.localcluster.client import ApiClient
-from gpushare.localcluster.controllers.manager import ControllerManager
-from gpushare.localcluster.kubelet import Kubelet
-from gpushare.localcluster.scheduler.config import options_from
-from gpushare.localcluster.scheduler.scheduler import Scheduler
 from gpushare.wire.scheduler.config import decode_scheduler_config
+from gpushare_localcluster.api.apiserver import ApiServer
+from gpushare_localcluster.api.podlogs import PodLogs
+from gpushare_localcluster.api.store import Store
+from gpushare_localcluster.client import ApiClient
+from gpushare_localcluster.controllers.manager import ControllerManager
+from gpushare_localcluster.kubelet import Kubelet
+from gpushare_localcluster.scheduler.config import options_from
+from gpushare_localcluster.scheduler.scheduler import Scheduler
 from tests.contract.apiserver.client import Api
 from tests.contract.kubectl import Server
 from tests.e2e.binaries import needed

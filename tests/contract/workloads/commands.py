@@ -10,7 +10,7 @@ import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
-from gpushare.localcluster.kubelet import RUN_SECONDS
+from gpushare_localcluster.kubelet import RUN_SECONDS
 from tests.contract.kubectl import Kubectl, Server
 from tests.contract.workloads.manifests import changed, workload
 from tests.e2e.binaries import program

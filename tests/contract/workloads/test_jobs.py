@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from gpushare.localcluster.kubelet import RUN_SECONDS
+from gpushare_localcluster.kubelet import RUN_SECONDS
 from tests.contract.apiserver.client import Json
 from tests.contract.kubectl import Kubectl, Server
 from tests.contract.workloads.conftest import Pods

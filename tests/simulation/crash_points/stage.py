@@ -15,9 +15,9 @@ from typing import Any
 
 from gpushare.core.pairing import Pairing
 from gpushare.extender.follow.comparer import Finding
-from gpushare.localcluster.api.deletion import DeleteOptions
-from gpushare.localcluster.api.resources import NODES, PODS
-from gpushare.localcluster.api.status import StatusError
+from gpushare_localcluster.api.deletion import DeleteOptions
+from gpushare_localcluster.api.resources import NODES, PODS
+from gpushare_localcluster.api.status import StatusError
 from tests.integration.cluster import LEASES
 from tests.integration.oracle import expected_inspect, over_capacity
 from tests.simulation.leases import SchedulerLease

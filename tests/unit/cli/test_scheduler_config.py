@@ -7,9 +7,9 @@ import pytest
 import yaml
 
 from gpushare.cli.scheduler_config import main
-from gpushare.localcluster.api.apiserver import ApiServer
-from gpushare.localcluster.api.store import Store
 from gpushare.wire.scheduler.files import READY_MADE
+from gpushare_localcluster.api.apiserver import ApiServer
+from gpushare_localcluster.api.store import Store
 
 SHIPPED = Path(__file__).parents[3] / "config" / "scheduler"
 

@@ -15,19 +15,19 @@ from gpushare.core.model import ObservedPod, Request
 from gpushare.core.node_filters import UNSELECTED, NodeState, NodeStates, OwnFilters
 from gpushare.core.selectors import Demands, Taint, Toleration
 from gpushare.ledger import Ledger
-from gpushare.localcluster.scheduler.cache import NodeInfo
-from gpushare.localcluster.scheduler.cycle_state import CycleState
-from gpushare.localcluster.scheduler.framework import FilterPlugin
-from gpushare.localcluster.scheduler.objects import read_node, read_pod
-from gpushare.localcluster.scheduler.plugins.node import NodeUnschedulable
-from gpushare.localcluster.scheduler.plugins.node_affinity import NodeAffinity
-from gpushare.localcluster.scheduler.plugins.resources import NodeResourcesFit
-from gpushare.localcluster.scheduler.plugins.taints import TaintToleration
 from gpushare.wire.annotations import ALIYUN
 from gpushare.wire.demands import demands_of, node_state
 from gpushare.wire.nodes import node_spec
 from gpushare.wire.objects import NODES, PODS, Node, Pod
 from gpushare.wire.pods import observe_pod
+from gpushare_localcluster.scheduler.cache import NodeInfo
+from gpushare_localcluster.scheduler.cycle_state import CycleState
+from gpushare_localcluster.scheduler.framework import FilterPlugin
+from gpushare_localcluster.scheduler.objects import read_node, read_pod
+from gpushare_localcluster.scheduler.plugins.node import NodeUnschedulable
+from gpushare_localcluster.scheduler.plugins.node_affinity import NodeAffinity
+from gpushare_localcluster.scheduler.plugins.resources import NodeResourcesFit
+from gpushare_localcluster.scheduler.plugins.taints import TaintToleration
 
 MEM = ALIYUN.resource
 PLUGINS: tuple[FilterPlugin, ...] = (

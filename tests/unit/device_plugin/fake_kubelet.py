@@ -7,8 +7,8 @@ from typing import Any
 import grpc
 
 from gpushare.device_plugin import kubelet_pb2 as pb
-from gpushare.localcluster.devices.manager import DeviceManager, Held
-from gpushare.localcluster.devices.sockets import HEALTHY
+from gpushare_localcluster.devices.manager import DeviceManager, Held
+from gpushare_localcluster.devices.sockets import HEALTHY
 from tests.support.waiting import PATIENCE
 
 Json = dict[str, Any]

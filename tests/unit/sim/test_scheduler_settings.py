@@ -8,12 +8,12 @@ from gpushare.core.model import Request
 from gpushare.core.mutable_cluster import fits
 from gpushare.core.policies.device_bestfit import DeviceBestFit
 from gpushare.core.ranking import Ranking
-from gpushare.localcluster.scheduler.cache import NodeInfo
-from gpushare.localcluster.scheduler.cycle_state import CycleState
-from gpushare.localcluster.scheduler.objects import read_node, read_pod
-from gpushare.localcluster.scheduler.plugins.resources import NodeResourcesFit
 from gpushare.sim.engine import Cluster
 from gpushare.trace.nodes_and_pods import MIB, TraceNode, request_of
+from gpushare_localcluster.scheduler.cache import NodeInfo
+from gpushare_localcluster.scheduler.cycle_state import CycleState
+from gpushare_localcluster.scheduler.objects import read_node, read_pod
+from gpushare_localcluster.scheduler.plugins.resources import NodeResourcesFit
 from tests.bench.scheduler_settings import KubeScheduler, Setting, fit_scores
 from tests.unit.sim.test_engine import PODS
 

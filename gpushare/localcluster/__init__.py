@@ -1,5 +1,0 @@
-"""A cluster in one process, for demo and tests.
-
-Tested in `tests/unit/localcluster`, `tests/contract/workloads` and
-`tests/integration/test_localcluster_scheduler.py`.
-"""

@@ -1,4 +1,0 @@
-"""The API server of the local cluster.
-
-Tested in `tests/contract/apiserver` and `tests/unit/localcluster`.
-"""

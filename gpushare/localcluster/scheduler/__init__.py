@@ -1,5 +1,0 @@
-"""A small kube-scheduler.
-
-Tested in `tests/contract/scheduling`, `tests/integration/test_localcluster_scheduler.py` and
-`tests/unit/localcluster`.
-"""

@@ -1,4 +1,0 @@
-"""The filters, scores and binders of the small kube-scheduler.
-
-Tested in `tests/unit/localcluster/test_scheduler_plugins.py` and `tests/contract/scheduling`.
-"""

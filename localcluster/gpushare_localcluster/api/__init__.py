@@ -1,0 +1,4 @@
+"""The API server of the local cluster.
+
+Tested in `tests/contract/apiserver` and `localcluster/tests`.
+"""

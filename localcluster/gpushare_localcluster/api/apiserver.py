@@ -1,0 +1,201 @@
+"""The API server of the local cluster over HTTP: a WSGI application on a server of its own.
+
+Paths that name no resource, codes, and the life of the server; what requests mean is `rest.py`'s.
+Without a web framework, as one would take longer over a request than the API itself.
+"""
+
+import logging
+from collections import deque
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from http import HTTPStatus
+from urllib.parse import parse_qsl
+
+from gpushare_localcluster.api import discovery
+from gpushare_localcluster.api.calls import Call, Response, json_answer
+from gpushare_localcluster.api.httpserver import (
+    BODY_LIMIT,
+    CONNECTION,
+    Environ,
+    HttpServer,
+    StartResponse,
+    WsgiApp,
+)
+from gpushare_localcluster.api.podlogs import PodLogs
+from gpushare_localcluster.api.registry import Registry
+from gpushare_localcluster.api.rest import Rest
+from gpushare_localcluster.api.status import StatusError, method_not_allowed, no_such_path
+from gpushare_localcluster.api.store import Store
+
+REQUESTS_KEPT = 100_000
+
+_log = logging.getLogger(__name__)
+
+
+class ApiServer:
+    """Serves a store at `url` from `start` to `stop`.
+
+    Attributes:
+        requests: method and path of each request, oldest first, without the query.
+        logs: what containers printed; the kubelet writes it.
+        registry: the verbs without HTTP.
+
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        *,
+        host: str = "127.0.0.1",
+        port: int = 0,
+        wrap: Callable[[WsgiApp], WsgiApp] = lambda app: app,
+        bookmark_every: float = 60.0,
+    ) -> None:
+        """Listen at once (port 0: any free one); `wrap` may put something before the
+        API, such as faults on order.
+        """
+        self.store = store
+        self.registry = Registry(store)
+        self.logs = PodLogs()
+        self.requests: deque[tuple[str, str]] = deque(maxlen=REQUESTS_KEPT)
+        self._app = wrap(_Application(Rest(self.registry, self.logs, bookmark_every)))
+        self._server = HttpServer(host, port, self._record)
+
+    @property
+    def url(self) -> str:
+        """Where it listens, without a trailing slash."""
+        host, port = self._server.server_address[:2]
+        return f"http://{host!s}:{port}"
+
+    def start(self) -> None:
+        """Serve, in threads of the server's own."""
+        self._server.start()
+
+    def stop(self) -> None:
+        """End all watches, close all connections, and return when all threads have ended."""
+        self._server.closing.set()
+        self.store.wake()
+        self.logs.wake()
+        self._server.stop()
+
+    def kubeconfig(self) -> str:
+        """Return the text of a kubeconfig for this server, without a user."""
+        return _KUBECONFIG.format(url=self.url)
+
+    def _record(self, environ: Environ, start_response: StartResponse) -> Iterable[bytes]:
+        self.requests.append((environ["REQUEST_METHOD"], environ["PATH_INFO"]))
+        return self._app(environ, start_response)
+
+
+_KUBECONFIG = """\
+apiVersion: v1
+kind: Config
+clusters:
+- name: local
+  cluster:
+    server: {url}
+contexts:
+- name: local
+  context:
+    cluster: local
+    namespace: default
+    user: ""
+current-context: local
+users: []
+"""
+
+
+class _Application:
+    """The resource paths, and the documents that are the same for every request."""
+
+    def __init__(self, rest: Rest) -> None:
+        self._rest = rest
+
+    def __call__(self, environ: Environ, start_response: StartResponse) -> Iterable[bytes]:
+        """Answer a request."""
+        headers: list[tuple[str, str]] = []
+        try:
+            answer = self._answer(environ)
+        except StatusError as error:
+            answer = json_answer(error.body(), error.code)
+            if error.retry_after is not None:
+                headers.append(("Retry-After", str(error.retry_after)))
+        except Exception as error:
+            _log.exception("request failed")
+            refusal = StatusError(500, "InternalError", f"Internal error occurred: {error}")
+            answer = json_answer(refusal.body(), refusal.code)
+        headers.append(("Content-Type", answer.content_type))
+        for text in answer.warnings:
+            quoted = text.replace("\\", "\\\\").replace('"', '\\"')
+            headers.append(("Warning", f'299 - "{quoted}"'))
+        if isinstance(answer.body, bytes):
+            headers.append(("Content-Length", str(len(answer.body))))
+        start_response(f"{answer.status} {HTTPStatus(answer.status).phrase}", headers)
+        return [answer.body] if isinstance(answer.body, bytes) else answer.body
+
+    def _answer(self, environ: Environ) -> Response:
+        if int(environ["CONTENT_LENGTH"]) > BODY_LIMIT:
+            why = f"Request entity too large: limit is {BODY_LIMIT}"
+            raise StatusError(413, "RequestEntityTooLarge", why)
+        call = _call(environ)
+        path = environ["PATH_INFO"].encode("latin-1").decode(errors="replace")
+        area, *parts = path.removeprefix("/").removesuffix("/").split("/")
+        # The group is in the path of all but the core's.
+        group, *below = parts if area == "apis" and parts else ["", *parts]
+        if area in ("api", "apis") and len(below) > 1 and below[1]:
+            return self._rest.answer(group, below[0], "/".join(below[1:]), call)
+        found = _document(area, parts, call.accept, environ.get("HTTP_HOST", ""))
+        if call.method != "GET":
+            raise method_not_allowed(call.method)
+        return found
+
+
+def _call(environ: Environ) -> Call:
+    query = parse_qsl(environ["QUERY_STRING"], keep_blank_values=True)
+    return Call(
+        method=environ["REQUEST_METHOD"],
+        # Of a parameter that comes more than once the first counts.
+        query=dict(reversed(query)),
+        accept=environ.get("HTTP_ACCEPT", ""),
+        content_type=environ["CONTENT_TYPE"],
+        body=environ["wsgi.input"].read(),
+        connection=environ[CONNECTION],
+    )
+
+
+def _document(area: str, parts: list[str], accept: str, address: str) -> Response:
+    """Return health, version, discovery or OpenAPI. Raises StatusError for other paths."""
+    if area in ("healthz", "livez", "readyz") and not parts:
+        return Response(200, b"ok", "text/plain")
+    if area in ("api", "apis"):
+        return _discovered(area, parts, accept, address)
+    match [area, *parts]:
+        case ["version"]:
+            return json_answer(discovery.version())
+        case ["openapi", "v2"]:
+            # An empty schema: everything passes kubectl's own validation.
+            return Response(200, b"", discovery.OPENAPI_V2)
+        case ["openapi", "v3"]:
+            return json_answer(discovery.openapi_index())
+        case ["openapi", "v3", *root]:
+            return json_answer(discovery.openapi_document("/".join(root)))
+    raise no_such_path()
+
+
+def _discovered(area: str, parts: list[str], accept: str, address: str) -> Response:
+    """Return what there is at a path above resources. Raises StatusError for what is not served."""
+    if not parts and discovery.wants_aggregated(accept):
+        found = json_answer(discovery.aggregated(core=area == "api"))
+        return replace(found, content_type=discovery.AGGREGATED)
+    match [area, *parts]:
+        case ["api"]:
+            return json_answer(discovery.core_versions(address))
+        case ["apis"]:
+            return json_answer(discovery.groups())
+        case ["api", version]:
+            return json_answer(discovery.resource_list("", version))
+        case ["apis", group]:
+            return json_answer(discovery.group(group))
+        case ["apis", group, version]:
+            return json_answer(discovery.resource_list(group, version))
+    raise no_such_path()

@@ -1,0 +1,209 @@
+"""Discovery: what this server serves, in the words that kubectl and client-go ask for.
+
+Pure, made from the resource table: the plain lists, the aggregated document of newer clients,
+`/version`, and the OpenAPI stubs without which `kubectl create` and `apply` refuse to work.
+"""
+
+from gpushare_localcluster.api import schemas
+from gpushare_localcluster.api.objects import Object
+from gpushare_localcluster.api.resources import RESOURCES, Resource, in_version, versions
+from gpushare_localcluster.api.status import no_such_path
+
+AGGREGATED = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList"
+"""Content-Type of the aggregated document; clients older than 1.30 know only its beta."""
+
+OPENAPI_V2 = "application/com.github.proto-openapi.spec.v2.v1.0+protobuf"
+"""Content-Type of the empty v2 schema: with the "@" of the request newer clients reject it."""
+
+STATUS_VERBS = ("get", "patch", "update")
+POD_SUBRESOURCES = {
+    "binding": ("Binding", ("create",)),
+    "eviction": ("Eviction", ("create",)),
+    "log": ("Pod", ("get",)),
+    "resize": ("Pod", STATUS_VERBS),
+}
+SCALE = {"group": "autoscaling", "version": "v1"}
+
+
+def version() -> Object:
+    """Return what `/version` says."""
+    return {
+        "major": "1",
+        "minor": "37",
+        "gitVersion": "v1.37.0+gpushare-localcluster",
+        "gitCommit": "",
+        "gitTreeState": "clean",
+        "buildDate": "1970-01-01T00:00:00Z",
+        "goVersion": "",
+        "compiler": "",
+        "platform": "",
+    }
+
+
+def wants_aggregated(accept: str) -> bool:
+    """Return whether the client asks for the aggregated document in the version we write."""
+    return any(
+        {part.strip() for part in choice.split(";")} >= {"v=v2", "as=APIGroupDiscoveryList"}
+        for choice in accept.split(",")
+    )
+
+
+def core_versions(address: str) -> Object:
+    """Return what `/api` says; `address` is the server's host and port."""
+    servers = [{"clientCIDR": "0.0.0.0/0", "serverAddress": address}]
+    return {"kind": "APIVersions", "versions": ["v1"], "serverAddressByClientCIDRs": servers}
+
+
+def groups() -> Object:
+    """Return what `/apis` says."""
+    named = [_group(name) for name in versions() if name]
+    return {"kind": "APIGroupList", "apiVersion": "v1", "groups": named}
+
+
+def group(name: str) -> Object:
+    """Return what `/apis/GROUP` says. Raises StatusError: 404 for a group that is not served."""
+    if not name or name not in versions():
+        raise no_such_path()
+    return {"kind": "APIGroup", "apiVersion": "v1", **_group(name)}
+
+
+def resource_list(name: str, api_version: str) -> Object:
+    """Return what `/api/VERSION` and `/apis/GROUP/VERSION` say.
+
+    Raises StatusError: 404 for a version that is not served.
+    """
+    served = in_version(name, api_version)
+    if not served:
+        raise no_such_path()
+    resources: list[Object] = []
+    for row in served:
+        resources.append(_resource(row))
+        for called, kind, verbs in _subresources(row):
+            entry = {"name": f"{row.plural}/{called}", "singularName": "", "kind": kind}
+            entry |= SCALE if kind == "Scale" else {}
+            resources.append({**entry, "namespaced": row.namespaced, "verbs": list(verbs)})
+    return {
+        "kind": "APIResourceList",
+        "apiVersion": "v1",
+        "groupVersion": served[0].api_version,
+        "resources": resources,
+    }
+
+
+def aggregated(*, core: bool) -> Object:
+    """Return the aggregated document of `/api` (core) or `/apis` (everything else)."""
+    items = [
+        {
+            "metadata": {"name": name, "creationTimestamp": None},
+            "versions": [
+                {
+                    "version": each,
+                    "freshness": "Current",
+                    "resources": [_discovered(row) for row in in_version(name, each)],
+                }
+                for each in served
+            ],
+        }
+        for name, served in versions().items()
+        if core == (name == "")
+    ]
+    typed = {"kind": "APIGroupDiscoveryList", "apiVersion": "apidiscovery.k8s.io/v2"}
+    return {**typed, "metadata": {}, "items": items}
+
+
+def openapi_index() -> Object:
+    """Return what `/openapi/v3` says."""
+    roots = sorted({row.root for row in RESOURCES})
+    return {"paths": {root: {"serverRelativeURL": f"/openapi/v3/{root}"} for root in roots}}
+
+
+def openapi_document(root: str) -> Object:
+    """Return the OpenAPI v3 document of one API version: what kubectl reads of it.
+
+    It has one PATCH operation a kind, with the parameter `fieldValidation`: that makes kubectl
+    leave the validation to the server. The schemas are for `kubectl explain`.
+
+    Raises StatusError: 404 for a version that is not served.
+    """
+    served = [row for row in RESOURCES if row.root == root and "patch" in row.verbs]
+    if not served:
+        raise no_such_path()
+    return {
+        "openapi": "3.0.0",
+        "info": {"title": "Kubernetes", "version": version()["gitVersion"]},
+        "paths": {_item_path(row): {"patch": _patch_operation(row)} for row in served},
+        "components": {"schemas": schemas.openapi(root)},
+    }
+
+
+def _item_path(row: Resource) -> str:
+    scope = "/namespaces/{namespace}" if row.namespaced else ""
+    return f"/{row.root}{scope}/{row.plural}/{{name}}"
+
+
+def _patch_operation(row: Resource) -> Object:
+    names = ("dryRun", "fieldManager", "fieldValidation", "force")
+    return {
+        "parameters": [
+            {"name": name, "in": "query", "schema": {"type": "string"}} for name in names
+        ],
+        "x-kubernetes-action": "patch",
+        "x-kubernetes-group-version-kind": {
+            "group": row.group,
+            "kind": row.kind,
+            "version": row.version,
+        },
+        "responses": {"200": {"description": "OK"}},
+    }
+
+
+def _group(name: str) -> Object:
+    served = [{"groupVersion": f"{name}/{each}", "version": each} for each in versions()[name]]
+    return {"name": name, "versions": served, "preferredVersion": served[0]}
+
+
+def _resource(row: Resource) -> Object:
+    entry: Object = {
+        "name": row.plural,
+        "singularName": row.singular,
+        "namespaced": row.namespaced,
+        "kind": row.kind,
+        "verbs": list(row.verbs),
+    }
+    if row.short_names:
+        entry["shortNames"] = list(row.short_names)
+    if row.categories:
+        entry["categories"] = list(row.categories)
+    return entry
+
+
+def _subresources(row: Resource) -> list[tuple[str, str, tuple[str, ...]]]:
+    """Return name, kind and verbs of what hangs below single objects."""
+    found: list[tuple[str, str, tuple[str, ...]]] = []
+    if row.status:
+        found.append(("status", row.kind, STATUS_VERBS))
+    if row.scale:
+        found.append(("scale", "Scale", STATUS_VERBS))
+    if row.root == "api/v1" and row.plural == "pods":
+        found += [(name, kind, verbs) for name, (kind, verbs) in POD_SUBRESOURCES.items()]
+    return found
+
+
+def _discovered(row: Resource) -> Object:
+    entry = _resource(row)
+    scope = "Namespaced" if entry.pop("namespaced") else "Cluster"
+    names = {"resource": entry.pop("name"), "singularResource": entry.pop("singularName")}
+    kind = {"group": row.group, "version": row.version, "kind": entry.pop("kind")}
+    entry = {**names, **entry, "responseKind": kind, "scope": scope}
+    below = [
+        {
+            "subresource": called,
+            "responseKind": {
+                **(SCALE if kind_below == "Scale" else {"group": "", "version": ""}),
+                "kind": kind_below,
+            },
+            "verbs": list(verbs),
+        }
+        for called, kind_below, verbs in _subresources(row)
+    ]
+    return {**entry, "subresources": below} if below else entry

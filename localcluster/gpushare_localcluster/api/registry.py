@@ -1,0 +1,278 @@
+"""The verbs of the API on the store: create, read, update, patch, delete, bind, evict.
+
+Knows the general rules of a Kubernetes API server and asks `admission`, `binding` and `deletion`
+for those of single kinds. Speaks dicts and `StatusError`; nothing of HTTP, so a simulation in one
+thread can use it as it is.
+"""
+
+import contextlib
+import secrets
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+
+from gpushare_localcluster.api import (
+    admission,
+    binding,
+    deletion,
+    events,
+    eviction,
+    priority,
+    workloads,
+)
+from gpushare_localcluster.api.deletion import DeleteOptions
+from gpushare_localcluster.api.objects import (
+    Object,
+    metadata,
+    name_of,
+    namespace_of,
+    with_metadata,
+)
+from gpushare_localcluster.api.records import Record, timestamp
+from gpushare_localcluster.api.resources import (
+    BUDGETS,
+    EVENTS,
+    JOBS,
+    NAMESPACES,
+    NEW_EVENTS,
+    PODS,
+    PRIORITY_CLASSES,
+    RESOURCES,
+    Resource,
+)
+from gpushare_localcluster.api.selectors import Test
+from gpushare_localcluster.api.status import StatusError, bad_request, forbidden
+from gpushare_localcluster.api.store import Store
+from gpushare_localcluster.api.validation import check_metadata, check_shape, check_type
+
+START_NAMESPACES = ("default", "kube-system", "kube-node-lease", "kube-public")
+_SUFFIX_LETTERS = "bcdfghjklmnpqrstvwxz2456789"
+
+
+def random_suffix() -> str:
+    """Return what the server appends to `generateName`."""
+    return "".join(secrets.choice(_SUFFIX_LETTERS) for _ in range(5))
+
+
+class Registry:
+    """All served resources over one store.
+
+    Bodies are handed in and out in the version of the resource asked for, and shared with the
+    store: nobody may change them in place.
+    """
+
+    def __init__(self, store: Store, *, suffix: Callable[[], str] = random_suffix) -> None:
+        """Make the namespaces that every cluster has, where the store lacks them."""
+        self.store = store
+        self._suffix = suffix
+        present = {name_of(record.body) for record in store.records(NAMESPACES.table)[0]}
+        for name in START_NAMESPACES:
+            if name not in present:
+                self.create(NAMESPACES, "", {"metadata": {"name": name}})
+
+    def now(self) -> str:
+        """Return the store's time as objects write it."""
+        return timestamp(self.store.now())
+
+    def create(
+        self, resource: Resource, namespace: str, body: Object, *, dry_run: bool = False
+    ) -> Record:
+        """Return the new object.
+
+        Raises StatusError: 400, 403, 404 (namespace), 409 (name taken) or 422.
+        """
+        stored = self._incoming(resource, body)
+        if metadata(stored).get("resourceVersion"):
+            raise bad_request("resourceVersion should not be set on objects to be created")
+        placed = self._placed(resource, namespace, stored)
+        check_metadata(resource, placed)
+        self._check_namespace(resource, placed)
+        if resource is PODS:
+            placed = priority.classed(placed, self._classes())
+        new, uid = admission.admitted(_core(resource), placed, self.now()), self.store.new_uid()
+        self._check_rules(resource, new, None)
+        if resource is JOBS:
+            new = workloads.with_identity(new, uid)
+        return self.store.create(resource.table, new, uid=uid, commit=not dry_run)
+
+    def get(self, resource: Resource, namespace: str, name: str) -> Record:
+        """Return the object. Raises StatusError: 404."""
+        return self.store.get(resource.table, namespace, name)
+
+    def records(
+        self,
+        resource: Resource,
+        namespace: str | None,
+        matches: Test | None = None,
+        *,
+        at: int | None = None,
+    ) -> tuple[list[Record], int]:
+        """Return the objects that match, and the version of the list.
+
+        Raises StatusError: 410 if the version `at` is no longer kept.
+        """
+        records, version = self.store.records(resource.table, namespace, at=at)
+        if matches is not None:
+            records = [record for record in records if matches(record.body)]
+        return records, version
+
+    def revise(
+        self,
+        resource: Resource,
+        namespace: str,
+        name: str,
+        change: Callable[[Object], Object],
+        *,
+        part: str = "",
+        dry_run: bool = False,
+    ) -> Record:
+        """Return the object after a client's change: what PUT and PATCH have in common.
+
+        `change` gets the object in the version of the resource and gives what the client wants.
+        part: the subresource, `status` or `resize`, which all else stays out of.
+
+        Raises StatusError: 400, 404, 409 or 422.
+        """
+
+        def step(current: Object) -> Object | None:
+            wanted = self._incoming(resource, change(outgoing(resource, current)))
+            core = _core(resource)
+            new = admission.revised(core, current, wanted, part=part)
+            check_metadata(resource, new)
+            self._check_rules(resource, new, current)
+            return None if deletion.removable(new) else new
+
+        return self.store.update(resource.table, namespace, name, step, commit=not dry_run)
+
+    def delete(
+        self, resource: Resource, namespace: str, name: str, options: DeleteOptions
+    ) -> tuple[Record, bool]:
+        """Return the object and whether it is gone (else it is marked and has grace left).
+
+        Raises StatusError: 403, 404 or 409.
+        """
+        if resource is NAMESPACES and name in START_NAMESPACES:
+            raise forbidden("namespaces", name, "this namespace may not be deleted")
+        gone = False
+
+        def step(current: Object) -> Object | None:
+            nonlocal gone
+            marked = deletion.marked(resource, current, options, self.store.now())
+            gone = deletion.removable(marked)
+            return marked if resource is PODS or not gone else None
+
+        commit = not options.dry_run
+        record = self.store.update(resource.table, namespace, name, step, commit=commit)
+        if gone and commit and resource is PODS:
+            self._remove_marked(namespace, name)
+        if gone and commit and resource is NAMESPACES:
+            self._empty(name)
+        return record, gone
+
+    def evict(self, namespace: str, name: str, options: DeleteOptions) -> None:
+        """Delete the pod if its budget lets it go, and count it there.
+
+        Raises StatusError: 404, 409, 429, or 500 for a pod with several budgets.
+        """
+        commit, now = not options.dry_run, self.now()
+        pod = self.get(PODS, namespace, name).body
+        found, _ = self.store.records(BUDGETS.table, namespace)
+        if budget := eviction.covering(pod, (record.body for record in found)):
+            count = partial(eviction.counted, pod=pod, now=now)
+            self.store.update(BUDGETS.table, namespace, budget, count, commit=commit)
+        tell = partial(eviction.disrupted, options=options, now=now)
+        self.store.update(PODS.table, namespace, name, tell, commit=commit)
+        self.delete(PODS, namespace, name, replace(options, version=None))
+
+    def _remove_marked(self, namespace: str, name: str) -> None:
+        """Remove a pod that has been marked and has nothing left to wait for.
+
+        A pod's deletion is two writes even without any grace: watchers see MODIFIED with the mark,
+        then DELETED. Another client's may come between.
+        """
+        with contextlib.suppress(StatusError):
+            self.store.update(
+                PODS.table, namespace, name, lambda pod: None if deletion.removable(pod) else pod
+            )
+
+    def delete_collection(
+        self,
+        resource: Resource,
+        namespace: str | None,
+        matches: Test | None,
+        options: DeleteOptions,
+    ) -> list[Record]:
+        """Return the objects that match, each deleted as `delete` does."""
+        records, _ = self.records(resource, namespace, matches)
+        for record in records:
+            try:
+                self.delete(resource, *record.key, options)
+            except StatusError as error:
+                # Someone else deleted it between the list and this.
+                if error.code != 404:
+                    raise
+        return records
+
+    def bind(self, namespace: str, name: str, body: Object, *, dry_run: bool = False) -> Record:
+        """Return the pod after a Binding, made in one write.
+
+        Raises StatusError: 400, 404, 409 or 422, as `binding.bound` says.
+        """
+        check_shape(body)
+        binding.check(body, namespace, name)
+        bound = partial(binding.bound, binding=body, now=self.now())
+        return self.store.update(PODS.table, namespace, name, bound, commit=not dry_run)
+
+    def _incoming(self, resource: Resource, body: Object) -> Object:
+        """Return a client's body in stored form."""
+        check_type(resource, body)
+        check_shape(body)
+        return events.to_core(body) if resource is NEW_EVENTS else body
+
+    def _placed(self, resource: Resource, namespace: str, body: Object) -> Object:
+        """Return the body with the namespace of its path and a name."""
+        meta = metadata(body)
+        if (meta.get("namespace") or namespace) != namespace:
+            raise bad_request(
+                f"the namespace of the object ({meta['namespace']}) does not match the namespace "
+                f"on the request ({namespace})"
+            )
+        name = meta.get("name")
+        if not name and meta.get("generateName"):
+            name = str(meta["generateName"]) + self._suffix()
+        return with_metadata(body, name=name, namespace=namespace or None)
+
+    def _check_namespace(self, resource: Resource, body: Object) -> None:
+        if resource.namespaced:
+            self.store.get(NAMESPACES.table, "", namespace_of(body))
+
+    def _check_rules(self, resource: Resource, new: Object, before: Object | None) -> None:
+        if _core(resource) is EVENTS:
+            events.check(new, before, strict=resource is NEW_EVENTS)
+        if resource is PRIORITY_CLASSES:
+            priority.check_default(new, self._classes())
+
+    def _classes(self) -> list[Object]:
+        return [record.body for record in self.store.records(PRIORITY_CLASSES.table)[0]]
+
+    def _empty(self, namespace: str) -> None:
+        """Remove what a namespace held; a real cluster has a controller for it."""
+        for table in sorted({row.table for row in RESOURCES if row.namespaced}):
+            for record in self.store.records(table, namespace)[0]:
+                with contextlib.suppress(StatusError):  # someone else deleted it meanwhile
+                    self.store.delete(table, *record.key)
+
+
+_STORED_AS: dict[str, Resource] = {}
+for _row in RESOURCES:
+    _STORED_AS.setdefault(_row.table, _row)
+
+
+def _core(resource: Resource) -> Resource:
+    """Return the resource as whose kind an object is stored."""
+    return _STORED_AS[resource.table]
+
+
+def outgoing(resource: Resource, body: Object) -> Object:
+    """Return a stored body in the version of the resource asked for."""
+    return events.to_new(body) if resource is NEW_EVENTS else body

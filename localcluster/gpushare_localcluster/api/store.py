@@ -1,0 +1,258 @@
+"""The memory of the local cluster: versioned objects and the log of their changes.
+
+Knows nothing of kinds, defaults, HTTP or JSON patches. One rising integer versions everything, as
+etcd's revision does. No threads of its own: everything but `wait` returns at once, and with a clock
+and a uid source given, the same calls give the same state, so that a simulation can replay it.
+"""
+
+import threading
+import uuid
+from collections import deque
+from collections.abc import Callable, Iterable
+from datetime import UTC, datetime
+
+from gpushare_localcluster.api.objects import Object, name_of, namespace_of, with_metadata
+from gpushare_localcluster.api.records import (
+    Change,
+    ChangeType,
+    Key,
+    Record,
+    identity,
+    timestamp,
+)
+from gpushare_localcluster.api.status import already_exists, expired, not_found
+from gpushare_localcluster.api.waiters import Interest, Place, Waiter, Waiters
+
+HISTORY = 20_000
+"""Changes kept per resource by default; older ones answer 410."""
+
+
+def utc_now() -> datetime:
+    """Return the time of day in UTC."""
+    return datetime.now(UTC)
+
+
+def random_uid() -> str:
+    """Return a new uid."""
+    return str(uuid.uuid4())
+
+
+class _Table:
+    """The objects of one resource, their recent changes, and how far back these reach."""
+
+    __slots__ = ("horizon", "log", "records", "waiters")
+
+    def __init__(self, history: int) -> None:
+        self.records: dict[Key, Record] = {}
+        self.log: deque[Change] = deque(maxlen=history)
+        self.horizon = 0
+        self.waiters = Waiters()
+
+    def append(self, change: Change) -> None:
+        if len(self.log) == self.log.maxlen:
+            self.horizon = self.log[0].version
+        self.log.append(change)
+        if change.type == "DELETED":
+            self.records.pop(change.record.key, None)
+        else:
+            self.records[change.record.key] = change.record
+        self.waiters.tell(change)
+
+    def since(self, version: int) -> list[Change]:
+        newer: list[Change] = []
+        for change in reversed(self.log):
+            if change.version <= version:
+                break
+            newer.append(change)
+        newer.reverse()
+        return newer
+
+
+class Store:
+    """Objects by resource, namespace and name, each write a new version.
+
+    `clock` gives aware datetimes, `new_uid` unique strings, `history` is the number of changes kept
+    per resource. Objects handed in and out are shared: nobody may change them in place.
+    """
+
+    def __init__(
+        self,
+        *,
+        clock: Callable[[], datetime] = utc_now,
+        new_uid: Callable[[], str] = random_uid,
+        history: int = HISTORY,
+    ) -> None:
+        """Start empty at version 1, since clients take 0 for "any version"."""
+        self._clock = clock
+        self.new_uid = new_uid
+        self._history = history
+        self._version = 1
+        self._lock = threading.RLock()
+        self._tables: dict[str, _Table] = {}
+
+    def now(self) -> datetime:
+        """Return the store's time."""
+        return self._clock()
+
+    @property
+    def version(self) -> int:
+        """The version of the last write to anything."""
+        with self._lock:
+            return self._version
+
+    def create(self, resource: str, body: Object, *, uid: str = "", commit: bool = True) -> Record:
+        """Return the new object; `uid` is one that `new_uid` gave, or empty for another.
+
+        Raises StatusError: 409 if the name is taken.
+        """
+        with self._lock:
+            table = self._table(resource)
+            key = namespace_of(body), name_of(body)
+            if key in table.records:
+                raise already_exists(resource, key[1])
+            born = {"uid": uid or self.new_uid(), "creationTimestamp": timestamp(self._clock())}
+            if not commit:
+                return Record(with_metadata(body, **born), self._version)
+            return self._write(table, "ADDED", with_metadata(body, **born), None)
+
+    def get(self, resource: str, namespace: str, name: str) -> Record:
+        """Return the object as it is now. Raises StatusError: 404 if there is none."""
+        with self._lock:
+            record = self._table(resource).records.get((namespace, name))
+        if record is None:
+            raise not_found(resource, name)
+        return record
+
+    def records(
+        self, resource: str, namespace: str | None = None, *, at: int | None = None
+    ) -> tuple[list[Record], int]:
+        """Return the objects, ordered by namespace and name, and the version they are of.
+
+        `at` asks for the state of an earlier version.
+
+        Raises StatusError: 410 if that version is no longer kept.
+        """
+        with self._lock:
+            version = self._version
+            table = self._table(resource)
+            records = dict(table.records)
+            if at is not None and at != version:
+                self._undo(records, self.since(resource, at)[0])
+                version = at
+        keys = sorted(key for key in records if namespace is None or key[0] == namespace)
+        return [records[key] for key in keys], version
+
+    def update(
+        self,
+        resource: str,
+        namespace: str,
+        name: str,
+        change: Callable[[Object], Object | None],
+        *,
+        commit: bool = True,
+    ) -> Record:
+        """Return the object after `change`, or its last state if `change` gave None to remove it.
+
+        `change` runs alone (no other write comes between its reading and its writing); it must be
+        quick and must not modify what it is given. What it raises, raises through.
+        A result equal to what is stored makes no new version and no event.
+        """
+        with self._lock:
+            current = self.get(resource, namespace, name)
+            body = change(current.body)
+            if body is None:
+                return self._remove(resource, current) if commit else current
+            body = with_metadata(body, **identity(current))
+            if body == current.body:
+                return current
+            if not commit:
+                return Record(body, current.version)
+            return self._write(self._table(resource), "MODIFIED", body, current)
+
+    def delete(self, resource: str, namespace: str, name: str) -> Record:
+        """Return the last state of the object, which is gone now.
+
+        Raises StatusError: 404 if there is none.
+        """
+        with self._lock:
+            return self._remove(resource, self.get(resource, namespace, name))
+
+    def since(self, resource: str, version: int) -> tuple[list[Change], int]:
+        """Return the changes after `version`, oldest first, and the version they lead up to.
+
+        Raises StatusError: 410 if some of them are no longer kept, or `version` never existed.
+        """
+        with self._lock:
+            table = self._table(resource)
+            if version < table.horizon:
+                raise expired(f"too old resource version: {version} ({table.horizon})")
+            if version > self._version:
+                raise expired(f"resource version {version} is ahead of {self._version}")
+            return table.since(version), self._version
+
+    def wait(
+        self,
+        resource: str,
+        version: int,
+        timeout: float,
+        *,
+        concerns: Interest = lambda _: True,
+        place: Place | None = None,
+        until: Callable[[], bool] = lambda: False,
+    ) -> int:
+        """Return on a change after `version` that concerns the caller, or after `timeout` s: the
+        version from which to look on, for nothing up to it concerns the caller.
+
+        place: a field and the value that it has, before or after, in each change of concern.
+        `wake` ends it too; `until` says whether it happened already, so that nobody misses it.
+        """
+        waiter = Waiter(version, concerns, place)
+        with self._lock:
+            table = self._table(resource)
+            if until() or any(concerns(change) for change in table.since(version)):
+                return version
+            table.waiters.add(waiter)
+        waiter.gate.acquire(timeout=timeout)
+        with self._lock:
+            in_vain = table.waiters.remove(waiter)
+            if version < table.horizon:
+                return version
+            return self._version if in_vain else waiter.cursor
+
+    def wake(self) -> None:
+        """Make every `wait` return, so that its caller can see that it has to stop."""
+        with self._lock:
+            for table in self._tables.values():
+                table.waiters.wake()
+
+    def compact(self) -> None:
+        """Forget all history: to watch from any version before the present one is 410."""
+        with self._lock:
+            for table in self._tables.values():
+                table.log.clear()
+                table.horizon = self._version
+
+    def _table(self, resource: str) -> _Table:
+        table = self._tables.get(resource)
+        if table is None:
+            table = self._tables[resource] = _Table(self._history)
+        return table
+
+    def _write(
+        self, table: _Table, kind: ChangeType, body: Object, previous: Record | None
+    ) -> Record:
+        self._version += 1
+        stamped = with_metadata(body, resourceVersion=str(self._version))
+        record = Record(stamped, self._version)
+        table.append(Change(kind, record, previous))
+        return record
+
+    def _remove(self, resource: str, current: Record) -> Record:
+        return self._write(self._table(resource), "DELETED", current.body, current)
+
+    @staticmethod
+    def _undo(records: dict[Key, Record], changes: Iterable[Change]) -> None:
+        for change in reversed(list(changes)):
+            records.pop(change.record.key, None)
+            if change.previous is not None:
+                records[change.record.key] = change.previous

@@ -1,0 +1,247 @@
+"""The API server for the controllers: lists, claims, writes, events.
+
+Every reconcile lists anew what it needs, so that no controller creates an object twice because a
+cache does not show it yet.
+Facts: k8s.io/kubernetes pkg/controller (controller_utils.go, controller_ref_manager.go).
+"""
+
+import hashlib
+import json
+import math
+from collections.abc import Callable
+from contextlib import suppress
+from datetime import UTC, datetime
+
+from gpushare.errors import ApiConflict, ApiError, ApiNotFound
+from gpushare.wire.budgets import selects
+from gpushare_localcluster.api.records import timestamp
+from gpushare_localcluster.client import MERGE_PATCH, ApiClient, Json
+from gpushare_localcluster.event_writer import write_event
+
+ROOTS = {
+    "ControllerRevision": "/apis/apps/v1",
+    "DaemonSet": "/apis/apps/v1",
+    "Deployment": "/apis/apps/v1",
+    "Job": "/apis/batch/v1",
+    "Lease": "/apis/coordination.k8s.io/v1",
+    "Node": "/api/v1",
+    "Pod": "/api/v1",
+    "ReplicaSet": "/apis/apps/v1",
+    "ReplicationController": "/api/v1",
+    "StatefulSet": "/apis/apps/v1",
+}
+"""The kinds that controllers deal with, and the paths of their API versions."""
+
+RETRY = 1.0
+"""Seconds after which a pod that was refused, or has failed, is made again."""
+
+REVISION_LABEL = "controller-revision-hash"
+_SAFE = str.maketrans("0123456789abcdef", "456789bcdfghjklm")
+
+
+class Cluster:
+    """Reads and writes of the controllers through the API server."""
+
+    def __init__(self, api: ApiClient) -> None:
+        self._api = api
+
+    def items(self, kind: str, namespace: str = "") -> list[Json]:
+        """Return the objects of a kind, of all namespaces where none is named."""
+        items: list[Json] = self._api.get(path(kind, namespace)).get("items") or []
+        return [{**item, "kind": kind} for item in items]
+
+    def get(self, kind: str, namespace: str, name: str) -> Json | None:
+        """Return one object, None if it is gone."""
+        with suppress(ApiNotFound):
+            return {**self._api.get(path(kind, namespace, name)), "kind": kind}
+        return None
+
+    def claimed(
+        self, owner: Json, kind: str, fits: Callable[[Json], bool] = lambda _: True
+    ) -> list[Json]:
+        """Return the owner's objects of a kind, oldest first.
+
+        One that fits, that its selector chooses and that has no controller becomes its own; one
+        that the selector does not choose any more is let go.
+        """
+        meta = owner["metadata"]
+        selector = owner["spec"].get("selector") or {}
+        if owner["kind"] == "ReplicationController":
+            selector = {"matchLabels": selector}
+        found = []
+        for item in self.items(kind, meta["namespace"]):
+            controller = controller_of(item)
+            chosen = selects(selector, item["metadata"].get("labels") or {})
+            if controller and controller["uid"] == meta["uid"]:
+                if chosen:
+                    found.append(item)
+                else:
+                    self.disown(item, meta["uid"])
+            elif chosen and not controller and not deleting(item) and fits(item):
+                references = [*(item["metadata"].get("ownerReferences") or ()), reference(owner)]
+                found.append(self.patch(item, {"metadata": {"ownerReferences": references}}))
+        return sorted(found, key=lambda item: (item["metadata"]["creationTimestamp"], name(item)))
+
+    def create(self, kind: str, owner: Json, body: Json) -> Json:
+        """Return the new object of an owner."""
+        meta = {**body["metadata"], "ownerReferences": [reference(owner)]}
+        made = self._api.create(
+            path(kind, owner["metadata"]["namespace"]), {**body, "metadata": meta}
+        )
+        return {**made, "kind": kind}
+
+    def create_pod(self, owner: Json, template: Json, **meta: object) -> bool:
+        """Create a pod from a template; where it is refused, tell by an event and return False."""
+        given = template.get("metadata") or {}
+        merged: Json = {
+            field: given[field] for field in ("labels", "annotations") if field in given
+        }
+        for field, value in meta.items():
+            merged[field] = {**merged.get(field, {}), **value} if isinstance(value, dict) else value
+        merged.setdefault("generateName", f"{name(owner)}-")
+        try:
+            made = self.create("Pod", owner, {"metadata": merged, "spec": template["spec"]})
+        except ApiError as error:
+            self.tell(owner, "FailedCreate", f"Error creating: {error}", kind="Warning")
+            return False
+        self.tell(owner, "SuccessfulCreate", f"Created pod: {name(made)}")
+        return True
+
+    def delete(self, item: Json, policy: str = "Background") -> None:
+        """Delete this object, not one that has come under its name."""
+        meta = item["metadata"]
+        where = path(item["kind"], meta.get("namespace", ""), meta["name"])
+        with suppress(ApiNotFound, ApiConflict):
+            self._api.delete(where, uid=meta["uid"], propagation=policy)
+
+    def delete_pod(self, owner: Json, pod: Json) -> None:
+        """Delete a pod and tell by an event."""
+        self.delete(pod)
+        self.tell(owner, "SuccessfulDelete", f"Deleted pod: {name(pod)}")
+
+    def patch(self, item: Json, change: Json, below: str = "") -> Json:
+        """Return the object after a merge patch; one that has come under its name is left alone."""
+        meta = item["metadata"]
+        change = {**change, "metadata": {**change.get("metadata", {}), "uid": meta["uid"]}}
+        where = path(item["kind"], meta.get("namespace", ""), meta["name"]) + below
+        return {**self._api.patch(where, change, MERGE_PATCH), "kind": item["kind"]}
+
+    def disown(self, item: Json, uid: str) -> None:
+        """Remove the references to one owner."""
+        references = item["metadata"].get("ownerReferences") or ()
+        kept = [each for each in references if each["uid"] != uid]
+        self.patch(item, {"metadata": {"ownerReferences": kept or None}})
+
+    def set_status(self, item: Json, status: Json) -> None:
+        """Write the status where it differs; None removes a field."""
+        before = item.get("status") or {}
+        if item["kind"] != "Job":
+            status = {**status, "observedGeneration": item["metadata"]["generation"]}
+        if any(before.get(field) != value for field, value in status.items()):
+            self.patch(item, {"status": status}, "/status")
+
+    def tell(self, about: Json, reason: str, message: str, *, kind: str = "Normal") -> None:
+        """Write an event about an object, or count it once more."""
+        about = {**about, "apiVersion": _api_version(about["kind"])}
+        component = f"{about['kind'].lower()}-controller"
+        write_event(self._api, about, reason, message, kind=kind, component=component)
+
+    def revision(self, owner: Json) -> tuple[Json, list[Json]]:
+        """Return the ControllerRevision of the owner's template, the newest, and the others."""
+        found = self.claimed(owner, "ControllerRevision")
+        data = {"spec": {"template": {**owner["spec"]["template"], "$patch": "replace"}}}
+        newest = max((item["revision"] for item in found), default=0)
+        same = [item for item in found if item.get("data") == data]
+        if not same:
+            digest = hashed(owner["spec"]["template"])
+            labels = {**(owner["spec"]["template"]["metadata"].get("labels") or {})}
+            meta = {"name": f"{name(owner)}-{digest}", "labels": {**labels, REVISION_LABEL: digest}}
+            body = {"metadata": meta, "data": data, "revision": newest + 1}
+            return self.create("ControllerRevision", owner, body), found
+        (current,) = same[:1]
+        if current["revision"] < newest:
+            current = self.patch(current, {"revision": newest + 1})
+        return current, [item for item in found if name(item) != name(current)]
+
+    def forget_revisions(self, owner: Json, others: list[Json]) -> None:
+        """Delete the oldest revisions beyond the limit of the history."""
+        excess = max(0, len(others) - owner["spec"]["revisionHistoryLimit"])
+        for item in sorted(others, key=lambda item: int(item["revision"]))[:excess]:
+            self.delete(item)
+
+
+def path(kind: str, namespace: str = "", name: str = "") -> str:
+    """Return the path of an object or a list of them."""
+    home = f"/namespaces/{namespace}" if namespace else ""
+    return f"{ROOTS.get(kind, '/api/v1')}{home}/{kind.lower()}s/{name}".rstrip("/")
+
+
+def _api_version(kind: str) -> str:
+    return ROOTS[kind].split("/", 2)[2]
+
+
+def name(item: Json) -> str:
+    """Return the name of an object."""
+    return str(item["metadata"]["name"])
+
+
+def deleting(item: Json) -> bool:
+    """Return whether the object is marked for deletion."""
+    return bool(item["metadata"].get("deletionTimestamp"))
+
+
+def reference(owner: Json) -> Json:
+    """Return the owner reference of a controller."""
+    meta = owner["metadata"]
+    return {
+        "apiVersion": _api_version(owner["kind"]),
+        "kind": owner["kind"],
+        "name": meta["name"],
+        "uid": meta["uid"],
+        "controller": True,
+        "blockOwnerDeletion": True,
+    }
+
+
+def controller_of(item: Json) -> Json | None:
+    """Return the reference to the object's controller."""
+    references: list[Json] = item["metadata"].get("ownerReferences") or []
+    return next((each for each in references if each.get("controller")), None)
+
+
+def hashed(value: object) -> str:
+    """Return a short text that stands for a pod template or the like, fit for names."""
+    digest = hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()
+    return digest[:10].translate(_SAFE)
+
+
+def share(limit: int | str | None, of: int, *, up: bool) -> int:
+    """Return a number given as such or as a percentage of another."""
+    if not isinstance(limit, str):
+        return limit or 0
+    part = float(limit.rstrip("%")) * of / 100
+    return math.ceil(part) if up else math.floor(part)
+
+
+def seconds_of(moment: str) -> float:
+    """Return a time of an object in seconds since 1970."""
+    return datetime.fromisoformat(moment).timestamp()
+
+
+def seconds_since(moment: str) -> float:
+    """Return how long ago a time of an object is."""
+    return datetime.now(UTC).timestamp() - seconds_of(moment)
+
+
+def with_condition(
+    conditions: list[Json], kind: str, status: str, reason: str, why: str
+) -> list[Json]:
+    """Return the conditions with one set; its times change only where it does."""
+    now = timestamp()
+    new = {"type": kind, "status": status, "reason": reason, "message": why}
+    old = next((each for each in conditions if each["type"] == kind), {})
+    if all(old.get(field) == value for field, value in new.items()):
+        return conditions
+    changed = old.get("lastTransitionTime", now) if old.get("status") == status else now
+    new |= {"lastUpdateTime": now, "lastTransitionTime": changed}
+    return [*(each for each in conditions if each["type"] != kind), new]

@@ -1,0 +1,260 @@
+"""Deployments: one ReplicaSet for each pod template; roll-outs scale them up and down.
+
+Facts: k8s.io/kubernetes pkg/controller/deployment (rolling.go, recreate.go, progress.go, sync.go).
+"""
+
+from gpushare_localcluster.api.records import timestamp
+from gpushare_localcluster.client import Json
+from gpushare_localcluster.controllers.cluster import (
+    Cluster,
+    deleting,
+    hashed,
+    name,
+    seconds_since,
+    share,
+    with_condition,
+)
+from gpushare_localcluster.controllers.pods import active, condition
+from gpushare_localcluster.controllers.scaling import (
+    REVISION,
+    count,
+    replicas,
+    rescale,
+    revision,
+    scale,
+    scale_notes,
+    surge,
+    tell_scaled,
+    was_rescaled,
+)
+
+_HASH = "pod-template-hash"
+_PROGRESSING = "Progressing"
+_AVAILABLE = "NewReplicaSetAvailable"
+_PAUSED = ("DeploymentPaused", "Deployment is paused")
+_RESUMED = ("DeploymentResumed", "Deployment is resumed")
+_GROWING = ("updatedReplicas", "readyReplicas", "availableReplicas")
+_NOT_COPIED = ("kubectl.kubernetes.io/last-applied-configuration", REVISION)
+_OLD_PODS_END_SECONDS = 0.1
+
+
+def reconcile(cluster: Cluster, owner: Json) -> float | None:
+    """Bring a Deployment one step further; return when to look again (seconds)."""
+    sets = cluster.claimed(owner, "ReplicaSet")
+    template = _template(owner)
+    new = next((item for item in sets if _template(item) == template), None)
+    olds = [item for item in sets if item is not new]
+    if owner["spec"].get("paused") or was_rescaled(owner, sets):
+        rescale(cluster, owner, new, olds)
+    elif owner["spec"]["strategy"]["type"] == "Recreate" and _still_running(cluster, owner, olds):
+        for old in olds:
+            scale(cluster, owner, old, 0)
+        _tell(cluster, owner, new, olds)
+        return _OLD_PODS_END_SECONDS  # no ReplicaSet changes when its last pod has ended
+    else:
+        new = _newest(cluster, owner, new, olds)
+        if not _grown(cluster, owner, new, olds):
+            _shrink(cluster, owner, new, olds)
+    return _tell(cluster, owner, new, olds)
+
+
+def _template(item: Json) -> Json:
+    """Return the pod template without the label `pod-template-hash`."""
+    template: Json = item["spec"]["template"]
+    labels = {**(template["metadata"].get("labels") or {})}
+    labels.pop(_HASH, None)
+    return {**template, "metadata": {**template["metadata"], "labels": labels}}
+
+
+def _still_running(cluster: Cluster, owner: Json, olds: list[Json]) -> bool:
+    uids = {old["metadata"]["uid"] for old in olds}
+    pods = cluster.items("Pod", owner["metadata"]["namespace"]) if uids else []
+    return any(replicas(old) for old in olds) or any(
+        reference["uid"] in uids and (active(pod) or deleting(pod))
+        for pod in pods
+        for reference in pod["metadata"].get("ownerReferences") or ()
+    )
+
+
+def _newest(cluster: Cluster, owner: Json, new: Json | None, olds: list[Json]) -> Json:
+    """Return the ReplicaSet of the template, with the highest revision; make it where there is
+    none.
+    """
+    number = max([revision(old) for old in olds], default=0) + 1
+    given = owner["metadata"].get("annotations") or {}
+    notes = {key: value for key, value in given.items() if key not in _NOT_COPIED}
+    if new is None:
+        new = _create(cluster, owner, olds, {**notes, REVISION: str(number)})
+    else:
+        notes[REVISION] = str(max(number, revision(new)))
+        if not notes.items() <= (new["metadata"].get("annotations") or {}).items():
+            new = cluster.patch(new, {"metadata": {"annotations": notes}})
+    if given.get(REVISION) != str(revision(new)):
+        annotations = {REVISION: str(revision(new))}
+        cluster.patch(owner, {"metadata": {"annotations": annotations}})
+    return new
+
+
+def _create(cluster: Cluster, owner: Json, olds: list[Json], annotations: Json) -> Json:
+    spec, template = owner["spec"], _template(owner)
+    digest = hashed(template)
+    labels = {**template["metadata"]["labels"], _HASH: digest}
+    selector = spec["selector"]
+    body = {
+        "metadata": {
+            "name": f"{name(owner)}-{digest}",
+            "labels": labels,
+            "annotations": {**annotations, **scale_notes(owner)},
+        },
+        "spec": {
+            "replicas": _room(owner, 0, olds),
+            "minReadySeconds": spec.get("minReadySeconds") or 0,
+            "selector": {
+                **selector,
+                "matchLabels": {**(selector.get("matchLabels") or {}), _HASH: digest},
+            },
+            "template": {**template, "metadata": {**template["metadata"], "labels": labels}},
+        },
+    }
+    new = cluster.create("ReplicaSet", owner, body)
+    tell_scaled(cluster, owner, new, 0)
+    why = f'Created new replica set "{name(new)}"'
+    # In the object at hand, which the next write of its status shows.
+    held = owner.setdefault("status", {})
+    held["conditions"] = with_condition(
+        held.get("conditions") or [], _PROGRESSING, "True", "NewReplicaSetCreated", why
+    )
+    return new
+
+
+def _room(owner: Json, now: int, olds: list[Json]) -> int:
+    """Return how many replicas the newest ReplicaSet may have, given those that it and the others
+    have.
+
+    A ReplicaSet that has been told to delete pods counts with them until its status shows that they
+    go. kube-controller-manager counts what was told alone, and can be above maxSurge for a moment.
+    """
+    wanted: int = owner["spec"]["replicas"]
+    if owner["spec"]["strategy"]["type"] == "Recreate":
+        return wanted
+    total = now + sum(max(replicas(old), count(old, "replicas")) for old in olds)
+    return min(wanted, now + max(0, wanted + surge(owner) - total))
+
+
+def _grown(cluster: Cluster, owner: Json, new: Json, olds: list[Json]) -> bool:
+    """Scale the newest ReplicaSet to what it may have; return whether that changed it."""
+    now = replicas(new)
+    wanted = min(owner["spec"]["replicas"], _room(owner, now, olds))
+    scale(cluster, owner, new, wanted)
+    return bool(wanted != now)
+
+
+def _shrink(cluster: Cluster, owner: Json, new: Json, olds: list[Json]) -> None:
+    """Scale the others down: pods that are not available first, then as many as can be missed."""
+    least = owner["spec"]["replicas"] - _max_unavailable(owner)
+    missing = replicas(new) - count(new, "availableReplicas")
+    most = replicas(new) + sum(map(replicas, olds)) - least - missing
+    if most <= 0:
+        return
+    for old in olds:
+        unhealthy = max(0, min(most, replicas(old) - count(old, "availableReplicas")))
+        scale(cluster, owner, old, replicas(old) - unhealthy)
+        most -= unhealthy
+    # What a ReplicaSet has been told to delete may still be counted as available.
+    available = (min(replicas(each), count(each, "availableReplicas")) for each in (new, *olds))
+    spare = min(most, sum(available) - least)
+    for old in olds:
+        gone = max(0, min(replicas(old), spare))
+        scale(cluster, owner, old, replicas(old) - gone)
+        spare -= gone
+
+
+def _tell(cluster: Cluster, owner: Json, new: Json | None, olds: list[Json]) -> float | None:
+    """Write the status; return when the progress deadline is to be looked at."""
+    sets = [item for item in (new, *olds) if item]
+    wanted, before = owner["spec"]["replicas"], owner.get("status") or {}
+    counts = {
+        "replicas": sum(count(item, "replicas") for item in sets),
+        "updatedReplicas": count(new, "replicas"),
+        "readyReplicas": sum(count(item, "readyReplicas") for item in sets),
+        "availableReplicas": sum(count(item, "availableReplicas") for item in sets),
+    }
+    available = counts["availableReplicas"]
+    complete = (
+        wanted == counts["updatedReplicas"] == counts["replicas"] == available and new is not None
+    )
+    conditions = with_condition(before.get("conditions") or [], *_availability(owner, available))
+    conditions, later = _progressed(owner, new, counts, conditions, complete=complete)
+    unavailable = max(0, sum(map(replicas, sets)) - available)
+    counts["unavailableReplicas"] = unavailable
+    cluster.set_status(owner, {**counts, "conditions": conditions})
+    if complete:
+        _clean(cluster, owner, olds)
+    return later
+
+
+def _availability(owner: Json, available: int) -> tuple[str, str, str, str]:
+    if available >= owner["spec"]["replicas"] - _max_unavailable(owner):
+        why = "Deployment has minimum availability."
+        return "Available", "True", "MinimumReplicasAvailable", why
+    why = "Deployment does not have minimum availability."
+    return "Available", "False", "MinimumReplicasUnavailable", why
+
+
+def _progressed(
+    owner: Json, new: Json | None, counts: dict[str, int], conditions: list[Json], *, complete: bool
+) -> tuple[list[Json], float | None]:
+    """Return the conditions with what is to be said of the progress, and when it is due."""
+    held = condition(owner, _PROGRESSING)
+    reason = held.get("reason")
+    if owner["spec"].get("paused"):
+        return with_condition(conditions, _PROGRESSING, "Unknown", *_PAUSED), None
+    if reason == _PAUSED[0]:
+        # The deadline counts from now.
+        conditions = with_condition(conditions, _PROGRESSING, "Unknown", *_RESUMED)
+        held = condition({"status": {"conditions": conditions}}, _PROGRESSING)
+    if new is None or (reason == _AVAILABLE and counts["replicas"] == counts["updatedReplicas"]):
+        return conditions, None
+    title = f'ReplicaSet "{name(new)}"'
+    if complete:
+        why = f"{title} has successfully progressed."
+        return with_condition(conditions, _PROGRESSING, "True", _AVAILABLE, why), None
+    if _has_progressed(owner.get("status") or {}, counts):
+        why = f"{title} is progressing."
+        (fresh,) = with_condition([], _PROGRESSING, "True", "ReplicaSetUpdated", why)
+        if held.get("status") == "True":
+            fresh["lastTransitionTime"] = held["lastTransitionTime"]
+        conditions = [*(each for each in conditions if each["type"] != _PROGRESSING), fresh]
+        held = fresh
+    since = seconds_since(held.get("lastUpdateTime", timestamp()))
+    left = owner["spec"]["progressDeadlineSeconds"] - since
+    if left > 0:
+        return conditions, left + 1
+    why = f"{title} has timed out progressing."
+    return with_condition(conditions, _PROGRESSING, "False", "ProgressDeadlineExceeded", why), None
+
+
+def _has_progressed(before: Json, counts: dict[str, int]) -> bool:
+    """Return whether more new pods are there, or fewer old ones."""
+    left = before.get("replicas", 0) - before.get("updatedReplicas", 0)
+    return counts["replicas"] - counts["updatedReplicas"] < left or any(
+        counts[field] > before.get(field, 0) for field in _GROWING
+    )
+
+
+def _clean(cluster: Cluster, owner: Json, olds: list[Json]) -> None:
+    """Delete the oldest ReplicaSets beyond the limit of the history."""
+    idle = [old for old in olds if not replicas(old) and not count(old, "replicas")]
+    excess = len(idle) - owner["spec"]["revisionHistoryLimit"]
+    for old in sorted(idle, key=revision)[: max(0, excess)]:
+        cluster.delete(old)
+
+
+def _max_unavailable(owner: Json) -> int:
+    spec: Json = owner["spec"]
+    if spec["strategy"]["type"] == "Recreate" or not spec["replicas"]:
+        return 0
+    rolling, wanted = spec["strategy"]["rollingUpdate"], int(spec["replicas"])
+    limit = share(rolling["maxUnavailable"], wanted, up=False)
+    # Percentages of few replicas may both come to nothing; then one pod at a time is replaced.
+    return min(wanted, limit or int(not surge(owner)))

@@ -1,0 +1,72 @@
+"""Garbage collection: what becomes of owned objects when their owner is deleted.
+
+Facts: k8s.io/kubernetes pkg/controller/garbagecollector; the finalizers are set by the API server.
+"""
+
+from collections.abc import Collection
+
+from gpushare_localcluster.client import Json
+from gpushare_localcluster.controllers.cluster import Cluster, deleting
+
+FOREGROUND, ORPHAN = "foregroundDeletion", "orphan"
+
+_OWNED = ("ReplicaSet", "Pod", "Job", "ControllerRevision", "Lease")
+_OWNERS = (
+    "DaemonSet",
+    "Deployment",
+    "Job",
+    "Node",
+    "ReplicaSet",
+    "ReplicationController",
+    "StatefulSet",
+)
+
+
+def collect(cluster: Cluster) -> None:
+    """Delete what has lost its owners, and see to owners that wait for what they own."""
+    # The owned ones first: an owner that is made after them must not look as if it were gone.
+    owned = [item for kind in _OWNED for item in cluster.items(kind)]
+    owners = {item["metadata"]["uid"]: item for kind in _OWNERS for item in cluster.items(kind)}
+    for item in owned:
+        if not deleting(item) and _is_lost(item, owners.keys()):
+            cluster.delete(item)
+    for uid, owner in owners.items():
+        held = owner["metadata"].get("finalizers") or []
+        own = [item for item in owned if uid in _owner_uids(item)]
+        if ORPHAN in held and deleting(owner):
+            for item in own:
+                cluster.disown(item, uid)
+            _let_go(cluster, owner, ORPHAN)
+        elif FOREGROUND in held and deleting(owner):
+            _delete_first(cluster, owner, own)
+
+
+def _is_lost(item: Json, owners: Collection[str]) -> bool:
+    """Return whether it had owners, of kinds that are looked after here, and none
+    of them is left.
+    """
+    references = _references(item)
+    judged = bool(references) and all(each["kind"] in _OWNERS for each in references)
+    return judged and not any(each["uid"] in owners for each in references)
+
+
+def _delete_first(cluster: Cluster, owner: Json, own: list[Json]) -> None:
+    for item in own:
+        if not deleting(item):
+            cluster.delete(item, "Foreground")
+    if not own:
+        _let_go(cluster, owner, FOREGROUND)
+
+
+def _references(item: Json) -> list[Json]:
+    found: list[Json] = item["metadata"].get("ownerReferences") or []
+    return found
+
+
+def _owner_uids(item: Json) -> set[str]:
+    return {each["uid"] for each in _references(item)}
+
+
+def _let_go(cluster: Cluster, owner: Json, finalizer: str) -> None:
+    left = [each for each in owner["metadata"]["finalizers"] if each != finalizer]
+    cluster.patch(owner, {"metadata": {"finalizers": left or None}})

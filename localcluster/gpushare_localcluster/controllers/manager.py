@@ -1,0 +1,102 @@
+"""The controllers of the local cluster: changed objects, looked at by one thread.
+
+Informers say which objects to look at; what is done follows from fresh lists (`cluster.py`).
+"""
+
+import threading
+from collections.abc import Callable
+from functools import partial
+
+from gpushare_localcluster.client import ApiClient, Json
+from gpushare_localcluster.controllers import (
+    daemonsets,
+    deployments,
+    garbage,
+    jobs,
+    nodes,
+    replicasets,
+    statefulsets,
+)
+from gpushare_localcluster.controllers.cluster import Cluster, controller_of, deleting, path
+from gpushare_localcluster.informer import Informer
+from gpushare_localcluster.work_loop import WorkLoop
+
+Reconcile = Callable[[Cluster, Json], float | None]
+Key = tuple[str, str, str]
+"""Kind, namespace and name."""
+
+_RECONCILE: dict[str, Reconcile] = {
+    "DaemonSet": daemonsets.reconcile,
+    "Deployment": deployments.reconcile,
+    "Job": jobs.reconcile,
+    "Node": nodes.reconcile,
+    "ReplicaSet": replicasets.reconcile,
+    "ReplicationController": replicasets.reconcile,
+    "StatefulSet": statefulsets.reconcile,
+}
+_GARBAGE: Key = ("", "", "")
+
+
+class ControllerManager:
+    """Runs the controllers from `start` to `stop`; it closes `api` at its end."""
+
+    def __init__(self, api: ApiClient) -> None:
+        self._api = api
+        self._cluster = Cluster(api)
+        self._lock = threading.Lock()
+        self._sets: set[Key] = set()
+        informers = [
+            Informer(api, path(kind), partial(self._on_change, kind))
+            for kind in (*_RECONCILE, "Pod")
+        ]
+        self._loop = WorkLoop("controllers", informers, self._step)
+
+    def start(self) -> None:
+        """Begin to reconcile."""
+        self._loop.start()
+
+    def stop(self) -> None:
+        """End all threads; the objects stay as they are."""
+        self._loop.stop()
+        self._api.close()
+
+    def _on_change(self, kind: str, before: Json | None, after: Json | None) -> None:
+        item = after or before
+        if item is None:
+            return
+        meta = item["metadata"]
+        key = (kind, str(meta.get("namespace", "")), str(meta["name"]))
+        if kind in _RECONCILE:
+            self._loop.add(key)
+        if kind == "DaemonSet":
+            with self._lock:
+                (self._sets.add if after else self._sets.discard)(key)
+        if kind == "Node" and not (before and after and _same_place(before, after)):
+            with self._lock:
+                concerned = list(self._sets)
+            for each in concerned:
+                self._loop.add(each)
+        if owner := controller_of(item):
+            self._loop.add((owner["kind"], key[1], owner["name"]))
+        if kind != "Pod" and (after is None or (deleting(item) and meta.get("finalizers"))):
+            self._loop.add(_GARBAGE)
+
+    def _step(self, key: Key) -> float | None:
+        if key == _GARBAGE:
+            garbage.collect(self._cluster)
+            return None
+        kind, namespace, name = key
+        reconcile = _RECONCILE.get(kind)
+        owner = self._cluster.get(kind, namespace, name) if reconcile else None
+        if reconcile is None or owner is None:
+            return None
+        if deleting(owner):
+            garbage.collect(self._cluster)
+            return None
+        return reconcile(self._cluster, owner)
+
+
+def _same_place(before: Json, after: Json) -> bool:
+    """Return whether nothing has changed that decides which pods a node may have."""
+    same_labels = before["metadata"].get("labels") == after["metadata"].get("labels")
+    return same_labels and before.get("spec") == after.get("spec")

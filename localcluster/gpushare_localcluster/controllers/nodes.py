@@ -1,0 +1,31 @@
+"""Nodes: the taint of one that is not ready, as the node lifecycle controller keeps it.
+
+Pods that run there stay: nobody is evicted here. Facts: k8s.io/kubernetes
+pkg/controller/nodelifecycle (doNoScheduleTaintingPass).
+"""
+
+from gpushare_localcluster.client import Json
+from gpushare_localcluster.controllers.cluster import Cluster
+from gpushare_localcluster.controllers.pods import condition
+
+_KEYS = {
+    "False": "node.kubernetes.io/not-ready",
+    "Unknown": "node.kubernetes.io/unreachable",
+}
+"""By the status of the condition Ready; there is none while that is true, or not told."""
+
+
+def reconcile(cluster: Cluster, node: Json) -> None:
+    """Add or remove the taint, where it differs from what the node says."""
+    before: list[Json] = (node.get("spec") or {}).get("taints") or []
+    mine = [{"key": key, "effect": "NoSchedule"} for key in _KEYS.values()]
+    wanted = _KEYS.get(str(condition(node, "Ready").get("status")))
+    taints = [taint for taint in before if _bare(taint) not in mine or taint["key"] == wanted]
+    if wanted and not any(_bare(taint) in mine for taint in taints):
+        taints.append({"key": wanted, "effect": "NoSchedule"})
+    if taints != before:
+        cluster.patch(node, {"spec": {"taints": taints or None}})
+
+
+def _bare(taint: Json) -> Json:
+    return {"key": taint.get("key"), "effect": taint.get("effect")}

@@ -1,0 +1,70 @@
+"""Conditions of pods for the controllers: active, ready, available; the order of deletion."""
+
+import math
+from contextlib import suppress
+from typing import Any
+
+from gpushare_localcluster.client import Json
+from gpushare_localcluster.controllers.cluster import (
+    REVISION_LABEL,
+    deleting,
+    seconds_of,
+    seconds_since,
+)
+
+
+def phase(pod: Json) -> str:
+    """Return the phase of a pod."""
+    return str((pod.get("status") or {}).get("phase", "Pending"))
+
+
+def active(pod: Json) -> bool:
+    """Return whether a pod counts: it has not ended, and is not about to."""
+    return phase(pod) not in ("Succeeded", "Failed") and not deleting(pod)
+
+
+def condition(item: Json, kind: str) -> Json:
+    """Return a condition of an object, empty if it has none."""
+    found: list[Json] = (item.get("status") or {}).get("conditions") or []
+    return next((each for each in found if each["type"] == kind), {})
+
+
+def ready(pod: Json) -> bool:
+    """Return whether a pod is ready."""
+    return condition(pod, "Ready").get("status") == "True"
+
+
+def wait_until_available(pod: Json, owner: Json) -> float:
+    """Return the seconds until a pod counts as available: 0 if it does, infinite if not ready."""
+    if not ready(pod):
+        return math.inf
+    least = owner["spec"].get("minReadySeconds") or 0
+    since = condition(pod, "Ready").get("lastTransitionTime")
+    return max(0.0, least - seconds_since(since)) if least and since else 0.0
+
+
+def counted(pods: list[Json], owner: Json) -> tuple[int, int, float | None]:
+    """Return how many pods are ready, how many available, and when to count again (seconds)."""
+    waits = [wait_until_available(pod, owner) for pod in pods]
+    later = [wait for wait in waits if 0 < wait < math.inf]
+    available = sum(1 for wait in waits if wait == 0)
+    return sum(map(ready, pods)), available, min(later, default=None)
+
+
+def first_to_go(pod: Json) -> tuple[Any, ...]:
+    """Return the order in which pods are deleted: those least missed first, then the newest."""
+    costs = pod["metadata"].get("annotations") or {}
+    cost = costs.get("controller.kubernetes.io/pod-deletion-cost", "0")
+    age = -seconds_of(pod["metadata"]["creationTimestamp"])
+    return bool(pod["spec"].get("nodeName")), phase(pod) == "Running", ready(pod), _int(cost), age
+
+
+def _int(text: str) -> int:
+    with suppress(ValueError):
+        return int(text)
+    return 0
+
+
+def revision_of(pod: Json) -> str:
+    """Return of which revision of its owner's template a pod is."""
+    return str((pod["metadata"].get("labels") or {}).get(REVISION_LABEL, ""))

@@ -1,0 +1,31 @@
+"""ReplicaSets and ReplicationControllers: so many pods of one template.
+
+Facts: k8s.io/kubernetes pkg/controller/replicaset.
+"""
+
+from gpushare_localcluster.client import Json
+from gpushare_localcluster.controllers.cluster import RETRY, Cluster, with_condition
+from gpushare_localcluster.controllers.pods import active, counted, first_to_go
+
+
+def reconcile(cluster: Cluster, owner: Json) -> float | None:
+    """Make or delete pods until a ReplicaSet has its number; return when to look again."""
+    pods = [pod for pod in cluster.claimed(owner, "Pod") if active(pod)]
+    excess = len(pods) - int(owner["spec"]["replicas"])
+    template: Json = owner["spec"]["template"]
+    refused = any(not cluster.create_pod(owner, template) for _ in range(-excess))
+    for pod in sorted(pods, key=first_to_go)[: max(0, excess)]:
+        cluster.delete_pod(owner, pod)
+    is_ready, available, later = counted(pods, owner)
+    conditions = (owner.get("status") or {}).get("conditions") or []
+    if refused:
+        why = "a pod was refused; the events of this object say why"
+        conditions = with_condition(conditions, "ReplicaFailure", "True", "FailedCreate", why)
+    else:
+        conditions = [each for each in conditions if each["type"] != "ReplicaFailure"]
+    counts = {"replicas": len(pods), "readyReplicas": is_ready, "availableReplicas": available}
+    labels = template["metadata"].get("labels") or {}
+    alike = [p for p in pods if labels.items() <= (p["metadata"].get("labels") or {}).items()]
+    counts["fullyLabeledReplicas"] = len(alike)
+    cluster.set_status(owner, {**counts, "conditions": conditions or None})
+    return RETRY if refused else later

@@ -1,0 +1,132 @@
+"""StatefulSets: numbered pods, made and replaced in order.
+
+Facts: k8s.io/kubernetes pkg/controller/statefulset. Volume claims are not made.
+"""
+
+from dataclasses import dataclass
+
+from gpushare_localcluster.client import Json
+from gpushare_localcluster.controllers.cluster import RETRY, REVISION_LABEL, Cluster, deleting, name
+from gpushare_localcluster.controllers.pods import (
+    active,
+    counted,
+    phase,
+    revision_of,
+    wait_until_available,
+)
+
+_INDEX = "apps.kubernetes.io/pod-index"
+_POD_NAME = "statefulset.kubernetes.io/pod-name"
+
+
+def reconcile(cluster: Cluster, owner: Json) -> float | None:
+    """Bring the numbered pods of a StatefulSet one step further; return when to look again."""
+    spec = owner["spec"]
+    update, others = cluster.revision(owner)
+    held = (owner.get("status") or {}).get("currentRevision")
+    current = next((item for item in others if name(item) == held), update)
+    own = cluster.claimed(owner, "Pod", lambda pod: _number(owner, pod) >= 0)
+    pods = {_number(owner, pod): pod for pod in own}
+    rolling = spec["updateStrategy"].get("rollingUpdate") or {}
+    numbers = _Numbers(cluster, owner, pods, update, current, rolling.get("partition") or 0)
+    later = numbers.step()
+    alive = [pod for number, pod in pods.items() if number in numbers.wanted and active(pod)]
+    is_ready, available, wait = counted(alive, owner)
+    updated = [pod for pod in alive if revision_of(pod) == name(update)]
+    if len(updated) == is_ready == len(alive) == spec["replicas"]:
+        current = update
+        cluster.forget_revisions(owner, others)
+    cluster.set_status(
+        owner,
+        {
+            "replicas": len(alive),
+            "readyReplicas": is_ready,
+            "availableReplicas": available,
+            "currentReplicas": sum(revision_of(pod) == name(current) for pod in alive),
+            "updatedReplicas": len(updated),
+            "currentRevision": name(current),
+            "updateRevision": name(update),
+            "collisionCount": 0,
+        },
+    )
+    return later or wait
+
+
+@dataclass(frozen=True)
+class _Numbers:
+    """The pods of one StatefulSet by their numbers, and what is next to do."""
+
+    cluster: Cluster
+    owner: Json
+    pods: dict[int, Json]
+    update: Json
+    current: Json
+    partition: int
+
+    @property
+    def wanted(self) -> range:
+        """The numbers that there should be."""
+        first = (self.owner["spec"].get("ordinals") or {}).get("start", 0)
+        return range(first, first + self.owner["spec"]["replicas"])
+
+    @property
+    def _ordered(self) -> bool:
+        return bool(self.owner["spec"]["podManagementPolicy"] == "OrderedReady")
+
+    def step(self) -> float | None:
+        """Make what is missing; then, unless that has to be waited for, delete what is too much."""
+        for number in self.wanted:
+            pod = self.pods.get(number)
+            if pod is None and not self._create(number):
+                return RETRY
+            if pod is not None and phase(pod) in ("Succeeded", "Failed"):
+                self.cluster.delete_pod(self.owner, pod)
+            waits = pod is None or wait_until_available(pod, self.owner) > 0 or deleting(pod)
+            if self._ordered and waits:
+                return None
+        if not self._remove_surplus():
+            self._replace_outdated()
+        return None
+
+    def _create(self, number: int) -> bool:
+        title = f"{name(self.owner)}-{number}"
+        behind = number - self.wanted.start < self.partition
+        revision = self.current if behind else self.update
+        labels = {REVISION_LABEL: name(revision), _POD_NAME: title, _INDEX: str(number)}
+        template: Json = revision["data"]["spec"]["template"]
+        service = self.owner["spec"].get("serviceName")
+        spec = {
+            **template["spec"],
+            "hostname": title,
+            **({"subdomain": service} if service else {}),
+        }
+        made = {**template, "spec": spec}
+        return self.cluster.create_pod(self.owner, made, name=title, labels=labels)
+
+    def _remove_surplus(self) -> bool:
+        """Delete pods beyond the number, the highest first; return whether there still are any."""
+        surplus = sorted((n for n in self.pods if n not in self.wanted), reverse=True)
+        for number in surplus[:1] if self._ordered else surplus:
+            if not deleting(self.pods[number]):
+                self.cluster.delete_pod(self.owner, self.pods[number])
+        return bool(surplus)
+
+    def _replace_outdated(self) -> None:
+        """Delete the highest pod of another template, once all above it are available."""
+        if self.owner["spec"]["updateStrategy"]["type"] != "RollingUpdate":
+            return
+        for number in reversed(self.wanted[self.partition :]):
+            pod = self.pods.get(number)
+            if pod is None or deleting(pod):
+                return
+            if revision_of(pod) != name(self.update):
+                self.cluster.delete_pod(self.owner, pod)
+                return
+            if wait_until_available(pod, self.owner) > 0:
+                return
+
+
+def _number(owner: Json, pod: Json) -> int:
+    """Return the number in the pod's name, -1 where it is not called as one of the owner's."""
+    head, _, end = name(pod).rpartition("-")
+    return int(end) if head == name(owner) and end.isdecimal() else -1

@@ -1,0 +1,136 @@
+"""The board: a live copy of all pods, for waiting and for judging; whoever wants hears of changes.
+
+Knows what a pod's state is; knows no scenario. Fed by a watch of the API server.
+"""
+
+import threading
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from gpushare.wire.annotations import ALIYUN, strict_number
+from gpushare_localcluster.client import ApiClient
+from gpushare_localcluster.grants import asked_units, granted_devices
+from gpushare_localcluster.informer import Informer
+
+Json = dict[str, Any]
+
+_LONGEST_REASON = 160
+_MOST_REASONS = 3
+_GATHER_SECONDS = 0.02
+
+
+@dataclass(frozen=True)
+class PodState:
+    """A pod as a scenario sees it. `reason` says why it waits, empty when it does not."""
+
+    name: str
+    node: str
+    devices: tuple[int, ...]
+    units: int
+    gpu_count: int
+    phase: str
+    reason: str
+    raw: Json
+
+    @property
+    def why(self) -> str:
+        """The reason without its part about preemption, which repeats it, and not too long."""
+        text = self.reason.partition(" preemption: ")[0]
+        return text if len(text) <= _LONGEST_REASON else f"{text[:_LONGEST_REASON]}..."
+
+    @property
+    def ended(self) -> bool:
+        """Whether it has run to its end."""
+        return self.phase in ("Succeeded", "Failed")
+
+
+PodListener = Callable[[PodState | None, PodState | None], None]
+
+
+def read_state(pod: Json) -> PodState:
+    """Return the state of a raw pod."""
+    meta: Json = pod["metadata"]
+    status: Json = pod.get("status") or {}
+    node = str(pod["spec"].get("nodeName") or "")
+    annotations = meta.get("annotations") or {}
+    count = strict_number(str(annotations.get(ALIYUN.count, "1")))
+    return PodState(
+        name=str(meta["name"]),
+        node=node,
+        devices=granted_devices(pod) if node else (),
+        units=asked_units(pod),
+        gpu_count=count or 1,
+        phase=str(status.get("phase", "")),
+        reason="" if node else _reason(status),
+        raw=pod,
+    )
+
+
+def told_of(pods: Iterable[PodState]) -> str:
+    """Return what the scheduler says of those that wait, as the end of a sentence; "" for none."""
+    why = [f"{pod.name} waits: {pod.why}" for pod in pods if pod.reason]
+    more = f"; and {len(why) - _MOST_REASONS} more wait" if len(why) > _MOST_REASONS else ""
+    return "".join(f"; {text}" for text in why[:_MOST_REASONS]) + more
+
+
+class Board:
+    """All pods by name (of the default namespace, or namespace/name), as they are now."""
+
+    def __init__(self, api: ApiClient, listener: PodListener) -> None:
+        self._listener = listener
+        self._changed = threading.Condition()
+        self._pods: dict[str, PodState] = {}
+        self._informer = Informer(api, "/api/v1/pods", self._on_pod)
+
+    def start(self) -> None:
+        """Begin to watch."""
+        self._informer.start()
+
+    def stop(self) -> None:
+        """End the watch."""
+        self._informer.stop()
+
+    def pods(self) -> dict[str, PodState]:
+        """Return the pods by name."""
+        with self._changed:
+            return dict(self._pods)
+
+    def wait_until(self, true: Callable[[dict[str, PodState]], bool], timeout: float) -> bool:
+        """Wait until the condition is true; return whether that came within `timeout` seconds."""
+        deadline = time.monotonic() + timeout
+        while True:
+            with self._changed:
+                if true(self._pods):
+                    return True
+                left = deadline - time.monotonic()
+                if left <= 0:
+                    return False
+                self._changed.wait(left)
+            # Changes come in bursts, and each look is at all pods.
+            time.sleep(_GATHER_SECONDS)
+
+    def _on_pod(self, before: Json | None, after: Json | None) -> None:
+        old = None if before is None else read_state(before)
+        new = None if after is None else read_state(after)
+        # First told, then visible to waiters: what they print comes after.
+        self._listener(old, new)
+        with self._changed:
+            if new is not None:
+                self._pods[_key(new)] = new
+            elif old is not None:
+                self._pods.pop(_key(old), None)
+            self._changed.notify_all()
+
+
+def _key(pod: PodState) -> str:
+    namespace = pod.raw["metadata"].get("namespace", "default")
+    return pod.name if namespace == "default" else f"{namespace}/{pod.name}"
+
+
+def _reason(status: Json) -> str:
+    for condition in status.get("conditions") or ():
+        if condition.get("type") == "PodScheduled" and condition.get("status") == "False":
+            return str(condition.get("message", ""))
+    return ""

@@ -1,0 +1,136 @@
+"""The demo's cluster: all its parts, started, and ended in reverse order whatever happens.
+
+The API server, kubelet, controllers and scheduler run in this process; the extender and the device
+plug-ins in processes of their own. Tested in `tests/integration/test_demo.py`, which runs it as the
+demo does.
+"""
+
+import contextlib
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import yaml
+
+from gpushare.wire.scheduler.config import decode_scheduler_config
+from gpushare_localcluster.api.apiserver import ApiServer
+from gpushare_localcluster.api.store import Store
+from gpushare_localcluster.client import ApiClient
+from gpushare_localcluster.controllers.manager import ControllerManager
+from gpushare_localcluster.demo import device_plugins
+from gpushare_localcluster.demo.board import Board
+from gpushare_localcluster.demo.cycle_log import LastCycles
+from gpushare_localcluster.demo.manifests import free_lease_document
+from gpushare_localcluster.demo.processes import DemoProcess, ExtenderProcess, free_port
+from gpushare_localcluster.demo.report import Report
+from gpushare_localcluster.demo.runner import Runner
+from gpushare_localcluster.demo.scheduler_file import with_extender
+from gpushare_localcluster.devices.admission import Devices
+from gpushare_localcluster.heartbeat import Heartbeat
+from gpushare_localcluster.http_client import HttpClient
+from gpushare_localcluster.kubelet import Kubelet
+from gpushare_localcluster.scheduler.config import options_from
+from gpushare_localcluster.scheduler.schedule_one import Tracer
+from gpushare_localcluster.scheduler.scheduler import Scheduler
+from gpushare_localcluster.scheduler.trace import CycleTrace
+
+_LEASES = "/apis/coordination.k8s.io/v1/namespaces/kube-system/leases"
+_SEED = 7
+
+
+@dataclass(frozen=True)
+class DemoCluster:
+    """A running cluster, as far as scenarios need it. metrics: the URL of the scheduler's.
+    told: what to say of the user's file for it.
+    """
+
+    runner: Runner
+    board: Board
+    report: Report
+    extender: ExtenderProcess
+    processes: Sequence[DemoProcess]
+    kubeconfig: Path
+    settings: Path
+    metrics: str
+    told: Sequence[str]
+
+    def check(self) -> None:
+        """Raise GpuShareError if a process has died."""
+        for process in self.processes:
+            process.check()
+
+
+@contextlib.contextmanager
+def running(
+    report: Report, tracer: Tracer, configuration: Mapping[str, object], *, ui: bool
+) -> Iterator[DemoCluster]:
+    """Yield a cluster that runs while the context is open; everything is ended in reverse order.
+
+    tracer: is told each cycle of the scheduler. configuration: the user's for the
+    scheduler, or {}. ui: with the page of the cluster.
+    """
+    with contextlib.ExitStack() as ends:
+        folder = Path(ends.enter_context(tempfile.TemporaryDirectory(prefix="gpushare-demo-")))
+        server = ApiServer(Store())
+        server.start()
+        ends.callback(server.stop)
+        kubeconfig = folder / "kubeconfig"
+        kubeconfig.write_text(server.kubeconfig(), encoding="utf-8")
+        api = ApiClient(server.url, user_agent="gpushare-demo")
+        ends.callback(api.close)
+        api.create(_LEASES, free_lease_document())
+        port = free_port()
+        settings = folder / "scheduler.yaml"
+        whole, told = with_extender(configuration, port)
+        settings.write_text(yaml.safe_dump(whole), encoding="utf-8")
+        devices, processes = _device_plugins(folder, kubeconfig, report, ends)
+        extender = ExtenderProcess(folder, kubeconfig, settings, port, ui=ui)
+        ends.callback(extender.stop)
+        extender.start()
+        client = ApiClient(server.url, user_agent="gpushare-local-kubelet")
+        kubelet = Kubelet(client, server.logs, devices)
+        ends.callback(kubelet.stop)
+        kubelet.start()
+        for part, name in ((Heartbeat, "heartbeat"), (ControllerManager, "controllers")):
+            running = part(ApiClient(server.url, user_agent=f"gpushare-local-{name}"))
+            ends.callback(running.stop)
+            running.start()
+        config = decode_scheduler_config(whole)
+        told += config.warnings
+        options = options_from(config, seed=_SEED)
+        cycles = LastCycles()
+
+        def trace(cycle: CycleTrace) -> None:
+            tracer(cycle)
+            cycles.add(cycle)
+
+        scheduler = Scheduler(server.url, options, observer=report.on_decision, tracer=trace)
+        ends.callback(scheduler.stop)
+        metrics = scheduler.serve_metrics()
+        scheduler.start()
+        inspect = HttpClient(f"http://127.0.0.1:{port}/gpushare-scheduler")
+        ends.callback(inspect.close)
+        board = Board(api, report.on_pod)
+        ends.callback(board.stop)
+        board.start()
+        runner = Runner(
+            *(api, inspect, board, report), devices=devices, cycles=cycles, sees=scheduler.sees
+        )
+        processes = [extender, *processes]
+        yield DemoCluster(
+            *(runner, board, report, extender, processes, kubeconfig, settings, metrics, told)
+        )
+
+
+def _device_plugins(
+    folder: Path, kubeconfig: Path, report: Report, ends: contextlib.ExitStack
+) -> tuple[Devices, list[DemoProcess]]:
+    """Start them, and return what the kubelet knows of them; without them it takes their place."""
+    missing = device_plugins.missing()
+    if missing:
+        install = "pip install 'gpushare[device-plugin]'"
+        report.line(f"no device plug-ins, as there is no package {missing}: {install}")
+        return Devices(), []
+    devices, process = device_plugins.start(folder, kubeconfig, ends)
+    return devices, [process]

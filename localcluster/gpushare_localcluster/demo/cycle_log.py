@@ -1,0 +1,65 @@
+"""The scheduling cycles, in the order in which they ended: the last ones, and a file of all.
+
+The file has one JSON object a line.
+
+Tested in `localcluster/tests/test_scheduler_trace.py`.
+"""
+
+import contextlib
+import json
+import threading
+from collections import deque
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from gpushare.errors import SettingsError
+from gpushare_localcluster.scheduler.schedule_one import Tracer
+from gpushare_localcluster.scheduler.trace import CycleTrace
+
+_MOST_KEPT = 1000
+
+
+class LastCycles:
+    """The last cycles, for expectations; taken in from any thread."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._cycles = deque[CycleTrace](maxlen=_MOST_KEPT)
+
+    def add(self, cycle: CycleTrace) -> None:
+        """Take in a cycle that has ended."""
+        with self._lock:
+            self._cycles.append(cycle)
+
+    def clear(self) -> None:
+        """Forget all: another scenario begins."""
+        with self._lock:
+            self._cycles.clear()
+
+    def all(self) -> Sequence[CycleTrace]:
+        """Return the cycles in the order in which they ended."""
+        with self._lock:
+            return tuple(self._cycles)
+
+
+@contextlib.contextmanager
+def cycle_log(file: Path | None) -> Iterator[Tracer]:
+    """Yield what writes a cycle, from any thread; nothing is written where there is no file.
+
+    Raises SettingsError for a file that cannot be written.
+    """
+    if file is None:
+        yield lambda _cycle: None
+        return
+    lock = threading.Lock()
+    try:
+        out = file.open("w", encoding="utf-8")
+    except OSError as error:
+        raise SettingsError(f"{file}: {error.strerror}") from error
+
+    def write(cycle: CycleTrace) -> None:
+        with lock:
+            print(json.dumps(cycle.document()), file=out, flush=True)
+
+    with out:
+        yield write

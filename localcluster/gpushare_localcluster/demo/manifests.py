@@ -1,0 +1,175 @@
+"""Plans as Kubernetes objects: nodes as the device plug-in leaves them, pods as users write them.
+
+Pure: a plan in, a document out. A node has what the aliyun device plug-in advertises (the sum of
+device memory, the count of devices); a node of unequal devices also carries our inventory.
+"""
+
+from typing import Any
+
+from gpushare.wire.annotations import ALIYUN
+from gpushare.wire.inventory import Device, Inventory, encode_inventory
+from gpushare_localcluster.demo.plan import NodePlan, PodPlan, Protect
+from gpushare_localcluster.kubelet import RUN_SECONDS
+
+Json = dict[str, Any]
+
+NAMESPACE = "default"
+_IMAGE = "registry.k8s.io/pause:3.10"
+_UNIT = "GiB"
+
+
+def node_document(plan: NodePlan, number: int) -> Json:
+    """Return the Node object; `number` gives it an address."""
+    amounts = {"cpu": plan.cpu, "memory": plan.memory, "pods": "110"}
+    labels = {"kubernetes.io/hostname": plan.name, **plan.labels}
+    if plan.devices:
+        amounts[ALIYUN.resource] = str(sum(plan.devices))
+        amounts[ALIYUN.count] = str(len(plan.devices))
+        labels["gpushare"] = "true"
+    meta: Json = {"name": plan.name, "labels": labels}
+    if plan.mixed:
+        inventory = Inventory(_UNIT, tuple(Device(units) for units in plan.devices))
+        meta["annotations"] = {ALIYUN.inventory: encode_inventory(inventory)}
+    spec: Json = {}
+    if plan.cordoned:
+        spec["unschedulable"] = True
+    if plan.taints:
+        spec["taints"] = [dict(taint) for taint in plan.taints]
+    return {
+        "apiVersion": "v1",
+        "kind": "Node",
+        "metadata": meta,
+        "spec": spec,
+        "status": {
+            "capacity": amounts,
+            "allocatable": dict(amounts),
+            "conditions": [
+                {"type": "Ready", "status": "True", "reason": "KubeletReady", "message": "ready"}
+            ],
+            "addresses": [
+                {"type": "InternalIP", "address": f"10.0.{number // 250}.{number % 250 + 1}"},
+                {"type": "Hostname", "address": plan.name},
+            ],
+            "nodeInfo": {
+                "kubeletVersion": "v1.37.0",
+                "operatingSystem": "linux",
+                "architecture": "amd64",
+                "containerRuntimeVersion": "none://0",
+                "osImage": "gpushare local cluster",
+                "kernelVersion": "",
+                "kubeProxyVersion": "",
+                "machineID": "",
+                "systemUUID": "",
+                "bootID": "",
+            },
+        },
+    }
+
+
+def pod_document(plan: PodPlan) -> Json:
+    """Return the Pod object. cpu and memory are asked for by its first container."""
+    meta: Json = {"name": plan.name, "namespace": NAMESPACE}
+    annotations = _annotations(plan)
+    if annotations:
+        meta["annotations"] = annotations
+    if plan.labels:
+        meta["labels"] = dict(plan.labels)
+    spec: Json = {
+        "containers": [_container(plan, index) for index in range(len(plan.containers))],
+    }
+    if plan.priority:
+        spec["priorityClassName"] = _class_name(plan.priority)
+    if plan.scheduler_name:
+        spec["schedulerName"] = plan.scheduler_name
+    if plan.tolerations:
+        spec["tolerations"] = [dict(toleration) for toleration in plan.tolerations]
+    if plan.node_selector:
+        spec["nodeSelector"] = dict(plan.node_selector)
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": meta, "spec": spec}
+
+
+def priority_class_document(priority: int) -> Json:
+    """Return the PriorityClass that pods of this priority name: a pod cannot state
+    a number itself.
+    """
+    return {
+        "apiVersion": "scheduling.k8s.io/v1",
+        "kind": "PriorityClass",
+        "metadata": {"name": _class_name(priority)},
+        "value": priority,
+    }
+
+
+def budget_document(plan: Protect) -> Json:
+    """Return the PodDisruptionBudget, with the count that a controller would write
+    into its status.
+    """
+    return {
+        "apiVersion": "policy/v1",
+        "kind": "PodDisruptionBudget",
+        "metadata": {"name": plan.name, "namespace": NAMESPACE},
+        "spec": {"maxUnavailable": plan.allowed, "selector": {"matchLabels": dict(plan.labels)}},
+        "status": {"disruptionsAllowed": plan.allowed},
+    }
+
+
+def free_lease_document() -> Json:
+    """Return the extender's Lease as a leader leaves it behind that ends (client-go: release).
+
+    Nobody waits for it. Where there is no Lease an extender waits 20 s: one may have been deleted
+    while its holder led.
+    """
+    return {
+        "apiVersion": "coordination.k8s.io/v1",
+        "kind": "Lease",
+        "metadata": {"name": "gpushare-extender", "namespace": "kube-system"},
+        "spec": {"holderIdentity": "", "leaseDurationSeconds": 1},
+    }
+
+
+def _class_name(priority: int) -> str:
+    return f"priority-{priority}" if priority >= 0 else f"priority-minus-{-priority}"
+
+
+def _annotations(plan: PodPlan) -> dict[str, str]:
+    annotations: dict[str, str] = {}
+    if plan.gpu_count > 1:
+        annotations[ALIYUN.count] = str(plan.gpu_count)
+    if plan.run_seconds is not None:
+        annotations[RUN_SECONDS] = str(plan.run_seconds)
+    if plan.policy:
+        annotations[ALIYUN.policy] = plan.policy
+    return annotations
+
+
+def _container(plan: PodPlan, index: int) -> Json:
+    resources: Json = {}
+    if plan.containers[index]:
+        resources["limits"] = {ALIYUN.resource: str(plan.containers[index])}
+    if index == 0:
+        resources["requests"] = {"cpu": plan.cpu, "memory": plan.memory}
+    name = "main" if len(plan.containers) == 1 else f"main-{index}"
+    return {"name": name, "image": _IMAGE, "resources": resources}
+
+
+def scheduler_config(port: int) -> dict[str, object]:
+    """Return the file that scheduler and extender both read, as for a real kube-scheduler."""
+    return {
+        "apiVersion": "kubescheduler.config.k8s.io/v1",
+        "kind": "KubeSchedulerConfiguration",
+        "percentageOfNodesToScore": 100,
+        "extenders": [
+            {
+                "urlPrefix": f"http://127.0.0.1:{port}/gpushare-scheduler",
+                "filterVerb": "filter",
+                "prioritizeVerb": "prioritize",
+                # Above the sum of all in-tree scores: the extender's order decides.
+                "weight": 150,
+                "bindVerb": "bind",
+                "preemptVerb": "preempt",
+                "nodeCacheCapable": True,
+                "ignorable": False,
+                "managedResources": [{"name": ALIYUN.resource, "ignoredByScheduler": False}],
+            }
+        ],
+    }

@@ -1,0 +1,223 @@
+"""What the demo prints: decisions as they happen, the devices with their pods, expectations.
+
+Knows pods' states and the inspect document; decides nothing. Colours only where asked for.
+"""
+
+import os
+import re
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import TextIO
+
+from gpushare_localcluster.demo.board import Json, PodState
+from gpushare_localcluster.grants import granted
+from gpushare_localcluster.scheduler.cycle import Decision
+from gpushare_localcluster.scheduler.trace import CycleTrace
+
+_COLOURS = {"good": "32", "bad": "31", "wait": "33", "head": "1", "dim": "2"}
+_BAR = 16
+_LONGEST_LIST = 60
+_MOST_ROWS = 40
+_MOST_TOLD = 3
+_TOLD = ("NVIDIA_VISIBLE_DEVICES", "ALIYUN_COM_GPU_MEM_CONTAINER")
+
+
+class Report:
+    """Prints line by line, from any thread."""
+
+    def __init__(self, out: TextIO, *, colours: bool = False) -> None:
+        self._out = out
+        self._colours = colours
+        self._lock = threading.Lock()
+        self._used: Counter[tuple[str, int]] = Counter()
+        self._sizes: dict[tuple[str, int], int] = {}
+        self._decisions: dict[str, Decision] = {}
+        self._told: dict[str, str] = {}
+        self._muted = False
+
+    def title(self, text: str) -> None:
+        """Begin a part."""
+        self._print(self._painted("head", f"\n== {text}"))
+
+    def say(self, text: str) -> None:
+        """Print a line of the scenario's own."""
+        self._print(self._painted("dim", f"   {text}"))
+
+    def line(self, text: str) -> None:
+        """Print a plain line."""
+        self._print(text)
+
+    def expectation(self, words: str, complaint: str | None) -> None:
+        """Print a promise that was kept, or what is true instead."""
+        if complaint is None:
+            self._print(f"   {self._painted('good', '✓')} {words}")
+        else:
+            self._print(f"   {self._painted('bad', '✗')} {words}: {complaint}")
+
+    def sizes(self, books: Iterable[Json]) -> None:
+        """Learn the devices' sizes, for the live lines."""
+        with self._lock:
+            for node in books:
+                for device in node["devs"]:
+                    self._sizes[node["name"], device["id"]] = device["totalGPU"]
+
+    @contextmanager
+    def muted(self) -> Iterator[None]:
+        """Count what happens to pods while the context is open, and do not print it."""
+        self._muted = True
+        try:
+            yield
+        finally:
+            self._muted = False
+
+    def on_decision(self, decision: Decision) -> None:
+        """Remember how a pod's node was chosen, until the pod is seen there."""
+        with self._lock:
+            self._decisions[decision.pod.uid] = decision
+
+    def on_cycle(self, cycle: CycleTrace) -> None:
+        """Print what a scheduling cycle thought."""
+        if not self._muted:
+            self._print("\n".join(self._painted("dim", f"   {line}") for line in cycle.lines()))
+
+    def on_pod(self, before: PodState | None, after: PodState | None) -> None:
+        """Print what a change of a pod means, if it means something."""
+        for text in self._news(before, after):
+            if not self._muted:
+                self._print(f"{time.strftime('%H:%M:%S')} {text}")
+
+    def devices(self, books: Sequence[Json]) -> None:
+        """Print the table of devices with what each holds; of large clusters, one line a node."""
+        if not any(node["devs"] or node.get("unplaced") for node in books):
+            return
+        rows = [("NODE", "DEVICE", "USED", "", "PODS")]
+        short = sum(len(node["devs"]) for node in books) > _MOST_ROWS
+        for node in sorted(books, key=lambda item: natural(str(item["name"]))):
+            rows += _node_rows(node, short=short)
+        widths = [max(len(row[column]) for row in rows) for column in range(4)]
+        for number, row in enumerate(rows):
+            cells = [cell.ljust(width) for cell, width in zip(row[:4], widths, strict=True)]
+            text = f"   {'  '.join(cells)}  {row[4]}".rstrip()
+            self._print(self._painted("head", text) if number == 0 else text)
+
+    def told(self, containers: Sequence[tuple[str, str, Mapping[str, str]]]) -> None:
+        """Print what (pod, container, variables) were told by device plug-ins, of the first few."""
+        for pod, container, variables in containers[:_MOST_TOLD]:
+            shown = " ".join(f"{name}={variables.get(name)}" for name in _TOLD)
+            self._print(f"   {pod}, container {container}: {shown}")
+        if len(containers) > _MOST_TOLD:
+            self._print(f"   and {len(containers) - _MOST_TOLD} containers more (kubectl logs)")
+
+    def _news(self, before: PodState | None, after: PodState | None) -> list[str]:
+        with self._lock:
+            if after is None:
+                return [] if before is None else [self._gone(before)]
+            if after.ended and (before is None or not before.ended):
+                return [self._ended(after)]
+            if after.node and not after.ended and (before is None or not before.node):
+                return [self._bound(after)]
+            return self._waiting(after)
+
+    def _bound(self, pod: PodState) -> str:
+        uid = str(pod.raw["metadata"]["uid"])
+        self._told.pop(uid, None)
+        decision = self._decisions.pop(uid, None)
+        places = []
+        for device, units in granted(pod.raw).items():
+            key = (pod.node, device)
+            size = self._sizes.get(key)
+            of = f" of {size}" if size else ""
+            places.append(f"device {device} (+{units}; {self._used[key]}{of} used before)")
+            self._used[key] += units
+        where = _shortened(places) if places else "no device"
+        why = ""
+        if decision is not None:
+            why = f"  [{decision.feasible} of {decision.evaluated} nodes fit]"
+        arrow = self._painted("good", f"pod {pod.name} -> node {pod.node}")
+        return f"{arrow} {where}{self._painted('dim', why)}"
+
+    def _waiting(self, pod: PodState) -> list[str]:
+        uid = str(pod.raw["metadata"]["uid"])
+        if pod.node or not pod.reason or self._told.get(uid) == pod.reason:
+            return []
+        self._told[uid] = pod.reason
+        return [f"{self._painted('wait', f'pod {pod.name} waits:')} {pod.why}"]
+
+    def _gone(self, pod: PodState) -> str:
+        self._told.pop(str(pod.raw["metadata"]["uid"]), None)
+        if pod.ended or not pod.node:
+            return f"pod {pod.name} deleted"
+        return f"pod {pod.name} deleted{self._freed(pod)}"
+
+    def _ended(self, pod: PodState) -> str:
+        reason = (pod.raw.get("status") or {}).get("reason")
+        shown = f"{pod.phase} ({reason})" if reason else pod.phase
+        return f"pod {pod.name} ended: {shown}{self._freed(pod)}"
+
+    def _freed(self, pod: PodState) -> str:
+        shares: Mapping[int, int] = granted(pod.raw)
+        for device, units in shares.items():
+            self._used[pod.node, device] -= units
+        if not shares:
+            return ""
+        listed = ", ".join(f"{units} units of device {index}" for index, units in shares.items())
+        return f", which frees {listed} of node {pod.node}"
+
+    def _painted(self, colour: str, text: str) -> str:
+        return f"\x1b[{_COLOURS[colour]}m{text}\x1b[0m" if self._colours and text else text
+
+    def _print(self, text: str) -> None:
+        try:
+            # In one piece: other threads print too.
+            self._out.write(f"{text}\n")
+            self._out.flush()
+        except BrokenPipeError:
+            # Whoever read (head, a pager) has seen enough; the scenarios go on to their exit code.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), self._out.fileno())
+
+
+def natural(name: str) -> list[tuple[int, str]]:
+    """Return a sort key that puts n2 before n10."""
+    parts = re.findall(r"[0-9]+|[^0-9]+", name)
+    return [(int(part), "") if part.isdigit() else (-1, part) for part in parts]
+
+
+_Row = tuple[str, str, str, str, str]
+
+
+def _node_rows(node: Json, *, short: bool) -> list[_Row]:
+    """Return a row for each device; one alone for a node that is idle, or when it must be short."""
+    name, devices = str(node["name"]), node["devs"]
+    used = sum(int(device["usedGPU"]) for device in devices)
+    rows: list[_Row] = []
+    if devices and (short or not used) and len(devices) > 1:
+        indices = f"{devices[0]['id']}-{devices[-1]['id']}"
+        names = {pod["name"] for device in devices for pod in device["pods"]}
+        told = f"{len(names)} pods" if names else ""
+        rows.append((name, indices, *_amount(used, int(node["totalGPU"])), told))
+    else:
+        rows += [_device_row(name, device) for device in devices]
+    for pod in node.get("unplaced") or ():
+        rows.append((name, "?", str(pod["usedGPU"]), "", str(pod["name"])))
+    return rows
+
+
+def _device_row(node: str, device: Json) -> _Row:
+    pods = ", ".join(f"{pod['name']} ({pod['usedGPU']})" for pod in device["pods"])
+    shown = pods if len(pods) <= _LONGEST_LIST else f"{pods[:_LONGEST_LIST]}..."
+    amounts = _amount(int(device["usedGPU"]), int(device["totalGPU"]))
+    return (node, str(device["id"]), *amounts, shown)
+
+
+def _amount(used: int, total: int) -> tuple[str, str]:
+    filled = min(round(used * _BAR / total), _BAR) if total else 0
+    return f"{used}/{total}", "#" * filled + "." * (_BAR - filled)
+
+
+def _shortened(places: list[str]) -> str:
+    """Return the first two places, and how many more there are."""
+    more = len(places) - 2
+    return ", ".join(places[:2]) + (f" and {more} devices more" if more > 0 else "")

@@ -1,0 +1,294 @@
+"""Runs a scenario against a cluster: creates, deletes, waits, and judges expectations.
+
+Knows the API server's paths and the extender's inspect document, through HTTP only; it would do the
+same to any cluster. Starts and stops nothing.
+"""
+
+import contextlib
+import http.client
+import json
+import time
+from collections.abc import Callable, Sequence
+from fnmatch import fnmatchcase
+
+from gpushare.errors import ApiConflict, ApiError, ApiNotFound, ApiUnavailable
+from gpushare_localcluster.client import MERGE_PATCH, ApiClient, Json
+from gpushare_localcluster.demo.board import Board, PodState, told_of
+from gpushare_localcluster.demo.cycle_log import LastCycles
+from gpushare_localcluster.demo.expectations import Facts, complaint
+from gpushare_localcluster.demo.manifests import (
+    NAMESPACE,
+    budget_document,
+    node_document,
+    pod_document,
+    priority_class_document,
+)
+from gpushare_localcluster.demo.plan import (
+    Apply,
+    Cordon,
+    Delete,
+    Expect,
+    Pause,
+    PodPlan,
+    Protect,
+    Say,
+    Scenario,
+    Step,
+    WaitFor,
+)
+from gpushare_localcluster.demo.report import Report
+from gpushare_localcluster.devices.admission import Devices
+from gpushare_localcluster.http_client import HttpClient
+
+# The extender learns of changes by its own watch: an expectation has this long to come true.
+_PATIENCE = 10.0
+_POLL = 0.05
+_PRIORITY_CLASSES = "/apis/scheduling.k8s.io/v1/priorityclasses"
+_BUDGETS = "/apis/policy/v1/poddisruptionbudgets"
+_CLEAN_TIMEOUT = 20.0
+_NODE_SECONDS = 0.2
+_FORBIDDEN = 403
+_MOST_NAMES = 5
+
+_READY: dict[str, Callable[[PodState], bool]] = {
+    "bound": lambda pod: bool(pod.node),
+    "pending": lambda pod: not pod.node and bool(pod.reason),
+    "settled": lambda pod: bool(pod.node or pod.reason),
+    "done": lambda pod: pod.ended,
+}
+
+
+class Runner:
+    """Runs scenarios one after another on one cluster.
+
+    stretch: how many times as long everything may take there. devices: the nodes' own, if they are
+    the local cluster's. cycles: what its small scheduler has thought. sees: whether that knows a
+    node.
+    """
+
+    def __init__(
+        self,
+        api: ApiClient,
+        extender: HttpClient,
+        board: Board,
+        report: Report,
+        *,
+        stretch: float = 1.0,
+        devices: Devices | None = None,
+        cycles: LastCycles | None = None,
+        sees: Callable[[str], bool] | None = None,
+    ) -> None:
+        self._api = api
+        self._extender = extender
+        self._board = board
+        self._report = report
+        self._stretch = stretch
+        self._devices = devices or Devices()
+        self._cycles = cycles or LastCycles()
+        self._sees = sees
+
+    def run(self, scenario: Scenario) -> bool:
+        """Run all steps; return whether every wait and every expectation held. Raises ApiError when
+        a call is refused.
+        """
+        self._cycles.clear()
+        for number, node in enumerate(scenario.nodes):
+            self._api.create("/api/v1/nodes", node_document(node, number))
+        wanted = {node.name for node in scenario.nodes if node.devices}
+        if not self._wait_for_books(wanted):
+            self._report.expectation("the extender knows all nodes", "it does not")
+            return False
+        if bare := self._devices.beyond:
+            told = f"device plug-ins run on {len(wanted) - len(bare)} of {len(wanted)}"
+            self._report.say(
+                f"{told} nodes, which is the limit; the kubelet stands in on the others"
+            )
+        if not self._wait_for_scheduler([node.name for node in scenario.nodes], True):
+            self._report.expectation("the scheduler knows all nodes", "it does not")
+            return False
+        self._report.sizes(self.books())
+        good = True
+        for step in scenario.steps:
+            held = self._step(step)
+            good = good and held
+            if not held and isinstance(step, WaitFor):
+                # What follows builds on what did not come; its complaints would only confuse.
+                return False
+        return good
+
+    def books(self) -> list[Json]:
+        """Return the nodes of the extender's inspect document. Raises ApiUnavailable."""
+        try:
+            answer = self._extender.call("GET", "/inspect", timeout=5.0)
+            nodes: list[Json] = json.loads(answer.body)["nodes"]
+        except (OSError, http.client.HTTPException, ValueError, KeyError) as error:
+            raise ApiUnavailable(f"the extender's inspect does not answer: {error}", 0) from error
+        return nodes
+
+    def told(self) -> None:
+        """Print what containers were told of their devices, as far as there are device plug-ins."""
+
+        def started(pods: dict[str, PodState]) -> bool:
+            return not any(pod.node and pod.phase == "Pending" for pod in pods.values())
+
+        self._board.wait_until(started, _PATIENCE * self._stretch)
+        self._report.told(sorted(self._devices.told(), key=lambda row: row[:2]))
+
+    def clean(self) -> None:
+        """Delete all pods and nodes, and wait until nobody knows of them. Raises ApiError."""
+        for pod in self._board.pods().values():
+            namespace = pod.raw["metadata"].get("namespace", NAMESPACE)
+            self._delete(f"/api/v1/namespaces/{namespace}/pods/{pod.name}")
+        for budget in self._api.get(_BUDGETS)["items"]:
+            self._delete(_budget_path(budget["metadata"]))
+        self._board.wait_until(lambda pods: not pods, _CLEAN_TIMEOUT * self._stretch)
+        deleted = [node["metadata"]["name"] for node in self._api.get("/api/v1/nodes")["items"]]
+        for name in deleted:
+            self._delete(f"/api/v1/nodes/{name}")
+        if not self._wait_for_books(set()):
+            raise ApiUnavailable("the extender still lists nodes that were deleted", 0)
+        if not self._wait_for_scheduler(deleted, False):
+            raise ApiUnavailable("the scheduler still sees nodes that were deleted", 0)
+
+    def _step(self, step: Step) -> bool:
+        if isinstance(step, WaitFor):
+            return self._wait_for(step)
+        if isinstance(step, Expect):
+            return self._expect(step)
+        self._act(step)
+        return True
+
+    def _act(self, step: Say | Apply | Delete | Cordon | Protect | Pause) -> None:
+        if isinstance(step, Say):
+            self._report.say(step.text)
+        elif isinstance(step, Pause):
+            time.sleep(step.seconds)
+        elif isinstance(step, Apply):
+            for pod in step.pods:
+                self._apply(pod)
+            # The steps that follow go by the board, which hears of them by its watch.
+            names = {pod.name for pod in step.pods}
+            self._board.wait_until(lambda pods: names <= pods.keys(), _PATIENCE * self._stretch)
+        elif isinstance(step, Delete):
+            for name in self._matching(step.patterns):
+                self._delete(f"/api/v1/namespaces/{NAMESPACE}/pods/{name}")
+        elif isinstance(step, Protect):
+            self._protect(step)
+        else:
+            self._cordon(step)
+
+    def _apply(self, pod: PodPlan) -> None:
+        if pod.priority:
+            with contextlib.suppress(ApiConflict):
+                self._api.create(_PRIORITY_CLASSES, priority_class_document(pod.priority))
+        deadline = time.monotonic() + _PATIENCE * self._stretch
+        while True:
+            try:
+                self._api.create(f"/api/v1/namespaces/{NAMESPACE}/pods", pod_document(pod))
+            except ApiError as error:
+                # A real API server may see a class that was just made a moment later.
+                if error.status != _FORBIDDEN or time.monotonic() > deadline:
+                    raise
+                time.sleep(_POLL)
+            else:
+                return
+
+    def _protect(self, step: Protect) -> None:
+        document = budget_document(step)
+        self._api.create(_budget_path({**document["metadata"], "name": ""}), document)
+        labels = ", ".join(f"{key}={value}" for key, value in step.labels.items())
+        self._report.say(f"of the pods with {labels}, {step.allowed} may be evicted")
+
+    def _cordon(self, step: Cordon) -> None:
+        word = "closed" if step.closed else "opened"
+        for name in step.nodes:
+            change: Json = {"spec": {"unschedulable": True if step.closed else None}}
+            self._api.patch(f"/api/v1/nodes/{name}", change, MERGE_PATCH)
+            self._report.say(f"node {name} is {word}")
+
+    def _wait_for(self, step: WaitFor) -> bool:
+        timeout = step.timeout * self._stretch
+        if self._board.wait_until(lambda pods: not _late(step, pods), timeout):
+            return True
+        pods = self._board.pods()
+        names = _late(step, pods)
+        told = told_of(pods[name] for name in names if name in pods)
+        more = f" and {len(names) - _MOST_NAMES} more" if len(names) > _MOST_NAMES else ""
+        late = ", ".join(names[:_MOST_NAMES]) + more
+        self._report.expectation(
+            f"{', '.join(step.patterns)}: {step.state} within {timeout:g} s",
+            f"not so: {late}{told}",
+        )
+        return False
+
+    def _expect(self, step: Expect) -> bool:
+        deadline = time.monotonic() + _PATIENCE * self._stretch
+        while True:
+            found = complaint(step.check, self._facts())
+            if found is None or time.monotonic() > deadline:
+                self._report.expectation(step.words, found)
+                return found is None
+            time.sleep(_POLL)
+
+    def _facts(self) -> Facts:
+        nodes = self._api.get("/api/v1/nodes")["items"]
+        return Facts(self._board.pods(), nodes, self.books(), self._cycles.all())
+
+    def _wait_for_books(self, wanted: set[str]) -> bool:
+        """Wait until the extender lists exactly these nodes with devices, and their device plug-ins
+        serve; return whether it came to.
+        """
+        return self._wait_until(
+            lambda: (
+                self._devices.serve(wanted)
+                and {node["name"] for node in self.books() if node["devs"]} == wanted
+            ),
+            len(wanted),
+        )
+
+    def _wait_for_scheduler(self, nodes: Sequence[str], seen: bool) -> bool:
+        """Wait until the scheduler sees these nodes, or none of them; return whether it came to."""
+        sees = self._sees
+        return sees is None or self._wait_until(
+            lambda: all(sees(node) is seen for node in nodes), len(nodes)
+        )
+
+    def _wait_until(self, true: Callable[[], bool], nodes: int) -> bool:
+        """Wait until it is true of so many nodes; return whether it came to."""
+        deadline = time.monotonic() + (_CLEAN_TIMEOUT + nodes * _NODE_SECONDS) * self._stretch
+        while not true():
+            if time.monotonic() > deadline:
+                return False
+            time.sleep(_POLL)
+        return True
+
+    def _matching(self, patterns: tuple[str, ...]) -> list[str]:
+        return [name for name in self._board.pods() if _matches(name, patterns)]
+
+    def _delete(self, path: str) -> None:
+        try:
+            self._api.delete(path, grace_seconds=0)
+        except ApiNotFound:
+            return
+        except ApiError as error:
+            raise ApiError(f"{path} cannot be deleted: {error}", error.status) from error
+
+
+def _budget_path(meta: Json) -> str:
+    path = f"/apis/policy/v1/namespaces/{meta['namespace']}/poddisruptionbudgets"
+    return f"{path}/{meta['name']}".rstrip("/")
+
+
+def _late(step: WaitFor, pods: dict[str, PodState]) -> list[str]:
+    """Return the pods (or patterns that nothing matches) that are not in the state yet."""
+    if step.state == "gone":
+        return [name for name in pods if _matches(name, step.patterns)]
+    late = [p for p in step.patterns if not any(fnmatchcase(name, p) for name in pods)]
+    ready = _READY[step.state]
+    # In this order: to match the names of all pods at each look would take a tenth of a demo's CPU.
+    late += [n for n, pod in pods.items() if not ready(pod) and _matches(n, step.patterns)]
+    return late
+
+
+def _matches(name: str, patterns: tuple[str, ...]) -> bool:
+    return any(fnmatchcase(name, pattern) for pattern in patterns)

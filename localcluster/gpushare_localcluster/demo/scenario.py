@@ -1,0 +1,117 @@
+"""Scenarios: what a user writes down in YAML, read strictly, or a Python program that drives.
+
+The only place besides the composition roots that reads YAML. Whatever is wrong with a file is found
+here, before anything is started, and said in one line with file and line.
+"""
+
+import importlib.util
+from collections.abc import Callable
+from pathlib import Path
+
+import yaml
+
+from gpushare.yamlfile import BoundedLoader
+from gpushare_localcluster.demo.placed import Placed, ScenarioError
+from gpushare_localcluster.demo.plan import Scenario
+from gpushare_localcluster.demo.scenario_parts import read_scenario
+
+_DEEPEST = 20
+_LARGEST = 4 * 1024 * 1024
+
+# What a Python scenario defines: it gets a kubernetes.client.ApiClient.
+Program = Callable[[object], object]
+
+
+def load_scenario(file: Path) -> Scenario:
+    """Return the scenario a YAML file describes. Raises ScenarioError."""
+    text = _read(file)
+    try:
+        loader = BoundedLoader(text)
+        try:
+            root = loader.get_node() if loader.check_node() else None
+            if root is None:
+                raise ScenarioError(f"{file}:1: the file is empty")
+            _refuse_manifest(root, file)
+            if loader.check_node():
+                where = f"{file}:{root.end_mark.line + 1}"
+                raise ScenarioError(f"{where}: a scenario is one document, and here is another")
+            document = _placed(loader, root, str(file), 0)
+        finally:
+            loader.dispose()
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark
+        line = mark.line + 1 if mark else 1
+        raise ScenarioError(f"{file}:{line}: no YAML: {error.problem}") from error
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        raise ScenarioError(f"{file}: no YAML: {_first_line(error)}") from error
+    return read_scenario(document, file)
+
+
+def load_program(file: Path) -> Program:
+    """Return the function `scenario` of a Python file. Raises ScenarioError, also when the file
+    does.
+    """
+    _read(file)
+    spec = importlib.util.spec_from_file_location(f"scenario_{file.stem}", file)
+    if spec is None or spec.loader is None:
+        raise ScenarioError(f"{file}: no Python program")
+    module = importlib.util.module_from_spec(spec)
+    try:
+        spec.loader.exec_module(module)
+    except SyntaxError as error:
+        raise ScenarioError(f"{file}:{error.lineno}: no Python: {error.msg}") from error
+    except Exception as error:
+        text = f"{type(error).__name__}: {_first_line(error)}"
+        raise ScenarioError(f"{file}: the program cannot be loaded: {text}") from error
+    program = getattr(module, "scenario", None)
+    if not callable(program):
+        raise ScenarioError(f"{file}: defines no function scenario(client)")
+    found: Program = program
+    return found
+
+
+def _read(file: Path) -> str:
+    try:
+        if file.stat().st_size > _LARGEST:
+            raise ScenarioError(f"{file}: larger than {_LARGEST} bytes")
+        return file.read_text(encoding="utf-8")
+    except OSError as error:
+        raise ScenarioError(f"{file}: cannot be read: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise ScenarioError(f"{file}: is no text in UTF-8") from error
+
+
+def _placed(loader: yaml.SafeLoader, node: yaml.Node, file: str, depth: int) -> Placed:
+    """Return the value of a YAML node with the line it stands in."""
+    line = node.start_mark.line + 1
+    if depth > _DEEPEST:
+        raise ScenarioError(f"{file}:{line}: nested too deeply")
+    if isinstance(node, yaml.SequenceNode):
+        return Placed([_placed(loader, item, file, depth + 1) for item in node.value], file, line)
+    if not isinstance(node, yaml.MappingNode):
+        return Placed(loader.construct_object(node), file, line)
+    entries: dict[str, Placed] = {}
+    for key_node, value_node in node.value:
+        key = str(key_node.value)
+        where = key_node.start_mark.line + 1
+        if key in entries:
+            raise ScenarioError(f"{file}:{where}: {key} is there twice")
+        entries[key] = _placed(loader, value_node, file, depth + 1)
+    return Placed(entries, file, line)
+
+
+def _refuse_manifest(root: yaml.Node, file: Path) -> None:
+    """Say what to do with an object of Kubernetes, which people hand in."""
+    entries = root.value if isinstance(root, yaml.MappingNode) else ()
+    found = {str(key.value): str(value.value) for key, value in entries}
+    if {"apiVersion", "kind"} <= found.keys():
+        raise ScenarioError(
+            f"{file}:{root.start_mark.line + 1}: a manifest ({found['kind']}) is no scenario:"
+            " start a cluster with"
+            f" `gpushare demo --keep`, and in another terminal `kubectl apply -f {file}`;"
+            " docs/scenarios.md tells how a scenario is written"
+        )
+
+
+def _first_line(error: BaseException) -> str:
+    return (str(error).splitlines() or [type(error).__name__])[0]

@@ -1,0 +1,264 @@
+"""The words of a scenario: from placed values to a plan, with every reference checked.
+
+Knows which keys there are and what they mean; knows no YAML. A pod or node that a step speaks of
+must exist in the scenario: a misspelt name would otherwise wait until its time is up.
+"""
+
+from collections.abc import Callable
+from fnmatch import fnmatchcase
+from pathlib import Path
+
+from gpushare_localcluster.demo.expectations import read_expectation
+from gpushare_localcluster.demo.placed import Fields, Placed
+from gpushare_localcluster.demo.plan import (
+    Apply,
+    Cordon,
+    Delete,
+    NodePlan,
+    Pause,
+    PodPlan,
+    Protect,
+    Say,
+    Scenario,
+    Step,
+    WaitFor,
+)
+from gpushare_localcluster.demo.trace import trace_nodes, trace_pods
+
+DEFAULT_TIMEOUT = 20.0
+STATES = ("bound", "pending", "settled", "done", "gone")
+EFFECTS = ("NoSchedule", "PreferNoSchedule", "NoExecute")
+_UNITS_PER_DEVICE = 16
+_MOST_DEVICES = 64
+_MOST_REPLICAS = 10_000
+
+
+def read_scenario(document: Placed, file: Path) -> Scenario:
+    """Return the scenario a document describes; `file` is where other files are
+    looked for beside.
+    """
+    top = document.fields("name", "title", "nodes", "traceNodes", "steps")
+    nodes = _nodes(top, file)
+    if not nodes:
+        raise document.error("nodes is missing or empty")
+    by_name = {node.name: node for node in nodes}
+    if len(by_name) < len(nodes):
+        raise top.whole.error("two nodes have the same name")
+    name = top.get("name")
+    title = top.get("title")
+    reader = _Steps(by_name, file)
+    return Scenario(
+        name=name.name() if name else file.stem,
+        title=title.text() if title else file.stem,
+        nodes=nodes,
+        steps=tuple(reader.read(step) for step in top.need("steps").items()),
+    )
+
+
+def _nodes(top: Fields, file: Path) -> tuple[NodePlan, ...]:
+    nodes: list[NodePlan] = []
+    listed = top.get("nodes")
+    for item in listed.items() if listed else ():
+        nodes.extend(_node(item))
+    traced = top.get("traceNodes")
+    if traced is not None:
+        fields = traced.fields("file", "units")
+        units = fields.number("units", _UNITS_PER_DEVICE, least=1)
+        nodes.extend(trace_nodes(file.parent / fields.need("file").text(), units))
+    return tuple(nodes)
+
+
+def _node(item: Placed) -> list[NodePlan]:
+    """Return one node, or `count` nodes named prefix1, prefix2, ..."""
+    fields = item.fields(
+        *("name", "prefix", "count", "gpus", "gpuMemory"),
+        *("cpu", "memory", "labels", "taints", "cordoned"),
+    )
+    if (fields.get("name") is None) == (fields.get("prefix") is None):
+        raise item.error("needs either name, or prefix and count")
+    if fields.get("prefix") is None:
+        names = [fields.need("name").name()]
+    else:
+        count = fields.need("count").whole(1, 5000)
+        names = [fields.need("prefix").name(str(number)) for number in range(1, count + 1)]
+    cordoned = fields.get("cordoned")
+    return [
+        NodePlan(
+            name=name,
+            devices=_devices(fields),
+            cpu=fields.quantity("cpu", "64"),
+            memory=fields.quantity("memory", "256Gi"),
+            labels=fields.labels("labels"),
+            taints=_taints(fields),
+            cordoned=cordoned.flag() if cordoned else False,
+        )
+        for name in names
+    ]
+
+
+def _devices(fields: Fields) -> tuple[int, ...]:
+    """Return the units of each device: one number for all, or a list for mixed cards."""
+    memory = fields.get("gpuMemory")
+    if memory is not None and isinstance(memory.value, list):
+        devices = tuple(item.whole(1) for item in memory.items())
+        count = fields.number("gpus", len(devices))
+        if count != len(devices) or count > _MOST_DEVICES:
+            raise memory.error(f"lists {len(devices)} devices, gpus says {count}")
+        return devices
+    units = memory.whole(1) if memory else _UNITS_PER_DEVICE
+    return (units,) * fields.number("gpus", 1, most=_MOST_DEVICES)
+
+
+def _taints(fields: Fields) -> tuple[dict[str, str], ...]:
+    listed = fields.get("taints")
+    taints = []
+    for item in listed.items() if listed else ():
+        parts = item.fields("key", "value", "effect")
+        effect = parts.need("effect")
+        if effect.text() not in EFFECTS:
+            raise effect.error(f"must be one of {', '.join(EFFECTS)}")
+        value = parts.get("value")
+        taint = {"key": parts.need("key").text(), "effect": effect.text()}
+        taints.append({**taint, "value": value.text()} if value else taint)
+    return tuple(taints)
+
+
+def _tolerations(fields: Fields) -> tuple[dict[str, str], ...]:
+    listed = fields.get("tolerations")
+    tolerations = []
+    for item in listed.items() if listed else ():
+        parts = item.fields("key", "operator", "value", "effect")
+        given = {word: parts.get(word) for word in ("key", "operator", "value", "effect")}
+        tolerations.append({word: part.text() for word, part in given.items() if part})
+    return tuple(tolerations)
+
+
+class _Steps:
+    """Reads steps in order, and remembers which pods there are by then."""
+
+    def __init__(self, nodes: dict[str, NodePlan], file: Path) -> None:
+        self._nodes = nodes
+        self._file = file
+        self._pods: dict[str, PodPlan] = {}
+        self._readers: dict[str, Callable[[Placed], Step]] = {
+            "say": lambda value: Say(value.text()),
+            "apply": self._apply,
+            "applyTrace": self._apply_trace,
+            "delete": lambda value: Delete(self._patterns(value)),
+            "cordon": lambda value: Cordon(self._node_names(value), closed=True),
+            "uncordon": lambda value: Cordon(self._node_names(value), closed=False),
+            "protect": _protect,
+            "pause": lambda value: Pause(value.seconds()),
+            "waitFor": self._wait_for,
+            "expect": lambda value: read_expectation(value, self._nodes, self._pods),
+        }
+
+    def read(self, item: Placed) -> Step:
+        """Return one step: a mapping with a single key."""
+        entries = item.mapping()
+        if len(entries) != 1:
+            raise item.error(f"a step has exactly one key, of: {', '.join(self._readers)}")
+        word, value = next(iter(entries.items()))
+        if word not in self._readers:
+            raise value.error(f"no such step; there are: {', '.join(self._readers)}")
+        return self._readers[word](value)
+
+    def _apply(self, value: Placed) -> Step:
+        pods: list[PodPlan] = []
+        for item in value.names():
+            pods.extend(_pods(item))
+        return self._applied(value, tuple(pods))
+
+    def _apply_trace(self, value: Placed) -> Step:
+        fields = value.fields("file", "units")
+        units = fields.number("units", _UNITS_PER_DEVICE, least=1)
+        return self._applied(
+            value, trace_pods(self._file.parent / fields.need("file").text(), units)
+        )
+
+    def _applied(self, value: Placed, pods: tuple[PodPlan, ...]) -> Step:
+        for pod in pods:
+            if pod.name in self._pods:
+                raise value.error(f"a pod {pod.name} was applied before")
+            self._pods[pod.name] = pod
+        return Apply(pods)
+
+    def _wait_for(self, value: Placed) -> Step:
+        fields = value.fields("pods", "is", "timeout")
+        state = fields.need("is")
+        if state.text() not in STATES:
+            raise state.error(f"must be one of {', '.join(STATES)}")
+        timeout = fields.get("timeout")
+        return WaitFor(
+            self._patterns(fields.need("pods")),
+            state.text(),
+            timeout.seconds() if timeout else DEFAULT_TIMEOUT,
+        )
+
+    def _patterns(self, value: Placed) -> tuple[str, ...]:
+        """Return pod names, or patterns such as worker-*, each of which names some pod."""
+        for item in value.names():
+            if not any(fnmatchcase(name, item.text()) for name in self._pods):
+                raise item.unknown("pod", self._pods, "was applied before this step")
+        return tuple(item.text() for item in value.names())
+
+    def _node_names(self, value: Placed) -> tuple[str, ...]:
+        for item in value.names():
+            if item.text() not in self._nodes:
+                raise item.unknown("node", self._nodes)
+        return tuple(item.text() for item in value.names())
+
+
+def _pods(item: Placed) -> list[PodPlan]:
+    """Return one pod, or `replicas` pods named name-1, name-2, ..."""
+    fields = item.fields(
+        *("name", "gpuMem", "gpuCount", "containers", "cpu", "memory", "replicas"),
+        *("labels", "priority", "nodeSelector", "tolerations", "runSeconds", "policy"),
+        "schedulerName",
+    )
+    base = fields.need("name")
+    replicas = fields.get("replicas")
+    names = [base.name()]
+    if replicas is not None:
+        names = [base.name(f"-{n}") for n in range(1, replicas.whole(1, _MOST_REPLICAS) + 1)]
+    run_seconds = fields.get("runSeconds")
+    priority = fields.get("priority")
+    policy, scheduler = fields.get("policy"), fields.get("schedulerName")
+    return [
+        PodPlan(
+            name=name,
+            containers=_containers(fields),
+            gpu_count=fields.number("gpuCount", 1, least=1, most=_MOST_DEVICES),
+            cpu=fields.quantity("cpu", "100m"),
+            memory=fields.quantity("memory", "64Mi"),
+            labels=fields.labels("labels"),
+            priority=priority.whole(-1_000_000, 1_000_000_000) if priority else 0,
+            node_selector=fields.labels("nodeSelector"),
+            tolerations=_tolerations(fields),
+            run_seconds=run_seconds.seconds() if run_seconds else None,
+            policy=policy.text() if policy else "",
+            scheduler_name=scheduler.text() if scheduler else "",
+        )
+        for name in names
+    ]
+
+
+def _protect(value: Placed) -> Step:
+    fields = value.fields("name", "labels", "allowed")
+    labels = fields.need("labels").labels()
+    if not labels:
+        raise fields.need("labels").error("must name at least one label")
+    return Protect(fields.need("name").name(), labels, fields.number("allowed", 0))
+
+
+def _containers(fields: Fields) -> tuple[int, ...]:
+    """Return the units of each container: gpuMem for a single one, or a list."""
+    listed = fields.get("containers")
+    if listed is None:
+        return (fields.number("gpuMem", 0),)
+    if fields.get("gpuMem") is not None:
+        raise listed.error("give either gpuMem or containers")
+    units = tuple(item.whole() for item in listed.items())
+    if not units:
+        raise listed.error("must list at least one container")
+    return units

@@ -1,0 +1,83 @@
+"""The user's own file for the demo's scheduler: read as kube-scheduler reads it, with our entry.
+
+Tested in `tests/integration/test_demo.py`, which runs the demo with such files.
+"""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from gpushare.errors import SettingsError
+from gpushare.wire.annotations import ALIYUN
+from gpushare.wire.scheduler.config import decode_scheduler_config
+from gpushare.yamlfile import read_as_kubernetes
+from gpushare_localcluster.demo.manifests import scheduler_config
+from gpushare_localcluster.demo.placed import ScenarioError
+from gpushare_localcluster.scheduler.handle import Handle
+from gpushare_localcluster.scheduler.profiles import build_frameworks
+
+Json = dict[str, object]
+
+_OURS = (ALIYUN.resource, ALIYUN.count)
+_REPLACED = ("enableHTTPS", "enableHttps", "tlsConfig")
+"""Fields beside urlPrefix: the demo's extender speaks plain HTTP."""
+
+
+def read_file(file: Path | None) -> Json:
+    """Return the document in a file, {} without one. Raises ScenarioError for what is wrong."""
+    if file is None:
+        return {}
+    try:
+        document = read_as_kubernetes(str(file))
+        if not isinstance(document, dict):
+            raise SettingsError("not an object")
+        whole, _ = with_extender(document, 1)
+        build_frameworks(decode_scheduler_config(whole).profiles, Handle())
+    except SettingsError as error:
+        where = "" if str(error).startswith(str(file)) else f"{file}: "
+        raise ScenarioError(f"{where}{error}") from error
+    return document
+
+
+def with_extender(document: Mapping[str, object], port: int) -> tuple[Json, list[str]]:
+    """Return the document with the demo's extender in it, and what to say of that, in lines.
+
+    An entry for our resource is kept as it is, but for where it is called; others are kept whole.
+    port: where the extender listens on loopback. Raises SettingsError.
+    """
+    plain = scheduler_config(port)
+    (ours,) = _entries(plain)
+    entries, told = [], []
+    for number, entry in enumerate(_entries(document)):
+        if _is_ours(entry):
+            kept = {key: value for key, value in entry.items() if key not in _REPLACED}
+            entries.append({**kept, "urlPrefix": ours["urlPrefix"]})
+            told.append(
+                f"extenders[{number}] of the file is the demo's extender, with weight"
+                f" {entry.get('weight', 'none')}, called at {ours['urlPrefix']}"
+            )
+        else:
+            entries.append(entry)
+            told.append(f"extenders[{number}] of the file is called as it says")
+    if not any(map(_is_ours, entries)):
+        entries.append(ours)
+        if document:
+            added = f"weight {ours['weight']}: above all other scores together"
+            told.append(f"the demo's extender is added to the file, with {added}")
+    if document.get("kind") == "Policy":
+        return {**document, "extenders": entries}, told
+    return {**plain, **document, "extenders": entries}, told
+
+
+def _entries(document: Mapping[str, object]) -> list[Json]:
+    """Return the entries of extenders. Raises SettingsError for what is no list of objects."""
+    found = document.get("extenders") or []
+    if not isinstance(found, list) or not all(isinstance(each, dict) for each in found):
+        raise SettingsError("extenders: not a list of objects")
+    return found
+
+
+def _is_ours(entry: Json) -> bool:
+    managed = entry.get("managedResources")
+    return isinstance(managed, list) and any(
+        isinstance(each, dict) and each.get("name") in _OURS for each in managed
+    )

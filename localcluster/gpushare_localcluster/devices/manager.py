@@ -1,0 +1,211 @@
+"""A kubelet's device manager: which ids a container gets, what it is told, and what is on record.
+
+It does what k8s.io/kubernetes pkg/kubelet/cm/devicemanager does: reuse of the ids of init
+containers, preferred ids, the checkpoint, PreStartContainer. Pods are the API's JSON. Not there:
+topology, and plug-ins that want less than ours (it always asks for preferred ids, and before each
+start).
+"""
+
+import base64
+import json
+import threading
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+import grpc
+from google.protobuf.message import Message
+
+from gpushare.device_plugin import kubelet_pb2 as pb
+from gpushare.device_plugin.checkpoint import FILE
+from gpushare_localcluster.devices.admission import AdmissionError
+from gpushare_localcluster.devices.sockets import HEALTHY, Sockets
+from gpushare_localcluster.grants import container_units, containers, is_plain_init
+
+Json = dict[str, Any]
+
+_AnswerT = TypeVar("_AnswerT", bound=Message)
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """What a container has of the resource, and the bytes of what it was told."""
+
+    uid: str
+    container: str
+    ids: frozenset[str]
+    response: bytes
+
+    @property
+    def envs(self) -> dict[str, str]:
+        """The variables that it was told."""
+        return dict(pb.ContainerAllocateResponse.FromString(self.response).envs)
+
+
+class DeviceManager(Sockets):
+    """The device manager of one node, for one resource."""
+
+    def __init__(
+        self, folder: Path, resource: str, changed: Callable[[], None] = lambda: None, seed: int = 0
+    ) -> None:
+        super().__init__(folder, resource, changed, seed)
+        self.pods: dict[str, Json] = {}
+        self.failed: dict[str, str] = {}
+        """Why pods were not admitted, by uid."""
+        self.held: list[Held] = []
+        self._admission = threading.Lock()
+        self._reusable: tuple[str, set[str]] = ("", set())
+
+    def start(self) -> None:
+        """Take over what is on record, and listen."""
+        with suppress(FileNotFoundError):
+            self.held = list(self._read_checkpoint())
+        super().start()
+
+    def add(self, pod: Json) -> None:
+        """Add the pod, and admit it. Raises AdmissionError where it fails."""
+        uid = pod["metadata"]["uid"]
+        with self._admission:
+            self.pods[uid] = pod
+            try:
+                for container in containers(pod):
+                    self._allocate(pod, container)
+            except AdmissionError as error:
+                self.failed[uid] = str(error)
+                self.held = [each for each in self.held if each.uid != uid]
+                raise
+
+    def remove(self, uid: str) -> None:
+        """Take back what the pod has, if it has anything."""
+        with self._admission:
+            self.failed.pop(uid, None)
+            if self.pods.pop(uid, None) is not None:
+                self.held = [each for each in self.held if each.uid != uid]
+                self.write_checkpoint()
+
+    def start_container(self, uid: str, name: str) -> dict[str, str]:
+        """Return the variables of a container that starts. Raises RpcError where it must not."""
+        held = self._held(uid, name)
+        request = pb.PreStartContainerRequest(devices_ids=self.shuffled(held.ids))
+        self.call("PreStartContainer", request, pb.Empty)
+        return held.envs
+
+    def envs(self, uid: str, name: str) -> dict[str, str]:
+        """Return what the container was told at its admission."""
+        return self._held(uid, name).envs
+
+    def allocate(self, ids: Collection[str]) -> pb.ContainerAllocateResponse:
+        """Return what the container of these ids is told. Raises AdmissionError."""
+        asked = pb.ContainerAllocateRequest(devices_ids=ids)
+        request = pb.AllocateRequest(container_requests=[asked])
+        return self._asked("Allocate", request, pb.AllocateResponse).container_responses[0]
+
+    def listed(self) -> Iterable[pb.PodResources]:
+        """Return the pods with the ids of their containers; no plain init containers."""
+        shown = self.shown()
+        return [
+            pb.PodResources(
+                name=pod["metadata"]["name"],
+                namespace=pod["metadata"]["namespace"],
+                containers=[
+                    pb.ContainerResources(name=each["name"], devices=self._devices(uid, each))
+                    for each in containers(pod)
+                    if not is_plain_init(pod, each)
+                ],
+            )
+            for uid, pod in shown.items()
+        ]
+
+    def shown(self) -> Mapping[str, Json]:
+        """Return the pods that pod-resources shows: those that were not refused (from 1.34 on)."""
+        return {uid: pod for uid, pod in list(self.pods.items()) if uid not in self.failed}
+
+    def write_checkpoint(self) -> None:
+        """Put on record what is held."""
+        entries = [
+            {
+                "PodUID": each.uid,
+                "ContainerName": each.container,
+                "ResourceName": self.resource,
+                "DeviceIDs": {"-1": sorted(each.ids)},
+                "AllocResp": base64.b64encode(each.response).decode(),
+            }
+            for each in self.held
+        ]
+        data = {"PodDeviceEntries": entries, "RegisteredDevices": {self.resource: [*self.devices]}}
+        new = self.folder / "checkpoint.new"
+        new.write_text(json.dumps({"Data": data, "Checksum": 0}), encoding="utf-8")
+        new.replace(self.plugins / FILE)
+
+    def _allocate(self, pod: Json, container: Json) -> None:
+        uid, name = pod["metadata"]["uid"], container["name"]
+        needed = container_units(container)
+        if not needed or any((each.uid, each.container) == (uid, name) for each in self.held):
+            return
+        reusable = self._reusable[1] if self._reusable[0] == uid else set[str]()
+        ids = self._to_allocate(needed, reusable)
+        response = self.allocate(self.shuffled(ids)).SerializeToString()
+        self.held.append(Held(uid, name, frozenset(ids), response))
+        self.write_checkpoint()
+        left = reusable | ids if is_plain_init(pod, container) else reusable - ids
+        self._reusable = (uid, left)
+
+    def _to_allocate(self, needed: int, reusable: set[str]) -> set[str]:
+        """Return the ids to take. Raises AdmissionError where there are too few."""
+        chosen = set(self.shuffled(reusable)[:needed])
+        if len(chosen) == needed:
+            return chosen
+        used = {device for each in self.held for device in each.ids} | chosen
+        free = {device for device, health in self.devices.items() if health == HEALTHY} - used
+        if len(free) < needed - len(chosen):
+            raise AdmissionError(
+                f"requested number of devices unavailable for {self.resource}. Requested:"
+                f" {needed}, Available: {len(free) + len(chosen)}"
+            )
+        preferred = [each for each in self._preferred(free, chosen, needed) if each in free]
+        chosen |= set(preferred[: needed - len(chosen)])
+        return chosen | set(self.shuffled(free - chosen)[: needed - len(chosen)])
+
+    def _preferred(self, free: set[str], chosen: set[str], needed: int) -> list[str]:
+        """Return the ids that the plug-in prefers. Raises AdmissionError."""
+        asked = pb.ContainerPreferredAllocationRequest(
+            available_deviceIDs=self.shuffled(free | chosen),
+            must_include_deviceIDs=self.shuffled(chosen),
+            allocation_size=needed,
+        )
+        request = pb.PreferredAllocationRequest(container_requests=[asked])
+        answer = self._asked("GetPreferredAllocation", request, pb.PreferredAllocationResponse)
+        return [*answer.container_responses[0].deviceIDs]
+
+    def _asked(self, method: str, request: Message, answer: type[_AnswerT]) -> _AnswerT:
+        try:
+            return self.call(method, request, answer)
+        except grpc.RpcError as error:
+            raise AdmissionError(f"{method}: {said(error)}") from error
+
+    def _held(self, uid: str, name: str) -> Held:
+        (held,) = (each for each in self.held if (each.uid, each.container) == (uid, name))
+        return held
+
+    def _devices(self, uid: str, container: Json) -> list[pb.ContainerDevices]:
+        ids = [
+            device
+            for each in self.held
+            if (each.uid, each.container) == (uid, container["name"])
+            for device in each.ids
+        ]
+        return [pb.ContainerDevices(resource_name=self.resource, device_ids=ids)] if ids else []
+
+    def _read_checkpoint(self) -> Iterator[Held]:
+        document = json.loads((self.plugins / FILE).read_text(encoding="utf-8"))
+        for each in document["Data"]["PodDeviceEntries"]:
+            ids = frozenset(device for group in each["DeviceIDs"].values() for device in group)
+            response = base64.b64decode(each["AllocResp"])
+            yield Held(each["PodUID"], each["ContainerName"], ids, response)
+
+
+def said(error: Any) -> str:  # noqa: ANN401 -- an RpcError is a Call as well
+    """Return what the plug-in said."""
+    return f"rpc error: code = {error.code().name} desc = {error.details()}"

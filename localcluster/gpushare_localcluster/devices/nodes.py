@@ -1,0 +1,159 @@
+"""The device managers of all nodes, and the folders by which their device plug-ins find them.
+
+A node has the GPUs that its Node object names when it is first seen, by its inventory or its
+totals. Each node has a folder of its own: the kubelet's sockets, its devices file, and last of all
+the file `node` with its name, by which `plugins.py` knows that there is one to start.
+
+Tested in `tests/integration/test_demo_devices.py`.
+"""
+
+import contextlib
+import json
+import logging
+import time
+from collections.abc import Iterator, Mapping, Set
+from dataclasses import dataclass
+from pathlib import Path
+
+import grpc
+
+from gpushare.core.model import NodeSpec
+from gpushare.wire.annotations import ALIYUN
+from gpushare.wire.inventory import mib_of
+from gpushare.wire.nodes import node_spec
+from gpushare.wire.objects import NODES
+from gpushare_localcluster.devices.admission import AdmissionError, Devices, Json, Told
+from gpushare_localcluster.devices.manager import DeviceManager
+from gpushare_localcluster.devices.sockets import HEALTHY
+from gpushare_localcluster.grants import asked_units
+
+log = logging.getLogger(__name__)
+
+NODE_FILE = "node"
+DEVICES_FILE = "devices.json"
+UNIT = "GiB"
+
+_MOST_UNITS = 16384
+"""A node that has more counts in a smaller unit, and gets no device plug-in here."""
+_REGISTRATION_SECONDS = 60.0
+"""A real kubelet waits for no device plug-in; here a node and its pods come at the same time."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Node:
+    uid: str
+    manager: DeviceManager
+    since: float
+
+
+class NodeDevices(Devices):
+    """All nodes with devices."""
+
+    def __init__(self, folder: Path, most: int) -> None:
+        """Begin without nodes; most: how many may have a device plug-in at once."""
+        super().__init__()
+        self.folder = folder
+        self._most = most
+        self._nodes: dict[str, _Node] = {}
+        self._bare: set[str] = set()
+        """Nodes that get no device plug-in."""
+        self._made = 0
+
+    def see(self, node: Json) -> None:
+        """Give the node a device manager, where it has devices and none yet. Raises WireError."""
+        name, uid = str(node["metadata"]["name"]), str(node["metadata"]["uid"])
+        known = self._nodes.get(name)
+        if known is not None and known.uid == uid:
+            return
+        self.forget(name)
+        spec = node_spec(NODES.decode(json.dumps(node).encode()), ALIYUN, UNIT)
+        if spec.closed or not 0 < sum(spec.capacity) <= _MOST_UNITS:
+            self._bare.add(name)
+            return
+        if len(self._nodes) >= self._most:
+            self._bare.add(name)
+            self.beyond.add(name)
+            return
+        self._made += 1
+        folder = self.folder / str(self._made)
+        manager = DeviceManager(folder, ALIYUN.resource, lambda: self.changed(name))
+        manager.start()
+        (folder / DEVICES_FILE).write_text(json.dumps({"devices": _cards(spec)}), encoding="utf-8")
+        self._nodes[name] = _Node(uid, manager, time.monotonic())
+        new = folder / "node.new"
+        new.write_text(name, encoding="utf-8")
+        new.replace(folder / NODE_FILE)
+
+    def forget(self, node: str) -> None:
+        """End the device manager of a node that is gone."""
+        self._bare.discard(node)
+        self.beyond.discard(node)
+        known = self._nodes.pop(node, None)
+        if known is not None:
+            (known.manager.folder / NODE_FILE).unlink(missing_ok=True)
+            known.manager.stop()
+
+    def stop(self) -> None:
+        """End all."""
+        for name in list(self._nodes):
+            self.forget(name)
+
+    def amounts(self, node: str) -> tuple[int, int] | None:
+        """Return (units, healthy units) of a node; None before its device plug-in has told."""
+        known = self._nodes.get(node)
+        devices = known.manager.devices if known else {}
+        return (len(devices), [*devices.values()].count(HEALTHY)) if devices else None
+
+    def serve(self, nodes: Set[str]) -> bool:
+        """Return whether the device plug-ins of these nodes, if any, have told of their devices."""
+        known = [self._nodes.get(name) for name in nodes - self._bare]
+        return all(node is not None and node.manager.devices for node in known)
+
+    def admit(self, pod: Json) -> Told | None:
+        """Return what its containers are told; None: ask again in a moment. Raises AdmissionError.
+
+        On a node without a device plug-in nothing is told.
+        """
+        node = self._nodes.get(pod["spec"]["nodeName"])
+        if node is None or not asked_units(pod):
+            return {}
+        manager, uid = node.manager, str(pod["metadata"]["uid"])
+        if not manager.devices and time.monotonic() < node.since + _REGISTRATION_SECONDS:
+            return None
+        if uid in manager.failed:
+            raise AdmissionError(manager.failed[uid])
+        if uid not in manager.pods:
+            manager.add(pod)
+        names = [each.container for each in manager.held if each.uid == uid]
+        try:
+            return {name: manager.start_container(uid, name) for name in names}
+        except (grpc.RpcError, AdmissionError) as error:
+            log.info("not started pod=%s error=%s", pod["metadata"]["name"], error)
+            return None
+
+    def release(self, uid: str) -> None:
+        """Take back what the pod has, if it has anything."""
+        for node in list(self._nodes.values()):
+            node.manager.remove(uid)
+
+    def told(self) -> Iterator[tuple[str, str, Mapping[str, str]]]:
+        """Yield (pod, container, variables) of the containers that hold devices."""
+        for node in list(self._nodes.values()):
+            for each in list(node.manager.held):
+                with contextlib.suppress(KeyError):  # it is gone in this moment
+                    pod = node.manager.pods[each.uid]
+                    yield pod["metadata"]["name"], each.container, each.envs
+
+
+def _cards(spec: NodeSpec) -> list[Json]:
+    """Return the cards as a devices file has them; those that the Node does not name get names."""
+    return [
+        {
+            "uuid": spec.uuids[index] or f"GPU-{spec.name[:100]}-{index}",
+            "index": index,
+            "memoryMiB": units * mib_of(UNIT),
+            "model": spec.models[index],
+            "healthy": spec.healthy[index],
+        }
+        for index, units in enumerate(spec.capacity)
+    ]

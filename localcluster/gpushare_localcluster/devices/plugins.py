@@ -1,0 +1,69 @@
+"""`python -m gpushare_localcluster.devices.plugins KUBECONFIG FOLDER PARENT`: device plug-ins.
+
+The real ones of all nodes in one process: one for each node would be 80 MiB for each. A node is a
+folder with a file `node` (see nodes.py); where that file goes, its device plug-in ends. Runs until
+it is ended, or the process PARENT is its parent no more.
+
+Tested in `tests/integration/test_demo_devices.py`.
+"""
+
+import logging
+import os
+import sys
+import threading
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from gpushare.device_plugin.options import read_options
+from gpushare.device_plugin.plugin import DevicePlugin
+from gpushare.errors import GpuShareError
+from gpushare_localcluster.devices.nodes import DEVICES_FILE, NODE_FILE, UNIT
+
+log = logging.getLogger(__name__)
+
+_LOOK_SECONDS = 0.05
+
+
+def main(argv: Sequence[str]) -> None:
+    """Start and stop device plug-ins as folders come and go."""
+    kubeconfig, folder, parent = argv
+    logging.basicConfig(level=logging.INFO)
+    running: dict[Path, DevicePlugin | None] = {}
+    while os.getppid() == int(parent):
+        there = set(Path(folder).glob(f"*/{NODE_FILE}"))
+        for path in there - running.keys():
+            running[path] = _started(path, kubeconfig)
+        for path in running.keys() - there:
+            plugin = running.pop(path)
+            if plugin is not None:
+                threading.Thread(target=_stop, args=(plugin,)).start()
+        time.sleep(_LOOK_SECONDS)
+
+
+def _started(path: Path, kubeconfig: str) -> DevicePlugin | None:
+    """Return the device plug-in of a node; None where it cannot be started, as the log says."""
+    folder, name = path.parent, path.read_text(encoding="utf-8")
+    words = [
+        *("--node-name", name, "--kubeconfig", kubeconfig, "--memory-unit", UNIT),
+        *("--devices-file", str(folder / DEVICES_FILE)),
+        *("--device-plugin-dir", str(folder / "plugins")),
+        *("--pod-resources-socket", str(folder / "pr.sock"), "--pods-api-socket", ""),
+        *("--health-port", "0"),
+    ]
+    try:
+        plugin = DevicePlugin(read_options(words, {}), "127.0.0.1")
+        plugin.start()
+    except (GpuShareError, OSError):
+        log.exception("no device plug-in node=%s", name)
+        return None
+    return plugin
+
+
+def _stop(plugin: DevicePlugin) -> None:
+    plugin.stop()
+    log.info("device plug-in ended node=%s", plugin.node_name)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

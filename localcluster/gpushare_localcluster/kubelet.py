@@ -1,0 +1,308 @@
+"""The kubelet of every node: admits bound pods, runs them, ends them, confirms their deletion.
+
+Where nodes have device plug-ins it asks them, by their own protocol (`devices/`). Where they have
+none it takes their place: pods with devices are marked served, as plug-ins mark them.
+
+Containers are no processes here: a pod "runs" by its status saying so. Admission is the real
+kubelet's: a pod that asks for more than its node has left fails, for devices of a plug-in with
+UnexpectedAdmissionError (pkg/kubelet/cm/devicemanager), for other resources with OutOf<resource>.
+Pods are seen by a watch and written through the API server, as everything in the cluster does it.
+"""
+
+import logging
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from datetime import UTC, datetime
+
+from gpushare.errors import ApiConflict, ApiNotFound, WireError
+from gpushare.wire.annotations import ALIYUN
+from gpushare_localcluster.api.podlogs import PodLogs
+from gpushare_localcluster.api.records import timestamp
+from gpushare_localcluster.client import MERGE_PATCH, ApiClient, Json
+from gpushare_localcluster.devices.admission import AdmissionError, Devices
+from gpushare_localcluster.grants import containers, granted_devices
+from gpushare_localcluster.informer import Informer
+from gpushare_localcluster.pod_status import (
+    container_log,
+    failed_status,
+    pod_name,
+    running_status,
+    succeeded_status,
+)
+from gpushare_localcluster.scheduler.cache import NodeInfo
+from gpushare_localcluster.scheduler.objects import PODS, PodView, read_node, read_pod
+from gpushare_localcluster.work_loop import WorkLoop
+
+log = logging.getLogger(__name__)
+
+RUN_SECONDS = "localcluster.gpushare.io/run-seconds"
+"""Pod annotation: the pod ends by itself (Succeeded) this many seconds after it started; `never`:
+it does not.
+"""
+_JOB_SECONDS = 5.0
+"""After which the pods of a Job end that do not say when."""
+
+_STOP_SECONDS = 0.25
+"""That containers take to stop. A client that deletes a pod and then waits for its end has begun to
+watch by then: kubectl would wait for good where a pod of the same name came before that."""
+_AGAIN_SECONDS = 0.1
+"""Until a pod is looked at again whose device plug-in is not ready."""
+_NODE = "node/"
+"""What keys of nodes begin with; those of pods are their uids."""
+
+
+class Kubelet:
+    """Runs the pods of all nodes in one thread; their output goes to `logs`.
+
+    It closes `api` at its end. devices: None where no node has a device plug-in.
+    """
+
+    def __init__(self, api: ApiClient, logs: PodLogs, devices: Devices | None = None) -> None:
+        self._logs = logs
+        self._devices = devices or Devices()
+        self._devices.changed = lambda node: self._loop.add(f"{_NODE}{node}")
+        self._api = api
+        self._lock = threading.Lock()
+        self._pods: dict[str, Json] = {}
+        self._nodes: dict[str, NodeInfo] = {}
+        self._unlabelled: dict[str, dict[str, str]] = {}
+        """Labels that nodes lack."""
+        self._admitted: dict[str, str] = {}
+        self._numbers: dict[str, int] = {}
+        self._stopped_at: dict[str, float] = {}
+        informers = [
+            Informer(api, "/api/v1/nodes", self._on_node),
+            Informer(api, "/api/v1/pods", self._on_pod, query={"fieldSelector": "spec.nodeName!="}),
+        ]
+        self._loop = WorkLoop("kubelet", informers, self._look)
+
+    def start(self) -> None:
+        """Begin to run pods."""
+        self._loop.start()
+
+    def stop(self) -> None:
+        """End all threads; the pods stay as they are."""
+        self._loop.stop()
+        self._api.close()
+
+    def _on_node(self, before: Json | None, after: Json | None) -> None:
+        if after is None:
+            if before is not None:
+                name = before["metadata"]["name"]
+                self._devices.forget(name)
+                with self._lock:
+                    self._nodes.pop(name, None)
+            return
+        try:
+            node = read_node(after)
+            self._devices.see(after)
+        except WireError as error:
+            log.warning("node not understood name=%s error=%s", pod_name(after), error)
+            return
+        missing = {key: value for key, value in _labels(node.name) if key not in node.labels}
+        with self._lock:
+            if missing:
+                self._unlabelled[node.name] = missing
+                self._loop.add(f"{_NODE}{node.name}")
+            known = self._nodes.get(node.name)
+            pods = known.pods.values() if known else ()
+            info = NodeInfo(node)
+            for pod in pods:
+                info = info.with_pod(pod)
+            self._nodes[node.name] = info
+            waiting = [uid for uid in self._pods if uid not in self._admitted]
+        for uid in waiting:
+            self._loop.add(uid)
+
+    def _on_pod(self, before: Json | None, after: Json | None) -> None:
+        pod = after or before
+        if pod is None:
+            return
+        uid = str(pod["metadata"]["uid"])
+        with self._lock:
+            if after is None:
+                self._pods.pop(uid, None)
+                self._stopped_at.pop(uid, None)
+                self._release(uid)
+                self._logs.forget(uid)
+                return
+            self._pods[uid] = after
+        self._loop.add(uid)
+
+    def _look(self, uid: str) -> float | None:
+        if uid.startswith(_NODE):
+            self._report(uid.removeprefix(_NODE))
+            return None
+        with self._lock:
+            pod = self._pods.get(uid)
+        if pod is None:
+            return None
+        try:
+            return self._step(uid, pod)
+        except (ApiNotFound, ApiConflict) as error:
+            log.debug("pod changed meanwhile pod=%s error=%s", pod_name(pod), error)
+            return None
+
+    def _step(self, uid: str, pod: Json) -> float | None:
+        """Bring one pod one step further, and return the seconds until its next one, if any."""
+        phase = (pod.get("status") or {}).get("phase", "Pending")
+        if pod["metadata"].get("deletionTimestamp"):
+            return self._end(uid, pod, phase)
+        if phase == "Running":
+            if uid not in self._admitted:
+                self._hold(uid, read_pod(pod))
+            return self._end_when_due(pod)
+        if phase in ("Succeeded", "Failed"):
+            with self._lock:
+                self._release(uid)
+        else:
+            return self._admit(uid, pod)
+        return None
+
+    def _report(self, name: str) -> None:
+        """Write on the node what kubelets label it with, how many units its device plug-in tells
+        of, and how many are well.
+        """
+        amounts = self._devices.amounts(name)
+        with self._lock:
+            node = self._nodes.get(name)
+            missing = self._unlabelled.pop(name, None)
+        if missing is not None:
+            with suppress(ApiNotFound):
+                self._api.patch(f"/api/v1/nodes/{name}", {"metadata": {"labels": missing}})
+        if amounts is None or node is None:
+            return
+        capacity, healthy = amounts
+        if node.node.allocatable.get(ALIYUN.resource) != healthy:
+            status = {
+                "capacity": {ALIYUN.resource: str(capacity)},
+                "allocatable": {ALIYUN.resource: str(healthy)},
+            }
+            self._api.patch(f"/api/v1/nodes/{name}/status", {"status": status})
+
+    def _end(self, uid: str, pod: Json, phase: str) -> float | None:
+        """Stop the containers of a pod that is being deleted, then confirm its deletion."""
+        now = time.monotonic()
+        if phase == "Running":
+            stopped = self._stopped_at.setdefault(uid, now + _STOP_SECONDS)
+            if now < stopped:
+                return stopped - now
+        self._api.delete(_path(pod), grace_seconds=0, uid=uid)
+        return None
+
+    def _admit(self, uid: str, pod: Json) -> float | None:
+        view = read_pod(pod)
+        with self._lock:
+            node = self._nodes.get(view.node_name)
+        if node is None:
+            return None
+        shortage = None if uid in self._admitted else admission_shortage(view, node)
+        if shortage is not None:
+            self._write_status(pod, failed_status(*shortage, timestamp()))
+            return None
+        if uid not in self._admitted:
+            try:
+                told = self._devices.admit(pod)
+            except AdmissionError as error:
+                self._write_status(pod, failed_status(*_unexpected(str(error)), timestamp()))
+                return None
+            if told is None:
+                return _AGAIN_SECONDS
+            if granted_devices(pod) and not told:
+                # As a device plug-in does when the kubelet has it serve the pod.
+                served = {"metadata": {"annotations": {ALIYUN.assigned: "true"}}}
+                self._api.patch(_path(pod), served, MERGE_PATCH)
+            self._hold(uid, view)
+            for container in containers(pod):
+                text = container_log(pod, container, told.get(container["name"], {}))
+                self._logs.write(uid, container["name"], text, datetime.now(UTC))
+        self._write_status(pod, running_status(pod, self._address(uid), timestamp()))
+        return None
+
+    def _hold(self, uid: str, pod: PodView) -> None:
+        """Count the pod on its node from now on."""
+        with self._lock:
+            node = self._nodes.get(pod.node_name)
+            if node is not None and uid in self._pods and uid not in self._admitted:
+                self._nodes[pod.node_name] = node.with_pod(pod)
+                self._admitted[uid] = pod.node_name
+            elif uid not in self._pods:
+                self._release(uid)
+
+    def _address(self, uid: str) -> str:
+        """Return the pod's address; nothing listens there."""
+        number = self._numbers.setdefault(uid, len(self._numbers))
+        return f"10.244.{number // 250 % 250}.{number % 250 + 1}"
+
+    def _end_when_due(self, pod: Json) -> float | None:
+        """End a pod that has run for as long as it asked; return the seconds that are left."""
+        seconds = _run_seconds(pod)
+        started = (pod.get("status") or {}).get("startTime")
+        if seconds is None or started is None:
+            return None
+        left = datetime.fromisoformat(started).timestamp() + seconds - time.time()
+        if left > 0:
+            return left
+        self._write_status(pod, succeeded_status(pod, started, timestamp()))
+        return None
+
+    def _release(self, uid: str) -> None:
+        self._devices.release(uid)
+        node_name = self._admitted.pop(uid, None)
+        node = self._nodes.get(node_name or "")
+        if node is not None:
+            self._nodes[node.name] = node.without_pod(uid)
+
+    def _write_status(self, pod: Json, status: Json) -> None:
+        self._api.patch(f"{_path(pod)}/status", {"status": status})
+
+
+def admission_shortage(pod: PodView, node: NodeInfo) -> tuple[str, str] | None:
+    """Return the reason and message when the node has not what the pod asks for; None when it has.
+
+    An extended resource that the node does not list at all is not checked, as the kubelet does it.
+    """
+    wanted = {PODS: 1, **{name: amount for name, amount in pod.requests.items() if amount}}
+    # Devices are allocated before anything else is looked at.
+    for name in sorted(wanted, key=lambda name: "/" not in name):
+        amount, free = wanted[name], node.free(name)
+        if name not in node.node.allocatable or amount <= free:
+            continue
+        if "/" in name:
+            why = f"requested number of devices unavailable for {name}. Requested: {amount}"
+            return _unexpected(f"{why}, Available: {free}")
+        capacity = node.node.allocatable[name]
+        why = f"Node didn't have enough resource: {name}, requested: {amount}"
+        why = f"{why}, used: {capacity - free}, capacity: {capacity}"
+        return f"OutOf{name}", f"Pod was rejected: {why}"
+    return None
+
+
+def _unexpected(why: str) -> tuple[str, str]:
+    message = f"Pod was rejected: Allocate failed due to {why}, which is unexpected"
+    return "UnexpectedAdmissionError", message
+
+
+def _labels(node: str) -> Iterator[tuple[str, str]]:
+    """Yield the labels that every kubelet gives its node."""
+    yield "kubernetes.io/hostname", node
+    yield "kubernetes.io/os", "linux"
+    yield "kubernetes.io/arch", "amd64"
+
+
+def _run_seconds(pod: Json) -> float | None:
+    text = (pod["metadata"].get("annotations") or {}).get(RUN_SECONDS)
+    if text is None:
+        owners = pod["metadata"].get("ownerReferences") or ()
+        of_job = any(each["kind"] == "Job" and each.get("controller") for each in owners)
+        return _JOB_SECONDS if of_job else None
+    try:
+        return max(float(text), 0.0)
+    except ValueError:
+        return None
+
+
+def _path(pod: Json) -> str:
+    return f"/api/v1/namespaces/{pod['metadata']['namespace']}/pods/{pod['metadata']['name']}"

@@ -1,0 +1,247 @@
+"""`gpushare demo`: the composition root. A whole cluster on this machine, and scenarios on it.
+
+Starts the API server, the kubelet, the real extender process and the scheduler, all speaking HTTP;
+runs scenarios; and ends everything, whatever happens. YAML is read and written here.
+"""
+
+import argparse
+import contextlib
+import os
+import signal
+import sys
+import threading
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from types import FrameType
+
+from gpushare.commandline import Parser
+from gpushare.errors import ApiError, GpuShareError
+from gpushare_localcluster.demo.board import told_of
+from gpushare_localcluster.demo.cluster import DemoCluster, running
+from gpushare_localcluster.demo.cycle_log import cycle_log
+from gpushare_localcluster.demo.kept import kept_lines
+from gpushare_localcluster.demo.placed import ScenarioError
+from gpushare_localcluster.demo.plan import Scenario
+from gpushare_localcluster.demo.report import Report, natural
+from gpushare_localcluster.demo.scenario import Program
+from gpushare_localcluster.demo.scheduler_file import read_file
+from gpushare_localcluster.demo.shipped import (
+    Part,
+    complaint,
+    find,
+    find_stage,
+    load,
+    shipped,
+    stages,
+)
+from gpushare_localcluster.scheduler.schedule_one import Tracer
+from gpushare_localcluster.scheduler.trace import CycleTrace
+
+
+def main(argv: Sequence[str]) -> int:
+    """Run the demo, and return the exit code: 0 when all expectations held, 1 when one did not, 2
+    for bad input.
+    """
+    arguments = _arguments(argv)
+    if arguments.list:
+        for file in shipped():
+            print(f"{file.stem:24} {load(file).title}")
+        for stage in stages():
+            print(f"{f'--stage {stage.name}':24} {load(stage.scenario).title}")
+        return 0
+    try:
+        parts = [load(file) for file in arguments.scenario]
+        configuration = read_file(arguments.scheduler_config)
+    except ScenarioError as error:
+        print(f"gpushare demo: {error}", file=sys.stderr)
+        return 2
+    previous = _end_by_signal()
+    try:
+        with cycle_log(arguments.trace_file) as write:
+            return _run(parts, arguments, write, configuration)
+    except KeyboardInterrupt:
+        print("\nstopped", file=sys.stderr)
+        return 130
+    except GpuShareError as error:
+        print(f"gpushare demo: {error}", file=sys.stderr)
+        return 1
+    finally:
+        previous()
+
+
+def _arguments(argv: Sequence[str]) -> argparse.Namespace:
+    parser = Parser(
+        prog="gpushare demo",
+        description="Run scenarios on a cluster of its own, started on this machine for it.",
+    )
+    parser.add_argument(
+        "scenario",
+        nargs="*",
+        metavar="SCENARIO",
+        help="name or number of a shipped scenario, or a YAML or Python file; several run one after"
+        " another (default: all shipped ones, with --keep the first one)",
+    )
+    parser.add_argument(
+        "--keep",
+        action="store_true",
+        help="leave the cluster running after the last one, for kubectl",
+    )
+    parser.add_argument(
+        "--ui", action="store_true", help="as --keep, and show the cluster on a page for a browser"
+    )
+    parser.add_argument(
+        "--stage",
+        metavar="STAGE",
+        help="run a stage of docs/scheduler-tour.md with its scheduler, and trace it; a number or a"
+        f" name: {', '.join(stage.name for stage in stages())}",
+    )
+    parser.add_argument(
+        "--scheduler-config",
+        type=Path,
+        metavar="FILE",
+        help="a KubeSchedulerConfiguration for the scheduler; the extender is added to it, unless"
+        " it has an entry for aliyun.com/gpu-mem",
+    )
+    parser.add_argument(
+        "--trace",
+        action="store_true",
+        help="print each stage of each pod's scheduling: who rejected which node and why, scores,"
+        " binding",
+    )
+    parser.add_argument(
+        "--trace-file",
+        type=Path,
+        metavar="FILE",
+        help="write the same there, as a JSON object a line",
+    )
+    parser.add_argument("--list", action="store_true", help="list the shipped scenarios and stages")
+    found = parser.parse_args(argv)
+    if found.stage and (found.scenario or found.scheduler_config):
+        parser.error("--stage brings its own scenario and scheduler file: leave yours out")
+    try:
+        named = [find(word) for word in found.scenario]
+        if found.stage:
+            stage = find_stage(found.stage)
+            named, found.scheduler_config = [stage.scenario], stage.scheduler
+            found.trace = True
+    except ScenarioError as error:
+        parser.error(str(error))
+    found.keep = found.keep or found.ui
+    found.scenario = named or (shipped()[:1] if found.keep else shipped())
+    return found
+
+
+def _run(
+    parts: Sequence[Part],
+    arguments: argparse.Namespace,
+    write: Tracer,
+    configuration: dict[str, object],
+) -> int:
+    """Run the parts. write: takes what the scheduler thinks; configuration: that of the scheduler,
+    {} for the demo's own.
+    """
+    report = Report(sys.stdout, colours=sys.stdout.isatty() and "NO_COLOR" not in os.environ)
+    report.line("starting API server, kubelet, device plug-ins, extender and scheduler ...")
+    good = True
+
+    def tracer(cycle: CycleTrace) -> None:
+        write(cycle)
+        if arguments.trace:
+            report.on_cycle(cycle)
+
+    with running(report, tracer, configuration, ui=arguments.ui) as cluster:
+        if arguments.scheduler_config:
+            report.line(f"the scheduler's file: {arguments.scheduler_config}")
+            for text in cluster.told:
+                report.line(f"  {text}")
+        if arguments.ui:
+            report.line(f"the cluster on a page: {cluster.extender.ui_url}")
+        for number, part in enumerate(parts):
+            if number:
+                with report.muted():
+                    cluster.runner.clean()
+            report.title(part.title)
+            good = _run_part(cluster, part) and good
+            report.devices(cluster.runner.books())
+            cluster.runner.told()
+        report.line(f"\n{'all expectations held' if good else 'NOT all expectations held'}")
+        if arguments.keep:
+            _keep(cluster)
+    return 0 if good else 1
+
+
+def _run_part(cluster: DemoCluster, part: Part) -> bool:
+    """Run a scenario; return whether its expectations held."""
+    try:
+        if isinstance(part.content, Scenario):
+            return cluster.runner.run(part.content)
+        return _run_program(cluster, part, part.content)
+    except ApiError:
+        # If the extender died, its log says more than a call that found nobody there.
+        cluster.check()
+        raise
+
+
+def _run_program(cluster: DemoCluster, part: Part, program: Program) -> bool:
+    """Run a program; return whether it ended without an exception.
+
+    An assertion is its expectation.
+    """
+    from kubernetes import client, config  # noqa: PLC0415 -- a second, which only programs need
+
+    configuration = client.Configuration()
+    load = config.load_kube_config
+    load(str(cluster.kubeconfig), client_configuration=configuration)  # type: ignore[no-untyped-call]  # it has no annotations
+    with client.ApiClient(configuration) as api:
+        try:
+            program(api)
+        except KeyboardInterrupt:
+            raise
+        except Exception as error:
+            waiting = told_of(cluster.board.pods().values())
+            cluster.report.expectation(
+                "the program ends well", f"{complaint(part, error)}{waiting}"
+            )
+            return False
+    cluster.report.expectation("the program ends well", None)
+    return True
+
+
+def _keep(cluster: DemoCluster) -> None:
+    """Wait for Ctrl-C. Raises GpuShareError if the extender dies meanwhile."""
+    pause = threading.Event()
+    with contextlib.suppress(KeyboardInterrupt):
+        # Who has read these lines may end the demo at once.
+        doctor = f"--extender {cluster.extender.health_url} --scheduler-config {cluster.settings}"
+        nodes = sorted((str(node["name"]) for node in cluster.runner.books()), key=natural)
+        for line in kept_lines(cluster.kubeconfig, nodes[0] if nodes else "NODE", doctor):
+            cluster.report.line(line)
+        cluster.report.line(f"\nthe scheduler's metrics: {cluster.metrics}")
+        if cluster.extender.ui_url:  # it was told before the scenarios, which may be long
+            cluster.report.line(f"the cluster on a page: {cluster.extender.ui_url}")
+        while not pause.wait(0.5):
+            cluster.check()
+
+
+def _end_by_signal() -> Callable[[], None]:
+    """Make SIGTERM, and a terminal that is closed, end the demo as Ctrl-C does.
+
+    The function returned undoes that. Under nohup a closed terminal ends nothing.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        return lambda: None
+
+    def interrupt(_number: int, _frame: FrameType | None) -> None:
+        raise KeyboardInterrupt
+
+    numbers = (signal.SIGTERM, signal.SIGHUP)
+    before = {number: signal.getsignal(number) for number in numbers}
+    heard = [number for number in numbers if before[number] is not signal.SIG_IGN]
+    for number in heard:
+        signal.signal(number, interrupt)
+
+    def restore() -> None:
+        for number in heard:
+            signal.signal(number, before[number])
+
+    return restore

@@ -1,0 +1,117 @@
+"""What the kubelet reports of a pod: the status of each phase of its life, and its logs.
+
+Pure: documents in, documents out; times are RFC 3339 texts handed in.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+from gpushare_localcluster.grants import container_units, containers, granted_devices, is_plain_init
+
+Json = dict[str, Any]
+
+
+def pod_name(item: Json) -> str:
+    """Return `namespace/name`, or the name alone of what has no namespace."""
+    meta = item["metadata"]
+    return f"{meta['namespace']}/{meta['name']}" if "namespace" in meta else str(meta["name"])
+
+
+def container_log(pod: Json, container: Json, told: Mapping[str, str]) -> str:
+    """Return what a container prints when it starts: which devices it was given.
+
+    told: the variables of its device plug-in, where there is one. One that the pod sets itself wins
+    over it, as a kubelet has it.
+    """
+    node, units = pod["spec"].get("nodeName"), container_units(container)
+    lines = [f"container {container['name']} of pod {pod_name(pod)} started on node {node}"]
+    devices = ",".join(str(index) for index in granted_devices(pod))
+    if units and devices and not told:
+        told = {"NVIDIA_VISIBLE_DEVICES": devices}
+    for name, value in sorted(told.items()):
+        own = next((each for each in container.get("env") or () if each["name"] == name), None)
+        if own is None:
+            lines.append(f"{name}={value}")
+        else:
+            lines.append(f"{name}={own.get('value', '')}  # set by the pod: it wins over {value}")
+    if units and devices:
+        lines.append(f"{units} units of device memory on device {devices}")
+    else:
+        lines.append("no device was given to this container")
+    return "\n".join(lines) + "\n"
+
+
+def running_status(pod: Json, address: str, now: str) -> Json:
+    """Return the status of a pod whose containers have all started at `now`."""
+    return {
+        "phase": "Running",
+        "startTime": now,
+        "hostIP": "127.0.0.1",
+        "hostIPs": [{"ip": "127.0.0.1"}],
+        "podIP": address,
+        "podIPs": [{"ip": address}],
+        "conditions": _conditions(now, ready="True"),
+        **_container_statuses(pod, {"running": {"startedAt": now}}, now, now),
+    }
+
+
+def succeeded_status(pod: Json, started: str, now: str) -> Json:
+    """Return the status of a pod whose containers have all ended well at `now`."""
+    return {
+        "phase": "Succeeded",
+        "conditions": _conditions(now, ready="False", reason="PodCompleted"),
+        **_container_statuses(pod, _ended(started, now), started, now),
+    }
+
+
+def failed_status(reason: str, message: str, now: str) -> Json:
+    """Return the status of a pod that its node refused."""
+    return {"phase": "Failed", "reason": reason, "message": message, "startTime": now}
+
+
+def _conditions(now: str, *, ready: str, reason: str | None = None) -> list[Json]:
+    more = {} if reason is None else {"reason": reason}
+    statuses = {
+        "PodReadyToStartContainers": "True",
+        "Initialized": "True",
+        "Ready": ready,
+        "ContainersReady": ready,
+    }
+    return [
+        {"type": kind, "status": status, "lastProbeTime": None, "lastTransitionTime": now, **more}
+        for kind, status in statuses.items()
+    ]
+
+
+def _container_statuses(pod: Json, state: Json, started: str, now: str) -> Json:
+    """Return the statuses of all containers; those that come first have ended, sidecars have not.
+
+    state: of the containers, and of sidecars with them.
+    """
+    states = [
+        (item, _ended(started, now) if is_plain_init(pod, item) else state)
+        for item in containers(pod)
+    ]
+    first = len(pod["spec"].get("initContainers") or ())
+    statuses = [_container_status(*each) for each in states]
+    found = {"containerStatuses": statuses[first:]}
+    return {**found, "initContainerStatuses": statuses[:first]} if first else found
+
+
+def _ended(started: str, now: str) -> Json:
+    told = {"exitCode": 0, "reason": "Completed", "startedAt": started, "finishedAt": now}
+    return {"terminated": told}
+
+
+def _container_status(container: Json, state: Json) -> Json:
+    running = "running" in state
+    return {
+        "name": container["name"],
+        "image": container.get("image", ""),
+        "imageID": "",
+        "ready": running,
+        "started": running,
+        "restartCount": 0,
+        "state": state,
+        "lastState": {},
+    }

@@ -1,0 +1,173 @@
+"""The scheduler's picture of the cluster: nodes, the pods on them, and pods it has just assumed.
+
+Keeps what kube-scheduler's cache keeps: an assumed pod counts on its node from the moment of the
+decision until the binding is seen or forgotten. A node's picture is replaced, never changed, so a
+snapshot is a list of references. One lock; nothing but arithmetic under it.
+"""
+
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+
+from gpushare_localcluster.scheduler.objects import (
+    PODS,
+    Amounts,
+    NodeView,
+    PodView,
+    add,
+    subtract,
+)
+
+
+@dataclass(frozen=True)
+class NodeInfo:
+    """One node with the pods that count on it; replaced on every change.
+
+    affine: how many of its pods have pod affinity or anti-affinity.
+    """
+
+    node: NodeView
+    pods: Mapping[str, PodView] = field(default_factory=dict)
+    requested: Amounts = field(default_factory=dict)
+    scored: Amounts = field(default_factory=dict)
+    affine: int = 0
+
+    @property
+    def name(self) -> str:
+        """The node's name."""
+        return self.node.name
+
+    def free(self, resource: str) -> int:
+        """Return what is left of a resource: millicores for cpu, units for others;
+        may be negative.
+        """
+        if resource == PODS:
+            return self.node.allocatable.get(PODS, 0) - len(self.pods)
+        return self.node.allocatable.get(resource, 0) - self.requested.get(resource, 0)
+
+    def with_pod(self, pod: PodView) -> "NodeInfo":
+        """Return this node with one more pod."""
+        return replace(
+            self,
+            pods={**self.pods, pod.uid: pod},
+            requested=add(self.requested, pod.requests),
+            scored=add(self.scored, pod.scored),
+            affine=self.affine + pod.affine,
+        )
+
+    def without_pod(self, uid: str) -> "NodeInfo":
+        """Return this node without the pod; itself when the pod is not here."""
+        pod = self.pods.get(uid)
+        if pod is None:
+            return self
+        return replace(
+            self,
+            pods={other: value for other, value in self.pods.items() if other != uid},
+            requested=subtract(self.requested, pod.requests),
+            scored=subtract(self.scored, pod.scored),
+            affine=self.affine - pod.affine,
+        )
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """All nodes as they were at one moment, in a fixed order."""
+
+    nodes: tuple[NodeInfo, ...]
+
+    def get(self, name: str) -> NodeInfo | None:
+        """Return the node of that name, or None."""
+        return self._by_name.get(name)
+
+    @cached_property
+    def _by_name(self) -> Mapping[str, NodeInfo]:
+        return {node.name: node for node in self.nodes}
+
+
+class Cache:
+    """The picture, fed by the watches and by the scheduler's own decisions."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._nodes: dict[str, NodeInfo] = {}
+        self._homes: dict[str, PodView] = {}
+        self._assumed: set[str] = set()
+
+    def snapshot(self) -> Snapshot:
+        """Return the nodes as they are now."""
+        with self._lock:
+            return Snapshot(tuple(self._nodes.values()))
+
+    def has_node(self, name: str) -> bool:
+        """Return whether the node is known."""
+        with self._lock:
+            return name in self._nodes
+
+    def set_node(self, node: NodeView) -> None:
+        """Add a node or take over its new state; pods seen on it earlier are counted."""
+        with self._lock:
+            known = self._nodes.get(node.name)
+            if known is not None:
+                self._nodes[node.name] = replace(known, node=node)
+                return
+            info = NodeInfo(node)
+            for pod in self._homes.values():
+                if pod.node_name == node.name:
+                    info = info.with_pod(pod)
+            self._nodes[node.name] = info
+
+    def remove_node(self, name: str) -> None:
+        """Forget a node; its pods stay known until their own deletion arrives."""
+        with self._lock:
+            self._nodes.pop(name, None)
+
+    def assume(self, pod: PodView, node_name: str) -> None:
+        """Count the pod on the node although nobody has seen it bound yet."""
+        with self._lock:
+            self._assumed.add(pod.uid)
+            self._settle(replace(pod, node_name=node_name))
+
+    def forget(self, pod: PodView) -> None:
+        """Stop counting an assumed pod whose binding failed; a pod seen bound stays."""
+        with self._lock:
+            if pod.uid in self._assumed:
+                self._assumed.discard(pod.uid)
+                self._drop(pod.uid)
+
+    def set_pod(self, pod: PodView) -> None:
+        """Count a pod that was seen with a node name; this confirms an assumed one."""
+        with self._lock:
+            self._assumed.discard(pod.uid)
+            self._settle(pod)
+
+    def remove_pod(self, uid: str) -> None:
+        """Stop counting a pod that is gone or has ended."""
+        with self._lock:
+            self._assumed.discard(uid)
+            self._drop(uid)
+
+    def is_assumed(self, uid: str) -> bool:
+        """Return whether the pod was assumed and not yet seen bound."""
+        with self._lock:
+            return uid in self._assumed
+
+    def holds(self, uid: str) -> bool:
+        """Return whether the pod counts on some node, seen or assumed."""
+        with self._lock:
+            return uid in self._homes
+
+    def _settle(self, pod: PodView) -> None:
+        self._drop(pod.uid)
+        self._homes[pod.uid] = pod
+        home = self._nodes.get(pod.node_name)
+        if home is not None:
+            self._nodes[pod.node_name] = home.with_pod(pod)
+
+    def _drop(self, uid: str) -> None:
+        known = self._homes.pop(uid, None)
+        if known is None:
+            return
+        home = self._nodes.get(known.node_name)
+        if home is not None:
+            self._nodes[known.node_name] = home.without_pod(uid)

@@ -1,0 +1,127 @@
+"""What happens in the cluster, and which waiting pods it is worth trying again for.
+
+Names and cuts are kube-scheduler's (pkg/scheduler/framework/events.go of 1.37). A plug-in registers
+the events that can turn its rejection, each with a function that looks closer: a *queueing hint*.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import Enum, Flag, auto
+from typing import NamedTuple
+
+from gpushare_localcluster.scheduler.objects import Json, NodeView, PodView, pod_requests
+
+
+class Resource(Enum):
+    """What an event is about. TARGET_POD: the waiting pod itself. WILDCARD: whatever there is."""
+
+    NODE = "Node"
+    ASSIGNED_POD = "AssignedPod"
+    TARGET_POD = "TargetPod"
+    WILDCARD = "*"
+
+
+class Action(Flag):
+    """What happened to it. UPDATE_OTHER: a change that no other action names."""
+
+    ADD = auto()
+    DELETE = auto()
+    UPDATE_NODE_ALLOCATABLE = auto()
+    UPDATE_NODE_LABEL = auto()
+    UPDATE_NODE_TAINT = auto()
+    UPDATE_NODE_CONDITION = auto()
+    UPDATE_NODE_ANNOTATION = auto()
+    UPDATE_POD_LABEL = auto()
+    UPDATE_POD_SCALE_DOWN = auto()
+    UPDATE_POD_TOLERATION = auto()
+    UPDATE_POD_SCHEDULING_GATES_ELIMINATED = auto()
+    UPDATE_OTHER = auto()
+
+
+@dataclass(frozen=True)
+class Change:
+    """One change, and the node or the pod before and after it."""
+
+    resource: Resource
+    action: Action
+    old_node: NodeView | None = None
+    new_node: NodeView | None = None
+    old_pod: PodView | None = None
+    new_pod: PodView | None = None
+
+
+FORCE_ACTIVATE = Change(Resource.WILDCARD, ~Action(0))
+"""Somebody asks for the pod to be tried again, whatever rejected it."""
+
+QueueingHintFn = Callable[[PodView, Change], bool]
+"""Given a rejected pod: True is kube-scheduler's Queue, False its QueueSkip."""
+
+
+def queue(_pod: PodView, _change: Change) -> bool:
+    """Return that any such event is worth another try: the hint of who does not look closer."""
+    return True
+
+
+class EventWithHint(NamedTuple):
+    """An event that a plug-in registers: any of some actions on a resource."""
+
+    resource: Resource
+    actions: Action
+    hint: QueueingHintFn = queue
+
+    def wants(self, pod: PodView, change: Change) -> bool:
+        """Return whether the change is such an event, and the pod is worth another try."""
+        matches = self.resource in (change.resource, Resource.WILDCARD)
+        return matches and bool(self.actions & change.action) and self.hint(pod, change)
+
+
+ANY_EVENT = (EventWithHint(Resource.WILDCARD, ~Action(0)),)
+
+
+def node_actions(old: Json, new: Json) -> Action:
+    """Return what changed on a node that can make a pod fit; a heartbeat cannot."""
+    old_spec, new_spec = old.get("spec") or {}, new.get("spec") or {}
+    old_meta, new_meta = old["metadata"], new["metadata"]
+    old_status, new_status = old.get("status") or {}, new.get("status") or {}
+    uncordoned = old_spec.get("unschedulable") and not new_spec.get("unschedulable")
+    changed = {
+        Action.UPDATE_NODE_ALLOCATABLE: old_status.get("allocatable")
+        != new_status.get("allocatable"),
+        Action.UPDATE_NODE_LABEL: old_meta.get("labels") != new_meta.get("labels"),
+        Action.UPDATE_NODE_TAINT: uncordoned or old_spec.get("taints") != new_spec.get("taints"),
+        Action.UPDATE_NODE_CONDITION: _conditions(old_status) != _conditions(new_status),
+        Action.UPDATE_NODE_ANNOTATION: old_meta.get("annotations") != new_meta.get("annotations"),
+    }
+    return _joined(changed)
+
+
+def pod_actions(old: Json, new: Json) -> Action:
+    """Return what changed in a pod that matters to scheduling; its status does not."""
+    old_spec, new_spec = old.get("spec") or {}, new.get("spec") or {}
+    old_meta, new_meta = old["metadata"], new["metadata"]
+    if old_spec == new_spec and all(
+        old_meta.get(key) == new_meta.get(key)
+        for key in ("labels", "annotations", "deletionTimestamp")
+    ):
+        return Action(0)
+    before, after = pod_requests(old_spec), pod_requests(new_spec)
+    changed = {
+        Action.UPDATE_POD_LABEL: old_meta.get("labels") != new_meta.get("labels"),
+        Action.UPDATE_POD_SCALE_DOWN: any(n > after.get(name, 0) for name, n in before.items()),
+        Action.UPDATE_POD_TOLERATION: old_spec.get("tolerations") != new_spec.get("tolerations"),
+        Action.UPDATE_POD_SCHEDULING_GATES_ELIMINATED: old_spec.get("schedulingGates")
+        and not new_spec.get("schedulingGates"),
+    }
+    return _joined(changed) or Action.UPDATE_OTHER
+
+
+def _joined(changed: dict[Action, object]) -> Action:
+    found = Action(0)
+    for action, holds in changed.items():
+        if holds:
+            found |= action
+    return found
+
+
+def _conditions(status: Json) -> dict[object, object]:
+    return {c.get("type"): c.get("status") for c in status.get("conditions") or ()}

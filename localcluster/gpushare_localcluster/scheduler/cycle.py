@@ -1,0 +1,241 @@
+"""One scheduling cycle: filter, extender filter, score, prioritize; which node takes this pod.
+
+Decides, and changes nothing but what PostFilter evicts: assuming, reserving and binding come after.
+Knows the frameworks and the extenders; no queue, no API server. Ties are broken by the
+random numbers given.
+"""
+
+import logging
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from random import Random
+
+from gpushare_localcluster.scheduler.cache import NodeInfo, Snapshot
+from gpushare_localcluster.scheduler.cycle_state import CycleState
+from gpushare_localcluster.scheduler.diagnosis import NO_NODES, unschedulable_message
+from gpushare_localcluster.scheduler.extender import ExtenderError
+from gpushare_localcluster.scheduler.framework import Code, PluginError, Status
+from gpushare_localcluster.scheduler.handle import Handle, Nominated
+from gpushare_localcluster.scheduler.objects import PodView
+from gpushare_localcluster.scheduler.runtime import Framework
+
+log = logging.getLogger(__name__)
+
+# Below this many feasible nodes kube-scheduler never stops looking early.
+_MIN_FEASIBLE = 100
+_MIN_PERCENT = 5
+
+Scores = Mapping[str, Mapping[str, int]]
+"""Who adds to the score (a plug-in, or an extender's URL) -> node -> how much."""
+
+
+class FitError(Exception):
+    """No node takes the pod; the text is what its condition and event say."""
+
+    def __init__(
+        self, message: str, rejected_by: frozenset[str], statuses: Mapping[str, Status]
+    ) -> None:
+        super().__init__(message)
+        self.rejected_by = rejected_by
+        self.statuses = statuses
+
+
+class CycleError(Exception):
+    """The decision itself failed (an extender's error): nothing is known about the nodes."""
+
+
+@dataclass(frozen=True)
+class Decision:
+    """The node chosen for a pod, how many took part, and the scores when more than one was left.
+
+    scores: the sum of each node. details: who gave what of it. statuses: why the others were not
+    feasible.
+    """
+
+    pod: PodView
+    node: str
+    evaluated: int
+    feasible: int
+    scores: Mapping[str, int]
+    details: Scores = field(default_factory=dict)
+    statuses: Mapping[str, Status] = field(default_factory=dict)
+    state: CycleState = field(default_factory=CycleState)
+
+
+class SchedulingCycle:
+    """Decides pods one after another, as kube-scheduler does, each by its profile's framework."""
+
+    def __init__(self, handle: Handle, random: Random) -> None:
+        self._handle = handle
+        # Those that must answer come first, so that no time is lost on others before them.
+        self._extenders = sorted(handle.extenders, key=lambda extender: extender.config.ignorable)
+        self._random = random
+        self._start = 0
+        self._nominated: Nominated = {}
+
+    def decide(self, pod: PodView, snapshot: Snapshot) -> Decision:
+        """Return the best node. Raises FitError when none is left, CycleError when an extender or
+        a plug-in failed.
+        """
+        if not snapshot.nodes:
+            raise FitError(NO_NODES, frozenset(), {})
+        self._handle.snapshot = snapshot
+        self._nominated = self._handle.nominated()
+        framework, state = self._handle.profiles[pod.scheduler_name], CycleState()
+        statuses: dict[str, Status] = {}
+        nodes = self._pre_filter(framework, state, pod, snapshot, statuses)
+        if self._nominated_fits(framework, state, pod, snapshot):
+            return Decision(pod, pod.nominated_node, 1, 1, {}, state=state)
+        feasible = self._filter(framework, state, pod, nodes, statuses)
+        feasible = self._extender_filter(pod, feasible, statuses)
+        if not feasible:
+            raise self._fit_error(framework, state, pod, statuses)
+        evaluated = len(feasible) + len(statuses)
+        if len(feasible) == 1:
+            name = feasible[0].name
+            return Decision(pod, name, evaluated, 1, {}, statuses=statuses, state=state)
+        details = self._score(framework, state, pod, feasible)
+        scores = dict.fromkeys((node.name for node in feasible), 0)
+        for added in details.values():
+            for name in scores.keys() & added.keys():
+                scores[name] += added[name]
+        top = max(scores.values())
+        name = self._random.choice([name for name, score in scores.items() if score == top])
+        return Decision(pod, name, evaluated, len(feasible), scores, details, statuses, state)
+
+    def _pre_filter(
+        self,
+        framework: Framework,
+        state: CycleState,
+        pod: PodView,
+        snapshot: Snapshot,
+        statuses: dict[str, Status],
+    ) -> Sequence[NodeInfo]:
+        """Return the nodes worth a look; put the others into `statuses`. Raises FitError."""
+        only, narrowing, status = framework.run_pre_filters(state, pod, snapshot.nodes)
+        if status.code is Code.ERROR:
+            raise CycleError(f'running PreFilter plugin "{status.plugin}": {status.message}')
+        if not status.ok:
+            statuses.update({node.name: status for node in snapshot.nodes})
+            total = f"0/{len(snapshot.nodes)} nodes are available: {status.message}."
+            text = framework.run_post_filters(state, pod, statuses).message
+            message = f"{total} {text}" if text else total
+            raise FitError(message, frozenset({status.plugin}), statuses)
+        if only is None:
+            return snapshot.nodes
+        reason = f"node(s) didn't satisfy plugin(s) [{' '.join(sorted(narrowing))}]"
+        absent = Status(Code.UNRESOLVABLE, (reason,), min(narrowing))
+        statuses.update({n.name: absent for n in snapshot.nodes if n.name not in only})
+        return [node for node in snapshot.nodes if node.name in only]
+
+    def _nominated_fits(
+        self, framework: Framework, state: CycleState, pod: PodView, snapshot: Snapshot
+    ) -> bool:
+        """Return whether the node that preemption cleared takes the pod; it is asked before all
+        others.
+        """
+        node = snapshot.get(pod.nominated_node)
+        if node is None or not self._passes(framework, state, pod, node).ok:
+            return False
+        try:
+            return bool(self._extender_filter(pod, [node], {}))
+        except CycleError as error:
+            log.info("nominated node not asked about pod=%s error=%s", pod.key, error)
+            return False
+
+    def _passes(
+        self, framework: Framework, state: CycleState, pod: PodView, node: NodeInfo
+    ) -> Status:
+        nominated = self._nominated.get(node.name, ())
+        status = framework.run_filters_with_nominated(state, pod, node, nominated)
+        if status.code is Code.ERROR:
+            raise CycleError(f'running "{status.plugin}" filter plugin: {status.message}')
+        return status
+
+    def _filter(
+        self,
+        framework: Framework,
+        state: CycleState,
+        pod: PodView,
+        nodes: Sequence[NodeInfo],
+        statuses: dict[str, Status],
+    ) -> list[NodeInfo]:
+        """Return the nodes the plug-ins accept, until enough are found; the start rotates from pod
+        to pod.
+        """
+        total = len(nodes)
+        enough = nodes_to_find(total, framework.percentage)
+        feasible: list[NodeInfo] = []
+        looked, begun = 0, time.perf_counter()
+        for offset in range(total):
+            node = nodes[(self._start + offset) % total]
+            looked += 1
+            status = self._passes(framework, state, pod, node)
+            if not status.ok:
+                statuses[node.name] = status
+                continue
+            feasible.append(node)
+            if len(feasible) >= enough:
+                break
+        code = Code.SUCCESS if feasible or not total else Code.UNSCHEDULABLE
+        framework.observe("Filter", code.value, time.perf_counter() - begun)
+        self._start = (self._start + looked) % max(len(self._handle.snapshot.nodes), 1)
+        return feasible
+
+    def _extender_filter(
+        self, pod: PodView, feasible: list[NodeInfo], statuses: dict[str, Status]
+    ) -> list[NodeInfo]:
+        """Give each extender what the one before it left; none is called with nothing left."""
+        for extender in self._extenders:
+            if not feasible:
+                break
+            if not extender.config.filter_verb or not extender.is_interested(pod):
+                continue
+            try:
+                result = extender.filter(pod, feasible)
+            except ExtenderError as error:
+                if not extender.config.ignorable:
+                    raise CycleError(str(error)) from error
+                log.warning("extender skipped url=%s error=%s", extender.name, error)
+                continue
+            statuses.update(result.statuses)
+            feasible = list(result.nodes)
+        return feasible
+
+    def _score(
+        self, framework: Framework, state: CycleState, pod: PodView, nodes: Sequence[NodeInfo]
+    ) -> Scores:
+        """Return what plug-ins and extenders give; an extender's error only costs its share."""
+        try:
+            framework.run_pre_scores(state, pod, nodes)
+            details: dict[str, Mapping[str, int]] = dict(framework.run_scores(state, pod, nodes))
+        except PluginError as error:
+            raise CycleError(str(error)) from error
+        for extender in self._extenders:
+            if not extender.config.prioritize_verb or not extender.is_interested(pod):
+                continue
+            try:
+                details[extender.name] = extender.prioritize(pod, nodes)
+            except ExtenderError as error:
+                log.info("prioritize ignored url=%s error=%s", extender.name, error)
+        return details
+
+    def _fit_error(
+        self, framework: Framework, state: CycleState, pod: PodView, statuses: Mapping[str, Status]
+    ) -> FitError:
+        post_filter = framework.run_post_filters(state, pod, statuses).message
+        total = len(self._handle.snapshot.nodes)
+        message = unschedulable_message(total, statuses, post_filter)
+        plugins = frozenset(status.plugin for status in statuses.values() if status.plugin)
+        return FitError(message, plugins, statuses)
+
+
+def nodes_to_find(total: int, percentage: int) -> int:
+    """Return how many feasible nodes are enough; 0 percent means adaptive: 50 - nodes/125, at least
+    5.
+    """
+    if total < _MIN_FEASIBLE:
+        return total
+    percent = percentage or max(50 - total // 125, _MIN_PERCENT)
+    return max(total * min(percent, 100) // 100, _MIN_FEASIBLE)

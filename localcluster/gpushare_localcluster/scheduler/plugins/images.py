@@ -1,0 +1,60 @@
+"""ImageLocality: prefers nodes that have the pod's images already.
+
+An image counts by its size, and the less the fewer nodes have it, so that pods do not all go to the
+one node that happens to have it.
+"""
+
+from gpushare_localcluster.scheduler.cache import NodeInfo
+from gpushare_localcluster.scheduler.cycle_state import CycleState
+from gpushare_localcluster.scheduler.framework import MAX_NODE_SCORE, Code, Status
+from gpushare_localcluster.scheduler.framework import SUCCESS as _SUCCESS
+from gpushare_localcluster.scheduler.handle import PlainPlugin
+from gpushare_localcluster.scheduler.objects import PodView
+
+_MIB = 1024 * 1024
+_LEAST = 23 * _MIB
+_MOST_OF_A_CONTAINER = 1000 * _MIB
+_KEY = "PreScoreImageLocality"
+
+
+class ImageLocality(PlainPlugin):
+    """Scores by the sizes of the images that a node has."""
+
+    name = "ImageLocality"
+
+    def pre_score(self, state: CycleState, pod: PodView, nodes: list[NodeInfo]) -> Status:
+        """Count the nodes that have each of the pod's images; Skip where no node has any.
+
+        kube-scheduler counts in its cache. Where no node has an image all nodes score 0.
+        """
+        everywhere = self._handle.snapshot.nodes
+        wanted = [_normalized(name) for name in pod.images]
+        shares = {
+            name: sum(name in node.node.images for node in everywhere) / max(len(everywhere), 1)
+            for name in wanted
+        }
+        if not any(shares.values()):
+            return Status(Code.SKIP)
+        state.write(_KEY, _Wanted(wanted, shares))
+        return _SUCCESS
+
+    def score(self, state: CycleState, pod: PodView, node: NodeInfo) -> int:
+        """Return 0 for 23 MiB of images or less, 100 for 1000 MiB a container."""
+        found = state.read(_KEY, _Wanted)
+        size = sum(int(node.node.images.get(name, 0) * found.shares[name]) for name in found.images)
+        most = _MOST_OF_A_CONTAINER * len(found.images)
+        size = min(max(size, _LEAST), most)
+        return MAX_NODE_SCORE * (size - _LEAST) // (most - _LEAST)
+
+
+class _Wanted:
+    """The pod's images, and of each the share of all nodes that have it."""
+
+    def __init__(self, images: list[str], shares: dict[str, float]) -> None:
+        self.images = images
+        self.shares = shares
+
+
+def _normalized(name: str) -> str:
+    """Return an image's name with its tag, `latest` where it has none."""
+    return name if name.rfind(":") > name.rfind("/") else f"{name}:latest"

@@ -1,0 +1,255 @@
+"""InterPodAffinity: pods near to, or away from, other pods.
+
+Near is what has the same value of a node label, the term's topologyKey. Counted are places: pairs
+of a label and its value. The anti-affinity of pods that already run counts as well as the new
+pod's own.
+"""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from gpushare.errors import SettingsError
+from gpushare.wire.fields import Fields, flag, number
+from gpushare_localcluster.scheduler import framework as fwk
+from gpushare_localcluster.scheduler.cache import NodeInfo
+from gpushare_localcluster.scheduler.cluster_events import Action, Change, EventWithHint, Resource
+from gpushare_localcluster.scheduler.cycle_state import CycleState
+from gpushare_localcluster.scheduler.handle import Handle
+from gpushare_localcluster.scheduler.objects import PodView
+from gpushare_localcluster.scheduler.selectors import AffinityTerm, affinity_terms
+
+_FILTER_KEY, _SCORE_KEY = "PreFilterInterPodAffinity", "PreScoreInterPodAffinity"
+_NEAR, _AWAY = "podAffinity", "podAntiAffinity"
+
+Places = Counter[tuple[str, str]]
+"""How often each place (label, value) was found."""
+
+
+@dataclass
+class _Found:
+    """What PreFilter finds: the pod's required terms, and the places of the pods that matter.
+
+    near, away: pods that the pod's own terms mean. unwelcome: pods whose anti-affinity means it.
+    """
+
+    affinity: tuple[AffinityTerm, ...]
+    anti: tuple[AffinityTerm, ...]
+    near: Places
+    away: Places
+    unwelcome: Places
+
+    def clone(self) -> "_Found":
+        return _Found(
+            self.affinity,
+            self.anti,
+            Counter(self.near),
+            Counter(self.away),
+            Counter(self.unwelcome),
+        )
+
+
+class InterPodAffinity:
+    """Rejects nodes by required terms, and scores them by preferred ones.
+
+    args: `hardPodAffinityWeight` (1), what a running pod's required affinity adds to a score;
+    `ignorePreferredTermsOfExistingPods`.
+    """
+
+    name = "InterPodAffinity"
+
+    def __init__(self, args: Fields | None = None, handle: Handle | None = None) -> None:
+        """Make the plug-in. Raises SettingsError."""
+        self._handle = handle or Handle()
+        self._hard = number(args or {}, "hardPodAffinityWeight", default=1)
+        if not 0 <= self._hard <= fwk.MAX_NODE_SCORE:
+            raise SettingsError("hardPodAffinityWeight: not in valid range [0, 100]")
+        self._only_own = flag(args or {}, "ignorePreferredTermsOfExistingPods")
+
+    def events_to_register(self) -> tuple[EventWithHint, ...]:
+        """Return that pods or places may change that the terms mean, or the pod's labels."""
+        labels = Action.UPDATE_POD_LABEL
+        pods, nodes = Action.ADD | Action.DELETE | labels, Action.ADD | Action.UPDATE_NODE_LABEL
+        return (
+            EventWithHint(Resource.ASSIGNED_POD, pods, self._pod_matters),
+            EventWithHint(Resource.TARGET_POD, labels),
+            EventWithHint(Resource.NODE, nodes, _place_matters),
+        )
+
+    def _pod_matters(self, pod: PodView, change: Change) -> bool:
+        """Return whether a pod to be near to has come, or one to be away from has gone."""
+        old, new, labels_of = change.old_pod, change.new_pod, self._handle.namespace_labels
+        near = affinity_terms(pod, _NEAR, "required")
+
+        def wanted(other: PodView | None) -> bool:
+            return other is not None and self._all_mean(near, other)
+
+        def unwanted(other: PodView | None) -> bool:
+            terms = affinity_terms(pod, _AWAY, "required")
+            return other is not None and any(term.matches(other, labels_of) for term in terms)
+
+        if (wanted(new) and not wanted(old)) or (unwanted(old) and not unwanted(new)):
+            return True
+        if old is None or new is not None:
+            return False
+        return any(term.matches(pod, labels_of) for term in affinity_terms(old, _AWAY, "required"))
+
+    def pre_filter(
+        self, state: CycleState, pod: PodView, nodes: Sequence[NodeInfo]
+    ) -> tuple[fwk.NodeNames | None, fwk.Status]:
+        """Count the places of pods that matter; Skip where there are none and no terms."""
+        found = _Found(
+            affinity_terms(pod, _NEAR, "required"),
+            affinity_terms(pod, _AWAY, "required"),
+            Counter(),
+            Counter(),
+            Counter(),
+        )
+        own = bool(found.affinity or found.anti)
+        for node in nodes:
+            if own or node.affine:
+                for other in node.pods.values():
+                    self._count(found, pod, other, node, 1)
+        if not own and not found.unwelcome:
+            return None, fwk.SKIP
+        state.write(_FILTER_KEY, found)
+        return None, fwk.SUCCESS
+
+    def add_pod(self, state: CycleState, pod: PodView, other: PodView, node: NodeInfo) -> None:
+        """Count `other` on the node."""
+        self._count(state.read(_FILTER_KEY, _Found), pod, other, node, 1)
+
+    def remove_pod(self, state: CycleState, pod: PodView, other: PodView, node: NodeInfo) -> None:
+        """Count `other` on the node no longer."""
+        self._count(state.read(_FILTER_KEY, _Found), pod, other, node, -1)
+
+    def filter(self, state: CycleState, pod: PodView, node: NodeInfo) -> fwk.Status:
+        """Return Success, or which of the three rules the node breaks."""
+        found = state.read(_FILTER_KEY, _Found)
+        labels = node.node.labels
+        if not self._near_enough(found, pod, labels):
+            return fwk.Status(fwk.Code.UNRESOLVABLE, ("node(s) didn't match pod affinity rules",))
+        keys = [term.topology_key for term in found.anti if term.topology_key in labels]
+        if any(found.away[key, labels[key]] > 0 for key in keys):
+            reason = "node(s) didn't match pod anti-affinity rules"
+            return fwk.Status(fwk.Code.UNSCHEDULABLE, (reason,))
+        if found.unwelcome and any(found.unwelcome[place] > 0 for place in labels.items()):
+            reason = "node(s) didn't satisfy existing pods anti-affinity rules"
+            return fwk.Status(fwk.Code.UNSCHEDULABLE, (reason,))
+        return fwk.SUCCESS
+
+    def pre_score(self, state: CycleState, pod: PodView, nodes: Sequence[NodeInfo]) -> fwk.Status:
+        """Sum up what speaks for and against each place; Skip where nothing does."""
+        near = affinity_terms(pod, _NEAR, "preferred")
+        away = affinity_terms(pod, _AWAY, "preferred")
+        own = bool(near or away)
+        places: Places = Counter()
+        touched = False
+        if self._only_own and not own:
+            return fwk.SKIP
+        for node in self._handle.snapshot.nodes:
+            if not node.node.labels or not (own or node.affine):
+                continue
+            for other in node.pods.values():
+                if own or other.affine:
+                    touched |= self._weigh(places, (near, away), pod, other, node)
+        if not touched:
+            return fwk.SKIP
+        state.write(_SCORE_KEY, places)
+        return fwk.SUCCESS
+
+    def score(self, state: CycleState, pod: PodView, node: NodeInfo) -> int:
+        """Return the sum over the node's places; it may be negative."""
+        places = state.read(_SCORE_KEY, Counter)
+        return sum(places[place] for place in node.node.labels.items())
+
+    def normalize_score(
+        self, state: CycleState, pod: PodView, scores: Mapping[str, int]
+    ) -> dict[str, int]:
+        """Return 0 for the lowest sum and 100 for the highest."""
+        least, most = min(scores.values(), default=0), max(scores.values(), default=0)
+        if least == most:
+            return dict.fromkeys(scores, 0)
+        return {
+            name: int(fwk.MAX_NODE_SCORE * ((score - least) / (most - least)))
+            for name, score in scores.items()
+        }
+
+    def _near_enough(self, found: _Found, pod: PodView, labels: Mapping[str, str]) -> bool:
+        """Return whether each affinity term has a pod at the node's place.
+
+        The first pod of a group that wants to be together may go anywhere that has the labels.
+        """
+        if not found.affinity:
+            return True
+        if any(term.topology_key not in labels for term in found.affinity):
+            return False
+        if all(found.near[t.topology_key, labels[t.topology_key]] > 0 for t in found.affinity):
+            return True
+        nobody = not any(found.near.values())
+        return nobody and self._all_mean(found.affinity, pod)
+
+    def _all_mean(self, terms: Sequence[AffinityTerm], other: PodView) -> bool:
+        labels_of = self._handle.namespace_labels
+        return bool(terms) and all(term.matches(other, labels_of) for term in terms)
+
+    def _count(self, found: _Found, pod: PodView, other: PodView, node: NodeInfo, by: int) -> None:
+        labels, labels_of = node.node.labels, self._handle.namespace_labels
+        if self._all_mean(found.affinity, other):
+            for term in found.affinity:
+                _put(found.near, term, labels, by)
+        for term in found.anti:
+            if term.matches(other, labels_of):
+                _put(found.away, term, labels, by)
+        if other.affine:
+            for term in affinity_terms(other, _AWAY, "required"):
+                if term.matches(pod, labels_of):
+                    _put(found.unwelcome, term, labels, by)
+
+    def _weigh(
+        self,
+        places: Places,
+        own: tuple[Sequence[AffinityTerm], Sequence[AffinityTerm]],
+        pod: PodView,
+        other: PodView,
+        node: NodeInfo,
+    ) -> bool:
+        """Add what the two pods' terms say of each other; return whether any says something."""
+        near, away = own
+        rules = [(near, other, 1), (away, other, -1)]
+        if other.affine:
+            hard = affinity_terms(other, _NEAR, "required") if self._hard else ()
+            rules += [
+                (affinity_terms(other, _NEAR, "preferred"), pod, 1),
+                (affinity_terms(other, _AWAY, "preferred"), pod, -1),
+                (hard, pod, self._hard),
+            ]
+        labels, labels_of = node.node.labels, self._handle.namespace_labels
+        said = False
+        for terms, meant, sign in rules:
+            for term in terms:
+                if term.topology_key in labels and term.matches(meant, labels_of):
+                    _put(places, term, labels, sign * (term.weight or 1))
+                    said = True
+        return said
+
+
+def _place_matters(pod: PodView, change: Change) -> bool:
+    """Return whether the node has come to another place for a term, or left one to be away from.
+
+    As in kube-scheduler, a new node alone does not wake a pod that others want to be away from.
+    """
+    if change.new_node is None:
+        return True
+    new, old = change.new_node.labels, change.old_node.labels if change.old_node else None
+    near = (term.topology_key for term in affinity_terms(pod, _NEAR, "required"))
+    away = (term.topology_key for term in affinity_terms(pod, _AWAY, "required"))
+    return any(new.get(key) not in (None, (old or {}).get(key)) for key in near) or any(
+        old is None or old.get(key) not in (None, new.get(key)) for key in away
+    )
+
+
+def _put(places: Places, term: AffinityTerm, labels: Mapping[str, str], by: int) -> None:
+    value = labels.get(term.topology_key)
+    if value is not None:
+        places[term.topology_key, value] += by

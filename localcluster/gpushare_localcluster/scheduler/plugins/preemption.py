@@ -1,0 +1,58 @@
+"""DefaultPreemption: when no node is left, room is made by evicting pods of lower priority.
+
+Its texts are kube-scheduler's, so that a pending pod reads as in a real cluster.
+"""
+
+from collections.abc import Mapping
+
+from gpushare.errors import ApiError, SettingsError
+from gpushare.wire.fields import Fields, number
+from gpushare_localcluster.scheduler.cycle_state import CycleState
+from gpushare_localcluster.scheduler.framework import Code, Status
+from gpushare_localcluster.scheduler.handle import Handle
+from gpushare_localcluster.scheduler.objects import PodView
+from gpushare_localcluster.scheduler.preemption import NoPreemption, Preemption
+
+
+class DefaultPreemption:
+    """Chooses victims and has them evicted.
+
+    args: `minCandidateNodesPercentage` (10) and `minCandidateNodesAbsolute` (100).
+    """
+
+    name = "DefaultPreemption"
+
+    def __init__(self, args: Fields | None = None, handle: Handle | None = None) -> None:
+        """Make the plug-in. Raises SettingsError."""
+        percent = number(args or {}, "minCandidateNodesPercentage", default=10)
+        least = number(args or {}, "minCandidateNodesAbsolute", default=100)
+        if not 0 <= percent <= 100 or least < 0 or percent == least == 0:
+            raise SettingsError(
+                "minCandidateNodesPercentage is from 0 to 100, minCandidateNodesAbsolute is not"
+                " negative, and one of them is not zero"
+            )
+        self._handle = handle or Handle()
+        self._preemption = Preemption(
+            self._handle.extenders,
+            self._handle.budgets,
+            nominated=self._handle.nominated,
+            enough=(percent, least),
+            empty_candidates=self._handle.empty_candidates,
+        )
+
+    def post_filter(
+        self, state: CycleState, pod: PodView, statuses: Mapping[str, Status]
+    ) -> Status:
+        """Evict victims; return Success when some were, else why not, after `preemption: `."""
+        framework, metrics = self._handle.profiles[pod.scheduler_name], self._handle.metrics
+        metrics.preemption_attempts.inc()
+        try:
+            found = self._preemption.choose(framework, state, pod, self._handle.snapshot, statuses)
+            self._handle.evict(pod, found)
+            metrics.preemption_victims.observe(len(found.pods))
+        except NoPreemption as reason:
+            return Status(Code.UNSCHEDULABLE, (f"preemption: {reason}",))
+        except ApiError as error:
+            return Status(Code.ERROR, (f"preemption: {error}",))
+        made = f"found a potential placement for pod on node {found.node}"
+        return Status(Code.SUCCESS, (f"preemption: {made}, preempting {len(found.pods)} victims",))

@@ -1,0 +1,269 @@
+"""NodeResourcesFit and NodeResourcesBalancedAllocation: what fits by the sums of requests.
+
+They count cpu, memory, the number of pods and every extended resource exactly as kube-scheduler
+does, and know nothing of devices: that is the extender's part.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from math import sqrt
+
+from gpushare.errors import SettingsError
+from gpushare.wire.fields import Fields, fields_of, items, number, text
+from gpushare_localcluster.scheduler import framework as fwk
+from gpushare_localcluster.scheduler.cache import NodeInfo
+from gpushare_localcluster.scheduler.cluster_events import Action, Change, EventWithHint, Resource
+from gpushare_localcluster.scheduler.cycle_state import CycleState
+from gpushare_localcluster.scheduler.handle import Handle
+from gpushare_localcluster.scheduler.objects import CPU, MEMORY, PODS, PodView
+
+_EPHEMERAL = "ephemeral-storage"
+_ORDER = (CPU, MEMORY, _EPHEMERAL)
+_MAX_CUSTOM_SCORE = 10
+
+Weights = Mapping[str, int]
+"""Resource -> weight."""
+
+
+class Strategy:
+    """Scores by how much of a node's resources is used: one of three ways to count.
+
+    fields: `type` LeastAllocated, MostAllocated or RequestedToCapacityRatio, `resources` (name and
+    weight), and the `requestedToCapacityRatio.shape` of the last.
+    """
+
+    def __init__(self, fields: Fields, where: str) -> None:
+        self._weights = read_weights(fields, where)
+        kind = text(fields, "type", where, "LeastAllocated")
+        self._by_shape = kind == "RequestedToCapacityRatio"
+        self._share: Callable[[int, int], int]
+        if self._by_shape:
+            self._share = _by_shape(_shape(fields, where))
+        elif kind in ("LeastAllocated", "MostAllocated"):
+            self._share = _left if kind == "LeastAllocated" else _used
+        else:
+            known = "LeastAllocated, MostAllocated, RequestedToCapacityRatio"
+            raise SettingsError(f"{where}.type: {kind[:40]!r} is no strategy; there are: {known}")
+
+    def score(self, state: CycleState, pod: PodView, node: NodeInfo) -> int:
+        """Return the strategy's mean over the resources, by their weights, 0 to 100."""
+        total = weights = 0
+        for name, weight in self._weights.items():
+            allocatable = node.node.allocatable.get(name)
+            wanted = pod.scored.get(name, 0)
+            if not allocatable or not (wanted or name in _ORDER):
+                continue
+            held = node.scored if name in (CPU, MEMORY) else node.requested
+            share = self._share(held.get(name, 0) + wanted, allocatable)
+            if share > 0 or not self._by_shape:
+                total += share * weight
+                weights += weight
+        if not weights:
+            return 0
+        return (2 * total + weights) // (2 * weights) if self._by_shape else total // weights
+
+
+class NodeResourcesFit(Strategy):
+    """Rejects nodes that are too full; prefers by one of three strategies.
+
+    args: `ignoredResources` (names of extended resources), `ignoredResourceGroups` (the part before
+    the slash), `scoringStrategy` with `type` LeastAllocated, MostAllocated or
+    RequestedToCapacityRatio, `resources` (name and weight) and the `shape` of the last.
+    """
+
+    name = "NodeResourcesFit"
+
+    def __init__(self, args: Fields | None = None, handle: Handle | None = None) -> None:
+        """Make the plug-in. Raises SettingsError."""
+        args = args or {}
+        self._ignored = frozenset(str(name) for name in items(args, "ignoredResources"))
+        self._groups = frozenset(str(name) for name in items(args, "ignoredResourceGroups"))
+        strategy = fields_of(args.get("scoringStrategy"), "scoringStrategy")
+        super().__init__(strategy, "scoringStrategy")
+
+    def events_to_register(self) -> tuple[EventWithHint, ...]:
+        """Return that pods may go or shrink, a node come or grow, or the pod ask for less."""
+        pod, node = Resource.ASSIGNED_POD, Resource.NODE
+        return (
+            EventWithHint(pod, Action.DELETE),
+            EventWithHint(pod, Action.UPDATE_POD_SCALE_DOWN, _frees),
+            EventWithHint(Resource.TARGET_POD, Action.UPDATE_POD_SCALE_DOWN),
+            EventWithHint(node, Action.ADD | Action.UPDATE_NODE_ALLOCATABLE, self._grew),
+        )
+
+    def _grew(self, pod: PodView, change: Change) -> bool:
+        """Return whether the pod fits the node when empty, and something that it asks for grew."""
+        old, new = change.old_node, change.new_node
+        if new is None or not self.filter(CycleState(), pod, NodeInfo(new)).ok:
+            return False
+        wanted = [PODS, *(name for name, amount in pod.requests.items() if amount)]
+        return old is None or any(
+            new.allocatable.get(name, 0) > old.allocatable.get(name, 0) for name in wanted
+        )
+
+    def filter(self, state: CycleState, pod: PodView, node: NodeInfo) -> fwk.Status:
+        """Return Success, or every resource that is short, in kube-scheduler's order."""
+        reasons: list[str] = []
+        code = fwk.Code.UNSCHEDULABLE
+        allocatable, requested = node.node.allocatable, node.requested
+        if allocatable.get(PODS, 0) <= len(node.pods):
+            reasons.append("Too many pods")
+        for name, wanted in pod.requests.items():
+            all_of_it = allocatable.get(name, 0)
+            if 0 < wanted > all_of_it - requested.get(name, 0) and not self._is_ignored(name):
+                reasons.append(f"Insufficient {name}")
+                if wanted > all_of_it:
+                    # More than the node has when empty: evicting pods would not help.
+                    code = fwk.Code.UNRESOLVABLE
+        return fwk.Status(code, tuple(sorted(reasons, key=_rank))) if reasons else fwk.SUCCESS
+
+    def _is_ignored(self, name: str) -> bool:
+        return name in self._ignored or ("/" in name and name.partition("/")[0] in self._groups)
+
+
+class NodeResourcesLeastAllocated(Strategy):
+    """Up to 1.22 a plug-in of its own. args: `resources`."""
+
+    name = "NodeResourcesLeastAllocated"
+    _type = "LeastAllocated"
+
+    def __init__(self, args: Fields | None = None, handle: Handle | None = None) -> None:
+        """Make the plug-in. Raises SettingsError."""
+        args = args or {}
+        super().__init__({**args, "type": self._type, "requestedToCapacityRatio": args}, "")
+
+
+class NodeResourcesMostAllocated(NodeResourcesLeastAllocated):
+    """Up to 1.22 a plug-in of its own. args: `resources`."""
+
+    name = "NodeResourcesMostAllocated"
+    _type = "MostAllocated"
+
+
+class RequestedToCapacityRatio(NodeResourcesLeastAllocated):
+    """Up to 1.22 a plug-in of its own. args: `shape` and `resources`."""
+
+    name = _type = "RequestedToCapacityRatio"
+
+
+class NodeResourcesBalancedAllocation:
+    """Prefers nodes whose resources the pod brings nearer to being equally used.
+
+    args: `resources` (name and weight; the weights count for nothing).
+    """
+
+    name = "NodeResourcesBalancedAllocation"
+
+    def __init__(self, args: Fields | None = None, handle: Handle | None = None) -> None:
+        """Make the plug-in. Raises SettingsError."""
+        self._resources = tuple(read_weights(args or {}, ""))
+
+    def pre_score(self, state: CycleState, pod: PodView, nodes: Sequence[NodeInfo]) -> fwk.Status:
+        """Return Success, or Skip for a pod that requests none of the resources."""
+        return fwk.SUCCESS if any(pod.requests.get(name) for name in self._resources) else fwk.SKIP
+
+    def score(self, state: CycleState, pod: PodView, node: NodeInfo) -> int:
+        """Return 75 where the balance stays as it is; up to 100 where the pod betters it."""
+        before: list[float] = []
+        after: list[float] = []
+        for name in self._resources:
+            allocatable = node.node.allocatable.get(name)
+            wanted = pod.requests.get(name, 0)
+            if not allocatable or not (wanted or name in _ORDER):
+                continue
+            held = node.requested.get(name, 0)
+            before.append(held / allocatable if held < allocatable else 1.0)
+            held += wanted
+            after.append(held / allocatable if held < allocatable else 1.0)
+        change = _balance(after) - _balance(before)
+        half = fwk.MAX_NODE_SCORE // 2
+        return half + int((half + change) / 2)
+
+
+def read_weights(fields: Fields, where: str) -> Weights:
+    """Return the weight of each resource in `resources`; cpu and memory by default.
+
+    Raises SettingsError.
+    """
+    found: dict[str, int] = {}
+    for index, item in enumerate(items(fields, "resources", where)):
+        here = f"{where}.resources[{index}]" if where else f"resources[{index}]"
+        entry = fields_of(item, here)
+        weight = number(entry, "weight", here) or 1
+        if not 1 <= weight <= fwk.MAX_NODE_SCORE:
+            raise SettingsError(f"{here}.weight: resource weight must be from 1 to 100")
+        found[text(entry, "name", here)] = weight
+    return found or {CPU: 1, MEMORY: 1}
+
+
+def _shape(strategy: Fields, where: str) -> list[tuple[int, int]]:
+    """Return (utilization in percent, score 0 to 100), in rising order. Raises SettingsError."""
+    here = f"{where}.requestedToCapacityRatio"
+    ratio = fields_of(strategy.get("requestedToCapacityRatio"), here)
+    points = [fields_of(item, f"{here}.shape") for item in items(ratio, "shape", here)]
+    scale = fwk.MAX_NODE_SCORE // _MAX_CUSTOM_SCORE
+    shape = [
+        (number(p, "utilization", f"{here}.shape"), number(p, "score", f"{here}.shape") * scale)
+        for p in points
+    ]
+    utilizations = [utilization for utilization, _ in shape]
+    if not shape or utilizations != sorted(set(utilizations)):
+        raise SettingsError(f"{here}.shape: needs points whose utilization rises")
+    if not all(0 <= u <= 100 and 0 <= score <= fwk.MAX_NODE_SCORE for u, score in shape):
+        raise SettingsError(f"{here}.shape: utilization is from 0 to 100, score from 0 to 10")
+    return shape
+
+
+def _by_shape(shape: Sequence[tuple[int, int]]) -> Callable[[int, int], int]:
+    """Return the function that draws straight lines between the points."""
+
+    def share(used: int, allocatable: int) -> int:
+        at = min(used, allocatable) * 100 // allocatable
+        before = shape[0]
+        for point in shape:
+            if at <= point[0]:
+                if point is shape[0]:
+                    return point[1]
+                # Go's division rounds towards zero.
+                return before[1] + int(
+                    (point[1] - before[1]) * (at - before[0]) / (point[0] - before[0])
+                )
+            before = point
+        return shape[-1][1]
+
+    return share
+
+
+def _rank(reason: str) -> tuple[int, str]:
+    """Return the place of a reason: pods, cpu, memory, ephemeral storage, then by name."""
+    name = reason.removeprefix("Insufficient ")
+    if name == reason:
+        return -1, ""
+    return _ORDER.index(name) if name in _ORDER else len(_ORDER), name
+
+
+def _frees(pod: PodView, change: Change) -> bool:
+    """Return whether another pod asks for less of what this one needs."""
+    if change.old_pod is None or change.new_pod is None:
+        return True
+    old, new = change.old_pod.requests, change.new_pod.requests
+    return any(amount and old.get(n, 0) > new.get(n, 0) for n, amount in pod.requests.items())
+
+
+def _left(used: int, allocatable: int) -> int:
+    return (allocatable - used) * fwk.MAX_NODE_SCORE // allocatable if used < allocatable else 0
+
+
+def _used(used: int, allocatable: int) -> int:
+    return min(used, allocatable) * fwk.MAX_NODE_SCORE // allocatable
+
+
+def _balance(shares: Sequence[float]) -> int:
+    """Return 100 for equal shares; less, the more they differ."""
+    if len(shares) < 2:
+        return fwk.MAX_NODE_SCORE
+    if len(shares) == 2:
+        deviation = abs((shares[0] - shares[1]) / 2)
+    else:
+        mean = sum(shares) / len(shares)
+        deviation = sqrt(sum((share - mean) ** 2 for share in shares) / len(shares))
+    return int((1 - deviation) * fwk.MAX_NODE_SCORE)

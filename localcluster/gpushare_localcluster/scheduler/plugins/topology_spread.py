@@ -1,0 +1,242 @@
+"""PodTopologySpread: spreads pods evenly over zones, nodes, or whatever a label tells apart.
+
+A constraint of DoNotSchedule rejects nodes where the skew would be too large; one of ScheduleAnyway
+only makes them score less. Pods without constraints that belong to a Service, a ReplicaSet or the
+like are spread by the defaults, which are soft ones for nodes and zones.
+"""
+
+import math
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from gpushare.errors import SettingsError
+from gpushare.wire.budgets import selects
+from gpushare.wire.fields import Fields, items, text
+from gpushare_localcluster.scheduler import framework as fwk
+from gpushare_localcluster.scheduler.cache import NodeInfo
+from gpushare_localcluster.scheduler.cluster_events import Action, Change, EventWithHint, Resource
+from gpushare_localcluster.scheduler.cycle_state import CycleState
+from gpushare_localcluster.scheduler.handle import Handle, PlainPlugin
+from gpushare_localcluster.scheduler.objects import Json, NodeView, PodView
+from gpushare_localcluster.scheduler.plugins.spread_constraints import (
+    HOSTNAME,
+    SYSTEM_DEFAULTS,
+    Constraint,
+    check_defaults,
+    constraints_of,
+)
+
+_FILTER_KEY, _SCORE_KEY = "PreFilterPodTopologySpread", "PreScorePodTopologySpread"
+
+
+class _Counts:
+    """What PreFilter counts: for each constraint, the pods in each domain."""
+
+    def __init__(self, constraints: Sequence[Constraint], counts: Sequence[Counter[str]]) -> None:
+        self.constraints = constraints
+        self.counts = counts
+
+    def clone(self) -> "_Counts":
+        return _Counts(self.constraints, [Counter(count) for count in self.counts])
+
+    def change(self, pod: PodView, other: PodView, node: NodeInfo, by: int) -> None:
+        """Count a pod that comes to the node or leaves it."""
+        labels = node.node.labels
+        if other.namespace != pod.namespace or any(c.key not in labels for c in self.constraints):
+            return
+        for constraint, count in zip(self.constraints, self.counts, strict=True):
+            if selects(constraint.selector, other.labels) and constraint.counts(pod, node):
+                count[labels[constraint.key]] += by
+
+
+@dataclass(frozen=True)
+class _Soft:
+    """What PreScore counts; `ignored` lack a topology label and score 0."""
+
+    constraints: Sequence[Constraint]
+    counts: Sequence[Mapping[str | None, int]]
+    weights: Sequence[float]
+    ignored: frozenset[str]
+
+
+class PodTopologySpread(PlainPlugin):
+    """Rejects and scores nodes by the pod's topologySpreadConstraints, or the default ones.
+
+    args: `defaultingType` System or List, and the `defaultConstraints` of a List.
+    """
+
+    name = "PodTopologySpread"
+
+    def __init__(self, args: Fields | None = None, handle: Handle | None = None) -> None:
+        """Make the plug-in. Raises SettingsError."""
+        super().__init__(args, handle)
+        kind = text(args or {}, "defaultingType") or "System"
+        listed = items(args or {}, "defaultConstraints")
+        if kind not in ("System", "List") or (listed and kind == "System"):
+            raise SettingsError(
+                "defaultingType: must be System, or List where there are defaultConstraints"
+            )
+        self._system = kind == "System"
+        self._defaults: Sequence[Json] = SYSTEM_DEFAULTS if self._system else check_defaults(listed)
+        if self._defaults:
+            self._handle.spreads_by_default = True
+
+    def _constraints(self, pod: PodView, action: str) -> tuple[Constraint, ...]:
+        """Return the pod's constraints of one whenUnsatisfiable; where it has none at all, the
+        default ones for the pods that are like it.
+        """
+        listed = pod.spec.get("topologySpreadConstraints")
+        if listed:
+            return constraints_of(pod, listed, action)
+        found = constraints_of(pod, self._defaults, action)
+        selector = self._handle.default_selector(pod) if found else None
+        return tuple(replace(c, selector=selector) for c in found) if selector else ()
+
+    def events_to_register(self) -> tuple[EventWithHint, ...]:
+        """Return that pods may come to count or cease to, domains change, or the pod itself."""
+        labels, taints = Action.UPDATE_POD_LABEL, Action.UPDATE_NODE_TAINT
+        pods, own = Action.ADD | Action.DELETE | labels, labels | Action.UPDATE_POD_TOLERATION
+        nodes = Action.ADD | Action.DELETE | Action.UPDATE_NODE_LABEL | taints
+        return (
+            EventWithHint(Resource.ASSIGNED_POD, pods, self._counts_otherwise),
+            EventWithHint(Resource.TARGET_POD, own, self._counts_otherwise),
+            EventWithHint(Resource.NODE, nodes, self._other_domains),
+        )
+
+    def _counts_otherwise(self, pod: PodView, change: Change) -> bool:
+        """Return whether a constraint selects the changed pod now and did not before, or did."""
+        old, new = change.old_pod, change.new_pod
+        constraints = self._constraints(pod, "DoNotSchedule")
+        tolerated = change.action & Action.UPDATE_POD_TOLERATION
+        if tolerated and new and new.uid == pod.uid and any(c.honor_taints for c in constraints):
+            return True
+
+        def counts(constraint: Constraint, other: PodView | None) -> bool:
+            if other is None or other.namespace != pod.namespace:
+                return False
+            return selects(constraint.selector, other.labels)
+
+        return any(counts(constraint, old) != counts(constraint, new) for constraint in constraints)
+
+    def _other_domains(self, pod: PodView, change: Change) -> bool:
+        """Return whether the changed node counts now and did not before, or in another way."""
+        old, new = change.old_node, change.new_node
+        constraints = self._constraints(pod, "DoNotSchedule")
+        before = old is not None and _has_all(old, constraints)
+        if before != (new is not None and _has_all(new, constraints)):
+            return True
+        if not before or old is None or new is None:
+            return False
+        keys = [constraint.key for constraint in constraints]
+        return old.taints != new.taints or any(old.labels[k] != new.labels[k] for k in keys)
+
+    def pre_filter(
+        self, state: CycleState, pod: PodView, nodes: Sequence[NodeInfo]
+    ) -> tuple[fwk.NodeNames | None, fwk.Status]:
+        """Count the pods in each domain; Skip for a pod without a hard constraint."""
+        constraints = self._constraints(pod, "DoNotSchedule")
+        if not constraints:
+            return None, fwk.SKIP
+        counts: list[Counter[str]] = [Counter() for _ in constraints]
+        for node in nodes:
+            labels = node.node.labels
+            if not _has_all(node.node, constraints):
+                continue
+            for constraint, count in zip(constraints, counts, strict=True):
+                if constraint.counts(pod, node):
+                    count[labels[constraint.key]] += constraint.matching(pod, node)
+        state.write(_FILTER_KEY, _Counts(constraints, counts))
+        return None, fwk.SUCCESS
+
+    def add_pod(self, state: CycleState, pod: PodView, other: PodView, node: NodeInfo) -> None:
+        """Count `other` on the node."""
+        state.read(_FILTER_KEY, _Counts).change(pod, other, node, 1)
+
+    def remove_pod(self, state: CycleState, pod: PodView, other: PodView, node: NodeInfo) -> None:
+        """Count `other` on the node no longer."""
+        state.read(_FILTER_KEY, _Counts).change(pod, other, node, -1)
+
+    def filter(self, state: CycleState, pod: PodView, node: NodeInfo) -> fwk.Status:
+        """Return Success, or that a label is missing or a skew would be too large."""
+        found = state.read(_FILTER_KEY, _Counts)
+        for constraint, count in zip(found.constraints, found.counts, strict=True):
+            domain = node.node.labels.get(constraint.key)
+            reason = "node(s) didn't match pod topology spread constraints"
+            if domain is None:
+                return fwk.Status(fwk.Code.UNRESOLVABLE, (f"{reason} (missing required label)",))
+            least = min(count.values(), default=2**31)
+            if len(count) < constraint.min_domains:
+                least = 0
+            own = selects(constraint.selector, pod.labels)
+            if count[domain] + own - least > constraint.max_skew:
+                return fwk.Status(fwk.Code.UNSCHEDULABLE, (reason,))
+        return fwk.SUCCESS
+
+    def pre_score(self, state: CycleState, pod: PodView, nodes: Sequence[NodeInfo]) -> fwk.Status:
+        """Count the pods in each domain of `nodes`; Skip for a pod without a soft constraint."""
+        constraints = self._constraints(pod, "ScheduleAnyway")
+        if not constraints:
+            return fwk.SKIP
+        # By the system's defaults a node without a zone takes part with its own name alone.
+        partly = self._system and not pod.spec.get("topologySpreadConstraints")
+        ignored = frozenset(n.name for n in nodes if not (partly or _has_all(n.node, constraints)))
+        counts: list[dict[str | None, int]] = [
+            {}
+            if constraint.key == HOSTNAME
+            else {n.node.labels.get(constraint.key): 0 for n in nodes if n.name not in ignored}
+            for constraint in constraints
+        ]
+        sizes = [len(count) for count in counts]
+        for index, constraint in enumerate(constraints):
+            if constraint.key == HOSTNAME:
+                sizes[index] = len(nodes) - len(ignored)
+        for node in self._handle.snapshot.nodes:
+            if not (partly or _has_all(node.node, constraints)):
+                continue
+            for constraint, count in zip(constraints, counts, strict=True):
+                domain = node.node.labels.get(constraint.key)
+                if domain in count and constraint.counts(pod, node):
+                    count[domain] += constraint.matching(pod, node)
+        weights = [math.log(size + 2) for size in sizes]
+        state.write(_SCORE_KEY, _Soft(constraints, counts, weights, ignored))
+        return fwk.SUCCESS
+
+    def score(self, state: CycleState, pod: PodView, node: NodeInfo) -> int:
+        """Return how crowded the node's domains are: the fewer pods, the better."""
+        soft = state.read(_SCORE_KEY, _Soft)
+        if node.name in soft.ignored:
+            return 0
+        total = 0.0
+        for constraint, count, weight in zip(
+            soft.constraints, soft.counts, soft.weights, strict=True
+        ):
+            if constraint.key not in node.node.labels:
+                continue
+            pods = (
+                constraint.matching(pod, node)
+                if constraint.key == HOSTNAME
+                else count[node.node.labels[constraint.key]]
+            )
+            total += pods * weight + (constraint.max_skew - 1)
+        return math.floor(total + 0.5)
+
+    def normalize_score(
+        self, state: CycleState, pod: PodView, scores: Mapping[str, int]
+    ) -> dict[str, int]:
+        """Return 100 for the least crowded nodes, 0 for those without the labels."""
+        ignored = state.read(_SCORE_KEY, _Soft).ignored
+        counted = [score for name, score in scores.items() if name not in ignored]
+        most, least = max(counted, default=0), min(counted, default=0)
+        return {
+            name: 0
+            if name in ignored
+            else fwk.MAX_NODE_SCORE * (most + least - score) // most
+            if most
+            else fwk.MAX_NODE_SCORE
+            for name, score in scores.items()
+        }
+
+
+def _has_all(node: NodeView, constraints: Sequence[Constraint]) -> bool:
+    return all(constraint.key in node.labels for constraint in constraints)

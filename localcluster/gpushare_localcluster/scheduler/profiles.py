@@ -1,0 +1,159 @@
+"""From a profile in a configuration file to its framework: which plug-ins join which points.
+
+The defaults, and how `enabled`, `disabled`, `*` and `multiPoint` change them, are kube-scheduler's
+(mergePluginSet and expandMultiPointPlugins of 1.37). A plug-in that kube-scheduler has and this
+small one has not is left out with a warning; one that nobody knows is refused.
+"""
+
+import logging
+from collections.abc import Mapping, Sequence
+from functools import partial
+from importlib.metadata import entry_points
+
+from gpushare.errors import SettingsError
+from gpushare.wire.fields import Fields
+from gpushare.wire.scheduler.policy import POLICY
+from gpushare.wire.scheduler.profiles import PluginSet, Profile
+from gpushare_localcluster.scheduler.framework import POINTS, Plugin, joins
+from gpushare_localcluster.scheduler.handle import Handle
+from gpushare_localcluster.scheduler.plugins.registry import DEFAULTS, IN_TREE, NOT_BUILT, Factory
+from gpushare_localcluster.scheduler.runtime import Framework
+
+log = logging.getLogger(__name__)
+
+GROUP = "gpushare.scheduler_plugins"
+"""Entry points of plug-ins in packages of others: NAME = module:Class."""
+
+
+def registry() -> dict[str, Factory]:
+    """Return the factories of all plug-ins by name: those in tree, then those of entry points."""
+    found: dict[str, Factory] = dict(IN_TREE)
+    for entry in entry_points(group=GROUP):
+        if entry.name in found:
+            raise SettingsError(f"a plugin named {entry.name} already exists ({entry.value})")
+        found[entry.name] = entry.load()
+    return found
+
+
+def build_frameworks(
+    profiles: Sequence[Profile], handle: Handle, ignored: frozenset[str] = frozenset()
+) -> None:
+    """Put the frameworks of all profiles into the handle; see build_framework."""
+    factories = registry()
+    for profile in profiles:
+        build_framework(profile, handle, factories, ignored)
+
+
+def build_framework(
+    profile: Profile, handle: Handle, factories: Mapping[str, Factory], ignored: frozenset[str]
+) -> Framework:
+    """Return the profile's framework, and put it into the handle.
+
+    ignored: resources that an extender alone counts; as in kube-scheduler they take the place of
+    NodeResourcesFit's own `ignoredResources`. Raises SettingsError.
+    """
+    where = f'profile "{profile.scheduler_name}"'
+    sets = {point: profile.plugins.get(point, PluginSet()) for point in ("multiPoint", *POINTS)}
+    multi = _merged(PluginSet(enabled=DEFAULTS[profile.defaults]), sets["multiPoint"])
+    args = dict(profile.args)
+    if ignored:
+        args["NodeResourcesFit"] = {
+            **args.get("NodeResourcesFit", {}),
+            "ignoredResources": sorted(ignored),
+        }
+    listed = [name for name, _ in multi]
+    listed += [name for point in POINTS for name, _ in sets[point].enabled]
+    plugins = _made(listed, args, handle, factories, where)
+    points = {
+        point: [plugins[name] for name in _expanded(point, sets[point], multi, plugins, where)]
+        for point in POINTS
+    }
+    if profile.defaults == POLICY:  # a predicate or priority brings what prepares it
+        for before, point in (("preFilter", "filter"), ("preScore", "score")):
+            points[before] = [plugin for plugin in points[point] if joins(plugin, before)]
+    if len(points["queueSort"]) != 1:
+        raise SettingsError(f"{where}: one queue sort plugin is needed, not {points['queueSort']}")
+    if not points["bind"]:
+        raise SettingsError(f"{where}: at least one bind plugin is needed")
+    weights = {name: weight or 1 for name, weight in (*multi, *sets["score"].enabled)}
+    made = Framework(
+        tuple(plugins.values()),
+        points=points,
+        weights=weights,
+        percentage=profile.percentage,
+        check_all_filters=profile.check_all_filters,
+        observe=partial(handle.metrics.ran, profile.scheduler_name),
+    )
+    handle.profiles[profile.scheduler_name] = made
+    return made
+
+
+def _merged(defaults: PluginSet, custom: PluginSet) -> tuple[tuple[str, int], ...]:
+    """Return the defaults that stay, with the weights that `custom` gives them, then its own."""
+    own = dict(custom.enabled)
+    kept: list[tuple[str, int]] = []
+    if "*" not in custom.disabled:
+        kept = [
+            (name, own.get(name, weight))
+            for name, weight in defaults.enabled
+            if name not in custom.disabled
+        ]
+    names = {name for name, _ in kept}
+    return (*kept, *((name, weight) for name, weight in custom.enabled if name not in names))
+
+
+def _made(
+    names: Sequence[str],
+    args: Mapping[str, Fields],
+    handle: Handle,
+    factories: Mapping[str, Factory],
+    where: str,
+) -> dict[str, Plugin]:
+    made: dict[str, Plugin] = {}
+    left_out: set[str] = {name for name in args if name in NOT_BUILT}
+    for name in names:
+        if name in NOT_BUILT:
+            left_out.add(name)
+        elif name not in factories:
+            known = ", ".join(sorted(factories))
+            raise SettingsError(f'{where}: plugin "{name}" does not exist; there are: {known}')
+        elif name not in made:
+            try:
+                made[name] = factories[name](args.get(name, {}), handle)
+            except SettingsError as error:
+                raise SettingsError(f'{where}: plugin "{name}": {error}') from error
+    if left_out:
+        listed = ", ".join(sorted(left_out))
+        log.warning("plugins of kube-scheduler that are not built here, and left out: %s", listed)
+    return made
+
+
+def _expanded(
+    point: str,
+    own: PluginSet,
+    multi: Sequence[tuple[str, int]],
+    plugins: Mapping[str, Plugin],
+    where: str,
+) -> list[str]:
+    """Return the plug-ins of a point in order.
+
+    First those of multiPoint that the point names too, in the point's order, then the others of
+    multiPoint, then the others of the point.
+    """
+    named = [name for name, _ in own.enabled if name in plugins]
+    for name in named:
+        if not joins(plugins[name], point):
+            raise SettingsError(f'{where}: plugin "{name}" does not extend {point} plugin')
+    if "*" in own.disabled:
+        return named
+    several = [
+        name
+        for name, _ in multi
+        if name in plugins and joins(plugins[name], point) and name not in own.disabled
+    ]
+    again = [name for name in named if name in several]
+    return [
+        *again,
+        *(name for name in several if name not in named),
+        *(name for name in named if name not in again),
+    ]

@@ -1,0 +1,303 @@
+"""The framework of one profile: its plug-ins by point, and how each point's plug-ins are run.
+
+Which objection counts, in what order, and what a Skip skips are kube-scheduler's
+(pkg/scheduler/framework/runtime). Knows no API server and no queue.
+"""
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from typing import TypeVar
+
+from gpushare_localcluster.scheduler import framework as fwk
+from gpushare_localcluster.scheduler.cache import NodeInfo
+from gpushare_localcluster.scheduler.cluster_events import ANY_EVENT, Change, Resource
+from gpushare_localcluster.scheduler.cycle_state import CycleState
+from gpushare_localcluster.scheduler.framework import (
+    MAX_NODE_SCORE,
+    SUCCESS,
+    Code,
+    NodeNames,
+    Plugin,
+    PluginError,
+    Status,
+)
+from gpushare_localcluster.scheduler.metrics import Observe, timed
+from gpushare_localcluster.scheduler.objects import PodView
+
+log = logging.getLogger(__name__)
+
+PluginScores = Mapping[str, Mapping[str, int]]
+"""Plug-in -> node -> score, normalized and weighted."""
+
+
+class Framework:
+    """The plug-ins of one profile.
+
+    points: the plug-ins of each point in their order; without it each joins whatever it can.
+    weights: of Score plug-ins, by name, 1 where nothing is said. percentage: of nodes to score.
+    check_all_filters: all filters are asked of a node, not only until the first objects. observe:
+    for metrics.
+    """
+
+    def __init__(
+        self,
+        plugins: Sequence[Plugin],
+        *,
+        points: Mapping[str, Sequence[Plugin]] | None = None,
+        weights: Mapping[str, int] | None = None,
+        percentage: int = 0,
+        check_all_filters: bool = False,
+        observe: Observe = lambda *_: None,
+    ) -> None:
+        self.plugins = tuple(plugins)
+        self.percentage = percentage
+        self._check_all = check_all_filters
+        self.observe = observe
+        self._weights = dict(weights or {})
+        at = points or {
+            point: [plugin for plugin in plugins if fwk.joins(plugin, point)]
+            for point in fwk.POINTS
+        }
+        one = {point: at.get(point, ()) for point in fwk.POINTS}
+        self.queue_sorts = [p for p in one["queueSort"] if isinstance(p, fwk.QueueSortPlugin)]
+        self.pre_enqueues = [p for p in one["preEnqueue"] if isinstance(p, fwk.PreEnqueuePlugin)]
+        self.pre_filters = [p for p in one["preFilter"] if isinstance(p, fwk.PreFilterPlugin)]
+        self.extensions = [p for p in self.pre_filters if isinstance(p, fwk.PreFilterExtensions)]
+        self.filters = [p for p in one["filter"] if isinstance(p, fwk.FilterPlugin)]
+        self.post_filters = [p for p in one["postFilter"] if isinstance(p, fwk.PostFilterPlugin)]
+        self.pre_scores = [p for p in one["preScore"] if isinstance(p, fwk.PreScorePlugin)]
+        self.scorers = [p for p in one["score"] if isinstance(p, fwk.ScorePlugin)]
+        self._normalizers = {p.name: p for p in self.scorers if isinstance(p, fwk.ScoreExtensions)}
+        self.reservers = [p for p in one["reserve"] if isinstance(p, fwk.ReservePlugin)]
+        self.permits = [p for p in one["permit"] if isinstance(p, fwk.PermitPlugin)]
+        self.pre_binders = [p for p in one["preBind"] if isinstance(p, fwk.PreBindPlugin)]
+        self.binders = [p for p in one["bind"] if isinstance(p, fwk.BindPlugin)]
+        self.post_binders = [p for p in one["postBind"] if isinstance(p, fwk.PostBindPlugin)]
+        self._events = {
+            plugin.name: plugin.events_to_register()
+            for plugin in plugins
+            if isinstance(plugin, fwk.EnqueueExtensions)
+        }
+
+    def weight(self, plugin_name: str) -> int:
+        """Return what the plug-in's scores are multiplied with."""
+        return self._weights.get(plugin_name, 1)
+
+    @timed("PreEnqueue")
+    def run_pre_enqueue(self, pod: PodView) -> Status:
+        """Return the first objection to trying the pod at all, or Success."""
+        return _first_objection(self.pre_enqueues, lambda plugin: plugin.pre_enqueue(pod))
+
+    @timed("PreFilter")
+    def run_pre_filters(
+        self, state: CycleState, pod: PodView, nodes: Sequence[NodeInfo]
+    ) -> tuple[NodeNames | None, frozenset[str], Status]:
+        """Have all plug-ins prepare; return the only nodes worth a look (None: all), the plug-ins
+        that said so, and a status.
+
+        An unresolvable objection ends the point at once; of others the last one counts.
+        """
+        only: NodeNames | None = None
+        narrowed: list[str] = []
+        skipped: set[str] = set()
+        objection = SUCCESS
+        for plugin in self.pre_filters:
+            names, status = plugin.pre_filter(state, pod, nodes)
+            if status.code is Code.SKIP:
+                skipped.add(plugin.name)
+            elif not status.ok:
+                objection = Status(status.code, status.reasons, plugin.name)
+                if status.code is not Code.UNSCHEDULABLE:
+                    return None, frozenset(narrowed), objection
+            elif names is not None:
+                narrowed.append(plugin.name)
+                only = names if only is None else only & names
+                if not only:
+                    nowhere = Status(Code.UNRESOLVABLE, (_nowhere(narrowed),), plugin.name)
+                    return only, frozenset(narrowed), nowhere
+        state.skip_filter = frozenset(skipped)
+        return only, frozenset(narrowed), objection
+
+    def run_add_pod(self, state: CycleState, pod: PodView, other: PodView, node: NodeInfo) -> None:
+        """Tell those that keep count that `other` is on the node now."""
+        for plugin in self.extensions:
+            if plugin.name not in state.skip_filter:
+                plugin.add_pod(state, pod, other, node)
+
+    def run_remove_pod(
+        self, state: CycleState, pod: PodView, other: PodView, node: NodeInfo
+    ) -> None:
+        """Tell those that keep count that `other` has left the node."""
+        for plugin in self.extensions:
+            if plugin.name not in state.skip_filter:
+                plugin.remove_pod(state, pod, other, node)
+
+    def run_filters(self, state: CycleState, pod: PodView, node: NodeInfo) -> Status:
+        """Return the first objection, with its plug-in's name; Success when there is none.
+
+        Where all are asked, the reasons of all, and evicting does not help if one says so.
+        """
+        found = SUCCESS
+        for plugin in self.filters:
+            if plugin.name in state.skip_filter:
+                continue
+            status = plugin.filter(state, pod, node)
+            if status is SUCCESS or status.ok:
+                continue
+            code = found.code if found.code is Code.UNRESOLVABLE else status.code
+            found = Status(code, (*found.reasons, *status.reasons), found.plugin or plugin.name)
+            if not (self._check_all and status.rejected):
+                break
+        return found
+
+    def run_filters_with_nominated(
+        self, state: CycleState, pod: PodView, node: NodeInfo, nominated: Sequence[PodView]
+    ) -> Status:
+        """Return the first objection, also as if pods for which room was made here had come.
+
+        nominated: those pods; of lower priority than the pod they do not count. The pod must fit
+        without them too: they may go elsewhere, and its affinity be unmet.
+        """
+        others = [p for p in nominated if p.priority >= pod.priority and p.uid != pod.uid]
+        if others:
+            with_them, copy = node, state.clone()
+            for other in others:
+                with_them = with_them.with_pod(other)
+                self.run_add_pod(copy, pod, other, with_them)
+            status = self.run_filters(copy, pod, with_them)
+            if not status.ok:
+                return status
+        return self.run_filters(state, pod, node)
+
+    @timed("PostFilter")
+    def run_post_filters(
+        self, state: CycleState, pod: PodView, statuses: Mapping[str, Status]
+    ) -> Status:
+        """Return the answer of the first plug-in that succeeds, else Unschedulable with the texts
+        of all, which end the pod's message.
+        """
+        texts: list[str] = []
+        for plugin in self.post_filters:
+            status = plugin.post_filter(state, pod, statuses)
+            if status.ok:
+                return status
+            texts.append(status.message)
+        return Status(Code.UNSCHEDULABLE, tuple(text for text in texts if text))
+
+    @timed("PreScore")
+    def run_pre_scores(self, state: CycleState, pod: PodView, nodes: Sequence[NodeInfo]) -> None:
+        """Have all plug-ins prepare their scores. Raises PluginError."""
+        skipped: set[str] = set()
+        for plugin in self.pre_scores:
+            status = plugin.pre_score(state, pod, nodes)
+            if status.code is Code.SKIP:
+                skipped.add(plugin.name)
+            elif not status.ok:
+                raise PluginError(f'running PreScore plugin "{plugin.name}": {status.message}')
+        state.skip_score = frozenset(skipped)
+
+    @timed("Score")
+    def run_scores(
+        self, state: CycleState, pod: PodView, nodes: Sequence[NodeInfo]
+    ) -> PluginScores:
+        """Return what each plug-in adds to each node's score. Raises PluginError."""
+        found: dict[str, dict[str, int]] = {}
+        named = [(node.name, node) for node in nodes]
+        for plugin in self.scorers:
+            if plugin.name in state.skip_score:
+                continue
+            scores = {name: plugin.score(state, pod, node) for name, node in named}
+            if normalizer := self._normalizers.get(plugin.name):
+                scores = normalizer.normalize_score(state, pod, scores)
+            weight = self.weight(plugin.name)
+            for score in scores.values():
+                if not 0 <= score <= MAX_NODE_SCORE:
+                    raise PluginError(
+                        f'plugin "{plugin.name}" returns an invalid score {score},'
+                        f" it should in the range of [0, {MAX_NODE_SCORE}] after normalizing"
+                    )
+            found[plugin.name] = {node: score * weight for node, score in scores.items()}
+        return found
+
+    @timed("Reserve")
+    def run_reserve(self, state: CycleState, pod: PodView, node_name: str) -> Status:
+        """Have all plug-ins reserve; return Success, or the first objection."""
+        return _first_objection(self.reservers, lambda p: p.reserve(state, pod, node_name))
+
+    @timed("Unreserve")
+    def run_unreserve(self, state: CycleState, pod: PodView, node_name: str) -> None:
+        """Give everything back, last plug-in first."""
+        for plugin in reversed(self.reservers):
+            plugin.unreserve(state, pod, node_name)
+
+    @timed("Permit")
+    def run_permit(
+        self, state: CycleState, pod: PodView, node_name: str
+    ) -> tuple[Status, dict[str, float]]:
+        """Return the first objection, else Wait or Success; and how long each may have it wait."""
+        waits: dict[str, float] = {}
+        for plugin in self.permits:
+            status, longest = plugin.permit(state, pod, node_name)
+            if status.code is Code.WAIT:
+                waits[plugin.name] = longest
+            elif not status.ok:
+                return Status(status.code, status.reasons, plugin.name), {}
+        state.waits = waits
+        return Status(Code.WAIT) if waits else SUCCESS, waits
+
+    @timed("PreBind")
+    def run_pre_bind(self, state: CycleState, pod: PodView, node_name: str) -> Status:
+        """Return the first objection, or Success."""
+        return _first_objection(self.pre_binders, lambda p: p.pre_bind(state, pod, node_name))
+
+    @timed("Bind")
+    def run_bind(self, state: CycleState, pod: PodView, node_name: str) -> Status:
+        """Return the answer of the first plug-in that does not leave the pod to the next."""
+        for plugin in self.binders:
+            status = plugin.bind(state, pod, node_name)
+            if status.code is not Code.SKIP:
+                return Status(status.code, status.reasons, plugin.name)
+        return Status(Code.ERROR, ("no bind plugin binds this pod",))
+
+    @timed("PostBind")
+    def run_post_bind(self, state: CycleState, pod: PodView, node_name: str) -> None:
+        """Tell those that want to know that the pod is bound."""
+        for plugin in self.post_binders:
+            plugin.post_bind(state, pod, node_name)
+
+    def is_worth_requeuing(self, pod: PodView, rejected_by: frozenset[str], change: Change) -> bool:
+        """Return whether a change can make a pod fit that these plug-ins rejected.
+
+        A pod that nobody in particular rejected (there was no node at all) waits for any event; so
+        does one rejected by who is no plug-in (an extender), or registers no events.
+        """
+        if not rejected_by or change.resource is Resource.WILDCARD:
+            return True
+        return any(self._hints(name, pod, change) for name in rejected_by)
+
+    def _hints(self, plugin_name: str, pod: PodView, change: Change) -> bool:
+        registered = self._events.get(plugin_name, ANY_EVENT)
+        try:
+            return any(event.wants(pod, change) for event in registered)
+        except Exception:
+            # As in kube-scheduler: a bug in a hint must not leave a pod waiting.
+            log.exception("queueing hint failed plugin=%s pod=%s", plugin_name, pod.key)
+            return True
+
+
+AnyPlugin = TypeVar("AnyPlugin", bound=Plugin)
+
+
+def _first_objection(plugins: Sequence[AnyPlugin], judge: Callable[[AnyPlugin], Status]) -> Status:
+    for plugin in plugins:
+        status = judge(plugin)
+        if not status.ok:
+            return Status(status.code, status.reasons, plugin.name)
+    return SUCCESS
+
+
+def _nowhere(plugins: Sequence[str]) -> str:
+    """Return kube-scheduler's sentence for plug-ins that leave no node between them."""
+    if len(plugins) == 1:
+        return f"node(s) didn't satisfy plugin {plugins[0]}"
+    return f"node(s) didn't satisfy plugin(s) [{' '.join(sorted(plugins))}] simultaneously"

@@ -1,0 +1,208 @@
+"""One pod after another: its scheduling cycle, its binding cycle, and what follows a failure.
+
+Scheduling cycles run one at a time, bindings beside the next cycles, as kube-scheduler's
+schedule_one.go has it. No call to the API server or an extender is made under the queue's lock.
+"""
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from random import Random
+
+from gpushare_localcluster.client import ApiClient
+from gpushare_localcluster.scheduler import trace
+from gpushare_localcluster.scheduler.binding_cycle import BindingCycle
+from gpushare_localcluster.scheduler.cache import Cache
+from gpushare_localcluster.scheduler.cluster_events import Action, Change, Resource
+from gpushare_localcluster.scheduler.cycle import CycleError, Decision, FitError, SchedulingCycle
+from gpushare_localcluster.scheduler.diagnosis import unschedulable_message
+from gpushare_localcluster.scheduler.events import EventRecorder, write_condition, write_nomination
+from gpushare_localcluster.scheduler.extender import PLUGIN_NAME
+from gpushare_localcluster.scheduler.framework import Code, Status
+from gpushare_localcluster.scheduler.handle import Handle
+from gpushare_localcluster.scheduler.objects import PodView
+from gpushare_localcluster.scheduler.queue import QueuedPod, SchedulingQueue
+from gpushare_localcluster.scheduler.waiting import WaitingPod
+
+log = logging.getLogger(__name__)
+
+Observer = Callable[[Decision], None]
+Tracer = Callable[[trace.CycleTrace], None]
+
+_BINDERS = 32
+
+
+class ScheduleOne:
+    """Schedules pods that were popped from the queue, which `changed` guards.
+
+    `observer` hears of each decision before it is bound, `tracer` of each cycle when it has ended.
+    """
+
+    def __init__(
+        self,
+        handle: Handle,
+        queue: SchedulingQueue,
+        changed: threading.Condition,
+        *,
+        cache: Cache,
+        api: ApiClient,
+        events: EventRecorder,
+        random: Random,
+        observer: Observer,
+        tracer: Tracer,
+    ) -> None:
+        self._handle = handle
+        self._queue = queue
+        self._changed = changed
+        self._cache = cache
+        self._api = api
+        self._events = events
+        self._observer = observer
+        self._tracer = tracer
+        self._cycle = SchedulingCycle(handle, random)
+        self._binding = BindingCycle(handle)
+        self._binders = ThreadPoolExecutor(_BINDERS, thread_name_prefix="bind")
+        self._waiters: set[threading.Thread] = set()
+
+    def run(self, entry: QueuedPod) -> None:
+        """Decide a pod that was popped, and have its binding begin."""
+        try:
+            self._schedule(entry)
+        except Exception:
+            # The loop must outlive a bug in one pod's cycle; the pod comes back by its backoff.
+            log.exception("scheduling cycle failed pod=%s", entry.pod.key)
+            with self._changed:
+                self._queue.fail(entry, time.monotonic())
+
+    def stop(self) -> None:
+        """Finish the bindings under way."""
+        for pod in self._handle.waiting:
+            pod.reject("", "the scheduler stops")
+        for thread in tuple(self._waiters):
+            thread.join(10)
+        self._binders.shutdown(wait=True, cancel_futures=True)
+
+    def _schedule(self, entry: QueuedPod) -> None:
+        pod = entry.pod
+        if pod.deleting or self._cache.holds(pod.uid):
+            with self._changed:
+                self._queue.done(pod.uid)
+            return
+        try:
+            with self._handle.metrics.algorithm_seconds.time():
+                decision = self._cycle.decide(pod, self._cache.snapshot())
+        except (FitError, CycleError) as error:
+            self._tracer(trace.waiting(pod, error))
+            if isinstance(error, FitError):
+                self._rejected(entry, str(error), error.rejected_by)
+            else:
+                self._broken(entry, str(error))
+            return
+        self._assume(entry, decision)
+
+    def _assume(self, entry: QueuedPod, decision: Decision) -> None:
+        """Count the pod on its node, then reserve, permit, and bind beside the next decision."""
+        pod, state, node = decision.pod, decision.state, decision.node
+        framework = self._handle.profiles[pod.scheduler_name]
+        self._cache.assume(pod, node)
+        status, waits = framework.run_reserve(state, pod, node), dict[str, float]()
+        if status.ok:
+            status, waits = framework.run_permit(state, pod, node)
+        if not status.ok and not waits:
+            self._undo(decision)
+            self._failed(entry, decision, status)
+            return
+        self._activate_asked(decision)
+        self._observer(decision)
+        if waits:  # in a thread of its own: any number may wait, and others must get through
+            self._handle.waiting.add(WaitingPod(pod, node, waits))
+            thread = threading.Thread(
+                target=self._bind_later, args=(entry, decision), name="bind-waits"
+            )
+            self._waiters.add(thread)
+            thread.start()
+            return
+        try:
+            self._binders.submit(self._bind, entry, decision)
+        except RuntimeError:
+            self._undo(decision)
+
+    def _bind_later(self, entry: QueuedPod, decision: Decision) -> None:
+        """Bind a pod that waits at Permit; it is nominated meanwhile (since 1.35)."""
+        write_nomination(self._api, decision.pod, decision.node)
+        self._bind(entry, decision)
+        write_nomination(self._api, decision.pod, "")
+
+    def _bind(self, entry: QueuedPod, decision: Decision) -> None:
+        pod = decision.pod
+        try:
+            status = self._binding.run(decision)
+        except Exception:
+            log.exception("binding failed pod=%s node=%s", pod.key, decision.node)
+            status = Status(Code.ERROR, ("internal error while binding",))
+        self._waiters.discard(threading.current_thread())
+        if status.ok:
+            self._tracer(trace.decided(decision, status))
+            with self._changed:
+                self._queue.done(pod.uid)
+            self._count(entry, "scheduled")
+            self._handle.metrics.pod_attempts.observe(entry.attempts)
+            self._activate_asked(decision)
+            self._events.scheduled(pod, decision.node)
+            return
+        self._undo(decision)
+        with self._changed:
+            # As if the assumed pod had been deleted: others may fit now.
+            gone = Change(Resource.ASSIGNED_POD, Action.DELETE, old_pod=pod)
+            self._queue.move(gone, time.monotonic())
+        self._failed(entry, decision, status)
+
+    def _activate_asked(self, decision: Decision) -> None:
+        """Have the pods tried at once that plug-ins asked for; each request counts once."""
+        if asked := decision.state.pods_to_activate:
+            self._handle.activate(asked.values())
+            asked.clear()
+
+    def _failed(self, entry: QueuedPod, decision: Decision, status: Status) -> None:
+        """Have the pod wait: as one that does not fit the one node, or as one with an error."""
+        self._tracer(trace.decided(decision, status))
+        if status.rejected:
+            message = unschedulable_message(1, {decision.node: status})
+            self._rejected(entry, message, frozenset({status.plugin}))
+        else:
+            self._broken(entry, status.message)
+
+    def _undo(self, decision: Decision) -> None:
+        framework = self._handle.profiles[decision.pod.scheduler_name]
+        framework.run_unreserve(decision.state, decision.pod, decision.node)
+        self._cache.forget(decision.pod)
+
+    def _rejected(self, entry: QueuedPod, message: str, rejected_by: frozenset[str]) -> None:
+        self._count(entry, "unschedulable")
+        with self._changed:
+            # An extender learns of a change by its own watch, perhaps a moment after us.
+            again = PLUGIN_NAME in rejected_by
+            self._queue.reject(entry, rejected_by, time.monotonic(), look_again=again)
+            waits = entry.uid in self._queue
+            self._changed.notify_all()
+        if waits:
+            self._tell(entry.pod, "Unschedulable", message)
+
+    def _broken(self, entry: QueuedPod, message: str) -> None:
+        self._count(entry, "error")
+        with self._changed:
+            self._queue.fail(entry, time.monotonic())
+            waits = entry.uid in self._queue
+            self._changed.notify_all()
+        if waits:
+            self._tell(entry.pod, "SchedulerError", message)
+
+    def _count(self, entry: QueuedPod, result: str) -> None:
+        profile = entry.pod.scheduler_name
+        self._handle.metrics.attempted(result, profile, time.monotonic() - entry.popped)
+
+    def _tell(self, pod: PodView, reason: str, message: str) -> None:
+        self._events.failed(pod, message)
+        write_condition(self._api, pod, reason, message)

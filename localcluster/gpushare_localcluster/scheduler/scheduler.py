@@ -1,0 +1,212 @@
+"""The scheduler around the pure parts: how they are put together, the watches, and the loop.
+
+One lock guards queue and cache feeding; no call to the API server or an extender is made under it.
+"""
+
+import logging
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable
+from functools import partial
+from random import Random
+
+from gpushare.errors import WireError
+from gpushare_localcluster.client import ApiClient, Json
+from gpushare_localcluster.informer import Informer
+from gpushare_localcluster.scheduler.cache import Cache
+from gpushare_localcluster.scheduler.config import SchedulerOptions
+from gpushare_localcluster.scheduler.events import EventRecorder
+from gpushare_localcluster.scheduler.eviction import Evictor
+from gpushare_localcluster.scheduler.extender import HttpExtender
+from gpushare_localcluster.scheduler.feed import Feed
+from gpushare_localcluster.scheduler.handle import Handle
+from gpushare_localcluster.scheduler.leadership import Leadership
+from gpushare_localcluster.scheduler.objects import PodView
+from gpushare_localcluster.scheduler.others import SELECTING, OtherObjects
+from gpushare_localcluster.scheduler.profiles import build_frameworks
+from gpushare_localcluster.scheduler.queue import QueuedPod, SchedulingQueue
+from gpushare_localcluster.scheduler.schedule_one import Observer, ScheduleOne, Tracer
+
+log = logging.getLogger(__name__)
+
+Feeder = Callable[[Json | None, Json | None, float], None]
+
+_LOOK_AGAIN = 0.1
+"""Seconds until a scheduler that does not lead looks again whether it does."""
+# Pods that have not ended; the others hold nothing.
+_BUDGETS = "/apis/policy/v1/poddisruptionbudgets"
+_NAMESPACES = "/api/v1/namespaces"
+_POD_QUERY = {"fieldSelector": "status.phase!=Succeeded,status.phase!=Failed"}
+
+
+class Scheduler:
+    """A small kube-scheduler.
+
+    `observer` hears of each decision before it is bound, `tracer` of each cycle when it has ended.
+    """
+
+    def __init__(
+        self,
+        api_url: str,
+        options: SchedulerOptions,
+        *,
+        observer: Observer = lambda _decision: None,
+        tracer: Tracer = lambda _cycle: None,
+    ) -> None:
+        self._api = ApiClient(api_url, user_agent="gpushare-local-scheduler")
+        self._events = EventRecorder(self._api)
+        self._others = OtherObjects()
+        self._cache = Cache()
+        self._handle = self._make_handle(options)
+        first = next(iter(self._handle.profiles.values()))
+        self._queue = SchedulingQueue(
+            self._handle.is_worth_requeuing,
+            initial_backoff=options.initial_backoff,
+            max_backoff=options.max_backoff,
+            less=first.queue_sorts[0].less,
+            pre_enqueue=lambda pod: self._handle.profiles[pod.scheduler_name].run_pre_enqueue(pod),
+        )
+        self._handle.metrics.watch_queue(self._pending)
+        waiting = self._handle.waiting
+        self._feed = Feed(self._queue, self._cache, waiting, options.scheduler_names)
+        self._changed = threading.Condition()
+        self._schedule_one = ScheduleOne(
+            self._handle,
+            self._queue,
+            self._changed,
+            cache=self._cache,
+            api=self._api,
+            events=self._events,
+            random=Random(options.seed),
+            observer=observer,
+            tracer=tracer,
+        )
+        self._leadership = Leadership(self._api, options)
+        self._stopping = False
+        self._ends: list[Callable[[], None]] = []
+        self._loop = threading.Thread(target=self._run, name="scheduler", daemon=True)
+        on_pod = partial(self._take_in, self._feed.pod)
+        self._informers = [
+            Informer(self._api, "/api/v1/nodes", partial(self._take_in, self._feed.node)),
+            Informer(self._api, "/api/v1/pods", on_pod, query=_POD_QUERY),
+            Informer(self._api, _BUDGETS, self._others.on_budget),
+            Informer(self._api, _NAMESPACES, self._others.on_namespace),
+        ]
+        if self._handle.spreads_by_default:
+            self._informers += [
+                Informer(self._api, path, partial(self._others.on_selecting, kind))
+                for kind, path in SELECTING.items()
+            ]
+
+    def start(self) -> None:
+        """Begin to watch and to schedule."""
+        for informer in self._informers:
+            informer.start()
+        self._leadership.start()
+        self._loop.start()
+
+    def stop(self) -> None:
+        """Finish the bindings under way and end all threads."""
+        with self._changed:
+            self._stopping = True
+            self._changed.notify_all()
+        for informer in self._informers:
+            informer.stop()
+        if self._loop.is_alive():
+            self._loop.join(10)
+        self._schedule_one.stop()
+        self._leadership.stop()
+        self._events.close()
+        for extender in self._handle.extenders:
+            extender.close()
+        for end in self._ends:
+            end()
+        self._api.close()
+
+    def wait_synced(self, timeout: float) -> bool:
+        """Wait for all first lists; return whether each arrived within `timeout` seconds."""
+        return all(informer.wait_synced(timeout) for informer in self._informers)
+
+    def sees(self, node: str) -> bool:
+        """Return whether the node has come through the watch: pods decided from now
+        on know of it.
+        """
+        return self._cache.has_node(node)
+
+    def _take_in(self, feed: Feeder, before: Json | None, after: Json | None) -> None:
+        """Have the feed take in a pod or a node that appeared, changed or vanished."""
+        with self._changed:
+            try:
+                feed(before, after, time.monotonic())
+            except WireError as error:
+                name = ((after or before or {}).get("metadata") or {}).get("name")
+                log.warning("object not understood name=%s error=%s", name, error)
+            self._changed.notify_all()
+
+    def serve_metrics(self) -> str:
+        """Serve what is counted until the scheduler stops, and return the URL."""
+        url, stop = self._handle.metrics.serve()
+        self._ends.append(stop)
+        return url
+
+    def _pending(self) -> Counter[str]:
+        with self._changed:
+            return Counter(self._queue.places().values())
+
+    def _make_handle(self, options: SchedulerOptions) -> Handle:
+        """Return the handle with the frameworks of all profiles. Raises SettingsError."""
+        evictor = Evictor(self._api, self._events.preempted)
+        handle = Handle(
+            api=self._api,
+            extenders=[HttpExtender(config) for config in options.extenders],
+            budgets=self._others.budgets,
+            evict=evictor.carry_out,
+            activate=self._activate,
+            nominated=self._nominated,
+            namespace_labels=self._others.labels_of,
+            default_selector=self._others.default_selector,
+            empty_candidates=options.empty_candidates,
+        )
+        build_frameworks(options.profiles, handle, options.ignored_resources)
+        return handle
+
+    def _activate(self, pods: Iterable[PodView]) -> None:
+        with self._changed:
+            self._queue.activate(pod.uid for pod in pods)
+            self._changed.notify_all()
+
+    def _nominated(self) -> dict[str, list[PodView]]:
+        with self._changed:
+            return self._queue.nominated()
+
+    def _run(self) -> None:
+        if not self._wait_for_lists():
+            return
+        while (entry := self._next()) is not None:
+            self._schedule_one.run(entry)
+
+    def _wait_for_lists(self) -> bool:
+        """Wait for all lists; return whether they arrived, False when stopped before that."""
+        while not self.wait_synced(0.1):
+            with self._changed:
+                if self._stopping:
+                    return False
+        return True
+
+    def _next(self) -> QueuedPod | None:
+        """Wait until this scheduler leads and a pod is ready, and return the pod; None when the
+        scheduler stops.
+        """
+        with self._changed:
+            while not self._stopping:
+                if not self._leadership.leads():
+                    self._changed.wait(_LOOK_AGAIN)
+                    continue
+                now = time.monotonic()
+                entry = self._queue.pop(now)
+                if entry is not None:
+                    return entry
+                change = self._queue.next_change()
+                self._changed.wait(None if change is None else max(change - now, 0.01))
+            return None

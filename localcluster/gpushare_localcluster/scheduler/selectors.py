@@ -1,0 +1,87 @@
+"""Which nodes a node selector term matches, and which pods an affinity term means (core/v1).
+
+Terms are plain dicts as the API server gives them. Label selectors of pods are read by
+`gpushare.wire.budgets.selects`.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from gpushare.core.selectors import Requirement
+from gpushare.wire.budgets import selects
+from gpushare_localcluster.scheduler.objects import Json, NodeView, PodView
+
+NamespaceLabels = Callable[[str], Mapping[str, str]]
+
+
+@dataclass(frozen=True)
+class AffinityTerm:
+    """A pod affinity or anti-affinity term: which pods it means, and what is one place for it.
+
+    weight: 0 for a required one. selector: None selects no pod. namespaces: those it names, or the
+    pod's own. namespace_selector: by labels, more of them; None: no more.
+    """
+
+    topology_key: str
+    selector: Json | None
+    namespaces: frozenset[str]
+    namespace_selector: Json | None
+    weight: int = 0
+
+    def matches(self, other: PodView, namespace_labels: NamespaceLabels) -> bool:
+        """Return whether the term means the pod."""
+        if other.namespace not in self.namespaces and not (
+            self.namespace_selector is not None
+            and selects(self.namespace_selector, namespace_labels(other.namespace))
+        ):
+            return False
+        return selects(self.selector, other.labels)
+
+
+def affinity_terms(pod: PodView, kind: str, when: str) -> tuple[AffinityTerm, ...]:
+    """Return the pod's terms. kind: podAffinity or podAntiAffinity; when: required or preferred."""
+    affinity = (pod.spec.get("affinity") or {}).get(kind) or {}
+    items = affinity.get(f"{when}DuringSchedulingIgnoredDuringExecution") or ()
+    if when == "required":
+        return tuple(_term(pod, item) for item in items)
+    return tuple(
+        _term(pod, item.get("podAffinityTerm") or {}, int(item.get("weight") or 0))
+        for item in items
+    )
+
+
+def _term(pod: PodView, item: Json, weight: int = 0) -> AffinityTerm:
+    namespaces = frozenset(item.get("namespaces") or ())
+    selector = item.get("namespaceSelector")
+    if not namespaces and selector is None:
+        namespaces = frozenset({pod.namespace})
+    return AffinityTerm(
+        str(item.get("topologyKey") or ""),
+        item.get("labelSelector"),
+        namespaces,
+        selector,
+        weight,
+    )
+
+
+def any_term(terms: tuple[Json, ...] | None, node: NodeView) -> bool:
+    """Return whether any of the terms matches; an empty list of terms matches no node."""
+    return terms is None or any(term_matches(term, node) for term in terms)
+
+
+def term_matches(term: Json, node: NodeView) -> bool:
+    """Return whether all expressions and fields of one term hold; an empty term matches no node."""
+    expressions = term.get("matchExpressions") or ()
+    fields = term.get("matchFields") or ()
+    if not expressions and not fields:
+        return False
+    return all(_holds(item, node.labels) for item in expressions) and all(
+        _holds(item, {"metadata.name": node.name}) for item in fields
+    )
+
+
+def _holds(requirement: Json, labels: Mapping[str, str]) -> bool:
+    """Return whether one requirement holds (core/v1 NodeSelectorRequirement)."""
+    values = tuple(str(item) for item in requirement.get("values") or ())
+    key, operator = str(requirement.get("key")), str(requirement.get("operator"))
+    return Requirement(key, operator, values).holds(labels)

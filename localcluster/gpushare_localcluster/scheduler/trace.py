@@ -1,0 +1,107 @@
+"""What one scheduling cycle of one pod thought, stage by stage: as lines, and as JSON.
+
+Made of a cycle's outcome; decides nothing. The stages have kube-scheduler's names.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+
+from gpushare_localcluster.scheduler.cycle import CycleError, Decision, FitError, Scores
+from gpushare_localcluster.scheduler.framework import Code, Status
+from gpushare_localcluster.scheduler.objects import Json, PodView
+
+_WIDTH = 10
+
+
+@dataclass(frozen=True)
+class CycleTrace:
+    """One cycle.
+
+    rejected: why nodes were not feasible. scores: who gave what to the others. node: the one that
+    was chosen, "" where none was. outcome: of the binding, or why the pod waits. skipped,
+    unscored: the plug-ins that stepped aside at PreFilter, at PreScore. waits: those that delayed
+    the binding at Permit, with the longest wait in seconds.
+    """
+
+    pod: PodView
+    outcome: Status
+    node: str = ""
+    rejected: Mapping[str, Status] = field(default_factory=dict)
+    scores: Scores = field(default_factory=dict)
+    skipped: frozenset[str] = frozenset()
+    unscored: frozenset[str] = frozenset()
+    waits: Mapping[str, float] = field(default_factory=dict)
+
+    def document(self) -> Json:
+        """Return the cycle as a JSON object."""
+        return {
+            "pod": self.pod.key,
+            "schedulerName": self.pod.scheduler_name,
+            "skippedFilters": sorted(self.skipped),
+            "filter": {
+                node: {
+                    "plugin": status.plugin,
+                    "code": status.code.value,
+                    "reasons": list(status.reasons),
+                }
+                for node, status in sorted(self.rejected.items())
+            },
+            "skippedScores": sorted(self.unscored),
+            "score": {who: dict(given) for who, given in self.scores.items()},
+            "node": self.node or None,
+            "permitWaits": dict(self.waits),
+            "outcome": {
+                "code": self.outcome.code.value,
+                "by": self.outcome.plugin,
+                "message": self.outcome.message,
+            },
+        }
+
+    def lines(self) -> Iterator[str]:
+        """Yield the cycle as text, a line for each thing that a stage found."""
+        yield f"cycle of {self.pod.key} by {self.pod.scheduler_name}"
+        if self.skipped:
+            yield _line("PreFilter", f"not for this pod: {', '.join(sorted(self.skipped))}")
+        for node, status in sorted(self.rejected.items()):
+            yield _line("Filter", f"not {node}: {status.message} ({status.plugin})")
+        if self.unscored:
+            yield _line("PreScore", f"not for this pod: {', '.join(sorted(self.unscored))}")
+        nodes = {node for given in self.scores.values() for node in given}
+        for node in sorted(nodes):
+            parts = {who: given[node] for who, given in self.scores.items() if given.get(node)}
+            sums = " + ".join(f"{who} {score}" for who, score in parts.items())
+            yield _line("Score", f"{node} {sum(parts.values())}" + (f" = {sums}" if sums else ""))
+        if self.node:
+            yield _line("Chosen", self.node)
+        for who, longest in self.waits.items():
+            yield _line("Permit", f"wait for {who}, at most {longest:g} s")
+        if self.outcome.ok:
+            yield _line("Bind", f"by {self.outcome.plugin}")
+        else:
+            stage = self.outcome.plugin if self.node else "Waits"
+            yield _line(stage or "Bind", self.outcome.message)
+
+
+def waiting(pod: PodView, error: FitError | CycleError) -> CycleTrace:
+    """Return the cycle of a pod that no node takes, or whose decision failed."""
+    if isinstance(error, FitError):
+        return CycleTrace(pod, Status(Code.UNSCHEDULABLE, (str(error),)), rejected=error.statuses)
+    return CycleTrace(pod, Status(Code.ERROR, (str(error),)))
+
+
+def decided(decision: Decision, outcome: Status) -> CycleTrace:
+    """Return the cycle of a pod for which a node was chosen, with what came of it."""
+    return CycleTrace(
+        decision.pod,
+        outcome,
+        decision.node,
+        decision.statuses,
+        decision.details,
+        decision.state.skip_filter,
+        decision.state.skip_score,
+        decision.state.waits,
+    )
+
+
+def _line(stage: str, text: str) -> str:
+    return f"  {stage.ljust(_WIDTH)} {text}"

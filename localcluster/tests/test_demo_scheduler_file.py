@@ -1,0 +1,52 @@
+"""The demo's scheduler file: whose entries stay, and what is told of them."""
+
+from typing import Any
+
+import pytest
+
+from gpushare.errors import SettingsError
+from gpushare_localcluster.demo.scheduler_file import with_extender
+
+URL = "http://127.0.0.1:7/gpushare-scheduler"
+MINE: dict[str, Any] = {
+    "urlPrefix": "https://elsewhere:1/x",
+    "enableHTTPS": True,
+    "weight": 5,
+    "bindVerb": "bind",
+    "managedResources": [{"name": "aliyun.com/gpu-mem"}],
+}
+OTHER: dict[str, Any] = {"urlPrefix": "http://127.0.0.1:9/", "filterVerb": "filter"}
+
+
+def entries(whole: dict[str, Any]) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = whole["extenders"]
+    return found
+
+
+def test_without_a_file_the_extender_outweighs_all_others_and_nothing_is_told() -> None:
+    whole, told = with_extender({}, 7)
+    entry = entries(whole)[0]
+    assert (entry["urlPrefix"], entry["weight"], told) == (URL, 150, [])
+
+
+def test_an_entry_of_ours_stays_as_it_is_but_for_where_it_is_called() -> None:
+    whole, told = with_extender({"extenders": [OTHER, MINE]}, 7)
+    kept = {key: value for key, value in MINE.items() if key != "enableHTTPS"}
+    assert whole["extenders"] == [OTHER, {**kept, "urlPrefix": URL}]
+    assert told == [
+        "extenders[0] of the file is called as it says",
+        f"extenders[1] of the file is the demo's extender, with weight 5, called at {URL}",
+    ]
+
+
+def test_a_file_without_an_entry_of_ours_gets_one_and_it_is_told() -> None:
+    whole, told = with_extender({"kind": "Policy", "apiVersion": "v1", "extenders": [OTHER]}, 7)
+    assert [each["urlPrefix"] for each in entries(whole)] == [OTHER["urlPrefix"], URL]
+    assert whole.keys() == {"kind", "apiVersion", "extenders"}
+    assert told[-1].endswith("with weight 150: above all other scores together")
+
+
+@pytest.mark.parametrize("found", [{"a": 1}, [1], "x"])
+def test_what_is_no_list_of_objects_is_refused(found: object) -> None:
+    with pytest.raises(SettingsError, match="extenders: not a list of objects"):
+        with_extender({"extenders": found}, 7)

@@ -1,0 +1,145 @@
+"""Spread by default constraints: for which pods, by which selector, and how much it counts.
+
+Expected scores are computed by hand from scoring.go of kube-scheduler 1.37.
+"""
+
+from typing import Any
+
+import pytest
+
+from gpushare.errors import SettingsError
+from gpushare.wire.budgets import selects
+from gpushare_localcluster.scheduler.cache import NodeInfo, Snapshot
+from gpushare_localcluster.scheduler.cycle_state import CycleState
+from gpushare_localcluster.scheduler.framework import Code
+from gpushare_localcluster.scheduler.handle import Handle
+from gpushare_localcluster.scheduler.objects import PodView, read_node, read_pod
+from gpushare_localcluster.scheduler.others import OtherObjects
+from gpushare_localcluster.scheduler.plugins.topology_spread import PodTopologySpread
+
+Json = dict[str, Any]
+ZONE = "topology.kubernetes.io/zone"
+OWNER = {"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "web-1", "controller": True}
+
+
+def pod(name: str, app: str = "web", *, owned: bool = True, owner: Json = OWNER) -> PodView:
+    owners = [owner] if owned else []
+    meta = {"name": name, "uid": name, "namespace": "ns", "labels": {"app": app}}
+    return read_pod({"metadata": {**meta, "ownerReferences": owners}, "spec": {}})
+
+
+def node(name: str, zone: str, *pods: PodView) -> NodeInfo:
+    labels = {"kubernetes.io/hostname": name} | ({ZONE: zone} if zone else {})
+    info = NodeInfo(read_node({"metadata": {"name": name, "labels": labels}}))
+    for each in pods:
+        info = info.with_pod(each)
+    return info
+
+
+def known(kind: str, name: str, selector: Json, namespace: str = "ns") -> OtherObjects:
+    others = OtherObjects()
+    meta = {"name": name, "namespace": namespace}
+    others.on_selecting(kind, None, {"metadata": meta, "spec": {"selector": selector}})
+    return others
+
+
+def scores(plugin: PodTopologySpread, wanted: PodView, nodes: list[NodeInfo]) -> dict[str, int]:
+    state = CycleState()
+    assert plugin.pre_score(state, wanted, nodes).ok
+    raw = {each.name: plugin.score(state, wanted, each) for each in nodes}
+    return plugin.normalize_score(state, wanted, raw)
+
+
+def plugin(others: OtherObjects, nodes: list[NodeInfo], args: Json | None = None) -> Any:
+    snapshot = Snapshot(tuple(nodes))
+    handle = Handle(snapshot=snapshot, default_selector=others.default_selector)
+    return PodTopologySpread(args, handle)
+
+
+REPLICA_SET = known("ReplicaSet", "web-1", {"matchLabels": {"app": "web"}})
+
+
+def test_pods_of_a_replica_set_go_to_other_nodes_and_zones() -> None:
+    nodes = [node("a1", "a", pod("old")), node("a2", "a"), node("b1", "b")]
+    found = scores(plugin(REPLICA_SET, nodes), pod("new"), nodes)
+    assert found == {"a1": 66, "a2": 88, "b1": 100}
+
+
+def test_without_zones_the_nodes_count_alone() -> None:
+    nodes = [node("n1", "", pod("old")), node("n2", "")]
+    # n1: log(4) + 2 = 3.39, n2: 2.
+    assert scores(plugin(REPLICA_SET, nodes), pod("new"), nodes) == {"n1": 66, "n2": 100}
+
+
+def test_a_pod_of_nobody_is_not_spread() -> None:
+    nodes = [node("a1", "a", pod("old"))]
+    for alone in (pod("new", owned=False), pod("new", "other", owned=False)):
+        status = plugin(REPLICA_SET, nodes).pre_score(CycleState(), alone, nodes)
+        assert status.code is Code.SKIP
+
+
+def test_services_and_the_controller_select_together() -> None:
+    others = known("Service", "web", {"app": "web"})
+    assert others.default_selector(pod("p", owned=False)) == {
+        "matchLabels": {"app": "web"},
+        "matchExpressions": [],
+    }
+    assert others.default_selector(pod("p", "other")) is None
+    expression = {"key": "app", "operator": "Exists"}
+    spec = {"selector": {"matchExpressions": [expression]}}
+    meta = {"name": "web-1", "namespace": "ns"}
+    others.on_selecting("ReplicaSet", None, {"metadata": meta, "spec": spec})
+    assert others.default_selector(pod("p")) == {
+        "matchLabels": {"app": "web"},
+        "matchExpressions": [expression],
+    }
+    namesake = OWNER | {"apiVersion": "apps.example.com/v1"}
+    only_service = {"matchLabels": {"app": "web"}, "matchExpressions": []}
+    assert others.default_selector(pod("p", owner=namesake)) == only_service
+    others.on_selecting("ReplicaSet", {"metadata": meta, "spec": spec}, None)
+    elsewhere = known("Service", "web", {"app": "web"}, namespace="other")
+    assert elsewhere.default_selector(pod("p")) is None
+
+
+def test_a_controller_that_asks_for_another_label_than_the_service_selects_nobody_with_it() -> None:
+    others = known("Service", "web", {"app": "web"})
+    meta = {"name": "web-1", "namespace": "ns"}
+    spec = {"selector": {"matchLabels": {"app": "old"}}}
+    others.on_selecting("ReplicaSet", None, {"metadata": meta, "spec": spec})
+    selector = others.default_selector(pod("p"))
+    assert not any(selects(selector, {"app": app}) for app in ("web", "old"))
+
+
+def test_a_list_of_ones_own_takes_the_systems_place() -> None:
+    hard = {"maxSkew": 1, "topologyKey": ZONE, "whenUnsatisfiable": "DoNotSchedule"}
+    nodes = [node("a1", "a", pod("old")), node("b1", "b")]
+    made = plugin(REPLICA_SET, nodes, {"defaultingType": "List", "defaultConstraints": [hard]})
+    state = CycleState()
+    made.pre_filter(state, pod("new"), nodes)
+    rejected, taken = (made.filter(state, pod("new"), each) for each in nodes)
+    assert rejected.reasons == ("node(s) didn't match pod topology spread constraints",)
+    assert taken.ok
+    assert made.pre_score(state, pod("new"), nodes).code is Code.SKIP
+
+
+@pytest.mark.parametrize(
+    ("args", "refusal"),
+    [
+        ({"defaultConstraints": [{}]}, "defaultingType: must be System, or List"),
+        ({"defaultingType": "X"}, "defaultingType: must be System, or List"),
+        (
+            {"defaultingType": "List", "defaultConstraints": [{"topologyKey": "a"}]},
+            r"defaultConstraints\[0\]: needs a maxSkew above 0",
+        ),
+        (
+            {
+                "defaultingType": "List",
+                "defaultConstraints": [{"maxSkew": 1, "topologyKey": "a"}],
+            },
+            r"defaultConstraints\[0\].whenUnsatisfiable: DoNotSchedule or ScheduleAnyway",
+        ),
+    ],
+)
+def test_wrong_defaults_are_refused(args: Json, refusal: str) -> None:
+    with pytest.raises(SettingsError, match=refusal):
+        PodTopologySpread(args)
