@@ -7,7 +7,7 @@ Tested in `tests/unit/extender/verbs/test_offers.py`.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from functools import cached_property
 from itertools import count
 from typing import Self
@@ -18,7 +18,8 @@ from gpushare.core.model import Request
 from gpushare.core.snapshot import Bools, Ints, Rows, Snapshot, pod_kind
 
 _STAMPS = count(1)
-_TAKEN = ("kinds", "cpu_free", "memory_free")
+_TAKEN = ("free", "kinds", "cpu_free", "memory_free")
+"""What is taken from: copies of the arrays of the books."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -47,13 +48,11 @@ class HeldSnapshot(Snapshot):
 
     @classmethod
     def _copy(cls, base: Snapshot, values: Snapshot, held: Bools, stamps: Ints) -> Self:
-        shared = {each.name: getattr(base, each.name) for each in fields(Snapshot)}
-        shared |= {name: getattr(values, name).copy() for name in _TAKEN}
-        made = cls(**shared, base=base, held=held, stamps=stamps)
-        # Where cached_property would put them.
-        made.__dict__["open"] = base.open
-        made.__dict__["free"] = values.free.copy()
-        del made.__dict__["used"]
+        taken = {name: getattr(values, name).copy() for name in _TAKEN}
+        made = object.__new__(cls)
+        # With what the books have computed of themselves, such as `open`; `used` is made anew.
+        vars(made).update(vars(base) | taken, base=base, held=held, stamps=stamps)
+        del vars(made)["used"]
         return made
 
     @cached_property  # type: ignore[misc]  # made when it is asked for, not given
@@ -70,7 +69,7 @@ class HeldSnapshot(Snapshot):
         made = self._copy(books, self, self.held.copy(), self.stamps.copy())
         rows = np.flatnonzero(books.row_generation != self.base.row_generation)
         again = set(rows[self.held[rows]].tolist())
-        for name in (*_TAKEN, "free"):
+        for name in _TAKEN:
             getattr(made, name)[rows] = getattr(books, name)[rows]
         made.held[rows] = False
         made.stamps[rows] = 0
@@ -89,7 +88,7 @@ class HeldSnapshot(Snapshot):
         """Make the row as it is in the books."""
         self.held[row] = False
         self.stamps[row] = 0
-        for name in (*_TAKEN, "free"):
+        for name in _TAKEN:
             getattr(self, name)[row] = getattr(self.base, name)[row]
 
     def differing_rows(self, other: "HeldSnapshot") -> Rows:

@@ -1,6 +1,6 @@
 """What holds cost: filter over 5,000 nodes with 500 holds beside none, in turn, in one process.
 
-Run as `python -m tests.bench.holds`; two minutes. Only the ratios are worth anything. Between two
+Run as `python -m tests.bench.holds`; 40 seconds. Only the ratios are worth anything. Between two
 calls a pod is bound, or given up (a retry that binds nothing): a bind charges the node of the
 answer, and some pods later that one ends, so the cluster stays as full as it is.
 """

@@ -9,9 +9,10 @@ Tested in `tests/unit/extender/verbs/test_offers.py`.
 """
 
 import contextlib
+import threading
 from collections import Counter
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from dataclasses import dataclass, field
 
 from gpushare.core.decide import Judgement, judge, judge_all, room_for, take_best
 from gpushare.core.held_snapshot import HeldSnapshot
@@ -28,15 +29,17 @@ _MAX_VIEWS = 8
 """Views kept, one for each priority among the holds that makes a difference."""
 
 
-class _View(NamedTuple):
+@dataclass(slots=True)
+class _View:
     """What may be offered to pods of one priority that hold nothing.
 
-    version: of the holds. placed: by row, the holds that are taken from it.
+    version: of the holds. placed: by row, the holds that are taken from it, of rows that ever had
+    one: it is changed in place, never copied.
     """
 
     offered: HeldSnapshot
-    version: int
-    placed: dict[int, tuple[Hold, ...]]
+    version: int = -1
+    placed: dict[int, tuple[Hold, ...]] = field(default_factory=dict)
 
 
 class Offers:
@@ -55,6 +58,7 @@ class Offers:
         self._holds = holds
         self._charged = charged
         self._scorer_of = scorer_of
+        self._lock = threading.Lock()
         self._views: dict[int, _View] = {}
 
     def to(self, pod: Claimant, books: Snapshot, now: float) -> Snapshot:
@@ -99,37 +103,38 @@ class Offers:
 
     def _common(self, priority: int, books: Snapshot) -> HeldSnapshot:
         """Return what may be offered to pods of that priority that hold nothing themselves."""
-        before = self._views.get(priority)
-        if before is not None and before.offered.capacity is not books.capacity:
-            before = None  # nodes have come, gone or changed: rows may mean other nodes
-        version, changed = self._holds.changed_since(before.version if before else -1)
-        if before is not None and not changed and before.offered.base is books:
-            return before.offered
-        placed = dict(before.placed) if before else {}
-        dirty = set()
-        for row in (books.row[node] for node in changed if node in books.row):
-            counting = tuple(
-                each
-                for each in self._holds.on(books.names[row])
-                if not each.lapsed and each.pod.priority >= priority
-            )
-            # Most holds begin and end between two looks: their pods are bound at once.
-            if counting != placed.get(row, ()):
-                placed[row] = counting
-                dirty.add(row)
-        offered = before.offered if before else HeldSnapshot.of(books)
-        if before is not None and (dirty or offered.base is not books):
-            offered, again = offered.on(books)
-            dirty |= again
-        for row in dirty:
-            self._place(offered, row, placed.get(row, ()))
-        placed = {row: holds for row, holds in placed.items() if holds}
-        # Two threads may make one at once: each is right, and the last one is kept.
-        self._views[priority] = _View(offered, version, placed)
-        if len(self._views) > _MAX_VIEWS:
-            for old in list(self._views)[:-_MAX_VIEWS]:
-                self._views.pop(old, None)
-        return offered
+        with self._lock:
+            view = self._views.get(priority)
+            if view is None or view.offered.capacity is not books.capacity:
+                # Of another layout: nodes have come, gone or changed, and rows mean other nodes.
+                view = _View(HeldSnapshot.of(books))
+            version, changed = self._holds.changed_since(view.version)
+            moved = {}
+            for node in changed:
+                row = books.row.get(node)
+                if row is None:
+                    continue
+                counting = tuple(
+                    hold
+                    for hold in self._holds.on(node)
+                    if not hold.lapsed and hold.pod.priority >= priority
+                )
+                # Most holds begin and end between two looks: their pods are bound at once.
+                if counting != view.placed.get(row, ()):
+                    moved[row] = counting
+            if moved or view.offered.base is not books:
+                offered, again = view.offered.on(books)
+                for row in again - moved.keys():
+                    self._place(offered, row, view.placed[row])
+                for row, counting in moved.items():
+                    self._place(offered, row, counting)
+                view.offered = offered
+                view.placed |= moved
+            view.version = version
+            self._views[priority] = view
+            if len(self._views) > _MAX_VIEWS:
+                del self._views[next(iter(self._views))]
+            return view.offered
 
     def _place(self, offered: HeldSnapshot, row: int, holds: Sequence[Hold]) -> None:
         """Take from the row, as it is in the books, what these holds take, oldest first."""

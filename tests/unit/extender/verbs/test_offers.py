@@ -1,26 +1,33 @@
 """What filter offers while places are held: over the verbs' bytes, with real books and policies."""
 
+import contextlib
 import json
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from gpushare.core.decide import filter_nodes, place
+from gpushare.core.decide import place
 from gpushare.core.held_snapshot import HeldSnapshot
-from gpushare.core.model import Reason, Request
+from gpushare.core.model import PodRef, Reason, Request
+from gpushare.core.pairing import Pairing
 from gpushare.core.policy import load_policy
-from gpushare.core.ranking import Ranking
-from gpushare.errors import InsufficientMemory
+from gpushare.core.ranking import Ranking, Scorer
+from gpushare.core.snapshot import Snapshot
+from gpushare.errors import GpuShareError, InsufficientMemory
 from gpushare.extender.follow.watch_handlers import PodEventHandler
 from gpushare.extender.managed_resources import ManagedResources
 from gpushare.extender.tell.explainer import Explainer
 from gpushare.extender.verbs import offers
 from gpushare.extender.verbs.bind.slots import BindSlots
-from gpushare.extender.verbs.claimant import claimant
+from gpushare.extender.verbs.claimant import Claimant, claimant
 from gpushare.extender.verbs.filter import FilterVerb
+from gpushare.extender.verbs.holds import Holds
 from gpushare.extender.verbs.offers import Offers, offers_of
 from gpushare.extender.verbs.refusal_hold import RefusalHold
 from gpushare.extender.verbs.tickets import Tickets
+from gpushare.ledger import Ledger
 from gpushare.wire.annotations import ALIYUN
 from gpushare.wire.name_lists import NameLists
 from gpushare.wire.objects import PODS
@@ -480,46 +487,93 @@ def test_a_hold_that_begins_and_ends_between_two_looks_is_not_placed(
     assert kept.to(asking, books, desk.now) is seen
 
 
-def test_what_is_held_is_kept_up_to_date_with_books_holds_and_nodes() -> None:
-    """Whatever changes, offers are those that are made anew."""
-    desk = Desk("n0", "n1", "n2", "n3")
-    kept = Offers(desk.holds, lambda held: desk.books.scorer(held.request), lambda _: False)
+_CHANGES = st.lists(
+    st.tuples(
+        st.sampled_from(
+            ("offer", "offer", "nominate", "end", "bind", "bind", "pod_gone", "wait", "node")
+        ),
+        st.integers(0, 5),  # the pod
+        st.integers(0, 3),  # the node
+        st.integers(0, 2),  # its priority, and how old other books are that are looked at
+    ),
+    max_size=25,
+)
+_ASKED = Request(3, 1)
+
+
+def assert_same(mine: Snapshot, anew: Snapshot, ranking: Ranking) -> None:
+    for array in ("free", "used", "kinds", "cpu_free", "memory_free", "open"):
+        assert getattr(mine, array).tolist() == getattr(anew, array).tolist(), array
+    fresh = Ranking(ranking.policy).scores(anew, _ASKED).values.tolist()
+    assert ranking.scores(mine, _ASKED).values.tolist() == fresh
+
+
+@given(changes=_CHANGES, policy=st.sampled_from(("binpack", "packing", "shadow-price")))
+def test_what_is_kept_of_offers_is_what_is_made_anew(
+    changes: list[tuple[str, int, int, int]], policy: str
+) -> None:
+    """Whatever changes in the books or among the holds, and whichever books are looked at."""
+    ledger, holds = Ledger(Pairing.OFF), Holds(nominates=True)
+    ledger.replace_nodes([node(f"n{number}", 16, 16, 16) for number in range(4)])
+    ranking, now = Ranking(load_policy(policy)), 1000.0
+
+    def offers_made() -> Offers:
+        return Offers(holds, lambda _: ranking, lambda uid: ledger.entry(uid) is not None)
+
+    kept, seen = offers_made(), [ledger.snapshot()]
+    for what, pod_number, node_number, number in changes:
+        ref = PodRef("default", f"p{pod_number}", f"u{pod_number}")
+        name, request = f"n{node_number}", Request(4 + 3 * pod_number % 11, 1 + number % 2)
+        asking = Claimant(ref, request, priority=number)
+        if what == "offer":
+            holds.asked(asking, now)
+            holds.offered(asking, name, now)
+        elif what == "nominate":
+            holds.shown(asking, name, now)
+        elif what == "end":
+            holds.refused(asking)
+        elif what == "bind":
+            with contextlib.suppress(GpuShareError):
+                allocation = place(ledger.snapshot(), name, request, ranking)
+                ledger.assume(ref, request, allocation, now)
+            holds.bind(ref.uid)
+        elif what == "pod_gone":
+            ledger.pod_gone(ref.uid)
+            holds.gone(ref.uid)
+        elif what == "wait":
+            now += 0.7
+        elif number:
+            ledger.set_unhealthy(name, frozenset(range(number)))
+        else:
+            ledger.node_changed(node(f"n{node_number + 2}", 16, 16))
+        seen.append(ledger.snapshot())
+        # A thread may look at books that another one has already left behind.
+        for books in (seen[-1 - number % len(seen)], seen[-1]):
+            for priority in (0, 1):
+                asker = Claimant(PodRef("default", "asks", "asks"), _ASKED, priority)
+                mine, anew = (each.to(asker, books, now) for each in (kept, offers_made()))
+                assert_same(mine, anew, ranking)
+        ranking.scores(seen[-1], _ASKED)  # so that the memo of the books is up to date too
+
+
+def test_a_policy_that_fails_while_places_are_taken_loses_no_hold() -> None:
+    desk = Desk("n0", "n1")
+    desk.filter(pod("first"))
+    desk.filter(pod("second"))
     asking = claimant(read_pod(pod("asks")), Request(10, 1))
+    books, fails = desk.books.ledger.snapshot(), [True]
 
-    def agrees() -> None:
-        books = desk.books.ledger.snapshot()
-        anew = Offers(desk.holds, lambda held: desk.books.scorer(held.request), lambda _: False)
-        for _ in range(2):
-            mine, other = (each.to(asking, books, desk.now) for each in (kept, anew))
-            assert mine.used.tolist() == other.used.tolist()
-            assert mine.free.tolist() == other.free.tolist()
-            assert filter_nodes(mine, desk.nodes, Request(10, 1)) == filter_nodes(
-                other, desk.nodes, Request(10, 1)
-            )
-            for request in (Request(10, 1), Request(3, 1)):
-                fresh = Ranking(load_policy("device-bestfit"))
-                scorer = desk.books.scorer(request)
-                scores = scorer.scores(mine, request), fresh.scores(other, request)
-                assert scores[0].values.tolist() == scores[1].values.tolist()
-                scorer.scores(books, request)  # the memo of the books is up to date
-                for name in filter_nodes(mine, desk.nodes, request).fit:
-                    placed = [
-                        place(view, name, request, each)
-                        for view, each in ((mine, scorer), (other, fresh))
-                    ]
-                    assert placed[0] == placed[1]
+    def scorer_of(held: Claimant) -> Scorer:
+        if fails:
+            raise ValueError(fails.pop())
+        return desk.books.scorer(held.request)
 
-    for number in range(8):
-        desk.filter(pod(f"p{number}", 4 + number))
-        agrees()
-        if number % 2:
-            desk.watch.apply(event(PODS, "ADDED", pod_json(f"b{number}", 3, node=f"n{number % 4}")))
-            agrees()
-        if number == 5:
-            desk.books.ledger.node_changed(node("n9", 16, 16))
-            agrees()
-        desk.holds.bind(f"uid-p{number - 2}")
-        agrees()
+    kept = Offers(desk.holds, scorer_of, lambda _: False)
+    with pytest.raises(ValueError, match="True"):
+        kept.to(asking, books, desk.now)
+    anew = offers_of(desk.books).to(asking, books, desk.now)
+    assert kept.to(asking, books, desk.now).free.tolist() == anew.free.tolist()
+    assert anew.free.sum() == books.free.sum() - 20
 
 
 def test_the_books_stay_as_they_are_when_places_are_taken_from_a_copy() -> None:
