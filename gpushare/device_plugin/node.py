@@ -1,7 +1,7 @@
-"""What the device plug-in writes on its Node: inventory, label, number of GPUs.
+"""What the device plug-in writes on its Node: inventory, label, number of GPUs, compute.
 
 Knows the API server's calls. Written when the cards change, and again when the Node says something
-else: a kubelet that registers its node again drops the number of GPUs.
+else: a kubelet that registers its node again drops the number of GPUs and the compute.
 
 Tested in `tests/integration/test_device_plugin.py`.
 """
@@ -14,6 +14,7 @@ from contextlib import suppress
 from typing import Any
 
 from gpushare.device_plugin.cards import Cards
+from gpushare.core.model import ALL_CORES
 from gpushare.errors import AnnotationError, ApiError, WireError
 from gpushare.kube.api import Api
 from gpushare.logline import Line
@@ -105,10 +106,19 @@ class NodeWriter:
             change = {"annotations": {self._names.inventory: text}, "labels": {LABEL: "true"}}
             self._patch(self._path, {"metadata": change})
             log.info(Line("inventory written", node=self._node, devices=len(cards.all)))
-        if not _counts(node, self._names.count, len(cards.all)):
-            count = {self._names.count: str(len(cards.all))}
+        self._write_amount(node, self._names.count, len(cards.all))
+        try:
+            self._write_amount(node, self._names.cores, ALL_CORES * len(cards.all))
+        except ApiError as error:
+            # An admission policy of an earlier release lets only the count through.
+            log.warning(Line("compute not advertised", node=self._node, error=error))
+
+    def _write_amount(self, node: Node, resource: str, amount: int) -> None:
+        """Write capacity and allocatable, unless both say so. Raises ApiError."""
+        if not _counts(node, resource, amount):
+            amounts = {resource: str(amount)}
             self._patch(
-                f"{self._path}/status", {"status": {"capacity": count, "allocatable": count}}
+                f"{self._path}/status", {"status": {"capacity": amounts, "allocatable": amounts}}
             )
 
     def _patch(self, path: str, change: dict[str, Any]) -> None:
