@@ -13,8 +13,8 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
-from gpushare.device_plugin.cards import Cards
 from gpushare.core.model import ALL_CORES
+from gpushare.device_plugin.cards import Cards
 from gpushare.errors import AnnotationError, ApiError, WireError
 from gpushare.kube.api import Api
 from gpushare.logline import Line
@@ -32,10 +32,20 @@ _TIMEOUT = 5.0
 
 
 class NodeWriter:
-    """The thread. cards: as they are now. every: seconds until the Node is looked at again."""
+    """The thread. cards: as they are now. every: seconds until the Node is looked at again.
+
+    advertise_cores: whether their compute is written; if not, what was written before stays.
+    """
 
     def __init__(
-        self, api: Api, node: str, names: Names, cards: Callable[[], Cards], every: float = 30.0
+        self,
+        api: Api,
+        node: str,
+        names: Names,
+        cards: Callable[[], Cards],
+        every: float = 30.0,
+        *,
+        advertise_cores: bool = True,
     ) -> None:
         self._api = api
         self._node = node
@@ -43,6 +53,7 @@ class NodeWriter:
         self._names = names
         self._cards = cards
         self._every = every
+        self._advertise_cores = advertise_cores
         self._wake = threading.Event()
         self._written = threading.Event()
         self._stopping = False
@@ -107,6 +118,8 @@ class NodeWriter:
             self._patch(self._path, {"metadata": change})
             log.info(Line("inventory written", node=self._node, devices=len(cards.all)))
         self._write_amount(node, self._names.count, len(cards.all))
+        if not self._advertise_cores:
+            return
         try:
             self._write_amount(node, self._names.cores, ALL_CORES * len(cards.all))
         except ApiError as error:
