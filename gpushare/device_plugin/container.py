@@ -1,8 +1,8 @@
 """What a container is told: environment variables, mounts, CDI devices.
 
 Pure. The first group is the original's, to the letter (gpushare-device-plugin, allocate.go), which
-Alibaba Cloud's cGPU reads as well. What limits memory is each maker's own contract: see the
-function of each kind.
+Alibaba Cloud's cGPU reads as well. What limits memory and compute is each maker's own contract:
+see the function of each kind. The driver has no limit of compute.
 """
 
 import re
@@ -77,10 +77,10 @@ def answer(grant: Grant, contract: Contract, uid: str, container: str) -> Contai
             envs |= _driver(grant, contract)
         case "hami-core":
             more, mounts = _hami_core(grant, contract, uid, container)
-            envs |= more
+            envs |= more | _compute("CUDA_DEVICE_SM_LIMIT", grant)
         case "mps":
             more, mounts = _mps(grant, contract)
-            envs |= more
+            envs |= more | _compute("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE", grant)
     names = [
         f"{contract.cdi_kind}={_name(card.uuid, card.index, contract)}" for card, _ in grant.shares
     ]
@@ -150,6 +150,11 @@ def _driver(grant: Grant, contract: Contract) -> dict[str, str]:
         _DRIVER_LIMIT: str(_mib(least, contract)),
         "NVIDIA_GPU_MEMORY_REQUEST": "0",
     }
+
+
+def _compute(name: str, grant: Grant) -> dict[str, str]:
+    """Return the variable that limits compute: one percent for all cards, so the least of them."""
+    return {name: str(grant.least_percent)} if grant.least_percent else {}
 
 
 def _hami_core(

@@ -8,7 +8,7 @@ kubelet that works otherwise), they count as one if all would get the same; else
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence, Set
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from gpushare.device_plugin.cards import Card, Cards, device_id, number_of, uuid_of, uuids_of
 from gpushare.device_plugin.node_pod import GpuContainer, NodePod
@@ -35,10 +35,15 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True)
 class Grant:
-    """What a container gets: units of each card, of a pod that asks for `total` in all."""
+    """What a container gets: units of each card, of a pod that asks for `total` in all.
+
+    cores: percent of compute on all its cards together; 0 if it asks for none, or if it is not
+    known for which container this is.
+    """
 
     shares: tuple[tuple[Card, int], ...]
     total: int
+    cores: int = 0
 
     @property
     def uuids(self) -> frozenset[str]:
@@ -49,6 +54,17 @@ class Grant:
     def units(self) -> int:
         """Units on all its cards."""
         return sum(units for _, units in self.shares)
+
+    @property
+    def least_percent(self) -> int:
+        """The least percent of compute that it has on one of its cards; 0 if it asks for none.
+
+        Its compute is where its memory is, as the books charge it.
+        """
+        if not self.cores:
+            return 0
+        least = min(units for _, units in self.shares)
+        return max(1, self.cores * least // self.units)
 
     def units_of(self, uuid: str) -> int:
         """Return the units on the card of that uuid; 0 if there are none."""
@@ -186,6 +202,9 @@ def decide(found: Sequence[Candidate], units: int, cards: Cards) -> Decided | Un
         if isinstance(grant, str):
             return Undecided(grant, len(found) > 1, str(candidate))
         grants.append(grant)
+    if any(grant.cores != grants[0].cores for grant in grants):
+        # A limit of another container is worse than none.
+        grants = [replace(grant, cores=0) for grant in grants]
     if any(grant != grants[0] for grant in grants):
         each = [f"{one} ({grant})" for one, grant in zip(found, grants, strict=True)]
         more = f" and {len(each) - _NAMED} more" if len(each) > _NAMED else ""
@@ -212,7 +231,7 @@ def granted(candidate: Candidate, cards: Cards, *, healthy: bool = True) -> Gran
         if healthy and not card.healthy:
             return f"its device {card.uuid} (index {card.index}) is unhealthy: {card.problem}"
         shares.append((card, units))
-    return Grant(tuple(shares), pod.total)
+    return Grant(tuple(shares), pod.total, candidate.container.cores)
 
 
 def choose_ids(

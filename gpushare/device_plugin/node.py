@@ -1,7 +1,7 @@
-"""What the device plug-in writes on its Node: inventory, label, number of GPUs.
+"""What the device plug-in writes on its Node: inventory, label, number of GPUs, compute.
 
 Knows the API server's calls. Written when the cards change, and again when the Node says something
-else: a kubelet that registers its node again drops the number of GPUs.
+else: a kubelet that registers its node again drops the number of GPUs and the compute.
 
 Tested in `tests/integration/test_device_plugin.py`.
 """
@@ -13,6 +13,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
+from gpushare.core.model import ALL_CORES
 from gpushare.device_plugin.cards import Cards
 from gpushare.errors import AnnotationError, ApiError, WireError
 from gpushare.kube.api import Api
@@ -31,10 +32,20 @@ _TIMEOUT = 5.0
 
 
 class NodeWriter:
-    """The thread. cards: as they are now. every: seconds until the Node is looked at again."""
+    """The thread. cards: as they are now. every: seconds until the Node is looked at again.
+
+    advertise_cores: whether their compute is written; if not, what was written before stays.
+    """
 
     def __init__(
-        self, api: Api, node: str, names: Names, cards: Callable[[], Cards], every: float = 30.0
+        self,
+        api: Api,
+        node: str,
+        names: Names,
+        cards: Callable[[], Cards],
+        every: float = 30.0,
+        *,
+        advertise_cores: bool = True,
     ) -> None:
         self._api = api
         self._node = node
@@ -42,6 +53,7 @@ class NodeWriter:
         self._names = names
         self._cards = cards
         self._every = every
+        self._advertise_cores = advertise_cores
         self._wake = threading.Event()
         self._written = threading.Event()
         self._stopping = False
@@ -105,10 +117,21 @@ class NodeWriter:
             change = {"annotations": {self._names.inventory: text}, "labels": {LABEL: "true"}}
             self._patch(self._path, {"metadata": change})
             log.info(Line("inventory written", node=self._node, devices=len(cards.all)))
-        if not _counts(node, self._names.count, len(cards.all)):
-            count = {self._names.count: str(len(cards.all))}
+        self._write_amount(node, self._names.count, len(cards.all))
+        if not self._advertise_cores:
+            return
+        try:
+            self._write_amount(node, self._names.cores, ALL_CORES * len(cards.all))
+        except ApiError as error:
+            # An admission policy of an earlier release lets only the count through.
+            log.warning(Line("compute not advertised", node=self._node, error=error))
+
+    def _write_amount(self, node: Node, resource: str, amount: int) -> None:
+        """Write capacity and allocatable, unless both say so. Raises ApiError."""
+        if not _counts(node, resource, amount):
+            amounts = {resource: str(amount)}
             self._patch(
-                f"{self._path}/status", {"status": {"capacity": count, "allocatable": count}}
+                f"{self._path}/status", {"status": {"capacity": amounts, "allocatable": amounts}}
             )
 
     def _patch(self, path: str, change: dict[str, Any]) -> None:

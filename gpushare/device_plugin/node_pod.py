@@ -21,13 +21,15 @@ class GpuContainer:
     """A container that asks for device memory.
 
     shares: (device index, units) that it was given. init: a plain init container (no sidecar),
-    which ends before the next one starts.
+    which ends before the next one starts. cores: percent of compute that it asks for, on all its
+    devices together.
     """
 
     name: str
     units: int
     init: bool = False
     shares: Shares = ()
+    cores: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,4 +199,5 @@ def _gpu_container(
 ) -> Iterator[tuple[int, GpuContainer]]:
     units = gpu_units(container, names.resource)
     if units:
-        yield index, GpuContainer(container.name or "", units, init)
+        cores = gpu_units(container, names.cores)
+        yield index, GpuContainer(container.name or "", units, init, cores=cores)

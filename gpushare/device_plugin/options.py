@@ -52,6 +52,7 @@ class Options:
     numa: bool
     recover_seconds: float
     delete_unexpected_admission_errors: bool
+    advertise_cores: bool
     events: bool
     log_level: str
     log_format: str
@@ -227,6 +228,13 @@ def _parser(environ: Mapping[str, str]) -> Parser:
         default=False,
         help="delete pods of controllers that the kubelet has failed because no device plug-in was"
         " there, as after a reboot; needs the right to delete pods (default: off)",
+    )
+    parser.add_argument(
+        "--advertise-cores",
+        action=argparse.BooleanOptionalAction,
+        default=True,
+        help="write 100 percent of compute for each GPU into the node's status (default: on); off"
+        " where kube-scheduler's file has ignoredByScheduler true for it",
     )
     parser.add_argument(
         "--events",

@@ -90,7 +90,10 @@ class DevicePlugin:
             *(self._pods, self._entries, self._resources.listed, cards, parse_answer),
             certain=self._allocator.certain,
         )
-        self._node = NodeWriter(self._client, options.node_name, names, cards)
+        self._node = NodeWriter(
+            *(self._client, options.node_name, names, cards),
+            advertise_cores=options.advertise_cores,
+        )
         clear = options.delete_unexpected_admission_errors
         self._marker = Marker(
             self._client,

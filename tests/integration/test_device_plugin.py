@@ -140,6 +140,7 @@ def test_the_node_says_what_it_has_and_that_it_serves_by_identity(node: PluginNo
     assert found["metadata"]["labels"]["gpushare"] == "true"
     for each in ("capacity", "allocatable"):
         assert found["status"][each][ALIYUN.count] == "4"
+        assert found["status"][each][ALIYUN.cores] == "400"
 
 
 # -- restarts -------------------------------------------------------------------------------------

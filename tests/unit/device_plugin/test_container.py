@@ -73,6 +73,22 @@ def test_mps_is_told_limits_by_the_numbers_that_the_container_sees() -> None:
     }
 
 
+def test_compute_is_limited_where_somebody_enforces_it() -> None:
+    half = replace(ONE, cores=50)
+    assert added(half, isolation="hami-core")["CUDA_DEVICE_SM_LIMIT"] == "50"
+    assert added(half, isolation="mps")["CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"] == "50"
+    for kind in ("none", "driver"):
+        assert added(half, isolation=kind) == added(ONE, isolation=kind)
+    uneven = replace(TWO, cores=61)
+    assert added(uneven, isolation="mps")["CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"] == "20"
+
+
+@pytest.mark.parametrize("isolation", ["hami-core", "mps"])
+def test_without_compute_there_is_no_limit_of_it(isolation: str) -> None:
+    names = added(ONE, isolation=isolation)
+    assert not {"CUDA_DEVICE_SM_LIMIT", "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"} & names.keys()
+
+
 def test_by_cdi_the_devices_are_named_there_and_the_runtime_is_told_to_leave_them() -> None:
     by_field = told(TWO, list_strategy="cdi-cri")
     kind = "k8s.device-plugin.nvidia.com/gpu"
