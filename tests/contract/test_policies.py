@@ -62,8 +62,8 @@ def test_a_score_does_not_depend_on_what_runs_on_other_nodes(
     fits = feasible(view, _rows(view), request)
     together = {name: policy.score(view, _rows(view), request) for name, policy in EVERY.items()}
     for index, spec in enumerate(cluster.nodes):
-        of_it = {spec.name: cluster.used[spec.name]}, {}, {spec.name: cluster.cores[spec.name]}
-        alone = Cluster(cluster.nodes, *of_it).snapshot()
+        used, cores = cluster.used[spec.name], cluster.cores_used(spec.name)
+        alone = Cluster(cluster.nodes, {spec.name: used}, cores={spec.name: cores}).snapshot()
         mask = fits[index]
         # Where the request does not fit a policy may say anything.
         if mask.sum() < request.devices:
