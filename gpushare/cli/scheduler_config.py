@@ -99,7 +99,8 @@ def _parser() -> Parser:
         action="extend",
         nargs="+",
         metavar="NAME",
-        help="extended resource that pods ask for, can be repeated (default: aliyun.com/gpu-mem)",
+        help="extended resource that pods ask for, can be repeated (default: aliyun.com/gpu-mem"
+        " and its compute)",
     )
     parser.add_argument(
         "--form",

@@ -12,6 +12,7 @@ import cel
 import pytest
 import yaml
 
+from gpushare.wire.annotations import ALIYUN
 from tests.contract.manifests import ROOT, one, scheduler_file, second_pod, static_pod
 
 pytestmark = [
@@ -98,9 +99,10 @@ def test_the_message_is_the_line_to_add() -> None:
     config = scheduler_file(file)
     assert config.scheduler_names == (name,)
     managed = [r.name for entry in config.extenders for r in entry.managed_resources]
-    assert managed == [MEM]
-    assert all(resource in validation["message"] for resource in managed)
-    assert all(resource in spec()["matchConditions"][0]["expression"] for resource in managed)
+    # Compute is never asked for without memory, which tells the pods.
+    assert managed == [MEM, ALIYUN.cores]
+    assert MEM in validation["message"]
+    assert MEM in spec()["matchConditions"][0]["expression"]
 
 
 def test_what_cannot_be_judged_passes_and_only_new_pods_are_looked_at() -> None:

@@ -26,9 +26,7 @@ def test_kube_scheduler_would_take_the_file_without_a_warning(file: Path) -> Non
     verbs = (extender.filter_verb, extender.prioritize_verb, extender.bind_verb)
     assert verbs == ("filter", "prioritize", "bind")
     managed = {each.name: each.ignored_by_scheduler for each in extender.managed_resources}
-    # The original's policies stay as they are.
-    named = [ALIYUN.resource] if file.suffix == ".json" else [ALIYUN.resource, ALIYUN.cores]
-    assert managed == dict.fromkeys(named, False)
+    assert managed == {ALIYUN.resource: False, ALIYUN.cores: False}
 
 
 def test_a_policy_names_priorities_without_which_1_22_does_not_start() -> None:

@@ -29,7 +29,9 @@ class DeviceBestFit:
         free = snapshot.free[rows]
         # The share is at most a half, so that it decides only between equal leftovers.
         scale = 2.0 * np.maximum(snapshot.capacity[rows].sum(axis=1, keepdims=True), 1)
-        left = _least_left(free, has_room(snapshot, rows, request), request)
+        # A pod without devices goes where least is free, be it nothing.
+        fits = has_room(snapshot, rows, request) if request.devices else free >= 0
+        left = _least_left(free, fits, request)
         rest = free.sum(axis=1, keepdims=True) / scale
         if request.cores and request.devices == 1:
             rest = (snapshot.cores_free[rows] - request.cores + rest) / ALL_CORES

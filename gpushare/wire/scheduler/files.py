@@ -66,7 +66,7 @@ class FileOptions:
     form: str
     order: str
     url: str = DEFAULT_URL
-    resources: tuple[str, ...] = (ALIYUN.resource,)
+    resources: tuple[str, ...] = (ALIYUN.resource, ALIYUN.cores)
 
     @property
     def version(self) -> str:

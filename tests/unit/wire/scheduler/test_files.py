@@ -43,7 +43,8 @@ def test_every_file_is_read_back_without_a_warning(release: str, form: str, orde
     assert ours.node_cache_capable
     assert not ours.ignorable
     assert ours.http_timeout == 10
-    assert [item.name for item in ours.managed_resources] == ["aliyun.com/gpu-mem"]
+    named = [item.name for item in ours.managed_resources]
+    assert named == ["aliyun.com/gpu-mem", "aliyun.com/gpu-core.percentage"]
 
 
 @pytest.mark.parametrize("release", RELEASES)
