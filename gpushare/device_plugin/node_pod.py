@@ -5,6 +5,7 @@ Pure. The spec says how much, the annotations of the Binding say where.
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from gpushare.core.model import MAX_UNITS, Given, PodRef, Shares
@@ -199,5 +200,7 @@ def _gpu_container(
 ) -> Iterator[tuple[int, GpuContainer]]:
     units = gpu_units(container, names.resource)
     if units:
-        cores = gpu_units(container, names.cores)
+        cores = 0
+        with suppress(WireError):  # one that makes no sense sets no limit
+            cores = gpu_units(container, names.cores)
         yield index, GpuContainer(container.name or "", units, init, cores=cores)

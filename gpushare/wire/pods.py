@@ -13,7 +13,7 @@ from sys import intern
 
 from gpushare.core.model import ALL_CORES, Labels, ObservedPod, PodRef, Request, Shares
 from gpushare.core.selectors import NO_DEMANDS
-from gpushare.errors import AnnotationError, MessageError, WireError
+from gpushare.errors import AnnotationError, MessageError, QuantityError, WireError
 from gpushare.wire.annotations import (
     MAX_DEVICES_PER_POD,
     Names,
@@ -75,9 +75,7 @@ def request_of(pod: Pod, names: Names) -> Request:
             f"{names.resource}: {total} cannot be split evenly over {devices} devices"
             f" ({names.count}): write {instead}, or another count"
         )
-    if cores:
-        _check_cores(cores, core_containers, Request(total // devices, devices), containers, names)
-    return Request(
+    request = Request(
         units=total // devices,
         devices=devices,
         cpu=cpu_only.cpu,
@@ -91,6 +89,9 @@ def request_of(pod: Pod, names: Names) -> Request:
         core_containers=core_containers,
         cards=wanted_cards((pod.metadata and pod.metadata.annotations) or {}),
     )
+    if cores:
+        _check_cores(cores, request, names)
+    return request
 
 
 def _without_memory(names: Names) -> str:
@@ -100,14 +101,12 @@ def _without_memory(names: Names) -> str:
     )
 
 
-def _check_cores(
-    total: int, by_container: Shares, request: Request, containers: Shares, names: Names
-) -> None:
+def _check_cores(total: int, request: Request, names: Names) -> None:
     """Check that the cores can be had of the devices on which the pod has its memory.
 
-    by_container, containers: cores and memory of each regular container. Raises MessageError.
+    total: cores over all devices. Raises MessageError.
     """
-    devices, units = request.devices, dict(containers)
+    devices, units = request.devices, dict(request.containers)
     if total % devices:
         raise MessageError(
             f"{names.cores}: {total} cannot be split evenly over {devices} devices"
@@ -120,10 +119,11 @@ def _check_cores(
             f" (percent): write {ALL_CORES * devices} or less, or ask for {needed} devices"
             f" ({names.count})"
         )
-    if any(container not in units for container, _ in by_container):
+    if any(container not in units for container, _ in request.core_containers):
         raise MessageError(_without_memory(names))
     if devices > 1 and any(
-        percent * request.total != total * units[container] for container, percent in by_container
+        percent * request.total != total * units[container]
+        for container, percent in request.core_containers
     ):
         raise MessageError(
             f"{names.cores}: over {devices} devices ({names.count}) several containers have parts"
@@ -163,8 +163,8 @@ def observe_pod(pod: Pod, names: Names) -> ObservedPod:
 
     Of a pod that has a node and asks for no GPU it is only what the pod holds. A pod that has a
     node holds its device memory whatever else it says: if its annotations make no sense, its
-    whole total counts as requested of one device, and CPU or memory that makes no sense as 0. Cores
-    without memory are on no device.
+    whole total counts as requested of one device, CPU or memory that makes no sense as 0, and cores
+    that make none as all of a device. Cores without memory are on no device.
     Raises MessageError or QuantityError if the pod or its devices cannot be read.
     """
     metadata = pod.metadata or Metadata()
@@ -173,7 +173,10 @@ def observe_pod(pod: Pod, names: Names) -> ObservedPod:
         request = request_of(pod, names)
     except WireError:
         total, containers, inits = device_sums(pod, names.resource)
-        cores, core_containers, _ = device_sums(pod, names.cores)
+        try:
+            cores, core_containers, _ = device_sums(pod, names.cores)
+        except QuantityError:  # nobody knows how much, so it may be all
+            cores, core_containers = ALL_CORES, ()
         if not node or not (total or cores):
             raise
         request = host_sums(pod, strict=False)

@@ -52,6 +52,17 @@ def test_containers_that_ask_for_nothing_are_not_served() -> None:
     assert given(pod_json(0)) == {}
 
 
+@pytest.mark.parametrize(("cores", "percent"), [("30", 30), ("5Gi", 0), (None, 0)])
+def test_compute_is_the_containers_own_and_nonsense_costs_no_device(
+    cores: str | None, percent: int
+) -> None:
+    body = pod_json(4, devices=[1])
+    if cores is not None:
+        body["spec"]["containers"][0]["resources"]["limits"][ALIYUN.cores] = cores
+    (container,) = read(body).gpu_containers
+    assert (container.units, container.cores) == (4, percent)
+
+
 def test_the_names_of_the_cards_stand_beside() -> None:
     pod = read(pod_json(4, devices=[1, 3], uuids=["GPU-b", "GPU-d"]))
     assert pod.uuids == {1: "GPU-b", 3: "GPU-d"}

@@ -202,6 +202,11 @@ def test_a_bound_pod_counts_with_the_cores_of_a_whole_device_at_most() -> None:
     assert (seen.request.devices, seen.request.cores) == (0, 0)
 
 
+def test_a_bound_pod_whose_cores_nobody_can_count_keeps_its_memory_and_may_have_all_cores() -> None:
+    seen = observe_pod(pod(shared(4, "5Gi"), nodeName="n"), ALIYUN)
+    assert (seen.request.units, seen.request.devices, seen.request.cores) == (4, 1, 100)
+
+
 def test_a_pod_without_gpu_asks_for_cpu_and_memory_only() -> None:
     made = pod(container("0", cpu="1"), annotations={COUNT: "x", ALIYUN.policy: "!"})
     assert request_of(made, ALIYUN) == Request(cpu=1000)
