@@ -170,13 +170,18 @@ class Store:
         if node not in self.nodes:
             raise UnknownNode(f"node {node!r} is not known any more")
         spec, used = self.nodes[node].shape, self.arrays.used(node)
-        cores = self.arrays.cores(node)
+        cores, least = self.arrays.cores(node), max(entry.cores, 1)
         if entry.placement != allocation.shares:
             raise InsufficientMemory(f"node {node!r}: its devices have come to other indices")
-        for device in devices:
+        for device, held in allocation.shares:
             there = device < len(spec.capacity) and spec.healthy[device] and not spec.closed
-            full = there and (used[device] > spec.capacity[device] or cores[device] > ALL_CORES)
-            if not there or full:
+            if (
+                not there
+                or used[device] > spec.capacity[device]
+                # As NodeArrays.has_room, with its own charge among those that are there.
+                or cores[device] - entry.cores > ALL_CORES - least
+                or (entry.request.alone and used[device] > held)
+            ):
                 why = "was given to others" if there else "was closed"
                 raise InsufficientMemory(f"node {node!r}: device {device} {why} meanwhile")
         self._check_pairing(entry.ref.uid, entry.request, allocation)

@@ -203,6 +203,24 @@ def test_a_binding_in_doubt_is_not_sent_again_where_its_equal_waits_on_another_d
         assert ledger.resume("p", "gpu-a", 2)
 
 
+@pytest.mark.parametrize(
+    ("ours", "others", "sent"),
+    [(60, 40, True), (60, 50, False), (0, 99, True), (0, 100, False), (100, 0, False)],
+)
+def test_a_binding_in_doubt_is_not_sent_again_where_others_have_its_cores(
+    ledger: Ledger, ours: int, others: int, sent: bool
+) -> None:
+    ledger.node_changed(node("gpu-a", 16))
+    request = Request(4, 1, cores=ours)
+    ledger.assume(PodRef("default", "p", "p"), request, Allocation("gpu-a", (0,), (4,)), 0)
+    ledger.doubt("p", 1)
+    assert ledger.can_still_bind("p")
+    ledger.pod_changed(_pod("q", Request(5, 1, cores=others))._replace(running=True))
+    assert ledger.can_still_bind("p") is sent
+    with nullcontext() if sent else pytest.raises(InsufficientMemory, match="given to others"):
+        assert ledger.resume("p", "gpu-a", 2)
+
+
 def test_a_binding_in_doubt_does_not_stand_in_its_own_way() -> None:
     ledger = Ledger(Pairing.ON)
     ledger.node_changed(node("gpu-a", 4, 4))
@@ -211,6 +229,12 @@ def test_a_binding_in_doubt_does_not_stand_in_its_own_way() -> None:
     ledger.assume(PodRef("default", "p", "p"), request, allocation, 0)
     ledger.doubt("p", 1)
     assert ledger.resume("p", "gpu-a", 2) == (allocation, 4)
+    alone = Request(4, 1, cores=100)
+    ledger = Ledger(Pairing.ON)
+    ledger.node_changed(node("gpu-a", 4))
+    ledger.assume(PodRef("default", "p", "p"), alone, Allocation("gpu-a", (0,), (4,)), 0)
+    ledger.doubt("p", 1)
+    assert ledger.resume("p", "gpu-a", 2)
 
 
 @pytest.mark.parametrize(
