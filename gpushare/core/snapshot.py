@@ -74,8 +74,8 @@ def has_cores(snapshot: "Snapshot", rows: Rows, request: Request) -> Bools:
 
 def has_cards(snapshot: "Snapshot", rows: Rows, cards: Cards) -> Bools:
     """Return bool (K, D): devices that are wanted, as far as their models and uuids say."""
-    # Index -1, no device, is the last one.
-    models = np.array([*map(cards.accepts_model, snapshot.models), False])
+    # Index -1 is the last one: a device of which no model is known, or none at all.
+    models = np.array([*map(cards.accepts_model, snapshot.models), cards.accepts_model("")])
     wanted: Bools = models[snapshot.model.take(rows, axis=0)]
     for uuids, wants in ((cards.uuids, True), (cards.not_uuids, False)):
         if uuids:

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpushare.core.decide import BEST, feasible, filter_nodes, place, score_nodes
-from gpushare.core.model import Reason, Request
+from gpushare.core.model import Cards, Reason, Request
 from gpushare.core.ranking import Ranking
 from gpushare.core.snapshot import Snapshot
 from gpushare.errors import InsufficientMemory, UnknownNode
@@ -204,6 +204,14 @@ def test_a_refusal_at_bind_names_the_node_the_request_and_what_is_free() -> None
     gone = Cluster((node("n"),)).snapshot()
     with pytest.raises(InsufficientMemory, match=r"free by device: none$"):
         place(gone, "n", Request(7, 1), Ranking(POLICIES["binpack"]))
+
+
+@pytest.mark.parametrize(
+    ("cards", "fits"), [(Cards(not_models=("t4",)), True), (Cards(models=("t4",)), False)]
+)
+def test_a_device_of_which_no_model_is_known_has_no_unwanted_one(cards: Cards, fits: bool) -> None:
+    view = Cluster((node("n", 16, models=()),)).snapshot()
+    assert bool(filter_nodes(view, ["n"], Request(4, 1, cards=cards)).fit) is fits
 
 
 def test_an_equal_pod_takes_the_devices_of_the_one_that_waits_for_the_plugin() -> None:
