@@ -103,38 +103,48 @@ class Offers:
 
     def _common(self, priority: int, books: Snapshot) -> HeldSnapshot:
         """Return what may be offered to pods of that priority that hold nothing themselves."""
-        with self._lock:
+        if not self._lock.acquire(blocking=False):
+            # Another thread makes one. It may look into the books, so nobody waits for it.
+            return self._brought_up(_View(HeldSnapshot.of(books)), priority, books)
+        try:
             view = self._views.get(priority)
             if view is None or view.offered.capacity is not books.capacity:
                 # Of another layout: nodes have come, gone or changed, and rows mean other nodes.
                 view = _View(HeldSnapshot.of(books))
-            version, changed = self._holds.changed_since(view.version)
-            moved = {}
-            for node in changed:
-                row = books.row.get(node)
-                if row is None:
-                    continue
-                counting = tuple(
-                    hold
-                    for hold in self._holds.on(node)
-                    if not hold.lapsed and hold.pod.priority >= priority
-                )
-                # Most holds begin and end between two looks: their pods are bound at once.
-                if counting != view.placed.get(row, ()):
-                    moved[row] = counting
-            if moved or view.offered.base is not books:
-                offered, again = view.offered.on(books)
-                for row in again - moved.keys():
-                    self._place(offered, row, view.placed[row])
-                for row, counting in moved.items():
-                    self._place(offered, row, counting)
-                view.offered = offered
-                view.placed |= moved
-            view.version = version
+            offered = self._brought_up(view, priority, books)
             self._views[priority] = view
             if len(self._views) > _MAX_VIEWS:
                 del self._views[next(iter(self._views))]
-            return view.offered
+            return offered
+        finally:
+            self._lock.release()
+
+    def _brought_up(self, view: _View, priority: int, books: Snapshot) -> HeldSnapshot:
+        """Bring the view up to date with the holds and these books, and return what it offers."""
+        version, changed = self._holds.changed_since(view.version)
+        moved = {}
+        for node in changed:
+            row = books.row.get(node)
+            if row is None:
+                continue
+            counting = tuple(
+                hold
+                for hold in self._holds.on(node)
+                if not hold.lapsed and hold.pod.priority >= priority
+            )
+            # Most holds begin and end between two looks: their pods are bound at once.
+            if counting != view.placed.get(row, ()):
+                moved[row] = counting
+        if moved or view.offered.base is not books:
+            offered, again = view.offered.on(books)
+            for row in again - moved.keys():
+                self._place(offered, row, view.placed[row])
+            for row, counting in moved.items():
+                self._place(offered, row, counting)
+            view.offered = offered
+            view.placed |= moved
+        view.version = version
+        return view.offered
 
     def _place(self, offered: HeldSnapshot, row: int, holds: Sequence[Hold]) -> None:
         """Take from the row, as it is in the books, what these holds take, oldest first."""

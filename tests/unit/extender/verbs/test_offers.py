@@ -2,6 +2,8 @@
 
 import contextlib
 import json
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -599,3 +601,28 @@ def test_a_place_in_a_copy_is_chosen_by_the_copy_and_not_by_what_is_kept_of_the_
     offered.hold(0)
     assert place(books, "n", request, scorer).devices == (0,)
     assert place(offered, "n", request, scorer).devices == (1,)
+
+
+def test_who_looks_while_another_thread_makes_an_offer_waits_for_nobody() -> None:
+    desk = Desk("n0", "n1")
+    desk.filter(pod("first"))
+    asking = claimant(read_pod(pod("asks")), Request(10, 1))
+    books = desk.books.ledger.snapshot()
+    looks: list[Snapshot] = []
+
+    def scorer_of(held: Claimant) -> Scorer:
+        if not looks:
+            looks.append(books)
+            looks[0] = seen_by_another_thread(lambda: kept.to(asking, books, desk.now))
+        return desk.books.scorer(held.request)
+
+    kept = Offers(desk.holds, scorer_of, lambda _: False)
+    anew = offers_of(desk.books).to(asking, books, desk.now)
+    assert kept.to(asking, books, desk.now).free.tolist() == anew.free.tolist()
+    assert looks[0].free.tolist() == anew.free.tolist()
+
+
+def seen_by_another_thread(look: Callable[[], Snapshot]) -> Snapshot:
+    """What another thread sees, which must not wait for this one."""
+    with ThreadPoolExecutor(1) as other:
+        return other.submit(look).result(timeout=10)
