@@ -25,4 +25,6 @@ extenders:
     managedResources:
       - name: aliyun.com/gpu-mem
         ignoredByScheduler: false
+      - name: aliyun.com/gpu-core.percentage
+        ignoredByScheduler: false
 {{- end }}
