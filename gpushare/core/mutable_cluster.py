@@ -3,8 +3,6 @@
 The arrays are changed in place, and nothing is copied for a pod. Decisions are those of the
 extender: the same ranking, the same choice of devices. What kube-scheduler enforces before it calls
 an extender is enforced here too: CPU, memory and the GPU model.
-
-Tested in `tests/unit/sim/test_engine.py`.
 """
 
 from collections.abc import Callable

@@ -1,11 +1,13 @@
 """The decisions: what filter, prioritize and bind promise each other."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpushare.core.decide import BEST, feasible, filter_nodes, place, score_nodes
+from gpushare.core.decide import BEST, feasible, filter_nodes, place, room_for, score_nodes
 from gpushare.core.model import Cards, Reason, Request
 from gpushare.core.ranking import Ranking
 from gpushare.core.snapshot import Snapshot
@@ -44,6 +46,26 @@ def test_the_mask_holds_just_the_devices_that_may_take_the_request(
     for name in cluster.names:
         open_devices = np.flatnonzero(mask[view.row[name]]).tolist()
         assert open_devices == expected_devices(cluster, name, request)
+
+
+@given(cluster=clusters(pins=False), request=requests(), most=st.integers(0, 9))
+def test_so_many_pods_fit_at_once_as_can_be_placed_one_after_the_other(
+    cluster: Cluster, request: Request, most: int
+) -> None:
+    request = replace(request, models=())
+    placed = 0
+    for name in cluster.names:
+        free, cores = cluster.free(name), cluster.cores_used(name)
+        places = [0] * len(free)
+        for at in expected_devices(cluster, name, request):
+            by_cores = (100 - cores[at]) // request.cores if request.cores else most
+            places[at] = min(free[at] // request.units, by_cores)
+        # On the devices that have the most places left: no other choice leaves more.
+        while sum(left > 0 for left in places) >= request.devices:
+            for at in sorted(range(len(places)), key=lambda at: -places[at])[: request.devices]:
+                places[at] -= 1
+            placed += 1
+    assert room_for(cluster.snapshot(), request, most) == min(placed, most)
 
 
 class WrongMemory(Ranking):

@@ -95,16 +95,22 @@ def with_less(remedy: Remedy) -> Iterator[Remedy]:
 
 def pod(uid: str, where: str, units: int, *devices: int, **more: Any) -> ObservedPod:
     """A bound pod; without devices it is unplaced."""
-    request = Request(units, max(len(devices), 1), containers=((0, units * max(len(devices), 1)),))
+    count, cores = max(len(devices), 1), more.pop("cores", 0)
+    request = Request(units, count, containers=((0, units * count),), cores=cores)
     placement = tuple((device, units) for device in devices) or None
     seen = ObservedPod(PodRef("ns", uid, uid), request, where, placement)
     return seen._replace(**more)
+
+
+_CORES = st.sampled_from([st.just(0), st.sampled_from([0, 40, 100])])
+"""Half of all worlds, and half of all requests, know of memory alone."""
 
 
 @st.composite
 def worlds(draw: st.DrawFn) -> World:
     """Up to four nodes with sick and over-full devices, pods not served yet, unplaced, ending."""
     nodes, pods = [], []
+    cores = draw(_CORES)
     for index in range(draw(st.integers(1, 4))):
         name = f"n{index}"
         capacity = draw(st.lists(st.integers(0, 8), max_size=4))
@@ -123,6 +129,7 @@ def worlds(draw: st.DrawFn) -> World:
                     draw(st.integers(1, 6)),
                     *sorted(devices),
                     terminating=draw(st.booleans()),
+                    cores=draw(cores),
                     **served,
                 )
             )
@@ -133,7 +140,8 @@ def worlds(draw: st.DrawFn) -> World:
 def requests(draw: st.DrawFn) -> Request:
     units, devices = draw(st.integers(1, 9)), draw(st.integers(1, 3))
     cpu = draw(st.sampled_from([0, 3000]))
-    return Request(units, devices, cpu=cpu, containers=((0, units * devices),))
+    cores = draw(draw(_CORES))
+    return Request(units, devices, cpu=cpu, containers=((0, units * devices),), cores=cores)
 
 
 @given(worlds(), requests())
