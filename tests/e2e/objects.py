@@ -61,6 +61,11 @@ class Objects:
         }
         return self.api.create(PODS, body).body
 
+    def again(self, pod: Json) -> Json:
+        """The same pod anew, once that one has been deleted."""
+        kept = {key: pod["metadata"].get(key) for key in ("name", "annotations")}
+        return self.api.create(PODS, {"metadata": kept, "spec": pod["spec"]}).body
+
     def priority(self, name: str, value: int) -> None:
         """A priority class, which may be there already."""
         body = {"metadata": {"name": name}, "value": value}
