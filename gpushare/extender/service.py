@@ -87,7 +87,7 @@ class Service:
             last_hour=last_hour,
             clock=clock,
         )
-        self._prioritize = PrioritizeVerb(resources, not_ready=ready, lists=lists)
+        self._prioritize = PrioritizeVerb(resources, not_ready=ready, lists=lists, clock=clock)
         self._preempt = PreemptVerb(resources, not_ready=ready, budgets_of=budgets_of, wall=wall)
         self._bind = BindVerb(
             resources,

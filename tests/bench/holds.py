@@ -6,6 +6,7 @@ answer, and some pods later that one ends, so the cluster stays as full as it is
 """
 
 import json
+import random
 import statistics
 import time
 from collections import deque
@@ -50,13 +51,15 @@ def _verb(policy: str, answer: str) -> tuple[FilterVerb, ManagedResource]:
 
 
 def _body(name: str) -> bytes:
+    """Return what kube-scheduler sends: without blanks, the nodes in another order each time."""
     container = {"name": "x", "resources": {"limits": {"aliyun.com/gpu-mem": "3"}}}
     pod = {
         "metadata": {"name": name, "namespace": "default", "uid": name},
         "spec": {"containers": [container]},
     }
     names = [f"node-{n:04}" for n in range(_NODES)]
-    return json.dumps({"Pod": pod, "NodeNames": names}).encode()
+    random.Random(name).shuffle(names)
+    return json.dumps({"Pod": pod, "NodeNames": names}, separators=(",", ":")).encode()
 
 
 class Side:

@@ -225,10 +225,9 @@ class FilterVerb:
         """Hold the best node of the answer for the pod."""
         best: int | None = 0
         if len(fit) > 1:
-            # kube-scheduler may take another node, and the look costs something. It is worth it for
-            # a pod that may wait, and for one that could be bound to what is held for another: the
-            # next pod is asked about before this one's bind is charged.
-            if not (pod.group.key or pod.waits or len(managed.holds)):
+            # kube-scheduler may take another node, and the look costs something: prioritize, which
+            # comes next, has it for nothing. But it need not be asked about a pod that may wait.
+            if not (pod.group.key or pod.waits):
                 return
             best = best_row(seen, fit.rows(seen.row), pod.request, managed.scorer(pod.request))
         if best is not None:

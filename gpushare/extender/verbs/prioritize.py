@@ -1,29 +1,40 @@
 """The verb prioritize: how good each node is for a pod, by the policy.
 
-It reads a snapshot, and changes nothing.
+It reads a snapshot, and changes nothing but what is held for the pod until its bind (holds.py).
 
 Tested in `tests/unit/extender/test_service.py`.
 """
 
+import contextlib
+import time
 from collections.abc import Callable
 
 from gpushare.core.decide import BEST, score_rows
+from gpushare.core.model import Request
 from gpushare.errors import MessageError, NotReady, WireError
-from gpushare.extender.managed_resources import ManagedResources
+from gpushare.extender.managed_resources import ManagedResource, ManagedResources
 from gpushare.extender.verbs.answer import VerbAnswer, pod_name
+from gpushare.extender.verbs.claimant import claimant
 from gpushare.wire.extender import decode_filter, encode_priorities
 from gpushare.wire.name_lists import NameLists
+from gpushare.wire.objects import Pod
 
 
 class PrioritizeVerb:
     """Answers prioritize. The arguments are those of `FilterVerb`."""
 
     def __init__(
-        self, resources: ManagedResources, *, not_ready: Callable[[], str], lists: NameLists
+        self,
+        resources: ManagedResources,
+        *,
+        not_ready: Callable[[], str],
+        lists: NameLists,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._resources = resources
         self._not_ready = not_ready
         self._lists = lists
+        self._clock = clock
 
     def answer(self, body: bytes) -> VerbAnswer:
         """Return the answer to a body of prioritize. Raises MessageError or NotReady."""
@@ -44,10 +55,25 @@ class PrioritizeVerb:
         scores = {
             score: [*map(args.names.__getitem__, some.tolist())] for score, some in places.items()
         }
+        best = scores[BEST][0] if scores else ""
+        if best and len(managed.holds):
+            self._hold(managed, args.pod, request, best)
         line = {
             "pod": name,
             "units": request.units,
             "nodes": len(args.names),
-            "best": scores[BEST][0] if scores else "-",
+            "best": best or "-",
         }
         return VerbAnswer(encode_priorities(scores), "scored", line)
+
+    def _hold(self, managed: ManagedResource, pod: Pod, request: Request, node: str) -> None:
+        """Hold the best node for the pod: it is asked about where filter answered several.
+
+        The next pod is asked about before this one's bind is charged, and both could be bound to
+        what is held for a third.
+        """
+        with contextlib.suppress(WireError):  # a pod without names
+            asking = claimant(pod, request)
+            charged = managed.ledger.entry(asking.ref.uid) is not None
+            if not (charged or self._resources.scope.refusal(pod)):
+                managed.holds.offered(asking, node, self._clock())

@@ -4,6 +4,7 @@ import contextlib
 import json
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -19,7 +20,7 @@ from gpushare.core.ranking import Ranking, Scorer
 from gpushare.core.snapshot import Snapshot
 from gpushare.errors import GpuShareError, InsufficientMemory
 from gpushare.extender.follow.watch_handlers import PodEventHandler
-from gpushare.extender.managed_resources import ManagedResources
+from gpushare.extender.managed_resources import ExtenderScope, ManagedResources
 from gpushare.extender.tell.explainer import Explainer
 from gpushare.extender.verbs import offers
 from gpushare.extender.verbs.bind.slots import BindSlots
@@ -27,6 +28,7 @@ from gpushare.extender.verbs.claimant import Claimant, claimant
 from gpushare.extender.verbs.filter import FilterVerb
 from gpushare.extender.verbs.holds import Holds
 from gpushare.extender.verbs.offers import Offers, offers_of
+from gpushare.extender.verbs.prioritize import PrioritizeVerb
 from gpushare.extender.verbs.refusal_hold import RefusalHold
 from gpushare.extender.verbs.tickets import Tickets
 from gpushare.ledger import Ledger
@@ -66,6 +68,9 @@ class Desk:
             promise_wait=RefusalHold(0.3, clock=lambda: self.now, sleep=self._sleep),
             clock=lambda: self.now,
         )
+        self.prioritize_verb = PrioritizeVerb(
+            self.library, not_ready=str, lists=NameLists(), clock=lambda: self.now
+        )
         self.watch = PodEventHandler(self.library, clock=lambda: self.now)
 
     def _sleep(self, seconds: float) -> None:
@@ -78,6 +83,12 @@ class Desk:
         answer = json.loads(self.verb.answer(body).body)
         assert not answer["Error"]
         return answer["NodeNames"], answer["FailedNodes"] | answer["FailedAndUnresolvableNodes"]
+
+    def prioritize(self, pod: dict[str, Any], names: list[str]) -> str:
+        """The node with the highest score."""
+        body = json.dumps({"Pod": pod, "NodeNames": names}).encode()
+        scores = json.loads(self.prioritize_verb.answer(body).body)
+        return str(max(scores, key=lambda each: each["Score"])["Host"])
 
 
 def pod(
@@ -421,12 +432,44 @@ def test_the_watch_moves_a_hold_to_the_node_that_kube_scheduler_took() -> None:
 
 def test_plain_pods_hold_too_while_something_is_held_whatever_filter_answers() -> None:
     desk = Desk("n", "other", best=False)
-    desk.filter(pod("a"))
+    desk.prioritize(pod("a"), desk.filter(pod("a"))[0])
     assert len(desk.holds) == 0
     desk.watch.apply(event(PODS, "ADDED", pod("slow", nominated="n")))
-    offered = [desk.filter(pod(name))[0] for name in "bcde"]
+    offered = []
+    for name in "bcde":
+        offered.append(desk.filter(pod(name))[0])
+        if len(offered[-1]) > 1:  # of one node kube-scheduler does not ask how good it is
+            assert desk.prioritize(pod(name), offered[-1]) == "n"
     assert offered == [["n", "other"], ["other"], ["other"], []]
     assert [hold.pod.ref.name for hold in desk.holds.live()] == ["slow", "b", "c", "d"]
+
+
+def test_a_member_holds_the_node_that_prioritize_prefers() -> None:
+    desk = Desk("n", "other", best=False)
+    member = pod("m", labels=COSCHEDULING)
+    assert desk.filter(member)[0] == ["n", "other"]
+    (offered,) = desk.holds.live()
+    best = desk.prioritize(member, ["other"])
+    assert best == "other" != offered.node
+    assert [hold.node for hold in desk.holds.live()] == ["other"]
+
+
+def test_prioritize_holds_nothing_for_a_pod_that_is_charged_or_not_sent_here() -> None:
+    desk = Desk("n", "other", best=False)
+    desk.watch.apply(event(PODS, "ADDED", pod("slow", nominated="n")))
+    bound, foreign = pod("bound"), pod("foreign", schedulerName="another")
+    request, ref = Request(10, 1), claimant(read_pod(bound), Request(10, 1)).ref
+    ledger, policy = desk.books.ledger, desk.books.scorer(request)
+    ledger.assume(ref, request, place(ledger.snapshot(), "n", request, policy), desk.now)
+    scope = ExtenderScope(schedulers=frozenset({"default-scheduler"}))
+    desk.prioritize_verb = PrioritizeVerb(
+        replace(desk.library, scope=scope), not_ready=str, lists=NameLists()
+    )
+    desk.prioritize(bound, ["other"])
+    desk.prioritize(foreign, ["other"])
+    assert [hold.pod.ref.name for hold in desk.holds.live()] == ["slow"]
+    desk.prioritize(pod("sent"), ["other"])
+    assert [hold.pod.ref.name for hold in desk.holds.live()] == ["slow", "sent"]
 
 
 def test_a_list_at_the_start_brings_the_nominations_back() -> None:
