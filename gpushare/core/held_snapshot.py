@@ -13,13 +13,16 @@ from itertools import count
 from typing import Self
 
 import numpy as np
+import numpy.typing as npt
 
-from gpushare.core.model import Request
+from gpushare.core.model import ALL_CORES, Request
 from gpushare.core.snapshot import Bools, Ints, Rows, Snapshot, pod_kind
 
 _STAMPS = count(1)
 _TAKEN = ("free", "kinds", "cpu_free", "memory_free")
 """What is taken from: copies of the arrays of the books."""
+_OF_TAKEN = ("used", "cores_free")
+"""Made anew of what is taken when they are asked for, which is rare: copies are dear."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -50,14 +53,25 @@ class HeldSnapshot(Snapshot):
     def _copy(cls, base: Snapshot, values: Snapshot, held: Bools, stamps: Ints) -> Self:
         taken = {name: getattr(values, name).copy() for name in _TAKEN}
         made = object.__new__(cls)
-        # With what the books have computed of themselves, such as `open`; `used` is made anew.
+        # With what the books have computed of themselves, such as `open`.
         vars(made).update(vars(base) | taken, base=base, held=held, stamps=stamps)
+        if isinstance(values, HeldSnapshot) and values.takes_cores:
+            made._own_cores(values.cores_used)
         del vars(made)["used"]
         return made
 
+    @property
+    def takes_cores(self) -> bool:
+        """Whether cores are taken: else they are those of the books, and no copy is needed."""
+        return self.cores_used is not self.base.cores_used
+
+    def _own_cores(self, values: npt.NDArray[np.int32]) -> None:
+        vars(self).update(cores_used=values.copy(), any_cores=True)
+        vars(self).pop("cores_free", None)
+
     @cached_property  # type: ignore[misc]  # made when it is asked for, not given
     def used(self) -> Ints:
-        """int64 (N, D): units in use or taken; filter does not look at it, and copies are dear."""
+        """int64 (N, D): units in use or taken, all of a device whose cores are."""
         # Only what is free is taken.
         return self.base.used + (self.base.free - self.free)
 
@@ -69,10 +83,7 @@ class HeldSnapshot(Snapshot):
         made = self._copy(books, self, self.held.copy(), self.stamps.copy())
         rows = np.flatnonzero(books.row_generation != self.base.row_generation)
         again = set(rows[self.held[rows]].tolist())
-        for name in _TAKEN:
-            getattr(made, name)[rows] = getattr(books, name)[rows]
-        made.held[rows] = False
-        made.stamps[rows] = 0
+        made.reset(rows)
         return made, again
 
     def take(self, row: int, devices: Sequence[int], request: Request) -> None:
@@ -80,16 +91,27 @@ class HeldSnapshot(Snapshot):
         self.hold(row)
         free, wanted = self.free[row], list(devices)
         free[wanted] -= request.units
+        if request.cores:
+            if not self.takes_cores:
+                self._own_cores(self.base.cores_used)
+            self.cores_used[row, wanted] += request.cores
+            free[self.cores_used[row] >= ALL_CORES] = 0
         self.kinds[row, pod_kind(request, int(self.capacity[row].max(initial=0)))] += 1
         self.cpu_free[row] = max(int(self.cpu_free[row]) - request.cpu, 0)
         self.memory_free[row] = max(int(self.memory_free[row]) - request.memory, 0)
+        self._forget()
 
-    def reset(self, row: int) -> None:
-        """Make the row as it is in the books."""
-        self.held[row] = False
-        self.stamps[row] = 0
-        for name in _TAKEN:
-            getattr(self, name)[row] = getattr(self.base, name)[row]
+    def reset(self, rows: Rows | int) -> None:
+        """Make these rows as they are in the books."""
+        self.held[rows] = False
+        self.stamps[rows] = 0
+        for name in (*_TAKEN, "cores_used") if self.takes_cores else _TAKEN:
+            getattr(self, name)[rows] = getattr(self.base, name)[rows]
+        self._forget()
+
+    def _forget(self) -> None:
+        for name in _OF_TAKEN:
+            vars(self).pop(name, None)
 
     def differing_rows(self, other: "HeldSnapshot") -> Rows:
         """Return intp (K,): the rows that may not be as in another one of the same layout."""

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpushare.core.decide import place
+from gpushare.core.decide import fits_somewhere, place
 from gpushare.core.held_snapshot import HeldSnapshot
 from gpushare.core.model import PodRef, Reason, Request
 from gpushare.core.pairing import Pairing
@@ -518,6 +518,33 @@ def test_what_is_held_counts_as_used() -> None:
     assert (books.used.tolist(), sorted(seen.used.tolist()[0])) == ([[0, 0]], [0, 10])
 
 
+def test_compute_is_held_too() -> None:
+    desk = Desk("n", cards=1)
+
+    def with_cores(name: str, percent: int) -> dict[str, Any]:
+        made = pod(name, 4)
+        limits = made["spec"]["containers"][0]["resources"]["limits"]
+        limits["aliyun.com/gpu-core.percentage"] = str(percent)
+        return made
+
+    assert desk.filter(with_cores("a", 60))[0] == ["n"]
+    assert desk.filter(with_cores("b", 50)) == ([], {"n": Reason.PROMISED.value})
+    assert desk.filter(with_cores("alone", 100)) == ([], {"n": Reason.PROMISED.value})
+    assert desk.filter(with_cores("c", 40))[0] == ["n"]
+    # All compute is held: the 8 units that are left are no use.
+    assert desk.filter(pod("plain", 4)) == ([], {"n": Reason.PROMISED.value})
+
+
+def test_a_device_on_which_memory_is_held_is_not_empty() -> None:
+    books = Desk("n", cards=1).books.ledger.snapshot()
+    offered, alone = HeldSnapshot.of(books), Request(2, 1, cores=100)
+    assert fits_somewhere(offered, alone)
+    offered.take(0, (0,), Request(3, 1))
+    assert not fits_somewhere(offered, alone)
+    offered.reset(0)
+    assert fits_somewhere(offered, alone)
+
+
 def test_a_hold_that_begins_and_ends_between_two_looks_is_not_placed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -544,13 +571,25 @@ _CHANGES = st.lists(
     max_size=25,
 )
 _ASKED = Request(3, 1)
+_ASKED_CORES = Request(3, 1, cores=50)
 
 
 def assert_same(mine: Snapshot, anew: Snapshot, ranking: Ranking) -> None:
-    for array in ("free", "used", "kinds", "cpu_free", "memory_free", "open"):
+    arrays = (
+        "free",
+        "used",
+        "cores_used",
+        "cores_free",
+        "kinds",
+        "cpu_free",
+        "memory_free",
+        "open",
+    )
+    for array in arrays:
         assert getattr(mine, array).tolist() == getattr(anew, array).tolist(), array
-    fresh = Ranking(ranking.policy).scores(anew, _ASKED).values.tolist()
-    assert ranking.scores(mine, _ASKED).values.tolist() == fresh
+    for asked in (_ASKED, _ASKED_CORES):
+        fresh = Ranking(ranking.policy).scores(anew, asked).values.tolist()
+        assert ranking.scores(mine, asked).values.tolist() == fresh
 
 
 @given(changes=_CHANGES, policy=st.sampled_from(("binpack", "packing", "shadow-price")))
@@ -568,7 +607,9 @@ def test_what_is_kept_of_offers_is_what_is_made_anew(
     kept, seen = offers_made(), [ledger.snapshot()]
     for what, pod_number, node_number, number in changes:
         ref = PodRef("default", f"p{pod_number}", f"u{pod_number}")
-        name, request = f"n{node_number}", Request(4 + 3 * pod_number % 11, 1 + number % 2)
+        name = f"n{node_number}"
+        cores = (0, 0, 40, 100)[pod_number % 4]
+        request = Request(4 + 3 * pod_number % 11, 1 + number % 2, cores=cores)
         asking = Claimant(ref, request, priority=number)
         if what == "offer":
             holds.asked(asking, now)
