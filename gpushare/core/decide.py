@@ -12,7 +12,7 @@ from itertools import compress, repeat
 import numpy as np
 
 from gpushare.core.held_snapshot import HeldSnapshot
-from gpushare.core.model import ANY_CARD, Allocation, Reason, Request
+from gpushare.core.model import ANY_CARD, Allocation, Reason, Request, Shares
 from gpushare.core.pairing import paired_devices
 from gpushare.core.policy import APART
 from gpushare.core.ranking import Scorer
@@ -26,6 +26,7 @@ from gpushare.core.snapshot import (
     has_accepted_model,
     has_cards,
     has_cores,
+    has_devices,
     has_room,
 )
 from gpushare.errors import InsufficientMemory, UnknownNode
@@ -109,7 +110,7 @@ def judge(snapshot: Snapshot, rows: Rows, request: Request) -> Judgement:
     every = np.arange(len(snapshot.names))
     # Row -1, the unknown node, is the last element: it never fits.
     fits = np.zeros(len(every) + 1, dtype=bool)
-    fits[:-1] = feasible(snapshot, every, request).sum(axis=1) >= request.devices
+    fits[:-1] = has_devices(snapshot.free, feasible(snapshot, every, request), request)
     codes = np.full(len(rows), FITS)
     rejected = np.flatnonzero(~fits[rows])
     if len(rejected):
@@ -154,7 +155,7 @@ def rows_of(snapshot: Snapshot, names: Sequence[str]) -> Rows:
 def fits_somewhere(snapshot: Snapshot, request: Request) -> bool:
     """Return whether some node has room for the request now, in CPU and host memory too."""
     rows = np.arange(len(snapshot.names))
-    room: Bools = feasible(snapshot, rows, request).sum(axis=1) >= request.devices
+    room = has_devices(snapshot.free, feasible(snapshot, rows, request), request)
     room &= (snapshot.cpu_capacity < 0) | (snapshot.cpu_free >= request.cpu)
     room &= (snapshot.memory_capacity < 0) | (snapshot.memory_free >= request.memory)
     return bool(room.any())
@@ -164,10 +165,10 @@ def room_for(snapshot: Snapshot, request: Request, most: int) -> int:
     """Return how many pods that ask for this fit at once, by their devices alone, at most `most`.
 
     On one node `m` pods of `k` devices fit exactly if the devices' places, at most `m` of each,
-    are `k * m` or more.
+    are `k * m` or more. Of split ones it counts the least part on each device, so fewer may fit.
     """
     rows = np.flatnonzero(has_accepted_model(snapshot, np.arange(len(snapshot.names)), request))
-    places = snapshot.free[rows] // max(request.units, 1)
+    places = snapshot.free[rows] // max(request.least, 1)
     if request.cores:
         places = np.minimum(places, snapshot.cores_free[rows] // request.cores)
         places[~has_cores(snapshot, rows, request)] = 0
@@ -254,7 +255,8 @@ def _values(
     if len(pinned):
         # Pairing allows only some devices there, and the best of all may not be one of them.
         mask = feasible(snapshot, rows[pinned], request)
-        mask &= (mask.sum(axis=1) >= request.devices)[:, None]
+        free = snapshot.free[rows[pinned]]
+        mask &= has_devices(free, mask, request)[:, None] & (free >= request.units)
         worth = scorer.score_devices(snapshot, rows[pinned], request)
         values[pinned] = np.where(mask, worth, -np.inf).max(axis=1)
     fits = values > -np.inf
@@ -275,11 +277,12 @@ def place(snapshot: Snapshot, node: str, request: Request, scorer: Scorer) -> Al
         raise UnknownNode(f"node {node!r} is not known; is it new, or does it share no GPU?")
     rows = np.array([row], dtype=np.intp)
     mask = feasible(snapshot, rows, request)
-    if mask.sum() < request.devices:
+    if not has_devices(snapshot.free[rows], mask, request)[0]:
         reason = REASONS[int(_reasons(snapshot, rows, request)[0])]
         fine = snapshot.healthy[row]
         free = ", ".join(str(units) for units in snapshot.free[row][fine])
-        asked = f"{request.units} units on {request.devices} device(s) asked"
+        units = "+".join(map(str, request.split)) or str(request.units)
+        asked = f"{units} units on {request.devices} device(s) asked"
         if request.cores:
             cores = ", ".join(f"{percent} %" for percent in snapshot.cores_free[row][fine])
             asked += f", with {request.cores} % of each one's cores (free: {cores or 'none'})"
@@ -292,19 +295,37 @@ def place(snapshot: Snapshot, node: str, request: Request, scorer: Scorer) -> Al
         known = scorer.best_device(snapshot, row, request)
     # What is kept only saves time: no device is taken that has no room now.
     if known is None or not mask[0, known]:
-        chosen = best_devices(scorer, snapshot, rows, mask, request)
+        shares = best_shares(scorer, snapshot, rows, mask, request)
     else:
-        chosen = (known,)
-    return Allocation(node, chosen, (request.units,) * len(chosen))
+        shares = ((known, request.units),)
+    chosen = tuple(device for device, _ in shares)
+    return Allocation(node, chosen, tuple(units for _, units in shares))
 
 
-def best_devices(
+def best_shares(
     scorer: Scorer, snapshot: Snapshot, rows: Rows, mask: Bools, request: Request
-) -> tuple[int, ...]:
-    """Return the sorted devices of the best placement on the one row of `rows`.
+) -> Shares:
+    """Return the units by device of the best placement on the one row of `rows`, where it fits.
 
     The highest value first, then the lowest index; only devices within the mask (1, D).
     """
+    if not request.split:
+        devices = _best_devices(scorer, snapshot, rows, mask, request)
+        return tuple((device, request.units) for device in devices)
+    # The largest first: the others fit on what is left whichever device it takes of those where it
+    # fits, since they would have fitted on that one too.
+    shares, left = {}, mask.copy()
+    for units in request.split:
+        within = left & (snapshot.free[rows] >= units)
+        (device,) = _best_devices(scorer, snapshot, rows, within, request.part(units))
+        shares[device] = units
+        left[0, device] = False
+    return tuple(sorted(shares.items()))
+
+
+def _best_devices(
+    scorer: Scorer, snapshot: Snapshot, rows: Rows, mask: Bools, request: Request
+) -> tuple[int, ...]:
     values = np.where(mask, scorer.score_devices(snapshot, rows, request), -np.inf)[0]
     if request.devices == 1:
         within = np.flatnonzero(mask[0])
@@ -322,34 +343,36 @@ def take_best(offered: HeldSnapshot, row: int, request: Request, scorer: Scorer)
     """Take from the row the devices that bind would choose for the request, if it fits there."""
     rows = np.array([row], dtype=np.intp)
     mask = feasible(offered, rows, request)
-    if mask.sum() >= request.devices:
-        offered.take(row, best_devices(scorer, offered, rows, mask, request), request)
+    if has_devices(offered.free[rows], mask, request)[0]:
+        offered.take(row, best_shares(scorer, offered, rows, mask, request), request)
 
 
 def _reasons(snapshot: Snapshot, rows: Rows, request: Request) -> Ints:
     """Return int64 (K,): why each row cannot take the request, as an index into REASONS."""
-    units, devices = max(request.units, 1), request.devices
+    least, capacity = max(request.least, 1), snapshot.capacity[rows]
     usable = snapshot.open[rows]
     shares = usable.any(axis=1)
     if request.cards != ANY_CARD:
         usable = usable & has_cards(snapshot, rows, request.cards)
-    empty_fits = (usable & (snapshot.capacity[rows] >= units)).sum(axis=1)
-    now_fits = has_room(snapshot, rows, request).sum(axis=1)
-    busy = Reason.INSUFFICIENT_MEMORY if devices == 1 else Reason.INSUFFICIENT_DEVICES
+    now_fits = has_devices(snapshot.free[rows], has_room(snapshot, rows, request), request)
+    busy = Reason.INSUFFICIENT_MEMORY if request.devices == 1 else Reason.INSUFFICIENT_DEVICES
     # From the least specific to the most; np.select takes five times as long for a few nodes.
     codes = np.full(len(rows), CODES[busy])
     if request.cores or snapshot.any_cores:
-        left = snapshot.capacity[rows] - snapshot.used[rows]
-        memory_fits = (usable & (left >= units)).sum(axis=1) >= devices
-        cores_fit = (usable & has_cores(snapshot, rows, request)).sum(axis=1) >= devices
+        left = capacity - snapshot.used[rows]
+        memory_fits = has_devices(left, usable & (left >= least), request)
+        cores_fit = (usable & has_cores(snapshot, rows, request)).sum(axis=1) >= request.devices
         codes[memory_fits] = CODES[Reason.INSUFFICIENT_CORES]
         codes[memory_fits & cores_fit] = CODES[Reason.INSUFFICIENT_TOGETHER]
-    codes[now_fits >= devices] = CODES[Reason.WAITS_FOR_PLUGIN]
+    codes[now_fits] = CODES[Reason.WAITS_FOR_PLUGIN]
     if isinstance(snapshot, HeldSnapshot):
-        without = feasible(snapshot.base, rows, request).sum(axis=1)
-        codes[(without >= devices) & (now_fits < devices)] = CODES[Reason.PROMISED]
-    codes[empty_fits < devices] = CODES[Reason.TOO_MANY_DEVICES]
-    codes[empty_fits == 0] = CODES[Reason.TOO_LARGE]
+        books = snapshot.base
+        without = has_devices(books.free[rows], feasible(books, rows, request), request)
+        codes[without & ~now_fits] = CODES[Reason.PROMISED]
+    fits_empty = has_devices(capacity, usable & (capacity >= least), request)
+    codes[~fits_empty] = CODES[Reason.TOO_MANY_DEVICES]
+    large = usable & (capacity >= max(request.units, 1))
+    codes[~large.any(axis=1)] = CODES[Reason.TOO_LARGE]
     codes[~usable.any(axis=1)] = CODES[Reason.NOT_WANTED]
     codes[~shares] = CODES[Reason.NO_DEVICE]
     closed = snapshot.closed[rows]

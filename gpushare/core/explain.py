@@ -11,7 +11,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from gpushare.core.decide import BEST, best_devices, feasible, filter_nodes, score_nodes
+from gpushare.core.decide import BEST, best_shares, feasible, filter_nodes, score_nodes
 from gpushare.core.explanation import BoundPodScore, DeviceScore, Explanation, FreeDevice, Remedy
 from gpushare.core.model import ALL_CORES, Request
 from gpushare.core.node_filters import Obstacle, OwnFilters
@@ -29,6 +29,7 @@ from gpushare.core.snapshot import (
     has_accepted_model,
     has_cards,
     has_cores,
+    has_devices,
     has_room,
 )
 from gpushare.core.states.entry import Entry, NodeBooks
@@ -101,7 +102,7 @@ def explain(
         largest=_largest(snapshot, rows),
         fits_now=_most_units(np.where(cores, snapshot.free[rows], 0), request.devices),
         most_units=_most_units(capacity, request.devices),
-        most_devices=int((capacity >= max(request.units, 1)).sum(axis=1).max(initial=0)),
+        most_devices=_most_devices(capacity, request),
         most_alone=int(capacity.max(initial=0)),
         with_memory=int(memory.sum()),
         with_cores=int(cores.sum()),
@@ -140,8 +141,9 @@ def score_bound_pod(
     scores = score_nodes(view, names, request, ranking)
     rows = np.array([view.row[node]], dtype=np.intp)
     mask = feasible(view, rows, request)
-    fits = bool(mask.sum() >= request.devices)
+    fits = bool(has_devices(view.free[rows], mask, request)[0])
     values = ranking.score_devices(view, rows, request)[0].tolist()
+    chosen = best_shares(ranking, view, rows, mask, request) if fits else ()
     return BoundPodScore(
         node=node,
         shares=entry.placement,
@@ -157,7 +159,7 @@ def score_bound_pod(
             )
             if device < len(books.spec.capacity)
         ),
-        chosen=best_devices(ranking, view, rows, mask, request) if fits else (),
+        chosen=tuple(device for device, _ in chosen),
     )
 
 
@@ -175,11 +177,20 @@ def _split(capacity: Ints, request: Request) -> int:
     """Return the least number of devices of one row of (K, D), more than asked for, on which the
     same total would fit in equal parts; 0 for none.
     """
-    total = request.units * request.devices
+    total = request.total
     for devices in range(request.devices + 1, capacity.shape[1] + 1):
         if total % devices == 0 and _most_units(capacity, devices) >= total // devices > 0:
             return devices
     return 0
+
+
+def _most_devices(capacity: Ints, request: Request) -> int:
+    """Return the most devices of one row of (K, D) that are large enough for the request."""
+    most = int((capacity >= max(request.units, 1)).sum(axis=1).max(initial=0))
+    if not request.split:
+        return most
+    fits = has_devices(capacity, capacity >= request.least, request).any()
+    return request.devices if fits else min(most, request.devices - 1)
 
 
 def _most_units(units: Ints, devices: int) -> int:

@@ -6,7 +6,6 @@ are, and whatever is kept by their generation (rankings, prices) is made of them
 Tested in `tests/unit/extender/verbs/test_offers.py`.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import count
@@ -15,7 +14,7 @@ from typing import Self
 import numpy as np
 import numpy.typing as npt
 
-from gpushare.core.model import ALL_CORES, Request
+from gpushare.core.model import ALL_CORES, Request, Shares
 from gpushare.core.snapshot import Bools, Ints, Rows, Snapshot, pod_kind
 
 _STAMPS = count(1)
@@ -86,11 +85,11 @@ class HeldSnapshot(Snapshot):
         made.reset(rows)
         return made, again
 
-    def take(self, row: int, devices: Sequence[int], request: Request) -> None:
-        """Take what the request needs from these devices of the row, and from its host."""
+    def take(self, row: int, shares: Shares, request: Request) -> None:
+        """Take these units of the row's devices, the cores of the request there, and its CPU."""
         self.hold(row)
-        free, wanted = self.free[row], list(devices)
-        free[wanted] -= request.units
+        free, wanted = self.free[row], [device for device, _ in shares]
+        free[wanted] -= [units for _, units in shares]
         if request.cores:
             if not self.takes_cores:
                 self._own_cores(self.base.cores_used)

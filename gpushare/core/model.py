@@ -8,7 +8,7 @@ memory in bytes.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from typing import NamedTuple
 
@@ -62,8 +62,9 @@ class Cards(NamedTuple):
 
 ANY_CARD = Cards()
 
-Kind = tuple[int, int, int, int, tuple[str, ...], int, Cards]
-"""Units per device, devices, CPU, memory, accepted models, cores per device, wanted cards."""
+Kind = tuple[int, int, int, int, tuple[str, ...], int, Cards, tuple[int, ...]]
+"""Units per device, devices, CPU, memory, accepted models, cores per device, wanted cards, the
+split."""
 
 Amounts = Mapping[str, int]
 """Amounts by the name of a resource; CPU in thousandths of a core, memory in bytes."""
@@ -133,7 +134,7 @@ class Request:
     """What a pod asks for."""
 
     units: int = 0
-    """Memory units on *each* device."""
+    """Memory units on *each* device; on the one with the most if it is `split`."""
     devices: int = 0
     """How many devices; 0: the pod asks for no GPU."""
     cpu: int = 0
@@ -158,11 +159,27 @@ class Request:
     """(index in spec.containers, percent) of each regular container that asks for cores."""
     cards: Cards = ANY_CARD
     """Which cards it wants."""
+    split: tuple[int, ...] = ()
+    """The units on each device where they are not the same on all, the most first; else ()."""
+
+    @property
+    def parts(self) -> tuple[int, ...]:
+        """The units on each device, the most first."""
+        return self.split or (self.units,) * self.devices
 
     @property
     def total(self) -> int:
         """Units over all devices: what the pod's limits sum to."""
-        return self.units * self.devices
+        return sum(self.split) or self.units * self.devices
+
+    @property
+    def least(self) -> int:
+        """Units that a device has to have free to be one of its devices."""
+        return self.split[-1] if self.split else self.units
+
+    def part(self, units: int) -> "Request":
+        """Return what it asks of the device on which it has so many units."""
+        return replace(self, units=units, devices=1, split=())
 
     @property
     def alone(self) -> bool:
@@ -181,7 +198,7 @@ class Request:
     def kind(self) -> Kind:
         """The part of the request that a policy may read: equal kinds have equal scores."""
         host = (self.cpu, self.memory)
-        return (self.units, self.devices, *host, self.models, self.cores, self.cards)
+        return (self.units, self.devices, *host, self.models, self.cores, self.cards, self.split)
 
     @property
     def sizes(self) -> frozenset[int]:

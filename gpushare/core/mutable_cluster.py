@@ -10,8 +10,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from gpushare.core.decide import best_devices
-from gpushare.core.model import Request
+from gpushare.core.decide import best_shares
+from gpushare.core.model import Request, Shares
 from gpushare.core.policy import Policy
 from gpushare.core.ranking import Ranking, Scorer, fits_devices
 from gpushare.core.snapshot import Bools, Rows, Snapshot, has_accepted_model, pod_kind
@@ -25,8 +25,13 @@ class Placement(NamedTuple):
     """Where a pod is."""
 
     row: int
-    devices: tuple[int, ...]
+    shares: Shares
     request: Request
+
+    @property
+    def devices(self) -> tuple[int, ...]:
+        """Those of the node, by rising index."""
+        return tuple(device for device, _ in self.shares)
 
 
 class MutableSnapshot(Snapshot):
@@ -91,7 +96,7 @@ class MutableCluster:
         if not len(values) or values[row] == -np.inf:
             return None
         if request.devices == 1:
-            return self.put(row, (scores.device(row),), request)
+            return self.put(row, ((scores.device(row), request.units),), request)
         return self._put_best(row, request)
 
     def place_on(self, row: int, request: Request) -> Placement | None:
@@ -105,16 +110,16 @@ class MutableCluster:
         return bool(fits(self.view, np.arange(len(self.view.names)), request).any())
 
     def _put_best(self, row: int, request: Request) -> Placement:
-        devices: tuple[int, ...] = ()
+        shares: Shares = ()
         if request.devices:
             rows = np.array([row])
             mask = fits_devices(self.view, rows, request)
-            devices = best_devices(self.scorer, self.view, rows, mask, request)
-        return self.put(row, devices, request)
+            shares = best_shares(self.scorer, self.view, rows, mask, request)
+        return self.put(row, shares, request)
 
-    def put(self, row: int, devices: tuple[int, ...], request: Request) -> Placement:
-        """Charge the pod to these devices of the node."""
-        placement = Placement(row, devices, request)
+    def put(self, row: int, shares: Shares, request: Request) -> Placement:
+        """Charge the pod to the node, with these units on its devices."""
+        placement = Placement(row, shares, request)
         self._count(placement, 1)
         return placement
 
@@ -123,13 +128,13 @@ class MutableCluster:
         self._count(placement, -1)
 
     def _count(self, placement: Placement, sign: int) -> None:
-        row, devices, request = placement
-        view, units = self.view, sign * request.units
-        for device in devices:
-            view.used[row, device] += units
-            view.free[row, device] -= units
-        if request.cores and devices:
-            view.cores_used[row, list(devices)] += sign * request.cores
+        row, shares, request = placement
+        view = self.view
+        for device, units in shares:
+            view.used[row, device] += sign * units
+            view.free[row, device] -= sign * units
+        if request.cores and shares:
+            view.cores_used[row, placement.devices] += sign * request.cores
             view.__dict__["any_cores"] = True
         if view.any_cores:  # a device whose cores are all given has no memory free
             view.free[row] = view.left(np.array([row]))[0]

@@ -21,7 +21,15 @@ from gpushare.core.held_snapshot import HeldSnapshot
 from gpushare.core.model import Kind, Request
 from gpushare.core.pattern_rows import PatternRows
 from gpushare.core.policy import Policy, Taken
-from gpushare.core.snapshot import Bools, Floats, Ints, Rows, Snapshot, has_room
+from gpushare.core.snapshot import (
+    Bools,
+    Floats,
+    Ints,
+    Rows,
+    Snapshot,
+    has_devices,
+    has_room,
+)
 
 Fits = Callable[[Snapshot, Rows, Request], Bools]
 """Returns bool (K, D): where the request fits, for the given rows, by the state of each row."""
@@ -42,7 +50,7 @@ def fits_devices(snapshot: Snapshot, rows: Rows, request: Request) -> Bools:
     """Return bool (K, D): devices with room for the request, on rows with enough of them."""
     mask = has_room(snapshot, rows, request)
     if request.devices > 1:
-        mask &= mask.sum(axis=1, keepdims=True) >= request.devices
+        mask &= has_devices(snapshot.free.take(rows, axis=0), mask, request)[:, None]
     return mask
 
 
@@ -106,6 +114,8 @@ class Scorer(Protocol):
 class Ranking:
     """The scores of one policy, for at most `kinds` kinds of request.
 
+    Policies know no split requests: nodes where one fits are ranked by its largest part.
+
     Any thread may call it. If two need one kind at once, both compute it; each result is right for
     its own snapshot, and the one that is kept is brought up to date by its generation.
     """
@@ -139,7 +149,7 @@ class Ranking:
             known = self._known_held(snapshot, request)
         else:
             known = self._known(snapshot, request)
-        worth = self._prices.charge(snapshot, request, known.best, known.taken)
+        worth = self._prices.charge(snapshot, _scored(request), known.best, known.taken)
         values = worth[0] if len(worth) == 1 else np.maximum(worth[0], worth[1])
         return Scores(values, worth, known.devices)
 
@@ -148,6 +158,7 @@ class Ranking:
 
         It is always computed again.
         """
+        request = _scored(request)
         scores = self.policy.score(snapshot, rows, request)
         return self._prices.charge_devices(snapshot, rows, request, scores)
 
@@ -222,6 +233,9 @@ class Ranking:
 
     def _score_step(self, snapshot: Snapshot, rows: Rows, request: Request) -> _Scored:
         fits = self._fits(snapshot, rows, request)
+        if request.split:
+            request = _scored(request)
+            fits &= has_room(snapshot, rows, request)
         scores = np.full(fits.shape, -np.inf)
         if fits.any():
             np.copyto(scores, self.policy.score(snapshot, rows, request), where=fits)
@@ -231,6 +245,11 @@ class Ranking:
 
     def _keep(self, kind: Kind, known: Known) -> None:
         _keep_last(self._memo, kind, known, self._kinds)
+
+
+def _scored(request: Request) -> Request:
+    """Return what a policy is asked about in its place."""
+    return request.part(request.units) if request.split else request
 
 
 def _keep_last(memo: dict[Kind, _T], kind: Kind, value: _T, most: int) -> None:

@@ -50,14 +50,32 @@ def idle_devices(snapshot: "Snapshot", rows: Rows) -> Bools:
 def has_room(snapshot: "Snapshot", rows: Rows, request: Request) -> Bools:
     """Return bool (K, D): devices with room for the request's memory and, there too, its cores.
 
-    One whose cores are all given has no memory free, so a pod without cores needs no second look.
+    Of a split one each has room for the least part: `has_devices` tells whether all have room. One
+    whose cores are all given has no memory free, so a pod without cores needs no second look.
     """
-    room: Bools = snapshot.free.take(rows, axis=0) >= max(request.units, 1)
+    room: Bools = snapshot.free.take(rows, axis=0) >= max(request.least, 1)
     if request.cores:
         room &= has_cores(snapshot, rows, request)
     if request.cards != ANY_CARD:
         room &= has_cards(snapshot, rows, request.cards)
     return room
+
+
+def has_devices(units: Ints, among: Bools, request: Request) -> Bools:
+    """Return bool (K,): rows with enough devices for the request, each part on another one.
+
+    units: int64 (K, D), what may be used of each. among: bool (K, D), the devices that may be used:
+    each has enough for the least part.
+    """
+    if not request.split:
+        enough: Bools = among.sum(axis=1) >= request.devices
+        return enough
+    if units.shape[1] < request.devices:
+        return np.zeros(len(units), dtype=bool)
+    # If they fit at all, the largest part fits on the device with the most, and so on.
+    most = np.sort(np.where(among, units, 0), axis=1)[:, ::-1][:, : request.devices]
+    fits: Bools = np.all(most >= np.array(request.split), axis=1)
+    return fits
 
 
 def has_cores(snapshot: "Snapshot", rows: Rows, request: Request) -> Bools:

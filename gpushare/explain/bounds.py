@@ -94,7 +94,8 @@ def measures(
     yield from _sums(there, shapes, pods)
     sizes: dict[tuple[int, int], int] = {}
     for each in pods:
-        size = each.request.units, each.request.devices
+        # Of a split pod the least part: what it takes at least.
+        size = each.request.least, each.request.devices
         sizes[size] = sizes.get(size, 0) + (each.count or 0)
     largest = sorted((size for size in sizes if size[1]), key=lambda size: -size[0] * size[1])
     for units, devices in largest[:_MOST_SIZES]:

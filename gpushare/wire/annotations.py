@@ -297,7 +297,17 @@ def _most_written(request: Request, names: Names) -> dict[str, int]:
 
 
 def _grants(allocation: Allocation, request: Request) -> dict[str, dict[str, int]]:
-    """Return container -> device -> units: the containers, in order, fill device after device."""
+    """Return container -> device -> units: the containers, in order, fill device after device; each
+    has its own if the request is split into what they ask for.
+    """
+    if has_own_devices(request):
+        of_units: dict[int, list[int]] = {}
+        for device, units in reversed(allocation.shares):
+            of_units.setdefault(units, []).append(device)
+        return {
+            str(container): {str(of_units[units].pop()): units}
+            for container, units in request.containers
+        }
     room = [[device, units] for device, units in reversed(allocation.shares)]
     grants: dict[str, dict[str, int]] = {}
     for container, wanted in request.containers:
@@ -312,6 +322,12 @@ def _grants(allocation: Allocation, request: Request) -> dict[str, dict[str, int
             if not room[-1][1]:
                 room.pop()
     return grants
+
+
+def has_own_devices(request: Request) -> bool:
+    """Return whether a split request has a device for each container, with what that asks for."""
+    asked = sorted((units for _, units in request.containers), reverse=True)
+    return bool(request.split) and request.split == tuple(asked)
 
 
 def _core_grants(

@@ -11,7 +11,15 @@ from dataclasses import replace
 from datetime import datetime
 from sys import intern
 
-from gpushare.core.model import ALL_CORES, Labels, ObservedPod, PodRef, Request, Shares
+from gpushare.core.model import (
+    ALL_CORES,
+    MAX_UNITS,
+    Labels,
+    ObservedPod,
+    PodRef,
+    Request,
+    Shares,
+)
 from gpushare.core.selectors import NO_DEMANDS
 from gpushare.errors import AnnotationError, MessageError, QuantityError, WireError
 from gpushare.wire.annotations import (
@@ -19,6 +27,7 @@ from gpushare.wire.annotations import (
     Names,
     check_room,
     device_uuids,
+    has_own_devices,
     placement,
     strict_number,
 )
@@ -28,6 +37,11 @@ from gpushare.wire.given_annotation import read_given
 from gpushare.wire.gpu_models import LABELS
 from gpushare.wire.objects import Metadata, Pod, PodSpec, PodStatus
 from gpushare.wire.pod_sums import device_sums, host_sums
+
+SPLIT = "gpushare.io/split"
+"""The annotation that says how a pod's memory is split over devices: "10+30", or OWN_DEVICES."""
+OWN_DEVICES = "containers"
+"""Each container has a device of its own, with what it asks for."""
 
 MAX_MODELS = 64
 """Models that are kept of what one pod accepts."""
@@ -56,9 +70,9 @@ def request_of(pod: Pod, names: Names) -> Request:
     GPU memory by its containers' limits, CPU and memory by their requests, both with Kubernetes'
     formula: the larger of the running phase (containers and sidecars) and of each init container
     with the sidecars before it; for CPU and memory then the overhead. Annotation or label
-    `names.count` splits the GPU memory and the cores evenly over several devices. Raises
-    QuantityError, AnnotationError, or MessageError if a total cannot be split, or if cores are
-    asked for that cannot be had.
+    `names.count` splits the GPU memory and the cores evenly over several devices, annotation SPLIT
+    splits the memory unevenly. Raises QuantityError, AnnotationError, or MessageError if a total
+    cannot be split, or if cores are asked for that cannot be had.
     """
     cpu_only = host_sums(pod)
     total, containers, inits = device_sums(pod, names.resource)
@@ -67,8 +81,16 @@ def request_of(pod: Pod, names: Names) -> Request:
         if cores:
             raise MessageError(_without_memory(names))
         return cpu_only
-    devices = _devices(pod, names)
-    if total % devices:
+    devices, annotations = _devices(pod, names), (pod.metadata and pod.metadata.annotations) or {}
+    parts = _parts(annotations, total, containers, names)
+    if parts:
+        if names.count in annotations and devices != len(parts):
+            raise AnnotationError(
+                f"{SPLIT}: {len(parts)} parts, and {names.count} says {devices} devices: leave out"
+                f" {names.count}"
+            )
+        devices = len(parts)
+    if not parts and total % devices:
         below = total - total % devices
         instead = f"{below} or {below + devices}" if below else str(devices)
         raise MessageError(
@@ -76,7 +98,7 @@ def request_of(pod: Pod, names: Names) -> Request:
             f" ({names.count}): write {instead}, or another count"
         )
     request = Request(
-        units=total // devices,
+        units=parts[0] if parts else total // devices,
         devices=devices,
         cpu=cpu_only.cpu,
         memory=cpu_only.memory,
@@ -87,7 +109,8 @@ def request_of(pod: Pod, names: Names) -> Request:
         resources=cpu_only.resources,
         cores=cores // devices,
         core_containers=core_containers,
-        cards=wanted_cards((pod.metadata and pod.metadata.annotations) or {}),
+        cards=wanted_cards(annotations),
+        split=parts if len(set(parts)) > 1 else (),
     )
     if cores:
         _check_cores(cores, request, names)
@@ -121,7 +144,16 @@ def _check_cores(total: int, request: Request, names: Names) -> None:
         )
     if any(container not in units for container, _ in request.core_containers):
         raise MessageError(_without_memory(names))
-    if devices > 1 and any(
+    if request.split:
+        if not has_own_devices(request) or any(
+            percent != request.cores for _, percent in request.core_containers
+        ):
+            raise MessageError(
+                f"{names.cores}: a pod that is split ({SPLIT}) can have compute where each"
+                " container has a device of its own, and as much of each: write"
+                f" {SPLIT}: {OWN_DEVICES}, and as much {names.cores} in each container"
+            )
+    elif devices > 1 and any(
         percent * request.total != total * units[container]
         for container, percent in request.core_containers
     ):
@@ -130,6 +162,37 @@ def _check_cores(total: int, request: Request, names: Names) -> None:
             f" of different devices, so each needs cores in proportion to its {names.resource};"
             f" the pod has {total} cores for {request.total}"
         )
+
+
+def _parts(
+    annotations: Mapping[str, str], total: int, containers: Shares, names: Names
+) -> tuple[int, ...]:
+    """Return the units on each device as annotation SPLIT says, the most first; () without it."""
+    text = annotations.get(SPLIT)
+    if text is None:
+        return ()
+    asked = [units for _, units in containers]
+    if sum(asked) != total:
+        # The map of what is where has no place for init containers.
+        raise MessageError(
+            f"{SPLIT}: an init container needs more {names.resource} at once than the containers'"
+            f" {sum(asked)}: let them ask for as much, or leave out the split"
+        )
+    numbers: list[int | None] = [*asked]
+    if text != OWN_DEVICES:
+        numbers = [strict_number(each.strip(), MAX_UNITS) for each in text.split("+")]
+    parts = [number for number in numbers if number]
+    if len(parts) < len(numbers) or len(parts) > MAX_DEVICES_PER_POD:
+        raise AnnotationError(
+            f"{SPLIT}: {text[:40]!a} is neither {OWN_DEVICES!r} nor units of 1 to"
+            f" {MAX_DEVICES_PER_POD} devices such as 10+30"
+        )
+    if sum(parts) != total:
+        raise MessageError(
+            f"{SPLIT}: {text[:40]} is {sum(parts)} in all, and the pod asks for {total}"
+            f" {names.resource}: write parts of {total}"
+        )
+    return tuple(sorted(parts, reverse=True))
 
 
 def request_among(pod: Pod, every: Iterable[Names]) -> tuple[Names, Request] | None:

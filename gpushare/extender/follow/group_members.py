@@ -85,4 +85,4 @@ class GroupMembers:
 
 def kind_of(request: Request) -> Request:
     """Return what of the request says on which devices it fits."""
-    return Request(request.units, request.devices, models=request.models)
+    return Request(request.units, request.devices, models=request.models, split=request.split)

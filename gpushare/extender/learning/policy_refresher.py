@@ -24,7 +24,7 @@ from gpushare.core.card_sizes import common_sizes
 from gpushare.core.model import Kind, Request
 from gpushare.core.policy import Policy
 from gpushare.core.ranking import Ranking
-from gpushare.core.snapshot import Ints
+from gpushare.core.snapshot import Ints, has_devices
 from gpushare.core.trial import AUTO
 from gpushare.core.workload import Workload, class_of
 from gpushare.core.workload_estimator import WorkloadEstimator
@@ -110,8 +110,7 @@ class _ResourceState:
         layout = self.layout
         if not request.devices or layout is None or not layout.any():
             return True
-        large_enough = (layout >= request.units).sum(axis=1)
-        return bool((large_enough >= request.devices).any())
+        return bool(has_devices(layout, layout >= request.least, request).any())
 
     def observe_devices(self) -> None:
         """Pass the devices whose sizes count to the estimator."""
@@ -309,5 +308,7 @@ class PolicyRefresher:
 
 
 def _asked(kind: Kind) -> Request:
-    units, devices, cpu, memory, models, cores, cards = kind
-    return Request(units, devices, cpu, memory, models=models, cores=cores, cards=cards)
+    units, devices, cpu, memory, models, cores, cards, split = kind
+    return Request(
+        units, devices, cpu, memory, models=models, cores=cores, cards=cards, split=split
+    )

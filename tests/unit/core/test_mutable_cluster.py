@@ -31,15 +31,16 @@ def test_whoever_comes_and_goes_the_sums_are_those_of_the_pods_that_are_there(
         if number < len(leave) and there:
             cluster.release(there.pop(leave[number] % len(there)))
         used, cores = np.zeros_like(view.used), np.zeros_like(view.cores_used)
-        for row, devices, held in there:
-            used[row, list(devices)] += held.units
-            cores[row, list(devices)] += held.cores
+        for row, shares, held in there:
+            for device, units in shares:
+                used[row, device] += units
+                cores[row, device] += held.cores
         assert view.used.tolist() == used.tolist()
         assert view.cores_used.tolist() == cores.tolist()
         free = np.where(cores >= 100, 0, view.capacity - used)
         assert view.free.tolist() == free.tolist()
         assert (used <= view.capacity).all()
         assert (cores <= 100).all()
-        for row, devices, held in there:
+        for row, shares, held in there:
             if held.alone:
-                assert used[row, list(devices)].tolist() == [held.units] * len(devices)
+                assert all(used[row, device] == units for device, units in shares)

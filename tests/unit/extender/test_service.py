@@ -16,7 +16,7 @@ from gpushare.core.states.entry import Phase
 from gpushare.errors import ApiNotFound, ApiUnavailable, MessageError, NotReady, UnknownNode
 from gpushare.extender.tell.events.pending_without_call import pending_without_call
 from gpushare.wire.annotations import ALIYUN
-from gpushare.wire.pods import observe_pod
+from gpushare.wire.pods import OWN_DEVICES, SPLIT, observe_pod
 from tests.unit.core.clusters import node as make_node
 from tests.unit.extender.desk import FREE, Desk, bind_request, request
 from tests.unit.extender.kit import NPU, node_json, pod_json, read_pod
@@ -179,6 +179,22 @@ def test_a_pod_that_asks_for_nothing_passes_scores_zero_and_is_bound_plainly(des
     (call,) = desk.api.calls
     assert json.loads(call.body or b"")["metadata"]["annotations"] == {}
     assert desk.told == [("filter", "plain"), ("prioritize", "plain"), ("bind", "bound")]
+
+
+def test_containers_of_one_pod_get_devices_of_their_own(desk: Desk) -> None:
+    asks = pod_json("pair", 3, annotations={SPLIT: OWN_DEVICES})
+    other = {"name": "other", "resources": {"limits": {ALIYUN.resource: "7"}}}
+    asks["spec"]["containers"].append(other)
+    desk.ledger.set_unhealthy("small", frozenset({1}))
+    assert desk.filter(asks, ["small", "big"])["NodeNames"] == ["big"]
+    assert desk.bind(asks, "big") == ""
+    sent = json.loads(desk.api.calls[0].body or b"")["metadata"]["annotations"]
+    ((first, units),) = json.loads(sent[ALIYUN.allocation])["0"].items()
+    ((second, more),) = json.loads(sent[ALIYUN.allocation])["1"].items()
+    assert (units, more) == (3, 7)
+    assert {first, second} == {"0", "1"}
+    (entry,) = desk.ledger.dump("big")[0].entries
+    assert dict(entry.placement or ()) == {int(first): 3, int(second): 7}
 
 
 def test_a_filtered_pod_is_bound_without_reading_it(desk: Desk) -> None:

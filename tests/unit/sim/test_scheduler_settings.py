@@ -53,7 +53,9 @@ def test_a_sample_begins_where_the_last_one_ended_and_has_enough_nodes() -> None
 def test_a_pod_that_a_sample_has_no_device_for_is_tried_with_the_next() -> None:
     cluster, judge = make(Setting("sampled", percentage=40))
     for row in range(249):
-        cluster.put(row, tuple(range(MANY[row].devices)), Request(501, MANY[row].devices))
+        devices = MANY[row].devices
+        shares = tuple((device, 501) for device in range(devices))
+        cluster.put(row, shares, Request(501, devices))
     placed = cluster.place(Request(500, 1, cpu=10))
     assert placed is not None
     assert placed.row == 249

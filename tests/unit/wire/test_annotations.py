@@ -224,6 +224,28 @@ def test_cores_are_written_where_their_memory_is() -> None:
     assert json.loads(written[ALIYUN.core_allocation]) == {"0": {"0": 10}, "1": {"0": 10, "3": 20}}
 
 
+def test_of_a_pod_that_is_split_by_container_each_has_its_own_device() -> None:
+    asked = replace(
+        asks(10, 0, 30, 10, devices=2), devices=3, units=30, split=(30, 10, 10), cores=20
+    )
+    asked = replace(asked, core_containers=((0, 20), (2, 20), (3, 20)))
+    written = encode(Allocation("n", (0, 3, 5), (10, 30, 10)), asked, 16, 0, ALIYUN)
+    assert json.loads(written[MAP]) == {"0": {"0": 10}, "2": {"3": 30}, "3": {"5": 10}}
+    assert json.loads(written[ALIYUN.core_allocation]) == {
+        "0": {"0": 20},
+        "2": {"3": 20},
+        "3": {"5": 20},
+    }
+    assert placement(written, asked, ALIYUN) == ((0, 10), (3, 30), (5, 10))
+
+
+def test_a_container_of_a_split_pod_fills_its_devices() -> None:
+    asked = replace(asks(40), devices=2, units=30, split=(30, 10))
+    written = encode(Allocation("n", (1, 2), (10, 30)), asked, 16, 0, ALIYUN)
+    assert json.loads(written[MAP]) == {"0": {"1": 10, "2": 30}}
+    assert placement(written, asked, ALIYUN) == ((1, 10), (2, 30))
+
+
 def test_containers_fill_the_devices_in_order() -> None:
     written = encode(Allocation("n", (0, 3), (4, 4)), asks(3, 5, devices=2), 16, 0, ALIYUN)
     assert written[IDX] == "0,3"

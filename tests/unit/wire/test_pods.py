@@ -10,7 +10,7 @@ from gpushare.core.model import HOST_BOUND, MAX_UNITS, PodRef, Request
 from gpushare.errors import AnnotationError, MessageError, QuantityError, WireError
 from gpushare.wire.annotations import ALIYUN, Names
 from gpushare.wire.objects import PODS, Pod
-from gpushare.wire.pods import MAX_LABELS, observe_pod, pod_ref, request_of
+from gpushare.wire.pods import MAX_LABELS, SPLIT, observe_pod, pod_ref, request_of
 
 GPU = "aliyun.com/gpu-mem"
 COUNT = "aliyun.com/gpu-count"
@@ -205,6 +205,64 @@ def test_a_bound_pod_counts_with_the_cores_of_a_whole_device_at_most() -> None:
 def test_a_bound_pod_whose_cores_nobody_can_count_keeps_its_memory_and_may_have_all_cores() -> None:
     seen = observe_pod(pod(shared(4, "5Gi"), nodeName="n"), ALIYUN)
     assert (seen.request.units, seen.request.devices, seen.request.cores) == (4, 1, 100)
+
+
+@pytest.mark.parametrize(
+    ("containers", "split", "units", "parts"),
+    [
+        ([(40, None)], "10+30", 30, (30, 10)),
+        ([(40, None)], " 30 + 10", 30, (30, 10)),
+        ([(10, None), (30, None)], "containers", 30, (30, 10)),
+        ([(10, 30), (30, 30)], "containers", 30, (30, 10)),
+        ([(20, None)], "10+10", 10, ()),
+        ([(20, None), (20, None)], "containers", 20, ()),
+        ([(20, None)], "20", 20, ()),
+    ],
+)
+def test_memory_can_be_split_unevenly(
+    containers: Any, split: str, units: int, parts: tuple[int, ...]
+) -> None:
+    made = pod(*(shared(*each) for each in containers), annotations={SPLIT: split})
+    request = request_of(made, ALIYUN)
+    assert (request.units, request.split) == (units, parts)
+    assert request.total == sum(memory for memory, _ in containers)
+    assert request.devices == (len(parts) or request.total // units)
+    percent = [cores or 0 for _, cores in containers]
+    assert request.cores == sum(percent) // request.devices
+
+
+@pytest.mark.parametrize(
+    ("containers", "annotations", "says"),
+    [
+        ([(40, None)], {SPLIT: "10+20"}, "10+20 is 30 in all, and the pod asks for 40"),
+        ([(40, None)], {SPLIT: "10+"}, "neither 'containers' nor units"),
+        ([(40, None)], {SPLIT: "0+40"}, "neither 'containers' nor units"),
+        ([(40, None)], {SPLIT: "-10+50"}, "neither 'containers' nor units"),
+        ([(40, None)], {SPLIT: ""}, "neither 'containers' nor units"),
+        ([(80, None)], {SPLIT: "+".join("1" * 80)}, "of 1 to 64 devices"),
+        ([(40, None)], {SPLIT: "10+30", COUNT: "3"}, "2 parts, and aliyun.com/gpu-count says 3"),
+        ([(10, 20), (30, 60)], {SPLIT: "containers"}, "can have compute where each"),
+        ([(10, 40), (30, None)], {SPLIT: "containers"}, "can have compute where each"),
+        ([(40, 60)], {SPLIT: "10+30"}, "can have compute where each"),
+        ([(20, 40), (20, 40)], {SPLIT: "10+30"}, "can have compute where each"),
+    ],
+)
+def test_splits_that_make_no_sense_are_refused(
+    containers: Any, annotations: dict[str, str], says: str
+) -> None:
+    made = pod(*(shared(*each) for each in containers), annotations=annotations)
+    with pytest.raises(WireError) as refused:
+        request_of(made, ALIYUN)
+    assert says in str(refused.value)
+
+
+def test_a_split_leaves_no_room_for_an_init_container_that_needs_more() -> None:
+    made = pod(container("4"), init=[container("6")], annotations={SPLIT: "2+4"})
+    with pytest.raises(MessageError, match="an init container needs more"):
+        request_of(made, ALIYUN)
+    assert request_of(
+        pod(container("6"), init=[container("4")], annotations={SPLIT: "2+4"}), ALIYUN
+    )
 
 
 def test_a_pod_without_gpu_asks_for_cpu_and_memory_only() -> None:

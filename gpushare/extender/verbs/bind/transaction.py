@@ -333,7 +333,8 @@ class BindTransaction:
 
 def _device_demand(request: Request) -> tuple[object, ...]:
     """Return what a charge on devices depends on."""
-    return (request.units, request.devices, request.containers, request.inits)
+    cores = (request.cores, request.core_containers)
+    return (request.parts, request.containers, request.inits, *cores)
 
 
 def charge(

@@ -539,7 +539,7 @@ def test_a_device_on_which_memory_is_held_is_not_empty() -> None:
     books = Desk("n", cards=1).books.ledger.snapshot()
     offered, alone = HeldSnapshot.of(books), Request(2, 1, cores=100)
     assert fits_somewhere(offered, alone)
-    offered.take(0, (0,), Request(3, 1))
+    offered.take(0, ((0, 3),), Request(3, 1))
     assert not fits_somewhere(offered, alone)
     offered.reset(0)
     assert fits_somewhere(offered, alone)
@@ -666,7 +666,7 @@ def test_the_books_stay_as_they_are_when_places_are_taken_from_a_copy() -> None:
     desk = Desk("n")
     books = desk.books.ledger.snapshot()
     offered = HeldSnapshot.of(books)
-    offered.take(0, (0,), Request(10, 1, cpu=1))
+    offered.take(0, ((0, 10),), Request(10, 1, cpu=1))
     offered.hold(0)
     assert books.free.tolist() == [[16, 16]]
     assert offered.free.tolist() == [[6, 16]]
@@ -681,7 +681,7 @@ def test_a_place_in_a_copy_is_chosen_by_the_copy_and_not_by_what_is_kept_of_the_
     scorer = Ranking(load_policy("device-bestfit"))
     scorer.scores(books, request)
     offered = HeldSnapshot.of(books)
-    offered.take(0, (1,), Request(4, 1))
+    offered.take(0, ((1, 4),), Request(4, 1))
     offered.hold(0)
     assert place(books, "n", request, scorer).devices == (0,)
     assert place(offered, "n", request, scorer).devices == (1,)
