@@ -136,6 +136,7 @@ class MutableCluster:
         if request.cores and shares:
             view.cores_used[row, placement.devices] += sign * request.cores
             view.__dict__["any_cores"] = True
+            view.__dict__.pop("cores_free", None)  # made anew when it is asked for
         if view.any_cores:  # a device whose cores are all given has no memory free
             view.free[row] = view.left(np.array([row]))[0]
         view.cpu_free[row] -= sign * request.cpu

@@ -3,22 +3,26 @@
 Reads what the extender wrote; it judges nothing. An annotation that cannot be read is no grant.
 """
 
+import json
 from typing import Any
 
-from gpushare.errors import QuantityError
-from gpushare.wire.annotations import ALIYUN, strict_number
+from gpushare.errors import QuantityError, WireError
+from gpushare.wire.annotations import ALIYUN, placement, strict_number
+from gpushare.wire.objects import PODS
+from gpushare.wire.pods import request_of
 from gpushare.wire.quantity import to_units
 
 Json = dict[str, Any]
 
 
 def granted(pod: Json) -> dict[int, int]:
-    """Return the units by device index: the pod's total, spread evenly over the devices it was
-    given.
-    """
-    devices = granted_devices(pod)
-    total = asked_units(pod)
-    return {device: total // len(devices) for device in devices}
+    """Return the units by device index that the pod was given."""
+    annotations = pod["metadata"].get("annotations") or {}
+    try:
+        request = request_of(PODS.decode(json.dumps(pod).encode()), ALIYUN)
+    except WireError:
+        return {}
+    return dict(placement(annotations, request, ALIYUN) or ())
 
 
 def granted_devices(pod: Json) -> tuple[int, ...]:

@@ -1,13 +1,16 @@
 """Plans as Kubernetes objects: nodes as the device plug-in leaves them, pods as users write them.
 
 Pure: a plan in, a document out. A node has what the aliyun device plug-in advertises (the sum of
-device memory, the count of devices); a node of unequal devices also carries our inventory.
+device memory, the count of devices) and their compute; a node of unequal devices also carries our
+inventory.
 """
 
 from typing import Any
 
+from gpushare.core.model import ALL_CORES
 from gpushare.wire.annotations import ALIYUN
 from gpushare.wire.inventory import Device, Inventory, encode_inventory
+from gpushare.wire.pods import SPLIT
 from gpushare_localcluster.demo.plan import NodePlan, PodPlan, Protect
 from gpushare_localcluster.kubelet import RUN_SECONDS
 
@@ -25,6 +28,7 @@ def node_document(plan: NodePlan, number: int) -> Json:
     if plan.devices:
         amounts[ALIYUN.resource] = str(sum(plan.devices))
         amounts[ALIYUN.count] = str(len(plan.devices))
+        amounts[ALIYUN.cores] = str(ALL_CORES * len(plan.devices))
         labels["gpushare"] = "true"
     meta: Json = {"name": plan.name, "labels": labels}
     if plan.mixed:
@@ -135,6 +139,8 @@ def _annotations(plan: PodPlan) -> dict[str, str]:
     annotations: dict[str, str] = {}
     if plan.gpu_count > 1:
         annotations[ALIYUN.count] = str(plan.gpu_count)
+    if plan.gpu_split:
+        annotations[SPLIT] = plan.gpu_split
     if plan.run_seconds is not None:
         annotations[RUN_SECONDS] = str(plan.run_seconds)
     if plan.policy:
@@ -147,6 +153,8 @@ def _container(plan: PodPlan, index: int) -> Json:
     if plan.containers[index]:
         resources["limits"] = {ALIYUN.resource: str(plan.containers[index])}
     if index == 0:
+        if plan.gpu_cores:
+            resources["limits"][ALIYUN.cores] = str(plan.gpu_cores)
         resources["requests"] = {"cpu": plan.cpu, "memory": plan.memory}
     name = "main" if len(plan.containers) == 1 else f"main-{index}"
     return {"name": name, "image": _IMAGE, "resources": resources}
@@ -169,7 +177,10 @@ def scheduler_config(port: int) -> dict[str, object]:
                 "preemptVerb": "preempt",
                 "nodeCacheCapable": True,
                 "ignorable": False,
-                "managedResources": [{"name": ALIYUN.resource, "ignoredByScheduler": False}],
+                "managedResources": [
+                    {"name": name, "ignoredByScheduler": False}
+                    for name in (ALIYUN.resource, ALIYUN.cores)
+                ],
             }
         ],
     }

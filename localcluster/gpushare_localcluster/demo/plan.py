@@ -29,6 +29,8 @@ class NodePlan:
 class PodPlan:
     """A pod: `containers` are the units of device memory of each container, 0 for none.
 
+    `gpu_cores` is the percent of compute that the first of them asks for; `gpu_split` how the
+    memory is split over devices, empty for evenly.
     `policy` names the placement policy, empty for the extender's default; `scheduler_name` the
     profile of the scheduler, empty for that of the API server's default.
     """
@@ -36,6 +38,8 @@ class PodPlan:
     name: str
     containers: tuple[int, ...] = (0,)
     gpu_count: int = 1
+    gpu_cores: int = 0
+    gpu_split: str = ""
     cpu: str = "100m"
     memory: str = "64Mi"
     labels: Mapping[str, str] = field(default_factory=dict)

@@ -212,7 +212,8 @@ class _Steps:
 def _pods(item: Placed) -> list[PodPlan]:
     """Return one pod, or `replicas` pods named name-1, name-2, ..."""
     fields = item.fields(
-        *("name", "gpuMem", "gpuCount", "containers", "cpu", "memory", "replicas"),
+        *("name", "gpuMem", "gpuCount", "gpuCores", "gpuSplit", "containers"),
+        *("cpu", "memory", "replicas"),
         *("labels", "priority", "nodeSelector", "tolerations", "runSeconds", "policy"),
         "schedulerName",
     )
@@ -224,11 +225,16 @@ def _pods(item: Placed) -> list[PodPlan]:
     run_seconds = fields.get("runSeconds")
     priority = fields.get("priority")
     policy, scheduler = fields.get("policy"), fields.get("schedulerName")
+    containers, cores, split = _containers(fields), fields.get("gpuCores"), fields.get("gpuSplit")
+    if cores and not containers[0]:
+        raise cores.error("asks for compute without memory: give gpuMem as well")
     return [
         PodPlan(
             name=name,
-            containers=_containers(fields),
+            containers=containers,
             gpu_count=fields.number("gpuCount", 1, least=1, most=_MOST_DEVICES),
+            gpu_cores=fields.number("gpuCores", 0),
+            gpu_split=split.text() if split else "",
             cpu=fields.quantity("cpu", "100m"),
             memory=fields.quantity("memory", "64Mi"),
             labels=fields.labels("labels"),

@@ -37,6 +37,7 @@ def test_whoever_comes_and_goes_the_sums_are_those_of_the_pods_that_are_there(
                 cores[row, device] += held.cores
         assert view.used.tolist() == used.tolist()
         assert view.cores_used.tolist() == cores.tolist()
+        assert view.cores_free.tolist() == np.where(view.open, 100 - cores, 0).tolist()
         free = np.where(cores >= 100, 0, view.capacity - used)
         assert view.free.tolist() == free.tolist()
         assert (used <= view.capacity).all()
