@@ -5,7 +5,6 @@ makes no sense is an error; a placement annotation that makes no sense is only n
 users can edit annotations and the pod still holds memory.
 """
 
-import re
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 from datetime import datetime
@@ -21,12 +20,14 @@ from gpushare.wire.annotations import (
     device_uuids,
     placement,
     strict_number,
+    wanted_policy,
 )
 from gpushare.wire.card_wishes import wanted_cards
 from gpushare.wire.demands import demands_of
 from gpushare.wire.given_annotation import read_given
 from gpushare.wire.gpu_models import LABELS
 from gpushare.wire.objects import Metadata, Pod, PodSpec, PodStatus
+from gpushare.wire.pod_cores import check_cores, without_memory
 from gpushare.wire.pod_sums import device_sums, host_sums
 
 MAX_MODELS = 64
@@ -39,7 +40,6 @@ MAX_LABELS = 8 * 1024
 _MAX_STAMP = 32
 
 _ENDED = frozenset({"Succeeded", "Failed"})
-_POLICY = re.compile(r"[A-Za-z0-9]([A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?")
 
 
 def pod_ref(pod: Pod) -> PodRef:
@@ -65,7 +65,7 @@ def request_of(pod: Pod, names: Names) -> Request:
     cores, core_containers, _ = device_sums(pod, names.cores)
     if not total:
         if cores:
-            raise MessageError(_without_memory(names))
+            raise MessageError(without_memory(names))
         return cpu_only
     devices = _devices(pod, names)
     if total % devices:
@@ -81,7 +81,7 @@ def request_of(pod: Pod, names: Names) -> Request:
         cpu=cpu_only.cpu,
         memory=cpu_only.memory,
         containers=containers,
-        policy=_policy(pod, names),
+        policy=wanted_policy((pod.metadata and pod.metadata.annotations) or {}, names),
         models=_accepted_models(pod.spec or PodSpec()),
         inits=inits,
         resources=cpu_only.resources,
@@ -90,46 +90,8 @@ def request_of(pod: Pod, names: Names) -> Request:
         cards=wanted_cards((pod.metadata and pod.metadata.annotations) or {}),
     )
     if cores:
-        _check_cores(cores, request, names)
+        check_cores(cores, request, names)
     return request
-
-
-def _without_memory(names: Names) -> str:
-    return (
-        f"{names.cores}: cores are asked for without {names.resource} in the same container; a"
-        " device is given out by its memory, and its cores with it: ask for both"
-    )
-
-
-def _check_cores(total: int, request: Request, names: Names) -> None:
-    """Check that the cores can be had of the devices on which the pod has its memory.
-
-    total: cores over all devices. Raises MessageError.
-    """
-    devices, units = request.devices, dict(request.containers)
-    if total % devices:
-        raise MessageError(
-            f"{names.cores}: {total} cannot be split evenly over {devices} devices"
-            f" ({names.count}): write {total - total % devices + devices}, or another count"
-        )
-    if total // devices > ALL_CORES:
-        needed = -(-total // ALL_CORES)
-        raise MessageError(
-            f"{names.cores}: {total // devices} are asked of one device, which has {ALL_CORES}"
-            f" (percent): write {ALL_CORES * devices} or less, or ask for {needed} devices"
-            f" ({names.count})"
-        )
-    if any(container not in units for container, _ in request.core_containers):
-        raise MessageError(_without_memory(names))
-    if devices > 1 and any(
-        percent * request.total != total * units[container]
-        for container, percent in request.core_containers
-    ):
-        raise MessageError(
-            f"{names.cores}: over {devices} devices ({names.count}) several containers have parts"
-            f" of different devices, so each needs cores in proportion to its {names.resource};"
-            f" the pod has {total} cores for {request.total}"
-        )
 
 
 def request_among(pod: Pod, every: Iterable[Names]) -> tuple[Names, Request] | None:
@@ -332,13 +294,6 @@ def _labels(metadata: Metadata) -> Labels:
             break
         found.append((intern(key), intern(value)))
     return tuple(found)
-
-
-def _policy(pod: Pod, names: Names) -> str:
-    text = ((pod.metadata and pod.metadata.annotations) or {}).get(names.policy, "")
-    if text and _POLICY.fullmatch(text) is None:
-        raise AnnotationError(f"{names.policy}: {text[:20]!a} is not the name of a policy")
-    return text
 
 
 def _seconds(timestamp: str | None) -> float:
