@@ -233,9 +233,9 @@ def _node_line(
     lines = [_pod_line(pod, _shares(pod, node), scale) for pod in sorted(pods, key=_name_of)]
     allocated, cores = [0] * len(node.devices), [0] * len(node.devices)
     for pod in lines:
-        for device, units in pod.shares:
-            allocated[device] += units
-            cores[device] += pod.cores
+        for index, units in pod.shares:
+            allocated[index] += units
+            cores[index] += pod.cores
     unplaced = sum(pod.units for pod in lines if not pod.shares)
     unplaced_cores = sum(pod.cores for pod in lines if not pod.shares)
     devices = []

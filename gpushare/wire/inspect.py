@@ -49,15 +49,14 @@ def _node(books: NodeBooks) -> dict[str, Any]:
             continue
         if not shares and entry.request.total:
             unplaced.append(_pod(entry, 0, cores=cores))
-        for device, units in shares:
-            pods[device].append(_pod(entry, units, cores=cores))
+        for index, units in shares:
+            pods[index].append(_pod(entry, units, cores=cores))
     devices: list[dict[str, Any]] = []
     for index, total in enumerate(capacity):
         on_it = pods[index]
-        device = {"id": index, "totalGPU": total, "usedGPU": _used(on_it)}
-        if cores:
-            device["usedCores"] = sum(pod["usedCores"] for pod in on_it)
-        devices.append({**device, "pods": on_it})
+        percent = {"usedCores": sum(pod["usedCores"] for pod in on_it)} if cores else {}
+        used = {"usedGPU": _used(on_it), **percent}
+        devices.append({"id": index, "totalGPU": total, **used, "pods": on_it})
     node: dict[str, Any] = {
         "name": books.spec.name,
         "totalGPU": sum(capacity),

@@ -242,8 +242,8 @@ def node_document(
         for index in range(len(spec.capacity))
     ]
     if cores_used:
-        for index, device in enumerate(devices):
-            device.update(_compute(device, cores_used[index]))
+        for shown, percent in zip(devices, cores_used, strict=False):
+            shown.update(_compute(shown, percent))
     stranded = sum(device.get("strandedByCores", 0) for device in devices)
     return {
         "name": spec.name,
