@@ -391,7 +391,7 @@ def test_without_them_preset_pods_hold_what_they_name_or_every_device(
 # -- quota ----------------------------------------------------------------------------------------
 
 
-def test_a_quota_bounds_the_memory_and_the_compute_that_a_namespace_asks_for(strict: Objects) -> None:
+def test_a_quota_bounds_memory_and_compute_of_a_namespace(strict: Objects) -> None:
     """The controller manager writes a quota's status; there is none here, so the test does."""
     path = "/api/v1/namespaces/default/resourcequotas"
     guide = (Path(__file__).parents[2] / "docs" / "tenants.md").read_text(encoding="utf-8")
