@@ -190,11 +190,12 @@ def read_pod(pod: Fields, names: Names) -> PodFacts | None:
     phase = text(mapping(pod.get("status")).get("phase"))
     if not node or phase in _ENDED:
         return None
-    annotations = _annotations(metadata)
     request = _request(spec, metadata, names)
-    if not request.total:
+    if request is None:
         return None
-    whole = Request(request.total, 1, containers=request.containers)
+    annotations, whole = _annotations(metadata), request
+    if request.devices > 1:
+        whole = Request(request.total, 1, containers=request.containers)
     shares = placement(annotations, whole, names)
     uuids = device_uuids(annotations, shares or (), names)
     if uuids is None:
@@ -214,7 +215,7 @@ def read_pending(pod: Fields, names: Names) -> PendingFacts | None:
     if text(spec.get("nodeName")) or text(status.get("phase")) in _ENDED:
         return None
     request = _request(spec, mapping(pod.get("metadata")), names)
-    if not request.total:
+    if request is None:
         return None
     scheduler = text(spec.get("schedulerName")) or "default-scheduler"
     reason = f"{scheduler} has not looked at it"
@@ -231,13 +232,16 @@ def _annotations(metadata: Fields) -> dict[str, str]:
     return {key: value for key, value in written if isinstance(value, str)}
 
 
-def _request(spec: Fields, metadata: Fields, names: Names) -> Request:
-    """Return what the pod asks for of devices, as the ledger counts it.
+def _request(spec: Fields, metadata: Fields, names: Names) -> Request | None:
+    """Return what the pod asks for of devices, as the ledger counts it; None if it asks for no
+    memory.
 
     What makes no sense is all of one device: a bound pod holds it in any case. Raises
     QuantityError if the memory cannot be read.
     """
     units, containers = _gpu_request(spec, names.resource)
+    if not units:
+        return None
     whole = sound = Request(units, 1, containers=containers)
     devices = _devices(metadata, units, names)
     if devices > 1:
