@@ -208,12 +208,13 @@ def waiting(report: Report, style: Style) -> str:
 
 def kept(report: Report, style: Style) -> str:
     """Return a table of the places that filter keeps for pods that are not bound yet."""
-    kind = device_kind(report.resource)
+    kind, cores = device_kind(report.resource), any(place.cores for place in report.held or ())
     rows: list[Row] = [
         (
             "HELD FOR",
             "NAMESPACE",
             f"{kind} Memory({report.unit})",
+            *[f"{kind} Cores(%)"] * cores,
             "NODE",
             "UNTIL",
         ),
@@ -221,7 +222,8 @@ def kept(report: Report, style: Style) -> str:
             (
                 printable(place.pod.name),
                 printable(place.pod.namespace),
-                f"{place.units} x {place.devices}" if place.devices > 1 else str(place.units),
+                _on_each(place.units, place.devices),
+                *[_on_each(place.cores, place.devices)] * cores,
                 printable(place.node),
                 place.until_text,
             )
@@ -229,6 +231,10 @@ def kept(report: Report, style: Style) -> str:
         ),
     ]
     return align([[style.painted("little", row[0]), *row[1:]] for row in rows])
+
+
+def _on_each(amount: int, devices: int) -> str:
+    return f"{amount} x {devices}" if devices > 1 else str(amount)
 
 
 def _wide_cells(node: NodeLine, *, cores: bool) -> list[str]:

@@ -2,11 +2,18 @@
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
+from gpushare.cli.report import make_report
 from gpushare.cli.saved_report import resource_of_report
+from gpushare.cli.style import PLAIN
+from gpushare.cli.tables import kept
+from gpushare.core.model import PodRef
+from gpushare.wire.annotations import ALIYUN
+from gpushare.wire.held import HeldPlace
 from tests.unit.cli.fake_kubectl import FakeKubectl, inventory, node, pending, pod
 
 Inspect = Callable[..., tuple[int, str, str]]
@@ -99,6 +106,16 @@ def test_pods_that_wait_say_what_they_ask_for(kubectl: FakeKubectl, inspect: Ins
         ["late", "default", "8", "30"],
         ["plain", "default", "4", "0"],
     ]
+
+
+def test_a_place_that_is_held_has_its_compute() -> None:
+    place = HeldPlace(PodRef("team", "wide", "uid"), "a", 4, 2, cores=30)
+    report = make_report((), (), ALIYUN)
+    head, line = kept(replace(report, held=(place,)), PLAIN).splitlines()
+    assert head.split()[4:] == ["Memory(GiB)", "GPU", "Cores(%)", "NODE", "UNTIL"]
+    assert line.split()[2:9] == ["4", "x", "2", "30", "x", "2", "a"]
+    head, _ = kept(replace(report, held=(replace(place, cores=0),)), PLAIN).splitlines()
+    assert "Cores" not in head
 
 
 def saved(inspect: Inspect, *words: str) -> Any:
