@@ -154,6 +154,7 @@ def _pod_cells(seen: ObservedPod) -> Cells:
         "gpu": request.devices,
         "units": request.units,
         "models": list(request.models),
+        **({"cores": request.cores} if request.cores else {}),
         "created": seen.created,
     }
 

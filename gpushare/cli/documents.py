@@ -2,6 +2,7 @@
 
 Knows the keys, which are a promise (docs/inspect.md): new ones may come, none goes or changes its
 meaning while apiVersion is gpushare.io/v1. Every key is always there; what is not known is null.
+Those of compute are there if a pod has compute, or waits for some.
 
 Tested in `tests/contract/test_golden_inspect.py`.
 """
@@ -36,6 +37,7 @@ def as_names(report: Report) -> str:
 
 def report_document(report: Report) -> dict[str, Any]:
     """Return the report as a document."""
+    cores = report.any_cores
     return {
         "apiVersion": API_VERSION,
         "kind": KIND,
@@ -47,8 +49,8 @@ def report_document(report: Report) -> dict[str, Any]:
         "unplaced": sum(node.unplaced for node in report.nodes),
         "free": sum(node.free for node in report.nodes),
         "policy": _policy(report.policy),
-        "nodes": [_node(node) for node in report.nodes],
-        "pending": [_pending(pod) for pod in report.pending],
+        "nodes": [_node(node, cores=cores) for node in report.nodes],
+        "pending": [_pending(pod, cores=cores) for pod in report.pending],
         "held": _held(report.held),
         "warnings": list(report.warnings),
     }
@@ -78,7 +80,8 @@ def _held(places: "tuple[HeldPlace, ...] | None") -> list[dict[str, Any]] | None
     return [held_document(place) for place in places]
 
 
-def _node(node: NodeLine) -> dict[str, Any]:
+def _node(node: NodeLine, *, cores: bool) -> dict[str, Any]:
+    compute = {"strandedByCores": node.stranded, "coresUnplaced": node.unplaced_cores}
     return {
         "name": node.name,
         "address": node.address or None,
@@ -90,8 +93,9 @@ def _node(node: NodeLine) -> dict[str, Any]:
         "allocated": node.allocated,
         "unplaced": node.unplaced,
         "free": node.free,
-        "devices": [_device(device) for device in node.devices],
-        "pods": [_pod(pod) for pod in node.pods],
+        **(compute if cores else {}),
+        "devices": [_device(device, cores=cores) for device in node.devices],
+        "pods": [_pod(pod, cores=cores) for pod in node.pods],
     }
 
 
@@ -107,7 +111,12 @@ def _scheduling(state: NodeState | None) -> dict[str, Any] | None:
     }
 
 
-def _device(device: DeviceLine) -> dict[str, Any]:
+def _device(device: DeviceLine, *, cores: bool) -> dict[str, Any]:
+    compute = {
+        "strandedByCores": device.stranded,
+        "coresAllocated": device.cores,
+        "coresFree": device.cores_free,
+    }
     return {
         "index": device.index,
         "uuid": device.uuid or None,
@@ -116,23 +125,26 @@ def _device(device: DeviceLine) -> dict[str, Any]:
         "total": device.total,
         "allocated": device.allocated,
         "free": device.free,
+        **(compute if cores else {}),
     }
 
 
-def _pod(pod: PodLine) -> dict[str, Any]:
+def _pod(pod: PodLine, *, cores: bool) -> dict[str, Any]:
     return {
         **asdict(pod.ref),
         "phase": pod.phase or None,
         "assigned": pod.assigned,
         "allocated": pod.units,
+        **({"cores": pod.cores} if cores else {}),
         "devices": [{"index": device, "allocated": units} for device, units in pod.shares],
     }
 
 
-def _pending(pod: PendingFacts) -> dict[str, Any]:
+def _pending(pod: PendingFacts, *, cores: bool) -> dict[str, Any]:
     return {
         **asdict(pod.ref),
         "requested": pod.units,
         "devices": pod.devices,
+        **({"cores": pod.cores} if cores else {}),
         "reason": pod.reason,
     }

@@ -14,21 +14,25 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
-from gpushare.core.model import MAX_UNITS, Given, PodRef, Reason, Request, Shares
+from gpushare.core.model import ALL_CORES, MAX_UNITS, Given, PodRef, Reason, Request, Shares
 from gpushare.core.node_filters import CORDON, CPU, NodeState
 from gpushare.core.selectors import Taint
-from gpushare.errors import AnnotationError, QuantityError
+from gpushare.errors import AnnotationError, QuantityError, WireError
 from gpushare.wire.annotations import (
     MAX_DEVICES_PER_POD,
     Names,
     device_uuids,
     placement,
     strict_number,
+    wanted_policy,
 )
+from gpushare.wire.card_wishes import wanted_cards
 from gpushare.wire.given_annotation import read_given
 from gpushare.wire.inventory import MAX_DEVICES, Device, decode_inventory
+from gpushare.wire.pod_cores import check_cores
 from gpushare.wire.pod_peak import peak
 from gpushare.wire.quantity import to_bytes, to_milli, to_units
+from gpushare.wire.split import split_parts
 
 Fields = Mapping[str, object]
 
@@ -59,7 +63,7 @@ class NodeFacts:
 
 @dataclass(frozen=True, slots=True)
 class PodFacts:
-    """A pod that holds memory of a node: units in all, and on which devices if it is known.
+    """A pod that holds memory of a node: what it asks for of devices, and which if it is known.
 
     shares: as its annotations name them; uuids: theirs, () if none is named. given: what its
     device plug-in says that it has on other cards.
@@ -67,7 +71,7 @@ class PodFacts:
 
     ref: PodRef
     node: str
-    units: int
+    request: Request
     shares: Shares
     phase: str
     assigned: bool
@@ -80,12 +84,14 @@ class PendingFacts:
     """A pod that asks for memory and has no node yet: units in all, and why it waits.
 
     devices: over how many the memory is spread; 1 if what the pod says of it makes no sense.
+    cores: percent of the compute of each of them.
     """
 
     ref: PodRef
     units: int
     reason: str
     devices: int = 1
+    cores: int = 0
 
 
 def mapping(value: object) -> Fields:
@@ -185,18 +191,19 @@ def read_pod(pod: Fields, names: Names) -> PodFacts | None:
     phase = text(mapping(pod.get("status")).get("phase"))
     if not node or phase in _ENDED:
         return None
-    units, containers = _gpu_request(spec, names.resource)
-    if not units:
+    request = _request(spec, metadata, names)
+    if request is None:
         return None
-    written = mapping(metadata.get("annotations")).items()
-    annotations = {key: value for key, value in written if isinstance(value, str)}
-    shares = placement(annotations, Request(units, 1, containers=containers), names)
+    annotations, whole = _annotations(metadata), request
+    if request.devices > 1:
+        whole = Request(request.total, 1, containers=request.containers)
+    shares = placement(annotations, whole, names)
     uuids = device_uuids(annotations, shares or (), names)
     if uuids is None:
         shares, uuids = None, ()
     assigned = annotations.get(names.assigned) == "true"
-    given = read_given(annotations, units, names)
-    return PodFacts(pod_ref(pod), node, units, shares or (), phase, assigned, uuids, given)
+    given = read_given(annotations, request.total, names)
+    return PodFacts(pod_ref(pod), node, request, shares or (), phase, assigned, uuids, given)
 
 
 def read_pending(pod: Fields, names: Names) -> PendingFacts | None:
@@ -208,8 +215,8 @@ def read_pending(pod: Fields, names: Names) -> PendingFacts | None:
     spec, status = mapping(pod.get("spec")), mapping(pod.get("status"))
     if text(spec.get("nodeName")) or text(status.get("phase")) in _ENDED:
         return None
-    units, _ = _gpu_request(spec, names.resource)
-    if not units:
+    request = _request(spec, mapping(pod.get("metadata")), names)
+    if request is None:
         return None
     scheduler = text(spec.get("schedulerName")) or "default-scheduler"
     reason = f"{scheduler} has not looked at it"
@@ -218,17 +225,62 @@ def read_pending(pod: Fields, names: Names) -> PendingFacts | None:
             # What follows says the same again, of preemption.
             said = text(condition.get("message")).partition(" preemption: ")[0]
             reason = said or text(condition.get("reason")) or reason
-    return PendingFacts(pod_ref(pod), units, reason, _devices(pod, units, names))
+    return PendingFacts(pod_ref(pod), request.total, reason, request.devices, request.cores)
 
 
-def _devices(pod: Fields, units: int, names: Names) -> int:
-    """Return over how many devices the memory is spread; the annotation wins over the label."""
-    metadata = mapping(pod.get("metadata"))
+def _annotations(metadata: Fields) -> dict[str, str]:
+    written = mapping(metadata.get("annotations")).items()
+    return {key: value for key, value in written if isinstance(value, str)}
+
+
+def _request(spec: Fields, metadata: Fields, names: Names) -> Request | None:
+    """Return what the pod asks for of devices, as the ledger counts it; None if it asks for no
+    memory.
+
+    What makes no sense is all of one device: a bound pod holds it in any case. Raises
+    QuantityError if the memory cannot be read.
+    """
+    units, containers = _gpu_request(spec, names.resource)
+    if not units:
+        return None
+    whole = sound = Request(units, 1, containers=containers)
+    annotations, devices = _annotations(metadata), _devices(metadata, units, names)
+    try:
+        parts = split_parts(annotations, units, containers, names)
+    except WireError:
+        parts, devices = (), 0
+    if parts:
+        devices = len(parts)
+        split = parts if len(set(parts)) > 1 else ()
+        sound = replace(whole, units=parts[0], devices=devices, split=split)
+    elif devices > 1:
+        sound = replace(whole, units=units // devices, devices=devices)
+    try:
+        cores, core_containers = _gpu_request(spec, names.cores)
+    except QuantityError:  # nobody knows how much, so it may be all
+        return replace(whole, cores=ALL_CORES)
+    if not cores:
+        return sound
+    sound = replace(sound, cores=cores // sound.devices, core_containers=core_containers)
+    try:
+        check_cores(cores, sound, names)
+        wanted_policy(annotations, names)
+        wanted_cards(annotations)
+    except WireError:
+        devices = 0
+    return sound if devices else replace(whole, cores=min(cores, ALL_CORES))
+
+
+def _devices(metadata: Fields, units: int, names: Names) -> int:
+    """Return over how many devices the memory is spread; the annotation wins over the label.
+
+    0 if that makes no sense.
+    """
     written = mapping(metadata.get("annotations")).get(names.count)
     if written is None:
         written = mapping(metadata.get("labels")).get(names.count, "1")
     devices = strict_number(text(written), MAX_DEVICES_PER_POD)
-    return devices if devices and units % devices == 0 else 1
+    return devices if devices and units % devices == 0 else 0
 
 
 def _address(status: Fields) -> str:

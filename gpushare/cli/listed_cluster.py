@@ -67,8 +67,13 @@ class ListedResource:
 
     @property
     def filters(self) -> OwnFilters:
-        """kube-scheduler's own filters over the nodes and pods that were listed."""
-        return OwnFilters(self.states, self.ledger.taken)
+        """kube-scheduler's own filters over the nodes and pods that were listed.
+
+        If no node advertises compute, kube-scheduler is taken to be told not to count it.
+        """
+        cores = self.names.cores
+        counted = any(cores in (state.allocatable or ()) for state in self.states.values())
+        return OwnFilters(self.states, self.ledger.taken, frozenset([cores] * (not counted)))
 
     def ranking(self, request: Request) -> Ranking:
         """Return what ranks for the request. Raises MessageError for an unknown policy."""

@@ -6,9 +6,7 @@ Tested in `tests/unit/cli/test_need.py`.
 import argparse
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict
 from fractions import Fraction
-from itertools import zip_longest
 from math import ceil
 from typing import Any
 
@@ -24,9 +22,11 @@ from gpushare.cli.whatif_text import (
     number_of,
     placed_document,
     some,
+    sums_document,
     sums_text,
     together,
 )
+from gpushare.core.model import ALL_CORES
 from gpushare.explain.need import Need
 from gpushare.explain.placer import PlacementResult
 from gpushare.explain.shapes import Shape
@@ -143,13 +143,14 @@ def _left_out(found: Need) -> Iterator[str]:
 
 
 def _largest(found: Need, unit: str) -> str:
-    """Return the largest pods that still fit."""
+    """Return the largest pods that still fit; where pods have compute, of those without."""
     sizes = {units: devices for devices, units in enumerate(found.largest, 1)}
     texts = [
         f"{amount(units, unit)} on {'one device' if devices == 1 else f'each of {devices}'}"
         for units, devices in sizes.items()
     ]
-    return f"; the largest pod that still fits: {some(texts, ' or ')}" if texts else ""
+    kind = "pod without compute" if found.any_cores else "pod"
+    return f"; the largest {kind} that still fits: {some(texts, ' or ')}" if texts else ""
 
 
 def _table(found: Need, kind: str, style: Style) -> str:
@@ -169,8 +170,10 @@ def _rows(found: Need, kind: str, style: Style) -> str:
     rows = [["NODE", *(f"{kind}{index}" for index in range(devices)), "SHAPE"]]
     for node in shown:
         shape = found.shapes[node.shape]
-        every = zip_longest(node.used, shape.spec.capacity, fillvalue=0)
-        cells = [style.device(used, total, closed=False) for used, total in every]
+        cells = [
+            style.device(used, total, closed=False, stranded=cores >= ALL_CORES and used < total)
+            for used, total, cores in zip(node.used, shape.spec.capacity, node.cores, strict=True)
+        ]
         cells += [""] * (devices - len(cells))
         rows.append([node.name, *cells, printable(shape.name)])
     return align(rows)
@@ -205,7 +208,7 @@ def need_document(
         "resource": books.names.resource,
         "unit": books.unit,
         "policy": options.policy,
-        "before": asdict(found.before),
+        "before": sums_document(found.before),
         "leftOut": [{"node": node, "why": why} for node, why in left_out.items()],
         "needed": sum(found.counts),
         "price": float(found.cost) if priced else None,
@@ -219,7 +222,7 @@ def need_document(
         "largest": [
             {"devices": devices, "units": units} for devices, units in enumerate(found.largest, 1)
         ],
-        "after": asdict(found.after),
+        "after": sums_document(found.after),
         "notes": [*books.notes, NOT_JUDGED],
     }
 
@@ -243,14 +246,25 @@ def _node_documents(found: Need) -> Sequence[dict[str, Any]]:
             "name": node.name,
             "shape": found.shapes[node.shape].name,
             "devices": [
-                {"index": index, "total": total, "allocated": used, "free": total - used}
-                for index, (used, total) in enumerate(
-                    zip(node.used, found.shapes[node.shape].spec.capacity, strict=True)
+                _device_document(index, total, *used, any_cores=found.any_cores)
+                for index, (total, *used) in enumerate(
+                    zip(found.shapes[node.shape].spec.capacity, node.used, node.cores, strict=True)
                 )
             ],
         }
         for node in found.nodes
     ]
+
+
+def _device_document(
+    index: int, total: int, used: int, cores: int, *, any_cores: bool
+) -> dict[str, int]:
+    left = total - used
+    free = 0 if cores >= ALL_CORES else left
+    document = {"index": index, "total": total, "allocated": used, "free": free}
+    if any_cores:
+        document |= {"strandedByCores": left - free, "coresAllocated": cores}
+    return document
 
 
 def _left_out_document(each: LeftOut) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from gpushare.core.model import MAX_UNITS, Request
+from gpushare.core.model import ALL_CORES, MAX_UNITS, Request
 from gpushare.errors import SettingsError, WireError
 from gpushare.explain.placer import Wanted
 from gpushare.explain.text import NO_UNIT
@@ -25,7 +25,9 @@ from gpushare.wire.objects import PODS
 from gpushare.wire.pods import request_among
 from gpushare.yamlfile import MAX_BYTES, read_text
 
-_PODS = re.compile(r"(\d{1,9})\s*(GiB|MiB)?(?:\s+on\s+(\d{1,3}))?(?:\s*x\s*(\d{1,6}))?")
+_PODS = re.compile(
+    r"(\d{1,9})\s*(GiB|MiB)?(?:\s*\+\s*(\d{1,3})\s*%)?(?:\s+on\s+(\d{1,3}))?(?:\s*x\s*(\d{1,6}))?"
+)
 _TEMPLATED = frozenset({"Deployment", "ReplicaSet", "StatefulSet", "ReplicationController", "Job"})
 
 
@@ -41,18 +43,23 @@ _NO_CLASSES = Priorities()
 
 
 def pods_of_words(text: str, unit: str, resource: str, priority: int = 0) -> Wanted | None:
-    """Return the pods of words like `8GiB`, `8GiB x 3` or `8GiB on 2 x 3` (8 GiB on each of two
-    devices); None if these are no such words, but may name a file.
+    """Return the pods of words like `8GiB`, `8GiB x 3` or `8GiB + 30% on 2 x 3` (8 GiB and 30 % of
+    the compute on each of two devices); None if these are no such words, but may name a file.
     """
     found = _PODS.fullmatch(text.strip())
     if found is None:
         return None
-    size, size_unit, devices, count = found.groups()
+    size, size_unit, percent, devices, count = found.groups()
     request = Request(units_of_words(int(size), size_unit, unit, text), int(devices or 1))
     if not 0 < request.devices <= MAX_DEVICES_PER_POD:
         raise SettingsError(f"{text!r}: a pod may have from 1 to {MAX_DEVICES_PER_POD} devices")
-    total = request.total
-    request = replace(request, containers=((0, total),), resources=((resource, total),))
+    request = replace(request, containers=((0, request.total),))
+    if percent is not None:
+        if not 0 < int(percent) <= ALL_CORES:
+            raise SettingsError(f"{text!r}: a device gives from 1% to {ALL_CORES}% of its compute")
+        cores = int(percent)
+        request = replace(request, cores=cores, core_containers=((0, cores * request.devices),))
+    request = replace(request, resources=_resources(request, resource))
     number = int(count) if count else None
     return Wanted(" ".join(text.split()), request, number, priority=priority)
 
@@ -170,6 +177,13 @@ def pods_of_rows(path: Path, resource: str, priority: int = 0) -> list[Wanted]:
     found = []
     for pod in read_pods(path):
         request = request_of(pod)
-        resources = ((resource, request.total),) if request.devices else ()
-        found.append(Wanted(pod.name, replace(request, resources=resources), 1, priority=priority))
+        request = replace(request, resources=_resources(request, resource))
+        found.append(Wanted(pod.name, request, 1, priority=priority))
     return found
+
+
+def _resources(request: Request, resource: str) -> tuple[tuple[str, int], ...]:
+    """Return what kube-scheduler counts of the devices' memory and compute."""
+    cores = Names.for_resource(resource).cores
+    amounts = ((cores, request.cores * request.devices), (resource, request.total))
+    return tuple((name, amount) for name, amount in amounts if amount)

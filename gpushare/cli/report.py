@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from gpushare.cli.facts import NodeFacts, PendingFacts, PodFacts
 from gpushare.core.cover import resolve_devices
-from gpushare.core.model import Cover, NodeSpec, PodRef, Reason, Shares
+from gpushare.core.model import ALL_CORES, Cover, NodeSpec, PodRef, Reason, Shares
 from gpushare.core.node_filters import NodeState
 from gpushare.wire.annotations import Names
 from gpushare.wire.inventory import mib_of
@@ -30,7 +30,11 @@ LARGEST_IN_GIB = 100
 
 @dataclass(frozen=True, slots=True)
 class DeviceLine:
-    """One device. free is what the extender can still give out of it."""
+    """One device. free is what the extender can still give out of it.
+
+    cores: percent of its compute that its own pods have; cores_free: what can still be given out.
+    stranded: units that would be free, if all of its compute were not given away.
+    """
 
     index: int
     total: int
@@ -39,24 +43,32 @@ class DeviceLine:
     healthy: bool
     model: str
     uuid: str
+    cores: int = 0
+    cores_free: int = ALL_CORES
+    stranded: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class PodLine:
-    """One pod that holds memory; shares is () if it is unplaced."""
+    """One pod that holds memory; shares is () if it is unplaced.
+
+    cores: percent of the compute of each of its devices, or of all of the node if it is unplaced.
+    """
 
     ref: PodRef
     phase: str
     assigned: bool
     units: int
     shares: Shares
+    cores: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class NodeLine:
     """One node; unit is the one it counts in, the numbers are in the report's. closed: why no pod
     may be placed on it, or ""; left_out: what keeps kube-scheduler itself from it, or "". state:
-    what its filters see, device memory in the report's unit.
+    what its filters see, device memory in the report's unit. unplaced_cores: percent of the compute
+    of each device that the unplaced pods may have.
     """
 
     name: str
@@ -68,6 +80,7 @@ class NodeLine:
     closed: str
     left_out: str = ""
     state: NodeState | None = None
+    unplaced_cores: int = 0
 
     @property
     def total(self) -> int:
@@ -83,6 +96,11 @@ class NodeLine:
     def free(self) -> int:
         """Units that can still be given out."""
         return sum(device.free for device in self.devices)
+
+    @property
+    def stranded(self) -> int:
+        """Units that would be free, if all compute of their devices were not given away."""
+        return sum(device.stranded for device in self.devices)
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,6 +131,14 @@ class Report:
     def allocated(self) -> int:
         """Units of all pods."""
         return sum(node.allocated for node in self.nodes)
+
+    @property
+    def any_cores(self) -> bool:
+        """Whether a pod has compute, or waits for some: without one, nothing is said of it."""
+        return any(pod.cores for pod in self.pending) or any(
+            node.unplaced_cores or any(device.cores for device in node.devices)
+            for node in self.nodes
+        )
 
     def within(self, namespace: str) -> "Report":
         """Return the report with the pods of this namespace alone; sums stay those of all pods."""
@@ -205,36 +231,44 @@ def _node_line(
     node: NodeFacts, pods: Iterable[PodFacts], unit: str, scale: int, resource: str
 ) -> NodeLine:
     lines = [_pod_line(pod, _shares(pod, node), scale) for pod in sorted(pods, key=_name_of)]
-    allocated = [0] * len(node.devices)
+    allocated, cores = [0] * len(node.devices), [0] * len(node.devices)
     for pod in lines:
-        for device, units in pod.shares:
-            allocated[device] += units
+        for index, units in pod.shares:
+            allocated[index] += units
+            cores[index] += pod.cores
     unplaced = sum(pod.units for pod in lines if not pod.shares)
-    devices = tuple(
-        DeviceLine(
-            index=index,
-            total=device.mem * scale,
-            allocated=allocated[index],
-            free=max(0, device.mem * scale - allocated[index] - unplaced)
-            if device.healthy and node.closed is None
-            else 0,
-            healthy=device.healthy,
-            model=device.model,
-            uuid=device.uuid,
+    unplaced_cores = sum(pod.cores for pod in lines if not pod.shares)
+    devices = []
+    for index, device in enumerate(node.devices):
+        is_open = device.healthy and node.closed is None
+        left = max(0, device.mem * scale - allocated[index] - unplaced) if is_open else 0
+        cores_free = max(0, ALL_CORES - cores[index] - unplaced_cores) if is_open else 0
+        devices.append(
+            DeviceLine(
+                index=index,
+                total=device.mem * scale,
+                allocated=allocated[index],
+                free=left if cores_free else 0,
+                healthy=device.healthy,
+                model=device.model,
+                uuid=device.uuid,
+                cores=cores[index],
+                cores_free=cores_free,
+                stranded=0 if cores_free else left,
+            )
         )
-        for index, device in enumerate(node.devices)
-    )
     closed = node.closed.value if node.closed else ""
     return NodeLine(
         node.name,
         node.address,
         unit,
-        devices,
+        tuple(devices),
         tuple(lines),
         unplaced,
         closed,
         node.left_out,
         _scaled(node.state, resource, scale),
+        unplaced_cores,
     )
 
 
@@ -269,8 +303,9 @@ def _pod_line(pod: PodFacts, shares: Shares, scale: int) -> PodLine:
         pod.ref,
         phase=pod.phase,
         assigned=pod.assigned,
-        units=pod.units * scale,
+        units=pod.request.total * scale,
         shares=tuple((device, units * scale) for device, units in shares),
+        cores=pod.request.cores_on(len(shares)),
     )
 
 

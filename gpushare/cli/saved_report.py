@@ -7,11 +7,12 @@ Tested in `tests/unit/cli/test_whatif.py`.
 """
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
 from gpushare.cli.documents import API_VERSION, KIND
 from gpushare.cli.listed_cluster import ListedResource
-from gpushare.core.model import MAX_UNITS, NodeSpec, ObservedPod, PodRef, Reason, Request
+from gpushare.core.model import ALL_CORES, MAX_UNITS, NodeSpec, ObservedPod, PodRef, Reason, Request
 from gpushare.core.node_filters import CORDONED, UNREADY, NodeState, NodeStates
 from gpushare.core.selectors import Taint
 from gpushare.errors import SettingsError
@@ -113,11 +114,16 @@ _REASONS = {reason.value: reason for reason in Reason}
 
 def _pods(node: Mapping[str, object], spec: NodeSpec, where: str) -> Iterator[ObservedPod]:
     """Yield the pods of a node, and a pod for what is allocated to none of them."""
-    rest = [_number(device, "allocated", where) for device in _list(node, "devices", where)]
-    unplaced = _number(node, "unplaced", where)
+    devices = _list(node, "devices", where)
+    rest = [_number(device, "allocated", where) for device in devices]
+    cores_rest = [_cores(device, "coresAllocated", where) for device in devices]
+    unplaced, unplaced_cores = (
+        _number(node, "unplaced", where),
+        _cores(node, "coresUnplaced", where),
+    )
     for number, pod in enumerate(_list(node, "pods", where)):
         at = f"{where}: pods[{number}]"
-        total = _number(pod, "allocated", at)
+        total, cores = _number(pod, "allocated", at), min(_cores(pod, "cores", at), ALL_CORES)
         shares = tuple(
             sorted(
                 (_number(each, "index", at), _number(each, "allocated", at))
@@ -128,15 +134,18 @@ def _pods(node: Mapping[str, object], spec: NodeSpec, where: str) -> Iterator[Ob
             raise SettingsError(f"{at}: devices: is not one of each of the node's {len(rest)}")
         for device, units in shares:
             rest[device] -= units
+            cores_rest[device] -= cores
         unplaced -= 0 if shares else total
+        unplaced_cores -= 0 if shares else cores
         ref = PodRef(*(_text(pod, key, at) for key in ("namespace", "name", "uid")))
-        yield _bound(ref, spec, total, shares)
+        yield _bound(ref, spec, total, shares, cores)
     for device, units in enumerate(rest):
         if units > 0:
             ref = PodRef("", f"unlisted on {spec.name}", f"{spec.name}/{device}")
-            yield _bound(ref, spec, units, ((device, units),))
+            yield _bound(ref, spec, units, ((device, units),), cores_rest[device])
     if unplaced > 0:
-        yield _bound(PodRef("", f"unlisted on {spec.name}", spec.name), spec, unplaced, ())
+        ref = PodRef("", f"unlisted on {spec.name}", spec.name)
+        yield _bound(ref, spec, unplaced, (), unplaced_cores)
 
 
 def _waiting(document: Mapping[str, object], where: str) -> Iterator[ObservedPod]:
@@ -147,16 +156,19 @@ def _waiting(document: Mapping[str, object], where: str) -> Iterator[ObservedPod
         if not 0 < devices <= MAX_DEVICES_PER_POD or not total or total % devices:
             raise SettingsError(f"{at}: {total} is not spread over {devices} devices; {_AGAIN}")
         ref = PodRef(*(_text(pod, key, at) for key in ("namespace", "name", "uid")))
-        yield ObservedPod(ref, Request(total // devices, devices))
+        cores = min(_cores(pod, "cores", at), ALL_CORES)
+        yield ObservedPod(ref, Request(total // devices, devices, cores=cores))
 
 
 def _bound(
-    ref: PodRef, spec: NodeSpec, total: int, shares: tuple[tuple[int, int], ...]
+    ref: PodRef, spec: NodeSpec, total: int, shares: tuple[tuple[int, int], ...], cores: int
 ) -> ObservedPod:
+    """Return a pod that has so many units in all, and so much compute of each device."""
     units = {each for _, each in shares}
     # One that may be on one of several devices stands on each of them.
     even = len(units) == 1 and sum(each for _, each in shares) == total
     request = Request(min(units), len(shares)) if even else Request(total, 1)
+    request = replace(request, cores=max(0, min(cores, ALL_CORES)))
     return ObservedPod(ref, request, spec.name, shares or None, assigned=True, running=True)
 
 
@@ -179,6 +191,11 @@ def _number(document: Mapping[str, object], key: str, where: str, most: int = MA
     if type(value) is not int or not 0 <= value <= most:
         raise SettingsError(f"{where}: {key}: {str(value)[:40]!r} is no number; {_AGAIN}")
     return value
+
+
+def _cores(document: Mapping[str, object], key: str, where: str) -> int:
+    """Return the percent of compute; reports of clusters where no pod has any do not say it."""
+    return _number({key: 0} | dict(document), key, where)
 
 
 def _text(document: Mapping[str, object], key: str, where: str, *, least: int = 1) -> str:

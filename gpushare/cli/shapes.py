@@ -99,7 +99,7 @@ def shapes_of_cluster(books: ListedResource, demands: Iterable[Demands]) -> list
     alike: defaultdict[object, list[str]] = defaultdict(list)
     for name, spec in sorted(books.ledger.entries_and_specs()[1].items()):
         if any(spec.capacity):
-            alike[_look(spec, books.states.get(name), keys)].append(name)
+            alike[_look(spec, books.states.get(name), keys, books.names.resource)].append(name)
     groups = sorted(alike.values(), key=lambda names: (-len(names), names[0]))
     if not groups:
         raise SettingsError("no node can be one to be like: say --shape 8x80GiB")
@@ -111,12 +111,12 @@ def shapes_of_cluster(books: ListedResource, demands: Iterable[Demands]) -> list
     return [shape_like(names[0], books) for names in groups[:_MOST_SHAPES]]
 
 
-def _look(spec: NodeSpec, state: NodeState | None, keys: frozenset[str]) -> object:
+def _look(spec: NodeSpec, state: NodeState | None, keys: frozenset[str], resource: str) -> object:
     """Return what makes another shape."""
     host = spec.cpu, (spec.memory or 0) >> 30
     if state is None:
         return spec.capacity, spec.models, host
-    like = state_like(spec, state, "")
+    like = state_like(spec, state, resource)
     labels = tuple((key, (like.labels or {}).get(key)) for key in sorted(keys))
     return spec.capacity, spec.models, host, frozenset(like.taints), labels
 

@@ -36,8 +36,11 @@ class Style:
         if self.bars:
             yield from (replace(self, short=True, bar=bar) for bar in (_BAR, _BAR // 2, 0))
 
-    def device(self, used: int, total: int, *, closed: bool) -> str:
-        """Return what is in use of a device, with a bar if there are bars."""
+    def device(self, used: int, total: int, *, closed: bool, stranded: bool = False) -> str:
+        """Return what is in use of a device, with a bar if there are bars.
+
+        stranded: nobody can have the rest.
+        """
         amount = f"{used}/{total}"
         if not self.bars:
             return amount
@@ -46,10 +49,11 @@ class Style:
         share = used / total if total else 1.0
         # Only a full device has a full bar, and only an empty one an empty bar.
         filled = self.bar if share >= 1 else _partly(share, self.bar) if used else 0
-        colour = "full" if share >= 1 else "little" if share >= _LITTLE else "room"
+        full = share >= 1 or stranded
+        colour = "full" if full else "little" if share >= _LITTLE else "room"
         if not self.bar:
             return self.painted(colour, amount)
-        bar = self.painted(colour, "#" * filled) + "." * (self.bar - filled)
+        bar = self.painted(colour, "#" * filled) + ("x" if stranded else ".") * (self.bar - filled)
         return f"{bar} {amount}"
 
     def painted(self, colour: str, text: str) -> str:

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Sequence
 
 from gpushare.cli.report import NodeLine, PodLine, Report
 from gpushare.cli.style import PLAIN, Style, width
+from gpushare.core.model import ALL_CORES
 
 _PADDING = 2
 
@@ -77,7 +78,10 @@ def _summary(report: Report, *, wide: bool, headers: bool, style: Style) -> str:
     rows = [_summary_row(node, devices, style, pending=pending) for node in report.nodes]
     # Bars say what is closed; nobody counts the columns of a terminal.
     notes = style.bars and not wide and any(node.left_out for node in report.nodes)
-    more = [_wide_cells(node) if wide else [node.left_out] * notes for node in report.nodes]
+    cores = report.any_cores
+    more = [
+        _wide_cells(node, cores=cores) if wide else [node.left_out] * notes for node in report.nodes
+    ]
     table: list[Row] = [[*row, *cells] for row, cells in zip(rows, more, strict=True)]
     if not headers:
         return align(table)
@@ -86,7 +90,11 @@ def _summary(report: Report, *, wide: bool, headers: bool, style: Style) -> str:
     head = ["NAME", "IPADDRESS", *(f"{kind}{i}{what}" for i in range(devices))]
     head += ["PENDING(Allocated)"] if pending else []
     head.append(report.unit if style.short else f"{kind} Memory({report.unit})")
-    head += [f"FREE({report.unit})", "PODS", "MODEL", "NOTE"] if wide else ["NOTE"] * notes
+    if wide:
+        head.append(f"FREE({report.unit})")
+        head += [f"STRANDED({report.unit})", f"{kind} Cores(%)"] * cores
+        head += ["PODS", "MODEL"]
+    head += ["NOTE"] * (wide or notes)
     plain = [_summary_row(node, devices, PLAIN, pending=pending) for node in report.nodes[:1]]
     total = [
         ["-" * (_bytes(plain, ended=False) + 20)],
@@ -105,21 +113,25 @@ def details(
     """
     if not headers:
         return _pods_alone(report, wide=wide)
-    kind = device_kind(report.resource)
+    kind, cores = device_kind(report.resource), report.any_cores
     rows: list[Row] = []
     dashes = 10
     for number, node in enumerate(report.nodes):
-        pods = _pod_rows(node, len(node.devices), pending=bool(node.unplaced))
+        pending = bool(node.unplaced)
+        pods = _pod_rows(node, len(node.devices), pending=pending, cores=cores)
         if number == 0:
             dashes += _bytes(pods, ended=True)
         rows += _node_head(node, wide=wide)
-        rows.append([*_details_head(node, kind, style), *(_WIDE_POD if wide else ()), ""])
+        head = [*_details_head(node, kind, style), *["Cores(%)"] * cores]
+        rows.append([*head, *(_WIDE_POD if wide else ()), ""])
         rows += [
             [*row, *(_wide_pod(pod) if wide else ()), ""]
             for row, pod in zip(pods, node.pods, strict=True)
         ]
         if style.bars:
             rows.append(["", "", *_device_cells(node, style), ""])
+        if cores:
+            rows += _cores_rows(node)
         rows.append(["Allocated :", f"{node.allocated} ({_percent(node)}%)", ""])
         rows.append(["Total :", f"{node.total} ", ""])
         rows.append(["-" * dashes])
@@ -145,19 +157,39 @@ def _summary_row(node: NodeLine, devices: int, style: Style, *, pending: bool) -
 
 def _device_cells(node: NodeLine, style: Style) -> list[str]:
     return [
-        style.device(device.allocated, device.total, closed=not device.healthy or bool(node.closed))
+        style.device(
+            device.allocated,
+            device.total,
+            closed=not device.healthy or bool(node.closed),
+            stranded=device.stranded > 0,
+        )
         for device in node.devices
     ]
 
 
+def _cores_rows(node: NodeLine) -> list[Row]:
+    """Return below the columns of the devices their compute that is in use, and the memory that is
+    no use because of it.
+    """
+    rows: list[Row] = [["Cores :", "", *_cores_cells(node), ""]]
+    if node.stranded:
+        rows.append(["Stranded :", "", *(str(device.stranded) for device in node.devices), ""])
+    return rows
+
+
+def _cores_cells(node: NodeLine) -> list[str]:
+    return [f"{device.cores + node.unplaced_cores}/{ALL_CORES}" for device in node.devices]
+
+
 def waiting(report: Report, style: Style) -> str:
     """Return a table of the pods that wait, each with its reason."""
-    kind = device_kind(report.resource)
+    kind, cores = device_kind(report.resource), any(pod.cores for pod in report.pending)
     rows: list[Row] = [
         (
             "PENDING POD",
             "NAMESPACE",
             f"{kind} Memory({report.unit})",
+            *[f"{kind} Cores(%)"] * cores,
             "REASON",
         ),
         *(
@@ -165,6 +197,7 @@ def waiting(report: Report, style: Style) -> str:
                 printable(pod.ref.name),
                 printable(pod.ref.namespace),
                 str(pod.units),
+                *[str(pod.cores * pod.devices)] * cores,
                 printable(pod.reason),
             )
             for pod in report.pending
@@ -175,12 +208,13 @@ def waiting(report: Report, style: Style) -> str:
 
 def kept(report: Report, style: Style) -> str:
     """Return a table of the places that filter keeps for pods that are not bound yet."""
-    kind = device_kind(report.resource)
+    kind, cores = device_kind(report.resource), any(place.cores for place in report.held or ())
     rows: list[Row] = [
         (
             "HELD FOR",
             "NAMESPACE",
             f"{kind} Memory({report.unit})",
+            *[f"{kind} Cores(%)"] * cores,
             "NODE",
             "UNTIL",
         ),
@@ -188,7 +222,8 @@ def kept(report: Report, style: Style) -> str:
             (
                 printable(place.pod.name),
                 printable(place.pod.namespace),
-                f"{place.units} x {place.devices}" if place.devices > 1 else str(place.units),
+                _on_each(place.units, place.devices),
+                *[_on_each(place.cores, place.devices)] * cores,
                 printable(place.node),
                 place.until_text,
             )
@@ -198,8 +233,13 @@ def kept(report: Report, style: Style) -> str:
     return align([[style.painted("little", row[0]), *row[1:]] for row in rows])
 
 
-def _wide_cells(node: NodeLine) -> list[str]:
-    return [str(node.free), str(len(node.pods)), _models(node), _note(node) or "-"]
+def _on_each(amount: int, devices: int) -> str:
+    return f"{amount} x {devices}" if devices > 1 else str(amount)
+
+
+def _wide_cells(node: NodeLine, *, cores: bool) -> list[str]:
+    compute = [str(node.stranded), " ".join(_cores_cells(node)) or "-"] if cores else []
+    return [str(node.free), *compute, str(len(node.pods)), _models(node), _note(node) or "-"]
 
 
 def _models(node: NodeLine) -> str:
@@ -235,7 +275,7 @@ def _details_head(node: NodeLine, kind: str, style: Style) -> list[str]:
     return [*head, "Pending(Allocated)"] if node.unplaced else head
 
 
-def _pod_rows(node: NodeLine, devices: int, *, pending: bool) -> list[list[str]]:
+def _pod_rows(node: NodeLine, devices: int, *, pending: bool, cores: bool) -> list[list[str]]:
     rows = []
     for pod in node.pods:
         held = dict(pod.shares)
@@ -243,17 +283,20 @@ def _pod_rows(node: NodeLine, devices: int, *, pending: bool) -> list[list[str]]
         row += [str(held.get(device, 0)) for device in range(devices)]
         if pending:
             row.append(str(0 if pod.shares else pod.units))
+        row += [str(pod.cores)] * cores
         rows.append(row)
     return rows
 
 
 def _pods_alone(report: Report, *, wide: bool) -> str:
     devices = max((len(node.devices) for node in report.nodes), default=0)
-    pending = any(node.unplaced for node in report.nodes)
+    pending, cores = any(node.unplaced for node in report.nodes), report.any_cores
     return align(
         [printable(node.name), *row, *(_wide_pod(pod) if wide else ())]
         for node in report.nodes
-        for row, pod in zip(_pod_rows(node, devices, pending=pending), node.pods, strict=True)
+        for row, pod in zip(
+            _pod_rows(node, devices, pending=pending, cores=cores), node.pods, strict=True
+        )
     )
 
 

@@ -55,6 +55,7 @@ _EPILOG = """\
 pods:   8GiB            how many of 8 GiB fit
         8GiB x 3        whether three do
         8GiB on 2 x 3   the same, with 8 GiB on each of two devices
+        8GiB + 30% x 3  three with 30 % of the compute of their device, too; 100%: a device alone
         FILE            manifests of Pods, Deployments, StatefulSets, Jobs; or a table of pods, as
                         of `gpushare simulate`
 group:  --gang '8GiB x 3', or --gang FILE: all of these pods at once, or none

@@ -137,7 +137,15 @@ def sums_text(sums: Sums, unit: str) -> str:
     """Return what is free, of how much, on how many devices and nodes."""
     free = f"{amount(sums.free, unit)} of {amount(sums.total, unit)} free"
     devices = f"{sums.devices} device{'s' * (sums.devices != 1)}"
-    return f"{free} on {devices} of {sums.nodes} node{'s' * (sums.nodes != 1)}"
+    stranded = f", {amount(sums.stranded, unit)} stranded by compute" if sums.stranded else ""
+    return f"{free} on {devices} of {sums.nodes} node{'s' * (sums.nodes != 1)}{stranded}"
+
+
+def sums_document(sums: Sums) -> dict[str, int]:
+    """Return the sums as a part of a document; what compute strands is there if it does."""
+    document = asdict(sums)
+    stranded = document.pop("stranded")
+    return document | ({"strandedByCores": stranded} if stranded else {})
 
 
 def _placed(placed: PlacementResult) -> str:
@@ -187,7 +195,7 @@ def document_of(
         "resource": books.names.resource,
         "unit": books.unit,
         "policy": options.policy,
-        "before": asdict(outcome.before),
+        "before": sums_document(outcome.before),
         "leftOut": [{"node": node, "why": why} for node, why in left_out.items()],
         "moved": [placed_document(each) for each in outcome.moved],
         "waiting": [placed_document(each) for each in outcome.waiting],
@@ -198,7 +206,7 @@ def document_of(
             for gang in outcome.gangs
         ],
         "unknownModels": dict(outcome.unknown),
-        "after": asdict(outcome.after),
+        "after": sums_document(outcome.after),
         "notes": [*books.notes, NOT_JUDGED],
     }
 
@@ -210,6 +218,7 @@ def placed_document(placed: PlacementResult) -> dict[str, Any]:
         "name": placed.wanted.name,
         "units": request.units,
         "devices": request.devices,
+        **({"cores": request.cores} if request.cores else {}),
         "priority": placed.wanted.priority,
         "wanted": placed.wanted.count,
         "fit": placed.fit,

@@ -1,7 +1,7 @@
 """What no placement can do with less: the least cost of nodes that come, by sums.
 
 Each measure is something of which the pods want a sum and each node gives an amount: units, CPU,
-memory, places for pods of a size. Pure.
+memory, compute, places for pods of a size. Pure.
 
 Tested in `tests/unit/explain/test_need.py`.
 """
@@ -15,7 +15,7 @@ from typing import NamedTuple
 import numpy as np
 
 from gpushare.core.decide import room_for
-from gpushare.core.model import HOST_BOUND, Request
+from gpushare.core.model import ALL_CORES, HOST_BOUND, Request
 from gpushare.core.snapshot import Ints, Snapshot
 from gpushare.explain.placer import Wanted
 
@@ -92,20 +92,23 @@ def measures(
     shapes: one empty node of each. pods: each with a count.
     """
     yield from _sums(there, shapes, pods)
-    sizes: dict[tuple[int, int], int] = {}
+    yield from _compute(there, shapes, pods)
+    sizes: dict[tuple[int, int, int], int] = {}
     for each in pods:
         # Of a split pod the least part: what it takes at least.
-        size = each.request.least, each.request.devices
+        size = each.request.least, each.request.devices, each.request.cores
         sizes[size] = sizes.get(size, 0) + (each.count or 0)
     largest = sorted((size for size in sizes if size[1]), key=lambda size: -size[0] * size[1])
-    for units, devices in largest[:_MOST_SIZES]:
+    for units, devices, cores in largest[:_MOST_SIZES]:
         # A device has as many places for these units as fit there; a pod of more units takes as
         # many of them as fit into its own.
-        places = sum(n * k * (u // units) for (u, k), n in sizes.items())
+        places = sum(n * k * (u // units) for (u, k, _), n in sizes.items())
         gives = tuple(_places(each, units) for each in shapes)
         yield Measure.of(places, _places(there, units), gives)
-        as_large = sum(n for (u, k), n in sizes.items() if u >= units and k >= devices)
-        request = Request(units, devices)
+        as_large = sum(
+            n for (u, k, c), n in sizes.items() if u >= units and k >= devices and c >= cores
+        )
+        request = Request(units, devices, cores=cores)
         room = tuple(room_for(each, request, as_large) for each in shapes)
         yield Measure.of(as_large, room_for(there, request, as_large), room)
 
@@ -122,6 +125,29 @@ def _sums(there: Snapshot, shapes: Sequence[Snapshot], pods: Sequence[Wanted]) -
         if None not in every:
             left, *given = (each or 0 for each in every)
             yield Measure.of(asked, left, given)
+
+
+def _compute(
+    there: Snapshot, shapes: Sequence[Snapshot], pods: Sequence[Wanted]
+) -> Iterator[Measure]:
+    """Yield the compute, and places for so much of it on one device."""
+    wanted: dict[int, int] = {}
+    for each in pods:
+        if cores := each.request.cores:
+            devices = each.request.devices * (each.count or 0)
+            wanted[cores] = wanted.get(cores, 0) + devices
+    for cores in {1, *wanted} if wanted else ():
+        places = sum(devices * (asked // cores) for asked, devices in wanted.items())
+        left, *gives = (_places_of_cores(each, cores) for each in (there, *shapes))
+        yield Measure.of(places, left, gives)
+
+
+def _places_of_cores(snapshot: Snapshot, cores: int) -> int:
+    """Return how many times so much compute can be had; all of a device only if it is empty."""
+    places = snapshot.cores_free // cores
+    if cores == ALL_CORES:
+        places[snapshot.used > 0] = 0
+    return int(places.sum())
 
 
 def _left(free: Ints) -> int | None:

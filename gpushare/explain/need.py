@@ -49,7 +49,8 @@ class Need:
 
     counts: nodes by shape. bound: what the nodes cost at least, whatever the placement. placed:
     results of the pods of nodes that go, of those that wait and of the wanted ones, together.
-    largest: units of the largest pod that still fits, by its number of devices, from one on.
+    largest: units of the largest pod without compute that still fits, by its number of devices,
+    from one on. any_cores: whether a pod has compute then.
     """
 
     before: Sums
@@ -62,6 +63,7 @@ class Need:
     left_out: tuple[LeftOut, ...]
     nodes: tuple[NewNode, ...]
     largest: tuple[int, ...]
+    any_cores: bool
 
     @property
     def cost(self) -> Fraction:
@@ -109,6 +111,7 @@ def need(
         tuple(tries.left_out(placed)),
         tuple(nodes.shown(counts, view)),
         _largest(view, nodes.filters().open_to(NO_DEMANDS)[nodes.rows(counts)]),
+        bool(view.cores_used.any()),
     )
 
 

@@ -8,8 +8,9 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 from itertools import count
 
-from gpushare.core.model import NodeSpec
+from gpushare.core.model import ALL_CORES, NodeSpec
 from gpushare.core.node_filters import NodeState
+from gpushare.wire.annotations import Names
 
 _HOSTNAME = "kubernetes.io/hostname"
 _OF_CONTROLLERS = "node.kubernetes.io/"
@@ -73,6 +74,9 @@ def state_like(spec: NodeSpec, like: NodeState | None, resource: str) -> NodeSta
     labels = None if like.labels is None else dict(like.labels) | {_HOSTNAME: spec.name}
     amounts = like.allocatable
     if amounts is not None:
+        cores = Names.for_resource(resource).cores
         amounts = dict(amounts) | {resource: sum(spec.capacity)}
+        if cores in amounts:
+            amounts[cores] = ALL_CORES * len(spec.capacity)
     taints = tuple(each for each in like.taints if not each.key.startswith(_OF_CONTROLLERS))
     return NodeState(spec.name, labels, taints, allocatable=amounts)

@@ -35,11 +35,14 @@ MOST_PLENTY = 2_000
 
 @dataclass(frozen=True, slots=True)
 class NewNode:
-    """A node that comes: the number of its shape, and units in use on each device."""
+    """A node that comes: the number of its shape, units and percent of compute in use on each
+    device.
+    """
 
     name: str
     shape: int
     used: tuple[int, ...]
+    cores: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,9 +111,9 @@ class Nodes:
         shapes = [number for number, count in enumerate(counts) for _ in range(count)]
         found = []
         for (name, shown), number in zip(self.names(counts).items(), shapes, strict=True):
-            used = view.used[view.row[name]].tolist()
-            devices = len(self.shapes[number].spec.capacity)
-            found.append(NewNode(shown, number, tuple(used[:devices])))
+            row, devices = view.row[name], len(self.shapes[number].spec.capacity)
+            used, cores = view.used[row, :devices], view.cores_used[row, :devices]
+            found.append(NewNode(shown, number, tuple(used.tolist()), tuple(cores.tolist())))
         return found
 
 

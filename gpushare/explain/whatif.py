@@ -12,7 +12,7 @@ from types import MappingProxyType
 
 import numpy as np
 
-from gpushare.core.model import NodeSpec
+from gpushare.core.model import ALL_CORES, NodeSpec
 from gpushare.core.node_filters import OwnFilters
 from gpushare.core.policy import Policy
 from gpushare.core.selectors import NO_DEMANDS, Demands
@@ -28,12 +28,16 @@ _NO_DEMANDS: Mapping[str, Demands] = MappingProxyType({})
 
 @dataclass(frozen=True, slots=True)
 class Sums:
-    """The nodes with open devices, and of these devices their number, units and free units."""
+    """The nodes with open devices, and of these devices their number, units and free units.
+
+    stranded: units that would be free, if all compute of their devices were not given.
+    """
 
     nodes: int
     devices: int
     total: int
     free: int
+    stranded: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,4 +177,6 @@ def sums_of(view: Snapshot) -> Sums:
     """Return the sums of a cluster."""
     capacity = np.where(view.open, view.capacity, 0)
     nodes, devices = int(capacity.any(axis=1).sum()), int((capacity > 0).sum())
-    return Sums(nodes, devices, int(capacity.sum()), int(view.free.sum()))
+    left = np.maximum(capacity - view.used, 0)
+    stranded = int(left[view.cores_used >= ALL_CORES].sum())
+    return Sums(nodes, devices, int(capacity.sum()), int(view.free.sum()), stranded)

@@ -110,6 +110,7 @@ def make_managed_resources(
                 pod_policies=pod_policies,
                 unavailable_policies=frozenset(policy_names()) - policies.keys(),
                 counted_by_scheduler=own.resource not in ignored,
+                cores_counted_by_scheduler=own.cores not in ignored,
             )
             for own in names
         ),

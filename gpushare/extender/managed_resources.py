@@ -39,7 +39,8 @@ class ManagedResource:
     `rankings`: replaced one by one when new policies are made (see policy_refresher.py); a request
     keeps the one it has. `candidates`: the policies that `auto` chooses from. `choice`: by the
     last trial, None before the first one.
-    `counted_by_scheduler`: kube-scheduler counts the resource too (no ignoredByScheduler).
+    `counted_by_scheduler`, `cores_counted_by_scheduler`: kube-scheduler counts the memory, and the
+    compute, too (no ignoredByScheduler).
     `pod_policies`: the policies that a pod may choose; None: all.
     `unavailable_policies`: names of installed policies that could not be made at the start.
     `holds`: what filter has promised to pods that are not bound yet.
@@ -51,6 +52,7 @@ class ManagedResource:
     rankings: dict[str, Ranking]
     default_policy: str
     counted_by_scheduler: bool = True
+    cores_counted_by_scheduler: bool = True
     unavailable_policies: frozenset[str] = frozenset()
     candidates: tuple[str, ...] = ()
     choice: Choice | None = None
@@ -179,7 +181,8 @@ class ManagedResources:
     node_states: NodeStates = field(default_factory=NodeStates)
 
     def __post_init__(self) -> None:
-        uncounted = (m.names.resource for m in self.resources if not m.counted_by_scheduler)
+        uncounted = [m.names.resource for m in self.resources if not m.counted_by_scheduler]
+        uncounted += [m.names.cores for m in self.resources if not m.cores_counted_by_scheduler]
         ignored = frozenset(uncounted)
         for managed in self.resources:
             managed.filters = OwnFilters(self.node_states, managed.ledger.taken, ignored)

@@ -28,6 +28,7 @@ _QUALIFIED = re.compile(
     r"(?P<domain>[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?)/(?P<name>[A-Za-z0-9]([\w.-]{0,61}[A-Za-z0-9])?)",
     re.ASCII,
 )
+_POLICY = re.compile(r"[A-Za-z0-9]([A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?")
 _NUMBER = re.compile(r"[0-9]{1,10}")
 _UUID = re.compile(r"[!-+\--~]{1,128}")
 _MAX_MAP_LENGTH = 64 * 1024
@@ -248,6 +249,14 @@ def encode(
         cores = _core_grants(grants, request)
         written[names.core_allocation] = json.dumps(cores, separators=(",", ":"))
     return written
+
+
+def wanted_policy(annotations: Mapping[str, str], names: Names) -> str:
+    """Return the name of the policy that the pod asks for, or "". Raises AnnotationError."""
+    text = annotations.get(names.policy, "")
+    if text and _POLICY.fullmatch(text) is None:
+        raise AnnotationError(f"{names.policy}: {text[:20]!a} is not the name of a policy")
+    return text
 
 
 def check_room(annotations: Mapping[str, str], request: Request, names: Names) -> None:

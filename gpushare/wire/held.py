@@ -21,8 +21,9 @@ from gpushare.wire.inventory import mib_of
 class HeldPlace:
     """A place that filter keeps for a pod that is not bound yet.
 
-    units: on each of `devices` devices of the node. until: when it may be given away, in seconds
-    since the epoch; None while kube-scheduler nominates the pod.
+    units, cores: on each of `devices` devices of the node, cores in percent of its compute. until:
+    when it may be given away, in seconds since the epoch; None while kube-scheduler nominates the
+    pod.
     """
 
     pod: PodRef
@@ -30,6 +31,7 @@ class HeldPlace:
     units: int
     devices: int
     until: float | None = None
+    cores: int = 0
 
     @property
     def until_text(self) -> str:
@@ -40,13 +42,14 @@ class HeldPlace:
 
 
 def held_document(place: HeldPlace) -> dict[str, Any]:
-    """Return the JSON object of one place."""
+    """Return the JSON object of one place; it has `cores` if the pod asks for compute."""
     moment = None if place.until is None else datetime.fromtimestamp(round(place.until), UTC)
     return {
         "pod": asdict(place.pod),
         "node": place.node,
         "units": place.units,
         "devices": place.devices,
+        **({"cores": place.cores} if place.cores else {}),
         "until": moment and f"{moment:%Y-%m-%dT%H:%M:%SZ}",
     }
 
@@ -84,4 +87,5 @@ def _place(item: Mapping[str, Any], theirs: int, ours: int) -> HeldPlace:
         -(-int(item["units"]) * theirs // ours),
         int(item["devices"]),
         None if until is None else datetime.fromisoformat(until).timestamp(),
+        int(item.get("cores", 0)),
     )

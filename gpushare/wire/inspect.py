@@ -12,6 +12,9 @@ out again); here it counts once in the node's usedGPU and stands in one more key
 `devs`, which is there only when it is needed. So does, with a usedGPU of 0, a pod whose card is not
 on the node any more. A pod that may be on one of several devices stands on each. What a device
 shows as used is what its own pods sum to.
+
+On a node where a pod has compute, each device and each pod has it in one more key, `usedCores`, in
+percent of one device.
 """
 
 import json
@@ -37,20 +40,23 @@ def _node(books: NodeBooks) -> dict[str, Any]:
     capacity = books.spec.capacity
     pods: list[list[dict[str, Any]]] = [[] for _ in capacity]
     unplaced: list[dict[str, Any]] = []
+    cores = any(books.cores_used)
     for entry in sorted(books.entries, key=lambda e: (e.ref.namespace, e.ref.name, e.ref.uid)):
         shares = entry.placement
         if shares is None or any(device >= len(capacity) for device, _ in shares):
             if entry.request.total:
-                unplaced.append(_pod(entry, entry.request.total))
+                unplaced.append(_pod(entry, entry.request.total, cores=cores))
             continue
         if not shares and entry.request.total:
-            unplaced.append(_pod(entry, 0))
-        for device, units in shares:
-            pods[device].append(_pod(entry, units))
-    devices = [
-        {"id": index, "totalGPU": total, "usedGPU": _used(pods[index]), "pods": pods[index]}
-        for index, total in enumerate(capacity)
-    ]
+            unplaced.append(_pod(entry, 0, cores=cores))
+        for index, units in shares:
+            pods[index].append(_pod(entry, units, cores=cores))
+    devices: list[dict[str, Any]] = []
+    for index, total in enumerate(capacity):
+        on_it = pods[index]
+        percent = {"usedCores": sum(pod["usedCores"] for pod in on_it)} if cores else {}
+        used = {"usedGPU": _used(on_it), **percent}
+        devices.append({"id": index, "totalGPU": total, **used, "pods": on_it})
     node: dict[str, Any] = {
         "name": books.spec.name,
         "totalGPU": sum(capacity),
@@ -62,8 +68,11 @@ def _node(books: NodeBooks) -> dict[str, Any]:
     return node
 
 
-def _pod(entry: Entry, units: int) -> dict[str, Any]:
-    return {"name": entry.ref.name, "namespace": entry.ref.namespace, "usedGPU": units}
+def _pod(entry: Entry, units: int, *, cores: bool) -> dict[str, Any]:
+    pod = {"name": entry.ref.name, "namespace": entry.ref.namespace, "usedGPU": units}
+    if cores:
+        pod["usedCores"] = entry.cores if units else 0
+    return pod
 
 
 def _used(items: list[dict[str, Any]]) -> int:

@@ -5,21 +5,12 @@ makes no sense is an error; a placement annotation that makes no sense is only n
 users can edit annotations and the pod still holds memory.
 """
 
-import re
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 from datetime import datetime
 from sys import intern
 
-from gpushare.core.model import (
-    ALL_CORES,
-    MAX_UNITS,
-    Labels,
-    ObservedPod,
-    PodRef,
-    Request,
-    Shares,
-)
+from gpushare.core.model import ALL_CORES, Labels, ObservedPod, PodRef, Request, Shares
 from gpushare.core.selectors import NO_DEMANDS
 from gpushare.errors import AnnotationError, MessageError, QuantityError, WireError
 from gpushare.wire.annotations import (
@@ -27,21 +18,18 @@ from gpushare.wire.annotations import (
     Names,
     check_room,
     device_uuids,
-    has_own_devices,
     placement,
     strict_number,
+    wanted_policy,
 )
 from gpushare.wire.card_wishes import wanted_cards
 from gpushare.wire.demands import demands_of
 from gpushare.wire.given_annotation import read_given
 from gpushare.wire.gpu_models import LABELS
 from gpushare.wire.objects import Metadata, Pod, PodSpec, PodStatus
+from gpushare.wire.pod_cores import check_cores, without_memory
 from gpushare.wire.pod_sums import device_sums, host_sums
-
-SPLIT = "gpushare.io/split"
-"""The annotation that says how a pod's memory is split over devices: "10+30", or OWN_DEVICES."""
-OWN_DEVICES = "containers"
-"""Each container has a device of its own, with what it asks for."""
+from gpushare.wire.split import split_parts
 
 MAX_MODELS = 64
 """Models that are kept of what one pod accepts."""
@@ -53,7 +41,6 @@ MAX_LABELS = 8 * 1024
 _MAX_STAMP = 32
 
 _ENDED = frozenset({"Succeeded", "Failed"})
-_POLICY = re.compile(r"[A-Za-z0-9]([A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?")
 
 
 def pod_ref(pod: Pod) -> PodRef:
@@ -70,7 +57,7 @@ def request_of(pod: Pod, names: Names) -> Request:
     GPU memory by its containers' limits, CPU and memory by their requests, both with Kubernetes'
     formula: the larger of the running phase (containers and sidecars) and of each init container
     with the sidecars before it; for CPU and memory then the overhead. Annotation or label
-    `names.count` splits the GPU memory and the cores evenly over several devices, annotation SPLIT
+    `names.count` splits the GPU memory and the cores evenly over several devices, `gpushare.io/split`
     splits the memory unevenly. Raises QuantityError, AnnotationError, or MessageError if a total
     cannot be split, or if cores are asked for that cannot be had.
     """
@@ -79,18 +66,13 @@ def request_of(pod: Pod, names: Names) -> Request:
     cores, core_containers, _ = device_sums(pod, names.cores)
     if not total:
         if cores:
-            raise MessageError(_without_memory(names))
+            raise MessageError(without_memory(names))
         return cpu_only
     devices, annotations = _devices(pod, names), (pod.metadata and pod.metadata.annotations) or {}
-    parts = _parts(annotations, total, containers, names)
+    parts = split_parts(annotations, total, containers, names)
     if parts:
-        if names.count in annotations and devices != len(parts):
-            raise AnnotationError(
-                f"{SPLIT}: {len(parts)} parts, and {names.count} says {devices} devices: leave out"
-                f" {names.count}"
-            )
         devices = len(parts)
-    if not parts and total % devices:
+    elif total % devices:
         below = total - total % devices
         instead = f"{below} or {below + devices}" if below else str(devices)
         raise MessageError(
@@ -103,7 +85,7 @@ def request_of(pod: Pod, names: Names) -> Request:
         cpu=cpu_only.cpu,
         memory=cpu_only.memory,
         containers=containers,
-        policy=_policy(pod, names),
+        policy=wanted_policy((pod.metadata and pod.metadata.annotations) or {}, names),
         models=_accepted_models(pod.spec or PodSpec()),
         inits=inits,
         resources=cpu_only.resources,
@@ -113,86 +95,8 @@ def request_of(pod: Pod, names: Names) -> Request:
         split=parts if len(set(parts)) > 1 else (),
     )
     if cores:
-        _check_cores(cores, request, names)
+        check_cores(cores, request, names)
     return request
-
-
-def _without_memory(names: Names) -> str:
-    return (
-        f"{names.cores}: cores are asked for without {names.resource} in the same container; a"
-        " device is given out by its memory, and its cores with it: ask for both"
-    )
-
-
-def _check_cores(total: int, request: Request, names: Names) -> None:
-    """Check that the cores can be had of the devices on which the pod has its memory.
-
-    total: cores over all devices. Raises MessageError.
-    """
-    devices, units = request.devices, dict(request.containers)
-    if total % devices:
-        raise MessageError(
-            f"{names.cores}: {total} cannot be split evenly over {devices} devices"
-            f" ({names.count}): write {total - total % devices + devices}, or another count"
-        )
-    if total // devices > ALL_CORES:
-        needed = -(-total // ALL_CORES)
-        raise MessageError(
-            f"{names.cores}: {total // devices} are asked of one device, which has {ALL_CORES}"
-            f" (percent): write {ALL_CORES * devices} or less, or ask for {needed} devices"
-            f" ({names.count})"
-        )
-    if any(container not in units for container, _ in request.core_containers):
-        raise MessageError(_without_memory(names))
-    if request.split:
-        if not has_own_devices(request) or any(
-            percent != request.cores for _, percent in request.core_containers
-        ):
-            raise MessageError(
-                f"{names.cores}: a pod that is split ({SPLIT}) can have compute where each"
-                " container has a device of its own, and as much of each: write"
-                f" {SPLIT}: {OWN_DEVICES}, and as much {names.cores} in each container"
-            )
-    elif devices > 1 and any(
-        percent * request.total != total * units[container]
-        for container, percent in request.core_containers
-    ):
-        raise MessageError(
-            f"{names.cores}: over {devices} devices ({names.count}) several containers have parts"
-            f" of different devices, so each needs cores in proportion to its {names.resource};"
-            f" the pod has {total} cores for {request.total}"
-        )
-
-
-def _parts(
-    annotations: Mapping[str, str], total: int, containers: Shares, names: Names
-) -> tuple[int, ...]:
-    """Return the units on each device as annotation SPLIT says, the most first; () without it."""
-    text = annotations.get(SPLIT)
-    if text is None:
-        return ()
-    asked = [units for _, units in containers]
-    if sum(asked) != total:
-        # The map of what is where has no place for init containers.
-        raise MessageError(
-            f"{SPLIT}: an init container needs more {names.resource} at once than the containers'"
-            f" {sum(asked)}: let them ask for as much, or leave out the split"
-        )
-    numbers: list[int | None] = [*asked]
-    if text != OWN_DEVICES:
-        numbers = [strict_number(each.strip(), MAX_UNITS) for each in text.split("+")]
-    parts = [number for number in numbers if number]
-    if len(parts) < len(numbers) or len(parts) > MAX_DEVICES_PER_POD:
-        raise AnnotationError(
-            f"{SPLIT}: {text[:40]!a} is neither {OWN_DEVICES!r} nor units of 1 to"
-            f" {MAX_DEVICES_PER_POD} devices such as 10+30"
-        )
-    if sum(parts) != total:
-        raise MessageError(
-            f"{SPLIT}: {text[:40]} is {sum(parts)} in all, and the pod asks for {total}"
-            f" {names.resource}: write parts of {total}"
-        )
-    return tuple(sorted(parts, reverse=True))
 
 
 def request_among(pod: Pod, every: Iterable[Names]) -> tuple[Names, Request] | None:
@@ -395,13 +299,6 @@ def _labels(metadata: Metadata) -> Labels:
             break
         found.append((intern(key), intern(value)))
     return tuple(found)
-
-
-def _policy(pod: Pod, names: Names) -> str:
-    text = ((pod.metadata and pod.metadata.annotations) or {}).get(names.policy, "")
-    if text and _POLICY.fullmatch(text) is None:
-        raise AnnotationError(f"{names.policy}: {text[:20]!a} is not the name of a policy")
-    return text
 
 
 def _seconds(timestamp: str | None) -> float:

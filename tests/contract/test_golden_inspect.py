@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from gpushare.cli.documents import dumped, report_document
 from gpushare.cli.facts import read_node
 from gpushare.cli.lister import Observed, Scope
-from gpushare.cli.report import Report, make_report
+from gpushare.cli.report import NodeLine, PodLine, Report, make_report
 from gpushare.cli.tables import details, summary
 from gpushare.errors import WireError
 from gpushare.ledger import Ledger
@@ -171,8 +171,17 @@ def books_of(nodes: list[Any], pods: list[Any]) -> Ledger:
     return ledger
 
 
+def any_cores(node: NodeLine) -> bool:
+    return any(pod.cores for pod in node.pods)
+
+
 def as_inspect(report: Report) -> Any:
     """The report in the form of the extender's inspect document."""
+
+    def pod_as(pod: PodLine, units: int, node: NodeLine) -> dict[str, object]:
+        held = {"name": pod.ref.name, "namespace": pod.ref.namespace, "usedGPU": units}
+        return held | ({"usedCores": pod.cores} if any_cores(node) else {})
+
     return [
         {
             "name": node.name,
@@ -183,8 +192,9 @@ def as_inspect(report: Report) -> Any:
                     "id": device.index,
                     "totalGPU": device.total,
                     "usedGPU": device.allocated,
+                    **({"usedCores": device.cores} if any_cores(node) else {}),
                     "pods": [
-                        {"name": pod.ref.name, "namespace": pod.ref.namespace, "usedGPU": units}
+                        pod_as(pod, units, node)
                         for pod in node.pods
                         for index, units in pod.shares
                         if index == device.index
@@ -193,13 +203,7 @@ def as_inspect(report: Report) -> Any:
                 for device in node.devices
             ],
             **(
-                {
-                    "unplaced": [
-                        {"name": pod.ref.name, "namespace": pod.ref.namespace, "usedGPU": pod.units}
-                        for pod in node.pods
-                        if not pod.shares
-                    ]
-                }
+                {"unplaced": [pod_as(pod, pod.units, node) for pod in node.pods if not pod.shares]}
                 if node.unplaced
                 else {}
             ),
@@ -216,13 +220,20 @@ def must_agree(nodes: list[Any], pods: list[Any], closed: Mapping[str, str] = {}
         ledger.set_unhealthy(name, decode_unhealthy({"gpus": gpus}))
     assert as_inspect(report) == json.loads(encode_inspect(ledger.dump()))["nodes"]
     snapshot = ledger.snapshot()
-    free = snapshot.free.tolist()
+    free, cores_free = snapshot.free.tolist(), snapshot.cores_free.tolist()
     for node in report.nodes:
         row = snapshot.row[node.name]
         used = snapshot.used[row].tolist()
         for device in node.devices:
             assert used[device.index] == device.allocated + node.unplaced
             assert free[row][device.index] == device.free
+            percent = int(snapshot.cores_used[row][device.index])
+            assert percent == device.cores + node.unplaced_cores
+            assert cores_free[row][device.index] == device.cores_free
+            is_open = bool(snapshot.open[row][device.index])
+            left = max(device.total - used[device.index], 0) if is_open else 0
+            assert device.free + device.stranded == left
+            assert not (device.free and device.stranded)
     closed_nodes = {books.spec.name for books in ledger.dump() if books.spec.closed}
     assert closed_nodes == {node.name for node in report.nodes if node.closed and node.devices}
 
@@ -250,7 +261,7 @@ INVENTORY = st.one_of(
 
 
 def resources(**amounts: object) -> dict[str, object]:
-    names = {"mem": "aliyun.com/gpu-mem", "count": "aliyun.com/gpu-count"}
+    names = {"mem": ALIYUN.resource, "count": ALIYUN.count, "cores": ALIYUN.cores}
     return {names[key]: amount for key, amount in amounts.items() if amount is not None}
 
 
@@ -274,15 +285,16 @@ def nodes_of(draw: st.DrawFn) -> list[Any]:
 
 
 CONTAINER = st.builds(
-    lambda limit, request, restart: {
+    lambda limit, request, cores, restart: {
         "resources": {
-            "limits": resources(mem=limit),
+            "limits": resources(mem=limit, cores=cores),
             "requests": resources(mem=request),
         },
         "restartPolicy": restart,
     },
     st.none() | QUANTITIES,
     st.none() | QUANTITIES,
+    st.sampled_from([None, None, "0", "30", "60", "100", "250", "x"]),
     st.sampled_from([None, "Always"]),
 )
 ANNOTATIONS = st.fixed_dictionaries(
@@ -292,6 +304,7 @@ ANNOTATIONS = st.fixed_dictionaries(
         "ALIYUN_COM_GPU_MEM_ASSIGNED": st.sampled_from(["true", "false", ""]),
         "aliyun.com/gpu-count": st.sampled_from(["1", "2", "0", "x"]),
         "gpushare.io/policy": st.sampled_from(["spread", "no policy!"]),
+        "gpushare.io/use-models": st.sampled_from(["a100", ","]),
         "scheduler.framework.gpushare.allocation": st.sampled_from(
             ['{"0":{"0":2}}', '{"0":{"0":1,"1":1}}', '{"0":{"9":2}}', "{", '{"1":{"0":3}}', "[]"]
         ),

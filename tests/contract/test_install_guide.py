@@ -107,7 +107,8 @@ def test_the_pod_of_the_rehearsal_passes_the_policy_and_fits_the_node_of_the_pag
 
 def test_the_quota_is_what_kubernetes_takes() -> None:
     check_schema(QUOTA)
-    assert [*QUOTA["spec"]["hard"]] == [f"requests.{ALIYUN.resource}"]
+    both = [f"requests.{name}" for name in (ALIYUN.resource, ALIYUN.cores)]
+    assert [*QUOTA["spec"]["hard"]] == both
 
 
 def test_the_pod_of_the_check_is_refused() -> None:

@@ -19,8 +19,8 @@ from tests.e2e.plane import Plane
 from tests.e2e.processes import until
 from tests.e2e.world import World, apply
 
-UUIDS = "gpushare.io/device-uuids"
-PLACED = (ALIYUN.idx, ALIYUN.dev, ALIYUN.pod, ALIYUN.allocation, UUIDS)
+UUIDS, CORES = "gpushare.io/device-uuids", ALIYUN.cores
+PLACED = (ALIYUN.idx, ALIYUN.dev, ALIYUN.pod, ALIYUN.allocation, ALIYUN.core_allocation, UUIDS)
 MARKS = (ALIYUN.assigned, ALIYUN.assume_time)
 PLUGIN = "system:serviceaccount:kube-system:gpushare-device-plugin"
 ACCOUNT = "system:serviceaccount:kube-system:gpushare-extender"
@@ -108,12 +108,13 @@ def create(
     objects: Objects,
     *,
     units: int = 4,
+    cores: int = 0,
     node: str = "",
     annotations: dict[str, str] | None = None,
     dry: bool = False,
 ) -> Reply:
     """The answer to a new pod as somebody would have it."""
-    limits = {MEM: str(units)} if units else {}
+    limits = {name: str(amount) for name, amount in ((MEM, units), (CORES, cores)) if amount}
     container = {"name": "main", "image": "x", "resources": {"limits": limits}}
     body = {
         "metadata": {"name": fresh("pod"), "annotations": annotations or {}},
@@ -390,7 +391,7 @@ def test_without_them_preset_pods_hold_what_they_name_or_every_device(
 # -- quota ----------------------------------------------------------------------------------------
 
 
-def test_a_quota_bounds_the_memory_that_a_namespace_asks_for(strict: Objects) -> None:
+def test_a_quota_bounds_memory_and_compute_of_a_namespace(strict: Objects) -> None:
     """The controller manager writes a quota's status; there is none here, so the test does."""
     path = "/api/v1/namespaces/default/resourcequotas"
     guide = (Path(__file__).parents[2] / "docs" / "tenants.md").read_text(encoding="utf-8")
@@ -398,17 +399,19 @@ def test_a_quota_bounds_the_memory_that_a_namespace_asks_for(strict: Objects) ->
     quota = yaml.safe_load(block)
     quota["metadata"]["namespace"] = "default"
     amounts = quota["spec"]["hard"]
-    assert amounts == {"requests.aliyun.com/gpu-mem": "64"}
+    assert amounts == {f"requests.{MEM}": "64", f"requests.{CORES}": "400"}
     strict.api.create(path, quota)
     try:
         used = dict.fromkeys(amounts, "0")
         status = {"status": {"hard": amounts, "used": used}}
-        reply = strict.api.patch(f"{path}/gpu-memory/status", status)
+        reply = strict.api.patch(f"{path}/gpus/status", status)
         assert reply.status == 200, reply.body
         until(lambda: create(strict, units=65, dry=True).status == 403, "the quota is in force")
-        assert [create(strict, units=32).status for _ in range(3)] == [201, 201, 403]
+        compute = [create(strict, units=1, cores=100).status for _ in range(5)]
+        assert compute == [201, 201, 201, 201, 403]
+        assert [create(strict, units=30).status for _ in range(3)] == [201, 201, 403]
         assert create(strict, units=0).status == 201
         message = create(strict, units=1).body["message"]
-        assert "exceeded quota: gpu-memory, requested: requests.aliyun.com/gpu-mem=1" in message
+        assert "exceeded quota: gpus, requested: requests.aliyun.com/gpu-mem=1" in message
     finally:
-        strict.api.delete(f"{path}/gpu-memory")
+        strict.api.delete(f"{path}/gpus")

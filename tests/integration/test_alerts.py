@@ -9,7 +9,8 @@ from typing import Any
 
 import yaml
 
-from tests.integration.cluster import Cluster
+from gpushare.wire.annotations import ALIYUN
+from tests.integration.cluster import MEM, Cluster
 from tests.integration.conftest import StartExtender
 from tests.integration.plugin_world import PluginNode
 from tests.support.waiting import poll
@@ -72,7 +73,9 @@ def test_what_alerts_and_dashboard_ask_for_is_exported(
         name = cluster.node(devices=1, total=4)
         extender.wait_ready()
         extender.knows(name)
-        pod = cluster.pod(2)
+        limits = {MEM: "2", ALIYUN.cores: "30"}
+        container = {"name": "c", "image": "x", "resources": {"limits": limits}}
+        pod = cluster.pod(spec={"containers": [container]})
         assert extender.fit(pod, [name]) == [name]
         extender.filter(cluster.pod(9), [name])
         extender.prioritize(pod, [name])

@@ -9,6 +9,7 @@ from gpushare.cli.main import main
 from gpushare.errors import ApiError, SettingsError
 from gpushare.trace.nodes_and_pods import nodes_of, pods_of
 from gpushare.trace.rows import of_items
+from gpushare.wire.annotations import ALIYUN
 from tests.integration.cluster import COUNT, MEM, NODES, PODS, Cluster, Json, inventory
 
 CPU = {"requests": {"cpu": "500m", "memory": "1Gi"}}
@@ -41,6 +42,18 @@ def test_nodes_and_pods_come_in_the_words_of_a_trace(cluster: Cluster, tmp_path:
     assert (asked.devices, asked.units) == (2, 4)
     assert asked.created
     assert found["notes"] == []
+
+
+def test_pods_come_with_their_compute(cluster: Cluster, tmp_path: Path) -> None:
+    cluster.node()
+    limits = {MEM: "4", ALIYUN.cores: "60"}
+    spec = {"containers": [{"name": "c", "image": "x", "resources": {"limits": limits}}]}
+    cluster.pod(name="some", annotations={COUNT: "2"}, spec=spec)
+    cluster.pod(4, name="plain")
+    found = rows(cluster, tmp_path)
+    asked = {each.name: each for each in pods_of(of_items("pods", found["pods"]), "pods")}
+    assert asked["default/some"].cores == 30  # of each of its devices
+    assert ["cores" in row for row in found["pods"]].count(True) == 1
 
 
 def test_what_daemons_take_makes_the_node_smaller(cluster: Cluster, tmp_path: Path) -> None:

@@ -234,6 +234,27 @@ def test_a_screen_reader_is_told_what_the_bars_show(tab: Tab) -> None:
         assert all(each["name"]["value"] for each in by_role[role]), role
 
 
+def test_compute_has_a_thin_bar_below_the_memory_and_words(tab: Tab) -> None:
+    world = World()
+    world.ledger.node_changed(node("a", 16, 16, 16))
+    bars = f"[...{ROWS}[0].querySelectorAll('.device')].map((each) => each.children.length - 1)"
+    with world.served() as url:
+        opened(tab, url)
+        assert tab.ask(bars) == [1, 1, 1]
+        world.ledger.pod_changed(pod("some", 4, "a", 0, cores=30))
+        world.ledger.pod_changed(pod("alone", 4, "a", 1, cores=100))
+        tab.until(f"{ROWS}[0].querySelector('.both')")
+        assert tab.ask(bars) == [2, 2, 1]
+        assert tab.ask(f"{ROWS}[0].ariaLabel") == (
+            "a: 8 GiB of 48 in use by 2 pods, 28 free; device 0: 4 of 16, 30 % of compute; device"
+            " 1: 4 of 16, 100 % of compute, 12 GiB stranded by compute; device 2: 0 of 16"
+        )
+        heights = f"[...{ROWS}[0].querySelectorAll('.device')].map((each) => each.scrollHeight)"
+        assert tab.ask(heights) == [38, 38, 38]  # nothing is cut
+        tops = f"[...{ROWS}[0].querySelectorAll('.device span')].map((each) => each.offsetTop)"
+        assert len(set(tab.ask(tops))) == 1
+
+
 def test_what_is_sought_is_found_in_nodes_pods_and_namespaces(tab: Tab) -> None:
     world = World()
     world.fill(50)

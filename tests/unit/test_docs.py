@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from gpushare.core.model import Reason
+from gpushare.core.model import NodeSpec, ObservedPod, PodRef, Reason, Request
 from gpushare.extender.follow.auditor import Auditor
 from gpushare.extender.managed_resources import ManagedResource, ManagedResources
 from gpushare.extender.tell.metrics import Metrics
@@ -78,7 +78,11 @@ def test_the_example_of_an_inventory_reads_as_it_is_explained() -> None:
 
 
 def test_every_metric_is_listed() -> None:
-    library = ManagedResources((ManagedResource(ALIYUN, Ledger(), {}, ""),))
+    ledger = Ledger()
+    ledger.node_changed(NodeSpec("n", (16,), (True,), ("",), ("",)))
+    compute = Request(4, 1, cores=30)
+    ledger.pod_changed(ObservedPod(PodRef("team", "p", "uid-p"), compute, "n", ((0, 4),)))
+    library = ManagedResources((ManagedResource(ALIYUN, ledger, {}, ""),))
     watch = ("synced", "age_seconds", "relists_total", "decode_errors_total")
     own = ("bind_conflicts_total", "events_written_total", "events_dropped_total")
     process = ("ready", "leader", "pending_without_call_seconds", "bound_unassigned_seconds")

@@ -9,6 +9,7 @@ Tested in `tests/unit/extender/tell/test_metrics.py`.
 from collections.abc import Sequence
 from functools import cache
 
+from gpushare.core.model import ALL_CORES
 from gpushare.core.states.entry import NodeBooks
 from gpushare.core.stranded import stranded_units, typical_units
 from gpushare.extender.managed_resources import ManagedResource, ManagedResources
@@ -20,7 +21,8 @@ ESCAPES = str.maketrans({"\\": r"\\", "\n": r"\n", '"': r"\""})
 def device_metrics(resources: ManagedResources, unit_bytes: int) -> bytes:
     """Return the gauges of all devices, and of the typical request that stranded memory is for.
 
-    unit_bytes: bytes of a memory unit.
+    Those of compute are there for resources of which a pod has some. unit_bytes: bytes of a memory
+    unit.
     """
     # Of each gauge, the lines without the name.
     capacity: list[str] = []
@@ -28,6 +30,8 @@ def device_metrics(resources: ManagedResources, unit_bytes: int) -> bytes:
     free: list[str] = []
     stranded: list[str] = []
     healthy: list[str] = []
+    cores: list[str] = []
+    stranded_by_cores: list[str] = []
     typical: list[str] = []
 
     @cache
@@ -37,6 +41,7 @@ def device_metrics(resources: ManagedResources, unit_bytes: int) -> bytes:
     for managed in resources:
         nodes = managed.ledger.dump()
         typical_request = _typical(managed, nodes)
+        any_cores = any(any(node.cores_used) for node in nodes)
         resource = managed.names.resource.translate(ESCAPES)
         typical.append(f'{{resource="{resource}"}} {as_bytes(typical_request)}')
         for node in nodes:
@@ -45,12 +50,17 @@ def device_metrics(resources: ManagedResources, unit_bytes: int) -> bytes:
                 of = f'{{device="{device}",node="{name}",resource="{resource}"}} '
                 usable = node.spec.healthy[device] and not node.spec.closed
                 left = max(units - node.used[device], 0) if usable else 0
+                if any_cores:
+                    given = node.cores_used[device]
+                    useless, left = (left, 0) if given >= ALL_CORES else (0, left)
+                    cores.append(f"{of}{float(given)}")
+                    stranded_by_cores.append(of + as_bytes(useless))
                 capacity.append(of + as_bytes(units))
                 used.append(of + as_bytes(node.used[device]))
                 free.append(of + as_bytes(left))
                 stranded.append(of + as_bytes(stranded_units(left, typical_request)))
                 healthy.append(of + ("1.0" if usable else "0.0"))
-    families = (
+    families = [
         gauge(
             "gpushare_device_memory_bytes",
             "Memory of a device, as its node advertises it",
@@ -81,7 +91,20 @@ def device_metrics(resources: ManagedResources, unit_bytes: int) -> bytes:
             "What most pods, bound or waiting, ask for on each device; 0: there are none",
             typical,
         ),
-    )
+    ]
+    if cores:
+        families += [
+            gauge(
+                "gpushare_device_compute_allocated_percent",
+                "Compute of a device given to pods, in percent of the device",
+                cores,
+            ),
+            gauge(
+                "gpushare_device_memory_stranded_by_compute_bytes",
+                "Memory that would be free, if all compute of the device were not given to pods",
+                stranded_by_cores,
+            ),
+        ]
     return "".join(families).encode()
 
 

@@ -42,6 +42,7 @@ def held_places(holds: Holds, against: Claimant | None = None) -> tuple[HeldPlac
             hold.pod.request.units,
             hold.pod.request.devices,
             None if (end := holds.until(hold)) is None else since_epoch + end,
+            hold.pod.request.cores,
         )
         for hold in holds.live()
         if (counts_against(hold, against) if against else not hold.lapsed)

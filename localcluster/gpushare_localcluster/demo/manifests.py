@@ -10,7 +10,7 @@ from typing import Any
 from gpushare.core.model import ALL_CORES
 from gpushare.wire.annotations import ALIYUN
 from gpushare.wire.inventory import Device, Inventory, encode_inventory
-from gpushare.wire.pods import SPLIT
+from gpushare.wire.split import SPLIT
 from gpushare_localcluster.demo.plan import NodePlan, PodPlan, Protect
 from gpushare_localcluster.kubelet import RUN_SECONDS
 

@@ -128,8 +128,10 @@ def pod(
     idx: str | None = "0",
     namespace: str = "default",
     annotations: Mapping[str, str] | None = None,
+    cores: int = 0,
 ) -> dict[str, Any]:
     """A running pod as the API server shows it."""
+    limits = {MEM: units} | ({"aliyun.com/gpu-core.percentage": cores} if cores else {})
     notes = {"ALIYUN_COM_GPU_MEM_IDX": idx} if idx is not None else {}
     return {
         "metadata": {
@@ -138,16 +140,21 @@ def pod(
             "uid": f"uid-{name}",
             "annotations": {**notes, **(annotations or {})},
         },
-        "spec": {"nodeName": node, "containers": [{"resources": {"limits": {MEM: units}}}]},
+        "spec": {"nodeName": node, "containers": [{"resources": {"limits": limits}}]},
         "status": {"phase": "Running"},
     }
 
 
 def pending(
-    name: str, units: object = 4, *, reason: str = "", namespace: str = "default"
+    name: str,
+    units: object = 4,
+    *,
+    reason: str = "",
+    namespace: str = "default",
+    cores: int = 0,
 ) -> dict[str, Any]:
     """A pod without a node, as the API server shows it."""
-    made = pod(name, "", units, idx=None, namespace=namespace)
+    made = pod(name, "", units, idx=None, namespace=namespace, cores=cores)
     condition = {"type": "PodScheduled", "status": "False", "message": reason}
     made["status"] = {"phase": "Pending", "conditions": [condition] if reason else []}
     return made

@@ -246,7 +246,7 @@ def test_changes_are_followed_and_an_end_lists_anew(
     writer = threading.Thread(target=change)
     writer.start()
     seen = next(view)
-    while "b" not in seen.nodes or seen.pods["uid-p"].units != 9:
+    while "b" not in seen.nodes or seen.pods["uid-p"].request.units != 9:
         seen = next(view)
     writer.join()
     os.write(opened[1], event("DELETED", pod("p", "a")))

@@ -56,6 +56,13 @@ def test_a_terminal_shows_bars_closed_devices_and_why_pods_wait(cluster: FakeKub
     )
 
 
+def test_a_bar_has_no_room_where_all_compute_is_given(kubectl: FakeKubectl) -> None:
+    pods = [pod("p1", "a", 4, cores=100), pod("p2", "a", 4, idx="1", cores=90)]
+    kubectl.cluster([node("a", inventory=inventory(16, 16))], pods)
+    line = shown(kubectl, NO_COLOR="1").splitlines()[1]
+    assert line.split()[2:] == ["##xxxxxx", "4/16", "##......", "4/16", "8/32"]
+
+
 def test_eight_devices_fit_a_hundred_columns(kubectl: FakeKubectl) -> None:
     left_out = node("gpu-node-b", inventory=inventory(*[80] * 8))
     left_out["spec"] = {"unschedulable": True}

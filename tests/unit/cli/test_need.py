@@ -107,6 +107,21 @@ def test_a_document_says_all_of_it(tables: list[str], capsys: Capsys) -> None:
     assert found["largest"] == [{"devices": n, "units": 24} for n in range(1, 5)]
 
 
+def test_what_compute_strands_on_new_nodes_is_not_free(tables: list[str], capsys: Capsys) -> None:
+    words = (*tables[:2], "--pods", "20 + 100% x 13", "--pods", "4 + 30% x 2", "--shape", "4x24")
+    found = document(capsys, *words)
+    # 12 devices are there. Those that are smallest have a pod each, then the largest.
+    assert (found["needed"], found["least"], found["optimal"]) == (1, 1, True)
+    (new,) = found["nodes"]
+    keys = ("allocated", "free", "strandedByCores", "coresAllocated")
+    shown = sorted([device[key] for key in keys] for device in new["devices"])
+    assert [20, 0, 4, 100] in shown
+    assert all(sum(device[:3]) == 24 for device in shown)
+    assert found["after"]["strandedByCores"] == 8 * 4 + 5 * 60
+    _, out, _ = need(capsys, *words)
+    assert "; the largest pod without compute that still fits: 80 units on " in out
+
+
 def test_the_page_shows_an_answer_as_it_is(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,

@@ -40,12 +40,26 @@ def test_pods_in_words(text: str, unit: str, request_: Request, count: int | Non
     assert found.count == count
 
 
-@pytest.mark.parametrize("text", ["pods.yaml", "8GB", "-", "x 3"])
+@pytest.mark.parametrize("text", ["8GiB + 30%", "8GiB+30% x 3", "8 GiB +30 % on 2 x 3"])
+def test_pods_in_words_may_ask_for_compute(text: str) -> None:
+    found = pods_of_words(text, "GiB", ALIYUN.resource)
+    assert found is not None
+    request = found.request
+    devices = 2 if "on 2" in text else 1
+    assert (request.units, request.devices, request.cores) == (8, devices, 30)
+    total = {MEM: 8 * devices, ALIYUN.cores: 30 * devices}
+    assert dict(request.resources) == total
+    assert request.core_containers == ((0, 30 * devices),)
+
+
+@pytest.mark.parametrize("text", ["pods.yaml", "8GB", "-", "x 3", "8GiB + 30", "8GiB 30%"])
 def test_other_words_may_be_a_file(text: str) -> None:
     assert pods_of_words(text, "GiB", ALIYUN.resource) is None
 
 
-@pytest.mark.parametrize("text", ["0GiB", "100MiB", "8GiB on 0", "8GiB on 999"])
+@pytest.mark.parametrize(
+    "text", ["0GiB", "100MiB", "8GiB on 0", "8GiB on 999", "8GiB + 0%", "8GiB + 101%"]
+)
 def test_an_amount_that_cannot_be_is_refused(text: str) -> None:
     with pytest.raises(SettingsError, match=text.split(maxsplit=1)[0]):
         pods_of_words(text, "GiB", ALIYUN.resource)
@@ -133,6 +147,48 @@ def test_a_saved_report_is_as_good_as_the_cluster(
     assert one.pop("notes") != other.pop("notes")  # it has no CPU and memory
     assert one == other
     assert one["pods"][0]["fit"] == 2
+
+
+def test_compute_keeps_pods_out_and_strands_memory(
+    kubectl: FakeKubectl, inspect: Inspect, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Of a live cluster and of its saved report, for words and for a table of pods."""
+    pods = [pod("some", "a", cores=60), pod("plain", "a", idx="1")]
+    kubectl.cluster([node("a")], pods, page=5)
+    file, table = tmp_path / "saved.json", tmp_path / "pods.csv"
+    file.write_text(inspect("-o", "json")[1])
+    header = "name,cpu_milli,memory_mib,gpu,units,cores"
+    table.write_text(f"{header}\nsmall,0,0,1,1,40\nsmaller,0,0,1,1,\n")
+    words = ("--pods", "4GiB + 100%", "--pods", "2GiB + 50% x 3", "--pods", str(table))
+    kubectl.cluster([node("a")], pods, page=500)
+    for where in ((), ("--snapshot", str(file))):
+        told = json.loads(whatif(capsys, *where, *words, "-o", "json")[1])
+        assert [each["fit"] for each in told["pods"]] == [0, 2, 1, 0]
+        assert [each.get("cores") for each in told["pods"]] == [100, 50, 40, None]
+        assert "strandedByCores" not in told["before"]
+        # 4 and 1 units are used of the first device, 4 and 4 of the second.
+        assert (told["after"]["free"], told["after"]["strandedByCores"]) == (0, 19)
+    lines = whatif(capsys, *words)[1].splitlines()
+    assert (
+        "Then:     0 GiB of 32 GiB free on 2 devices of 1 node, 19 GiB stranded by compute" in lines
+    )
+    (why,) = (line for line in lines if "2GiB + 50% x 3" in line)
+    assert why.endswith("2 of 3 fit (2 on a); then: 1 Insufficient GPU Cores in one device")
+
+
+def test_compute_that_a_node_advertises_is_counted_by_kube_scheduler_too(
+    kubectl: FakeKubectl, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """One that advertises none takes no such pod then; a new one has 100 of each device."""
+    plain, advertises = node("plain"), node("advertises")
+    advertises["status"]["allocatable"][ALIYUN.cores] = "100"
+    kubectl.cluster([plain, advertises], [], page=500)
+    words = ("--pods", "1GiB + 60%", "--add", "1:advertises", "-o", "json")
+    told = json.loads(whatif(capsys, *words)[1])
+    assert {each["node"]: each["pods"] for each in told["pods"][0]["on"]} == {
+        "advertises": 1,
+        "new-1": 2,
+    }
 
 
 def test_a_saved_report_has_what_kube_schedulers_filters_look_at_in_nodes(

@@ -65,6 +65,17 @@ def test_the_fewest_nodes_of_one_shape() -> None:
     assert (found.before.nodes, found.after.nodes) == (1, 4)
 
 
+def test_compute_is_counted_in_what_is_needed_at_least() -> None:
+    """By its sum, by places for so much of it, and by devices that have to be empty."""
+    for cores, pods, nodes in ((10, 21, 1), (60, 5, 2), (100, 4, 2)):
+        there = books(node("a", 24, 24))
+        bind(there, "plain", Request(4, 1), "a")
+        found = answer(there, [Wanted("p", Request(1, 1, cores=cores), pods)], SMALL)
+        assert (found.counts, found.bound) == ((nodes,), Fraction(nodes)), cores
+        assert found.any_cores
+    assert found.largest == (24,)  # of three devices that have the others, none
+
+
 def test_nothing_is_needed_where_all_fit() -> None:
     found = answer(books(node("a", 24, 24)), [Wanted("20GiB", Request(20, 1), 2)], SMALL)
     assert (found.counts, found.nodes, found.left_out) == ((0,), (), ())
@@ -148,13 +159,14 @@ SHAPES = st.builds(
     st.just(None),
 )
 PODS = st.builds(
-    lambda units, devices, cpu, models, count, priority: Wanted(
-        "p", Request(units, devices, cpu=cpu, models=models), count, priority=priority
+    lambda units, devices, cpu, models, cores, count, priority: Wanted(
+        "p", Request(units, devices, cpu=cpu, models=models, cores=cores), count, priority=priority
     ),
     st.sampled_from([2, 3, 5, 8, 12, 16, 24]),
     st.sampled_from([1, 1, 1, 2, 3]),
     st.sampled_from([0, 500, 3000]),
     st.sampled_from([(), (), ("A100",), ("H100",)]),
+    st.sampled_from([0, 0, 0, 30, 60, 100]),
     st.integers(1, 6),
     st.sampled_from([0, 0, 5]),
 )
@@ -165,7 +177,7 @@ def cluster(there: list[list[int]], running: list[int]) -> Ledger:
     for number, units in enumerate(running):
         where = f"n{number % len(there)}" if there else ""
         if where and ledger.snapshot().free[ledger.snapshot().row[where]].max() >= units:
-            bind(ledger, f"r{number}", Request(units, 1), where)
+            bind(ledger, f"r{number}", Request(units, 1, cores=units % 2 * 5), where)
     late = ObservedPod(PodRef("default", "late", "late"), Request(7, 1), created=1.0)
     ledger.pod_changed(late)
     return ledger

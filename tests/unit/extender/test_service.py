@@ -16,7 +16,8 @@ from gpushare.core.states.entry import Phase
 from gpushare.errors import ApiNotFound, ApiUnavailable, MessageError, NotReady, UnknownNode
 from gpushare.extender.tell.events.pending_without_call import pending_without_call
 from gpushare.wire.annotations import ALIYUN
-from gpushare.wire.pods import OWN_DEVICES, SPLIT, observe_pod
+from gpushare.wire.pods import observe_pod
+from gpushare.wire.split import OWN_DEVICES, SPLIT
 from tests.unit.core.clusters import node as make_node
 from tests.unit.extender.desk import FREE, Desk, bind_request, request
 from tests.unit.extender.kit import NPU, node_json, pod_json, read_pod

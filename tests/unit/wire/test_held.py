@@ -11,11 +11,13 @@ from gpushare.wire.held import HeldPlace, decode_held, encode_held
 MEM = "aliyun.com/gpu-mem"
 ONE = HeldPlace(PodRef("team", "train", "uid-1"), "gpu-a", 10, 2, 1_790_000_000.0)
 TWO = HeldPlace(PodRef("other", "slow", "uid-2"), "gpu-b", 3, 1)
+THREE = HeldPlace(PodRef("other", "some", "uid-3"), "gpu-b", 3, 1, cores=30)
 
 
 def test_what_is_written_is_read_back() -> None:
-    body = encode_held("GiB", {MEM: [ONE, TWO], "example.com/npu-mem": []})
-    assert decode_held(body, MEM, "GiB") == (ONE, TWO)
+    body = encode_held("GiB", {MEM: [ONE, TWO, THREE], "example.com/npu-mem": []})
+    assert decode_held(body, MEM, "GiB") == (ONE, TWO, THREE)
+    assert body.count(b"cores") == 1  # where there is no compute, there is no word of it
     assert decode_held(body, "example.com/npu-mem", "GiB") == ()
 
 

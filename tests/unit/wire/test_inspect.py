@@ -69,3 +69,17 @@ def test_pods_without_gpu_are_not_shown() -> None:
     found = node(entry("cpu", 0, None))
     assert "unplaced" not in found
     assert found["usedGPU"] == 0
+
+
+def test_compute_stands_on_the_nodes_where_a_pod_has_some() -> None:
+    asks = Request(units=4, devices=2, cores=30)
+    two = Entry(PodRef("default", "two", "uid-two"), asks, "n", ((0, 4), (1, 4)))
+    gone = Entry(PodRef("default", "gone", "uid-gone"), asks, "n", ())
+    held = NodeBooks(NodeSpec("n", (16, 16)), (4, 4), (two, gone), cores_used=(30, 30))
+    one, other = json.loads(encode_inspect([held, books(name="o")]))["nodes"]
+    shown = {"name": "two", "namespace": "default", "usedGPU": 4, "usedCores": 30}
+    assert one["devs"][0] == {
+        "id": 0, "totalGPU": 16, "usedGPU": 4, "usedCores": 30, "pods": [shown]
+    }  # fmt: skip
+    assert [pod["usedCores"] for pod in one["unplaced"]] == [0]
+    assert "usedCores" not in other["devs"][0]

@@ -10,7 +10,8 @@ from gpushare.core.model import HOST_BOUND, MAX_UNITS, PodRef, Request
 from gpushare.errors import AnnotationError, MessageError, QuantityError, WireError
 from gpushare.wire.annotations import ALIYUN, Names
 from gpushare.wire.objects import PODS, Pod
-from gpushare.wire.pods import MAX_LABELS, SPLIT, observe_pod, pod_ref, request_of
+from gpushare.wire.pods import MAX_LABELS, observe_pod, pod_ref, request_of
+from gpushare.wire.split import SPLIT
 
 GPU = "aliyun.com/gpu-mem"
 COUNT = "aliyun.com/gpu-count"
@@ -240,7 +241,7 @@ def test_memory_can_be_split_unevenly(
         ([(40, None)], {SPLIT: "-10+50"}, "neither 'containers' nor units"),
         ([(40, None)], {SPLIT: ""}, "neither 'containers' nor units"),
         ([(80, None)], {SPLIT: "+".join("1" * 80)}, "of 1 to 64 devices"),
-        ([(40, None)], {SPLIT: "10+30", COUNT: "3"}, "2 parts, and aliyun.com/gpu-count says 3"),
+        ([(40, None)], {SPLIT: "10+30", COUNT: "3"}, "2 parts, and aliyun.com/gpu-count says '3'"),
         ([(10, 20), (30, 60)], {SPLIT: "containers"}, "can have compute where each"),
         ([(10, 40), (30, None)], {SPLIT: "containers"}, "can have compute where each"),
         ([(40, 60)], {SPLIT: "10+30"}, "can have compute where each"),

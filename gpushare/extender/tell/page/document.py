@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from gpushare import __version__
-from gpushare.core.model import NodeSpec
+from gpushare.core.model import ALL_CORES, NodeSpec
 from gpushare.core.states.entry import Entry, Waiting
 from gpushare.core.stranded import stranded_units, typical_units
 from gpushare.extender.managed_resources import ManagedResource, ManagedResources
@@ -25,8 +25,10 @@ from gpushare.ledger import LedgerView
 from gpushare.wire.held import held_document
 
 _Entries = tuple[Entry, ...]
-_Key = tuple[NodeSpec, _Entries, tuple[int, ...], int]
-"""All that the text of a node depends on: its shape, charges, units used, the typical request."""
+_Key = tuple[NodeSpec, _Entries, tuple[int, ...], int, tuple[int, ...]]
+"""All that the text of a node depends on: its shape, charges, units used, the typical request, the
+compute used.
+"""
 
 _ENCODE = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False).encode
 
@@ -147,6 +149,7 @@ class _Part:
             "name": pod.ref.name,
             "requested": pod.request.total,
             "devices": pod.request.devices,
+            **({"cores": pod.request.cores} if pod.request.cores else {}),
             "created": int(pod.created) or None,
             "asked": asked,
             "why": why,
@@ -158,12 +161,15 @@ class _Part:
         for entry in books.entries.values():
             on_node[entry.node].append(entry)
         kept, self._texts = self._texts, {}
+        snapshot = books.snapshot
         for name in sorted(books.nodes):
             spec = books.nodes[name]
             if not spec.capacity and spec.closed is None:
                 continue  # it shares nothing
-            used = books.snapshot.used[books.snapshot.row[name]].tolist()
-            key = (spec, tuple(on_node[name]), tuple(used), typical)
+            row = snapshot.row[name]
+            used = tuple(snapshot.used[row].tolist())
+            cores = tuple(snapshot.cores_used[row].tolist()) if snapshot.any_cores else ()
+            key = (spec, tuple(on_node[name]), used, typical, cores)
             before = kept.get(name)
             text = before[1] if before and before[0] == key else _ENCODE(node_document(*key))
             self._texts[name] = key, text
@@ -214,17 +220,31 @@ def _policy(managed: ManagedResource) -> Mapping[str, Any]:
 
 
 def node_document(
-    spec: NodeSpec, entries: _Entries, used: tuple[int, ...], typical: int
+    spec: NodeSpec,
+    entries: _Entries,
+    used: tuple[int, ...],
+    typical: int,
+    cores_used: tuple[int, ...] = (),
 ) -> dict[str, Any]:
-    """Return the JSON object of a node; it depends on nothing but these."""
+    """Return the JSON object of a node; it depends on nothing but these.
+
+    cores_used: percent of the compute of each device; () if no pod of the cluster has any, and then
+    nothing is said of compute.
+    """
     ordered = sorted(entries, key=lambda entry: (entry.ref.namespace, entry.ref.name))
     allocated = [0] * len(spec.capacity)
     for entry in ordered:
         for device, units in _shares(entry, spec):
             allocated[device] += units
     unplaced = sum(entry.request.total for entry in ordered if not _shares(entry, spec))
-    devices = [_device(spec, index, allocated[index], used[index], typical)
-               for index in range(len(spec.capacity))]  # fmt: skip
+    devices = [
+        _device(spec, index, allocated[index], used[index], typical)
+        for index in range(len(spec.capacity))
+    ]
+    if cores_used:
+        for shown, percent in zip(devices, cores_used, strict=False):
+            shown.update(_compute(shown, percent))
+    stranded = sum(device.get("strandedByCores", 0) for device in devices)
     return {
         "name": spec.name,
         "closed": spec.closed.value if spec.closed else None,
@@ -232,8 +252,9 @@ def node_document(
         "allocated": sum(allocated) + unplaced,
         "unplaced": unplaced,
         "free": sum(device["free"] for device in devices),
+        **({"strandedByCores": stranded} if cores_used else {}),
         "devices": devices,
-        "pods": [_pod(entry, spec) for entry in ordered],
+        "pods": [_pod(entry, spec, cores=bool(cores_used)) for entry in ordered],
     }
 
 
@@ -252,12 +273,26 @@ def _device(spec: NodeSpec, index: int, allocated: int, used: int, typical: int)
     }
 
 
-def _pod(entry: Entry, spec: NodeSpec) -> dict[str, Any]:
+def _compute(device: Mapping[str, Any], cores: int) -> dict[str, int]:
+    """Return what is said of a device's compute, and what of its memory is free then: nothing if
+    all compute is given. cores: percent in use, that of unplaced pods too.
+    """
+    gone = cores >= ALL_CORES
+    return {
+        "free": 0 if gone else device["free"],
+        "stranded": 0 if gone else device["stranded"],
+        "strandedByCores": device["free"] if gone else 0,
+        "cores": cores,
+    }
+
+
+def _pod(entry: Entry, spec: NodeSpec, *, cores: bool) -> dict[str, Any]:
     return {
         "namespace": entry.ref.namespace,
         "name": entry.ref.name,
         "assigned": entry.assigned,
         "allocated": entry.request.total,
+        **({"cores": entry.cores} if cores else {}),
         "devices": [
             {"index": device, "allocated": units} for device, units in _shares(entry, spec)
         ],

@@ -142,6 +142,32 @@ def test_free_and_stranded_memory_are_told_by_device(
         assert of(found, "device_memory_stranded_bytes", **where) == stranded * GIB
 
 
+def test_compute_is_told_where_a_pod_has_some(metrics: Metrics, library: ManagedResources) -> None:
+    """And memory is not free where it is all given, but stranded by it."""
+    before = metrics.text().decode()
+    assert "compute" not in before
+    gpus = library.resources[0].ledger
+    gpus.node_changed(make_node("c", 16, 16, 16, unhealthy=[2]))
+    for device, cores in enumerate((30, 100, 100)):
+        bound = Request(4, 1, cores=cores)
+        gpus.pod_changed(ObservedPod(_ref(f"c{device}"), bound, "c", ((device, 4),)))
+    found = samples(metrics)
+    for device, (cores, free, stranded) in enumerate([(30, 12, 0), (100, 0, 12), (100, 0, 0)]):
+        where = {"resource": GPU, "node": "c", "device": str(device)}
+        assert of(found, "device_compute_allocated_percent", **where) == cores
+        assert of(found, "device_memory_free_bytes", **where) == free * GIB
+        assert of(found, "device_memory_stranded_bytes", **where) == 0
+        assert of(found, "device_memory_stranded_by_compute_bytes", **where) == stranded * GIB
+    told = [labels for name, labels in found if "_compute_" in name]
+    assert len(told) == 2 * 6  # of the first resource each device, of the other none
+    for device in range(3):
+        gpus.pod_gone(f"uid-c{device}")
+    gpus.node_gone("c")
+    assert (
+        metrics.text().decode().split("gpushare_pods", 1)[0] == before.split("gpushare_pods", 1)[0]
+    )
+
+
 def test_nodes_that_filter_refuses_are_counted_by_reason(metrics: Metrics) -> None:
     metrics.rejected({"full": 2, "closed": 1})
     metrics.rejected({"full": 1})

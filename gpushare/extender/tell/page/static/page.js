@@ -139,7 +139,9 @@ function segmentsOf(node, device, held, width, wanted) {
     const text = `${amount(maybe)} of pods whose device is not known`;
     segments.push({ units: maybe, kind: "unplaced", text });
   }
+  const useless = device.strandedByCores;
   if (!open) segments.push({ units: left - maybe, kind: "closed", text: "closed" });
+  else if (useless) segments.push({ units: useless, kind: "stranded", text: `${amount(useless)} stranded by compute` });
   else if (device.stranded)
     segments.push({ units: device.stranded, kind: "stranded", text: `${amount(device.stranded)} stranded` });
   else segments.push({ units: device.free, kind: "free", text: `${amount(device.free)} free` });
@@ -148,8 +150,9 @@ function segmentsOf(node, device, held, width, wanted) {
 
 function state(node, device) {
   if (node.closed) return node.closed;
-  if (!device.healthy) return "closed";
-  return device.stranded ? `${amount(device.stranded)} stranded` : "";
+  const { healthy, stranded, strandedByCores, cores } = device;
+  return [!healthy && "closed", stranded && `${amount(stranded)} stranded`, cores && `${cores} % of compute`,
+    strandedByCores && `${amount(strandedByCores)} stranded by compute`].filter(Boolean).join(", ");
 }
 
 // -- the list of nodes --------------------------------------------------------------------------
@@ -163,7 +166,7 @@ function find() {
 }
 
 function stranded(node) {
-  return node.devices.reduce((sum, device) => sum + device.stranded, 0);
+  return node.devices.reduce((sum, device) => sum + device.stranded + (device.strandedByCores ?? 0), 0);
 }
 
 const byName = new Intl.Collator("en", { numeric: true });
@@ -260,7 +263,10 @@ function nodeRow(node, index) {
     const text = `${number(device.allocated)}/${number(device.total)}${closed ? " closed" : ""}`;
     const label = element("span", closed ? { class: "bad", title: text } : { title: text }, text);
     const segments = segmentsOf(node, device, held[device.index], wide, wanted);
-    devices.append(element("div", { class: "device" }, bar(segments, device.total, wide), label));
+    const bars = [bar(segments, device.total, wide)];
+    const compute = { units: device.cores, kind: "used", text: `${device.cores} % of compute` };
+    if (device.cores) bars.push(bar([compute], 100, wide, 4));
+    devices.append(element("div", { class: device.cores ? "device both" : "device" }, ...bars, label));
   }
   const said = node.closed ? element("span", { class: "bad", title: node.closed }, node.closed) :
     element("span", {}, `${amount(node.allocated)} of ${number(node.total)}`);
@@ -378,7 +384,8 @@ function drawDetail() {
   put("detail-pods", ...pods.slice(0, podsShown).map((pod) => element("tr", {},
     element("td", {}, pod.name, " ", element("small", {}, pod.namespace)),
     element("td", {}, pod.devices.map((each) => each.index).join(", ") || "not known"),
-    element("td", { class: "number" }, number(pod.allocated)))));
+    element("td", { class: "number" }, number(pod.allocated),
+      ...(pod.cores ? [" ", element("small", {}, `${pod.cores} %`)] : [])))));
   more("detail-more", pods.length - podsShown);
 }
 
@@ -395,10 +402,11 @@ function figure(name, value, small = "") {
 }
 
 function drawSummary(largest) {
-  const sums = { total: 0, allocated: 0, free: 0, stranded: 0, devices: 0 };
+  const sums = { total: 0, allocated: 0, free: 0, stranded: 0, devices: 0, useless: 0 };
   for (const node of part.nodes) {
     for (const key of ["total", "allocated", "free"]) sums[key] += node[key];
-    sums.stranded += stranded(node);
+    sums.useless += node.strandedByCores ?? 0;
+    sums.stranded += stranded(node) - (node.strandedByCores ?? 0);
     sums.devices += node.devices.length;
   }
   const closed = part.nodes.reduce((sum, node) => sum + node.devices.reduce((all, device) =>
@@ -411,6 +419,7 @@ function drawSummary(largest) {
     figure("Free", number(sums.free), share(sums.free, sums.total)),
     figure("of it stranded", number(sums.stranded),
       part.typical ? `less than ${amount(part.typical)} on a device` : ""),
+    ...(sums.useless ? [figure("Stranded by compute", number(sums.useless), share(sums.useless, sums.total))] : []),
     figure("Closed and unused", number(closed), share(closed, sums.total)),
     figure("Pods that wait", number(part.pending.length), part.pending.length ? `for ${amount(waits)}` : ""));
   const first = largest.slice(0, HUES);
@@ -420,6 +429,7 @@ function drawSummary(largest) {
   if (others) segments.push({ units: others, kind: "c9", text: `other namespaces: ${amount(others)}` });
   const rest = [["stranded", sums.stranded, "free, but too little for most pods"],
     ["free", sums.free - sums.stranded, "free"], ["closed", closed, "closed"]];
+  if (sums.useless) rest.unshift(["stranded", sums.useless, "stranded: all compute of the device is given"]);
   for (const [kind, units, text] of rest) segments.push({ units, kind, text: `${text}: ${amount(units)}` });
   put("cluster-bar", bar(segments, sums.total, 1000, 18));
   const named = $("colours").value === "namespace" ? first.map(([name]) => [`c${hues.get(name)}`, name]) : [];
@@ -460,7 +470,7 @@ function drawWaiting() {
       [pod.why ?? "is being looked at", pod.scheduler].filter(Boolean).join("; ");
     return element("tr", {},
       element("td", {}, pod.name, " ", element("small", {}, pod.namespace)),
-      element("td", {}, each),
+      element("td", {}, each, pod.cores ? `, with ${pod.cores} % of compute` : ""),
       element("td", {}, pod.created ? ago(pod.created) : ""),
       element("td", {}, why));
   }));

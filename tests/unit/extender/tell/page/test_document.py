@@ -60,6 +60,45 @@ def test_stranded_is_what_the_commonest_request_cannot_use() -> None:
     assert found["nodes"][0]["devices"][0]["stranded"] == 4
 
 
+def test_compute_is_told_where_a_pod_has_some_and_strands_memory_where_it_is_all_given() -> None:
+    world = World()
+    world.ledger.node_changed(node("a", 16, 16, 16, unhealthy=[2]))
+    world.ledger.node_changed(node("b", 16))
+    world.ledger.pod_changed(pod("plain", 14, "a", 0))
+    before = world.documents.body()
+    assert b"ores" not in before
+    world.ledger.pod_changed(pod("some", 1, "a", 0, cores=30))
+    world.ledger.pod_changed(pod("alone", 4, "a", 1, cores=100))
+    world.ledger.pod_changed(pod("closed", 4, "a", 2, cores=100))
+    world.ledger.pod_changed(pod("late", 4, cores=50))
+    found = part(world)
+    a, b = found["nodes"]
+    keys = ("free", "stranded", "strandedByCores", "cores")
+    assert [[device[key] for key in keys] for device in a["devices"]] == [
+        [1, 1, 0, 30],
+        [0, 0, 12, 100],
+        [0, 0, 0, 100],
+    ]
+    assert (a["free"], a["strandedByCores"]) == (1, 12)
+    assert b["devices"][0]["cores"] == 0
+    assert [(each["name"], each["cores"]) for each in a["pods"]] == [
+        ("alone", 100),
+        ("closed", 100),
+        ("plain", 0),
+        ("some", 30),
+    ]
+    assert [each["cores"] for each in found["pending"]] == [50]
+
+
+def test_what_an_unplaced_pod_has_of_compute_is_in_use_on_each_device() -> None:
+    world = World()
+    world.ledger.node_changed(node("a", 16, 16))
+    world.ledger.pod_changed(pod("lost", 4, "a", cores=60))
+    world.ledger.pod_changed(pod("some", 4, "a", 1, cores=40))
+    devices = part(world)["nodes"][0]["devices"]
+    assert [(each["free"], each["cores"]) for each in devices] == [(12, 60), (0, 100)]
+
+
 def test_a_closed_node_says_why_and_one_that_shares_nothing_is_left_out() -> None:
     world = World()
     world.close(node("a"), Reason.BROKEN_INVENTORY)

@@ -20,11 +20,11 @@ HOSTILE = '<img src=x onerror="document.title=1">'
 
 
 def pod(
-    name: str, units: int, where: str = "", *devices: int, space: str = "default"
+    name: str, units: int, where: str = "", *devices: int, space: str = "default", cores: int = 0
 ) -> ObservedPod:
     """A pod as the watch shows it; without devices on a node they are not known."""
     shares = tuple((device, units) for device in devices) or None
-    request = Request(units, max(len(devices), 1))
+    request = Request(units, max(len(devices), 1), cores=cores)
     ref = PodRef(space, name, f"uid-{space}-{name}")
     return ObservedPod(ref, request, where, shares, created=1_700_000_000.0)
 

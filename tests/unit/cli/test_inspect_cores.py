@@ -1,0 +1,140 @@
+"""What the command shows of compute, and that it shows nothing of it where no pod has any."""
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from gpushare.cli.report import make_report
+from gpushare.cli.saved_report import resource_of_report
+from gpushare.cli.style import PLAIN
+from gpushare.cli.tables import kept
+from gpushare.core.model import PodRef
+from gpushare.wire.annotations import ALIYUN
+from gpushare.wire.held import HeldPlace
+from tests.unit.cli.fake_kubectl import FakeKubectl, inventory, node, pending, pod
+
+Inspect = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def cluster(kubectl: FakeKubectl) -> FakeKubectl:
+    """Two devices: of one 30 % are given, of the other all, beside 12 of 16 that are free."""
+    pods = [pod("alpha", "a", cores=30), pod("beta", "a", idx="1", cores=100, namespace="team")]
+    kubectl.cluster([node("a", inventory=inventory(16, 16))], pods)
+    return kubectl
+
+
+def test_the_details_have_the_cores_below_the_memory_of_each_device(
+    cluster: FakeKubectl, inspect: Inspect
+) -> None:
+    code, out, _ = inspect("-d")
+    assert code == 0
+    assert [line.rstrip() for line in out.splitlines()[4:10]] == [
+        "NAME         NAMESPACE  GPU0(Allocated)  GPU1(Allocated)  Cores(%)",
+        "alpha        default    4                0                30",
+        "beta         team       0                4                100",
+        "Cores :                 30/100           100/100",
+        "Stranded :              0                12",
+        "Allocated :  8 (25%)",
+    ]
+
+
+def test_the_wide_form_does_not_call_free_what_nobody_can_have(
+    cluster: FakeKubectl, inspect: Inspect
+) -> None:
+    head, line, *_ = inspect("-o", "wide")[1].splitlines()
+    assert head.endswith("FREE(GiB)  STRANDED(GiB)  GPU Cores(%)    PODS  MODEL  NOTE")
+    assert line.split()[-7:] == ["12", "12", "30/100", "100/100", "2", "-", "-"]
+    first = inspect("-d", "--no-headers")[1].splitlines()[0]
+    assert first.split() == ["a", "alpha", "default", "4", "0", "30"]
+
+
+def test_the_document_has_the_cores_of_devices_and_pods(
+    cluster: FakeKubectl, inspect: Inspect
+) -> None:
+    document = json.loads(inspect("-o", "json")[1])
+    (shown,) = document["nodes"]
+    keys = ("allocated", "free", "strandedByCores", "coresAllocated", "coresFree")
+    assert [[device[key] for key in keys] for device in shown["devices"]] == [
+        [4, 12, 0, 30, 70],
+        [4, 0, 12, 100, 0],
+    ]
+    assert (shown["free"], shown["strandedByCores"], shown["coresUnplaced"]) == (12, 12, 0)
+    assert [each["cores"] for each in shown["pods"]] == [30, 100]
+
+
+@pytest.mark.parametrize("form", [(), ("-d",), ("-o", "wide"), ("-d", "-o", "wide")])
+def test_without_compute_nothing_is_said_of_it(
+    kubectl: FakeKubectl, inspect: Inspect, form: tuple[str, ...]
+) -> None:
+    kubectl.cluster([node("a")], [pod("alpha", "a"), pending("late")])
+    said = inspect(*form)[1].lower()
+    assert "core" not in said
+    assert "stranded" not in said
+    assert "ores" not in inspect("-o", "json")[1]
+
+
+def test_what_an_unplaced_pod_has_is_free_on_no_device(
+    kubectl: FakeKubectl, inspect: Inspect
+) -> None:
+    lost = pod("lost", "a", 6, idx=None, cores=60, annotations={"aliyun.com/gpu-count": "2"})
+    kubectl.cluster([node("a")], [lost, pod("alpha", "a", cores=50)])
+    (shown,) = json.loads(inspect("-o", "json")[1])["nodes"]
+    assert shown["coresUnplaced"] == 60
+    assert [device["coresAllocated"] for device in shown["devices"]] == [50, 0]
+    assert [device["coresFree"] for device in shown["devices"]] == [0, 40]
+    assert [device["free"] for device in shown["devices"]] == [0, 10]
+
+
+def test_pods_that_wait_say_what_they_ask_for(kubectl: FakeKubectl, inspect: Inspect) -> None:
+    kubectl.cluster([node("a")], [pending("late", 8, cores=30), pending("plain")])
+    out = inspect("-o", "wide")[1]
+    waiting = [line.split() for line in out.splitlines()[-3:]]
+    assert waiting[0][:7] == [
+        "PENDING",
+        "POD",
+        "NAMESPACE",
+        "GPU",
+        "Memory(GiB)",
+        "GPU",
+        "Cores(%)",
+    ]
+    assert [line[:4] for line in waiting[1:]] == [
+        ["late", "default", "8", "30"],
+        ["plain", "default", "4", "0"],
+    ]
+
+
+def test_a_place_that_is_held_has_its_compute() -> None:
+    place = HeldPlace(PodRef("team", "wide", "uid"), "a", 4, 2, cores=30)
+    report = make_report((), (), ALIYUN)
+    head, line = kept(replace(report, held=(place,)), PLAIN).splitlines()
+    assert head.split()[4:] == ["Memory(GiB)", "GPU", "Cores(%)", "NODE", "UNTIL"]
+    assert line.split()[2:9] == ["4", "x", "2", "30", "x", "2", "a"]
+    head, _ = kept(replace(report, held=(replace(place, cores=0),)), PLAIN).splitlines()
+    assert "Cores" not in head
+
+
+def saved(inspect: Inspect, *words: str) -> Any:
+    return json.loads(inspect("-o", "json", *words)[1])
+
+
+@pytest.mark.parametrize("words", [(), ("-n", "team")])
+def test_a_saved_report_charges_the_compute_of_all_pods(
+    kubectl: FakeKubectl, inspect: Inspect, words: tuple[str, ...]
+) -> None:
+    """Also that of pods which are not listed in it."""
+    both = {"aliyun.com/gpu-count": "2"}
+    pods = [
+        pod("alpha", "a", cores=30),
+        pod("two", "a", 4, idx="0,1", cores=40, annotations=both, namespace="team"),
+        pod("lost", "a", 1, idx=None, cores=10),
+        pending("late", 4, cores=50, namespace="team"),
+    ]
+    kubectl.cluster([node("a")], pods)
+    books = resource_of_report(saved(inspect, *words), "saved.json", "binpack")
+    assert books.ledger.snapshot().cores_used.tolist() == [[60, 30]]
+    assert [each.request.cores for each in books.ledger.waiting()] == [50]
