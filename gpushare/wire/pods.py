@@ -57,9 +57,9 @@ def request_of(pod: Pod, names: Names) -> Request:
     GPU memory by its containers' limits, CPU and memory by their requests, both with Kubernetes'
     formula: the larger of the running phase (containers and sidecars) and of each init container
     with the sidecars before it; for CPU and memory then the overhead. Annotation or label
-    `names.count` splits the GPU memory and the cores evenly over several devices, `gpushare.io/split`
-    splits the memory unevenly. Raises QuantityError, AnnotationError, or MessageError if a total
-    cannot be split, or if cores are asked for that cannot be had.
+    `names.count` splits the GPU memory and the cores evenly over several devices, annotation
+    `gpushare.io/split` splits the memory unevenly. Raises QuantityError, AnnotationError, or
+    MessageError if a total cannot be split, or if cores are asked for that cannot be had.
     """
     cpu_only = host_sums(pod)
     total, containers, inits = device_sums(pod, names.resource)
