@@ -13,7 +13,7 @@ import numpy as np
 
 from gpushare.core.decide import BEST, best_shares, feasible, filter_nodes, score_nodes
 from gpushare.core.explanation import BoundPodScore, DeviceScore, Explanation, FreeDevice, Remedy
-from gpushare.core.model import ALL_CORES, Request
+from gpushare.core.model import ALL_CORES, ANY_CARD, Request
 from gpushare.core.node_filters import Obstacle, OwnFilters
 from gpushare.core.policy import Policy
 from gpushare.core.preemption.selection import VictimSelection
@@ -106,7 +106,9 @@ def explain(
         most_alone=int(capacity.max(initial=0)),
         with_memory=int(memory.sum()),
         with_cores=int(cores.sum()),
+        with_both=int((memory & cores).sum()),
         most_cores=int(np.where(memory, snapshot.cores_free[rows], 0).max(initial=0)),
+        models=_models(snapshot, possible) if request.cards != ANY_CARD else (),
     )
     if found.never:
         return replace(found, split=_split(capacity, request))
@@ -161,6 +163,13 @@ def score_bound_pod(
         ),
         chosen=tuple(device for device, _ in chosen),
     )
+
+
+def _models(snapshot: Snapshot, rows: Rows) -> tuple[str, ...]:
+    """Return the names of the models of these rows, sorted."""
+    there = np.unique(snapshot.model[rows])
+    names = (snapshot.models[index] for index in there.tolist() if index >= 0)
+    return tuple(sorted(filter(None, names)))
 
 
 def _largest(snapshot: Snapshot, rows: Rows) -> FreeDevice | None:

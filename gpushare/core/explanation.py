@@ -76,8 +76,13 @@ class Explanation:
     """Open devices of the nodes in question with room for the memory, whatever cores they have."""
     with_cores: int = 0
     """The same with room for the cores, whatever memory they have."""
+    with_both: int = 0
+    """The same with room for both."""
     most_cores: int = 0
     """The most percent free on a device with room for the memory."""
+    models: tuple[str, ...] = ()
+    """The models that there are on the nodes in question, sorted, if the request wants certain
+    cards."""
 
     @property
     def nodes(self) -> int:

@@ -11,7 +11,7 @@ from dataclasses import asdict
 from typing import Any
 
 from gpushare.core.explanation import BoundPodScore, Explanation
-from gpushare.core.model import Request, Shares
+from gpushare.core.model import ANY_CARD, Request, Shares
 from gpushare.core.states.entry import Entry
 from gpushare.explain.pod import GroupNeed, PodExplanation
 from gpushare.explain.text import lines
@@ -55,7 +55,13 @@ def document(said: PodExplanation) -> dict[str, Any]:
 
 def _group(group: GroupNeed) -> dict[str, Any]:
     kinds = [
-        {"units": asks.units, "devices": asks.devices, "needed": needed, "fitting": fitting}
+        {
+            "units": asks.units,
+            "devices": asks.devices,
+            "cores": asks.cores or None,
+            "needed": needed,
+            "fitting": fitting,
+        }
         for asks, needed, fitting in group.kinds
     ]
     own = {key: kinds[0][key] for key in ("needed", "fitting")}
@@ -78,6 +84,10 @@ def _explanation(found: Explanation) -> dict[str, Any]:
         "mostUnits": found.most_units,
         "mostDevices": found.most_devices,
         "largestDevice": found.most_alone,
+        "devicesWithMemory": found.with_memory,
+        "devicesWithCores": found.with_cores,
+        "devicesWithBoth": found.with_both,
+        "mostCores": found.most_cores,
         "remedies": [
             {
                 "node": remedy.node,
@@ -122,6 +132,9 @@ def _request(request: Request | None) -> dict[str, Any] | None:
     return {
         "units": request.units,
         "devices": request.devices,
+        "split": list(request.split) or None,
+        "cores": request.cores or None,
+        "cards": None if request.cards == ANY_CARD else request.cards._asdict(),
         "policy": request.policy or None,
         "models": list(request.models),
     }

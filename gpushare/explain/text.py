@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 
 from gpushare.core.explanation import BoundPodScore, Explanation, Remedy
-from gpushare.core.model import Request
+from gpushare.core.model import Cards, Reason, Request
 from gpushare.core.states.entry import Entry
 from gpushare.explain.pod import GroupNeed, Outstanding, PodExplanation
 from gpushare.wire.conditions import SchedulerView
@@ -28,9 +28,7 @@ def amount(units: int, unit: str) -> str:
 
 def group_text(group: GroupNeed, unit: str, when: str = " now") -> str:
     """Return how many pods of a group are needed, of each kind, and how many of them fit."""
-    asked = " and ".join(
-        f"{needed} x {_size(asks.units, asks.devices, unit)}" for asks, needed, _ in group.kinds
-    )
+    asked = " and ".join(f"{needed} x {_size(asks, unit)}" for asks, needed, _ in group.kinds)
     fitting = " and ".join(str(fitting) for *_, fitting in group.kinds)
     asked = f"needs {asked} at once" if group.at_once else f"waits for {asked}"
     return f"{asked}: {fitting} fit{when}"
@@ -56,7 +54,9 @@ def _help(found: Explanation, unit: str, reader: str | None) -> str:
         return ""
     if found.never:
         return f"it can never fit: {_most(found, unit)}"
-    return f"free now: {_free(found, unit)}; {_remedies(found.remedies, unit, reader)}"
+    compute = _compute(found, unit)
+    free = f"{_free(found, unit)}, but {compute}" if compute else _free(found, unit)
+    return f"free now: {free}; {_remedies(found.remedies, unit, reader)}"
 
 
 def lines(said: PodExplanation) -> list[str]:
@@ -65,6 +65,8 @@ def lines(said: PodExplanation) -> list[str]:
     found, scored = said.explanation, said.judgement
     if found is not None:
         rows.append(("Free now", _free(found, said.unit)))
+        if compute := _compute(found, said.unit):
+            rows.append(("Compute", compute))
         rows.append(("Nodes", _nodes(found)))
         rows.append(_outlook(found, said))
     rows += _outstanding(said)
@@ -104,7 +106,67 @@ def _head(said: PodExplanation) -> str:
 
 
 def _asked(request: Request, unit: str) -> str:
-    return _on_devices(request.units, request.devices, unit)
+    if request.split:
+        text = f"{_units(request, unit)}, each on a device of its own"
+    else:
+        text = _on_devices(request.units, request.devices, unit)
+    if request.alone:
+        text += " that nobody else uses" if request.devices == 1 else ", which nobody else uses"
+    elif request.cores:
+        text += f", with {request.cores} % of its cores"
+    wish = _wish(request.cards)
+    return f"{text}, on cards {wish}" if wish else text
+
+
+def _units(request: Request, unit: str) -> str:
+    """Return the units of each device, of a split request one after the other: 10 + 30 GiB."""
+    if not request.split:
+        return amount(request.units, unit)
+    *others, least = request.split
+    return " + ".join([*map(str, others), amount(least, unit)])
+
+
+def _wish(cards: Cards) -> str:
+    """Return which cards are wanted; "" for any."""
+    wishes = []
+    if cards.models:
+        wishes.append(f"with {' or '.join(cards.models)} in the model's name")
+    if cards.not_models:
+        wishes.append(f"without {' and '.join(cards.not_models)} in it")
+    if cards.uuids:
+        wishes.append(f"among {_some(cards.uuids)}")
+    if cards.not_uuids:
+        wishes.append(f"other than {_some(cards.not_uuids)}")
+    return ", ".join(wishes)
+
+
+def _compute(found: Explanation, unit: str) -> str:
+    """Return how compute keeps the pod out where memory does not; "" if it does not."""
+    request, devices = found.request, found.with_memory
+    if found.fit or not found.reasons.keys() & _BY_CORES:
+        return ""
+    if request.devices > 1:
+        if request.alone:
+            return f"no node has {request.devices} such devices that nobody uses"
+        share = f"also {request.cores} % of its cores" if request.cores else "any cores"
+        return f"no node has {request.devices} devices with the memory and {share} free"
+    if not devices or found.with_both:
+        return ""
+    one = devices == 1
+    have = (
+        f"{devices} device{'' if one else 's'} {'has' if one else 'have'} {_units(request, unit)}"
+    )
+    if request.alone:
+        return f"{have} free and {'is in use' if one else 'all of them are in use'}"
+    if not request.cores:
+        return f"{have} free, and all of {'its' if one else 'their'} cores are given"
+    which = "not" if one else "none of them"
+    return (
+        f"{have} free, {which} also {request.cores} % of its cores (at most {found.most_cores} %)"
+    )
+
+
+_BY_CORES = frozenset({Reason.INSUFFICIENT_CORES, Reason.INSUFFICIENT_TOGETHER})
 
 
 def _on_devices(units: int, devices: int, unit: str) -> str:
@@ -157,15 +219,18 @@ def _outstanding(said: PodExplanation) -> list[tuple[str, str]]:
     if between.group:
         rows.append(("Group", group_text(between.group, said.unit)))
     for held in between.held[:_MOST_NAMES]:
-        size = _size(held.units, held.devices, said.unit)
+        size = _size(Request(held.units, held.devices, cores=held.cores), said.unit)
         rows.append(("Held", f"{size} on {held.node} for {held.pod} until {held.until_text}"))
     if len(between.held) > _MOST_NAMES:
         rows.append(("Held", f"and {len(between.held) - _MOST_NAMES} more"))
     return rows
 
 
-def _size(units: int, devices: int, unit: str) -> str:
-    return amount(units, unit) if devices == 1 else f"{amount(units, unit)} x {devices} devices"
+def _size(request: Request, unit: str) -> str:
+    text = _units(request, unit)
+    if request.devices > 1 and not request.split:
+        text += f" x {request.devices} devices"
+    return f"{text} with {request.cores} % of cores" if request.cores else text
 
 
 def _most(found: Explanation, unit: str) -> str:
@@ -175,15 +240,17 @@ def _most(found: Explanation, unit: str) -> str:
         could.append(f"with at most {_on_devices(found.most_units, request.devices, unit)}")
     if found.most_devices:
         devices = "one device" if found.most_devices == 1 else f"{found.most_devices} devices"
-        could.append(f"on at most {devices} of {amount(request.units, unit)}")
+        could.append(f"on at most {devices} of {_units(request, unit)}")
     if not could and found.most_alone:
         could.append(f"with at most {_on_devices(found.most_alone, 1, unit)}")
+    if not could and found.models and (wish := _wish(request.cards)):
+        return f"no device is one {wish}; there are models {_some(found.models)}"
     if not could and found.kept_out:
         return "kube-scheduler itself leaves out every node with a device that would do"
     if not could:
         return "no node that the pod may use shares a device"
     if found.split:
-        each = request.units * request.devices // found.split
+        each = request.total // found.split
         spread = _on_devices(each, found.split, unit)
         could.append(f"with {spread}: a gpu-count of {found.split}, as an annotation of the pod")
     return f"even on an empty node it could only fit {' or '.join(could)}"
@@ -224,7 +291,8 @@ def _held(entry: Entry, unit: str) -> str:
         if entry.ends_by:
             until = datetime.fromtimestamp(entry.ends_by, UTC)
             ending += f" with a grace until {until:%Y-%m-%d %H:%M:%S} UTC"
-    return f"{amount(entry.request.total, unit)}{ending}"
+    cores = f" with {entry.cores} % of cores" if entry.cores else ""
+    return f"{amount(entry.request.total, unit)}{cores}{ending}"
 
 
 def _has(entries: Sequence[Entry]) -> str:

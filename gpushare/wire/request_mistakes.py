@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Mapping
 from gpushare.core.model import Request
 from gpushare.errors import WireError
 from gpushare.wire.annotations import Names
+from gpushare.wire.dialects import foreign_name
 from gpushare.wire.inventory import mib_of
 from gpushare.wire.objects import Container, Pod, PodSpec, Resources
 from gpushare.wire.pods import check_annotations, names_any, request_of
@@ -58,6 +59,9 @@ def misplaced(pod: Pod, request: Request, names: Names) -> str:
         )
     if not request.devices:
         return ""
+    annotations = (pod.metadata and pod.metadata.annotations) or {}
+    if foreign := foreign_name(_resources_of(pod), annotations, names):
+        return foreign
     if whole := sorted(filter(is_whole, _resources_of(pod))):
         return (
             f"{whole[0]} is asked for beside {names.resource}: two device plug-ins would give it"

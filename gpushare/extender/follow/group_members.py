@@ -85,4 +85,5 @@ class GroupMembers:
 
 def kind_of(request: Request) -> Request:
     """Return what of the request says on which devices it fits."""
-    return Request(request.units, request.devices, models=request.models, split=request.split)
+    units, devices, _, _, models, cores, cards, split = request.kind
+    return Request(units, devices, models=models, cores=cores, cards=cards, split=split)

@@ -160,6 +160,8 @@ class FilterVerb:
             "never": len(never),
             "unknown": len(unknown),
         }
+        if request.cores:
+            line["cores"] = request.cores
         reasons = judged.counts()
         if promised := reasons.get(Reason.PROMISED.value):
             line["promised"] = promised

@@ -51,11 +51,12 @@ def node(name: str, *capacity: int, unhealthy: Iterable[int] = (), **rest: objec
 
 
 def state_of(spec: NodeSpec, **changes: object) -> NodeState:
-    """What kube-scheduler's own filters see of the node: its devices as aliyun's, and its CPU and
-    memory, which are many if they are not known.
+    """What kube-scheduler's own filters see of the node: its devices and their compute as aliyun's,
+    and its CPU and memory, which are many if they are not known.
     """
     amounts = {
         "aliyun.com/gpu-mem": sum(spec.capacity),
+        "aliyun.com/gpu-core.percentage": 100 * len(spec.capacity),
         "pods": 110,
         "cpu": spec.cpu,
         "memory": spec.memory,

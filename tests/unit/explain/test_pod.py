@@ -15,7 +15,9 @@ from gpushare.explain.pod import explain_pod
 from gpushare.explain.text import amount, lines, sentence
 from gpushare.extender.managed_resources import ManagedResource
 from gpushare.wire.annotations import ALIYUN
+from gpushare.wire.card_wishes import NOT_UUIDS, USE_MODELS
 from gpushare.wire.pods import observe_pod, pod_ref
+from gpushare.wire.split import SPLIT
 from tests.unit.core.clusters import node, state_of
 from tests.unit.extender.kit import NPU, make_books, pod_json, read_pod
 
@@ -92,6 +94,90 @@ def test_what_never_fits_is_told_with_the_requests_that_could(
 ) -> None:
     pod = pod_json("late", units * count, annotations={ALIYUN.count: str(count)})
     assert f"Never fits: {line}" in told(pod, filled(spec))
+
+
+CORES, MODELS = ALIYUN.cores, ("A100-SXM4-80GB", "Tesla-T4")
+
+
+def sharing(name: str, units: int, cores: int, where: str = "", idx: str = "") -> dict[str, Any]:
+    """A pod that asks for compute too, bound to a device or not."""
+    annotations = {ALIYUN.idx: idx} if idx else {}
+    return pod_json(name, units, node=where, annotations=annotations, limits={CORES: cores})
+
+
+@pytest.mark.parametrize(
+    ("asks", "reason", "compute", "help_"),
+    [
+        (sharing("late", 4, 50), "Insufficient GPU Cores in one device",
+         "2 devices have 4 GiB free, none of them also 50 % of its cores (at most 40 %)",
+         "team/half-1 (10 GiB with 60 % of cores) ends"),
+        (sharing("late", 6, 20), "Insufficient GPU Memory and Cores in one device",
+         "1 device has 6 GiB free, not also 20 % of its cores (at most 10 %)",
+         "team/half-1 (10 GiB with 60 % of cores) ends"),
+        (sharing("late", 1, 100), "Insufficient GPU Cores in one device",
+         "2 devices have 1 GiB free and all of them are in use",
+         "team/half-1 (10 GiB with 60 % of cores) ends"),
+    ],
+)  # fmt: skip
+def test_compute_that_keeps_a_pod_out_is_told_beside_memory(
+    asks: dict[str, Any], reason: str, compute: str, help_: str
+) -> None:
+    pods = (sharing("half-1", 10, 60, "a", "0"), sharing("half-2", 4, 90, "a", "1"))
+    books = filled(node("a", 14, 12), pods=pods)
+    told_lines = told(asks, books)
+    assert f"Compute:    {compute}" in told_lines
+    (nodes,) = [line for line in told_lines if line.startswith("Nodes")]
+    assert nodes.endswith(reason)
+    (would,) = [line for line in told_lines if line.startswith("Would fit")]
+    assert help_ in would
+    found = explain_pod(read_pod(asks), [books], "GiB").explanation
+    assert found is not None
+    assert f", but {compute}; it would fit on a once" in sentence(found, "GiB")
+
+
+def test_a_pod_without_compute_is_told_that_all_of_it_is_given() -> None:
+    books = filled(node("a", 16), pods=(sharing("alone", 2, 100, "a", "0"),))
+    assert "Compute:    1 device has 4 GiB free, and all of its cores are given" in told(
+        pod_json("late", 4), books
+    )
+    free = filled(node("a", 16), pods=(sharing("half", 2, 40, "a", "0"),))
+    assert not [line for line in told(pod_json("late", 15), free) if line.startswith("Compute")]
+
+
+def test_over_several_devices_it_is_told_of_the_node() -> None:
+    pods = (sharing("one", 2, 60, "a", "0"), sharing("two", 2, 60, "a", "1"))
+    asks = sharing("late", 8, 100)
+    asks["metadata"]["annotations"][ALIYUN.count] = "2"
+    books = filled(node("a", 16, 16), pods=pods)
+    compute = "no node has 2 devices with the memory and also 50 % of its cores free"
+    assert f"Compute:    {compute}" in told(asks, books)
+
+
+@pytest.mark.parametrize(
+    ("asks", "head"),
+    [
+        (sharing("late", 4, 30), "asks for 4 GiB on one device, with 30 % of its cores"),
+        (sharing("late", 4, 100), "asks for 4 GiB on one device that nobody else uses"),
+        (pod_json("late", 40, annotations={SPLIT: "10+30"}),
+         "asks for 30 + 10 GiB, each on a device of its own"),
+        (pod_json("late", 4, annotations={USE_MODELS: "A100,H100", NOT_UUIDS: "GPU-x"}),
+         "asks for 4 GiB on one device, on cards with a100 or h100 in the model's name, other than"
+         " GPU-x"),
+    ],
+)  # fmt: skip
+def test_what_a_pod_asks_for_is_told_with_its_wishes(asks: dict[str, Any], head: str) -> None:
+    (first, *_) = told(asks, filled(node("a", 16)))
+    assert first == f"Pod:        team/late is pending and {head} (aliyun.com/gpu-mem)"
+
+
+def test_wished_cards_that_nobody_has_are_told_with_the_models_that_there_are() -> None:
+    asks = pod_json("late", 4, annotations={USE_MODELS: "H100"})
+    assert (
+        "Never fits: no device is one with h100 in the model's name; there are models"
+        " A100-SXM4-80GB and Tesla-T4" in told(asks, filled(node("a", 16, 16, models=MODELS)))
+    )
+    here = pod_json("late", 4, annotations={USE_MODELS: "T4"})
+    assert "Fits now:   on a" in told(here, filled(node("a", 16, 16, models=MODELS)))[3]
 
 
 def test_each_way_to_make_room_is_told() -> None:
@@ -282,7 +368,15 @@ def test_the_document_has_every_key_in_every_state() -> None:
     assert [each["state"] for each in found] == ["pending", "bound", "refused"]
     assert len({tuple(each) for each in found}) == 1
     pending, bound, _ = json.loads(json.dumps(found))
-    assert pending["request"] == {"units": 8, "devices": 1, "policy": None, "models": []}
+    assert pending["request"] == {
+        "units": 8,
+        "devices": 1,
+        "split": None,
+        "cores": None,
+        "cards": None,
+        "policy": None,
+        "models": [],
+    }
     assert pending["explanation"]["largestFree"] == {"node": "gpu-a", "device": 0, "free": 6}
     (remedy,) = pending["explanation"]["remedies"]
     assert (remedy["node"], remedy["opens"], remedy["serves"]) == ("gpu-a", [], [])

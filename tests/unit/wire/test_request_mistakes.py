@@ -1,10 +1,14 @@
 """What people write who take the unit of GPU memory for another, and what they are told."""
 
 import json
+import re
+from pathlib import Path
 
 import pytest
 
 from gpushare.wire.annotations import ALIYUN
+from gpushare.wire.card_wishes import WISHES, wanted_cards
+from gpushare.wire.dialects import ANNOTATIONS, RESOURCES
 from gpushare.wire.objects import PODS
 from gpushare.wire.request_mistakes import mistake_of
 from tests.unit.extender.kit import pod_json
@@ -112,3 +116,34 @@ def test_half_an_amount_is_told_as_it_is() -> None:
 @pytest.mark.parametrize("amount", ["-5Gi", "1e30", "9999999999"])
 def test_an_amount_that_cannot_be_any_unit_is_told_as_it_is(amount: str) -> None:
     assert told(amount).endswith("is out of range (0..2147483647)")
+
+
+_ROW = re.compile(r"^\| `([^`]+)` \| (?:`([^`]+)`|not there|not needed) \|", re.MULTILINE)
+_PAGE = dict(_ROW.findall((Path(__file__).parents[3] / "docs/dialects.md").read_text("utf-8")))
+"""Our name by that of another product, "" for none, as docs/dialects.md says."""
+
+
+@pytest.mark.parametrize("name", [*RESOURCES, *ANNOTATIONS])
+def test_another_products_name_is_told_with_ours_as_the_page_says(name: str) -> None:
+    notes = {name: "1"} if name in ANNOTATIONS else {}
+    limits = {name: 1} if name in RESOURCES else {}
+    made = pod_json("web", 8, annotations=notes, limits=limits)
+    said = mistake_of(PODS.decode(json.dumps(made).encode()), ALIYUN, "GiB", lambda: 16)
+    assert said.startswith(f"{name} is ")
+    ours = _PAGE[name]
+    assert f"write {ours}" in said if ours else said.endswith("cannot be asked for: write units")
+    meant = (RESOURCES | ANNOTATIONS)[name].ours
+    assert ours == (getattr(ALIYUN, meant) if meant else "")
+
+
+def test_the_page_has_hamis_wishes_which_are_read() -> None:
+    for ours, theirs in WISHES.items():
+        assert _PAGE[theirs] == ours
+        value = "GPU-a" if "uuid" in theirs else "A100"
+        assert wanted_cards({theirs: value}) == wanted_cards({ours: value}) != wanted_cards({})
+
+
+def test_the_page_says_what_acks_names_are_here() -> None:
+    for name in (ALIYUN.resource, ALIYUN.count, ALIYUN.cores):
+        assert _PAGE[name] == name
+    assert _PAGE["hami.io/gpu-scheduler-policy"] == ALIYUN.policy
