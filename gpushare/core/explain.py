@@ -184,11 +184,13 @@ def _largest(snapshot: Snapshot, rows: Rows) -> FreeDevice | None:
 
 def _split(capacity: Ints, request: Request) -> int:
     """Return the least number of devices of one row of (K, D), more than asked for, on which the
-    same total would fit in equal parts; 0 for none.
+    same total would fit in equal parts, the cores too; 0 for none.
     """
-    total = request.total
+    total, cores = request.total, request.cores * request.devices
     for devices in range(request.devices + 1, capacity.shape[1] + 1):
-        if total % devices == 0 and _most_units(capacity, devices) >= total // devices > 0:
+        if total % devices or cores % devices:
+            continue
+        if _most_units(capacity, devices) >= total // devices > 0:
             return devices
     return 0
 

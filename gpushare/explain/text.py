@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 
 from gpushare.core.explanation import BoundPodScore, Explanation, Remedy
-from gpushare.core.model import Cards, Reason, Request
+from gpushare.core.model import ANY_CARD, Cards, Reason, Request
 from gpushare.core.states.entry import Entry
 from gpushare.explain.pod import GroupNeed, Outstanding, PodExplanation
 from gpushare.wire.conditions import SchedulerView
@@ -181,7 +181,11 @@ def _free(found: Explanation, unit: str) -> str:
     text = f"at most {amount(largest.units, unit)} on {largest.node} device {largest.device}"
     devices = found.request.devices
     if devices == 1:
-        return text
+        wants = found.request.cards != ANY_CARD and found.fits_now < largest.units
+        if not wants or not found.most_alone:
+            return text
+        with_cores = " with room for its cores" if found.request.cores else ""
+        return f"{text}, and {amount(found.fits_now, unit)} on the cards that it wants{with_cores}"
     if not found.fits_now:
         return f"{text}; no node has {devices} devices with memory free"
     return f"{text}, and {_on_devices(found.fits_now, devices, unit)} of one node"

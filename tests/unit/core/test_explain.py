@@ -304,3 +304,10 @@ def test_a_bound_pod_is_judged_as_the_extender_would_judge_without_it(
         ].tolist()
         if found.chosen:
             assert found.chosen == place(without, entry.node, seen.request, ranking).devices
+
+
+def test_no_split_is_named_that_would_not_split_the_cores() -> None:
+    world = World((node("a", 16, 16, 16, 16),))
+    assert world.explain(Request(20, 1, cores=50)).split == 2
+    assert world.explain(Request(20, 1, cores=25)).split == 0
+    assert world.explain(Request(24, 1, cores=51)).split == 3

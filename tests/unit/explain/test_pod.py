@@ -401,3 +401,15 @@ def test_an_events_text_names_no_pod_of_another_namespace() -> None:
     assert "once a pod of another namespace (10 GiB) ends" in told
     assert "half" not in told
     assert "team" not in told
+
+
+def test_what_is_free_on_the_wanted_cards_is_told_beside_the_rest() -> None:
+    books = filled(
+        node("a", 32),
+        node("b", 16, models=("Tesla-T4",)),
+        pods=(placed("x", 12, "b", "0"),),
+    )
+    late = pod_json("late", 8, annotations={"gpushare.io/use-models": "t4"})
+    free = "Free now:   at most 32 GiB on a device 0, and 4 GiB on the cards that it wants"
+    assert free in told(late, books)
+    assert "Free now:   at most 32 GiB on a device 0" in told(pod_json("late", 8), books)

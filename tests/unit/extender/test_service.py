@@ -48,6 +48,31 @@ def test_filter_splits_fit_from_busy_from_never(desk: Desk) -> None:
     assert desk.told == [("filter", "fit")]
 
 
+@pytest.mark.parametrize(
+    ("memory", "cores", "annotations"),
+    [
+        (4, "130", {}),
+        (4, "-5", {}),
+        (4, "0.5", {}),
+        (0, "30", {}),
+        (4, "30", {"gpushare.io/use-models": "a", "nvidia.com/use-gputype": "b"}),
+    ],
+)
+def test_cores_and_wishes_that_make_no_sense_fit_nowhere_and_charge_nothing(
+    desk: Desk, memory: int, cores: str, annotations: dict[str, str]
+) -> None:
+    pod = pod_json("web", memory, limits={ALIYUN.cores: cores}, annotations=annotations)
+    answer = desk.filter(pod)
+    (said,) = set(answer["FailedAndUnresolvableNodes"].values())
+    assert said.startswith((ALIYUN.cores, "gpushare.io/use-models and"))
+    assert answer["NodeNames"] == []
+    assert answer["Error"] == ""
+    bound = json.loads(desk.service.bind(bind_request(pod, "big")))
+    assert bound["Error"]
+    assert desk.ledger.entry("uid-web") is None
+    assert not desk.ledger.snapshot().cores_used.any()
+
+
 def test_filter_mirrors_nodes_where_nodes_came(desk: Desk) -> None:
     nodes = [node_json(name, units) for name, units in FREE.items()]
     body = json.dumps({"Pod": pod_json("web", 4), "Nodes": {"items": nodes}}).encode()

@@ -147,3 +147,39 @@ def test_the_page_says_what_acks_names_are_here() -> None:
     for name in (ALIYUN.resource, ALIYUN.count, ALIYUN.cores):
         assert _PAGE[name] == name
     assert _PAGE["hami.io/gpu-scheduler-policy"] == ALIYUN.policy
+
+
+CORES = "aliyun.com/gpu-core.percentage"
+
+
+@pytest.mark.parametrize(
+    ("memory", "cores", "words"),
+    [
+        ("8", "130", f"{CORES}: 130 are asked of one device, which has 100 (percent): write 100"),
+        ("8", "-5", f"{CORES}: '-5' is out of range"),
+        ("8", "0.5", f"{CORES}: '0.5' is not a whole number"),
+        ("8", "many", f"{CORES}: 'many' is"),
+        ("0", "30", f"{CORES}: cores are asked for without aliyun.com/gpu-mem in the same"),
+    ],
+)
+def test_cores_that_cannot_be_had_are_told(memory: str, cores: str, words: str) -> None:
+    said = said_of({ALIYUN.resource: memory, CORES: cores})
+    assert said.startswith(words)
+    assert "\n" not in said
+
+
+def test_cores_in_a_container_without_memory_are_told() -> None:
+    made = pod_json("web", "8")
+    made["spec"]["containers"].append({"resources": {"limits": {CORES: "30"}}})
+    said = mistake_of(PODS.decode(json.dumps(made).encode()), ALIYUN, "GiB")
+    assert said.startswith(f"{CORES}: cores are asked for without aliyun.com/gpu-mem in the same")
+
+
+def test_two_names_of_one_wish_that_differ_are_told() -> None:
+    notes = {"gpushare.io/use-models": "A100", "nvidia.com/use-gputype": "H100"}
+    made = pod_json("web", "8", annotations=notes)
+    said = mistake_of(PODS.decode(json.dumps(made).encode()), ALIYUN, "GiB")
+    assert said == (
+        "gpushare.io/use-models and nvidia.com/use-gputype mean the same and differ: leave out one"
+        " of them"
+    )

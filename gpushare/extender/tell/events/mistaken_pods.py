@@ -153,11 +153,12 @@ class MistakenPods:
     def _judge(self, pod: Pod) -> tuple[str, float, str]:
         """Return the text, the seconds to wait before it counts as a mistake, and the resource."""
         for managed in self._resources:
-            if names_any(pod, (managed.names.resource, managed.names.count)):
+            own = managed.names
+            if names_any(pod, (own.resource, own.count, own.cores)):
                 largest = partial(_largest, managed)
-                text = mistake_of(pod, managed.names, self._unit, largest)
+                text = mistake_of(pod, own, self._unit, largest)
                 if text:
-                    return text, 0.0, managed.names.resource
+                    return text, 0.0, own.resource
         schedulers = self._resources.scope.schedulers
         asks = names_any(pod, [managed.names.resource for managed in self._resources])
         if asks and schedulers and scheduler_of(pod) not in schedulers and not _looked_at(pod):

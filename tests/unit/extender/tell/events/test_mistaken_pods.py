@@ -78,6 +78,14 @@ def test_a_pod_that_asks_for_the_count_alone_is_told_what_it_gets(watch: Watch) 
     assert "so it gets no device" in said
 
 
+def test_cores_without_memory_and_names_of_others_are_told(watch: Watch) -> None:
+    watch.show(pod_json("bare", limits={ALIYUN.cores: "30"}))
+    watch.show(pod_json("hami", 4, limits={"nvidia.com/gpumem": "4096"}))
+    (_, bare), (_, hami) = watch.told()
+    assert bare.startswith(f"{ALIYUN.cores}: cores are asked for without {ALIYUN.resource}")
+    assert hami.startswith("nvidia.com/gpumem is HAMi's")
+
+
 def test_it_is_told_once_and_again_where_it_is_another_mistake(watch: Watch) -> None:
     watch.show(pod_json("web", "8192"))
     assert len(watch.told()) == 1
