@@ -47,21 +47,28 @@ RESOURCES = {
 ANNOTATIONS = {
     "gpu-memory": ForeignName("KAI", "resource", _MIB),
     "gpu-fraction": ForeignName("KAI", "", _SHARE),
+    "gpu-sm-percentage": ForeignName("KAI", "cores", "over all devices"),
     "gpu-fraction-num-devices": ForeignName("KAI", "count"),
+    "gpu-fraction-container-name": ForeignName("KAI", "", "the container that asks gets the card"),
+    "nvidia.com/numa-bind": ForeignName("HAMi", "", "which NUMA node a card is on is not known"),
+    "tencent.com/vcuda-core-limit": ForeignName(
+        "gpu-manager", "", "what a pod asks for is the most that it gets"
+    ),
 }
 """By the name of an annotation of the pod."""
 
 
 def foreign_name(resources: Collection[str], annotations: Collection[str], names: Names) -> str:
-    """Return what to write instead of another product's name that a pod has beside ours; "" if it
+    """Return what to write instead of other products' names that a pod has beside ours; "" if it
     has none.
     """
+    found = []
     for table, there in ((RESOURCES, resources), (ANNOTATIONS, annotations)):
         for name, meaning in table.items():
             if name in there:
                 instead = _instead(meaning, names)
-                return f"{name} is {meaning.product}'s, and nobody counts it here: {instead}"
-    return ""
+                found.append(f"{name} is {meaning.product}'s, and nobody counts it here: {instead}")
+    return "; ".join(found)
 
 
 def _instead(meaning: ForeignName, names: Names) -> str:

@@ -131,9 +131,16 @@ def test_another_products_name_is_told_with_ours_as_the_page_says(name: str) -> 
     said = mistake_of(PODS.decode(json.dumps(made).encode()), ALIYUN, "GiB", lambda: 16)
     assert said.startswith(f"{name} is ")
     ours = _PAGE[name]
-    assert f"write {ours}" in said if ours else said.endswith("cannot be asked for: write units")
-    meant = (RESOURCES | ANNOTATIONS)[name].ours
-    assert ours == (getattr(ALIYUN, meant) if meant else "")
+    meaning = (RESOURCES | ANNOTATIONS)[name]
+    assert f"write {ours}" in said if ours else said.endswith(meaning.difference)
+    assert ours == (getattr(ALIYUN, meaning.ours) if meaning.ours else "")
+
+
+def test_all_foreign_names_of_a_pod_are_told_at_once() -> None:
+    limits = {"nvidia.com/gpumem": 3000, "nvidia.com/gpucores": 30}
+    made = pod_json("web", 8, limits=limits, annotations={"nvidia.com/numa-bind": "true"})
+    said = mistake_of(PODS.decode(json.dumps(made).encode()), ALIYUN, "GiB", lambda: 16)
+    assert said.count("is HAMi's") == 3
 
 
 def test_the_page_has_hamis_wishes_which_are_read() -> None:
