@@ -73,6 +73,7 @@ class MutableCluster:
         moved: Callable[[Placement, int], None] | None = None,
     ) -> None:
         view.free.flags.writeable = True
+        view.cores_free.flags.writeable = True
         self.view = view
         self.scorer = scorer
         self._moved = moved
@@ -130,6 +131,7 @@ class MutableCluster:
             view.free[row, device] -= units
         if request.cores and devices:
             view.cores_used[row, list(devices)] += sign * request.cores
+            view.cores_free[row] = view.cores_left(np.array([row]))[0]
             view.__dict__["any_cores"] = True
         if view.any_cores:  # a device whose cores are all given has no memory free
             view.free[row] = view.left(np.array([row]))[0]

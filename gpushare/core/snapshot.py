@@ -175,10 +175,7 @@ class Snapshot:
     @cached_property
     def cores_free(self) -> Ints:
         """int64 (N, D): percent of the compute that can be given out; 0 if a device is not open."""
-        left: Ints = np.maximum(ALL_CORES - self.cores_used.astype(np.int64), 0)
-        left[~self.open] = 0
-        left.flags.writeable = False
-        return left
+        return self.cores_left(slice(None))
 
     def inherit(self, before: "Snapshot") -> None:
         """Copy from an earlier snapshot what has not changed since, to compute less."""
@@ -201,6 +198,13 @@ class Snapshot:
         left[~self.open[rows]] = 0
         if self.any_cores:
             left[self.cores_used[rows] >= ALL_CORES] = 0
+        left.flags.writeable = False
+        return left
+
+    def cores_left(self, rows: Rows | slice) -> Ints:
+        """Return int64 (K, D): what `cores_free` is for these rows, counted anew."""
+        left: Ints = np.maximum(ALL_CORES - self.cores_used[rows].astype(np.int64), 0)
+        left[~self.open[rows]] = 0
         left.flags.writeable = False
         return left
 
