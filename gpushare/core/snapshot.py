@@ -86,6 +86,12 @@ def has_cards(snapshot: "Snapshot", rows: Rows, cards: Cards) -> Bools:
     return wanted
 
 
+def stranded_by_compute(snapshot: "Snapshot") -> int:
+    """Return the units that nobody has, on open devices whose cores are all given."""
+    raw = np.maximum(snapshot.capacity - snapshot.used, 0)
+    return int(raw[snapshot.open & (snapshot.cores_used >= ALL_CORES)].sum())
+
+
 def has_accepted_model(snapshot: "Snapshot", rows: Rows, request: Request) -> Bools:
     """Return bool (K,): nodes of a GPU model that the request accepts."""
     if not request.models:
