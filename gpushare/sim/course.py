@@ -47,7 +47,7 @@ class Course:
         """Return the record of the run.
 
         allocated: the mean share of GPU allocated. fragmentation: the share that a typical pod
-        could not use. Both are in %, by whole % of arrived load. failed: pods refused, and by size.
+        could not use, of memory and compute if pods ask for both. Both are in %, by whole % of arrived load. failed: pods refused, and by size.
         If pods ask for compute, compute_stranded: the share that nobody has on devices whose
         compute is all given, in the same way.
         """
@@ -72,5 +72,5 @@ class Course:
         """Return the mean share of the cluster, in %, that is free but useless to a typical pod."""
         view, measure = self._cluster.view, self._measure
         lost = measure.lost(measure.tables(view), view, np.arange(len(view.names)))
-        units = float(lost.sum()) / max(measure.pods * measure.scale, 1)
+        units = float(lost.sum()) / max(measure.pods * measure.scale * measure.most, 1)
         return 100 * units / self._cluster.capacity

@@ -79,6 +79,8 @@ class Fragmentation:
         self._levels = Levels(self._classes)
         self.scale = ALL_CORES if self._levels.asked else 1
         """In how many parts of a unit it counts."""
+        self.most = 1 + COMPUTE if self._levels.asked else 1
+        """What is lost with a device that nobody can use, as a multiple of its memory."""
 
     def tables(self, snapshot: Snapshot) -> Tables:
         """Return the tables for the nodes of the snapshot."""
@@ -170,8 +172,11 @@ class Fragmentation:
         node = np.add.reduce(lost, axis=2)
         barred = tables.barred.take(lines, mode="clip")
         node += barred * np.add.reduce(before.amount, axis=1)
-        fall: Ints = (node[0] - node[1])[:, None] + (lost[1] - own)
-        fall += barred[1][:, None] * (before.amount - after.amount)
+        # Without compute the same is taken from each device: one column is enough.
+        width = 1 if before.rest is None else None
+        taken = before.amount[:, :width] - after.amount[:, :width]
+        same: Ints = (node[0] - node[1])[:, None] + barred[1][:, None] * taken
+        fall: Ints = same + (lost[1] - own)
         for size, many in tables.many:
             fall += _fall_of_many(size, many, lines, before, after)
         return fall

@@ -8,7 +8,6 @@ from hypothesis import strategies as st
 from gpushare.core.model import Request
 from gpushare.core.policies.compute import Levels, rest_of
 from gpushare.core.policies.fragmentation import COMPUTE, Fragmentation
-from gpushare.core.policies.shadow_price.residual_value import usable, worth
 from gpushare.core.policy import load_policy
 from gpushare.core.ranking import Ranking
 from gpushare.core.workload import PodClass, workload_of
@@ -101,22 +100,6 @@ def test_only_a_device_that_nobody_uses_has_all_of_its_compute_to_give() -> None
     nodes = (node("n", 8, 8, 8, 8, 8, unhealthy=[4]),)
     cluster = Cluster(nodes, {"n": (0, 2, 2, 8)}, cores={"n": (0, 0, 30, 100)})
     assert rest_of(cluster.snapshot(), np.array([0])).tolist() == [[101, 100, 70, 0, 0]]
-
-
-@given(
-    counts=st.dictionaries(classes, st.integers(1, 9), min_size=1, max_size=6),
-    capacity=st.sampled_from([4, 8, 16]),
-)
-def test_a_residue_is_worth_most_with_all_compute_and_nothing_with_none(
-    counts: dict[PodClass, int], capacity: int
-) -> None:
-    gpu = tuple((cls, count) for cls, count in counts.items() if cls.devices)
-    whole = worth(gpu, {capacity: 3})[capacity]
-    values = usable(whole, capacity, gpu, Levels(cls for cls, _ in gpu))
-    assert (values[:, -1] == whole).all()
-    assert (values[:, 0] == 0).all()
-    assert (np.diff(values, axis=0) >= 0).all()
-    assert (values <= whole[:, None]).all()
 
 
 PODS = workload_of(

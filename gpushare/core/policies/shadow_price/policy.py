@@ -8,8 +8,8 @@ Each placement gets a price, and the cheapest one wins:
                - floor((1 + 3 t) 125 blocks) - a tie
 
 - dF is the fall of fragmentation (see `fragmentation`; if cards differ, pods count by their size).
-- R is the value that residues of devices lose (`residual_value`); if pods ask for compute, memory
-  is worth only what the pods ask for that find enough compute beside it (`usable`).
+- R is the value that residues of devices lose (`residual_value`): all that is left where the pod
+  takes the rest of the compute.
 - dS is the rise of GPU stranded because CPU is missing (`cpu_stranding`). dS0 is the same if the
   node held only pods without GPU, since the others leave sooner or later.
 - drain grows with what is free on the node, and with the share of GPU that pods of several devices
@@ -45,7 +45,7 @@ import numpy as np
 
 from gpushare.core.model import Request
 from gpushare.core.policies.bestfit import LARGEST_CPU, LARGEST_GPU
-from gpushare.core.policies.compute import Levels, rest_after, rest_of, room_for
+from gpushare.core.policies.compute import room_for
 from gpushare.core.policies.device_bestfit import DeviceBestFit
 from gpushare.core.policies.fragmentation import Fragmentation
 from gpushare.core.policies.node_shape import (
@@ -61,7 +61,7 @@ from gpushare.core.policies.node_shape import (
     tightest,
 )
 from gpushare.core.policies.shadow_price import cpu_stranding, scarcity
-from gpushare.core.policies.shadow_price.residual_value import usable, worth
+from gpushare.core.policies.shadow_price.residual_value import worth
 from gpushare.core.policy import Taken
 from gpushare.core.snapshot import Floats, Ints, Rows, Snapshot
 from gpushare.core.workload import PodClass, Workload
@@ -91,8 +91,7 @@ _Made = TypeVar("_Made")
 class PriceTables:
     """The tables of all capacities, one after another, and the begin of each row's (N,).
 
-    steps: the parts of a device in `worth`, which has a line for each, and in it a value for each
-    level of compute; only one if no class asks for compute.
+    steps: the parts of a device in `worth`.
     """
 
     steps: Ints
@@ -138,8 +137,7 @@ class ShadowPrice:
         self.tables = PerLayout(partial(_of_common, self.common, self.measure.tables))
         scarce = partial(scarcity.scarcity, shares=shares)
         self.scarce = PerLayout(partial(_of_common, self.common, scarce))
-        self.levels = Levels(cls for cls, _ in self.classes)
-        prices = _Prices(self.classes, workload.devices, self.levels)
+        prices = _Prices(self.classes, workload.devices)
         self.priced = PerLayout(partial(_of_common, self.common, prices.tables))
 
     def score(self, snapshot: Snapshot, rows: Rows, request: Request) -> Floats:
@@ -244,13 +242,11 @@ class ShadowPrice:
         tables, shapes = self.priced(snapshot), self.shapes(snapshot)
         steps, capacity = tables.steps.take(rows)[:, None], shapes.capacity.take(rows)[:, None]
         begin = tables.worth_at.take(rows)[:, None]
-        before, after = free * steps // capacity, (free - request.units) * steps // capacity
-        if self.levels.asked:
-            rest, columns = rest_of(snapshot, rows), self.levels.columns
-            before = before * columns + self.levels.met(rest)
-            after = after * columns + self.levels.met(rest_after(rest, request))
-        lost = tables.worth.take(begin + before, mode="clip")
-        lost -= tables.worth.take(begin + after, mode="clip")
+        lost = tables.worth.take(begin + free * steps // capacity, mode="clip")
+        left = free - request.units
+        if request.cores:
+            left[snapshot.cores_free.take(rows, axis=0) <= request.cores] = 0
+        lost -= tables.worth.take(begin + left * steps // capacity, mode="clip")
         if request.devices == 1:
             return lost
         room = room_for(snapshot, rows, request, free)
@@ -276,14 +272,10 @@ class _Prices:
     """The value of residues and the stranded GPU, for these classes and devices by capacity."""
 
     def __init__(
-        self,
-        classes: tuple[tuple[PodClass, int], ...],
-        devices: Mapping[int, int],
-        levels: Levels,
+        self, classes: tuple[tuple[PodClass, int], ...], devices: Mapping[int, int]
     ) -> None:
         self._classes = classes
         self._devices = devices
-        self._levels = levels
         self._made = self._made_for(devices)
 
     def tables(self, snapshot: Snapshot) -> PriceTables:
@@ -300,14 +292,13 @@ class _Prices:
         # A node without devices has the smallest capacity, and nothing of it is looked up.
         index = np.minimum(capacities.searchsorted(shapes.capacity), len(capacities) - 1)
         lengths = np.array([len(worth_) for worth_, _ in made])
-        sizes = np.array([worth_.size for worth_, _ in made])
-        begins = np.cumsum(sizes) - sizes
+        begins = np.cumsum(lengths) - lengths
         lefts = [left.ravel() for _, left in made]
         parts = (capacities * (shapes.even / MILLI)).tolist()
         return PriceTables(
             steps=(lengths - 1)[index],
             worth_at=begins[index],
-            worth=np.concatenate([worth_.ravel() for worth_, _ in made]) * shapes.even,
+            worth=np.concatenate([worth_ for worth_, _ in made]) * shapes.even,
             left_at=index * cpu_stranding.SIZE,
             left=np.concatenate([part * left for part, left in zip(parts, lefts, strict=True)]),
         )
@@ -315,11 +306,6 @@ class _Prices:
     def _made_for(self, devices: Mapping[int, int]) -> list[tuple[Floats, Floats]]:
         """Return (value of residues, stranded GPU) by rising capacity of these devices."""
         values = worth(self._classes, devices)
-        if self._levels.asked:
-            values = {
-                capacity: usable(value, capacity, self._classes, self._levels)
-                for capacity, value in values.items()
-            }
         return [
             (values[capacity], cpu_stranding.stranded(self._classes, capacity))
             for capacity in sorted(devices)

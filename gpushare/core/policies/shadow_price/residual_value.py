@@ -21,7 +21,6 @@ from dataclasses import dataclass
 import highspy
 import numpy as np
 
-from gpushare.core.policies.compute import Levels
 from gpushare.core.snapshot import Floats
 from gpushare.core.workload import PodClass
 
@@ -72,29 +71,6 @@ def worth(classes: Iterable[tuple[PodClass, int]], devices: Mapping[int, int]) -
     cards = [_cards(capacity // unit, devices[capacity], sizes) for capacity in sorted(devices)]
     prices = _Programme(cards, wanted).prices() if wanted else []
     return {one.capacity * unit: unit * _worth(one, prices) for one in cards}
-
-
-def usable(
-    worth_: Floats, capacity: int, classes: Iterable[tuple[PodClass, int]], levels: Levels
-) -> Floats:
-    """Return float64 (steps + 1, columns): the values of residues by what is left of compute.
-
-    worth_: the value by steps, if there is enough compute. Of the pods whose memory a residue has,
-    only some find enough compute there: it is worth the share of units that these ask for. Nothing
-    is worth less than a smaller residue with the same compute.
-    """
-    steps = len(worth_) - 1
-    asked = np.zeros((steps + 1, levels.columns))
-    for cls, count in classes:
-        if cls.units <= capacity:
-            size = -(-cls.units * steps // capacity)
-            asked[size, levels.column(cls.cores)] += cls.total * count
-    fitting = asked.cumsum(axis=0).cumsum(axis=1)
-    every = fitting[:, -1:]
-    share = np.divide(fitting, every, out=np.ones_like(fitting), where=every > 0)
-    share[:, 0] = 0.0
-    found: Floats = np.maximum.accumulate(worth_[:, None] * share, axis=0)
-    return found
 
 
 def _coarser(demand: Mapping[int, int], capacities: Iterable[int]) -> dict[int, int]:
