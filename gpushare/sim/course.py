@@ -47,9 +47,9 @@ class Course:
         """Return the record of the run.
 
         allocated: the mean share of GPU allocated. fragmentation: the share that a typical pod
-        could not use, of memory and compute if pods ask for both. Both are in %, by whole % of arrived load. failed: pods refused, and by size.
-        If pods ask for compute, compute_stranded: the share that nobody has on devices whose
-        compute is all given, in the same way.
+        could not use, of memory and compute if pods ask for both. Both are in %, by whole % of
+        arrived load. failed: pods refused, and by size. If pods ask for compute, compute_stranded:
+        the share that nobody has on devices whose compute is all given, in the same way.
         """
         capacity = self._cluster.capacity
         loads = np.rint(100 * np.array(self._arrived) / capacity).astype(int)
