@@ -66,6 +66,16 @@ class _Left(NamedTuple):
         enough: Bools = self.units >= units
         return enough if self.rest is None else enough & (self.rest >= need)
 
+    def where_not(self, chosen: Bools, other: "_Left") -> "_Left":
+        """Return this, but the other one on the devices that are chosen."""
+        amount, units = (
+            np.where(chosen, after, before)
+            for before, after in zip(self[:2], other[:2], strict=True)
+        )
+        if self.rest is None or other.rest is None:
+            return _Left(amount, units, None)
+        return _Left(amount, units, np.where(chosen, other.rest, self.rest))
+
 
 class Fragmentation:
     """The measure for the typical pods of a workload."""
@@ -124,11 +134,7 @@ class Fragmentation:
         lost = self._lost(tables, lines[0], before)
         if request.devices:
             free = room_for(snapshot, rows, request, snapshot.free.take(rows, axis=0))
-            chosen = tightest(free, request)
-            pairs = zip(before, after, strict=True)
-            after = _Left(
-                *(old if new is None else np.where(chosen, new, old) for old, new in pairs)
-            )
+            after = before.where_not(tightest(free, request), after)
         fall: Ints = (lost - self._lost(tables, lines[1], after))[:, None]
         return fall
 
@@ -217,13 +223,14 @@ class Fragmentation:
         by_room = np.zeros(shape, dtype=np.int64)
         gpu = [at for at, cls in enumerate(self._classes) if cls.devices]
         size = self.sizes.searchsorted([self._classes[at].units for at in gpu])
-        column = [self._levels.column(self._classes[at].cores) for at in gpu]
+        column = np.array([self._levels.column(self._classes[at].cores) for at in gpu], np.intp)
         # A class fits from the room after its own on.
         np.add.at(by_room, (size + 1, column), (runs * self._counts).T[gpu])
-        more = self._count(runs) - by_room.cumsum(axis=0).cumsum(axis=1)
+        more: Ints = self._count(runs) - by_room.cumsum(axis=0).cumsum(axis=1)
         if not self._levels.asked:
             more = more[:, -1:]
-        return more.reshape(-1, len(runs)).T.copy()
+        found: Ints = more.reshape(-1, len(runs)).T.copy()
+        return found
 
     def _too_many(self, runs: Bools, size: tuple[int, int], width: int) -> Ints:
         """Return int64 (lines, width + 1): pods of this size that need more devices with room."""
@@ -240,8 +247,8 @@ class Fragmentation:
 
 def _amount(units: Ints, rest: Ints, capacity: Ints) -> Ints:
     """Return what is lost with so much of devices, in parts of a unit."""
-    amount: Ints = ALL_CORES * units + COMPUTE * np.minimum(rest, ALL_CORES) * capacity
-    return amount
+    compute: Ints = np.minimum(rest, ALL_CORES)
+    return ALL_CORES * units + COMPUTE * compute * capacity
 
 
 def _fall_of_many(size: tuple[int, int], many: Ints, lines: Ints, left: _Left, then: _Left) -> Ints:
