@@ -78,6 +78,7 @@ class MutableCluster:
         moved: Callable[[Placement, int], None] | None = None,
     ) -> None:
         view.free.flags.writeable = True
+        view.cores_free.flags.writeable = True
         self.view = view
         self.scorer = scorer
         self._moved = moved
@@ -135,8 +136,8 @@ class MutableCluster:
             view.free[row, device] -= sign * units
         if request.cores and shares:
             view.cores_used[row, placement.devices] += sign * request.cores
+            view.cores_free[row] = view.cores_left(np.array([row]))[0]
             view.__dict__["any_cores"] = True
-            view.__dict__.pop("cores_free", None)  # made anew when it is asked for
         if view.any_cores:  # a device whose cores are all given has no memory free
             view.free[row] = view.left(np.array([row]))[0]
         view.cpu_free[row] -= sign * request.cpu

@@ -104,6 +104,12 @@ def has_cards(snapshot: "Snapshot", rows: Rows, cards: Cards) -> Bools:
     return wanted
 
 
+def stranded_by_compute(snapshot: "Snapshot") -> int:
+    """Return the units that nobody has, on open devices whose cores are all given."""
+    raw = np.maximum(snapshot.capacity - snapshot.used, 0)
+    return int(raw[snapshot.open & (snapshot.cores_used >= ALL_CORES)].sum())
+
+
 def has_accepted_model(snapshot: "Snapshot", rows: Rows, request: Request) -> Bools:
     """Return bool (K,): nodes of a GPU model that the request accepts."""
     if not request.models:
@@ -193,10 +199,7 @@ class Snapshot:
     @cached_property
     def cores_free(self) -> Ints:
         """int64 (N, D): percent of the compute that can be given out; 0 if a device is not open."""
-        left: Ints = np.maximum(ALL_CORES - self.cores_used.astype(np.int64), 0)
-        left[~self.open] = 0
-        left.flags.writeable = False
-        return left
+        return self.cores_left(slice(None))
 
     def inherit(self, before: "Snapshot") -> None:
         """Copy from an earlier snapshot what has not changed since, to compute less."""
@@ -219,6 +222,13 @@ class Snapshot:
         left[~self.open[rows]] = 0
         if self.any_cores:
             left[self.cores_used[rows] >= ALL_CORES] = 0
+        left.flags.writeable = False
+        return left
+
+    def cores_left(self, rows: Rows | slice) -> Ints:
+        """Return int64 (K, D): what `cores_free` is for these rows, counted anew."""
+        left: Ints = np.maximum(ALL_CORES - self.cores_used[rows].astype(np.int64), 0)
+        left[~self.open[rows]] = 0
         left.flags.writeable = False
         return left
 

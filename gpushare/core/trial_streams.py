@@ -120,7 +120,7 @@ def streams(snapshot: Snapshot, workload: Workload, rng: np.random.Generator) ->
     fit one node of each group.
     """
     requests = [
-        Request(cls.units, cls.devices, cls.cpu, cls.memory, models=cls.models)
+        Request(cls.units, cls.devices, cls.cpu, cls.memory, models=cls.models, cores=cls.cores)
         for cls, _ in workload.classes
     ]
     counts = np.array([count for _, count in workload.classes], dtype=float)

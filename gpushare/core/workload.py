@@ -15,7 +15,7 @@ MAX_CLASSES = 512
 """Classes of a workload. Policies take longer to prepare with more classes, and users choose the
 sizes of pods; the traces that we ship have at most 447."""
 MAX_SIZES = 64
-"""Sizes of pods of several devices: a node is scored for each of them."""
+"""Sizes of pods of several devices, by memory and cores: a node is scored for each of them."""
 _MAX_CATEGORIES = 64
 """Pairs of (devices, accepted models) that stay distinct when classes are merged."""
 
@@ -25,7 +25,8 @@ class PodClass:
     """What pods of one class ask for, as in `Request`: to a policy they are all equal.
 
     cpu: thousandths of a core. units: on each device. devices: 0 for pods without GPU. models: the
-    GPU models that they accept, sorted; () for any. memory: host memory in bytes.
+    GPU models that they accept, sorted; () for any. memory: host memory in bytes. cores: percent of
+    the compute of each device.
     """
 
     cpu: int = 0
@@ -33,6 +34,7 @@ class PodClass:
     devices: int = 0
     models: tuple[str, ...] = ()
     memory: int = 0
+    cores: int = 0
 
     @property
     def total(self) -> int:
@@ -89,7 +91,7 @@ class Workload:
         """
         counts: Counter[PodClass] = Counter()
         for cls, count in self.classes:
-            counts[PodClass(cls.cpu, cls.units, cls.devices, cls.models)] += count * weight(cls)
+            counts[replace(cls, memory=0)] += count * weight(cls)
         wanted, chosen = cover * counts.total(), []
         larger_first = sorted(counts.items(), reverse=True)
         for cls, count in sorted(larger_first, key=lambda item: -item[1]):
@@ -118,7 +120,7 @@ def workload_of(
     """
     present = {cls: count for cls, count in counts.items() if count > 0}
     multi_device = {cls: count for cls, count in present.items() if cls.devices > 1}
-    if len({cls.units for cls in multi_device}) > MAX_SIZES:
+    if len({(cls.units, cls.cores) for cls in multi_device}) > MAX_SIZES:
         present = {cls: count for cls, count in present.items() if cls.devices <= 1}
         present |= merge_classes(multi_device, MAX_SIZES)
     classes = tuple(sorted(merge_classes(present, MAX_CLASSES).items()))
@@ -149,7 +151,7 @@ def merge_classes(counts: Mapping[PodClass, int], most: int) -> dict[PodClass, i
     return dict(alike.mean() for alike in sets)
 
 
-_SIZES = ("cpu", "units", "memory")
+_SIZES = ("cpu", "units", "memory", "cores")
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -183,11 +185,12 @@ class _ClassGroup:
     def mean(self) -> tuple[PodClass, int]:
         """Return the mean class of the group, and the number of its pods."""
         pods = sum(count for _, count in self.members)
-        cpu, units, memory = (
+        cpu, units, memory, cores = (
             -(-sum(getattr(cls, size) * count for cls, count in self.members) // pods)
             for size in _SIZES
         )
-        return replace(self.members[0][0], cpu=cpu, units=units, memory=memory), pods
+        first = self.members[0][0]
+        return replace(first, cpu=cpu, units=units, memory=memory, cores=cores), pods
 
 
 def _width(sizes: list[int]) -> float:
@@ -211,5 +214,5 @@ def _by_category(counts: Mapping[PodClass, int]) -> dict[object, list[tuple[PodC
 def class_of(request: Request) -> PodClass:
     """Return the class of a pod that asks for this."""
     models = tuple(sorted(request.models)) if request.devices else ()
-    units = request.units if request.devices else 0
-    return PodClass(request.cpu, units, request.devices, models, request.memory)
+    units, cores = (request.units, request.cores) if request.devices else (0, 0)
+    return PodClass(request.cpu, units, request.devices, models, request.memory, cores)

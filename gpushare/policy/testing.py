@@ -31,6 +31,8 @@ WORKLOAD = workload_of(
         PodClass(cpu=500, units=2, devices=1, memory=2**30): 50,
         PodClass(cpu=2000, units=3, devices=1, models=("A",), memory=2**30): 20,
         PodClass(cpu=4000, units=8, devices=1, memory=2**32): 30,
+        PodClass(cpu=1000, units=1, devices=1, memory=2**30, cores=40): 20,
+        PodClass(cpu=4000, units=4, devices=2, memory=2**32, cores=100): 5,
         PodClass(cpu=6000, units=8, devices=2, memory=2**33): 9,
         PodClass(cpu=1000): 20,
     },

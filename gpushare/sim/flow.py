@@ -17,7 +17,7 @@ import numpy as np
 
 from gpushare.core.model import Kind, Request
 from gpushare.core.mutable_cluster import Placement
-from gpushare.core.snapshot import Floats, Ints
+from gpushare.core.snapshot import Floats, Ints, stranded_by_compute
 from gpushare.sim.engine import Cluster, size_class
 from gpushare.sim.progress import GoOn, always
 
@@ -70,7 +70,7 @@ class Flow:
         self._queues: dict[Kind, deque[_Waiting]] = defaultdict(deque)
         self._kinds: dict[Kind, Request] = {}
         self._waiting: dict[str, int] = defaultdict(int)
-        self._held = 0.0
+        self._held = self._stranded = 0.0
         self._waited: dict[str, float] = defaultdict(float)
         self._waits: dict[str, list[float]] = defaultdict(list)
         self._offered = self._offered_gpu = self._refused = self._refused_gpu = 0
@@ -151,6 +151,8 @@ class Flow:
         span = min(time, self._end) - max(self._now, self._start)
         if span > 0:
             self._held += span * self._cluster.allocated
+            if self._cluster.view.any_cores:
+                self._stranded += span * stranded_by_compute(self._cluster.view)
             for size, number in self._waiting.items():
                 self._waited[size] += span * number
         self._now = time
@@ -167,11 +169,16 @@ class Flow:
         """Return the record of the run.
 
         alloc: mean share of GPU allocated. blocked_gpu, blocked_pods: the share of what was offered
-        that was refused. All are in %. If pods wait: waiting, their mean number, in total and by
-        size; wait_mean and wait_p95: how long pods of a size waited, as far as known at the end.
+        that was refused. compute_stranded, if pods ask for compute: mean share that nobody has on
+        devices whose compute is all given. All are in %. If pods wait: waiting, their mean number,
+        in total and by size; wait_mean and wait_p95: how long pods of a size waited, as far as
+        known at the end.
         """
         span = self._end - self._start
-        record: Record = {"alloc": 100 * self._held / span / self._cluster.capacity}
+        units = span * self._cluster.capacity
+        record: Record = {"alloc": 100 * self._held / units}
+        if self._cluster.view.any_cores:
+            record["compute_stranded"] = 100 * self._stranded / units
         if not self._wait:
             record["blocked_gpu"] = 100 * self._refused_gpu / max(self._offered_gpu, 1)
             record["blocked_pods"] = 100 * self._refused / max(self._offered, 1)

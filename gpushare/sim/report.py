@@ -43,7 +43,8 @@ class Measure:
         """Return the value in the record; None if it has none."""
         value = record.get(self.key)
         if self.at and isinstance(value, Mapping):
-            reached = _before(value, self.at) if self.key == "allocated" else None
+            by_load = self.key in {"allocated", "compute_stranded"}
+            reached = _before(value, self.at) if by_load else None
             value = value.get(self.at, reached)
         return value if isinstance(value, int | float) else None
 
@@ -71,6 +72,9 @@ def measures_of(records: Sequence[Record], load: float = 1.0) -> Sequence[Measur
         found += [*map(allocated_at, loads), Measure("failed", "FAILED", digits=0)]
     if there & {"blocked_gpu", "waiting"}:
         found.append(Measure("alloc", "ALLOC"))
+    if "compute_stranded" in there:
+        at = str(round(100 * load)) if "allocated" in there else ""
+        found.append(Measure("compute_stranded", "STRANDED", at))
     if "blocked_gpu" in there:
         found += [Measure("blocked_gpu", "BLOCKED GPU"), Measure("blocked_pods", "BLOCKED PODS")]
     if "waiting" in there:

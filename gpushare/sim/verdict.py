@@ -49,6 +49,7 @@ def _meaning(measure: Measure, scale: Scale) -> str:
         "allocated": f"{gpu} when pods have asked for {measure.at} % of them; {scale.point}",
         "failed": "pods that found no room by the end, when 130 % had been asked for",
         "alloc": f"{gpu}, in the mean of time; {scale.point}",
+        "compute_stranded": "of all units, the % that nobody has on devices whose compute is given",
         "blocked_gpu": "of the GPU that pods asked for, the % that was turned away",
         "blocked_pods": "of the pods, the % that was turned away",
         "waiting": "pods that wait, in the mean of time",

@@ -3,11 +3,12 @@
     python -m tests.bench.placement_cores [--file gpushare100] [--seeds 42-44]
         [--policies device-bestfit,fgd]
 
-A shipped list of pods fills its cluster (`inflation`), once as it is and once with compute: half of
-the pods with GPU, drawn by the seed, ask for some. One of whole devices asks for all of their
-compute, one that shares a device for as much as the share of another pod, drawn apart from its own
-memory: where both were equal, memory alone would decide. Each figure is the mean over the seeds of
-the memory that is allocated when 100 % has been asked for, in %, with its standard error.
+A shipped list of pods fills its cluster (`inflation`): once as it is, and twice with compute, where
+half of the pods with GPU, drawn by the seed, ask for some. One of whole devices asks for all of
+their compute. One that shares a device asks *apart* from its memory, for as much as the share of
+another pod, or *contrary* to it, for what its memory leaves of the device. Each figure is the mean
+over the seeds of the memory that is allocated when 100 % has been asked for, in %, with its
+standard error; in brackets is what nobody has of the memory of devices whose compute is all given.
 """
 
 import argparse
@@ -25,11 +26,13 @@ from gpushare.sim.lifetimes import EXPONENTIAL
 from gpushare.sim.report import aligned
 from gpushare.trace.nodes_and_pods import MILLI, TracePod
 
-POLICIES = "device-bestfit,binpack,fgd,shadow-price"
+POLICIES = "device-bestfit,binpack,fgd,shadow-price,auto"
+ALONE, APART, CONTRARY = MIXTURES = ("memory alone", "compute apart", "compute contrary")
 _HALF = 1 / 2
+_ASKED = "100"
 
 
-def with_cores(pods: Sequence[TracePod], seed: int) -> list[TracePod]:
+def with_cores(pods: Sequence[TracePod], mixture: str, seed: int) -> list[TracePod]:
     """Return the pods, of which half ask for compute."""
     chances = Random(seed)
     shares = [pod.units for pod in pods if pod.devices == 1 and pod.units < MILLI]
@@ -37,17 +40,23 @@ def with_cores(pods: Sequence[TracePod], seed: int) -> list[TracePod]:
     def asking(pod: TracePod) -> TracePod:
         if not pod.devices or chances.random() >= _HALF:
             return pod
-        units = chances.choice(shares) if pod.units < MILLI else MILLI
+        share = chances.choice(shares) if mixture == APART else MILLI - pod.units
+        units = share if pod.units < MILLI else MILLI
         return replace(pod, cores=-(-units * ALL_CORES // MILLI))
 
     return [asking(pod) for pod in pods]
 
 
-def allocated(file: str, policy: str, seed: int, cores: bool) -> float:
-    """Return what is allocated of the shipped cluster, in %."""
+def filled(file: str, policy: str, seed: int, mixture: str) -> tuple[float, float]:
+    """Return what is allocated of the shipped cluster, and stranded by compute, in %."""
     inputs = read_shipped(file, 0, EXPONENTIAL)
-    pods = with_cores(inputs.pods, seed) if cores else inputs.pods
-    return float(str(inflation(inputs.nodes, pods, policy, seed)["alloc"]))
+    pods = inputs.pods if mixture == ALONE else with_cores(inputs.pods, mixture, seed)
+    record = inflation(inputs.nodes, pods, policy, seed)
+    stranded = record.get("compute_stranded")
+    return (
+        float(str(record["alloc"])),
+        float(stranded[_ASKED]) if isinstance(stranded, dict) else 0.0,
+    )
 
 
 def main() -> None:
@@ -58,24 +67,26 @@ def main() -> None:
     parser.add_argument("--policies", default=POLICIES)
     asked = parser.parse_args()
     first, last = map(int, asked.seeds.split("-"))
-    seeds, rows = range(first, last + 1), [["policy", "memory alone", "with compute"]]
+    seeds, rows = range(first, last + 1), [["policy", *MIXTURES]]
     with ProcessPoolExecutor() as pool:
         runs = {
-            (policy, cores): [
-                pool.submit(allocated, asked.file, policy, seed, cores) for seed in seeds
+            (policy, mixture): [
+                pool.submit(filled, asked.file, policy, seed, mixture) for seed in seeds
             ]
             for policy in asked.policies.split(",")
-            for cores in (False, True)
+            for mixture in MIXTURES
         }
         for policy in asked.policies.split(","):
-            parts = [[run.result() for run in runs[policy, cores]] for cores in (False, True)]
+            parts = [[run.result() for run in runs[policy, mixture]] for mixture in MIXTURES]
             rows.append([policy, *map(_told, parts)])
     print(aligned(rows))
 
 
-def _told(values: Sequence[float]) -> str:
+def _told(found: Sequence[tuple[float, float]]) -> str:
+    values = [allocated for allocated, _ in found]
     error = statistics.stdev(values) / math.sqrt(len(values)) if len(values) > 1 else math.nan
-    return f"{statistics.mean(values):.2f} ± {error:.2f}"
+    stranded = statistics.mean(lost for _, lost in found)
+    return f"{statistics.mean(values):.2f} ± {error:.2f} ({stranded:.2f})"
 
 
 if __name__ == "__main__":

@@ -16,12 +16,12 @@ from gpushare.core.policy import Policy, load_policy, policy_names
 from gpushare.core.ranking import Ranking
 from gpushare.core.snapshot import Snapshot
 from gpushare.ledger import Ledger
-from tests.unit.core.clusters import WORKLOAD, Cluster, clusters, has_room, node, requests
+from tests.unit.core.clusters import COMPUTE, WORKLOAD, Cluster, clusters, has_room, node, requests
 
 EVERY = {
     f"{name}, {told}": load_policy(name, workload)
     for name in policy_names()
-    for told, workload in (("told", WORKLOAD), ("untold", None))
+    for told, workload in (("told", WORKLOAD), ("told of compute", COMPUTE), ("untold", None))
 }
 """To make an example takes longer than to ask all policies about it, so that each is for all."""
 

@@ -13,6 +13,7 @@ from functools import partial
 import numpy as np
 
 from gpushare.core.model import Request
+from gpushare.core.policies.compute import room_for
 from gpushare.core.policies.device_bestfit import DeviceBestFit
 from gpushare.core.policies.fragmentation import Fragmentation
 from gpushare.core.policies.node_shape import PerLayout, node_shapes, rank_unknown_last, tightest
@@ -34,11 +35,12 @@ class Fgd:
         if not self.measure.pods:
             return DeviceBestFit().score(snapshot, rows, request)
         shapes, free = self.shapes(snapshot), snapshot.free.take(rows, axis=0)
-        cpu = snapshot.cpu_free.take(rows)
-        fall = self.measure.fall(self.tables(snapshot), rows, request, free, cpu)
-        values = np.floor(100 / (1 + np.exp(fall * (shapes.even * -0.001 / self.measure.pods))))
+        fall = self.measure.fall(self.tables(snapshot), snapshot, rows, request)
+        milli = shapes.even * -0.001 / (self.measure.pods * self.measure.scale)
+        values = np.floor(100 / (1 + np.exp(fall * milli)))
         if request.devices > 1:
-            values = np.where(tightest(free, request), values, values - 1)
+            room = room_for(snapshot, rows, request, free)
+            values = np.where(tightest(room, request), values, values - 1)
         elif not request.devices:
             values = np.repeat(values, free.shape[1], axis=1)
         return rank_unknown_last(values, shapes, snapshot, rows, request)

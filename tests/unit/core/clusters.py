@@ -31,6 +31,19 @@ WORKLOAD = workload_of(
 )
 """Pods as small clusters see them: shares of a device, whole devices, several, and none."""
 
+COMPUTE = workload_of(
+    {
+        **dict(WORKLOAD.classes),
+        PodClass(cpu=500, units=2, devices=1, memory=2**30, cores=30): 40,
+        PodClass(cpu=2000, units=1, devices=1, memory=2**30, cores=70): 20,
+        PodClass(cpu=4000, units=4, devices=1, memory=2**32, cores=100): 10,
+        PodClass(cpu=6000, units=3, devices=2, cores=30): 5,
+    },
+    WORKLOAD.devices,
+    turnover=1.0,
+)
+"""The same, with others that ask for compute, too."""
+
 POLICIES: dict[str, Policy] = {name: load_policy(name, WORKLOAD) for name in policy_names()}
 
 NEVER = (Reason.NO_DEVICE, Reason.TOO_LARGE, Reason.TOO_MANY_DEVICES)

@@ -40,6 +40,7 @@ def test_whoever_comes_and_goes_the_sums_are_those_of_the_pods_that_are_there(
         assert view.cores_free.tolist() == np.where(view.open, 100 - cores, 0).tolist()
         free = np.where(cores >= 100, 0, view.capacity - used)
         assert view.free.tolist() == free.tolist()
+        assert view.cores_free.tolist() == np.where(view.open, 100 - cores, 0).tolist()
         assert (used <= view.capacity).all()
         assert (cores <= 100).all()
         for row, shares, held in there:

@@ -53,7 +53,7 @@ def test_fragmentation_is_what_typical_pods_could_not_use(
     tables, rows = measure.tables(view), np.arange(len(view.names))
     free, cpu = view.free, view.cpu_free
     lost = measure.lost(tables, view, rows)
-    fall = measure.fall(tables, rows, request, free, cpu)
+    fall = measure.fall(tables, view, rows, request)
     for row in rows.tolist():
         spec = cluster.spec(view.names[row])
         model = spec.models[0] if spec.models else ""
@@ -72,9 +72,7 @@ def test_a_node_with_too_little_cpu_for_a_pod_has_none_left_after_it() -> None:
     view = Cluster(nodes).snapshot()
     typical = ((PodClass(cpu=1000, units=2, devices=1), 1),)
     measure = Fragmentation(typical)
-    fall = measure.fall(
-        measure.tables(view), np.arange(2), Request(4, 1, 4000), view.free, view.cpu_free
-    )
+    fall = measure.fall(measure.tables(view), view, np.arange(2), Request(4, 1, 4000))
     assert fall.tolist() == [[_lost([8], 3000, "", typical[0][0]) - 4]] * 2
 
 

@@ -36,6 +36,7 @@ def test_typical_classes_leave_memory_out() -> None:
 def test_a_pod_without_gpu_has_no_size_and_no_model() -> None:
     assert class_of(Request(cpu=5, memory=7, models=("A",))) == PodClass(cpu=5, memory=7)
     assert class_of(Request(3, 1, models=("B", "A"))).models == ("A", "B")
+    assert class_of(Request(3, 1, cores=40)).cores == 40
 
 
 def many(count: int) -> dict[PodClass, int]:
@@ -57,6 +58,7 @@ def test_as_many_classes_as_policies_can_take_stay_as_they_are() -> None:
             devices=st.integers(0, 64),
             models=st.sets(st.sampled_from("ABCDEF")).map(lambda names: tuple(sorted(names))),
             memory=st.integers(0, 2**48),
+            cores=st.sampled_from([0, 0, 30, 100]),
         ),
         st.integers(1, 9),
         max_size=60,
@@ -69,7 +71,7 @@ def test_merged_classes_are_few_and_no_pod_is_lost(counts: dict[PodClass, int], 
     assert len(found) <= max(most, len(categories))
     assert sum(found.values()) == sum(counts.values())
     assert found == merge_classes(dict(reversed(counts.items())), most) or len(counts) <= most
-    for size in ("cpu", "units", "memory"):
+    for size in ("cpu", "units", "memory", "cores"):
         held = [getattr(cls, size) for cls in counts] or [0]
         assert all(min(held) <= getattr(cls, size) <= max(held) for cls in found)
         total = sum(getattr(cls, size) * count for cls, count in counts.items())

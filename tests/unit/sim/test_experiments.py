@@ -1,6 +1,7 @@
 """The experiments measure what they say, and draw the same pods for every policy of a seed."""
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -12,7 +13,7 @@ from gpushare.sim.engine import Cluster
 from gpushare.sim.experiments import Options, churn, inflation, node_order, replay
 from gpushare.sim.flow import REACHED, Flow, Record, Stream
 from gpushare.sim.progress import always
-from gpushare.sim.report import allocated_at
+from gpushare.sim.report import allocated_at, measures_of
 from gpushare.trace.nodes_and_pods import TraceNode, TracePod, request_of
 from tests.unit.sim.test_engine import NODES, PODS
 
@@ -80,6 +81,24 @@ def test_replay_lives_the_trace_again_and_faster() -> None:
     assert float(str(faster["alloc"])) > float(str(record["alloc"]))
     with pytest.raises(ValueError, match="time of creation"):
         replay(ONE, [_pod(5)], "binpack", 0)
+
+
+def test_memory_beside_compute_that_is_all_given_is_stranded() -> None:
+    pods = [replace(_pod(4, 0.0, 6.0), cores=60), replace(_pod(3, 2.0, 4.0), cores=40)]
+    record = replay(ONE, [*pods, _pod(1, 8.0)], "binpack", 0)
+    # 2-4 s: 3 of 10 units are left, and nothing of the compute.
+    assert record["compute_stranded"] == pytest.approx(100 * 2 * 3 / (8 * 10))
+    assert "compute_stranded" not in replay(ONE, [_pod(5, 0.0), _pod(5, 1.0)], "binpack", 0)
+
+
+def test_what_is_stranded_while_a_cluster_fills_is_told_by_load() -> None:
+    pods = [replace(_pod(5), cores=100)]
+    record = inflation(ONE, pods, "binpack", 1)
+    assert record["compute_stranded"] == {"50": 50.0, "100": 50.0}
+    (stranded,) = (one for one in measures_of([record]) if one.key == "compute_stranded")
+    assert stranded.of(record) == 50
+    assert stranded.of({**record, "compute_stranded": {"50": 50.0}}) == 50
+    assert "compute_stranded" not in inflation(ONE, [_pod(5)], "binpack", 1)
 
 
 def test_pods_that_come_when_a_replay_begins_are_offered() -> None:

@@ -8,7 +8,8 @@ Each placement gets a price, and the cheapest one wins:
                - floor((1 + 3 t) 125 blocks) - a tie
 
 - dF is the fall of fragmentation (see `fragmentation`; if cards differ, pods count by their size).
-- R is the value that residues of devices lose (`residual_value`).
+- R is the value that residues of devices lose (`residual_value`): all that is left where the pod
+  takes the rest of the compute.
 - dS is the rise of GPU stranded because CPU is missing (`cpu_stranding`). dS0 is the same if the
   node held only pods without GPU, since the others leave sooner or later.
 - drain grows with what is free on the node, and with the share of GPU that pods of several devices
@@ -44,6 +45,7 @@ import numpy as np
 
 from gpushare.core.model import Request
 from gpushare.core.policies.bestfit import LARGEST_CPU, LARGEST_GPU
+from gpushare.core.policies.compute import room_for
 from gpushare.core.policies.device_bestfit import DeviceBestFit
 from gpushare.core.policies.fragmentation import Fragmentation
 from gpushare.core.policies.node_shape import (
@@ -143,9 +145,9 @@ class ShadowPrice:
         if not self.classes:
             return DeviceBestFit().score(snapshot, rows, request)
         shapes, free = self.shapes(snapshot), snapshot.free.take(rows, axis=0)
-        cpu = snapshot.cpu_free.take(rows)
-        fall = self.measure.fall(self.tables(snapshot), rows, request, free, cpu)
-        value = fall * np.float64(shapes.even * (self.alpha / self.measure.pods))
+        fall = self.measure.fall(self.tables(snapshot), snapshot, rows, request)
+        pods = self.measure.pods * self.measure.scale
+        value = fall * np.float64(shapes.even * (self.alpha / pods))
         if request.devices:
             value = self._with_gpu(value, snapshot, rows, request, free)
         else:
@@ -210,7 +212,8 @@ class ShadowPrice:
         value = value - BETA * self._residual_value_lost(snapshot, rows, request, free)
         value = np.floor(value / Q + HALF)
         if request.devices > 1:
-            value = np.where(tightest(free, request), value, value - 1)
+            room = room_for(snapshot, rows, request, free)
+            value = np.where(tightest(room, request), value, value - 1)
         return value if value.shape == free.shape else np.broadcast_to(value, free.shape)
 
     def _without_gpu(
@@ -240,11 +243,14 @@ class ShadowPrice:
         steps, capacity = tables.steps.take(rows)[:, None], shapes.capacity.take(rows)[:, None]
         begin = tables.worth_at.take(rows)[:, None]
         lost = tables.worth.take(begin + free * steps // capacity, mode="clip")
-        left = (free - request.units) * steps // capacity
-        lost -= tables.worth.take(begin + left, mode="clip")
+        left = free - request.units
+        if request.cores:
+            left[snapshot.cores_free.take(rows, axis=0) <= request.cores] = 0
+        lost -= tables.worth.take(begin + left * steps // capacity, mode="clip")
         if request.devices == 1:
             return lost
-        total: Floats = (lost * tightest(free, request)).sum(axis=1, keepdims=True)
+        room = room_for(snapshot, rows, request, free)
+        total: Floats = (lost * tightest(room, request)).sum(axis=1, keepdims=True)
         return total
 
     def _stranded(self, snapshot: Snapshot, rows: Rows, gpu: Ints, cpu: Ints) -> Floats:

@@ -1,0 +1,47 @@
+"""Where nobody asks for compute, every policy judges as it did before it knew of compute."""
+
+from hashlib import sha256
+from itertools import cycle
+
+import numpy as np
+import pytest
+
+from gpushare.core.policy import load_policy, policy_names
+from gpushare.core.ranking import Ranking
+from gpushare.sim.engine import Cluster, workload_of_trace
+from gpushare.trace.nodes_and_pods import request_of
+from tests.bench.clusters import drawn
+
+JUDGED = {
+    "auto": "2f64d50edebed358",
+    "bestfit": "583642095b1297b0",
+    "binpack": "7b39467fa93e0920",
+    "clustering": "e9ceffc81472310b",
+    "device-bestfit": "2f64d50edebed358",
+    "dotproduct": "8b6d6e8547a6c50a",
+    "fgd": "71e5cceaaf75bb93",
+    "packing": "ae856c6cd85bed6d",
+    "shadow-price": "2b91f86dc2a82457",
+    "spread": "0531477e41a8b04b",
+}
+"""The begin of the hash of all values that each policy gives below, bit for bit."""
+
+
+@pytest.mark.parametrize("name", policy_names())
+def test_values_stay_as_they_were_bit_for_bit(name: str) -> None:
+    found = sha256()
+    for seed, turnover in zip(range(5000, 5012), cycle((0.0, 1.0, 0.5)), strict=False):
+        trace = drawn(seed)
+        workload = workload_of_trace(trace.nodes, trace.pods, turnover)
+        judge = Ranking(load_policy(name, workload))
+        books, draw = Cluster(trace.nodes, judge), np.random.default_rng(seed)
+        rows = cycle(draw.permutation(len(trace.nodes)).tolist())
+        requests = [request_of(trace.pods[at]) for at in draw.integers(len(trace.pods), size=400)]
+        for request in requests:
+            books.place_on(next(rows), request)
+        every = np.arange(len(trace.nodes))
+        for request in requests[:40]:
+            values = judge.policy.score(books.view, every, request)
+            found.update(np.where(books.view.free >= request.units, values, 0.0).tobytes())
+            found.update(judge.scores(books.view, request).values.tobytes())
+    assert found.hexdigest()[:16] == JUDGED[name]
