@@ -137,6 +137,7 @@ class Extender:
             refusal_hold=RefusalHold(),
             promise_wait=RefusalHold(hold=FLOOR),
             last_hour=last_hour,
+            unit=settings.unit,
         )
         callers = callers_of(settings, entry)
         self.app = build_app(service, routes_of(entry), settings.body_limit, callers)
