@@ -93,4 +93,6 @@ def test_a_label_without_sense_is_named(label: str, wrong: str) -> None:
 
 
 def test_each_resource_has_a_label_of_its_own() -> None:
-    assert Names.for_resource("example.com/npu-mem").shape == "gpushare.io/shape-example-com-npu-mem"
+    assert (
+        Names.for_resource("example.com/npu-mem").shape == "gpushare.io/shape-example-com-npu-mem"
+    )

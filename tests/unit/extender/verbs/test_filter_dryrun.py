@@ -166,9 +166,7 @@ def test_a_label_without_sense_closes_its_node_alone(caller: Autoscaler) -> None
         (b" " * 100_001, "gpushare: body: larger than --body-limit"),
     ],
 )
-def test_what_is_wrong_with_a_request_is_said(
-    caller: Autoscaler, body: bytes, wrong: str
-) -> None:
+def test_what_is_wrong_with_a_request_is_said(caller: Autoscaler, body: bytes, wrong: str) -> None:
     before = caller.desk.ledger.version()
     assert caller.send(body)["Error"].startswith(wrong)
     assert caller.desk.ledger.version() == before
