@@ -1,4 +1,4 @@
-"""`gpushare whatif --need --overlay`: the nodes that are needed, as autoscalers are told of them."""
+"""`gpushare whatif --need --overlay`: the nodes that are needed, as autoscalers hear of them."""
 
 import re
 from pathlib import Path
