@@ -113,6 +113,9 @@ class Settings:
         "comma-separated names of which a certificate must have one to see the page; without them"
         " the page is plain HTTP, for loopback alone",
     )
+    scale_down_guard: bool = _setting(
+        False, "annotate nodes whose GPU pods would have no device elsewhere, for autoscalers"
+    )
     events: bool = _setting(True, "write events about pods and nodes")
     metrics_detail: str = _setting(
         "devices",
