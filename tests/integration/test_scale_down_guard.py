@@ -23,8 +23,8 @@ def test_nodes_are_kept_while_their_pods_have_no_device_elsewhere(
     cluster.annotate_node(hers, CA, "false")
     for node, units, index in ((full, 10, 0), (full, 10, 1), (half, 8, 0)):
         cluster.pod(units, spec={"nodeName": node}, annotations={f"{MARK}IDX": str(index)})
-    for index in ("0", "1"):
-        cluster.pod(16, spec={"nodeName": hers}, annotations={f"{MARK}IDX": index})
+    for place in ("0", "1"):
+        cluster.pod(16, spec={"nodeName": hers}, annotations={f"{MARK}IDX": place})
     guarded = start_extender("--scale-down-guard")
     guarded.wait_ready()
     poll(lambda: OURS in told(cluster, hers), "all three are told")

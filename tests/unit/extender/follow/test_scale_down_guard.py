@@ -351,7 +351,7 @@ def test_nodes_that_were_not_read_keep_their_marks() -> None:
     | st.builds(lambda names: json.dumps({"why": "x", "wrote": names}), st.lists(st.text()))
 )
 def test_our_word_may_be_garbled(text: str) -> None:
-    mark = mark_of(read_node(node_json("a", 32, 2, **{OURS: text, CA: "true"})))  # type: ignore[arg-type]
+    mark = mark_of(read_node(node_json("a", 32, 2, **{OURS: text, CA: "true"})))
     assert mark.why is not None
     assert mark.ours == frozenset()
     assert mark.kept
