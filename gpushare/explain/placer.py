@@ -136,6 +136,20 @@ class Placer:
                 return [], wanted
         return made, None
 
+    def refused_by_device(self, wanted: Wanted) -> dict[str, tuple[Reason, bool]]:
+        """Return why no device of a node takes one more, and whether all else would let it in, by
+        name; without the nodes that share no device.
+        """
+        view, request = self.view, wanted.request
+        return {
+            name: (
+                reason,
+                not self._own.obstacles(name, request, wanted.demands, self._more[name]),
+            )
+            for name, reason in filter_nodes(view, view.names, request).failed.items()
+            if reason is not Reason.NO_DEVICE
+        }
+
     def take_back(self, made: Iterable[Placement]) -> None:
         """Take pods away that were placed."""
         for placement in made:

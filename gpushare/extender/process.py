@@ -33,6 +33,7 @@ from gpushare.extender.factory import (
 )
 from gpushare.extender.follow.auditor import Auditor
 from gpushare.extender.follow.disruption_budgets import DisruptionBudgets
+from gpushare.extender.follow.placeholders import KnownPlaceholders, Placeholders
 from gpushare.extender.follow.readiness import Readiness
 from gpushare.extender.follow.scale_down_guard import ScaleDownGuard
 from gpushare.extender.follow.scale_down_marks import RunningDemands, ScaleDownMarks
@@ -90,13 +91,14 @@ class Extender:
         self._events = Recorder(self._client, settings.identity or socket.gethostname())
         recorder = self._events if settings.events else NullRecorder()
         self._event_messages = EventMessages(recorder, self._managed_resources, settings.unit)
-        marks = ScaleDownMarks()
+        marks, placeholders = ScaleDownMarks(), KnownPlaceholders()
         running = RunningDemands() if settings.scale_down_guard else None
         pod_handler = PodEventHandler(
             self._managed_resources,
             self._policy_refresher.changed,
             self._event_messages.mistaken_pods,
             running=running,
+            placeholders=placeholders,
         )
         self._annotates = False
         self._waker = SchedulerWaker(self._client, self._managed_resources, lambda: self._annotates)
@@ -117,6 +119,13 @@ class Extender:
             self._managed_resources,
             marks,
             running,
+            not_ready=self._readiness.not_ready,
+        )
+        self._placeholders = Placeholders(
+            self._client,
+            self._managed_resources,
+            placeholders,
+            settings.placeholders,
             not_ready=self._readiness.not_ready,
         )
         leads_until = self._readiness.leads_until
@@ -202,7 +211,8 @@ class Extender:
         self._readiness.start()
         self._events.start()
         self._auditor.start()
-        self._scale_down_guard.start()
+        self._scale_down_guard.rounds.start()
+        self._placeholders.rounds.start()
         self._policy_refresher.start()
         threading.Thread(target=self._settle, name="settle", daemon=True).start()
         resources = ",".join(managed.names.resource for managed in self._managed_resources)
@@ -217,7 +227,8 @@ class Extender:
         # First: another process waits for the Lease.
         self._readiness.stop(self._binder.settled)
         self._auditor.stop()
-        self._scale_down_guard.stop()
+        self._scale_down_guard.rounds.stop()
+        self._placeholders.rounds.stop()
         self._events.stop()
         self._policy_refresher.stop()
         self._log_writer.stop(_LOG_FLUSH_SECONDS)

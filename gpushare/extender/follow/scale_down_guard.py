@@ -22,6 +22,7 @@ from gpushare.core.policy import load_policy
 from gpushare.core.trial import FALLBACK_POLICY
 from gpushare.errors import ApiError, ApiNotFound
 from gpushare.explain.scale_down import Books, must_stay
+from gpushare.extender.follow.rounds import Rounds
 from gpushare.extender.follow.scale_down_marks import (
     KEYS,
     OURS,
@@ -52,7 +53,7 @@ _REST = 4.0
 
 
 class ScaleDownGuard:
-    """Annotates nodes; call `round` once, or `start` to repeat it.
+    """Annotates nodes; call `round` once, or start `rounds` to repeat it.
 
     running: None switches the guard off: what is left of ours is taken away. not_ready: why not to
     act now (books not filled, another process leads), or "".
@@ -81,28 +82,7 @@ class ScaleDownGuard:
         self._paused_until = -math.inf
         self._resumed = 0.0
         self._stopping = wake()
-        self._thread: threading.Thread | None = None
-
-    def start(self) -> None:
-        """Keep the annotations up to date, in a thread."""
-        self._thread = threading.Thread(target=self.run, name="scale-down", daemon=True)
-        self._thread.start()
-
-    def run(self) -> None:
-        """Make a round every minute until `stop`, and sooner if one has not done all."""
-        done = False
-        while not self._stopping.wait(EVERY if done else AGAIN):
-            try:
-                done = self.round()
-            except Exception:
-                # The thread must go on: nodes would stay annotated for ever.
-                log.exception("scale-down guard failed")
-
-    def stop(self) -> None:
-        """End the thread; what is annotated stays for the process that leads next."""
-        self._stopping.set()
-        if self._thread is not None:
-            self._thread.join(1.0)
+        self.rounds = Rounds("scale-down", self.round, EVERY, AGAIN, self._stopping)
 
     def round(self) -> bool:
         """Write what differs from what should be; return whether nothing is left to be done."""

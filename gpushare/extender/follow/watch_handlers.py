@@ -14,6 +14,7 @@ from gpushare.core.model import NodeSpec, ObservedPod
 from gpushare.core.node_filters import NodeState
 from gpushare.core.selectors import Demands
 from gpushare.errors import AnnotationError, WireError
+from gpushare.extender.follow.placeholders import KnownPlaceholders
 from gpushare.extender.follow.scale_down_marks import (
     Mark,
     RunningDemands,
@@ -31,6 +32,7 @@ from gpushare.wire.groups import group_of
 from gpushare.wire.inventory import UNHEALTHY_KEY, decode_unhealthy
 from gpushare.wire.nodes import node_spec
 from gpushare.wire.objects import ConfigMap, Metadata, Node, Pod
+from gpushare.wire.placeholders import Placeholder, placeholder_of
 from gpushare.wire.pods import has_ended, observe_pod, pod_ref, scheduler_of
 
 log = logging.getLogger("gpushare.watch")
@@ -132,11 +134,15 @@ class SeenPod:
     demands: Demands | None = None
     """Of one on a node that has devices: what it demands of nodes, if that is asked for."""
 
+    placeholder: Placeholder | None = None
+    """What it is, if it is a placeholder of ours: no scheduler serves it."""
+
 
 class PodEventHandler:
     """Handler for pods that have not ended; the watch selects by phase, so an end is a DELETED.
 
     `mistaken_pods`: is shown each pod. `running`: is told what pods on nodes demand.
+    `placeholders`: is told of placeholders.
     """
 
     def __init__(
@@ -145,12 +151,15 @@ class PodEventHandler:
         changed: Changed = lambda *_: None,
         mistaken_pods: MistakenPods | None = None,
         clock: Callable[[], float] = time.monotonic,
+        *,
         running: RunningDemands | None = None,
+        placeholders: KnownPlaceholders | None = None,
     ) -> None:
         self._resources = resources
         self._changed = changed
         self._mistaken_pods = mistaken_pods
         self._running = running
+        self._placeholders = KnownPlaceholders() if placeholders is None else placeholders
         self._clock = clock
         self._listed = False
 
@@ -184,6 +193,8 @@ class PodEventHandler:
         if self._running is not None:
             on_nodes = {pod.uid: pod.demands for pod in pods if pod.demands is not None}
             self._running.replace(on_nodes, keep=unread)
+        found = {pod.uid: pod.placeholder for pod in pods if pod.placeholder is not None}
+        self._placeholders.replace(found, keep=unread)
         if self._mistaken_pods is not None:
             mistaken = [pod for pod in pods if pod.mistake is not None]
             self._mistaken_pods.keep({pod.uid for pod in mistaken})
@@ -209,6 +220,7 @@ class PodEventHandler:
                 self._hold(managed, pod, at)
             if self._running is not None and pod.demands is not None:
                 self._running.put(pod.uid, pod.demands)
+            self._placeholders.put(pod.uid, pod.placeholder)
             if self._mistaken_pods is not None:
                 self._mistaken_pods.observe(pod.uid, pod.mistake)
 
@@ -216,6 +228,7 @@ class PodEventHandler:
         observed: list[ObservedPod | None] = []
         claims: list[Claimant | None] = []
         schedulers = self._resources.scope.schedulers
+        stands_in = placeholder_of(pod)
         ours = not schedulers or scheduler_of(pod) in schedulers
         stays = not ((pod.metadata and pod.metadata.deletion_timestamp) or has_ended(pod))
         may_hold = stays and not (pod.spec and pod.spec.node_name)
@@ -236,8 +249,11 @@ class PodEventHandler:
             tuple(claims),
             (pod.status and pod.status.nominated_node_name) or "",
             group_of(pod).key if stays else "",
-            self._mistaken_pods.mistake(pod) if self._mistaken_pods is not None else None,
+            None
+            if self._mistaken_pods is None or stands_in is not None
+            else self._mistaken_pods.mistake(pod),
             self._demands(pod, observed),
+            stands_in,
         )
 
     def _demands(self, pod: Pod, observed: Iterable[ObservedPod | None]) -> Demands | None:
@@ -263,6 +279,7 @@ class PodEventHandler:
             managed.holds.gone(uid)
         if self._running is not None:
             self._running.remove(uid)
+        self._placeholders.put(uid, None)
         if self._mistaken_pods is not None:
             self._mistaken_pods.gone(uid)
 

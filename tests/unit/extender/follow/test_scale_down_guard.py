@@ -381,5 +381,5 @@ def test_the_thread_goes_on_after_a_failure_and_ends() -> None:
         not_ready=not_ready,
         wake=Event,
     )
-    broken.run()
+    broken.rounds.run()
     assert waits == [5.0, 5.0, 5.0, 60.0, 60.0]
