@@ -138,14 +138,14 @@ class Placer:
 
     def refused_by_device(self, wanted: Wanted) -> dict[str, tuple[Reason, bool]]:
         """Return why no device of a node takes one more, and whether all else would let it in, by
-        name; without the nodes that share no device.
+        name; without the nodes that share no device. Nothing if no node would let it in.
         """
         view, request = self.view, wanted.request
+        lets_in = self._room.among(request, wanted.demands)
+        if not lets_in.any():
+            return {}
         return {
-            name: (
-                reason,
-                not self._own.obstacles(name, request, wanted.demands, self._more[name]),
-            )
+            name: (reason, bool(lets_in[view.row[name]]))
             for name, reason in filter_nodes(view, view.names, request).failed.items()
             if reason is not Reason.NO_DEVICE
         }
