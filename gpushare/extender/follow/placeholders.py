@@ -143,7 +143,7 @@ class Placeholders:
         missing = [wish for uid, wish in wishes.items() if uid not in there]
         if self._clock() < self._joined + AFTER_JOIN:
             missing = [wish for wish in missing if wish.ref.uid in self._owed]
-        # The cap counts those that were deleted just now as well, so their names are free by then.
+        # Those that were deleted just now count as well: they may be there for a moment yet.
         left = MOST - len(there) - len(replaced)
         return self._create(missing, left, len(wishes)) and done
 
