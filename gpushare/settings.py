@@ -25,6 +25,9 @@ _EVERYWHERE = frozenset(("0.0.0.0", "::"))  # noqa: S104 -- compared, not listen
 _OF_SERVICE = re.compile(r"_SERVICE_(HOST|PORT(_.+)?)$|_PORT(_[0-9]+_(TCP|UDP|SCTP)(_[A-Z]+)?)?$")
 """Ends of the variables by which Kubernetes tells containers of the Services there are."""
 
+_LABEL = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
+"""The name of a namespace."""
+
 _SWITCH = {"on": True, "true": True, "1": True, "off": False, "false": False, "0": False}
 _METAVARS = {
     "listen": "HOST:PORT",
@@ -32,7 +35,7 @@ _METAVARS = {
     "ui_listen": "HOST:PORT",
     **dict.fromkeys(("kubeconfig", "scheduler_config"), "FILE"),
     **dict.fromkeys(("tls_cert", "tls_key", "tls_client_ca"), "FILE"),
-    **dict.fromkeys(("context", "policy", "namespace", "identity"), "NAME"),
+    **dict.fromkeys(("context", "policy", "namespace", "identity", "placeholders"), "NAME"),
     **dict.fromkeys(
         ("candidates", "pod_policies", "tls_client_names", "ui_tls_client_names"),
         "NAME[,NAME...]",
@@ -112,6 +115,14 @@ class Settings:
         "",
         "comma-separated names of which a certificate must have one to see the page; without them"
         " the page is plain HTTP, for loopback alone",
+    )
+    scale_down_guard: bool = _setting(
+        False, "annotate nodes whose GPU pods would have no device elsewhere, for autoscalers"
+    )
+    placeholders: str = _setting(
+        "",
+        "namespace in which pods ask autoscalers for a node, for pods that wait for a device",
+        shown="nowhere",
     )
     events: bool = _setting(True, "write events about pods and nodes")
     metrics_detail: str = _setting(
@@ -252,6 +263,8 @@ def _check(settings: Settings) -> None:
         raise SettingsError(
             f"body-limit: {settings.body_limit} is not from 1024 to {MAX_BODY} bytes"
         )
+    if settings.placeholders and not _LABEL.fullmatch(settings.placeholders):
+        raise SettingsError(f"placeholders: {settings.placeholders!r} is no name of a namespace")
     _check_ports(settings)
     _check_access(settings, host)
     _check_ui(settings)

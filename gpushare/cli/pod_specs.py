@@ -20,7 +20,7 @@ from gpushare.explain.text import NO_UNIT
 from gpushare.trace.nodes_and_pods import read_pods, request_of
 from gpushare.wire.annotations import MAX_DEVICES_PER_POD, Names
 from gpushare.wire.demands import demands_of
-from gpushare.wire.inventory import mib_of
+from gpushare.wire.inventory import units_of
 from gpushare.wire.objects import PODS
 from gpushare.wire.pods import request_among
 from gpushare.yamlfile import MAX_BYTES, read_text
@@ -87,18 +87,17 @@ def pods_of_documents(
 
 def units_of_words(size: int, size_unit: str | None, unit: str, text: str) -> int:
     """Return the size in units of the cluster. size_unit None: it is in these already."""
-    amount, chunk = size, 1
+    amount: int | None = size if size <= MAX_UNITS else None
     if size_unit is not None:
         if unit == NO_UNIT:
             raise SettingsError(
                 f"{text!r}: the file of nodes counts in units of its own: leave out {size_unit}, or"
                 " say --unit"
             )
-        amount = size * mib_of(size_unit)
-        chunk = mib_of(unit)
-    if not amount or amount % chunk or amount // chunk > MAX_UNITS:
+        amount = units_of(size, size_unit, unit)
+    if not amount:
         raise SettingsError(f"{text!r}: {size}{size_unit or ''} is no number of units of {unit}")
-    return amount // chunk
+    return amount
 
 
 def _items(document: object, where: str) -> Iterator[dict[str, Any]]:

@@ -22,9 +22,9 @@ from gpushare.errors import QuantityError, SettingsError
 from gpushare.explain.shapes import Shape, bare, new_names, state_like
 from gpushare.wire.gpu_models import label_value
 from gpushare.wire.inventory import MAX_DEVICES
+from gpushare.wire.node_templates import SHAPE
 from gpushare.wire.quantity import to_bytes, to_milli
 
-_SHAPE = re.compile(r"(\d{1,3})x(\d{1,9})(GiB|MiB)?")
 _ADDED = re.compile(r"(\d{1,4}):(.+)")
 _PRICE = re.compile(r"\d{1,12}(\.\d{1,6})?", re.ASCII)
 _SHOWN = 80
@@ -128,7 +128,7 @@ def _labels_of(demands: Demands) -> Iterator[str]:
 
 
 def _shaped(text: str, wrong: str, unit: str) -> NodeSpec:
-    found = _SHAPE.fullmatch(text)
+    found = SHAPE.fullmatch(text)
     if found is None:
         raise SettingsError(f"{wrong}: there is no node {text[:40]!r}, nor is it as 8x80GiB")
     devices, size = int(found[1]), units_of_words(int(found[2]), found[3], unit, text)

@@ -26,6 +26,7 @@ from gpushare.cli.listed_cluster import (
 )
 from gpushare.cli.need_text import need_document, need_lines
 from gpushare.cli.options import connection, make_parser, report_format
+from gpushare.cli.overlay_text import overlay_text
 from gpushare.cli.pod_specs import (
     Priorities,
     holds_rows,
@@ -64,6 +65,7 @@ need:   --need          the fewest nodes so that the pods that wait fit, and tho
         --more 20%      and so much more of what runs
         --shape 8x80GiB,cpu=96,memory=768Gi,model=A100,price=12.5, or --shape gpu-a,price=9: nodes
                         that may come (default: like those that are there); with prices the cheapest
+        --overlay       prints them as Karpenter and cluster-autoscaler are told of them
 exit codes: 0 answered, 1 an error (one line on stderr), 130 ended by Ctrl-C.
 docs/explain.md tells what counts and what does not.
 """
@@ -94,6 +96,8 @@ def _answer(options: argparse.Namespace) -> str:
     if options.need:
         pods = [*wanted, *(pod for gang in gangs for pod in gang)]
         found = _need(options, books, policy, pods, added)
+        if options.overlay:
+            return overlay_text(found, books.names, books.unit)
         if options.output:
             return dumped(need_document(found, books, options, left_out), options.output)
         style = style_of(sys.stdout, os.environ)
@@ -118,6 +122,8 @@ def _check(options: argparse.Namespace) -> None:
     """Raise SettingsError if nothing is asked, or what does not go together."""
     if not options.need and (options.shape or options.more):
         raise SettingsError("--shape and --more go with --need: how many more nodes are needed")
+    if options.overlay and (options.output or not options.need):
+        raise SettingsError("--overlay goes with --need, and without -o: it is YAML of its own")
     asked = options.pods or options.gang or options.without or options.add
     if not (asked or options.need):
         raise SettingsError(
@@ -256,6 +262,7 @@ def _parser(prog: str) -> argparse.ArgumentParser:
     add("--gang", action="append", default=[], metavar="PODS", help="a group: all at once, or none")
     add("--need", action="store_true", help="how many more nodes take all pods: see below")
     add("--shape", action="append", default=[], metavar="SHAPE", help="of nodes that may come")
+    add("--overlay", action="store_true", help="with --need: the nodes, for autoscalers, as YAML")
     add("--more", default="", metavar="20%", help="with --need: so much more of what runs")
     add("--without", action="append", default=[], metavar="NODE", help="a node that goes")
     add("--add", action="append", default=[], metavar="N:SHAPE", help="nodes that come")

@@ -6,7 +6,7 @@ Tested in `tests/unit/explain/test_whatif.py`.
 """
 
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -94,6 +94,15 @@ class Placer:
         self._room = HostRoom(filters, rows)
         self._more: defaultdict[str, Counter[str]] = defaultdict(Counter)
         self._known: dict[tuple[Request, Demands], tuple[int, Mapping[str, int]]] = {}
+        self._shut = np.zeros(len(rows), dtype=bool)
+
+    def shut(self, node: str) -> None:
+        """Place nothing on the node from now on."""
+        self._shut[self.view.row[node]] = True
+
+    def reopen(self, node: str) -> None:
+        """Place pods on the node again."""
+        self._shut[self.view.row[node]] = False
 
     def put(self, wanted: Wanted) -> int:
         """Place pods as long as they fit, and return how many did."""
@@ -113,16 +122,45 @@ class Placer:
             made += put
         found = GangResult(tuple(results))
         if not found.fits:
-            for placement in made:
-                self._cluster.release(placement)
-                self._count(placement, -1)
+            self.take_back(made)
         return found
+
+    def put_all(self, pods: Iterable[Wanted]) -> tuple[list[Placement], Wanted | None]:
+        """Place all of these pods, or none; return where, and the first that has no place."""
+        made: list[Placement] = []
+        for wanted in pods:
+            put = self._put(wanted)
+            made += put
+            if len(put) != wanted.count:
+                self.take_back(made)
+                return [], wanted
+        return made, None
+
+    def refused_by_device(self, wanted: Wanted) -> dict[str, tuple[Reason, bool]]:
+        """Return why no device of a node takes one more, and whether all else would let it in, by
+        name; without the nodes that share no device. Nothing if no node would let it in.
+        """
+        view, request = self.view, wanted.request
+        lets_in = self._room.among(request, wanted.demands)
+        if not lets_in.any():
+            return {}
+        return {
+            name: (reason, bool(lets_in[view.row[name]]))
+            for name, reason in filter_nodes(view, view.names, request).failed.items()
+            if reason is not Reason.NO_DEVICE
+        }
+
+    def take_back(self, made: Iterable[Placement]) -> None:
+        """Take pods away that were placed."""
+        for placement in made:
+            self._cluster.release(placement)
+            self._count(placement, -1)
 
     def _put(self, wanted: Wanted) -> list[Placement]:
         made: list[Placement] = []
         count = MOST if wanted.count is None else wanted.count
         while len(made) < count:
-            among = self._room.among(wanted.request, wanted.demands)
+            among = self._room.among(wanted.request, wanted.demands) & ~self._shut
             placement = self._cluster.place(wanted.request, among)
             if placement is None:
                 break

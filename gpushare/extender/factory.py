@@ -21,6 +21,7 @@ from gpushare.errors import MessageError, SettingsError
 from gpushare.extender.door.certificates import Certificates
 from gpushare.extender.follow.disruption_budgets import DisruptionBudgets
 from gpushare.extender.follow.readiness import Source
+from gpushare.extender.follow.scale_down_marks import ScaleDownMarks
 from gpushare.extender.follow.watch_handlers import (
     NodeEventHandler,
     PodEventHandler,
@@ -217,16 +218,19 @@ def watched_sources(
     budgets: DisruptionBudgets | None,
     pod_handler: PodEventHandler,
     *,
+    marks: ScaleDownMarks,
     room_on: Callable[[str], None],
 ) -> dict[str, Source]:
     """Return what is listed and watched, by name, each with its handler.
 
-    budgets: None if they are not followed. room_on: called with a node whose devices ConfigMaps
-    close or open.
+    budgets: None if they are not followed. marks: what nodes say of scale-down. room_on: called
+    with a node whose devices ConfigMaps close or open.
     """
     maps = f"/api/v1/namespaces/{settings.namespace}/configmaps"
     nodes = Reflector(
-        client, ListWatch("/api/v1/nodes", NODES), NodeEventHandler(resources, settings.unit)
+        client,
+        ListWatch("/api/v1/nodes", NODES),
+        NodeEventHandler(resources, settings.unit, marks),
     )
     live_pods = ListWatch("/api/v1/pods", PODS, _LIVE_PODS)
     pods = Reflector(client, live_pods, pod_handler)

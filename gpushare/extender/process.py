@@ -33,7 +33,10 @@ from gpushare.extender.factory import (
 )
 from gpushare.extender.follow.auditor import Auditor
 from gpushare.extender.follow.disruption_budgets import DisruptionBudgets
+from gpushare.extender.follow.placeholders import KnownPlaceholders, Placeholders
 from gpushare.extender.follow.readiness import Readiness
+from gpushare.extender.follow.scale_down_guard import ScaleDownGuard
+from gpushare.extender.follow.scale_down_marks import RunningDemands, ScaleDownMarks
 from gpushare.extender.follow.wake import SchedulerWaker
 from gpushare.extender.follow.watch_handlers import PodEventHandler
 from gpushare.extender.garbage_collection import GarbageCollection
@@ -88,19 +91,43 @@ class Extender:
         self._events = Recorder(self._client, settings.identity or socket.gethostname())
         recorder = self._events if settings.events else NullRecorder()
         self._event_messages = EventMessages(recorder, self._managed_resources, settings.unit)
+        marks, placeholders = ScaleDownMarks(), KnownPlaceholders()
+        running = RunningDemands() if settings.scale_down_guard else None
         pod_handler = PodEventHandler(
             self._managed_resources,
             self._policy_refresher.changed,
             self._event_messages.mistaken_pods,
+            running=running,
+            placeholders=placeholders,
         )
         self._annotates = False
         self._waker = SchedulerWaker(self._client, self._managed_resources, lambda: self._annotates)
         room_on = self._waker.room_on
         sources = watched_sources(
-            settings, self._client, self._managed_resources, followed, pod_handler, room_on=room_on
+            settings,
+            self._client,
+            self._managed_resources,
+            followed,
+            pod_handler,
+            marks=marks,
+            room_on=room_on,
         )
         self._readiness = Readiness(sources, lease_runner(settings, self._client, found.lease))
         self.not_ready = self._readiness.not_ready
+        self._scale_down_guard = ScaleDownGuard(
+            self._client,
+            self._managed_resources,
+            marks,
+            running,
+            not_ready=self._readiness.not_ready,
+        )
+        self._placeholders = Placeholders(
+            self._client,
+            self._managed_resources,
+            placeholders,
+            settings.placeholders,
+            not_ready=self._readiness.not_ready,
+        )
         leads_until = self._readiness.leads_until
         self._binder = Binder(self._client, self._managed_resources, leads_until, room_on=room_on)
         self._unserved_pods = UnservedPods(self._managed_resources)
@@ -137,6 +164,7 @@ class Extender:
             refusal_hold=RefusalHold(),
             promise_wait=RefusalHold(hold=FLOOR),
             last_hour=last_hour,
+            unit=settings.unit,
         )
         callers = callers_of(settings, entry)
         self.app = build_app(service, routes_of(entry), settings.body_limit, callers)
@@ -183,6 +211,8 @@ class Extender:
         self._readiness.start()
         self._events.start()
         self._auditor.start()
+        self._scale_down_guard.rounds.start()
+        self._placeholders.rounds.start()
         self._policy_refresher.start()
         threading.Thread(target=self._settle, name="settle", daemon=True).start()
         resources = ",".join(managed.names.resource for managed in self._managed_resources)
@@ -197,6 +227,8 @@ class Extender:
         # First: another process waits for the Lease.
         self._readiness.stop(self._binder.settled)
         self._auditor.stop()
+        self._scale_down_guard.rounds.stop()
+        self._placeholders.rounds.stop()
         self._events.stop()
         self._policy_refresher.stop()
         self._log_writer.stop(_LOG_FLUSH_SECONDS)

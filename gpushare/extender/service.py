@@ -18,6 +18,7 @@ from gpushare.extender.verbs.bind.binder import Binder
 from gpushare.extender.verbs.bind.slots import BindSlots
 from gpushare.extender.verbs.bind.verb import BindVerb
 from gpushare.extender.verbs.filter import FilterVerb
+from gpushare.extender.verbs.filter_dryrun import FilterDryRunVerb
 from gpushare.extender.verbs.preempt import BudgetsOf, PreemptVerb, no_budgets
 from gpushare.extender.verbs.prioritize import PrioritizeVerb
 from gpushare.extender.verbs.refusal_hold import RefusalHold
@@ -29,7 +30,12 @@ from gpushare.wire.name_lists import NameLists
 log = logging.getLogger("gpushare.decision")
 
 _NO_VALUES: Mapping[str, object] = {}
-_DEBUG_ONLY = frozenset({("prioritize", "scored"), ("prioritize", "plain")})
+_DEBUG_ONLY = frozenset(
+    {
+        *(("prioritize", outcome) for outcome in ("scored", "plain")),
+        *(("filter_dryrun", outcome) for outcome in ("fit", "no_fit", "plain", "refused")),
+    }
+)
 """Verbs and outcomes that decide nothing yet: logged for debugging alone."""
 
 Observe = Callable[[str, str, float], None]
@@ -45,8 +51,9 @@ class Service:
     that filter refused, by reason. `event_messages`: writes events for users. `budgets_of`: returns
     the disruption budgets of pods. `refusal_hold`: how long filter may wait for changes before it
     refuses a pod; None: not at all. `promise_wait`: the same before it refuses one for what is held
-    for another pod. `last_hour`: counts what is allocated and refused. `wall`: returns seconds
-    since the epoch, by which the grace of pods that are being deleted is judged.
+    for another pod. `last_hour`: counts what is allocated and refused. `unit`: the memory unit of
+    the cluster. `wall`: returns seconds since the epoch, by which the grace of pods that are being
+    deleted is judged.
     """
 
     def __init__(
@@ -64,6 +71,7 @@ class Service:
         refusal_hold: RefusalHold | None = None,
         promise_wait: RefusalHold | None = None,
         last_hour: LastHour | None = None,
+        unit: str = "GiB",
         clock: Callable[[], float] = time.monotonic,
         wall: Callable[[], float] = time.time,
     ) -> None:
@@ -87,6 +95,7 @@ class Service:
             last_hour=last_hour,
             clock=clock,
         )
+        self._filter_dryrun = FilterDryRunVerb(resources, not_ready=ready, unit=unit)
         self._prioritize = PrioritizeVerb(resources, not_ready=ready, lists=lists, clock=clock)
         self._preempt = PreemptVerb(resources, not_ready=ready, budgets_of=budgets_of, wall=wall)
         self._bind = BindVerb(
@@ -102,6 +111,10 @@ class Service:
     def filter(self, body: bytes) -> bytes:
         """Return the answer to filter; an error stands in its `Error`."""
         return self._timed("filter", self._filter.answer, body)
+
+    def filter_dryrun(self, body: bytes) -> bytes:
+        """Return the answer to filter-dryrun; an error stands in its `Error`."""
+        return self._timed("filter_dryrun", self._filter_dryrun.answer, body)
 
     def prioritize(self, body: bytes) -> bytes:
         """Return the answer to prioritize.

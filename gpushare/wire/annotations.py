@@ -75,6 +75,8 @@ class Names:
     """Node annotation."""
     unhealthy: str
     """The ConfigMap of a node is this prefix + its name."""
+    shape: str
+    """Node label: the devices of nodes that do not exist yet."""
     policy: str = "gpushare.io/policy"
     """Pod annotation."""
 
@@ -117,6 +119,7 @@ class Names:
             uuids="gpushare.io/device-uuids" if original else f"gpushare.io/device-uuids-{suffix}",
             given="gpushare.io/given" if original else f"gpushare.io/given-{suffix}",
             inventory="gpushare.io/devices" if original else f"gpushare.io/devices-{suffix}",
+            shape="gpushare.io/shape" if original else f"gpushare.io/shape-{suffix}",
             unhealthy="unhealthy-gpu-" if original else f"unhealthy-{suffix}-",
         )
 

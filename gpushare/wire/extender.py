@@ -22,7 +22,7 @@ from gpushare.errors import MessageError
 from gpushare.wire.codec import decode_with
 from gpushare.wire.fields import LABEL, NAME, UID
 from gpushare.wire.name_lists import NameLists, checked_length, checked_names
-from gpushare.wire.objects import Metadata, Pod
+from gpushare.wire.objects import Metadata, Node, Pod
 
 _T = TypeVar("_T", bound=Struct)
 
@@ -37,6 +37,10 @@ class FilterArgs:
     items: Mapping[str, Raw] | None = None
     """The Node objects as they came, by name, if the request had the `Nodes` form: the answer
     mirrors them untouched."""
+
+    def node(self, name: str) -> Node:
+        """Return what came as the Node of that name. Raises MessageError naming what is wrong."""
+        return decode_with(_NODE, (self.items or {})[name], f"Nodes.items: node {name!a}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -267,5 +271,6 @@ _USUAL = Decoder(_UsualBody)
 _FILTER = Decoder(_FilterBody)
 _BIND = Decoder(_BindBody)
 _NAMED = Decoder(_NamedObject)
+_NODE = Decoder(Node)
 _ANY_KEYS = Decoder(dict[str, Raw])
 _ENCODER = msgspec.json.Encoder()

@@ -167,6 +167,13 @@ def mib_of(unit: str) -> int:
     return 1024 if unit == "GiB" else int(unit.removesuffix("MiB") or "1")
 
 
+def units_of(size: int, size_unit: str, unit: str) -> int | None:
+    """Return an amount in GiB or MiB in units of the cluster; None if it is no number of these."""
+    amount, chunk = size * mib_of(size_unit), mib_of(unit)
+    whole = amount and not amount % chunk and amount // chunk <= MAX_UNITS
+    return amount // chunk if whole else None
+
+
 def decode_unhealthy(data: Mapping[str, str]) -> frozenset[int | str]:
     """Return the unhealthy devices, by index or uuid, in the data of a node's ConfigMap.
 

@@ -27,6 +27,7 @@ from gpushare.wire.demands import demands_of
 from gpushare.wire.given_annotation import read_given
 from gpushare.wire.gpu_models import LABELS
 from gpushare.wire.objects import Metadata, Pod, PodSpec, PodStatus
+from gpushare.wire.placeholders import is_placeholder
 from gpushare.wire.pod_cores import check_cores, without_memory
 from gpushare.wire.pod_sums import device_sums, host_sums
 from gpushare.wire.split import split_parts
@@ -131,11 +132,14 @@ def observe_pod(pod: Pod, names: Names) -> ObservedPod:
     Of a pod that has a node and asks for no GPU it is only what the pod holds. A pod that has a
     node holds its device memory whatever else it says: if its annotations make no sense, its
     whole total counts as requested of one device, CPU or memory that makes no sense as 0, and cores
-    that make none as all of a device. Cores without memory are on no device.
+    that make none as all of a device. Cores without memory are on no device. A placeholder asks for
+    nothing: it stands for a pod that does.
     Raises MessageError or QuantityError if the pod or its devices cannot be read.
     """
     metadata = pod.metadata or Metadata()
     node = (pod.spec and pod.spec.node_name) or ""
+    if is_placeholder(pod):
+        return ObservedPod(pod_ref(pod), Request(), ended=has_ended(pod), gated=True, served=False)
     try:
         request = request_of(pod, names)
     except WireError:

@@ -224,6 +224,50 @@ def test_what_clusters_differ_in_is_a_value(tmp_path: Path) -> None:
     assert {"--pod-policies=binpack,spread", "--metrics-detail=pods"} <= {*arguments}
 
 
+@pytest.mark.parametrize("wakes", [True, False])
+@pytest.mark.parametrize("guards", [True, False])
+def test_the_right_to_patch_nodes_is_there_for_what_uses_it(wakes: bool, guards: bool) -> None:
+    words = {"wakesScheduler": wakes, "scaleDownGuard": guards}
+    made = rendered(*(f"extender.{key}={str(value).lower()}" for key, value in words.items()))
+    (role,) = (
+        each
+        for each in made
+        if (each["kind"], each["metadata"]["name"]) == ("ClusterRole", "gpushare-extender")
+    )
+    patches = any(
+        "nodes" in rule["resources"] and "patch" in rule["verbs"] for rule in role["rules"]
+    )
+    assert patches == (wakes or guards)
+    (deployment,) = (each for each in made if each["kind"] == "Deployment")
+    arguments = deployment["spec"]["template"]["spec"]["containers"][1]["args"]
+    assert ("--scale-down-guard" in arguments) == guards
+
+
+def test_placeholders_have_rights_in_their_namespace_alone() -> None:
+    def found(*values: str) -> list[Json]:
+        return [
+            each
+            for each in rendered(*values)
+            if each["metadata"]["name"] == "gpushare-extender-placeholders"
+        ]
+
+    assert found() == []
+    made = found("extender.placeholders=asks")
+    assert [(each["kind"], each["metadata"]["namespace"]) for each in made] == [
+        ("Role", "asks"),
+        ("RoleBinding", "asks"),
+    ]
+    assert [(rule["resources"], rule["verbs"]) for rule in made[0]["rules"]] == [
+        (["pods"], ["create", "delete"]),
+        (["pods/status"], ["patch"]),
+    ]
+    (deployment,) = (
+        each for each in rendered("extender.placeholders=asks") if each["kind"] == "Deployment"
+    )
+    arguments = deployment["spec"]["template"]["spec"]["containers"][1]["args"]
+    assert "--placeholders=asks" in arguments
+
+
 def test_another_namespace_is_refused() -> None:
     assert "install it into kube-system" in template(namespace="default").stderr
 

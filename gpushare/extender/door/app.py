@@ -13,7 +13,7 @@ from gpushare.extender.door.openapi import openapi_document
 from gpushare.extender.door.verbs import Verbs, error_document, verbs_of
 from gpushare.extender.service import Service
 
-_VERBS = ("filter", "prioritize", "bind", "preempt")
+_VERBS = ("filter", "filter_dryrun", "prioritize", "bind", "preempt")
 _SERVICE_UNAVAILABLE = 503
 _STATUS: dict[type[GpuShareError], int] = {MessageError: 400, UnknownNode: 404, NotReady: 503}
 
@@ -36,6 +36,8 @@ def build_app(service: Service, routes: Routes, body_limit: int, callers: Caller
     app.url_map.merge_slashes = False
     prefix = routes.prefix
     paths = {
+        # No kube-scheduler calls it, so no configuration names it.
+        "filter_dryrun": f"{prefix}/filter-dryrun",
         "filter": f"{prefix}/{routes.filter}",
         "prioritize": f"{prefix}/{routes.prioritize}",
         "bind": f"{prefix}/{routes.bind}",

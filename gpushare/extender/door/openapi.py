@@ -36,6 +36,12 @@ def openapi_document(paths: Mapping[str, str]) -> bytes:
     operations = (
         _verb("filter", "Which nodes can take a pod", "ExtenderArgs", _ref("ExtenderFilterResult")),
         _verb(
+            "filter_dryrun",
+            "Which nodes, there or not yet, could take a pod; changes nothing",
+            "ExtenderArgs",
+            _ref("ExtenderFilterResult"),
+        ),
+        _verb(
             "prioritize",
             "Scores of nodes for a pod; 0 where one is not listed",
             "ExtenderArgs",

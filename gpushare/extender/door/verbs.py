@@ -120,6 +120,9 @@ class Verbs:
 def verbs_of(service: Service, paths: Mapping[str, str]) -> dict[str, Verb]:
     """Return the verbs by path; paths: by the name of the verb."""
     return {
+        paths["filter_dryrun"]: Verb(
+            service.filter_dryrun, lambda text: encode_filter(None, error=text)
+        ),
         paths["filter"]: Verb(service.filter, lambda text: encode_filter(None, error=text)),
         paths["prioritize"]: Verb(service.prioritize),
         paths["bind"]: Verb(service.bind, encode_bind),

@@ -6,24 +6,33 @@ keeps what it holds, a node its shape, and the text of the error is logged.
 
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
 from gpushare.core.model import NodeSpec, ObservedPod
 from gpushare.core.node_filters import NodeState
+from gpushare.core.selectors import Demands
 from gpushare.errors import AnnotationError, WireError
+from gpushare.extender.follow.placeholders import KnownPlaceholders
+from gpushare.extender.follow.scale_down_marks import (
+    Mark,
+    RunningDemands,
+    ScaleDownMarks,
+    mark_of,
+)
 from gpushare.extender.managed_resources import ManagedResource, ManagedResources
 from gpushare.extender.tell.events.mistaken_pods import Mistake, MistakenPods
 from gpushare.extender.verbs.claimant import Claimant, claimant
 from gpushare.ledger import Changes
 from gpushare.logline import Line
 from gpushare.wire.codec import Decoded, UnreadableObject, WatchEvent
-from gpushare.wire.demands import node_state
+from gpushare.wire.demands import demands_of, node_state
 from gpushare.wire.groups import group_of
 from gpushare.wire.inventory import UNHEALTHY_KEY, decode_unhealthy
 from gpushare.wire.nodes import node_spec
 from gpushare.wire.objects import ConfigMap, Metadata, Node, Pod
+from gpushare.wire.placeholders import Placeholder, placeholder_of
 from gpushare.wire.pods import has_ended, observe_pod, pod_ref, scheduler_of
 
 log = logging.getLogger("gpushare.watch")
@@ -35,19 +44,23 @@ list, which shows what was there before."""
 
 class SeenNode(NamedTuple):
     """What is kept of a node: what its own filters of kube-scheduler look at, and its devices in
-    each managed resource.
+    each managed resource, and what it says of scale-down.
     """
 
     state: NodeState
     specs: tuple[NodeSpec, ...]
+    mark: Mark
 
 
 class NodeEventHandler:
-    """Handler for nodes. `unit`: the memory unit of the cluster."""
+    """Handler for nodes. `unit`: the memory unit of the cluster. `marks`: is told of each node."""
 
-    def __init__(self, resources: ManagedResources, unit: str) -> None:
+    def __init__(
+        self, resources: ManagedResources, unit: str, marks: ScaleDownMarks | None = None
+    ) -> None:
         self._resources = resources
         self._unit = unit
+        self._marks = ScaleDownMarks() if marks is None else marks
 
     def kept(self, page: Decoded[Node]) -> Decoded[SeenNode]:
         """Return what is kept of a page."""
@@ -63,6 +76,7 @@ class NodeEventHandler:
             for node in page.items
         ]
         self._resources.node_states.replace((node.state for node in nodes), keep=unread)
+        self._marks.replace(((node.state.name, node.mark) for node in nodes), keep=unread)
         for at, managed in enumerate(self._resources):
             managed.ledger.replace_nodes([node.specs[at] for node in nodes], keep=unread)
 
@@ -78,15 +92,17 @@ class NodeEventHandler:
             self._gone(node.state.name)
             return
         self._resources.node_states.put(node.state)
+        self._marks.put(node.state.name, node.mark)
         for managed, spec in zip(self._resources, node.specs, strict=True):
             managed.ledger.node_changed(spec)
 
     def _seen(self, node: Node) -> SeenNode:
         specs = (node_spec(node, managed.names, self._unit) for managed in self._resources)
-        return SeenNode(node_state(node), tuple(specs))
+        return SeenNode(node_state(node), tuple(specs), mark_of(node))
 
     def _gone(self, name: str) -> None:
         self._resources.node_states.remove(name)
+        self._marks.remove(name)
         for managed in self._resources:
             managed.ledger.node_gone(name)
 
@@ -115,11 +131,18 @@ class SeenPod:
     mistake: Mistake | None
     """What is wrong with its spec."""
 
+    demands: Demands | None = None
+    """Of one on a node that has devices: what it demands of nodes, if that is asked for."""
+
+    placeholder: Placeholder | None = None
+    """What it is, if it is a placeholder of ours: no scheduler serves it."""
+
 
 class PodEventHandler:
     """Handler for pods that have not ended; the watch selects by phase, so an end is a DELETED.
 
-    `mistaken_pods`: is shown each pod.
+    `mistaken_pods`: is shown each pod. `running`: is told what pods on nodes demand.
+    `placeholders`: is told of placeholders.
     """
 
     def __init__(
@@ -128,10 +151,15 @@ class PodEventHandler:
         changed: Changed = lambda *_: None,
         mistaken_pods: MistakenPods | None = None,
         clock: Callable[[], float] = time.monotonic,
+        *,
+        running: RunningDemands | None = None,
+        placeholders: KnownPlaceholders | None = None,
     ) -> None:
         self._resources = resources
         self._changed = changed
         self._mistaken_pods = mistaken_pods
+        self._running = running
+        self._placeholders = KnownPlaceholders() if placeholders is None else placeholders
         self._clock = clock
         self._listed = False
 
@@ -162,6 +190,11 @@ class PodEventHandler:
                 if pod.claims[at] is not None or pod.group:
                     self._hold(managed, pod, at)
         self._listed = True
+        if self._running is not None:
+            on_nodes = {pod.uid: pod.demands for pod in pods if pod.demands is not None}
+            self._running.replace(on_nodes, keep=unread)
+        found = {pod.uid: pod.placeholder for pod in pods if pod.placeholder is not None}
+        self._placeholders.replace(found, keep=unread)
         if self._mistaken_pods is not None:
             mistaken = [pod for pod in pods if pod.mistake is not None]
             self._mistaken_pods.keep({pod.uid for pod in mistaken})
@@ -185,6 +218,9 @@ class PodEventHandler:
                 else:
                     self._changed(managed, managed.ledger.pod_changed(observed), False)
                 self._hold(managed, pod, at)
+            if self._running is not None and pod.demands is not None:
+                self._running.put(pod.uid, pod.demands)
+            self._placeholders.put(pod.uid, pod.placeholder)
             if self._mistaken_pods is not None:
                 self._mistaken_pods.observe(pod.uid, pod.mistake)
 
@@ -192,6 +228,7 @@ class PodEventHandler:
         observed: list[ObservedPod | None] = []
         claims: list[Claimant | None] = []
         schedulers = self._resources.scope.schedulers
+        stands_in = placeholder_of(pod)
         ours = not schedulers or scheduler_of(pod) in schedulers
         stays = not ((pod.metadata and pod.metadata.deletion_timestamp) or has_ended(pod))
         may_hold = stays and not (pod.spec and pod.spec.node_name)
@@ -212,8 +249,19 @@ class PodEventHandler:
             tuple(claims),
             (pod.status and pod.status.nominated_node_name) or "",
             group_of(pod).key if stays else "",
-            self._mistaken_pods.mistake(pod) if self._mistaken_pods is not None else None,
+            None
+            if self._mistaken_pods is None or stands_in is not None
+            else self._mistaken_pods.mistake(pod),
+            self._demands(pod, observed),
+            stands_in,
         )
+
+    def _demands(self, pod: Pod, observed: Iterable[ObservedPod | None]) -> Demands | None:
+        if self._running is None or not any(
+            seen is not None and seen.node and seen.request.devices for seen in observed
+        ):
+            return None
+        return demands_of(pod)
 
     def _hold(self, managed: ManagedResource, pod: SeenPod, at: int) -> None:
         """Begin or end what is held for the pod, by what the API server shows of it."""
@@ -229,6 +277,9 @@ class PodEventHandler:
         for managed in self._resources:
             self._changed(managed, managed.ledger.pod_gone(uid), False)
             managed.holds.gone(uid)
+        if self._running is not None:
+            self._running.remove(uid)
+        self._placeholders.put(uid, None)
         if self._mistaken_pods is not None:
             self._mistaken_pods.gone(uid)
 

@@ -71,6 +71,8 @@ def test_the_routes_of_the_configuration_are_described() -> None:
         ("filter", request(POD, ["big", "tiny", "nowhere"]), 200),
         ("filter", json.dumps({"Pod": POD, "Nodes": {"items": []}}).encode(), 200),
         ("filter", b"{", 200),
+        ("filter-dryrun", request(POD, ["big", "tiny", "nowhere"]), 200),
+        ("filter-dryrun", b"{", 200),
         ("prioritize", request(POD, ["big", "tiny", "nowhere"]), 200),
         ("prioritize", b"{", 400),
         ("bind", bind_request(POD, "big"), 200),

@@ -1,0 +1,142 @@
+"""What `gpushare whatif --need --overlay` prints: the shapes that are needed, as autoscalers are
+told of nodes that do not exist yet.
+
+A stream of YAML; of each document a comment says whose it is.
+
+Tested in `tests/unit/cli/test_overlay.py`.
+"""
+
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from gpushare.cli.tables import printable
+from gpushare.cli.yaml_writer import to_yaml
+from gpushare.core.model import ALL_CORES
+from gpushare.core.node_filters import CPU, MEMORY
+from gpushare.explain.need import Need
+from gpushare.explain.shapes import Shape
+from gpushare.explain.text import NO_UNIT
+from gpushare.wire.annotations import Names
+from gpushare.wire.gpu_models import LABELS
+
+_INSTANCE_TYPE = "node.kubernetes.io/instance-type"
+_TEMPLATE = "k8s.io/cluster-autoscaler/node-template"
+_CAPACITY = "capacity.cluster-autoscaler.kubernetes.io"
+_VALUE = re.compile(r"[A-Za-z0-9]([\w.-]{0,61}[A-Za-z0-9])?", re.ASCII)
+"""A label's value."""
+
+_LONGEST = 50
+"""Characters of the name of a shape that the name of an object has."""
+
+
+def overlay_text(found: Need, names: Names, unit: str) -> str:
+    """Return the documents. unit: of the books."""
+    needed = [
+        (shape, count) for shape, count in zip(found.shapes, found.counts, strict=True) if count
+    ]
+    if not needed:
+        return "# no node is needed: what is there has room\n"
+    parts = []
+    taken: set[str] = set()
+    for shape, count in needed:
+        name = _object_name(shape.name, taken)
+        taken.add(name)
+        title = f"# {count} x {printable(shape.name)}\n"
+        parts.append(title + "---\n".join(_documents(shape, name, names, unit)))
+    return "---\n".join(parts)
+
+
+def _documents(shape: Shape, name: str, names: Names, unit: str) -> Iterator[str]:
+    labels, amounts = _labels(shape, names, unit), _amounts(shape, names)
+    yield (
+        "# Karpenter, with its feature gate NodeOverlay.\n"
+        + _for_node_pool(labels)
+        + to_yaml(
+            {
+                "apiVersion": "karpenter.sh/v1alpha1",
+                "kind": "NodeOverlay",
+                "metadata": {"name": name},
+                "spec": {"requirements": [_requirement(shape, labels, names)], "capacity": amounts},
+            }
+        )
+    )
+    tags = {f"{_TEMPLATE}/resources/{key}": value for key, value in amounts.items()}
+    tags |= {f"{_TEMPLATE}/label/{key}": value for key, value in labels.items()}
+    yield "# cluster-autoscaler on AWS: tags of the Auto Scaling group.\n" + to_yaml({"tags": tags})
+    yield (
+        "# cluster-autoscaler with Cluster API: annotations of the MachineDeployment.\n"
+        + to_yaml({"annotations": _annotations(shape, labels, names)})
+    )
+
+
+def _for_node_pool(labels: Mapping[str, str]) -> str:
+    if not labels:
+        return ""
+    pairs = "".join(f"#   {line}\n" for line in to_yaml(dict(labels)).splitlines())
+    return f"# Labels of the NodePool, in spec.template.metadata.labels:\n{pairs}"
+
+
+def _requirement(shape: Shape, labels: Mapping[str, str], names: Names) -> dict[str, Any]:
+    """Return which instance types are of this shape: those of the node that it is like, else those
+    of a NodePool with its label.
+    """
+    instance_type = ((shape.like and shape.like.labels) or {}).get(_INSTANCE_TYPE)
+    if instance_type is None and names.shape in labels:
+        return {"key": names.shape, "operator": "In", "values": [labels[names.shape]]}
+    wanted = instance_type or "INSTANCE-TYPE"
+    return {"key": _INSTANCE_TYPE, "operator": "In", "values": [wanted]}
+
+
+def _labels(shape: Shape, names: Names, unit: str) -> dict[str, str]:
+    """Return the labels that nodes of this shape have before a device plug-in runs there.
+
+    Devices of several sizes are nothing that a label says.
+    """
+    sizes, models = {*shape.spec.capacity}, {*shape.spec.models}
+    labels = {}
+    if len(sizes) == 1:
+        (size,) = sizes
+        labels[names.shape] = f"{len(shape.spec.capacity)}x{_sized(size, unit)}"
+    if len(models) == 1 and _VALUE.fullmatch(model := models.pop()):
+        own = (shape.like and shape.like.labels) or {}
+        labels[next((key for key in LABELS if key in own), LABELS[0])] = model
+    return labels
+
+
+def _sized(units: int, unit: str) -> str:
+    if unit == NO_UNIT:
+        return str(units)
+    return f"{units}GiB" if unit == "GiB" else f"{units * int(unit.removesuffix('MiB') or 1)}MiB"
+
+
+def _amounts(shape: Shape, names: Names) -> dict[str, str]:
+    """Return what the device plug-in will offer there, by resource."""
+    amounts = {names.resource: str(shape.units)}
+    cores = ALL_CORES * len(shape.spec.capacity)
+    if shape.like is not None and shape.like.allocatable is not None:
+        cores = shape.like.allocatable.get(names.cores, 0)
+    return amounts | ({names.cores: str(cores)} if cores else {})
+
+
+def _annotations(shape: Shape, labels: Mapping[str, str], names: Names) -> dict[str, str]:
+    """Return the annotations: Cluster API has one resource of a GPU, whose name may be any."""
+    found = {}
+    if shape.spec.cpu is not None:
+        found[f"{_CAPACITY}/{CPU}"] = f"{shape.spec.cpu}m"
+    if shape.spec.memory is not None:
+        found[f"{_CAPACITY}/{MEMORY}"] = f"{shape.spec.memory >> 20}Mi"
+    found[f"{_CAPACITY}/gpu-type"] = names.resource
+    found[f"{_CAPACITY}/gpu-count"] = str(shape.units)
+    if labels:
+        found[f"{_CAPACITY}/labels"] = ",".join(f"{key}={value}" for key, value in labels.items())
+    return found
+
+
+def _object_name(shape: str, taken: set[str]) -> str:
+    words = re.sub("[^a-z0-9]+", "-", shape.lower())[:_LONGEST].strip("-")
+    name, number = f"gpushare-{words}", 1
+    while name in taken:
+        number += 1
+        name = f"gpushare-{words}-{number}"
+    return name

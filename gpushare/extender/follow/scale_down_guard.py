@@ -1,0 +1,168 @@
+"""Keeping autoscalers from nodes whose pods would have no device elsewhere.
+
+They count a node's sum of memory, and would take a node away although no device of another one has
+room for its pods. Once a minute the books are asked which nodes could go, all at once
+(explain/scale_down.py). The others are annotated: for cluster-autoscaler, for Karpenter, and with
+our own word of why, which says too what we wrote. What somebody else wrote is never touched: each
+write holds for the Node as the watch has shown it. What is annotated is known from the watch alone,
+so a write whose outcome is unknown is simply looked at again, and what an earlier process has left
+is taken away, also where the guard is off.
+
+Tested in `tests/unit/extender/follow/test_scale_down_guard.py`.
+"""
+
+import json
+import logging
+import math
+import threading
+import time
+from collections.abc import Callable, Mapping
+
+from gpushare.core.policy import load_policy
+from gpushare.core.trial import FALLBACK_POLICY
+from gpushare.errors import ApiError, ApiNotFound
+from gpushare.explain.scale_down import Books, must_stay
+from gpushare.extender.follow.rounds import Rounds
+from gpushare.extender.follow.scale_down_marks import (
+    KEYS,
+    OURS,
+    TRUE,
+    Mark,
+    RunningDemands,
+    ScaleDownMarks,
+    written,
+)
+from gpushare.extender.managed_resources import ManagedResources
+from gpushare.kube.api import Calls
+from gpushare.logline import Line
+
+log = logging.getLogger("gpushare.scaledown")
+
+EVERY = 60.0
+AGAIN = 5.0
+"""Seconds until the next round if this one could not do all: not ready, or a write failed."""
+
+_TIMEOUT = 5.0
+_PAUSE = 600.0
+"""Seconds without a write once the right to it was missing."""
+_NO_RIGHT = (401, 403)
+_SLICE = 0.005
+"""Seconds of judging after which others have their turn."""
+_REST = 4.0
+"""How much longer than that they have it: judging takes a fifth of the time at most."""
+
+
+class ScaleDownGuard:
+    """Annotates nodes; call `round` once, or start `rounds` to repeat it.
+
+    running: None switches the guard off: what is left of ours is taken away. not_ready: why not to
+    act now (books not filled, another process leads), or "".
+    """
+
+    def __init__(
+        self,
+        api: Calls,
+        resources: ManagedResources,
+        marks: ScaleDownMarks,
+        running: RunningDemands | None,
+        *,
+        not_ready: Callable[[], str],
+        clock: Callable[[], float] = time.monotonic,
+        wake: Callable[[], threading.Event] = threading.Event,
+    ) -> None:
+        self._api = api
+        self._resources = resources
+        self._marks = marks
+        self._running = running
+        self._not_ready = not_ready
+        self._clock = clock
+        self._policy = load_policy(FALLBACK_POLICY)
+        self._judged: tuple[object, Mapping[str, str]] = None, {}
+        self._sent: dict[str, str] = {}
+        self._paused_until = -math.inf
+        self._resumed = 0.0
+        self._stopping = wake()
+        self.rounds = Rounds("scale-down", self.round, EVERY, AGAIN, self._stopping)
+
+    def round(self) -> bool:
+        """Write what differs from what should be; return whether nothing is left to be done."""
+        if self._not_ready():
+            return False
+        if self._clock() < self._paused_until:
+            return True
+        marks = self._marks.all()
+        why = {} if self._running is None else self._must_stay(marks, self._running)
+        self._sent = {name: sent for name, sent in self._sent.items() if name in marks}
+        done = True
+        for name, mark in sorted(marks.items()):
+            changes = _changes(mark, why.get(name))
+            # What was written is there, only not shown yet.
+            if not changes or self._sent.get(name) == mark.version:
+                continue
+            if self._not_ready():  # judging and writing take a while
+                return False
+            done &= self._write(name, mark, changes, why.get(name))
+            if self._clock() < self._paused_until:
+                return True
+        return done
+
+    def _must_stay(self, marks: Mapping[str, Mark], running: RunningDemands) -> Mapping[str, str]:
+        """Return why nodes must stay, by name; as last time if nothing has changed since."""
+        staying = frozenset(name for name, mark in marks.items() if mark.kept)
+        versions = tuple(managed.ledger.version() for managed in self._resources)
+        state = versions, self._resources.node_states.version, staying
+        if self._judged[0] != state:
+            books = [Books(each.ledger.view(), each.filters) for each in self._resources]
+            last = frozenset(name for name, mark in marks.items() if mark.ours)
+            self._resumed = self._clock()
+            found = must_stay(
+                books, self._policy, running.all(), staying=staying, last=last, pause=self._rest
+            )
+            self._judged = state, found
+        return self._judged[1]
+
+    def _rest(self) -> None:
+        """Leave the interpreter to the verbs once a slice is used up."""
+        spent = self._clock() - self._resumed
+        if spent >= _SLICE:
+            self._stopping.wait(spent * _REST)
+            self._resumed = self._clock()
+
+    def _write(
+        self, name: str, mark: Mark, changes: Mapping[str, str | None], why: str | None
+    ) -> bool:
+        """Write on the node if it is as it was shown, and return whether that went well."""
+        metadata = {"resourceVersion": mark.version, "annotations": changes}
+        try:
+            self._api.request(
+                "PATCH",
+                f"/api/v1/nodes/{name}",
+                body=json.dumps({"metadata": metadata}).encode(),
+                content_type="application/merge-patch+json",
+                timeout=_TIMEOUT,
+            )
+        except ApiNotFound:
+            return True
+        except ApiError as error:
+            if error.status in _NO_RIGHT:
+                self._paused_until = self._clock() + _PAUSE
+            log.warning(Line("scale-down not told on a node", node=name, error=str(error)))
+            return False
+        self._sent[name] = mark.version
+        text = "scale-down allowed" if why is None else "scale-down disabled"
+        log.info(Line(text, node=name, why=why or "-"))
+        return True
+
+
+def _changes(mark: Mark, why: str | None) -> Mapping[str, str | None]:
+    """Return the annotations to change, None for those to take away.
+
+    why: the node must stay; None: it may go.
+    """
+    keys = frozenset[str]() if why is None else mark.ours | (KEYS - mark.present)
+    if why is None or not keys:
+        gone = dict[str, str | None].fromkeys(mark.ours)
+        return gone if mark.why is None else gone | {OURS: None}
+    if mark.ours == keys and mark.why == why:
+        return {}
+    return dict.fromkeys(keys, TRUE) | {OURS: written(why, keys)}

@@ -1,0 +1,189 @@
+"""Placeholders: pods of ours that nobody binds, by which an autoscaler brings a node.
+
+An autoscaler drops a waiting pod that fits a node by sums. Its placeholder asks for the same, and
+its node affinity leaves out the nodes on which no device has room. A scheduler of its name serves
+nobody, so its status is ours to write.
+
+Tested in `tests/unit/wire/test_placeholders.py`.
+"""
+
+import json
+import re
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from gpushare.core.model import PodRef, Request
+from gpushare.errors import MessageError
+from gpushare.wire.objects import Pod
+
+SCHEDULER = "gpushare-placeholder"
+"""The schedulerName of all placeholders."""
+
+FOR = "gpushare.io/placeholder-for"
+"""Label: the uid of the pod that waits; annotation: its namespace and name."""
+
+IMAGE = "registry.k8s.io/pause:3.10"
+HOSTNAME = "kubernetes.io/hostname"
+_UID = re.compile(r"[a-z0-9]([a-z0-9-]{0,57}[a-z0-9])?")
+_REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
+_UNSCHEDULABLE = ("PodScheduled", "False", "Unschedulable")
+
+
+@dataclass(frozen=True, slots=True)
+class Placeholder:
+    """A placeholder as the API server shows it.
+
+    uid: of the pod that waits. told: its status says that it is unschedulable. nodes: that its node
+    affinity leaves out.
+    """
+
+    namespace: str
+    name: str
+    uid: str
+    told: bool
+    nodes: frozenset[str]
+
+
+def placeholder_of(pod: Pod) -> Placeholder | None:
+    """Return the placeholder that the pod is; None if it is none."""
+    metadata, spec = pod.metadata, pod.spec
+    if metadata is None or spec is None or not is_placeholder(pod):
+        return None
+    uid = (metadata.labels or {}).get(FOR)
+    if not (uid and metadata.name and metadata.namespace):
+        return None
+    conditions = (pod.status and pod.status.conditions) or ()
+    told = any((each.type, each.status, each.reason) == _UNSCHEDULABLE for each in conditions)
+    affinity = spec.affinity and spec.affinity.node_affinity
+    terms = (affinity and affinity.required and affinity.required.node_selector_terms) or ()
+    listed = (
+        each.values or ()
+        for term in terms
+        for each in term.match_expressions or ()
+        if (each.key, each.operator) == (HOSTNAME, "NotIn")
+    )
+    # A pod of the user may leave out nodes itself: ours are in each term, and come last.
+    *_, nodes = ((), *listed)
+    return Placeholder(metadata.namespace, metadata.name, uid, told, frozenset(nodes))
+
+
+def is_placeholder(pod: Pod) -> bool:
+    """Return whether the pod is for autoscalers alone: it asks nobody else for anything."""
+    return pod.spec is not None and pod.spec.scheduler_name == SCHEDULER and not pod.spec.node_name
+
+
+def name_for(uid: str) -> str:
+    """Return the name of the placeholder of the pod: one pod has one. "" if there can be none."""
+    return f"for-{uid}" if _UID.fullmatch(uid) else ""
+
+
+def placeholder(
+    body: bytes, ref: PodRef, request: Request, nodes: Iterable[str], namespace: str
+) -> bytes | None:
+    """Return the placeholder to be created for the pod of this body, as the API server has it.
+
+    None if it is another pod by now, is bound or nominated, has gates, or if kube-scheduler has not
+    found it unschedulable. Raises MessageError for a body that is no pod.
+    """
+    try:
+        pod = json.loads(body)
+        if not _waits(pod, ref.uid):
+            return None
+        made = _made(pod, ref, request, sorted(nodes), namespace)
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+        raise MessageError(f"pod {ref}: is not as the API server writes pods") from error
+    return json.dumps(made).encode()
+
+
+def status_patch(now: str) -> bytes:
+    """Return the merge patch of a placeholder's status: what a scheduler would say of it. now: as
+    the API server writes times.
+    """
+    kind, status, reason = _UNSCHEDULABLE
+    condition = {
+        "type": kind,
+        "status": status,
+        "reason": reason,
+        "message": "no device has room; a placeholder of gpushare asks for a node",
+        "lastTransitionTime": now,
+    }
+    return json.dumps({"status": {"conditions": [condition]}}).encode()
+
+
+def _waits(pod: Mapping[str, Any], uid: str) -> bool:
+    metadata, spec, status = pod["metadata"], pod["spec"], pod.get("status") or {}
+    if metadata["uid"] != uid or metadata.get("deletionTimestamp") or spec.get("nodeName"):
+        return False
+    if spec.get("schedulingGates") or status.get("nominatedNodeName"):
+        return False
+    return any(
+        (each.get("type"), each.get("status"), each.get("reason")) == _UNSCHEDULABLE
+        for each in status.get("conditions") or ()
+    )
+
+
+def _made(
+    pod: Mapping[str, Any], ref: PodRef, request: Request, nodes: Collection[str], namespace: str
+) -> dict[str, Any]:
+    spec = pod["spec"]
+    amounts = {"cpu": f"{request.cpu}m", "memory": str(request.memory)}
+    amounts |= {name: str(amount) for name, amount in request.resources if amount}
+    limits = {name: amount for name, amount in amounts.items() if "/" in name}
+    copied = {
+        key: spec[key] for key in ("nodeSelector", "tolerations") if spec.get(key) is not None
+    }
+    # A class of the system's is for its own namespace; without it the pod is of no priority.
+    priority = spec.get("priorityClassName") or ""
+    if priority and not priority.startswith("system-"):
+        copied["priorityClassName"] = priority
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {
+            "name": name_for(ref.uid),
+            "namespace": namespace,
+            "labels": {FOR: ref.uid},
+            "annotations": {FOR: str(ref)},
+        },
+        "spec": copied
+        | {
+            "schedulerName": SCHEDULER,
+            "affinity": {"nodeAffinity": {_REQUIRED: _elsewhere(spec, nodes)}},
+            "automountServiceAccountToken": False,
+            "enableServiceLinks": False,
+            "terminationGracePeriodSeconds": 0,
+            "securityContext": {
+                "runAsNonRoot": True,
+                "runAsUser": 65535,
+                "seccompProfile": {"type": "RuntimeDefault"},
+            },
+            "containers": [
+                {
+                    "name": "pause",
+                    "image": IMAGE,
+                    "resources": {"requests": amounts, "limits": limits},
+                    "securityContext": {
+                        "allowPrivilegeEscalation": False,
+                        "capabilities": {"drop": ["ALL"]},
+                    },
+                }
+            ],
+        },
+    }
+
+
+def _elsewhere(spec: Mapping[str, Any], nodes: Collection[str]) -> dict[str, Any]:
+    """Return the node affinity that is required of the pod, on none of these nodes."""
+    affinity = (spec.get("affinity") or {}).get("nodeAffinity") or {}
+    required = affinity.get(_REQUIRED)
+    terms = [{}] if required is None else required["nodeSelectorTerms"]
+    out = {"key": HOSTNAME, "operator": "NotIn", "values": [*nodes]}
+    return {
+        "nodeSelectorTerms": [
+            {**term, "matchExpressions": [*(term.get("matchExpressions") or ()), out]}
+            for term in terms
+            # A term without conditions selects nothing.
+            if required is None or any(term.values())
+        ]
+    }

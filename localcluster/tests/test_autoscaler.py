@@ -1,0 +1,235 @@
+"""cluster-autoscaler's rules, held to what the real one was seen to do in each scene.
+
+The scenes are those of docs/autoscalers.md, and those in which a pod stood in for one that waits.
+"""
+
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gpushare.core.node_filters import NodeStates, OwnFilters
+from gpushare.core.policy import load_policy
+from gpushare.explain.scale_down import Books, must_stay
+from gpushare.ledger import Ledger
+from gpushare.wire.annotations import ALIYUN
+from gpushare.wire.demands import node_state
+from gpushare.wire.nodes import node_spec
+from gpushare.wire.objects import NODES, PODS
+from gpushare.wire.pods import observe_pod
+from gpushare_localcluster.autoscaler import DISABLED, SAFE, Autoscaler, Group, Removal
+
+MEM = "aliyun.com/gpu-mem"
+PAGE = Path(__file__).parents[2] / "docs" / "autoscalers.md"
+Object = dict[str, Any]
+
+
+def node(name: str, mem: int = 32, annotations: dict[str, str] | None = None) -> Object:
+    amounts = {"cpu": "32", "memory": "64Gi", "pods": "110"}
+    if mem:
+        amounts |= {MEM: str(mem), ALIYUN.count: "2"}
+    return {
+        "metadata": {
+            "name": name,
+            "labels": {"kubernetes.io/hostname": name},
+            "annotations": annotations or {},
+        },
+        "status": {"allocatable": amounts, "capacity": amounts},
+    }
+
+
+def pod(name: str, mem: int, on: str = "", device: int = 0, **spec: Any) -> Object:
+    """A pod of a controller, which runs on a device, or was found unschedulable."""
+    refused = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable"}
+    resources = {"limits": {MEM: str(mem)}, "requests": {MEM: str(mem), "cpu": "100m"}}
+    return {
+        "metadata": {
+            "name": name,
+            "namespace": "team",
+            "uid": name,
+            "ownerReferences": [{"kind": "ReplicaSet", "name": "of", "uid": "of"}],
+            "annotations": {ALIYUN.idx: str(device), ALIYUN.pod: str(mem)} if on else {},
+        },
+        "spec": {"nodeName": on, "containers": [{"name": "main", "resources": resources}], **spec},
+        "status": {"phase": "Running" if on else "Pending", "conditions": [] if on else [refused]},
+    }
+
+
+def annotated(item: Object, **annotations: str) -> Object:
+    metadata = item["metadata"]
+    return {**item, "metadata": {**metadata, "annotations": metadata["annotations"] | annotations}}
+
+
+def told(nodes: list[Object], pods: list[Object]) -> list[Object]:
+    """The nodes with what the scale-down guard writes on them."""
+    ledger = Ledger()
+    found = [NODES.decode(json.dumps(each).encode()) for each in nodes]
+    ledger.replace_nodes(node_spec(each, ALIYUN, "GiB") for each in found)
+    running = [PODS.decode(json.dumps(each).encode()) for each in pods]
+    ledger.replace_pods(observe_pod(each, ALIYUN) for each in running)
+    own = OwnFilters(NodeStates(map(node_state, found)), ledger.taken)
+    stay = must_stay([Books(ledger.view(), own)], load_policy("device-bestfit"), {})
+    return [
+        annotated(each, **{DISABLED: "true"}) if each["metadata"]["name"] in stay else each
+        for each in nodes
+    ]
+
+
+GROUP = Group("gpu", node("template"))
+SUMS = Autoscaler([GROUP])
+FULL = [pod("ten-0", 10, "a", 0), pod("ten-1", 10, "a", 1)]
+BESIDE = [*FULL, pod("eight", 8, "b", 0)]
+TWO = [node("a"), node("b")]
+
+
+def sum_has_room() -> None:
+    assert SUMS.scale_up([node("a")], [*FULL, pod("waits", 8)]) == {}
+    assert SUMS.scale_up([node("a")], [*FULL, pod("waits", 13)]) == {"gpu": 1}
+
+
+def from_zero() -> None:
+    assert SUMS.scale_up([node("cpu-only", 0)], [pod("waits", 8)]) == {"gpu": 1}
+
+
+def from_zero_untold() -> None:
+    untold = Autoscaler([Group("gpu", node("template", 0))])
+    assert untold.scale_up([node("cpu-only", 0)], [pod("waits", 8)]) == {}
+
+
+def from_zero_ignored() -> None:
+    ignoring = Autoscaler([Group("gpu", node("template", 0))], {"ignoredResources": [MEM]})
+    assert ignoring.scale_up([node("cpu-only", 0)], [pod("waits", 8)]) == {}
+    # Not for want of a group: where no node is there, one comes.
+    assert ignoring.scale_up([], [pod("waits", 8)]) == {"gpu": 1}
+
+
+def taken_away() -> None:
+    assert SUMS.scale_down(TWO, BESIDE) == Removal("a", ("ten-0", "ten-1"))
+    kept = told(TWO, BESIDE)
+    assert SUMS.scale_down(kept, BESIDE) is None
+    assert {each["metadata"]["annotations"].get(DISABLED) for each in kept} == {"true"}
+
+
+def made_again() -> None:
+    there = [pod("eight", 8, "b", 0), pod("ten-2", 10, "b", 1), pod("ten-3", 10)]
+    assert SUMS.scale_up([node("b")], there) == {}
+
+
+def told_to_stay() -> None:
+    disabled = {DISABLED: "true"}
+    assert (
+        SUMS.scale_down([node("a", annotations=disabled), node("b", annotations=disabled)], BESIDE)
+        is None
+    )
+
+
+SCENES: dict[str, Callable[[], None]] = {
+    "a node holds 10 + 10, a pod of 8 waits": sum_has_room,
+    "a group without nodes, which says `gpu-mem: 32`": from_zero,
+    "a group without nodes, which says nothing of gpu-mem": from_zero_untold,
+    "the same, with `ignoredResources": from_zero_ignored,
+    "a holds 10 + 10, b holds 8": taken_away,
+    "their controller makes both tens again": made_again,
+    "the same two nodes, both annotated": told_to_stay,
+}
+
+
+@pytest.mark.parametrize("scene", SCENES.values(), ids=SCENES.keys())
+def test_a_scene_ends_as_the_real_one_did(scene: Callable[[], None]) -> None:
+    scene()
+
+
+def test_the_page_has_these_scenes() -> None:
+    table = PAGE.read_text(encoding="utf-8").partition("<!-- scenes -->")[2]
+    rows = re.findall(r"^\| (.+?) \|", table.partition("<!-- end")[0], re.M)
+    assert rows[0] == "scene"
+    for row, scene in zip(rows[2:], SCENES, strict=True):
+        assert row.startswith(scene)
+
+
+def stand_in(name: str, mem: int, *refused: str) -> Object:
+    """A pod that nobody binds, and that may not be where the waiting pod was refused."""
+    wanted = {"key": "kubernetes.io/hostname", "operator": "NotIn", "values": [*refused]}
+    required = {"nodeSelectorTerms": [{"matchExpressions": [wanted]}]}
+    affinity = {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": required}}
+    return pod(name, mem, affinity=affinity if refused else {})
+
+
+def test_a_stand_in_of_a_whole_node_brings_a_second_one() -> None:
+    waits, whole = pod("waits", 8), stand_in("whole", 32)
+    assert SUMS.scale_up([node("a")], [*FULL, waits, whole]) == {"gpu": 1}
+    bound = pod("waits", 8, "new", 0)
+    assert SUMS.scale_up([node("a"), node("new")], [*FULL, bound, whole]) == {"gpu": 1}
+
+
+def test_a_stand_in_like_the_pod_but_elsewhere_brings_one_node() -> None:
+    waits, alike = pod("waits", 8), stand_in("alike", 8, "a")
+    assert SUMS.scale_up([node("a")], [*FULL, waits, alike]) == {"gpu": 1}
+    bound = pod("waits", 8, "new", 0)
+    assert SUMS.scale_up([node("a"), node("new")], [*FULL, bound, alike]) == {}
+
+
+def test_several_stand_ins_are_packed_by_sums() -> None:
+    alike = [stand_in(f"s{n}", 10, "a") for n in range(4)]
+    assert SUMS.scale_up([node("a")], [*FULL, *alike]) == {"gpu": 2}  # of three a node, by sums
+    few = Autoscaler([Group("gpu", node("template"), most=1)])
+    assert few.scale_up([node("a")], [*FULL, *alike]) == {"gpu": 1}
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"spec": {"nodeName": "", "schedulingGates": [{"name": "x"}], "containers": []}},
+        {"status": {"phase": "Pending", "conditions": []}},
+        {
+            "status": {
+                "phase": "Pending",
+                "nominatedNodeName": "a",
+                "conditions": [
+                    {"type": "PodScheduled", "status": "False", "reason": "Unschedulable"}
+                ],
+            }
+        },
+        {
+            "status": {
+                "phase": "Pending",
+                "conditions": [
+                    {"type": "PodScheduled", "status": "False", "reason": "SchedulerError"}
+                ],
+            }
+        },
+    ],
+    ids=["gated", "untried", "nominated", "an error"],
+)
+def test_who_was_not_found_unschedulable_brings_no_node(change: Object) -> None:
+    waits = {**pod("waits", 32), **change}
+    if "schedulingGates" in waits["spec"]:
+        waits["status"]["conditions"][0]["reason"] = "SchedulingGated"
+    assert SUMS.scale_up([node("a")], [*FULL, waits]) == {}
+
+
+@pytest.mark.parametrize("key", [SAFE, ""], ids=["not safe to evict", "without a controller"])
+def test_a_pod_that_may_not_be_evicted_keeps_its_node(key: str) -> None:
+    pods = [pod("ten-0", 10, "a", 0), pod("one", 1, "b", 0)]
+    assert SUMS.scale_down(TWO, pods) == Removal("a", ("ten-0",))
+    stays = annotated(pods[0], **{key: "false"}) if key else pods[0]
+    if not key:
+        del stays["metadata"]["ownerReferences"]
+    assert SUMS.scale_down(TWO, [stays, pods[1]]) == Removal("b", ("one",))
+
+
+def test_a_node_in_use_stays() -> None:
+    busy = pod("busy", 1, "a")
+    busy["spec"]["containers"][0]["resources"]["requests"]["cpu"] = "16"
+    lazy = pod("lazy", 1, "b")
+    assert SUMS.scale_down(TWO, [busy, lazy]) == Removal("b", ("lazy",))
+
+
+def test_the_guard_leaves_a_node_that_can_be_emptied() -> None:
+    pods = [pod("ten-0", 10, "a", 0), pod("eight", 8, "b", 0)]
+    kept = told(TWO, pods)
+    gone = SUMS.scale_down(kept, pods)
+    assert gone == Removal("b", ("eight",))

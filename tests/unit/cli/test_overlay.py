@@ -1,0 +1,131 @@
+"""`gpushare whatif --need --overlay`: the nodes that are needed, as autoscalers hear of them."""
+
+import re
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+import yaml
+
+from gpushare.cli.whatif import main
+from gpushare.wire.annotations import ALIYUN
+from gpushare.wire.node_templates import template_spec
+from gpushare.wire.objects import Node
+from gpushare.wire.quantity import to_bytes, to_milli
+from tests.unit.cli.fake_kubectl import FakeKubectl, inventory, node, pending
+
+Capsys = pytest.CaptureFixture[str]
+
+TEMPLATE = "k8s.io/cluster-autoscaler/node-template"
+CAPACITY = "capacity.cluster-autoscaler.kubernetes.io"
+INSTANCE_TYPE = "node.kubernetes.io/instance-type"
+
+
+def overlay(capsys: Capsys, *words: str) -> tuple[list[dict[str, Any]], str]:
+    """The documents, read as kubectl reads them, and the text."""
+    code = main(["--need", "--overlay", *words])
+    out, err = capsys.readouterr()
+    assert (code, err) == (0, "")
+    return [*yaml.safe_load_all(out)], out
+
+
+@pytest.fixture
+def tables(tmp_path: Path) -> list[str]:
+    nodes, pods = tmp_path / "nodes.csv", tmp_path / "pods.csv"
+    nodes.write_text("name,cpu_milli,memory_mib,gpu,units,model\na,96000,786432,8,80,A100\n")
+    rows = "".join(f"t{n},64000,1024,8,80,A100\n" for n in range(2)) + "s,1,1,1,24,\n"
+    pods.write_text(f"name,cpu_milli,memory_mib,gpu,units,models\n{rows}")
+    return ["--nodes", str(nodes), "--pods", str(pods), "--unit", "GiB"]
+
+
+def test_each_shape_that_is_needed_is_told_to_each_autoscaler(
+    tables: list[str], capsys: Capsys
+) -> None:
+    shapes = ("a,price=10", "4x24GiB,cpu=64,memory=256Gi,price=2", "2x16GiB,price=1")
+    found, out = overlay(capsys, *tables, *(word for each in shapes for word in ("--shape", each)))
+    assert len(found) == 2 * 3
+    karpenter, aws, cluster_api = found[:3]
+    assert karpenter == {
+        "apiVersion": "karpenter.sh/v1alpha1",
+        "kind": "NodeOverlay",
+        "metadata": {"name": "gpushare-like-a"},
+        "spec": {
+            "requirements": [
+                {"key": "gpushare.io/shape", "operator": "In", "values": ["8x80GiB"]},
+            ],
+            "capacity": {"aliyun.com/gpu-mem": "640", "aliyun.com/gpu-core.percentage": "800"},
+        },
+    }
+    assert aws == {
+        "tags": {
+            f"{TEMPLATE}/resources/aliyun.com/gpu-mem": "640",
+            f"{TEMPLATE}/resources/aliyun.com/gpu-core.percentage": "800",
+            f"{TEMPLATE}/label/gpushare.io/shape": "8x80GiB",
+            f"{TEMPLATE}/label/nvidia.com/gpu.product": "A100",
+        }
+    }
+    assert cluster_api == {
+        "annotations": {
+            f"{CAPACITY}/cpu": "96000m",
+            f"{CAPACITY}/memory": "786432Mi",
+            f"{CAPACITY}/gpu-type": "aliyun.com/gpu-mem",
+            f"{CAPACITY}/gpu-count": "640",
+            f"{CAPACITY}/labels": "gpushare.io/shape=8x80GiB,nvidia.com/gpu.product=A100",
+        }
+    }
+    assert found[3]["metadata"]["name"] == "gpushare-4x24gib-cpu-64-memory-256gi"
+    assert to_milli(found[5]["annotations"][f"{CAPACITY}/cpu"]) == 64_000
+    assert to_bytes(found[5]["annotations"][f"{CAPACITY}/memory"]) == 256 << 30
+    titles = [line for line in out.splitlines() if re.match(r"# \d+ x ", line)]
+    assert titles == ["# 1 x like a", "# 1 x 4x24GiB,cpu=64,memory=256Gi"]
+
+
+@pytest.mark.parametrize("unit", ["GiB", "MiB", "256MiB"])
+def test_the_label_says_to_filter_dryrun_what_the_shape_is(
+    unit: str, tmp_path: Path, capsys: Capsys
+) -> None:
+    nodes = tmp_path / "nodes.csv"
+    nodes.write_text("name,cpu_milli,memory_mib,gpu,units,model\na,1000,1000,1,1,\n")
+    asked = ("--unit", unit, "--pods", "20GiB x 1", "--shape", "4x24GiB")
+    (_, aws, _), _ = overlay(capsys, "--nodes", str(nodes), *asked)
+    label = aws["tags"][f"{TEMPLATE}/label/gpushare.io/shape"]
+    metadata = {"name": "template-1", "labels": {"gpushare.io/shape": label}}
+    made_up = msgspec.convert({"metadata": metadata}, Node)
+    units = int(aws["tags"][f"{TEMPLATE}/resources/aliyun.com/gpu-mem"])
+    spec = template_spec(made_up, ALIYUN, unit)
+    assert (len(spec.capacity), sum(spec.capacity)) == (4, units)
+
+
+def test_nodes_like_one_that_is_there_are_known_by_its_instance_type(
+    kubectl: FakeKubectl, capsys: Capsys
+) -> None:
+    there = node("a", inventory=inventory(16, 24))
+    there["metadata"]["labels"] = {
+        INSTANCE_TYPE: "g5.x",
+        "aliyun.accelerator/nvidia_name": "A10",
+    }
+    waiting = [pending(f"w{n}", 20) for n in range(2)]
+    kubectl.cluster([there], waiting, page=500)
+    (karpenter, aws, _), _ = overlay(capsys)
+    (requirement,) = karpenter["spec"]["requirements"]
+    assert requirement == {"key": INSTANCE_TYPE, "operator": "In", "values": ["g5.x"]}
+    # It offers no cores, and its devices differ, which no label says.
+    assert karpenter["spec"]["capacity"] == {"aliyun.com/gpu-mem": "40"}
+    assert aws["tags"] == {
+        f"{TEMPLATE}/resources/aliyun.com/gpu-mem": "40",
+        f"{TEMPLATE}/label/aliyun.accelerator/nvidia_name": "A10",
+    }
+
+
+def test_where_nothing_is_needed_nothing_is_told(kubectl: FakeKubectl, capsys: Capsys) -> None:
+    kubectl.cluster([node("a")], [], page=500)
+    found, out = overlay(capsys)
+    assert found == []
+    assert out == "# no node is needed: what is there has room\n"
+
+
+@pytest.mark.parametrize("words", [["--pods", "8GiB"], ["--need", "-o", "json"]])
+def test_it_goes_with_the_question_alone(words: list[str], capsys: Capsys) -> None:
+    assert main(["--overlay", *words]) == 1
+    assert "--overlay goes with --need, and without -o" in capsys.readouterr().err

@@ -1,0 +1,117 @@
+"""Which pods need a node that sums do not ask for."""
+
+from typing import Any
+
+import pytest
+
+from gpushare.core.model import Cards, NodeSpec, ObservedPod, PodRef, Request
+from gpushare.core.node_filters import NodeStates, OwnFilters
+from gpushare.core.selectors import Demands
+from gpushare.explain.node_wishes import MOST_NODES, Wish, node_wishes
+from gpushare.ledger import Ledger
+from tests.unit.core.clusters import node, state_of
+from tests.unit.explain.test_whatif import MEM, POLICY, bind, books
+
+NODE = node("a", 16, 16)
+
+
+def waits(ledger: Ledger, name: str, units: int, devices: int = 1, **more: Any) -> None:
+    amounts = ((MEM, units * devices),)
+    request = Request(units, devices, resources=amounts, cards=more.pop("cards", Cards()))
+    ref = PodRef("default", name, f"uid-{name}")
+    ledger.pod_changed(ObservedPod(ref, request, created=1.0)._replace(**more))
+
+
+def wishes(ledger: Ledger, *specs: NodeSpec, most: int = 10) -> list[Wish]:
+    states = NodeStates(map(state_of, specs or (NODE,)))
+    return node_wishes(ledger.view(), OwnFilters(states, ledger.taken), POLICY, most)
+
+
+def full(*specs: NodeSpec) -> Ledger:
+    """Two pods on each node, of more than half a device: 10 of 16."""
+    ledger = books(*(specs or (NODE,)))
+    for spec in specs or (NODE,):
+        units = spec.capacity[0] * 5 // 8
+        for number in range(2):
+            most = Request(units, 1, resources=((MEM, units),))
+            bind(ledger, f"{spec.name}-{number}", most, spec.name)
+    return ledger
+
+
+def names(found: list[Wish]) -> list[str]:
+    return [wish.ref.name for wish in found]
+
+
+def test_who_fits_by_the_sum_alone_needs_a_node() -> None:
+    ledger = full()
+    waits(ledger, "web", 8)
+    (wish,) = wishes(ledger)
+    assert wish.ref.name == "web"
+    assert wish.full == wish.nodes == {"a"}
+
+
+def test_who_does_not_fit_by_the_sum_is_seen_by_the_autoscaler_itself() -> None:
+    ledger = full()
+    waits(ledger, "web", 13)
+    assert wishes(ledger) == []
+
+
+def test_who_has_room_needs_none_and_of_two_the_second_does() -> None:
+    ledger = books(NODE)
+    ten = Request(10, 1, resources=((MEM, 10),))
+    bind(ledger, "ten", ten, "a")
+    waits(ledger, "first", 9)
+    assert wishes(ledger) == []
+    waits(ledger, "second", 9, created=2.0)
+    assert names(wishes(ledger)) == ["second"]
+    waits(ledger, "urgent", 9, created=3.0, priority=5)
+    # The sum has 4 left once it has its place.
+    assert names(wishes(ledger)) == ["first", "second"]
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"demands": Demands(gated=True)},
+        {"served": False},
+        {"demands": Demands(node_selector=(("zone", "none"),))},
+        {"cards": Cards(uuids=("GPU-1",))},
+    ],
+    ids=["gated", "of another scheduler", "let in nowhere", "a card by its name"],
+)
+def test_for_whom_no_node_would_help_none_is_asked(more: dict[str, Any]) -> None:
+    ledger = full()
+    waits(ledger, "web", 8, **more)
+    assert wishes(ledger) == []
+
+
+def test_who_is_larger_than_any_device_never_has_one() -> None:
+    ledger = books(NODE)
+    waits(ledger, "giant", 20)
+    assert wishes(ledger) == []
+    ledger = full(NODE, larger := node("b", 32, 32))
+    waits(ledger, "giant", 20)
+    (wish,) = wishes(ledger, NODE, larger)
+    assert wish.full == {"b"}
+    assert wish.nodes == {"a", "b"}
+
+
+def test_no_more_are_told_than_asked_for() -> None:
+    ledger = full()
+    for number in range(5):
+        waits(ledger, f"web-{number}", 8)
+    assert names(wishes(ledger, most=2)) == ["web-0", "web-1"]
+
+
+def test_of_very_many_nodes_only_those_that_mislead_are_listed() -> None:
+    others = [node(f"n{number}", 4) for number in range(MOST_NODES)]
+    ledger = full()
+    for spec in others:
+        ledger.node_changed(spec)
+    waits(ledger, "web", 8)
+    (wish,) = wishes(ledger, NODE, *others)
+    assert wish.nodes == wish.full == {"a"}
+    many = [node(f"m{number}", 16, 16) for number in range(MOST_NODES)]
+    crowded = full(NODE, *many)
+    waits(crowded, "web", 8)
+    assert wishes(crowded, NODE, *many) == []

@@ -1,0 +1,385 @@
+"""Nodes are annotated while their pods have no device elsewhere, and nobody else's word is touched.
+
+The API server here keeps Nodes and answers merge patches; what the guard knows of them it is shown
+by the watch, as events.
+"""
+
+import json
+import math
+import threading
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gpushare.errors import ApiConflict, ApiError, ApiNotFound, ApiUnavailable
+from gpushare.extender.follow.scale_down_guard import ScaleDownGuard
+from gpushare.extender.follow.scale_down_marks import (
+    KEYS,
+    OURS,
+    RunningDemands,
+    ScaleDownMarks,
+    mark_of,
+)
+from gpushare.extender.follow.watch_handlers import NodeEventHandler, PodEventHandler
+from gpushare.wire.annotations import ALIYUN
+from gpushare.wire.codec import WatchEvent
+from gpushare.wire.objects import NODES
+from tests.unit.extender.kit import make_library, node_json, pod_json, read_node, read_pod
+
+CA = "cluster-autoscaler.kubernetes.io/scale-down-disabled"
+KARPENTER = "karpenter.sh/do-not-disrupt"
+ABOUT_A1 = "team/a1 would have no device on another node"
+
+
+class World:
+    """Nodes of two devices of 16, a guard, and the API server between them."""
+
+    def __init__(self, *names: str, on: bool = True) -> None:
+        self.nodes = {name: node_json(name, 32, 2) for name in names}
+        self.version = 0
+        self.now = 0.0
+        self.why_not = ""
+        self.patches: list[str] = []
+        self.failures: list[tuple[bool, ApiError]] = []
+        self.library = make_library()
+        (self.managed,) = self.library
+        self.marks = ScaleDownMarks()
+        self.handler = NodeEventHandler(self.library, "GiB", self.marks)
+        for name in names:
+            self.nodes[name]["status"]["allocatable"]["pods"] = "110"
+            self.changed(name)
+        self.restart(on=on)
+
+    def restart(self, *, on: bool) -> None:
+        """Another process, whose watch shows what there is."""
+        self.running = RunningDemands() if on else None
+        self.pods = PodEventHandler(self.library, running=self.running)
+        self.guard = ScaleDownGuard(
+            self, self.library, self.marks, self.running, not_ready=lambda: self.why_not,
+            clock=lambda: self.now,
+        )  # fmt: skip
+
+    def changed(self, name: str, **annotations: str) -> None:
+        """Somebody changes the node."""
+        self.version += 1
+        metadata = self.nodes[name]["metadata"]
+        metadata["annotations"] = metadata["annotations"] | annotations
+        metadata["resourceVersion"] = str(self.version)
+        self.shown(name)
+
+    def shown(self, *names: str) -> None:
+        """The watch shows nodes."""
+        for name in names or [*self.nodes]:
+            self.handler.apply(WatchEvent("MODIFIED", object=read_node(self.nodes[name])))
+
+    def runs(self, node: str, **pods: tuple[int, int]) -> None:
+        """Pods of these units on these devices of the node."""
+        for name, (units, device) in pods.items():
+            notes = {ALIYUN.idx: str(device), ALIYUN.pod: str(units), ALIYUN.dev: "16"}
+            pod = pod_json(name, units, node=node, annotations=notes, phase="Running")
+            pod["spec"]["nodeSelector"] = {}
+            self.pods.apply(WatchEvent("ADDED", object=read_pod(pod)))
+
+    def ended(self, name: str) -> None:
+        self.pods.apply(WatchEvent("DELETED", object=read_pod(pod_json(name, 1))))
+
+    def notes(self, name: str) -> dict[str, Any]:
+        """The annotations about scale-down."""
+        there: dict[str, Any] = self.nodes[name]["metadata"]["annotations"]
+        return {key: text for key, text in there.items() if key in KEYS | {OURS}}
+
+    def why(self, name: str) -> str:
+        """Our word, if all that we write is there."""
+        notes = self.notes(name)
+        assert notes.pop(CA) == notes.pop(KARPENTER) == "true"
+        said = json.loads(notes.pop(OURS))
+        assert said["wrote"] == sorted(KEYS)
+        assert not notes
+        text: str = said["why"]
+        return text
+
+    def round(self) -> bool:
+        """A round, after which the watch has shown everything."""
+        done = self.guard.round()
+        self.shown()
+        return done
+
+    def request(
+        self,
+        method: str,
+        path: str,
+        *,
+        query: Mapping[str, str] | None = None,
+        body: bytes | None = None,
+        content_type: str = "application/json",
+        timeout: float,
+        not_after: float = math.inf,
+    ) -> bytes:
+        """The API server: merges a patch if it is of the Node's version."""
+        assert (method, content_type) == ("PATCH", "application/merge-patch+json")
+        assert query is None
+        assert timeout < not_after
+        name = path.removeprefix("/api/v1/nodes/")
+        self.patches.append(name)
+        landed, failure = self.failures.pop(0) if self.failures else (True, None)
+        if landed:
+            self._merge(name, json.loads(body or b"")["metadata"])
+        if failure is not None:
+            raise failure
+        return b"{}"
+
+    def _merge(self, name: str, patch: dict[str, Any]) -> None:
+        if name not in self.nodes:
+            raise ApiNotFound("gone", 404)
+        metadata = self.nodes[name]["metadata"]
+        if patch.pop("resourceVersion") != metadata["resourceVersion"]:
+            raise ApiConflict("changed", 409)
+        (changes,) = patch.values()
+        merged = metadata["annotations"] | changes
+        kept = {key: text for key, text in merged.items() if text is not None}
+        self.version += 1
+        metadata |= {"annotations": kept, "resourceVersion": str(self.version)}
+
+
+def stuck(*, on: bool = True) -> World:
+    """10 + 10 on a, 8 on b: by sums a could be emptied."""
+    world = World("a", "b", on=on)
+    world.runs("a", a0=(10, 0), a1=(10, 1))
+    world.runs("b", b0=(8, 0))
+    return world
+
+
+def test_who_has_no_device_elsewhere_keeps_its_node() -> None:
+    world = stuck()
+    assert world.round()
+    assert world.why("a") == ABOUT_A1
+    assert world.why("b") == "team/b0 would have no device on another node"
+    world.patches.clear()
+    assert world.round()
+    assert world.patches == []
+
+
+def test_what_holds_no_more_is_taken_away() -> None:
+    world = stuck()
+    world.round()
+    world.ended("a1")
+    world.round()
+    # b has the fewest units; it is emptied into a, which therefore stays.
+    assert (world.notes("b"), world.why("a")) == (
+        {},
+        "team/a0 would have no device on another node",
+    )
+    world.ended("a0")
+    world.round()
+    assert (world.notes("a"), world.why("b")) == (
+        {},
+        "team/b0 would have no device on another node",
+    )
+
+
+def test_of_two_that_could_be_emptied_into_each_other_the_same_one_stays_allowed() -> None:
+    world = World("a", "b")
+    world.runs("a", a0=(4, 0))
+    world.runs("b", b0=(4, 0))
+    world.round()
+    assert (world.notes("a"), [*world.notes("b")] != []) == ({}, True)
+    world.runs("a", a1=(2, 1))  # now b would be the smaller one
+    world.patches.clear()
+    world.round()
+    assert world.notes("a") == {}
+    assert world.why("b") == "team/b0 would have no device on another node"
+    assert world.patches == []
+
+
+def test_a_node_selector_of_a_pod_that_runs_counts() -> None:
+    world = World("a", "b")
+    pod = pod_json("web", 4, node="a", annotations={ALIYUN.idx: "0", ALIYUN.pod: "4"})
+    pod["spec"]["nodeSelector"] = {"zone": "here"}
+    world.runs("b", b0=(16, 0), b1=(16, 1))
+    world.pods.apply(WatchEvent("ADDED", object=read_pod(pod)))
+    world.runs("a", a0=(16, 1))
+    world.ended("b1")
+    world.round()
+    assert "team/web would have no device" in world.why("a")
+
+
+@pytest.mark.parametrize("on", [True, False])
+@pytest.mark.parametrize("key", sorted(KEYS))
+@pytest.mark.parametrize("value", ["true", "false"])
+def test_what_a_person_wrote_is_never_touched(key: str, value: str, on: bool) -> None:
+    world = stuck(on=on)
+    world.changed("a", **{key: value})
+    world.round()
+    assert world.notes("a")[key] == value
+    if value == "true" or not on:
+        assert world.notes("a") == {key: value}
+    else:
+        (other,) = KEYS - {key}
+        assert world.notes("a")[other] == "true"
+        assert json.loads(world.notes("a")[OURS])["wrote"] == [other]
+    world.ended("a0")
+    world.ended("a1")
+    world.ended("b0")
+    world.round()
+    assert world.notes("a") == {key: value}
+
+
+def test_what_a_person_makes_of_our_word_is_the_persons() -> None:
+    world = stuck()
+    world.round()
+    world.changed("a", **{CA: "false"})
+    world.round()
+    world.ended("a0")
+    world.ended("a1")
+    world.round()
+    assert world.notes("a") == {CA: "false"}
+
+
+def test_a_write_that_crosses_with_a_persons_is_refused_and_looked_at_again() -> None:
+    world = stuck()
+    mark = world.marks.all()["a"]
+    world.changed("a", **{CA: "true"})
+    world.marks.put("a", mark)  # the watch is behind
+    assert not world.guard.round()
+    assert world.notes("a") == {CA: "true"}
+    world.shown()
+    assert world.round()
+    assert world.notes("a") == {CA: "true"}
+
+
+@pytest.mark.parametrize("landed", [True, False])
+def test_a_write_without_an_answer_is_repeated_until_the_watch_shows_it(landed: bool) -> None:
+    world = stuck()
+    world.failures = [(landed, ApiUnavailable("cut", 0))]
+    assert not world.guard.round()
+    assert not world.guard.round() or not landed  # not shown yet: the version has gone
+    world.shown()
+    assert world.round()
+    assert world.why("a") == ABOUT_A1
+    world.patches.clear()
+    assert world.round()
+    assert world.patches == []
+
+
+def test_what_was_written_is_not_written_again_before_the_watch_shows_it() -> None:
+    world = stuck()
+    assert world.guard.round()
+    assert world.guard.round()
+    assert world.patches == ["a", "b"]
+
+
+def test_switched_off_it_takes_away_what_an_earlier_process_has_left() -> None:
+    world = stuck()
+    world.round()
+    world.changed("b", **{"example.com/note": "hers"})
+    world.restart(on=False)
+    assert world.round()
+    assert world.notes("a") == world.notes("b") == {}
+    assert world.nodes["b"]["metadata"]["annotations"] == {"example.com/note": "hers"}
+
+
+@pytest.mark.parametrize("on", [True, False])
+def test_only_the_leader_with_filled_books_acts(on: bool) -> None:
+    world = stuck()
+    world.round()
+    before = world.notes("a")
+    world.restart(on=on)
+    world.ended("b0")
+    world.why_not = "another process leads"
+    world.patches.clear()
+    assert not world.round()
+    assert (world.patches, world.notes("a")) == ([], before)
+    world.why_not = ""
+    world.round()
+    assert world.patches
+
+
+def test_who_loses_the_lead_in_a_round_stops_in_it() -> None:
+    world = stuck()
+    answered = world.request
+
+    def losing(*args: Any, **more: Any) -> bytes:
+        world.why_not = "another process leads"
+        return answered(*args, **more)
+
+    world.request = losing  # type: ignore[method-assign]
+    world.guard.round()
+    assert world.patches == ["a"]
+
+
+def test_without_the_right_it_rests() -> None:
+    world = stuck()
+    world.failures = [(False, ApiError("forbidden", 403))]
+    assert world.round()
+    assert world.patches == ["a"]
+    world.now += 599
+    assert world.round()
+    assert world.patches == ["a"]
+    world.now += 2
+    assert world.round()
+    assert world.why("a") == ABOUT_A1
+
+
+def test_a_node_that_went_meanwhile_is_no_failure() -> None:
+    world = stuck()
+    del world.nodes["a"]
+    assert world.guard.round()
+
+
+def test_nodes_that_were_not_read_keep_their_marks() -> None:
+    world = stuck()
+    world.round()
+    listed = {"kind": "NodeList", "metadata": {"resourceVersion": "9"}}
+    broken = {"metadata": {"name": "a"}, "status": 7}
+    body = json.dumps(listed | {"items": [broken, world.nodes["b"]]}).encode()
+    world.handler.replace([NODES.decode_list(body)], 0.0)
+    assert {name: mark.why for name, mark in world.marks.all().items()} == {
+        "a": ABOUT_A1,
+        "b": "team/b0 would have no device on another node",
+    }
+    gone = json.dumps(listed | {"items": []}).encode()
+    world.handler.replace([NODES.decode_list(gone)], 0.0)
+    assert world.marks.all() == {}
+
+
+@given(
+    st.text(max_size=40)
+    | st.sampled_from(['{"why":1,"wrote":[]}', '{"why":"","wrote":7}', "[" * 5000, "[]", "null"])
+    | st.builds(lambda names: json.dumps({"why": "x", "wrote": names}), st.lists(st.text()))
+)
+def test_our_word_may_be_garbled(text: str) -> None:
+    mark = mark_of(read_node(node_json("a", 32, 2, **{OURS: text, CA: "true"})))
+    assert mark.why is not None
+    assert mark.ours == frozenset()
+    assert mark.kept
+
+
+def test_the_thread_goes_on_after_a_failure_and_ends() -> None:
+    world = stuck()
+    waits: list[float] = []
+
+    class Event(threading.Event):
+        def wait(self, timeout: float | None = None) -> bool:
+            waits.append(timeout or 0.0)
+            if len(waits) == 2:
+                world.failures = [(False, ApiUnavailable("cut", 0))]
+            return len(waits) > 4
+
+    def not_ready() -> str:
+        if len(waits) == 1:
+            raise ZeroDivisionError("a bug")
+        return ""
+
+    broken = ScaleDownGuard(
+        world,
+        world.library,
+        world.marks,
+        world.running,
+        not_ready=not_ready,
+        wake=Event,
+    )
+    broken.rounds.run()
+    assert waits == [5.0, 5.0, 5.0, 60.0, 60.0]
