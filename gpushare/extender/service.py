@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from gpushare.errors import MessageError, NotReady, UnknownNode
 from gpushare.extender.door.document_cache import DocumentCache
 from gpushare.extender.managed_resources import ManagedResources
+from gpushare.extender.shadow.follower import Asked
 from gpushare.extender.tell.events.messages import EventMessages
 from gpushare.extender.tell.page.last_hour import LastHour
 from gpushare.extender.verbs.answer import VerbAnswer
@@ -44,7 +45,8 @@ class Service:
     would otherwise hold every thread when it is slow. `rejected`: called with the number of nodes
     that filter refused, by reason. `event_messages`: writes events for users. `budgets_of`: returns
     the disruption budgets of pods. `refusal_hold`: how long filter may wait for changes before it
-    refuses a pod; None: not at all. `promise_wait`: the same before it refuses one for what is held
+    refuses a pod; None: not at all. `shadow`: told of each answer of filter, once it is made.
+    `promise_wait`: the same before it refuses one for what is held
     for another pod. `last_hour`: counts what is allocated and refused. `wall`: returns seconds
     since the epoch, by which the grace of pods that are being deleted is judged.
     """
@@ -64,12 +66,14 @@ class Service:
         refusal_hold: RefusalHold | None = None,
         promise_wait: RefusalHold | None = None,
         last_hour: LastHour | None = None,
+        shadow: Callable[[Asked], None] | None = None,
         clock: Callable[[], float] = time.monotonic,
         wall: Callable[[], float] = time.time,
     ) -> None:
         self._resources = resources
         self._not_ready = not_ready
         self._observe = observe
+        self._shadow = shadow
         self._tickets = Tickets()
         self._documents = DocumentCache()
         lists, ready = NameLists(), self._why_not_ready
@@ -85,6 +89,7 @@ class Service:
             refusal_hold=refusal_hold,
             promise_wait=promise_wait,
             last_hour=last_hour,
+            shadowed=shadow is not None,
             clock=clock,
         )
         self._prioritize = PrioritizeVerb(resources, not_ready=ready, lists=lists)
@@ -149,6 +154,8 @@ class Service:
         try:
             answer = work(body)
             outcome, line = answer.outcome, answer.line
+            if self._shadow is not None and answer.asked is not None:
+                self._shadow(answer.asked)
             return answer.body
         except MessageError as error:
             outcome, line = "malformed", {"error": str(error)}

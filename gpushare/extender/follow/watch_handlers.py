@@ -33,6 +33,11 @@ Changed = Callable[[ManagedResource, Changes, bool], None]
 list, which shows what was there before."""
 
 
+Moved = Callable[[ManagedResource, ObservedPod | None, str, Changes], None]
+"""Called with what has changed with one pod, as it is shown (None: it is gone) and its uid; with ""
+for what a whole list has changed."""
+
+
 class SeenNode(NamedTuple):
     """What is kept of a node: what its own filters of kube-scheduler look at, and its devices in
     each managed resource.
@@ -119,7 +124,7 @@ class SeenPod:
 class PodEventHandler:
     """Handler for pods that have not ended; the watch selects by phase, so an end is a DELETED.
 
-    `mistaken_pods`: is shown each pod.
+    `mistaken_pods`: is shown each pod. `moved`: is told of each change.
     """
 
     def __init__(
@@ -128,9 +133,11 @@ class PodEventHandler:
         changed: Changed = lambda *_: None,
         mistaken_pods: MistakenPods | None = None,
         clock: Callable[[], float] = time.monotonic,
+        moved: Moved = lambda *_: None,
     ) -> None:
         self._resources = resources
         self._changed = changed
+        self._moved = moved
         self._mistaken_pods = mistaken_pods
         self._clock = clock
         self._listed = False
@@ -154,6 +161,7 @@ class PodEventHandler:
                 (pod for pod in observed if pod is not None), keep=unreadable, started=started
             )
             self._changed(managed, changes, not self._listed)
+            self._moved(managed, None, "", changes)
             managed.holds.keep(
                 {pod.uid for pod in pods if pod.claims[at] is not None},
                 {pod.uid for pod in pods if pod.group},
@@ -183,7 +191,9 @@ class PodEventHandler:
                 if observed is None:
                     managed.ledger.pod_unreadable(pod.uid)
                 else:
-                    self._changed(managed, managed.ledger.pod_changed(observed), False)
+                    changes = managed.ledger.pod_changed(observed)
+                    self._changed(managed, changes, False)
+                    self._moved(managed, observed, pod.uid, changes)
                 self._hold(managed, pod, at)
             if self._mistaken_pods is not None:
                 self._mistaken_pods.observe(pod.uid, pod.mistake)
@@ -227,7 +237,9 @@ class PodEventHandler:
 
     def _gone(self, uid: str) -> None:
         for managed in self._resources:
-            self._changed(managed, managed.ledger.pod_gone(uid), False)
+            changes = managed.ledger.pod_gone(uid)
+            self._changed(managed, changes, False)
+            self._moved(managed, None, uid, changes)
             managed.holds.gone(uid)
         if self._mistaken_pods is not None:
             self._mistaken_pods.gone(uid)

@@ -1,0 +1,238 @@
+"""The books that a shadow policy keeps: the nodes of the real ones, each pod where it puts it.
+
+Pure arithmetic, for one thread; knows no queue and no policy by name. The cluster is that of the
+simulator and of trials (`core/mutable_cluster.py`). It is made of the real books, from which the
+charges are taken that stand elsewhere here: so pods without GPU, nodes, and pods whose devices
+nobody knows are as they really are.
+
+Tested in `tests/unit/extender/shadow/test_shadow_books.py`.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from typing import NamedTuple
+
+import numpy as np
+
+from gpushare.core.fallback_scorer import NoPreference
+from gpushare.core.model import Request
+from gpushare.core.mutable_cluster import MutableCluster, MutableSnapshot, Placement, fits
+from gpushare.core.node_names import NodeNames
+from gpushare.core.ranking import Ranking, Scorer
+from gpushare.core.snapshot import Bools, Ints, Rows, Snapshot
+from gpushare.core.states.entry import Entry, Phase
+from gpushare.core.trial_streams import mutable
+from gpushare.ledger import LedgerView
+
+
+class Place(NamedTuple):
+    """Where a pod is in the shadow's books, and what it holds there."""
+
+    node: str
+    devices: tuple[int, ...]
+    request: Request
+
+
+class Settled(NamedTuple):
+    """What could not be followed exactly when the real nodes were taken over."""
+
+    moved: int
+    """Pods whose node here is gone, or has other devices, while they run on: placed anew."""
+    unplaced: int
+    """Pods, new ones, whose devices nobody knows: they count here as they really do."""
+
+
+class ShadowBooks:
+    """The shadow's books.
+
+    refused: uids of pods that really run, and had no room here. places: of those that have.
+    """
+
+    def __init__(self, view: LedgerView) -> None:
+        self.places: dict[str, Place] = {}
+        self.refused: set[str] = set()
+        self._unplaced: set[str] = set()
+        self.rebase(view)
+
+    @property
+    def snapshot(self) -> Snapshot:
+        """The nodes as these books have them; it changes when the books do."""
+        return self._cluster.view
+
+    @property
+    def pods(self) -> int:
+        """How many pods hold something here."""
+        return len(self.places) + len(self._unplaced)
+
+    def rebase(self, view: LedgerView) -> Settled:
+        """Forget what was placed here: each pod that runs is where it really is."""
+        known = dict(_placed(view))
+        # A Binding that was sent, and that no watch has shown yet, may still be refused.
+        self.places = {
+            uid: place
+            for uid, place in known.items()
+            if view.entries[uid].phase is Phase.BOUND
+        }
+        self.refused = set()
+        return self._build(view, known, None)
+
+    def settle(self, view: LedgerView, scorer: Scorer) -> Settled:
+        """Take over nodes, pods without GPU and sizes of pods as they really are now."""
+        known = dict(_placed(view))
+        for uid in self._unplaced & known.keys():  # their devices have become known
+            self.places[uid] = known[uid]
+        for uid, entry in view.entries.items():
+            if uid in self.places:  # CPU and memory of a running pod may be resized
+                self.places[uid] = self.places[uid]._replace(request=entry.request)
+        return self._build(view, known, scorer)
+
+    def _build(
+        self, view: LedgerView, known: Mapping[str, Place], scorer: Scorer | None
+    ) -> Settled:
+        """Make the cluster anew. known: where the pods really are; scorer: None if here, too."""
+        real, before = view.snapshot, self._unplaced
+        self._unplaced = {
+            uid
+            for uid, entry in view.entries.items()
+            if entry.phase is Phase.BOUND and uid not in known and uid not in self.places
+        }
+        # By name, as the extender orders equal nodes: of those the first is taken.
+        order = np.argsort(real.order, kind="stable")
+        self._rows: Rows = np.array([row for row in order.tolist() if real.names[row]], np.intp)
+        self._layout = real.capacity
+        self._cluster = MutableCluster(_copy(real, self._rows), _NOBODY)
+        row = self.snapshot.row
+        for uid, place in known.items():
+            if self.places.get(uid) != place:
+                self._count(Placement(row[place.node], place.devices, place.request), -1)
+        moved = []
+        for uid, place in list(self.places.items()):
+            if known.get(uid) == place:
+                continue
+            if self._has(place):
+                self._count(Placement(row[place.node], place.devices, place.request), 1)
+            else:
+                moved.append((uid, place.request))
+                del self.places[uid]
+        for uid, request in moved:
+            if scorer is not None:
+                self.place(uid, request, scorer)
+        return Settled(len(moved), len(self._unplaced - before))
+
+    def follows(self, real: Snapshot) -> bool:
+        """Return whether the nodes are still those of the real books."""
+        return real.capacity is self._layout
+
+    def follow_host(self, real: Snapshot) -> None:
+        """Take over the CPU of pods without GPU; of a snapshot that `follows` is true for."""
+        view, now = self._cluster.view, real.cpu_only[self._rows]
+        more = now - view.cpu_only
+        for row in np.flatnonzero(more).tolist():
+            if view.cpu_capacity[row] >= 0:
+                view.cpu_free[row] -= more[row]
+            view.cpu_only[row] = now[row]
+            view.changed(row)
+
+    def among(self, names: NodeNames) -> Bools:
+        """Return bool (N,): the rows of these nodes."""
+        mask = np.zeros(len(self.snapshot.names), dtype=bool)
+        rows = names.looked_up(self.snapshot.row)  # filter keeps the memo of `rows`
+        mask[rows[rows >= 0]] = True
+        return mask
+
+    def has_room(self, request: Request, among: Bools) -> bool:
+        """Return whether the request fits one of these rows."""
+        return bool(fits(self.snapshot, np.flatnonzero(among), request).any())
+
+    def place(
+        self, uid: str, request: Request, scorer: Scorer, among: Bools | None = None
+    ) -> Place | None:
+        """Place a pod where the scorer likes it best, and return where; None: it is refused."""
+        self._cluster.scorer = scorer
+        found = self._cluster.place(request, among)
+        if found is None:
+            self.refused.add(uid)
+            return None
+        self._tidy(found.row)
+        place = Place(self.snapshot.names[found.row], found.devices, request)
+        self.places[uid] = place
+        return place
+
+    def put(self, uid: str, place: Place) -> bool:
+        """Charge a pod to these devices, whatever is free; return whether they are there."""
+        if not self._has(place):
+            return False
+        self.places[uid] = place
+        self._count(Placement(self.snapshot.row[place.node], place.devices, place.request), 1)
+        return True
+
+    def free(self, uid: str) -> bool:
+        """Give back what a pod held that has really ended.
+
+        Return False if only a look at the real books tells what that is.
+        """
+        self.refused.discard(uid)
+        place = self.places.pop(uid, None)
+        if place is None:
+            return uid not in self._unplaced
+        row = self.snapshot.row.get(place.node)
+        if row is not None:
+            self._count(Placement(row, place.devices, place.request), -1)
+        return True
+
+    def knows(self, uid: str) -> bool:
+        """Return whether the pod is in the books, or was refused."""
+        return uid in self.places or uid in self.refused or uid in self._unplaced
+
+    def _has(self, place: Place) -> bool:
+        row = self.snapshot.row.get(place.node)
+        if row is None:
+            return False
+        capacity = self.snapshot.capacity[row].tolist()
+        return all(device < len(capacity) and capacity[device] > 0 for device in place.devices)
+
+    def _count(self, placement: Placement, sign: int) -> None:
+        if sign > 0:
+            self._cluster.put(*placement)
+        else:
+            self._cluster.release(placement)
+        self._tidy(placement.row)
+
+    def _tidy(self, row: int) -> None:
+        """Count what is free anew: of a closed or over-full device it is not what was given."""
+        view = self._cluster.view
+        view.free[row] = view.left(np.array([row]))[0]
+
+
+_NOBODY = Ranking(NoPreference())
+
+
+def _placed(view: LedgerView) -> Iterator[tuple[str, Place]]:
+    """Yield the uid and the place of each charge that is what its request says."""
+    row = view.snapshot.row
+    for uid, entry in view.entries.items():
+        if entry.node in row and _is_plain(entry):
+            devices = tuple(device for device, _ in entry.placement or ())
+            yield uid, Place(entry.node, devices, entry.request)
+
+
+def _is_plain(entry: Entry) -> bool:
+    shares = entry.placement
+    return shares is not None and [units for _, units in shares] == [
+        entry.request.units
+    ] * entry.request.devices
+
+
+def _copy(real: Snapshot, rows: Rows) -> MutableSnapshot:
+    """Return these nodes as they are, to be changed."""
+
+    def of(values: Ints) -> Ints:
+        return values[rows]
+
+    return replace(
+        mutable(real, rows, empty=False),
+        capacity=of(real.capacity),
+        used=of(real.used),
+        healthy=real.healthy[rows],
+        closed=real.closed[rows],
+    )
