@@ -27,6 +27,7 @@ from gpushare.extender.factory import (
     health_server,
     lease_runner,
     make_managed_resources,
+    make_shadow,
     server_release,
     ui_server,
     watched_sources,
@@ -93,6 +94,9 @@ class Extender:
             self._policy_refresher.changed,
             self._event_messages.mistaken_pods,
         )
+        self._shadow = make_shadow(settings, self._managed_resources)
+        if self._shadow is not None:
+            pod_handler.moved = self._shadow.moved
         self._annotates = False
         self._waker = SchedulerWaker(self._client, self._managed_resources, lambda: self._annotates)
         room_on = self._waker.room_on
@@ -109,6 +113,7 @@ class Extender:
             mib_of(settings.unit) << 20,
             self._state,
             detail=settings.metrics_detail,
+            shadow=self._shadow,
         )
         self._auditor = Auditor(
             self._client,
@@ -137,6 +142,7 @@ class Extender:
             refusal_hold=RefusalHold(),
             promise_wait=RefusalHold(hold=FLOOR),
             last_hour=last_hour,
+            shadow=self._shadow.asked if self._shadow is not None else None,
         )
         callers = callers_of(settings, entry)
         self.app = build_app(service, routes_of(entry), settings.body_limit, callers)
@@ -159,6 +165,7 @@ class Extender:
                 not_ready=self._readiness.not_ready,
                 called=service.called,
                 mistaken_pods=self._event_messages.mistaken_pods,
+                shadow=self._shadow,
             )
             self._ui = ui_server(settings, documents.body)
         self._beat = self._warmed = time.monotonic()
@@ -184,6 +191,8 @@ class Extender:
         self._events.start()
         self._auditor.start()
         self._policy_refresher.start()
+        if self._shadow is not None:
+            self._shadow.start()
         threading.Thread(target=self._settle, name="settle", daemon=True).start()
         resources = ",".join(managed.names.resource for managed in self._managed_resources)
         listen, health = self._settings.listen, self._settings.health_listen
@@ -199,6 +208,8 @@ class Extender:
         self._auditor.stop()
         self._events.stop()
         self._policy_refresher.stop()
+        if self._shadow is not None:
+            self._shadow.stop()
         self._log_writer.stop(_LOG_FLUSH_SECONDS)
 
     def _warm(self) -> None:

@@ -124,7 +124,7 @@ class SeenPod:
 class PodEventHandler:
     """Handler for pods that have not ended; the watch selects by phase, so an end is a DELETED.
 
-    `mistaken_pods`: is shown each pod. `moved`: is told of each change.
+    `mistaken_pods`: is shown each pod. `moved`: is told of each change of a pod.
     """
 
     def __init__(
@@ -133,11 +133,10 @@ class PodEventHandler:
         changed: Changed = lambda *_: None,
         mistaken_pods: MistakenPods | None = None,
         clock: Callable[[], float] = time.monotonic,
-        moved: Moved = lambda *_: None,
     ) -> None:
         self._resources = resources
         self._changed = changed
-        self._moved = moved
+        self.moved: Moved = lambda *_: None
         self._mistaken_pods = mistaken_pods
         self._clock = clock
         self._listed = False
@@ -161,7 +160,7 @@ class PodEventHandler:
                 (pod for pod in observed if pod is not None), keep=unreadable, started=started
             )
             self._changed(managed, changes, not self._listed)
-            self._moved(managed, None, "", changes)
+            self.moved(managed, None, "", changes)
             managed.holds.keep(
                 {pod.uid for pod in pods if pod.claims[at] is not None},
                 {pod.uid for pod in pods if pod.group},
@@ -193,7 +192,7 @@ class PodEventHandler:
                 else:
                     changes = managed.ledger.pod_changed(observed)
                     self._changed(managed, changes, False)
-                    self._moved(managed, observed, pod.uid, changes)
+                    self.moved(managed, observed, pod.uid, changes)
                 self._hold(managed, pod, at)
             if self._mistaken_pods is not None:
                 self._mistaken_pods.observe(pod.uid, pod.mistake)
@@ -239,7 +238,7 @@ class PodEventHandler:
         for managed in self._resources:
             changes = managed.ledger.pod_gone(uid)
             self._changed(managed, changes, False)
-            self._moved(managed, None, uid, changes)
+            self.moved(managed, None, uid, changes)
             managed.holds.gone(uid)
         if self._mistaken_pods is not None:
             self._mistaken_pods.gone(uid)

@@ -69,9 +69,7 @@ class ShadowBooks:
         known = dict(_placed(view))
         # A Binding that was sent, and that no watch has shown yet, may still be refused.
         self.places = {
-            uid: place
-            for uid, place in known.items()
-            if view.entries[uid].phase is Phase.BOUND
+            uid: place for uid, place in known.items() if view.entries[uid].phase is Phase.BOUND
         }
         self.refused = set()
         return self._build(view, known, None)
@@ -102,6 +100,7 @@ class ShadowBooks:
         self._layout = real.capacity
         self._cluster = MutableCluster(_copy(real, self._rows), _NOBODY)
         row = self.snapshot.row
+        self._count_cpu(view)
         for uid, place in known.items():
             if self.places.get(uid) != place:
                 self._count(Placement(row[place.node], place.devices, place.request), -1)
@@ -118,6 +117,16 @@ class ShadowBooks:
             if scorer is not None:
                 self.place(uid, request, scorer)
         return Settled(len(moved), len(self._unplaced - before))
+
+    def _count_cpu(self, view: LedgerView) -> None:
+        """Count what CPU is free: the real books say 0 of a node that has given out too much."""
+        shown = self._cluster.view
+        taken = shown.cpu_only.copy()
+        for entry in view.entries.values():
+            if (row := shown.row.get(entry.node)) is not None:
+                taken[row] += entry.request.cpu
+        known = shown.cpu_capacity >= 0
+        shown.cpu_free[known] = (shown.cpu_capacity - taken)[known]
 
     def follows(self, real: Snapshot) -> bool:
         """Return whether the nodes are still those of the real books."""
@@ -218,9 +227,10 @@ def _placed(view: LedgerView) -> Iterator[tuple[str, Place]]:
 
 def _is_plain(entry: Entry) -> bool:
     shares = entry.placement
-    return shares is not None and [units for _, units in shares] == [
-        entry.request.units
-    ] * entry.request.devices
+    return (
+        shares is not None
+        and [units for _, units in shares] == [entry.request.units] * entry.request.devices
+    )
 
 
 def _copy(real: Snapshot, rows: Rows) -> MutableSnapshot:

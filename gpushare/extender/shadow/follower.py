@@ -108,7 +108,7 @@ class Follower:
         self._took_over(now)
 
     def asked(self, asked: Asked) -> None:
-        """Compare the choices for a pod on the real books; and would it have room here?"""
+        """Compare the choices for a pod on the real books, and look whether it has room here."""
         if asked.seen is not None and asked.fits.any():
             self._compare(asked.seen, asked)
         books = self._books
@@ -164,11 +164,7 @@ class Follower:
             return
         real = self.managed.ledger.snapshot()
         overdue = now - self._settled
-        if (
-            overdue >= SETTLE_EVERY
-            or not books.follows(real)
-            or (self._wrong and overdue >= _SOON)
-        ):
+        if overdue >= SETTLE_EVERY or not books.follows(real) or (self._wrong and overdue >= _SOON):
             self._note(books.settle(self.managed.ledger.view(), self._own(Request())))
             self._took_over(now)
         else:
@@ -190,9 +186,7 @@ class Follower:
     def _compare(self, seen: Snapshot, asked: Asked) -> None:
         request = asked.request
         names = self._policy_of(request, self.managed.default_policy), self._policy_of(request)
-        real, other = (
-            _choice(seen, asked, self._ranking(fits_devices, name)) for name in names
-        )
+        real, other = (_choice(seen, asked, self._ranking(fits_devices, name)) for name in names)
         if real is None or other is None:
             return
         differs = "node" if real.node != other.node else "device"
@@ -231,7 +225,7 @@ class Follower:
 
 
 def _choice(seen: Snapshot, asked: Asked, scorer: Scorer) -> Allocation | None:
-    """Return what bind would take of the nodes with room, if kube-scheduler leaves us the choice."""
+    """Return what bind would take of the nodes with room, if the choice is ours."""
     rows = asked.names.rows(seen.row)[asked.fits]
     best = best_row(seen, rows, asked.request, scorer)
     if best is None:

@@ -20,8 +20,10 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 
 from gpushare import __version__
 from gpushare.extender.managed_resources import ManagedResources
+from gpushare.extender.shadow.shadow import Shadow
 from gpushare.extender.tell.device_metrics import device_metrics
 from gpushare.extender.tell.metric_help import help_of
+from gpushare.extender.tell.shadow_metrics import ShadowCollector
 from gpushare.extender.tell.usage_metrics import usage_metrics
 
 _BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0)
@@ -37,7 +39,8 @@ class Metrics:
 
     unit_bytes: bytes of a memory unit. state: further values by name (readiness, watches), read at
     each scrape; those whose name ends in _total are counters, the others gauges. detail: who holds
-    memory is told by `devices` alone, by `namespaces` too, or by `pods` as well.
+    memory is told by `devices` alone, by `namespaces` too, or by `pods` as well. shadow: a policy
+    that is followed beside.
     """
 
     def __init__(
@@ -48,6 +51,7 @@ class Metrics:
         clock: Callable[[], float] = time.monotonic,
         *,
         detail: str = "devices",
+        shadow: Shadow | None = None,
     ) -> None:
         self._resources = resources
         self._detail = detail
@@ -59,6 +63,8 @@ class Metrics:
         disable_created_metrics()  # type: ignore[no-untyped-call]  # the library types most, not this
         self._registry = CollectorRegistry()
         self._registry.register(_StateCollector(resources, state))
+        if shadow is not None:
+            self._registry.register(ShadowCollector(shadow, unit_bytes))
         self._requests = Counter(
             "gpushare_requests_total",
             "Calls answered, by verb and outcome; the log has a line for each",

@@ -136,7 +136,7 @@ class FilterVerb:
         most = len(fit)
         charged = managed.ledger.entry(uid)
         asked = None
-        if self._shadowed and pod is not None and charged is None and _is_judged_alone(args, judged):
+        if self._shadowed and pod and not charged and _is_judged_alone(args, judged):
             resource = managed.names.resource
             asked = Asked(resource, uid, request, args.names, judged.fits, seen)
         if charged and charged.node in args.names and managed.ledger.can_still_bind(uid):
