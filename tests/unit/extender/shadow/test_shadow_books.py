@@ -15,7 +15,9 @@ from tests.unit.extender.shadow.traffic import Traffic
 
 GIB = 2**30
 NODES = tuple(
-    TraceNode(f"n{number}", 16_000, 64 * 1024, 1 + number % 4, (8, 16)[number % 2], f"M{number % 2}")
+    TraceNode(
+        f"n{number}", 16_000, 64 * 1024, 1 + number % 4, (8, 16)[number % 2], f"M{number % 2}"
+    )
     for number in range(8)
 )
 
@@ -32,9 +34,7 @@ def _spec(node: TraceNode) -> NodeSpec:
 
 def _request(rng: random.Random) -> Request:
     devices = rng.choice((1, 1, 1, 2))
-    return Request(
-        rng.choice((1, 2, 3, 5, 8)), devices, cpu=rng.choice((0, 500, 4000)), memory=GIB
-    )
+    return Request(rng.choice((1, 2, 3, 5, 8)), devices, cpu=rng.choice((0, 500, 4000)), memory=GIB)
 
 
 @pytest.mark.parametrize("real", ["binpack", "spread"])
@@ -86,7 +86,9 @@ def test_equal_policies_keep_equal_books_and_never_differ() -> None:
 
 
 def test_a_node_that_goes_takes_the_pods_along_that_are_on_it_here() -> None:
-    traffic = Traffic([make_node("a", 8), make_node("b", 8), make_node("c", 8)], "binpack", "spread")
+    traffic = Traffic(
+        [make_node("a", 8), make_node("b", 8), make_node("c", 8)], "binpack", "spread"
+    )
     for uid in ("one", "two", "three"):
         assert traffic.come(uid, Request(2, 1))
     assert traffic.used() == {"a": [2], "b": [2], "c": [2]}
