@@ -9,17 +9,15 @@ Tested in `tests/unit/extender/shadow/test_shadow_follower.py`.
 from collections import Counter, OrderedDict
 from dataclasses import dataclass, field
 
-import numpy as np
-
 from gpushare.core.decide import best_row, place
 from gpushare.core.model import Allocation, ObservedPod, Request
 from gpushare.core.mutable_cluster import fits
 from gpushare.core.node_names import NodeNames
 from gpushare.core.ranking import Fits, Ranking, Scorer, fits_devices
+from gpushare.core.shadow_books import Place, Settled, ShadowBooks, Sums, sums_of
 from gpushare.core.snapshot import Bools, Snapshot
 from gpushare.core.stranded import typical_units
 from gpushare.extender.managed_resources import ManagedResource
-from gpushare.extender.shadow.books import Place, Settled, ShadowBooks
 
 SETTLE_EVERY = 60.0
 """Seconds after which the real nodes are taken over again, though none came, went or changed."""
@@ -47,15 +45,6 @@ class Asked:
     """What was offered to the pod; None: the choice in it is not compared."""
 
 
-@dataclass(frozen=True, slots=True)
-class Sums:
-    """Units and pods of some books."""
-
-    pods: int = 0
-    allocated: int = 0
-    stranded: int = 0
-
-
 @dataclass(slots=True)
 class Counts:
     """What the shadow has found. Only its thread changes this, and any may read it.
@@ -72,8 +61,8 @@ class Counts:
         default_factory=lambda: Counter(node_changed=0, not_asked=0, unplaced=0)
     )
     rebases: int = 0
-    real: Sums = Sums()
-    shadow: Sums = Sums()
+    real: Sums = field(default_factory=Sums)
+    shadow: Sums = field(default_factory=Sums)
 
 
 class Follower:
@@ -100,9 +89,9 @@ class Follower:
         """Begin anew with the real books: something was not seen, or not in its order."""
         view = self.managed.ledger.view()
         if self._books is None:
-            self._books = ShadowBooks(view)
+            self._books = ShadowBooks(view.snapshot, view.entries)
         else:
-            self._books.rebase(view)
+            self._books.rebase(view.snapshot, view.entries)
             self.counts.rebases += 1
         self._asked.clear()
         self._took_over(now)
@@ -114,13 +103,12 @@ class Follower:
         books = self._books
         if books is None or books.knows(asked.uid):
             return
-        among = books.among(asked.names)
         if asked.fits.any():
-            self._asked[asked.uid] = np.packbits(among).tobytes()
+            self._asked[asked.uid] = books.bits(asked.names)
             self._asked.move_to_end(asked.uid)
             if len(self._asked) > _ASKED:
                 self._asked.popitem(last=False)
-        elif asked.uid not in self._told and books.has_room(asked.request, among):
+        elif asked.uid not in self._told and books.has_room(asked.request, asked.names):
             self.counts.pods["shadow"] += 1
             self._told[asked.uid] = None
             if len(self._told) > _TOLD:
@@ -144,9 +132,7 @@ class Follower:
             if not known or not books.put(uid, Place(pod.node, devices, pod.request)):
                 self._wrong = True
             return
-        size = len(books.snapshot.names)
-        among = np.unpackbits(np.frombuffer(bits, np.uint8), count=size).astype(bool)
-        found = books.place(uid, pod.request, self._own(pod.request), among)
+        found = books.place(uid, pod.request, self._own(pod.request), bits)
         self.counts.pods["both" if found else "real"] += 1
 
     def went(self, uid: str) -> None:
@@ -165,7 +151,8 @@ class Follower:
         real = self.managed.ledger.snapshot()
         overdue = now - self._settled
         if overdue >= SETTLE_EVERY or not books.follows(real) or (self._wrong and overdue >= _SOON):
-            self._note(books.settle(self.managed.ledger.view(), self._own(Request())))
+            view = self.managed.ledger.view()
+            self._note(books.settle(view.snapshot, view.entries, self._own(Request())))
             self._took_over(now)
         else:
             books.follow_host(real)
@@ -179,8 +166,8 @@ class Follower:
         view = self.managed.ledger.view()
         sizes = [entry.request.units for entry in view.entries.values()]
         typical = typical_units([*sizes, *(pod.request.units for pod in view.waiting)])
-        self.counts.real = _sums(view.snapshot, len(view.entries), typical)
-        self.counts.shadow = _sums(self._books.snapshot, self._books.pods, typical)
+        self.counts.real = sums_of(view.snapshot, len(view.entries), typical)
+        self.counts.shadow = sums_of(self._books.snapshot, self._books.pods, typical)
         self._figured, self._changed = now, False
 
     def _compare(self, seen: Snapshot, asked: Asked) -> None:
@@ -231,9 +218,3 @@ def _choice(seen: Snapshot, asked: Asked, scorer: Scorer) -> Allocation | None:
     if best is None:
         return None
     return place(seen, seen.names[int(rows[best])], asked.request, scorer)
-
-
-def _sums(snapshot: Snapshot, pods: int, typical: int) -> Sums:
-    free = snapshot.free
-    stranded = free[(free > 0) & (free < typical)]
-    return Sums(pods, int(snapshot.used.sum()), int(stranded.sum()))

@@ -23,7 +23,7 @@ from gpushare.extender.managed_resources import ManagedResources
 from gpushare.extender.shadow.shadow import Shadow
 from gpushare.extender.tell.device_metrics import device_metrics
 from gpushare.extender.tell.metric_help import help_of
-from gpushare.extender.tell.shadow_metrics import ShadowCollector
+from gpushare.extender.tell.shadow_metrics import shadow_metrics
 from gpushare.extender.tell.usage_metrics import usage_metrics
 
 _BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0)
@@ -55,6 +55,7 @@ class Metrics:
     ) -> None:
         self._resources = resources
         self._detail = detail
+        self._shadow = shadow
         self._unit_bytes = unit_bytes
         self._clock = clock
         self._scraping = threading.Lock()
@@ -63,8 +64,6 @@ class Metrics:
         disable_created_metrics()  # type: ignore[no-untyped-call]  # the library types most, not this
         self._registry = CollectorRegistry()
         self._registry.register(_StateCollector(resources, state))
-        if shadow is not None:
-            self._registry.register(ShadowCollector(shadow, unit_bytes))
         self._requests = Counter(
             "gpushare_requests_total",
             "Calls answered, by verb and outcome; the log has a line for each",
@@ -102,6 +101,7 @@ class Metrics:
             if begin >= self._fresh_until:
                 devices = device_metrics(self._resources, self._unit_bytes)
                 usage = usage_metrics(self._resources, self._unit_bytes, self._detail)
+                usage += shadow_metrics(self._shadow, self._unit_bytes)
                 self._text = devices + usage + generate_latest(self._registry)
                 end = self._clock()
                 self._fresh_until = end + min(_LONGEST, (end - begin) * _REUSE_FACTOR)

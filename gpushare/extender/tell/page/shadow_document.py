@@ -1,6 +1,8 @@
-"""What the page says of the shadow policy."""
+"""What the page says of the shadow policy.
 
-from dataclasses import asdict
+Tested in `tests/unit/extender/tell/page/test_document.py`.
+"""
+
 from typing import Any
 
 from gpushare.extender.shadow.shadow import Shadow
@@ -19,6 +21,6 @@ def shadow_document(shadow: Shadow | None, resource: str) -> dict[str, Any] | No
         "inexact": sum(counts.inexact.values()),
         "rebases": counts.rebases,
         "dropped": sum(shadow.dropped.values()),
-        "real": asdict(counts.real),
-        "books": asdict(counts.shadow),
+        "real": counts.real._asdict(),
+        "books": counts.shadow._asdict(),
     }

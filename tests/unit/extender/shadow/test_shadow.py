@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from gpushare.core.model import Request
+from gpushare.core.policy import Policy
 from gpushare.core.snapshot import Floats, Rows, Snapshot
 from gpushare.extender.follow.watch_handlers import PodEventHandler
 from gpushare.extender.shadow import shadow as shadow_module
@@ -35,7 +36,7 @@ class Breaks:
         raise self._error
 
 
-def _traffic(**more: object) -> Traffic:
+def _traffic(**more: Policy) -> Traffic:
     return Traffic([make_node("a", 90, 90), make_node("b", 90, 90)], "binpack", "spread", **more)
 
 
@@ -146,17 +147,17 @@ def test_metrics_say_what_it_found() -> None:
     resource = traffic.managed.names.resource
     for line in (
         'gpushare_shadow_on{policy="spread"} 1.0',
-        f'gpushare_shadow_choices_total{{choice="node",resource="{resource}"}} 1.0',
-        f'gpushare_shadow_choices_total{{choice="same",resource="{resource}"}} 1.0',
+        f'gpushare_shadow_choices_total{{resource="{resource}",choice="node"}} 1.0',
+        f'gpushare_shadow_choices_total{{resource="{resource}",choice="same"}} 1.0',
         f'gpushare_shadow_pods_total{{resource="{resource}",taken="both"}} 2.0',
         f'gpushare_shadow_inexact_total{{resource="{resource}",why="not_asked"}} 0.0',
         f'gpushare_shadow_rebases_total{{resource="{resource}"}} 0.0',
-        f'gpushare_shadow_running_pods{{books="shadow",resource="{resource}"}} 2.0',
-        f'gpushare_shadow_allocated_bytes{{books="real",resource="{resource}"}} {2.0 * 2**30}',
-        f'gpushare_shadow_stranded_bytes{{books="shadow",resource="{resource}"}} 0.0',
+        f'gpushare_shadow_running_pods{{resource="{resource}",books="shadow"}} 2.0',
+        f'gpushare_shadow_allocated_bytes{{resource="{resource}",books="real"}} {2.0 * 2**30}',
+        f'gpushare_shadow_stranded_bytes{{resource="{resource}",books="shadow"}} 0.0',
         'gpushare_shadow_dropped_total{what="choice"} 0.0',
     ):
-        assert line in text.replace("2.147483648e+09", f"{2.0 * 2**30}"), line
+        assert line in text, line
 
 
 class _Answers:

@@ -1,7 +1,7 @@
 """What the shadow counts: where the choice differs, and who would have had room."""
 
 from gpushare.core.model import PodRef, Request
-from gpushare.extender.shadow.follower import Sums
+from gpushare.core.shadow_books import Sums
 from tests.unit.core.clusters import node as make_node
 from tests.unit.extender.shadow.traffic import Traffic
 
@@ -114,8 +114,9 @@ def test_after_a_list_it_begins_anew_with_the_real_books() -> None:
 def test_what_runs_at_the_start_is_where_it_really_is() -> None:
     traffic = _two()
     for number in range(3):
-        traffic.bind(f"p{number}", Request(2, 1), traffic.ask(f"p{number}", Request(2, 1)))
-    traffic.shadow.dropped.clear()
+        taken = traffic.ask(f"p{number}", Request(2, 1))
+        assert taken is not None
+        traffic.bind(f"p{number}", Request(2, 1), taken)
     traffic.relist()
     traffic.shadow.work()
     assert traffic.used() == {"a": [6, 0], "b": [0, 0]}

@@ -8,8 +8,8 @@ from gpushare.core.model import Allocation, NodeSpec, ObservedPod, PodRef, Reque
 from gpushare.core.node_names import NodeNames
 from gpushare.core.policy import Policy
 from gpushare.core.ranking import Ranking
+from gpushare.core.shadow_books import ShadowBooks
 from gpushare.extender.managed_resources import ManagedResources
-from gpushare.extender.shadow.books import ShadowBooks
 from gpushare.extender.shadow.follower import Asked, Counts
 from gpushare.extender.shadow.shadow import Shadow
 from gpushare.ledger import Changes, LearnedPod

@@ -4,8 +4,6 @@ Pure arithmetic, for one thread; knows no queue and no policy by name. The clust
 simulator and of trials (`core/mutable_cluster.py`). It is made of the real books, from which the
 charges are taken that stand elsewhere here: so pods without GPU, nodes, and pods whose devices
 nobody knows are as they really are.
-
-Tested in `tests/unit/extender/shadow/test_shadow_books.py`.
 """
 
 from collections.abc import Iterator, Mapping
@@ -22,7 +20,6 @@ from gpushare.core.ranking import Ranking, Scorer
 from gpushare.core.snapshot import Bools, Ints, Rows, Snapshot
 from gpushare.core.states.entry import Entry, Phase
 from gpushare.core.trial_streams import mutable
-from gpushare.ledger import LedgerView
 
 
 class Place(NamedTuple):
@@ -31,6 +28,14 @@ class Place(NamedTuple):
     node: str
     devices: tuple[int, ...]
     request: Request
+
+
+class Sums(NamedTuple):
+    """Units and pods of some books."""
+
+    pods: int = 0
+    allocated: int = 0
+    stranded: int = 0
 
 
 class Settled(NamedTuple):
@@ -42,17 +47,24 @@ class Settled(NamedTuple):
     """Pods, new ones, whose devices nobody knows: they count here as they really do."""
 
 
+def sums_of(snapshot: Snapshot, pods: int, typical: int) -> Sums:
+    """Return the sums of these nodes. typical: the commonest request, in units on a device."""
+    free = snapshot.free
+    stranded = free[(free > 0) & (free < typical)]
+    return Sums(pods, int(snapshot.used.sum()), int(stranded.sum()))
+
+
 class ShadowBooks:
     """The shadow's books.
 
     refused: uids of pods that really run, and had no room here. places: of those that have.
     """
 
-    def __init__(self, view: LedgerView) -> None:
+    def __init__(self, real: Snapshot, entries: Mapping[str, Entry]) -> None:
         self.places: dict[str, Place] = {}
         self.refused: set[str] = set()
         self._unplaced: set[str] = set()
-        self.rebase(view)
+        self.rebase(real, entries)
 
     @property
     def snapshot(self) -> Snapshot:
@@ -64,34 +76,38 @@ class ShadowBooks:
         """How many pods hold something here."""
         return len(self.places) + len(self._unplaced)
 
-    def rebase(self, view: LedgerView) -> Settled:
+    def rebase(self, real: Snapshot, entries: Mapping[str, Entry]) -> Settled:
         """Forget what was placed here: each pod that runs is where it really is."""
-        known = dict(_placed(view))
+        known = dict(_placed(real, entries))
         # A Binding that was sent, and that no watch has shown yet, may still be refused.
         self.places = {
-            uid: place for uid, place in known.items() if view.entries[uid].phase is Phase.BOUND
+            uid: place for uid, place in known.items() if entries[uid].phase is Phase.BOUND
         }
         self.refused = set()
-        return self._build(view, known, None)
+        return self._build(real, entries, known, None)
 
-    def settle(self, view: LedgerView, scorer: Scorer) -> Settled:
+    def settle(self, real: Snapshot, entries: Mapping[str, Entry], scorer: Scorer) -> Settled:
         """Take over nodes, pods without GPU and sizes of pods as they really are now."""
-        known = dict(_placed(view))
+        known = dict(_placed(real, entries))
         for uid in self._unplaced & known.keys():  # their devices have become known
             self.places[uid] = known[uid]
-        for uid, entry in view.entries.items():
+        for uid, entry in entries.items():
             if uid in self.places:  # CPU and memory of a running pod may be resized
                 self.places[uid] = self.places[uid]._replace(request=entry.request)
-        return self._build(view, known, scorer)
+        return self._build(real, entries, known, scorer)
 
     def _build(
-        self, view: LedgerView, known: Mapping[str, Place], scorer: Scorer | None
+        self,
+        real: Snapshot,
+        entries: Mapping[str, Entry],
+        known: Mapping[str, Place],
+        scorer: Scorer | None,
     ) -> Settled:
         """Make the cluster anew. known: where the pods really are; scorer: None if here, too."""
-        real, before = view.snapshot, self._unplaced
+        before = self._unplaced
         self._unplaced = {
             uid
-            for uid, entry in view.entries.items()
+            for uid, entry in entries.items()
             if entry.phase is Phase.BOUND and uid not in known and uid not in self.places
         }
         # By name, as the extender orders equal nodes: of those the first is taken.
@@ -100,7 +116,7 @@ class ShadowBooks:
         self._layout = real.capacity
         self._cluster = MutableCluster(_copy(real, self._rows), _NOBODY)
         row = self.snapshot.row
-        self._count_cpu(view)
+        self._count_cpu(entries)
         for uid, place in known.items():
             if self.places.get(uid) != place:
                 self._count(Placement(row[place.node], place.devices, place.request), -1)
@@ -118,11 +134,11 @@ class ShadowBooks:
                 self.place(uid, request, scorer)
         return Settled(len(moved), len(self._unplaced - before))
 
-    def _count_cpu(self, view: LedgerView) -> None:
+    def _count_cpu(self, entries: Mapping[str, Entry]) -> None:
         """Count what CPU is free: the real books say 0 of a node that has given out too much."""
         shown = self._cluster.view
         taken = shown.cpu_only.copy()
-        for entry in view.entries.values():
+        for entry in entries.values():
             if (row := shown.row.get(entry.node)) is not None:
                 taken[row] += entry.request.cpu
         known = shown.cpu_capacity >= 0
@@ -142,21 +158,31 @@ class ShadowBooks:
             view.cpu_only[row] = now[row]
             view.changed(row)
 
-    def among(self, names: NodeNames) -> Bools:
-        """Return bool (N,): the rows of these nodes."""
+    def bits(self, names: NodeNames) -> bytes:
+        """Return a bit for each row: whether it is one of these nodes."""
+        return np.packbits(self._among(names)).tobytes()
+
+    def _among(self, names: NodeNames) -> Bools:
         mask = np.zeros(len(self.snapshot.names), dtype=bool)
         rows = names.looked_up(self.snapshot.row)  # filter keeps the memo of `rows`
         mask[rows[rows >= 0]] = True
         return mask
 
-    def has_room(self, request: Request, among: Bools) -> bool:
-        """Return whether the request fits one of these rows."""
-        return bool(fits(self.snapshot, np.flatnonzero(among), request).any())
+    def has_room(self, request: Request, names: NodeNames) -> bool:
+        """Return whether the request fits one of these nodes."""
+        return bool(fits(self.snapshot, np.flatnonzero(self._among(names)), request).any())
 
     def place(
-        self, uid: str, request: Request, scorer: Scorer, among: Bools | None = None
+        self, uid: str, request: Request, scorer: Scorer, bits: bytes | None = None
     ) -> Place | None:
-        """Place a pod where the scorer likes it best, and return where; None: it is refused."""
+        """Place a pod where the scorer likes it best, and return where; None: it is refused.
+
+        bits: the rows that it may use, as `bits` returns them; None: all.
+        """
+        among: Bools | None = None
+        if bits is not None:
+            rows = len(self.snapshot.names)
+            among = np.unpackbits(np.frombuffer(bits, np.uint8), count=rows).astype(bool)
         self._cluster.scorer = scorer
         found = self._cluster.place(request, among)
         if found is None:
@@ -216,11 +242,10 @@ class ShadowBooks:
 _NOBODY = Ranking(NoPreference())
 
 
-def _placed(view: LedgerView) -> Iterator[tuple[str, Place]]:
+def _placed(real: Snapshot, entries: Mapping[str, Entry]) -> Iterator[tuple[str, Place]]:
     """Yield the uid and the place of each charge that is what its request says."""
-    row = view.snapshot.row
-    for uid, entry in view.entries.items():
-        if entry.node in row and _is_plain(entry):
+    for uid, entry in entries.items():
+        if entry.node in real.row and _is_plain(entry):
             devices = tuple(device for device, _ in entry.placement or ())
             yield uid, Place(entry.node, devices, entry.request)
 
