@@ -91,9 +91,8 @@ class Follower:
         if self._books is None:
             self._books = ShadowBooks(view.snapshot, view.entries)
         else:
+            self.counts.rebases += bool(self._books.pods)  # not when the first list comes
             self._books.rebase(view.snapshot, view.entries)
-            self.counts.rebases += 1
-        self._asked.clear()
         self._took_over(now)
 
     def asked(self, asked: Asked) -> None:

@@ -153,11 +153,12 @@ class Shadow:
         with self._filling:
             rebase, self._rebase = self._rebase, False
             if rebase:
-                # Before the books are read: what comes later is not in them, or harmless if it is.
-                self.dropped["event"] += len(self._queue)
-                self._queue.clear()
-                self._seen = 0
-            event = self._queue.popleft() if self._queue else None
+                # What has moved until now is in the books that are read next; what moves between
+                # is in them and comes once more, which changes nothing.
+                self._queue = deque(each for each in self._queue if isinstance(each, Asked))
+                event = None
+            else:
+                event = self._queue.popleft() if self._queue else None
             if isinstance(event, Asked) and event.seen is not None:
                 self._seen -= 1
         if rebase:

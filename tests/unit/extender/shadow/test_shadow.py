@@ -67,9 +67,10 @@ def test_a_full_queue_is_counted_and_followed_by_a_new_beginning(
         assert taken is not None
         traffic.bind(f"p{number}", SMALL, taken)
     traffic.shadow.work()
-    assert traffic.shadow.dropped == {"choice": 0, "event": 10}
+    assert traffic.shadow.dropped == {"choice": 0, "event": 4}
     assert traffic.counts.rebases == 1
     assert traffic.used() == traffic.really_used() == {"a": [6, 0], "b": [0, 0]}
+    assert sum(traffic.counts.choices.values()) == 4, "three were there"
     traffic.go("p0")
     assert traffic.come("after", SMALL)
     assert traffic.used() == {"a": [5, 0], "b": [1, 0]}
