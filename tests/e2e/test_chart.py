@@ -221,7 +221,9 @@ def test_what_clusters_differ_in_is_a_value(tmp_path: Path) -> None:
     assert plugin["priorityClassName"] == "mine"
     assert plugin["containers"][0]["resources"]["limits"] == limits["limits"]
     arguments = scheduler["containers"][1]["args"]
-    assert {"--pod-policies=binpack,spread", "--metrics-detail=pods"} <= {*arguments}
+    assert {"--pod-policies=binpack,spread", "--shadow=fgd", "--metrics-detail=pods"} <= {
+        *arguments
+    }
 
 
 def test_another_namespace_is_refused() -> None:

@@ -12,10 +12,13 @@ import pytest
 from gpushare.core.model import Request
 from gpushare.core.policy import Policy
 from gpushare.core.snapshot import Floats, Rows, Snapshot
+from gpushare.errors import SettingsError
+from gpushare.extender.factory import make_shadow
 from gpushare.extender.follow.watch_handlers import PodEventHandler
 from gpushare.extender.shadow import shadow as shadow_module
 from gpushare.extender.shadow.shadow import MOST, MOST_SEEN, SHARE, Shadow
 from gpushare.extender.tell.metrics import Metrics
+from gpushare.settings import Settings
 from gpushare.wire.objects import PODS
 from tests.support.waiting import poll
 from tests.unit.core.clusters import node as make_node
@@ -124,6 +127,16 @@ def test_it_rests_nine_times_as_long_as_it_works() -> None:
     paced.work()
     assert traffic.pauses
     assert set(traffic.pauses) == {0.5 * (1 / SHARE - 1)}
+
+
+def test_a_policy_that_there_is_not_is_a_wrong_setting() -> None:
+    library = _traffic().library
+    with pytest.raises(SettingsError, match="shadow: 'nosuch' is no policy; there are: binpack"):
+        make_shadow(Settings(shadow="nosuch"), library)
+    assert make_shadow(Settings(), library) is None
+    made = make_shadow(Settings(shadow="spread"), library)
+    assert made is not None
+    assert made.policy == "spread"
 
 
 def test_its_thread_follows_and_ends() -> None:
