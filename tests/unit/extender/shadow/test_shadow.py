@@ -131,7 +131,7 @@ def test_it_rests_nine_times_as_long_as_it_works() -> None:
 
 def test_a_policy_that_there_is_not_is_a_wrong_setting() -> None:
     library = _traffic().library
-    with pytest.raises(SettingsError, match="shadow: 'nosuch' is no policy; there are: binpack"):
+    with pytest.raises(SettingsError, match="shadow: 'nosuch' is no policy; there are: auto, "):
         make_shadow(Settings(shadow="nosuch"), library)
     assert make_shadow(Settings(), library) is None
     made = make_shadow(Settings(shadow="spread"), library)

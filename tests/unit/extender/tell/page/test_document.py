@@ -144,7 +144,7 @@ def test_what_a_shadow_policy_has_found_is_there_and_makes_it_anew() -> None:
         "GiB",
         world.hour,
         not_ready=str,
-        called=lambda uid: bool(uid),
+        called=bool,
         mistaken_pods=world.mistaken_pods,
         shadow=traffic.shadow,
     )
