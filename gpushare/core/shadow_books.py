@@ -104,12 +104,10 @@ class ShadowBooks:
         scorer: Scorer | None,
     ) -> Settled:
         """Make the cluster anew. known: where the pods really are; scorer: None if here, too."""
-        before = self._unplaced
-        self._unplaced = {
-            uid
-            for uid, entry in entries.items()
-            if entry.phase is Phase.BOUND and uid not in known and uid not in self.places
-        }
+        before, self._unplaced = self._unplaced, set()
+        for uid, entry in entries.items():
+            if entry.phase is Phase.BOUND and uid not in known:
+                self._look_again(uid, is_there=entry.node in real.row)
         # By name, as the extender orders equal nodes: of those the first is taken.
         order = np.argsort(real.order, kind="stable")
         self._rows: Rows = np.array([row for row in order.tolist() if real.names[row]], np.intp)
@@ -121,18 +119,28 @@ class ShadowBooks:
             if self.places.get(uid) != place:
                 self._count(Placement(row[place.node], place.devices, place.request), -1)
         moved = []
-        for uid, place in list(self.places.items()):
+        for uid, place in self.places.items():
             if known.get(uid) == place:
                 continue
             if self._has(place):
                 self._count(Placement(row[place.node], place.devices, place.request), 1)
             else:
                 moved.append((uid, place.request))
-                del self.places[uid]
         for uid, request in moved:
-            if scorer is not None:
+            del self.places[uid]
+            if scorer is not None and uid in known:
                 self.place(uid, request, scorer)
+            else:  # its node is gone in both books, and it will go
+                self._unplaced.add(uid)
         return Settled(len(moved), len(self._unplaced - before))
+
+    def _look_again(self, uid: str, *, is_there: bool) -> None:
+        """Note a pod that runs, and nobody knows on which devices; is_there: its node is."""
+        if is_there:  # the real books count it, and these with them
+            self.places.pop(uid, None)
+            self.refused.discard(uid)
+        if not (uid in self.places or uid in self.refused):
+            self._unplaced.add(uid)
 
     def _count_cpu(self, entries: Mapping[str, Entry]) -> None:
         """Count what CPU is free: the real books say 0 of a node that has given out too much."""

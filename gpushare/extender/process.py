@@ -89,14 +89,13 @@ class Extender:
         self._events = Recorder(self._client, settings.identity or socket.gethostname())
         recorder = self._events if settings.events else NullRecorder()
         self._event_messages = EventMessages(recorder, self._managed_resources, settings.unit)
+        self._shadow = make_shadow(settings, self._managed_resources)
         pod_handler = PodEventHandler(
             self._managed_resources,
             self._policy_refresher.changed,
             self._event_messages.mistaken_pods,
+            moved=self._shadow.moved if self._shadow is not None else lambda *_: None,
         )
-        self._shadow = make_shadow(settings, self._managed_resources)
-        if self._shadow is not None:
-            pod_handler.moved = self._shadow.moved
         self._annotates = False
         self._waker = SchedulerWaker(self._client, self._managed_resources, lambda: self._annotates)
         room_on = self._waker.room_on

@@ -133,10 +133,12 @@ class PodEventHandler:
         changed: Changed = lambda *_: None,
         mistaken_pods: MistakenPods | None = None,
         clock: Callable[[], float] = time.monotonic,
+        *,
+        moved: Moved = lambda *_: None,
     ) -> None:
         self._resources = resources
         self._changed = changed
-        self.moved: Moved = lambda *_: None
+        self._moved = moved
         self._mistaken_pods = mistaken_pods
         self._clock = clock
         self._listed = False
@@ -160,7 +162,7 @@ class PodEventHandler:
                 (pod for pod in observed if pod is not None), keep=unreadable, started=started
             )
             self._changed(managed, changes, not self._listed)
-            self.moved(managed, None, "", changes)
+            self._moved(managed, None, "", changes)
             managed.holds.keep(
                 {pod.uid for pod in pods if pod.claims[at] is not None},
                 {pod.uid for pod in pods if pod.group},
@@ -192,7 +194,7 @@ class PodEventHandler:
                 else:
                     changes = managed.ledger.pod_changed(observed)
                     self._changed(managed, changes, False)
-                    self.moved(managed, observed, pod.uid, changes)
+                    self._moved(managed, observed, pod.uid, changes)
                 self._hold(managed, pod, at)
             if self._mistaken_pods is not None:
                 self._mistaken_pods.observe(pod.uid, pod.mistake)
@@ -238,7 +240,7 @@ class PodEventHandler:
         for managed in self._resources:
             changes = managed.ledger.pod_gone(uid)
             self._changed(managed, changes, False)
-            self.moved(managed, None, uid, changes)
+            self._moved(managed, None, uid, changes)
             managed.holds.gone(uid)
         if self._mistaken_pods is not None:
             self._mistaken_pods.gone(uid)

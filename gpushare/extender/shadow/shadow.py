@@ -24,11 +24,13 @@ log = logging.getLogger("gpushare.shadow")
 
 MOST = 5000
 """Events that may wait."""
-MOST_SEEN = 64
+MOST_SEEN = 32
 """Of these, answers of filter with what was offered: up to 1 MB each on 5,000 nodes."""
 SHARE = 0.1
 """The share of one CPU that the thread uses at most."""
 _LOOK_EVERY = 0.1
+_TICK_EVERY = 1.0
+"""Seconds after which nodes are looked at though events wait."""
 _SHORTEST_PAUSE = 0.001
 
 _Moved = tuple[str, str, ObservedPod | None]
@@ -66,6 +68,7 @@ class Shadow:
         self._rebase = True
         self._off = ""
         self._owed = 0.0
+        self._ticked = float("-inf")
         self._thread: threading.Thread | None = None
 
     @property
@@ -130,11 +133,14 @@ class Shadow:
 
     def work(self) -> None:
         """Do all that waits; a failure switches the shadow off."""
+        if self._off:
+            return
         try:
-            while not (self._off or self._stopping.is_set()) and self._paced(self._step):
-                pass
-            if not (self._off or self._stopping.is_set()):
-                self._paced(self._tick)
+            more = True
+            while more and not self._stopping.is_set():
+                more = self._paced(self._step)
+                if not more or self._clock() >= self._ticked + _TICK_EVERY:
+                    self._paced(self._tick)
         except (Exception, SystemExit) as error:  # policies are anybody's code
             self._switch_off(error)
 
@@ -175,8 +181,9 @@ class Shadow:
         return rebase or event is not None
 
     def _tick(self) -> bool:
+        self._ticked = self._clock()
         for follower in self._followers.values():
-            follower.tick(self._clock())
+            follower.tick(self._ticked)
         return False
 
     def _switch_off(self, error: BaseException) -> None:

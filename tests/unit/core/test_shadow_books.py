@@ -109,6 +109,44 @@ def test_a_node_that_goes_takes_the_pods_along_that_are_on_it_here() -> None:
     assert not any(map(sum, traffic.used().values()))
 
 
+def test_a_pod_whose_node_is_gone_in_both_books_holds_nothing_until_it_goes() -> None:
+    traffic = Traffic([make_node("a", 8), make_node("b", 8)], "spread", "spread")
+    for uid in ("one", "two"):
+        assert traffic.come(uid, Request(2, 1))
+    traffic.ledger.node_gone("b")
+    traffic.shadow.work()
+    assert traffic.used() == traffic.really_used() == {"a": [2]}
+    traffic.ledger.node_changed(make_node("b", 8))
+    traffic.shadow.work()
+    assert traffic.used() == traffic.really_used() == {"a": [2], "b": [2]}
+    traffic.ledger.node_gone("b")
+    traffic.shadow.work()
+    traffic.go("two")
+    traffic.shadow.work()
+    traffic.ledger.node_changed(make_node("b", 8))
+    traffic.now += 1.5
+    traffic.shadow.work()
+    assert traffic.used() == traffic.really_used() == {"a": [2], "b": [0]}
+
+
+def test_a_pod_whose_devices_are_not_known_any_more_counts_as_in_the_real_books() -> None:
+    traffic = Traffic([make_node("a", 8, 8), make_node("b", 8, 8)], "binpack", "spread")
+    for uid in ("one", "two"):
+        assert traffic.come(uid, Request(2, 1))
+    assert traffic.used() == {"a": [2, 0], "b": [2, 0]}
+    # An audit has found that it is more than what is charged.
+    traffic.ledger.correct(ObservedPod(PodRef("team", "two", "two"), Request(3, 1), "a"))
+    assert traffic.really_used() == {"a": [5, 3], "b": [0, 0]}
+    traffic.now += 61.0
+    traffic.shadow.work()
+    assert traffic.used() == {"a": [5, 3], "b": [0, 0]}
+    assert traffic.counts.inexact["unplaced"] == 1
+    traffic.go("two")
+    traffic.now += 1.5
+    traffic.shadow.work()
+    assert traffic.used() == traffic.really_used() == {"a": [2, 0], "b": [0, 0]}
+
+
 def test_a_closed_device_gets_no_room_when_its_pod_leaves() -> None:
     traffic = Traffic([make_node("a", 8)])
     traffic.come("one", Request(4, 1))

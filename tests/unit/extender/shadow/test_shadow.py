@@ -118,6 +118,36 @@ def test_a_failing_shadow_ends_its_thread() -> None:
     poll(lambda: "shadow" not in [thread.name for thread in threading.enumerate()])
 
 
+def test_nodes_are_looked_at_and_books_counted_though_events_wait() -> None:
+    traffic = _traffic()
+    seen: list[tuple[int, int]] = []
+
+    def rest(seconds: float) -> None:
+        assert seconds > 0
+        traffic.now += 1.0
+        seen.append((len(traffic.used()), traffic.counts.shadow.pods))
+
+    ticks = itertools.count()
+    busy = Shadow(
+        traffic.library,
+        "spread",
+        clock=lambda: traffic.now,
+        cpu=lambda: next(ticks) * 0.5,
+        pause=rest,
+    )
+    busy.work()
+    traffic.shadow = busy
+    for number in range(20):
+        taken = traffic.ask(f"p{number}", SMALL)
+        assert taken is not None
+        traffic.bind(f"p{number}", SMALL, taken)
+    traffic.ledger.node_changed(make_node("c", 90))
+    seen.clear()
+    busy.work()
+    assert seen[5][0] == 3
+    assert 0 < seen[20][1] < 20
+
+
 def test_it_rests_nine_times_as_long_as_it_works() -> None:
     traffic = _traffic()
     ticks = itertools.count()
@@ -179,9 +209,8 @@ class _Answers:
 
     def __init__(self, shadow: str, *, best_only: bool) -> None:
         self.desk = Desk(best_only=best_only, shadow=shadow)
-        self._watch = PodEventHandler(self.desk.library)
-        if self.desk.shadow is not None:
-            self._watch.moved = self.desk.shadow.moved
+        moved = self.desk.shadow.moved if self.desk.shadow is not None else lambda *_: None
+        self._watch = PodEventHandler(self.desk.library, moved=moved)
         self.bytes: list[bytes] = []
         names = ["big", "small", "tiny", "unknown"]
         sizes: Sequence[int] = (3, 8, 2, 16, 1, 7, 30, 2, 2, 9, 5, 1, 4, 16, 16)

@@ -78,8 +78,14 @@ class Traffic:
 
     def bind(self, uid: str, request: Request, allocation: Allocation) -> None:
         """Have the watch show the pod bound so."""
+        seen = self.ledger.snapshot()
+        uuids = seen.uuids[seen.row[allocation.node]]
         pod = ObservedPod(
-            PodRef("team", uid, uid), request, allocation.node, placement=allocation.shares
+            PodRef("team", uid, uid),
+            request,
+            allocation.node,
+            placement=allocation.shares,
+            uuids=tuple(uuids[device] for device in allocation.devices) if uuids else (),
         )
         self.shadow.moved(self.managed, pod, uid, self.ledger.pod_changed(pod))
 
