@@ -6,7 +6,8 @@ charges are taken that stand elsewhere here: so pods without GPU, nodes, and pod
 nobody knows are as they really are.
 """
 
-from collections.abc import Iterator, Mapping
+from collections import OrderedDict
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -15,11 +16,14 @@ import numpy as np
 from gpushare.core.fallback_scorer import NoPreference
 from gpushare.core.model import Request
 from gpushare.core.mutable_cluster import MutableCluster, MutableSnapshot, Placement, fits
-from gpushare.core.node_names import NodeNames
+from gpushare.core.node_names import NodeNames, looked_up
 from gpushare.core.ranking import Ranking, Scorer
 from gpushare.core.snapshot import Bools, Ints, Rows, Snapshot
 from gpushare.core.states.entry import Entry, Phase
 from gpushare.core.trial_streams import mutable
+
+_ASKED = 10_000
+"""Pods whose nodes are kept until they are placed, a bit for each node; the first go first."""
 
 
 class Place(NamedTuple):
@@ -64,6 +68,9 @@ class ShadowBooks:
         self.places: dict[str, Place] = {}
         self.refused: set[str] = set()
         self._unplaced: set[str] = set()
+        self._asked: OrderedDict[str, bytes] = OrderedDict()
+        self._rows: Rows = np.array([], np.intp)
+        self._cluster = MutableCluster(_copy(real, self._rows), _NOBODY)
         self.rebase(real, entries)
 
     @property
@@ -109,10 +116,11 @@ class ShadowBooks:
             if entry.phase is Phase.BOUND and uid not in known:
                 self._look_again(uid, is_there=entry.node in real.row)
         # By name, as the extender orders equal nodes: of those the first is taken.
-        order = np.argsort(real.order, kind="stable")
-        self._rows: Rows = np.array([row for row in order.tolist() if real.names[row]], np.intp)
+        order, names = np.argsort(real.order, kind="stable"), self.snapshot.names
+        self._rows = np.array([row for row in order.tolist() if real.names[row]], np.intp)
         self._layout = real.capacity
         self._cluster = MutableCluster(_copy(real, self._rows), _NOBODY)
+        self._renumber(names)
         row = self.snapshot.row
         self._count_cpu(entries)
         for uid, place in known.items():
@@ -166,9 +174,27 @@ class ShadowBooks:
             view.cpu_only[row] = now[row]
             view.changed(row)
 
-    def bits(self, names: NodeNames) -> bytes:
-        """Return a bit for each row: whether it is one of these nodes."""
-        return np.packbits(self._among(names)).tobytes()
+    def ask(self, uid: str, names: NodeNames) -> None:
+        """Remember which nodes kube-scheduler has asked about, for when the pod is placed."""
+        self._asked[uid] = np.packbits(self._among(names)).tobytes()
+        self._asked.move_to_end(uid)
+        if len(self._asked) > _ASKED:
+            self._asked.popitem(last=False)
+
+    def was_asked(self, uid: str) -> bool:
+        """Return whether the nodes of the pod are remembered."""
+        return uid in self._asked
+
+    def _renumber(self, names: Sequence[str]) -> None:
+        """Keep what was asked, of nodes whose rows have changed. names: by their old rows."""
+        now = self.snapshot
+        if names == now.names:
+            return
+        rows = looked_up(names, now.row)
+        for uid, bits in self._asked.items():
+            old, mask = _unpacked(bits, len(names)), np.zeros(len(now.names), dtype=bool)
+            mask[rows[old & (rows >= 0)]] = True
+            self._asked[uid] = np.packbits(mask).tobytes()
 
     def _among(self, names: NodeNames) -> Bools:
         mask = np.zeros(len(self.snapshot.names), dtype=bool)
@@ -180,17 +206,12 @@ class ShadowBooks:
         """Return whether the request fits one of these nodes."""
         return bool(fits(self.snapshot, np.flatnonzero(self._among(names)), request).any())
 
-    def place(
-        self, uid: str, request: Request, scorer: Scorer, bits: bytes | None = None
-    ) -> Place | None:
-        """Place a pod where the scorer likes it best, and return where; None: it is refused.
-
-        bits: the rows that it may use, as `bits` returns them; None: all.
+    def place(self, uid: str, request: Request, scorer: Scorer) -> Place | None:
+        """Place a pod where the scorer likes it best, of the nodes that were asked about, and
+        return where; None: it is refused.
         """
-        among: Bools | None = None
-        if bits is not None:
-            rows = len(self.snapshot.names)
-            among = np.unpackbits(np.frombuffer(bits, np.uint8), count=rows).astype(bool)
+        bits = self._asked.pop(uid, None)
+        among = None if bits is None else _unpacked(bits, len(self.snapshot.names))
         self._cluster.scorer = scorer
         found = self._cluster.place(request, among)
         if found is None:
@@ -215,6 +236,7 @@ class ShadowBooks:
         Return False if only a look at the real books tells what that is.
         """
         self.refused.discard(uid)
+        self._asked.pop(uid, None)
         place = self.places.pop(uid, None)
         if place is None:
             return uid not in self._unplaced
@@ -245,6 +267,10 @@ class ShadowBooks:
         """Count what is free anew: of a closed or over-full device it is not what was given."""
         view = self._cluster.view
         view.free[row] = view.left(np.array([row]))[0]
+
+
+def _unpacked(bits: bytes, count: int) -> Bools:
+    return np.unpackbits(np.frombuffer(bits, np.uint8), count=count).astype(bool)
 
 
 _NOBODY = Ranking(NoPreference())

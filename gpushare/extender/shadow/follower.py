@@ -14,7 +14,7 @@ from gpushare.core.model import Allocation, ObservedPod, Request
 from gpushare.core.mutable_cluster import fits
 from gpushare.core.node_names import NodeNames
 from gpushare.core.ranking import Fits, Ranking, Scorer, fits_devices
-from gpushare.core.shadow_books import Place, Settled, ShadowBooks, Sums, sums_of
+from gpushare.core.shadow_books import Place, ShadowBooks, Sums, sums_of
 from gpushare.core.snapshot import Bools, Snapshot
 from gpushare.core.stranded import typical_units
 from gpushare.extender.managed_resources import ManagedResource
@@ -24,8 +24,6 @@ SETTLE_EVERY = 60.0
 _SOON = 1.0
 """The same while something is known to be wrong."""
 _FIGURES_EVERY = 5.0
-_ASKED = 10_000
-"""Pods whose nodes are kept from filter to bind, a bit for each node; the first go first."""
 _TOLD = 10_000
 """Refused pods that are remembered, so that each counts once."""
 
@@ -75,8 +73,6 @@ class Follower:
         self._books: ShadowBooks | None = None
         self._settled = self._figured = float("-inf")
         self._wrong = self._changed = False
-        self._names: tuple[str, ...] = ()
-        self._asked: OrderedDict[str, bytes] = OrderedDict()
         self._told: OrderedDict[str, None] = OrderedDict()
         self._rankings: dict[tuple[Fits, str], Ranking] = {}
 
@@ -95,18 +91,17 @@ class Follower:
             self._books.rebase(view.snapshot, view.entries)
         self._took_over(now)
 
-    def asked(self, asked: Asked) -> None:
+    def asked(self, asked: Asked, now: float) -> None:
         """Compare the choices for a pod on the real books, and look whether it has room here."""
         if asked.seen is not None and asked.fits.any():
             self._compare(asked.seen, asked)
         books = self._books
         if books is None or books.knows(asked.uid):
             return
+        if asked.seen is not None and not books.follows(asked.seen):
+            self._follow_nodes(books, now)
         if asked.fits.any():
-            self._asked[asked.uid] = books.bits(asked.names)
-            self._asked.move_to_end(asked.uid)
-            if len(self._asked) > _ASKED:
-                self._asked.popitem(last=False)
+            books.ask(asked.uid, asked.names)
         elif asked.uid not in self._told and books.has_room(asked.request, asked.names):
             self.counts.pods["shadow"] += 1
             self._told[asked.uid] = None
@@ -117,11 +112,10 @@ class Follower:
         """Take a pod that is really bound now."""
         uid, books = pod.ref.uid, self._books
         self._told.pop(uid, None)
-        bits = self._asked.pop(uid, None)
         if books is None or books.knows(uid):
             return
         self._changed = True
-        if bits is None:
+        if not books.was_asked(uid):
             # By hand, by another scheduler, or while another process led: nothing was chosen here.
             self.counts.inexact["not_asked"] += 1
             entry = self.managed.ledger.entry(uid)
@@ -131,13 +125,12 @@ class Follower:
             if not known or not books.put(uid, Place(pod.node, devices, pod.request)):
                 self._wrong = True
             return
-        found = books.place(uid, pod.request, self._own(pod.request), bits)
+        found = books.place(uid, pod.request, self._own(pod.request))
         self.counts.pods["both" if found else "real"] += 1
 
     def went(self, uid: str) -> None:
         """Give back what a pod held that has really ended, or left its node."""
         self._told.pop(uid, None)
-        self._asked.pop(uid, None)
         if self._books is not None and not self._books.free(uid):
             self._wrong = True
         self._changed = True
@@ -147,16 +140,23 @@ class Follower:
         books = self._books
         if books is None:
             return
-        real = self.managed.ledger.snapshot()
         overdue = now - self._settled
-        if overdue >= SETTLE_EVERY or not books.follows(real) or (self._wrong and overdue >= _SOON):
-            view = self.managed.ledger.view()
-            self._note(books.settle(view.snapshot, view.entries, self._own(Request())))
-            self._took_over(now)
-        else:
-            books.follow_host(real)
+        always = overdue >= SETTLE_EVERY or (self._wrong and overdue >= _SOON)
+        self._follow_nodes(books, now, always=always)
         if self._changed and now >= self._figured + _FIGURES_EVERY:
             self.figure(now)
+
+    def _follow_nodes(self, books: ShadowBooks, now: float, *, always: bool = False) -> None:
+        """Take over what the real nodes are, if they have changed; always: even if not."""
+        real = self.managed.ledger.snapshot()
+        if books.follows(real) and not always:
+            books.follow_host(real)
+            return
+        view = self.managed.ledger.view()
+        settled = books.settle(view.snapshot, view.entries, self._own(Request()))
+        self.counts.inexact["node_changed"] += settled.moved
+        self.counts.inexact["unplaced"] += settled.unplaced
+        self._took_over(now)
 
     def figure(self, now: float) -> None:
         """Count what both books hold."""
@@ -197,17 +197,7 @@ class Follower:
         return ranking
 
     def _took_over(self, now: float) -> None:
-        if self._books is None:
-            return
-        names = self._books.snapshot.names
-        if names != self._names:  # the bits are those of other nodes
-            self._asked.clear()
-            self._names = names
         self._settled, self._wrong, self._changed = now, False, True
-
-    def _note(self, settled: Settled) -> None:
-        self.counts.inexact["node_changed"] += settled.moved
-        self.counts.inexact["unplaced"] += settled.unplaced
 
 
 def _choice(seen: Snapshot, asked: Asked, scorer: Scorer) -> Allocation | None:

@@ -77,6 +77,11 @@ class Shadow:
         return self._off
 
     @property
+    def follows(self) -> bool:
+        """Whether it has begun, and is not off."""
+        return not self._off and all(each.books is not None for each in self._followers.values())
+
+    @property
     def counts(self) -> Mapping[str, Counts]:
         """What it has found, by resource."""
         return {name: follower.counts for name, follower in self._followers.items()}
@@ -171,7 +176,7 @@ class Shadow:
             for follower in self._followers.values():
                 follower.rebase(self._clock())
         elif isinstance(event, Asked):
-            self._followers[event.resource].asked(event)
+            self._followers[event.resource].asked(event, self._clock())
         elif event is not None:
             resource, uid, pod = event
             if pod is None:

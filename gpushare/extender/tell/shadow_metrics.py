@@ -25,8 +25,8 @@ def shadow_metrics(shadow: Shadow | None, unit_bytes: int) -> bytes:
     families = (
         _family(
             "gpushare_shadow_on",
-            "1 while the shadow policy follows; 0: it failed, the log says how",
-            {(("policy", shadow.policy),): float(not shadow.off)},
+            "1 while the shadow policy follows; 0 for long: it failed, the log says how",
+            {(("policy", shadow.policy),): float(shadow.follows)},
         ),
         _family(
             "gpushare_shadow_choices_total",

@@ -147,6 +147,26 @@ def test_a_pod_whose_devices_are_not_known_any_more_counts_as_in_the_real_books(
     assert traffic.used() == traffic.really_used() == {"a": [2, 0], "b": [0, 0]}
 
 
+def test_nodes_that_come_between_filter_and_bind_change_no_pod_s_nodes() -> None:
+    traffic = Traffic([make_node(name, 8) for name in ("b", "d", "e")], "binpack", "spread")
+    request = Request(2, 1)
+    taken = traffic.ask("one", request, ["d", "e"])
+    assert taken is not None
+    traffic.shadow.work()
+    traffic.ledger.node_changed(make_node("a", 8))
+    traffic.ledger.node_changed(make_node("c", 8))
+    traffic.ledger.node_gone("b")
+    traffic.shadow.work()
+    traffic.bind("one", request, taken)
+    traffic.shadow.work()
+    assert traffic.used() == {"a": [0], "c": [0], "d": [2], "e": [0]}
+    # And one that comes before filter is among the nodes that it is asked about.
+    traffic.ledger.node_changed(make_node("f", 80))
+    traffic.come("large", Request(60, 1))
+    assert traffic.used()["f"] == [60]
+    assert not any(traffic.counts.inexact.values())
+
+
 def test_a_closed_device_gets_no_room_when_its_pod_leaves() -> None:
     traffic = Traffic([make_node("a", 8)])
     traffic.come("one", Request(4, 1))
