@@ -230,6 +230,10 @@ class ShadowBooks:
         self._count(Placement(self.snapshot.row[place.node], place.devices, place.request), 1)
         return True
 
+    def leave(self, uid: str) -> None:
+        """Note a pod that runs and of which only the next look at the real books tells where."""
+        self._unplaced.add(uid)
+
     def free(self, uid: str) -> bool:
         """Give back what a pod held that has really ended.
 

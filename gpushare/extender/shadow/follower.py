@@ -121,8 +121,9 @@ class Follower:
             entry = self.managed.ledger.entry(uid)
             shares = entry.placement if entry is not None else pod.placement
             devices = tuple(device for device, _ in shares or ())
-            known = len(devices) == pod.request.devices
-            if not known or not books.put(uid, Place(pod.node, devices, pod.request)):
+            there = Place(pod.node, devices, pod.request)
+            if len(devices) != pod.request.devices or not books.put(uid, there):
+                books.leave(uid)
                 self._wrong = True
             return
         found = books.place(uid, pod.request, self._own(pod.request))
@@ -144,7 +145,7 @@ class Follower:
         always = overdue >= SETTLE_EVERY or (self._wrong and overdue >= _SOON)
         self._follow_nodes(books, now, always=always)
         if self._changed and now >= self._figured + _FIGURES_EVERY:
-            self.figure(now)
+            self._figure(books, now)
 
     def _follow_nodes(self, books: ShadowBooks, now: float, *, always: bool = False) -> None:
         """Take over what the real nodes are, if they have changed; always: even if not."""
@@ -158,15 +159,13 @@ class Follower:
         self.counts.inexact["unplaced"] += settled.unplaced
         self._took_over(now)
 
-    def figure(self, now: float) -> None:
+    def _figure(self, books: ShadowBooks, now: float) -> None:
         """Count what both books hold."""
-        if self._books is None:
-            return
         view = self.managed.ledger.view()
         sizes = [entry.request.units for entry in view.entries.values()]
         typical = typical_units([*sizes, *(pod.request.units for pod in view.waiting)])
         self.counts.real = sums_of(view.snapshot, len(view.entries), typical)
-        self.counts.shadow = sums_of(self._books.snapshot, self._books.pods, typical)
+        self.counts.shadow = sums_of(books.snapshot, books.pods, typical)
         self._figured, self._changed = now, False
 
     def _compare(self, seen: Snapshot, asked: Asked) -> None:
