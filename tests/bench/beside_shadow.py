@@ -2,8 +2,9 @@
 
 Two real processes, each before a stand-in for the API server of its own, which shows each Binding
 on its watch. One client filters and binds one pod after the other, as fast as it is answered, with
-all nodes named; the processes take turns. So both meet the same machine; only the ratios are worth
-anything. Run as `python -m tests.bench.beside_shadow [--nodes 5000]`; two minutes.
+all nodes named; the processes take turns of some pods. So both meet the same machine; only the
+ratios are worth anything. The shadow goes on while the other one is asked: CPU counts that too.
+Run as `python -m tests.bench.beside_shadow [--nodes 5000]`; a minute or two.
 """
 
 import argparse
@@ -26,36 +27,40 @@ _ORDERS = 40
 
 
 class Side:
-    """One extender and its client."""
+    """One extender and its client; of each part of the run, what filter took, and the seconds."""
 
     def __init__(self, port: int, ui: int, pid: int) -> None:
         self._client = http.client.HTTPConnection("127.0.0.1", port, timeout=5)
         self._ui, self._pid = ui, pid
         self.filters: list[list[float]] = []
-        self.rates: list[float] = []
+        self.seconds: list[float] = []
         self.cpus: list[float] = []
 
-    def round(self, first: int, pods: int, orders: list[list[str]], pause: float) -> None:
-        """Place so many pods; remember what filter took, and the pods a second."""
-        taken: list[float] = []
-        cpu = self.cpu()
-        rested, start = 0.0, time.perf_counter()
-        for number in range(first, first + pods):
+    def begin(self) -> None:
+        """Begin another part."""
+        self.filters.append([])
+        self.seconds.append(0.0)
+        self.cpus.append(self.cpu())
+
+    def end(self) -> None:
+        """End the part: the CPU is that of all of it, whoever is asked meanwhile."""
+        self.cpus[-1] = self.cpu() - self.cpus[-1]
+
+    def place(self, numbers: range, orders: list[list[str]], pause: float) -> None:
+        """Place these pods, with a pause after each."""
+        for number in numbers:
             pod = waiting_pod(number)
             names = orders[number % len(orders)]
-            began = time.perf_counter()
+            start = time.perf_counter()
             answer = self._ask("filter", {"Pod": pod, "Nodes": None, "NodeNames": names})
-            taken.append((time.perf_counter() - began) * 1000)
+            self.filters[-1].append((time.perf_counter() - start) * 1000)
             named = {"PodName": pod["metadata"]["name"], "PodNamespace": "default"}
             node = answer["NodeNames"][0]
             bound = self._ask("bind", named | {"PodUID": pod["metadata"]["uid"], "Node": node})
+            self.seconds[-1] += time.perf_counter() - start
             if bound["Error"]:
                 raise SystemExit(f"bind: {bound['Error']}")
             time.sleep(pause)
-            rested += pause
-        self.filters.append(taken)
-        self.cpus.append((self.cpu() - cpu) / pods * 1000)
-        self.rates.append(pods / (time.perf_counter() - start - rested))
 
     def _ask(self, name: str, body: dict[str, Any]) -> Any:
         text = json.dumps(body, separators=(",", ":"))
@@ -83,11 +88,11 @@ class Side:
 
 
 def main() -> None:
-    """Print a line for each side, and the ratios of the rounds."""
+    """Print a line for each side, and the ratios."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
     parser.add_argument("--nodes", type=int, default=5000)
-    parser.add_argument("--pods", type=int, default=400, help="of each round")
-    parser.add_argument("--rounds", type=int, default=8, help="of each side")
+    parser.add_argument("--turns", type=int, default=50, help="of each side in each part")
+    parser.add_argument("--pods", type=int, default=12, help="of each turn")
     parser.add_argument("--policy", default="binpack")
     parser.add_argument("--shadow", default="spread")
     parser.add_argument("--pause", type=float, default=0.0, help="seconds between two pods")
@@ -95,7 +100,7 @@ def main() -> None:
     dice = random.Random(1)
     names = [node_name(number) for number in range(options.nodes)]
     orders = [appended(names, dice) for _ in range(_ORDERS)]
-    total = options.pods * (options.rounds + 1)
+    total = options.pods * options.turns * (_PARTS + 1)
     sizes = {"nodes": options.nodes, "pods": 2000, "gpu_pods": 2000, "waiting": total}
     flags = ("--policy", options.policy, "--filter-answer", "best", "--ui-listen")
     one, other = (f"127.0.0.1:{free_port()}" for _ in range(2))
@@ -105,33 +110,46 @@ def main() -> None:
     ):
         without = Side(port, int(one.rpartition(":")[2]), child.pid)
         beside = Side(port2, int(other.rpartition(":")[2]), child2.pid)
-        sides = [without, beside]
-        for turn in range(options.rounds + 1):
-            for side in sides if turn % 2 else sides[::-1]:
-                side.round(turn * options.pods, options.pods, orders, options.pause)
+        sides, first = [without, beside], 0
+        for _ in range(_PARTS + 1):
+            for side in sides:
+                side.begin()
+            for turn in range(options.turns):
+                for side in sides if turn % 2 else sides[::-1]:
+                    side.place(range(first, first + options.pods), orders, options.pause)
+                first += options.pods
+            for side in sides:
+                side.end()
         time.sleep(3)
         print(f"{options.nodes} nodes, {options.policy} with {options.shadow} as a shadow")
-        for title, side in (("without", without), ("with", beside)):
-            row = summary([ms for taken in side.filters[1:] for ms in taken], 0, 1)
-            print(
-                f"{title:8} filter p50 {row['p50']:6.2f} ms  p99 {row['p99']:6.2f} ms"
-                f"  {statistics.median(side.rates[1:]):6.1f} pods/s"
-                f"  {statistics.median(side.cpus[1:]):5.2f} ms of CPU a pod"
-                f"  {side.megabytes():6.1f} MiB"
+        pods = options.pods * options.turns
+        figures = {title: _figures(side, pods) for title, side in zip(_TITLES, sides, strict=True)}
+        for title, side in zip(_TITLES, sides, strict=True):
+            told = (
+                f"{what} {statistics.median(each):.2f}" for what, each in figures[title].items()
             )
-        pairs = list(zip(without.filters[1:], beside.filters[1:], strict=True))
-        for point in ("p50", "p99"):
-            told = [summary(b, 0, 1)[point] / summary(a, 0, 1)[point] for a, b in pairs]
-            print(f"filter {point}, with / without: {_spread(told)}")
-        cpus = zip(without.cpus[1:], beside.cpus[1:], strict=True)
-        print(f"CPU a pod, with / without: {_spread([b / a for a, b in cpus])}")
-        rates = zip(without.rates[1:], beside.rates[1:], strict=True)
-        print(f"pods/s, with / without: {_spread([b / a for a, b in rates])}")
+            print(f"{title:8}", "; ".join(told), f"; {side.megabytes():.0f} MiB")
+        for what, each in figures["with"].items():
+            ratios = [b / a for a, b in zip(figures["without"][what], each, strict=True)]
+            low, middle, high = min(ratios), statistics.median(ratios), max(ratios)
+            print(f"{what}, with / without: {middle:.2f} ({low:.2f} to {high:.2f})")
         print(json.dumps(beside.found()))
 
 
-def _spread(ratios: list[float]) -> str:
-    return f"{statistics.median(ratios):.2f} ({min(ratios):.2f} to {max(ratios):.2f})"
+_PARTS = 5
+"""Of which each gives a ratio; one more goes before, which does not count."""
+_TITLES = ("without", "with")
+
+
+def _figures(side: Side, pods: int) -> dict[str, list[float]]:
+    """What was measured in each part."""
+    rows = [summary(taken, 0, 1) for taken in side.filters[1:]]
+    return {
+        "filter p50 ms": [row["p50"] for row in rows],
+        "filter p99 ms": [row["p99"] for row in rows],
+        "pods/s": [pods / seconds for seconds in side.seconds[1:]],
+        "CPU ms a pod": [1000 * cpu / pods for cpu in side.cpus[1:]],
+    }
 
 
 if __name__ == "__main__":
