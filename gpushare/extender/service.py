@@ -45,10 +45,10 @@ class Service:
     would otherwise hold every thread when it is slow. `rejected`: called with the number of nodes
     that filter refused, by reason. `event_messages`: writes events for users. `budgets_of`: returns
     the disruption budgets of pods. `refusal_hold`: how long filter may wait for changes before it
-    refuses a pod; None: not at all. `shadow`: told of each answer of filter, once it is made.
-    `promise_wait`: the same before it refuses one for what is held
-    for another pod. `last_hour`: counts what is allocated and refused. `wall`: returns seconds
-    since the epoch, by which the grace of pods that are being deleted is judged.
+    refuses a pod; None: not at all. `promise_wait`: the same before it refuses one for what is held
+    for another pod. `last_hour`: counts what is allocated and refused. `shadow`: told of each
+    answer of filter, once it is made. `wall`: returns seconds since the epoch, by which the grace
+    of pods that are being deleted is judged.
     """
 
     def __init__(

@@ -166,7 +166,11 @@ class Shadow:
             if rebase:
                 # What has moved until now is in the books that are read next; what moves between
                 # is in them and comes once more, which changes nothing.
-                self._queue = deque(each for each in self._queue if isinstance(each, Asked))
+                asked = [each for each in self._queue if isinstance(each, Asked)]
+                # Half of the queue is free then: it is not full again at once.
+                kept = asked[-(MOST // 2) :]
+                self.dropped["event"] += len(asked) - len(kept)
+                self._queue, self._seen = deque(kept), sum(each.seen is not None for each in kept)
                 event = None
             else:
                 event = self._queue.popleft() if self._queue else None

@@ -80,6 +80,33 @@ def test_a_full_queue_is_counted_and_followed_by_a_new_beginning(
     assert traffic.counts.inexact == {"node_changed": 0, "not_asked": 0, "unplaced": 0}
 
 
+def test_after_a_new_beginning_half_of_the_queue_is_free(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shadow_module, "MOST", 10)
+    traffic = _traffic()
+    for number in range(12):
+        traffic.ask(f"p{number}", SMALL)
+    traffic.shadow.work()
+    assert traffic.shadow.dropped == {"choice": 0, "event": 2 + 5}
+    assert sum(traffic.counts.choices.values()) == 5
+    for number in range(MOST_SEEN + 1):
+        traffic.ask(f"q{number}", SMALL)
+        traffic.shadow.work()
+    assert traffic.shadow.dropped == {"choice": 0, "event": 2 + 5}
+
+
+def test_a_call_about_the_nominated_node_alone_tells_it_nothing() -> None:
+    desk = Desk(shadow="spread")
+    assert desk.shadow is not None
+    pod = pod_json("p", 3)
+    desk.filter(pod | {"status": {"nominatedNodeName": "big"}}, ["big"])
+    desk.shadow.work()
+    (counts, _) = desk.shadow.counts.values()
+    assert sum(counts.choices.values()) == 0
+    desk.filter(pod)
+    desk.shadow.work()
+    assert sum(counts.choices.values()) == 1
+
+
 def test_what_waits_is_bounded() -> None:
     traffic = _traffic()
     for number in range(MOST + 100):
