@@ -35,7 +35,8 @@ _METAVARS = {
     "ui_listen": "HOST:PORT",
     **dict.fromkeys(("kubeconfig", "scheduler_config"), "FILE"),
     **dict.fromkeys(("tls_cert", "tls_key", "tls_client_ca"), "FILE"),
-    **dict.fromkeys(("context", "policy", "namespace", "identity", "placeholders"), "NAME"),
+    **dict.fromkeys(("context", "policy", "shadow", "namespace", "identity"), "NAME"),
+    "placeholders": "NAME",
     **dict.fromkeys(
         ("candidates", "pod_policies", "tls_client_names", "ui_tls_client_names"),
         "NAME[,NAME...]",
@@ -79,6 +80,10 @@ class Settings:
     )
     pod_policies: str = _setting(
         "all", "comma-separated policies that a pod may choose by its annotation; all of them; none"
+    )
+    shadow: str = _setting(
+        "",
+        "policy of which metrics and the page say what it would have done; it decides nothing",
     )
     pairing: str = _setting(
         "auto",

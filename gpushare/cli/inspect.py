@@ -62,7 +62,9 @@ def render(report: Report, options: Options, style: Style = PLAIN) -> str:
     text = "\n".join(tables)
     if not wanted.nodes or wanted.policy is None or not options.headers:
         return text
-    return f"{text}Policy: {printable(str(wanted.policy))}\n"
+    text += f"Policy: {printable(str(wanted.policy))}\n"
+    shadow = wanted.policy.shadow
+    return f"{text}Shadow: {printable(shadow)}\n" if shadow else text
 
 
 def _show(options: Options) -> None:

@@ -28,6 +28,7 @@ from gpushare.extender.follow.watch_handlers import (
     UnhealthyEventHandler,
 )
 from gpushare.extender.managed_resources import ExtenderScope, ManagedResource, ManagedResources
+from gpushare.extender.shadow.shadow import Shadow
 from gpushare.extender.tell.explainer import Explainer
 from gpushare.extender.tell.metrics import Metrics
 from gpushare.extender.tell.page.server import UiServer
@@ -119,6 +120,18 @@ def make_managed_resources(
             frozenset(resource.name for resource in entry.managed_resources), frozenset(schedulers)
         ),
     )
+
+
+def make_shadow(settings: Settings, resources: ManagedResources) -> Shadow | None:
+    """Return what follows by another policy; None if no one asks. Raises SettingsError."""
+    name = settings.shadow
+    if not name:
+        return None
+    for managed in resources:
+        if name not in managed.rankings:
+            there_are = ", ".join(sorted(managed.rankings))
+            raise SettingsError(f"shadow: {name!r} is no policy; there are: {there_are}")
+    return Shadow(resources, name)
 
 
 def _pod_policies(text: str, policies: Collection[str]) -> frozenset[str] | None:

@@ -27,6 +27,7 @@ from gpushare.extender.factory import (
     health_server,
     lease_runner,
     make_managed_resources,
+    make_shadow,
     server_release,
     ui_server,
     watched_sources,
@@ -93,12 +94,14 @@ class Extender:
         self._event_messages = EventMessages(recorder, self._managed_resources, settings.unit)
         marks, placeholders = ScaleDownMarks(), KnownPlaceholders()
         running = RunningDemands() if settings.scale_down_guard else None
+        self._shadow = make_shadow(settings, self._managed_resources)
         pod_handler = PodEventHandler(
             self._managed_resources,
             self._policy_refresher.changed,
             self._event_messages.mistaken_pods,
             running=running,
             placeholders=placeholders,
+            moved=self._shadow.moved if self._shadow is not None else lambda *_: None,
         )
         self._annotates = False
         self._waker = SchedulerWaker(self._client, self._managed_resources, lambda: self._annotates)
@@ -136,6 +139,7 @@ class Extender:
             mib_of(settings.unit) << 20,
             self._state,
             detail=settings.metrics_detail,
+            shadow=self._shadow,
         )
         self._auditor = Auditor(
             self._client,
@@ -165,6 +169,7 @@ class Extender:
             promise_wait=RefusalHold(hold=FLOOR),
             last_hour=last_hour,
             unit=settings.unit,
+            shadow=self._shadow.asked if self._shadow is not None else None,
         )
         callers = callers_of(settings, entry)
         self.app = build_app(service, routes_of(entry), settings.body_limit, callers)
@@ -187,6 +192,7 @@ class Extender:
                 not_ready=self._readiness.not_ready,
                 called=service.called,
                 mistaken_pods=self._event_messages.mistaken_pods,
+                shadow=self._shadow,
             )
             self._ui = ui_server(settings, documents.body)
         self._beat = self._warmed = time.monotonic()
@@ -214,6 +220,8 @@ class Extender:
         self._scale_down_guard.rounds.start()
         self._placeholders.rounds.start()
         self._policy_refresher.start()
+        if self._shadow is not None:
+            self._shadow.start()
         threading.Thread(target=self._settle, name="settle", daemon=True).start()
         resources = ",".join(managed.names.resource for managed in self._managed_resources)
         listen, health = self._settings.listen, self._settings.health_listen
@@ -231,6 +239,8 @@ class Extender:
         self._placeholders.rounds.stop()
         self._events.stop()
         self._policy_refresher.stop()
+        if self._shadow is not None:
+            self._shadow.stop()
         self._log_writer.stop(_LOG_FLUSH_SECONDS)
 
     def _warm(self) -> None:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from gpushare.errors import MessageError, NotReady, UnknownNode
 from gpushare.extender.door.document_cache import DocumentCache
 from gpushare.extender.managed_resources import ManagedResources
+from gpushare.extender.shadow.follower import Asked
 from gpushare.extender.tell.events.messages import EventMessages
 from gpushare.extender.tell.page.last_hour import LastHour
 from gpushare.extender.verbs.answer import VerbAnswer
@@ -51,9 +52,9 @@ class Service:
     that filter refused, by reason. `event_messages`: writes events for users. `budgets_of`: returns
     the disruption budgets of pods. `refusal_hold`: how long filter may wait for changes before it
     refuses a pod; None: not at all. `promise_wait`: the same before it refuses one for what is held
-    for another pod. `last_hour`: counts what is allocated and refused. `unit`: the memory unit of
-    the cluster. `wall`: returns seconds since the epoch, by which the grace of pods that are being
-    deleted is judged.
+    for another pod. `last_hour`: counts what is allocated and refused. `shadow`: told of each
+    answer of filter, once it is made. `unit`: the memory unit of the cluster. `wall`: returns
+    seconds since the epoch, by which the grace of pods that are being deleted is judged.
     """
 
     def __init__(
@@ -72,12 +73,14 @@ class Service:
         promise_wait: RefusalHold | None = None,
         last_hour: LastHour | None = None,
         unit: str = "GiB",
+        shadow: Callable[[Asked], None] | None = None,
         clock: Callable[[], float] = time.monotonic,
         wall: Callable[[], float] = time.time,
     ) -> None:
         self._resources = resources
         self._not_ready = not_ready
         self._observe = observe
+        self._shadow = shadow
         self._tickets = Tickets()
         self._documents = DocumentCache()
         lists, ready = NameLists(), self._why_not_ready
@@ -93,6 +96,7 @@ class Service:
             refusal_hold=refusal_hold,
             promise_wait=promise_wait,
             last_hour=last_hour,
+            shadowed=shadow is not None,
             clock=clock,
         )
         self._filter_dryrun = FilterDryRunVerb(resources, not_ready=ready, unit=unit)
@@ -162,6 +166,8 @@ class Service:
         try:
             answer = work(body)
             outcome, line = answer.outcome, answer.line
+            if self._shadow is not None and answer.asked is not None:
+                self._shadow(answer.asked)
             return answer.body
         except MessageError as error:
             outcome, line = "malformed", {"error": str(error)}

@@ -76,6 +76,8 @@ class RankingPolicy:
     error: float = 0.0
     allocated: Mapping[str, float] = field(default_factory=dict)
     refused: Mapping[str, float] = field(default_factory=dict)
+    shadow: str = ""
+    """A clause on the policy that is followed beside; "" if there is none."""
 
     def __str__(self) -> str:
         """Return the name, and if a trial chose it also since when and with which lead."""
@@ -112,7 +114,28 @@ def _ranking_policy(samples: Samples, resource: str = "", policy: str = "") -> R
         by_candidate("gpushare_trial_lead_error_percent").get(policy, 0.0),
         by_candidate("gpushare_trial_allocated_percent"),
         by_candidate("gpushare_trial_refused_percent"),
+        _shadow(samples, resource),
     )
+
+
+def _shadow(samples: Samples, resource: str) -> str:
+    """Return what the shadow policy would have done otherwise, or ""."""
+    on = next(family(samples, "gpushare_shadow_on"), None)
+    if on is None:
+        return ""
+
+    def count(what: str, **labels: str) -> int:
+        return int(
+            total(samples, f"gpushare_shadow_{what}_total", resource=resource, **labels) or 0
+        )
+
+    asked, same = count("choices"), count("choices", choice="same")
+    text = (
+        f"{on[0].get('policy', '')}, another choice for {asked - same} of {asked} requests; of the"
+        f" pods that run it refused {count('pods', taken='real')}, of those refused it had room"
+        f" for {count('pods', taken='shadow')}"
+    )
+    return text if on[1] else f"{text}; it failed and is off"
 
 
 def _rfc3339(seconds: float) -> str:

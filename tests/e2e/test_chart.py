@@ -200,7 +200,7 @@ def test_what_clusters_differ_in_is_a_value(tmp_path: Path) -> None:
     place = {"tolerations": [taint], "affinity": near}
     limits = {"limits": {"memory": "1Gi"}}
     values = {
-        "extender": {"podPolicies": "binpack,spread", "metricsDetail": "pods"},
+        "extender": {"podPolicies": "binpack,spread", "shadow": "fgd", "metricsDetail": "pods"},
         "scheduler": place,
         "devicePlugin": {
             **place,
@@ -221,7 +221,8 @@ def test_what_clusters_differ_in_is_a_value(tmp_path: Path) -> None:
     assert plugin["priorityClassName"] == "mine"
     assert plugin["containers"][0]["resources"]["limits"] == limits["limits"]
     arguments = scheduler["containers"][1]["args"]
-    assert {"--pod-policies=binpack,spread", "--metrics-detail=pods"} <= {*arguments}
+    told = {"--pod-policies=binpack,spread", "--shadow=fgd", "--metrics-detail=pods"}
+    assert told <= {*arguments}
 
 
 @pytest.mark.parametrize("wakes", [True, False])

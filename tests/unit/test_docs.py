@@ -9,6 +9,7 @@ import pytest
 from gpushare.core.model import NodeSpec, ObservedPod, PodRef, Reason, Request
 from gpushare.extender.follow.auditor import Auditor
 from gpushare.extender.managed_resources import ManagedResource, ManagedResources
+from gpushare.extender.shadow.shadow import Shadow
 from gpushare.extender.tell.metrics import Metrics
 from gpushare.ledger import Ledger
 from gpushare.settings import Settings
@@ -88,7 +89,8 @@ def test_every_metric_is_listed() -> None:
     process = ("ready", "leader", "pending_without_call_seconds", "bound_unassigned_seconds")
     auditor = Auditor(ScriptedApi(), library, "GiB", not_ready=str, watch_version=str, report=print)
     state = (*process, *own, *auditor.state(), *(f"nodes_{of}" for of in watch))
-    metrics = Metrics(library, 1, lambda: dict.fromkeys(state, 0.0), detail="pods")
+    shadow = Shadow(library, "binpack")
+    metrics = Metrics(library, 1, lambda: dict.fromkeys(state, 0.0), detail="pods", shadow=shadow)
     metrics.observe("filter", "fit", 0.1)
     metrics.rejected({"busy": 1})
     for name in re.findall(r"^# TYPE (\S+)", metrics.text().decode(), flags=re.MULTILINE):

@@ -42,6 +42,11 @@ Changed = Callable[[ManagedResource, Changes, bool], None]
 list, which shows what was there before."""
 
 
+Moved = Callable[[ManagedResource, ObservedPod | None, str, Changes], None]
+"""Called with what has changed with one pod, as it is shown (None: it is gone) and its uid; with ""
+for what a whole list has changed."""
+
+
 class SeenNode(NamedTuple):
     """What is kept of a node: what its own filters of kube-scheduler look at, and its devices in
     each managed resource, and what it says of scale-down.
@@ -141,8 +146,8 @@ class SeenPod:
 class PodEventHandler:
     """Handler for pods that have not ended; the watch selects by phase, so an end is a DELETED.
 
-    `mistaken_pods`: is shown each pod. `running`: is told what pods on nodes demand.
-    `placeholders`: is told of placeholders.
+    `mistaken_pods`: is shown each pod. `moved`: is told of each change of a pod. `running`: is told
+    what pods on nodes demand. `placeholders`: is told of placeholders.
     """
 
     def __init__(
@@ -154,9 +159,11 @@ class PodEventHandler:
         *,
         running: RunningDemands | None = None,
         placeholders: KnownPlaceholders | None = None,
+        moved: Moved = lambda *_: None,
     ) -> None:
         self._resources = resources
         self._changed = changed
+        self._moved = moved
         self._mistaken_pods = mistaken_pods
         self._running = running
         self._placeholders = KnownPlaceholders() if placeholders is None else placeholders
@@ -182,6 +189,7 @@ class PodEventHandler:
                 (pod for pod in observed if pod is not None), keep=unreadable, started=started
             )
             self._changed(managed, changes, not self._listed)
+            self._moved(managed, None, "", changes)
             managed.holds.keep(
                 {pod.uid for pod in pods if pod.claims[at] is not None},
                 {pod.uid for pod in pods if pod.group},
@@ -216,7 +224,9 @@ class PodEventHandler:
                 if observed is None:
                     managed.ledger.pod_unreadable(pod.uid)
                 else:
-                    self._changed(managed, managed.ledger.pod_changed(observed), False)
+                    changes = managed.ledger.pod_changed(observed)
+                    self._changed(managed, changes, False)
+                    self._moved(managed, observed, pod.uid, changes)
                 self._hold(managed, pod, at)
             if self._running is not None and pod.demands is not None:
                 self._running.put(pod.uid, pod.demands)
@@ -275,7 +285,9 @@ class PodEventHandler:
 
     def _gone(self, uid: str) -> None:
         for managed in self._resources:
-            self._changed(managed, managed.ledger.pod_gone(uid), False)
+            changes = managed.ledger.pod_gone(uid)
+            self._changed(managed, changes, False)
+            self._moved(managed, None, uid, changes)
             managed.holds.gone(uid)
         if self._running is not None:
             self._running.remove(uid)

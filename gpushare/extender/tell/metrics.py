@@ -20,8 +20,10 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 
 from gpushare import __version__
 from gpushare.extender.managed_resources import ManagedResources
+from gpushare.extender.shadow.shadow import Shadow
 from gpushare.extender.tell.device_metrics import device_metrics
 from gpushare.extender.tell.metric_help import help_of
+from gpushare.extender.tell.shadow_metrics import shadow_metrics
 from gpushare.extender.tell.usage_metrics import usage_metrics
 
 _BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0)
@@ -37,7 +39,8 @@ class Metrics:
 
     unit_bytes: bytes of a memory unit. state: further values by name (readiness, watches), read at
     each scrape; those whose name ends in _total are counters, the others gauges. detail: who holds
-    memory is told by `devices` alone, by `namespaces` too, or by `pods` as well.
+    memory is told by `devices` alone, by `namespaces` too, or by `pods` as well. shadow: a policy
+    that is followed beside.
     """
 
     def __init__(
@@ -48,9 +51,11 @@ class Metrics:
         clock: Callable[[], float] = time.monotonic,
         *,
         detail: str = "devices",
+        shadow: Shadow | None = None,
     ) -> None:
         self._resources = resources
         self._detail = detail
+        self._shadow = shadow
         self._unit_bytes = unit_bytes
         self._clock = clock
         self._scraping = threading.Lock()
@@ -96,6 +101,7 @@ class Metrics:
             if begin >= self._fresh_until:
                 devices = device_metrics(self._resources, self._unit_bytes)
                 usage = usage_metrics(self._resources, self._unit_bytes, self._detail)
+                usage += shadow_metrics(self._shadow, self._unit_bytes)
                 self._text = devices + usage + generate_latest(self._registry)
                 end = self._clock()
                 self._fresh_until = end + min(_LONGEST, (end - begin) * _REUSE_FACTOR)

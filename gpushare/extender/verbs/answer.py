@@ -6,6 +6,7 @@ Tested in `tests/unit/extender/test_service.py`.
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from gpushare.extender.shadow.follower import Asked
 from gpushare.wire.objects import Pod
 
 
@@ -18,6 +19,8 @@ class VerbAnswer:
     """One word for metrics."""
     line: Mapping[str, object] = field(default_factory=dict)
     """More values for the log line."""
+    asked: Asked | None = None
+    """What a shadow policy is told, if there is one."""
 
 
 def pod_name(pod: Pod) -> str:

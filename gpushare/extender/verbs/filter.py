@@ -26,6 +26,7 @@ from gpushare.extender.managed_resources import (
     ManagedResources,
     ResourceRequest,
 )
+from gpushare.extender.shadow.follower import Asked
 from gpushare.extender.tell.events.messages import EventMessages
 from gpushare.extender.tell.page.last_hour import LastHour
 from gpushare.extender.verbs.answer import VerbAnswer, pod_name
@@ -45,7 +46,8 @@ class FilterVerb:
     """Answers filter.
 
     `not_ready`: returns why not to answer now, or "". `lists`: the lists of names that
-    kube-scheduler sends again and again. The other arguments are those of `Service`.
+    kube-scheduler sends again and again. `shadowed`: a shadow policy is told of each answer. The
+    other arguments are those of `Service`.
     """
 
     def __init__(
@@ -62,6 +64,7 @@ class FilterVerb:
         refusal_hold: RefusalHold | None = None,
         promise_wait: RefusalHold | None = None,
         last_hour: LastHour | None = None,
+        shadowed: bool = False,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._resources = resources
@@ -75,6 +78,7 @@ class FilterVerb:
         self._refusal_hold = refusal_hold
         self._promise_wait = promise_wait
         self._last_hour = last_hour
+        self._shadowed = shadowed
         self._clock = clock
         self._offers = {managed.names.resource: offers_of(managed) for managed in resources}
 
@@ -131,6 +135,10 @@ class FilterVerb:
         fit = args.names.part(judged.fits)
         most = len(fit)
         charged = managed.ledger.entry(uid)
+        asked = None
+        if self._shadowed and pod and not charged and _is_judged_alone(args, judged):
+            resource = managed.names.resource
+            asked = Asked(resource, uid, request, args.names, judged.fits, seen)
         if charged and charged.node in args.names and managed.ledger.can_still_bind(uid):
             # It keeps its node, whatever else fits: kube-scheduler asks again when a bind took too
             # long, the pod's own charge must not exclude the node, and on another one it would be
@@ -170,7 +178,7 @@ class FilterVerb:
             self._report(args, resource_request, reasons, fit, explanation)
         busy.update((node, f'node "{node}" not found') for node in unknown)
         answer = encode_filter(args, fit, busy, never, lists=self._lists)
-        return VerbAnswer(answer, "fit" if fit else "no_fit", line)
+        return VerbAnswer(answer, "fit" if fit else "no_fit", line, asked)
 
     def _judge(
         self, managed: ManagedResource, names: NodeNames, request: Request, pod: Claimant | None
@@ -264,6 +272,14 @@ class FilterVerb:
 def _about_nominated_alone(args: FilterArgs) -> bool:
     nominated = args.pod.status and args.pod.status.nominated_node_name
     return [*args.names] == [nominated]
+
+
+def _is_judged_alone(args: FilterArgs, judged: Judgement) -> bool:
+    """Return whether the answer tells what a policy has left free for the pod, in all nodes: not
+    what is held for others, of which a shadow knows nothing.
+    """
+    kept_out = judged.has(Reason.PROMISED) or judged.has(Reason.GROUP_TOO_LARGE)
+    return not _about_nominated_alone(args) and (judged.any_fits or not kept_out)
 
 
 def _fits_without_holds(

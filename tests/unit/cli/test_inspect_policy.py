@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 import pytest
 import yaml
 
+from gpushare.core.model import Request
 from gpushare.core.trial import Choice
 from gpushare.daemon.health import HealthServer
 from gpushare.doctor.checks.extender import check_extender
@@ -16,8 +17,10 @@ from gpushare.extender.managed_resources import ManagedResource, ManagedResource
 from gpushare.extender.tell.metrics import Metrics
 from gpushare.wire.held import encode_held
 from tests.unit.cli.fake_kubectl import MEM, FakeKubectl, node, pod
+from tests.unit.core.clusters import node as make_node
 from tests.unit.doctor.facts import healthy
 from tests.unit.extender.kit import make_books
+from tests.unit.extender.shadow.traffic import Traffic
 
 Inspect = Callable[..., tuple[int, str, str]]
 
@@ -75,6 +78,25 @@ def test_the_choice_of_auto_is_one_more_line(
         assert out == f"{plain}Policy: {SAID}\n"
     for words in (("--no-headers",), ("-o", "name")):
         assert inspect(*words, "--extender", extender) == inspect(*words)
+
+
+def test_a_shadow_policy_has_a_line_of_its_own(inspect: Inspect) -> None:
+    traffic = Traffic([make_node("a", 8, 8), make_node("b", 8, 8)], "binpack", "spread")
+    for uid in ("one", "two", "three"):
+        traffic.come(uid, Request(2, 1))
+    traffic.come("whole", Request(8, 1), ["b"])
+    metrics = Metrics(traffic.library, 2**30, dict, shadow=traffic.shadow)
+    server = HealthServer("127.0.0.1", 0, dict, dict, metrics.text)
+    server.start()
+    try:
+        _, out, _ = inspect("--extender", f"http://127.0.0.1:{server.port}")
+    finally:
+        server.stop()
+    said = (
+        "Shadow: spread, another choice for 2 of 4 requests; of the pods that run it refused 0,"
+        " of those refused it had room for 0\n"
+    )
+    assert out.endswith(f"\nPolicy: binpack\n{said}")
 
 
 def test_a_document_has_the_figures(

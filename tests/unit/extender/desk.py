@@ -9,6 +9,7 @@ from typing import Any
 from gpushare.daemon.events.aggregator import Details
 from gpushare.extender.managed_resources import ExtenderScope
 from gpushare.extender.service import Service
+from gpushare.extender.shadow.shadow import Shadow
 from gpushare.extender.tell.events.messages import EventMessages
 from gpushare.extender.tell.page.last_hour import LastHour
 from gpushare.extender.verbs.bind.binder import Binder
@@ -49,7 +50,11 @@ class Desk:
     """A service over three nodes with two devices each, and what it told of its calls."""
 
     def __init__(
-        self, best_only: bool = False, max_binds: int = 8, served: ExtenderScope = EVERYBODY
+        self,
+        best_only: bool = False,
+        max_binds: int = 8,
+        served: ExtenderScope = EVERYBODY,
+        shadow: str = "",
     ) -> None:
         self.library = replace(make_library(ALIYUN, NPU), scope=served)
         self.api = ScriptedApi()
@@ -62,6 +67,7 @@ class Desk:
         for name, units in FREE.items():
             self.ledger.node_changed(make_node(name, units, units))
         self.library.resources[1].ledger.node_changed(make_node("npu", 4))
+        self.shadow = Shadow(self.library, shadow) if shadow else None
         binder = Binder(self.api, self.library, lambda: float("inf"), self.api.clock)
         self.service = Service(
             self.library,
@@ -73,6 +79,7 @@ class Desk:
             rejected=self.rejected.update,
             event_messages=EventMessages(self.heard, self.library, "GiB"),
             last_hour=self.hour,
+            shadow=self.shadow.asked if self.shadow is not None else None,
             clock=self.api.clock,
         )
 

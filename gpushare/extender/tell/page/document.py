@@ -17,9 +17,11 @@ from gpushare.core.model import ALL_CORES, NodeSpec
 from gpushare.core.states.entry import Entry, Waiting
 from gpushare.core.stranded import stranded_units, typical_units
 from gpushare.extender.managed_resources import ManagedResource, ManagedResources
+from gpushare.extender.shadow.shadow import Shadow
 from gpushare.extender.tell.events.mistaken_pods import Mistake, MistakenPods
 from gpushare.extender.tell.page.explanation_cache import ExplanationCache
 from gpushare.extender.tell.page.last_hour import LastHour
+from gpushare.extender.tell.page.shadow_document import shadow_document
 from gpushare.extender.verbs.held_places import held_places
 from gpushare.ledger import LedgerView
 from gpushare.wire.held import held_document
@@ -38,7 +40,7 @@ class Documents:
 
     unit: the memory unit of the cluster. not_ready: why this process does not answer kube-scheduler
     now, or "". called: whether filter was called for the pod of that uid. mistaken_pods: the pods
-    that wait because of a mistake.
+    that wait because of a mistake. shadow: a policy that is followed beside.
     """
 
     def __init__(
@@ -50,11 +52,13 @@ class Documents:
         not_ready: Callable[[], str],
         called: Callable[[str], bool],
         mistaken_pods: MistakenPods,
+        shadow: Shadow | None = None,
     ) -> None:
         self._unit = unit
         self._not_ready = not_ready
         self._parts = [
-            _Part(managed, unit, last_hour, called, mistaken_pods) for managed in resources
+            _Part(managed, unit, last_hour, called, mistaken_pods, shadow=shadow)
+            for managed in resources
         ]
         self._since = last_hour.since
         self._making = threading.Lock()
@@ -92,7 +96,10 @@ class _Part:
         last_hour: LastHour,
         called: Callable[[str], bool],
         mistaken_pods: MistakenPods,
+        *,
+        shadow: Shadow | None,
     ) -> None:
+        self._shadow = shadow
         self._managed = managed
         self._mistaken_pods = mistaken_pods
         self._last_hour = last_hour
@@ -112,7 +119,8 @@ class _Part:
         managed.holds.expire(time.monotonic())
         changes = [managed.ledger.version(), managed.filters.states.version]
         changes += [self._mistaken_pods.version, managed.holds.version]
-        return changes, hour, managed.ranking_policy, managed.choice
+        shadow = shadow_document(self._shadow, managed.names.resource)
+        return changes, hour, managed.ranking_policy, managed.choice, shadow
 
     def text(self) -> str:
         """Return the JSON of this part."""
@@ -124,6 +132,7 @@ class _Part:
             "resource": managed.names.resource,
             "typical": typical,
             "policy": _policy(managed),
+            "shadow": shadow_document(self._shadow, managed.names.resource),
             "lastHour": self._last_hour.figures(managed.names.resource),
             "pending": self._pending(books),
             "held": [held_document(each) for each in held_places(managed.holds)],

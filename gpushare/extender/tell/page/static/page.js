@@ -487,6 +487,15 @@ function drawHour() {
   put("hour-since", `Refused: found no room at least once.${short}`);
 }
 
+function shadowText({ policy, off, choices, pods, real, books }) {
+  const asked = choices.same + choices.node + choices.device;
+  const sums = ({ allocated, stranded }) => `${amount(allocated)} allocated, ${amount(stranded)} stranded`;
+  return `${policy}, as a shadow, would have chosen otherwise for ${choices.node + choices.device} of ` +
+    `${plural(asked, "request")}; its books: ${sums(books)} (real: ${sums(real)}), ` +
+    `${plural(pods.real, "pod")} refused that ran, ${plural(pods.shadow, "pod")} taken that waited.` +
+    `${off ? ` It is off: ${off}` : ""}`;
+}
+
 function drawPolicy() {
   const policy = part.policy;
   const parts = [`${policy.name} ranks pods that name no policy.`];
@@ -499,6 +508,7 @@ function drawPolicy() {
       `In the last trial it allocated ${points} points (error ${policy.error.toFixed(1)}) ${how} ${policy.second}` +
       `${policy.lead < 0 ? ", which may be chance" : ""}.`);
   } else if (policy.default === "auto") parts.push("There was no trial yet: it takes 100 pods.");
+  if (part.shadow) parts.push(shadowText(part.shadow));
   put("policy", parts.join(" "));
   $("trial").hidden = !policy.candidates.length;
   put("trial-rows", ...policy.candidates.map((each) => element("tr", {},

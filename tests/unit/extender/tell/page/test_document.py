@@ -8,12 +8,14 @@ from gpushare.core.model import PodRef, Reason, Request
 from gpushare.core.selectors import Demands
 from gpushare.extender.follow.watch_handlers import PodEventHandler
 from gpushare.extender.tell.page import document
+from gpushare.extender.tell.page.document import Documents
 from gpushare.extender.verbs.claimant import Claimant
 from gpushare.wire.annotations import ALIYUN
 from gpushare.wire.codec import WatchEvent
 from tests.support.waiting import poll
 from tests.unit.core.clusters import node, state_of
 from tests.unit.extender.kit import pod_json, read_pod
+from tests.unit.extender.shadow.traffic import Traffic
 from tests.unit.extender.tell.page.world import HOSTILE, World, pod
 
 MEM = "aliyun.com/gpu-mem"
@@ -170,6 +172,38 @@ def test_the_policy_and_what_its_trial_measured() -> None:
     policy = part(world)["policy"]
     assert (policy["second"], policy["lead"], policy["error"]) == ("shadow-price", 2.1, 0.4)
     assert policy["candidates"][0] == {"name": "binpack", "allocated": 81.2, "refused": 9.1}
+
+
+def test_what_a_shadow_policy_has_found_is_there_and_makes_it_anew() -> None:
+    world = World()
+    assert part(world)["shadow"] is None
+    traffic = Traffic([node("a", 8, 8), node("b", 8, 8)], "binpack", "spread")
+    documents = Documents(
+        traffic.library,
+        "GiB",
+        world.hour,
+        not_ready=str,
+        called=bool,
+        mistaken_pods=world.mistaken_pods,
+        shadow=traffic.shadow,
+    )
+    assert documents.body() is documents.body()
+    for uid in ("one", "two"):
+        traffic.come(uid, Request(3, 1))
+    traffic.now += 10.0
+    traffic.shadow.work()
+    found = json.loads(documents.body())["resources"][0]["shadow"]
+    assert found == {
+        "policy": "spread",
+        "off": None,
+        "choices": {"same": 1, "node": 1, "device": 0},
+        "pods": {"both": 2, "real": 0, "shadow": 0},
+        "inexact": 0,
+        "rebases": 0,
+        "dropped": 0,
+        "real": {"pods": 2, "allocated": 6, "stranded": 2},
+        "books": {"pods": 2, "allocated": 6, "stranded": 0},
+    }
 
 
 def test_who_does_not_answer_says_so_and_shows_its_books() -> None:

@@ -1,0 +1,207 @@
+"""Judges by a shadow policy what really happened with one managed resource, and counts.
+
+For one thread: it is told of filter's answers, and of pods that came to a node or left it, in their
+order. It reads the real books by their views alone, so no lock is held while it judges.
+
+Tested in `tests/unit/extender/shadow/test_shadow_follower.py`.
+"""
+
+from collections import Counter, OrderedDict
+from dataclasses import dataclass, field
+
+from gpushare.core.decide import best_row, place
+from gpushare.core.model import Allocation, ObservedPod, Request
+from gpushare.core.mutable_cluster import fits
+from gpushare.core.node_names import NodeNames
+from gpushare.core.ranking import Fits, Ranking, Scorer, fits_devices
+from gpushare.core.shadow_books import Place, ShadowBooks, Sums, sums_of
+from gpushare.core.snapshot import Bools, Snapshot
+from gpushare.core.stranded import typical_units
+from gpushare.extender.managed_resources import ManagedResource
+
+SETTLE_EVERY = 60.0
+"""Seconds after which the real nodes are taken over again, though none came, went or changed."""
+_SOON = 1.0
+"""The same while something is known to be wrong."""
+_FIGURES_EVERY = 5.0
+_TOLD = 10_000
+"""Refused pods that are remembered, so that each counts once."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Asked:
+    """A pod that filter has answered for."""
+
+    resource: str
+    uid: str
+    request: Request
+    names: NodeNames
+    """The nodes that kube-scheduler asked about."""
+    fits: Bools
+    """bool (len(names),): those with room."""
+    seen: Snapshot | None
+    """What was offered to the pod; None: the choice in it is not compared."""
+
+
+@dataclass(slots=True)
+class Counts:
+    """What the shadow has found. Only its thread changes this, and any may read it.
+
+    choices: requests by `same`, `node` or `device`: whether the policies choose the same on the
+    real books, or which differs. pods: by `both` (bound, and it had room here), `real` (bound, and
+    refused here) and `shadow` (really refused, with room here). inexact: pods that could not be
+    followed exactly, by why. real, shadow: what both books hold.
+    """
+
+    choices: Counter[str] = field(default_factory=lambda: Counter(same=0, node=0, device=0))
+    pods: Counter[str] = field(default_factory=lambda: Counter(both=0, real=0, shadow=0))
+    inexact: Counter[str] = field(
+        default_factory=lambda: Counter(node_changed=0, not_asked=0, unplaced=0)
+    )
+    rebases: int = 0
+    real: Sums = field(default_factory=Sums)
+    shadow: Sums = field(default_factory=Sums)
+
+
+class Follower:
+    """Follows one managed resource. `policy`: the name of the shadow policy."""
+
+    def __init__(self, managed: ManagedResource, policy: str) -> None:
+        self.managed = managed
+        self.counts = Counts()
+        self._policy = policy
+        self._books: ShadowBooks | None = None
+        self._settled = self._figured = float("-inf")
+        self._wrong = self._changed = False
+        self._told: OrderedDict[str, None] = OrderedDict()
+        self._rankings: dict[tuple[Fits, str], Ranking] = {}
+
+    @property
+    def books(self) -> ShadowBooks | None:
+        """The shadow's books; None before the first list of pods."""
+        return self._books
+
+    def rebase(self, now: float) -> None:
+        """Begin anew with the real books: something was not seen, or not in its order."""
+        view = self.managed.ledger.view()
+        if self._books is None:
+            self._books = ShadowBooks(view.snapshot, view.entries)
+        else:
+            self.counts.rebases += bool(self._books.pods)  # not when the first list comes
+            self._books.rebase(view.snapshot, view.entries)
+        self._took_over(now)
+
+    def asked(self, asked: Asked, now: float) -> None:
+        """Compare the choices for a pod on the real books, and look whether it has room here."""
+        if asked.seen is not None and asked.fits.any():
+            self._compare(asked.seen, asked)
+        books = self._books
+        if books is None or books.knows(asked.uid):
+            return
+        if asked.seen is not None and not books.follows(asked.seen):
+            self._follow_nodes(books, now)
+        if asked.fits.any():
+            books.ask(asked.uid, asked.names)
+        elif asked.uid not in self._told and books.has_room(asked.request, asked.names):
+            self.counts.pods["shadow"] += 1
+            self._told[asked.uid] = None
+            if len(self._told) > _TOLD:
+                self._told.popitem(last=False)
+
+    def came(self, pod: ObservedPod) -> None:
+        """Take a pod that is really bound now."""
+        uid, books = pod.ref.uid, self._books
+        self._told.pop(uid, None)
+        if books is None or books.knows(uid):
+            return
+        self._changed = True
+        if not books.was_asked(uid):
+            # By hand, by another scheduler, or while another process led: nothing was chosen here.
+            self.counts.inexact["not_asked"] += 1
+            entry = self.managed.ledger.entry(uid)
+            shares = entry.placement if entry is not None else pod.placement
+            there = Place(pod.node, shares or (), pod.request)
+            if len(there.shares) != pod.request.devices or not books.put(uid, there):
+                books.leave(uid)
+                self._wrong = True
+            return
+        found = books.place(uid, pod.request, self._own(pod.request))
+        self.counts.pods["both" if found else "real"] += 1
+
+    def went(self, uid: str) -> None:
+        """Give back what a pod held that has really ended, or left its node."""
+        self._told.pop(uid, None)
+        if self._books is not None and not self._books.free(uid):
+            self._wrong = True
+        self._changed = True
+
+    def tick(self, now: float) -> None:
+        """Take over what the real nodes are, and count what both books hold, if it is time."""
+        books = self._books
+        if books is None:
+            return
+        overdue = now - self._settled
+        always = overdue >= SETTLE_EVERY or (self._wrong and overdue >= _SOON)
+        self._follow_nodes(books, now, always=always)
+        if self._changed and now >= self._figured + _FIGURES_EVERY:
+            self._figure(books, now)
+
+    def _follow_nodes(self, books: ShadowBooks, now: float, *, always: bool = False) -> None:
+        """Take over what the real nodes are, if they have changed; always: even if not."""
+        real = self.managed.ledger.snapshot()
+        if books.follows(real) and not always:
+            books.follow_host(real)
+            return
+        view = self.managed.ledger.view()
+        settled = books.settle(view.snapshot, view.entries, self._own(Request()))
+        self.counts.inexact["node_changed"] += settled.moved
+        self.counts.inexact["unplaced"] += settled.unplaced
+        self._took_over(now)
+
+    def _figure(self, books: ShadowBooks, now: float) -> None:
+        """Count what both books hold."""
+        view = self.managed.ledger.view()
+        sizes = [entry.request.units for entry in view.entries.values()]
+        typical = typical_units([*sizes, *(pod.request.units for pod in view.waiting)])
+        self.counts.real = sums_of(view.snapshot, len(view.entries), typical)
+        self.counts.shadow = sums_of(books.snapshot, books.pods, typical)
+        self._figured, self._changed = now, False
+
+    def _compare(self, seen: Snapshot, asked: Asked) -> None:
+        request = asked.request
+        names = self._policy_of(request, self.managed.default_policy), self._policy_of(request)
+        real, other = (_choice(seen, asked, self._ranking(fits_devices, name)) for name in names)
+        if real is None or other is None:
+            return
+        differs = "node" if real.node != other.node else "device"
+        same = (real.node, real.devices) == (other.node, other.devices)
+        self.counts.choices["same" if same else differs] += 1
+
+    def _own(self, request: Request) -> Scorer:
+        """Return what ranks in the shadow's books, where kube-scheduler's own filters count too."""
+        return self._ranking(fits, self._policy_of(request))
+
+    def _policy_of(self, request: Request, default: str = "") -> str:
+        """Return the policy that the pod names, if there is such a one; else the default."""
+        wished = request.policy
+        return wished if wished in self.managed.rankings else default or self._policy
+
+    def _ranking(self, where: Fits, name: str) -> Ranking:
+        """Return a ranking of our own by that policy as it is now: a memo has one user."""
+        policy = self.managed.rankings[name].policy
+        ranking = self._rankings.get((where, name))
+        if ranking is None or ranking.policy is not policy:
+            ranking = self._rankings[where, name] = Ranking(policy, fits=where)
+        return ranking
+
+    def _took_over(self, now: float) -> None:
+        self._settled, self._wrong, self._changed = now, False, True
+
+
+def _choice(seen: Snapshot, asked: Asked, scorer: Scorer) -> Allocation | None:
+    """Return what bind would take of the nodes with room, if the choice is ours."""
+    rows = asked.names.rows(seen.row)[asked.fits]
+    best = best_row(seen, rows, asked.request, scorer)
+    if best is None:
+        return None
+    return place(seen, seen.names[int(rows[best])], asked.request, scorer)

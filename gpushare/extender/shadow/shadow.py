@@ -1,0 +1,208 @@
+"""The shadow policy on live traffic: a queue that verbs and watches fill, and a thread behind it.
+
+Nobody waits for it: what finds the queue full is dropped and counted, and after the drop of what
+changes books the shadow begins anew with the real ones. The thread works for a tenth of the time at
+most. If the policy fails, the shadow is off until the process starts again.
+
+Tested in `tests/unit/extender/shadow/test_shadow.py`.
+"""
+
+import logging
+import threading
+import time
+from collections import Counter, deque
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+
+from gpushare.core.model import ObservedPod
+from gpushare.extender.managed_resources import ManagedResource, ManagedResources
+from gpushare.extender.shadow.follower import Asked, Counts, Follower
+from gpushare.ledger import Changes
+from gpushare.logline import Line
+
+log = logging.getLogger("gpushare.shadow")
+
+MOST = 5000
+"""Events that may wait."""
+MOST_SEEN = 32
+"""Of these, answers of filter with what was offered: up to 1 MB each on 5,000 nodes."""
+SHARE = 0.1
+"""The share of one CPU that the thread uses at most."""
+_LOOK_EVERY = 0.1
+_TICK_EVERY = 1.0
+"""Seconds after which nodes are looked at though events wait."""
+_SHORTEST_PAUSE = 0.001
+
+_Moved = tuple[str, str, ObservedPod | None]
+"""Resource, uid, and the pod that has come; None: it has gone."""
+
+
+class Shadow:
+    """The shadow of one process. Any thread may call `asked`, `moved` and `counts`.
+
+    policy: its name. pause: sleeps so many seconds. cpu: returns the seconds of CPU that this
+    thread has used.
+    """
+
+    def __init__(
+        self,
+        resources: ManagedResources,
+        policy: str,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+        cpu: Callable[[], float] = time.thread_time,
+        pause: Callable[[float], object] | None = None,
+    ) -> None:
+        self.policy = policy
+        self.dropped = Counter(choice=0, event=0)
+        self._followers = {
+            managed.names.resource: Follower(managed, policy) for managed in resources
+        }
+        self._clock = clock
+        self._cpu = cpu
+        self._stopping = threading.Event()
+        self._pause = self._stopping.wait if pause is None else pause
+        self._filling = threading.Lock()
+        self._queue: deque[Asked | _Moved] = deque()
+        self._seen = 0
+        self._rebase = True
+        self._off = ""
+        self._owed = 0.0
+        self._ticked = float("-inf")
+        self._thread: threading.Thread | None = None
+
+    @property
+    def off(self) -> str:
+        """Why it is off, "" while it is on."""
+        return self._off
+
+    @property
+    def follows(self) -> bool:
+        """Whether it has begun, and is not off."""
+        return not self._off and all(each.books is not None for each in self._followers.values())
+
+    @property
+    def counts(self) -> Mapping[str, Counts]:
+        """What it has found, by resource."""
+        return {name: follower.counts for name, follower in self._followers.items()}
+
+    def follower(self, resource: str) -> Follower:
+        """Return the follower of a managed resource."""
+        return self._followers[resource]
+
+    def asked(self, asked: Asked) -> None:
+        """Take up an answer of filter, after it has been made."""
+        with self._filling:
+            if asked.seen is not None:
+                if self._seen >= MOST_SEEN:
+                    self.dropped["choice"] += 1
+                    asked = replace(asked, seen=None)
+                else:
+                    self._seen += 1
+            self._put(asked)
+
+    def moved(
+        self, managed: ManagedResource, pod: ObservedPod | None, uid: str, changes: Changes
+    ) -> None:
+        """Take up what the watch has shown of a pod. uid "": a list has shown what it missed."""
+        if not (changes.came or changes.went):
+            return
+        with self._filling:
+            if not uid:
+                self._rebase = True
+            elif changes.went:
+                self._put((managed.names.resource, uid, None))
+            elif pod is not None and pod.request.devices:
+                self._put((managed.names.resource, uid, pod))
+
+    def _put(self, event: Asked | _Moved) -> None:
+        if self._off:
+            return
+        if len(self._queue) >= MOST:
+            self.dropped["event"] += 1
+            self._rebase = True
+            self._seen -= isinstance(event, Asked) and event.seen is not None
+            return
+        self._queue.append(event)
+
+    def start(self) -> None:
+        """Begin to follow, in a thread."""
+        self._thread = threading.Thread(target=self._run, name="shadow", daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End the thread."""
+        self._stopping.set()
+        if self._thread is not None:
+            self._thread.join(1.0)
+
+    def work(self) -> None:
+        """Do all that waits; a failure switches the shadow off."""
+        if self._off:
+            return
+        try:
+            more = True
+            while more and not self._stopping.is_set():
+                more = self._paced(self._step)
+                if not more or self._clock() >= self._ticked + _TICK_EVERY:
+                    self._paced(self._tick)
+        except (Exception, SystemExit) as error:  # policies are anybody's code
+            self._switch_off(error)
+
+    def _paced(self, step: Callable[[], bool]) -> bool:
+        """Do a step, and rest for as long as its CPU is to be a share of."""
+        begin = self._cpu()
+        more = step()
+        self._owed += (self._cpu() - begin) * (1 / SHARE - 1)
+        if self._owed >= _SHORTEST_PAUSE:
+            self._pause(self._owed)
+            self._owed = 0.0
+        return more
+
+    def _step(self) -> bool:
+        """Take up one event, or begin anew; return False if nothing waits."""
+        with self._filling:
+            rebase, self._rebase = self._rebase, False
+            if rebase:
+                # What has moved until now is in the books that are read next; what moves between
+                # is in them and comes once more, which changes nothing.
+                asked = [each for each in self._queue if isinstance(each, Asked)]
+                # Half of the queue is free then: it is not full again at once.
+                kept = asked[-(MOST // 2) :]
+                self.dropped["event"] += len(asked) - len(kept)
+                self._queue, self._seen = deque(kept), sum(each.seen is not None for each in kept)
+                event = None
+            else:
+                event = self._queue.popleft() if self._queue else None
+            if isinstance(event, Asked) and event.seen is not None:
+                self._seen -= 1
+        if rebase:
+            for follower in self._followers.values():
+                follower.rebase(self._clock())
+        elif isinstance(event, Asked):
+            self._followers[event.resource].asked(event, self._clock())
+        elif event is not None:
+            resource, uid, pod = event
+            if pod is None:
+                self._followers[resource].went(uid)
+            else:
+                self._followers[resource].came(pod)
+        return rebase or event is not None
+
+    def _tick(self) -> bool:
+        self._ticked = self._clock()
+        for follower in self._followers.values():
+            follower.tick(self._ticked)
+        return False
+
+    def _switch_off(self, error: BaseException) -> None:
+        with self._filling:
+            self._off = f"{type(error).__name__}: {error}"
+            self._queue.clear()
+            self._seen = 0
+        text = "shadow policy failed and is off; answers are not affected"
+        log.warning(Line(text, policy=self.policy, error=self._off))
+
+    def _run(self) -> None:
+        while not self._off and not self._stopping.wait(_LOOK_EVERY):
+            self.work()

@@ -1,0 +1,95 @@
+"""The metrics of the shadow policy: where it differs, and what both books hold.
+
+Tested in `tests/unit/extender/shadow/test_shadow.py`.
+"""
+
+from collections.abc import Mapping
+
+from gpushare.extender.shadow.shadow import Shadow
+from gpushare.extender.tell.device_metrics import ESCAPES
+
+_Samples = Mapping[tuple[tuple[str, str], ...], float]
+"""The value of each sample by its labels."""
+
+
+def shadow_metrics(shadow: Shadow | None, unit_bytes: int) -> bytes:
+    """Return all that is told of the shadow. unit_bytes: bytes of a memory unit."""
+    if shadow is None:
+        return b""
+    counts = {(("resource", name),): each for name, each in shadow.counts.items()}
+    sums = {
+        (*of, ("books", books)): each
+        for of, found in counts.items()
+        for books, each in (("real", found.real), ("shadow", found.shadow))
+    }
+    families = (
+        _family(
+            "gpushare_shadow_on",
+            "1 while the shadow policy follows; 0 for long: it failed, the log says how",
+            {(("policy", shadow.policy),): float(shadow.follows)},
+        ),
+        _family(
+            "gpushare_shadow_choices_total",
+            "Pods that filter answered for, by whether the shadow policy, on the real books, would"
+            " choose the same place or another node or device",
+            {
+                (*of, ("choice", choice)): number
+                for of, found in counts.items()
+                for choice, number in found.choices.items()
+            },
+        ),
+        _family(
+            "gpushare_shadow_pods_total",
+            "Pods by which books took them: both, the real ones alone, or the shadow's alone",
+            {
+                (*of, ("taken", taken)): number
+                for of, found in counts.items()
+                for taken, number in found.pods.items()
+            },
+        ),
+        _family(
+            "gpushare_shadow_inexact_total",
+            "Pods that the shadow's books could not follow exactly, by why",
+            {
+                (*of, ("why", why)): number
+                for of, found in counts.items()
+                for why, number in found.inexact.items()
+            },
+        ),
+        _family(
+            "gpushare_shadow_rebases_total",
+            "How often the shadow's books began anew with the real ones",
+            {of: found.rebases for of, found in counts.items()},
+        ),
+        _family(
+            "gpushare_shadow_dropped_total",
+            "What the shadow had no time for: choices not compared; events, after which its books"
+            " begin anew",
+            {(("what", what),): number for what, number in shadow.dropped.items()},
+        ),
+        _family(
+            "gpushare_shadow_running_pods",
+            "Pods in the real books and in the shadow's",
+            {of: each.pods for of, each in sums.items()},
+        ),
+        _family(
+            "gpushare_shadow_allocated_bytes",
+            "Memory given to pods in the real books and in the shadow's",
+            {of: each.allocated * unit_bytes for of, each in sums.items()},
+        ),
+        _family(
+            "gpushare_shadow_stranded_bytes",
+            "Free memory of devices where the commonest request has no room, in both books",
+            {of: each.stranded * unit_bytes for of, each in sums.items()},
+        ),
+    )
+    return "".join(families).encode()
+
+
+def _family(name: str, text: str, samples: _Samples) -> str:
+    kind = "counter" if name.endswith("_total") else "gauge"
+    lines = [f"# HELP {name} {text}", f"# TYPE {name} {kind}"]
+    for labels, value in samples.items():
+        pairs = ",".join(f'{key}="{each.translate(ESCAPES)}"' for key, each in labels)
+        lines.append(f"{name}{{{pairs}}} {float(value)}")
+    return "\n".join(lines) + "\n"
