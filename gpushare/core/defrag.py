@@ -23,7 +23,7 @@ from gpushare.core.mutable_cluster import MutableCluster, Placement, fits
 from gpushare.core.node_filters import CPU, MEMORY, amounts_of
 from gpushare.core.preemption.victim_search import StepBudget
 from gpushare.core.selectors import NO_DEMANDS, Demands
-from gpushare.core.snapshot import Bools, has_accepted_model, has_cards
+from gpushare.core.snapshot import Bools, Rows, Snapshot, has_accepted_model, has_cards
 
 Part = tuple[int, str]
 """What a node may have too little of: memory or cores of a device, or, of device -1, a resource of
@@ -137,9 +137,7 @@ class Planner:
         """
         view = self._cluster.view
         every = np.arange(len(view.names))
-        usable = view.open & (view.capacity >= max(request.units, 1))
-        if request.cards != ANY_CARD:
-            usable &= has_cards(view, every, request.cards)
+        usable = _usable(view, every, request)
         able = usable.sum(axis=1) >= max(request.devices, 1)
         able &= has_accepted_model(view, every, request) & self._host.open_to(demands)
         short = np.maximum(request.units - view.free, 0)
@@ -258,13 +256,10 @@ class _Node:
             movers, key=lambda each: (-each.placement.request.total, each.cost, each.name)
         )
         self._gives = [_gives(mover) for mover in self._movers]
-        view, rows = cluster.view, np.array([row])
-        usable = view.open[row] & (view.capacity[row] >= max(request.units, 1))
-        if request.cards != ANY_CARD:
-            usable &= has_cards(view, rows, request.cards)[0]
+        view = cluster.view
         lacking = {
-            device: _lacks(cluster, row, device, request)
-            for device in np.flatnonzero(usable).tolist()
+            device: _lacks(view, row, device, request)
+            for device in np.flatnonzero(_usable(view, np.array([row]), request)[0]).tolist()
         }
         self._wanted = request.devices - sum(not parts for parts in lacking.values())
         self._lacking = {
@@ -367,9 +362,16 @@ def _gives(mover: Mover) -> dict[Part, int]:
     return {part: amount for part, amount in found.items() if amount}
 
 
-def _lacks(cluster: MutableCluster, row: int, device: int, request: Request) -> dict[Part, int]:
+def _usable(view: Snapshot, rows: Rows, request: Request) -> Bools:
+    """Return bool (K, D): the devices of these rows that have room for the request if empty."""
+    usable: Bools = view.open[rows] & (view.capacity[rows] >= max(request.units, 1))
+    if request.cards != ANY_CARD:
+        usable &= has_cards(view, rows, request.cards)
+    return usable
+
+
+def _lacks(view: Snapshot, row: int, device: int, request: Request) -> dict[Part, int]:
     """Return what has to go from the device so that it has room for the request."""
-    view = cluster.view
     used, cores = int(view.used[row, device]), int(view.cores_used[row, device])
     room = 0 if request.alone else int(view.capacity[row, device]) - request.units
     found = {

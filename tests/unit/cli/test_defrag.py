@@ -338,6 +338,16 @@ def test_a_namespace_consents_for_its_pods_that_do_not_say_otherwise(
     assert any("labels of namespaces are not known" in note for note in found["notes"])
 
 
+def test_the_place_is_where_the_pod_that_waits_may_run(cluster: Cluster, defrag: Answer) -> None:
+    for each in cluster.nodes:
+        each["metadata"]["labels"] = {"zone": each["metadata"]["name"]}
+    cluster.pod("late-0")["spec"]["nodeSelector"] = {"zone": "gpu-1"}
+    assert document(defrag, "--for", "pod", "team-a/late-0")["plan"]["node"] == "gpu-1"
+    cluster.pod("late-0")["spec"]["nodeSelector"] = {"zone": "gpu-2"}
+    found = document(defrag, "--for", "pod", "team-a/late-0", code=1)
+    assert {each["node"] for each in found["stays"]} == {"gpu-2"}
+
+
 def test_a_pod_of_higher_priority_has_others_of_its_own_moved(
     cluster: Cluster, defrag: Answer
 ) -> None:

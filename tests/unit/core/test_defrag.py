@@ -318,6 +318,27 @@ def test_the_cheaper_of_equal_pods_is_moved() -> None:
     assert [move.mover.name for move in plan.moves] == ["cheap"]
 
 
+def test_the_smaller_pod_goes_first_if_it_has_a_place_only_then() -> None:
+    nodes = (
+        node("a", 8, cpu=10_000, memory=2**40),
+        node("b", 8, cpu=1000, memory=2**40),
+        node("c", 4, cpu=500, memory=2**40),
+    )
+    world = full_of(
+        Pod("large", Request(3, 1), "a", (0,)),
+        Pod("small", Request(2, 1, cpu=1000), "a", (0,)),
+        Pod("b", Request(5, 1), "b", (0,), movable=False),
+        Pod("c", Request(1, 1), "c", (0,), movable=False),
+        nodes=nodes,
+    )
+    wanted_place = Request(8, 1)
+    assert world.decided(Request(3, 1), world.pods, "binpack", "a") == ("b", (0,))
+    plan = world.planner("binpack")[0].plan(wanted_place, 4, StepBudget(PLENTY))
+    assert plan is not None
+    assert [(move.mover.name, move.to.row) for move in plan.moves] == [("small", 1), ("large", 2)]
+    check_prefixes(world, plan, wanted_place)
+
+
 @pytest.mark.parametrize("steps", [0, 1])
 def test_without_steps_no_plan_is_found(steps: int) -> None:
     world = full_of(
