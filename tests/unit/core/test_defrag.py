@@ -339,6 +339,25 @@ def test_the_smaller_pod_goes_first_if_it_has_a_place_only_then() -> None:
     check_prefixes(world, plan, wanted_place)
 
 
+@pytest.mark.parametrize(
+    ("holds", "wants"),
+    [(Request(1, 1), Request(4, 1, cores=100)), (Request(1, 1, cores=100), Request(4, 1))],
+    ids=["a device alone", "beside who is alone"],
+)
+def test_who_has_all_compute_of_a_device_shares_it_with_nobody(
+    holds: Request, wants: Request
+) -> None:
+    world = full_of(
+        Pod("in the way", holds, "a", (0,)),
+        Pod("other", Request(1, 1, cores=100), "a", (1,), movable=False),
+        nodes=(TWO[0], node("b", 2, cpu=10_000, memory=2**40)),
+    )
+    plan = world.planner("binpack")[0].plan(wants, 4, StepBudget(PLENTY))
+    assert plan is not None
+    assert [move.mover.name for move in plan.moves] == ["in the way"]
+    check_prefixes(world, plan, wants)
+
+
 @pytest.mark.parametrize("steps", [0, 1])
 def test_without_steps_no_plan_is_found(steps: int) -> None:
     world = full_of(
