@@ -20,16 +20,26 @@ from urllib.parse import urlsplit
 from gpushare.cli.documents import dumped
 from gpushare.cli.exit_codes import ended_as_kubectl
 from gpushare.cli.kubectl import Kubectl
-from gpushare.cli.listed_cluster import DEFAULT_POLICY, add_cluster_flags, list_resources
+from gpushare.cli.listed_cluster import (
+    DEFAULT_POLICY,
+    ListedResource,
+    add_cluster_flags,
+    list_resources,
+    list_rules,
+)
 from gpushare.cli.options import connection, make_parser, report_format
 from gpushare.cli.tables import printable
+from gpushare.core.model import Request
 from gpushare.errors import MessageError, SettingsError
+from gpushare.explain.defrag import A_GLANCE, MOST_MOVES, Hole, find_moves
 from gpushare.explain.document import document
-from gpushare.explain.pod import explain_pod
+from gpushare.explain.pod import PodExplanation, explain_pod
 from gpushare.wire.annotations import ALIYUN, Names
+from gpushare.wire.demands import demands_of
 from gpushare.wire.fields import NAME
 from gpushare.wire.inventory import check_unit
-from gpushare.wire.objects import PODS
+from gpushare.wire.objects import PODS, Pod
+from gpushare.wire.pods import priority_of
 
 _EPILOG = """\
 exit codes: 0 explained, 1 an error (one line on stderr), 130 ended by Ctrl-C.
@@ -59,7 +69,7 @@ def _explained(options: argparse.Namespace) -> dict[str, Any]:
     if options.unit:
         check_unit(options.unit)
     kubectl = connection(vars(options), os.environ)
-    namespace, name = _pod_named(options.pod, options.namespace, kubectl)
+    namespace, name = pod_named(options.pod, options.namespace, kubectl)
     if options.extender:
         return _ask(options.extender, namespace, name)
     path = f"/api/v1/namespaces/{namespace}/pods/{name}"
@@ -71,12 +81,34 @@ def _explained(options: argparse.Namespace) -> dict[str, Any]:
     for note in found[0].notes:
         print(f"Warning: {printable(note)}", file=sys.stderr)
     said = explain_pod(pod, found, found[0].unit, now=time.time())
+    said = replace(said, moves=_moves(said, pod, found, kubectl))
     if said.judgement and said.request and not (options.policy or said.request.policy):
         said = replace(said, detail=_OWN_POLICY)
     return document(said)
 
 
-def _pod_named(word: str, namespace: str, kubectl: Kubectl) -> tuple[str, str]:
+def _moves(
+    said: PodExplanation, pod: Pod, every: Sequence[ListedResource], kubectl: Kubectl
+) -> int:
+    """Return how many moves of other pods would make room for one that waits, after a glance."""
+    found, demands = said.explanation, demands_of(pod)
+    if found is None or found.fit or found.never or demands.gated:
+        return 0
+    books = next(each for each in every if each.names.resource == said.resource)
+    answer = find_moves(
+        books.ledger,
+        Hole(found.request, priority_of(pod), demands),
+        list_rules(kubectl, books, [], time.time()),
+        books.ranking(Request()).policy,
+        books.filters,
+        most=MOST_MOVES,
+        demands=books.demands,
+        steps=A_GLANCE,
+    )
+    return len(answer.moves)
+
+
+def pod_named(word: str, namespace: str, kubectl: Kubectl) -> tuple[str, str]:
     """Return (namespace, name) of POD, pod/POD or NAMESPACE/POD; by default kubectl's namespace."""
     first, slash, name = word.removeprefix("=").rpartition("/")
     if slash and first not in ("pod", "pods"):

@@ -9,7 +9,7 @@ Tested in `tests/unit/cli/test_whatif.py`.
 
 import argparse
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from gpushare.cli.cluster import NOT_ENDED, OF_A_DAEMON, Getter, items
@@ -22,25 +22,31 @@ from gpushare.core.policy import load_policy
 from gpushare.core.ranking import Ranking
 from gpushare.core.selectors import Demands
 from gpushare.errors import AnnotationError, ApiError, MessageError, SettingsError, WireError
+from gpushare.explain.movable import ListedRules
 from gpushare.ledger import Ledger
 from gpushare.wire.annotations import Names
+from gpushare.wire.budgets import DisruptionBudget, read_budget
 from gpushare.wire.demands import demands_of, node_state
 from gpushare.wire.inventory import decode_inventory, decode_unhealthy
 from gpushare.wire.nodes import node_spec
 from gpushare.wire.objects import (
+    BUDGETS,
     CONFIG_MAPS,
+    NAMESPACES,
     NODES,
-    PODS,
+    OWNED_PODS,
     PRIORITY_CLASSES,
     ConfigMap,
+    Metadata,
     Node,
-    Pod,
+    OwnedPod,
 )
 from gpushare.wire.pods import observe_pod
 
 DEFAULT_POLICY = "device-bestfit"
 """The extender's own policy depends on the pods that it has seen, which only it knows."""
 
+_BUDGETS = "/apis/policy/v1/poddisruptionbudgets"
 _CLASSES = "/apis/scheduling.k8s.io/v1/priorityclasses"
 
 NAMESPACE = "kube-system"
@@ -53,7 +59,7 @@ class ListedResource:
 
     unit: of all amounts. notes: what could not be read. states: of the nodes, as kube-scheduler's
     own filters see them. demands: of nodes, of pods that run, by uid. daemons: by node what pods of
-    DaemonSets take of it.
+    DaemonSets take of it. pods: those that hold devices, by uid, as they were listed.
     """
 
     names: Names
@@ -64,6 +70,7 @@ class ListedResource:
     states: NodeStates = field(default_factory=NodeStates)
     demands: dict[str, Demands] = field(default_factory=dict)
     daemons: dict[str, Counter[str]] = field(default_factory=dict)
+    pods: dict[str, OwnedPod] = field(default_factory=dict)
 
     @property
     def filters(self) -> OwnFilters:
@@ -106,7 +113,7 @@ def list_resources(
     """
     notes: list[str] = []
     nodes = list(items(api, "/api/v1/nodes", NODES, {}, notes))
-    pods = list(items(api, "/api/v1/pods", PODS, NOT_ENDED, notes))
+    pods = list(items(api, "/api/v1/pods", OWNED_PODS, NOT_ENDED, notes))
     maps = _closing(api, namespace, notes)
     unit = unit or _unit(nodes, every)
     states, policy = NodeStates(map(node_state, nodes)), policy or DEFAULT_POLICY
@@ -138,12 +145,34 @@ def list_priorities(api: Getter, notes: list[str]) -> Priorities:
     return Priorities(classes, default)
 
 
+def list_rules(api: Getter, books: ListedResource, notes: list[str], now: float) -> ListedRules:
+    """Return which of the pods may be moved. now: seconds since the epoch.
+
+    What may not be read is noted, and then lets no pod go.
+    """
+    namespaces: dict[str, Mapping[str, str]] = {}
+    budgets: list[DisruptionBudget] = []
+    try:
+        for each in items(api, "/api/v1/namespaces", NAMESPACES, {}, notes):
+            metadata = each.metadata or Metadata()
+            namespaces[metadata.name or ""] = metadata.labels or {}
+    except ApiError as error:
+        notes.append(f"labels of namespaces are not known: {error}")
+    try:
+        for budget in items(api, _BUDGETS, BUDGETS, {}, notes):
+            namespace = (budget.metadata and budget.metadata.namespace) or ""
+            budgets.append(read_budget(namespace, budget.spec, budget.status))
+    except ApiError as error:
+        notes.append(f"PodDisruptionBudgets are not known, so no pod may be moved: {error}")
+    return ListedRules(books.pods, namespaces, budgets, now)
+
+
 def _shares(ledger: Ledger) -> bool:
     snapshot = ledger.snapshot()
     return bool(snapshot.capacity.any() or snapshot.closed.any())
 
 
-def _take(books: ListedResource, pod: Pod) -> None:
+def _take(books: ListedResource, pod: OwnedPod) -> None:
     try:
         seen = observe_pod(pod, books.names)
         books.ledger.pod_changed(seen)
@@ -154,6 +183,7 @@ def _take(books: ListedResource, pod: Pod) -> None:
         return
     if seen.node and seen.request.devices:
         books.demands[seen.ref.uid] = demands_of(pod)
+        books.pods[seen.ref.uid] = pod
     elif seen.node and OF_A_DAEMON in ((pod.metadata and pod.metadata.labels) or {}):
         books.daemons.setdefault(seen.node, Counter()).update(amounts_of(seen.request))
 

@@ -17,6 +17,7 @@ _USAGE = """\
 usage: gpushare COMMAND [OPTIONS]
 
 {demo}\
+  defrag   say which few pods would have to move so that one fits that fits nowhere
   device-plugin
            serve a node's GPU memory to its kubelet
   doctor   say what is mis-wired: scheduler file, extender, rights, nodes, pods
@@ -41,6 +42,7 @@ def _live_rows(kubeconfig: str, context: str, resource: str, unit: str) -> Mappi
 
 
 _MODULES = {
+    "defrag": "gpushare.cli.defrag",
     "demo": "gpushare_localcluster.main",  # of another distribution, gpushare-localcluster
     "device-plugin": "gpushare.device_plugin.main",
     "doctor": "gpushare.doctor.main",
@@ -53,7 +55,7 @@ _MODULES = {
 }
 """By command the module whose `main` runs it."""
 
-_EXTRA_PACKAGES = {"explain": "gpushare.explain", "whatif": "gpushare.explain"}
+_EXTRA_PACKAGES = dict.fromkeys(("defrag", "explain", "whatif"), "gpushare.explain")
 """What a command needs besides its own package; some images leave it out (see Dockerfile)."""
 
 

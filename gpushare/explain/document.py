@@ -48,6 +48,7 @@ def document(said: PodExplanation) -> dict[str, Any]:
         "explanation": said.explanation and _explanation(said.explanation),
         "group": said.outstanding.group and _group(said.outstanding.group),
         "held": [held_document(each) for each in said.outstanding.held],
+        "moves": said.moves or None,
         "judgement": said.judgement and _judgement(said.judgement),
         "lines": lines(said),
     }

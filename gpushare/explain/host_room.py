@@ -52,13 +52,27 @@ class HostRoom:
         self._rows = rows
         self._left: dict[str, Ints] = {}
 
+    def open_to(self, demands: Demands) -> Bools:
+        """Return bool (K,): the nodes that are not kept from such pods, whatever is free there."""
+        found: Bools = self._filters.open_to(demands)[self._rows]
+        return found
+
     def among(self, request: Request, demands: Demands = NO_DEMANDS) -> Bools:
         """Return bool (K,): the nodes on which kube-scheduler's own filters let the pod."""
-        found: Bools = self._filters.open_to(demands)[self._rows]
+        found = self.open_to(demands)
         for resource, amount in amounts_of(request).items():
             if amount > 0:
                 found &= self._now(resource) >= amount
         return found
+
+    def lacks(self, row: int, request: Request) -> dict[str, int]:
+        """Return by resource how much too little a node has for the request, if it has."""
+        short = {
+            resource: amount - int(self._now(resource)[row])
+            for resource, amount in amounts_of(request).items()
+            if amount > 0
+        }
+        return {resource: amount for resource, amount in short.items() if amount > 0}
 
     def take(self, row: int, request: Request, pods: int = 1) -> None:
         """Count what this many pods take of a node; -1: give back what one took."""

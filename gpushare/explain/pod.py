@@ -88,6 +88,7 @@ class PodExplanation:
     schedulerName; asked: whether the extender was called for the pod; both None if that is not
     known. explanation: while pending. judgement: while bound, if a policy can score its place.
     mistake: what in its spec does not go with device memory and takes effect all the same, or "".
+    moves: how many moves of other pods would make room, 0 if none is known or nobody has looked.
     """
 
     ref: PodRef
@@ -105,6 +106,7 @@ class PodExplanation:
     outstanding: Outstanding = Outstanding()
     judgement: BoundPodScore | None = None
     mistake: str = ""
+    moves: int = 0
 
 
 def explain_pod(

@@ -69,6 +69,9 @@ def lines(said: PodExplanation) -> list[str]:
             rows.append(("Compute", compute))
         rows.append(("Nodes", _nodes(found)))
         rows.append(_outlook(found, said))
+    if said.moves:
+        moves = "1 move" if said.moves == 1 else f"{said.moves} moves"
+        rows.append(("Moves", f"{moves} would make room: gpushare defrag --for pod {said.ref}"))
     rows += _outstanding(said)
     if scored is not None:
         rows.append(("Node", _node_score(scored)))

@@ -17,6 +17,7 @@ from gpushare.core.policy import load_policy
 from gpushare.core.trial import AUTO, Choice
 from gpushare.core.workload import Workload
 from gpushare.sim.course import Course
+from gpushare.sim.defrag import Defrag
 from gpushare.sim.engine import Cluster, workload_of_trace
 from gpushare.sim.flow import REACHED, Flow, Record, Stream
 from gpushare.sim.learner import KNOWN, LEARNED, LearningScorer, chosen, learns
@@ -42,7 +43,8 @@ class Options:
     that fit nowhere wait, first come first served, instead of being lost. speed: by how much faster
     pods arrive in a replay than they did. lifetimes: exponential, or those of the file's pods.
     workload: the policy learns from the pods that come, as the extender does, or knows all pods of
-    the file. picture: the record has what is used of each device in the end.
+    the file. picture: the record has what is used of each device in the end. defrag: how pods are
+    moved for those that wait.
     """
 
     load: float = 1.0
@@ -53,6 +55,7 @@ class Options:
     lifetimes: str = EXPONENTIAL
     workload: str = LEARNED
     picture: bool = False
+    defrag: Defrag | None = None
 
 
 def node_order(nodes: Sequence[TraceNode], seed: int) -> list[TraceNode]:
@@ -107,14 +110,43 @@ def churn(
 ) -> Record:
     """Run a cluster whose pods come at random and stay for random times; return Flow's record.
 
+    If pods are moved it is run without moves before; gained: how much less was allocated then.
     Arrivals are Poisson, each a pod of the file. Lifetimes are exponential, or drawn from those of
     the file; their mean, each pod weighted by its GPU, is 1, the unit of time. Raises ValueError if
     the file's lifetimes are needed and it has none.
     """
+    if not options.defrag:
+        return _churn(nodes, pods, policy, seed, options, go_on=go_on)
+    still = replace(options, defrag=None, picture=False)
+    before = _churn(nodes, pods, policy, seed, still, go_on=lambda share: go_on(share / 2))
+    if REACHED in before:
+        return {**before, REACHED: _number(before, REACHED) / 2}
+    moved = _churn(nodes, pods, policy, seed, options, go_on=lambda share: go_on((1 + share) / 2))
+    if REACHED in moved:
+        return {**moved, REACHED: (1 + _number(moved, REACHED)) / 2}
+    return {**moved, "gained": _number(moved, "alloc") - _number(before, "alloc")}
+
+
+def _number(record: Record, key: str) -> float:
+    found = record[key]
+    assert isinstance(found, float)  # noqa: S101  # as Flow makes it
+    return found
+
+
+def _churn(
+    nodes: Sequence[TraceNode],
+    pods: Sequence[TracePod],
+    policy: str,
+    seed: int,
+    options: Options,
+    *,
+    go_on: GoOn,
+) -> Record:
     workload = workload_of_trace(nodes, pods, 1.0)
     cluster, choices = _cluster(nodes, workload, policy, seed, options)
     stream = coming_and_going(pods, cluster, seed, options)
-    flow = Flow(cluster, options.warmup, options.life, options.wait, _clock_of(cluster))
+    clock = _clock_of(cluster)
+    flow = Flow(cluster, options.warmup, options.life, options.wait, clock, defrag=options.defrag)
     named = _named("churn", policy, seed, options)
     return {**named, **flow.run(stream, go_on), **_told(choices), **_picture(cluster, options)}
 
@@ -196,7 +228,8 @@ def _named(experiment: str, policy: str, seed: int, options: Options) -> Record:
     if experiment == "inflation":
         return told
     times = {"life": options.life, "warmup": options.warmup, "lifetimes": options.lifetimes}
-    return {**told, **times}
+    moved = {"defrag": str(options.defrag)} if options.defrag else {}
+    return {**told, **times, **moved}
 
 
 def coming_and_going(

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from gpushare.commandline import Parser
+from gpushare.sim.defrag import Defrag
 from gpushare.sim.learner import KNOWN, LEARNED
 from gpushare.sim.lifetimes import EXPONENTIAL, TRACE
 from gpushare.sim.tables import TABLES
@@ -24,6 +25,8 @@ SMALL = 200
 
 _MOST_SEEDS = 1000
 _MOST_UNITS = 1_000_000
+_MOST_MOVES = 8
+_MOST_DEPARTURES = 100_000
 
 _EPILOG = """\
 exit codes: 0 done, 1 a run or the cluster failed, 2 wrong usage or input, 130 ended by Ctrl-C (what
@@ -112,6 +115,13 @@ def _churn(verb: argparse.ArgumentParser) -> None:
         help="of the trace: drawn from those of its pods, by size (default: %(default)s)",
     )
     _add_wait(verb)
+    add(
+        "--defrag",
+        type=moves,
+        metavar="k=3,every=20",
+        help="with --wait: after every 20th departure move at most 3 pods for the oldest that wait;"
+        " each run is compared with one without moves",
+    )
 
 
 def _replay(verb: argparse.ArgumentParser) -> None:
@@ -231,6 +241,20 @@ def device_units(text: str) -> int:
     if text != "milli" and (match is None or not 1 <= int(match[1]) <= _MOST_UNITS):
         raise argparse.ArgumentTypeError(f"{text[:40]!r} is neither milli nor like units:16")
     return int(match[1]) if match else 0
+
+
+def moves(text: str) -> Defrag:
+    """Return how pods are moved by a text such as k=3,every=20; what is not told is as usual."""
+    told: dict[str, int] = {}
+    for part in text.split(","):
+        match = re.fullmatch(r"(k|every)=([0-9]{1,6})", part.strip(), re.ASCII)
+        most = _MOST_MOVES if match and match[1] == "k" else _MOST_DEPARTURES
+        if match is None or match[1] in told or not 1 <= int(match[2]) <= most:
+            raise argparse.ArgumentTypeError(
+                f"{text[:40]!r} is not like k=3,every=20, with k up to {_MOST_MOVES}"
+            )
+        told[match[1]] = int(match[2])
+    return Defrag(**told)
 
 
 def number(least: float, most: float) -> Callable[[str], float]:

@@ -18,6 +18,7 @@ import numpy as np
 from gpushare.core.model import Kind, Request
 from gpushare.core.mutable_cluster import Placement
 from gpushare.core.snapshot import Floats, Ints, stranded_by_compute
+from gpushare.sim.defrag import OLDEST, Defrag, Defragmenter, There
 from gpushare.sim.engine import Cluster, size_class
 from gpushare.sim.progress import GoOn, always
 
@@ -50,7 +51,8 @@ class _Waiting:
 class Flow:
     """A cluster through which a stream goes, measured from `start` to `end`.
 
-    pass_to: called with each time that the flow comes to.
+    pass_to: called with each time that the flow comes to. defrag: how pods are moved for those
+    that wait; None: they are not.
     """
 
     def __init__(
@@ -60,13 +62,17 @@ class Flow:
         end: float,
         wait: bool,
         pass_to: Callable[[float], None] = lambda _: None,
+        *,
+        defrag: Defrag | None = None,
     ) -> None:
         self._cluster, self._start, self._end, self._wait = cluster, start, end, wait
         self._tell_time = pass_to
+        self._defrag = Defragmenter(cluster, defrag, start) if defrag else None
         self._largest = int(cluster.view.capacity.max())
         self._now = 0.0
         self._orders = count()
-        self._leaving: list[tuple[float, int, Placement]] = []
+        self._leaving: list[tuple[float, int]] = []
+        self._there: dict[int, There] = {}
         self._queues: dict[Kind, deque[_Waiting]] = defaultdict(deque)
         self._kinds: dict[Kind, Request] = {}
         self._waiting: dict[str, int] = defaultdict(int)
@@ -115,16 +121,32 @@ class Flow:
             self._refused_gpu += counts * request.total
 
     def _stay(self, placement: Placement, lifetime: float) -> None:
-        heapq.heappush(self._leaving, (self._now + lifetime, next(self._orders), placement))
+        number = next(self._orders)
+        self._there[number] = There(placement, self._now)
+        heapq.heappush(self._leaving, (self._now + lifetime, number))
 
     def _leave_until(self, time: float) -> None:
         while self._leaving and self._leaving[0][0] <= time:
-            leaves, _, placement = heapq.heappop(self._leaving)
+            leaves, number = heapq.heappop(self._leaving)
             self._pass_to(leaves)
+            placement = self._there.pop(number).placement
             self._cluster.release(placement)
             if self._queues:
                 self._try_waiting(placement.row)
+            if self._defrag and self._defrag.is_due():
+                self._move_for_waiting(self._defrag)
         self._pass_to(time)
+
+    def _move_for_waiting(self, defrag: Defragmenter) -> None:
+        """Move pods for the oldest of those that wait for GPU; equal ones have the same answer."""
+        heads = ((queue[0].order, kind) for kind, queue in self._queues.items())
+        for _, kind in heapq.nsmallest(OLDEST, heads):
+            # A place that was made for the first one may have been enough for the second.
+            if kind in self._queues and self._kinds[kind].devices:
+                placement = defrag.make_room(self._kinds[kind], self._there, self._now)
+                if placement is not None:
+                    self._first_waiting_has(kind, placement)
+                    self._try_waiting(placement.row)
 
     def _try_waiting(self, row: int) -> None:
         """Try to place waiting pods, in the order of arrival, on the node that has room again."""
@@ -137,15 +159,18 @@ class Flow:
             # The node only gets fuller here: a kind that does not fit now need not be tried again.
             if placement is None:
                 continue
-            queue = self._queues[kind]
-            pod = queue.popleft()
-            self._waiting[self._size(request)] -= 1
-            self._waited_for(request, pod.came)
-            self._stay(placement, pod.lifetime)
-            if queue:
-                heapq.heappush(heads, (queue[0].order, kind))
-            else:
-                del self._queues[kind]
+            self._first_waiting_has(kind, placement)
+            if kind in self._queues:
+                heapq.heappush(heads, (self._queues[kind][0].order, kind))
+
+    def _first_waiting_has(self, kind: Kind, placement: Placement) -> None:
+        """Count that the oldest waiting pod of the kind has been placed."""
+        pod = self._queues[kind].popleft()
+        self._waiting[self._size(self._kinds[kind])] -= 1
+        self._waited_for(self._kinds[kind], pod.came)
+        self._stay(placement, pod.lifetime)
+        if not self._queues[kind]:
+            del self._queues[kind]
 
     def _pass_to(self, time: float) -> None:
         span = min(time, self._end) - max(self._now, self._start)
@@ -172,7 +197,8 @@ class Flow:
         that was refused. compute_stranded, if pods ask for compute: mean share that nobody has on
         devices whose compute is all given. All are in %. If pods wait: waiting, their mean number,
         in total and by size; wait_mean and wait_p95: how long pods of a size waited, as far as
-        known at the end.
+        known at the end. If pods are moved: moves, for each 100 pods that came; lost: what moved
+        pods had done, as a share of all GPU in % as alloc.
         """
         span = self._end - self._start
         units = span * self._cluster.capacity
@@ -183,6 +209,9 @@ class Flow:
             record["blocked_gpu"] = 100 * self._refused_gpu / max(self._offered_gpu, 1)
             record["blocked_pods"] = 100 * self._refused / max(self._offered, 1)
             return record
+        if self._defrag:
+            record["moves"] = 100 * self._defrag.moves / max(self._offered, 1)
+            record["lost"] = 100 * self._defrag.lost / span / self._cluster.capacity
         for kind, queue in self._queues.items():
             for pod in queue:
                 self._waited_for(self._kinds[kind], pod.came)

@@ -80,6 +80,11 @@ class LearningScorer:
             self._learned.created("", cls)
         self._ranking = self._made()
 
+    @property
+    def ranking(self) -> Ranking:
+        """What it ranks by now; it learns nothing from what that is asked."""
+        return self._ranking
+
     def scores(self, snapshot: Snapshot, request: Request) -> Scores:
         """Return the value of placing the request on each row; called once for each new pod."""
         if self._name == AUTO and self._learned.is_trial_due():

@@ -70,6 +70,8 @@ def read_options(words: Sequence[str]) -> Options:
             "--lifetimes trace begins with pods that are there, which no policy has seen come:"
             " add --workload known"
         )
+    if given.experiment == "churn" and given.defrag and not given.wait:
+        raise SettingsError("--defrag moves pods for those that wait: add --wait")
     tables = chosen(given.tables, given.files, given.policy, given.seeds)
     live = ClusterOptions(given.kubeconfig, given.context, given.resource, given.unit)
     return Options(

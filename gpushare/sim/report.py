@@ -82,6 +82,9 @@ def measures_of(records: Sequence[Record], load: float = 1.0) -> Sequence[Measur
         sizes = sorted({size for told in waits if isinstance(told, Mapping) for size in told})
         found.append(Measure("waiting", "WAITING"))
         found += [Measure("wait_mean", f"WAIT {size}", size, 4) for size in sizes]
+    if "gained" in there:
+        found.append(Measure("gained", "GAINED"))
+        found += [Measure("moves", "MOVES"), Measure("lost", "LOST", digits=3)]
     return found
 
 

@@ -53,6 +53,9 @@ def _meaning(measure: Measure, scale: Scale) -> str:
         "blocked_gpu": "of the GPU that pods asked for, the % that was turned away",
         "blocked_pods": "of the pods, the % that was turned away",
         "waiting": "pods that wait, in the mean of time",
+        "gained": "ALLOC less that of the same run without moves",
+        "moves": "pods moved for each 100 that came",
+        "lost": "what moved pods had done and have to do again, in the unit of ALLOC",
         "wait_mean": f"how long pods of that size wait in the mean: {measure.at}",
     }[measure.key]
 

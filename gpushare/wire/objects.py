@@ -179,6 +179,69 @@ class StartedPod(Pod, gc=False):
     status: StartedPodStatus | None = None
 
 
+class Owner(Struct, gc=False, rename="camel"):
+    """OwnerReference."""
+
+    api_version: str | None = None
+    kind: str | None = None
+    name: str | None = None
+    controller: bool | None = None
+
+
+class OwnedMetadata(Metadata, gc=False, rename="camel"):
+    """ObjectMeta with who made the object."""
+
+    owner_references: list[Owner] | None = None
+
+
+class PodsAffinity(Affinity, gc=False, rename="camel"):
+    """Affinity with what it says of other pods, as far as it is there."""
+
+    pod_affinity: Present | None = None
+    pod_anti_affinity: Present | None = None
+
+
+class Port(Struct, gc=False, rename="camel"):
+    """ContainerPort."""
+
+    host_port: int | None = None
+
+
+class PortsContainer(Container, gc=False, rename="camel"):
+    """Container with its ports."""
+
+    ports: list[Port] | None = None
+
+
+class HostVolume(Volume, gc=False, rename="camel"):
+    """Volume, of the kinds that bind a pod to a node, or may."""
+
+    host_path: Present | None = None
+
+
+class OwnedPodSpec(PodSpec, gc=False, rename="camel"):
+    """PodSpec with what else decides where a pod may be."""
+
+    affinity: PodsAffinity | None = None
+    containers: list[PortsContainer] | None = None  # type: ignore[assignment]  # decoded, not set
+    volumes: list[HostVolume] | None = None  # type: ignore[assignment]  # decoded, not set
+    topology_spread_constraints: list[Present] | None = None
+    host_network: bool | None = None
+
+
+class OwnedPod(Pod, gc=False):
+    """Pod with what is asked before it may be moved; others need not decode that."""
+
+    metadata: OwnedMetadata | None = None
+    spec: OwnedPodSpec | None = None
+
+
+class Namespace(Struct, gc=False):
+    """Namespace."""
+
+    metadata: Metadata | None = None
+
+
 class Taint(Struct, gc=False):
     """Taint."""
 
@@ -264,6 +327,8 @@ def binding(ref: PodRef, node: str, annotations: Mapping[str, str]) -> bytes:
 
 PODS: Codec[Pod] = Codec(Pod)
 STARTED_PODS: Codec[Pod] = Codec(StartedPod, "Pod")
+OWNED_PODS: Codec[OwnedPod] = Codec(OwnedPod, "Pod")
+NAMESPACES: Codec[Namespace] = Codec(Namespace)
 NODES: Codec[Node] = Codec(Node)
 CONFIG_MAPS: Codec[ConfigMap] = Codec(ConfigMap)
 PRIORITY_CLASSES: Codec[PriorityClass] = Codec(PriorityClass)

@@ -15,10 +15,13 @@ from gpushare import __version__
 from gpushare.cli.main import main
 
 COMMANDS = (
+    "defrag",
     *("demo", "device-plugin", "doctor", "explain", "inspect", "scheduler-config", "serve"),
     "simulate",
     "whatif",
 )
+NEEDED = {"simulate": ["churn"], "explain": ["p"], "defrag": ["--for=8GiB"]}
+"""Without these words the command line of a command is wrong."""
 HEAVY = ("flask", "gunicorn", "kubernetes", "msgspec", "numpy", "prometheus_client", "yaml")
 
 
@@ -180,7 +183,7 @@ def test_a_wrong_option_is_told_in_two_lines_by_every_command(
     command: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(SystemExit) as end:
-        main([command, *{"simulate": ["churn"], "explain": ["p"]}.get(command, []), "--high"])
+        main([command, *NEEDED.get(command, []), "--high"])
     # What `kubectl inspect gpushare` has too speaks as kubectl does.
     first, code = f"gpushare {command}", 2
     if command in ("explain", "inspect", "whatif"):

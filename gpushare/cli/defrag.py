@@ -1,0 +1,227 @@
+"""`gpushare defrag`: which few pods would have to move so that a pod fits that fits nowhere.
+
+The root of the command: words to options, a cluster or a file to books, a plan to text. It reads,
+and changes nothing: nobody is evicted.
+"""
+
+import argparse
+import os
+import re
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+
+from gpushare.cli.defrag_text import document_of, lines_of
+from gpushare.cli.documents import dumped
+from gpushare.cli.exit_codes import ended
+from gpushare.cli.explain import pod_named
+from gpushare.cli.kubectl import Kubectl
+from gpushare.cli.listed_cluster import (
+    DEFAULT_POLICY,
+    ListedResource,
+    add_cluster_flags,
+    list_resources,
+    list_rules,
+)
+from gpushare.cli.options import connection, report_format
+from gpushare.cli.pod_specs import units_of_words
+from gpushare.cli.saved_report import resource_of_report
+from gpushare.cli.tables import printable
+from gpushare.commandline import USAGE, Parser
+from gpushare.core.model import ALL_CORES, HOST_BOUND, Request
+from gpushare.core.node_filters import CPU, MEMORY
+from gpushare.core.policy import load_policy
+from gpushare.errors import GpuShareError, QuantityError, SettingsError
+from gpushare.explain.defrag import MOST_MOVES, Hole, find_moves
+from gpushare.explain.movable import MoveRules, NamedPods
+from gpushare.wire.annotations import ALIYUN, MAX_DEVICES_PER_POD, Names
+from gpushare.wire.gpu_models import label_value
+from gpushare.wire.inventory import check_unit
+from gpushare.wire.quantity import to_bytes, to_milli
+from gpushare.yamlfile import read_documents
+
+_EPILOG = """\
+for:    --for 40GiB          a place of 40 GiB on one device
+        --for 2x40GiB        on each of two devices of one node
+        --for 2x40GiB,cpu=8,memory=64Gi,cores=50,model=A100
+        --for pod late       for a pod that waits; or pod NAMESPACE/NAME
+exit codes: 0 there is a plan, or nothing has to move; 1 no plan; 2 wrong usage, or the cluster
+cannot be read (one line on stderr); 130 ended by Ctrl-C.
+docs/defrag.md tells which pods may be moved, and what a plan promises.
+"""
+_PLACE = re.compile(r"(?:(\d{1,3})x)?(\d{1,9})(GiB|MiB)?", re.ASCII)
+_KEYS = ("cpu", "memory", "cores", "model")
+_NO_PLAN = 1
+_LARGEST = 8
+
+
+def main(argv: Sequence[str] | None = None, prog: str = "gpushare defrag") -> int:
+    """Return the exit code: 0, 1 without a plan, 2 for an error, 130 after Ctrl-C."""
+    words = sys.argv[1:] if argv is None else argv
+    return ended(lambda: _run(words, prog))
+
+
+def _run(words: Sequence[str], prog: str) -> int:
+    try:
+        return _answer(_parser(prog).parse_args(words))
+    except GpuShareError as error:
+        print(f"{prog}: {printable(str(error))}", file=sys.stderr)
+        return USAGE
+
+
+def _answer(options: argparse.Namespace) -> int:
+    """Print the plan, or why there is none; return the exit code."""
+    if not 0 < options.moves <= _LARGEST:
+        raise SettingsError(f"--moves: {options.moves} is not from 1 to {_LARGEST}")
+    if options.unit:
+        check_unit(options.unit)
+    policy = load_policy(options.policy)
+    kubectl = connection(vars(options), os.environ)
+    books, rules = _books(options, kubectl)
+    name, hole = _hole(options, books, kubectl)
+    found = find_moves(
+        books.ledger,
+        hole,
+        rules,
+        policy,
+        books.filters,
+        most=options.moves,
+        demands=books.demands,
+    )
+    if options.output:
+        shown = document_of(found, name, hole, books, options)
+        print(dumped(shown, options.output), end="")
+    else:
+        lines = lines_of(found, name, hole, books, options)
+        print("".join(f"{printable(line)}\n" for line in lines), end="")
+    return 0 if found.node else _NO_PLAN
+
+
+def _books(options: argparse.Namespace, kubectl: Kubectl) -> tuple[ListedResource, MoveRules]:
+    """Return the books, and which pods may be moved."""
+    if options.snapshot:
+        if not options.movable:
+            raise SettingsError(
+                "--snapshot: the file has no labels, owners and budgets of pods: say which may"
+                " move, as --movable 'team-a/*'"
+            )
+        document = read_documents(options.snapshot)[0]
+        books = resource_of_report(document, options.snapshot, options.policy)
+        return books, NamedPods(options.movable)
+    if options.movable:
+        raise SettingsError("--movable goes with --snapshot: in a cluster pods say it by a label")
+    names = [Names.for_resource(options.resource)]
+    books = list_resources(
+        kubectl,
+        names,
+        options.unit,
+        policy=options.policy,
+        namespace=options.extender_namespace,
+    )[0]
+    return books, list_rules(kubectl, books, books.notes, time.time())
+
+
+def _hole(options: argparse.Namespace, books: ListedResource, kubectl: Kubectl) -> tuple[str, Hole]:
+    """Return what it is for, and the place that is wanted."""
+    match options.wanted:
+        case ["pod", word]:
+            return _pod_hole(word, options, books, kubectl)
+        case [word] if word.startswith("pod/"):
+            return _pod_hole(word.removeprefix("pod/"), options, books, kubectl)
+        case [word] if word != "pod":
+            priority = options.priority or 0
+            return word, Hole(_request(word, books), priority)
+    raise SettingsError("--for: write 2x40GiB, or pod NAMESPACE/NAME (see --help)")
+
+
+def _pod_hole(
+    word: str, options: argparse.Namespace, books: ListedResource, kubectl: Kubectl
+) -> tuple[str, Hole]:
+    if options.priority is not None:
+        raise SettingsError("--priority goes with a size: a pod that waits has its own")
+    if options.snapshot:
+        namespace, name = pod_named(word, options.namespace or "default", kubectl)
+    else:
+        namespace, name = pod_named(word, options.namespace, kubectl)
+    for pod in books.ledger.waiting():
+        if (pod.ref.namespace, pod.ref.name) == (namespace, name):
+            return f"pod {pod.ref}", Hole(pod.request, pod.priority, pod.demands)
+    raise SettingsError(
+        f"no pod {namespace}/{name} waits for {books.names.resource}: is it bound, or does it ask"
+        " for none?"
+    )
+
+
+def _request(word: str, books: ListedResource) -> Request:
+    """Return what a place such as `2x40GiB,cpu=8,cores=50` has to have."""
+    first, *rest = (part.strip() for part in word.split(","))
+    wrong = f"--for: {word[:80]!r}"
+    found = _PLACE.fullmatch(first)
+    if found is None:
+        raise SettingsError(f"{wrong}: write 2x40GiB, or pod NAMESPACE/NAME (see --help)")
+    pairs = [part.partition("=")[::2] for part in rest]
+    more = dict(pairs)
+    unknown = next((key for key, value in pairs if key not in _KEYS or not value), None)
+    if unknown is not None or len(more) < len(pairs):
+        what = f"{unknown[:40]!r} is not" if unknown is not None else "has something twice; write"
+        raise SettingsError(f"{wrong}: {what} one of {', '.join(f'{key}=...' for key in _KEYS)}")
+    devices, size, unit = found.groups()
+    request = Request(units_of_words(int(size), unit, books.unit, word), int(devices or 1))
+    if not 0 < request.devices <= MAX_DEVICES_PER_POD:
+        raise SettingsError(f"{wrong}: a pod may have from 1 to {MAX_DEVICES_PER_POD} devices")
+    cores = more.get("cores", "0").removesuffix("%")
+    if not re.fullmatch(r"\d{1,3}", cores, re.ASCII) or int(cores) > ALL_CORES:
+        raise SettingsError(f"{wrong}: cores={more['cores'][:40]} is not from 0 to {ALL_CORES}")
+    return replace(
+        request,
+        cpu=_host(CPU, more, wrong),
+        memory=_host(MEMORY, more, wrong),
+        cores=int(cores),
+        models=(label_value(more["model"]),) if "model" in more else (),
+        resources=((books.names.resource, request.total),),
+    )
+
+
+def _host(key: str, more: dict[str, str], wrong: str) -> int:
+    """Return the CPU or the memory that is told."""
+    try:
+        found = (to_milli if key == CPU else to_bytes)(more.get(key, "0"))
+    except QuantityError as error:
+        raise SettingsError(f"{wrong}: {key}: {error}") from error
+    if not 0 <= found < HOST_BOUND:
+        raise SettingsError(f"{wrong}: {key}={more[key][:40]} is no amount that a pod may ask for")
+    return found
+
+
+def _parser(prog: str) -> argparse.ArgumentParser:
+    parser = Parser(
+        prog=prog,
+        description="Say which few pods would have to move so that a pod fits. Changes nothing.",
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    add = parser.add_argument
+    add("--for", dest="wanted", nargs="+", required=True, metavar="PLACE", help="see below")
+    add(
+        "--moves",
+        type=int,
+        default=MOST_MOVES,
+        metavar="N",
+        help=f"at most so many, up to {_LARGEST} (default: %(default)s)",
+    )
+    add("--priority", type=int, metavar="N", help="of the pod that waits (default: 0)")
+    add("-n", "--namespace", default="", metavar="NAME", help="of the pod (default: as kubectl)")
+    add("-o", "--output", metavar="FORMAT", type=report_format, help="json|yaml: all of it")
+    add("--snapshot", default="", metavar="FILE", help="of `inspect -o json`, not a live cluster")
+    add(
+        "--movable",
+        action="append",
+        default=[],
+        metavar="PODS",
+        help="with --snapshot: NAMESPACE/NAME of pods that may move, with * and ?; can be repeated",
+    )
+    add("--policy", default=DEFAULT_POLICY, metavar="NAME", help="(default: %(default)s)")
+    add("--resource", default=ALIYUN.resource, metavar="NAME", help="(default: %(default)s)")
+    add_cluster_flags(parser)
+    return parser

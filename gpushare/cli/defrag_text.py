@@ -1,0 +1,177 @@
+"""What `gpushare defrag` found, as lines for people and as a document for programs.
+
+Tested in `tests/unit/cli/test_defrag.py`.
+"""
+
+import argparse
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict
+from typing import Any
+
+from gpushare.cli.documents import API_VERSION
+from gpushare.cli.listed_cluster import ListedResource
+from gpushare.cli.tables import align
+from gpushare.cli.whatif_text import NOT_JUDGED, number_of, some
+from gpushare.core.model import Request
+from gpushare.explain.defrag import DefragAnswer, Hole, PodMove, Stays
+from gpushare.explain.movable import Rule
+from gpushare.explain.text import amount
+
+KIND = "GPUShareDefragPlan"
+_HEAD = ("MOVE", "POD", "SIZE", "FROM", "TO", "OWNER", "BUDGET", "LOST")
+
+
+def lines_of(
+    found: DefragAnswer, name: str, hole: Hole, books: ListedResource, options: argparse.Namespace
+) -> Iterator[str]:
+    """Yield the lines."""
+    size = size_text(hole.request, books.unit)
+    asked = f"{size} for {name}" if name.startswith("pod ") else size
+    if found.moves:
+        yield f"Room:     {moves_text(len(found.moves))} would open {asked} on {_place(found)}"
+        yield f"Cost:     {_cost(found)}"
+    elif found.node:
+        yield f"Room:     {asked} fits now on {_place(found)}: nothing has to move"
+        yield _judged(books, options)
+        return
+    else:
+        yield f"Room:     {_no_plan(found, asked, options.moves)}"
+    yield from _staying(found)
+    yield _judged(books, options)
+    if found.moves:
+        yield "Nothing was changed: evict them one at a time, each once the one before runs again."
+        yield ""
+        rows = [_row(at, move, books.unit) for at, move in enumerate(found.moves, 1)]
+        yield from align([_HEAD, *rows]).splitlines()
+
+
+def moves_text(moves: int) -> str:
+    """Return so many moves."""
+    return "1 move" if moves == 1 else f"{moves} moves"
+
+
+def size_text(request: Request, unit: str) -> str:
+    """Return what a request asks for of devices, as `2 x 40 GiB`."""
+    size = amount(request.units, unit)
+    size = f"{request.devices} x {size}" if request.devices > 1 else size
+    return f"{size} and {request.cores} % of the compute" if request.cores else size
+
+
+def _place(found: DefragAnswer) -> str:
+    word = "device" if len(found.devices) == 1 else "devices"
+    return f"{found.node} {word} {_indices(found.devices)}"
+
+
+def _indices(devices: Sequence[int]) -> str:
+    return ", ".join(map(str, devices))
+
+
+def _no_plan(found: DefragAnswer, asked: str, most: int) -> str:
+    if not found.able:
+        return f"no node has devices for {asked} that the pod may use, even if it were empty"
+    nodes = "the 1 node" if found.able == 1 else f"any of the {found.able} nodes"
+    if not found.every:
+        return f"no plan was found for {asked}, and not all of them were tried"
+    at_most = "1 move does not open" if most == 1 else f"no {most} moves or fewer open"
+    return f"{at_most} {asked} on {nodes} that would have it if empty"
+
+
+def _cost(found: DefragAnswer) -> str:
+    if found.unit_seconds is None:
+        return "not known: the file does not tell since when pods run"
+    hours = sum(move.gpu_hours for move in found.moves)
+    return f"{hours:.2g} GPU-hours of work at most, and the restarts"
+
+
+def _staying(found: DefragAnswer) -> Iterator[str]:
+    """Yield by rule who is not moved, the commonest first."""
+    by_rule: defaultdict[Rule, list[Stays]] = defaultdict(list)
+    for each in found.stays:
+        by_rule[each.rule].append(each)
+    label, where = "Stays:", f"on {found.node}: " if found.node else ""
+    for rule, some_of_them in sorted(by_rule.items(), key=lambda item: -len(item[1])):
+        names = some([str(each.entry.ref) for each in some_of_them])
+        yield f"{label:<10}{where}{number_of(len(some_of_them))}: {rule.value} ({names})"
+        label, where = "", ""
+    if not found.node and found.able and not found.stays:
+        yield f"{label:<10}nobody: each pod there may move and has a place, but not enough at once"
+
+
+def _judged(books: ListedResource, options: argparse.Namespace) -> str:
+    return f"Judged:   by policy {options.policy}; {'; '.join([*books.notes, NOT_JUDGED])}"
+
+
+def _row(at: int, move: PodMove, unit: str) -> list[str]:
+    entry = move.entry
+    devices = [device for device, _ in entry.placement or ()]
+    return [
+        str(at),
+        str(entry.ref),
+        size_text(entry.request, unit),
+        f"{entry.node}:{_indices(devices)}",
+        f"{move.node}:{_indices(move.devices)}",
+        move.owner or "-",
+        "-" if move.allowed is None else f"allows {move.allowed}",
+        "-" if move.lost is None else _duration(move.lost),
+    ]
+
+
+def _duration(seconds: float) -> str:
+    """Return a time as kubectl shows ages."""
+    minutes = int(seconds) // 60
+    if minutes < 2 * 60:
+        return f"{minutes}m"
+    return f"{minutes // 60}h" if minutes < 48 * 60 else f"{minutes // 1440}d"
+
+
+def document_of(
+    found: DefragAnswer, name: str, hole: Hole, books: ListedResource, options: argparse.Namespace
+) -> dict[str, Any]:
+    """Return the document."""
+    request = hole.request
+    plan = {
+        "node": found.node,
+        "devices": list(found.devices),
+        "moves": [_move(move) for move in found.moves],
+        "lostUnitSeconds": found.unit_seconds,
+        "lostGpuHours": None
+        if found.unit_seconds is None
+        else sum(move.gpu_hours for move in found.moves),
+    }
+    return {
+        "apiVersion": API_VERSION,
+        "kind": KIND,
+        "resource": books.names.resource,
+        "unit": books.unit,
+        "policy": options.policy,
+        "for": {
+            "name": name,
+            "units": request.units,
+            "devices": request.devices,
+            "cores": request.cores,
+            "priority": hole.priority,
+        },
+        "mostMoves": options.moves,
+        "plan": plan if found.node else None,
+        "nodes": found.able,
+        "every": found.every,
+        "stays": [
+            asdict(each.entry.ref)
+            | {"node": each.entry.node, "rule": each.rule.name, "reason": each.rule.value}
+            for each in found.stays
+        ],
+        "notes": [*books.notes, NOT_JUDGED],
+    }
+
+
+def _move(move: PodMove) -> dict[str, Any]:
+    entry = move.entry
+    return asdict(entry.ref) | {
+        "units": entry.request.units,
+        "from": {"node": entry.node, "devices": [device for device, _ in entry.placement or ()]},
+        "to": {"node": move.node, "devices": list(move.devices)},
+        "owner": move.owner or None,
+        "disruptionsAllowed": move.allowed,
+        "lostSeconds": move.lost,
+    }

@@ -1,0 +1,381 @@
+"""Few moves that open a place for a pod that fits nowhere: which pods go, and where each goes.
+
+A plan has one level: each pod that is moved has a place on another node, by the decision of the
+extender, while every pod of the plan still stands where it is and the places of earlier moves are
+taken. So whoever stops after any move leaves a lawful cluster. No pod is moved without need.
+
+All sets of pods are tried, those of one pod first, until the steps are used up: a plan that was
+found before that has the fewest moves, and of these the least cost. Whoever asks keeps the cluster:
+what is tried on it is taken back.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from itertools import combinations, permutations
+from typing import Protocol
+
+import numpy as np
+
+from gpushare.core.model import ALL_CORES, ANY_CARD, Request
+from gpushare.core.mutable_cluster import MutableCluster, Placement, fits
+from gpushare.core.node_filters import CPU, MEMORY, amounts_of
+from gpushare.core.preemption.victim_search import StepBudget
+from gpushare.core.selectors import NO_DEMANDS, Demands
+from gpushare.core.snapshot import Bools, Rows, Snapshot, has_accepted_model, has_cards
+
+Part = tuple[int, str]
+"""What a node may have too little of: memory or cores of a device, or, of device -1, a resource of
+the host."""
+
+_Order = tuple[float, int, list[str]]
+
+_HOST = -1
+_MEMORY, _CORES = "memory", "cores"
+_OF_A_PLACE = 50
+"""Steps of one decision where a pod goes; a look at a pod is one, 5 to 10 us."""
+
+
+class Host(Protocol):
+    """What kube-scheduler itself enforces on the rows of a cluster."""
+
+    def open_to(self, demands: Demands) -> Bools:
+        """Return bool (N,): the rows that are not kept from such pods, whatever is free there."""
+
+    def among(self, request: Request, demands: Demands = NO_DEMANDS) -> Bools:
+        """Return bool (N,): the rows of these that have what the pod asks of the host, too."""
+
+    def lacks(self, row: int, request: Request) -> Mapping[str, int]:
+        """Return by resource how much too little the row has for the request, if it has."""
+
+    def take(self, row: int, request: Request, pods: int = 1) -> None:
+        """Count what so many pods take of a row; -1: give back what one took."""
+
+
+class OpenHost:
+    """Keeps no pod out: CPU and memory of a cluster in memory count without it. size: its rows."""
+
+    def __init__(self, size: int) -> None:
+        self._every = np.ones(size, dtype=bool)
+
+    def open_to(self, _demands: Demands) -> Bools:
+        """Return all rows."""
+        return self._every
+
+    def among(self, _request: Request, _demands: Demands = NO_DEMANDS) -> Bools:
+        """Return all rows."""
+        return self._every
+
+    def lacks(self, _row: int, _request: Request) -> Mapping[str, int]:
+        """Return nothing."""
+        return {}
+
+    def take(self, row: int, request: Request, pods: int = 1) -> None:
+        """Count nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class Mover:
+    """A pod that may be moved."""
+
+    name: str
+    """Of this pod alone; of equally good plans that of the first names is chosen."""
+    placement: Placement
+    """Exactly what the cluster counts for it."""
+    cost: float = 0.0
+    demands: Demands = NO_DEMANDS
+
+
+@dataclass(frozen=True, slots=True)
+class Move:
+    """A pod that is moved, and its new place."""
+
+    mover: Mover
+    to: Placement
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """Moves in their order, and the place that is open once all are made."""
+
+    hole: Placement
+    moves: tuple[Move, ...]
+
+    @property
+    def cost(self) -> float:
+        """The cost of all moves."""
+        return sum(move.mover.cost for move in self.moves)
+
+
+class Planner:
+    """Finds plans on one cluster, on which nothing changes meanwhile.
+
+    movers: each is on a row of the cluster, and counted there.
+    """
+
+    def __init__(
+        self, cluster: MutableCluster, movers: Iterable[Mover], host: Host | None = None
+    ) -> None:
+        self._cluster = cluster
+        self._host = host or OpenHost(len(cluster.view.names))
+        self._movers: defaultdict[int, list[Mover]] = defaultdict(list)
+        for mover in movers:
+            self._movers[mover.placement.row].append(mover)
+        self._rooms: dict[tuple[Request, Demands], Bools] = {}
+
+    def has_place(self, mover: Mover) -> bool:
+        """Return whether the pod fits on another node as things are."""
+        request, kind = mover.placement.request, (mover.placement.request, mover.demands)
+        if kind not in self._rooms:
+            self._rooms[kind] = self._fits(request, mover.demands)
+        return bool(np.delete(self._rooms[kind], mover.placement.row).any())
+
+    def rows_for(self, request: Request, demands: Demands = NO_DEMANDS) -> list[int]:
+        """Return the rows that would fit the request if they were empty, those that miss least
+        memory first.
+        """
+        view = self._cluster.view
+        every = np.arange(len(view.names))
+        usable = _usable(view, every, request)
+        able = usable.sum(axis=1) >= max(request.devices, 1)
+        able &= has_accepted_model(view, every, request) & self._host.open_to(demands)
+        short = np.maximum(request.units - view.free, 0)
+        missing = np.sort(np.where(usable, short, request.units), axis=1)
+        missing = missing[:, : request.devices].sum(axis=1)
+        rows = np.flatnonzero(able)
+        found: list[int] = rows[np.argsort(missing[rows], kind="stable")].tolist()
+        return found
+
+    def plan(
+        self, request: Request, most: int, steps: StepBudget, demands: Demands = NO_DEMANDS
+    ) -> Plan | None:
+        """Return the best plan of at most so many moves; None if none is found.
+
+        It has no moves if the request fits now. steps: if none are left afterwards, not everything
+        was tried.
+        """
+        now = self._cluster.place(request, self._host.among(request, demands))
+        if now is not None:
+            self._cluster.release(now)
+            return Plan(now, ())
+        nodes: dict[int, _Node] = {}
+        for size in range(1, most + 1):
+            best: tuple[_Order, Plan] | None = None
+            for row in self.rows_for(request, demands):
+                if steps.left <= 0:
+                    break
+                if row not in nodes:
+                    nodes[row] = self._node(row, request)
+                    steps.left -= len(self._movers.get(row, ()))
+                for chosen in nodes[row].sets(size, steps):
+                    order = _order(chosen)
+                    if best is None or order < best[0]:
+                        found = self._tried(row, chosen, request, steps)
+                        best = (order, found) if found else best
+            if best is not None:
+                return best[1]
+        return None
+
+    def _fits(self, request: Request, demands: Demands) -> Bools:
+        view = self._cluster.view
+        found: Bools = fits(view, np.arange(len(view.names)), request).sum(axis=1) > 0
+        found &= self._host.among(request, demands)
+        return found
+
+    def _node(self, row: int, request: Request) -> "_Node":
+        movers = [mover for mover in self._movers.get(row, ()) if self.has_place(mover)]
+        return _Node(self._cluster, self._host, row, movers, request)
+
+    def _tried(
+        self, row: int, chosen: Sequence[Mover], request: Request, steps: StepBudget
+    ) -> Plan | None:
+        """Return the plan that moves these pods off the row, in the first order in which each has
+        a place; None if there is none.
+        """
+        kinds = set()
+        for order in permutations(chosen):
+            kind = tuple((mover.placement.request, mover.demands) for mover in order)
+            if kind in kinds:
+                continue
+            kinds.add(kind)
+            with ExitStack() as taken:
+                moves = self._moves(row, order, steps, taken)
+                if moves is None:
+                    continue
+                for mover in order:
+                    self._cluster.release(mover.placement)
+                    taken.callback(self._cluster.put, *mover.placement)
+                hole = self._cluster.place_on(row, request)
+                if hole is not None:
+                    self._cluster.release(hole)
+                    return Plan(hole, moves)
+        return None
+
+    def _moves(
+        self, row: int, order: Sequence[Mover], steps: StepBudget, taken: ExitStack
+    ) -> tuple[Move, ...] | None:
+        """Place the pods anew, one after the other; None if one has no place. taken: gives back."""
+        moves = []
+        for mover in order:
+            if steps.left <= 0:
+                return None
+            steps.left -= _OF_A_PLACE
+            wanted = mover.placement.request
+            among = self._host.among(wanted, mover.demands).copy()
+            among[row] = False
+            to = self._cluster.place(wanted, among)
+            if to is None:
+                return None
+            self._host.take(to.row, wanted)
+            taken.callback(self._host.take, to.row, wanted, -1)
+            taken.callback(self._cluster.release, to)
+            moves.append(Move(mover, to))
+        return tuple(moves)
+
+
+def _order(chosen: Iterable[Mover]) -> _Order:
+    """Return a sort key of as many pods to be moved: the best ones first."""
+    movers = list(chosen)
+    units = sum(mover.placement.request.total for mover in movers)
+    return sum(mover.cost for mover in movers), units, sorted(mover.name for mover in movers)
+
+
+class _Node:
+    """The pods of one node that may be moved, and the sets of them that make room there."""
+
+    def __init__(
+        self,
+        cluster: MutableCluster,
+        host: Host,
+        row: int,
+        movers: Iterable[Mover],
+        request: Request,
+    ) -> None:
+        self._movers = sorted(
+            movers, key=lambda each: (-each.placement.request.total, each.cost, each.name)
+        )
+        self._gives = [_gives(mover) for mover in self._movers]
+        view = cluster.view
+        lacking = {
+            device: _lacks(view, row, device, request)
+            for device in np.flatnonzero(_usable(view, np.array([row]), request)[0]).tolist()
+        }
+        self._wanted = request.devices - sum(not parts for parts in lacking.values())
+        self._lacking = {
+            device: parts
+            for device, parts in lacking.items()
+            if parts and all(self._most(part) >= amount for part, amount in parts.items())
+        }
+        host_lacks = dict(host.lacks(row, request))
+        for resource, wanted, free in (
+            (CPU, request.cpu, int(view.cpu_free[row])),
+            (MEMORY, request.memory, int(view.memory_free[row])),
+        ):
+            if wanted > free:
+                host_lacks[resource] = max(host_lacks.get(resource, 0), wanted - free)
+        self._host = {(_HOST, name): amount for name, amount in host_lacks.items()}
+
+    def sets(self, size: int, steps: StepBudget) -> Iterator[tuple[Mover, ...]]:
+        """Yield each set of so many pods that makes room and has none without need, as long as
+        there are steps.
+
+        Of equal pods in equal places the cheapest go first.
+        """
+        found: set[tuple[int, ...]] = set()
+        widest = max((len(each.placement.devices) for each in self._movers), default=0)
+        # A device that lacks nothing is taken in any case: to free another one needs more.
+        if self._wanted > len(self._lacking) or self._wanted > size * widest:
+            return
+        for devices in combinations(self._lacking, max(self._wanted, 0)):
+            lack = dict(self._host)
+            for device in devices:
+                lack |= self._lacking[device]
+            for chosen in self._covers(lack, size, (), frozenset(), steps):
+                if steps.left <= 0:
+                    return
+                key = tuple(sorted(chosen))
+                if key not in found and self._are_needed(chosen, lack):
+                    found.add(key)
+                    yield tuple(self._movers[at] for at in key)
+
+    def _most(self, part: Part) -> int:
+        return sum(gives.get(part, 0) for gives in self._gives)
+
+    def _covers(
+        self,
+        lack: Mapping[Part, int],
+        size: int,
+        chosen: tuple[int, ...],
+        barred: frozenset[int],
+        steps: StepBudget,
+    ) -> Iterator[tuple[int, ...]]:
+        """Yield each set of `size` pods more that covers what is lacking, as positions."""
+        lack = {part: amount for part, amount in lack.items() if amount > 0}
+        if not lack or not size:
+            if not lack and not size:
+                yield chosen
+            return
+        helpful = {
+            part: [
+                at
+                for at, gives in enumerate(self._gives)
+                if part in gives and at not in chosen and at not in barred
+            ]
+            for part in lack
+        }
+        steps.left -= len(self._movers)
+        for part, pods in helpful.items():
+            largest = sorted((self._gives[at][part] for at in pods), reverse=True)
+            if sum(largest[:size]) < lack[part] or steps.left <= 0:
+                return
+        part = min(lack, key=lambda each: len(helpful[each]))
+        for at in helpful[part]:
+            if not any(self._are_equal(at, other) for other in barred):
+                gives = self._gives[at]
+                left = {each: amount - gives.get(each, 0) for each, amount in lack.items()}
+                yield from self._covers(left, size - 1, (*chosen, at), barred, steps)
+            barred |= {at}
+
+    def _are_equal(self, at: int, other: int) -> bool:
+        one, two = self._movers[at], self._movers[other]
+        return one.placement == two.placement and one.demands == two.demands
+
+    def _are_needed(self, chosen: Sequence[int], lack: Mapping[Part, int]) -> bool:
+        """Return whether without any of these pods the others do not cover it."""
+        return all(
+            any(
+                sum(self._gives[at].get(part, 0) for at in chosen if at != left_out) < amount
+                for part, amount in lack.items()
+            )
+            for left_out in chosen
+        )
+
+
+def _gives(mover: Mover) -> dict[Part, int]:
+    """Return what a node has more once the pod is gone."""
+    request = mover.placement.request
+    found = {(_HOST, name): amount for name, amount in amounts_of(request).items()}
+    for device, units in mover.placement.shares:
+        found[device, _MEMORY] = units
+        found[device, _CORES] = request.cores
+    return {part: amount for part, amount in found.items() if amount}
+
+
+def _usable(view: Snapshot, rows: Rows, request: Request) -> Bools:
+    """Return bool (K, D): the devices of these rows that have room for the request if empty."""
+    usable: Bools = view.open[rows] & (view.capacity[rows] >= max(request.units, 1))
+    if request.cards != ANY_CARD:
+        usable &= has_cards(view, rows, request.cards)
+    return usable
+
+
+def _lacks(view: Snapshot, row: int, device: int, request: Request) -> dict[Part, int]:
+    """Return what has to go from the device so that it has room for the request."""
+    used, cores = int(view.used[row, device]), int(view.cores_used[row, device])
+    room = 0 if request.alone else int(view.capacity[row, device]) - request.units
+    found = {
+        (device, _MEMORY): used - room,
+        (device, _CORES): max(request.cores, 1) - (ALL_CORES - cores),
+    }
+    return {part: amount for part, amount in found.items() if amount > 0}

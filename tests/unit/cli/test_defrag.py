@@ -1,0 +1,440 @@
+"""`gpushare defrag`: the plan of a cluster and of a saved report, and what is said without one."""
+
+import json
+import time
+from collections.abc import Callable
+from copy import deepcopy
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gpushare.cli.defrag import main
+from tests.support.figures import ROOT, renew, shown
+from tests.unit.cli.fake_kubectl import MEM, FakeKubectl, inventory, node, pending, pod
+
+Inspect = Callable[..., tuple[int, str, str]]
+Capsys = pytest.CaptureFixture[str]
+Answer = Callable[..., tuple[int, str, str]]
+
+PAGE = ROOT / "docs" / "defrag.md"
+HOUR = 3600
+
+
+def running(
+    name: str,
+    where: str,
+    units: int,
+    *,
+    hours: float = 5,
+    namespace: str = "team-a",
+    owner: str = "StatefulSet",
+    **more: Any,
+) -> dict[str, Any]:
+    """A pod that may be moved: NODE:DEVICE is where it is. more: of its spec."""
+    host, _, device = where.partition(":")
+    made = pod(name, host, units, idx=device, namespace=namespace)
+    made["metadata"]["labels"] = {"gpushare.io/movable": "true", "app": name.rpartition("-")[0]}
+    made["metadata"]["ownerReferences"] = [
+        {
+            "apiVersion": "apps/v1",
+            "kind": owner,
+            "name": name.rpartition("-")[0],
+            "uid": "u",
+            "controller": True,
+        }
+    ]
+    made["spec"] |= more
+    started = datetime.fromtimestamp(time.time() - hours * HOUR - 20, UTC)
+    made["status"]["startTime"] = f"{started:%Y-%m-%dT%H:%M:%SZ}"
+    return made
+
+
+def budget(namespace: str, allowed: int, **labels: str) -> dict[str, Any]:
+    return {
+        "metadata": {"name": "b", "namespace": namespace},
+        "spec": {"selector": {"matchLabels": labels}},
+        "status": {"disruptionsAllowed": allowed},
+    }
+
+
+class Cluster:
+    """What a kubectl answers: nodes, pods, namespaces and budgets; None: that is forbidden."""
+
+    def __init__(self, kubectl: FakeKubectl) -> None:
+        self.kubectl = kubectl
+        self.nodes = [node(name, inventory=inventory(80, 80)) for name in ("gpu-1", "gpu-2")]
+        self.nodes.append(node("gpu-3", inventory=inventory(40)))
+        self.pods = [
+            running("notebook-0", "gpu-1:0", 10),
+            running("embed-7f9c-x", "gpu-1:1", 22, hours=30, owner="ReplicaSet"),
+            pod("train-0", "gpu-1", 20, idx="0", namespace="team-b"),
+            running("serve-0", "gpu-2:0", 60, hours=100),
+            running("serve-1", "gpu-2:1", 50, hours=100),
+        ]
+        self.pods[1]["metadata"]["annotations"]["gpushare.io/checkpoint-seconds"] = "1800"
+        late = pending("late-0", 120, namespace="team-a")
+        late["metadata"]["labels"] = {"aliyun.com/gpu-count": "2"}
+        late["kind"] = "Pod"
+        self.pods.append(late)
+        self.namespaces: list[dict[str, Any]] | None = [{"metadata": {"name": "team-a"}}]
+        self.budgets: list[dict[str, Any]] | None = [budget("team-a", 1)]
+
+    def pod(self, name: str) -> dict[str, Any]:
+        return next(each for each in self.pods if each["metadata"]["name"] == name)
+
+    def ready(self) -> None:
+        """Let the kubectl answer."""
+        lists = {
+            "/api/v1/nodes": ("Node", self.nodes),
+            "/api/v1/namespaces[?]": ("Namespace", self.namespaces),
+            "/apis/policy/v1/poddisruptionbudgets": ("PodDisruptionBudget", self.budgets),
+            "/api/v1/pods": ("Pod", self.pods),
+            "*/configmaps": ("ConfigMap", []),
+        }
+        cases = []
+        for path, (kind, items) in lists.items():
+            file = self.kubectl.folder / kind
+            document = {"kind": f"{kind}List", "metadata": {"resourceVersion": "7"}}
+            file.write_text(json.dumps(document | {"items": items}))
+            forbidden = "echo 'Error from server (Forbidden): no' >&2; exit 1"
+            cases.append(f"{path}*) {forbidden if items is None else f'cat {file}'} ;;")
+        cases.append("*) echo 'Error from server (NotFound): no' >&2; exit 1 ;;")
+        self.kubectl.otherwise('case "$3" in\n' + "\n".join(cases) + " esac")
+        for each in self.pods:
+            metadata = each["metadata"]
+            path = f"/api/v1/namespaces/{metadata['namespace']}/pods/{metadata['name']}"
+            self.kubectl.answers(f"get --raw {path}", json.dumps(each))
+
+
+@pytest.fixture
+def cluster(kubectl: FakeKubectl) -> Cluster:
+    return Cluster(kubectl)
+
+
+@pytest.fixture
+def defrag(cluster: Cluster, capsys: Capsys) -> Answer:
+    def run(*words: str) -> tuple[int, str, str]:
+        cluster.ready()
+        try:
+            code = main(words)
+        except SystemExit as end:
+            code = int(str(end.code))
+        out, err = capsys.readouterr()
+        return code, out, err
+
+    return run
+
+
+def document(defrag: Answer, *words: str, code: int = 0) -> dict[str, Any]:
+    found, out, err = defrag(*words, "-o", "json")
+    assert (found, err) == (code, "")
+    read: dict[str, Any] = json.loads(out)
+    return read
+
+
+def reasons(found: dict[str, Any]) -> dict[str, str]:
+    return {each["name"]: each["rule"] for each in found["stays"]}
+
+
+def test_the_page_shows_what_is_printed(
+    defrag: Answer, inspect: Inspect, pytestconfig: pytest.Config
+) -> None:
+    for of, words in (("a plan", ["--for", "2x60GiB"]), ("no plan", ["--for", "2x75GiB"])):
+        _, out, err = defrag(*words)
+        assert err == ""
+        text = f"```text\n$ gpushare defrag {' '.join(words)}\n{out}```"
+        if pytestconfig.getoption("--regenerate-scenarios"):
+            renew(PAGE, of, text)
+        assert shown(PAGE, of) == text
+    code, out, _ = inspect("explain", "team-a/late-0")
+    assert code == 0
+    (line,) = [each for each in out.splitlines() if each.startswith("Moves:")]
+    assert line.split(maxsplit=1)[1] in PAGE.read_text("utf-8")
+
+
+def test_a_plan_for_a_pod_that_waits_is_that_of_its_size(defrag: Answer) -> None:
+    sized, waits = (
+        document(defrag, "--for", *words)["plan"]
+        for words in (["2x60GiB"], ["pod", "team-a/late-0"])
+    )
+    assert [each["name"] for each in sized["moves"]] == ["embed-7f9c-x", "notebook-0"]
+    for plan in (sized, waits):
+        for move in plan["moves"]:
+            move["lostSeconds"] = round(move["lostSeconds"] / 60)
+        del plan["lostUnitSeconds"], plan["lostGpuHours"]
+    assert sized == waits
+    assert document(defrag, "--for", "pod/late-0", "-n", "team-a")["plan"]["node"] == "gpu-1"
+
+
+def test_the_cost_is_what_was_not_saved(defrag: Answer) -> None:
+    plan = document(defrag, "--for", "2x60GiB")["plan"]
+    lost = {each["name"]: each["lostSeconds"] for each in plan["moves"]}
+    assert lost["embed-7f9c-x"] == 1800
+    assert 5 * HOUR < lost["notebook-0"] < 5 * HOUR + 300
+    units = 22 * 1800 + 10 * lost["notebook-0"]
+    assert plan["lostUnitSeconds"] == pytest.approx(units)
+    assert plan["lostGpuHours"] == pytest.approx(units / 80 / HOUR)
+
+
+def test_what_fits_needs_no_move(defrag: Answer) -> None:
+    code, out, _ = defrag("--for", "40GiB")
+    assert code == 0
+    assert out.splitlines()[0].endswith("fits now on gpu-3 device 0: nothing has to move")
+
+
+def _without_label(found: dict[str, Any]) -> None:
+    del found["metadata"]["labels"]["gpushare.io/movable"]
+
+
+def _opted_out(found: dict[str, Any]) -> None:
+    found["metadata"]["labels"]["gpushare.io/movable"] = "false"
+
+
+def _of_a_job(found: dict[str, Any]) -> None:
+    found["metadata"]["ownerReferences"][0] |= {"kind": "Job", "apiVersion": "batch/v1"}
+
+
+def _of_a_daemon(found: dict[str, Any]) -> None:
+    found["metadata"]["ownerReferences"][0]["kind"] = "DaemonSet"
+
+
+def _static(found: dict[str, Any]) -> None:
+    found["metadata"]["ownerReferences"][0] |= {"kind": "Node", "apiVersion": "v1"}
+
+
+def _bare(found: dict[str, Any]) -> None:
+    del found["metadata"]["ownerReferences"]
+
+
+def _only_a_reference(found: dict[str, Any]) -> None:
+    found["metadata"]["ownerReferences"][0]["controller"] = False
+
+
+def _of_a_group(found: dict[str, Any]) -> None:
+    found["metadata"]["labels"]["scheduling.x-k8s.io/pod-group"] = "g"
+
+
+def _important(found: dict[str, Any]) -> None:
+    found["spec"]["priority"] = 1
+
+
+def _ending(found: dict[str, Any]) -> None:
+    found["metadata"]["deletionTimestamp"] = found["status"]["startTime"]
+
+
+def _young(found: dict[str, Any]) -> None:
+    started = datetime.fromtimestamp(time.time() - 500, UTC)
+    found["status"]["startTime"] = f"{started:%Y-%m-%dT%H:%M:%SZ}"
+
+
+def _not_running(found: dict[str, Any]) -> None:
+    found["status"]["phase"] = "Pending"
+
+
+def _near_others(found: dict[str, Any]) -> None:
+    found["spec"]["affinity"] = {"podAntiAffinity": {}}
+
+
+def _spread(found: dict[str, Any]) -> None:
+    found["spec"]["topologySpreadConstraints"] = [{"maxSkew": 1}]
+
+
+def _with_a_claim(found: dict[str, Any]) -> None:
+    found["spec"]["volumes"] = [{"name": "v", "persistentVolumeClaim": {"claimName": "c"}}]
+
+
+def _with_a_host_path(found: dict[str, Any]) -> None:
+    found["spec"]["volumes"] = [{"name": "v", "hostPath": {"path": "/data"}}]
+
+
+def _with_a_host_port(found: dict[str, Any]) -> None:
+    found["spec"]["containers"][0]["ports"] = [{"containerPort": 1, "hostPort": 1}]
+
+
+def _on_the_hosts_network(found: dict[str, Any]) -> None:
+    found["spec"]["hostNetwork"] = True
+
+
+def _of_unknown_devices(found: dict[str, Any]) -> None:
+    del found["metadata"]["annotations"]["ALIYUN_COM_GPU_MEM_IDX"]
+
+
+def _of_no_other_node(found: dict[str, Any]) -> None:
+    found["spec"]["nodeSelector"] = {"kubernetes.io/hostname": "gpu-1"}
+
+
+@pytest.mark.parametrize(
+    ("change", "rule"),
+    [
+        (_without_label, "CONSENT"),
+        (_opted_out, "CONSENT"),
+        (_of_a_job, "OWNER"),
+        (_of_a_daemon, "OWNER"),
+        (_static, "OWNER"),
+        (_bare, "OWNER"),
+        (_only_a_reference, "OWNER"),
+        (_of_a_group, "GROUP"),
+        (_important, "PRIORITY"),
+        (_ending, "ENDING"),
+        (_young, "AGE"),
+        (_not_running, "AGE"),
+        (_near_others, "CONSTRAINTS"),
+        (_spread, "CONSTRAINTS"),
+        (_with_a_claim, "CONSTRAINTS"),
+        (_with_a_host_path, "CONSTRAINTS"),
+        (_with_a_host_port, "CONSTRAINTS"),
+        (_on_the_hosts_network, "CONSTRAINTS"),
+        (_of_unknown_devices, "DEVICES"),
+        (_of_no_other_node, "NO_PLACE"),
+    ],
+)
+def test_a_pod_is_moved_by_all_rules_or_not_at_all(
+    cluster: Cluster, defrag: Answer, change: Callable[[dict[str, Any]], None], rule: str
+) -> None:
+    names = [node["metadata"]["name"] for node in cluster.nodes]
+    for each, name in zip(cluster.nodes, names, strict=True):
+        each["metadata"]["labels"] = {"kubernetes.io/hostname": name}
+    change(cluster.pod("notebook-0"))
+    found = document(defrag, "--for", "2x60GiB", code=1)
+    assert found["plan"] is None
+    assert reasons(found)["notebook-0"] == rule
+
+
+@pytest.mark.parametrize(
+    ("budgets", "rule"),
+    [
+        ([], "NO_BUDGET"),
+        ([budget("team-b", 1)], "NO_BUDGET"),
+        ([budget("team-a", 1, app="other")], "NO_BUDGET"),
+        ([budget("team-a", 0)], "SPENT"),
+        ([budget("team-a", 1), budget("team-a", 1, app="notebook")], "BUDGETS"),
+        (None, "NO_BUDGET"),
+    ],
+)
+def test_a_pod_is_moved_only_if_a_budget_allows_it(
+    cluster: Cluster, defrag: Answer, budgets: list[dict[str, Any]] | None, rule: str
+) -> None:
+    cluster.budgets = budgets
+    found = document(defrag, "--for", "2x60GiB", code=1)
+    assert reasons(found)["notebook-0"] == rule
+    told = any("PodDisruptionBudgets are not known" in note for note in found["notes"])
+    assert told == (budgets is None)
+
+
+def test_a_namespace_consents_for_its_pods_that_do_not_say_otherwise(
+    cluster: Cluster, defrag: Answer
+) -> None:
+    for name in ("notebook-0", "embed-7f9c-x"):
+        _without_label(cluster.pod(name))
+    label = {"gpushare.io/movable": "true"}
+    cluster.namespaces = [{"metadata": {"name": "team-a", "labels": label}}]
+    assert len(document(defrag, "--for", "2x60GiB")["plan"]["moves"]) == 2
+    _opted_out(cluster.pod("notebook-0"))
+    assert reasons(document(defrag, "--for", "2x60GiB", code=1))["notebook-0"] == "CONSENT"
+    cluster.namespaces = None
+    found = document(defrag, "--for", "2x60GiB", code=1)
+    assert any("labels of namespaces are not known" in note for note in found["notes"])
+
+
+def test_the_place_is_where_the_pod_that_waits_may_run(cluster: Cluster, defrag: Answer) -> None:
+    for each in cluster.nodes:
+        each["metadata"]["labels"] = {"zone": each["metadata"]["name"]}
+    cluster.pod("late-0")["spec"]["nodeSelector"] = {"zone": "gpu-1"}
+    assert document(defrag, "--for", "pod", "team-a/late-0")["plan"]["node"] == "gpu-1"
+    cluster.pod("late-0")["spec"]["nodeSelector"] = {"zone": "gpu-2"}
+    found = document(defrag, "--for", "pod", "team-a/late-0", code=1)
+    assert {each["node"] for each in found["stays"]} == {"gpu-2"}
+
+
+def test_a_pod_of_higher_priority_has_others_of_its_own_moved(
+    cluster: Cluster, defrag: Answer
+) -> None:
+    _important(cluster.pod("notebook-0"))
+    assert document(defrag, "--for", "2x60GiB", "--priority", "1")["plan"]
+    cluster.pod("late-0")["spec"]["priority"] = 1
+    assert document(defrag, "--for", "pod", "team-a/late-0")["plan"]
+
+
+def test_the_host_counts(cluster: Cluster, defrag: Answer) -> None:
+    cluster.pod("embed-7f9c-x")["spec"]["containers"][0]["resources"]["requests"] = {"cpu": "4"}
+    assert document(defrag, "--for", "2x60GiB,cpu=8")["plan"]
+    found = document(defrag, "--for", "2x60GiB,cpu=9", code=1)
+    assert found["plan"] is None
+
+
+def test_a_saved_report_names_who_may_move(
+    cluster: Cluster, defrag: Answer, inspect: Inspect, tmp_path: Path
+) -> None:
+    pods = deepcopy(cluster.pods)
+    cluster.kubectl.cluster(cluster.nodes, pods)
+    file = tmp_path / "saved.json"
+    file.write_text(inspect("-o", "json")[1])
+    words = ["--snapshot", str(file), "--for", "pod", "team-a/late-0"]
+    found = document(defrag, *words, "--movable", "team-a/*")
+    assert [each["name"] for each in found["plan"]["moves"]] == ["embed-7f9c-x", "notebook-0"]
+    assert found["plan"]["lostUnitSeconds"] is None
+    found = document(defrag, *words, "--movable", "team-a/note*", code=1)
+    assert reasons(found)["embed-7f9c-x"] == "CONSENT"
+    code, _, err = defrag(*words)
+    assert code == 2
+    assert "--movable" in err
+
+
+def test_a_cluster_that_could_never_have_it_is_said_to_be_one(defrag: Answer) -> None:
+    code, out, _ = defrag("--for", "3x60GiB")
+    assert code == 1
+    assert "no node has devices for 3 x 60 GiB" in out
+
+
+@pytest.mark.parametrize(
+    ("words", "text"),
+    [
+        (["--for", "many"], "'many': write 2x40GiB"),
+        (["--for", "pod"], "write 2x40GiB"),
+        (["--for", "2x40GiB", "x"], "write 2x40GiB"),
+        (["--for", "0x40GiB"], "from 1 to"),
+        (["--for", "2x0GiB"], "is no number of units"),
+        (["--for", "2x40GiB,gpu=1"], "'gpu' is not one of cpu="),
+        (["--for", "2x40GiB,cpu=1,cpu=2"], "something twice"),
+        (["--for", "2x40GiB,cpu=x"], "cpu"),
+        (["--for", "2x40GiB,cores=101"], "cores=101 is not from 0 to 100"),
+        (["--for", "2x40GiB", "--moves", "0"], "--moves: 0 is not from 1 to 8"),
+        (["--for", "2x40GiB", "--policy", "nope"], "nope"),
+        (["--for", "2x40GiB", "--movable", "x"], "goes with --snapshot"),
+        (["--for", "2x40GiB", "--unit", "bytes"], "unit"),
+        (["--for", "pod", "team-a/nobody"], "no pod team-a/nobody waits"),
+        (["--for", "pod", "team-a/notebook-0"], "no pod team-a/notebook-0 waits"),
+        (["--for", "pod", "Team/x"], "is no name of a namespace"),
+        (["--for", "pod", "team-a/late-0", "--priority", "3"], "goes with a size"),
+        (["--for", "2x40GiB", "--snapshot", "/nowhere", "--movable", "*"], "/nowhere"),
+        (["--moves", "2"], "--for"),
+    ],
+)
+def test_what_is_wrong_is_said_in_one_line(defrag: Answer, words: list[str], text: str) -> None:
+    code, out, err = defrag(*words)
+    assert (code, out) == (2, "")
+    assert text in err
+    assert len(err.splitlines()) == 1 + err.count("See '")
+
+
+def test_a_cluster_that_does_not_answer_ends_with_2(kubectl: FakeKubectl, capsys: Capsys) -> None:
+    kubectl.otherwise("echo 'Unable to connect to the server: no' >&2; exit 1")
+    assert main(["--for", "2x40GiB"]) == 2
+    assert capsys.readouterr().err == ("gpushare defrag: Unable to connect to the server: no\n")
+
+
+def test_yaml_says_the_same(defrag: Answer) -> None:
+    code, out, _ = defrag("--for", "2x60GiB", "-o", "yaml")
+    assert code == 0
+    assert "kind: GPUShareDefragPlan" in out
+
+
+def test_cores_count(cluster: Cluster, defrag: Answer) -> None:
+    for name in ("notebook-0", "embed-7f9c-x"):
+        limits = cluster.pod(name)["spec"]["containers"][0]["resources"]["limits"]
+        assert MEM in limits
+        limits["aliyun.com/gpu-core.percentage"] = 60
+    assert document(defrag, "--for", "45GiB,cores=40")["plan"]["moves"] == []
+    assert len(document(defrag, "--for", "45GiB,cores=50")["plan"]["moves"]) == 1

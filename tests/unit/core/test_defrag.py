@@ -1,0 +1,371 @@
+"""Plans of few moves, judged by an oracle of its own: dicts of pods, sums, and all sets of pods.
+
+The oracle asks the extender's decisions (`decide`) of a snapshot that is made anew for each state,
+where the planner works on one cluster that it changes and changes back.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from itertools import combinations, permutations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gpushare.core.decide import best_row, place, rows_of
+from gpushare.core.defrag import Mover, Plan, Planner
+from gpushare.core.model import NodeSpec, Request, Shares
+from gpushare.core.mutable_cluster import MutableCluster, Placement, ranking
+from gpushare.core.node_arrays import Charge, NodeArrays
+from gpushare.core.preemption.victim_search import StepBudget
+from gpushare.core.ranking import Ranking
+from gpushare.core.snapshot import Snapshot
+from gpushare.core.trial_streams import mutable
+from tests.unit.core.clusters import POLICIES, node
+
+PLENTY = 10**7
+
+
+@dataclass(frozen=True)
+class Pod:
+    """A pod where it is."""
+
+    name: str
+    request: Request
+    node: str
+    devices: tuple[int, ...]
+    cost: float = 0.0
+    movable: bool = True
+
+
+State = Mapping[str, Pod]
+
+
+def shares_of(pod: Pod) -> Shares:
+    return tuple((device, pod.request.units) for device in pod.devices)
+
+
+@dataclass(frozen=True)
+class World:
+    """Nodes in the order of their names, and pods on them."""
+
+    nodes: tuple[NodeSpec, ...]
+    pods: State
+
+    def snapshot(self, pods: State) -> Snapshot:
+        arrays = NodeArrays()
+        for spec in self.nodes:
+            here = [pod for pod in pods.values() if pod.node == spec.name]
+            arrays.set_node(
+                spec,
+                [Charge(spec.name, pod.request, shares_of(pod)) for pod in here],
+            )
+        return arrays.snapshot({})
+
+    def planner(self, policy: str) -> tuple[Planner, MutableCluster]:
+        rows = np.arange(len(self.nodes))
+        view = mutable(self.snapshot(self.pods), rows, empty=False)
+        cluster = MutableCluster(view, ranking(POLICIES[policy], len(rows)))
+        movers = [
+            Mover(pod.name, Placement(view.row[pod.node], shares_of(pod), pod.request), pod.cost)
+            for pod in self.pods.values()
+            if pod.movable
+        ]
+        return Planner(cluster, movers), cluster
+
+    def sums(self, spec: NodeSpec, pods: State) -> tuple[list[int], list[int], int]:
+        """Units and cores by device, and CPU, that these pods have of a node."""
+        units, cores, cpu = [0] * len(spec.capacity), [0] * len(spec.capacity), 0
+        for pod in pods.values():
+            if pod.node == spec.name:
+                cpu += pod.request.cpu
+                for device in pod.devices:
+                    units[device] += pod.request.units
+                    cores[device] += pod.request.cores
+        return units, cores, cpu
+
+    def is_lawful(self, pods: State) -> bool:
+        for spec in self.nodes:
+            units, cores, cpu = self.sums(spec, pods)
+            if cpu > (spec.cpu or 0) or max(cores) > 100:
+                return False
+            if any(used > has for used, has in zip(units, spec.capacity, strict=True)):
+                return False
+            for pod in pods.values():
+                whole = pod.node == spec.name and pod.request.alone
+                if whole and any(units[d] != pod.request.units for d in pod.devices):
+                    return False
+        return True
+
+    def fits(self, spec: NodeSpec, request: Request, pods: State) -> bool:
+        """Whether the node has room for the request, by sums."""
+        units, cores, cpu = self.sums(spec, pods)
+        room = [
+            has - used >= request.units
+            and held < 100
+            and held + request.cores <= 100
+            and not (request.alone and used)
+            for has, used, held in zip(spec.capacity, units, cores, strict=True)
+        ]
+        return sum(room) >= request.devices and (spec.cpu or 0) - cpu >= request.cpu
+
+    def decided(
+        self, request: Request, pods: State, policy: str, without: str
+    ) -> tuple[str, tuple[int, ...]] | None:
+        """Where the extender places the pod, among nodes with CPU for it."""
+        names = [
+            spec.name
+            for spec in self.nodes
+            if spec.name != without and (spec.cpu or 0) - self.sums(spec, pods)[2] >= request.cpu
+        ]
+        view, scorer = self.snapshot(pods), Ranking(POLICIES[policy])
+        best = best_row(view, rows_of(view, names), request, scorer)
+        if best is None:
+            return None
+        return names[best], place(view, names[best], request, scorer).devices
+
+    def sets_that_open(self, spec: NodeSpec, request: Request, size: int) -> Iterator[list[Pod]]:
+        """Each set of movable pods on the node without which it has room, and with which not."""
+        here = [pod for pod in self.pods.values() if pod.movable and pod.node == spec.name]
+
+        def opens(gone: Iterable[Pod]) -> bool:
+            names = {pod.name for pod in gone}
+            left = {name: pod for name, pod in self.pods.items() if name not in names}
+            return self.fits(spec, request, left)
+
+        for some in combinations(here, size):
+            if opens(some) and not any(opens(set(some) - {pod}) for pod in some):
+                yield [*some]
+
+    def can_move(self, some: Iterable[Pod], policy: str) -> bool:
+        """Whether these pods have places, in some order, while all of them still stand."""
+        for order in permutations(some):
+            pods = dict(self.pods)
+            for pod in order:
+                to = self.decided(pod.request, pods, policy, pod.node)
+                if to is None:
+                    break
+                pods[f"{pod.name} anew"] = replace(pod, node=to[0], devices=to[1])
+            else:
+                return True
+        return False
+
+    def best(self, request: Request, most: int, policy: str) -> tuple[int, object] | None:
+        """The fewest moves that open a place, and the order of the best such set of pods."""
+        for size in range(1, most + 1):
+            found = [
+                (
+                    sum(pod.cost for pod in some),
+                    sum(pod.request.total for pod in some),
+                    sorted(pod.name for pod in some),
+                )
+                for spec in self.nodes
+                for some in self.sets_that_open(spec, request, size)
+                if self.can_move(some, policy)
+            ]
+            if found:
+                return size, min(found)
+        return None
+
+
+@st.composite
+def wanted(draw: st.DrawFn, cores: bool, least: int = 1, most: int = 8) -> Request:
+    return Request(
+        draw(st.integers(least, most)),
+        draw(st.sampled_from([1, 1, 1, 2])),
+        cpu=draw(st.sampled_from([0, 0, 1000, 3000])),
+        cores=draw(st.sampled_from([0, 0, 40, 70, 100])) if cores else 0,
+    )
+
+
+@st.composite
+def worlds(draw: st.DrawFn, most_nodes: int = 3, most_pods: int = 12) -> World:
+    """Nodes that are rather full, of pods that are rather small, most of which may be moved."""
+    count, cores = draw(st.integers(2, most_nodes)), draw(st.booleans())
+    nodes = tuple(
+        node(
+            f"n{at}",
+            *draw(st.lists(st.integers(4, 8), min_size=1, max_size=3)),
+            cpu=draw(st.sampled_from([4000, 16_000])),
+            memory=2**40,
+        )
+        for at in range(count)
+    )
+    world, pods = World(nodes, {}), dict[str, Pod]()
+    for at in range(draw(st.integers(most_pods // 2, most_pods))):
+        request, cost = draw(wanted(cores, most=4)), float(draw(st.integers(0, 3)))
+        movable = draw(st.integers(0, 5)) > 0
+        places = [
+            (spec.name, devices)
+            for spec in nodes
+            for devices in combinations(range(len(spec.capacity)), request.devices)
+        ]
+        made = [Pod(f"p{at}", request, *where, cost, movable) for where in places]
+        lawful = [pod for pod in made if world.is_lawful({**pods, pod.name: pod})]
+        if lawful:
+            pods[f"p{at}"] = draw(st.sampled_from(lawful))
+    return World(nodes, pods)
+
+
+POLICY = st.sampled_from(["binpack", "device-bestfit", "fgd"])
+
+
+def check_prefixes(world: World, plan: Plan, request: Request) -> None:
+    """Every prefix of the plan leaves a lawful cluster, and the last one the place."""
+    names = [spec.name for spec in world.nodes]
+    gone, standing = dict(world.pods), dict(world.pods)
+    for move in plan.moves:
+        pod = world.pods[move.mover.name]
+        moved = replace(pod, node=names[move.to.row], devices=move.to.devices)
+        assert pod.movable
+        assert pod.node == names[plan.hole.row] != moved.node
+        # The new one may come before the old one has ended, and later ones may never go.
+        standing[f"{pod.name} anew"] = moved
+        assert world.is_lawful(standing)
+        gone[pod.name] = moved
+        assert world.is_lawful(gone)
+    hole = Pod("hole", request, names[plan.hole.row], plan.hole.devices)
+    assert world.is_lawful({**gone, "hole": hole})
+
+
+@settings(max_examples=400, deadline=None)
+@given(st.data(), worlds(most_nodes=5, most_pods=30), POLICY)
+def test_whoever_stops_after_any_move_leaves_a_lawful_cluster(
+    data: st.DataObject, world: World, policy: str
+) -> None:
+    request = data.draw(wanted(data.draw(st.booleans()), least=4))
+    planner, cluster = world.planner(policy)
+    before = {name: getattr(cluster.view, name).tolist() for name in ("used", "free", "cpu_free")}
+    plan = planner.plan(request, 4, StepBudget(data.draw(st.sampled_from([300, 3000, PLENTY]))))
+    after = {name: getattr(cluster.view, name).tolist() for name in before}
+    assert after == before
+    if plan is not None:
+        check_prefixes(world, plan, request)
+
+
+@settings(max_examples=400, deadline=None)
+@given(st.data(), worlds(), POLICY)
+def test_no_plan_of_one_level_has_fewer_moves_or_costs_less(
+    data: st.DataObject, world: World, policy: str
+) -> None:
+    request = data.draw(wanted(data.draw(st.booleans()), least=4))
+    fits = any(world.fits(spec, request, world.pods) for spec in world.nodes)
+    plan = world.planner(policy)[0].plan(request, 3, StepBudget(PLENTY))
+    if fits:
+        assert plan is not None
+        assert not plan.moves
+        return
+    best = world.best(request, 3, policy)
+    assert (plan is None) == (best is None)
+    if plan is not None and best is not None:
+        movers = [world.pods[move.mover.name] for move in plan.moves]
+        names = sorted(pod.name for pod in movers)
+        units = sum(pod.request.total for pod in movers)
+        assert (len(movers), (plan.cost, units, names)) == best
+
+
+def full_of(*pods: Pod, nodes: tuple[NodeSpec, ...]) -> World:
+    return World(nodes, {pod.name: pod for pod in pods})
+
+
+TWO = (node("a", 8, 8, cpu=10_000, memory=2**40), node("b", 8, cpu=10_000, memory=2**40))
+
+
+def test_one_small_pod_is_moved_from_the_device_that_has_most_room() -> None:
+    world = full_of(
+        Pod("small", Request(2, 1), "a", (0,)),
+        Pod("large", Request(6, 1), "a", (1,)),
+        Pod("other", Request(4, 1), "b", (0,)),
+        nodes=TWO,
+    )
+    plan = world.planner("binpack")[0].plan(Request(8, 1), 4, StepBudget(PLENTY))
+    assert plan is not None
+    (move,) = plan.moves
+    assert (move.mover.name, move.to.row, plan.hole.devices) == ("small", 1, (0,))
+
+
+def test_a_pod_is_moved_for_the_host_alone() -> None:
+    nodes = (TWO[0], node("b", 4, cpu=1000, memory=2**40))
+    world = full_of(
+        Pod("busy", Request(1, 1, cpu=1000), "a", (0,)),
+        Pod("other", Request(7, 1, cpu=9000), "a", (0,), movable=False),
+        nodes=nodes,
+    )
+    plan = world.planner("binpack")[0].plan(Request(8, 1, cpu=1000), 4, StepBudget(PLENTY))
+    assert plan is not None
+    assert [move.mover.name for move in plan.moves] == ["busy"]
+    assert plan.hole.row == 0
+
+
+def test_the_cheaper_of_equal_pods_is_moved() -> None:
+    world = full_of(
+        Pod("dear", Request(4, 1), "a", (0,), cost=9),
+        Pod("cheap", Request(4, 1), "a", (0,), cost=1),
+        Pod("rest", Request(8, 1), "a", (1,), movable=False),
+        Pod("other", Request(3, 1), "b", (0,), movable=False),
+        nodes=TWO,
+    )
+    plan = world.planner("binpack")[0].plan(Request(6, 1), 4, StepBudget(PLENTY))
+    assert plan is None  # two would have to go, and only one has a place
+    plan = world.planner("binpack")[0].plan(Request(4, 1, cores=50), 4, StepBudget(PLENTY))
+    assert plan is not None
+    assert not plan.moves
+    roomy = replace(world, nodes=(TWO[0], replace(TWO[1], cpu=500)))
+    plan = roomy.planner("binpack")[0].plan(Request(4, 1, cpu=501), 4, StepBudget(PLENTY))
+    assert plan is not None
+    assert [move.mover.name for move in plan.moves] == ["cheap"]
+
+
+def test_the_smaller_pod_goes_first_if_it_has_a_place_only_then() -> None:
+    nodes = (
+        node("a", 8, cpu=10_000, memory=2**40),
+        node("b", 8, cpu=1000, memory=2**40),
+        node("c", 4, cpu=500, memory=2**40),
+    )
+    world = full_of(
+        Pod("large", Request(3, 1), "a", (0,)),
+        Pod("small", Request(2, 1, cpu=1000), "a", (0,)),
+        Pod("b", Request(5, 1), "b", (0,), movable=False),
+        Pod("c", Request(1, 1), "c", (0,), movable=False),
+        nodes=nodes,
+    )
+    wanted_place = Request(8, 1)
+    assert world.decided(Request(3, 1), world.pods, "binpack", "a") == ("b", (0,))
+    plan = world.planner("binpack")[0].plan(wanted_place, 4, StepBudget(PLENTY))
+    assert plan is not None
+    assert [(move.mover.name, move.to.row) for move in plan.moves] == [("small", 1), ("large", 2)]
+    check_prefixes(world, plan, wanted_place)
+
+
+@pytest.mark.parametrize(
+    ("holds", "wants"),
+    [(Request(1, 1), Request(4, 1, cores=100)), (Request(1, 1, cores=100), Request(4, 1))],
+    ids=["a device alone", "beside who is alone"],
+)
+def test_who_has_all_compute_of_a_device_shares_it_with_nobody(
+    holds: Request, wants: Request
+) -> None:
+    world = full_of(
+        Pod("in the way", holds, "a", (0,)),
+        Pod("other", Request(1, 1, cores=100), "a", (1,), movable=False),
+        nodes=(TWO[0], node("b", 2, cpu=10_000, memory=2**40)),
+    )
+    plan = world.planner("binpack")[0].plan(wants, 4, StepBudget(PLENTY))
+    assert plan is not None
+    assert [move.mover.name for move in plan.moves] == ["in the way"]
+    check_prefixes(world, plan, wants)
+
+
+@pytest.mark.parametrize("steps", [0, 1])
+def test_without_steps_no_plan_is_found(steps: int) -> None:
+    world = full_of(
+        Pod("small", Request(2, 1), "a", (0,)),
+        Pod("large", Request(6, 1), "a", (1,)),
+        Pod("other", Request(4, 1), "b", (0,)),
+        nodes=TWO,
+    )
+    budget = StepBudget(steps)
+    assert world.planner("binpack")[0].plan(Request(8, 1), 4, budget) is None
+    assert budget.left <= 0
+    assert world.planner("binpack")[0].plan(Request(8, 1), 4, StepBudget(PLENTY)) is not None
