@@ -14,6 +14,11 @@ from gpushare.wire.annotations import Names
 
 VISIBLE = "NVIDIA_VISIBLE_DEVICES"
 ISOLATIONS = ("none", "driver", "hami-core", "mps", "auto")
+COMPUTE_LIMITS = {
+    "hami-core": "CUDA_DEVICE_SM_LIMIT",
+    "mps": "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE",
+}
+"""The variable with the limit of compute, of those of ISOLATIONS that have one."""
 LIST_STRATEGIES = ("envvar", "cdi-cri", "cdi-annotations")
 ID_STRATEGIES = ("uuid", "index")
 
@@ -77,10 +82,13 @@ def answer(grant: Grant, contract: Contract, uid: str, container: str) -> Contai
             envs |= _driver(grant, contract)
         case "hami-core":
             more, mounts = _hami_core(grant, contract, uid, container)
-            envs |= more | _compute("CUDA_DEVICE_SM_LIMIT", grant)
+            envs |= more
         case "mps":
             more, mounts = _mps(grant, contract)
-            envs |= more | _compute("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE", grant)
+            envs |= more
+    if contract.isolation in COMPUTE_LIMITS and grant.least_percent:
+        # One number for all cards of the container.
+        envs[COMPUTE_LIMITS[contract.isolation]] = str(grant.least_percent)
     names = [
         f"{contract.cdi_kind}={_name(card.uuid, card.index, contract)}" for card, _ in grant.shares
     ]
@@ -118,6 +126,11 @@ def driver_limit(told: ContainerAllocation) -> int:
     return int(text) if _MIB_TEXT.fullmatch(text) else 0
 
 
+def compute_limit(told: ContainerAllocation) -> str:
+    """Return the limit of compute that a container was told, in percent, "" if none."""
+    return told.envs.get(COMPUTE_LIMITS.get(isolation_of(told), ""), "")
+
+
 def _name(uuid: str, index: int, contract: Contract) -> str:
     return uuid if contract.id_strategy == "uuid" else str(index)
 
@@ -150,11 +163,6 @@ def _driver(grant: Grant, contract: Contract) -> dict[str, str]:
         _DRIVER_LIMIT: str(_mib(least, contract)),
         "NVIDIA_GPU_MEMORY_REQUEST": "0",
     }
-
-
-def _compute(name: str, grant: Grant) -> dict[str, str]:
-    """Return the variable that limits compute: one percent for all cards, so the least of them."""
-    return {name: str(grant.least_percent)} if grant.least_percent else {}
 
 
 def _hami_core(
