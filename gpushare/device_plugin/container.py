@@ -142,7 +142,7 @@ def _original(grant: Grant, contract: Contract) -> dict[str, str]:
         VISIBLE: ",".join(_name(card.uuid, card.index, contract) for card, _ in grant.shares),
         names.idx: ",".join(str(card.index) for card, _ in grant.shares),
         names.pod: str(grant.total),
-        f"{names.pod.removesuffix('POD')}CONTAINER": str(grant.units),
+        f"{names.pod.removesuffix('POD')}CONTAINER": str(sum(units for _, units in grant.limits)),
         names.dev: str(first.unit_count),
     }
     return envs | ({"CGPU_DISABLE": "true"} if contract.cgpu_disabled else {})
@@ -158,7 +158,7 @@ def _driver(grant: Grant, contract: Contract) -> dict[str, str]:
     Whole MiB, one number for all cards of the container: so the least that it has on one of them.
     No soft limit: it would stay on the parent cgroups when the container has ended.
     """
-    least = min(units for _, units in grant.shares)
+    least = min(units for _, units in grant.limits)
     return {
         _DRIVER_LIMIT: str(_mib(least, contract)),
         "NVIDIA_GPU_MEMORY_REQUEST": "0",
@@ -176,7 +176,7 @@ def _hami_core(
     folder = "/usr/local/vgpu"
     envs = {
         f"CUDA_DEVICE_MEMORY_LIMIT_{number}": f"{_mib(units, contract)}m"
-        for number, (_, units) in enumerate(grant.shares)
+        for number, (_, units) in enumerate(grant.limits)
     }
     first, _ = grant.shares[0]
     envs[_HAMI_CORE_CACHE] = f"{folder}/{first.uuid}.cache"
@@ -201,7 +201,7 @@ def _mps(grant: Grant, contract: Contract) -> tuple[dict[str, str], tuple[Mount,
     see drops all limits.
     """
     limits = [
-        f"{number}={_mib(units, contract)}M" for number, (_, units) in enumerate(grant.shares)
+        f"{number}={_mib(units, contract)}M" for number, (_, units) in enumerate(grant.limits)
     ]
     envs = {
         _MPS_LIMIT: ",".join(limits),

@@ -2,7 +2,7 @@
 
 import pytest
 
-from gpushare.daemon.events.recorder import Details
+from gpushare.daemon.events.aggregator import Details
 from gpushare.device_plugin.checkpoint import CheckpointEntry
 from gpushare.device_plugin.compute import ComputeCheck, Unenforced
 from gpushare.device_plugin.container import Contract, answer

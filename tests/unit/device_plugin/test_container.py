@@ -83,6 +83,18 @@ def test_compute_is_limited_where_somebody_enforces_it() -> None:
     assert added(uneven, isolation="mps")["CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"] == "20"
 
 
+def test_who_has_whole_cards_may_use_all_of_their_memory() -> None:
+    little, whole = (replace(TWO, cores=200, whole_cards=each) for each in (False, True))
+    assert added(whole, isolation="driver")["NVIDIA_GPU_MEMORY_LIMIT"] == str(16 * 1024)
+    assert added(little, isolation="driver")["NVIDIA_GPU_MEMORY_LIMIT"] == str(2 * 1024)
+    envs = added(whole, isolation="hami-core")
+    assert {envs[f"CUDA_DEVICE_MEMORY_LIMIT_{number}"] for number in (0, 1)} == {"16384m"}
+    envs = added(whole, isolation="mps")
+    assert envs["CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"] == "0=16384M,1=16384M"
+    said = told(whole).envs
+    assert (said["ALIYUN_COM_GPU_MEM_CONTAINER"], said["ALIYUN_COM_GPU_MEM_POD"]) == ("32", "6")
+
+
 @pytest.mark.parametrize("isolation", ["hami-core", "mps"])
 def test_without_compute_there_is_no_limit_of_it(isolation: str) -> None:
     names = added(ONE, isolation=isolation)
