@@ -19,6 +19,7 @@ COMPUTE_LIMITS = {
     "mps": "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE",
 }
 """The variable with the limit of compute, of those of ISOLATIONS that have one."""
+GUARANTEES = ("none", "limit")
 LIST_STRATEGIES = ("envvar", "cdi-cri", "cdi-annotations")
 ID_STRATEGIES = ("uuid", "index")
 
@@ -58,7 +59,7 @@ class Contract:
 
     isolation: what keeps a container to its memory; auto has been settled. hami_core: the folder on
     the node that has libvgpu.so. mps_pipe, mps_shm: folders of the user's MPS daemon.
-    cgpu_disabled: the label of the node says so.
+    cgpu_disabled: the label of the node says so. driver_guarantee: one of GUARANTEES.
     """
 
     names: Names
@@ -71,6 +72,7 @@ class Contract:
     mps_pipe: str = ""
     mps_shm: str = "/dev/shm"  # noqa: S108 -- a path on the node that the daemon shares
     cgpu_disabled: bool = False
+    driver_guarantee: str = "none"
 
 
 def answer(grant: Grant, contract: Contract, uid: str, container: str) -> ContainerAllocation:
@@ -156,13 +158,13 @@ def _driver(grant: Grant, contract: Contract) -> dict[str, str]:
     """Return the variables for NVIDIA's driver from R615 on (container toolkit from 1.20.1 on).
 
     Whole MiB, one number for all cards of the container: so the least that it has on one of them.
-    No soft limit: it would stay on the parent cgroups when the container has ended.
+    What it guarantees is a soft limit, which stays on the parent cgroups when the container has
+    ended. Without the variable there is no limit either.
     """
     least = min(units for _, units in grant.limits)
-    return {
-        _DRIVER_LIMIT: str(_mib(least, contract)),
-        "NVIDIA_GPU_MEMORY_REQUEST": "0",
-    }
+    limit = str(_mib(least, contract))
+    guarantee = limit if contract.driver_guarantee == "limit" else "0"
+    return {_DRIVER_LIMIT: limit, "NVIDIA_GPU_MEMORY_REQUEST": guarantee}
 
 
 def _hami_core(

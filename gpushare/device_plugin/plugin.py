@@ -276,6 +276,7 @@ def _contract(options: Options, isolation: str) -> Contract:
         options.hami_core_dir,
         options.mps_pipe_dir,
         options.mps_shm_dir,
+        driver_guarantee=options.driver_guarantee,
     )
 
 

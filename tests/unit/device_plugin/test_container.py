@@ -53,6 +53,13 @@ def test_the_driver_is_told_both_limits_in_whole_mib() -> None:
     assert added(TWO, isolation="driver", unit_mib=256)["NVIDIA_GPU_MEMORY_LIMIT"] == "512"
 
 
+def test_the_driver_guarantees_the_limit_where_that_is_wanted() -> None:
+    assert added(ONE, isolation="driver", driver_guarantee="limit") == {
+        "NVIDIA_GPU_MEMORY_LIMIT": "4096",
+        "NVIDIA_GPU_MEMORY_REQUEST": "4096",
+    }
+
+
 def test_hami_core_is_told_each_limit_and_has_a_folder_of_its_own() -> None:
     envs = added(TWO, isolation="hami-core")
     assert envs["CUDA_DEVICE_MEMORY_LIMIT_0"] == "4096m"
