@@ -19,7 +19,6 @@ COMPUTE_LIMITS = {
     "mps": "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE",
 }
 """The variable with the limit of compute, of those of ISOLATIONS that have one."""
-GUARANTEES = ("none", "limit")
 LIST_STRATEGIES = ("envvar", "cdi-cri", "cdi-annotations")
 ID_STRATEGIES = ("uuid", "index")
 
@@ -59,7 +58,8 @@ class Contract:
 
     isolation: what keeps a container to its memory; auto has been settled. hami_core: the folder on
     the node that has libvgpu.so. mps_pipe, mps_shm: folders of the user's MPS daemon.
-    cgpu_disabled: the label of the node says so. driver_guarantee: one of GUARANTEES.
+    cgpu_disabled: the label of the node says so. driver_guarantee: the driver
+    keeps for a container what its limit says.
     """
 
     names: Names
@@ -72,7 +72,7 @@ class Contract:
     mps_pipe: str = ""
     mps_shm: str = "/dev/shm"  # noqa: S108 -- a path on the node that the daemon shares
     cgpu_disabled: bool = False
-    driver_guarantee: str = "none"
+    driver_guarantee: bool = False
 
 
 def answer(grant: Grant, contract: Contract, uid: str, container: str) -> ContainerAllocation:
@@ -163,7 +163,7 @@ def _driver(grant: Grant, contract: Contract) -> dict[str, str]:
     """
     least = min(units for _, units in grant.limits)
     limit = str(_mib(least, contract))
-    guarantee = limit if contract.driver_guarantee == "limit" else "0"
+    guarantee = limit if contract.driver_guarantee else "0"
     return {_DRIVER_LIMIT: limit, "NVIDIA_GPU_MEMORY_REQUEST": guarantee}
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from gpushare.commandline import Parser
 from gpushare.device_plugin.cards import unit_mib
-from gpushare.device_plugin.container import GUARANTEES, ID_STRATEGIES, ISOLATIONS, LIST_STRATEGIES
+from gpushare.device_plugin.container import ID_STRATEGIES, ISOLATIONS, LIST_STRATEGIES
 from gpushare.device_plugin.devices import FILE_FORMAT
 from gpushare.errors import SettingsError
 from gpushare.wire.annotations import Names
@@ -42,7 +42,7 @@ class Options:
     context: str
     health_port: int
     isolation: str
-    driver_guarantee: str
+    driver_guarantee: bool
     device_list_strategy: str
     device_id_strategy: str
     cdi_kind: str
@@ -178,12 +178,12 @@ def _parser(environ: Mapping[str, str]) -> Parser:
         " where the node's driver can, else none",
         choices=ISOLATIONS,
     )
-    add(
+    parser.add_argument(
         "--driver-guarantee",
-        "none",
-        "how much of its memory the driver keeps for a container, with --isolation driver: none,"
-        " or as much as its limit, so that MPS ends no client within it",
-        choices=GUARANTEES,
+        action=argparse.BooleanOptionalAction,
+        default=False,
+        help="with --isolation driver, have the driver keep a container's memory for it, so that MPS"
+        " ends no client that uses no more (default: off)",
     )
     add(
         "--device-list-strategy",

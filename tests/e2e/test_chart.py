@@ -251,8 +251,8 @@ def test_the_driver_guarantees_memory_where_that_is_wanted() -> None:
         )
         return list(found["spec"]["template"]["spec"]["containers"][0]["args"])
 
-    wanted = arguments("devicePlugin.driverGuarantee=limit")
-    wanted.remove("--driver-guarantee=limit")
+    wanted = arguments("devicePlugin.driverGuarantee=true")
+    wanted.remove("--driver-guarantee")
     assert wanted == arguments()
     assert template("devicePlugin.driverGuarantee=some").returncode
 

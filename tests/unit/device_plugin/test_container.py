@@ -54,7 +54,7 @@ def test_the_driver_is_told_both_limits_in_whole_mib() -> None:
 
 
 def test_the_driver_guarantees_the_limit_where_that_is_wanted() -> None:
-    assert added(ONE, isolation="driver", driver_guarantee="limit") == {
+    assert added(ONE, isolation="driver", driver_guarantee=True) == {
         "NVIDIA_GPU_MEMORY_LIMIT": "4096",
         "NVIDIA_GPU_MEMORY_REQUEST": "4096",
     }
