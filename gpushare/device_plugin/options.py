@@ -182,8 +182,8 @@ def _parser(environ: Mapping[str, str]) -> Parser:
         "--driver-guarantee",
         action=argparse.BooleanOptionalAction,
         default=False,
-        help="with --isolation driver, have the driver keep a container's memory for it, so that MPS"
-        " ends no client that uses no more (default: off)",
+        help="with --isolation driver, have the driver keep a container's memory for it, so that"
+        " MPS ends no client that uses no more (default: off)",
     )
     add(
         "--device-list-strategy",
