@@ -1,19 +1,24 @@
 """Compute and memory are of one device, from kube-scheduler to the container's variables."""
 
 import json
+import re
+import subprocess
+from pathlib import Path
 
 import pytest
 
 from tests.contract.apiserver.client import Json
-from tests.e2e.binaries import OLD_SCHEDULER, RELEASE
+from tests.e2e.binaries import OLD_SCHEDULER, RELEASE, needed
 from tests.e2e.cluster import Cluster, pod
 from tests.e2e.conftest import MakeCluster, MakeWorld
 from tests.e2e.objects import CORES, NODES, PODS
+from tests.e2e.plane import ADMIN
 from tests.e2e.plugins import DEVICES, Ours, OursByDriver, OursByHamiCore, OursByMps
 from tests.e2e.processes import until
 
 pytestmark = pytest.mark.timeout(400)
 
+ROOT = Path(__file__).parents[2]
 _UNITS, _PERCENT = 2, 60
 """Of each pod: by memory a card takes eight of them, by compute one."""
 
@@ -87,6 +92,25 @@ def test_a_pod_that_asks_for_compute_and_no_memory_never_runs(make_cluster: Make
     assert cluster.node.created() == []
     assert cluster.running() == set()
     cluster.kill(cluster.pods)
+
+
+def test_compute_that_is_taken_from_a_node_as_the_pages_say_stays_away(
+    make_cluster: MakeCluster,
+) -> None:
+    cluster = make_cluster(Ours)
+    node = cluster.node
+    node.advertises(CORES, 100 * DEVICES)
+    cluster.plugin.kill()  # which would write it again
+    page = (ROOT / "docs" / "install-device-plugin.md").read_text()
+    (script,) = re.findall(r"^```\n(P=.*?)^```", page, re.MULTILINE | re.DOTALL)
+    config = cluster.world.plane.kubeconfig(ADMIN)
+    kubectl = f"{needed('kubectl')} --kubeconfig {config}"
+    script = script.replace("kubectl", kubectl).replace("NODE", node.name)
+    subprocess.run(["sh", "-ec", script], check=True, timeout=60, capture_output=True)
+    node.kill_kubelet()
+    node.start_kubelet()  # it returns when the kubelet has written the status anew
+    status = cluster.world.api.get(f"{NODES}/{node.name}").body["status"]
+    assert [CORES in status[each] for each in ("capacity", "allocatable")] == [False, False]
 
 
 @pytest.mark.parametrize(
