@@ -61,7 +61,7 @@ def _not_managed(facts: Facts, advertising: list[str]) -> Finding:
     pods = _pods(facts)
     running = [pod for pod, node in pods.cores_alone if node]
     if running:
-        return fail(_NAME, f"{what}; {some(running)} does", todo + ", then delete such pods")
+        return fail(_NAME, f"{what}: {some(running)}", todo + ", then delete such pods")
     return warn(_NAME, what, todo)
 
 

@@ -447,7 +447,7 @@ PROVOKED: list[tuple[str, str, str, dict[str, Any]]] = [
     (
         "compute",
         "fail",
-        "without any device; default/c does",
+        "without any device: default/c",
         managing(nodes=MIXED, pods=PodsSeen(cores_alone=(("default/c", "n1"),))),
     ),
     ("compute", "fail", "default/w: waits for ever", managing(False, **pods(asking()))),
