@@ -1,6 +1,6 @@
 """Which containers have a share of compute that nothing holds them to, by the kubelet's record.
 
-Pure. Whether a limit that was told holds is not looked at: NVML does not tell.
+Whether a limit that was told holds is not looked at: NVML does not tell.
 """
 
 from collections.abc import Callable, Sequence

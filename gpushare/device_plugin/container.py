@@ -58,8 +58,8 @@ class Contract:
 
     isolation: what keeps a container to its memory; auto has been settled. hami_core: the folder on
     the node that has libvgpu.so. mps_pipe, mps_shm: folders of the user's MPS daemon.
-    cgpu_disabled: the label of the node says so. driver_guarantee: the driver
-    keeps for a container what its limit says.
+    cgpu_disabled: the label of the node says so. driver_guarantee: the driver keeps
+    for a container what its limit says.
     """
 
     names: Names

@@ -104,7 +104,7 @@ class EventMessages:
             )
         else:
             why = (
-                f"--isolation {found.isolation} has none, so pods are placed by it and a program"
+                f"--isolation {found.isolation} has none; it counts for placing pods, and a program"
                 " may use more"
             )
         note = f"no limit of compute is set for {asked}: {why}"

@@ -105,7 +105,7 @@ def node_pod(pod: Pod, names: Names) -> NodePod:
         assigned=annotations.get(names.assigned) == "true",
         given=read_given(annotations, total or MAX_UNITS, names),
         container_names=_container_names(status),
-        whole_cards=not problem and has_whole_cards(annotations, request_of(pod, names)),
+        whole_cards=not problem and has_whole_cards(annotations, request_of(pod, names), names),
     )
 
 

@@ -14,9 +14,13 @@ from gpushare.wire.annotations import Names
 WHOLE_CARD = "gpushare.io/whole-card"
 
 
-def has_whole_cards(annotations: Mapping[str, str], request: Request) -> bool:
-    """Return whether the pod wants all memory of its cards, and has them alone."""
-    return annotations.get(WHOLE_CARD) == "true" and request.alone
+def has_whole_cards(annotations: Mapping[str, str], request: Request, names: Names) -> bool:
+    """Return whether a bound pod wants all memory of its cards, and has them alone.
+
+    An extender that counts no compute writes none into the Binding, and puts others there too.
+    """
+    wanted = annotations.get(WHOLE_CARD) == "true"
+    return wanted and request.alone and names.core_allocation in annotations
 
 
 def whole_card_mistake(annotations: Mapping[str, str], request: Request, names: Names) -> str:

@@ -92,6 +92,13 @@ def test_who_takes_the_whole_card_later_does_not_get_it() -> None:
     assert not read(body).with_placement_of(first).whole_cards
 
 
+def test_who_was_bound_by_an_extender_that_counts_no_compute_shares_its_card() -> None:
+    body = pod_json(2, cores=(100,), annotations={WHOLE_CARD: "true"})
+    assert read(body).whole_cards
+    del body["metadata"]["annotations"][ALIYUN.core_allocation]
+    assert not read(body).whole_cards
+
+
 def test_a_pod_without_a_device_has_no_whole_card() -> None:
     notes = {WHOLE_CARD: "true", ALIYUN.idx: "x", ALIYUN.allocation: "{}"}
     pod = read(pod_json(2, cores=(100,), annotations=notes))
