@@ -14,6 +14,11 @@ from gpushare.wire.annotations import Names
 
 VISIBLE = "NVIDIA_VISIBLE_DEVICES"
 ISOLATIONS = ("none", "driver", "hami-core", "mps", "auto")
+COMPUTE_LIMITS = {
+    "hami-core": "CUDA_DEVICE_SM_LIMIT",
+    "mps": "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE",
+}
+"""The variable with the limit of compute, of those of ISOLATIONS that have one."""
 LIST_STRATEGIES = ("envvar", "cdi-cri", "cdi-annotations")
 ID_STRATEGIES = ("uuid", "index")
 
@@ -53,7 +58,8 @@ class Contract:
 
     isolation: what keeps a container to its memory; auto has been settled. hami_core: the folder on
     the node that has libvgpu.so. mps_pipe, mps_shm: folders of the user's MPS daemon.
-    cgpu_disabled: the label of the node says so.
+    cgpu_disabled: the label of the node says so. driver_guarantee: the driver keeps
+    for a container what its limit says.
     """
 
     names: Names
@@ -66,6 +72,7 @@ class Contract:
     mps_pipe: str = ""
     mps_shm: str = "/dev/shm"  # noqa: S108 -- a path on the node that the daemon shares
     cgpu_disabled: bool = False
+    driver_guarantee: bool = False
 
 
 def answer(grant: Grant, contract: Contract, uid: str, container: str) -> ContainerAllocation:
@@ -77,10 +84,13 @@ def answer(grant: Grant, contract: Contract, uid: str, container: str) -> Contai
             envs |= _driver(grant, contract)
         case "hami-core":
             more, mounts = _hami_core(grant, contract, uid, container)
-            envs |= more | _compute("CUDA_DEVICE_SM_LIMIT", grant)
+            envs |= more
         case "mps":
             more, mounts = _mps(grant, contract)
-            envs |= more | _compute("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE", grant)
+            envs |= more
+    if contract.isolation in COMPUTE_LIMITS and grant.least_percent:
+        # One number for all cards of the container.
+        envs[COMPUTE_LIMITS[contract.isolation]] = str(grant.least_percent)
     names = [
         f"{contract.cdi_kind}={_name(card.uuid, card.index, contract)}" for card, _ in grant.shares
     ]
@@ -118,6 +128,11 @@ def driver_limit(told: ContainerAllocation) -> int:
     return int(text) if _MIB_TEXT.fullmatch(text) else 0
 
 
+def compute_limit(told: ContainerAllocation) -> str:
+    """Return the limit of compute that a container was told, in percent, "" if none."""
+    return told.envs.get(COMPUTE_LIMITS.get(isolation_of(told), ""), "")
+
+
 def _name(uuid: str, index: int, contract: Contract) -> str:
     return uuid if contract.id_strategy == "uuid" else str(index)
 
@@ -129,7 +144,7 @@ def _original(grant: Grant, contract: Contract) -> dict[str, str]:
         VISIBLE: ",".join(_name(card.uuid, card.index, contract) for card, _ in grant.shares),
         names.idx: ",".join(str(card.index) for card, _ in grant.shares),
         names.pod: str(grant.total),
-        f"{names.pod.removesuffix('POD')}CONTAINER": str(grant.units),
+        f"{names.pod.removesuffix('POD')}CONTAINER": str(sum(units for _, units in grant.limits)),
         names.dev: str(first.unit_count),
     }
     return envs | ({"CGPU_DISABLE": "true"} if contract.cgpu_disabled else {})
@@ -143,18 +158,13 @@ def _driver(grant: Grant, contract: Contract) -> dict[str, str]:
     """Return the variables for NVIDIA's driver from R615 on (container toolkit from 1.20.1 on).
 
     Whole MiB, one number for all cards of the container: so the least that it has on one of them.
-    No soft limit: it would stay on the parent cgroups when the container has ended.
+    What it guarantees is a soft limit, which stays on the parent cgroups when the container has
+    ended. Without the variable there is no limit either.
     """
-    least = min(units for _, units in grant.shares)
-    return {
-        _DRIVER_LIMIT: str(_mib(least, contract)),
-        "NVIDIA_GPU_MEMORY_REQUEST": "0",
-    }
-
-
-def _compute(name: str, grant: Grant) -> dict[str, str]:
-    """Return the variable that limits compute: one percent for all cards, so the least of them."""
-    return {name: str(grant.least_percent)} if grant.least_percent else {}
+    least = min(units for _, units in grant.limits)
+    limit = str(_mib(least, contract))
+    guarantee = limit if contract.driver_guarantee else "0"
+    return {_DRIVER_LIMIT: limit, "NVIDIA_GPU_MEMORY_REQUEST": guarantee}
 
 
 def _hami_core(
@@ -168,7 +178,7 @@ def _hami_core(
     folder = "/usr/local/vgpu"
     envs = {
         f"CUDA_DEVICE_MEMORY_LIMIT_{number}": f"{_mib(units, contract)}m"
-        for number, (_, units) in enumerate(grant.shares)
+        for number, (_, units) in enumerate(grant.limits)
     }
     first, _ = grant.shares[0]
     envs[_HAMI_CORE_CACHE] = f"{folder}/{first.uuid}.cache"
@@ -193,7 +203,7 @@ def _mps(grant: Grant, contract: Contract) -> tuple[dict[str, str], tuple[Mount,
     see drops all limits.
     """
     limits = [
-        f"{number}={_mib(units, contract)}M" for number, (_, units) in enumerate(grant.shares)
+        f"{number}={_mib(units, contract)}M" for number, (_, units) in enumerate(grant.limits)
     ]
     envs = {
         _MPS_LIMIT: ",".join(limits),

@@ -8,6 +8,8 @@ from collections.abc import Iterable
 from gpushare.core.model import PodRef
 from gpushare.daemon.events.recorder import EventRecorder
 from gpushare.device_plugin.cards import Cards
+from gpushare.device_plugin.compute import Unenforced
+from gpushare.device_plugin.container import COMPUTE_LIMITS
 from gpushare.device_plugin.identity import Candidate, Grant, granted
 from gpushare.device_plugin.memory import NO_LIMIT, Use
 from gpushare.device_plugin.node_pod import NodePod
@@ -91,6 +93,22 @@ class EventMessages:
             f" {_mib(use.told_limit)} MiB; is NVIDIA's container toolkit 1.20.1 on the node?"
         )
         self._warn(use.pod.ref, "GPUShareMemoryNotLimited", "Memory", note)
+
+    def compute(self, found: Unenforced) -> None:
+        """Record that a pod's containers ask for compute, and nothing holds them to it."""
+        asked = ", ".join(f"{each.name} ({each.cores} percent)" for each in found.containers)
+        if found.isolation in COMPUTE_LIMITS:
+            why = (
+                "which pod the kubelet asked for was not certain, or a release that sets none has"
+                " served it; delete the pod, so that it is started anew"
+            )
+        else:
+            why = (
+                f"--isolation {found.isolation} has none; it counts for placing pods, and a program"
+                " may use more"
+            )
+        note = f"no limit of compute is set for {asked}: {why}"
+        self._warn(found.pod.ref, "GPUShareComputeNotLimited", "Compute", note)
 
     def _warn(self, ref: PodRef, reason: str, action: str, note: str) -> None:
         regarding = ObjectReference("Pod", ref.namespace, ref.name, ref.uid)

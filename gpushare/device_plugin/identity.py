@@ -38,12 +38,20 @@ class Grant:
     """What a container gets: units of each card, of a pod that asks for `total` in all.
 
     cores: percent of compute on all its cards together; 0 if it asks for none, or if it is not
-    known for which container this is.
+    known for which container this is. whole_cards: it may use all memory of its cards.
     """
 
     shares: tuple[tuple[Card, int], ...]
     total: int
     cores: int = 0
+    whole_cards: bool = False
+
+    @property
+    def limits(self) -> tuple[tuple[Card, int], ...]:
+        """The units of each card that it may use."""
+        if not self.whole_cards:
+            return self.shares
+        return tuple((card, card.unit_count) for card, _ in self.shares)
 
     @property
     def uuids(self) -> frozenset[str]:
@@ -66,9 +74,9 @@ class Grant:
         least = min(units for _, units in self.shares)
         return max(1, self.cores * least // self.units)
 
-    def units_of(self, uuid: str) -> int:
-        """Return the units on the card of that uuid; 0 if there are none."""
-        return sum(units for card, units in self.shares if card.uuid == uuid)
+    def limit_of(self, uuid: str) -> int:
+        """Return the units that it may use of the card of that uuid; 0 if it has none of it."""
+        return sum(units for card, units in self.limits if card.uuid == uuid)
 
     def __str__(self) -> str:
         return ", ".join(f"{units} units of {card.uuid}" for card, units in self.shares)
@@ -202,9 +210,9 @@ def decide(found: Sequence[Candidate], units: int, cards: Cards) -> Decided | Un
         if isinstance(grant, str):
             return Undecided(grant, len(found) > 1, str(candidate))
         grants.append(grant)
-    if any(grant.cores != grants[0].cores for grant in grants):
-        # A limit of another container is worse than none.
-        grants = [replace(grant, cores=0) for grant in grants]
+    if len({(grant.cores, grant.whole_cards) for grant in grants}) > 1:
+        # Another's limit of compute is worse than none; of memory what each asks for is safe.
+        grants = [replace(grant, cores=0, whole_cards=False) for grant in grants]
     if any(grant != grants[0] for grant in grants):
         each = [f"{one} ({grant})" for one, grant in zip(found, grants, strict=True)]
         more = f" and {len(each) - _NAMED} more" if len(each) > _NAMED else ""
@@ -231,7 +239,7 @@ def granted(candidate: Candidate, cards: Cards, *, healthy: bool = True) -> Gran
         if healthy and not card.healthy:
             return f"its device {card.uuid} (index {card.index}) is unhealthy: {card.problem}"
         shares.append((card, units))
-    return Grant(tuple(shares), pod.total, candidate.container.cores)
+    return Grant(tuple(shares), pod.total, candidate.container.cores, pod.whole_cards)
 
 
 def choose_ids(

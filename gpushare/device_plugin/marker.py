@@ -13,6 +13,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from gpushare.device_plugin.allocator import Allocator
+from gpushare.device_plugin.checkpoint import CheckpointEntry
 from gpushare.device_plugin.node_pod import NodePod
 from gpushare.device_plugin.pods import Pods
 from gpushare.device_plugin.start_check import StartCheck, Wrong
@@ -35,7 +36,8 @@ _ANOTHER = frozenset({404, 409, 422})
 
 class Marker:
     """The thread. tell: called once for each container that has wrong devices. clear: called with
-    all pods before each look.
+    all pods before each look. look_too: called with the kubelet's record at each look; raises
+    GpuShareError.
     """
 
     def __init__(
@@ -47,6 +49,7 @@ class Marker:
         *,
         tell: Callable[[Wrong], None],
         clear: Callable[[Iterable[NodePod]], None] = lambda pods: None,
+        look_too: Callable[[Sequence[CheckpointEntry]], None] = lambda record: None,
         every: float = 30.0,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -56,6 +59,7 @@ class Marker:
         self._check = check
         self._tell = tell
         self._clear = clear
+        self._look_too = look_too
         self._every = every
         self._clock = clock
         self._told: set[tuple[str, str]] = set()
@@ -120,6 +124,7 @@ class Marker:
         try:
             record = self._check.record()
             wrongs = [wrong for entry in record if (wrong := self._check.wrong(entry))]
+            self._look_too(record)
         except GpuShareError as error:
             log.warning(Line("not compared what containers have", error=error))
             return

@@ -215,7 +215,7 @@ class Memory:
             ]
             folder = next((folders[each] for each in ids if each in folders), None)
             for card in cards.all:
-                asked = grant.units_of(card.uuid) * cards.unit_mib * _MIB
+                asked = grant.limit_of(card.uuid) * cards.unit_mib * _MIB
                 limit = driver_limit(answer) * _MIB if asked else 0
                 shown, size = self._limit(card.uuid, folder) if limit and folder else (None, None)
                 if size is None:

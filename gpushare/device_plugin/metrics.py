@@ -21,6 +21,7 @@ class Metrics:
 
     wrong: the number of containers that have other devices than their pods. pods: the number of
     known pods that ask. memory: what is used. unwatched: the cards whose errors are not seen.
+    compute_unenforced: the number of containers with compute that nothing holds them to.
     """
 
     def __init__(
@@ -30,12 +31,15 @@ class Metrics:
         pods: Callable[[], int],
         memory: Callable[[], Seen] = Seen,
         unwatched: Callable[[], Collection[str]] = tuple,
+        *,
+        compute_unenforced: Callable[[], int] = int,
     ) -> None:
         self._cards = cards
         self._wrong = wrong
         self._pods = pods
         self._memory = memory
         self._unwatched = unwatched
+        self._compute_unenforced = compute_unenforced
         self._registry = CollectorRegistry()
         self._registry.register(self)
         self._calls = Counter(
@@ -114,6 +118,12 @@ class Metrics:
             " pods that have an event GPUShareWrongDevice",
             value=self._wrong(),
         )
+        compute = GaugeMetricFamily(
+            "gpushare_device_plugin_compute_unenforced_containers",
+            "Containers that ask for a part of a card's compute and were told no limit of it; their"
+            " pods have an event GPUShareComputeNotLimited",
+            value=self._compute_unenforced(),
+        )
         pods = GaugeMetricFamily(
             "gpushare_device_plugin_pods",
             "Pods of this node that ask for device memory, as far as they are known",
@@ -126,6 +136,7 @@ class Metrics:
             uncounted,
             memory,
             wrong,
+            compute,
             pods,
             build,
             *_memory(self._memory(), cards),

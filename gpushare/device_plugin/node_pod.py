@@ -15,6 +15,7 @@ from gpushare.wire.given_annotation import read_given
 from gpushare.wire.objects import Container, Pod, PodSpec, PodStatus, StartedPodStatus
 from gpushare.wire.pod_sums import gpu_units
 from gpushare.wire.pods import has_ended, pod_ref, request_of
+from gpushare.wire.whole_card import has_whole_cards
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +42,7 @@ class NodePod:
     uuids: by device index, as the Binding names them ("" for a device without one). problem: why
     its devices are not known, or "". started: the kubelet has admitted it before. given: units by
     uuid that it has besides, as a device plug-in wrote. container_names: by the container runtime's
-    ids, if known.
+    ids, if known. whole_cards: it may use all memory of its cards.
     """
 
     ref: PodRef
@@ -55,6 +56,7 @@ class NodePod:
     assigned: bool = False
     given: Given = ()
     container_names: Mapping[str, str] | None = None
+    whole_cards: bool = False
 
     @property
     def key(self) -> tuple[str, str]:
@@ -80,6 +82,7 @@ class NodePod:
             total=first.total,
             uuids=first.uuids,
             problem="",
+            whole_cards=first.whole_cards,
         )
 
 
@@ -102,6 +105,7 @@ def node_pod(pod: Pod, names: Names) -> NodePod:
         assigned=annotations.get(names.assigned) == "true",
         given=read_given(annotations, total or MAX_UNITS, names),
         container_names=_container_names(status),
+        whole_cards=not problem and has_whole_cards(annotations, request_of(pod, names), names),
     )
 
 

@@ -42,6 +42,7 @@ class Options:
     context: str
     health_port: int
     isolation: str
+    driver_guarantee: bool
     device_list_strategy: str
     device_id_strategy: str
     cdi_kind: str
@@ -176,6 +177,13 @@ def _parser(environ: Mapping[str, str]) -> Parser:
         "what keeps a container to the memory that it asked for; auto: driver"
         " where the node's driver can, else none",
         choices=ISOLATIONS,
+    )
+    parser.add_argument(
+        "--driver-guarantee",
+        action=argparse.BooleanOptionalAction,
+        default=False,
+        help="with --isolation driver, have the driver keep a container's memory for it, so that"
+        " MPS ends no client that uses no more (default: off)",
     )
     add(
         "--device-list-strategy",

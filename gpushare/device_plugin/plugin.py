@@ -16,6 +16,7 @@ from gpushare.device_plugin.allocator import Allocator, Served
 from gpushare.device_plugin.cards import Cards, unit_mib
 from gpushare.device_plugin.cgroups import Cgroups
 from gpushare.device_plugin.checkpoint import CheckpointEntry
+from gpushare.device_plugin.compute import ComputeCheck
 from gpushare.device_plugin.container import ContainerAllocation, Contract, answer, hami_core_folder
 from gpushare.device_plugin.devices import FileSource, NvmlSource, Source
 from gpushare.device_plugin.event_messages import EventMessages
@@ -94,6 +95,7 @@ class DevicePlugin:
             *(self._client, options.node_name, names, cards),
             advertise_cores=options.advertise_cores,
         )
+        compute = ComputeCheck(self._pods, parse_answer, self._event_messages.compute)
         clear = options.delete_unexpected_admission_errors
         self._marker = Marker(
             self._client,
@@ -102,6 +104,7 @@ class DevicePlugin:
             check,
             tell=self._event_messages.wrong_device,
             clear=RejectedPods(self._client).clear if clear else lambda pods: None,
+            look_too=compute.look,
         )
         self._memory = self._follow_memory(cards)
         self._metrics = Metrics(
@@ -110,6 +113,7 @@ class DevicePlugin:
             lambda: self._pods.asking,
             lambda: self._memory.seen() if self._memory else Seen(),
             self.health.unwatched,
+            compute_unenforced=lambda: compute.unenforced_containers,
         )
         self._contract = _contract(options, isolation)
         folder = options.device_plugin_dir
@@ -272,6 +276,7 @@ def _contract(options: Options, isolation: str) -> Contract:
         options.hami_core_dir,
         options.mps_pipe_dir,
         options.mps_shm_dir,
+        driver_guarantee=options.driver_guarantee,
     )
 
 

@@ -62,7 +62,7 @@ class NodeSeen:
     or they cannot be read. inventory: its annotation, None without one or if `broken` says why
     it cannot be read. state: as kube-scheduler's own filters see it. whole: resources of NVIDIA's
     own device plug-in that it has. control_plane: it is a node of the control plane by a label that
-    its kubelet may not set.
+    its kubelet may not set. cores: percent of compute that it advertises, None if it does not.
     """
 
     name: str
@@ -75,6 +75,7 @@ class NodeSeen:
     state: NodeState | None = None
     whole: tuple[str, ...] = ()
     control_plane: bool = False
+    cores: int | None = None
 
     @property
     def shares(self) -> bool:
@@ -119,7 +120,8 @@ class PodsSeen:
     schedulers: image tags of the kube-schedulers that run as pods. Both are of kube-system alone.
     static: the same of static pods, each with its node. alike: running pods that look like the
     original extender, of other namespaces or made by a node. counting: pods that ask for the count
-    alone, with what is wrong about it. whole: pods that ask for cards of NVIDIA's own device
+    or for compute and for no memory, with what is wrong about it. cores_alone: those that ask for
+    compute, with their node. whole: pods that ask for cards of NVIDIA's own device
     plug-in, with their node.
     """
 
@@ -128,6 +130,7 @@ class PodsSeen:
     schedulers: tuple[str, ...] = ()
     alike: tuple[str, ...] = ()
     counting: tuple[tuple[str, str], ...] = ()
+    cores_alone: tuple[tuple[str, str], ...] = ()
     whole: tuple[tuple[str, str], ...] = ()
     static: tuple[tuple[str, str], ...] = ()
 

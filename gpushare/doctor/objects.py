@@ -56,7 +56,10 @@ def read_node(node: Fields, names: Names, unit: str) -> NodeSeen:
     total = _units(capacity.get(names.resource, allocatable.get(names.resource)))
     usable = _units(allocatable.get(names.resource))
     whole = tuple(each for each in capacity if is_whole(each) and _units(capacity[each]))
-    return NodeSeen(name, spec, total, usable, inventory, broken, labelled, state, whole, leads)
+    return NodeSeen(
+        *(name, spec, total, usable, inventory, broken, labelled, state, whole, leads),
+        cores=_units(capacity.get(names.cores, allocatable.get(names.cores))),
+    )
 
 
 def _inventory(text: object) -> tuple[Inventory | None, str]:
@@ -83,6 +86,7 @@ def read_pods(pods: Iterable[Fields], names: Names, now: float) -> PodsSeen:
     originals: list[str] = []
     alike: list[str] = []
     counting: list[tuple[str, str]] = []
+    cores_alone: list[tuple[str, str]] = []
     whole: list[tuple[str, str]] = []
     # (tag, the node of a static pod)
     tags: set[tuple[str, str]] = set()
@@ -99,9 +103,10 @@ def read_pods(pods: Iterable[Fields], names: Names, now: float) -> PodsSeen:
             (originals if sure else alike).append(_name(pod))
         if _asks(pod, names.resource):
             gpu += _read_pod(pod, names, now)
-        elif _asks(pod, names.count):
+        elif _asks(pod, names.count) or _asks(pod, names.cores):
             mistake = mistake_of(PODS.decode(json.dumps(pod).encode()), names, "GiB")
-            counting.append((_name(pod), mistake))
+            counting += [(_name(pod), mistake)] if mistake else []
+            cores_alone += [(_name(pod), node)] if mistake and _asks(pod, names.cores) else []
         if any(is_whole(resource) for resource in _resources(pod)):
             whole.append((_name(pod), node))
     told = sorted((tag, node) for tag, node in tags if tag)
@@ -111,6 +116,7 @@ def read_pods(pods: Iterable[Fields], names: Names, now: float) -> PodsSeen:
         schedulers=tuple(tag for tag, node in told if not node),
         alike=tuple(alike),
         counting=tuple(counting),
+        cores_alone=tuple(cores_alone),
         whole=tuple(whole),
         static=tuple((tag, node) for tag, node in told if node),
     )

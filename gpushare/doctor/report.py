@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 
 from gpushare.doctor.checks.address import check_address
+from gpushare.doctor.checks.compute import check_compute
 from gpushare.doctor.checks.extender import check_extender
 from gpushare.doctor.checks.nodes import check_nodes
 from gpushare.doctor.checks.other_binders import check_other_binders
@@ -33,6 +34,7 @@ CHECKS: tuple[Check, ...] = (
     check_extender,
     check_rights,
     check_nodes,
+    check_compute,
     check_unhealthy_configmaps,
     check_pods,
     check_pending,

@@ -11,8 +11,9 @@ from gpushare.errors import WireError
 from gpushare.wire.annotations import Names
 from gpushare.wire.dialects import foreign_name
 from gpushare.wire.inventory import mib_of
-from gpushare.wire.objects import Container, Pod, PodSpec, Resources
+from gpushare.wire.objects import Container, Metadata, Pod, PodSpec, Resources
 from gpushare.wire.pods import check_annotations, names_any, request_of
+from gpushare.wire.whole_card import whole_card_mistake
 
 VISIBLE = ("NVIDIA_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES")
 """Variables that say which cards a container sees; a kubelet lets those of the pod win."""
@@ -67,7 +68,8 @@ def misplaced(pod: Pod, request: Request, names: Names) -> str:
             f"{whole[0]} is asked for beside {names.resource}: two device plug-ins would give it"
             " cards without knowing of each other; ask for one of the two"
         )
-    return blinded(pod, names)
+    annotations = (pod.metadata or Metadata()).annotations or {}
+    return whole_card_mistake(annotations, request, names) or blinded(pod, names)
 
 
 def blinded(pod: Pod, names: Names) -> str:

@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from tests.contract.apiserver.client import Json
 from tests.e2e.given import Given, container_of, given, limit, uuids_of, written_for
 from tests.e2e.node import Node
-from tests.e2e.objects import MEM, PODS, fresh
+from tests.e2e.objects import CORES, MEM, PODS, fresh
 from tests.e2e.plugins import Plugin
 from tests.e2e.processes import until
 from tests.e2e.world import World
@@ -158,10 +158,12 @@ def pod(
     init: Iterable[int] = (),
     sidecars: Iterable[int] = (),
     devices: int = 1,
+    cores: int = 0,
 ) -> Json:
     """A pod with a container for each number of units; 0 asks for none.
 
-    init: units of init containers, which end at once; sidecars: of those that go on.
+    init: units of init containers, which end at once; sidecars: of those that go on. cores: percent
+    of compute of each of the others, 0 for none.
     """
     annotations = {"aliyun.com/gpu-count": str(devices)} if devices > 1 else {}
     before = [
@@ -179,12 +181,14 @@ def pod(
         "spec": {
             "initContainers": before,
             "containers": [
-                {"name": f"main-{n}", **_container(each)} for n, each in enumerate(units)
+                {"name": f"main-{n}", **_container(each, cores)} for n, each in enumerate(units)
             ],
             "terminationGracePeriodSeconds": 1,
         },
     }
 
 
-def _container(units: int, **more: object) -> Json:
-    return {"image": "x", "resources": {"limits": {MEM: str(units)} if units else {}}, **more}
+def _container(units: int, cores: int = 0, **more: object) -> Json:
+    limits = {MEM: str(units)} if units else {}
+    limits |= {CORES: str(cores)} if cores else {}
+    return {"image": "x", "resources": {"limits": limits}, **more}

@@ -13,6 +13,7 @@ from tests.e2e.processes import until
 from tests.integration.oracle import asked, expected_inspect, over_capacity, placement
 
 MEM, COUNT = "aliyun.com/gpu-mem", "aliyun.com/gpu-count"
+CORES = "aliyun.com/gpu-core.percentage"
 NODES, PODS = "/api/v1/nodes", "/api/v1/namespaces/default/pods"
 _AT_ONCE = 16
 _numbers = itertools.count(1)

@@ -76,6 +76,7 @@ class Ours(Plugin):
 
     name = "`gpushare device-plugin`"
     pods_api = True
+    isolation = "auto"
 
     def __init__(self, plane: Plane, node: Node, folder: Path) -> None:
         super().__init__(plane, node, folder)
@@ -123,7 +124,33 @@ class Ours(Plugin):
             *("--pod-resources-socket", node.pod_resources, "--pods-api-socket"),
             node.pods_api if self.pods_api else self._folder / "none.sock",
             *("--kubeconfig", self._kubeconfig, "--health-port", str(self._health)),
+            *("--isolation", self.isolation, "--mps-pipe-dir", self._folder / "mps"),
+            *("--hami-core-dir", self._folder / "hami-core"),
         ]
+
+
+class OursByHamiCore(Ours):
+    """The same where HAMi-core's library is on the node; nothing runs that would load it."""
+
+    isolation = "hami-core"
+
+    def __init__(self, plane: Plane, node: Node, folder: Path) -> None:
+        super().__init__(plane, node, folder)
+        library = folder / "hami-core" / "libvgpu.so"
+        library.parent.mkdir()
+        library.touch()
+
+
+class OursByMps(Ours):
+    """The same where containers are to be clients of an MPS daemon."""
+
+    isolation = "mps"
+
+
+class OursByDriver(Ours):
+    """The same where the driver limits memory."""
+
+    isolation = "driver"
 
 
 class OursByWatch(Ours):

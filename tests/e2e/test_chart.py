@@ -289,6 +289,19 @@ def test_the_device_plugin_sees_processes_and_cgroups_of_its_node_where_it_is_to
     assert seeing == without
 
 
+def test_the_driver_guarantees_memory_where_that_is_wanted() -> None:
+    def arguments(*values: str) -> list[str]:
+        (found,) = (
+            each for each in rendered(*DEVICE_PLUGIN, *values) if each["kind"] == "DaemonSet"
+        )
+        return list(found["spec"]["template"]["spec"]["containers"][0]["args"])
+
+    wanted = arguments("devicePlugin.driverGuarantee=true")
+    wanted.remove("--driver-guarantee")
+    assert wanted == arguments()
+    assert template("devicePlugin.driverGuarantee=some").returncode
+
+
 OPERATOR = ("--api-versions", "monitoring.coreos.com/v1")
 
 

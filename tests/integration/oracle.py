@@ -30,7 +30,7 @@ def expected_inspect(nodes: list[Json], pods: list[Json], resource: str, unit: s
 def _node(body: Json, capacity: list[int], pods: list[Json], resource: str) -> Json:
     name = body["metadata"]["name"]
     devices: list[Json] = [
-        {"id": index, "totalGPU": total, "usedGPU": 0, "pods": []}
+        {"id": index, "totalGPU": total, "usedGPU": 0, "usedCores": 0, "pods": []}
         for index, total in enumerate(capacity)
     ]
     unplaced = []
@@ -41,11 +41,17 @@ def _node(body: Json, capacity: list[int], pods: list[Json], resource: str) -> J
         held = _on_cards(body, pod, resource, placement(pod, resource, total))
         _add_given(held, body, pod, resource)
         if not held or max(held) >= len(capacity):
-            unplaced.append(_pod(pod, total))
+            unplaced.append(_pod(pod, total, _cores(pod, resource, 0)))
             continue
+        cores = _cores(pod, resource, len(held))
         for index, units in sorted(held.items()):
-            devices[index]["pods"].append(_pod(pod, units))
+            devices[index]["pods"].append(_pod(pod, units, cores))
             devices[index]["usedGPU"] += units
+            devices[index]["usedCores"] += cores
+    items = [*devices, *(pod for device in devices for pod in device["pods"]), *unplaced]
+    if not any(item["usedCores"] for item in items):
+        for item in items:
+            del item["usedCores"]
     used = sum(device["usedGPU"] for device in devices) + sum(pod["usedGPU"] for pod in unplaced)
     node = {"name": name, "totalGPU": sum(capacity), "usedGPU": used, "devs": devices}
     return {**node, "unplaced": unplaced} if unplaced else node
@@ -54,6 +60,16 @@ def _node(body: Json, capacity: list[int], pods: list[Json], resource: str) -> J
 def asked(pod: Json, resource: str) -> int:
     """Units in the limits of all containers (these tests give init containers none)."""
     return sum(_limits(pod, resource))
+
+
+def _cores(pod: Json, resource: str, devices: int) -> int:
+    """Percent of compute of each device, if the pod has so many."""
+    total = sum(_limits(pod, f"{resource.removesuffix('-mem')}-core.percentage"))
+    if not total:
+        return 0
+    notes = pod["metadata"].get("annotations") or {}
+    count = int(notes.get(f"{resource.removesuffix('-mem')}-count", 1))
+    return total // count if devices == count else min(total, 100)
 
 
 def placement(pod: Json, resource: str, total: int) -> dict[int, int]:
@@ -116,14 +132,18 @@ def _add_given(held: dict[int, int], node: Json, pod: Json, resource: str) -> No
 
 
 def over_capacity(document: Json) -> list[str]:
-    """Devices of an inspect document that hold more than they have; unplaced pods count on each."""
+    """Devices of an inspect document that hold more than they have, or more than all compute;
+    unplaced pods count on each.
+    """
     wrong = []
     for node in document["nodes"]:
         everywhere = sum(pod["usedGPU"] for pod in node.get("unplaced", ()))
+        cores = sum(pod.get("usedCores", 0) for pod in node.get("unplaced", ()))
         wrong += [
             f"{node['name']}:{device['id']}"
             for device in node["devs"]
             if device["usedGPU"] + everywhere > device["totalGPU"]
+            or device.get("usedCores", 0) + cores > 100
         ]
     return wrong
 
@@ -164,9 +184,14 @@ def _whole(quantity: str) -> int:
     return int(quantity.removesuffix("k")) * (1000 if quantity.endswith("k") else 1)
 
 
-def _pod(pod: Json, units: int) -> Json:
+def _pod(pod: Json, units: int, cores: int) -> Json:
     meta = pod["metadata"]
-    return {"name": meta["name"], "namespace": meta["namespace"], "usedGPU": units}
+    return {
+        "name": meta["name"],
+        "namespace": meta["namespace"],
+        "usedGPU": units,
+        "usedCores": cores,
+    }
 
 
 def _key(meta: Json) -> tuple[str, str, str]:

@@ -159,11 +159,12 @@ class PluginNode:
         name: str = "",
         count: int = 1,
         annotations: Mapping[str, str] | None = None,
+        cores: Sequence[int] = (),
     ) -> Json:
         """A new pod that is bound here, with these devices by index; as the API server shows it.
 
         It has a container for each number of units, and such init containers. annotations: beside
-        those of the Binding, or in their place.
+        those of the Binding, or in their place. cores: percent of compute of its containers, or ().
         """
         before = [_container(f"i{n}", each) for n, each in enumerate(inits)]
         before += [
@@ -171,6 +172,9 @@ class PluginNode:
             for n, each in enumerate(sidecars)
         ]
         spec = {"initContainers": before} if before else {}
+        if cores:
+            percents = zip(units, cores, strict=True)
+            spec["containers"] = [_container(f"c{n}", *each) for n, each in enumerate(percents)]
         wish = {ALIYUN.count: str(count)} if count > 1 else {}
         body = self.cluster.pod(*units, name=name, annotations=wish, spec=spec)
         request = request_of(POD_CODEC.decode(json.dumps(body).encode()), ALIYUN)
@@ -204,5 +208,6 @@ def card(index: int, units: int = UNITS) -> dict[str, object]:
     return {"uuid": uuid, "index": index, "memoryMiB": units * 1024, "model": "T4"}
 
 
-def _container(name: str, units: int) -> Json:
-    return {"name": name, "image": "x", "resources": {"limits": {MEM: str(units)}}}
+def _container(name: str, units: int, cores: int = 0) -> Json:
+    limits = {MEM: str(units)} | ({ALIYUN.cores: str(cores)} if cores else {})
+    return {"name": name, "image": "x", "resources": {"limits": limits}}

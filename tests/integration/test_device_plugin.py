@@ -16,6 +16,7 @@ from gpushare.device_plugin.checkpoint import FILE
 from gpushare.device_plugin.registration import ORIGINAL
 from gpushare.wire.annotations import ALIYUN
 from gpushare.wire.inventory import decode_inventory
+from gpushare_localcluster.api.resources import EVENTS
 from gpushare_localcluster.devices.admission import AdmissionError
 from gpushare_localcluster.grants import granted_devices
 from tests.integration.cluster import NODES, Cluster, Json
@@ -141,6 +142,30 @@ def test_the_node_says_what_it_has_and_that_it_serves_by_identity(node: PluginNo
     for each in ("capacity", "allocatable"):
         assert found["status"][each][ALIYUN.count] == "4"
         assert found["status"][each][ALIYUN.cores] == "400"
+
+
+def test_compute_that_nothing_limits_is_an_event_and_a_metric(
+    node: PluginNode, cluster: Cluster
+) -> None:
+    pod = node.pod(2, devices=[1], cores=[30])
+    node.kubelet.add(pod)
+    # It looks when it has started.
+    node.stop_plugin()
+    node.start_plugin()
+    metric = "gpushare_device_plugin_compute_unenforced_containers"
+    poll(lambda: node.metric(metric) == 1, "not counted")
+
+    def notes() -> list[str]:
+        return [
+            body["message"]
+            for body in cluster.all(EVENTS)
+            if body["reason"] == "GPUShareComputeNotLimited"
+            and body["involvedObject"]["uid"] == pod["metadata"]["uid"]
+        ]
+
+    poll(lambda: bool(notes()), "no event")
+    (note,) = notes()
+    assert "for c0 (30 percent): --isolation none has none" in note
 
 
 # -- restarts -------------------------------------------------------------------------------------

@@ -47,11 +47,18 @@ def pod_json(
     inits: Sequence[int] = (),
     sidecars: Sequence[int] = (),
     annotations: dict[str, str] | None = None,
+    cores: Sequence[int] = (),
 ) -> Json:
-    """A bound pod with the annotations of its Binding; `annotations` are added to them."""
+    """A bound pod with the annotations of its Binding; `annotations` are added to them.
 
-    def container(name: str, amount: int) -> Json:
-        return {"name": name, "resources": {"limits": {ALIYUN.resource: str(amount)}}}
+    cores: percent of compute of its containers; none if there are none.
+    """
+
+    def container(name: str, amount: int, percent: int = 0) -> Json:
+        limits = {ALIYUN.resource: str(amount)}
+        if percent:
+            limits[ALIYUN.cores] = str(percent)
+        return {"name": name, "resources": {"limits": limits}}
 
     before = [container(f"i{n}", amount) for n, amount in enumerate(inits)]
     before += [
@@ -69,7 +76,10 @@ def pod_json(
         "spec": {
             "nodeName": "node",
             "initContainers": before,
-            "containers": [container(f"c{n}", amount) for n, amount in enumerate(units)],
+            "containers": [
+                container(f"c{n}", amount, cores[n] if cores else 0)
+                for n, amount in enumerate(units)
+            ],
         },
         "status": {"phase": "Pending"},
     }

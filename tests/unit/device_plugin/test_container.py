@@ -53,6 +53,13 @@ def test_the_driver_is_told_both_limits_in_whole_mib() -> None:
     assert added(TWO, isolation="driver", unit_mib=256)["NVIDIA_GPU_MEMORY_LIMIT"] == "512"
 
 
+def test_the_driver_guarantees_the_limit_where_that_is_wanted() -> None:
+    assert added(ONE, isolation="driver", driver_guarantee=True) == {
+        "NVIDIA_GPU_MEMORY_LIMIT": "4096",
+        "NVIDIA_GPU_MEMORY_REQUEST": "4096",
+    }
+
+
 def test_hami_core_is_told_each_limit_and_has_a_folder_of_its_own() -> None:
     envs = added(TWO, isolation="hami-core")
     assert envs["CUDA_DEVICE_MEMORY_LIMIT_0"] == "4096m"
@@ -81,6 +88,18 @@ def test_compute_is_limited_where_somebody_enforces_it() -> None:
         assert added(half, isolation=kind) == added(ONE, isolation=kind)
     uneven = replace(TWO, cores=61)
     assert added(uneven, isolation="mps")["CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"] == "20"
+
+
+def test_who_has_whole_cards_may_use_all_of_their_memory() -> None:
+    little, whole = (replace(TWO, cores=200, whole_cards=each) for each in (False, True))
+    assert added(whole, isolation="driver")["NVIDIA_GPU_MEMORY_LIMIT"] == str(16 * 1024)
+    assert added(little, isolation="driver")["NVIDIA_GPU_MEMORY_LIMIT"] == str(2 * 1024)
+    envs = added(whole, isolation="hami-core")
+    assert {envs[f"CUDA_DEVICE_MEMORY_LIMIT_{number}"] for number in (0, 1)} == {"16384m"}
+    envs = added(whole, isolation="mps")
+    assert envs["CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"] == "0=16384M,1=16384M"
+    said = told(whole).envs
+    assert (said["ALIYUN_COM_GPU_MEM_CONTAINER"], said["ALIYUN_COM_GPU_MEM_POD"]) == ("32", "6")
 
 
 @pytest.mark.parametrize("isolation", ["hami-core", "mps"])

@@ -4,6 +4,7 @@ where it cannot be, nothing is decided.
 
 import random
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -156,6 +157,20 @@ def test_a_uuid_counts_and_not_the_index_where_cards_have_moved() -> None:
     grant = granted(Candidate(moved, moved.gpu_containers[0]), NODE)
     assert isinstance(grant, Grant)
     assert grant.uuids == {"GPU-3"}
+
+
+def test_of_containers_that_cannot_be_told_apart_none_has_the_others_compute_or_card() -> None:
+    pods = [
+        placed(replace(gpu_container(4, 1), cores=cores), whole_cards=whole)
+        for cores, whole in ((100, True), (30, False))
+    ]
+    found = [Candidate(pod, pod.gpu_containers[0]) for pod in pods]
+    alone = decide(found[:1], 4, NODE)
+    assert isinstance(alone, Decided)
+    assert (alone.grant.cores, alone.grant.limits) == (100, ((NODE.all[1], 16),))
+    both = decide(found, 4, NODE)
+    assert isinstance(both, Decided)
+    assert (both.grant.cores, both.grant.limits) == (0, ((NODE.all[1], 4),))
 
 
 # -- ids ------------------------------------------------------------------------------------------

@@ -20,6 +20,7 @@ from gpushare.errors import ApiUnreachable, SettingsError
 from gpushare.wire.annotations import ALIYUN
 from gpushare.wire.codec import WatchEvent
 from gpushare.wire.objects import PODS, STARTED_PODS, Pod
+from gpushare.wire.whole_card import WHOLE_CARD
 from tests.support.scripted_api import ScriptedApi
 from tests.unit.device_plugin.pods import Json, cards, pod_json
 
@@ -150,6 +151,13 @@ def test_a_card_that_does_not_tell_leaves_the_others_figures_alone(world: World)
     world.card_used = 17 * GIB
     assert world.look() == []
     assert world.memory_of.seen().cards == {}
+
+
+def test_who_has_a_whole_card_exceeds_nothing_by_using_it(world: World) -> None:
+    world.run(pod_json(1, cores=(100,), annotations={WHOLE_CARD: "true"}), [11])
+    world.processes["GPU-0"] = {11: 12 * GIB}
+    assert world.look() == [("c0", "GPU-0", 16384, 12288, None)]
+    assert world.told == []
 
 
 def test_a_container_on_another_card_than_its_pods_was_given_nothing_there(world: World) -> None:

@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 
 from gpushare.wire.annotations import ALIYUN
+from gpushare.wire.whole_card import WHOLE_CARD
 from tests.unit.device_plugin.pods import pod_json, read
 
 Json = dict[str, Any]
@@ -61,6 +62,47 @@ def test_compute_is_the_containers_own_and_nonsense_costs_no_device(
         body["spec"]["containers"][0]["resources"]["limits"][ALIYUN.cores] = cores
     (container,) = read(body).gpu_containers
     assert (container.units, container.cores) == (4, percent)
+
+
+@pytest.mark.parametrize(
+    ("cores", "said", "whole"),
+    [
+        ((200,), "true", True),
+        ((200,), "false", False),
+        ((200,), "True", False),
+        ((190,), "true", False),
+        ((), "true", False),
+        ((100, 100), "true", True),
+    ],
+)
+def test_all_memory_of_its_cards_is_for_a_pod_that_has_them_alone(
+    cores: tuple[int, ...], said: str, whole: bool
+) -> None:
+    units = (2,) * max(1, len(cores))
+    body = pod_json(*units, devices=[0, 1], cores=cores, annotations={WHOLE_CARD: said})
+    pod = read(body)
+    assert (pod.problem, pod.whole_cards) == ("", whole)
+
+
+def test_who_takes_the_whole_card_later_does_not_get_it() -> None:
+    body = pod_json(2, cores=(100,))
+    first = read(body)
+    body["metadata"]["annotations"][WHOLE_CARD] = "true"
+    assert read(body).whole_cards
+    assert not read(body).with_placement_of(first).whole_cards
+
+
+def test_who_was_bound_by_an_extender_that_counts_no_compute_shares_its_card() -> None:
+    body = pod_json(2, cores=(100,), annotations={WHOLE_CARD: "true"})
+    assert read(body).whole_cards
+    del body["metadata"]["annotations"][ALIYUN.core_allocation]
+    assert not read(body).whole_cards
+
+
+def test_a_pod_without_a_device_has_no_whole_card() -> None:
+    notes = {WHOLE_CARD: "true", ALIYUN.idx: "x", ALIYUN.allocation: "{}"}
+    pod = read(pod_json(2, cores=(100,), annotations=notes))
+    assert (bool(pod.problem), pod.whole_cards) == (True, False)
 
 
 def test_the_names_of_the_cards_stand_beside() -> None:

@@ -23,7 +23,7 @@ from gpushare.wire.annotations import ALIYUN
 from gpushare.wire.scheduler.config import decode_scheduler_config
 
 NOW = 1_800_000_000.0
-MEM, COUNT = ALIYUN.resource, ALIYUN.count
+MEM, COUNT, CORES = ALIYUN.resource, ALIYUN.count, ALIYUN.cores
 RIGHTS = dict.fromkeys(
     (*required_rights(), *lease_rights("kube-system"), *optional_rights("kube-system")), True
 )
@@ -75,9 +75,11 @@ def node_json(
     labels: dict[str, str] | None = None,
     cordoned: bool = False,
     ready: str = "True",
+    cores: object = None,
 ) -> Fields:
-    """A node as the API server shows it; total None: it advertises nothing."""
+    """A node as the API server shows it; total, cores None: it advertises none."""
     amounts = {} if total is None else {MEM: total, COUNT: count}
+    amounts |= {} if cores is None else {CORES: cores}
     allocatable = amounts if usable is None else {**amounts, MEM: usable}
     notes = {} if inventory is None else {ALIYUN.inventory: inventory}
     return {

@@ -21,6 +21,8 @@ from gpushare.doctor.report import failed, run_checks
 from gpushare.extender.verbs.bind.transaction import BUDGET
 from gpushare.wire.annotations import Names
 from tests.unit.doctor.facts import (
+    CORES,
+    MEM,
     NOW,
     RIGHTS,
     bound,
@@ -89,6 +91,17 @@ def entry(**changes: Any) -> dict[str, Any]:
     return {"scheduler": config(**changes)}
 
 
+def managing(*ignored: bool, **changes: Any) -> dict[str, Any]:
+    """An entry that manages compute too if anything is said of it."""
+    resources = [{"name": MEM}, *({"name": CORES, "ignoredByScheduler": each} for each in ignored)]
+    return entry(managedResources=resources) | changes
+
+
+def asking(**changes: Any) -> PodSeen:
+    """A pod that waits and asks for compute."""
+    return waiting(request=Request(4, 1, cores=30), **changes)
+
+
 def without(*lacking: Right) -> dict[str, Any]:
     return {"rights": {right: right not in lacking for right in RIGHTS}}
 
@@ -129,6 +142,10 @@ FORBIDDEN = Unread("pods cannot be read: GET /api/v1/pods: 403 forbidden", "let 
 
 # (the finding, its level, words in it, what is changed)
 BOTH = replace(node(), whole=("nvidia.com/gpu",))
+
+MIXED = (node(cores="200"), node(name="n2"))
+"""Nodes of which one advertises compute."""
+
 
 PROVOKED: list[tuple[str, str, str, dict[str, Any]]] = [
     ("api-server", "fail", "no such host", {"api": Unread("no such host", "do")}),
@@ -414,6 +431,31 @@ PROVOKED: list[tuple[str, str, str, dict[str, Any]]] = [
     ("node-state", "warn", "n1 (not ready): kube-s", {"nodes": (node(ready="Unknown"),)}),
     ("device-list", "warn", "68941", {"nodes": (node(total="81920", count="1"),)}),
     ("device-list", "fail", "195700", {"nodes": (node(unit="MiB", inventory=LONG),)}),
+    ("compute", "ok", "no node advertises aliyun.com/gpu-core.percentage, and no pod asks", {}),
+    ("compute", "skip", "--scheduler-config", {"scheduler": None}),
+    ("compute", "skip", "told by the nodes", {"nodes": FORBIDDEN}),
+    ("compute", "ok", "advertised by 1 of 2 nodes", managing(False, nodes=MIXED)),
+    ("compute", "ok", "kube-scheduler counts it", entry(managedResources=None) | {"nodes": MIXED}),
+    ("compute", "fail", "n1: the kubelet counts", managing(True, nodes=MIXED)),
+    ("compute", "warn", "managedResources of the extender does not", managing(nodes=MIXED)),
+    (
+        "compute",
+        "warn",
+        "runs without any device",
+        managing(nodes=MIXED, pods=PodsSeen(cores_alone=(("default/c", ""),))),
+    ),
+    (
+        "compute",
+        "fail",
+        "without any device: default/c",
+        managing(nodes=MIXED, pods=PodsSeen(cores_alone=(("default/c", "n1"),))),
+    ),
+    ("compute", "fail", "default/w: waits for ever", managing(False, **pods(asking()))),
+    ("compute", "fail", "default/w: waits for ever", managing(**pods(asking()))),
+    ("compute", "ok", "by the extender alone", managing(True, **pods(asking()))),
+    ("compute", "ok", "no pod waits for it", managing(False, **pods(asking(node="n1")))),
+    ("compute", "ok", "no pod waits for it", managing(False, **pods(asking(gated=True)))),
+    ("compute", "ok", "advertised by 1 of 2", managing(False, nodes=MIXED, **pods(asking()))),
     ("pods", "fail", "403", {"pods": FORBIDDEN}),
     ("pods", "fail", "no quantity", pods(bound(broken="no quantity"))),
     ("pending-pods", "fail", "no scheduler has looked", pods(waiting(reason=None, message=""))),

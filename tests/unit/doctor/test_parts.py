@@ -251,12 +251,16 @@ def test_what_does_not_go_with_device_memory_is_read_of_pods() -> None:
             asking("env", {MEM: "4"}, env=env),
             asking("both", {MEM: "4", "nvidia.com/gpu": "2"}, "n2"),
             asking("plain", {MEM: "4"}),
+            asking("cores", {ALIYUN.cores: "30"}),
+            asking("no-cores", {ALIYUN.cores: "0"}),
         ],
         ALIYUN,
         NOW,
     )
     assert seen.whole == (("default/whole", "n1"), ("default/both", "n2"))
-    assert [name for name, _ in seen.counting] == ["default/count"]
+    assert [name for name, _ in seen.counting] == ["default/count", "default/cores"]
+    assert "cores are asked for without aliyun.com/gpu-mem" in seen.counting[1][1]
+    assert seen.cores_alone == (("default/cores", "n1"),)
     told = {pod.name: pod.misplaced for pod in seen.gpu}
     assert "sets NVIDIA_VISIBLE_DEVICES itself" in told["default/env"]
     assert "nvidia.com/gpu is asked for beside" in told["default/both"]
@@ -267,3 +271,9 @@ def test_a_node_of_both_device_plugins_is_read_as_such() -> None:
     amounts = {MEM: "32", ALIYUN.count: "2", "nvidia.com/gpu": "2", "nvidia.com/mig-1g": "0"}
     document = {"metadata": {"name": "n1"}, "status": {"capacity": amounts}}
     assert read_node(document, ALIYUN, "GiB").whole == ("nvidia.com/gpu",)
+
+
+@pytest.mark.parametrize("field", ["capacity", "allocatable"])
+def test_the_compute_that_a_node_advertises_is_read(field: str) -> None:
+    document = {"metadata": {"name": "n1"}, "status": {field: {ALIYUN.cores: "200"}}}
+    assert read_node(document, ALIYUN, "GiB").cores == 200

@@ -11,6 +11,7 @@ from gpushare.wire.card_wishes import WISHES, wanted_cards
 from gpushare.wire.dialects import ANNOTATIONS, RESOURCES
 from gpushare.wire.objects import PODS
 from gpushare.wire.request_mistakes import mistake_of
+from gpushare.wire.whole_card import WHOLE_CARD
 from tests.unit.extender.kit import pod_json
 
 _MIB = "aliyun.com/gpu-mem: 8192 GiB are asked of one device, and the largest has 16;"
@@ -87,6 +88,28 @@ def test_a_variable_that_wins_over_the_device_plug_in_is_told(name: str) -> None
     assert f" sets {name} itself, which wins over" in said_of({ALIYUN.resource: "4"}, ["A", name])
     assert said_of({}, [name]) == ""
     assert said_of({ALIYUN.resource: "4"}, ["NVIDIA_DRIVER_CAPABILITIES"]) == ""
+
+
+@pytest.mark.parametrize(
+    ("cores", "count", "value", "words"),
+    [
+        ("100", "1", "true", ""),
+        ("200", "2", "true", ""),
+        ("30", "1", "false", ""),
+        ("30", "1", "true", f"it asks for 30 percent of each; write {ALIYUN.cores}: 100 to have"),
+        ("100", "2", "true", f"it asks for 50 percent of each; write {ALIYUN.cores}: 200 to have"),
+        ("0", "1", "true", "is ignored, as the pod shares its devices with others"),
+        ("100", "1", "yes", "'yes' is neither 'true' nor 'false', and is ignored"),
+    ],
+)
+def test_whole_cards_are_for_pods_that_have_them_alone(
+    cores: str, count: str, value: str, words: str
+) -> None:
+    notes = {WHOLE_CARD: value, ALIYUN.count: count}
+    made = pod_json("web", 2, annotations=notes, limits={ALIYUN.cores: cores})
+    said = mistake_of(PODS.decode(json.dumps(made).encode()), ALIYUN, "GiB")
+    assert words in said
+    assert bool(said) == bool(words)
 
 
 @pytest.mark.parametrize("amount", ["1", "16", "17", "255"])

@@ -1,0 +1,68 @@
+"""Which containers have a share of compute that nothing holds them to, by the kubelet's record.
+
+Whether a limit that was told holds is not looked at: NVML does not tell.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from gpushare.core.model import ALL_CORES
+from gpushare.device_plugin.checkpoint import CheckpointEntry
+from gpushare.device_plugin.container import ContainerAllocation, compute_limit, isolation_of
+from gpushare.device_plugin.node_pod import GpuContainer, NodePod
+from gpushare.device_plugin.pods import Pods
+
+
+@dataclass(frozen=True, slots=True)
+class Unenforced:
+    """A pod's containers that ask for compute and were told no limit of it.
+
+    isolation: what limits the memory of the first of them.
+    """
+
+    pod: NodePod
+    containers: tuple[GpuContainer, ...]
+    isolation: str
+
+
+class ComputeCheck:
+    """Looks at the record. parse: reads an answer; raises MessageError.
+
+    tell: called once for each pod.
+    """
+
+    def __init__(
+        self,
+        pods: Pods,
+        parse: Callable[[bytes], ContainerAllocation],
+        tell: Callable[[Unenforced], None],
+    ) -> None:
+        self._pods = pods
+        self._parse = parse
+        self._tell = tell
+        self._told: set[str] = set()
+        self.unenforced_containers = 0
+        """Containers on record that ask for compute and were told no limit of it."""
+
+    def look(self, record: Sequence[CheckpointEntry]) -> None:
+        """Count them, and tell of pods that were not told of before. Raises MessageError."""
+        found: dict[str, list[tuple[GpuContainer, str]]] = {}
+        pods = {pod.ref.uid: pod for pod in self._pods.now()[0].values() if not pod.ended}
+        for entry in record:
+            pod = pods.get(entry.uid)
+            container = pod.gpu_container(entry.container) if pod else None
+            if container is None or not _shares_compute(container):
+                continue
+            answer = self._parse(entry.response)
+            if not compute_limit(answer):
+                found.setdefault(entry.uid, []).append((container, isolation_of(answer)))
+        self.unenforced_containers = sum(map(len, found.values()))
+        for uid in sorted(found.keys() - self._told):
+            containers = tuple(container for container, _ in found[uid])
+            self._tell(Unenforced(pods[uid], containers, found[uid][0][1]))
+        self._told = set(found)
+
+
+def _shares_compute(container: GpuContainer) -> bool:
+    """Return whether it asks for a part of its devices' compute: all of it needs no limit."""
+    return 0 < container.cores < ALL_CORES * len(container.shares)

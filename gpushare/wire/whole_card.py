@@ -1,0 +1,37 @@
+"""Whether a pod may use all memory of its cards, whatever little it asks for: its annotation.
+
+It is for a pod that wants one card of any size and shares it with nobody, so nothing more is
+charged for it.
+
+Standard library only. Tested in `tests/unit/wire/test_request_mistakes.py`.
+"""
+
+from collections.abc import Mapping
+
+from gpushare.core.model import ALL_CORES, Request
+from gpushare.wire.annotations import Names
+
+WHOLE_CARD = "gpushare.io/whole-card"
+
+
+def has_whole_cards(annotations: Mapping[str, str], request: Request, names: Names) -> bool:
+    """Return whether a bound pod wants all memory of its cards, and has them alone.
+
+    An extender that counts no compute writes none into the Binding, and puts others there too.
+    """
+    wanted = annotations.get(WHOLE_CARD) == "true"
+    return wanted and request.alone and names.core_allocation in annotations
+
+
+def whole_card_mistake(annotations: Mapping[str, str], request: Request, names: Names) -> str:
+    """Return why the annotation is ignored, and what to write; "" if it is not there or is not."""
+    text = annotations.get(WHOLE_CARD, "false")
+    if text not in ("true", "false"):
+        return f"{WHOLE_CARD}: {text[:20]!a} is neither 'true' nor 'false', and is ignored"
+    if text == "false" or request.alone:
+        return ""
+    return (
+        f"{WHOLE_CARD} is ignored, as the pod shares its devices with others: it asks for"
+        f" {request.cores} percent of each; write {names.cores}: {ALL_CORES * request.devices} to"
+        " have them alone, or leave the annotation out"
+    )

@@ -1,0 +1,150 @@
+"""Compute and memory are of one device, from kube-scheduler to the container's variables."""
+
+import json
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.contract.apiserver.client import Json
+from tests.e2e.binaries import OLD_SCHEDULER, RELEASE, needed
+from tests.e2e.cluster import Cluster, pod
+from tests.e2e.conftest import MakeCluster, MakeWorld
+from tests.e2e.objects import CORES, NODES, PODS
+from tests.e2e.plane import ADMIN
+from tests.e2e.plugins import DEVICES, Ours, OursByDriver, OursByHamiCore, OursByMps
+from tests.e2e.processes import until
+
+pytestmark = pytest.mark.timeout(400)
+
+ROOT = Path(__file__).parents[2]
+_UNITS, _PERCENT = 2, 60
+"""Of each pod: by memory a card takes eight of them, by compute one."""
+
+
+def devices_of(body: Json) -> set[tuple[str, str]]:
+    """(device of its memory, device of its compute) for each container, as the Binding says."""
+    notes = body["metadata"]["annotations"]
+    memory = json.loads(notes["scheduler.framework.gpushare.allocation"])
+    compute = json.loads(notes["gpushare.alibabacloud.com/core-percentage"])
+    assert memory.keys() == compute.keys()
+    return {
+        (device, other)
+        for container, given in memory.items()
+        for device, other in zip(given, compute[container], strict=True)
+    }
+
+
+def full_of_compute(cluster: Cluster) -> list[str]:
+    """The indices of the devices of all pods that run, once no more fit beside one that waits."""
+    cluster.burst([pod(_UNITS, cores=_PERCENT) for _ in range(DEVICES + 1)])
+    until(lambda: len(cluster.running()) == DEVICES, cluster.told)
+    running = cluster.running()
+    (waiting,) = (each for uid, each in cluster.pods.items() if uid not in running)
+    cluster.world.objects.refusal(waiting, "Insufficient GPU Cores in one device")
+    assert cluster.running() == running
+    places = [place for uid in running for place in devices_of(cluster.pods[uid])]
+    assert all(memory == compute for memory, compute in places)
+    cluster.kill([waiting["metadata"]["uid"]])
+    return sorted(memory for memory, _ in places)
+
+
+@pytest.mark.parametrize(
+    ("kind", "variables"),
+    [
+        (OursByHamiCore, {"CUDA_DEVICE_SM_LIMIT": "60", "CUDA_DEVICE_MEMORY_LIMIT_0": "2048m"}),
+        (OursByMps, {"CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": "60"}),
+        (OursByDriver, {"NVIDIA_GPU_MEMORY_LIMIT": "2048"}),
+    ],
+)
+def test_equal_pods_that_come_at_once_have_compute_of_the_device_of_their_memory(
+    make_cluster: MakeCluster, kind: type[Ours], variables: dict[str, str]
+) -> None:
+    cluster = make_cluster(kind)
+    cluster.node.advertises(CORES, 100 * DEVICES)
+    assert full_of_compute(cluster) == [str(index) for index in range(DEVICES)]
+    given = cluster.given()
+    assert (given.wrong, given.nothing, given.right) == ([], [], DEVICES), cluster.told()
+    limited = kind is not OursByDriver
+    for each in cluster.node.created():
+        assert variables.items() <= each.env.items()
+        assert any("SM_LIMIT" in name or "THREAD" in name for name in each.env) == limited
+    if not limited:
+        # The device plug-in looks when it has started.
+        cluster.restart("device plug-in")
+        until(lambda: told_of_no_limit(cluster) == cluster.running(), cluster.told)
+
+
+def told_of_no_limit(cluster: Cluster) -> set[str]:
+    """The uids of the pods with an event that nothing limits their compute."""
+    selector = "reason=GPUShareComputeNotLimited"
+    events = cluster.world.api.get("/api/v1/namespaces/default/events", fieldSelector=selector)
+    return {each["involvedObject"]["uid"] for each in events.body["items"]}
+
+
+def test_a_pod_that_asks_for_compute_and_no_memory_never_runs(make_cluster: MakeCluster) -> None:
+    cluster = make_cluster(Ours)
+    cluster.node.advertises(CORES, 100 * DEVICES)
+    cluster.burst([pod(0, cores=30)])
+    (alone,) = cluster.pods.values()
+    cluster.world.objects.refusal(alone, f"{CORES}: cores are asked for without aliyun.com/gpu-mem")
+    assert cluster.node.created() == []
+    assert cluster.running() == set()
+    cluster.kill(cluster.pods)
+
+
+def test_compute_that_is_taken_from_a_node_as_the_pages_say_stays_away(
+    make_cluster: MakeCluster,
+) -> None:
+    cluster = make_cluster(Ours)
+    node = cluster.node
+    node.advertises(CORES, 100 * DEVICES)
+    cluster.plugin.kill()  # which would write it again
+    page = (ROOT / "docs" / "install-device-plugin.md").read_text()
+    (script,) = re.findall(r"^```\n(P=.*?)^```", page, re.MULTILINE | re.DOTALL)
+    config = cluster.world.plane.kubeconfig(ADMIN)
+    kubectl = f"{needed('kubectl')} --kubeconfig {config}"
+    script = script.replace("kubectl", kubectl).replace("NODE", node.name)
+    subprocess.run(["sh", "-ec", script], check=True, timeout=60, capture_output=True)
+    node.kill_kubelet()
+    node.start_kubelet()  # it returns when the kubelet has written the status anew
+    status = cluster.world.api.get(f"{NODES}/{node.name}").body["status"]
+    assert [CORES in status[each] for each in ("capacity", "allocatable")] == [False, False]
+
+
+@pytest.mark.parametrize(
+    ("version", "options"),
+    [
+        (RELEASE, ()),
+        (OLD_SCHEDULER, ("--form", "policy")),
+        (OLD_SCHEDULER, ("--form", "config")),
+    ],
+)
+def test_kube_scheduler_counts_the_sum_and_the_extender_each_card(
+    make_world: MakeWorld, version: str, options: tuple[str, ...]
+) -> None:
+    world = make_world(version=version, options=options)
+    objects = world.objects
+    world.start()
+    node = objects.node(devices=2, units=16)
+    amounts = {CORES: "200"}  # as our device plug-in writes
+    objects.patch(
+        f"{NODES}/{node}/status", {"status": {"capacity": amounts, "allocatable": amounts}}
+    )
+
+    def asks(units: int, cores: int) -> Json:
+        return objects.api.create(PODS, pod(units, cores=cores)).body
+
+    much, alone = asks(4, 150), asks(0, 30)
+    objects.refusal(much, "150 are asked of one device, which has 100 (percent): write 100 or less")
+    objects.refusal(alone, f"{CORES}: cores are asked for without aliyun.com/gpu-mem")
+    landed = [objects.lands(asks(4, 60), world.told) for _ in range(2)]
+    assert sorted(device for _, given in landed for device in given) == [0, 1]
+    # 80 are left of the sum, and 40 of each card.
+    objects.refusal(asks(4, 60), "Insufficient GPU Cores in one device")
+    objects.refusal(asks(4, 90), f"Insufficient {CORES}")
+    objects.lands(asks(4, 40), world.told)
+    assert [objects.node_of(each) for each in (much, alone)] == ["", ""]
+    world.agrees()
+    objects.sound()
