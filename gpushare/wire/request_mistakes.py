@@ -9,9 +9,9 @@ from collections.abc import Callable, Iterator, Mapping
 from gpushare.core.model import Request
 from gpushare.errors import WireError
 from gpushare.wire.annotations import Names
-from gpushare.wire.dialects import foreign_name
+from gpushare.wire.dialects import RESOURCES, foreign_name
 from gpushare.wire.inventory import mib_of
-from gpushare.wire.objects import Container, Metadata, Pod, PodSpec, Resources
+from gpushare.wire.objects import Container, Pod, PodSpec, Resources
 from gpushare.wire.pods import check_annotations, names_any, request_of
 from gpushare.wire.whole_card import whole_card_mistake
 
@@ -68,7 +68,6 @@ def misplaced(pod: Pod, request: Request, names: Names) -> str:
             f"{whole[0]} is asked for beside {names.resource}: two device plug-ins would give it"
             " cards without knowing of each other; ask for one of the two"
         )
-    annotations = (pod.metadata or Metadata()).annotations or {}
     return whole_card_mistake(annotations, request, names) or blinded(pod, names)
 
 
@@ -86,7 +85,7 @@ def blinded(pod: Pod, names: Names) -> str:
 
 def is_whole(resource: str) -> bool:
     """Return whether NVIDIA's own device plug-in gives it out: whole cards, or slices of them."""
-    return resource.startswith(("nvidia.com/gpu", "nvidia.com/mig-"))
+    return resource not in RESOURCES and resource.startswith(("nvidia.com/gpu", "nvidia.com/mig-"))
 
 
 def _containers(pod: Pod) -> Iterator[Container]:
