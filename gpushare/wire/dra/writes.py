@@ -7,10 +7,9 @@ that is missing or wrong is found by a pod that never starts, or by two on one c
 Tested in `tests/unit/wire/dra` and, with a real API server, in `tests/e2e/test_claims.py`.
 """
 
+import json
 from collections.abc import Mapping, Sequence
 from typing import Any
-
-import msgspec
 
 from gpushare.errors import InvariantError, MessageError
 from gpushare.wire.dra.claims import FINALIZER, ClaimRequest, is_protected
@@ -100,4 +99,4 @@ def _patch(claim: ResourceClaim, metadata: Mapping[str, Any], status: object) ->
         raise MessageError("ResourceClaim.metadata: uid or resourceVersion is missing")
     precondition = {"uid": read.uid, "resourceVersion": read.resource_version}
     patch: dict[str, Any] = {"metadata": {**precondition, **metadata}}
-    return msgspec.json.encode(patch if status is None else patch | {"status": status})
+    return json.dumps(patch if status is None else patch | {"status": status}).encode()
