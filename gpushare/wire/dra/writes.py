@@ -11,6 +11,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from gpushare.core.model import PodRef
 from gpushare.errors import InvariantError, MessageError
 from gpushare.wire.dra.claims import FINALIZER, ClaimRequest, is_protected
 from gpushare.wire.dra.objects import DeviceClass, ResourceClaim
@@ -32,11 +33,16 @@ def allocation(
     cards: Sequence[SliceCard],
     device_class: DeviceClass,
     *,
+    pod: PodRef,
     share_ids: Sequence[str],
     now: str,
 ) -> bytes:
     """Return the patch of the claim's status that gives it these cards of one node.
 
+    pod: for which it is, and is reserved by the same write. A pod with the claim that has ended and
+    is still there would else be the first: the controller of claims reserves what is allocated for
+    every pod that is on a node, finds that this one has ended, and takes the allocation back. If
+    the pod goes before it is bound, the controller frees the devices.
     share_ids: a new UUID for each card, in lower case. now: RFC 3339 in UTC. Raises InvariantError
     if the claim is not protected, has devices already or is being deleted, or if these are not the
     cards that it asks for.
@@ -62,19 +68,22 @@ def allocation(
             "allocationTimestamp": now,
             "devices": {"results": results, "config": config},
             "nodeSelector": {"nodeSelectorTerms": [{"matchFields": [field]}]},
-        }
+        },
+        "reservedFor": [{"resource": "pods", "name": pod.name, "uid": pod.uid}],
     }
     return _patch(claim, {}, written)
 
 
-def release(claim: ResourceClaim) -> bytes:
+def release(claim: ResourceClaim, waiting: PodRef | None = None) -> bytes:
     """Return the patch of the claim's status that takes its devices back.
 
-    Raises InvariantError if a pod has them reserved.
+    waiting: the pod for which it was allocated, if it is on no node, or is gone. Raises
+    InvariantError if any other has them reserved.
     """
-    if claim.status and claim.status.reserved_for:
+    reserved = (claim.status and claim.status.reserved_for) or ()
+    if any(waiting is None or each.uid != waiting.uid for each in reserved):
         raise InvariantError("the claim is reserved")
-    return _patch(claim, {}, {"allocation": None})
+    return _patch(claim, {}, {"allocation": None, "reservedFor": None})
 
 
 def _result(request: ClaimRequest, card: SliceCard, share_id: str) -> Mapping[str, Any]:

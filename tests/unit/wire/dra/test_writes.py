@@ -5,6 +5,7 @@ from collections.abc import Sequence
 
 import pytest
 
+from gpushare.core.model import PodRef
 from gpushare.errors import InvariantError, MessageError
 from gpushare.wire.dra.claims import FINALIZER, claim_request
 from gpushare.wire.dra.objects import ResourceClaim
@@ -12,6 +13,7 @@ from gpushare.wire.dra.slices import SliceCard, cards_of
 from gpushare.wire.dra.writes import allocation, protection, release
 from tests.unit.wire.dra.objects import CLASS, Json, claim, device, device_class, exactly, slice_of
 
+POD = PodRef("default", "p", "pod-uid")
 NOW = "2026-01-01T00:00:00Z"
 PROTECTED: Json = {"finalizers": [FINALIZER]}
 PRECONDITION = {"uid": "uid-1", "resourceVersion": "7"}
@@ -27,7 +29,7 @@ def written(of: ResourceClaim, chosen: Sequence[SliceCard], *config: Json) -> Js
     request = claim_request(of, CLASS)
     assert request
     ids = [f"id-{number}" for number in range(len(chosen))]
-    body = allocation(of, request, chosen, device_class(*config), share_ids=ids, now=NOW)
+    body = allocation(of, request, chosen, device_class(*config), pod=POD, share_ids=ids, now=NOW)
     found: Json = json.loads(body)
     return found
 
@@ -60,7 +62,8 @@ def test_an_allocation_says_all_that_kube_scheduler_would() -> None:
                     ],
                 },
                 "nodeSelector": {"nodeSelectorTerms": [{"matchFields": [field]}]},
-            }
+            },
+            "reservedFor": [{"resource": "pods", "name": "p", "uid": "pod-uid"}],
         },
     }
 
@@ -106,12 +109,15 @@ def test_cards_that_the_claim_does_not_ask_for_are_not_written(
         written(claim(exactly(count=2), meta=PROTECTED), chosen)
 
 
-def test_release_takes_back_what_nobody_has_reserved() -> None:
-    patch = json.loads(release(claim(status=GIVEN)))
-    assert patch == {"metadata": PRECONDITION, "status": {"allocation": None}}
-    reserved = {"reservedFor": [{"resource": "pods", "name": "p", "uid": "u"}]}
-    with pytest.raises(InvariantError):
-        release(claim(status=GIVEN | reserved))
+def test_release_takes_back_what_nobody_but_the_pod_that_waits_has_reserved() -> None:
+    cleared = {"metadata": PRECONDITION, "status": {"allocation": None, "reservedFor": None}}
+    assert json.loads(release(claim(status=GIVEN))) == cleared
+    waiting, other = ({"resource": "pods", "name": "p", "uid": uid} for uid in ("pod-uid", "u"))
+    held = claim(status=GIVEN | {"reservedFor": [waiting]})
+    assert json.loads(release(held, POD)) == cleared
+    for reserved, pod in (([waiting], None), ([other], POD), ([waiting, other], POD)):
+        with pytest.raises(InvariantError):
+            release(claim(status=GIVEN | {"reservedFor": reserved}), pod)
 
 
 @pytest.mark.parametrize("missing", ["uid", "resourceVersion"])
