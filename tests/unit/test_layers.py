@@ -96,6 +96,7 @@ DOORS: dict[str, tuple[str, ...]] = {
     "matplotlib": ("sim.plots",),
     "msgspec": (
         "wire.codec",
+        "wire.dra.objects",
         "wire.objects",
         "wire.extender",
         "wire.name_lists",

@@ -1,0 +1,171 @@
+"""What a ResourceClaim asks for, and which devices it has been given.
+
+Of a claim that is ours we take one request of the simple kind. Whatever else it says may be a
+condition, and is refused: kube-scheduler would have kept it, and nobody checks an allocation after
+it is written.
+
+Tested in `tests/unit/wire/dra`.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from gpushare.core.model import MAX_UNITS, Request
+from gpushare.errors import MessageError, QuantityError
+from gpushare.wire.annotations import MAX_DEVICES_PER_POD
+from gpushare.wire.dra.objects import ClaimAllocation, ResourceClaim, Result
+from gpushare.wire.dra.slices import MEMORY, DeviceKey
+from gpushare.wire.quantity import to_bytes
+
+FINALIZER = "resource.kubernetes.io/delete-protection"
+"""Without it a claim that is deleted is gone at once, and its card looks free under a running
+pod."""
+
+MAX_DEVICES = min(32, MAX_DEVICES_PER_POD)
+"""Results that an allocation may have."""
+
+_KNOWN = frozenset(
+    {"deviceClassName", "allocationMode", "count", "capacity", "selectors", "adminAccess"}
+    | {"tolerations"}
+)
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimRequest:
+    """The one request of a claim of ours."""
+
+    name: str
+    """By which the results of an allocation name it."""
+    devices: int
+    """Different cards."""
+    memory: int
+    """Bytes on each."""
+
+    def request(self, unit: int) -> Request:
+        """Return it in units of so many bytes, rounded up. Raises MessageError."""
+        units = -(-self.memory // unit)
+        if units > MAX_UNITS:
+            raise MessageError(f"request {self.name}: more memory than any device has")
+        return Request(units=units, devices=self.devices)
+
+
+@dataclass(frozen=True, slots=True)
+class GivenDevice:
+    """A device that an allocation gives to a claim."""
+
+    key: DeviceKey
+    memory: int | None
+    """Bytes that it consumes; None: it has the whole device, or nobody can tell how much."""
+
+
+def claim_request(claim: ResourceClaim, class_name: str) -> ClaimRequest | None:
+    """Return what the claim asks of our class; None if it asks nothing of it.
+
+    Raises MessageError with a sentence for its user if the claim asks for what we do not decide.
+    """
+    devices = (claim.spec and claim.spec.devices) or {}
+    requests = devices.get("requests")
+    if not isinstance(requests, list) or not any(_names(each, class_name) for each in requests):
+        return None
+    if len(requests) > 1:
+        raise MessageError(f"a claim of class {class_name} may have one request alone")
+    (request,) = requests
+    exactly = request.get("exactly")
+    if not isinstance(exactly, Mapping):
+        raise MessageError(f"a claim of class {class_name} may offer no choice (firstAvailable)")
+    if devices.get("constraints"):
+        raise MessageError(f"a claim of class {class_name} may have no constraints")
+    _check_known(devices, {"requests", "config", "constraints"}, class_name)
+    _check_known(request, {"name", "exactly", "firstAvailable"}, class_name)
+    _check_known(exactly, _KNOWN, class_name)
+    for field in ("selectors", "adminAccess"):
+        if exactly.get(field):
+            raise MessageError(f"a request of class {class_name} may have no {field}")
+    if exactly.get("allocationMode", "ExactCount") != "ExactCount":
+        raise MessageError(f"a request of class {class_name} has to count its devices (ExactCount)")
+    return ClaimRequest(
+        str(request.get("name")), _count(exactly, class_name), _memory(exactly, class_name)
+    )
+
+
+def given_devices(allocation: ClaimAllocation) -> tuple[GivenDevice, ...]:
+    """Return the devices of an allocation, of whoever wrote it, and what it consumes of each.
+
+    Administrators' access consumes nothing. Of a device that is given twice each time counts.
+    """
+    results = (allocation.devices and allocation.devices.results) or ()
+    return tuple(
+        GivenDevice(DeviceKey(each.driver or "", each.pool or "", each.device or ""), _taken(each))
+        for each in results
+        if each.admin_access is not True
+    )
+
+
+def is_protected(claim: ResourceClaim) -> bool:
+    """Return whether the claim stays, with its allocation, while a pod has it reserved."""
+    return bool(claim.metadata and FINALIZER in (claim.metadata.finalizers or ()))
+
+
+def _names(request: object, class_name: str) -> bool:
+    """Return whether a request names the class, in a choice that it offers too."""
+    if not isinstance(request, Mapping):
+        return False
+    choices = request.get("firstAvailable")
+    every = [request.get("exactly"), *(choices if isinstance(choices, list) else ())]
+    return any(
+        isinstance(each, Mapping) and each.get("deviceClassName") == class_name for each in every
+    )
+
+
+def _check_known(part: Mapping[str, Any], known: set[str] | frozenset[str], name: str) -> None:
+    unknown = sorted(key for key in part if key not in known)
+    if unknown:
+        raise MessageError(
+            f"a claim of class {name} says {unknown[0][:40]!a}, which we do not know"
+        )
+
+
+def _count(exactly: Mapping[str, Any], class_name: str) -> int:
+    count = exactly.get("count", 1)
+    if type(count) is not int or not 0 < count <= MAX_DEVICES:
+        raise MessageError(f"a request of class {class_name} may count 1 to {MAX_DEVICES} devices")
+    return count
+
+
+def _memory(exactly: Mapping[str, Any], class_name: str) -> int:
+    capacity = exactly.get("capacity")
+    amounts = capacity.get("requests") if isinstance(capacity, Mapping) else None
+    amounts = amounts if isinstance(amounts, Mapping) else {}
+    if MEMORY not in amounts:
+        raise MessageError(
+            f"a request of class {class_name} has to say how much memory it needs"
+            f" (capacity.requests.{MEMORY})"
+        )
+    others = sorted(key for key in amounts if key != MEMORY)
+    if others:
+        raise MessageError(
+            f"a request of class {class_name} may ask for {MEMORY} alone, not {others[0][:40]!a}"
+        )
+    try:
+        found = to_bytes(amounts[MEMORY])
+    except QuantityError as error:
+        raise MessageError(f"capacity.requests.{MEMORY}: {error}") from error
+    if not found:
+        raise MessageError(f"capacity.requests.{MEMORY} has to be more than 0")
+    return found
+
+
+def _taken(result: Result) -> int | None:
+    """Return the bytes that a result consumes.
+
+    Nothing of what is consumed is checked when an allocation is written, so what cannot be read, or
+    names no memory, counts as the whole.
+    """
+    amount = (result.consumed_capacity or {}).get(MEMORY)
+    if amount is None:
+        return None
+    try:
+        return to_bytes(amount)
+    except QuantityError:
+        return None

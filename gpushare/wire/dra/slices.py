@@ -1,0 +1,170 @@
+"""The cards of nodes, from their ResourceSlices.
+
+A driver numbers its devices anew when it likes: a device is known by driver, pool and name only
+while its slice says so, the card by its uuid.
+
+Tested in `tests/unit/wire/dra`.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+from gpushare.errors import QuantityError
+from gpushare.wire.dra.objects import (
+    Capacity,
+    Device,
+    Pool,
+    Range,
+    RequestPolicy,
+    ResourceSlice,
+    SliceSpec,
+)
+from gpushare.wire.quantity import Quantity, parse_quantity, to_bytes
+
+MEMORY, UUID, MODEL = "memory", "uuid", "productName"
+"""Of a device: its capacity, and the attributes that say which card it is, and of what model."""
+
+
+class DeviceKey(NamedTuple):
+    """By what an allocation names a device."""
+
+    driver: str
+    pool: str
+    device: str
+
+
+@dataclass(frozen=True, slots=True)
+class SliceCard:
+    """A card that a slice offers. It is the same whatever its device is called."""
+
+    key: DeviceKey
+    node: str
+    uuid: str
+    model: str
+    memory: int
+    """Bytes."""
+    shared: bool
+    """Several claims may have parts of it."""
+    open: bool
+    """It may be given out: its pool is whole, nothing taints it, and we can tell all that giving
+    it out would take."""
+    policy: RequestPolicy | None = None
+    """By which amounts the driver deals it out."""
+
+    def consumed(self, asked: int) -> int | None:
+        """Return the bytes that a claim for so many takes, rounded up as the driver wants it.
+
+        None: it has no such amount, whatever is free.
+        """
+        if not self.shared:
+            amount: int | None = self.memory
+        elif self.policy is None:
+            amount = asked
+        elif self.policy.valid_values is not None:
+            amounts = [to_bytes(each) for each in self.policy.valid_values]
+            amount = min((each for each in amounts if each >= asked), default=None)
+        else:
+            amount = _in_range(asked, self.policy.valid_range or Range())
+        return amount if amount is not None and asked <= amount <= self.memory else None
+
+
+def cards_of(slices: Iterable[ResourceSlice]) -> dict[DeviceKey, SliceCard]:
+    """Return the cards with a uuid and memory that these slices offer, by what names them.
+
+    Of each pool only the slices of the newest generation count. While some of them are missing, or
+    if two of its devices have one name or two devices anywhere one uuid, none of these is open.
+    What is no card of one node is left out.
+    """
+    pools: dict[tuple[str, str], list[tuple[Pool, SliceSpec]]] = defaultdict(list)
+    for each in slices:
+        spec, pool = each.spec, each.spec and each.spec.pool
+        if spec and spec.driver and pool and pool.name:
+            pools[spec.driver, pool.name].append((pool, spec))
+    found: dict[DeviceKey, SliceCard] = {}
+    seen: set[DeviceKey] = set()
+    doubtful: set[DeviceKey] = set()
+    for (driver, name), members in pools.items():
+        newest = max(pool.generation or 0 for pool, _ in members)
+        current = [each for each in members if (each[0].generation or 0) == newest]
+        whole = {pool.resource_slice_count for pool, _ in current} == {len(current)}
+        for _, spec in current:
+            for device in spec.devices or ():
+                key = DeviceKey(driver, name, device.name or "")
+                if key in seen:
+                    doubtful.add(key)
+                seen.add(key)
+                card = _card(key, spec.node_name or "", device, whole)
+                if card is not None:
+                    found[key] = card
+    named: dict[str, list[DeviceKey]] = defaultdict(list)
+    for key, card in found.items():
+        named[card.uuid].append(key)
+    doubtful.update(key for keys in named.values() if len(keys) > 1 for key in keys)
+    return {
+        key: replace(card, open=False) if key in doubtful else card for key, card in found.items()
+    }
+
+
+def _card(key: DeviceKey, node: str, device: Device, whole: bool) -> SliceCard | None:
+    capacity = (device.capacity or {}).get(MEMORY)
+    uuid = _text(device, UUID, key.driver)
+    if not (node and key.device and uuid and capacity and capacity.value is not None):
+        return None
+    try:
+        memory = _whole_down(capacity.value)
+        _check(capacity)
+    except QuantityError:
+        return None
+    # Counters are shared with other devices, and conditions are met by others after us.
+    unknown = device.consumes_counters or device.binding_conditions
+    return SliceCard(
+        key=key,
+        node=node,
+        uuid=uuid,
+        model=_text(device, MODEL, key.driver),
+        memory=memory,
+        shared=device.allow_multiple_allocations is True,
+        open=whole
+        and not unknown
+        and not any(_repels(each.effect) for each in device.taints or ()),
+        policy=capacity.request_policy,
+    )
+
+
+def _repels(effect: str | None) -> bool:
+    """Return whether a taint of this effect keeps claims off; one that is not known may."""
+    return effect != "None"
+
+
+def _text(device: Device, name: str, driver: str) -> str:
+    attributes = device.attributes or {}
+    found = attributes.get(name) or attributes.get(f"{driver}/{name}")
+    return (found and found.string) or ""
+
+
+def _check(capacity: Capacity) -> None:
+    """Read all amounts of the policy. Raises QuantityError."""
+    policy = capacity.request_policy or RequestPolicy()
+    bounds = policy.valid_range or Range()
+    amounts = (*(policy.valid_values or ()), bounds.min, bounds.max, bounds.step)
+    for each in amounts:
+        if each is not None:
+            to_bytes(each)
+
+
+def _in_range(asked: int, bounds: Range) -> int | None:
+    least = 0 if bounds.min is None else to_bytes(bounds.min)
+    step = 0 if bounds.step is None else to_bytes(bounds.step)
+    amount = max(asked, least)
+    if step:
+        amount = least + -(-(amount - least) // step) * step
+    return amount if bounds.max is None or amount <= to_bytes(bounds.max) else None
+
+
+def _whole_down(quantity: Quantity) -> int:
+    """Return whole bytes, rounded down: what a card has of a byte is none."""
+    to_bytes(quantity)  # its bounds
+    value = parse_quantity(quantity)
+    return value if isinstance(value, int) else value.numerator // value.denominator

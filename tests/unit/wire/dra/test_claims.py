@@ -1,0 +1,129 @@
+"""What a claim asks for, the sentence where we refuse it, and what others have been given."""
+
+import pytest
+
+from gpushare.errors import MessageError
+from gpushare.wire.dra.claims import claim_request, given_devices, is_protected
+from gpushare.wire.dra.objects import ClaimAllocation, ClaimSpec, ResourceClaim
+from tests.unit.wire.dra.objects import CLASS, DRIVER, GIB, Json, claim, exactly
+
+
+def test_the_request_of_a_claim_is_read_in_units_rounded_up() -> None:
+    found = claim_request(claim(exactly("9.5Gi", count=2)), CLASS)
+    assert found is not None
+    assert (found.name, found.devices, found.memory) == ("gpu", 2, 19 * GIB // 2)
+    request = found.request(GIB)
+    assert (request.units, request.devices) == (10, 2)
+    assert found.request(2**20).units == 9728
+
+
+def test_one_device_is_meant_where_nothing_is_counted() -> None:
+    asked = {"deviceClassName": CLASS, "capacity": {"requests": {"memory": "1Gi"}}}
+    found = claim_request(claim(asked), CLASS)
+    assert found is not None
+    assert found.devices == 1
+
+
+def test_what_tolerates_taints_or_sets_up_its_device_is_taken() -> None:
+    tolerant = exactly(tolerations=[{"operator": "Exists"}])
+    assert claim_request(claim(tolerant, devices={"config": [{"opaque": {}}]}), CLASS)
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        claim(exactly(deviceClassName="gpu.nvidia.com", selectors=[{"cel": {}}])),
+        claim(devices={"requests": None}),
+        claim(devices={"requests": ["gpu"]}),
+        ResourceClaim(),
+        ResourceClaim(spec=ClaimSpec()),
+    ],
+)
+def test_claims_of_other_classes_are_none_of_ours(other: ResourceClaim) -> None:
+    assert claim_request(other, CLASS) is None
+
+
+_FOREIGN = {"name": "nic", "exactly": {"deviceClassName": "nic"}}
+_OURS = {"name": "gpu", "exactly": exactly()}
+
+
+@pytest.mark.parametrize(
+    ("refused", "sentence"),
+    [
+        (claim(exactly(selectors=[{"cel": {"expression": "true"}}])), "may have no selectors"),
+        (claim(exactly(adminAccess=True)), "may have no adminAccess"),
+        (claim(exactly(allocationMode="All")), "has to count its devices"),
+        (claim(exactly(count=0)), "may count 1 to 32 devices"),
+        (claim(exactly(count=33)), "may count 1 to 32 devices"),
+        (claim(exactly(count=True)), "may count 1 to 32 devices"),
+        (claim(exactly(capacity=None)), "has to say how much memory it needs"),
+        (claim(exactly(capacity={"requests": {}})), "has to say how much memory it needs"),
+        (
+            claim(exactly(capacity={"requests": {"memory": "1Gi", "shares": "2"}})),
+            "may ask for memory alone, not 'shares'",
+        ),
+        (claim(exactly("much")), "capacity.requests.memory: 'much' is not a quantity"),
+        (claim(exactly("-1Gi")), "out of range"),
+        (claim(exactly("0")), "has to be more than 0"),
+        (claim(exactly(nextYears=[1])), "says 'nextYears', which we do not know"),
+        (claim(devices={"nextYears": 1}), "says 'nextYears', which we do not know"),
+        (claim(devices={"constraints": [{"matchAttribute": "x"}]}), "may have no constraints"),
+        (claim(devices={"requests": [_OURS, _FOREIGN]}), "may have one request alone"),
+        (
+            claim(devices={"requests": [{"name": "gpu", "firstAvailable": [exactly()]}]}),
+            "may offer no choice (firstAvailable)",
+        ),
+    ],
+)
+def test_what_we_do_not_decide_is_refused_with_a_sentence(
+    refused: ResourceClaim, sentence: str
+) -> None:
+    with pytest.raises(MessageError) as error:
+        claim_request(refused, CLASS)
+    assert sentence in str(error.value)
+
+
+def test_more_memory_than_any_device_has_is_refused() -> None:
+    found = claim_request(claim(exactly("4Ei")), CLASS)
+    assert found is not None
+    with pytest.raises(MessageError, match="more memory than any device"):
+        found.request(2**20)
+
+
+def given(**result: object) -> ClaimAllocation:
+    results = [{"request": "r", "driver": DRIVER, "pool": "n1", "device": "gpu-0", **result}]
+    found = claim(status={"allocation": {"devices": {"results": results}}}).status
+    assert found
+    assert found.allocation
+    return found.allocation
+
+
+@pytest.mark.parametrize(
+    ("result", "memory"),
+    [
+        ({"consumedCapacity": {"memory": "10Gi"}, "shareID": "s"}, 10 * GIB),
+        ({"consumedCapacity": {"memory": "0"}}, 0),
+        ({"consumedCapacity": {"memory": "x"}}, None),
+        ({"consumedCapacity": {"shares": "2"}}, None),
+        ({"consumedCapacity": {}}, None),
+        ({}, None),
+    ],
+)
+def test_an_allocation_takes_what_it_consumes_or_all_of_its_device(
+    result: Json, memory: int | None
+) -> None:
+    (found,) = given_devices(given(**result))
+    assert found.key == (DRIVER, "n1", "gpu-0")
+    assert found.memory == memory
+
+
+def test_administrators_access_takes_nothing_and_no_results_are_none() -> None:
+    assert given_devices(given(adminAccess=True)) == ()
+    assert given_devices(ClaimAllocation()) == ()
+
+
+def test_only_the_finalizer_protects_a_claim() -> None:
+    ours = "resource.kubernetes.io/delete-protection"
+    assert is_protected(claim(meta={"finalizers": ["x/y", ours]}))
+    assert not is_protected(claim(meta={"finalizers": ["x/y"]}))
+    assert not is_protected(ResourceClaim())

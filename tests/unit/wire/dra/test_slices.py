@@ -1,0 +1,131 @@
+"""Which cards slices offer, which of them may be given out, and by which amounts."""
+
+from collections.abc import Mapping
+
+import pytest
+
+from gpushare.wire.dra.slices import DeviceKey, SliceCard, cards_of
+from tests.unit.wire.dra.objects import DRIVER, GIB, Json, device, slice_of
+
+
+def key(number: int, pool: str = "n1") -> DeviceKey:
+    return DeviceKey(DRIVER, pool, f"gpu-{number}")
+
+
+def test_a_card_is_what_its_slice_says() -> None:
+    found = cards_of([slice_of(device(0), device(1, 24))])
+    assert set(found) == {key(0), key(1)}
+    card = found[key(1)]
+    assert (card.node, card.uuid, card.model) == ("n1", "GPU-101", "NVIDIA A100")
+    assert (card.memory, card.shared, card.open) == (24 * GIB, True, True)
+
+
+def test_an_attribute_may_carry_the_name_of_its_driver() -> None:
+    named = device(0, attributes={f"{DRIVER}/uuid": {"string": "GPU-x"}})
+    assert cards_of([slice_of(named)])[key(0)].uuid == "GPU-x"
+
+
+@pytest.mark.parametrize(
+    "broken",
+    [
+        device(0, attributes={}),
+        device(0, attributes={"uuid": {"int": 3}}),
+        device(0, attributes=None),
+        device(0, capacity=None),
+        device(0, capacity={"memory": {"value": "many"}}),
+        device(0, capacity={"memory": {"value": "-1"}}),
+        device(0, capacity={"cores": {"value": "4"}}),
+        device(0, name=None),
+        device(0, capacity={"memory": {"value": "1Gi", "requestPolicy": {"validValues": ["x"]}}}),
+        device(
+            0, capacity={"memory": {"value": "1Gi", "requestPolicy": {"validRange": {"step": "x"}}}}
+        ),
+    ],
+)
+def test_what_says_no_card_or_no_memory_is_left_out_and_hides_no_other(broken: Json) -> None:
+    assert set(cards_of([slice_of(broken, device(1))])) == {key(1)}
+
+
+def test_devices_of_several_nodes_are_left_out() -> None:
+    assert cards_of([slice_of(device(0), node="")]) == {}
+
+
+def opened(found: Mapping[DeviceKey, SliceCard]) -> set[DeviceKey]:
+    return {name for name, card in found.items() if card.open}
+
+
+@pytest.mark.parametrize(
+    ("changes", "is_open"),
+    [
+        ({"taints": [{"key": "k", "effect": "NoSchedule"}]}, False),
+        ({"taints": [{"key": "k", "effect": "NoExecute"}]}, False),
+        ({"taints": [{"key": "k", "effect": "None"}]}, True),
+        ({"taints": [{"key": "k", "effect": "Unheard"}]}, False),
+        ({"consumesCounters": [{"counterSet": "c"}]}, False),
+        ({"bindingConditions": ["ready"]}, False),
+        ({"taints": [], "consumesCounters": [], "bindingConditions": []}, True),
+    ],
+)
+def test_a_card_that_somebody_keeps_off_stays_known_and_is_not_open(
+    changes: Json, is_open: bool
+) -> None:
+    found = cards_of([slice_of(device(0, **changes))])
+    assert found[key(0)].open is is_open
+
+
+def test_only_the_newest_generation_counts_and_only_whole_pools_are_open() -> None:
+    old = slice_of(device(0), device(1), generation=1)
+    first = slice_of(device(0), generation=2, resourceSliceCount=2)
+    second = slice_of(device(2), generation=2, resourceSliceCount=2)
+    partly = cards_of([old, first])
+    assert set(partly) == {key(0)}
+    assert opened(partly) == set()
+    assert opened(cards_of([second, old, first])) == {key(0), key(2)}
+    assert opened(cards_of([second, first, first])) == set()
+
+
+def test_two_devices_that_say_they_are_one_card_are_not_open() -> None:
+    twice = slice_of(device(0, attributes={"uuid": {"string": "GPU-101"}}), device(1), device(2))
+    assert opened(cards_of([twice])) == {key(2)}
+    elsewhere = slice_of(device(0), node="n2")
+    assert opened(cards_of([slice_of(device(0), device(1)), elsewhere])) == {key(1)}
+
+
+def test_two_devices_of_one_name_are_not_open() -> None:
+    renamed = device(1, name="gpu-0")
+    assert opened(cards_of([slice_of(device(0), renamed, device(2))])) == {key(2)}
+    assert opened(cards_of([slice_of(device(0, capacity=None), device(0))])) == set()
+
+
+def policy(**said: object) -> SliceCard:
+    return cards_of(
+        [slice_of(device(0, capacity={"memory": {"value": "16Gi", "requestPolicy": said}}))]
+    )[key(0)]
+
+
+@pytest.mark.parametrize(
+    ("card", "asked", "consumed"),
+    [
+        (policy(validRange={"min": "1Gi", "step": "1Gi"}), GIB * 3 // 2, 2 * GIB),
+        (policy(validRange={"min": "1Gi", "step": "1Gi"}), 1, GIB),
+        (policy(validRange={"min": "1Gi", "step": "2Gi"}), 2 * GIB, 3 * GIB),
+        (policy(validRange={"min": "1Gi"}), 5, GIB),
+        (policy(validRange={"step": "3Gi"}), 16 * GIB, None),
+        (policy(validRange={"min": "1Gi", "max": "4Gi", "step": "1Gi"}), 4 * GIB, 4 * GIB),
+        (policy(validRange={"min": "1Gi", "max": "4Gi", "step": "1Gi"}), 4 * GIB + 1, None),
+        (policy(validValues=["4Gi", "8Gi"]), 5 * GIB, 8 * GIB),
+        (policy(validValues=["4Gi", "8Gi"]), 9 * GIB, None),
+        (policy(), 3, 3),
+        (policy(), 16 * GIB + 1, None),
+    ],
+)
+def test_amounts_are_rounded_up_as_the_driver_deals_them_out(
+    card: SliceCard, asked: int, consumed: int | None
+) -> None:
+    assert card.consumed(asked) == consumed
+
+
+def test_a_card_that_is_not_shared_is_taken_whole() -> None:
+    card = cards_of([slice_of(device(0, 16, allowMultipleAllocations=None))])[key(0)]
+    assert card.consumed(1) == 16 * GIB
+    assert card.consumed(16 * GIB + 1) is None
