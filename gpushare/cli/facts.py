@@ -196,7 +196,7 @@ def read_pod(pod: Fields, names: Names) -> PodFacts | None:
         return None
     annotations, whole = _annotations(metadata), request
     if request.devices > 1:
-        whole = Request(request.total, 1, containers=request.containers)
+        whole = replace(request, units=request.total, devices=1)
     shares = placement(annotations, whole, names)
     uuids = device_uuids(annotations, shares or (), names)
     if uuids is None:

@@ -169,14 +169,16 @@ def placement(annotations: Mapping[str, str], request: Request, names: Names) ->
     that either names counts with the most that either says; so the units may sum to more than the
     request. The map is usable when every container's grants sum to its limit. If the pod's
     request is larger than its containers (the peak of an init container), the map cannot say where
-    the surplus lies: the request is then spread evenly, as it is over the devices of IDX.
+    the surplus lies: the request is then spread evenly, as it is over the devices of IDX. A split
+    request is never spread evenly: without its map nobody knows where its parts are.
     """
     if not request.total:
         return None
     listed = frozenset(_read_idx(annotations.get(names.idx, "")))
     granted = _by_device(container_shares(annotations, request, names))
+    evenly = None if request.split else _evenly(listed, request.total)
     if not granted:
-        return _evenly(listed, request.total)
+        return evenly
     by_map: Shares | None = tuple(sorted(granted.items()))
     if sum(granted.values()) == request.total:
         agree = not listed or listed == granted.keys()
@@ -184,7 +186,7 @@ def placement(annotations: Mapping[str, str], request: Request, names: Names) ->
         agree = not listed
         if not granted.keys() <= listed:
             by_map = _evenly(granted, request.total)
-    return by_map if agree else _merge_placements(_evenly(listed, request.total), by_map)
+    return by_map if agree else _merge_placements(evenly, by_map)
 
 
 def container_shares(

@@ -45,6 +45,15 @@ class Process:
         code = self._process.poll()
         assert code is None, f"{self.name} has ended ({code}):\n{self.last_lines()}"
 
+    def ended_with(self, text: str) -> bool:
+        """Return whether it has ended with this text among its last lines; fail if it has ended
+        without.
+        """
+        if self._process.poll() is not None and text in self.last_lines():
+            return True
+        self.running()
+        return False
+
     def last_lines(self) -> str:
         return "\n".join(self.log.splitlines()[-_SHOWN:])
 

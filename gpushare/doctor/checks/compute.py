@@ -79,8 +79,9 @@ def _not_advertised(facts: Facts, *, ignored: bool) -> Finding:
         _NAME,
         f"{some(waiting)}: waits for ever, as kube-scheduler counts {cores} and no node"
         " advertises it",
-        "start our device plug-in without --no-advertise-cores; where another one runs, name"
-        f" {cores} in managedResources with ignoredByScheduler: true",
+        f"name {cores} in managedResources with ignoredByScheduler: false, then start our device"
+        " plug-in without --no-advertise-cores; where another one runs, say ignoredByScheduler:"
+        " true instead",
     )
 
 

@@ -239,6 +239,14 @@ def test_of_a_pod_that_is_split_by_container_each_has_its_own_device() -> None:
     assert placement(written, asked, ALIYUN) == ((0, 10), (3, 30), (5, 10))
 
 
+def test_nobody_knows_where_the_parts_are_of_a_split_pod_without_its_map() -> None:
+    asked = replace(asks(40), devices=2, units=30, split=(30, 10))
+    written = encode(Allocation("n", (1, 2), (10, 30)), asked, 16, 0, ALIYUN)
+    assert placement({IDX: "1,2"}, asked, ALIYUN) is None
+    assert placement(written | {IDX: "2,3"}, asked, ALIYUN) is None
+    assert placement(written | {MAP: "{}"}, asked, ALIYUN) is None
+
+
 def test_a_container_of_a_split_pod_fills_its_devices() -> None:
     asked = replace(asks(40), devices=2, units=30, split=(30, 10))
     written = encode(Allocation("n", (1, 2), (10, 30)), asked, 16, 0, ALIYUN)
