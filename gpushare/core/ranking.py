@@ -188,7 +188,8 @@ class Ranking:
         return int(known.devices[:, row][worth == highest].min())
 
     def _known(self, snapshot: Snapshot, request: Request) -> Known:
-        known = self._memo.get(request.kind)
+        kind = request.kind
+        known = self._memo.get(kind)
         if known is not None and known.generation > snapshot.generation:
             return self._known_anew(snapshot, request)
         if known is None or known.layout is not snapshot.capacity:
@@ -196,7 +197,7 @@ class Ranking:
         elif known.generation != snapshot.generation:
             rows = snapshot.changed_since(known.generation)
             known = _patched(known, snapshot, rows, self._score(snapshot, rows, request))
-        _keep_last(self._memo, request.kind, known, self._kinds)
+        _keep_last(self._memo, kind, known, self._kinds)
         return known
 
     def _known_held(self, snapshot: HeldSnapshot, request: Request) -> Known:
@@ -205,14 +206,15 @@ class Ranking:
         They are kept apart from those of the books, for the last kinds asked for: only rows that
         differ from the last such snapshot are scored again.
         """
-        kept = self._held_memo.get(request.kind)
+        kind = request.kind
+        kept = self._held_memo.get(kind)
         if kept is None or kept[0].capacity is not snapshot.capacity:
             known, rows = self._known(snapshot.base, request), snapshot.rows
         else:
             known, rows = kept[1], snapshot.differing_rows(kept[0])
         if len(rows):
             known = _patched(known, snapshot, rows, self._score(snapshot, rows, request))
-        _keep_last(self._held_memo, request.kind, (snapshot, known), _HELD_KINDS)
+        _keep_last(self._held_memo, kind, (snapshot, known), _HELD_KINDS)
         return known
 
     def _known_anew(
