@@ -81,18 +81,22 @@ class Judgement:
         counts = zip(_TEXTS, np.bincount(self.codes, minlength=UNKNOWN + 1).tolist(), strict=True)
         return {text: count for text, count in counts if text and count}
 
-    def texts(self, names: Sequence[str], *, resolvable: bool) -> dict[str, str]:
-        """Return why nodes do not fit, by name, where removing pods may help, or else cannot."""
-        mask = (_RESOLVABLE if resolvable else _FINAL)[self.codes]
-        if not mask.any():
-            return {}
-        texts = map(_TEXTS.__getitem__, self.codes[mask].tolist())
-        return dict(zip(compress(names, mask.tolist()), texts, strict=True))
-
-    def unknown(self, names: Sequence[str]) -> list[str]:
-        """Return the names that the ledger does not have."""
-        mask = self.codes == UNKNOWN
-        return list(compress(names, mask.tolist())) if mask.any() else []
+    def refusals(self, names: Sequence[str]) -> tuple[dict[str, str], dict[str, str]]:
+        """Return why nodes do not fit, by name: (those where removing pods may help or that are
+        unknown so far, those where nothing helps).
+        """
+        found: list[dict[str, str]] = []
+        for chosen in (_RESOLVABLE, _FINAL):
+            mask = chosen[self.codes]
+            texts = map(_TEXTS.__getitem__, self.codes[mask].tolist())
+            named = compress(names, mask.tolist()) if mask.any() else ()
+            found.append(dict(zip(named, texts, strict=True)))
+        busy, never = found
+        unknown = self.codes == UNKNOWN
+        if unknown.any():
+            named = compress(names, unknown.tolist())
+            busy.update((node, f'node "{node}" not found') for node in named)
+        return busy, never
 
     def only(self, place: int) -> "Judgement":
         """Return it for a pod that is being bound to the node at this place, and no other."""
@@ -143,7 +147,7 @@ def filter_nodes(snapshot: Snapshot, names: Sequence[str], request: Request) -> 
     return FilterResult(
         tuple(compress(names, judged.fits.tolist())),
         {name: reason for name, reason in reasons if reason is not None},
-        tuple(judged.unknown(names)),
+        tuple(compress(names, (judged.codes == UNKNOWN).tolist())),
     )
 
 

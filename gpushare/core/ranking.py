@@ -140,7 +140,8 @@ class Ranking:
 
     def prepare(self, snapshot: Snapshot, request: Request, pause: Pause) -> None:
         """Score the kind of the request in advance, with a pause after each step."""
-        self._keep(request.kind, self._known_anew(snapshot, request, pause))
+        known = self._known_anew(snapshot, request, pause)
+        _keep_last(self._memo, request.kind, known, self._kinds)
         self._prices.prepare(snapshot)
 
     def scores(self, snapshot: Snapshot, request: Request) -> Scores:
@@ -187,7 +188,8 @@ class Ranking:
         return int(known.devices[:, row][worth == highest].min())
 
     def _known(self, snapshot: Snapshot, request: Request) -> Known:
-        known = self._memo.get(request.kind)
+        kind = request.kind
+        known = self._memo.get(kind)
         if known is not None and known.generation > snapshot.generation:
             return self._known_anew(snapshot, request)
         if known is None or known.layout is not snapshot.capacity:
@@ -195,7 +197,7 @@ class Ranking:
         elif known.generation != snapshot.generation:
             rows = snapshot.changed_since(known.generation)
             known = _patched(known, snapshot, rows, self._score(snapshot, rows, request))
-        self._keep(request.kind, known)
+        _keep_last(self._memo, kind, known, self._kinds)
         return known
 
     def _known_held(self, snapshot: HeldSnapshot, request: Request) -> Known:
@@ -204,14 +206,15 @@ class Ranking:
         They are kept apart from those of the books, for the last kinds asked for: only rows that
         differ from the last such snapshot are scored again.
         """
-        kept = self._held_memo.get(request.kind)
+        kind = request.kind
+        kept = self._held_memo.get(kind)
         if kept is None or kept[0].capacity is not snapshot.capacity:
             known, rows = self._known(snapshot.base, request), snapshot.rows
         else:
             known, rows = kept[1], snapshot.differing_rows(kept[0])
         if len(rows):
             known = _patched(known, snapshot, rows, self._score(snapshot, rows, request))
-        _keep_last(self._held_memo, request.kind, (snapshot, known), _HELD_KINDS)
+        _keep_last(self._held_memo, kind, (snapshot, known), _HELD_KINDS)
         return known
 
     def _known_anew(
@@ -224,27 +227,22 @@ class Ranking:
     def _score(
         self, snapshot: Snapshot, rows: Rows, request: Request, pause: Pause | None = None
     ) -> _Scored:
-        parts = []
+        parts, told = [], _scored(request)
         for start in range(0, len(rows) or 1, _STEP):
-            parts.append(self._score_step(snapshot, rows[start : start + _STEP], request))
+            step = rows[start : start + _STEP]
+            fits = self._fits(snapshot, step, request)
+            if request.split:
+                fits &= has_room(snapshot, step, told)
+            scores = np.full(fits.shape, -np.inf)
+            if fits.any():
+                np.copyto(scores, self.policy.score(snapshot, step, told), where=fits)
+            by_state = self._prices.split(snapshot, step, told, scores)
+            taken = self._prices.taken(snapshot, step, told)
+            devices = by_state.argmax(axis=2).astype(np.int16)
+            parts.append(_Scored(by_state.max(axis=2), devices, taken))
             if pause is not None:
                 pause()
         return parts[0] if len(parts) == 1 else _joined(parts)
-
-    def _score_step(self, snapshot: Snapshot, rows: Rows, request: Request) -> _Scored:
-        fits = self._fits(snapshot, rows, request)
-        if request.split:
-            request = _scored(request)
-            fits &= has_room(snapshot, rows, request)
-        scores = np.full(fits.shape, -np.inf)
-        if fits.any():
-            np.copyto(scores, self.policy.score(snapshot, rows, request), where=fits)
-        by_state = self._prices.split(snapshot, rows, request, scores)
-        taken = self._prices.taken(snapshot, rows, request)
-        return _Scored(by_state.max(axis=2), by_state.argmax(axis=2).astype(np.int16), taken)
-
-    def _keep(self, kind: Kind, known: Known) -> None:
-        _keep_last(self._memo, kind, known, self._kinds)
 
 
 def _scored(request: Request) -> Request:

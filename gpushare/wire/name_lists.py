@@ -37,27 +37,23 @@ class NameLists:
         """Return the names of a JSON list. Raises MessageError, or msgspec's errors."""
         names = next((names for kept, names in self._kept if kept == text), None)
         if names is None:
-            names, as_encoded = self._look_up(text)
+            given = _LIST.decode(text)
+            found = self.known.find(given)
+            if found is not None:
+                # Plain names: blanks, or characters written as numbers, would make it longer.
+                names, characters = found
+                as_encoded = len(text) == characters + 3 * len(names) + 1
+            else:
+                names = NodeNames(checked_names(given, "NodeNames"))
+                as_encoded = _ENCODER.encode(names) == text
+                plain = len(text) == sum(map(len, names)) + 3 * len(names) + 1
+                if as_encoded and plain and _MANY <= len(names) <= MAX_KNOWN:
+                    has_place = len(self.known) + len(names) <= MAX_KNOWN
+                    self.known = (self.known if has_place else KnownNames()).joined(names)
             if not as_encoded:
                 return names  # kept, its blanks would be in our answers
         self._keep(text, names)
         return names
-
-    def _look_up(self, text: bytes) -> tuple[NodeNames, bool]:
-        """Return the names of a list, and whether it is written as we write it."""
-        given = _LIST.decode(text)
-        found = self.known.find(given)
-        if found is not None:
-            # Plain names: blanks, or characters written as numbers, would make it longer.
-            names, characters = found
-            return names, len(text) == characters + 3 * len(names) + 1
-        names = NodeNames(checked_names(given, "NodeNames"))
-        as_encoded = _ENCODER.encode(names) == text
-        plain = len(text) == sum(map(len, names)) + 3 * len(names) + 1
-        if as_encoded and plain and _MANY <= len(names) <= MAX_KNOWN:
-            known = self.known if len(self.known) + len(names) <= MAX_KNOWN else KnownNames()
-            self.known = known.joined(names)
-        return names, as_encoded
 
     def encode(self, names: Sequence[str]) -> bytes:
         """Return the names, each once, as a JSON list."""

@@ -69,7 +69,9 @@ def request_of(pod: Pod, names: Names) -> Request:
         if cores:
             raise MessageError(without_memory(names))
         return cpu_only
-    devices, annotations = _devices(pod, names), (pod.metadata and pod.metadata.annotations) or {}
+    metadata = pod.metadata or Metadata()
+    annotations = metadata.annotations or {}
+    devices = _devices(metadata, names)
     parts = split_parts(annotations, total, containers, names)
     if parts:
         devices = len(parts)
@@ -86,7 +88,7 @@ def request_of(pod: Pod, names: Names) -> Request:
         cpu=cpu_only.cpu,
         memory=cpu_only.memory,
         containers=containers,
-        policy=wanted_policy((pod.metadata and pod.metadata.annotations) or {}, names),
+        policy=wanted_policy(annotations, names),
         models=_accepted_models(pod.spec or PodSpec()),
         inits=inits,
         resources=cpu_only.resources,
@@ -273,11 +275,10 @@ def _accepted_models(spec: PodSpec) -> tuple[str, ...]:
     return tuple(sorted(models)) if len(models) <= MAX_MODELS else ()
 
 
-def _devices(pod: Pod, names: Names) -> int:
+def _devices(metadata: Metadata, names: Names) -> int:
     """Return over how many devices the pod wants its memory spread; the annotation wins over the
     label.
     """
-    metadata = pod.metadata or Metadata()
     text = (metadata.annotations or {}).get(names.count)
     if text is None:
         text = (metadata.labels or {}).get(names.count, "1")

@@ -135,7 +135,17 @@ def observed(record: Record | None, pod: ObservedPod) -> Step:
         return Step(record if record == there else there)
     if event is _WAITING:
         counted = is_counted(record) or not pod.gated
-        waiting = _waiting(pod, counted=counted)
+        waiting = Waiting(
+            pod.ref,
+            pod.request,
+            pod.created,
+            pod.gated,
+            pod.crowded,
+            counted,
+            pod.priority,
+            pod.demands,
+            pod.served,
+        )
         if entry is None or assumption is None:
             return Step(waiting)
         return Step(replace(entry, assumption=replace(assumption, waiting=waiting)))
@@ -145,21 +155,6 @@ def observed(record: Record | None, pod: ObservedPod) -> Step:
         return _shown_again(entry, pod)
     cover, _, alarm = _cover_when_bound(entry, assumption, pod)
     return Step(_bound(pod, cover), alarm)
-
-
-def _waiting(pod: ObservedPod, *, counted: bool) -> Waiting:
-    """Return the pod as one that waits."""
-    return Waiting(
-        pod.ref,
-        pod.request,
-        pod.created,
-        pod.gated,
-        pod.crowded,
-        counted,
-        pod.priority,
-        pod.demands,
-        pod.served,
-    )
 
 
 def listed(record: Record | None, event: Event, *, now: float, token: int) -> Record | None:

@@ -6,7 +6,7 @@ keeps what it holds, a node its shape, and the text of the error is logged.
 
 import logging
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -245,14 +245,16 @@ class PodEventHandler:
         for managed in self._resources:
             try:
                 seen = observe_pod(pod, managed.names)
-                # kube-scheduler of another name: no extender of ours is called for it.
-                observed.append(
-                    seen if seen.node or ours else seen._replace(gated=True, served=False)
-                )
             except WireError as error:
                 observed.append(None)
+                claims.append(None)
                 log.warning(Line("pod kept as it was", pod=_name_of(pod), error=str(error)))
-            claims.append(_claim(pod, observed[-1]) if may_hold else None)
+                continue
+            # kube-scheduler of another name: no extender of ours is called for it.
+            observed.append(seen if seen.node or ours else seen._replace(gated=True, served=False))
+            asks = may_hold and seen.request.devices
+            claims.append(claimant(pod, seen.request) if asks else None)
+        holds_devices = any(each and each.node and each.request.devices for each in observed)
         return SeenPod(
             (pod.metadata and pod.metadata.uid) or "",
             tuple(observed),
@@ -262,16 +264,9 @@ class PodEventHandler:
             None
             if self._mistaken_pods is None or stands_in is not None
             else self._mistaken_pods.mistake(pod),
-            self._demands(pod, observed),
+            demands_of(pod) if holds_devices and self._running is not None else None,
             stands_in,
         )
-
-    def _demands(self, pod: Pod, observed: Iterable[ObservedPod | None]) -> Demands | None:
-        if self._running is None or not any(
-            seen is not None and seen.node and seen.request.devices for seen in observed
-        ):
-            return None
-        return demands_of(pod)
 
     def _hold(self, managed: ManagedResource, pod: SeenPod, at: int) -> None:
         """Begin or end what is held for the pod, by what the API server shows of it."""
@@ -373,10 +368,6 @@ class UnhealthyEventHandler:
         managed.ledger.set_unhealthy(node, devices)
         if self._room_on is not None:
             self._room_on(node)
-
-
-def _claim(pod: Pod, seen: ObservedPod | None) -> Claimant | None:
-    return claimant(pod, seen.request) if seen is not None and seen.request.devices else None
 
 
 def _name_of(pod: Pod) -> str:

@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
-from gpushare.core.decide import Judgement, best_row, judge, room_for
+from gpushare.core.decide import UNKNOWN_NODE, Judgement, best_row, judge, room_for
 from gpushare.core.explain import explain
 from gpushare.core.explanation import Explanation
 from gpushare.core.held_snapshot import HeldSnapshot
@@ -156,27 +156,25 @@ class FilterVerb:
                 kept_out = _fits_without_holds(managed, seen, judged, pod)
                 managed.holds.refused(pod, self._clock() if kept_out else None)
         self._tickets.put(uid, resource_request, fit, valid=is_ours)
-        busy = judged.texts(args.names, resolvable=True)
-        never = judged.texts(args.names, resolvable=False)
-        unknown = judged.unknown(args.names)
+        busy, never = judged.refusals(args.names)
+        reasons = judged.counts()
+        unknown = reasons.get(UNKNOWN_NODE, 0)
         line = {
             "pod": name,
             "units": request.units,
             "devices": request.devices,
             "fit": max(most, len(fit)),
-            "busy": len(busy),
+            "busy": len(busy) - unknown,
             "never": len(never),
-            "unknown": len(unknown),
+            "unknown": unknown,
         }
         if request.cores:
             line["cores"] = request.cores
-        reasons = judged.counts()
         if promised := reasons.get(Reason.PROMISED.value):
             line["promised"] = promised
         if reasons:
             explanation = partial(_explain, managed, seen, args, request, group)
             self._report(args, resource_request, reasons, fit, explanation)
-        busy.update((node, f'node "{node}" not found') for node in unknown)
         answer = encode_filter(args, fit, busy, never, lists=self._lists)
         return VerbAnswer(answer, "fit" if fit else "no_fit", line, asked)
 

@@ -52,12 +52,13 @@ def believes_a_proxys_404(original: Any) -> Any:
     "A12",
     "ours, once: filter keeps a charged pod to its node, and forgets the others",
     Judgement,
-    "texts",
+    "refusals",
 )
 def forgets_the_other_nodes(original: Any) -> Any:
 
-    def texts(self: Any, names: Any, *, resolvable: bool) -> Any:
-        found = original(self, names, resolvable=resolvable)
-        return {name: why for name, why in found.items() if why != Reason.BEING_BOUND.value}
+    def refusals(self: Any, names: Any) -> Any:
+        busy, never = original(self, names)
+        being_bound = Reason.BEING_BOUND.value
+        return {name: why for name, why in busy.items() if why != being_bound}, never
 
-    return texts
+    return refusals

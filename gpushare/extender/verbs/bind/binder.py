@@ -14,7 +14,6 @@ from gpushare.extender.verbs.bind.transaction import (
     BUDGET,
     BindResult,
     BindTransaction,
-    ReadPod,
     Step,
     WriteBinding,
     observed_pod,
@@ -84,7 +83,15 @@ class Binder:
         try:
             step: Step = bind.start(self._clock(), self._leads_until())
             while not isinstance(step, BindResult):
-                step = self._execute(bind, step, deadline)
+                left = max(deadline - self._clock(), _LAST_READ)
+                if isinstance(step, WriteBinding):
+                    timeout = min(max(left - _LAST_READ, _LAST_READ), _POST_TIMEOUT)
+                    error = self._write(step, timeout, deadline)
+                    step = bind.written(error, self._clock())
+                else:
+                    sent = self._clock()
+                    seen = self._read(step.ref, min(left, _READ_TIMEOUT))
+                    step = bind.read(seen, sent, self._clock(), self._leads_until())
         except BaseException:
             # Our bug, or the process is ending: nothing is known of the write, so the charge stays.
             if bind.resource_request:
@@ -121,17 +128,6 @@ class Binder:
             self._settle(managed, overdue)
         self._next_in_round = start + settled_count
         return settled_count
-
-    def _execute(
-        self, bind: BindTransaction, step: ReadPod | WriteBinding, deadline: float
-    ) -> Step:
-        left = max(deadline - self._clock(), _LAST_READ)
-        if isinstance(step, WriteBinding):
-            timeout = min(max(left - _LAST_READ, _LAST_READ), _POST_TIMEOUT)
-            return bind.written(self._write(step, timeout, deadline), self._clock())
-        sent = self._clock()
-        seen = self._read(step.ref, min(left, _READ_TIMEOUT))
-        return bind.read(seen, sent, self._clock(), self._leads_until())
 
     def _write(self, step: WriteBinding, timeout: float, deadline: float) -> ApiError | None:
         ref = step.ref
