@@ -57,8 +57,9 @@ def believes_a_proxys_404(original: Any) -> Any:
 def forgets_the_other_nodes(original: Any) -> Any:
 
     def refusals(self: Any, names: Any) -> Any:
-        busy, never = original(self, names)
-        being_bound = Reason.BEING_BOUND.value
-        return {name: why for name, why in busy.items() if why != being_bound}, never
+        return tuple(
+            {name: why for name, why in found.items() if why != Reason.BEING_BOUND.value}
+            for found in original(self, names)
+        )
 
     return refusals
