@@ -63,6 +63,7 @@ class NodeSeen:
     it cannot be read. state: as kube-scheduler's own filters see it. whole: resources of NVIDIA's
     own device plug-in that it has. control_plane: it is a node of the control plane by a label that
     its kubelet may not set. cores: percent of compute that it advertises, None if it does not.
+    kept: the extender keeps it from scale-down.
     """
 
     name: str
@@ -76,6 +77,7 @@ class NodeSeen:
     whole: tuple[str, ...] = ()
     control_plane: bool = False
     cores: int | None = None
+    kept: bool = False
 
     @property
     def shares(self) -> bool:
@@ -122,7 +124,7 @@ class PodsSeen:
     original extender, of other namespaces or made by a node. counting: pods that ask for the count
     or for compute and for no memory, with what is wrong about it. cores_alone: those that ask for
     compute, with their node. whole: pods that ask for cards of NVIDIA's own device
-    plug-in, with their node.
+    plug-in, with their node. placeholders: for autoscalers.
     """
 
     gpu: tuple[PodSeen, ...] = ()
@@ -133,6 +135,7 @@ class PodsSeen:
     cores_alone: tuple[tuple[str, str], ...] = ()
     whole: tuple[tuple[str, str], ...] = ()
     static: tuple[tuple[str, str], ...] = ()
+    placeholders: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,11 +12,12 @@ from typing import Any
 from gpushare.core.model import NodeSpec, Reason, Request
 from gpushare.doctor.facts import ClosedSeen, LeaseSeen, NodeSeen, PodSeen, PodsSeen
 from gpushare.errors import AnnotationError, QuantityError, WireError
-from gpushare.wire.annotations import Names
+from gpushare.wire.annotations import SCALE_DOWN_GUARD, Names
 from gpushare.wire.demands import node_state
 from gpushare.wire.inventory import UNHEALTHY_KEY, Inventory, decode_inventory, decode_unhealthy
 from gpushare.wire.nodes import node_spec
 from gpushare.wire.objects import NODES, PODS
+from gpushare.wire.placeholders import SCHEDULER
 from gpushare.wire.pods import observe_pod
 from gpushare.wire.quantity import to_units
 from gpushare.wire.request_mistakes import is_whole, misplaced, mistake_of
@@ -59,6 +60,7 @@ def read_node(node: Fields, names: Names, unit: str) -> NodeSeen:
     return NodeSeen(
         *(name, spec, total, usable, inventory, broken, labelled, state, whole, leads),
         cores=_units(capacity.get(names.cores, allocatable.get(names.cores))),
+        kept=SCALE_DOWN_GUARD in _map(metadata.get("annotations")),
     )
 
 
@@ -90,10 +92,14 @@ def read_pods(pods: Iterable[Fields], names: Names, now: float) -> PodsSeen:
     whole: list[tuple[str, str]] = []
     # (tag, the node of a static pod)
     tags: set[tuple[str, str]] = set()
+    placeholders: list[str] = []
     for pod in pods:
         images = [str(container.get("image")) for container in _containers(pod)]
         schedules = any(_base(image) == _SCHEDULER for image in images)
-        node = str(_map(pod.get("spec")).get("nodeName") or "")
+        spec = _map(pod.get("spec"))
+        node = str(spec.get("nodeName") or "")
+        if spec.get("schedulerName") == SCHEDULER:
+            placeholders.append(_name(pod))
         static = _MIRROR in _map(_map(pod.get("metadata")).get("annotations"))
         if schedules and _is_of_control_plane(pod):
             made_by = node if static else ""
@@ -119,6 +125,7 @@ def read_pods(pods: Iterable[Fields], names: Names, now: float) -> PodsSeen:
         cores_alone=tuple(cores_alone),
         whole=tuple(whole),
         static=tuple((tag, node) for tag, node in told if node),
+        placeholders=tuple(placeholders),
     )
 
 

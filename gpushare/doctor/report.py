@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 
 from gpushare.doctor.checks.address import check_address
+from gpushare.doctor.checks.autoscalers import check_autoscalers
 from gpushare.doctor.checks.compute import check_compute
 from gpushare.doctor.checks.extender import check_extender
 from gpushare.doctor.checks.nodes import check_nodes
@@ -33,6 +34,7 @@ CHECKS: tuple[Check, ...] = (
     check_address,
     check_extender,
     check_rights,
+    check_autoscalers,
     check_nodes,
     check_compute,
     check_unhealthy_configmaps,

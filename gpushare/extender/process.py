@@ -289,7 +289,8 @@ class Extender:
         unserved = self._unserved_pods.longest_seconds(time.monotonic())
         own = {"pending_without_call_seconds": pending, "bound_unassigned_seconds": unserved}
         writers = (self._binder, self._events, self._waker)
-        parts = (self._auditor, self._readiness, *writers, self._policy_refresher)
+        helpers = (self._scale_down_guard, self._placeholders)
+        parts = (self._auditor, self._readiness, *writers, *helpers, self._policy_refresher)
         own |= self._log_writer.state()
         return own | {name: value for part in parts for name, value in part.state().items()}
 

@@ -42,6 +42,9 @@ server checks it at each update of the object, but not at a Binding.
 MOST_GIVEN = 64
 """Cards that a device plug-in may add to a pod (given_annotation.py)."""
 
+SCALE_DOWN_GUARD = "gpushare.io/scale-down-guard"
+"""Annotation of a Node that the extender keeps from scale-down: why."""
+
 
 @dataclass(frozen=True, slots=True)
 class Names:

@@ -8,6 +8,9 @@ import pytest
 
 from gpushare.core.model import NodeSpec, ObservedPod, PodRef, Reason, Request
 from gpushare.extender.follow.auditor import Auditor
+from gpushare.extender.follow.placeholders import KnownPlaceholders, Placeholders
+from gpushare.extender.follow.scale_down_guard import ScaleDownGuard
+from gpushare.extender.follow.scale_down_marks import RunningDemands, ScaleDownMarks
 from gpushare.extender.managed_resources import ManagedResource, ManagedResources
 from gpushare.extender.shadow.shadow import Shadow
 from gpushare.extender.tell.metrics import Metrics
@@ -88,7 +91,12 @@ def test_every_metric_is_listed() -> None:
     own = ("bind_conflicts_total", "events_written_total", "events_dropped_total")
     process = ("ready", "leader", "pending_without_call_seconds", "bound_unassigned_seconds")
     auditor = Auditor(ScriptedApi(), library, "GiB", not_ready=str, watch_version=str, report=print)
-    state = (*process, *own, *auditor.state(), *(f"nodes_{of}" for of in watch))
+    running, marks, placed = RunningDemands(), ScaleDownMarks(), KnownPlaceholders()
+    guard = ScaleDownGuard(ScriptedApi(), library, marks, running, not_ready=str)
+    placeholders = Placeholders(ScriptedApi(), library, placed, "asks", not_ready=str)
+    parts = (auditor, guard, placeholders)
+    told = [name for part in parts for name in part.state()]
+    state = (*process, *own, *told, *(f"nodes_{of}" for of in watch))
     shadow = Shadow(library, "binpack")
     metrics = Metrics(library, 1, lambda: dict.fromkeys(state, 0.0), detail="pods", shadow=shadow)
     metrics.observe("filter", "fit", 0.1)

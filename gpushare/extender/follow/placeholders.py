@@ -114,8 +114,21 @@ class Placeholders:
         self._nodes: frozenset[str] | None = None
         self._joined = -math.inf
         self._owed = frozenset[str]()
+        self._created = self._deleted = self._failed_writes = 0
         self._paused_until = -math.inf
         self.rounds = Rounds("placeholders", self.round, EVERY, AGAIN, threading.Event())
+
+    def state(self) -> dict[str, float]:
+        """Return the values for metrics; none while the option is off."""
+        if not self._namespace:
+            return {}
+        there = sum(1 for each in self._known.all() if each.namespace == self._namespace)
+        return {
+            "placeholders": there,
+            "placeholders_created_total": self._created,
+            "placeholders_deleted_total": self._deleted,
+            "placeholders_failed_writes_total": self._failed_writes,
+        }
 
     def round(self) -> bool:
         """Create, tell and delete what is to be; return whether nothing is left to be done."""
@@ -212,8 +225,8 @@ class Placeholders:
         except ApiConflict:
             return True  # an earlier create, whose answer was lost; the watch will show it
         except ApiError as error:
-            log.warning(Line("no placeholder", pod=ref, error=str(error)))
-            return False
+            return self._failed(Line("no placeholder", pod=ref, error=str(error)))
+        self._created += 1
         log.info(Line("placeholder created", pod=ref, nodes=len(wish.nodes)))
         name = name_for(ref.uid)
         return self._tell(Placeholder(self._namespace, name, ref.uid, False, frozenset()))
@@ -227,8 +240,9 @@ class Placeholders:
         except ApiNotFound:
             return True
         except ApiError as error:
-            log.warning(Line("placeholder not told", placeholder=each.name, error=str(error)))
-            return False
+            return self._failed(
+                Line("placeholder not told", placeholder=each.name, error=str(error))
+            )
         return True
 
     def _delete(self, each: Placeholder) -> bool:
@@ -238,10 +252,18 @@ class Placeholders:
         except ApiNotFound:
             return True
         except ApiError as error:
-            log.warning(Line("placeholder not deleted", placeholder=each.name, error=str(error)))
-            return False
+            return self._failed(
+                Line("placeholder not deleted", placeholder=each.name, error=str(error))
+            )
+        self._deleted += 1
         log.info(Line("placeholder deleted", placeholder=each.name))
         return True
+
+    def _failed(self, line: Line) -> bool:
+        """Count and log a write that was not taken; return False: there is more to be done."""
+        self._failed_writes += 1
+        log.warning(line)
+        return False
 
     def _send(
         self, method: str, path: str, body: bytes, content_type: str = "application/json"

@@ -79,10 +79,21 @@ class ScaleDownGuard:
         self._policy = load_policy(FALLBACK_POLICY)
         self._judged: tuple[object, Mapping[str, str]] = None, {}
         self._sent: dict[str, str] = {}
+        self._failed_writes = 0
         self._paused_until = -math.inf
         self._resumed = 0.0
         self._stopping = wake()
         self.rounds = Rounds("scale-down", self.round, EVERY, AGAIN, self._stopping)
+
+    def state(self) -> dict[str, float]:
+        """Return the values for metrics; none while the guard is off."""
+        if self._running is None:
+            return {}
+        kept = sum(1 for mark in self._marks.all().values() if mark.ours)
+        return {
+            "scale_down_kept_nodes": kept,
+            "scale_down_failed_writes_total": self._failed_writes,
+        }
 
     def round(self) -> bool:
         """Write what differs from what should be; return whether nothing is left to be done."""
@@ -144,6 +155,7 @@ class ScaleDownGuard:
         except ApiNotFound:
             return True
         except ApiError as error:
+            self._failed_writes += 1
             if error.status in _NO_RIGHT:
                 self._paused_until = self._clock() + _PAUSE
             log.warning(Line("scale-down not told on a node", node=name, error=str(error)))

@@ -10,6 +10,7 @@ from collections.abc import Collection, Iterable, Mapping
 from typing import NamedTuple
 
 from gpushare.core.selectors import Demands
+from gpushare.wire.annotations import SCALE_DOWN_GUARD
 from gpushare.wire.objects import Metadata, Node
 
 KEYS = frozenset(
@@ -17,7 +18,7 @@ KEYS = frozenset(
 )
 """Annotations of a Node by which autoscalers leave it alone if they are "true"."""
 
-OURS = "gpushare.io/scale-down-guard"
+OURS = SCALE_DOWN_GUARD
 """Our annotation of a Node: why it must stay, and which of KEYS we wrote."""
 
 TRUE = "true"

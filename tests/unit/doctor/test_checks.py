@@ -56,6 +56,15 @@ LATE = "binding rejected: gpushare: node 'a': device 0 has no room for 8 units a
 LONG = '{"v":1,"unit":"MiB","devices":[{"mem":81920},{"mem":81920},{"mem":81920}]}'
 
 
+KEPT = {"nodes": (replace(node(), kept=True),)}
+
+
+def option(metric: str) -> dict[str, Any]:
+    """An extender with the option of this metric."""
+    seen = extender()
+    return {"extender": replace(seen, samples={**seen.samples, f"gpushare_{metric}": 1.0})}
+
+
 def pods(*gpu: Any, **more: Any) -> dict[str, Any]:
     return {"pods": PodsSeen(gpu, **more)}
 
@@ -341,6 +350,28 @@ PROVOKED: list[tuple[str, str, str, dict[str, Any]]] = [
         "warn",
         "patch pods",
         {"rights": RIGHTS | dict.fromkeys(excess_rights(), True)},
+    ),
+    ("autoscalers", "ok", "nothing is left", {}),
+    ("autoscalers", "ok", "nothing is left", option("scale_down_kept_nodes") | KEPT),
+    ("autoscalers", "warn", "kept from scale-down: n1", KEPT),
+    (
+        "autoscalers",
+        "fail",
+        "may not patch nodes",
+        option("scale_down_kept_nodes") | without(Right("patch", "nodes")),
+    ),
+    (
+        "autoscalers",
+        "ok",
+        "nothing is left",
+        option("scale_down_kept_nodes") | without(Right("patch", "nodes")) | {"own_account": False},
+    ),
+    ("autoscalers", "warn", "still some: asks/for-a", pods(placeholders=("asks/for-a",))),
+    (
+        "autoscalers",
+        "ok",
+        "nothing is left",
+        option("placeholders") | pods(placeholders=("asks/for-a",)),
     ),
     ("gpu-nodes", "fail", "no node offers", {"nodes": (node(total=None),)}),
     ("gpu-nodes", "fail", "no node offers", {"nodes": ()}),

@@ -277,3 +277,16 @@ def test_a_node_of_both_device_plugins_is_read_as_such() -> None:
 def test_the_compute_that_a_node_advertises_is_read(field: str) -> None:
     document = {"metadata": {"name": "n1"}, "status": {field: {ALIYUN.cores: "200"}}}
     assert read_node(document, ALIYUN, "GiB").cores == 200
+
+
+def test_what_is_done_for_autoscalers_is_seen() -> None:
+    notes = {"gpushare.io/scale-down-guard": "{}"}
+    kept = {"metadata": {"name": "n", "annotations": notes}}
+    assert read_node(kept, ALIYUN, "GiB").kept
+    assert not read_node({"metadata": {"name": "n"}}, ALIYUN, "GiB").kept
+    asks = {"namespace": "asks", "name": "for-a"}
+    pods = [
+        {"metadata": asks, "spec": {"schedulerName": "gpushare-placeholder"}},
+        {"metadata": asks | {"name": "other"}, "spec": {}},
+    ]
+    assert read_pods(pods, ALIYUN, NOW).placeholders == ("asks/for-a",)

@@ -380,6 +380,35 @@ def test_without_the_right_it_rests() -> None:
     assert world.asking == ["uid-web"]
 
 
+def test_metrics_count_what_is_there_and_what_was_done() -> None:
+    world = World()
+    world.waits("web", 8)
+    refused = ApiError("refused", 500)
+    counts = []
+    for method in ("POST", "PATCH", ""):
+        world.faults = [(method, False, refused)]
+        world.later()
+        counts.append([*world.under_test.state().values()])
+    world.gone("team/web")
+    for method in ("DELETE", ""):
+        world.faults = [(method, False, refused)]
+        world.later()
+        counts.append([*world.under_test.state().values()])
+    assert [*world.under_test.state()] == [
+        "placeholders",
+        "placeholders_created_total",
+        "placeholders_deleted_total",
+        "placeholders_failed_writes_total",
+    ]
+    assert counts == [[0, 0, 0, 1], [1, 1, 0, 2], [1, 1, 0, 2], [1, 1, 0, 3], [0, 1, 1, 3]]
+
+
+def test_metrics_tell_nothing_while_it_is_off() -> None:
+    world = asked()
+    world.start("")
+    assert world.under_test.state() == {}
+
+
 def test_pods_of_others_are_left_alone() -> None:
     world = asked()
     theirs = json.loads(json.dumps(world.pods["asks/for-uid-web"]))

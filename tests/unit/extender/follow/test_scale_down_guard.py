@@ -323,6 +323,20 @@ def test_without_the_right_it_rests() -> None:
     assert world.why("a") == ABOUT_A1
 
 
+def test_metrics_count_nodes_that_are_kept_and_writes_that_failed() -> None:
+    world = stuck()
+    world.changed("b", **{CA: "true", KARPENTER: "true"})  # a person's word is none of ours
+    world.failures = [(False, ApiError("refused", 500))]
+    world.round()
+    assert world.guard.state() == {"scale_down_kept_nodes": 0, "scale_down_failed_writes_total": 1}
+    world.ended("b0")
+    world.runs("b", b1=(10, 0), b2=(10, 1))
+    world.round()
+    assert world.guard.state() == {"scale_down_kept_nodes": 1, "scale_down_failed_writes_total": 1}
+    world.restart(on=False)
+    assert world.guard.state() == {}
+
+
 def test_a_node_that_went_meanwhile_is_no_failure() -> None:
     world = stuck()
     del world.nodes["a"]
