@@ -239,7 +239,8 @@ class Run:
             except ApiError as error:
                 if not (unclear and isinstance(error, (ApiConflict, ApiNotFound))):
                     self._check_unclear(ref, error)
-                    self._say(f"The eviction of {ref} had no clear answer ({error}); it is read")
+                    if not unclear:
+                        self._say(f"The eviction of {ref} had no clear answer; it is read: {error}")
                 if self._is_gone(ref):
                     return
                 if isinstance(error, (ApiConflict, ApiNotFound)):

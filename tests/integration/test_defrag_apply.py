@@ -1,8 +1,9 @@
-"""`gpushare defrag --apply` on the cluster of `gpushare demo --keep`: pods move, and one is bound."""
+"""`gpushare defrag --apply` on the demo's cluster: two pods move, and one that waits is bound."""
 
 import json
 import os
 import subprocess
+from functools import partial
 from typing import Any
 
 from gpushare.wire.annotations import ALIYUN
@@ -51,6 +52,10 @@ def running(kept: Kept) -> dict[str, str]:
     }
 
 
+def are_running(kept: Kept, count: int) -> bool:
+    return len(running(kept)) == count
+
+
 def age(kept: Kept) -> None:
     """Let all pods have run for long."""
     for name in running(kept):
@@ -65,7 +70,7 @@ def test_a_pod_that_fits_nowhere_is_bound_once_two_pods_have_moved(kept: Kept) -
     for at, (kind, name) in enumerate((("Deployment", "web"), ("StatefulSet", "db")), 1):
         kept.api.create("/apis/policy/v1/namespaces/default/poddisruptionbudgets", budget(name))
         kept.api.create(f"{APPS}/{kind.lower()}s", workload(kind, name))
-        poll(lambda at=at: len(running(kept)) == at, f"{name} runs")
+        poll(partial(are_running, kept, at), f"{name} runs")
     (hole,) = set(running(kept).values())
     kept.api.create(PODS, pod("filler", "16", **BINPACK))
     poll(lambda: "filler" in running(kept), "one device is full")
@@ -78,8 +83,7 @@ def test_a_pod_that_fits_nowhere_is_bound_once_two_pods_have_moved(kept: Kept) -
     assert set(before.values()) == {hole}
     age(kept)
     kept.api.create(PODS, pod("late", "32", **BINPACK, **{ALIYUN.count: "2"}))
-    command = [*GPUSHARE[:-1], "gpushare.cli.main"] if GPUSHARE[-1] == "-m" else [*GPUSHARE]
-    command += ["defrag", "--for", "pod", "default/late", "--policy", "binpack"]
+    command = [*GPUSHARE, "defrag", "--for", "pod", "default/late", "--policy", "binpack"]
     environment = {**os.environ, "KUBECONFIG": kept.kubeconfig}
     ran = subprocess.run(
         [*command, "--apply", "--yes", "--wait", "60", "-o", "json"],

@@ -5,6 +5,7 @@ import json
 import time
 from collections.abc import Callable, Mapping
 from copy import deepcopy
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -132,8 +133,8 @@ def api(monkeypatch: pytest.MonkeyPatch) -> Api:
     made = Api()
     now = itertools.count()
     monkeypatch.setattr(defrag, "connection", lambda *_: made)
-    monkeypatch.setattr(defrag_apply.time, "sleep", lambda _: None)
-    monkeypatch.setattr(defrag_apply.time, "monotonic", lambda: float(next(now)))
+    clock = SimpleNamespace(sleep=lambda _: None, monotonic=lambda: float(next(now)))
+    monkeypatch.setattr(defrag_apply, "time", clock)
     return made
 
 
@@ -245,7 +246,9 @@ def test_a_budget_that_never_allows_it_stops(api: Api, apply: Apply) -> None:
     assert api.evictions == []
 
 
-def test_a_budget_that_counts_the_pod_moved_last_is_waited_for(api: Api, apply: Apply) -> None:
+def test_a_budget_that_counts_the_pod_moved_last_is_waited_for(
+    api: Api, apply: Apply, monkeypatch: pytest.MonkeyPatch
+) -> None:
     status, looks = api.budgets[0]["status"], itertools.count()
     lists = api.request
 
@@ -254,7 +257,7 @@ def test_a_budget_that_counts_the_pod_moved_last_is_waited_for(api: Api, apply: 
             status["disruptionsAllowed"] = 1
         return lists(method, path, **more)
 
-    api.request = request  # type: ignore[method-assign]
+    monkeypatch.setattr(api, "request", request)
     api.before = lambda: status.update(disruptionsAllowed=0)
     code, out, _ = apply()
     assert (code, len(api.evictions)) == (0, 2)
