@@ -1,7 +1,7 @@
 """`gpushare defrag`: which few pods would have to move so that a pod fits that fits nowhere.
 
 The root of the command: words to options, a cluster or a file to books, a plan to text. It reads,
-and changes nothing: nobody is evicted.
+and changes nothing, unless it is asked to carry the plan out (defrag_apply.py).
 """
 
 import argparse
@@ -11,7 +11,10 @@ import sys
 import time
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
+from typing import Any
 
+from gpushare.cli.defrag_apply import WAIT, Look, Run, document_of_run, lines_of_run
 from gpushare.cli.defrag_text import document_of, lines_of
 from gpushare.cli.documents import dumped
 from gpushare.cli.exit_codes import ended
@@ -29,7 +32,7 @@ from gpushare.cli.pod_specs import units_of_words
 from gpushare.cli.saved_report import resource_of_report
 from gpushare.cli.tables import printable
 from gpushare.commandline import USAGE, Parser
-from gpushare.core.model import ALL_CORES, HOST_BOUND, Request
+from gpushare.core.model import ALL_CORES, HOST_BOUND, PodRef, Request
 from gpushare.core.node_filters import CPU, MEMORY
 from gpushare.core.policy import load_policy
 from gpushare.errors import GpuShareError, QuantityError, SettingsError
@@ -46,14 +49,16 @@ for:    --for 40GiB          a place of 40 GiB on one device
         --for 2x40GiB        on each of two devices of one node
         --for 2x40GiB,cpu=8,memory=64Gi,cores=50,model=A100
         --for pod late       for a pod that waits; or pod NAMESPACE/NAME
-exit codes: 0 there is a plan, or nothing has to move; 1 no plan; 2 wrong usage, or the cluster
-cannot be read (one line on stderr); 130 ended by Ctrl-C.
-docs/defrag.md tells which pods may be moved, and what a plan promises.
+exit codes: 0 there is a plan, or nothing has to move, or --apply has made the room; 1 no plan, or
+--apply was refused or has stopped; 2 wrong usage, or the cluster cannot be read (one line on
+stderr); 130 ended by Ctrl-C.
+docs/defrag.md tells which pods may be moved, what a plan promises, and when --apply stops.
 """
 _PLACE = re.compile(r"(?:(\d{1,3})x)?(\d{1,9})(GiB|MiB)?", re.ASCII)
 _KEYS = ("cpu", "memory", "cores", "model")
 _NO_PLAN = 1
 _LARGEST = 8
+_LONGEST_WAIT = 86_400
 
 
 def main(argv: Sequence[str] | None = None, prog: str = "gpushare defrag") -> int:
@@ -76,26 +81,67 @@ def _answer(options: argparse.Namespace) -> int:
         raise SettingsError(f"--moves: {options.moves} is not from 1 to {_LARGEST}")
     if options.unit:
         check_unit(options.unit)
-    policy = load_policy(options.policy)
+    if options.apply and options.snapshot:
+        raise SettingsError("--apply goes with a live cluster, not with --snapshot")
+    if options.yes and not options.apply:
+        raise SettingsError("--yes goes with --apply")
+    if not 0 < options.wait <= _LONGEST_WAIT:
+        raise SettingsError(f"--wait: {options.wait} is not from 1 to {_LONGEST_WAIT} seconds")
     kubectl = connection(vars(options), os.environ)
-    books, rules = _books(options, kubectl)
-    name, hole = _hole(options, books, kubectl)
-    found = find_moves(
-        books.ledger,
-        hole,
-        rules,
-        policy,
-        books.filters,
-        most=options.moves,
-        demands=books.demands,
-    )
+    look = _look(options, kubectl, options.moves)
+    if options.apply and look.found.moves:
+        return _carry_out(look, options, kubectl)
     if options.output:
-        shown = document_of(found, name, hole, books, options)
-        print(dumped(shown, options.output), end="")
+        print(dumped(_document(look, options), options.output), end="")
     else:
-        lines = lines_of(found, name, hole, books, options)
-        print("".join(f"{printable(line)}\n" for line in lines), end="")
-    return 0 if found.node else _NO_PLAN
+        print(_text(look, options), end="")
+    return 0 if look.found.node else _NO_PLAN
+
+
+def _look(options: argparse.Namespace, kubectl: Kubectl, most: int) -> Look:
+    """Return the books, and the plan of at most so many moves on them."""
+    policy = load_policy(options.policy)
+    books, rules = _books(options, kubectl)
+    name, hole, pod = _hole(options, books, kubectl)
+    found = find_moves(
+        books.ledger, hole, rules, policy, books.filters, most=most, demands=books.demands
+    )
+    return Look(books, rules, name, hole, pod, found)
+
+
+def _text(look: Look, options: argparse.Namespace) -> str:
+    lines = lines_of(look.found, look.name, look.hole, look.books, options)
+    return "".join(f"{printable(line)}\n" for line in lines)
+
+
+def _document(look: Look, options: argparse.Namespace) -> dict[str, Any]:
+    return document_of(look.found, look.name, look.hole, look.books, options)
+
+
+def _carry_out(look: Look, options: argparse.Namespace, kubectl: Kubectl) -> int:
+    """Show the plan, and carry it out if that is wanted; return the exit code."""
+    out = sys.stderr if options.output else sys.stdout
+    print(_text(look, options), end="", file=out, flush=True)
+    if not options.yes:
+        if not sys.stdin.isatty():
+            raise SettingsError("--apply: nobody can be asked here, so say --yes, too")
+        print("Evict them? [y/N] ", end="", file=out, flush=True)
+        if sys.stdin.readline().strip().lower() not in ("y", "yes"):
+            print("Nothing was changed.", file=out)
+            return _NO_PLAN
+
+    def say(line: str) -> None:
+        print(printable(line), file=out, flush=True)
+
+    outcome = Run(kubectl, look, partial(_look, options, kubectl), options.wait, say).outcome()
+    for line in lines_of_run(outcome):
+        say(line)
+    if options.output:
+        shown = _document(look, options) | {"apply": document_of_run(outcome)}
+        print(dumped(shown, options.output), end="")
+    if outcome.interrupted:
+        raise KeyboardInterrupt
+    return _NO_PLAN if outcome.stopped else 0
 
 
 def _books(options: argparse.Namespace, kubectl: Kubectl) -> tuple[ListedResource, MoveRules]:
@@ -122,8 +168,10 @@ def _books(options: argparse.Namespace, kubectl: Kubectl) -> tuple[ListedResourc
     return books, list_rules(kubectl, books, books.notes, time.time())
 
 
-def _hole(options: argparse.Namespace, books: ListedResource, kubectl: Kubectl) -> tuple[str, Hole]:
-    """Return what it is for, and the place that is wanted."""
+def _hole(
+    options: argparse.Namespace, books: ListedResource, kubectl: Kubectl
+) -> tuple[str, Hole, PodRef | None]:
+    """Return what it is for, the place that is wanted, and the pod that waits for it."""
     match options.wanted:
         case ["pod", word]:
             return _pod_hole(word, options, books, kubectl)
@@ -131,13 +179,13 @@ def _hole(options: argparse.Namespace, books: ListedResource, kubectl: Kubectl) 
             return _pod_hole(word.removeprefix("pod/"), options, books, kubectl)
         case [word] if word != "pod":
             priority = options.priority or 0
-            return word, Hole(_request(word, books), priority)
+            return word, Hole(_request(word, books), priority), None
     raise SettingsError("--for: write 2x40GiB, or pod NAMESPACE/NAME (see --help)")
 
 
 def _pod_hole(
     word: str, options: argparse.Namespace, books: ListedResource, kubectl: Kubectl
-) -> tuple[str, Hole]:
+) -> tuple[str, Hole, PodRef]:
     if options.priority is not None:
         raise SettingsError("--priority goes with a size: a pod that waits has its own")
     if options.snapshot:
@@ -146,7 +194,7 @@ def _pod_hole(
         namespace, name = pod_named(word, options.namespace, kubectl)
     for pod in books.ledger.waiting():
         if (pod.ref.namespace, pod.ref.name) == (namespace, name):
-            return f"pod {pod.ref}", Hole(pod.request, pod.priority, pod.demands)
+            return f"pod {pod.ref}", Hole(pod.request, pod.priority, pod.demands), pod.ref
     raise SettingsError(
         f"no pod {namespace}/{name} waits for {books.names.resource}: is it bound, or does it ask"
         " for none?"
@@ -197,7 +245,7 @@ def _host(key: str, more: dict[str, str], wrong: str) -> int:
 def _parser(prog: str) -> argparse.ArgumentParser:
     parser = Parser(
         prog=prog,
-        description="Say which few pods would have to move so that a pod fits. Changes nothing.",
+        description="Say which few pods would have to move so that a pod fits, or move them.",
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -212,6 +260,15 @@ def _parser(prog: str) -> argparse.ArgumentParser:
     )
     add("--priority", type=int, metavar="N", help="of the pod that waits (default: 0)")
     add("-n", "--namespace", default="", metavar="NAME", help="of the pod (default: as kubectl)")
+    add("--apply", action="store_true", help="carry the plan out: evict pods, one at a time")
+    add("--yes", action="store_true", help="with --apply: do not ask first")
+    add(
+        "--wait",
+        type=int,
+        default=WAIT,
+        metavar="SECONDS",
+        help="with --apply: for a budget, and for a moved pod to run (default: %(default)s)",
+    )
     add("-o", "--output", metavar="FORMAT", type=report_format, help="json|yaml: all of it")
     add("--snapshot", default="", metavar="FILE", help="of `inspect -o json`, not a live cluster")
     add(

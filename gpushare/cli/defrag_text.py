@@ -19,6 +19,7 @@ from gpushare.explain.movable import Rule
 from gpushare.explain.text import amount
 
 KIND = "GPUShareDefragPlan"
+_UNCHANGED = "Nothing was changed: --apply evicts them, each once the one before runs again."
 _HEAD = ("MOVE", "POD", "SIZE", "FROM", "TO", "OWNER", "BUDGET", "LOST")
 
 
@@ -40,7 +41,10 @@ def lines_of(
     yield from _staying(found)
     yield _judged(books, options)
     if found.moves:
-        yield "Nothing was changed: evict them one at a time, each once the one before runs again."
+        if options.apply:
+            yield "Next:     they are evicted one at a time, each once the one before runs again"
+        else:
+            yield _UNCHANGED
         yield ""
         rows = [_row(at, move, books.unit) for at, move in enumerate(found.moves, 1)]
         yield from align([_HEAD, *rows]).splitlines()

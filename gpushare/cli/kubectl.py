@@ -1,4 +1,5 @@
-"""The API server through `kubectl get --raw`, so that every way to log in works as in kubectl.
+"""The API server through `kubectl get --raw` and `create --raw`, so that every way to log in works
+as in kubectl.
 
 Knows kubectl's command line, its errors and the standard library. Knows no objects. A call blocks
 until kubectl ends; kubectl keeps the terminal's stdin, and what it says is shown as soon as it is
@@ -15,10 +16,19 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from gpushare.cli.facts import Fields, mapping
-from gpushare.errors import ApiError, ApiGone, ApiNotFound, MessageError, SettingsError
+from gpushare.errors import (
+    ApiConflict,
+    ApiError,
+    ApiGone,
+    ApiNotFound,
+    MessageError,
+    SettingsError,
+)
 
 PROMPT_AFTER = 1.0
 """Seconds after which kubectl's stderr is printed although it has not ended."""
+
+_POST = "30s"
 
 _REFUSED = re.compile(r"^Error from server(?: \((?P<reason>\w+)\))?:")
 _KINDS: Mapping[str, tuple[type[ApiError], int]] = {
@@ -27,6 +37,10 @@ _KINDS: Mapping[str, tuple[type[ApiError], int]] = {
     "Unauthorized": (ApiError, 401),
     "Expired": (ApiGone, 410),
     "Gone": (ApiGone, 410),
+    "BadRequest": (ApiError, 400),
+    "Conflict": (ApiConflict, 409),
+    "Invalid": (ApiError, 422),
+    "TooManyRequests": (ApiError, 429),
 }
 _COMPLAINT = re.compile(
     rb"^(?:error: |Error from server|The connection to the server|Unable to connect)", re.MULTILINE
@@ -69,6 +83,20 @@ class Kubectl:
             raise SettingsError(f"kubectl is asked to {method} {path}, and may only get")
         del timeout
         return self.run(*_raw(path, query))
+
+    def create(self, path: str, body: Fields) -> None:
+        """Post an object; a flag of the caller's for the time of a request wins over that here.
+
+        Raises as `run`; an ApiError of status 0 leaves open whether the server has done it.
+        """
+        from tempfile import NamedTemporaryFile
+
+        with NamedTemporaryFile("w", suffix=".json") as file:
+            json.dump(body, file)
+            file.flush()
+            self.run(
+                "create", "--raw", path, "-f", file.name, "--output=", f"--request-timeout={_POST}"
+            )
 
     def namespace(self) -> str:
         """Return the namespace that kubectl uses if none is named."""

@@ -185,6 +185,7 @@ class Owner(Struct, gc=False, rename="camel"):
     api_version: str | None = None
     kind: str | None = None
     name: str | None = None
+    uid: str | None = None
     controller: bool | None = None
 
 

@@ -29,6 +29,7 @@ DRAIN_LIMIT = 8 * BODY_LIMIT
 JOIN_SECONDS = 5.0
 _LONGEST_LINE = 1 << 16
 _MOST_FIELDS = 100
+_HEX = b"0123456789abcdefABCDEF"
 
 
 class ConnectionDropped(Exception):
@@ -72,11 +73,13 @@ class _Handler(BaseHTTPRequestHandler):
 
     def serve(self) -> None:
         """Answer one request."""
-        length = self._body_length()
-        if length is None:
-            self.close_connection = True
-            return
-        body = self._read_body(length)
+        if "transfer-encoding" in self.fields:
+            body = self._read_chunks()
+            length = len(body or b"")
+        else:
+            told = self._body_length()
+            length = told or 0
+            body = None if told is None else self._read_body(told)
         if body is None:
             self.close_connection = True
             return
@@ -114,14 +117,34 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _body_length(self) -> int | None:
         """Return the length of the body, None if the request has been refused."""
-        if "transfer-encoding" in self.fields:
-            self.send_error(411)
-            return None
         length = self.fields.get("content-length", "0")
         if not (length.isascii() and length.isdigit() and len(length) < 18):
             self.send_error(400)
             return None
         return int(length)
+
+    def _read_chunks(self) -> bytes | None:
+        """Return a body in chunks, as `kubectl create --raw` sends it; None if it was refused, or
+        the client left before its end.
+        """
+        if self.fields["transfer-encoding"].lower() != "chunked":
+            self.send_error(411)
+            return None
+        body = b""
+        while True:
+            size = self.rfile.readline(_LONGEST_LINE).partition(b";")[0].strip()
+            if not size or len(size) > 8 or size.strip(_HEX):
+                self.send_error(400)
+                return None
+            length = int(size, 16)
+            if len(body) + length > BODY_LIMIT:
+                self.send_error(413)
+                return None
+            body += self.rfile.read(length)
+            if self.rfile.readline(_LONGEST_LINE) != b"\r\n":
+                return None
+            if not length:
+                return body
 
     def _read_body(self, length: int) -> bytes | None:
         """Return the body, None if the client left before its end; nothing of one over the limit.

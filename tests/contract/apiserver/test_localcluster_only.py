@@ -337,12 +337,12 @@ def test_a_followed_log_grows_and_ends_with_its_pod(api: Api, local: ApiServer) 
         connection.close()
 
 
-def test_a_body_in_chunks_is_refused_not_misread(local: ApiServer) -> None:
+def test_a_body_of_another_coding_is_refused_not_misread(local: ApiServer) -> None:
     host = local.url.removeprefix("http://")
     connection = http.client.HTTPConnection(host, timeout=30)
     try:
         connection.putrequest("POST", MAPS)
-        connection.putheader("Transfer-Encoding", "chunked")
+        connection.putheader("Transfer-Encoding", "gzip, chunked")
         connection.endheaders()
         assert connection.getresponse().status == 411
     finally:

@@ -376,6 +376,17 @@ def test_an_eviction_is_a_deletion(api: Api, namespace: str) -> None:
     assert api.get(f"{namespace}/pods/p").status == 404
 
 
+def test_an_eviction_hits_only_the_pod_as_it_was_read(api: Api, namespace: str) -> None:
+    read = api.create(f"{namespace}/pods", pod("p")).meta
+    path = f"{namespace}/pods/p/eviction"
+    wanted = {"uid": read["uid"], "resourceVersion": read["resourceVersion"]}
+    for change in ({"uid": "another"}, {"resourceVersion": "1"}):
+        body = {**EVICTION, "deleteOptions": {"preconditions": wanted | change}}
+        assert api.call("POST", path, body).status == 409
+    body = {**EVICTION, "deleteOptions": {"preconditions": wanted}}
+    assert api.call("POST", path, body).status == 201
+
+
 def covered_pod(api: Api, namespace: str, node: str, allowed: int) -> str:
     """Path of a running pod with a budget over it, which has its controller's count."""
     body = pod()

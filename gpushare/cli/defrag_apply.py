@@ -1,0 +1,409 @@
+"""Carries out a plan of `gpushare defrag`: one eviction at a time, each only while the plan holds.
+
+Before each move the cluster is listed and the plan is made anew, so that every rule is looked at
+again. After it the pod that its controller makes in its stead has to run where it was planned. If
+anything is otherwise, this stops; what was moved stays moved. Evictions go through the API server,
+so budgets decide, and each names the pod by its uid and resourceVersion: no other one can be hit.
+
+Tested in `tests/unit/cli/test_defrag_apply.py`.
+"""
+
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass, field
+from typing import Any, NoReturn
+
+from gpushare.cli.cluster import NOT_ENDED, items
+from gpushare.cli.facts import Fields, mapping, text
+from gpushare.cli.kubectl import Kubectl
+from gpushare.cli.listed_cluster import ListedResource
+from gpushare.core.model import PodRef
+from gpushare.errors import ApiConflict, ApiError, ApiNotFound, GpuShareError
+from gpushare.explain.defrag import DefragAnswer, Hole, PodMove
+from gpushare.explain.movable import MoveRules, Rule
+from gpushare.wire.objects import OWNED_PODS, Metadata, OwnedMetadata, OwnedPod, Owner
+
+WAIT = 300
+"""Seconds for a budget to allow an eviction, and for a moved pod to run, if none are told."""
+
+_POLL = 2.0
+"""Seconds between reads of one namespace."""
+_PAUSE = 10.0
+"""Seconds between lists of the whole cluster."""
+_FORBIDDEN = 403
+_TOO_MANY = 429
+_WRONG = (400, 401, 405, 422)
+"""What trying again does not change."""
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """A cluster as it was listed, and the plan on it. pod: the one that waits, if it is for one."""
+
+    books: ListedResource
+    rules: MoveRules
+    name: str
+    hole: Hole
+    pod: PodRef | None
+    found: DefragAnswer
+
+
+@dataclass(slots=True)
+class Outcome:
+    """Where a run stands.
+
+    moved: the moves that are made, each with the name of the pod that came instead. evicted: the
+    pod that is gone and whose successor does not run yet. unsettled: the pod whose eviction was
+    sent, without an answer. bound: the node of the pod that waited. stopped: why not all is done.
+    """
+
+    left: list[PodMove]
+    moved: list[tuple[PodMove, str]] = field(default_factory=list)
+    evicted: PodMove | None = None
+    unsettled: PodMove | None = None
+    bound: str = ""
+    stopped: str = ""
+    interrupted: bool = False
+
+    @property
+    def untouched(self) -> list[PodMove]:
+        """What is left, without the pod whose eviction was sent."""
+        return [move for move in self.left if move not in (self.evicted, self.unsettled)]
+
+
+class _Stopped(GpuShareError):
+    """The plan is not carried on."""
+
+
+class _Refused(GpuShareError):
+    """An eviction was not made, and may be tried again after another look."""
+
+
+class Run:
+    """One plan that is carried out.
+
+    look: lists the cluster anew, for at most so many moves. wait: seconds. say: gets a line.
+    """
+
+    def __init__(
+        self,
+        kubectl: Kubectl,
+        first: Look,
+        look: Callable[[int], Look],
+        wait: float,
+        say: Callable[[str], None],
+    ) -> None:
+        self._kubectl = kubectl
+        self._node, self._pod = first.found.node, first.pod
+        self._look = look
+        self._wait = wait
+        self._say = say
+        self._all = len(first.found.moves)
+        self._done = Outcome(list(first.found.moves))
+        self._told: set[PodRef] = set()
+
+    def outcome(self) -> Outcome:
+        """Carry the plan out as far as it holds; return where it stands then."""
+        try:
+            self._carry_out()
+        except GpuShareError as error:
+            self._done.stopped = str(error)
+        except KeyboardInterrupt:
+            self._done.stopped, self._done.interrupted = "ended by Ctrl-C", True
+            self._settle_once()
+        return self._done
+
+    def _carry_out(self) -> None:
+        done = self._done
+        refused_until: float | None = None
+        while done.left:
+            look = self._holding()
+            done.left = list(look.found.moves)
+            if not done.left:
+                self._say("The room is open: what was left of the plan need not move.")
+                break
+            move = done.left[0]
+            try:
+                self._move(move, look.books.pods[move.entry.ref.uid])
+            except _Refused as refused:
+                now = time.monotonic()
+                if refused_until is None:
+                    refused_until = now + self._wait
+                    self._say(f"{refused}; it is tried again")
+                if now >= refused_until:
+                    self._stop(f"{refused}, for {self._wait:g} seconds")
+                time.sleep(_PAUSE)
+            else:
+                refused_until = None
+        self._check_room()
+
+    # -- before a move ------------------------------------------------------------------------
+
+    def _holding(self) -> Look:
+        """Return the cluster as it is now, where what is left of the plan holds.
+
+        A budget that allows nothing now is waited for: the pod that was moved last may count as
+        disrupted a little longer.
+        """
+        left = {move.entry.ref.uid for move in self._done.left}
+        until, told = time.monotonic() + self._wait, False
+        while True:
+            self._check_pod_waits()
+            look = self._look(len(left))
+            found = look.found
+            moved = {move.entry.ref.uid for move in found.moves}
+            if found.node and (not moved or (found.node == self._node and moved <= left)):
+                return look
+            spent = self._spent(look)
+            if spent is None or time.monotonic() >= until:
+                self._stop(f"the rest of the plan holds no longer: {self._why_not(look)}")
+            if not told:
+                self._say(f"{spent}: {Rule.SPENT.value}; waiting for it")
+                told = True
+            time.sleep(_PAUSE)
+
+    def _spent(self, look: Look) -> PodRef | None:
+        """Return a pod of the rest that only its budget keeps."""
+        for move in self._done.left:
+            entry = look.books.ledger.entry(move.entry.ref.uid)
+            if entry is not None and look.rules.why_not(entry) is Rule.SPENT:
+                return entry.ref
+        return None
+
+    def _why_not(self, look: Look) -> str:
+        for move in self._done.left:
+            ref = move.entry.ref
+            entry = look.books.ledger.entry(ref.uid)
+            rule = look.rules.why_not(entry) if entry else None
+            if entry is None or entry.node != self._node:
+                return f"{ref} is gone"
+            if rule is not None:
+                return f"{ref}: {rule.value}"
+        if look.found.node:
+            return f"now the fewest moves are others, on {look.found.node}"
+        return f"it does not open the room on {self._node} any more"
+
+    def _check_pod_waits(self) -> None:
+        if self._pod is None:
+            return
+        node = self._node_of_waiting(self._pod)
+        if node:
+            self._done.bound = node
+            self._stop(f"pod {self._pod} is bound to {node} already")
+
+    def _node_of_waiting(self, ref: PodRef) -> str:
+        """Return the node of the pod that waits; "" while it waits. Stops if it is gone."""
+        try:
+            pod = self._kubectl.get(_path(ref))
+        except ApiNotFound:
+            pod = {}
+        metadata = mapping(pod.get("metadata"))
+        if metadata.get("uid") != ref.uid or metadata.get("deletionTimestamp"):
+            self._stop(f"pod {ref}, for which it is done, is gone")
+        return text(mapping(pod.get("spec")).get("nodeName"))
+
+    # -- a move -------------------------------------------------------------------------------
+
+    def _move(self, move: PodMove, pod: OwnedPod) -> None:
+        """Evict the pod, and wait until it runs again where it was planned."""
+        ref, done = move.entry.ref, self._done
+        counted = f"move {len(done.moved) + 1} of {self._all}"
+        before = self._pods(ref.namespace)
+        if ref not in self._told:
+            self._told.add(ref)
+            self._say(f"{counted}: evicting {ref} from {move.entry.node}, for {move.node}")
+        self._evict(move, (pod.metadata or Metadata()).resource_version or "")
+        done.evicted, done.unsettled = move, None
+        done.left.remove(move)
+        name = self._successor(move, _controller(pod), frozenset(before))
+        done.moved.append((move, name))
+        done.evicted = None
+        self._say(f"{counted}: {name} runs on {move.node}")
+
+    def _evict(self, move: PodMove, version: str) -> None:
+        """Evict the pod. One answer that tells nothing is followed by a read, then by the same
+        call: it can hit this pod alone.
+        """
+        ref = move.entry.ref
+        body = {
+            "apiVersion": "policy/v1",
+            "kind": "Eviction",
+            "metadata": {"name": ref.name, "namespace": ref.namespace},
+            "deleteOptions": {"preconditions": {"uid": ref.uid, "resourceVersion": version}},
+        }
+        until, unclear = time.monotonic() + self._wait, False
+        self._done.unsettled = move
+        while True:
+            try:
+                self._kubectl.create(f"{_path(ref)}/eviction", body)
+            except ApiError as error:
+                if not (unclear and isinstance(error, (ApiConflict, ApiNotFound))):
+                    self._check_unclear(ref, error)
+                    if not unclear:
+                        self._say(f"The eviction of {ref} had no clear answer; it is read: {error}")
+                if self._is_gone(ref):
+                    return
+                if isinstance(error, (ApiConflict, ApiNotFound)):
+                    self._refuse(f"{ref} has changed since it was looked at")
+                if time.monotonic() >= until:
+                    self._stop(f"{ref} is not evicted: {error}")
+                unclear = True
+            else:
+                return
+            time.sleep(_POLL)
+
+    def _check_unclear(self, ref: PodRef, error: ApiError) -> None:
+        """Raise what the answer means, if it is one."""
+        if error.status == _FORBIDDEN:
+            self._done.unsettled = None
+            self._stop(
+                f"pods/eviction may not be created in namespace {ref.namespace}; docs/defrag.md"
+                f" shows the rights that --apply needs ({error})"
+            )
+        if error.status in _WRONG:
+            self._done.unsettled = None
+            raise error
+        if error.status == _TOO_MANY:
+            self._refuse(f"{ref} is not evicted now: {error}")
+        if isinstance(error, (ApiConflict, ApiNotFound)):
+            self._refuse(f"{ref} has changed since it was looked at")
+
+    def _refuse(self, why: str) -> NoReturn:
+        self._done.unsettled = None
+        raise _Refused(why)
+
+    def _is_gone(self, ref: PodRef) -> bool:
+        """Return whether the pod is gone or going; read until that is known."""
+        until = time.monotonic() + self._wait
+        while True:
+            try:
+                return self._is_gone_now(ref)
+            except ApiError as error:
+                if time.monotonic() >= until:
+                    self._stop(f"whether {ref} was evicted is not known: {error}")
+            time.sleep(_POLL)
+
+    def _is_gone_now(self, ref: PodRef) -> bool:
+        try:
+            metadata = mapping(self._kubectl.get(_path(ref)).get("metadata"))
+        except ApiNotFound:
+            return True
+        return metadata.get("uid") != ref.uid or bool(metadata.get("deletionTimestamp"))
+
+    def _settle_once(self) -> None:
+        """Learn what an eviction did whose answer was not waited for, if one read tells."""
+        move = self._done.unsettled
+        if move is None:
+            return
+        try:
+            gone = self._is_gone_now(move.entry.ref)
+        except (GpuShareError, KeyboardInterrupt):
+            return
+        if gone:
+            self._done.evicted, self._done.unsettled = move, None
+
+    # -- after it -----------------------------------------------------------------------------
+
+    def _successor(self, move: PodMove, owner: Owner, before: frozenset[str]) -> str:
+        """Return the name of the pod that runs in its stead, where it was planned.
+
+        The pod itself has to be gone: until then it holds its devices.
+        """
+        ref = move.entry.ref
+        until, state = time.monotonic() + self._wait, ""
+        while True:
+            try:
+                pods = self._pods(ref.namespace)
+                state = f"{ref} is still ending" if ref.uid in pods else "no pod came in its stead"
+                for uid, pod in pods.items():
+                    metadata = pod.metadata or OwnedMetadata()
+                    if uid in before or metadata.deletion_timestamp or not _is_of(pod, owner, ref):
+                        continue
+                    name = f"{ref.namespace}/{metadata.name}"
+                    node = (pod.spec and pod.spec.node_name) or ""
+                    if node not in ("", move.node):
+                        self._stop(f"{name} landed on {node}, not on {move.node}")
+                    phase = (pod.status and pod.status.phase) or "Pending"
+                    if node and phase == "Running" and ref.uid not in pods:
+                        return name
+                    if ref.uid not in pods:
+                        where = f"on {node}" if node else "and waits for a node"
+                        state = f"{name} is {phase} {where}"
+            except ApiError as error:
+                state = str(error)
+            if time.monotonic() >= until:
+                self._stop(f"{ref} does not run again after {self._wait:g} seconds: {state}")
+            time.sleep(_POLL)
+
+    def _check_room(self) -> None:
+        """Wait until the pod that waits is bound; without one, see whether there is room."""
+        if self._pod is None:
+            found = self._look(1).found
+            if not found.node or found.moves:
+                self._stop("all was moved, but there is no room: something else took it")
+            return
+        until = time.monotonic() + self._wait
+        while not (node := self._node_of_waiting(self._pod)):
+            if time.monotonic() >= until:
+                self._stop(f"the room is open, but pod {self._pod} is not bound")
+            time.sleep(_POLL)
+        self._done.bound = node
+
+    def _pods(self, namespace: str) -> dict[str, OwnedPod]:
+        """Return the pods of a namespace that have not ended, by uid."""
+        path = f"/api/v1/namespaces/{namespace}/pods"
+        listed = items(self._kubectl, path, OWNED_PODS, NOT_ENDED, [])
+        return {(pod.metadata and pod.metadata.uid) or "": pod for pod in listed}
+
+    def _stop(self, why: str) -> NoReturn:
+        raise _Stopped(why)
+
+
+def _path(ref: PodRef) -> str:
+    return f"/api/v1/namespaces/{ref.namespace}/pods/{ref.name}"
+
+
+def _controller(pod: OwnedPod) -> Owner:
+    owners = (pod.metadata and pod.metadata.owner_references) or ()
+    return next((owner for owner in owners if owner.controller), Owner())
+
+
+def _is_of(pod: OwnedPod, owner: Owner, ref: PodRef) -> bool:
+    """Return whether the owner has made the pod in that one's stead."""
+    if owner.kind == "StatefulSet" and (pod.metadata and pod.metadata.name) != ref.name:
+        return False
+    return _controller(pod).uid == owner.uid
+
+
+def lines_of_run(done: Outcome) -> Iterator[str]:
+    """Yield where a run stands, for people."""
+    for move, name in done.moved:
+        yield f"Moved:    {move.entry.ref} from {move.entry.node} to {move.node}, as {name}"
+    if done.evicted:
+        yield f"Evicted:  {done.evicted.entry.ref}; what comes in its stead was not seen to run"
+    if done.unsettled:
+        yield f"Unknown:  whether {done.unsettled.entry.ref} was evicted"
+    if done.untouched:
+        yield f"Left:     {', '.join(str(move.entry.ref) for move in done.untouched)}"
+    if done.stopped:
+        yield f"Stopped:  {done.stopped}"
+    elif done.bound:
+        yield f"Done:     the pod that waited is bound to {done.bound}"
+    else:
+        yield "Done:     the room is open"
+
+
+def document_of_run(done: Outcome) -> Fields:
+    """Return where a run stands, for programs."""
+
+    def told(move: PodMove) -> dict[str, Any]:
+        return asdict(move.entry.ref) | {"from": move.entry.node, "to": move.node}
+
+    return {
+        "moved": [told(move) | {"as": name} for move, name in done.moved],
+        "evicted": told(done.evicted) if done.evicted else None,
+        "unknown": told(done.unsettled) if done.unsettled else None,
+        "left": [told(move) for move in done.untouched],
+        "boundTo": done.bound or None,
+        "stopped": done.stopped or None,
+    }
