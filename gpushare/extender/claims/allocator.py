@@ -226,8 +226,8 @@ class Allocator:
             not_after = self._may_write_until()
             if not_after is not None and self._books.sending(ref.uid, version_of(claim)):
                 sent = True
-                tries.nodes.add(cards[0].node)
-                self._write(case, cards, body, not_after)
+                if self._write(case, cards, body, not_after):
+                    tries.nodes.add(cards[0].node)
         except (ApiError, WireError, InvariantError) as error:
             log.warning(Line("claim not allocated", claim=ref, error=str(error)))
         finally:
@@ -236,24 +236,26 @@ class Allocator:
 
     def _write(
         self, case: _Case, cards: tuple[SliceCard, ...], body: bytes, not_after: float
-    ) -> None:
-        """Send the allocation, of which the books know."""
+    ) -> bool:
+        """Send the allocation, of which the books know; return whether it has landed, or may."""
         ref = claim_ref(case.claim)
         # Until its outcome is known. Whatever ends the call, the charge stays.
         self._doubts[ref.uid] = ref, body
         try:
             answer = self._patch(ref, body, not_after, "/status")
         except ApiError as error:
-            if not isinstance(error, (ApiUnavailable, ApiTooLarge)):
-                # The first and only one that was sent, and it was refused: it never lands.
+            refused = not isinstance(error, ApiUnavailable | ApiTooLarge)
+            if refused:
+                # The first and only one that was sent: it never lands.
                 del self._doubts[ref.uid]
                 self._books.forget(ref.uid)
             log.warning(Line("claim not allocated", claim=ref, error=str(error)))
-            return
+            return not refused
         self._landed(ref, answer)
         devices = ",".join(card.uuid for card in cards)
         log.info(Line("claim", claim=ref, pod=case.pod, node=cards[0].node, devices=devices))
         self._told.pop(case.pod.uid, None)
+        return True
 
     def _fits(self, case: _Case, node: str) -> bool:
         """Return whether the node is the driver's alone, and kube-scheduler would not refuse it."""
