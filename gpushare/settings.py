@@ -277,6 +277,11 @@ def _check(settings: Settings) -> None:
         )
     if settings.claims and not _DRIVER.fullmatch(settings.claims):
         raise SettingsError(f"claims: {settings.claims!r} is no name of a DRA driver")
+    if settings.claims and settings.leadership == "off":
+        raise SettingsError(
+            "claims: without leadership nobody waits for what an earlier process has sent; give"
+            " --leadership lease or scheduler"
+        )
     if settings.placeholders and not _LABEL.fullmatch(settings.placeholders):
         raise SettingsError(f"placeholders: {settings.placeholders!r} is no name of a namespace")
     _check_ports(settings)

@@ -20,12 +20,12 @@ from gpushare.core.trial import AUTO, FALLBACK_POLICY
 from gpushare.daemon.callers import Callers
 from gpushare.daemon.health import Checks, HealthServer
 from gpushare.errors import MessageError, SettingsError
-from gpushare.extender.claims.allocator import DRA
+from gpushare.extender.claims.allocator import DRA, Allocator
 from gpushare.extender.claims.books import ClaimBooks
 from gpushare.extender.claims.handlers import ClaimHandler, SliceHandler, WaitingPods
 from gpushare.extender.door.certificates import Certificates
 from gpushare.extender.follow.disruption_budgets import DisruptionBudgets
-from gpushare.extender.follow.readiness import Source
+from gpushare.extender.follow.readiness import Readiness, Source
 from gpushare.extender.follow.scale_down_marks import ScaleDownMarks
 from gpushare.extender.follow.watch_handlers import (
     NodeEventHandler,
@@ -269,12 +269,14 @@ def watched_sources(
 
 @dataclass(frozen=True, slots=True)
 class Claims:
-    """What follows claims, and gives out the driver's cards."""
+    """What follows claims, and gives out the driver's cards.
 
-    books: ClaimBooks
-    waiting: WaitingPods
-    changed: threading.Event
+    sources: what is listed and watched for them, by name. allocator: makes who gives out, while
+    that is ready.
+    """
+
     sources: Mapping[str, Source]
+    allocator: Callable[[Readiness], Allocator]
 
 
 def make_claims(
@@ -296,15 +298,25 @@ def make_claims(
     slices = ListWatch(f"{DRA}/resourceslices", RESOURCE_SLICES)
     claims = ListWatch(f"{DRA}/resourceclaims", RESOURCE_CLAIMS)
     pods = ListWatch("/api/v1/pods", CLAIMS_PODS, _WAITING_PODS)
+
+    def allocator(readiness: Readiness) -> Allocator:
+        return Allocator(
+            client,
+            books,
+            waiting,
+            resources,
+            changed,
+            not_ready=readiness.not_ready,
+            leads_until=readiness.leads_until,
+        )
+
     return Claims(
-        books,
-        waiting,
-        changed,
         {
             "resourceslices": Source(Reflector(client, slices, SliceHandler(books, changed.set))),
             "resourceclaims": Source(Reflector(client, claims, ClaimHandler(books, changed.set))),
             "waiting": Source(Reflector(client, pods, waiting)),
         },
+        allocator,
     )
 
 

@@ -17,7 +17,6 @@ from gpushare.daemon.events.recorder import NullRecorder, Recorder
 from gpushare.daemon.logs.formatters import start_logging
 from gpushare.daemon.logs.writer import LogWriter
 from gpushare.errors import ApiError, MessageError
-from gpushare.extender.claims.allocator import Allocator
 from gpushare.extender.door.app import build_app
 from gpushare.extender.door.unanswered import PendingRequest, UnansweredRequests
 from gpushare.extender.factory import (
@@ -118,8 +117,7 @@ class Extender:
             room_on=room_on,
         )
         claims = make_claims(settings, self._client, self._managed_resources)
-        if claims is not None:
-            sources |= claims.sources
+        sources |= {} if claims is None else claims.sources
         self._readiness = Readiness(sources, lease_runner(settings, self._client, found.lease))
         self.not_ready = self._readiness.not_ready
         self._scale_down_guard = ScaleDownGuard(
@@ -138,17 +136,7 @@ class Extender:
         )
         leads_until = self._readiness.leads_until
         self._binder = Binder(self._client, self._managed_resources, leads_until, room_on=room_on)
-        self._allocator = None
-        if claims is not None:
-            self._allocator = Allocator(
-                self._client,
-                claims.books,
-                claims.waiting,
-                self._managed_resources,
-                claims.changed,
-                not_ready=self._readiness.not_ready,
-                leads_until=leads_until,
-            )
+        self._allocator = None if claims is None else claims.allocator(self._readiness)
         self._unserved_pods = UnservedPods(self._managed_resources)
         self._metrics = Metrics(
             self._managed_resources,

@@ -107,9 +107,13 @@ class Watched:
         else:
             self._see(event.object)
 
+    def given(self) -> list[dict[str, int]]:
+        """What each claim has."""
+        return list(self._given.values())
+
     def used(self) -> dict[str, int]:
         found: dict[str, int] = defaultdict(int)
-        for given in list(self._given.values()):
+        for given in self.given():
             for uuid, gib in given.items():
                 found[uuid] += gib
         return found
@@ -219,17 +223,18 @@ def test_no_card_has_more_than_it_has_whenever_the_process_dies(served: Served) 
     sizes = {f"GPU-{node}-{at}": gib for node, gibs in nodes for at, gib in enumerate(gibs)}
     pods: dict[str, Json] = {}
     asked: dict[str, int] = {}
+    allocated: list[int] = []
     with Watched(served) as watched:
-        for number in range(40):
-            name = served.claim(gib := chance.choice((2, 5, 9, 14, 22, 40, 66)))
-            asked[name], pods[name] = gib, served.pod(name)
-            if number % 13 == 7:
-                time.sleep(chance.random())
-                served.extender.kill()
-                served.extender.launch()
-            elif chance.random() < 0.3:
-                served.objects.delete(pods.pop(chance.choice(sorted(pods))))
-        served.extender.wait_ready()
+        for _ in range(5):
+            for _ in range(8):
+                name = served.claim(gib := chance.choice((2, 5, 9, 14, 22, 40, 66)))
+                asked[name], pods[name] = gib, served.pod(name)
+                if chance.random() < 0.3:
+                    served.objects.delete(pods.pop(chance.choice(sorted(pods))))
+            time.sleep(chance.random() * 0.3)
+            served.extender.kill()
+            allocated.append(sum(map(bool, watched.given())))
+            served.extender.start()
 
         def settled() -> bool:
             used = watched.used()
@@ -238,6 +243,7 @@ def test_no_card_has_more_than_it_has_whenever_the_process_dies(served: Served) 
             return free < min(waiting, default=MOST)
 
         until(settled, lambda: f"{watched.used()} {served.extender.log[-4000:]}")
+    assert all(allocated), "it died before it had allocated anything"
     assert watched.most.keys() == sizes.keys()
     assert all(watched.most[uuid] <= gib for uuid, gib in sizes.items())
 

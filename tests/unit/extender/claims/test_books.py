@@ -12,7 +12,7 @@ from gpushare.extender.claims.books import ClaimBooks, version_of
 from gpushare.wire.dra.claims import claim_request
 from gpushare.wire.dra.objects import ResourceClaim
 from gpushare.wire.dra.slices import SliceCard
-from tests.unit.wire.dra.objects import CLASS, DRIVER, GIB, claim, device, exactly, slice_of
+from tests.unit.wire.dra.objects import CLASS, DRIVER, GIB, Json, claim, device, exactly, slice_of
 
 
 def books(lent: list[str] | None = None) -> ClaimBooks:
@@ -161,7 +161,7 @@ def test_cards_that_are_not_shared_and_amounts_that_there_are_not_are_not_given_
     kept.claim_changed(each := shown(1, 5))
     assert take(kept, each) == []
     policy = {"default": "5Gi", "validValues": ["5Gi"]}
-    few = {"capacity": {"memory": {"value": "80Gi", "requestPolicy": policy}}}
+    few: Json = {"capacity": {"memory": {"value": "80Gi", "requestPolicy": policy}}}
     kept.slices_changed([slice_of(device(0, **few))])
     with pytest.raises(MessageError, match="no such amount"):
         take(kept, each)
@@ -170,7 +170,7 @@ def test_cards_that_are_not_shared_and_amounts_that_there_are_not_are_not_given_
 def test_an_amount_is_charged_as_the_driver_rounds_it_up() -> None:
     kept = books()
     policy = {"default": "80Gi", "validRange": {"min": "16Gi", "step": "16Gi"}}
-    coarse = {"capacity": {"memory": {"value": "80Gi", "requestPolicy": policy}}}
+    coarse: Json = {"capacity": {"memory": {"value": "80Gi", "requestPolicy": policy}}}
     kept.slices_changed([slice_of(device(0, **coarse))])
     for number in range(6):
         kept.claim_changed(each := shown(number, 5))
