@@ -1,8 +1,9 @@
 """Allocates the claims of pods that wait: decide, charge, protect the claim, write the allocation.
 
-One thread, so one write at a time. A write whose outcome is unknown keeps its charge and is sent
-again to the letter: its resourceVersion lets it land once at most. kube-scheduler takes back what
-it cannot use; such a node comes last for the pod.
+One thread, so one write at a time. An allocation whose outcome is unknown keeps its charge. It is
+settled by another write, of an annotation: after that one it cannot land any more, and the answer
+shows whether it has. kube-scheduler takes back what it cannot use; such a node comes last for the
+pod.
 
 Tested in `tests/unit/extender/claims` and, with a real control plane, in
 `tests/e2e/test_claims_served.py`.
@@ -20,7 +21,6 @@ from gpushare.core.model import PodRef, Request
 from gpushare.core.selectors import Demands
 from gpushare.errors import (
     ApiError,
-    ApiNotFound,
     ApiTooLarge,
     ApiUnavailable,
     InvariantError,
@@ -42,8 +42,9 @@ from gpushare.wire.dra.objects import (
     ResourceClaim,
 )
 from gpushare.wire.dra.slices import SliceCard
-from gpushare.wire.dra.writes import allocation, protection
-from gpushare.wire.pods import observe_pod, pod_ref, scheduler_of
+from gpushare.wire.dra.writes import allocation, protection, settlement
+from gpushare.wire.objects import Metadata
+from gpushare.wire.pods import observe_pod, scheduler_of
 
 log = logging.getLogger("gpushare.claims")
 
@@ -114,8 +115,8 @@ class Allocator:
         self._clock = clock
         self._stopped = False
         self._tries: dict[str, _Tries] = {}
-        self._doubts: dict[str, tuple[PodRef, bytes]] = {}
-        """By claim: our write of which no outcome is known."""
+        self._doubts: dict[str, PodRef] = {}
+        """The claims of which an allocation was sent whose outcome is not known, by uid."""
         self._told: dict[str, str] = {}
         """By pod, why its claim has no cards, as last said."""
         self._thread: threading.Thread | None = None
@@ -138,8 +139,7 @@ class Allocator:
 
     def round(self) -> None:
         """Try all pods that wait and are due."""
-        for uid in list(self._doubts):
-            self._send_again(uid)
+        self._settle_doubts()
         pods = self._waiting.all()
         for known in (self._tries, self._told):
             for gone in known.keys() - pods.keys():
@@ -165,11 +165,16 @@ class Allocator:
 
     def _case(self, pod: ClaimsPod) -> _Case | None:
         """Return the pod's case; None if nothing can be done for it now."""
+        metadata = pod.metadata or Metadata()
+        ref = PodRef(metadata.namespace or "", metadata.name or "", metadata.uid or "")
         try:
-            ref, names = pod_ref(pod), claim_names(pod)
+            names = claim_names(pod)
             schedulers = self._resources.scope.schedulers
-            gone = pod.metadata and pod.metadata.deletion_timestamp
-            if names is None or gone or (schedulers and scheduler_of(pod) not in schedulers):
+            if (
+                names is None
+                or metadata.deletion_timestamp
+                or (schedulers and scheduler_of(pod) not in schedulers)
+            ):
                 return None
             if pod.spec is not None and pod.spec.scheduling_gates:
                 return None
@@ -189,7 +194,7 @@ class Allocator:
             managed = next(iter(self._resources))
             request = observe_pod(pod, managed.names).request
         except WireError as error:
-            self._tell(pod_ref(pod), str(error))
+            self._tell(ref, str(error))
             return None
         return _Case(ref, *ours[0], request, demands_of(pod))
 
@@ -240,7 +245,7 @@ class Allocator:
         """Send the allocation, of which the books know; return whether it has landed, or may."""
         ref = claim_ref(case.claim)
         # Until its outcome is known. Whatever ends the call, the charge stays.
-        self._doubts[ref.uid] = ref, body
+        self._doubts[ref.uid] = ref
         try:
             answer = self._patch(ref, body, not_after, "/status")
         except ApiError as error:
@@ -251,7 +256,7 @@ class Allocator:
                 self._books.forget(ref.uid)
             log.warning(Line("claim not allocated", claim=ref, error=str(error)))
             return not refused
-        self._landed(ref, answer)
+        self._show(ref, answer)
         devices = ",".join(card.uuid for card in cards)
         log.info(Line("claim", claim=ref, pod=case.pod, node=cards[0].node, devices=devices))
         self._told.pop(case.pod.uid, None)
@@ -284,42 +289,28 @@ class Allocator:
         self._books.claim_changed(found, read=True)
         return found
 
-    def _send_again(self, uid: str) -> None:
-        """Find out what became of a write without an answer."""
-        ref, body = self._doubts[uid]
-        if uid not in self._books.in_flight():
+    def _settle_doubts(self) -> None:
+        """Find out what became of allocations without an answer."""
+        for uid in self._doubts.keys() - self._books.in_flight():
             del self._doubts[uid]
-            return
-        not_after = self._may_write_until()
-        if not_after is None:
-            return
-        try:
-            self._landed(ref, self._patch(ref, body, not_after, "/status"))
-        except ApiError as error:
-            log.info(Line("allocation in doubt", claim=ref, error=str(error)))
-            self._read(ref)
+        for ref in list(self._doubts.values()):
+            not_after = self._may_write_until()
+            if not_after is None:
+                return
+            try:
+                self._show(ref, self._patch(ref, settlement(ref, str(uuid.uuid4())), not_after))
+            except ApiError as error:
+                # That the claim is gone is told by the watch alone.
+                log.warning(Line("allocation in doubt", claim=ref, error=str(error)))
 
-    def _landed(self, ref: PodRef, answer: bytes) -> None:
-        """Take over the answer to an allocation."""
+    def _show(self, ref: PodRef, answer: bytes) -> None:
+        """Show the books the claim as a write has left it."""
         try:
             found = RESOURCE_CLAIMS.decode_answer(answer, ref.namespace, ref.name)
             self._books.claim_changed(found, read=True)
         except WireError as error:
             # Who answered is not the API server, so nothing is known.
             log.warning(Line("allocation in doubt", claim=ref, error=str(error)))
-            return
-        self._doubts.pop(ref.uid, None)
-
-    def _read(self, ref: PodRef) -> None:
-        """Show the claim to the books as it is: that it is gone is told by the watch alone."""
-        try:
-            answer = self._api.request("GET", _path(ref), timeout=_TIMEOUT)
-            found = RESOURCE_CLAIMS.decode_answer(answer, ref.namespace, ref.name)
-            self._books.claim_changed(found, read=True)
-        except ApiNotFound:
-            pass
-        except (ApiError, WireError) as error:
-            log.info(Line("claim not read", claim=ref, error=str(error)))
 
     def _patch(self, ref: PodRef, body: bytes, not_after: float, part: str = "") -> bytes:
         return self._api.request(

@@ -198,12 +198,15 @@ class ClaimBooks:
             return ()
 
     def sending(self, uid: str, version: int) -> bool:
-        """Note that the allocation is sent now, if the claim is in that version; return whether it
-        is charged still.
+        """Note that the allocation is sent now, and lands if the claim is in that version; return
+        whether it may be.
+
+        It may not if it is charged no more, or not open, or if its cards have come to be charged
+        with more than they have: another process may have led since they were taken.
         """
         with self._lock:
             sent = self._sent.get(uid)
-            if sent is None:
+            if sent is None or not all(map(self._has_what_it_gave, sent.cards)):
                 return False
             self._sent[uid] = replace(sent, version=version)
             return True
@@ -220,6 +223,13 @@ class ClaimBooks:
             return frozenset(self._sent)
 
     # -- under the lock -------------------------------------------------------------------------
+
+    def _has_what_it_gave(self, card: SliceCard) -> bool:
+        uuids = [each.uuid for each in self._on_node[card.node]]
+        snapshot = self.ledger.snapshot()
+        at = snapshot.row[card.node], uuids.index(card.uuid) if card.uuid in uuids else -1
+        fits = at[1] >= 0 and snapshot.used[at] <= snapshot.capacity[at]
+        return bool(fits and snapshot.healthy[at])
 
     def _units(self, memory: int) -> int:
         return min(-(-memory // self._unit), MAX_UNITS)

@@ -3,7 +3,6 @@
 import itertools
 import json
 import math
-from collections import deque
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -15,7 +14,7 @@ Json = dict[str, Any]
 
 
 class ClaimStore:
-    """Claims by name, and the events of them that nobody has taken yet.
+    """Claims by name, and all events of them.
 
     fault: called with each write, says what becomes of it: "" (it lands and is answered), "lost"
     (it lands, without an answer), "late" (no answer; it is tried once `land` is called), "refused".
@@ -24,7 +23,7 @@ class ClaimStore:
     def __init__(self, fault: Callable[[str], str] = lambda _path: "") -> None:
         self.fault = fault
         self.claims: dict[str, Json] = {}
-        self.events: deque[tuple[str, ResourceClaim]] = deque()
+        self.events: list[tuple[str, ResourceClaim]] = []
         self.late: list[tuple[str, Json]] = []
         self.writes = 0
         self._versions = itertools.count(100)
@@ -101,7 +100,7 @@ class ClaimStore:
 
     def _met(self, claim: Json, patch: Json) -> bool:
         meta, wanted = claim["metadata"], patch["metadata"]
-        return all(meta[key] == wanted[key] for key in ("uid", "resourceVersion"))
+        return all(wanted.get(key, meta[key]) == meta[key] for key in ("uid", "resourceVersion"))
 
     def _merge(self, name: str, patch: Json) -> None:
         claim = self.claims[name]

@@ -21,6 +21,7 @@ from tests.unit.extender.claims.store import ClaimStore, waiting_pod
 from tests.unit.extender.kit import make_library
 from tests.unit.wire.dra.objects import DRIVER, GIB, device, slice_of
 
+NOT_LEADING = "another process leads"
 SLICES = (slice_of(device(0, 80), device(1, 24)),)
 
 
@@ -38,8 +39,8 @@ class Process:
         self.pods = WaitingPods(changed.set)
         self.claims = ClaimHandler(self.books, changed.set)
         SliceHandler(self.books, changed.set).replace([Decoded(slices or SLICES, "")], 0.0)
-        self.claims.replace([Decoded(store.listed(), "")], 0.0)
-        store.events.clear()
+        self.seen = 0
+        self.relist()
         self.allocator = Allocator(
             store,
             self.books,
@@ -51,11 +52,15 @@ class Process:
             clock=lambda: self.now,
         )
 
+    def relist(self) -> None:
+        self.claims.replace([Decoded(self.store.listed(), "")], 0.0)
+        self.seen = len(self.store.events)
+
     def show(self, most: float = math.inf) -> None:
         """Deliver events, the oldest first."""
-        while self.store.events and most > 0:
-            kind, each = self.store.events.popleft()
-            self.claims.apply(WatchEvent(kind, each))
+        while self.seen < len(self.store.events) and most > 0:
+            self.claims.apply(WatchEvent(*self.store.events[self.seen]))
+            self.seen += 1
             most -= 1
 
     def waits(self, *pods: ClaimsPod) -> None:
@@ -197,7 +202,8 @@ def test_what_cannot_be_given_out_is_not_written(pod: ClaimsPod, making: dict[st
 def test_no_card_has_more_than_it_has_whatever_is_lost(seed: int) -> None:
     chance = random.Random(seed)
     store = ClaimStore(lambda _: chance.choice(("", "", "", "lost", "late", "refused")))
-    process, pods = Process(store), dict[str, ClaimsPod]()
+    process, other, pods = Process(store), Process(store), dict[str, ClaimsPod]()
+    other.problem = NOT_LEADING
 
     def checked() -> None:
         given = store.given()
@@ -209,7 +215,8 @@ def test_no_card_has_more_than_it_has_whatever_is_lost(seed: int) -> None:
         name = f"c{len(pods)}"
         store.create(name, chance.choice((3, 8, 13, 24, 50)))
         pods[name] = waiting_pod(f"p-{name}", name)
-        process.waits(*pods.values())
+        for each in (process, other):
+            each.waits(*pods.values())
 
     def delete() -> None:
         store.delete(chance.choice(sorted(store.claims)))
@@ -220,7 +227,15 @@ def test_no_card_has_more_than_it_has_whatever_is_lost(seed: int) -> None:
         process = Process(store)
         process.waits(*pods.values())
 
+    def lead() -> None:
+        nonlocal process, other
+        store.land()  # as above
+        process, other = other, process
+        process.problem, other.problem = "", NOT_LEADING
+        process.relist()
+
     def go_round() -> None:
+        other.round()
         process.round()
 
     steps: list[tuple[Callable[[], None], float]] = [
@@ -230,7 +245,9 @@ def test_no_card_has_more_than_it_has_whatever_is_lost(seed: int) -> None:
         (store.land, 2),
         (lambda: store.take_back(chance.choice(sorted(store.claims))), 1),
         (delete, 1),
+        (lambda: other.show(chance.randrange(1, 5)), 2),
         (die, 0.5),
+        (lead, 0.5),
     ]
     create()
     for _ in range(150):

@@ -94,6 +94,21 @@ def test_what_can_not_land_any_more_is_given_back() -> None:
     assert not kept.sending("uid-1", 6)
 
 
+@pytest.mark.parametrize("why", ["given to another", "closed", "gone"])
+def test_nothing_is_sent_for_cards_that_were_lost_meanwhile(why: str) -> None:
+    kept = books()
+    kept.slices_changed([slice_of(device(0))])
+    kept.claim_changed(each := shown(1, 5))
+    take(kept, each)
+    assert kept.sending("uid-1", 5)
+    if why == "given to another":
+        kept.claim_changed(shown(2, 6, ("gpu-0", 71)))
+    else:
+        changed = [slice_of(device(0, taints=[{"effect": "NoSchedule"}]))]
+        kept.slices_changed(changed if why == "closed" else [])
+    assert not kept.sending("uid-1", 5)
+
+
 def test_a_claim_that_is_gone_frees_its_cards_and_no_late_read_brings_it_back() -> None:
     kept = books()
     kept.slices_changed([slice_of(device(0))])
