@@ -225,11 +225,13 @@ class ClaimBooks:
     # -- under the lock -------------------------------------------------------------------------
 
     def _has_what_it_gave(self, card: SliceCard) -> bool:
-        uuids = [each.uuid for each in self._on_node[card.node]]
+        now = self._cards[card.key]
+        if not now.open or (now.node, now.uuid) != (card.node, card.uuid):
+            return False
         snapshot = self.ledger.snapshot()
-        at = snapshot.row[card.node], uuids.index(card.uuid) if card.uuid in uuids else -1
-        fits = at[1] >= 0 and snapshot.used[at] <= snapshot.capacity[at]
-        return bool(fits and snapshot.healthy[at])
+        device = [each.uuid for each in self._on_node[card.node]].index(card.uuid)
+        at = snapshot.row[card.node], device
+        return bool(snapshot.healthy[at] and snapshot.used[at] <= snapshot.capacity[at])
 
     def _units(self, memory: int) -> int:
         return min(-(-memory // self._unit), MAX_UNITS)

@@ -94,7 +94,7 @@ def test_what_can_not_land_any_more_is_given_back() -> None:
     assert not kept.sending("uid-1", 6)
 
 
-@pytest.mark.parametrize("why", ["given to another", "closed", "gone"])
+@pytest.mark.parametrize("why", ["given to another", "closed", "gone", "another by that name"])
 def test_nothing_is_sent_for_cards_that_were_lost_meanwhile(why: str) -> None:
     kept = books()
     kept.slices_changed([slice_of(device(0))])
@@ -104,8 +104,12 @@ def test_nothing_is_sent_for_cards_that_were_lost_meanwhile(why: str) -> None:
     if why == "given to another":
         kept.claim_changed(shown(2, 6, ("gpu-0", 71)))
     else:
-        changed = [slice_of(device(0, taints=[{"effect": "NoSchedule"}]))]
-        kept.slices_changed(changed if why == "closed" else [])
+        old, new = ({"uuid": {"string": uuid}} for uuid in ("GPU-100", "GPU-new"))
+        changed = {
+            "closed": [device(0, taints=[{"effect": "NoSchedule"}])],
+            "another by that name": [device(0, attributes=new), device(1, attributes=old)],
+        }
+        kept.slices_changed([slice_of(*changed[why])] if why in changed else [])
     assert not kept.sending("uid-1", 5)
 
 
