@@ -25,6 +25,7 @@ _EVERYWHERE = frozenset(("0.0.0.0", "::"))  # noqa: S104 -- compared, not listen
 _OF_SERVICE = re.compile(r"_SERVICE_(HOST|PORT(_.+)?)$|_PORT(_[0-9]+_(TCP|UDP|SCTP)(_[A-Z]+)?)?$")
 """Ends of the variables by which Kubernetes tells containers of the Services there are."""
 
+_DRIVER = re.compile(r"[a-z0-9]([a-z0-9.-]{0,61}[a-z0-9])?")
 _LABEL = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
 """The name of a namespace."""
 
@@ -36,6 +37,7 @@ _METAVARS = {
     **dict.fromkeys(("kubeconfig", "scheduler_config"), "FILE"),
     **dict.fromkeys(("tls_cert", "tls_key", "tls_client_ca"), "FILE"),
     **dict.fromkeys(("context", "policy", "shadow", "namespace", "identity"), "NAME"),
+    "claims": "DRIVER",
     "placeholders": "NAME",
     **dict.fromkeys(
         ("candidates", "pod_policies", "tls_client_names", "ui_tls_client_names"),
@@ -128,6 +130,11 @@ class Settings:
         "",
         "namespace in which pods ask autoscalers for a node, for pods that wait for a device",
         shown="nowhere",
+    )
+    claims: str = _setting(
+        "",
+        "DRA driver whose devices are given out to claims of class gpushare.io",
+        shown="none, and no claim is looked at",
     )
     events: bool = _setting(True, "write events about pods and nodes")
     metrics_detail: str = _setting(
@@ -267,6 +274,13 @@ def _check(settings: Settings) -> None:
     if not 1024 <= settings.body_limit <= MAX_BODY:
         raise SettingsError(
             f"body-limit: {settings.body_limit} is not from 1024 to {MAX_BODY} bytes"
+        )
+    if settings.claims and not _DRIVER.fullmatch(settings.claims):
+        raise SettingsError(f"claims: {settings.claims!r} is no name of a DRA driver")
+    if settings.claims and settings.leadership == "off":
+        raise SettingsError(
+            "claims: without leadership nobody waits for what an earlier process has sent; give"
+            " --leadership lease or scheduler"
         )
     if settings.placeholders and not _LABEL.fullmatch(settings.placeholders):
         raise SettingsError(f"placeholders: {settings.placeholders!r} is no name of a namespace")

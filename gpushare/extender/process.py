@@ -26,6 +26,7 @@ from gpushare.extender.factory import (
     connect_client,
     health_server,
     lease_runner,
+    make_claims,
     make_managed_resources,
     make_shadow,
     server_release,
@@ -115,6 +116,8 @@ class Extender:
             marks=marks,
             room_on=room_on,
         )
+        claims = make_claims(settings, self._client, self._managed_resources)
+        sources |= {} if claims is None else claims.sources
         self._readiness = Readiness(sources, lease_runner(settings, self._client, found.lease))
         self.not_ready = self._readiness.not_ready
         self._scale_down_guard = ScaleDownGuard(
@@ -133,6 +136,7 @@ class Extender:
         )
         leads_until = self._readiness.leads_until
         self._binder = Binder(self._client, self._managed_resources, leads_until, room_on=room_on)
+        self._allocator = None if claims is None else claims.allocator(self._readiness)
         self._unserved_pods = UnservedPods(self._managed_resources)
         self._metrics = Metrics(
             self._managed_resources,
@@ -222,6 +226,8 @@ class Extender:
         self._policy_refresher.start()
         if self._shadow is not None:
             self._shadow.start()
+        if self._allocator is not None:
+            self._allocator.start()
         threading.Thread(target=self._settle, name="settle", daemon=True).start()
         resources = ",".join(managed.names.resource for managed in self._managed_resources)
         listen, health = self._settings.listen, self._settings.health_listen
@@ -233,7 +239,9 @@ class Extender:
         ends a worker that hangs: then a bind may be under way.
         """
         # First: another process waits for the Lease.
-        self._readiness.stop(self._binder.settled)
+        self._readiness.stop(self._settled)
+        if self._allocator is not None:
+            self._allocator.stop()
         self._auditor.stop()
         self._scale_down_guard.rounds.stop()
         self._placeholders.rounds.stop()
@@ -242,6 +250,10 @@ class Extender:
         if self._shadow is not None:
             self._shadow.stop()
         self._log_writer.stop(_LOG_FLUSH_SECONDS)
+
+    def _settled(self) -> bool:
+        allocates = self._allocator is not None and not self._allocator.settled()
+        return self._binder.settled() and not allocates
 
     def _warm(self) -> None:
         """Open connections, or keep them open, so that a burst of binds needs no handshakes."""

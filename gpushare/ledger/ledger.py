@@ -108,6 +108,14 @@ class Ledger(Reader):
         with self._lock:
             self._store.set_unhealthy(node, devices)
 
+    def lend(self, node: str) -> None:
+        """Close all devices of the node from now on: they are given out in other books.
+
+        What its pods hold stays charged. It may be a node that is not known yet.
+        """
+        with self._lock:
+            self._store.lend(node)
+
     def replace_pods(
         self, pods: Iterable[ObservedPod], keep: Collection[str] = (), started: float = inf
     ) -> Changes:

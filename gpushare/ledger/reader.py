@@ -188,6 +188,13 @@ class Reader:
         with self._lock:
             return node in self._store.nodes
 
+    def serves(self, node: str) -> bool:
+        """Return whether the node has devices here, or pods that hold some."""
+        with self._lock:
+            known = self._store.nodes.get(node)
+            has_devices = known is not None and bool(known.spec.capacity)
+            return has_devices or node in self._store.on_node
+
     def waiting_pod(self, uid: str) -> Waiting | None:
         """Return the pod as the watch shows it; None if it shows no such pod that waits."""
         with self._lock:
@@ -250,8 +257,9 @@ class Reader:
         with self._lock:
             sums, kept = self._store.arrays.sums(), list(self._store.records.values())
             nodes, unhealthy = dict(self._store.nodes), dict(self._store.unhealthy)
+            lent = set(self._store.lent)
         shapes = {
-            name: shape_of(known.spec, known.past, unhealthy.get(name))
+            name: shape_of(known.spec, known.past, unhealthy.get(name), lent=name in lent)
             for name, known in nodes.items()
         }
         charges = [charge for charge in map(charge_of, kept) if charge is not None]

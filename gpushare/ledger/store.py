@@ -35,8 +35,9 @@ class Store:
     """The records. records: of pods, by uid; by_phase: the same once more; nodes: by name.
 
     on_node, cpu_only_on: by node, the uids of those that hold devices of it, and that hold none.
-    unhealthy: by node, there or not, the devices that somebody reported, by index or uuid. changes:
-    how often a record was changed.
+    unhealthy: by node, there or not, the devices that somebody reported, by index or uuid. lent:
+    the nodes, there or not, whose devices are given out in other books. changes: how often a record
+    was changed.
     """
 
     def __init__(self, pairing: Pairing) -> None:
@@ -46,6 +47,7 @@ class Store:
         self.cpu_only_on: dict[str, set[str]] = {}
         self.nodes: dict[str, NodeRecord] = {}
         self.unhealthy: dict[str, frozenset[int | str]] = {}
+        self.lent: set[str] = set()
         self.arrays = NodeArrays()
         self.pins = Pins(pairing)
         self.changes = 0
@@ -135,6 +137,14 @@ class Store:
         if devices != before and known is not None:
             self._reshape(known.spec, known.past)
 
+    def lend(self, node: str) -> None:
+        """Close all devices of the node from now on: they are given out in other books."""
+        if node not in self.lent:
+            self.lent.add(node)
+            known = self.nodes.get(node)
+            if known is not None:
+                self._reshape(known.spec, known.past)
+
     def recount(self, node: str) -> None:
         """Count the node again, if that leaves less free; see NodeArrays.recount."""
         known = self.nodes.get(node)
@@ -203,7 +213,8 @@ class Store:
 
     def _reshape(self, spec: NodeSpec, past: NodeHistory) -> None:
         """Take over the node, and count it again."""
-        shape = shape_of(spec, past, self.unhealthy.get(spec.name))
+        unhealthy, lent = self.unhealthy.get(spec.name), spec.name in self.lent
+        shape = shape_of(spec, past, unhealthy, lent=lent)
         self.nodes[spec.name] = NodeRecord(spec, past, shape)
         self._resolve(shape)
         self.arrays.set_node(shape, self._charges(spec.name))
@@ -239,9 +250,15 @@ class Store:
             del there[charge.node]
 
 
-def shape_of(spec: NodeSpec, past: NodeHistory, unhealthy: frozenset[int | str] | None) -> NodeSpec:
-    """Return the node as it counts, given what it was, and without what was reported unhealthy."""
+def shape_of(
+    spec: NodeSpec, past: NodeHistory, unhealthy: frozenset[int | str] | None, *, lent: bool
+) -> NodeSpec:
+    """Return the node as it counts, given what it was, and without what was reported unhealthy; no
+    device of one that is lent is open.
+    """
     shape = past.effective_spec(spec)
+    if lent:
+        return replace(shape, healthy=(False,) * len(shape.healthy))
     if not unhealthy:
         return shape
     uuids = shape.uuids or ("",) * len(shape.capacity)

@@ -5,11 +5,13 @@ or later.
 """
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
 
+from gpushare.core.model import PodRef
 from gpushare.wire.dra.claims import FINALIZER, given_devices
-from gpushare.wire.dra.writes import protection, release
+from gpushare.wire.dra.writes import protection, release, settlement
 from tests.e2e.binaries import RELEASE
 from tests.e2e.claims import CLAIMS, CLASS, DRIVER, ClaimWorld, ref
 from tests.e2e.conftest import MakePlane
@@ -94,6 +96,25 @@ def test_of_two_allocators_one_wins_and_neither_meets_a_claim_made_anew(
     reply = claims.patch(name, first, "/status")
     assert reply.status in {409, 422}, reply.body
     claims.waits(name, allocated=False)
+
+
+def test_after_a_settlement_nothing_lands_that_was_made_before_it(claims: ClaimWorld) -> None:
+    node = claims.node(80)
+    name = claims.claim(10)
+    pod = claims.pod(name, scheduler="none")
+    claims.patch(name, protection(claims.read(name)))
+    read = claims.read(name)
+    sent = claims.allocation(read, pod, claims.card(node, 0))
+    assert read.metadata
+    own = PodRef("default", name, read.metadata.uid or "")
+    assert claims.patch(name, settlement(replace(own, uid="other"), "1")).status in {409, 422}
+    assert claims.patch(name, settlement(own, "1")).status == 200
+    assert claims.patch(name, sent, "/status").status == 409
+    # One that has landed stays, and shows.
+    later = claims.allocation(claims.read(name), pod, claims.card(node, 0))
+    assert claims.patch(name, later, "/status").status == 200
+    reply = claims.patch(name, settlement(own, "2"))
+    assert (reply.status, bool(reply.body["status"]["allocation"])) == (200, True)
 
 
 def test_a_claim_deleted_under_its_pod_keeps_its_card_until_the_pod_ends(

@@ -202,6 +202,8 @@ def test_a_key_that_is_no_setting_is_refused_with_those_there_are(key: object) -
         (["--listen", "127.0.0.1:32767"], "health-listen: port 32767 is that of listen"),
         (["--ui-listen", "127.0.0.1:32767"], "ui-listen: port 32767 is that of health-listen"),
         (["--ui-listen", "127.0.0.1:7", "--health-listen", "[::]:7"], "is that of health-listen"),
+        (["--claims", "GPU"], "claims: 'GPU' is no name"),
+        (["--claims", "gpu.nvidia.com", "--leadership", "off"], "claims: without leadership"),
         (["--tls-cert", "c"], "belong together"),
         (["--tls-cert", "c", "--tls-key", "k"], "belong together"),
         (["--tls-client-names", "kube-scheduler"], "tls-client-names needs"),

@@ -21,6 +21,9 @@ It sends a bookmark about once a minute on a watch where nothing happens.
 MAX_UNSYNCED_SECONDS = 600.0
 """Seconds of leading without a filled ledger after which only a restart helps."""
 
+_WRITTEN = ("pods", "resourceclaims")
+"""What a leader writes to."""
+
 _REFUSED = ("http-403", "http-404")
 """How a reflector counts that we have no right to a collection, or that there is none."""
 
@@ -37,7 +40,8 @@ class Readiness:
     """The conditions under which this process answers; checked before every verb, by any thread.
 
     `lease_runner` None: this process always leads. `sources` must have "pods": after a change of
-    leadership pods are listed once more, when every write of the last leader has landed.
+    leadership pods, and claims where they are followed, are listed once more, when every write of
+    the last leader has landed.
     """
 
     def __init__(
@@ -47,6 +51,7 @@ class Readiness:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._sources = sources
+        self._written = [sources[name].reflector for name in _WRITTEN if name in sources]
         self._lease_runner = lease_runner
         self._clock = clock
         self._started = clock()
@@ -127,7 +132,8 @@ class Readiness:
         # Asked for once: a second request would begin again a list that is under way.
         if self._relist_wanted(self._clock()) and self._relisted_for != fence:
             self._relisted_for = fence
-            self._sources["pods"].reflector.request_relist()
+            for reflector in self._written:
+                reflector.request_relist()
 
     def last_resource_version(self, name: str) -> str:
         """Return the resourceVersion up to which the ledger holds that collection; "" if it is
@@ -183,7 +189,8 @@ class Readiness:
         return self._lease_runner is None or self._lease_runner.leads_until(now) > now
 
     def _relist_wanted(self, now: float) -> bool:
-        """Return whether the last list of pods may miss a write of the previous leader."""
+        """Return whether the last list may miss a write of the previous leader."""
         if self._lease_runner is None or not self._leads(now):
             return False
-        return self._sources["pods"].reflector.status.listed_at < self._lease_runner.fenced_until()
+        fence = self._lease_runner.fenced_until()
+        return any(reflector.status.listed_at < fence for reflector in self._written)

@@ -14,7 +14,7 @@ from typing import Any
 from gpushare.core.model import MAX_UNITS, Request
 from gpushare.errors import MessageError, QuantityError
 from gpushare.wire.annotations import MAX_DEVICES_PER_POD
-from gpushare.wire.dra.objects import ClaimAllocation, ResourceClaim, Result
+from gpushare.wire.dra.objects import ClaimAllocation, ClaimsPod, ResourceClaim, Result
 from gpushare.wire.dra.slices import MEMORY, DeviceKey
 from gpushare.wire.quantity import to_bytes
 
@@ -169,3 +169,24 @@ def _taken(result: Result) -> int | None:
         return to_bytes(amount)
     except QuantityError:
         return None
+
+
+def nodes_of(allocation: ClaimAllocation) -> frozenset[str]:
+    """Return the nodes that an allocation names, as we write them."""
+    terms = (allocation.node_selector and allocation.node_selector.node_selector_terms) or ()
+    fields = [field for term in terms for field in term.match_fields or ()]
+    return frozenset(name for field in fields for name in field.values or ())
+
+
+def claim_names(pod: ClaimsPod) -> tuple[str, ...] | None:
+    """Return the names of the pod's claims; None while one is still to be made of a template."""
+    made = (pod.status and pod.status.resource_claim_statuses) or ()
+    by_name = {each.name: each.resource_claim_name for each in made}
+    names: list[str] = []
+    for each in (pod.spec and pod.spec.resource_claims) or ():
+        if not each.resource_claim_name and each.name not in by_name:
+            return None
+        name = each.resource_claim_name or by_name.get(each.name)
+        if name:  # of a template that asks for nothing none is made
+            names.append(name)
+    return tuple(names)

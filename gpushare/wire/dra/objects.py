@@ -13,7 +13,7 @@ import msgspec
 from msgspec import Struct
 
 from gpushare.wire.codec import Codec
-from gpushare.wire.objects import Metadata
+from gpushare.wire.objects import Metadata, Pod, PodSpec, PodStatus, Present, Terms
 from gpushare.wire.quantity import Quantity
 
 
@@ -136,6 +136,7 @@ class ClaimAllocation(Struct, gc=False, rename="camel"):
 
     devices: DeviceResults | None = None
     allocation_timestamp: str | None = None
+    node_selector: Terms | None = None
 
 
 class Consumer(Struct, gc=False):
@@ -161,6 +162,40 @@ class ResourceClaim(Struct, gc=False):
     status: ClaimStatus | None = None
 
 
+class PodClaim(Present, gc=False, rename="camel"):
+    """PodResourceClaim."""
+
+    name: str | None = None
+    resource_claim_name: str | None = None
+
+
+class ClaimsPodSpec(PodSpec, gc=False, rename="camel"):
+    """PodSpec with its claims."""
+
+    resource_claims: list[PodClaim] | None = None  # type: ignore[assignment]  # decoded, not set
+
+
+class PodClaimStatus(Struct, gc=False, rename="camel"):
+    """PodResourceClaimStatus: the claim that was made from a template."""
+
+    name: str | None = None
+    resource_claim_name: str | None = None
+
+
+class ClaimsPodStatus(PodStatus, gc=False, rename="camel"):
+    """PodStatus with the claims that were made for it."""
+
+    resource_claim_statuses: list[PodClaimStatus] | None = None
+
+
+class ClaimsPod(Pod, gc=False):
+    """Pod with its claims; others need not decode them."""
+
+    spec: ClaimsPodSpec | None = None
+    status: ClaimsPodStatus | None = None
+
+
+CLAIMS_PODS: Codec[ClaimsPod] = Codec(ClaimsPod, "Pod")
 RESOURCE_SLICES: Codec[ResourceSlice] = Codec(ResourceSlice)
 DEVICE_CLASSES: Codec[DeviceClass] = Codec(DeviceClass)
 RESOURCE_CLAIMS: Codec[ResourceClaim] = Codec(ResourceClaim)

@@ -17,6 +17,9 @@ from gpushare.wire.dra.claims import FINALIZER, ClaimRequest, is_protected
 from gpushare.wire.dra.objects import DeviceClass, ResourceClaim
 from gpushare.wire.dra.slices import MEMORY, SliceCard
 
+SETTLED = "gpushare.io/settled"
+"""Annotation of a claim: an allocation got no answer, and was settled by this write."""
+
 
 def protection(claim: ResourceClaim) -> bytes:
     """Return the patch of the claim itself that protects it; the first of two writes.
@@ -84,6 +87,15 @@ def release(claim: ResourceClaim, waiting: PodRef | None = None) -> bytes:
     if any(waiting is None or each.uid != waiting.uid for each in reserved):
         raise InvariantError("the claim is reserved")
     return _patch(claim, {}, {"allocation": None, "reservedFor": None})
+
+
+def settlement(ref: PodRef, token: str) -> bytes:
+    """Return the patch of the claim itself after which no earlier write can land any more.
+
+    It changes an annotation and with it the resourceVersion, which each write of ours demands. ref:
+    of the claim. token: another one each time.
+    """
+    return json.dumps({"metadata": {"uid": ref.uid, "annotations": {SETTLED: token}}}).encode()
 
 
 def _result(request: ClaimRequest, card: SliceCard, share_id: str) -> Mapping[str, Any]:

@@ -419,3 +419,26 @@ def test_a_bind_in_doubt_whose_card_has_gone_keeps_its_pod_to_no_node(ledger: Le
     assert ledger.can_still_bind("p")
     ledger.node_changed(replace(node("gpu-a", 16), uuids=("a",), serves_by_identity=True))
     assert not ledger.can_still_bind("p")
+
+
+@pytest.mark.parametrize("first", [True, False])
+def test_a_node_that_is_lent_takes_nothing_new_and_keeps_what_it_has(
+    ledger: Ledger, first: bool
+) -> None:
+    if first:
+        ledger.lend("gpu-a")
+    assert not ledger.serves("gpu-a")
+    ledger.node_changed(node("gpu-a", 16))
+    ledger.pod_changed(_pod("p", Request(4, 1)))
+    ledger.lend("gpu-a")
+    asked = PodRef("default", "q", "q"), Request(4, 1), Allocation("gpu-a", (0,), (4,))
+    with pytest.raises(InsufficientMemory):
+        ledger.assume(*asked, 0.0)
+    ledger.node_changed(node("gpu-a", 32))
+    with pytest.raises(InsufficientMemory):
+        ledger.assume(*asked, 0.0)
+    assert ledger.dump("gpu-a")[0].used == (4,)
+    ledger.node_changed(NodeSpec("gpu-a"))
+    assert ledger.serves("gpu-a")
+    ledger.pod_gone("p")
+    assert not ledger.serves("gpu-a")

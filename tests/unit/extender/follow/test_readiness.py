@@ -82,10 +82,10 @@ class SilentLines:
 class World:
     """A gate whose clock, collections and Lease are in the test's hand; no thread runs."""
 
-    def __init__(self, leads: bool = False) -> None:
+    def __init__(self, leads: bool = False, names: Sequence[str] = NAMES) -> None:
         self.now = 1000.0
         self.following: dict[str, Following] = {
-            name: ListWatch(f"/api/v1/{name}", PODS) for name in NAMES
+            name: ListWatch(f"/api/v1/{name}", PODS) for name in names
         }
         sources = {
             name: Source(Reflector(SilentApi(), machine, Nobody()), name == "configmaps")
@@ -218,6 +218,20 @@ def test_a_new_leader_waits_for_a_list_begun_after_its_fence() -> None:
     world.list("pods")
     assert world.gate.not_ready() == ""
     assert world.gate.leads_until() == world.elector.leads_until(world.now) > world.now
+
+
+@pytest.mark.parametrize("last", ["pods", "resourceclaims"])
+def test_where_claims_are_followed_they_are_listed_once_more_too(last: str) -> None:
+    names = (*NAMES, "resourceclaims")
+    world = World(leads=True, names=names)
+    world.list(*names)
+    world.now += 1.0
+    win(world.elector, world.now)
+    world.list(*{"pods", "resourceclaims"} - {last})
+    assert world.gate.not_ready() == "pods are listed once more after a change of leader"
+    assert world.gate.leads_until() == -math.inf
+    world.list(last)
+    assert world.gate.not_ready() == ""
 
 
 def test_a_term_that_begins_while_a_bind_asks_counts_with_its_own_fence() -> None:

@@ -10,7 +10,7 @@ from gpushare.errors import InvariantError, MessageError
 from gpushare.wire.dra.claims import FINALIZER, claim_request
 from gpushare.wire.dra.objects import ResourceClaim
 from gpushare.wire.dra.slices import SliceCard, cards_of
-from gpushare.wire.dra.writes import allocation, protection, release
+from gpushare.wire.dra.writes import SETTLED, allocation, protection, release, settlement
 from tests.unit.wire.dra.objects import CLASS, Json, claim, device, device_class, exactly, slice_of
 
 POD = PodRef("default", "p", "pod-uid")
@@ -124,3 +124,8 @@ def test_release_takes_back_what_nobody_but_the_pod_that_waits_has_reserved() ->
 def test_nothing_is_written_without_its_preconditions(missing: str) -> None:
     with pytest.raises(MessageError):
         protection(claim(meta={missing: ""}))
+
+
+def test_a_settlement_demands_the_claim_and_no_version_of_it() -> None:
+    found = json.loads(settlement(PodRef("default", "c", "uid-1"), "t"))
+    assert found == {"metadata": {"uid": "uid-1", "annotations": {SETTLED: "t"}}}

@@ -1,0 +1,1 @@
+"""Claims of Dynamic Resource Allocation, allocated by us in kube-scheduler's place."""

@@ -1,0 +1,305 @@
+"""The cards of one DRA driver, and which claims have how much of them.
+
+A Ledger of its own, whose nodes are those of the driver's slices, and whose holders are claims.
+What is counted follows from the slices and the claims as last shown, and from what is being
+written: of each claim that changes, and each node, it is counted anew. A charge ends by what the
+API server shows alone: the claim is gone, or has no allocation and our write of one cannot land any
+more. That is so once its resourceVersion is a later one than our write demanded.
+
+Any thread may call; nothing here waits for anything.
+
+Tested in `tests/unit/extender/claims`.
+"""
+
+import threading
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass, replace
+
+from gpushare.core.decide import best_row, place, rows_of
+from gpushare.core.model import MAX_UNITS, NodeSpec, ObservedPod, PodRef, Request
+from gpushare.core.pairing import Pairing
+from gpushare.core.ranking import Ranking
+from gpushare.errors import MessageError
+from gpushare.ledger import Ledger
+from gpushare.wire.dra.claims import ClaimRequest, given_devices, nodes_of
+from gpushare.wire.dra.objects import ResourceClaim, ResourceSlice
+from gpushare.wire.dra.slices import DeviceKey, SliceCard, cards_of
+
+_NEVER_SENT = -1
+
+
+@dataclass(frozen=True, slots=True)
+class _Sent:
+    """Cards that we mean to give to a claim."""
+
+    cards: tuple[SliceCard, ...]
+    memory: int
+    """Bytes on each, as the claim asks for them."""
+    version: int = _NEVER_SENT
+    """The resourceVersion of the claim that our write demands."""
+
+
+def version_of(claim: ResourceClaim) -> int:
+    """Return the claim's resourceVersion, by which it is older or newer. Raises MessageError."""
+    text = (claim.metadata and claim.metadata.resource_version) or ""
+    if not (text.isascii() and text.isdigit()):
+        raise MessageError("ResourceClaim.metadata: resourceVersion is no number")
+    return int(text)
+
+
+def claim_ref(claim: ResourceClaim) -> PodRef:
+    """Return by what the claim is known. Raises MessageError."""
+    read = claim.metadata
+    if not (read and read.namespace and read.name and read.uid):
+        raise MessageError("ResourceClaim.metadata: namespace, name or uid is missing")
+    return PodRef(read.namespace, read.name, read.uid)
+
+
+class ClaimBooks:
+    """The books of the driver's cards, in units of so many bytes.
+
+    lend: called with each node that is, or may be, the driver's, before a card of it is given out.
+    """
+
+    def __init__(
+        self, driver: str, unit: int, ranking: Ranking, lend: Callable[[str], None] = lambda _: None
+    ) -> None:
+        self.ledger = Ledger(Pairing.OFF)
+        self._driver = driver
+        self._unit = unit
+        self._ranking = ranking
+        self._lend = lend
+        self._lock = threading.Lock()
+        # As last shown; one whose slice has gone is not open.
+        self._cards: dict[DeviceKey, SliceCard] = {}
+        self._on_node: dict[str, tuple[SliceCard, ...]] = {}
+        self._claims: dict[str, ResourceClaim] = {}
+        self._by_name: dict[tuple[str, str], str] = {}
+        self._unread: frozenset[str] = frozenset()
+        self._sent: dict[str, _Sent] = {}
+        # By claim and device, every card that the name has meant since the claim has the device.
+        self._meant: dict[str, dict[DeviceKey, dict[str, SliceCard]]] = {}
+        self._charged: dict[str, frozenset[str]] = {}
+
+    # -- what is shown --------------------------------------------------------------------------
+
+    def slices_changed(self, slices: Iterable[ResourceSlice]) -> None:
+        """Take over all slices as they are now."""
+        found = {key: card for key, card in cards_of(slices).items() if key.driver == self._driver}
+        for card in found.values():
+            self._lend(card.node)
+        with self._lock:
+            gone = {key: replace(card, open=False) for key, card in self._cards.items()}
+            self._cards = gone | found
+            by_node: dict[str, dict[str, SliceCard]] = defaultdict(dict)
+            for _, card in sorted(self._cards.items()):
+                known = by_node[card.node].get(card.uuid)
+                if known is None or not known.open:
+                    by_node[card.node][card.uuid] = card
+            for name, cards in by_node.items():
+                now = tuple(cards.values())
+                if self._on_node.get(name) != now:
+                    self._on_node[name] = now
+                    # Anew: which card is at which index may have changed.
+                    self.ledger.node_gone(name)
+                    self.ledger.node_changed(self._spec(name, now))
+            for uid in self._claims:
+                self._count(uid)
+
+    def replace_claims(self, claims: Iterable[ResourceClaim], keep: Collection[str]) -> None:
+        """Take over a whole list; keep: uids of claims that could not be read."""
+        listed = {claim_ref(claim).uid: claim for claim in claims}
+        for claim in listed.values():
+            self.claim_changed(claim)
+        with self._lock:
+            gone = self._claims.keys() - listed.keys() - set(keep)
+            self._unread = frozenset(keep)
+        for uid in gone:
+            self.claim_gone(uid)
+
+    def claim_changed(self, claim: ResourceClaim, *, read: bool = False) -> None:
+        """Take over a claim as it was shown; what is older than what is known tells nothing.
+
+        read: it was read or written, and may have been shown gone since.
+        """
+        ref, version = claim_ref(claim), version_of(claim)
+        allocation = claim.status and claim.status.allocation
+        if allocation:
+            given = given_devices(allocation)
+            ours = [each.key for each in given if each.key.driver == self._driver]
+            # Before its slices are there the pool's name tells, with what we write ourselves.
+            for name in nodes_of(allocation).union(key.pool for key in ours) if ours else ():
+                self._lend(name)
+        with self._lock:
+            known = self._claims.get(ref.uid)
+            if (known is None and read) or (known is not None and version_of(known) > version):
+                return
+            self._claims[ref.uid] = claim
+            self._by_name[ref.namespace, ref.name] = ref.uid
+            self._unread -= {ref.uid}
+            sent = self._sent.get(ref.uid)
+            if sent and (allocation or _NEVER_SENT < sent.version < version):
+                del self._sent[ref.uid]
+            self._count(ref.uid)
+
+    def claim_unread(self, uid: str) -> None:
+        """Note that the claim cannot be read: what it has stays as it was."""
+        with self._lock:
+            self._unread |= {uid}
+
+    def claim_gone(self, uid: str) -> None:
+        """Free what the claim had: no write of ours can land any more."""
+        with self._lock:
+            claim = self._claims.pop(uid, None)
+            self._unread -= {uid}
+            self._sent.pop(uid, None)
+            if claim is not None:
+                ref = claim_ref(claim)
+                if self._by_name.get((ref.namespace, ref.name)) == uid:
+                    del self._by_name[ref.namespace, ref.name]
+            self._count(uid)
+
+    # -- what is given out ----------------------------------------------------------------------
+
+    def named(self, namespace: str, name: str) -> ResourceClaim | None:
+        """Return the claim of that name, as last shown."""
+        with self._lock:
+            return self._claims.get(self._by_name.get((namespace, name), ""))
+
+    def take(
+        self, claim: ResourceClaim, asked: ClaimRequest, nodes: Callable[[str], bool]
+    ) -> tuple[SliceCard, ...]:
+        """Charge the best cards of one of these nodes, and return them; () if none has room now.
+
+        claim: as last shown, and not allocated. Raises MessageError if it can never have any.
+        """
+        request = asked.request(self._unit)
+        with self._lock:
+            ref = claim_ref(claim)
+            if self._unread or self._claims.get(ref.uid) is not claim or ref.uid in self._sent:
+                return ()
+            snapshot = self.ledger.snapshot()
+            names = [name for name in self._on_node if nodes(name)]
+            rows = rows_of(snapshot, names)
+            while (at := best_row(snapshot, rows, request, self._ranking)) is not None:
+                found = place(snapshot, names[at], request, self._ranking)
+                cards = tuple(self._on_node[names[at]][device] for device in found.devices)
+                amounts = [card.consumed(asked.memory) for card in cards]
+                if None in amounts:
+                    raise MessageError("the driver deals out no such amount of memory")
+                # Rounded up as the driver wants it, it may be more than it asked for.
+                units = max(self._units(amount or 0) for amount in amounts)
+                if units <= request.units:
+                    self._sent[ref.uid] = _Sent(cards, asked.memory)
+                    self._count(ref.uid)
+                    return cards
+                request = replace(request, units=units)
+            return ()
+
+    def sending(self, uid: str, version: int) -> bool:
+        """Note that the allocation is sent now, and lands if the claim is in that version; return
+        whether it may be.
+
+        It may not if it is charged no more, or not open, or if its cards have come to be charged
+        with more than they have: another process may have led since they were taken.
+        """
+        with self._lock:
+            sent = self._sent.get(uid)
+            if sent is None or not all(map(self._has_what_it_gave, sent.cards)):
+                return False
+            self._sent[uid] = replace(sent, version=version)
+            return True
+
+    def forget(self, uid: str) -> None:
+        """Give back what was never sent, or definitely refused."""
+        with self._lock:
+            if self._sent.pop(uid, None):
+                self._count(uid)
+
+    def in_flight(self) -> frozenset[str]:
+        """Return the claims of which nobody knows yet whether our allocation lands."""
+        with self._lock:
+            return frozenset(self._sent)
+
+    # -- under the lock -------------------------------------------------------------------------
+
+    def _has_what_it_gave(self, card: SliceCard) -> bool:
+        now = self._cards[card.key]
+        if not now.open or (now.node, now.uuid) != (card.node, card.uuid):
+            return False
+        snapshot = self.ledger.snapshot()
+        device = [each.uuid for each in self._on_node[card.node]].index(card.uuid)
+        at = snapshot.row[card.node], device
+        return bool(snapshot.healthy[at] and snapshot.used[at] <= snapshot.capacity[at])
+
+    def _units(self, memory: int) -> int:
+        return min(-(-memory // self._unit), MAX_UNITS)
+
+    def _spec(self, name: str, cards: tuple[SliceCard, ...]) -> NodeSpec:
+        return NodeSpec(
+            name,
+            tuple(min(card.memory // self._unit, MAX_UNITS) for card in cards),
+            tuple(card.open and card.shared for card in cards),
+            tuple(card.model for card in cards),
+            tuple(card.uuid for card in cards),
+            serves_by_identity=True,
+        )
+
+    def _taken(self, uid: str) -> Mapping[tuple[str, str], int]:
+        """Return the units that the claim has, by node and card."""
+        found: dict[tuple[str, str], int] = defaultdict(int)
+        sent = self._sent.get(uid)
+        if sent is not None:
+            for card in sent.cards:
+                amount = card.consumed(sent.memory) or card.memory
+                found[card.node, card.uuid] += self._units(amount)
+        claim = self._claims.get(uid)
+        allocation = claim and claim.status and claim.status.allocation
+        if not allocation:
+            self._meant.pop(uid, None)
+            return found
+        meant = self._meant.setdefault(uid, {})
+        for each in given_devices(allocation):
+            if each.key.driver == self._driver:
+                cards = meant.setdefault(each.key, {})
+                if each.key in self._cards:
+                    cards[self._cards[each.key].uuid] = self._cards[each.key]
+                for card in cards.values():
+                    whole = card.memory if each.memory is None else each.memory
+                    found[card.node, card.uuid] += self._units(whole)
+        return found
+
+    def _count(self, uid: str) -> None:
+        """Count the claim anew, with a charge on each node of which it has cards."""
+        claim = self._claims.get(uid)
+        taken = self._taken(uid) if claim is not None else {}
+        on_nodes: dict[str, dict[int, int]] = defaultdict(dict)
+        for (node, uuid), units in taken.items():
+            uuids = [card.uuid for card in self._on_node.get(node, ())]
+            if units and uuid in uuids:
+                on_nodes[node][uuids.index(uuid)] = units
+        for name in self._charged.pop(uid, frozenset()) - {*on_nodes}:
+            self.ledger.pod_gone(f"{uid}/{name}")
+        if claim is None:
+            self._meant.pop(uid, None)
+        if claim is None or not on_nodes:
+            return
+        ref = claim_ref(claim)
+        for name, by_index in on_nodes.items():
+            shares = tuple(sorted(by_index.items()))
+            parts = tuple(sorted((units for _, units in shares), reverse=True))
+            even = parts[0] == parts[-1]
+            pod = ObservedPod(
+                replace(ref, uid=f"{uid}/{name}"),
+                Request(parts[0], len(parts), split=() if even else parts),
+                name,
+                shares,
+                assigned=True,
+                running=True,
+                uuids=tuple(self._on_node[name][index].uuid for index, _ in shares),
+            )
+            # The ledger keeps a pod where it was first seen; a claim is where it is now.
+            self.ledger.pod_gone(pod.ref.uid)
+            self.ledger.pod_changed(pod)
+        self._charged[uid] = frozenset(on_nodes)

@@ -1,0 +1,226 @@
+"""The books of claims: what ends a charge, and that counting step by step is counting anew."""
+
+import random
+from collections.abc import Sequence
+
+import pytest
+
+from gpushare.core.policy import load_policy
+from gpushare.core.ranking import Ranking
+from gpushare.errors import MessageError
+from gpushare.extender.claims.books import ClaimBooks, version_of
+from gpushare.wire.dra.claims import claim_request
+from gpushare.wire.dra.objects import ResourceClaim
+from gpushare.wire.dra.slices import SliceCard
+from tests.unit.wire.dra.objects import CLASS, DRIVER, GIB, Json, claim, device, exactly, slice_of
+
+
+def books(lent: list[str] | None = None) -> ClaimBooks:
+    lend = (lambda _: None) if lent is None else lent.append
+    return ClaimBooks(DRIVER, GIB, Ranking(load_policy("device-bestfit")), lend)
+
+
+def shown(
+    number: int, version: int, *given: tuple[str, int | None], gib: int = 10, count: int = 1
+) -> ResourceClaim:
+    """Claim `number`, with these (device, GiB) of node n1; None: without an amount."""
+    meta = {"name": f"c{number}", "uid": f"uid-{number}", "resourceVersion": str(version)}
+    results = [
+        {"request": "gpu", "driver": DRIVER, "pool": "n1", "device": name}
+        | ({} if amount is None else {"consumedCapacity": {"memory": f"{amount}Gi"}})
+        for name, amount in given
+    ]
+    status = {"allocation": {"devices": {"results": results}}} if given else {}
+    return claim(exactly(f"{gib}Gi", count=count), meta=meta, status=status)
+
+
+def used(kept: ClaimBooks) -> dict[str, int]:
+    """Units by card."""
+    kept.ledger.check()
+    return {
+        uuid: units
+        for each in kept.ledger.dump()
+        for uuid, units in zip(each.spec.uuids, each.used, strict=True)
+    }
+
+
+def take(kept: ClaimBooks, each: ResourceClaim, nodes: Sequence[str] = ("n1",)) -> Sequence[str]:
+    asked = claim_request(each, CLASS)
+    assert asked
+    cards: tuple[SliceCard, ...] = kept.take(each, asked, nodes.__contains__)
+    return [card.uuid for card in cards]
+
+
+def test_the_tightest_card_is_taken_and_charged_at_once() -> None:
+    kept = books()
+    kept.slices_changed([slice_of(device(0, 80), device(1, 24))])
+    for number in (1, 2):
+        kept.claim_changed(each := shown(number, 5))
+        assert take(kept, each) == ["GPU-101"]
+        assert take(kept, each) == []
+    assert used(kept) == {"GPU-100": 0, "GPU-101": 20}
+    kept.claim_changed(each := shown(3, 5))
+    assert take(kept, each, nodes=()) == []
+    assert take(kept, each) == ["GPU-100"]
+
+
+def test_a_charge_ends_by_null_in_a_later_version_alone() -> None:
+    kept = books()
+    kept.slices_changed([slice_of(device(0))])
+    kept.claim_changed(each := shown(1, 5))
+    take(kept, each)
+    kept.claim_changed(shown(1, 7))  # protected: nothing was sent yet
+    assert used(kept) == {"GPU-100": 10}
+    assert kept.sending("uid-1", 7)
+    for version in (5, 7):
+        kept.claim_changed(shown(1, version))
+        assert used(kept) == {"GPU-100": 10}
+    kept.claim_changed(shown(1, 9, ("gpu-0", 10)))
+    assert not kept.in_flight()
+    kept.claim_changed(shown(1, 7))  # late
+    assert used(kept) == {"GPU-100": 10}
+    kept.claim_changed(shown(1, 11))
+    assert used(kept) == {"GPU-100": 0}
+
+
+def test_what_can_not_land_any_more_is_given_back() -> None:
+    kept = books()
+    kept.slices_changed([slice_of(device(0))])
+    kept.claim_changed(each := shown(1, 5))
+    take(kept, each)
+    assert kept.sending("uid-1", 5)
+    kept.claim_changed(shown(1, 6))
+    assert used(kept) == {"GPU-100": 0}
+    assert not kept.sending("uid-1", 6)
+
+
+@pytest.mark.parametrize("why", ["given to another", "closed", "gone", "another by that name"])
+def test_nothing_is_sent_for_cards_that_were_lost_meanwhile(why: str) -> None:
+    kept = books()
+    kept.slices_changed([slice_of(device(0))])
+    kept.claim_changed(each := shown(1, 5))
+    take(kept, each)
+    assert kept.sending("uid-1", 5)
+    if why == "given to another":
+        kept.claim_changed(shown(2, 6, ("gpu-0", 71)))
+    else:
+        old, new = ({"uuid": {"string": uuid}} for uuid in ("GPU-100", "GPU-new"))
+        changed = {
+            "closed": [device(0, taints=[{"effect": "NoSchedule"}])],
+            "another by that name": [device(0, attributes=new), device(1, attributes=old)],
+        }
+        kept.slices_changed([slice_of(*changed[why])] if why in changed else [])
+    assert not kept.sending("uid-1", 5)
+
+
+def test_a_claim_that_is_gone_frees_its_cards_and_no_late_read_brings_it_back() -> None:
+    kept = books()
+    kept.slices_changed([slice_of(device(0))])
+    kept.claim_changed(shown(1, 5, ("gpu-0", 10)))
+    kept.claim_gone("uid-1")
+    kept.claim_changed(shown(1, 6, ("gpu-0", 10)), read=True)
+    assert used(kept) == {"GPU-100": 0}
+    assert kept.named("default", "c1") is None
+
+
+def test_a_slice_that_vanishes_frees_nothing_and_takes_nothing_new() -> None:
+    kept = books()
+    kept.slices_changed([slice_of(device(0))])
+    kept.claim_changed(shown(1, 5, ("gpu-0", 10)))
+    kept.slices_changed([])
+    assert used(kept) == {"GPU-100": 10}
+    kept.claim_changed(each := shown(2, 5))
+    assert take(kept, each) == []
+    kept.slices_changed([slice_of(device(0))])
+    assert take(kept, each) == ["GPU-100"]
+
+
+def test_what_was_allocated_before_its_slice_is_seen_is_charged_with_it() -> None:
+    lent: list[str] = []
+    kept = books(lent)
+    kept.claim_changed(shown(1, 5, ("gpu-0", 75)))
+    assert lent == ["n1"]
+    kept.slices_changed([slice_of(device(0))])
+    kept.claim_changed(each := shown(2, 5))
+    assert take(kept, each) == []
+    assert used(kept) == {"GPU-100": 75}
+
+
+def test_after_devices_were_numbered_anew_both_cards_are_charged() -> None:
+    kept = books()
+    kept.slices_changed([slice_of(device(0))])
+    kept.claim_changed(shown(1, 5, ("gpu-0", 10)))
+    old, new = ({"uuid": {"string": uuid}} for uuid in ("GPU-100", "GPU-new"))
+    kept.slices_changed([slice_of(device(0, attributes=new), device(1, attributes=old))])
+    assert used(kept) == {"GPU-100": 10, "GPU-new": 10}
+
+
+def test_what_others_have_counts_a_whole_card_where_no_amount_is_said() -> None:
+    kept = books()
+    kept.slices_changed([slice_of(device(0), device(1))])
+    kept.claim_changed(shown(1, 5, ("gpu-0", None), ("gpu-1", 3), ("gpu-1", 4)))
+    assert used(kept) == {"GPU-100": 80, "GPU-101": 7}
+
+
+def test_while_a_claim_cannot_be_read_nothing_is_given_out() -> None:
+    kept = books()
+    kept.slices_changed([slice_of(device(0))])
+    kept.claim_changed(each := shown(1, 5))
+    kept.claim_unread("uid-9")
+    assert take(kept, each) == []
+    kept.replace_claims([each], keep={"uid-9"})
+    assert take(kept, each) == []
+    kept.claim_gone("uid-9")
+    assert take(kept, each) == ["GPU-100"]
+
+
+def test_cards_that_are_not_shared_and_amounts_that_there_are_not_are_not_given_out() -> None:
+    kept = books()
+    kept.slices_changed([slice_of(device(0, allowMultipleAllocations=False))])
+    kept.claim_changed(each := shown(1, 5))
+    assert take(kept, each) == []
+    policy = {"default": "5Gi", "validValues": ["5Gi"]}
+    few: Json = {"capacity": {"memory": {"value": "80Gi", "requestPolicy": policy}}}
+    kept.slices_changed([slice_of(device(0, **few))])
+    with pytest.raises(MessageError, match="no such amount"):
+        take(kept, each)
+
+
+def test_an_amount_is_charged_as_the_driver_rounds_it_up() -> None:
+    kept = books()
+    policy = {"default": "80Gi", "validRange": {"min": "16Gi", "step": "16Gi"}}
+    coarse: Json = {"capacity": {"memory": {"value": "80Gi", "requestPolicy": policy}}}
+    kept.slices_changed([slice_of(device(0, **coarse))])
+    for number in range(6):
+        kept.claim_changed(each := shown(number, 5))
+        assert take(kept, each) == ["GPU-100"] * (number < 5)
+    assert used(kept) == {"GPU-100": 80}
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_counted_step_by_step_is_counted_anew(seed: int) -> None:
+    chance = random.Random(seed)
+    slices = [slice_of(device(0), device(1), device(2, 24)), slice_of(device(0), device(1))]
+    kept, there, now = books(), dict[int, ResourceClaim](), slices[0]
+    for version in range(1, 80):
+        number = chance.randrange(6)
+        match chance.randrange(6):
+            case 0:
+                now = chance.choice(slices)
+                kept.slices_changed([now])
+            case 1:
+                kept.claim_gone(f"uid-{number}")
+                there.pop(number, None)
+            case 2:
+                kept.replace_claims(there.values(), keep=())
+            case _:
+                given = [(f"gpu-{chance.randrange(3)}", chance.choice((1, 7, None)))]
+                given *= chance.randrange(3)
+                there[number] = shown(number, version, *given)
+                assert version_of(there[number]) == version
+                kept.claim_changed(there[number])
+    kept.slices_changed([slices[0]])
+    anew = books()
+    anew.replace_claims(there.values(), keep=())
+    anew.slices_changed([slices[0]])
+    assert used(kept) == used(anew)
