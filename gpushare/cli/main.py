@@ -17,7 +17,7 @@ _USAGE = """\
 usage: gpushare COMMAND [OPTIONS]
 
 {demo}\
-  defrag   say which few pods would have to move so that one fits that fits nowhere
+  defrag   plan the few moves by which a pod fits that fits nowhere, and carry them out
   device-plugin
            serve a node's GPU memory to its kubelet
   doctor   say what is mis-wired: scheduler file, extender, rights, nodes, pods
