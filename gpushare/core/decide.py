@@ -7,12 +7,13 @@ So while nothing changes, a node that passes filter can be bound, and bind ranks
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import compress, repeat
+from itertools import compress
 
 import numpy as np
 
 from gpushare.core.held_snapshot import HeldSnapshot
 from gpushare.core.model import ANY_CARD, Allocation, Reason, Request, Shares
+from gpushare.core.node_names import looked_up
 from gpushare.core.pairing import paired_devices
 from gpushare.core.policy import APART
 from gpushare.core.ranking import Scorer
@@ -114,7 +115,7 @@ def judge(snapshot: Snapshot, rows: Rows, request: Request) -> Judgement:
     every = np.arange(len(snapshot.names))
     # Row -1, the unknown node, is the last element: it never fits.
     fits = np.zeros(len(every) + 1, dtype=bool)
-    fits[:-1] = has_devices(snapshot.free, feasible(snapshot, every, request), request)
+    fits[:-1] = has_devices(feasible(snapshot, every, request), request, snapshot.free)
     codes = np.full(len(rows), FITS)
     rejected = np.flatnonzero(~fits[rows])
     if len(rejected):
@@ -153,13 +154,13 @@ def filter_nodes(snapshot: Snapshot, names: Sequence[str], request: Request) -> 
 
 def rows_of(snapshot: Snapshot, names: Sequence[str]) -> Rows:
     """Return intp (len(names),): the row of each name, -1 where the ledger does not have it."""
-    return np.fromiter(map(snapshot.row.get, names, repeat(-1)), np.intp, len(names))
+    return looked_up(names, snapshot.row)
 
 
 def fits_somewhere(snapshot: Snapshot, request: Request) -> bool:
     """Return whether some node has room for the request now, in CPU and host memory too."""
     rows = np.arange(len(snapshot.names))
-    room = has_devices(snapshot.free, feasible(snapshot, rows, request), request)
+    room = has_devices(feasible(snapshot, rows, request), request, snapshot.free)
     room &= (snapshot.cpu_capacity < 0) | (snapshot.cpu_free >= request.cpu)
     room &= (snapshot.memory_capacity < 0) | (snapshot.memory_free >= request.memory)
     return bool(room.any())
@@ -260,7 +261,7 @@ def _values(
         # Pairing allows only some devices there, and the best of all may not be one of them.
         mask = feasible(snapshot, rows[pinned], request)
         free = snapshot.free[rows[pinned]]
-        mask &= has_devices(free, mask, request)[:, None] & (free >= request.units)
+        mask &= has_devices(mask, request, free)[:, None] & (free >= request.units)
         worth = scorer.score_devices(snapshot, rows[pinned], request)
         values[pinned] = np.where(mask, worth, -np.inf).max(axis=1)
     fits = values > -np.inf
@@ -281,7 +282,7 @@ def place(snapshot: Snapshot, node: str, request: Request, scorer: Scorer) -> Al
         raise UnknownNode(f"node {node!r} is not known; is it new, or does it share no GPU?")
     rows = np.array([row], dtype=np.intp)
     mask = feasible(snapshot, rows, request)
-    if not has_devices(snapshot.free[rows], mask, request)[0]:
+    if not has_devices(mask, request, snapshot.free, rows)[0]:
         reason = REASONS[int(_reasons(snapshot, rows, request)[0])]
         fine = snapshot.healthy[row]
         free = ", ".join(str(units) for units in snapshot.free[row][fine])
@@ -347,7 +348,7 @@ def take_best(offered: HeldSnapshot, row: int, request: Request, scorer: Scorer)
     """Take from the row the devices that bind would choose for the request, if it fits there."""
     rows = np.array([row], dtype=np.intp)
     mask = feasible(offered, rows, request)
-    if has_devices(offered.free[rows], mask, request)[0]:
+    if has_devices(mask, request, offered.free, rows)[0]:
         offered.take(row, best_shares(scorer, offered, rows, mask, request), request)
 
 
@@ -358,22 +359,22 @@ def _reasons(snapshot: Snapshot, rows: Rows, request: Request) -> Ints:
     shares = usable.any(axis=1)
     if request.cards != ANY_CARD:
         usable = usable & has_cards(snapshot, rows, request.cards)
-    now_fits = has_devices(snapshot.free[rows], has_room(snapshot, rows, request), request)
+    now_fits = has_devices(has_room(snapshot, rows, request), request, snapshot.free, rows)
     busy = Reason.INSUFFICIENT_MEMORY if request.devices == 1 else Reason.INSUFFICIENT_DEVICES
     # From the least specific to the most; np.select takes five times as long for a few nodes.
     codes = np.full(len(rows), CODES[busy])
     if request.cores or snapshot.any_cores:
         left = capacity - snapshot.used[rows]
-        memory_fits = has_devices(left, usable & (left >= least), request)
+        memory_fits = has_devices(usable & (left >= least), request, left)
         cores_fit = (usable & has_cores(snapshot, rows, request)).sum(axis=1) >= request.devices
         codes[memory_fits] = CODES[Reason.INSUFFICIENT_CORES]
         codes[memory_fits & cores_fit] = CODES[Reason.INSUFFICIENT_TOGETHER]
     codes[now_fits] = CODES[Reason.WAITS_FOR_PLUGIN]
     if isinstance(snapshot, HeldSnapshot):
         books = snapshot.base
-        without = has_devices(books.free[rows], feasible(books, rows, request), request)
+        without = has_devices(feasible(books, rows, request), request, books.free, rows)
         codes[without & ~now_fits] = CODES[Reason.PROMISED]
-    fits_empty = has_devices(capacity, usable & (capacity >= least), request)
+    fits_empty = has_devices(usable & (capacity >= least), request, capacity)
     codes[~fits_empty] = CODES[Reason.TOO_MANY_DEVICES]
     large = usable & (capacity >= max(request.units, 1))
     codes[~large.any(axis=1)] = CODES[Reason.TOO_LARGE]

@@ -143,7 +143,7 @@ def score_bound_pod(
     scores = score_nodes(view, names, request, ranking)
     rows = np.array([view.row[node]], dtype=np.intp)
     mask = feasible(view, rows, request)
-    fits = bool(has_devices(view.free[rows], mask, request)[0])
+    fits = bool(has_devices(mask, request, view.free, rows)[0])
     values = ranking.score_devices(view, rows, request)[0].tolist()
     chosen = best_shares(ranking, view, rows, mask, request) if fits else ()
     return BoundPodScore(
@@ -200,7 +200,7 @@ def _most_devices(capacity: Ints, request: Request) -> int:
     most = int((capacity >= max(request.units, 1)).sum(axis=1).max(initial=0))
     if not request.split:
         return most
-    fits = has_devices(capacity, capacity >= request.least, request).any()
+    fits = has_devices(capacity >= request.least, request, capacity).any()
     return request.devices if fits else min(most, request.devices - 1)
 
 

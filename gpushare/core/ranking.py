@@ -50,7 +50,7 @@ def fits_devices(snapshot: Snapshot, rows: Rows, request: Request) -> Bools:
     """Return bool (K, D): devices with room for the request, on rows with enough of them."""
     mask = has_room(snapshot, rows, request)
     if request.devices > 1:
-        mask &= has_devices(snapshot.free.take(rows, axis=0), mask, request)[:, None]
+        mask &= has_devices(mask, request, snapshot.free, rows)[:, None]
     return mask
 
 

@@ -61,15 +61,18 @@ def has_room(snapshot: "Snapshot", rows: Rows, request: Request) -> Bools:
     return room
 
 
-def has_devices(units: Ints, among: Bools, request: Request) -> Bools:
+def has_devices(
+    among: Bools, request: Request, units: Ints, rows: Rows | slice = slice(None)
+) -> Bools:
     """Return bool (K,): rows with enough devices for the request, each part on another one.
 
-    units: int64 (K, D), what may be used of each. among: bool (K, D), the devices that may be used:
-    each has enough for the least part.
+    among: bool (K, D), the devices that may be used: each has enough for the least part. units,
+    rows: what may be used of each is in these rows; only a split request has them looked up.
     """
     if not request.split:
         enough: Bools = among.sum(axis=1) >= request.devices
         return enough
+    units = units[rows]
     if units.shape[1] < request.devices:
         return np.zeros(len(units), dtype=bool)
     # If they fit at all, the largest part fits on the device with the most, and so on.

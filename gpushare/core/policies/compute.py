@@ -65,6 +65,6 @@ def rest_after(rest: Ints, request: Request) -> Ints:
     return np.minimum(rest, ALL_CORES) - request.cores
 
 
-def room_for(snapshot: Snapshot, rows: Rows, request: Request, free: Ints) -> Ints:
+def free_with_compute(snapshot: Snapshot, rows: Rows, request: Request, free: Ints) -> Ints:
     """Return int64 (K, D): the free units, 0 on devices without room for the request's compute."""
     return np.where(has_room(snapshot, rows, request), free, 0) if request.cores else free

@@ -13,7 +13,7 @@ from functools import partial
 import numpy as np
 
 from gpushare.core.model import Request
-from gpushare.core.policies.compute import room_for
+from gpushare.core.policies.compute import free_with_compute
 from gpushare.core.policies.device_bestfit import DeviceBestFit
 from gpushare.core.policies.fragmentation import Fragmentation
 from gpushare.core.policies.node_shape import PerLayout, node_shapes, rank_unknown_last, tightest
@@ -39,7 +39,7 @@ class Fgd:
         milli = shapes.even * -0.001 / (self.measure.pods * self.measure.scale)
         values = np.floor(100 / (1 + np.exp(fall * milli)))
         if request.devices > 1:
-            room = room_for(snapshot, rows, request, free)
+            room = free_with_compute(snapshot, rows, request, free)
             values = np.where(tightest(room, request), values, values - 1)
         elif not request.devices:
             values = np.repeat(values, free.shape[1], axis=1)

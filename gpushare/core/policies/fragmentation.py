@@ -22,7 +22,7 @@ from typing import NamedTuple
 import numpy as np
 
 from gpushare.core.model import ALL_CORES, Request
-from gpushare.core.policies.compute import Levels, rest_after, rest_of, room_for
+from gpushare.core.policies.compute import Levels, free_with_compute, rest_after, rest_of
 from gpushare.core.policies.node_shape import BEFORE_AFTER, tightest
 from gpushare.core.snapshot import Bools, Ints, Rows, Snapshot
 from gpushare.core.workload import PodClass
@@ -133,7 +133,7 @@ class Fragmentation:
             return self._fall_by_device(tables, lines, before, after)
         lost = self._lost(tables, lines[0], before)
         if request.devices:
-            free = room_for(snapshot, rows, request, snapshot.free.take(rows, axis=0))
+            free = free_with_compute(snapshot, rows, request, snapshot.free.take(rows, axis=0))
             after = before.where_not(tightest(free, request), after)
         fall: Ints = (lost - self._lost(tables, lines[1], after))[:, None]
         return fall

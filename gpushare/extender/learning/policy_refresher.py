@@ -110,7 +110,7 @@ class _ResourceState:
         layout = self.layout
         if not request.devices or layout is None or not layout.any():
             return True
-        return bool(has_devices(layout, layout >= request.least, request).any())
+        return bool(has_devices(layout >= request.least, request, layout).any())
 
     def observe_devices(self) -> None:
         """Pass the devices whose sizes count to the estimator."""

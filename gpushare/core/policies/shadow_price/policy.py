@@ -45,7 +45,7 @@ import numpy as np
 
 from gpushare.core.model import Request
 from gpushare.core.policies.bestfit import LARGEST_CPU, LARGEST_GPU
-from gpushare.core.policies.compute import room_for
+from gpushare.core.policies.compute import free_with_compute
 from gpushare.core.policies.device_bestfit import DeviceBestFit
 from gpushare.core.policies.fragmentation import Fragmentation
 from gpushare.core.policies.node_shape import (
@@ -212,7 +212,7 @@ class ShadowPrice:
         value = value - BETA * self._residual_value_lost(snapshot, rows, request, free)
         value = np.floor(value / Q + HALF)
         if request.devices > 1:
-            room = room_for(snapshot, rows, request, free)
+            room = free_with_compute(snapshot, rows, request, free)
             value = np.where(tightest(room, request), value, value - 1)
         return value if value.shape == free.shape else np.broadcast_to(value, free.shape)
 
@@ -249,7 +249,7 @@ class ShadowPrice:
         lost -= tables.worth.take(begin + left * steps // capacity, mode="clip")
         if request.devices == 1:
             return lost
-        room = room_for(snapshot, rows, request, free)
+        room = free_with_compute(snapshot, rows, request, free)
         total: Floats = (lost * tightest(room, request)).sum(axis=1, keepdims=True)
         return total
 
