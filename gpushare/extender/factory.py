@@ -26,7 +26,8 @@ from gpushare.extender.claims.handlers import ClaimHandler, SliceHandler, Waitin
 from gpushare.extender.door.certificates import Certificates
 from gpushare.extender.follow.disruption_budgets import DisruptionBudgets
 from gpushare.extender.follow.readiness import Readiness, Source
-from gpushare.extender.follow.scale_down_marks import ScaleDownMarks
+from gpushare.extender.follow.scale_down_marks import Mark
+from gpushare.extender.follow.shown import Shown
 from gpushare.extender.follow.watch_handlers import (
     NodeEventHandler,
     PodEventHandler,
@@ -238,7 +239,7 @@ def watched_sources(
     budgets: DisruptionBudgets | None,
     pod_handler: PodEventHandler,
     *,
-    marks: ScaleDownMarks,
+    marks: Shown[Mark],
     room_on: Callable[[str], None],
 ) -> dict[str, Source]:
     """Return what is listed and watched, by name, each with its handler.

@@ -13,6 +13,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable
 
+from gpushare.core.selectors import Demands
 from gpushare.daemon.events.recorder import NullRecorder, Recorder
 from gpushare.daemon.logs.formatters import start_logging
 from gpushare.daemon.logs.writer import LogWriter
@@ -35,10 +36,11 @@ from gpushare.extender.factory import (
 )
 from gpushare.extender.follow.auditor import Auditor
 from gpushare.extender.follow.disruption_budgets import DisruptionBudgets
-from gpushare.extender.follow.placeholders import KnownPlaceholders, Placeholders
+from gpushare.extender.follow.placeholders import Placeholders
 from gpushare.extender.follow.readiness import Readiness
 from gpushare.extender.follow.scale_down_guard import ScaleDownGuard
-from gpushare.extender.follow.scale_down_marks import RunningDemands, ScaleDownMarks
+from gpushare.extender.follow.scale_down_marks import Mark
+from gpushare.extender.follow.shown import Shown
 from gpushare.extender.follow.wake import SchedulerWaker
 from gpushare.extender.follow.watch_handlers import PodEventHandler
 from gpushare.extender.garbage_collection import GarbageCollection
@@ -60,6 +62,7 @@ from gpushare.extender.verbs.refusal_hold import RefusalHold
 from gpushare.logline import Line
 from gpushare.settings import SPARE_THREADS, Settings
 from gpushare.wire.inventory import mib_of
+from gpushare.wire.placeholders import Placeholder
 
 log = logging.getLogger("gpushare.serve")
 
@@ -93,8 +96,8 @@ class Extender:
         self._events = Recorder(self._client, settings.identity or socket.gethostname())
         recorder = self._events if settings.events else NullRecorder()
         self._event_messages = EventMessages(recorder, self._managed_resources, settings.unit)
-        marks, placeholders = ScaleDownMarks(), KnownPlaceholders()
-        running = RunningDemands() if settings.scale_down_guard else None
+        marks, placeholders = Shown[Mark](), Shown[Placeholder]()
+        running = Shown[Demands]() if settings.scale_down_guard else None
         self._shadow = make_shadow(settings, self._managed_resources)
         pod_handler = PodEventHandler(
             self._managed_resources,

@@ -11,14 +11,15 @@ from typing import Any
 
 import pytest
 
-from gpushare.extender.follow.placeholders import AFTER_JOIN, KnownPlaceholders, Placeholders
+from gpushare.extender.follow.placeholders import AFTER_JOIN, Placeholders
+from gpushare.extender.follow.shown import Shown
 from gpushare.extender.follow.watch_handlers import NodeEventHandler, PodEventHandler
 from gpushare.kube.client import connect
 from gpushare.kube.listwatch import ListWatch
 from gpushare.kube.reflector import Reflector
 from gpushare.wire.objects import NODES as NODE_CODEC
 from gpushare.wire.objects import PODS as POD_CODEC
-from gpushare.wire.placeholders import FOR
+from gpushare.wire.placeholders import FOR, Placeholder
 from gpushare_localcluster.autoscaler import Autoscaler, Group
 from tests.integration.cluster import MARK, NODES, PODS, Cluster
 from tests.integration.wired import QUICK
@@ -37,7 +38,7 @@ class Asking:
         self.client = connect(kubeconfig, pool_size=4, user_agent="asking")
         library = make_library()
         (self.books,) = library
-        known = KnownPlaceholders()
+        known = Shown[Placeholder]()
         pods = PodEventHandler(library, placeholders=known)
         self.reflectors: list[Reflector[Any, Any]] = [
             Reflector(
@@ -110,7 +111,9 @@ def test_one_node_comes_and_nothing_is_left(cluster: Cluster, asking: Asking) ->
     assert made["metadata"]["labels"] == {FOR: pod["metadata"]["uid"]}
     assert made["status"]["conditions"][0]["reason"] == "Unschedulable"
     assert coming() == {"gpu": 1}
-    poll(lambda: [each.told for each in asking.known.all()] == [True], "the watch shows it")
+    poll(
+        lambda: [each.told for each in asking.known.all().values()] == [True], "the watch shows it"
+    )
     assert asking.under_test.round()
     assert len(asking.there()) == 1
     new = cluster.node()

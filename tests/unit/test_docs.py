@@ -7,10 +7,12 @@ from pathlib import Path
 import pytest
 
 from gpushare.core.model import NodeSpec, ObservedPod, PodRef, Reason, Request
+from gpushare.core.selectors import Demands
 from gpushare.extender.follow.auditor import Auditor
-from gpushare.extender.follow.placeholders import KnownPlaceholders, Placeholders
+from gpushare.extender.follow.placeholders import Placeholders
 from gpushare.extender.follow.scale_down_guard import ScaleDownGuard
-from gpushare.extender.follow.scale_down_marks import RunningDemands, ScaleDownMarks
+from gpushare.extender.follow.scale_down_marks import Mark
+from gpushare.extender.follow.shown import Shown
 from gpushare.extender.managed_resources import ManagedResource, ManagedResources
 from gpushare.extender.shadow.shadow import Shadow
 from gpushare.extender.tell.metrics import Metrics
@@ -19,6 +21,7 @@ from gpushare.settings import Settings
 from gpushare.wire.annotations import ALIYUN, Names
 from gpushare.wire.card_wishes import WISHES
 from gpushare.wire.inventory import Device, Inventory, decode_inventory
+from gpushare.wire.placeholders import Placeholder
 from tests.support.scripted_api import ScriptedApi
 
 ROOT = Path(__file__).parents[2]
@@ -91,7 +94,7 @@ def test_every_metric_is_listed() -> None:
     own = ("bind_conflicts_total", "events_written_total", "events_dropped_total")
     process = ("ready", "leader", "pending_without_call_seconds", "bound_unassigned_seconds")
     auditor = Auditor(ScriptedApi(), library, "GiB", not_ready=str, watch_version=str, report=print)
-    running, marks, placed = RunningDemands(), ScaleDownMarks(), KnownPlaceholders()
+    running, marks, placed = Shown[Demands](), Shown[Mark](), Shown[Placeholder]()
     guard = ScaleDownGuard(ScriptedApi(), library, marks, running, not_ready=str)
     placeholders = Placeholders(ScriptedApi(), library, placed, "asks", not_ready=str)
     parts = (auditor, guard, placeholders)

@@ -16,14 +16,16 @@ import math
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from gpushare.core.policy import load_policy
 from gpushare.core.trial import FALLBACK_POLICY
 from gpushare.errors import ApiConflict, ApiError, ApiNotFound, MessageError
 from gpushare.explain.node_wishes import Wish, node_wishes
+from gpushare.extender.follow.rights import WriteRight
 from gpushare.extender.follow.rounds import Rounds
+from gpushare.extender.follow.shown import Shown
 from gpushare.extender.managed_resources import ManagedResources
 from gpushare.kube.api import Calls
 from gpushare.logline import Line
@@ -47,33 +49,7 @@ AFTER_JOIN = 180.0
 """Seconds after a node has come in which none is created: its device plug-in may still start."""
 
 _TIMEOUT = 5.0
-_PAUSE = 600.0
-"""Seconds without a write once the right to it was missing."""
-_NO_RIGHT = (401, 403)
 _MERGE_PATCH = "application/merge-patch+json"
-
-
-class KnownPlaceholders:
-    """The placeholders that the watch shows, by their own uid. One thread changes it."""
-
-    def __init__(self) -> None:
-        self._known: dict[str, Placeholder] = {}
-
-    def replace(self, known: Mapping[str, Placeholder], keep: Collection[str]) -> None:
-        """Take over all; those to keep stay as they were."""
-        kept = {uid: each for uid, each in self._known.items() if uid in keep}
-        self._known = kept | dict(known)
-
-    def put(self, uid: str, found: Placeholder | None) -> None:
-        """Take over a pod, which may be no placeholder (any more)."""
-        if found is not None:
-            self._known[uid] = found
-        else:
-            self._known.pop(uid, None)
-
-    def all(self) -> list[Placeholder]:
-        """Return those that there are at this moment, by name."""
-        return sorted(self._known.values(), key=lambda each: each.name)
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +64,8 @@ class _Candidate:
 class Placeholders:
     """Keeps the placeholders up to date; call `round` once, or start `rounds` to repeat it.
 
-    namespace: theirs; "": the option is off. not_ready: why not to act now, or "". wall: seconds
+    known: those that the watch shows, by their own uid. namespace: theirs; "": the option is off.
+    not_ready: why not to act now, or "". wall: seconds
     since the epoch.
     """
 
@@ -96,7 +73,7 @@ class Placeholders:
         self,
         api: Calls,
         resources: ManagedResources,
-        known: KnownPlaceholders,
+        known: Shown[Placeholder],
         namespace: str,
         *,
         not_ready: Callable[[], str],
@@ -115,14 +92,15 @@ class Placeholders:
         self._joined = -math.inf
         self._owed = frozenset[str]()
         self._created = self._deleted = self._failed_writes = 0
-        self._paused_until = -math.inf
+        self._right = WriteRight(clock)
         self.rounds = Rounds("placeholders", self.round, EVERY, AGAIN, threading.Event())
 
     def state(self) -> dict[str, float]:
         """Return the values for metrics; none while the option is off."""
         if not self._namespace:
             return {}
-        there = sum(1 for each in self._known.all() if each.namespace == self._namespace)
+        known = self._known.all().values()
+        there = sum(1 for each in known if each.namespace == self._namespace)
         return {
             "placeholders": there,
             "placeholders_created_total": self._created,
@@ -135,12 +113,12 @@ class Placeholders:
         if self._not_ready():
             self._nodes = None
             return False
-        if self._clock() < self._paused_until:
+        if self._right.missing:
             return True
         self._look_for_new_nodes()
         wishes = {wish.ref.uid: wish for wish in self._wishes()} if self._namespace else {}
         done, there, replaced = True, set[str](), set[str]()
-        for each in self._known.all():
+        for each in sorted(self._known.all().values(), key=lambda known: known.name):
             wish = wishes.get(each.uid)
             ours = not self._namespace or each.namespace == self._namespace
             if not ours:
@@ -271,6 +249,5 @@ class Placeholders:
         try:
             self._api.request(method, path, body=body, content_type=content_type, timeout=_TIMEOUT)
         except ApiError as error:
-            if error.status in _NO_RIGHT:
-                self._paused_until = self._clock() + _PAUSE
+            self._right.failed(error)
             raise

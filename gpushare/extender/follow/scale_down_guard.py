@@ -13,25 +13,25 @@ Tested in `tests/unit/extender/follow/test_scale_down_guard.py`.
 
 import json
 import logging
-import math
 import threading
 import time
 from collections.abc import Callable, Mapping
 
 from gpushare.core.policy import load_policy
+from gpushare.core.selectors import Demands
 from gpushare.core.trial import FALLBACK_POLICY
 from gpushare.errors import ApiError, ApiNotFound
 from gpushare.explain.scale_down import Books, must_stay
+from gpushare.extender.follow.rights import WriteRight
 from gpushare.extender.follow.rounds import Rounds
 from gpushare.extender.follow.scale_down_marks import (
     KEYS,
     OURS,
     TRUE,
     Mark,
-    RunningDemands,
-    ScaleDownMarks,
     written,
 )
+from gpushare.extender.follow.shown import Shown
 from gpushare.extender.managed_resources import ManagedResources
 from gpushare.kube.api import Calls
 from gpushare.logline import Line
@@ -43,9 +43,6 @@ AGAIN = 5.0
 """Seconds until the next round if this one could not do all: not ready, or a write failed."""
 
 _TIMEOUT = 5.0
-_PAUSE = 600.0
-"""Seconds without a write once the right to it was missing."""
-_NO_RIGHT = (401, 403)
 _SLICE = 0.005
 """Seconds of judging after which others have their turn."""
 _REST = 4.0
@@ -55,16 +52,17 @@ _REST = 4.0
 class ScaleDownGuard:
     """Annotates nodes; call `round` once, or start `rounds` to repeat it.
 
-    running: None switches the guard off: what is left of ours is taken away. not_ready: why not to
-    act now (books not filled, another process leads), or "".
+    marks: of nodes, by name. running: what pods on nodes demand of nodes, by uid, since the books
+    know it of those that wait alone; None switches the guard off: what is left of ours is taken
+    away. not_ready: why not to act now (books not filled, another process leads), or "".
     """
 
     def __init__(
         self,
         api: Calls,
         resources: ManagedResources,
-        marks: ScaleDownMarks,
-        running: RunningDemands | None,
+        marks: Shown[Mark],
+        running: Shown[Demands] | None,
         *,
         not_ready: Callable[[], str],
         clock: Callable[[], float] = time.monotonic,
@@ -80,7 +78,7 @@ class ScaleDownGuard:
         self._judged: tuple[object, Mapping[str, str]] = None, {}
         self._sent: dict[str, str] = {}
         self._failed_writes = 0
-        self._paused_until = -math.inf
+        self._right = WriteRight(clock)
         self._resumed = 0.0
         self._stopping = wake()
         self.rounds = Rounds("scale-down", self.round, EVERY, AGAIN, self._stopping)
@@ -99,7 +97,7 @@ class ScaleDownGuard:
         """Write what differs from what should be; return whether nothing is left to be done."""
         if self._not_ready():
             return False
-        if self._clock() < self._paused_until:
+        if self._right.missing:
             return True
         marks = self._marks.all()
         why = {} if self._running is None else self._must_stay(marks, self._running)
@@ -113,11 +111,11 @@ class ScaleDownGuard:
             if self._not_ready():  # judging and writing take a while
                 return False
             done &= self._write(name, mark, changes, why.get(name))
-            if self._clock() < self._paused_until:
+            if self._right.missing:
                 return True
         return done
 
-    def _must_stay(self, marks: Mapping[str, Mark], running: RunningDemands) -> Mapping[str, str]:
+    def _must_stay(self, marks: Mapping[str, Mark], running: Shown[Demands]) -> Mapping[str, str]:
         """Return why nodes must stay, by name; as last time if nothing has changed since."""
         staying = frozenset(name for name, mark in marks.items() if mark.kept)
         versions = tuple(managed.ledger.version() for managed in self._resources)
@@ -156,8 +154,7 @@ class ScaleDownGuard:
             return True
         except ApiError as error:
             self._failed_writes += 1
-            if error.status in _NO_RIGHT:
-                self._paused_until = self._clock() + _PAUSE
+            self._right.failed(error)
             log.warning(Line("scale-down not told on a node", node=name, error=str(error)))
             return False
         self._sent[name] = mark.version

@@ -1,15 +1,12 @@
-"""What Nodes say of scale-down, as the watch shows it, and what pods that run demand of nodes.
-
-One thread changes each of both, any may read: what is kept is replaced whole, or by item.
+"""What a Node says of scale-down: what others wrote there, and what we did.
 
 Tested in `tests/unit/extender/follow/test_scale_down_guard.py`.
 """
 
 import json
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection
 from typing import NamedTuple
 
-from gpushare.core.selectors import Demands
 from gpushare.wire.annotations import SCALE_DOWN_GUARD
 from gpushare.wire.objects import Metadata, Node
 
@@ -65,51 +62,3 @@ def _read(text: str) -> tuple[str, frozenset[str]]:
     if not isinstance(why, str) or not isinstance(wrote, list):
         return "", frozenset()
     return why, KEYS.intersection(key for key in wrote if isinstance(key, str))
-
-
-class ScaleDownMarks:
-    """The marks of all nodes, by name."""
-
-    def __init__(self) -> None:
-        self._marks: dict[str, Mark] = {}
-
-    def replace(self, marks: Iterable[tuple[str, Mark]], keep: Collection[str]) -> None:
-        """Take over those of all nodes; nodes to keep stay as they were."""
-        kept = {name: mark for name, mark in self._marks.items() if name in keep}
-        self._marks = kept | dict(marks)
-
-    def put(self, name: str, mark: Mark) -> None:
-        """Take over that of one node."""
-        self._marks[name] = mark
-
-    def remove(self, name: str) -> None:
-        """Forget a node."""
-        self._marks.pop(name, None)
-
-    def all(self) -> Mapping[str, Mark]:
-        """Return those of all nodes at this moment."""
-        return dict(self._marks)
-
-
-class RunningDemands:
-    """What pods on nodes demand of nodes, by uid: the books know it of those that wait alone."""
-
-    def __init__(self) -> None:
-        self._demands: dict[str, Demands] = {}
-
-    def replace(self, demands: Mapping[str, Demands], keep: Collection[str]) -> None:
-        """Take over those of all pods; pods to keep stay as they were."""
-        kept = {uid: found for uid, found in self._demands.items() if uid in keep}
-        self._demands = kept | dict(demands)
-
-    def put(self, uid: str, demands: Demands) -> None:
-        """Take over those of one pod."""
-        self._demands[uid] = demands
-
-    def remove(self, uid: str) -> None:
-        """Forget a pod."""
-        self._demands.pop(uid, None)
-
-    def all(self) -> Mapping[str, Demands]:
-        """Return those of all pods at this moment."""
-        return dict(self._demands)

@@ -23,6 +23,7 @@ from gpushare.core.node_names import NodeNames
 from gpushare.core.selectors import Demands
 from gpushare.core.states.entry import Waiting
 from gpushare.errors import ApiError
+from gpushare.extender.follow.rights import NO_RIGHT, PAUSE
 from gpushare.extender.managed_resources import ManagedResource, ManagedResources
 from gpushare.extender.verbs.offers import offers_of
 from gpushare.kube.api import Calls
@@ -42,10 +43,6 @@ AFTER_START = 15.0
 _TIMEOUT = 2.0
 _MOST_REQUESTS = 64
 """Kinds of pod that are tried on a node, the oldest first."""
-_PAUSE = 600.0
-"""Seconds without a write once the right to it was missing."""
-
-_NO_RIGHT = (401, 403)
 
 
 class SchedulerWaker:
@@ -163,7 +160,7 @@ class SchedulerWaker:
                 timeout=_TIMEOUT,
             )
         except ApiError as error:
-            self._paused_until = now + (_PAUSE if error.status in _NO_RIGHT else EVERY)
+            self._paused_until = now + (PAUSE if error.status in NO_RIGHT else EVERY)
             text = "kube-scheduler is not woken; it tries waiting pods again within 5 minutes"
             log.warning(Line(text, node=node, error=str(error)))
             return False

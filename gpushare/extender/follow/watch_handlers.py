@@ -14,13 +14,8 @@ from gpushare.core.model import NodeSpec, ObservedPod
 from gpushare.core.node_filters import NodeState
 from gpushare.core.selectors import Demands
 from gpushare.errors import AnnotationError, WireError
-from gpushare.extender.follow.placeholders import KnownPlaceholders
-from gpushare.extender.follow.scale_down_marks import (
-    Mark,
-    RunningDemands,
-    ScaleDownMarks,
-    mark_of,
-)
+from gpushare.extender.follow.scale_down_marks import Mark, mark_of
+from gpushare.extender.follow.shown import Shown
 from gpushare.extender.managed_resources import ManagedResource, ManagedResources
 from gpushare.extender.tell.events.mistaken_pods import Mistake, MistakenPods
 from gpushare.extender.verbs.claimant import Claimant, claimant
@@ -61,11 +56,11 @@ class NodeEventHandler:
     """Handler for nodes. `unit`: the memory unit of the cluster. `marks`: is told of each node."""
 
     def __init__(
-        self, resources: ManagedResources, unit: str, marks: ScaleDownMarks | None = None
+        self, resources: ManagedResources, unit: str, marks: Shown[Mark] | None = None
     ) -> None:
         self._resources = resources
         self._unit = unit
-        self._marks = ScaleDownMarks() if marks is None else marks
+        self._marks = Shown[Mark]() if marks is None else marks
 
     def kept(self, page: Decoded[Node]) -> Decoded[SeenNode]:
         """Return what is kept of a page."""
@@ -81,7 +76,7 @@ class NodeEventHandler:
             for node in page.items
         ]
         self._resources.node_states.replace((node.state for node in nodes), keep=unread)
-        self._marks.replace(((node.state.name, node.mark) for node in nodes), keep=unread)
+        self._marks.replace({node.state.name: node.mark for node in nodes}, keep=unread)
         for at, managed in enumerate(self._resources):
             managed.ledger.replace_nodes([node.specs[at] for node in nodes], keep=unread)
 
@@ -107,7 +102,7 @@ class NodeEventHandler:
 
     def _gone(self, name: str) -> None:
         self._resources.node_states.remove(name)
-        self._marks.remove(name)
+        self._marks.put(name, None)
         for managed in self._resources:
             managed.ledger.node_gone(name)
 
@@ -157,8 +152,8 @@ class PodEventHandler:
         mistaken_pods: MistakenPods | None = None,
         clock: Callable[[], float] = time.monotonic,
         *,
-        running: RunningDemands | None = None,
-        placeholders: KnownPlaceholders | None = None,
+        running: Shown[Demands] | None = None,
+        placeholders: Shown[Placeholder] | None = None,
         moved: Moved = lambda *_: None,
     ) -> None:
         self._resources = resources
@@ -166,7 +161,7 @@ class PodEventHandler:
         self._moved = moved
         self._mistaken_pods = mistaken_pods
         self._running = running
-        self._placeholders = KnownPlaceholders() if placeholders is None else placeholders
+        self._placeholders = Shown[Placeholder]() if placeholders is None else placeholders
         self._clock = clock
         self._listed = False
 
@@ -285,7 +280,7 @@ class PodEventHandler:
             self._moved(managed, None, uid, changes)
             managed.holds.gone(uid)
         if self._running is not None:
-            self._running.remove(uid)
+            self._running.put(uid, None)
         self._placeholders.put(uid, None)
         if self._mistaken_pods is not None:
             self._mistaken_pods.gone(uid)

@@ -16,13 +16,13 @@ from gpushare.extender.follow.placeholders import (
     AFTER_JOIN,
     MOST,
     WAITING,
-    KnownPlaceholders,
     Placeholders,
 )
+from gpushare.extender.follow.shown import Shown
 from gpushare.extender.follow.watch_handlers import NodeEventHandler, PodEventHandler
 from gpushare.wire.annotations import ALIYUN
 from gpushare.wire.codec import WatchEvent
-from gpushare.wire.placeholders import FOR, SCHEDULER
+from gpushare.wire.placeholders import FOR, SCHEDULER, Placeholder
 from tests.unit.extender.kit import make_library, node_json, pod_json, read_node, read_pod
 
 OURS = "/api/v1/namespaces/asks/pods"
@@ -50,7 +50,7 @@ class World:
 
     def start(self, namespace: str) -> None:
         """Another process, which the watch shows what there is."""
-        self.known = KnownPlaceholders()
+        self.known = Shown[Placeholder]()
         self.handler = PodEventHandler(self.library, placeholders=self.known)
         self.under_test = Placeholders(
             self,
@@ -95,7 +95,7 @@ class World:
         pods = {str(pod["metadata"]["uid"]): pod for pod in self.pods.values()}
         for pod in pods.values():
             self.handler.apply(WatchEvent("MODIFIED", object=read_pod(pod)))
-        for uid in {*self.known._known} - pods.keys():  # noqa: SLF001 -- as a DELETED would
+        for uid in self.known.all().keys() - pods.keys():  # as a DELETED would
             self.known.put(uid, None)
 
     def round(self) -> bool:
@@ -238,7 +238,7 @@ def test_a_node_that_came_has_time_to_start() -> None:
     # It did not leave out b, where sums would let it in: so it was made again, and that is no new
     # one.
     assert world.asking == ["uid-web"]
-    assert world.known.all()[0].nodes == {"a", "b"}
+    assert next(iter(world.known.all().values())).nodes == {"a", "b"}
     world.later(AFTER_JOIN - 1)
     assert world.asking == ["uid-web"]
     world.later(1.0)

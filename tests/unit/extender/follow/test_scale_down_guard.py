@@ -14,15 +14,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gpushare.core.selectors import Demands
 from gpushare.errors import ApiConflict, ApiError, ApiNotFound, ApiUnavailable
 from gpushare.extender.follow.scale_down_guard import ScaleDownGuard
 from gpushare.extender.follow.scale_down_marks import (
     KEYS,
     OURS,
-    RunningDemands,
-    ScaleDownMarks,
+    Mark,
     mark_of,
 )
+from gpushare.extender.follow.shown import Shown
 from gpushare.extender.follow.watch_handlers import NodeEventHandler, PodEventHandler
 from gpushare.wire.annotations import ALIYUN
 from gpushare.wire.codec import WatchEvent
@@ -46,7 +47,7 @@ class World:
         self.failures: list[tuple[bool, ApiError]] = []
         self.library = make_library()
         (self.managed,) = self.library
-        self.marks = ScaleDownMarks()
+        self.marks = Shown[Mark]()
         self.handler = NodeEventHandler(self.library, "GiB", self.marks)
         for name in names:
             self.nodes[name]["status"]["allocatable"]["pods"] = "110"
@@ -55,7 +56,7 @@ class World:
 
     def restart(self, *, on: bool) -> None:
         """Another process, whose watch shows what there is."""
-        self.running = RunningDemands() if on else None
+        self.running = Shown[Demands]() if on else None
         self.pods = PodEventHandler(self.library, running=self.running)
         self.guard = ScaleDownGuard(
             self, self.library, self.marks, self.running, not_ready=lambda: self.why_not,
