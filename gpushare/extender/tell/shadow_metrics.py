@@ -3,8 +3,9 @@
 Tested in `tests/unit/extender/shadow/test_shadow.py`.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
+from gpushare.extender.shadow.follower import Counts
 from gpushare.extender.shadow.shadow import Shadow
 from gpushare.extender.tell.device_metrics import ESCAPES
 
@@ -22,6 +23,14 @@ def shadow_metrics(shadow: Shadow | None, unit_bytes: int) -> bytes:
         for of, found in counts.items()
         for books, each in (("real", found.real), ("shadow", found.shadow))
     }
+
+    def by(label: str, counted: Callable[[Counts], Mapping[str, int]]) -> _Samples:
+        return {
+            (*of, (label, value)): number
+            for of, found in counts.items()
+            for value, number in counted(found).items()
+        }
+
     families = (
         _family(
             "gpushare_shadow_on",
@@ -32,29 +41,17 @@ def shadow_metrics(shadow: Shadow | None, unit_bytes: int) -> bytes:
             "gpushare_shadow_choices_total",
             "Pods that filter answered for, by whether the shadow policy, on the real books, would"
             " choose the same place or another node or device",
-            {
-                (*of, ("choice", choice)): number
-                for of, found in counts.items()
-                for choice, number in found.choices.items()
-            },
+            by("choice", lambda found: found.choices),
         ),
         _family(
             "gpushare_shadow_pods_total",
             "Pods by which books took them: both, the real ones alone, or the shadow's alone",
-            {
-                (*of, ("taken", taken)): number
-                for of, found in counts.items()
-                for taken, number in found.pods.items()
-            },
+            by("taken", lambda found: found.pods),
         ),
         _family(
             "gpushare_shadow_inexact_total",
             "Pods that the shadow's books could not follow exactly, by why",
-            {
-                (*of, ("why", why)): number
-                for of, found in counts.items()
-                for why, number in found.inexact.items()
-            },
+            by("why", lambda found: found.inexact),
         ),
         _family(
             "gpushare_shadow_rebases_total",
