@@ -51,15 +51,11 @@ def own_socket() -> str:
 
 @dataclass(slots=True)
 class _Registered:
-    """The kubelet's socket and ours as they were when we registered.
-
-    at: when. followed: whether the kubelet has followed our devices since.
-    """
+    """The kubelet's socket and ours as they were when we registered, and when that was."""
 
     kubelet: Stamp
     ours: Stamp
     at: float
-    followed: bool = False
 
 
 class Registration:
@@ -159,10 +155,9 @@ class Registration:
         if known is None or known.kubelet != kubelet or known.ours != _stamp(self._server.socket):
             self._register(kubelet)
         elif self._server.watched:
-            known.followed = True
             if self._clock() > known.at + _STEADY_SECONDS:
                 self._losses = 0
-        elif known.followed or self._clock() > known.at + _UNWATCHED_SECONDS:
+        elif self._server.was_watched or self._clock() > known.at + _UNWATCHED_SECONDS:
             self._let_go(kubelet)
 
     def _let_go(self, kubelet: Stamp | None) -> None:

@@ -136,6 +136,16 @@ def test_a_kubelet_that_lets_go_of_us_is_told_without_waiting_for_the_next_look(
     poll(lambda: process.problem() == "", process.problem)
 
 
+def test_a_kubelet_that_followed_us_only_between_two_looks_is_told_at_once(world: World) -> None:
+    world.kubelet.start()
+    process = world.process()
+    process.step()
+    poll(lambda: process.problem() == "", process.problem)
+    world.kubelet.drop_plugins()
+    poll(lambda: process.problem() != "", "the kubelet still follows us")
+    assert world.registers_again(process) < 0.2
+
+
 def test_a_kubelet_that_is_away_is_not_said_to_follow_another(
     world: World, caplog: pytest.LogCaptureFixture
 ) -> None:
