@@ -6,9 +6,10 @@ sent with the rights of our account. There is no driver and no kubelet: a slice 
 
 import json
 import uuid
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 from gpushare.core.model import PodRef
 from gpushare.wire.dra.claims import claim_request, is_protected
@@ -22,6 +23,7 @@ from gpushare.wire.dra.slices import DeviceKey, SliceCard, cards_of
 from gpushare.wire.dra.writes import allocation, protection
 from tests.contract.apiserver.client import MERGE, Json, Reply
 from tests.e2e.binaries import needed
+from tests.e2e.extender import Extender
 from tests.e2e.objects import fresh
 from tests.e2e.plane import SCHEDULER, Plane
 from tests.e2e.processes import Process, until
@@ -43,12 +45,20 @@ def ref(pod: Json) -> PodRef:
 
 
 class ClaimWorld:
-    """kube-scheduler and the controller of claims on a plane, with our class, rights and fence."""
+    """kube-scheduler and the controller of claims on a plane, with our class, rights and fence.
 
-    def __init__(self, plane: Plane, folder: Path) -> None:
+    folders: of config/, with these. kube-scheduler has no configuration file.
+    """
+
+    def __init__(
+        self,
+        plane: Plane,
+        folder: Path,
+        folders: Sequence[str] = ("extender/base", "extender/claims"),
+    ) -> None:
         folder.mkdir(exist_ok=True)
-        apply(plane, "extender/base")
-        apply(plane, "extender/claims")
+        for each in folders:
+            apply(plane, each)
         self.plane = plane
         self.api, self.objects = plane.api(), plane.objects()
         self.ours = plane.api(account_token(self.api))
@@ -61,6 +71,9 @@ class ClaimWorld:
         self.scheduler = Process("kube-scheduler", command, folder)
         program = needed("kube-controller-manager")
         self.controllers = plane.start_controllers(program, "resourceclaim-controller")
+        # A policy is in force a moment after it is there.
+        until(self.comes_protected, "a new claim is protected")
+        self.clear()
 
     def stop(self) -> None:
         self.scheduler.kill()
@@ -104,20 +117,46 @@ class ClaimWorld:
         self.api.create(CLASSES, {"metadata": {"name": name}, "spec": {"selectors": [selector]}})
         return name
 
-    def claim(self, gib: int, of: str = CLASS, *, name: str = "", **exactly: object) -> str:
-        asked = {"requests": {"memory": f"{gib}Gi"}}
-        request = {"deviceClassName": of, "capacity": asked, **exactly}
-        spec = {"devices": {"requests": [{"name": "gpu", "exactly": request}]}}
+    def claim(
+        self, gib: int, of: str = CLASS, *, name: str = "", more: int = 0, **exactly: object
+    ) -> str:
+        """A claim; more: so many GiB in a second request, called `more`."""
+        requests = [
+            {
+                "name": each,
+                "exactly": {
+                    "deviceClassName": of,
+                    "capacity": {"requests": {"memory": f"{size}Gi"}},
+                    **exactly,
+                },
+            }
+            for each, size in (("gpu", gib), ("more", more))
+            if size
+        ]
+        spec = {"devices": {"requests": requests}}
         name = name or fresh("claim")
         self.api.create(CLAIMS, {"metadata": {"name": name}, "spec": spec})
         return name
 
-    def pod(self, claim: str, *, cpu: str = "0", scheduler: str = "default-scheduler") -> Json:
+    def pod(
+        self,
+        claim: str,
+        *,
+        cpu: str = "0",
+        scheduler: str = "default-scheduler",
+        labels: Mapping[str, str] | None = None,
+        **spec: Any,
+    ) -> Json:
         """A pod that has the claim."""
         has = [{"name": "gpu", "resourceClaimName": claim}]
         container = {"name": "main", "image": "x", "resources": {"requests": {"cpu": cpu}}}
         return self.objects.pod(
-            0, resourceClaims=has, containers=[container], schedulerName=scheduler
+            0,
+            labels=labels,
+            resourceClaims=has,
+            containers=[container],
+            schedulerName=scheduler,
+            **spec,
         )
 
     # -- read -----------------------------------------------------------------------------------
@@ -169,6 +208,10 @@ class ClaimWorld:
         for pod in pods:
             self.objects.lands(pod, self._told)
 
+    def comes_protected(self, of: str = CLASS) -> bool:
+        """Return whether a new claim has the finalizer."""
+        return is_protected(self.read(self.claim(10, of)))
+
     def waits(self, claim: str, allocated: bool) -> None:
         """Return once the claim has an allocation, or has none."""
         until(
@@ -194,3 +237,17 @@ class ClaimWorld:
     def _allocation(self, claim: str) -> object:
         status = self.read(claim).status
         return status and status.allocation
+
+
+class OurWorld(ClaimWorld):
+    """The same with our process, which a subclass starts."""
+
+    extender: Extender
+
+    def stop(self) -> None:
+        self.extender.stop()
+        super().stop()
+
+    def _told(self) -> str:
+        log = "\n".join(self.extender.log.splitlines()[-40:])
+        return f"{super()._told()}\n{log}"

@@ -11,10 +11,11 @@ import pytest
 
 from gpushare.core.model import PodRef
 from gpushare.wire.dra.claims import FINALIZER, given_devices
-from gpushare.wire.dra.writes import protection, release, settlement
+from gpushare.wire.dra.writes import release, settlement
 from tests.e2e.binaries import RELEASE
 from tests.e2e.claims import CLAIMS, CLASS, DRIVER, ClaimWorld, ref
 from tests.e2e.conftest import MakePlane
+from tests.e2e.processes import until
 from tests.e2e.world import apply
 
 GIB = 2**30
@@ -75,13 +76,30 @@ def test_an_allocation_is_read_back_as_it_was_written(claims: ClaimWorld) -> Non
     claims.bound([pod])
 
 
+def test_requests_of_a_claim_have_devices_of_their_own(claims: ClaimWorld) -> None:
+    node = claims.node(80, 24)
+    name = claims.claim(10, more=60)
+    pod = claims.pod(name)
+    claims.allocate(name, pod, claims.card(node, 0), claims.card(node, 1))
+    status = claims.read(name).status
+    assert status
+    assert status.allocation
+    given = given_devices(status.allocation)
+    assert [(each.key.device, each.memory) for each in given] == [
+        ("gpu-0", 60 * GIB),
+        ("gpu-1", 10 * GIB),
+    ]
+    results = (status.allocation.devices and status.allocation.devices.results) or ()
+    assert [each.request for each in results] == ["more", "gpu"]
+    claims.bound([pod])
+
+
 def test_of_two_allocators_one_wins_and_neither_meets_a_claim_made_anew(
     claims: ClaimWorld,
 ) -> None:
     node = claims.node(80, 24)
     name = claims.claim(10)
     pod = claims.pod(name, scheduler="none")
-    assert claims.patch(name, protection(claims.read(name))).status == 200
     read = claims.read(name)
     first, second = (claims.allocation(read, pod, claims.card(node, number)) for number in (0, 1))
     assert claims.patch(name, first, "/status").status == 200
@@ -92,7 +110,6 @@ def test_of_two_allocators_one_wins_and_neither_meets_a_claim_made_anew(
     claims.api.delete(f"{CLAIMS}/{name}")
     claims.gone(name)
     claims.claim(10, name=name)
-    claims.patch(name, protection(claims.read(name)))
     reply = claims.patch(name, first, "/status")
     assert reply.status in {409, 422}, reply.body
     claims.waits(name, allocated=False)
@@ -102,7 +119,6 @@ def test_after_a_settlement_nothing_lands_that_was_made_before_it(claims: ClaimW
     node = claims.node(80)
     name = claims.claim(10)
     pod = claims.pod(name, scheduler="none")
-    claims.patch(name, protection(claims.read(name)))
     read = claims.read(name)
     sent = claims.allocation(read, pod, claims.card(node, 0))
     assert read.metadata
@@ -132,6 +148,29 @@ def test_a_claim_deleted_under_its_pod_keeps_its_card_until_the_pod_ends(
     assert found.status
     assert found.status.allocation
     claims.objects.delete(pod)
+    claims.gone(name)
+
+
+def test_a_claim_of_our_class_comes_protected_and_without_the_policy_we_protect_it(
+    claims: ClaimWorld,
+) -> None:
+    assert claims.comes_protected()
+    assert not claims.comes_protected(claims.device_class("other.example.com"))
+    binding = "/apis/admissionregistration.k8s.io/v1/mutatingadmissionpolicybindings"
+    claims.api.delete(f"{binding}/gpushare-claims-protect")
+    try:
+        until(lambda: not claims.comes_protected(), "a new claim is not protected")
+        node, name = claims.node(80), claims.claim(10)
+        pod = claims.pod(name)
+        claims.allocate(name, pod, claims.card(node, 0))
+        claims.bound([pod])
+    finally:
+        apply(claims.plane, "extender/claims")
+
+
+def test_a_claim_that_is_protected_alone_goes_when_it_is_deleted(claims: ClaimWorld) -> None:
+    name = claims.claim(10)
+    claims.api.delete(f"{CLAIMS}/{name}")
     claims.gone(name)
 
 

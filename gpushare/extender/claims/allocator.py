@@ -1,9 +1,11 @@
 """Allocates the claims of pods that wait: decide, charge, protect the claim, write the allocation.
 
-One thread, so one write at a time. An allocation whose outcome is unknown keeps its charge. It is
-settled by another write, of an annotation: after that one it cannot land any more, and the answer
-shows whether it has. kube-scheduler takes back what it cannot use; such a node comes last for the
-pod.
+All claims of a pod are on one node or none. If some of its allocations are not taken, the next try
+is on the node of the others; if that has no room, they are taken back. A gang (gangs.py) is given
+devices whole or not at all.
+
+One thread takes cards, the oldest pod first, and a few write (writer.py), each for another pod.
+kube-scheduler takes back what it cannot use; such a node comes last for the pod.
 
 Tested in `tests/unit/extender/claims` and, with a real control plane, in
 `tests/e2e/test_claims_served.py`.
@@ -12,51 +14,36 @@ Tested in `tests/unit/extender/claims` and, with a real control plane, in
 import logging
 import threading
 import time
-import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 
-from gpushare.core.model import PodRef, Request
-from gpushare.core.selectors import Demands
-from gpushare.errors import (
-    ApiError,
-    ApiTooLarge,
-    ApiUnavailable,
-    InvariantError,
-    WireError,
-)
-from gpushare.extender.claims.books import ClaimBooks, claim_ref, version_of
+from gpushare.core.model import PodRef
+from gpushare.errors import MessageError, WireError
+from gpushare.extender.claims.books import Arrivals, ClaimBooks, claim_ref
+from gpushare.extender.claims.cases import Case, case_of, has_devices
+from gpushare.extender.claims.fence_watch import FenceWatch
+from gpushare.extender.claims.gangs import Gang, Gangs
 from gpushare.extender.claims.handlers import WaitingPods
+from gpushare.extender.claims.journal import Journal, Wait
+from gpushare.extender.claims.returns import Returns
+from gpushare.extender.claims.writer import ClaimWriter
 from gpushare.extender.managed_resources import ManagedResources
-from gpushare.extender.verbs.bind.transaction import BUDGET
 from gpushare.kube.api import Calls
 from gpushare.logline import Line
-from gpushare.wire.demands import demands_of
-from gpushare.wire.dra.claims import ClaimRequest, claim_names, claim_request, is_protected
-from gpushare.wire.dra.objects import (
-    DEVICE_CLASSES,
-    RESOURCE_CLAIMS,
-    ClaimsPod,
-    DeviceClass,
-    ResourceClaim,
-)
+from gpushare.wire.dra.claims import CLASS
+from gpushare.wire.dra.objects import ClaimsPod, DeviceClass
 from gpushare.wire.dra.slices import SliceCard
-from gpushare.wire.dra.writes import allocation, protection, settlement
+from gpushare.wire.dra.writes import release
 from gpushare.wire.objects import Metadata
-from gpushare.wire.pods import observe_pod, scheduler_of
+from gpushare.wire.pods import pod_name, pod_ref, priority_of
 
 log = logging.getLogger("gpushare.claims")
 
-CLASS = "gpushare.io"
-"""The device class whose claims are ours."""
-
-DRA = "/apis/resource.k8s.io/v1"
-_TIMEOUT = 3.0
-"""Seconds that a write may take. It begins within the rest of BUDGET after leadership was checked,
-so it ends while this process leads."""
 _EVERY = 1.0
 """Seconds between rounds in which nothing changes."""
+_REST = 0.002
+"""Seconds between rounds, so that what comes at once is looked at at once."""
 _LEAST, _MOST = 1.0, 16.0
 """Seconds until a pod is tried again that nothing was found for, or that failed."""
 
@@ -73,25 +60,28 @@ class _Tries:
     nodes: set[str] = field(default_factory=set)
     """Where its claim was allocated; as it waits again, kube-scheduler took that back."""
 
+    def is_due(self, now: float, version: tuple[int, int]) -> bool:
+        """Return whether to try it now. version: of the books."""
+        return now >= self.due or self.seen not in (None, version)
+
     def later(self, now: float, seen: tuple[int, int] | None = None) -> None:
         self.seen = seen
         self.delay = min(max(self.delay * 2, _LEAST), _MOST)
         self.due = now + self.delay
 
 
-@dataclass(frozen=True, slots=True)
-class _Case:
-    """A pod that waits, and its claim."""
-
-    pod: PodRef
-    claim: ResourceClaim
-    asked: ClaimRequest
-    request: Request
-    demands: Demands
+_Taken = list[tuple[Case, Sequence[tuple[SliceCard, ...]]]]
+"""Pods, and the cards of each claim that they want."""
 
 
 class Allocator:
-    """Gives the driver's cards to claims, while this process leads and its books are full."""
+    """Gives the driver's cards to claims, while this process leads and its books are full.
+
+    device_class: returns our class as it is now, None if there is none. take_over: called before
+    each round, shows the books what else has come. journal: is told what becomes of each pod.
+    writers: the pods whose claims are written at once; their cards are taken one pod after the
+    other in any case.
+    """
 
     def __init__(
         self,
@@ -101,34 +91,55 @@ class Allocator:
         resources: ManagedResources,
         changed: threading.Event,
         *,
+        device_class: Callable[[], DeviceClass | None],
+        take_over: Callable[[], None] = lambda: None,
+        journal: Journal | None = None,
         not_ready: Callable[[], str],
         leads_until: Callable[[], float],
         clock: Callable[[], float] = time.monotonic,
+        writers: int = 1,
     ) -> None:
-        self._api = api
         self._books = books
         self._waiting = waiting
         self._resources = resources
         self._changed = changed
+        self._device_class = device_class
+        self._take_over = take_over
+        self._journal = journal or Journal()
         self._not_ready = not_ready
-        self._leads_until = leads_until
         self._clock = clock
         self._stopped = False
+        self._fence = FenceWatch(api, books.driver, clock)
+        self._writes = ClaimWriter(
+            api,
+            books,
+            self._journal,
+            self._fence,
+            not_ready=not_ready,
+            leads_until=leads_until,
+            clock=clock,
+        )
+        self._held_back = ""
         self._tries: dict[str, _Tries] = {}
-        self._doubts: dict[str, PodRef] = {}
-        """The claims of which an allocation was sent whose outcome is not known, by uid."""
-        self._told: dict[str, str] = {}
-        """By pod, why its claim has no cards, as last said."""
+        self._arrivals = Arrivals()
+        self._returns = Returns(books, self._writes.take_back, clock)
+        self._gangs = Gangs(next(iter(resources)).holds.without_claims, clock)
         self._thread: threading.Thread | None = None
+        self._most = writers
+        self._writers: ThreadPoolExecutor | None = None
+        self._under_way: list[Future[None]] = []
 
     def start(self) -> None:
         """Begin, in a thread."""
+        if self._most > 1:
+            self._writers = ThreadPoolExecutor(self._most, "claims")
         self._thread = threading.Thread(target=self._run, name="claims", daemon=True)
         self._thread.start()
 
     def stop(self) -> None:
         """Begin no write any more; one that is under way is waited for a little."""
         self._stopped = True
+        self._writes.stop()
         self._changed.set()
         if self._thread is not None:
             self._thread.join(1.0)
@@ -137,222 +148,303 @@ class Allocator:
         """Return whether nothing sent from here can still land."""
         return not self._books.in_flight()
 
+    def held_back(self) -> str:
+        """Return why no claim is given a card now, whatever is free; "" if nothing is in the way.
+
+        Of a process that does not lead it says no more than that.
+        """
+        return self._not_ready() or next(filter(None, self.problems().values()), "")
+
+    def problems(self) -> Mapping[str, str]:
+        """Return by kind what keeps back all claims while this process leads, or "" if nothing."""
+        found = {"fence": "", "class": "", "unread": self._books.held_back()}
+        if not self._not_ready():
+            found["fence"] = self._fence.problem
+            found["class"] = "" if self._device_class() else f"there is no DeviceClass {CLASS}"
+        return found
+
     def round(self) -> None:
-        """Try all pods that wait and are due."""
-        self._settle_doubts()
+        """Try all pods that wait and are due: those of higher priority first, then the oldest."""
+        try:
+            self._round()
+        finally:
+            wait(self._under_way)
+
+    def _round(self) -> None:
+        """Do what `round` does, without waiting for what the writers are to write."""
+        self._under_way = [each for each in self._under_way if not each.done()]
+        self._take_over()
+        if not self._not_ready():
+            self._fence.look()
+        self._writes.settle()
+        self._returns.sweep()
+        held_back = self.held_back()
+        if held_back != self._held_back:
+            self._held_back = held_back
+            log.info(Line("claims are given out", held_back=held_back or "no"))
         pods = self._waiting.all()
-        for known in (self._tries, self._told):
-            for gone in known.keys() - pods.keys():
-                del known[gone]
-        device_class: DeviceClass | None = None
-        for uid, pod in sorted(pods.items(), key=lambda item: _age(item[1])):
-            tries = self._tries.setdefault(uid, _Tries())
-            changed = tries.seen not in (None, self._books.ledger.version())
-            if self._clock() < tries.due and not changed:
-                continue
+        self._arrivals.forget(self._clock())
+        for gone in self._tries.keys() - pods.keys():
+            self._arrivals.gone(gone, self._clock())
+            del self._tries[gone]
+        self._journal.keep(pods.keys())
+        now, version = self._clock(), self._books.ledger.version()
+        tried = [(self._tries.setdefault(uid, _Tries()), pod) for uid, pod in pods.items()]
+        self._gangs.look(pods)
+        due = [(tries, pod) for tries, pod in tried if tries.is_due(now, version)]
+        for tries, pod in sorted(due, key=lambda each: self._turn(each[1])):
             if self._stopped or self._not_ready():
                 return
+            try:
+                if not self._try(pod, tries):
+                    return
+            except Exception:
+                # What one tenant writes must not keep the others waiting.
+                log.exception(Line("claim not allocated", pod=pod_name(pod)))
+                tries.later(self._clock())
+
+    def _turn(self, pod: ClaimsPod) -> tuple[bool, int, str, str]:
+        """Return by what the pods that wait are sorted."""
+        metadata = pod.metadata or Metadata()
+        gang = self._gangs.of(metadata.uid or "")
+        created, name = metadata.creation_timestamp or "", metadata.name or ""
+        return not self._gangs.comes_first(gang), -priority_of(pod), created, name
+
+    def _try(self, pod: ClaimsPod, tries: _Tries) -> bool:
+        """Try a pod, with its gang if it is of one; return whether others may be tried now."""
+        gang = self._gangs.of((pod.metadata and pod.metadata.uid) or "")
+        if gang is None:
             case = self._case(pod)
-            if case is None:
+            cases = [case] if case else []
+        elif gang.tried:
+            return True
+        else:
+            gang.tried = True
+            self._look_at(gang)
+            cases = [case for each in gang.pods if (case := self._case(each))]
+        if not cases:
+            return True
+        if held_back := self.held_back():
+            for case in cases:
+                self._tries[case.pod.uid].due = self._clock() + _LEAST
+                self._tell(Wait(case.pod, held_back))
+            return True
+        device_class = self._device_class()
+        if device_class is None:
+            return True
+        if gang is not None:
+            return self._allocate_gang(gang, cases, device_class)
+        self._allocate(cases[0], tries, device_class)
+        return True
+
+    # -- one gang -------------------------------------------------------------------------------
+
+    def _allocate_gang(self, gang: Gang, cases: Sequence[Case], device_class: DeviceClass) -> bool:
+        """Give devices to as many of its pods as it needs to start, or to none; return whether
+        others may be tried now: they may not have the room of those whose write was refused.
+        """
+        given = self._given(gang)
+        needed = gang.needed(given)
+        if not needed:
+            for case in cases:
+                self._allocate(case, self._tries[case.pod.uid], device_class)
+            return True
+        for case in cases:
+            self._tries[case.pod.uid].later(self._clock())
+            self._arrivals.not_expected(case.pod.uid)
+        why = gang.why_not_yet(needed, len(cases), given)
+        taken = [] if why else self._take_whole(sorted(cases, key=Case.size)[:needed][::-1])
+        if len(taken) == needed:
+            return self._send_gang(gang, taken, device_class)
+        many = "1 more pod" if needed == 1 else f"{needed} pods at once"
+        why = why or f"its group needs devices for {many}: {len(taken)} fit now"
+        version = self._books.ledger.version()
+        for case in cases:
+            tries = self._tries[case.pod.uid]
+            self._tell(Wait(case.pod, why))
+            if not self._release(case):
+                tries.nodes.clear()
+                tries.seen = version
+        return True
+
+    def _send_gang(self, gang: Gang, taken: _Taken, device_class: DeviceClass) -> bool:
+        """Write what was taken for a gang, and wait for it; return whether others may be tried."""
+        for case, cards in taken:
+            if cards:
+                self._dispatch(case, cards, self._tries[case.pod.uid], device_class)
+        wait(self._under_way)
+        self._look_at(gang)
+        if not self._gangs.comes_first(gang):
+            return True
+        for case, _ in taken:
+            self._tries[case.pod.uid].due = self._clock()
+        return False
+
+    def _look_at(self, gang: Gang) -> None:
+        """Note whether a part of it alone has devices; give them back if that is so for long."""
+        given = self._given(gang)
+        self._gangs.note(gang, in_part=given > 0 and gang.needed(given) > 0)
+        if self._gangs.is_overdue(gang):
+            self._returns.withdraw(gang.pods)
+
+    def _given(self, gang: Gang) -> int:
+        return sum(has_devices(pod, self._books) for pod in gang.pods)
+
+    def _take_whole(self, cases: Sequence[Case]) -> _Taken:
+        """Charge the cards of all these pods, and return them; if not all fit, charge nothing and
+        return those that would.
+        """
+        taken: _Taken = []
+        homes: dict[str, str] = {}
+        for each in cases:
+            case = each.sharing(homes)
+            try:
+                cards = self._take(case, self._tries[case.pod.uid].nodes)
+            except WireError as error:
+                self._refuse(case.pod, str(error))
                 continue
-            if device_class is None:
-                device_class = self._device_class()
-            if device_class is None:
-                return
-            self._allocate(case, tries, device_class)
+            node = cards[0][0].node if cards else case.only_node()
+            if cards or (node and not case.wanted):
+                self._arrivals.expected(case.pod.uid, node, case.request)
+                homes |= {claim_ref(claim).uid: node for claim, _ in case.wanted}
+                taken.append((case, cards))
+        if len(taken) < len(cases):
+            for case, _ in taken:
+                self._arrivals.not_expected(case.pod.uid)
+                for claim, _ in case.wanted:
+                    self._books.forget(claim_ref(claim).uid)
+        return taken
 
     # -- one pod --------------------------------------------------------------------------------
 
-    def _case(self, pod: ClaimsPod) -> _Case | None:
+    def _case(self, pod: ClaimsPod) -> Case | None:
         """Return the pod's case; None if nothing can be done for it now."""
-        metadata = pod.metadata or Metadata()
-        ref = PodRef(metadata.namespace or "", metadata.name or "", metadata.uid or "")
+        ref = pod_ref(pod)
         try:
-            names = claim_names(pod)
-            schedulers = self._resources.scope.schedulers
-            if (
-                names is None
-                or metadata.deletion_timestamp
-                or (schedulers and scheduler_of(pod) not in schedulers)
-            ):
-                return None
-            if pod.spec is not None and pod.spec.scheduling_gates:
-                return None
-            claims = [self._books.named(ref.namespace, name) for name in names]
-            ours: list[tuple[ResourceClaim, ClaimRequest]] = []
-            for claim in claims:
-                if claim is None:
-                    return None
-                asked = claim_request(claim, CLASS)
-                if asked is not None:
-                    ours.append((claim, asked))
-            if len(ours) > 1:
-                self._tell(ref, f"a pod may have one claim of class {CLASS}")
-                return None
-            if not ours or not _may_be_allocated(ours[0][0]):
-                return None
-            managed = next(iter(self._resources))
-            request = observe_pod(pod, managed.names).request
+            return case_of(pod, self._books, next(iter(self._resources)).names)
         except WireError as error:
-            self._tell(ref, str(error))
+            self._refuse(ref, str(error))
             return None
-        return _Case(ref, *ours[0], request, demands_of(pod))
 
-    def _allocate(self, case: _Case, tries: _Tries, device_class: DeviceClass) -> None:
-        claim = case.claim
-        ref = claim_ref(claim)
+    def _allocate(self, case: Case, tries: _Tries, device_class: DeviceClass) -> None:
         seen = self._books.ledger.version()
         tries.later(self._clock())
+        self._arrivals.not_expected(case.pod.uid)
         try:
-            cards = self._books.take(
-                claim, case.asked, lambda node: node not in tries.nodes and self._fits(case, node)
-            )
+            taken = self._take(case, tries.nodes)
         except WireError as error:
-            self._tell(case.pod, str(error))
+            self._refuse(case.pod, str(error))
             return
-        if not cards:
+        if not taken:
+            self._tell(case.no_room(self._books.unit))
+            if self._release(case):
+                return
             tries.nodes.clear()
             tries.seen = seen
-            self._tell(case.pod, "no node has room for its claim")
             return
-        sent = False
-        try:
-            if not is_protected(claim):
-                claim = self._protect(ref, claim)
-            body = allocation(
-                claim,
-                case.asked,
-                cards,
-                device_class,
-                pod=case.pod,
-                share_ids=[str(uuid.uuid4()) for _ in cards],
-                now=datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
+        self._arrivals.expected(case.pod.uid, taken[0][0].node, case.request)
+        self._dispatch(case, taken, tries, device_class)
+
+    def _dispatch(
+        self,
+        case: Case,
+        taken: Sequence[tuple[SliceCard, ...]],
+        tries: _Tries,
+        device_class: DeviceClass,
+    ) -> None:
+        if self._writers is None:
+            self._send(case, taken, tries, device_class)
+        else:
+            self._under_way.append(
+                self._writers.submit(self._send, case, taken, tries, device_class)
             )
-            not_after = self._may_write_until()
-            if not_after is not None and self._books.sending(ref.uid, version_of(claim)):
-                sent = True
-                if self._write(case, cards, body, not_after):
-                    tries.nodes.add(cards[0].node)
-        except (ApiError, WireError, InvariantError) as error:
-            log.warning(Line("claim not allocated", claim=ref, error=str(error)))
-        finally:
-            if not sent:
-                self._books.forget(ref.uid)
 
-    def _write(
-        self, case: _Case, cards: tuple[SliceCard, ...], body: bytes, not_after: float
-    ) -> bool:
-        """Send the allocation, of which the books know; return whether it has landed, or may."""
-        ref = claim_ref(case.claim)
-        # Until its outcome is known. Whatever ends the call, the charge stays.
-        self._doubts[ref.uid] = ref
-        try:
-            answer = self._patch(ref, body, not_after, "/status")
-        except ApiError as error:
-            refused = not isinstance(error, ApiUnavailable | ApiTooLarge)
-            if refused:
-                # The first and only one that was sent: it never lands.
-                del self._doubts[ref.uid]
-                self._books.forget(ref.uid)
-            log.warning(Line("claim not allocated", claim=ref, error=str(error)))
-            return not refused
-        self._show(ref, answer)
-        devices = ",".join(card.uuid for card in cards)
-        log.info(Line("claim", claim=ref, pod=case.pod, node=cards[0].node, devices=devices))
-        self._told.pop(case.pod.uid, None)
-        return True
+    def _send(
+        self,
+        case: Case,
+        taken: Sequence[tuple[SliceCard, ...]],
+        tries: _Tries,
+        device_class: DeviceClass,
+    ) -> None:
+        """Write what was taken for a pod; several threads may, each for another one."""
+        if self._writes.give(case, taken, device_class):
+            tries.nodes.add(taken[0][0].node)
 
-    def _fits(self, case: _Case, node: str) -> bool:
+    def _take(self, case: Case, tried: Collection[str]) -> Sequence[tuple[SliceCard, ...]]:
+        """Charge the cards of all its claims on one node, or none of them: ().
+
+        The node where kube-scheduler makes room for the pod comes first, also if it was tried.
+        """
+        if case.nominated and (cards_there := self._take(case.where_nominated(), ())):
+            return cards_there
+        left_out = {*tried}
+
+        def allowed(name: str) -> bool:
+            if name in left_out:
+                return False
+            if (case.nodes is None or name in case.nodes) and self._fits(case, name):
+                return True
+            left_out.add(name)
+            return False
+
+        while True:
+            taken: list[tuple[SliceCard, ...]] = []
+            try:
+                for claim, asked in case.wanted:
+                    there = taken[0][0].node.__eq__ if taken else allowed
+                    try:
+                        cards = self._books.take(claim, asked, there)
+                    except MessageError as error:
+                        raise MessageError(f"claim {claim_ref(claim)}: {error}") from error
+                    if not cards:
+                        break
+                    taken.append(cards)
+            finally:
+                if len(taken) < len(case.wanted):
+                    for (claim, _), _ in zip(case.wanted, taken, strict=False):
+                        self._books.forget(claim_ref(claim).uid)
+            if not taken or len(taken) == len(case.wanted):
+                return taken
+            left_out.add(taken[0][0].node)
+
+    def _release(self, case: Case) -> bool:
+        """Take back what only this pod has, so that all its claims can be on another node; return
+        whether there was anything to be taken back.
+
+        It cannot be bound meanwhile: one of its claims has no devices.
+        """
+        found = False
+        for claim in case.held:
+            reserved = (claim.status and claim.status.reserved_for) or ()
+            if [each.uid for each in reserved] == [case.pod.uid]:
+                found = self._writes.take_back(claim, release(claim, case.pod)) or found
+        return found
+
+    def _fits(self, case: Case, node: str) -> bool:
         """Return whether the node is the driver's alone, and kube-scheduler would not refuse it."""
         if any(managed.ledger.serves(node) for managed in self._resources):
             return False
-        filters = next(iter(self._resources)).filters
-        return node in filters.states and not filters.obstacles(node, case.request, case.demands)
-
-    def _tell(self, pod: PodRef, why: str) -> None:
-        if self._told.get(pod.uid) != why:
-            self._told[pod.uid] = why
-            log.info(Line("claim waits", pod=pod, why=why))
-
-    # -- the API server -------------------------------------------------------------------------
-
-    def _may_write_until(self) -> float | None:
-        """Return when a write may begin at the latest; None if none may."""
-        now = self._clock()
-        if self._stopped or self._not_ready() or now + BUDGET > self._leads_until():
-            return None
-        return now + BUDGET - _TIMEOUT
-
-    def _protect(self, ref: PodRef, claim: ResourceClaim) -> ResourceClaim:
-        answer = self._patch(ref, protection(claim), self._clock() + _TIMEOUT)
-        found = RESOURCE_CLAIMS.decode_answer(answer, ref.namespace, ref.name)
-        self._books.claim_changed(found, read=True)
-        return found
-
-    def _settle_doubts(self) -> None:
-        """Find out what became of allocations without an answer."""
-        for uid in self._doubts.keys() - self._books.in_flight():
-            del self._doubts[uid]
-        for ref in list(self._doubts.values()):
-            not_after = self._may_write_until()
-            if not_after is None:
-                return
-            try:
-                self._show(ref, self._patch(ref, settlement(ref, str(uuid.uuid4())), not_after))
-            except ApiError as error:
-                # That the claim is gone is told by the watch alone.
-                log.warning(Line("allocation in doubt", claim=ref, error=str(error)))
-
-    def _show(self, ref: PodRef, answer: bytes) -> None:
-        """Show the books the claim as a write has left it."""
-        try:
-            found = RESOURCE_CLAIMS.decode_answer(answer, ref.namespace, ref.name)
-            self._books.claim_changed(found, read=True)
-        except WireError as error:
-            # Who answered is not the API server, so nothing is known.
-            log.warning(Line("allocation in doubt", claim=ref, error=str(error)))
-
-    def _patch(self, ref: PodRef, body: bytes, not_after: float, part: str = "") -> bytes:
-        return self._api.request(
-            "PATCH",
-            f"{_path(ref)}{part}",
-            query={"timeout": f"{_TIMEOUT:.3f}s"},
-            body=body,
-            content_type="application/merge-patch+json",
-            timeout=_TIMEOUT,
-            not_after=not_after,
+        filters, coming = next(iter(self._resources)).filters, self._arrivals.on(node)
+        return node in filters.states and not filters.obstacles(
+            node, case.request, case.demands, coming
         )
 
-    def _device_class(self) -> DeviceClass | None:
-        try:
-            answer = self._api.request("GET", f"{DRA}/deviceclasses/{CLASS}", timeout=_TIMEOUT)
-            return DEVICE_CLASSES.decode_answer(answer, "", CLASS)
-        except (ApiError, WireError) as error:
-            log.warning(Line("device class not read", error=str(error)))
-            return None
+    def _refuse(self, pod: PodRef, why: str) -> None:
+        self._tell(Wait(pod, why, refused=True))
+
+    def _tell(self, wait: Wait) -> None:
+        if self._journal.waits(wait):
+            log.info(Line("claim waits", pod=wait.pod, why=wait.why))
 
     def _run(self) -> None:
         while not self._stopped:
             self._changed.wait(_EVERY)
             self._changed.clear()
             try:
-                self.round()
+                self._round()
             except Exception:
                 # The thread must go on: without it no claim would get cards any more.
                 log.exception("a round of claims failed")
-
-
-def _path(ref: PodRef) -> str:
-    return f"{DRA}/namespaces/{ref.namespace}/resourceclaims/{ref.name}"
-
-
-def _may_be_allocated(claim: ResourceClaim) -> bool:
-    status = claim.status
-    deleted = claim.metadata is None or claim.metadata.deletion_timestamp is not None
-    return not deleted and not (status and (status.allocation or status.reserved_for))
-
-
-def _age(pod: ClaimsPod) -> tuple[str, str]:
-    metadata = pod.metadata
-    created = (metadata and metadata.creation_timestamp) or ""
-    return created, (metadata and metadata.name) or ""
+            time.sleep(_REST)
+        if self._writers is not None:
+            self._writers.shutdown(wait=False)

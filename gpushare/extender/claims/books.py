@@ -11,22 +11,33 @@ Any thread may call; nothing here waits for anything.
 Tested in `tests/unit/extender/claims`.
 """
 
+import itertools
 import threading
-from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections import Counter, defaultdict
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 
 from gpushare.core.decide import best_row, place, rows_of
-from gpushare.core.model import MAX_UNITS, NodeSpec, ObservedPod, PodRef, Request
+from gpushare.core.model import Amounts, PodRef, Request
+from gpushare.core.node_filters import amounts_of
 from gpushare.core.pairing import Pairing
 from gpushare.core.ranking import Ranking
+from gpushare.core.snapshot import Snapshot
 from gpushare.errors import MessageError
 from gpushare.ledger import Ledger
 from gpushare.wire.dra.claims import ClaimRequest, given_devices, nodes_of
+from gpushare.wire.dra.counted import Cards, cards_by_node, holders_of, node_of_cards, units_up
 from gpushare.wire.dra.objects import ResourceClaim, ResourceSlice
 from gpushare.wire.dra.slices import DeviceKey, SliceCard, cards_of
 
 _NEVER_SENT = -1
+_NOTHING: Amounts = MappingProxyType({})
+_SHOWN = 1.0
+"""Seconds within which all watches have shown that a pod is bound."""
+_TRIED_FIRST = 8
+"""Nodes that are asked about one by one, the best first, before all others are asked about: where
+most are allowed, asking about thousands would take the time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,8 +45,8 @@ class _Sent:
     """Cards that we mean to give to a claim."""
 
     cards: tuple[SliceCard, ...]
-    memory: int
-    """Bytes on each, as the claim asks for them."""
+    asked: ClaimRequest
+    """What the claim asks for, a part for each card."""
     version: int = _NEVER_SENT
     """The resourceVersion of the claim that our write demands."""
 
@@ -66,14 +77,14 @@ class ClaimBooks:
         self, driver: str, unit: int, ranking: Ranking, lend: Callable[[str], None] = lambda _: None
     ) -> None:
         self.ledger = Ledger(Pairing.OFF)
-        self._driver = driver
+        self.driver = driver
         self._unit = unit
         self._ranking = ranking
         self._lend = lend
         self._lock = threading.Lock()
         # As last shown; one whose slice has gone is not open.
         self._cards: dict[DeviceKey, SliceCard] = {}
-        self._on_node: dict[str, tuple[SliceCard, ...]] = {}
+        self._on_node: dict[str, Cards] = {}
         self._claims: dict[str, ResourceClaim] = {}
         self._by_name: dict[tuple[str, str], str] = {}
         self._unread: frozenset[str] = frozenset()
@@ -86,24 +97,18 @@ class ClaimBooks:
 
     def slices_changed(self, slices: Iterable[ResourceSlice]) -> None:
         """Take over all slices as they are now."""
-        found = {key: card for key, card in cards_of(slices).items() if key.driver == self._driver}
+        found = {key: card for key, card in cards_of(slices).items() if key.driver == self.driver}
         for card in found.values():
             self._lend(card.node)
         with self._lock:
             gone = {key: replace(card, open=False) for key, card in self._cards.items()}
             self._cards = gone | found
-            by_node: dict[str, dict[str, SliceCard]] = defaultdict(dict)
-            for _, card in sorted(self._cards.items()):
-                known = by_node[card.node].get(card.uuid)
-                if known is None or not known.open:
-                    by_node[card.node][card.uuid] = card
-            for name, cards in by_node.items():
-                now = tuple(cards.values())
+            for name, now in cards_by_node(self._cards).items():
                 if self._on_node.get(name) != now:
                     self._on_node[name] = now
                     # Anew: which card is at which index may have changed.
                     self.ledger.node_gone(name)
-                    self.ledger.node_changed(self._spec(name, now))
+                    self.ledger.node_changed(node_of_cards(name, now, self._unit))
             for uid in self._claims:
                 self._count(uid)
 
@@ -127,7 +132,7 @@ class ClaimBooks:
         allocation = claim.status and claim.status.allocation
         if allocation:
             given = given_devices(allocation)
-            ours = [each.key for each in given if each.key.driver == self._driver]
+            ours = [each.key for each in given if each.key.driver == self.driver]
             # Before its slices are there the pool's name tells, with what we write ourselves.
             for name in nodes_of(allocation).union(key.pool for key in ours) if ours else ():
                 self._lend(name)
@@ -167,34 +172,63 @@ class ClaimBooks:
         with self._lock:
             return self._claims.get(self._by_name.get((namespace, name), ""))
 
+    def is_given_to(self, claim: PodRef, pod: PodRef) -> bool:
+        """Return whether the claim is shown to have devices, and to be reserved for the pod."""
+        found = self.named(claim.namespace, claim.name)
+        if found is None or claim_ref(found).uid != claim.uid or found.status is None:
+            return False
+        reserved = found.status.reserved_for or ()
+        return bool(found.status.allocation) and pod.uid in {each.uid for each in reserved}
+
+    def nodes(self) -> tuple[str, ...]:
+        """Return the driver's nodes."""
+        with self._lock:
+            return tuple(self._on_node)
+
     def take(
         self, claim: ResourceClaim, asked: ClaimRequest, nodes: Callable[[str], bool]
     ) -> tuple[SliceCard, ...]:
-        """Charge the best cards of one of these nodes, and return them; () if none has room now.
+        """Charge the best cards of one of these nodes, and return one for each part of what is
+        asked; () if none has room now.
 
         claim: as last shown, and not allocated. Raises MessageError if it can never have any.
         """
         request = asked.request(self._unit)
+        units = [self._units(part.memory) for part in asked.parts]
         with self._lock:
             ref = claim_ref(claim)
             if self._unread or self._claims.get(ref.uid) is not claim or ref.uid in self._sent:
                 return ()
             snapshot = self.ledger.snapshot()
-            names = [name for name in self._on_node if nodes(name)]
-            rows = rows_of(snapshot, names)
-            while (at := best_row(snapshot, rows, request, self._ranking)) is not None:
-                found = place(snapshot, names[at], request, self._ranking)
-                cards = tuple(self._on_node[names[at]][device] for device in found.devices)
-                amounts = [card.consumed(asked.memory) for card in cards]
+            names = [*self._on_node]
+            rows = rows_of(snapshot, names).copy()
+
+            def best() -> int | None:
+                for tried in itertools.count(1):
+                    at = best_row(snapshot, rows, request, self._ranking)
+                    if at is None or nodes(names[at]):
+                        return at
+                    rows[at] = -1
+                    if tried == _TRIED_FIRST:
+                        rows[[not nodes(name) for name in names]] = -1
+                return None
+
+            while (at := best()) is not None:
+                cards = self._best_cards(snapshot, names[at], units)
+                amounts = [
+                    card.consumed(part.memory)
+                    for part, card in zip(asked.parts, cards, strict=True)
+                ]
                 if None in amounts:
                     raise MessageError("the driver deals out no such amount of memory")
                 # Rounded up as the driver wants it, it may be more than it asked for.
-                units = max(self._units(amount or 0) for amount in amounts)
-                if units <= request.units:
-                    self._sent[ref.uid] = _Sent(cards, asked.memory)
+                needed = [self._units(amount or 0) for amount in amounts]
+                if all(each <= had for each, had in zip(needed, units, strict=True)):
+                    self._sent[ref.uid] = _Sent(cards, asked)
                     self._count(ref.uid)
                     return cards
-                request = replace(request, units=units)
+                units = list(map(max, needed, units))
+                request = request.of_parts(units)
             return ()
 
     def sending(self, uid: str, version: int) -> bool:
@@ -217,6 +251,28 @@ class ClaimBooks:
             if self._sent.pop(uid, None):
                 self._count(uid)
 
+    @property
+    def unit(self) -> int:
+        """The bytes of a unit."""
+        return self._unit
+
+    def card(self, key: DeviceKey) -> SliceCard | None:
+        """Return the card that a slice last gave this name."""
+        with self._lock:
+            return self._cards.get(key)
+
+    def allocated(self) -> tuple[ResourceClaim, ...]:
+        """Return the claims that are shown to have devices of the driver."""
+        with self._lock:
+            charged = [self._claims[uid] for uid in self._charged if uid in self._claims]
+        return tuple(claim for claim in charged if claim.status and claim.status.allocation)
+
+    def held_back(self) -> str:
+        """Return why nothing is given out, whatever is free; "" if nothing is in the way."""
+        with self._lock:
+            unread = sorted(self._unread)
+        return f"it cannot be read which cards claim {unread[0]} has" if unread else ""
+
     def in_flight(self) -> frozenset[str]:
         """Return the claims of which nobody knows yet whether our allocation lands."""
         with self._lock:
@@ -233,26 +289,29 @@ class ClaimBooks:
         at = snapshot.row[card.node], device
         return bool(snapshot.healthy[at] and snapshot.used[at] <= snapshot.capacity[at])
 
-    def _units(self, memory: int) -> int:
-        return min(-(-memory // self._unit), MAX_UNITS)
+    def _best_cards(
+        self, snapshot: Snapshot, node: str, units: Sequence[int]
+    ) -> tuple[SliceCard, ...]:
+        """Return the best cards of the node, where they fit, for so many units each."""
+        found = place(snapshot, node, Request().of_parts(units), self._ranking)
+        # Among equal ones it is all the same which part has which card.
+        shares = sorted(found.shares, key=lambda share: -share[1])
+        parts = sorted(range(len(units)), key=lambda at: -units[at])
+        cards = {
+            at: self._on_node[node][device] for at, (device, _) in zip(parts, shares, strict=True)
+        }
+        return tuple(cards[at] for at in range(len(units)))
 
-    def _spec(self, name: str, cards: tuple[SliceCard, ...]) -> NodeSpec:
-        return NodeSpec(
-            name,
-            tuple(min(card.memory // self._unit, MAX_UNITS) for card in cards),
-            tuple(card.open and card.shared for card in cards),
-            tuple(card.model for card in cards),
-            tuple(card.uuid for card in cards),
-            serves_by_identity=True,
-        )
+    def _units(self, memory: int) -> int:
+        return units_up(memory, self._unit)
 
     def _taken(self, uid: str) -> Mapping[tuple[str, str], int]:
         """Return the units that the claim has, by node and card."""
         found: dict[tuple[str, str], int] = defaultdict(int)
         sent = self._sent.get(uid)
         if sent is not None:
-            for card in sent.cards:
-                amount = card.consumed(sent.memory) or card.memory
+            for part, card in zip(sent.asked.parts, sent.cards, strict=True):
+                amount = card.consumed(part.memory) or card.memory
                 found[card.node, card.uuid] += self._units(amount)
         claim = self._claims.get(uid)
         allocation = claim and claim.status and claim.status.allocation
@@ -261,7 +320,7 @@ class ClaimBooks:
             return found
         meant = self._meant.setdefault(uid, {})
         for each in given_devices(allocation):
-            if each.key.driver == self._driver:
+            if each.key.driver == self.driver:
                 cards = meant.setdefault(each.key, {})
                 if each.key in self._cards:
                     cards[self._cards[each.key].uuid] = self._cards[each.key]
@@ -274,32 +333,56 @@ class ClaimBooks:
         """Count the claim anew, with a charge on each node of which it has cards."""
         claim = self._claims.get(uid)
         taken = self._taken(uid) if claim is not None else {}
-        on_nodes: dict[str, dict[int, int]] = defaultdict(dict)
-        for (node, uuid), units in taken.items():
-            uuids = [card.uuid for card in self._on_node.get(node, ())]
-            if units and uuid in uuids:
-                on_nodes[node][uuids.index(uuid)] = units
-        for name in self._charged.pop(uid, frozenset()) - {*on_nodes}:
+        ref = claim_ref(claim) if claim is not None else PodRef("", "", uid)
+        held = {pod.node: pod for pod in holders_of(ref, taken, self._on_node, self._unit)}
+        for name in self._charged.pop(uid, frozenset()) - {*held}:
             self.ledger.pod_gone(f"{uid}/{name}")
         if claim is None:
             self._meant.pop(uid, None)
-        if claim is None or not on_nodes:
-            return
-        ref = claim_ref(claim)
-        for name, by_index in on_nodes.items():
-            shares = tuple(sorted(by_index.items()))
-            parts = tuple(sorted((units for _, units in shares), reverse=True))
-            even = parts[0] == parts[-1]
-            pod = ObservedPod(
-                replace(ref, uid=f"{uid}/{name}"),
-                Request(parts[0], len(parts), split=() if even else parts),
-                name,
-                shares,
-                assigned=True,
-                running=True,
-                uuids=tuple(self._on_node[name][index].uuid for index, _ in shares),
-            )
+        for pod in held.values():
             # The ledger keeps a pod where it was first seen; a claim is where it is now.
             self.ledger.pod_gone(pod.ref.uid)
             self.ledger.pod_changed(pod)
-        self._charged[uid] = frozenset(on_nodes)
+        if held:
+            self._charged[uid] = frozenset(held)
+
+
+class Arrivals:
+    """What pods take of the nodes of their cards until they are bound and counted there.
+
+    kube-scheduler would send those away for whom CPU, host memory or places are not left.
+    """
+
+    def __init__(self) -> None:
+        self._node: dict[str, tuple[str, Request]] = {}
+        self._gone: dict[str, float] = {}
+        """When each was seen to have gone, the first one first."""
+        self._taken: defaultdict[str, Counter[str]] = defaultdict(Counter)
+
+    def expected(self, uid: str, node: str, request: Request) -> None:
+        """Count a pod on the node that it is to be bound to."""
+        self._node[uid] = node, request
+        self._taken[node].update(amounts_of(request))
+
+    def gone(self, uid: str, now: float) -> None:
+        """Note that it waits no more. If it was bound, another watch may tell the books later."""
+        if uid in self._node:
+            self._gone[uid] = now
+
+    def forget(self, now: float) -> None:
+        """Count no more who has gone a while ago."""
+        for uid in [uid for uid, since in self._gone.items() if now - since >= _SHOWN]:
+            del self._gone[uid]
+            self.not_expected(uid)
+
+    def not_expected(self, uid: str) -> None:
+        """Count it no more: it is to go elsewhere."""
+        if uid in self._node:
+            node, request = self._node.pop(uid)
+            self._taken[node].subtract(amounts_of(request))
+            if not self._taken[node].total():
+                del self._taken[node]
+
+    def on(self, node: str) -> Amounts:
+        """Return what is to come to the node."""
+        return self._taken.get(node, _NOTHING)

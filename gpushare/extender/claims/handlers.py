@@ -4,24 +4,44 @@ Tested in `tests/unit/extender/claims`.
 """
 
 import logging
+import math
 import threading
+import time
 from collections.abc import Callable, Sequence
 
 from gpushare.errors import MessageError
 from gpushare.extender.claims.books import ClaimBooks, claim_ref, version_of
 from gpushare.logline import Line
 from gpushare.wire.codec import Decoded, WatchEvent
-from gpushare.wire.dra.objects import ClaimsPod, ResourceClaim, ResourceSlice
+from gpushare.wire.dra.claims import CLASS, CLASS_ASIDE
+from gpushare.wire.dra.objects import ClaimsPod, DeviceClass, ResourceClaim, ResourceSlice
 
 log = logging.getLogger("gpushare.claims")
 
 
-class SliceHandler:
-    """Handler for slices. changed: called after each change."""
+_SHARE = 4.0
+"""A rest is this many times as long as it took to take over all slices before it."""
 
-    def __init__(self, books: ClaimBooks, changed: Callable[[], None]) -> None:
+
+class SliceHandler:
+    """Handler for slices. changed: called after each change.
+
+    A slice may change what the others of its pool or node say, so all are taken over together, at
+    once; of the many that come when a driver is rolled out, some together, by `take_over`.
+    """
+
+    def __init__(
+        self,
+        books: ClaimBooks,
+        changed: Callable[[], None],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._books = books
         self._changed = changed
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._fresh = False
+        self._due = -math.inf
         self._slices: dict[str, ResourceSlice] = {}
 
     def replace(self, pages: Sequence[Decoded[ResourceSlice]], started: float) -> None:
@@ -30,7 +50,9 @@ class SliceHandler:
         unread = {bad.ref.name for page in pages for bad in page.bad}
         kept = {name: each for name, each in self._slices.items() if name in unread}
         self._slices = kept | {_name(each): each for page in pages for each in page.items}
-        self._tell()
+        self._fresh, self._due = True, -math.inf
+        self.take_over()
+        self._changed()
 
     def apply(self, event: WatchEvent[ResourceSlice]) -> None:
         """Take over one slice; one that cannot be read stays as it was."""
@@ -39,15 +61,54 @@ class SliceHandler:
             self._slices.pop(name, None)
         elif event.object is not None:
             self._slices[name] = event.object
-        self._tell()
+        self._fresh = True
+        self.take_over()
+        self._changed()
 
-    def _tell(self) -> None:
-        self._books.slices_changed(self._slices.values())
+    def take_over(self) -> None:
+        """Show the books what has come, unless they were shown a moment ago."""
+        with self._lock:
+            begun = self._clock()
+            if not self._fresh or begun < self._due:
+                return
+            self._fresh = False
+            self._books.slices_changed([*self._slices.values()])
+            now = self._clock()
+            self._due = now + (now - begun) * _SHARE
+
+
+class ClassHandler:
+    """Handler for device classes, of which one is ours. changed: called after each change."""
+
+    def __init__(self, changed: Callable[[], None]) -> None:
+        self._changed = changed
+        self._classes: dict[str, DeviceClass] = {}
+
+    @property
+    def found(self) -> DeviceClass | None:
+        """Our class as last shown; None if it is not there."""
+        return self._classes.get(CLASS) or self._classes.get(CLASS_ASIDE)
+
+    def replace(self, pages: Sequence[Decoded[DeviceClass]], started: float) -> None:
+        """Take over what is listed; one that cannot be read stays as it was."""
+        del started
+        unread = {bad.ref.name for page in pages for bad in page.bad}
+        kept = {name: each for name, each in self._classes.items() if name in unread}
+        self._classes = kept | {_name(each): each for page in pages for each in page.items}
+        self._changed()
+
+    def apply(self, event: WatchEvent[DeviceClass]) -> None:
+        """Take over one class; one that cannot be read stays as it was."""
+        name = _name(event.object) if event.object else event.bad.ref.name if event.bad else ""
+        if event.kind == "DELETED":
+            self._classes.pop(name, None)
+        elif event.object is not None:
+            self._classes[name] = event.object
         self._changed()
 
 
 class ClaimHandler:
-    """Handler for claims. changed: called after each change.
+    """Handler for claims. changed: called after each change by which a pod may be given devices.
 
     A claim that cannot be read may have a card: while there is one, nothing is given out.
     """
@@ -77,13 +138,15 @@ class ClaimHandler:
             self._books.claim_unread(_logged(uid, event.bad.error if event.bad else "no identity"))
         else:
             self._books.claim_changed(claim)
+            if claim.status and claim.status.allocation:
+                return  # it takes, and frees nothing
         self._changed()
 
 
 class WaitingPods:
     """Handler for pods without a node; the watch selects them, so an end is a DELETED.
 
-    changed: called after each change.
+    changed: called after each change by which one may be given devices.
     """
 
     def __init__(self, changed: Callable[[], None]) -> None:
@@ -113,18 +176,25 @@ class WaitingPods:
         pod = event.object
         uid = _uid(pod) if pod else event.bad.ref.uid if event.bad else ""
         with self._lock:
+            before = self._pods.pop(uid, None)
             if event.kind == "DELETED" or pod is None or not _has_claims(pod):
-                self._pods.pop(uid, None)
-            else:
-                self._pods[uid] = pod
-        self._changed()
+                return
+            self._pods[uid] = pod
+        if before is None or _asked(before) != _asked(pod):
+            self._changed()
+
+
+def _asked(pod: ClaimsPod) -> object:
+    """Return what of a pod that waits may change, and decides what it is given."""
+    claims = pod.status and pod.status.resource_claim_statuses
+    return claims, pod.spec and pod.spec.scheduling_gates
 
 
 def _has_claims(pod: ClaimsPod) -> bool:
     return bool(pod.spec and pod.spec.resource_claims)
 
 
-def _name(each: ResourceSlice) -> str:
+def _name(each: ResourceSlice | DeviceClass) -> str:
     return (each.metadata and each.metadata.name) or ""
 
 

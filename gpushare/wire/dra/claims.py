@@ -1,15 +1,16 @@
 """What a ResourceClaim asks for, and which devices it has been given.
 
-Of a claim that is ours we take one request of the simple kind. Whatever else it says may be a
+Of a claim that is ours we take requests of the simple kind. Whatever else it says may be a
 condition, and is refused: kube-scheduler would have kept it, and nobody checks an allocation after
-it is written.
+it is written. Kubernetes lets two requests of a claim have parts of one device; here each has
+devices of its own, as the devices of one request are: what may share a device is two claims.
 
 Tested in `tests/unit/wire/dra`.
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from gpushare.core.model import MAX_UNITS, Request
 from gpushare.errors import MessageError, QuantityError
@@ -17,6 +18,13 @@ from gpushare.wire.annotations import MAX_DEVICES_PER_POD
 from gpushare.wire.dra.objects import ClaimAllocation, ClaimsPod, ResourceClaim, Result
 from gpushare.wire.dra.slices import MEMORY, DeviceKey
 from gpushare.wire.quantity import to_bytes
+
+CLASS = "gpushare.io"
+"""The device class whose claims are ours."""
+
+CLASS_ASIDE = "settings.gpushare.io"
+"""The name under which the class may be kept instead. Then kube-scheduler finds none of the name
+that claims have, and leaves their pods waiting without a look at any node."""
 
 FINALIZER = "resource.kubernetes.io/delete-protection"
 """Without it a claim that is deleted is gone at once, and its card looks free under a running
@@ -31,23 +39,39 @@ _KNOWN = frozenset(
 )
 
 
+class Part(NamedTuple):
+    """What a claim asks of one device."""
+
+    request: str
+    """By which the result of an allocation names it."""
+    memory: int
+    """Bytes."""
+
+
 @dataclass(frozen=True, slots=True)
 class ClaimRequest:
-    """The one request of a claim of ours."""
+    """What a claim asks of our class: different cards of one node."""
 
-    name: str
-    """By which the results of an allocation name it."""
-    devices: int
-    """Different cards."""
-    memory: int
-    """Bytes on each."""
+    parts: tuple[Part, ...]
+    """One for each card, the most memory first."""
+
+    @property
+    def requests(self) -> tuple[str, ...]:
+        """The names of the requests."""
+        return tuple(dict.fromkeys(each.request for each in self.parts))
+
+    @property
+    def memory(self) -> int:
+        """Bytes on all cards together."""
+        return sum(each.memory for each in self.parts)
 
     def request(self, unit: int) -> Request:
         """Return it in units of so many bytes, rounded up. Raises MessageError."""
-        units = -(-self.memory // unit)
-        if units > MAX_UNITS:
-            raise MessageError(f"request {self.name}: more memory than any device has")
-        return Request(units=units, devices=self.devices)
+        found = Request().of_parts(-(-each.memory // unit) for each in self.parts)
+        if found.units > MAX_UNITS:
+            name = self.parts[0].request
+            raise MessageError(f"request {name}: more memory than any device has")
+        return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,29 +88,25 @@ def claim_request(claim: ResourceClaim, class_name: str) -> ClaimRequest | None:
 
     Raises MessageError with a sentence for its user if the claim asks for what we do not decide.
     """
-    devices = (claim.spec and claim.spec.devices) or {}
+    if claim.spec is None:
+        raise MessageError("the claim's spec cannot be read (its parameters for drivers?)")
+    devices = claim.spec.devices or {}
     requests = devices.get("requests")
     if not isinstance(requests, list) or not any(_names(each, class_name) for each in requests):
         return None
-    if len(requests) > 1:
-        raise MessageError(f"a claim of class {class_name} may have one request alone")
-    (request,) = requests
-    exactly = request.get("exactly")
-    if not isinstance(exactly, Mapping):
-        raise MessageError(f"a claim of class {class_name} may offer no choice (firstAvailable)")
+    _check_known(devices, {"requests", "config", "constraints"}, f"a claim of class {class_name}")
     if devices.get("constraints"):
-        raise MessageError(f"a claim of class {class_name} may have no constraints")
-    _check_known(devices, {"requests", "config", "constraints"}, class_name)
-    _check_known(request, {"name", "exactly", "firstAvailable"}, class_name)
-    _check_known(exactly, _KNOWN, class_name)
-    for field in ("selectors", "adminAccess"):
-        if exactly.get(field):
-            raise MessageError(f"a request of class {class_name} may have no {field}")
-    if exactly.get("allocationMode", "ExactCount") != "ExactCount":
-        raise MessageError(f"a request of class {class_name} has to count its devices (ExactCount)")
-    return ClaimRequest(
-        str(request.get("name")), _count(exactly, class_name), _memory(exactly, class_name)
-    )
+        raise MessageError(
+            f"a claim of class {class_name} may have no constraints: its devices are different"
+            " cards of one node in any case"
+        )
+    found = [part for each in requests for part in _parts(each, class_name)]
+    if len(found) > MAX_DEVICES:
+        raise MessageError(
+            f"the requests of a claim of class {class_name} may count {MAX_DEVICES} devices"
+            " together"
+        )
+    return ClaimRequest(tuple(sorted(found, key=lambda each: -each.memory)))
 
 
 def given_devices(allocation: ClaimAllocation) -> tuple[GivenDevice, ...]:
@@ -118,41 +138,57 @@ def _names(request: object, class_name: str) -> bool:
     )
 
 
-def _check_known(part: Mapping[str, Any], known: set[str] | frozenset[str], name: str) -> None:
-    unknown = sorted(key for key in part if key not in known)
-    if unknown:
+def _parts(request: object, class_name: str) -> list[Part]:
+    """Return what a request of a claim that is ours asks of each of its devices.
+
+    Raises MessageError with a sentence for its user.
+    """
+    if not _names(request, class_name) or not isinstance(request, Mapping):
         raise MessageError(
-            f"a claim of class {name} says {unknown[0][:40]!a}, which we do not know"
+            f"all requests of a claim with class {class_name} have to be of that class: ask for the"
+            " others by another claim"
         )
-
-
-def _count(exactly: Mapping[str, Any], class_name: str) -> int:
+    name = str(request.get("name"))
+    who = f"request {name} of class {class_name}"
+    exactly = request.get("exactly")
+    if not isinstance(exactly, Mapping):
+        raise MessageError(f"{who} may offer no choice (firstAvailable)")
+    _check_known(request, {"name", "exactly", "firstAvailable"}, who)
+    _check_known(exactly, _KNOWN, who)
+    for field in ("selectors", "adminAccess"):
+        if exactly.get(field):
+            raise MessageError(f"{who} may have no {field}")
+    if exactly.get("allocationMode", "ExactCount") != "ExactCount":
+        raise MessageError(f"{who} has to count its devices (ExactCount)")
     count = exactly.get("count", 1)
     if type(count) is not int or not 0 < count <= MAX_DEVICES:
-        raise MessageError(f"a request of class {class_name} may count 1 to {MAX_DEVICES} devices")
-    return count
+        raise MessageError(f"{who} may count 1 to {MAX_DEVICES} devices")
+    return [Part(name, _memory(exactly, who))] * count
 
 
-def _memory(exactly: Mapping[str, Any], class_name: str) -> int:
+def _check_known(part: Mapping[str, Any], known: set[str] | frozenset[str], who: str) -> None:
+    unknown = sorted(key for key in part if key not in known)
+    if unknown:
+        raise MessageError(f"{who} says {unknown[0][:40]!a}, which we do not know")
+
+
+def _memory(exactly: Mapping[str, Any], who: str) -> int:
     capacity = exactly.get("capacity")
     amounts = capacity.get("requests") if isinstance(capacity, Mapping) else None
     amounts = amounts if isinstance(amounts, Mapping) else {}
     if MEMORY not in amounts:
         raise MessageError(
-            f"a request of class {class_name} has to say how much memory it needs"
-            f" (capacity.requests.{MEMORY})"
+            f"{who} has to say how much memory it needs (capacity.requests.{MEMORY})"
         )
     others = sorted(key for key in amounts if key != MEMORY)
     if others:
-        raise MessageError(
-            f"a request of class {class_name} may ask for {MEMORY} alone, not {others[0][:40]!a}"
-        )
+        raise MessageError(f"{who} may ask for {MEMORY} alone, not {others[0][:40]!a}")
     try:
         found = to_bytes(amounts[MEMORY])
     except QuantityError as error:
-        raise MessageError(f"capacity.requests.{MEMORY}: {error}") from error
+        raise MessageError(f"{who}: capacity.requests.{MEMORY}: {error}") from error
     if not found:
-        raise MessageError(f"capacity.requests.{MEMORY} has to be more than 0")
+        raise MessageError(f"{who}: capacity.requests.{MEMORY} has to be more than 0")
     return found
 
 

@@ -7,14 +7,18 @@ Knows nothing of what the fields mean to us (see slices.py and claims.py).
 Tested in `tests/unit/wire/dra`.
 """
 
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
-from msgspec import Struct
+from msgspec import Raw, Struct
+from msgspec.json import Decoder
 
 from gpushare.wire.codec import Codec
 from gpushare.wire.objects import Metadata, Pod, PodSpec, PodStatus, Present, Terms
 from gpushare.wire.quantity import Quantity
+
+_T = TypeVar("_T")
+_NULL = Raw(b"null")
 
 
 class Pool(Struct, gc=False, rename="camel"):
@@ -155,11 +159,28 @@ class ClaimStatus(Struct, gc=False, rename="camel"):
 
 
 class ResourceClaim(Struct, gc=False):
-    """ResourceClaim."""
+    """ResourceClaim; without a spec, which each has, it is one whose spec cannot be read."""
 
     metadata: ClaimMetadata | None = None
     spec: ClaimSpec | None = None
     status: ClaimStatus | None = None
+
+
+class ClaimTemplateSpec(Struct, gc=False):
+    """ResourceClaimTemplateSpec: what each claim of it is."""
+
+    spec: ClaimSpec | None = None
+
+
+class ResourceClaimTemplate(Struct, gc=False):
+    """ResourceClaimTemplate."""
+
+    metadata: Metadata | None = None
+    spec: ClaimTemplateSpec | None = None
+
+    def claim(self) -> ResourceClaim:
+        """Return a claim as it is made of it, without a name."""
+        return ResourceClaim(spec=(self.spec and self.spec.spec) or ClaimSpec())
 
 
 class PodClaim(Present, gc=False, rename="camel"):
@@ -167,6 +188,7 @@ class PodClaim(Present, gc=False, rename="camel"):
 
     name: str | None = None
     resource_claim_name: str | None = None
+    resource_claim_template_name: str | None = None
 
 
 class ClaimsPodSpec(PodSpec, gc=False, rename="camel"):
@@ -195,7 +217,82 @@ class ClaimsPod(Pod, gc=False):
     status: ClaimsPodStatus | None = None
 
 
+class _CountedResult(Struct, gc=False, rename="camel"):
+    """Result; what may be odd is told apart from what says which device it is."""
+
+    driver: str | None = None
+    pool: str | None = None
+    device: str | None = None
+    admin_access: Raw = _NULL
+    consumed_capacity: Raw = _NULL
+
+
+class _CountedResults(Struct, gc=False):
+    results: list[_CountedResult] | None = None
+
+
+class _CountedAllocation(Struct, gc=False, rename="camel"):
+    devices: _CountedResults | None = None
+    node_selector: Raw = _NULL
+
+
+class _CountedStatus(Struct, gc=False, rename="camel"):
+    allocation: _CountedAllocation | None = None
+    reserved_for: list[Consumer] | None = None
+
+
+class _CountedClaim(Struct, gc=False):
+    metadata: ClaimMetadata | None = None
+    status: _CountedStatus | None = None
+
+
+_COUNTED = Decoder(_CountedClaim)
+_AMOUNTS: Decoder[dict[str, Raw]] = Decoder(dict[str, Raw])
+_AMOUNT: Decoder[Quantity] = Decoder(Quantity)
+_TERMS = Decoder(Terms)
+
+
+def _what_counts(body: bytes) -> ResourceClaim:
+    """Return a claim that does not decode with what is counted of it, and without its spec."""
+    read = _COUNTED.decode(body)
+    found = ResourceClaim(read.metadata)
+    if read.status is None:
+        return found
+    found.status = ClaimStatus(reserved_for=read.status.reserved_for)
+    given = read.status.allocation
+    if given is not None:
+        results = [
+            Result(
+                driver=each.driver,
+                pool=each.pool,
+                device=each.device,
+                admin_access=bytes(each.admin_access) == b"true",
+                consumed_capacity=_amounts(each.consumed_capacity),
+            )
+            for each in (given.devices and given.devices.results) or ()
+        ]
+        found.status.allocation = ClaimAllocation(
+            DeviceResults(results), node_selector=_or_none(_TERMS, given.node_selector)
+        )
+    return found
+
+
+def _amounts(body: Raw) -> dict[str, Quantity]:
+    """Return the amounts that can be read; without one nobody can tell how much it is."""
+    raw = _or_none(_AMOUNTS, body) or {}
+    amounts = {name: _or_none(_AMOUNT, each) for name, each in raw.items()}
+    return {name: amount for name, amount in amounts.items() if amount is not None}
+
+
+def _or_none(decoder: Decoder[_T], body: Raw) -> _T | None:
+    try:
+        return decoder.decode(body)
+    except (msgspec.MsgspecError, ValueError, RecursionError):
+        return None
+
+
 CLAIMS_PODS: Codec[ClaimsPod] = Codec(ClaimsPod, "Pod")
 RESOURCE_SLICES: Codec[ResourceSlice] = Codec(ResourceSlice)
 DEVICE_CLASSES: Codec[DeviceClass] = Codec(DeviceClass)
-RESOURCE_CLAIMS: Codec[ResourceClaim] = Codec(ResourceClaim)
+CLAIM_TEMPLATES: Codec[ResourceClaimTemplate] = Codec(ResourceClaimTemplate)
+RESOURCE_CLAIMS: Codec[ResourceClaim] = Codec(ResourceClaim, rescue=_what_counts)

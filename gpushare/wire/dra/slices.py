@@ -74,18 +74,24 @@ def cards_of(slices: Iterable[ResourceSlice]) -> dict[DeviceKey, SliceCard]:
     """Return the cards with a uuid and memory that these slices offer, by what names them.
 
     Of each pool only the slices of the newest generation count. While some of them are missing, or
-    if two of its devices have one name or two devices anywhere one uuid, none of these is open.
+    if two of its devices have one name or two devices of a node one uuid, none of these is open.
     What is no card of one node is left out.
+
+    A node speaks for itself alone, since its kubelet may write what it likes into slices of its
+    own: a pool is one of a node, and what is called like another node is that one's, whoever else
+    says that he has it.
     """
-    pools: dict[tuple[str, str], list[tuple[Pool, SliceSpec]]] = defaultdict(list)
+    pools: dict[tuple[str, str, str], list[tuple[Pool, SliceSpec]]] = defaultdict(list)
     for each in slices:
         spec, pool = each.spec, each.spec and each.spec.pool
-        if spec and spec.driver and pool and pool.name:
-            pools[spec.driver, pool.name].append((pool, spec))
+        if spec and spec.driver and spec.node_name and pool and pool.name:
+            pools[spec.driver, pool.name, spec.node_name].append((pool, spec))
     found: dict[DeviceKey, SliceCard] = {}
     seen: set[DeviceKey] = set()
     doubtful: set[DeviceKey] = set()
-    for (driver, name), members in pools.items():
+    for (driver, name, node), members in pools.items():
+        if node != name and (driver, name, name) in pools:
+            continue
         newest = max(pool.generation or 0 for pool, _ in members)
         current = [each for each in members if (each[0].generation or 0) == newest]
         whole = {pool.resource_slice_count for pool, _ in current} == {len(current)}
@@ -95,12 +101,12 @@ def cards_of(slices: Iterable[ResourceSlice]) -> dict[DeviceKey, SliceCard]:
                 if key in seen:
                     doubtful.add(key)
                 seen.add(key)
-                card = _card(key, spec.node_name or "", device, whole)
+                card = _card(key, node, device, whole)
                 if card is not None:
                     found[key] = card
-    named: dict[str, list[DeviceKey]] = defaultdict(list)
+    named: dict[tuple[str, str], list[DeviceKey]] = defaultdict(list)
     for key, card in found.items():
-        named[card.uuid].append(key)
+        named[card.node, card.uuid].append(key)
     doubtful.update(key for keys in named.values() if len(keys) > 1 for key in keys)
     return {
         key: replace(card, open=False) if key in doubtful else card for key, card in found.items()
@@ -110,22 +116,25 @@ def cards_of(slices: Iterable[ResourceSlice]) -> dict[DeviceKey, SliceCard]:
 def _card(key: DeviceKey, node: str, device: Device, whole: bool) -> SliceCard | None:
     capacity = (device.capacity or {}).get(MEMORY)
     uuid = _text(device, UUID, key.driver)
-    if not (node and key.device and uuid and capacity and capacity.value is not None):
+    if not (key.device and uuid and capacity and capacity.value is not None):
         return None
     try:
         memory = _whole_down(capacity.value)
         _check(capacity)
     except QuantityError:
         return None
-    # Counters are shared with other devices, and conditions are met by others after us.
-    unknown = device.consumes_counters or device.binding_conditions
+    shared = device.allow_multiple_allocations is True
+    # Counters are shared with other devices, and conditions are met by others after us. Of a shared
+    # device each claim also takes of every other capacity, which nobody here counts.
+    others = shared and len(device.capacity or {}) > 1
+    unknown = device.consumes_counters or device.binding_conditions or others
     return SliceCard(
         key=key,
         node=node,
         uuid=uuid,
         model=_text(device, MODEL, key.driver),
         memory=memory,
-        shared=device.allow_multiple_allocations is True,
+        shared=shared,
         open=whole
         and not unknown
         and not any(_repels(each.effect) for each in device.taints or ()),

@@ -13,7 +13,7 @@ from typing import Any
 
 from gpushare.core.model import PodRef
 from gpushare.errors import InvariantError, MessageError
-from gpushare.wire.dra.claims import FINALIZER, ClaimRequest, is_protected
+from gpushare.wire.dra.claims import FINALIZER, ClaimRequest, Part, is_protected
 from gpushare.wire.dra.objects import DeviceClass, ResourceClaim
 from gpushare.wire.dra.slices import MEMORY, SliceCard
 
@@ -42,6 +42,7 @@ def allocation(
 ) -> bytes:
     """Return the patch of the claim's status that gives it these cards of one node.
 
+    cards: one for each part of the request, in that order.
     pod: for which it is, and is reserved by the same write. A pod with the claim that has ended and
     is still there would else be the first: the controller of claims reserves what is allocated for
     every pod that is on a node, finds that this one has ended, and takes the allocation back. If
@@ -56,14 +57,15 @@ def allocation(
         raise InvariantError("the claim is not one that may be allocated")
     nodes = {card.node for card in cards}
     uuids = {card.uuid for card in cards}
-    if len(nodes) != 1 or not len(uuids) == len(cards) == request.devices:
+    if len(nodes) != 1 or not len(uuids) == len(cards) == len(request.parts):
         raise InvariantError("the cards are not what the claim asks for")
     results = [
-        _result(request, card, share_id) for card, share_id in zip(cards, share_ids, strict=True)
+        _result(part, card, share_id)
+        for part, card, share_id in zip(request.parts, cards, share_ids, strict=True)
     ]
     of_class = (device_class.spec and device_class.spec.config) or []
     of_claim = ((claim.spec and claim.spec.devices) or {}).get("config") or []
-    config = [{"source": "FromClass", **each, "requests": [request.name]} for each in of_class]
+    config = [{"source": "FromClass", **each, "requests": [*request.requests]} for each in of_class]
     config += [{"source": "FromClaim", **each} for each in of_claim]
     field = {"key": "metadata.name", "operator": "In", "values": [*nodes]}
     written = {
@@ -89,6 +91,11 @@ def release(claim: ResourceClaim, waiting: PodRef | None = None) -> bytes:
     return _patch(claim, {}, {"allocation": None, "reservedFor": None})
 
 
+def withdrawal(claim: ResourceClaim) -> bytes:
+    """Return the patch of the claim's status that leaves its devices reserved for nobody."""
+    return _patch(claim, {}, {"reservedFor": None})
+
+
 def settlement(ref: PodRef, token: str) -> bytes:
     """Return the patch of the claim itself after which no earlier write can land any more.
 
@@ -98,13 +105,13 @@ def settlement(ref: PodRef, token: str) -> bytes:
     return json.dumps({"metadata": {"uid": ref.uid, "annotations": {SETTLED: token}}}).encode()
 
 
-def _result(request: ClaimRequest, card: SliceCard, share_id: str) -> Mapping[str, Any]:
-    amount = card.consumed(request.memory)
+def _result(part: Part, card: SliceCard, share_id: str) -> Mapping[str, Any]:
+    amount = card.consumed(part.memory)
     if amount is None or not card.open:
         raise InvariantError("the card cannot be given out by such an amount")
     driver, pool, device = card.key
     found: dict[str, Any] = {
-        "request": request.name,
+        "request": part.request,
         "driver": driver,
         "pool": pool,
         "device": device,

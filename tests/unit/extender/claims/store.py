@@ -3,14 +3,18 @@
 import itertools
 import json
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
 from typing import Any
+
+import yaml
 
 from gpushare.errors import ApiConflict, ApiError, ApiNotFound, ApiUnavailable
 from gpushare.wire.dra.objects import CLAIMS_PODS, RESOURCE_CLAIMS, ClaimsPod, ResourceClaim
-from tests.unit.wire.dra.objects import CLASS, exactly
+from tests.unit.wire.dra.objects import DRIVER, exactly
 
 Json = dict[str, Any]
+FENCE = Path(__file__).parents[4] / "config/extender/claims/fence.yaml"
 
 
 class ClaimStore:
@@ -26,16 +30,29 @@ class ClaimStore:
         self.events: list[tuple[str, ResourceClaim]] = []
         self.late: list[tuple[str, Json]] = []
         self.writes = 0
+        self.fence: list[Json] | ApiError = list(
+            yaml.safe_load_all(FENCE.read_text().replace("gpu.nvidia.com", DRIVER))
+        )
         self._versions = itertools.count(100)
 
-    def create(self, name: str, gib: int, **request: object) -> None:
-        asked = {"name": "gpu", "exactly": exactly(f"{gib}Gi", **request)}
+    def create(self, name: str, gib: int, *more: int, **request: object) -> None:
+        """Create a claim; more: of further requests, which are named after their size."""
+        requests = [{"name": "gpu", "exactly": exactly(f"{gib}Gi", **request)}]
+        requests += [{"name": f"of-{each}", "exactly": exactly(f"{each}Gi")} for each in more]
         meta = {"name": name, "namespace": "default", "uid": f"uid-{name}-{next(self._versions)}"}
-        spec = {"devices": {"requests": [asked]}}
+        spec = {"devices": {"requests": requests}}
         self._put(name, {"kind": "ResourceClaim", "metadata": meta, "spec": spec}, "ADDED")
+
+    def create_all(self, names: Iterable[str], gib: Callable[[], int]) -> None:
+        for name in names:
+            self.create(name, gib())
 
     def take_back(self, name: str) -> None:
         self._put(name, self.claims[name] | {"status": {}})
+
+    def touch(self, name: str) -> None:
+        """Show the claim as it is in a new version."""
+        self._put(name, self.claims[name])
 
     def delete(self, name: str) -> None:
         self.events.append(("DELETED", _decoded(self.claims.pop(name))))
@@ -65,8 +82,13 @@ class ClaimStore:
         not_after: float = math.inf,
     ) -> bytes:
         name = path.removesuffix("/status").rpartition("/")[2]
-        if "deviceclasses" in path:
-            return json.dumps({"kind": "DeviceClass", "metadata": {"name": CLASS}}).encode()
+        if "admissionregistration" in path:
+            if isinstance(self.fence, ApiError):
+                raise self.fence
+            kind = {"validatingadmissionpolicies": 0, "validatingadmissionpolicybindings": 1}[name]
+            found = self.fence[kind : kind + 1]
+            names = ("ValidatingAdmissionPolicyList", "ValidatingAdmissionPolicyBindingList")
+            return json.dumps({"kind": names[kind], "items": found}).encode()
         if body is None:
             if name not in self.claims:
                 raise ApiNotFound("no such claim", 404)
@@ -105,7 +127,9 @@ class ClaimStore:
     def _merge(self, name: str, patch: Json) -> None:
         claim = self.claims[name]
         meta = claim["metadata"] | patch["metadata"]
-        self._put(name, {**claim, **patch, "metadata": meta})
+        status = claim.get("status", {}) | patch.get("status", {})
+        status = {key: value for key, value in status.items() if value is not None}
+        self._put(name, claim | patch | {"metadata": meta, "status": status})
 
     def _put(self, name: str, claim: Json, kind: str = "MODIFIED") -> None:
         meta = claim["metadata"] | {"resourceVersion": str(next(self._versions))}

@@ -34,6 +34,15 @@ def shown(
     return claim(exactly(f"{gib}Gi", count=count), meta=meta, status=status)
 
 
+def asking(number: int, *sizes: str) -> ResourceClaim:
+    """Claim `number`, with a request of each of these sizes, named a, b, ..."""
+    requests = [
+        {"name": name, "exactly": exactly(size)} for name, size in zip("abcd", sizes, strict=False)
+    ]
+    meta = {"name": f"c{number}", "uid": f"uid-{number}", "resourceVersion": "5"}
+    return claim(devices={"requests": requests}, meta=meta)
+
+
 def used(kept: ClaimBooks) -> dict[str, int]:
     """Units by card."""
     kept.ledger.check()
@@ -162,6 +171,15 @@ def test_what_others_have_counts_a_whole_card_where_no_amount_is_said() -> None:
     assert used(kept) == {"GPU-100": 80, "GPU-101": 7}
 
 
+def test_a_claim_counts_its_whole_card_at_most_whatever_it_says() -> None:
+    kept = books()
+    kept.slices_changed([slice_of(device(0), device(1))])
+    kept.claim_changed(shown(1, 5, *[("gpu-0", 2**33 - 1)] * 32))
+    kept.claim_changed(each := shown(2, 5))
+    assert used(kept) == {"GPU-100": 80, "GPU-101": 0}
+    assert take(kept, each) == ["GPU-101"]
+
+
 def test_while_a_claim_cannot_be_read_nothing_is_given_out() -> None:
     kept = books()
     kept.slices_changed([slice_of(device(0))])
@@ -195,6 +213,74 @@ def test_an_amount_is_charged_as_the_driver_rounds_it_up() -> None:
         kept.claim_changed(each := shown(number, 5))
         assert take(kept, each) == ["GPU-100"] * (number < 5)
     assert used(kept) == {"GPU-100": 80}
+
+
+def test_each_request_has_a_card_of_its_own_for_its_amount() -> None:
+    kept = books()
+    kept.slices_changed([slice_of(device(0, 80), device(1, 24))])
+    for number, sizes, given, left in (
+        (1, ("10Gi", "40Gi"), ["GPU-100", "GPU-101"], (40, 10)),
+        (2, ("20Gi", "20Gi"), [], (40, 10)),  # the first card has room for both
+        (3, ("14Gi", "30Gi"), ["GPU-100", "GPU-101"], (70, 24)),
+        (4, ("1Gi", "1Gi"), [], (70, 24)),
+    ):
+        kept.claim_changed(each := asking(number, *sizes))
+        assert take(kept, each) == given
+        assert used(kept) == dict(zip(("GPU-100", "GPU-101"), left, strict=True))
+    for number in (1, 3):
+        kept.forget(f"uid-{number}")
+    assert used(kept) == {"GPU-100": 0, "GPU-101": 0}
+
+
+def test_each_request_is_rounded_up_by_the_card_that_it_has() -> None:
+    def stepped(number: int, gib: int, step: int) -> Json:
+        policy = {"default": f"{step}Gi", "validRange": {"min": f"{step}Gi", "step": f"{step}Gi"}}
+        return device(number, capacity={"memory": {"value": f"{gib}Gi", "requestPolicy": policy}})
+
+    kept = books()
+    kept.slices_changed([slice_of(stepped(0, 16, 16), stepped(1, 20, 1), stepped(2, 48, 8))])
+    kept.claim_changed(each := asking(1, "18Gi", "17Gi", "5Gi"))
+    assert take(kept, each) == ["GPU-101", "GPU-102", "GPU-100"]
+    assert used(kept) == {"GPU-100": 16, "GPU-101": 18, "GPU-102": 24}
+    kept.claim_changed(each := asking(2, "24Gi", "2Gi"))
+    assert take(kept, each) == ["GPU-102", "GPU-101"]
+    assert used(kept) == {"GPU-100": 16, "GPU-101": 20, "GPU-102": 48}
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_what_is_charged_is_what_each_request_takes_of_a_card_with_room(seed: int) -> None:
+    chance = random.Random(seed)
+    step = chance.choice((1, 4))
+    policy = {"default": f"{step}Gi", "validRange": {"min": f"{step}Gi", "step": f"{step}Gi"}}
+    free = {f"GPU-{100 + at}": chance.choice((16, 24, 40)) for at in range(4)}
+    kept = books()
+    kept.slices_changed(
+        [
+            slice_of(
+                *(
+                    device(at, capacity={"memory": {"value": f"{gib}Gi", "requestPolicy": policy}})
+                    for at, gib in enumerate(free.values())
+                )
+            )
+        ]
+    )
+    for number in range(12):
+        sizes = [chance.randint(1, 20) for _ in range(chance.randint(1, 4))]
+        kept.claim_changed(each := asking(number, *(f"{size}Gi" for size in sizes)))
+        needed = sorted((-(-size // step) * step for size in sizes), reverse=True)
+        given = take(kept, each)
+        assert len({*given}) == len(given)
+        # The largest on the fullest: if all have room, then also so.
+        most = sorted(free.values(), reverse=True)
+        assert bool(given) == all(units <= room for units, room in zip(needed, most, strict=False))
+        for uuid, units in zip(given, needed, strict=False):
+            free[uuid] -= units
+            assert free[uuid] >= 0
+        spec = {f"GPU-{100 + at}": at for at in range(4)}
+        snapshot = kept.ledger.snapshot()
+        assert {
+            uuid: int(snapshot.capacity[0, at] - snapshot.used[0, at]) for uuid, at in spec.items()
+        } == free
 
 
 @pytest.mark.parametrize("seed", range(30))

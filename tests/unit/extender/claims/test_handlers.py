@@ -3,15 +3,28 @@
 import json
 
 import pytest
+from msgspec import structs
 
 from gpushare.core.model import PodRef
 from gpushare.core.policy import load_policy
 from gpushare.core.ranking import Ranking
 from gpushare.extender.claims.books import ClaimBooks
-from gpushare.extender.claims.handlers import ClaimHandler, SliceHandler, WaitingPods
+from gpushare.extender.claims.handlers import (
+    ClaimHandler,
+    ClassHandler,
+    SliceHandler,
+    WaitingPods,
+)
 from gpushare.wire.codec import Decoded, UnreadableObject, WatchEvent
 from gpushare.wire.dra.claims import claim_names, claim_request
-from gpushare.wire.dra.objects import CLAIMS_PODS
+from gpushare.wire.dra.objects import (
+    CLAIMS_PODS,
+    DEVICE_CLASSES,
+    ClaimsPodStatus,
+    DeviceClass,
+    PodClaimStatus,
+)
+from gpushare.wire.objects import PodCondition
 from tests.unit.extender.claims.store import waiting_pod
 from tests.unit.wire.dra.objects import CLASS, DRIVER, GIB, claim, device, slice_of
 
@@ -37,7 +50,7 @@ def test_a_slice_counts_until_it_is_deleted_and_stays_where_it_cannot_be_read(
     books: ClaimBooks,
 ) -> None:
     told: list[int] = []
-    handler = SliceHandler(books, lambda: told.append(1))
+    handler = SliceHandler(books, lambda: told.append(1), lambda: 0.0)
     there = slice_of(device(0))
     handler.replace([Decoded([there], "")], 0.0)
     assert gives(books)
@@ -50,6 +63,46 @@ def test_a_slice_counts_until_it_is_deleted_and_stays_where_it_cannot_be_read(
     handler.apply(WatchEvent("ADDED", there))
     assert gives(books)
     assert len(told) == 5
+
+
+def class_named(name: str) -> DeviceClass:
+    return DEVICE_CLASSES.decode(json.dumps({"metadata": {"name": name}}).encode())
+
+
+def test_the_class_is_found_by_either_name_and_stays_where_it_cannot_be_read() -> None:
+    handler = ClassHandler(lambda: None)
+    proper, aside, other = map(class_named, (CLASS, "settings.gpushare.io", "another"))
+    handler.replace([Decoded([other], "")], 0.0)
+    assert handler.found is None
+    handler.apply(WatchEvent("ADDED", aside))
+    assert handler.found is aside
+    # While it is renamed both are there, and kube-scheduler finds the one that claims name.
+    handler.apply(WatchEvent("ADDED", proper))
+    assert handler.found is proper
+    handler.apply(WatchEvent("DELETED", proper))
+    assert handler.found is aside
+    bad = UnreadableObject(PodRef("", "settings.gpushare.io", "u"), "no object")
+    handler.apply(WatchEvent("MODIFIED", bad=bad))
+    handler.replace([Decoded([other], "", bad=(bad,))], 0.0)
+    assert handler.found is aside
+    unread = UnreadableObject(PodRef("", "another", "u"), "no object")
+    handler.replace([Decoded([proper], "", bad=(unread,))], 0.0)
+    assert handler.found is proper
+    handler.replace([Decoded([], "")], 0.0)
+    assert handler.found is None
+
+
+def test_slices_that_come_one_after_the_other_take_a_fifth_of_the_time(books: ClaimBooks) -> None:
+    times = iter([0.0, 0.0, 0.0, 1.0, 4.9, 5.0, 6.0, 6.1])
+    handler = SliceHandler(books, lambda: None, lambda: next(times))
+    handler.replace([Decoded([], "")], 0.0)
+    there = slice_of(device(0))
+    handler.apply(WatchEvent("ADDED", there))  # from 0 to 1
+    assert gives(books)
+    handler.apply(WatchEvent("DELETED", there))  # at 4.9
+    assert gives(books)
+    handler.take_over()  # from 5 to 6
+    assert not gives(books)
 
 
 @pytest.mark.parametrize("unread", [BAD, None], ids=["not decoded", "without a version"])
@@ -82,7 +135,29 @@ def test_pods_with_claims_wait_until_they_are_gone() -> None:
     pods.apply(WatchEvent("ADDED", pod))
     pods.apply(WatchEvent("MODIFIED", bad=UnreadableObject(PodRef("", "p", "uid-p"), "?")))
     assert pods.all() == {}
-    assert len(told) == 5
+    assert len(told) == 2
+
+
+def test_only_what_may_get_a_pod_devices_is_told_of(books: ClaimBooks) -> None:
+    told: list[str] = []
+    pods = WaitingPods(lambda: told.append("pod"))
+    pod = waiting_pod("p", "a")
+    pods.apply(WatchEvent("ADDED", pod))
+    status = ClaimsPodStatus(conditions=[PodCondition(type="PodScheduled", status="False")])
+    pods.apply(WatchEvent("MODIFIED", structs.replace(pod, status=status)))
+    assert told == ["pod"]
+    made = [PodClaimStatus(name="gpu", resource_claim_name="a")]
+    status = ClaimsPodStatus(resource_claim_statuses=made)
+    pods.apply(WatchEvent("MODIFIED", structs.replace(pod, status=status)))
+    assert told == ["pod"] * 2
+
+    told.clear()
+    claims = ClaimHandler(books, lambda: told.append("claim"))
+    given: dict[str, object] = {"allocation": {"devices": {"results": []}}}
+    for version, now in enumerate([{}, given, {}]):
+        meta = {"resourceVersion": str(version + 10)}
+        claims.apply(WatchEvent("MODIFIED", claim(meta=meta, status=now)))
+    assert told == ["claim"] * 2
 
 
 @pytest.mark.parametrize(

@@ -2,26 +2,49 @@
 
 import pytest
 
+from gpushare.core.model import Request
 from gpushare.errors import MessageError
 from gpushare.wire.dra.claims import claim_request, given_devices, is_protected
 from gpushare.wire.dra.objects import ClaimAllocation, ClaimSpec, ResourceClaim
 from tests.unit.wire.dra.objects import CLASS, DRIVER, GIB, Json, claim, exactly
 
+_NEARLY_EQUAL = {"a": "4.2Gi", "b": "4.8Gi"}
+
 
 def test_the_request_of_a_claim_is_read_in_units_rounded_up() -> None:
     found = claim_request(claim(exactly("9.5Gi", count=2)), CLASS)
     assert found is not None
-    assert (found.name, found.devices, found.memory) == ("gpu", 2, 19 * GIB // 2)
-    request = found.request(GIB)
-    assert (request.units, request.devices) == (10, 2)
+    assert found.parts == (("gpu", 19 * GIB // 2),) * 2
+    assert found.request(GIB) == Request(10, 2)
     assert found.request(2**20).units == 9728
+
+
+def test_several_requests_ask_for_a_card_each_the_largest_first() -> None:
+    requests = [
+        {"name": "draft", "exactly": exactly("4.5Gi")},
+        {"name": "main", "exactly": exactly("40Gi", count=2)},
+        {"name": "cache", "exactly": exactly("5Gi")},
+    ]
+    found = claim_request(claim(devices={"requests": requests}), CLASS)
+    assert found is not None
+    assert [each.request for each in found.parts] == ["main", "main", "cache", "draft"]
+    assert found.requests == ("main", "cache", "draft")
+    assert found.memory == 179 * GIB // 2
+    assert found.request(GIB).parts == (40, 40, 5, 5)
+
+
+def test_requests_of_one_size_in_units_are_one_of_several_devices() -> None:
+    requests = [{"name": name, "exactly": exactly(size)} for name, size in _NEARLY_EQUAL.items()]
+    found = claim_request(claim(devices={"requests": requests}), CLASS)
+    assert found is not None
+    assert found.request(GIB) == Request(5, 2)
 
 
 def test_one_device_is_meant_where_nothing_is_counted() -> None:
     asked = {"deviceClassName": CLASS, "capacity": {"requests": {"memory": "1Gi"}}}
     found = claim_request(claim(asked), CLASS)
     assert found is not None
-    assert found.devices == 1
+    assert found.parts == (("gpu", GIB),)
 
 
 def test_what_tolerates_taints_or_sets_up_its_device_is_taken() -> None:
@@ -35,7 +58,6 @@ def test_what_tolerates_taints_or_sets_up_its_device_is_taken() -> None:
         claim(exactly(deviceClassName="gpu.nvidia.com", selectors=[{"cel": {}}])),
         claim(devices={"requests": None}),
         claim(devices={"requests": ["gpu"]}),
-        ResourceClaim(),
         ResourceClaim(spec=ClaimSpec()),
     ],
 )
@@ -45,6 +67,8 @@ def test_claims_of_other_classes_are_none_of_ours(other: ResourceClaim) -> None:
 
 _FOREIGN = {"name": "nic", "exactly": {"deviceClassName": "nic"}}
 _OURS = {"name": "gpu", "exactly": exactly()}
+_MANY = {"name": "many", "exactly": exactly(count=32)}
+_BOTH = {"name": "both", "firstAvailable": [exactly()]}
 
 
 @pytest.mark.parametrize(
@@ -68,11 +92,11 @@ _OURS = {"name": "gpu", "exactly": exactly()}
         (claim(exactly(nextYears=[1])), "says 'nextYears', which we do not know"),
         (claim(devices={"nextYears": 1}), "says 'nextYears', which we do not know"),
         (claim(devices={"constraints": [{"matchAttribute": "x"}]}), "may have no constraints"),
-        (claim(devices={"requests": [_OURS, _FOREIGN]}), "may have one request alone"),
-        (
-            claim(devices={"requests": [{"name": "gpu", "firstAvailable": [exactly()]}]}),
-            "may offer no choice (firstAvailable)",
-        ),
+        (claim(devices={"requests": [_OURS, _FOREIGN]}), "ask for the others by another claim"),
+        (claim(devices={"requests": [_OURS, "gpu"]}), "ask for the others by another claim"),
+        (claim(devices={"requests": [_OURS, _MANY]}), "may count 32 devices together"),
+        (claim(devices={"requests": [_BOTH]}), "may offer no choice (firstAvailable)"),
+        (claim(devices={"requests": [_OURS, _BOTH]}), "request both of class gpushare.io may"),
     ],
 )
 def test_what_we_do_not_decide_is_refused_with_a_sentence(

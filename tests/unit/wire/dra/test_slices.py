@@ -7,6 +7,8 @@ import pytest
 from gpushare.wire.dra.slices import DeviceKey, SliceCard, cards_of
 from tests.unit.wire.dra.objects import DRIVER, GIB, Json, device, slice_of
 
+MIB = 2**20
+
 
 def key(number: int, pool: str = "n1") -> DeviceKey:
     return DeviceKey(DRIVER, pool, f"gpu-{number}")
@@ -87,8 +89,22 @@ def test_only_the_newest_generation_counts_and_only_whole_pools_are_open() -> No
 def test_two_devices_that_say_they_are_one_card_are_not_open() -> None:
     twice = slice_of(device(0, attributes={"uuid": {"string": "GPU-101"}}), device(1), device(2))
     assert opened(cards_of([twice])) == {key(2)}
-    elsewhere = slice_of(device(0), node="n2")
-    assert opened(cards_of([slice_of(device(0), device(1)), elsewhere])) == {key(1)}
+
+
+def test_a_node_speaks_for_itself_alone() -> None:
+    ours = slice_of(device(0), device(1))
+    claims_ours = slice_of(device(0, 8), device(5), node="n2", name="n1", generation=9)
+    same_card = slice_of(device(7, attributes={"uuid": {"string": "GPU-100"}}), node="n3")
+    found = cards_of([claims_ours, ours, same_card])
+    assert opened(found) == {key(0), key(1), key(7)._replace(pool="n3")}
+    assert {card.node for at, card in found.items() if at.pool == "n1"} == {"n1"}
+    assert found[key(0)].memory == 80 * GIB
+
+
+def test_a_pool_of_two_nodes_that_is_called_like_neither_is_not_open() -> None:
+    both = [slice_of(device(0), node=node, name="pool") for node in ("n1", "n2")]
+    assert opened(cards_of(both)) == set()
+    assert len(opened(cards_of(both[:1]))) == 1
 
 
 def test_two_devices_of_one_name_are_not_open() -> None:
@@ -129,3 +145,71 @@ def test_a_card_that_is_not_shared_is_taken_whole() -> None:
     card = cards_of([slice_of(device(0, 16, allowMultipleAllocations=None))])[key(0)]
     assert card.consumed(1) == 16 * GIB
     assert card.consumed(16 * GIB + 1) is None
+
+
+def nvidia(minor: int, **sharing: object) -> Json:
+    """A GPU as NVIDIA's driver offers it; sharing: what its feature ConsumableShares adds."""
+    return {
+        "name": f"gpu-{minor}",
+        "attributes": {
+            "type": {"string": "gpu"},
+            "uuid": {"string": f"GPU-{7 - minor}"},
+            "productName": {"string": "NVIDIA H100 80GB HBM3"},
+            "brand": {"string": "Nvidia"},
+            "architecture": {"string": "Hopper"},
+            "cudaComputeCapability": {"version": "9.0.0"},
+            "driverVersion": {"version": "595.91.7"},
+            "cudaDriverVersion": {"version": "13.2.0"},
+            "resource.kubernetes.io/pciBusID": {"string": "0000:18:00.0"},
+            "resource.kubernetes.io/pcieRoot": {"string": "pci0000:15"},
+        },
+        "capacity": {"memory": {"value": "81559Mi"}},
+        **sharing,
+    }
+
+
+def dealt(default: str, least: str, **more: Json) -> Json:
+    """What ConsumableShares says of a GPU's memory, and more capacities."""
+    bounds = {"min": least, "max": "81559Mi", "step": "1Mi"}
+    memory = {"value": "81559Mi", "requestPolicy": {"default": default, "validRange": bounds}}
+    return {"allowMultipleAllocations": True, "capacity": {"memory": memory, **more}}
+
+
+def test_a_gpu_of_nvidias_driver_is_dealt_out_by_the_mebibyte() -> None:
+    by_memory = dealt("81559Mi", "1Mi")
+    found = cards_of([slice_of(nvidia(0, **by_memory), nvidia(1, **by_memory))])
+    card = found[key(1)]
+    # The name is not the GPU.
+    assert (card.uuid, card.model) == ("GPU-6", "NVIDIA H100 80GB HBM3")
+    assert (card.memory, card.shared, card.open) == (81559 * MIB, True, True)
+    assert [card.consumed(asked) for asked in (1, MIB, MIB + 1, 10 * GIB)] == [
+        MIB,
+        MIB,
+        2 * MIB,
+        10 * GIB,
+    ]
+    assert card.consumed(81559 * MIB) == 81559 * MIB
+    assert card.consumed(81559 * MIB + 1) is None
+    # kube-scheduler gives the whole GPU to a claim that names no amount.
+    assert card.policy
+    assert card.policy.default == "81559Mi"
+
+
+def test_without_consumable_shares_a_gpu_is_taken_whole() -> None:
+    card = cards_of([slice_of(nvidia(0))])[key(0)]
+    assert (card.shared, card.consumed(1)) == (False, 81559 * MIB)
+
+
+def test_a_gpu_whose_sharers_are_counted_too_is_not_open() -> None:
+    by_count = {"default": "1", "validRange": {"min": "1", "max": "4", "step": "1"}}
+    shares = {"value": "4", "requestPolicy": by_count}
+    card = cards_of([slice_of(nvidia(0, **dealt("0", "0", shares=shares)))])[key(0)]
+    assert not card.open
+    # Of a capacity without a policy each claim would take all.
+    card = cards_of([slice_of(nvidia(0, **dealt("0", "0", cores={"value": "132"})))])[key(0)]
+    assert not card.open
+
+
+def test_a_gpu_that_is_shared_without_a_limit_is_dealt_out_by_memory_all_the_same() -> None:
+    card = cards_of([slice_of(nvidia(0, **dealt("0", "0")))])[key(0)]
+    assert (card.open, card.consumed(MIB + 1)) == (True, 2 * MIB)

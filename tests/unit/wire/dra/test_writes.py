@@ -11,7 +11,16 @@ from gpushare.wire.dra.claims import FINALIZER, claim_request
 from gpushare.wire.dra.objects import ResourceClaim
 from gpushare.wire.dra.slices import SliceCard, cards_of
 from gpushare.wire.dra.writes import SETTLED, allocation, protection, release, settlement
-from tests.unit.wire.dra.objects import CLASS, Json, claim, device, device_class, exactly, slice_of
+from tests.unit.wire.dra.objects import (
+    CLASS,
+    GIB,
+    Json,
+    claim,
+    device,
+    device_class,
+    exactly,
+    slice_of,
+)
 
 POD = PodRef("default", "p", "pod-uid")
 NOW = "2026-01-01T00:00:00Z"
@@ -66,6 +75,29 @@ def test_an_allocation_says_all_that_kube_scheduler_would() -> None:
             "reservedFor": [{"resource": "pods", "name": "p", "uid": "pod-uid"}],
         },
     }
+
+
+def test_each_result_names_its_request_and_has_its_amount() -> None:
+    requests = [
+        {"name": "draft", "exactly": exactly("4Gi")},
+        {"name": "main", "exactly": exactly("40Gi", count=2)},
+    ]
+    asked = claim(meta=PROTECTED, devices={"requests": requests})
+    chosen = cards(device(0), device(1), device(2))
+    found = written(asked, chosen, OPAQUE)["status"]["allocation"]["devices"]
+    given = [
+        (each["request"], each["device"], int(each["consumedCapacity"]["memory"]) // GIB)
+        for each in found["results"]
+    ]
+    assert given == [("main", "gpu-0", 40), ("main", "gpu-1", 40), ("draft", "gpu-2", 4)]
+    assert [each["requests"] for each in found["config"]] == [["main", "draft"]]
+
+
+def test_two_requests_are_not_given_one_card() -> None:
+    requests = [{"name": name, "exactly": exactly("4Gi")} for name in ("a", "b")]
+    asked = claim(meta=PROTECTED, devices={"requests": requests})
+    with pytest.raises(InvariantError):
+        written(asked, cards(device(0)) * 2)
 
 
 def test_a_card_that_is_not_shared_has_no_share() -> None:

@@ -1,0 +1,193 @@
+"""The cards of DRA drivers and the claims that have them, from lists of slices and claims.
+
+Loaded only where a cluster has the device class of claims: it needs more than the standard library.
+Two things only the extender knows: allocations that are being written, and which cards a name has
+meant before its driver numbered its devices anew.
+
+Tested in `tests/unit/cli/test_inspect_claims.py`.
+"""
+
+import json
+import re
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator
+from dataclasses import dataclass, replace
+from typing import Any, TypeVar
+
+from gpushare.cli.facts import Fields, pod_ref
+from gpushare.errors import WireError
+from gpushare.explain.claims import claim_said
+from gpushare.explain.document import given_documents
+from gpushare.explain.pod import ClaimSaid, GivenCard
+from gpushare.wire.codec import Codec
+from gpushare.wire.dra.claims import CLASS
+from gpushare.wire.dra.objects import (
+    RESOURCE_CLAIMS,
+    RESOURCE_SLICES,
+    ResourceClaim,
+    ResourceSlice,
+)
+from gpushare.wire.dra.slices import DeviceKey, SliceCard, cards_of
+
+_T = TypeVar("_T")
+
+
+class ListedClaims:
+    """Slices and claims that were listed (see `explain.claims.ClaimReader`).
+
+    unit: the bytes of a unit.
+    """
+
+    def __init__(
+        self, slices: Iterable[ResourceSlice], claims: Iterable[ResourceClaim], unit: int
+    ) -> None:
+        self.unit = unit
+        self.cards = cards_of(slices)
+        self.claims = {_name(claim): claim for claim in claims}
+
+    def named(self, namespace: str, name: str) -> ResourceClaim | None:
+        """Return the claim of that name."""
+        return self.claims.get((namespace, name))
+
+    def card(self, key: DeviceKey) -> SliceCard | None:
+        """Return the card that a slice gives this name."""
+        return self.cards.get(key)
+
+    def in_flight(self) -> frozenset[str]:
+        """Return nothing: only the extender knows what it is writing."""
+        return frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class CardLine:
+    """A card that claims may have parts of. open: it may be given out."""
+
+    card: SliceCard
+    total: int
+    allocated: int
+
+    @property
+    def free(self) -> int:
+        """Units that can still be given out."""
+        return max(0, self.total - self.allocated) if self.card.open else 0
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimsReport:
+    """Cards by node and name, and the claims of our class by namespace and name."""
+
+    nodes: tuple[tuple[str, tuple[CardLine, ...]], ...]
+    claims: tuple[ClaimSaid, ...]
+
+    def within(self, namespace: str) -> "ClaimsReport":
+        """Return the report with the claims of this namespace alone; sums stay those of all."""
+        kept = tuple(claim for claim in self.claims if claim.ref.namespace == namespace)
+        return replace(self, claims=kept)
+
+
+def claims_report(
+    slices: Iterable[Fields], claims: Iterable[Fields], unit: int, nodes: Collection[str] | None
+) -> tuple[ClaimsReport, list[str]]:
+    """Return the report, and what could not be read, one line each.
+
+    unit: the bytes of a unit. nodes: those that are shown; None: all.
+    """
+    notes: list[str] = []
+    listed = ListedClaims(
+        _decoded(slices, RESOURCE_SLICES, notes), _decoded(claims, RESOURCE_CLAIMS, notes), unit
+    )
+    every = [claim_said(*name, listed, foreign=True) for name in sorted(listed.claims)]
+    said = [claim for claim in every if claim is not None]
+    given: Counter[DeviceKey] = Counter()
+    for key, units in ((_key(each), each.units) for claim in said for each in claim.cards):
+        if (card := listed.cards.get(key)) is not None:
+            # Whatever a claim says that it has: the whole card at most.
+            whole = card.memory // unit
+            given[key] += whole if units is None else min(units, whole)
+    by_node: dict[str, list[CardLine]] = {}
+    for key, card in sorted(listed.cards.items(), key=lambda item: _order(item[0])):
+        if card.shared and (nodes is None or card.node in nodes):
+            line = CardLine(card, card.memory // unit, given[key])
+            by_node.setdefault(card.node, []).append(line)
+    shown = tuple(
+        claim
+        for claim in said
+        if (nodes is None or claim.node in nodes)
+        and (not claim.cards or any(_is_shared(listed, each) for each in claim.cards))
+    )
+    return ClaimsReport(
+        tuple(sorted((name, tuple(of)) for name, of in by_node.items())), shown
+    ), notes
+
+
+def claims_document(report: ClaimsReport) -> dict[str, Any]:
+    """Return the part of the document about claims."""
+    return {
+        "class": CLASS,
+        "total": sum(line.total for _, lines in report.nodes for line in lines),
+        "allocated": sum(line.allocated for _, lines in report.nodes for line in lines),
+        "free": sum(line.free for _, lines in report.nodes for line in lines),
+        "nodes": [
+            {"name": name, "devices": [_device(line) for line in lines]}
+            for name, lines in report.nodes
+        ],
+        "claims": [_claim(claim) for claim in report.claims],
+    }
+
+
+def _device(line: CardLine) -> dict[str, Any]:
+    card = line.card
+    return {
+        "driver": card.key.driver,
+        "pool": card.key.pool,
+        "device": card.key.device,
+        "uuid": card.uuid,
+        "model": card.model or None,
+        "open": card.open,
+        "total": line.total,
+        "allocated": line.allocated,
+        "free": line.free,
+    }
+
+
+def _claim(claim: ClaimSaid) -> dict[str, Any]:
+    return {
+        "namespace": claim.ref.namespace,
+        "name": claim.ref.name,
+        "uid": claim.ref.uid,
+        "state": claim.state,
+        "detail": claim.detail or None,
+        "requested": claim.request.total if claim.request else None,
+        "node": claim.node or None,
+        "devices": given_documents(claim),
+        "pods": list(claim.pods),
+    }
+
+
+def _decoded(items: Iterable[Fields], codec: Codec[_T], notes: list[str]) -> Iterator[_T]:
+    for item in items:
+        try:
+            yield codec.decode(json.dumps(item).encode())
+        except WireError as error:
+            notes.append(f"{codec.kind} {pod_ref(item)} is left out: {error}")
+
+
+def _name(claim: ResourceClaim) -> tuple[str, str]:
+    metadata = claim.metadata
+    return (metadata and metadata.namespace) or "", (metadata and metadata.name) or ""
+
+
+def _key(card: GivenCard) -> DeviceKey:
+    return DeviceKey(card.driver, card.pool, card.device)
+
+
+def _is_shared(listed: ListedClaims, given: GivenCard) -> bool:
+    card = listed.cards.get(_key(given))
+    return card is None or card.shared
+
+
+def _order(key: DeviceKey) -> tuple[str, str, list[tuple[int, str]]]:
+    """Return by what devices are sorted: gpu-2 comes before gpu-10."""
+    parts = re.split(r"(\d+)", key.device)
+    numbered = [(int(part[:18]), "") if part.isdecimal() else (-1, part) for part in parts]
+    return key.driver, key.pool, numbered

@@ -1,0 +1,199 @@
+"""The cards of a DRA driver as a resource with its ledger, and the pods that ask by claims.
+
+Knows the lists of claims and pods, and what the books of claims count. Allocations that are being
+written, and what names of devices meant before, are known to the extender alone.
+
+Tested in `tests/unit/cli/test_whatif_claims.py`.
+"""
+
+from collections import Counter, defaultdict
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+
+from gpushare.cli.claim_source import Claims, name_of
+from gpushare.cli.cluster import NOT_ENDED, items
+from gpushare.cli.driver_cards import DriverCards
+from gpushare.cli.listed_cluster import ListedResource
+from gpushare.cli.lister import CLAIMS
+from gpushare.core.model import PodRef
+from gpushare.core.node_filters import OwnFilters
+from gpushare.errors import WireError
+from gpushare.explain.claim_filters import BY_ANNOTATION, UNKNOWN_NODE, ClaimFilters
+from gpushare.explain.claim_pods import ClaimsUser, user_of, wanted_of
+from gpushare.explain.text import NO_UNIT
+from gpushare.explain.whatif import PodsThere
+from gpushare.kube.api import Getter
+from gpushare.ledger import Ledger
+from gpushare.wire.annotations import ALIYUN
+from gpushare.wire.dra.claims import CLASS, given_devices
+from gpushare.wire.dra.counted import cards_by_node, holders_of, node_of_cards, units_up
+from gpushare.wire.dra.objects import CLAIMS_PODS, RESOURCE_CLAIMS, ClaimsPod, ResourceClaim
+from gpushare.wire.dra.slices import DeviceKey, SliceCard
+from gpushare.wire.inventory import mib_of
+from gpushare.wire.objects import Metadata
+from gpushare.wire.pods import names_any, pod_ref
+
+_NO_UNIT = "the file of nodes counts in units of its own, unless --unit says which"
+_MOST_NAMED = 3
+"""Pods that are left out and named."""
+
+
+@dataclass(frozen=True)
+class ListedCards(ListedResource):
+    """The cards of a driver, as a resource named after the class; its pods are claims.
+
+    host: the nodes and pods by annotation, of the same nodes. users: the pods that have, or wait
+    for, cards by claims.
+    """
+
+    host: ListedResource = field(kw_only=True)
+    driver: str = field(kw_only=True)
+    claims: Claims = field(kw_only=True)
+    users: PodsThere = field(kw_only=True)
+    by_annotation: frozenset[str] = frozenset()
+
+    @property
+    def title(self) -> str:
+        """What the answer is about."""
+        return f"{self.names.resource}{f' of {self.driver}' if self.driver else ''}"
+
+    @property
+    def filters(self) -> OwnFilters:
+        """kube-scheduler's own filters, and the mode of each node; of a table there are none."""
+        if not self.driver:
+            return OwnFilters(self.states)
+        return ClaimFilters(self.host.filters, self.by_annotation.__contains__)
+
+    @property
+    def there(self) -> PodsThere:
+        """The pods that have cards, and those that wait for some."""
+        return self.users
+
+    def left_out(self, node: str, units: int) -> str:
+        """Return what keeps pods with claims from the node whoever asks; "" if nothing does."""
+        if not self.driver:
+            return ""
+        state = self.states.get(node)
+        found = [state.label("", 0) if state else UNKNOWN_NODE.text]
+        if node in self.by_annotation:
+            found.append(BY_ANNOTATION.text)
+        return ", ".join(filter(None, found))
+
+
+def listed_cards(
+    api: Getter,
+    host: ListedResource,
+    cards: DriverCards,
+    policy: str,
+    namespace: Callable[[], str] = lambda: "default",
+) -> ListedCards:
+    """Return the cards with what claims have of them, and the pods.
+
+    host: as listed. namespace: returns that of manifests that name none. Raises ApiError,
+    MessageError.
+    """
+    notes = [*cards.notes]
+    unit = mib_of(host.unit) << 20
+    listed = [*items(api, CLAIMS, RESOURCE_CLAIMS, {}, notes)]
+    claims = Claims(api, unit, cards.cards.values(), listed, namespace=namespace)
+    ledger, on_nodes = Ledger(), cards_by_node(cards.cards)
+    for name, its_cards in on_nodes.items():
+        ledger.node_changed(node_of_cards(name, its_cards, unit))
+    for claim in listed:
+        taken = _taken(claim, cards.cards, unit)
+        uid = (claim.metadata and claim.metadata.uid) or ""
+        for holder in holders_of(PodRef(*name_of(claim), uid), taken, on_nodes, unit):
+            ledger.pod_changed(holder)
+    users = _users(api, host, claims, notes) if host.claiming else PodsThere({}, ())
+    return ListedCards(
+        replace(ALIYUN, resource=CLASS),
+        ledger,
+        host.unit,
+        policy,
+        notes,
+        host.states,
+        daemons=host.daemons,
+        host=host,
+        driver=cards.driver,
+        claims=claims,
+        users=users,
+        by_annotation=frozenset(name for name in on_nodes if host.ledger.serves(name)),
+    )
+
+
+def cards_of_table(table: ListedResource) -> ListedCards:
+    """Return a table of nodes as nodes of a driver that is not named."""
+    return ListedCards(
+        replace(ALIYUN, resource=CLASS),
+        table.ledger,
+        table.unit,
+        table.ranking_policy,
+        table.notes,
+        host=table,
+        driver="",
+        claims=Claims(None, 1, why_not=_NO_UNIT)
+        if table.unit == NO_UNIT
+        else Claims(None, mib_of(table.unit) << 20),
+        users=PodsThere({}, ()),
+    )
+
+
+def _taken(
+    claim: ResourceClaim, cards: Mapping[DeviceKey, SliceCard], unit: int
+) -> dict[tuple[str, str], int]:
+    """Return the units that a claim has, by node and card."""
+    found: Counter[tuple[str, str]] = Counter()
+    allocation = claim.status and claim.status.allocation
+    for each in given_devices(allocation) if allocation else ():
+        card = cards.get(each.key)
+        if card is not None:
+            memory = card.memory if each.memory is None else each.memory
+            found[card.node, card.uuid] += units_up(memory, unit)
+    return found
+
+
+def _users(api: Getter, host: ListedResource, claims: Claims, notes: list[str]) -> PodsThere:
+    """Return the pods that ask by claims of our class."""
+    on = defaultdict[str, list[ClaimsUser]](list)
+    waiting: list[tuple[str, ClaimsUser]] = []
+    wrong: list[str] = []
+    gated = 0
+    for pod in items(api, "/api/v1/pods", CLAIMS_PODS, NOT_ENDED, notes):
+        metadata, node = pod.metadata or Metadata(), (pod.spec and pod.spec.node_name) or ""
+        if not (pod.spec and pod.spec.resource_claims) or (
+            metadata.deletion_timestamp and not node
+        ):
+            continue
+        try:
+            user = _user(pod, host, claims, on_node=bool(node))
+        except WireError as error:
+            wrong.append(f"{metadata.namespace}/{metadata.name}: {error}")
+            continue
+        if user is None:
+            continue
+        if node:
+            on[node].append(user)
+        elif user.demands.gated:
+            gated += 1
+        else:
+            waiting.append((metadata.creation_timestamp or "", user))
+    if wrong:
+        more = f"; and {len(wrong) - _MOST_NAMED} more" if len(wrong) > _MOST_NAMED else ""
+        notes.append(f"pods with claims are left out: {'; '.join(wrong[:_MOST_NAMED])}{more}")
+    waiting.sort(key=lambda each: each[0])
+    return PodsThere(
+        {name: wanted_of(users) for name, users in on.items()},
+        wanted_of(user for _, user in waiting),
+        gated,
+    )
+
+
+def _user(
+    pod: ClaimsPod, host: ListedResource, claims: Claims, *, on_node: bool
+) -> ClaimsUser | None:
+    """Return what the pod wants by claims; None if that is nothing, or it is none of ours."""
+    if names_any(pod, [host.names.resource]):
+        return None
+    ref = pod_ref(pod)
+    user = user_of(pod, host.names, claims, name=str(ref), namespace=ref.namespace, anew=on_node)
+    return user if user and user.claims else None

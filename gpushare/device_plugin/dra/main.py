@@ -1,0 +1,140 @@
+"""`gpushare dra-driver`: the composition root. Options -> the driver -> a signal.
+
+Tested in `tests/unit/device_plugin/dra/test_dra_main.py` and, with a real kubelet, in
+`tests/e2e/test_dra.py`.
+"""
+
+import argparse
+import logging
+import os
+import re
+import signal
+import sys
+import threading
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from gpushare.commandline import Parser
+from gpushare.daemon.logs.formatters import configure, start_logging
+from gpushare.device_plugin.cards import Cards, make_cards, unit_mib
+from gpushare.device_plugin.devices import FILE_FORMAT, FileSource
+from gpushare.device_plugin.dra.preparer import Preparer
+from gpushare.device_plugin.dra.publisher import Publisher
+from gpushare.device_plugin.dra.server import DriverServer
+from gpushare.errors import SettingsError
+from gpushare.kube.client import connect
+from gpushare.wire.fields import MAX_NAME_LENGTH, NAME
+
+log = logging.getLogger("gpushare.dra")
+
+_DRIVER = re.compile(r"[a-z0-9]([a-z0-9.-]{0,61}[a-z0-9])?")
+_LAST_LINES = 2.0
+_EPILOG = """\
+exit codes: 0 ended by a signal, 2 an option or the devices file makes no sense (one line on
+stderr). docs/claims.md tells how it works, and how to try it.
+"""
+
+
+def main(argv: Sequence[str]) -> int:
+    """Serve until a signal ends it. 2: an option is wrong, said in one line on stderr."""
+    given = _parser(os.environ).parse_args(argv)
+    ended = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: ended.set())
+    writer = configure(given.log_level, given.log_format)
+    try:
+        publisher, server = _composed(given)
+        server.start()
+    except SettingsError as error:
+        print(f"gpushare dra-driver: {error}", file=sys.stderr)
+        return 2
+    start_logging(writer)
+    publisher.start()
+    ended.wait()
+    log.info("ends by a signal")
+    server.stop()
+    publisher.stop()
+    writer.stop(_LAST_LINES)
+    return 0
+
+
+def _composed(given: argparse.Namespace) -> tuple[Publisher, DriverServer]:
+    """Return the parts. Raises SettingsError."""
+    if NAME.fullmatch(given.node_name) is None:
+        raise SettingsError(
+            f"node-name: {given.node_name[:80]!r} is no name of a node; in a pod, have NODE_NAME"
+            " set from spec.nodeName"
+        )
+    if _DRIVER.fullmatch(given.driver) is None:
+        raise SettingsError(f"driver: {given.driver[:80]!r} is no name of a driver")
+    if len(f"{given.node_name}-{given.driver}") > MAX_NAME_LENGTH:
+        raise SettingsError("node-name and driver together are too long for a slice's name")
+    unit_mib(given.memory_unit)
+    source = FileSource(given.devices_file)
+
+    def read() -> Cards:
+        return make_cards(source.read(), given.memory_unit, 0)
+
+    read()
+    client = connect(
+        given.kubeconfig or None,
+        given.context or None,
+        pool_size=4,
+        user_agent="gpushare-dra-driver",
+    )
+    preparer = Preparer(client, given.driver, given.cdi_dir, read)
+    server = DriverServer(given.driver, given.kubelet_dir, preparer)
+    return Publisher(client, given.driver, given.node_name, read), server
+
+
+def _parser(environ: Mapping[str, str]) -> Parser:
+    parser = Parser(
+        prog="gpushare dra-driver",
+        description="Offer the GPUs of a file as devices of Dynamic Resource Allocation, and tell"
+        " each container of a claim its share. For tests and trials: it watches over no health and"
+        " enforces nothing by itself.",
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+
+    def add(flag: str, default: object, text: str, **more: object) -> None:
+        shown = " (default: %(default)s)" if default else ""
+        parser.add_argument(flag, default=default, help=text + shown, **more)  # type: ignore[arg-type]  # argparse's own arguments
+
+    node = environ.get("NODE_NAME", "")
+    add("--node-name", node, "this node (NODE_NAME)", metavar="NAME")
+    add("--driver", "gpu.gpushare.io", "the driver's name in slices and claims", metavar="NAME")
+    parser.add_argument(
+        "--devices-file",
+        required=True,
+        metavar="FILE",
+        help=f"the GPUs; it is read again every few seconds, and holds {FILE_FORMAT}",
+    )
+    add(
+        "--memory-unit",
+        "GiB",
+        "by what memory is given out, the same in the whole cluster: GiB, MiB, or a number of MiB"
+        " such as 256MiB",
+        metavar="UNIT",
+    )
+    add(
+        "--kubelet-dir",
+        Path("/var/lib/kubelet"),
+        "the kubelet's root directory",
+        type=Path,
+        metavar="DIR",
+    )
+    cdi = Path("/var/run/cdi")
+    add("--cdi-dir", cdi, "where generated CDI files are read from", type=Path, metavar="DIR")
+    add(
+        "--kubeconfig",
+        environ.get("KUBECONFIG", ""),
+        "kubeconfig of the API server; the kubelet's own has the rights (in a pod: the service"
+        " account)",
+        metavar="FILE",
+    )
+    add("--context", "", "context of the kubeconfig", metavar="NAME")
+    levels = ("debug", "info", "warning", "error")
+    add("--log-level", "info", "what is logged", choices=levels)
+    add("--log-format", "text", "how it is logged", choices=("text", "json"))
+    return parser

@@ -1,0 +1,125 @@
+"""Keeps the node's ResourceSlice as the GPUs are: made again when it is gone, changed when they do.
+
+The kubelet deletes all slices of its node when it starts, and those of a driver that is away for
+30 s; so what is there is followed by a watch. Each look goes by what is there alone, whoever wrote
+it.
+"""
+
+import json
+import logging
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from gpushare.device_plugin.cards import Cards
+from gpushare.device_plugin.dra.offer import slice_spec
+from gpushare.errors import GpuShareError
+from gpushare.kube.api import Api
+from gpushare.kube.listwatch import ListWatch
+from gpushare.kube.reflector import Reflector
+from gpushare.logline import Line
+from gpushare.wire.codec import Decoded, WatchEvent
+from gpushare.wire.dra.objects import RESOURCE_SLICES, ResourceSlice
+
+log = logging.getLogger("gpushare.dra")
+
+SLICES = "/apis/resource.k8s.io/v1/resourceslices"
+_LOOK_SECONDS = 2.0
+"""Until the GPUs are read again, and until a write is tried again."""
+_WRITE_SECONDS = 5.0
+
+
+class Publisher:
+    """The thread. read: returns the GPUs as they are now; raises GpuShareError."""
+
+    def __init__(self, api: Api, driver: str, node: str, read: Callable[[], Cards]) -> None:
+        self._api = api
+        self._driver, self._node = driver, node
+        self._read = read
+        self.name = f"{node}-{driver}"
+        """Of the slice. It is the same each time, so that there are never two."""
+        self._there: ResourceSlice | None = None
+        self._listed = False
+        self._said = ""
+        self._stopping = False
+        self._wake = threading.Event()
+        # A node's own account may see the slices of its node alone.
+        query = (("fieldSelector", f"spec.nodeName={node},spec.driver={driver}"),)
+        self._reflector = Reflector(api, ListWatch(SLICES, RESOURCE_SLICES, query), self)
+        self._thread = threading.Thread(target=self._run, name="publisher", daemon=True)
+
+    def start(self) -> None:
+        """Follow the slice, and start the thread."""
+        self._reflector.start()
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End both. The slice stays: the kubelet deletes it if no driver comes back."""
+        self._stopping = True
+        self._wake.set()
+        self._reflector.stop()
+        self._thread.join(2 * _WRITE_SECONDS)
+
+    def replace(self, pages: Sequence[Decoded[ResourceSlice]], started: float) -> None:
+        """Take over the list of the driver's slices on the node."""
+        del started
+        items = (each for page in pages for each in page.items)
+        self._there = next((each for each in items if self._is_ours(each)), None)
+        self._listed = True
+        self._wake.set()
+
+    def apply(self, event: WatchEvent[ResourceSlice]) -> None:
+        """Take over a change of one of them."""
+        if event.object is not None and self._is_ours(event.object):
+            self._there = None if event.kind == "DELETED" else event.object
+            self._wake.set()
+
+    def step(self) -> None:
+        """Write the slice if it is missing, or not as it should be. Raises GpuShareError.
+
+        What is written shows by the watch. A second try before that is refused, as it makes what is
+        there, or names an old version.
+        """
+        if not self._listed:
+            return
+        there, cards = self._there, self._read()
+        if there is None:
+            self._write("POST", SLICES, {}, self._spec(cards, 1))
+            return
+        pool = there.spec and there.spec.pool
+        generation = (pool and pool.generation) or 0
+        wanted = {"spec": self._spec(cards, generation)}
+        if RESOURCE_SLICES.decode(json.dumps(wanted).encode()).spec != there.spec:
+            version = there.metadata and there.metadata.resource_version
+            changed = self._spec(cards, generation + 1)
+            self._write("PUT", f"{SLICES}/{self.name}", {"resourceVersion": version}, changed)
+
+    def _run(self) -> None:
+        while not self._stopping:
+            self._wake.wait(_LOOK_SECONDS)
+            self._wake.clear()
+            try:
+                self.step()
+                self._said = ""
+            except GpuShareError as error:
+                if str(error) != self._said:
+                    self._said = str(error)
+                    log.warning(Line("slice not written", error=error))
+            except Exception:  # the thread must go on
+                log.exception("slice not written")
+
+    def _spec(self, cards: Cards, generation: int) -> dict[str, Any]:
+        return slice_spec(cards, self._driver, self._node, generation)
+
+    def _write(self, method: str, path: str, more: dict[str, Any], spec: dict[str, Any]) -> None:
+        body = {
+            "apiVersion": "resource.k8s.io/v1",
+            "kind": "ResourceSlice",
+            "metadata": {"name": self.name, **more},
+            "spec": spec,
+        }
+        self._api.request(method, path, body=json.dumps(body).encode(), timeout=_WRITE_SECONDS)
+        log.info(Line("slice written", name=self.name, generation=spec["pool"]["generation"]))
+
+    def _is_ours(self, found: ResourceSlice) -> bool:
+        return bool(found.metadata and found.metadata.name == self.name)

@@ -1,0 +1,201 @@
+"""Pods that ask by claims, as pods that are to be placed on the nodes of a DRA driver.
+
+All claims of a pod are given cards of one node, and a claim that several pods name is given them
+once: these pods are placed as one. It reads pods and claims as they were shown; no I/O.
+
+Tested in `tests/unit/explain/test_claim_pods.py`.
+"""
+
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+from gpushare.core.model import Request
+from gpushare.core.node_filters import PODS
+from gpushare.core.selectors import NO_DEMANDS, Demands, Requirement, Term
+from gpushare.errors import MessageError
+from gpushare.explain.placer import Wanted
+from gpushare.wire.annotations import Names
+from gpushare.wire.demands import demands_of
+from gpushare.wire.dra.claims import CLASS, ClaimRequest, claim_request, nodes_of
+from gpushare.wire.dra.objects import ClaimsPod, PodClaim, ResourceClaim
+from gpushare.wire.dra.slices import SliceCard
+from gpushare.wire.pods import priority_of, request_of
+
+
+@dataclass(frozen=True, slots=True)
+class AskedClaim:
+    """A claim that wants devices. key: by what other pods know it, too; "": it is the pod's own."""
+
+    request: Request
+    key: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimsUser:
+    """Equal pods that ask by claims. request: what each takes of the host. claims: those without
+    devices.
+    """
+
+    name: str
+    request: Request
+    claims: tuple[AskedClaim, ...]
+    demands: Demands = NO_DEMANDS
+    priority: int = 0
+    count: int = 1
+
+
+class ClaimSource(Protocol):
+    """Claims and templates, and what the driver's cards make of an amount."""
+
+    @property
+    def unit(self) -> int:
+        """The bytes of a unit."""
+
+    def named(self, namespace: str, name: str) -> ResourceClaim | None:
+        """Return the claim of that name."""
+
+    def of_template(self, namespace: str, name: str) -> ResourceClaim | None:
+        """Return a claim as the template of that name makes it; None if there is no template."""
+
+    def dealt(self, memory: int) -> int:
+        """Return the bytes that a claim for so many takes. Raises MessageError if it can be had
+        of no card.
+        """
+
+
+def wanted_of(users: Iterable[ClaimsUser]) -> list[Wanted]:
+    """Return the pods to be placed, in their order; those that share claims as one.
+
+    Users that ask for nothing are left out.
+    """
+    found: list[list[ClaimsUser]] = []
+    for user in users:
+        keys = _keys([user])
+        joined = [group for group in found if keys & _keys(group)] if keys else []
+        merged = [each for group in joined for each in group] + [user]
+        if joined:
+            found[found.index(joined[0])] = merged
+            for group in joined[1:]:
+                found.remove(group)
+        elif user.claims:
+            found.append(merged)
+    return [_wanted(group) for group in found]
+
+
+def user_of(
+    pod: ClaimsPod,
+    names: Names,
+    source: ClaimSource,
+    *,
+    name: str,
+    namespace: str,
+    anew: bool = False,
+) -> ClaimsUser | None:
+    """Return what the pod wants by its claims; None if none of them is of our class.
+
+    names: of a resource that the pod does not ask for. namespace: the pod's. anew: the pod is on a
+    node that goes, and its claims with it. Raises WireError if a claim is missing, or can have no
+    devices.
+    """
+    claims: list[AskedClaim] = []
+    demands, ours = demands_of(pod), False
+    for each, claim, key in _claims(pod, namespace, source):
+        try:
+            asked = claim_request(claim, CLASS)
+        except MessageError as error:
+            raise MessageError(f"its claim {each.name}: {error}") from error
+        ours = ours or asked is not None
+        given = claim.status and claim.status.allocation
+        if given and not anew:
+            demands = _on(nodes_of(given), demands)
+        elif asked is not None:
+            parts = (part._replace(memory=source.dealt(part.memory)) for part in asked.parts)
+            claims.append(AskedClaim(ClaimRequest(tuple(parts)).request(source.unit), key))
+    if not ours:
+        return None
+    return ClaimsUser(name, request_of(pod, names), tuple(claims), demands, priority_of(pod))
+
+
+def dealt(cards: Iterable[SliceCard], memory: int) -> int:
+    """Return the bytes that a claim for so many takes of a card; of unlike cards the most.
+
+    Raises MessageError if cards are large enough, and deal out no such amount.
+    """
+    large = [card for card in cards if card.shared and card.open and card.memory >= memory]
+    amounts = [amount for card in large if (amount := card.consumed(memory)) is not None]
+    if large and not amounts:
+        raise MessageError("the driver deals out no such amount of memory")
+    return max(amounts, default=memory)
+
+
+def _claims(
+    pod: ClaimsPod, namespace: str, source: ClaimSource
+) -> Iterator[tuple[PodClaim, ResourceClaim, str]]:
+    """Yield the pod's claims, and by what key others know each; what is only named comes once."""
+    statuses = (pod.status and pod.status.resource_claim_statuses) or ()
+    made = {each.name: each.resource_claim_name for each in statuses}
+    seen: set[str] = set()
+    for each in (pod.spec and pod.spec.resource_claims) or ():
+        name = each.resource_claim_name or made.get(each.name) or ""
+        if name:
+            claim = source.named(namespace, name)
+            key = f"{namespace}/{name}" if each.resource_claim_name else ""
+            what = f"claim {namespace}/{name}"
+        elif each.name in made:  # of a template that asks for nothing none is made
+            continue
+        else:
+            template = each.resource_claim_template_name or ""
+            claim, key = source.of_template(namespace, template), ""
+            what = f"ResourceClaimTemplate {namespace}/{template}"
+        if claim is None:
+            raise MessageError(f"there is no {what}")
+        if key not in seen:
+            seen |= {key} - {""}
+            yield each, claim, key
+
+
+def _on(nodes: Collection[str], demands: Demands) -> Demands:
+    """Return the demands, and that one of these nodes is demanded; of none named any will do."""
+    if not nodes:
+        return demands
+    named = Term(fields=(Requirement("metadata.name", "In", tuple(sorted(nodes))),))
+    return demands.both(Demands(terms=(named,), tolerations=demands.tolerations))
+
+
+def _keys(users: Iterable[ClaimsUser]) -> frozenset[str]:
+    return frozenset(claim.key for user in users for claim in user.claims if claim.key)
+
+
+def _wanted(users: Sequence[ClaimsUser]) -> Wanted:
+    """Return equal pods, or all these as one."""
+    first = users[0]
+    if not _keys(users):
+        return _of_claims(first.name, first.count, first.request, first.claims, first)
+    pods = sum(user.count for user in users)
+    demands, amounts = first.demands, Counter({PODS: pods} if pods > 1 else {})
+    for user in users:
+        demands = demands.both(user.demands)
+        for resource, amount in user.request.resources:
+            amounts[resource] += amount * user.count
+    host = Request(
+        cpu=sum(user.request.cpu * user.count for user in users),
+        memory=sum(user.request.memory * user.count for user in users),
+        resources=tuple(sorted(amounts.items())),
+    )
+    shared = {claim.key: claim for user in users for claim in user.claims if claim.key}
+    own = [claim for user in users for claim in user.claims * user.count if not claim.key]
+    name = first.name if pods == 1 else f"{first.name} ({pods} pods that share a claim)"
+    priority = max(user.priority for user in users)
+    as_one = replace(first, demands=demands, priority=priority)
+    return _of_claims(name, 1, host, [*shared.values(), *own], as_one)
+
+
+def _of_claims(
+    name: str, count: int, host: Request, claims: Iterable[AskedClaim], like: ClaimsUser
+) -> Wanted:
+    """Return what asks for all these claims; the largest one is with what is taken of the host."""
+    largest, *rest = sorted((claim.request for claim in claims), key=lambda each: -each.total)
+    request = host.of_parts(largest.parts)
+    return Wanted(name, request, count, like.demands, like.priority, tuple(rest))

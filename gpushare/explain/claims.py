@@ -1,0 +1,162 @@
+"""The explanation of a pod that asks by ResourceClaims, from the pod and the books of claims.
+
+It reads the books and changes nothing; no I/O. How the pod stands on the nodes is told by the code
+that tells it of pods by annotation, over the ledger whose holders are claims.
+
+Tested in `tests/unit/explain/test_claims.py`.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from typing import Protocol
+
+from gpushare.core.explanation import Explanation
+from gpushare.core.model import PodRef, Request
+from gpushare.core.selectors import Demands
+from gpushare.errors import MessageError, WireError
+from gpushare.explain.pod import (
+    ClaimSaid,
+    ExplainSource,
+    GivenCard,
+    PodExplanation,
+    explanation_of,
+)
+from gpushare.wire.conditions import scheduler_view
+from gpushare.wire.demands import demands_of
+from gpushare.wire.dra.claims import CLASS, claim_names, claim_request, given_devices, nodes_of
+from gpushare.wire.dra.objects import ClaimAllocation, ClaimsPod, ResourceClaim
+from gpushare.wire.dra.slices import DeviceKey, SliceCard
+from gpushare.wire.pods import has_ended, names_any, observe_pod, pod_ref
+
+_TO_BE_MADE = "its claims are still to be made of their templates"
+_ANEW = (
+    "; what a claim asks for cannot be changed: correct it, or its template, and create it and the"
+    " pod again"
+)
+
+
+class ClaimReader(Protocol):
+    """Claims as last shown, and what names of devices mean."""
+
+    @property
+    def unit(self) -> int:
+        """The bytes of a unit."""
+
+    def named(self, namespace: str, name: str) -> ResourceClaim | None:
+        """Return the claim of that name."""
+
+    def card(self, key: DeviceKey) -> SliceCard | None:
+        """Return the card that a slice last gave this name."""
+
+    def in_flight(self) -> frozenset[str]:
+        """Return the uids of claims of which nobody knows whether an allocation lands."""
+
+
+def explain_claims(
+    pod: ClaimsPod,
+    books: ClaimReader,
+    source: ExplainSource | None,
+    unit: str,
+    *,
+    waits: str = "",
+    now: float = 0.0,
+) -> PodExplanation:
+    """Return the explanation of a pod with claims as it is now, in seconds since the epoch.
+
+    source: the driver's nodes, None if nothing is to be said of them. waits: why its claims got no
+    devices when that was last tried, or "". Raises MessageError if none of its claims is of our
+    class.
+    """
+    ref = pod_ref(pod)
+    said = PodExplanation(ref, CLASS, unit, "ended", scheduler_view(pod))
+    if has_ended(pod):
+        return said
+    names = claim_names(pod)
+    claims = [claim_said(ref.namespace, name, books) for name in names or ()]
+    ours = tuple(claim for claim in claims if claim is not None)
+    if names is not None and not ours:
+        raise MessageError(
+            f"none of the claims of pod {ref} is of class {CLASS}: gpushare has no say in it"
+        )
+    said = replace(said, claims=ours)
+    node = (pod.spec and pod.spec.node_name) or ""
+    if node:
+        return replace(said, state="bound", node=node)
+    if names is None:
+        return replace(said, state="pending", waits=_TO_BE_MADE)
+    asked = [claim.request for claim in ours if claim.state == "waiting" and claim.request]
+    said = replace(said, state="pending", waits=waits if asked else "")
+    if not asked or source is None:
+        return said
+    try:
+        request = combined(observe_pod(pod, source.names).request, asked)
+    except WireError as error:
+        return replace(said, waits=str(error))
+    found = claims_explanation(source, request, demands_of(pod), now)
+    return replace(said, request=request, explanation=found)
+
+
+def by_claims(pod: ClaimsPod, resources: Sequence[str]) -> bool:
+    """Return whether the pod has claims, and asks for none of the resources."""
+    return bool(pod.spec and pod.spec.resource_claims) and not names_any(pod, resources)
+
+
+def claim_said(
+    namespace: str, name: str, books: ClaimReader, *, foreign: bool = False
+) -> ClaimSaid | None:
+    """Return what is to be said of the claim; None if it is of another class.
+
+    foreign: say it of another class too, if the claim is allocated.
+    """
+    claim = books.named(namespace, name)
+    if claim is None:
+        return ClaimSaid(PodRef(namespace, name, ""), "missing")
+    status = claim.status
+    ref = PodRef(namespace, name, (claim.metadata and claim.metadata.uid) or "")
+    request, wrong = None, ""
+    try:
+        asked = claim_request(claim, CLASS)
+        if asked is None and not (foreign and status and status.allocation):
+            return None
+        request = asked.request(books.unit) if asked is not None else None
+    except MessageError as error:
+        wrong = refusal(error)
+    if status and status.allocation:
+        where = ", ".join(sorted(nodes_of(status.allocation)))
+        pods = tuple(each.name or "" for each in status.reserved_for or ())
+        cards = given_cards(status.allocation, books)
+        return ClaimSaid(ref, "allocated", wrong, request, where, cards, pods)
+    if wrong:
+        return ClaimSaid(ref, "refused", wrong)
+    return ClaimSaid(ref, "in doubt" if ref.uid in books.in_flight() else "waiting", "", request)
+
+
+def refusal(why: object) -> str:
+    """Return why a claim can have no devices, and what its author can do."""
+    return f"{why}{_ANEW}"
+
+
+def given_cards(allocation: ClaimAllocation, books: ClaimReader) -> tuple[GivenCard, ...]:
+    """Return the devices of an allocation, and of which cards they are now."""
+    found = []
+    for each in given_devices(allocation):
+        card = books.card(each.key)
+        units = None if each.memory is None else -(-each.memory // books.unit)
+        found.append(GivenCard(*each.key, card.uuid if card else "", units))
+    return tuple(found)
+
+
+def combined(pod: Request, asked: Iterable[Request]) -> Request:
+    """Return what a pod needs of a node: CPU and memory, and of its claims the largest one.
+
+    It is what keeps the pod out, if one claim alone does.
+    """
+    return pod.of_parts(max(asked, key=lambda each: (each.units, each.total)).parts)
+
+
+def claims_explanation(
+    source: ExplainSource, request: Request, demands: Demands, now: float
+) -> Explanation:
+    """Return how it stands on the nodes of the driver."""
+    # Several cards for one amount are written as a count of the claim, which its author knows.
+    return replace(explanation_of(source, request, demands, now), split=0)

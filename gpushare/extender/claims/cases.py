@@ -1,0 +1,146 @@
+"""What a pod that waits has and lacks, by its claims as last shown.
+
+Tested in `tests/unit/extender/claims/test_allocator.py`.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from gpushare.core.model import PodRef, Request
+from gpushare.core.selectors import Demands
+from gpushare.errors import MessageError, WireError
+from gpushare.explain.claims import combined
+from gpushare.extender.claims.books import ClaimBooks, claim_ref
+from gpushare.extender.claims.journal import Wait
+from gpushare.wire.annotations import Names
+from gpushare.wire.demands import demands_of
+from gpushare.wire.dra.claims import CLASS, ClaimRequest, claim_names, claim_request, nodes_of
+from gpushare.wire.dra.objects import ClaimAllocation, ClaimsPod, ResourceClaim
+from gpushare.wire.pods import observe_pod, pod_ref
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """A pod that waits, and its claims."""
+
+    pod: PodRef
+    wanted: tuple[tuple[ResourceClaim, ClaimRequest], ...]
+    """Those that have no devices yet, the largest first."""
+    held: tuple[ResourceClaim, ...]
+    """Those of ours that have."""
+    nodes: frozenset[str] | None
+    """Where the devices are that it has; None: anywhere."""
+    request: Request
+    demands: Demands
+    nominated: str = ""
+    """The node on which kube-scheduler makes room for it by evicting others; "": none."""
+
+    def size(self) -> int:
+        """Return the bytes that it wants on all devices together."""
+        return sum(asked.memory for _, asked in self.wanted)
+
+    def no_room(self, unit: int) -> Wait:
+        """Return that no node has room for its claims, of which the largest one is explained.
+
+        unit: the bytes of one.
+        """
+        asked = [asks.request(unit) for _, asks in self.wanted]
+        names = ", ".join(str(claim_ref(claim)) for claim, _ in self.wanted)
+        request = combined(self.request, asked)
+        why = (
+            f"no node has room for its claims {names}"
+            if len(asked) > 1
+            else f"no node has room for its claim {names}"
+        )
+        return Wait(self.pod, why, claim=names, request=request, demands=self.demands)
+
+    def sharing(self, homes: Mapping[str, str]) -> "Case":
+        """Return it without the claims that others bring to a node. homes: nodes by claim."""
+        uids = {claim_ref(claim).uid for claim, _ in self.wanted}
+        there = frozenset(homes[uid] for uid in uids & homes.keys())
+        if not there:
+            return self
+        left = tuple(each for each in self.wanted if claim_ref(each[0]).uid not in homes)
+        # Of two nodes none: it has to be on both.
+        nodes = there if len(there) == 1 else frozenset[str]()
+        return replace(self, wanted=left, nodes=nodes if self.nodes is None else nodes & self.nodes)
+
+    def where_nominated(self) -> "Case":
+        """Return it as one that may be nowhere else than where it is nominated."""
+        there = frozenset({self.nominated})
+        nodes = there if self.nodes is None else there & self.nodes
+        return replace(self, nodes=nodes, nominated="")
+
+    def only_node(self) -> str:
+        """Return the node where all that it has is; "" if it may be anywhere, or nowhere."""
+        return next(iter(self.nodes)) if self.nodes and len(self.nodes) == 1 else ""
+
+
+def case_of(pod: ClaimsPod, books: ClaimBooks, names: Names) -> Case | None:
+    """Return the pod's case; None if nothing can be done for it now.
+
+    names: of the resource whose node filters judge it. Raises WireError if it cannot be served.
+    """
+    ref = pod_ref(pod)
+    claimed = claim_names(pod)
+    # Whoever schedules the pod: nobody else can satisfy our class.
+    if claimed is None or (pod.metadata and pod.metadata.deletion_timestamp):
+        return None
+    if pod.spec is not None and pod.spec.scheduling_gates:
+        return None
+    claims = [books.named(ref.namespace, name) for name in dict.fromkeys(claimed)]
+    if None in claims:
+        return None
+    present = [claim for claim in claims if claim is not None]
+    found = [(claim, _asked(claim)) for claim in present]
+    ours = [(claim, asked) for claim, asked in found if asked is not None]
+    held = tuple(claim for claim, _ in ours if _allocation_of(claim))
+    wanted = [(claim, asked) for claim, asked in ours if not _allocation_of(claim)]
+    under_way = books.in_flight()
+    if not wanted or not all(
+        _may_be_allocated(claim) and claim_ref(claim).uid not in under_way for claim, _ in wanted
+    ):
+        return None
+    wanted.sort(key=lambda each: -each[1].memory)
+    given = [allocation for claim in present if (allocation := _allocation_of(claim))]
+    pinned = [nodes for nodes in map(nodes_of, given) if nodes]
+    nodes = frozenset.intersection(*pinned) if pinned else None
+    request = observe_pod(pod, names).request
+    nominated = (pod.status and pod.status.nominated_node_name) or ""
+    return Case(ref, tuple(wanted), held, nodes, request, demands_of(pod), nominated)
+
+
+def has_devices(pod: ClaimsPod, books: ClaimBooks) -> bool:
+    """Return whether all its claims of our class have devices, or may have."""
+    under_way, namespace = books.in_flight(), (pod.metadata and pod.metadata.namespace) or ""
+    try:
+        claims = [books.named(namespace, name) for name in claim_names(pod) or ()]
+        return bool(claims) and all(
+            claim is not None
+            and (
+                bool(_allocation_of(claim))
+                or claim_ref(claim).uid in under_way
+                or _asked(claim) is None
+            )
+            for claim in claims
+        )
+    except WireError:
+        return False
+
+
+def _asked(claim: ResourceClaim) -> ClaimRequest | None:
+    """Return what the claim asks of our class, if anything. Raises MessageError that names it."""
+    try:
+        return claim_request(claim, CLASS)
+    except MessageError as error:
+        raise MessageError(f"claim {claim_ref(claim)}: {error}") from error
+
+
+def _allocation_of(claim: ResourceClaim) -> ClaimAllocation | None:
+    return None if claim.status is None else claim.status.allocation
+
+
+def _may_be_allocated(claim: ResourceClaim) -> bool:
+    status = claim.status
+    deleted = claim.metadata is None or claim.metadata.deletion_timestamp is not None
+    return not deleted and not (status and (status.allocation or status.reserved_for))

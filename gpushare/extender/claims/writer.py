@@ -1,0 +1,196 @@
+"""Writes to claims, each while this process leads for longer than it may take.
+
+An allocation whose outcome is unknown keeps its charge. It is settled by another write, of an
+annotation: after that one it cannot land any more, and the answer shows whether it has.
+
+Tested in `tests/unit/extender/claims/test_allocator.py`.
+"""
+
+import logging
+import time
+import uuid
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
+
+from gpushare.core.model import PodRef
+from gpushare.errors import ApiError, ApiTooLarge, ApiUnavailable, InvariantError, WireError
+from gpushare.extender.claims.books import ClaimBooks, claim_ref, version_of
+from gpushare.extender.claims.cases import Case
+from gpushare.extender.claims.fence_watch import FenceWatch
+from gpushare.extender.claims.journal import Given, Journal
+from gpushare.extender.verbs.bind.transaction import BUDGET
+from gpushare.kube.api import Calls
+from gpushare.logline import Line
+from gpushare.wire.dra.claims import is_protected
+from gpushare.wire.dra.objects import RESOURCE_CLAIMS, DeviceClass, ResourceClaim
+from gpushare.wire.dra.slices import SliceCard
+from gpushare.wire.dra.writes import allocation, protection, settlement
+
+log = logging.getLogger("gpushare.claims")
+
+DRA = "/apis/resource.k8s.io/v1"
+_TIMEOUT = 3.0
+"""Seconds that a write may take. It begins within the rest of BUDGET after leadership was checked,
+so it ends while this process leads."""
+
+
+class ClaimWriter:
+    """The one that writes to claims, and tells the books what it sends and what came of it.
+
+    Several threads may give, each to another pod; one thread calls all else.
+    """
+
+    def __init__(
+        self,
+        api: Calls,
+        books: ClaimBooks,
+        journal: Journal,
+        fence: FenceWatch,
+        *,
+        not_ready: Callable[[], str],
+        leads_until: Callable[[], float],
+        clock: Callable[[], float],
+    ) -> None:
+        self._api = api
+        self._books = books
+        self._journal = journal
+        self._fence = fence
+        self._not_ready = not_ready
+        self._leads_until = leads_until
+        self._clock = clock
+        self._stopped = False
+        self._doubts: dict[str, PodRef] = {}
+        """The claims of which an allocation got no answer that tells its outcome, by uid."""
+
+    def stop(self) -> None:
+        """Begin no write any more."""
+        self._stopped = True
+
+    def give(
+        self, case: Case, taken: Sequence[tuple[SliceCard, ...]], device_class: DeviceClass
+    ) -> bool:
+        """Write the cards that were taken for the claims that a pod wants, and give back what is
+        not sent; return whether all were sent, and none refused.
+        """
+        unsent = {claim_ref(claim).uid for claim, _ in case.wanted}
+        try:
+            protected = [
+                (claim if is_protected(claim) else self._protect(claim_ref(claim), claim), asked)
+                for claim, asked in case.wanted
+            ]
+            for (claim, asked), cards in zip(protected, taken, strict=True):
+                body = allocation(
+                    claim,
+                    asked,
+                    cards,
+                    device_class,
+                    pod=case.pod,
+                    share_ids=[str(uuid.uuid4()) for _ in cards],
+                    now=datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
+                )
+                ref = claim_ref(claim)
+                not_after = None if self._fence.problem else self._may_write_until()
+                if not_after is None or not self._books.sending(ref.uid, version_of(claim)):
+                    return False
+                unsent.discard(ref.uid)
+                given = Given(case.pod, ref, cards, asked)
+                if not self._write(given, body, not_after):
+                    # Those before it stay allocated: the next try is on their node, or takes back.
+                    return False
+            return True
+        except (ApiError, WireError, InvariantError) as error:
+            log.warning(Line("claim not allocated", pod=case.pod, error=str(error)))
+        except Exception:
+            log.exception(Line("claim not allocated", pod=case.pod))
+        finally:
+            for each in unsent:
+                self._books.forget(each)
+        return False
+
+    def take_back(self, claim: ResourceClaim, body: bytes) -> bool:
+        """Send what takes a claim's devices or reservations; return whether it was sent."""
+        not_after = self._may_write_until()
+        if not_after is None:
+            return False
+        ref = claim_ref(claim)
+        try:
+            self._show(ref, self._patch(ref, body, not_after, "/status"))
+            log.info(Line("claim taken back", claim=ref))
+        except (ApiError, WireError) as error:
+            log.warning(Line("claim not taken back", claim=ref, error=str(error)))
+        return True
+
+    def settle(self) -> None:
+        """Find out what became of allocations without an answer."""
+        in_flight = self._books.in_flight()
+        self._journal.settle(in_flight, self._books.is_given_to)
+        for uid in [*self._doubts]:
+            if uid not in in_flight:
+                del self._doubts[uid]
+        for ref in list(self._doubts.values()):
+            not_after = self._may_write_until()
+            if not_after is None:
+                return
+            try:
+                self._show(ref, self._patch(ref, settlement(ref, str(uuid.uuid4())), not_after))
+            except ApiError as error:
+                # That the claim is gone is told by the watch alone.
+                log.warning(Line("allocation in doubt", claim=ref, error=str(error)))
+
+    def _write(self, given: Given, body: bytes, not_after: float) -> bool:
+        """Send the allocation, of which the books know; return whether it has landed, or may."""
+        ref, cards = given.claim, given.cards
+        began = time.monotonic()
+        try:
+            answer = self._patch(ref, body, not_after, "/status")
+            self._journal.wrote("allocated", time.monotonic() - began, given)
+            self._show(ref, answer)
+        except ApiError as error:
+            refused = not isinstance(error, ApiUnavailable | ApiTooLarge)
+            if refused:
+                # The first and only one that was sent: it never lands.
+                self._books.forget(ref.uid)
+            outcome = "refused" if refused else "in_doubt"
+            self._journal.wrote(outcome, time.monotonic() - began, given)
+            log.warning(Line("claim not allocated", claim=ref, error=str(error)))
+            return not refused
+        finally:
+            # Whatever has ended the call, the charge stays until its outcome is known.
+            if ref.uid in self._books.in_flight():
+                self._doubts[ref.uid] = ref
+        devices = ",".join(card.uuid for card in cards)
+        log.info(Line("claim", claim=ref, pod=given.pod, node=cards[0].node, devices=devices))
+        return True
+
+    def _may_write_until(self) -> float | None:
+        """Return when a write may begin at the latest; None if none may."""
+        now = self._clock()
+        if self._stopped or self._not_ready() or now + BUDGET > self._leads_until():
+            return None
+        return now + BUDGET - _TIMEOUT
+
+    def _protect(self, ref: PodRef, claim: ResourceClaim) -> ResourceClaim:
+        answer = self._patch(ref, protection(claim), self._clock() + _TIMEOUT)
+        found = RESOURCE_CLAIMS.decode_answer(answer, ref.namespace, ref.name)
+        self._books.claim_changed(found, read=True)
+        return found
+
+    def _show(self, ref: PodRef, answer: bytes) -> None:
+        """Show the books the claim as a write has left it."""
+        try:
+            found = RESOURCE_CLAIMS.decode_answer(answer, ref.namespace, ref.name)
+            self._books.claim_changed(found, read=True)
+        except WireError as error:
+            # Who answered is not the API server, so nothing is known.
+            log.warning(Line("allocation in doubt", claim=ref, error=str(error)))
+
+    def _patch(self, ref: PodRef, body: bytes, not_after: float, part: str = "") -> bytes:
+        return self._api.request(
+            "PATCH",
+            f"{DRA}/namespaces/{ref.namespace}/resourceclaims/{ref.name}{part}",
+            query={"timeout": f"{_TIMEOUT:.3f}s"},
+            body=body,
+            content_type="application/merge-patch+json",
+            timeout=_TIMEOUT,
+            not_after=not_after,
+        )

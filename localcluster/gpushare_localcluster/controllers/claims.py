@@ -1,0 +1,110 @@
+"""ResourceClaims: made from templates, and freed when no pod has them any more.
+
+Facts: k8s.io/kubernetes pkg/controller/resourceclaim. What it does not do here: reserve a claim for
+a pod that somebody else has bound.
+"""
+
+from gpushare_localcluster.client import Json
+from gpushare_localcluster.controllers.cluster import RETRY, Cluster, controller_of, deleting, name
+from gpushare_localcluster.controllers.pods import phase
+
+FINALIZER = "resource.kubernetes.io/delete-protection"
+POD_CLAIM = "resource.kubernetes.io/pod-claim-name"
+"""Annotation of a claim that was made from a template: which one of its pod it is."""
+
+_ENDED = ("Succeeded", "Failed")
+
+
+def claims_of(pod: Json) -> list[str]:
+    """Return the names of the pod's claims, "" for one that is still to be made."""
+    made = {each["name"]: each.get("resourceClaimName") for each in _statuses(pod)}
+    return [
+        str(each.get("resourceClaimName") or made.get(each["name"]) or "")
+        for each in pod["spec"].get("resourceClaims") or ()
+    ]
+
+
+def make(cluster: Cluster, pod: Json) -> float | None:
+    """Make the claims that the pod has by templates; return when to look again."""
+    if deleting(pod) or phase(pod) in _ENDED:
+        return None
+    statuses = _statuses(pod)
+    told = {each["name"] for each in statuses}
+    for wanted in pod["spec"].get("resourceClaims") or ():
+        template = wanted.get("resourceClaimTemplateName")
+        if not template or wanted["name"] in told:
+            continue
+        claim = _made(cluster, pod, wanted["name"])
+        if claim is None:
+            found = cluster.get("ResourceClaimTemplate", pod["metadata"]["namespace"], template)
+            if found is None:
+                why = f'resourceclaimtemplate.resource.k8s.io "{template}" not found'
+                cluster.tell(pod, "FailedResourceClaimCreation", why, kind="Warning")
+                return RETRY
+            claim = cluster.create("ResourceClaim", pod, _from_template(pod, wanted["name"], found))
+        statuses = [*statuses, {"name": wanted["name"], "resourceClaimName": name(claim)}]
+        cluster.patch(pod, {"status": {"resourceClaimStatuses": statuses}}, "/status")
+    return None
+
+
+def clean(cluster: Cluster, claim: Json) -> None:
+    """Take the claim from pods that are gone or have ended; with the last one its devices go."""
+    meta, status = claim["metadata"], claim.get("status") or {}
+    owner = controller_of(claim)
+    if owner and owner["kind"] == "Pod" and not deleting(claim):
+        pod = cluster.get("Pod", meta["namespace"], owner["name"])
+        if pod is None or pod["metadata"]["uid"] != owner["uid"] or phase(pod) in _ENDED:
+            cluster.delete(claim)
+            return
+    reserved: list[Json] = status.get("reservedFor") or []
+    valid = [each for each in reserved if _uses(cluster, meta["namespace"], each)]
+    if len(valid) == len(reserved) and not (deleting(claim) and not valid):
+        return
+    change: Json = {"reservedFor": valid or None}
+    if not valid:
+        change["allocation"] = None
+    read = {"resourceVersion": meta["resourceVersion"]}
+    if valid != reserved or status.get("allocation"):
+        claim = cluster.patch(claim, {"metadata": read, "status": change}, "/status")
+    kept = [each for each in meta.get("finalizers") or () if each != FINALIZER]
+    if not valid and kept != (meta.get("finalizers") or []):
+        read = {"resourceVersion": claim["metadata"]["resourceVersion"]}
+        cluster.patch(claim, {"metadata": {**read, "finalizers": kept or None}})
+
+
+def _uses(cluster: Cluster, namespace: str, consumer: Json) -> bool:
+    """Return whether a consumer of a claim is a pod that may use it, or none that we know."""
+    if consumer.get("resource") != "pods":
+        return True
+    pod = cluster.get("Pod", namespace, consumer["name"])
+    if pod is None or pod["metadata"]["uid"] != consumer["uid"] or phase(pod) in _ENDED:
+        return False
+    return bool(pod["spec"].get("nodeName")) or not deleting(pod)
+
+
+def _made(cluster: Cluster, pod: Json, called: str) -> Json | None:
+    """Return the claim that was made for the pod, if a try before ended after that."""
+    for claim in cluster.items("ResourceClaim", pod["metadata"]["namespace"]):
+        owner = controller_of(claim)
+        annotations = claim["metadata"].get("annotations") or {}
+        if (
+            owner
+            and owner["uid"] == pod["metadata"]["uid"]
+            and annotations.get(POD_CLAIM) == called
+        ):
+            return claim
+    return None
+
+
+def _from_template(pod: Json, called: str, template: Json) -> Json:
+    given = template["spec"].get("metadata") or {}
+    annotations = {**(given.get("annotations") or {}), POD_CLAIM: called}
+    meta = {"generateName": f"{name(pod)}-{called}-", "annotations": annotations}
+    if given.get("labels"):
+        meta["labels"] = given["labels"]
+    return {"metadata": meta, "spec": template["spec"]["spec"]}
+
+
+def _statuses(pod: Json) -> list[Json]:
+    found: list[Json] = (pod.get("status") or {}).get("resourceClaimStatuses") or []
+    return found

@@ -1,0 +1,111 @@
+"""Plans of nodes with a DRA driver, and the books that the demo makes of slices and claims."""
+
+from pathlib import Path
+
+import pytest
+
+from gpushare_localcluster.demo.claims import (
+    Json,
+    claim_books,
+    class_document,
+    given,
+    held_by_claims,
+    slice_document,
+    template_document,
+)
+from gpushare_localcluster.demo.manifests import node_document, pod_document
+from gpushare_localcluster.demo.placed import ScenarioError
+from gpushare_localcluster.demo.plan import Apply, NodePlan, PodPlan
+from gpushare_localcluster.demo.scenario import load_scenario
+
+NODE = NodePlan("n", (80, 24), driver="gpu.example.com")
+POD = PodPlan("p", (40,), 2, claim_class="gpushare.io")
+
+
+def claim(pods: tuple[str, ...], *cards: str, gib: int = 10) -> Json:
+    results = [
+        {
+            "driver": NODE.driver,
+            "pool": "n",
+            "device": card,
+            "consumedCapacity": {"memory": str(gib * 2**30)},
+        }
+        for card in cards
+    ]
+    reserved = [{"resource": "pods", "name": name, "uid": name} for name in pods]
+    return {"status": {"allocation": {"devices": {"results": results}}, "reservedFor": reserved}}
+
+
+def test_what_a_driver_has_is_in_its_slice_and_not_on_the_node() -> None:
+    node = node_document(NODE, 0)
+    assert set(node["status"]["allocatable"]) == {"cpu", "memory", "pods"}
+    assert "annotations" not in node["metadata"]
+    devices = slice_document(NODE)["spec"]["devices"]
+    sizes = [device["capacity"]["memory"]["value"] for device in devices]
+    assert sizes == ["80Gi", "24Gi"]
+    assert len({device["attributes"]["uuid"]["string"] for device in devices}) == 2
+
+
+def test_a_pod_has_by_its_claim_what_it_would_have_by_its_limits() -> None:
+    pod = pod_document(POD)
+    assert pod["spec"]["resourceClaims"] == [{"name": "gpu", "resourceClaimTemplateName": "p"}]
+    assert pod["spec"]["containers"][0]["resources"]["claims"] == [{"name": "gpu"}]
+    assert "limits" not in pod["spec"]["containers"][0]["resources"]
+    assert "annotations" not in pod["metadata"]
+    (request,) = template_document(POD, "default")["spec"]["spec"]["devices"]["requests"]
+    assert request["exactly"] == {
+        "deviceClassName": "gpushare.io",
+        "count": 2,
+        "capacity": {"requests": {"memory": "20Gi"}},
+    }
+
+
+def test_no_device_is_of_our_class_and_all_of_a_driver_are_of_its() -> None:
+    found = [class_document(name)["spec"]["selectors"] for name in ("gpushare.io", "x.com")]
+    assert found == [
+        [{"cel": {"expression": "false"}}],
+        [{"cel": {"expression": "device.driver == 'x.com'"}}],
+    ]
+
+
+def test_the_books_have_each_card_with_the_pods_of_its_claims() -> None:
+    claims = [claim(("a",), "gpu-0"), claim(("b", "c"), "gpu-0", "gpu-1", gib=4), {"status": {}}]
+    books = claim_books([slice_document(NODE)], claims)
+    (node,) = books
+    assert (node["name"], node["totalGPU"]) == ("n", 104)
+    assert [(each["usedGPU"], each["totalGPU"]) for each in node["devs"]] == [(14, 80), (4, 24)]
+    assert node["devs"][1]["pods"] == [{"name": "b, c", "usedGPU": 4}]
+    assert given(claims[1]) == {0: 4, 1: 4}
+    assert given(claims[2]) == {}
+    assert held_by_claims(books) == {"a": (0,), "b": (0, 1), "c": (0, 1)}
+
+
+@pytest.mark.parametrize(
+    ("pod", "sentence"),
+    [
+        ("claim: other.com, gpuMem: 4", "no device class 'other.com' is in this scenario"),
+        ("claim: x.com", "needs gpuMem, which gpuCount divides"),
+        ("claim: x.com, gpuMem: 5, gpuCount: 2", "needs gpuMem, which gpuCount divides"),
+        ("claim: x.com, gpuMem: 4, policy: fgd", "goes with device plug-ins alone"),
+        ("claim: x.com, containers: [4]", "goes with device plug-ins alone"),
+    ],
+)
+def test_a_claim_that_cannot_be_is_told_with_its_line(
+    tmp_path: Path, pod: str, sentence: str
+) -> None:
+    file = tmp_path / "s.yaml"
+    file.write_text(f"nodes: [{{name: n, driver: x.com}}]\nsteps:\n- apply: {{name: p, {pod}}}\n")
+    with pytest.raises(ScenarioError, match=f"s.yaml:3: .*{sentence}"):
+        load_scenario(file)
+
+
+def test_a_scenario_says_whose_the_devices_are(tmp_path: Path) -> None:
+    file = tmp_path / "s.yaml"
+    nodes = "[{name: n, driver: x.com, gpuMemory: [80, 24]}, {name: m}]"
+    file.write_text(f"nodes: {nodes}\nsteps:\n- apply: {{name: p, gpuMem: 4, claim: x.com}}\n")
+    scenario = load_scenario(file)
+    assert [node.driver for node in scenario.nodes] == ["x.com", ""]
+    assert scenario.has_claims
+    (step,) = scenario.steps
+    assert isinstance(step, Apply)
+    assert step.pods[0].claim_class == "x.com"

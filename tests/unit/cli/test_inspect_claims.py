@@ -1,0 +1,187 @@
+"""The cards of DRA drivers beside the others: what claims have of them, and which pods use it."""
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from tests.unit.cli.fake_kubectl import FakeKubectl, inventory, node, pod
+from tests.unit.wire.dra.objects import DRIVER, device, exactly
+
+Inspect = Callable[..., tuple[int, str, str]]
+Json = dict[str, Any]
+
+
+def slice_on(name: str, *devices: Json, whole: bool = True) -> Json:
+    pool = {"name": name, "generation": 1, "resourceSliceCount": 1 if whole else 2}
+    spec = {"driver": DRIVER, "nodeName": name, "pool": pool, "devices": list(devices)}
+    return {"metadata": {"name": f"{name}-s"}, "spec": spec}
+
+
+def claim(name: str, gib: int, *given: tuple[str, str], **more: Any) -> Json:
+    """A claim; given: pool and device of each of its devices."""
+    results = [
+        {
+            "request": "gpu",
+            "driver": DRIVER,
+            "pool": pool,
+            "device": named,
+            "consumedCapacity": {"memory": f"{gib}Gi"},
+        }
+        for pool, named in given
+    ]
+    terms = [{"matchFields": [{"key": "metadata.name", "values": [pool]}]} for pool, _ in given]
+    allocation = {
+        "devices": {"results": results},
+        "nodeSelector": {"nodeSelectorTerms": terms[:1]},
+    }
+    users = [{"resource": "pods", "name": f"uses-{name}", "uid": "u"}]
+    asks = {"name": "gpu", "exactly": exactly(f"{gib}Gi") | more}
+    return {
+        "metadata": {"name": name, "namespace": "team", "uid": f"uid-{name}"},
+        "spec": {"devices": {"requests": [asks]}},
+        "status": {"allocation": allocation, "reservedFor": users} if given else {},
+    }
+
+
+@pytest.fixture
+def cluster(kubectl: FakeKubectl) -> FakeKubectl:
+    kubectl.cluster(
+        [node("a", inventory=inventory(16)), node("n1", 0), node("n2", 0)],
+        [pod("web", "a", 4)],
+        slices=[
+            slice_on("n1", *(device(number) for number in (10, 2))),
+            slice_on("n2", device(20, 24), whole=False),
+            slice_on("n3", device(30, allowMultipleAllocations=False)),
+        ],
+        claims=[
+            claim("small", 10, ("n1", "gpu-2")),
+            claim("both", 20, ("n1", "gpu-2"), ("n1", "gpu-10"), count=2),
+            claim("other", 5, ("n1", "gpu-10"), deviceClassName="other"),
+            claim("whole", 80, ("n3", "gpu-30"), deviceClassName="other"),
+            claim("waits", 90),
+            claim("wrong", 9, selectors=[{"cel": {"expression": "true"}}]),
+            claim("foreign", 9, deviceClassName="other"),
+        ],
+    )
+    return kubectl
+
+
+def test_the_tables_have_cards_and_claims_below(cluster: FakeKubectl, inspect: Inspect) -> None:
+    code, text, notes = inspect("-o", "wide")
+    assert (code, notes) == (0, "")
+    assert text.endswith("""
+CARDS OF CLAIMS  GPU0(Allocated/Total)  GPU1(Allocated/Total)  GPU Memory(GiB)
+n1               30/80                  25/80                  55/160
+n2               0/24                                          0/24
+
+CLAIM  NAMESPACE  GPU Memory(GiB)  NODE  DEVICES               PODS
+both   team       20 x 2           n1    gpu-2(20),gpu-10(20)  uses-both
+other  team       -                n1    gpu-10(5)             uses-other
+small  team       10               n1    gpu-2(10)             uses-small
+waits  team       90               -     waiting               -
+wrong  team       -                -     refused               -
+""")
+    assert text.startswith("NAME  IPADDRESS  GPU0(Allocated/Total)")
+
+
+def test_the_form_of_the_original_says_nothing_of_claims_and_asks_nothing(
+    cluster: FakeKubectl, inspect: Inspect
+) -> None:
+    assert "CLAIM" not in inspect()[1]
+    assert not any("resource.k8s.io" in line for line in cluster.log)
+
+
+def test_the_document_has_all_of_them(cluster: FakeKubectl, inspect: Inspect) -> None:
+    found = json.loads(inspect("-o", "json")[1])
+    assert (found["total"], found["allocated"]) == (16, 4)
+    claims = found["claims"]
+    assert {key: claims[key] for key in ("class", "total", "allocated", "free")} == {
+        "class": "gpushare.io",
+        "total": 184,
+        "allocated": 55,
+        "free": 105,
+    }
+    assert claims["nodes"][0]["devices"][0] == {
+        "driver": DRIVER,
+        "pool": "n1",
+        "device": "gpu-2",
+        "uuid": "GPU-102",
+        "model": "NVIDIA A100",
+        "open": True,
+        "total": 80,
+        "allocated": 30,
+        "free": 50,
+    }
+    by_name = {each["name"]: each for each in claims["claims"]}
+    assert by_name["small"] == {
+        "namespace": "team",
+        "name": "small",
+        "uid": "uid-small",
+        "state": "allocated",
+        "detail": None,
+        "requested": 10,
+        "node": "n1",
+        "devices": [
+            {
+                "driver": DRIVER,
+                "pool": "n1",
+                "device": "gpu-2",
+                "uuid": "GPU-102",
+                "allocated": 10,
+            }
+        ],
+        "pods": ["uses-small"],
+    }
+    assert by_name["wrong"]["detail"].startswith("request gpu of class gpushare.io may have no sel")
+    assert list(by_name) == ["both", "other", "small", "waits", "wrong"]
+
+
+def test_a_namespace_leaves_the_claims_of_others_out(
+    cluster: FakeKubectl, inspect: Inspect
+) -> None:
+    found = json.loads(inspect("-o", "json", "-n", "nobody")[1])["claims"]
+    assert (found["claims"], found["allocated"]) == ([], 55)
+
+
+def test_without_the_class_no_key_is_there_and_lists_are_not_asked_for(
+    kubectl: FakeKubectl, inspect: Inspect
+) -> None:
+    kubectl.cluster([node("a")], [])
+    assert "claims" not in json.loads(inspect("-o", "json")[1])
+    assert not any("resourceclaims" in line for line in kubectl.log)
+
+
+def test_lists_that_may_not_be_read_are_a_warning(cluster: FakeKubectl, inspect: Inspect) -> None:
+    cluster.before(
+        'case "$3" in *resourceclaims*)'
+        " echo 'Error from server (Forbidden): no right' >&2; exit 1 ;; esac"
+    )
+    found = json.loads(inspect("-o", "json")[1])
+    assert "claims" not in found
+    assert found["warnings"] == ["claims are not known: Error from server (Forbidden): no right"]
+
+
+def test_an_api_server_that_has_no_claims_is_asked_for_none(
+    cluster: FakeKubectl, inspect: Inspect
+) -> None:
+    cluster.before(
+        'case "$3" in *deviceclasses*)'
+        " echo 'Error from server (NotFound): no such resource' >&2; exit 1 ;; esac"
+    )
+    found = json.loads(inspect("-o", "json")[1])
+    assert "claims" not in found
+    assert found["warnings"] == []
+    assert not any("resourceclaims" in line for line in cluster.log)
+
+
+@pytest.mark.parametrize("name", ["gpushare.io", "settings.gpushare.io"])
+def test_a_cluster_of_claims_alone_is_no_cluster_without_nodes(
+    kubectl: FakeKubectl, inspect: Inspect, name: str
+) -> None:
+    slices = [slice_on("n1", device(0))]
+    kubectl.cluster([node("n1", 0)], [], slices=slices, claims=[], device_class=name)
+    code, text, notes = inspect("-o", "wide")
+    assert (code, notes) == (0, "")
+    assert text.splitlines()[0].startswith("CARDS OF CLAIMS")

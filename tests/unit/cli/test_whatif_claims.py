@@ -1,0 +1,413 @@
+"""`gpushare whatif` of pods with claims: on a driver's cards, beside those by annotation."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from gpushare.cli.whatif import main
+from tests.unit.cli.fake_kubectl import FakeKubectl, inventory, node, pending, pod
+from tests.unit.cli.test_inspect_claims import claim, slice_on
+from tests.unit.wire.dra.objects import DRIVER, device, exactly
+
+Json = dict[str, Any]
+Told = Callable[..., Json]
+CLASS = "gpushare.io"
+
+
+def user(
+    name: str, *claims: str, node: str = "", cpu: str = "1", template: str = "", **spec: Any
+) -> Json:
+    """A pod in `team` with these claims, or with one that was made of a template."""
+    has = [{"name": f"c{at}", "resourceClaimName": each} for at, each in enumerate(claims)]
+    if template:
+        has = [{"name": "c0", "resourceClaimTemplateName": template}]
+    made = [{"name": "c0", "resourceClaimName": claims[0]}] if template and claims else []
+    return {
+        "metadata": {"name": name, "namespace": "team", "uid": f"uid-{name}"},
+        "spec": {
+            "resourceClaims": has,
+            "containers": [{"resources": {"requests": {"cpu": cpu}}}],
+            **({"nodeName": node} if node else {}),
+            **spec,
+        },
+        "status": {"phase": "Running" if node else "Pending", "resourceClaimStatuses": made},
+    }
+
+
+def deployment(name: str, replicas: int, pod: Json, **meta: Any) -> Json:
+    template = {"metadata": {}, "spec": pod["spec"]}
+    return {
+        "kind": "Deployment",
+        "metadata": {"name": name, "namespace": "team", **meta},
+        "spec": {"replicas": replicas, "template": template},
+    }
+
+
+def template(name: str, memory: str, **more: Any) -> Json:
+    asks = {"name": "gpu", "exactly": exactly(memory, **more)}
+    return {
+        "kind": "ResourceClaimTemplate",
+        "metadata": {"name": name, "namespace": "team"},
+        "spec": {"spec": {"devices": {"requests": [asks]}}},
+    }
+
+
+@pytest.fixture
+def told(capsys: pytest.CaptureFixture[str]) -> Told:
+    """Runs it: the document."""
+
+    def run(*words: str) -> Json:
+        code = main([*words, "-o", "json"])
+        out, err = capsys.readouterr()
+        assert (code, err) == (0, "")
+        found: Json = json.loads(out)
+        return found
+
+    return run
+
+
+@pytest.fixture
+def lines(capsys: pytest.CaptureFixture[str]) -> Callable[..., list[str]]:
+    def run(*words: str) -> list[str]:
+        code = main([*words])
+        out, err = capsys.readouterr()
+        assert (code, err) == (0, "")
+        return out.splitlines()
+
+    return run
+
+
+@pytest.fixture
+def wrong(capsys: pytest.CaptureFixture[str]) -> Callable[..., str]:
+    """Runs what is wrong: the one line."""
+
+    def run(*words: str) -> str:
+        code = main([*words])
+        out, err = capsys.readouterr()
+        assert (code, out, err.count("\n")) == (1, "", 1)
+        return err
+
+    return run
+
+
+def manifest(tmp_path: Path, *documents: Json) -> str:
+    file = tmp_path / "pods.yaml"
+    file.write_text(yaml.safe_dump_all(documents))
+    return str(file)
+
+
+SLICES = (slice_on("n1", device(1, 80), device(2, 24)), slice_on("n2", device(3, 24)))
+
+
+@pytest.fixture
+def cluster(kubectl: FakeKubectl) -> FakeKubectl:
+    """A node by annotation; two of the driver, with a claim of 10 on the card of 80."""
+    kubectl.cluster(
+        [node("a", inventory=inventory(16)), node("n1", 0), node("n2", 0)],
+        [user("runs", "small", node="n1")],
+        page=500,
+        slices=SLICES,
+        claims=[claim("small", 10, ("n1", "gpu-1"))],
+    )
+    return kubectl
+
+
+def fits(document: Json, part: str = "pods") -> list[tuple[str, int, Json]]:
+    return [
+        (each["name"], each["fit"], {on["node"]: on["pods"] for on in each["on"]})
+        for each in document[part]
+    ]
+
+
+@pytest.mark.usefixtures("cluster")
+def test_pods_by_claims_are_placed_on_the_drivers_cards(told: Told, tmp_path: Path) -> None:
+    file = manifest(
+        tmp_path,
+        template("large", "20Gi"),
+        deployment("web", 3, user("x", template="large")),
+        deployment("pairs", 2, user("x", template="gpushare-10240mi-x2")),
+    )
+    found = told("--pods", file)
+    assert (found["resource"], found["before"]) == (
+        CLASS,
+        {"nodes": 2, "devices": 3, "total": 128, "free": 118},
+    )
+    assert fits(found) == [
+        ("deployment/web", 3, {"n1": 2, "n2": 1}),
+        ("deployment/pairs", 0, {}),
+    ]
+    assert {each["reason"] for each in found["pods"][1]["reasons"]} == {
+        "Insufficient GPU Memory in enough devices",
+        "fewer healthy devices of that size than requested",
+    }
+    assert found["after"]["free"] == 118 - 60
+
+
+@pytest.mark.usefixtures("cluster")
+def test_pods_of_both_kinds_count_in_one_plan_each_on_its_nodes(
+    lines: Callable[..., list[str]], told: Told, tmp_path: Path
+) -> None:
+    asks = pod("mixed", "", 16)
+    asks["kind"] = "Pod"
+    del asks["spec"]["nodeName"], asks["status"]
+    file = manifest(
+        tmp_path, asks, template("t", "24Gi"), deployment("w", 9, user("x", template="t"))
+    )
+    found = told("--pods", file)
+    assert (found["resource"], fits(found)) == ("aliyun.com/gpu-mem", [("pod/mixed", 1, {"a": 1})])
+    (cards,) = found["others"]
+    assert (cards["resource"], fits(cards)) == (
+        CLASS,
+        [("deployment/w", 4, {"n1": 3, "n2": 1})],
+    )
+    text = lines("--pods", file)
+    assert "Now:      16 GiB of 16 GiB free on 1 device of 1 node (aliyun.com/gpu-mem)" in text
+    assert (
+        f"Now:      118 GiB of 128 GiB free on 3 devices of 2 nodes ({CLASS} of {DRIVER})" in text
+    )
+    assert (
+        "Pods:     deployment/w: 4 of 9 fit (3 on n1, 1 on n2); then:"
+        " 2 Insufficient GPU Memory in one device" in text
+    )
+
+
+@pytest.mark.usefixtures("cluster")
+def test_words_are_of_claims_if_the_resource_says_so(told: Told, wrong: Callable[..., str]) -> None:
+    found = told("--resource", CLASS, "--pods", "24GiB", "--gang", "8GiB on 2 x 2")
+    assert fits(found) == [("24GiB", 4, {"n1": 3, "n2": 1})]
+    assert "others" not in found
+    assert (found["gangs"][0]["fits"], found["after"]["free"]) == (False, 118 - 96)
+    assert "no part of the compute" in wrong("--resource", CLASS, "--pods", "8GiB + 30%")
+
+
+def test_where_nothing_is_shared_by_annotation_words_are_of_claims(
+    kubectl: FakeKubectl, told: Told
+) -> None:
+    kubectl.cluster([node("n1", 0)], [], page=500, slices=SLICES[:1], claims=[])
+    found = told("--pods", "24GiB x 12", "--add", "1:n1", "--add", "1:1x48GiB")
+    assert fits(found) == [("24GiB x 12", 10, {"n1": 4, "new-1": 4, "new-2": 2})]
+
+
+def test_a_pod_by_annotation_is_never_on_a_node_of_the_driver_nor_one_by_claims_on_the_other(
+    kubectl: FakeKubectl, told: Told
+) -> None:
+    """`both` has a device plug-in and slices: it takes nothing new."""
+    kubectl.cluster(
+        [node("both", inventory=inventory(16)), node("n1", 0), node("a", inventory=inventory(16))],
+        [],
+        page=500,
+        slices=[slice_on("both", device(9)), *SLICES[:1]],
+        claims=[],
+    )
+    found = told("--pods", "8GiB")
+    assert fits(found) == [("8GiB", 2, {"a": 2})]
+    found = told("--resource", CLASS, "--pods", "24GiB x 9")
+    assert fits(found) == [("24GiB x 9", 4, {"n1": 4})]
+    assert found["leftOut"] == [{"node": "both", "why": "shares devices by annotation"}]
+    assert {"reason": "shares devices by annotation", "nodes": 1} in found["pods"][0]["reasons"]
+
+
+def test_cpu_and_node_selectors_keep_pods_with_claims_out(
+    kubectl: FakeKubectl, told: Told, tmp_path: Path
+) -> None:
+    """Nodes have 8 cores, of which a pod without any device takes 5 on n1."""
+    busy = user("busy", node="n1", cpu="5")
+    busy["spec"]["resourceClaims"] = []
+    kubectl.cluster([node("n1", 0), node("n2", 0)], [busy], page=500, slices=SLICES, claims=[])
+    picky = user("x", template="gpushare-1024mi", nodeSelector={"pool": "x"})
+    file = manifest(
+        tmp_path,
+        deployment("hungry", 9, user("x", template="gpushare-1024mi", cpu="3")),
+        deployment("picky", 1, picky),
+    )
+    hungry, none = fits(told("--pods", file))
+    assert hungry == ("deployment/hungry", 3, {"n1": 1, "n2": 2})
+    assert none[1] == 0
+
+
+def test_pods_that_wait_take_their_cards_first_and_gated_ones_none(
+    kubectl: FakeKubectl, told: Told
+) -> None:
+    kubectl.cluster(
+        [node("n2", 0)],
+        [
+            user("late", "l", priority=7),
+            user("later", template="gpushare-2048mi"),
+            user("gated", "g", schedulingGates=[{"name": "x"}]),
+            user("has", "given"),
+            user("odd", "o"),
+            user("lost", "nobody"),
+            user("foreign", "f"),
+        ],
+        page=500,
+        slices=SLICES[1:],
+        claims=[
+            claim("l", 12),
+            claim("g", 4),
+            claim("given", 4, ("n2", "gpu-3")),
+            claim("o", 1, adminAccess=True),
+            claim("f", 1, deviceClassName="other"),
+        ],
+    )
+    found = told("--pods", "4GiB")
+    assert fits(found, "waiting") == [("team/late", 1, {"n2": 1}), ("team/later", 1, {"n2": 1})]
+    assert (found["gated"], fits(found)) == (1, [("4GiB", 1, {"n2": 1})])
+    note = next(each for each in found["notes"] if each.startswith("pods with claims are left out"))
+    assert "team/odd: its claim c0: request gpu of class gpushare.io may have no adminAcc" in note
+    assert "team/lost: there is no claim team/nobody" in note
+    assert "team/f" not in note
+
+
+def test_pods_of_a_node_that_goes_take_their_claims_along(
+    kubectl: FakeKubectl, lines: Callable[..., list[str]], told: Told
+) -> None:
+    """`two` has two claims, which have to be on one node; `one` and `other` share theirs."""
+    kubectl.cluster(
+        [node("n1", 0), node("n2", 0), node("n3", 0)],
+        [
+            user("two", "x", "y", node="n1"),
+            user("one", "shared", node="n1"),
+            user("other", "shared", node="n1"),
+        ],
+        page=500,
+        slices=[*SLICES, slice_on("n3", device(4, 8))],
+        claims=[
+            claim("x", 16, ("n1", "gpu-1")),
+            claim("y", 8, ("n1", "gpu-1")),
+            claim("shared", 6, ("n1", "gpu-2")),
+        ],
+    )
+    found = told("--without", "n1")
+    assert fits(found, "moved") == [
+        ("team/one (2 pods that share a claim)", 1, {"n3": 1}),
+        ("team/two", 1, {"n2": 1}),
+    ]
+    assert found["moved"][1]["also"] == [{"units": 8, "devices": 1}]
+    assert found["before"]["free"] - found["after"]["free"] == 80 + 24
+    text = lines("--without", "n1", "--without", "n2")
+    assert "Without:  n1, n2: 1 of 2 pods fit elsewhere" in text
+
+
+def test_what_a_node_lacks_for_all_claims_of_a_pod_is_said(
+    kubectl: FakeKubectl, told: Told, tmp_path: Path
+) -> None:
+    kubectl.cluster([node("n2", 0)], [], page=500, slices=SLICES[1:], claims=[])
+    both = user("x", "c1", "c2")
+    claims = [claim("c1", 20), claim("c2", 20)]
+    file = manifest(
+        tmp_path, *({"kind": "ResourceClaim", **each} for each in claims), {"kind": "Pod", **both}
+    )
+    (placed,) = told("--pods", file)["pods"]
+    assert placed["reasons"] == [
+        {"reason": "room for the pod's largest claim, not for all of them", "nodes": 1}
+    ]
+
+
+@pytest.mark.usefixtures("cluster")
+def test_how_many_more_nodes_for_pods_with_claims(
+    told: Told, lines: Callable[..., list[str]], wrong: Callable[..., str], tmp_path: Path
+) -> None:
+    """Two of 60 have no place on the 70 that are left of a card; a node like n1 takes one."""
+    file = manifest(
+        tmp_path, template("big", "60Gi"), deployment("w", 3, user("x", template="big"))
+    )
+    found = told("--need", "--pods", file)
+    assert (found["resource"], found["needed"]) == (CLASS, 2)
+    assert [(each["name"], each["nodes"]) for each in found["shapes"] if each["nodes"]] == [
+        ("like n1", 2)
+    ]
+    assert found["optimal"]
+    text = lines("--need", "--pods", file)
+    assert "Need:     2 nodes: 2 x like n1 (1 x 80 GiB and 1 x 24 GiB)" in text
+    added = told("--pods", file, "--add", "2:n1")
+    assert fits(added) == [("deployment/w", 3, {"n1": 1, "new-1": 1, "new-2": 1})]
+    words = ("--need", "--resource", CLASS, "--pods", "60GiB x 3", "--shape", "1x128GiB")
+    assert told(*words)["needed"] == 1
+    assert "know by its slices" in wrong(*words, "--overlay")
+    assert told("--need", "--more", "100%", "--resource", CLASS)["pods"][0]["name"] == (
+        "more like team/runs"
+    )
+
+
+def test_nodes_of_both_kinds_are_needed_in_one_answer(kubectl: FakeKubectl, told: Told) -> None:
+    kubectl.cluster(
+        [node("a", inventory=inventory(16)), node("n2", 0)],
+        [pending(f"p{n}", 16) for n in range(3)] + [user(f"c{n}", f"c{n}") for n in range(4)],
+        page=500,
+        slices=SLICES[1:],
+        claims=[claim(f"c{n}", 20) for n in range(4)],
+    )
+    found = told("--need")
+    (cards,) = found["others"]
+    assert (found["needed"], found["shapes"][0]["name"]) == (2, "like a")
+    assert (cards["needed"], cards["shapes"][0]["name"]) == (3, "like n2")
+    # A shape that is told in words is of the first resource.
+    found = told("--need", "--shape", "4x16GiB", "--shape", "n2,price=3")
+    assert (found["needed"], found["others"][0]["price"]) == (1, 9)
+
+
+def test_a_table_may_be_of_cards(told: Told, wrong: Callable[..., str], tmp_path: Path) -> None:
+    table = tmp_path / "nodes.csv"
+    table.write_text("name,cpu_milli,memory_mib,gpu,units,model\nn,8000,1024,2,24,A10\n")
+    file = manifest(
+        tmp_path, template("t", "20Gi"), deployment("w", 3, user("x", template="t", cpu="0"))
+    )
+    words = ("--nodes", str(table), "--pods", file)
+    found = told(*words, "--resource", CLASS, "--unit", "GiB")
+    assert fits(found) == [("deployment/w", 2, {"n": 2})]
+    assert "unless --unit says which" in wrong(*words, "--resource", CLASS)
+    assert "share by annotation, unless --resource gpushare.io" in wrong(*words)
+
+
+@pytest.mark.usefixtures("cluster")
+def test_what_cannot_be_counted_is_said_in_one_line(
+    kubectl: FakeKubectl, wrong: Callable[..., str], tmp_path: Path
+) -> None:
+    def of(*documents: Json) -> str:
+        return wrong("--pods", manifest(tmp_path, *documents))
+
+    has = {"kind": "Pod", **user("has", "small")}
+    assert "Pod has: all its claims have devices already, so it needs none" in of(has)
+    assert "there is no claim team/gone" in of({"kind": "Pod", **user("p", "gone")})
+    assert "there is no ResourceClaimTemplate team/gone" in of(
+        deployment("p", 1, user("p", template="gone"))
+    )
+    other = template("other", "1Gi", deviceClassName="other")
+    alien = {"kind": "Pod", **user("p", template="other")}
+    assert "none of its claims is of class gpushare.io" in of(other, alien)
+    assert "has no pods" in of(other)
+    broken = template("t", "1Gi") | {"spec": {"spec": "x"}}
+    assert "ResourceClaimTemplate t: " in of(broken, alien)
+    both = {"kind": "Pod", **user("p", template="gpushare-1024mi")}
+    asks = {"kind": "Pod", **pod("q", "", 4)}
+    gang = manifest(tmp_path, both, asks)
+    assert "some pods ask by annotation and some by claims" in wrong("--gang", gang)
+    kubectl.cluster([node("a")], [], page=500)
+    assert "asks by claims, which do not count here: there is no DeviceClass" in of(has)
+    assert "--resource gpushare.io: there is no DeviceClass" in wrong("--resource", CLASS, "--need")
+
+
+def test_of_two_drivers_one_has_to_be_named(
+    kubectl: FakeKubectl, told: Told, wrong: Callable[..., str]
+) -> None:
+    other = slice_on("n2", device(3, 40))
+    other["spec"]["driver"] = "gpu.other.com"
+    kubectl.cluster(
+        [node("a"), node("n1", 0), node("n2", 0)],
+        [],
+        page=500,
+        slices=[SLICES[0], other],
+        claims=[],
+    )
+    assert "gpu.example.com and gpu.other.com one has to be named by --claims" in wrong(
+        "--resource", CLASS, "--pods", "1GiB"
+    )
+    found = told("--pods", "1GiB x 2")
+    assert any("one has to be named by --claims" in each for each in found["notes"])
+    named = ("--resource", CLASS, "--pods", "40GiB", "--claims", "gpu.other.com")
+    assert fits(told(*named)) == [("40GiB", 1, {"n2": 1})]
+    assert "no slice has a card of nobody that" in wrong("--pods", "1GiB", "--claims", "nobody")

@@ -1,0 +1,152 @@
+"""What is said of a pod that asks by claims: where they are allocated, or why they wait."""
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from gpushare.errors import MessageError
+from gpushare.explain.claims import explain_claims
+from gpushare.explain.document import document
+from gpushare.wire.dra.objects import CLAIMS_PODS, ClaimsPod
+from tests.unit.extender.claims.store import ClaimStore, waiting_pod
+from tests.unit.extender.claims.test_allocator import Process
+
+
+def said(process: Process, pod: ClaimsPod) -> Mapping[str, Any]:
+    process.show()
+    uid = (pod.metadata and pod.metadata.uid) or ""
+    why = process.view.why(uid)
+    return document(
+        explain_claims(pod, process.books, process.view.source, "GiB", waits=why, now=0.0)
+    )
+
+
+def pod_of(spec: object, **status: object) -> ClaimsPod:
+    meta = {"name": "p", "namespace": "default", "uid": "u"}
+    return CLAIMS_PODS.decode(
+        json.dumps({"metadata": meta, "spec": spec, "status": status}).encode()
+    )
+
+
+def placed(process: Process, *pods: ClaimsPod) -> None:
+    process.show()
+    process.waits(*pods)
+    process.round()
+    process.show()
+
+
+def test_a_claim_that_is_allocated_says_where_and_for_whom() -> None:
+    store = ClaimStore()
+    store.create("a", 10)
+    process, pod = Process(store), waiting_pod("p", "a")
+    placed(process, pod)
+    assert pod.spec
+    pod.spec.node_name = "n1"
+    found = said(process, pod)
+    assert (found["state"], found["node"], found["resource"]) == ("bound", "n1", "gpushare.io")
+    (claim,) = found["claims"]
+    assert claim["devices"] == [
+        {
+            "driver": "gpu.example.com",
+            "pool": "n1",
+            "device": "gpu-1",
+            "uuid": "GPU-101",
+            "allocated": 10,
+        }
+    ]
+    assert (claim["state"], claim["node"], claim["pods"]) == ("allocated", "n1", ["p"])
+    assert found["lines"] == [
+        "Pod:        default/p is bound to n1, by claims of class gpushare.io",
+        "Claim:      default/a is allocated on n1: 10 GiB of gpu-1 (GPU-101); reserved for p",
+    ]
+
+
+def test_a_claim_without_room_says_why_of_each_kind_of_node_and_what_would_help() -> None:
+    store = ClaimStore()
+    store.create("a", 70)
+    store.create("b", 70)
+    process, pod = Process(store), waiting_pod("pb", "b")
+    placed(process, waiting_pod("pa", "a"), pod)
+    assert said(process, pod)["lines"] == [
+        "Pod:        default/pb is pending, and asks by claims of class gpushare.io",
+        "Claim:      default/b waits and asks for 70 GiB on one device",
+        "Waits:      no node has room for its claim default/b",
+        "Free now:   at most 24 GiB on n1 device 1",
+        "Nodes:      0 of 1 have room on their devices: 1 Insufficient GPU Memory in one device",
+        "Would fit:  on n1 once claim default/a (70 GiB) is freed",
+        "Scheduler:  it has said nothing yet",
+    ]
+
+
+def test_of_several_requests_each_one_is_told() -> None:
+    store = ClaimStore()
+    store.create("a", 20, 70)
+    store.create("b", 20, 5)
+    process, pod = Process(store), waiting_pod("pb", "b")
+    placed(process, waiting_pod("pa", "a"), pod)
+    assert said(process, pod)["lines"][1:-1] == [
+        "Claim:      default/b waits and asks for 20 + 5 GiB, each on a device of its own",
+        "Waits:      no node has room for its claim default/b",
+        "Free now:   at most 10 GiB on n1 device 0, and 4 GiB on each of 2 devices of one node",
+        "Nodes:      0 of 1 have room on their devices: 1 Insufficient GPU Memory in enough"
+        " devices",
+        "Would fit:  on n1 once claim default/a (90 GiB) is freed",
+    ]
+    assert said(process, waiting_pod("pa", "a"))["lines"][1] == (
+        "Claim:      default/a is allocated on n1: 70 GiB of gpu-0 (GPU-100), 20 GiB of gpu-1"
+        " (GPU-101); reserved for pa"
+    )
+
+
+def test_a_claim_that_is_refused_says_what_to_do() -> None:
+    store = ClaimStore()
+    store.create("a", 10, adminAccess=True)
+    process, pod = Process(store), waiting_pod("p", "a")
+    placed(process, pod)
+    found = said(process, pod)
+    assert found["claims"][0]["state"] == "refused"
+    assert found["explanation"] is None
+    assert found["lines"][1] == (
+        "Claim:      default/a can have no device: request gpu of class gpushare.io may have no"
+        " adminAccess; what a claim asks for cannot be changed: correct it, or its template, and"
+        " create it and the pod again"
+    )
+
+
+def test_an_allocation_without_an_answer_is_in_doubt() -> None:
+    faults = ["lost"]
+    store = ClaimStore(lambda path: faults.pop() if path.endswith("/status") and faults else "")
+    store.create("a", 10)
+    process, pod = Process(store), waiting_pod("p", "a")
+    process.show()
+    process.waits(pod)
+    process.round()
+    about = explain_claims(pod, process.books, process.view.source, "GiB")
+    assert [claim.state for claim in about.claims] == ["in doubt"]
+
+
+def test_what_is_not_there_is_said_to_be_missing() -> None:
+    process = Process(ClaimStore())
+    assert said(process, waiting_pod("p", "a"))["lines"][1] == "Claim:      default/a is not there"
+    found = said(process, pod_of({"resourceClaims": [{"name": "a"}]}))
+    assert found["waits"] == "its claims are still to be made of their templates"
+
+
+def test_gates_and_ends_are_told() -> None:
+    store = ClaimStore()
+    store.create("a", 10)
+    process = Process(store)
+    has = [{"name": "a", "resourceClaimName": "a"}]
+    gated = {"schedulingGates": [{"name": "g"}], "containers": [], "resourceClaims": has}
+    lines = said(process, pod_of(gated))["lines"]
+    assert "its claims get no devices until they are removed" in lines[-1]
+    assert said(process, pod_of({}, phase="Succeeded"))["state"] == "ended"
+
+
+def test_claims_of_other_classes_are_not_ours() -> None:
+    store = ClaimStore()
+    store.create("a", 10, deviceClassName="other")
+    with pytest.raises(MessageError, match="none of the claims of pod default/p is of class"):
+        said(Process(store), waiting_pod("p", "a"))
