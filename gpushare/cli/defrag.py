@@ -133,7 +133,9 @@ def _carry_out(look: Look, options: argparse.Namespace, kubectl: Kubectl) -> int
     def say(line: str) -> None:
         print(printable(line), file=out, flush=True)
 
-    outcome = Run(kubectl, look, partial(_look, options, kubectl), options.wait, say).outcome()
+    again, namespace = partial(_look, options, kubectl), options.extender_namespace
+    run = Run(kubectl, look, again, namespace=namespace, wait=options.wait, say=say)
+    outcome = run.outcome()
     for line in lines_of_run(outcome):
         say(line)
     if options.output:

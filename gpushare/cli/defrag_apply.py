@@ -4,12 +4,16 @@ Before each move the cluster is listed and the plan is made anew, so that every 
 again. After it the pod that its controller makes in its stead has to run where it was planned. If
 anything is otherwise, this stops; what was moved stays moved. Evictions go through the API server,
 so budgets decide, and each names the pod by its uid and resourceVersion: no other one can be hit.
+Each is written down before, where the extender writes down its own, so that nobody else moves pods
+meanwhile (wire/move_record.py).
 
 Tested in `tests/unit/cli/test_defrag_apply.py`.
 """
 
+import json
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from typing import Any, NoReturn
 
@@ -18,10 +22,14 @@ from gpushare.cli.facts import Fields, mapping, text
 from gpushare.cli.kubectl import Kubectl
 from gpushare.cli.listed_cluster import ListedResource
 from gpushare.core.model import PodRef
-from gpushare.errors import ApiConflict, ApiError, ApiNotFound, GpuShareError
+from gpushare.errors import ApiConflict, ApiError, ApiNotFound, GpuShareError, MessageError
 from gpushare.explain.defrag import DefragAnswer, Hole, PodMove
 from gpushare.explain.movable import MoveRules, Rule
-from gpushare.wire.objects import OWNED_PODS, Metadata, OwnedMetadata, OwnedPod, Owner
+from gpushare.wire.evictions import eviction, may_succeed, pod_path
+from gpushare.wire.kept import MOVES
+from gpushare.wire.move_record import MoveRecord, read_record
+from gpushare.wire.objects import OWNED_PODS, Metadata, OwnedPod, Owner
+from gpushare.wire.pods import controller_of
 
 WAIT = 300
 """Seconds for a budget to allow an eviction, and for a moved pod to run, if none are told."""
@@ -79,10 +87,60 @@ class _Refused(GpuShareError):
     """An eviction was not made, and may be tried again after another look."""
 
 
+class _Record:
+    """The record of moves in the cluster. namespace: of its ConfigMap."""
+
+    def __init__(self, kubectl: Kubectl, namespace: str) -> None:
+        self._kubectl = kubectl
+        self._maps = f"/api/v1/namespaces/{namespace}/configmaps"
+        self._settled: set[str] = set()
+
+    def begin(self, ref: PodRef) -> None:
+        """Write down that the pod is evicted next. Raises _Refused while another one may be."""
+        record, now = self._read(), time.time()
+        other = record.under_way(now)
+        if other is not None:
+            raise _Refused(f"{other.pod} is being moved by another process")
+        try:
+            self._write(record.sent(ref.uid, str(ref), now))
+        except ApiConflict as error:
+            raise _Refused("another process moves pods, too") from error
+
+    def settle(self, uid: str) -> None:
+        """Write down that the move has come to its end."""
+        self._settled.add(uid)
+        # Where it cannot be written now others wait a little longer.
+        with suppress(ApiError, MessageError):
+            self._write(self._read())
+
+    def withdraw(self, uid: str) -> None:
+        """Write down that nothing was evicted."""
+        with suppress(ApiError, MessageError):
+            self._write(self._read().withdrawn(uid))
+
+    def _read(self) -> MoveRecord:
+        """Return it as it is, with the moves of this run that have come to their end."""
+        try:
+            document = self._kubectl.get(f"{self._maps}/{MOVES}")
+        except ApiNotFound:
+            return MoveRecord()
+        record = read_record(json.dumps(document).encode(), time.time())
+        for uid in self._settled:
+            record = record.settled(uid)
+        return record
+
+    def _write(self, record: MoveRecord) -> None:
+        if record.version:
+            self._kubectl.replace(f"{self._maps}/{MOVES}", record.document())
+        else:
+            self._kubectl.create(self._maps, record.document())
+
+
 class Run:
     """One plan that is carried out.
 
-    look: lists the cluster anew, for at most so many moves. wait: seconds. say: gets a line.
+    look: lists the cluster anew, for at most so many moves. namespace: of the record of moves.
+    wait: seconds. say: gets a line.
     """
 
     def __init__(
@@ -90,10 +148,12 @@ class Run:
         kubectl: Kubectl,
         first: Look,
         look: Callable[[int], Look],
+        *,
+        namespace: str,
         wait: float,
         say: Callable[[str], None],
     ) -> None:
-        self._kubectl = kubectl
+        self._kubectl, self._record = kubectl, _Record(kubectl, namespace)
         self._node, self._pod = first.found.node, first.pod
         self._look = look
         self._wait = wait
@@ -118,8 +178,8 @@ class Run:
         refused_until: float | None = None
         while done.left:
             look = self._holding()
-            done.left = list(look.found.moves)
-            if not done.left:
+            done.left = list(look.found.moves) if look else []
+            if not (look and done.left):
                 self._say("The room is open: what was left of the plan need not move.")
                 break
             move = done.left[0]
@@ -139,8 +199,10 @@ class Run:
 
     # -- before a move ------------------------------------------------------------------------
 
-    def _holding(self) -> Look:
+    def _holding(self) -> Look | None:
         """Return the cluster as it is now, where what is left of the plan holds.
+
+        None if the pod that waited has the room already.
 
         A budget that allows nothing now is waited for: the pod that was moved last may count as
         disrupted a little longer.
@@ -148,7 +210,8 @@ class Run:
         left = {move.entry.ref.uid for move in self._done.left}
         until, told = time.monotonic() + self._wait, False
         while True:
-            self._check_pod_waits()
+            if self._has_room():
+                return None
             look = self._look(len(left))
             found = look.found
             moved = {move.entry.ref.uid for move in found.moves}
@@ -183,18 +246,18 @@ class Run:
             return f"now the fewest moves are others, on {look.found.node}"
         return f"it does not open the room on {self._node} any more"
 
-    def _check_pod_waits(self) -> None:
-        if self._pod is None:
-            return
-        node = self._node_of_waiting(self._pod)
-        if node:
+    def _has_room(self) -> bool:
+        """Return whether the pod that waited is bound. Stops if it is, but not to the room."""
+        node = self._node_of_waiting(self._pod) if self._pod else ""
+        if node not in ("", self._node):
             self._done.bound = node
             self._stop(f"pod {self._pod} is bound to {node} already")
+        return bool(node)
 
     def _node_of_waiting(self, ref: PodRef) -> str:
         """Return the node of the pod that waits; "" while it waits. Stops if it is gone."""
         try:
-            pod = self._kubectl.get(_path(ref))
+            pod = self._kubectl.get(pod_path(ref))
         except ApiNotFound:
             pod = {}
         metadata = mapping(pod.get("metadata"))
@@ -212,30 +275,44 @@ class Run:
         if ref not in self._told:
             self._told.add(ref)
             self._say(f"{counted}: evicting {ref} from {move.entry.node}, for {move.node}")
-        self._evict(move, (pod.metadata or Metadata()).resource_version or "")
+        self._begin(ref)
+        try:
+            self._evict(move, (pod.metadata or Metadata()).resource_version or "")
+        except GpuShareError:
+            if done.unsettled is None:
+                self._record.withdraw(ref.uid)
+            raise
         done.evicted, done.unsettled = move, None
         done.left.remove(move)
-        name = self._successor(move, _controller(pod), frozenset(before))
+        name = self._successor(move, controller_of(pod) or Owner(), frozenset(before))
         done.moved.append((move, name))
         done.evicted = None
+        self._record.settle(ref.uid)
         self._say(f"{counted}: {name} runs on {move.node}")
+
+    def _begin(self, ref: PodRef) -> None:
+        """Write the eviction down. Stops where that may not be written."""
+        try:
+            self._record.begin(ref)
+        except ApiError as error:
+            if error.status == _FORBIDDEN:
+                self._stop(
+                    f"ConfigMap {MOVES}, in which moves are written down, may not be read and"
+                    f" written; docs/defrag.md shows the rights that --apply needs ({error})"
+                )
+            raise
 
     def _evict(self, move: PodMove, version: str) -> None:
         """Evict the pod. One answer that tells nothing is followed by a read, then by the same
         call: it can hit this pod alone.
         """
         ref = move.entry.ref
-        body = {
-            "apiVersion": "policy/v1",
-            "kind": "Eviction",
-            "metadata": {"name": ref.name, "namespace": ref.namespace},
-            "deleteOptions": {"preconditions": {"uid": ref.uid, "resourceVersion": version}},
-        }
+        body = eviction(ref, version)
         until, unclear = time.monotonic() + self._wait, False
         self._done.unsettled = move
         while True:
             try:
-                self._kubectl.create(f"{_path(ref)}/eviction", body)
+                self._kubectl.create(f"{pod_path(ref)}/eviction", body)
             except ApiError as error:
                 if not (unclear and isinstance(error, (ApiConflict, ApiNotFound))):
                     self._check_unclear(ref, error)
@@ -285,7 +362,7 @@ class Run:
 
     def _is_gone_now(self, ref: PodRef) -> bool:
         try:
-            metadata = mapping(self._kubectl.get(_path(ref)).get("metadata"))
+            metadata = mapping(self._kubectl.get(pod_path(ref)).get("metadata"))
         except ApiNotFound:
             return True
         return metadata.get("uid") != ref.uid or bool(metadata.get("deletionTimestamp"))
@@ -316,8 +393,12 @@ class Run:
                 pods = self._pods(ref.namespace)
                 state = f"{ref} is still ending" if ref.uid in pods else "no pod came in its stead"
                 for uid, pod in pods.items():
-                    metadata = pod.metadata or OwnedMetadata()
-                    if uid in before or metadata.deletion_timestamp or not _is_of(pod, owner, ref):
+                    metadata = pod.metadata or Metadata()
+                    if (
+                        uid in before
+                        or metadata.deletion_timestamp
+                        or not may_succeed(pod, owner, ref.name)
+                    ):
                         continue
                     name = f"{ref.namespace}/{metadata.name}"
                     node = (pod.spec and pod.spec.node_name) or ""
@@ -357,22 +438,6 @@ class Run:
 
     def _stop(self, why: str) -> NoReturn:
         raise _Stopped(why)
-
-
-def _path(ref: PodRef) -> str:
-    return f"/api/v1/namespaces/{ref.namespace}/pods/{ref.name}"
-
-
-def _controller(pod: OwnedPod) -> Owner:
-    owners = (pod.metadata and pod.metadata.owner_references) or ()
-    return next((owner for owner in owners if owner.controller), Owner())
-
-
-def _is_of(pod: OwnedPod, owner: Owner, ref: PodRef) -> bool:
-    """Return whether the owner has made the pod in that one's stead."""
-    if owner.kind == "StatefulSet" and (pod.metadata and pod.metadata.name) != ref.name:
-        return False
-    return _controller(pod).uid == owner.uid
 
 
 def lines_of_run(done: Outcome) -> Iterator[str]:

@@ -10,12 +10,11 @@ from collections import defaultdict
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 
-from gpushare.core.mutable_cluster import Placement
 from gpushare.core.node_filters import OwnFilters
 from gpushare.core.policy import Policy
 from gpushare.core.selectors import NO_DEMANDS, Demands
 from gpushare.explain.host_room import HostFilters
-from gpushare.explain.placer import Placer, Wanted
+from gpushare.explain.placer import Place, Placer, Wanted
 from gpushare.explain.whatif import rows_by_name
 from gpushare.ledger import LedgerView
 
@@ -83,11 +82,11 @@ class _OneResource:
                 known = demands.get(each.ref.uid, NO_DEMANDS)
                 pod = Wanted(str(each.ref), each.request, 1, known, each.priority)
                 self._pods[each.node].append(pod)
-        self._moved: list[Placement] = []
+        self._moved: list[Place] = []
 
     def used(self, node: str) -> int:
         """Return the units that the pods of the node ask for."""
-        return sum(pod.request.total for pod in self._pods[node])
+        return sum(pod.total for pod in self._pods[node])
 
     def take_out(self, node: str) -> Wanted | None:
         """Place the pods of the node elsewhere: its own, and those that have come meanwhile.
@@ -101,8 +100,8 @@ class _OneResource:
         if stranded is not None:
             self._placer.reopen(node)
             return stranded
-        for pod, placement in zip(self._pods[node], self._moved, strict=True):
-            self._pods[self._placer.view.names[placement.row]].append(pod)
+        for pod, place in zip(self._pods[node], self._moved, strict=True):
+            self._pods[self._placer.view.names[place[0].row]].append(pod)
         return None
 
     def put_back(self, node: str) -> None:
@@ -110,6 +109,6 @@ class _OneResource:
         if node not in self._placer.view.row:
             return
         self._placer.take_back(self._moved)
-        for placement in self._moved:
-            self._pods[self._placer.view.names[placement.row]].pop()
+        for place in self._moved:
+            self._pods[self._placer.view.names[place[0].row]].pop()
         self._placer.reopen(node)

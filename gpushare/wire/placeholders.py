@@ -15,13 +15,16 @@ from typing import Any
 
 from gpushare.core.model import PodRef, Request
 from gpushare.errors import MessageError
-from gpushare.wire.objects import Pod
+from gpushare.wire.objects import Pod, seconds_of
 
 SCHEDULER = "gpushare-placeholder"
 """The schedulerName of all placeholders."""
 
 FOR = "gpushare.io/placeholder-for"
 """Label: the uid of the pod that waits; annotation: its namespace and name."""
+
+GROUP = "gpushare.io/placeholder-group"
+"""Annotation: the group of the pod that waits; not there if it is in none."""
 
 IMAGE = "registry.k8s.io/pause:3.10"
 HOSTNAME = "kubernetes.io/hostname"
@@ -35,7 +38,8 @@ class Placeholder:
     """A placeholder as the API server shows it.
 
     uid: of the pod that waits. told: its status says that it is unschedulable. nodes: that its node
-    affinity leaves out.
+    affinity leaves out. created: in seconds since the epoch. group: of the pod, "" if it is in
+    none. gated: somebody has put a scheduling gate on it, so no autoscaler counts it.
     """
 
     namespace: str
@@ -43,6 +47,9 @@ class Placeholder:
     uid: str
     told: bool
     nodes: frozenset[str]
+    created: float = 0.0
+    group: str = ""
+    gated: bool = False
 
 
 def placeholder_of(pod: Pod) -> Placeholder | None:
@@ -65,7 +72,12 @@ def placeholder_of(pod: Pod) -> Placeholder | None:
     )
     # A pod of the user may leave out nodes itself: ours are in each term, and come last.
     *_, nodes = ((), *listed)
-    return Placeholder(metadata.namespace, metadata.name, uid, told, frozenset(nodes))
+    created = seconds_of(metadata.creation_timestamp)
+    group = (metadata.annotations or {}).get(GROUP, "")
+    gated = bool(spec.scheduling_gates)
+    return Placeholder(
+        metadata.namespace, metadata.name, uid, told, frozenset(nodes), created, group, gated
+    )
 
 
 def is_placeholder(pod: Pod) -> bool:
@@ -79,18 +91,25 @@ def name_for(uid: str) -> str:
 
 
 def placeholder(
-    body: bytes, ref: PodRef, request: Request, nodes: Iterable[str], namespace: str
+    body: bytes,
+    ref: PodRef,
+    request: Request,
+    nodes: Iterable[str],
+    namespace: str,
+    *,
+    group: str = "",
 ) -> bytes | None:
     """Return the placeholder to be created for the pod of this body, as the API server has it.
 
     None if it is another pod by now, is bound or nominated, has gates, or if kube-scheduler has not
-    found it unschedulable. Raises MessageError for a body that is no pod.
+    found it unschedulable. group: of the pod, or "". Raises MessageError for a body that is no pod.
     """
     try:
         pod = json.loads(body)
         if not _waits(pod, ref.uid):
             return None
         made = _made(pod, ref, request, sorted(nodes), namespace)
+        made["metadata"]["annotations"] |= {GROUP: group} if group else {}
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         raise MessageError(f"pod {ref}: is not as the API server writes pods") from error
     return json.dumps(made).encode()

@@ -20,7 +20,16 @@ from gpushare.wire.demands import node_state
 from gpushare.wire.nodes import node_spec
 from gpushare.wire.objects import NODES, PODS
 from gpushare.wire.pods import observe_pod
-from gpushare_localcluster.autoscaler import DISABLED, SAFE, Autoscaler, Group, Removal
+from gpushare_localcluster.autoscaler.rules import (
+    DISABLED,
+    GOING,
+    GROUP,
+    SAFE,
+    SAFE_VOLUMES,
+    Autoscaler,
+    Group,
+    Removal,
+)
 
 MEM = "aliyun.com/gpu-mem"
 PAGE = Path(__file__).parents[2] / "docs" / "autoscalers.md"
@@ -34,7 +43,7 @@ def node(name: str, mem: int = 32, annotations: dict[str, str] | None = None) ->
     return {
         "metadata": {
             "name": name,
-            "labels": {"kubernetes.io/hostname": name},
+            "labels": {"kubernetes.io/hostname": name} | ({GROUP: "gpu"} if mem else {}),
             "annotations": annotations or {},
         },
         "status": {"allocatable": amounts, "capacity": amounts},
@@ -50,7 +59,7 @@ def pod(name: str, mem: int, on: str = "", device: int = 0, **spec: Any) -> Obje
             "name": name,
             "namespace": "team",
             "uid": name,
-            "ownerReferences": [{"kind": "ReplicaSet", "name": "of", "uid": "of"}],
+            "ownerReferences": [{"kind": "ReplicaSet", "name": "of", "controller": True}],
             "annotations": {ALIYUN.idx: str(device), ALIYUN.pod: str(mem)} if on else {},
         },
         "spec": {"nodeName": on, "containers": [{"name": "main", "resources": resources}], **spec},
@@ -78,52 +87,54 @@ def told(nodes: list[Object], pods: list[Object]) -> list[Object]:
     ]
 
 
-GROUP = Group("gpu", node("template"))
-SUMS = Autoscaler([GROUP])
+SUMS = Autoscaler([Group("gpu", node("template"))])
 FULL = [pod("ten-0", 10, "a", 0), pod("ten-1", 10, "a", 1)]
 BESIDE = [*FULL, pod("eight", 8, "b", 0)]
 TWO = [node("a"), node("b")]
 
 
+def gone(nodes: list[Object], pods: list[Object]) -> Removal | None:
+    """The first node that may go."""
+    return next(iter(SUMS.scale_down(nodes, pods).may_go), None)
+
+
 def sum_has_room() -> None:
-    assert SUMS.scale_up([node("a")], [*FULL, pod("waits", 8)]) == {}
-    assert SUMS.scale_up([node("a")], [*FULL, pod("waits", 13)]) == {"gpu": 1}
+    assert SUMS.scale_up([node("a")], [*FULL, pod("waits", 8)]).new == {}
+    assert SUMS.scale_up([node("a")], [*FULL, pod("waits", 13)]).new == {"gpu": 1}
 
 
 def from_zero() -> None:
-    assert SUMS.scale_up([node("cpu-only", 0)], [pod("waits", 8)]) == {"gpu": 1}
+    assert SUMS.scale_up([node("cpu-only", 0)], [pod("waits", 8)]).new == {"gpu": 1}
 
 
 def from_zero_untold() -> None:
     untold = Autoscaler([Group("gpu", node("template", 0))])
-    assert untold.scale_up([node("cpu-only", 0)], [pod("waits", 8)]) == {}
+    assert untold.scale_up([node("cpu-only", 0)], [pod("waits", 8)]).new == {}
 
 
 def from_zero_ignored() -> None:
     ignoring = Autoscaler([Group("gpu", node("template", 0))], {"ignoredResources": [MEM]})
-    assert ignoring.scale_up([node("cpu-only", 0)], [pod("waits", 8)]) == {}
+    assert ignoring.scale_up([node("cpu-only", 0)], [pod("waits", 8)]).new == {}
     # Not for want of a group: where no node is there, one comes.
-    assert ignoring.scale_up([], [pod("waits", 8)]) == {"gpu": 1}
+    assert ignoring.scale_up([], [pod("waits", 8)]).new == {"gpu": 1}
 
 
 def taken_away() -> None:
-    assert SUMS.scale_down(TWO, BESIDE) == Removal("a", ("ten-0", "ten-1"))
+    assert gone(TWO, BESIDE) == Removal("a", ("ten-0", "ten-1"))
     kept = told(TWO, BESIDE)
-    assert SUMS.scale_down(kept, BESIDE) is None
+    assert gone(kept, BESIDE) is None
     assert {each["metadata"]["annotations"].get(DISABLED) for each in kept} == {"true"}
 
 
 def made_again() -> None:
     there = [pod("eight", 8, "b", 0), pod("ten-2", 10, "b", 1), pod("ten-3", 10)]
-    assert SUMS.scale_up([node("b")], there) == {}
+    assert SUMS.scale_up([node("b")], there).new == {}
 
 
 def told_to_stay() -> None:
     disabled = {DISABLED: "true"}
-    assert (
-        SUMS.scale_down([node("a", annotations=disabled), node("b", annotations=disabled)], BESIDE)
-        is None
-    )
+    nodes = [node("a", annotations=disabled), node("b", annotations=disabled)]
+    assert gone(nodes, BESIDE) is None
 
 
 SCENES: dict[str, Callable[[], None]] = {
@@ -160,23 +171,23 @@ def stand_in(name: str, mem: int, *refused: str) -> Object:
 
 def test_a_stand_in_of_a_whole_node_brings_a_second_one() -> None:
     waits, whole = pod("waits", 8), stand_in("whole", 32)
-    assert SUMS.scale_up([node("a")], [*FULL, waits, whole]) == {"gpu": 1}
+    assert SUMS.scale_up([node("a")], [*FULL, waits, whole]).new == {"gpu": 1}
     bound = pod("waits", 8, "new", 0)
-    assert SUMS.scale_up([node("a"), node("new")], [*FULL, bound, whole]) == {"gpu": 1}
+    assert SUMS.scale_up([node("a"), node("new")], [*FULL, bound, whole]).new == {"gpu": 1}
 
 
 def test_a_stand_in_like_the_pod_but_elsewhere_brings_one_node() -> None:
     waits, alike = pod("waits", 8), stand_in("alike", 8, "a")
-    assert SUMS.scale_up([node("a")], [*FULL, waits, alike]) == {"gpu": 1}
+    assert SUMS.scale_up([node("a")], [*FULL, waits, alike]).new == {"gpu": 1}
     bound = pod("waits", 8, "new", 0)
-    assert SUMS.scale_up([node("a"), node("new")], [*FULL, bound, alike]) == {}
+    assert SUMS.scale_up([node("a"), node("new")], [*FULL, bound, alike]).new == {}
 
 
 def test_several_stand_ins_are_packed_by_sums() -> None:
     alike = [stand_in(f"s{n}", 10, "a") for n in range(4)]
-    assert SUMS.scale_up([node("a")], [*FULL, *alike]) == {"gpu": 2}  # of three a node, by sums
-    few = Autoscaler([Group("gpu", node("template"), most=1)])
-    assert few.scale_up([node("a")], [*FULL, *alike]) == {"gpu": 1}
+    assert SUMS.scale_up([node("a")], [*FULL, *alike]).new == {"gpu": 2}  # of three a node, by sums
+    few = Autoscaler([Group("gpu", node("template"), most=2)])
+    assert few.scale_up([node("a")], [*FULL, *alike]).new == {"gpu": 1}
 
 
 @pytest.mark.parametrize(
@@ -208,28 +219,125 @@ def test_who_was_not_found_unschedulable_brings_no_node(change: Object) -> None:
     waits = {**pod("waits", 32), **change}
     if "schedulingGates" in waits["spec"]:
         waits["status"]["conditions"][0]["reason"] = "SchedulingGated"
-    assert SUMS.scale_up([node("a")], [*FULL, waits]) == {}
+    assert SUMS.scale_up([node("a")], [*FULL, waits]).new == {}
 
 
-@pytest.mark.parametrize("key", [SAFE, ""], ids=["not safe to evict", "without a controller"])
-def test_a_pod_that_may_not_be_evicted_keeps_its_node(key: str) -> None:
-    pods = [pod("ten-0", 10, "a", 0), pod("one", 1, "b", 0)]
-    assert SUMS.scale_down(TWO, pods) == Removal("a", ("ten-0",))
-    stays = annotated(pods[0], **{key: "false"}) if key else pods[0]
-    if not key:
-        del stays["metadata"]["ownerReferences"]
-    assert SUMS.scale_down(TWO, [stays, pods[1]]) == Removal("b", ("one",))
+def test_a_group_does_not_grow_beyond_its_most() -> None:
+    full = Autoscaler([Group("gpu", node("template"), most=1)])
+    found = full.scale_up([node("a")], [*FULL, pod("waits", 13), pod("large", 33)])
+    assert found.new == {}
+    assert found.why == {
+        "team/waits": "gpu: max node group size reached",
+        "team/large": "gpu: Insufficient aliyun.com/gpu-mem",
+    }
 
 
-def test_a_node_in_use_stays() -> None:
-    busy = pod("busy", 1, "a")
+def test_of_each_waiting_pod_it_says_what_becomes_of_it() -> None:
+    groups = [Group("cpu", node("c", 0)), Group("gpu", node("g"))]
+    pods = [*FULL, pod("fits", 8), pod("grows", 13), pod("never", 33)]
+    found = Autoscaler(groups).scale_up([node("a")], pods)
+    assert found.new == {"gpu": 1}
+    assert found.why == {
+        "team/fits": "fits a",
+        "team/grows": "gpu grows",
+        "team/never": "; ".join(f"{name}: Insufficient {MEM}" for name in ("cpu", "gpu")),
+    }
+    assert Autoscaler([]).scale_up([node("a")], pods).why["team/never"] == "there is no group"
+
+
+def of_controller(item: Object, **change: Any) -> Object:
+    item["metadata"] |= change.pop("metadata", {})
+    item["spec"] |= change.pop("spec", {})
+    assert not change
+    return item
+
+
+BUDGET = {
+    "metadata": {"name": "one", "namespace": "team"},
+    "spec": {"selector": {"matchLabels": {"app": "a"}}},
+}
+
+
+@pytest.mark.parametrize(
+    ("reason", "change", "allowed"),
+    [
+        ("NotReplicated", {"metadata": {"ownerReferences": []}}, 0),
+        ("UnmovableKubeSystemPod", {"metadata": {"namespace": "kube-system"}}, 0),
+        ("NotSafeToEvictAnnotation", {"metadata": {"annotations": {SAFE: "false"}}}, 0),
+        ("LocalStorageRequested", {"spec": {"volumes": [{"name": "x", "hostPath": {}}]}}, 0),
+        ("LocalStorageRequested", {"spec": {"volumes": [{"name": "x", "emptyDir": {}}]}}, 0),
+        ("NotEnoughPdb", {"metadata": {"labels": {"app": "a"}}}, 0),
+        ("", {"metadata": {"labels": {"app": "a"}}}, 1),
+        ("", {"metadata": {"labels": {"app": "b"}}}, 0),
+        ("", {"spec": {"volumes": [{"name": "x", "emptyDir": {"medium": "Memory"}}]}}, 0),
+        ("", {"spec": {"volumes": [{"name": "x", "configMap": {"name": "y"}}]}}, 0),
+        ("", {"metadata": {"ownerReferences": [], "annotations": {SAFE: "true"}}}, 0),
+        (
+            "",
+            {
+                "metadata": {"annotations": {SAFE_VOLUMES: "x, y"}},
+                "spec": {"volumes": [{"name": "y", "emptyDir": {}}]},
+            },
+            0,
+        ),
+    ],
+)
+def test_a_pod_that_may_not_be_evicted_keeps_its_node(
+    reason: str, change: dict[str, Any], allowed: int
+) -> None:
+    there = of_controller(pod("ten", 10, "a"), **change)
+    budget = {**BUDGET, "status": {"disruptionsAllowed": allowed}}
+    found = SUMS.scale_down(TWO, [there, pod("one", 1, "b")], [budget])
+    where = there["metadata"]["namespace"]
+    assert found.stays == ({"a": f"BlockedByPod {where}/ten {reason}"} if reason else {})
+    assert found.may_go[-1] == Removal("b", ("one",))
+
+
+def test_of_each_node_that_stays_it_says_why() -> None:
+    busy = pod("busy", 1, "busy")
     busy["spec"]["containers"][0]["resources"]["requests"]["cpu"] = "16"
-    lazy = pod("lazy", 1, "b")
-    assert SUMS.scale_down(TWO, [busy, lazy]) == Removal("b", ("lazy",))
+    going = node("going")
+    going["spec"] = {"taints": [{"key": GOING, "effect": "NoSchedule"}]}
+    nodes = [
+        node("busy"),
+        node("cpu-only", 0),
+        going,
+        node("told", annotations={DISABLED: "true"}),
+        node("full"),
+    ]
+    pods = [busy, *(pod(f"whole-{on}", 32, on) for on in ("full", "told"))]
+    assert SUMS.scale_down(nodes, pods).stays == {
+        "busy": "NotUnderutilized",
+        "cpu-only": "NotAutoscaled",
+        "going": "CurrentlyBeingDeleted",
+        "told": "ScaleDownDisabledAnnotation",
+        "full": "NoPlaceToMovePods",
+    }
+
+
+@pytest.mark.parametrize(("least", "stays"), [(1, {}), (2, "NodeGroupMinSizeReached")])
+def test_a_group_keeps_its_least(least: int, stays: object) -> None:
+    kept = Autoscaler([Group("gpu", node("template"), least=least)])
+    found = kept.scale_down(TWO, [])
+    assert found.stays == (dict.fromkeys("ab", stays) if stays else {})
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"metadata": {"ownerReferences": [{"kind": "DaemonSet", "controller": True}]}},
+        {"metadata": {"annotations": {"kubernetes.io/config.mirror": "x"}}},
+        {"phase": "Succeeded"},
+    ],
+    ids=["of a DaemonSet", "static", "ended"],
+)
+def test_pods_that_need_no_other_place_do_not_keep_a_node(change: dict[str, Any]) -> None:
+    there = pod("whole", 32, "a")
+    there["status"]["phase"] = change.pop("phase", "Running")
+    assert gone([node("a")], [of_controller(there, **change)]) == Removal("a", ())
 
 
 def test_the_guard_leaves_a_node_that_can_be_emptied() -> None:
     pods = [pod("ten-0", 10, "a", 0), pod("eight", 8, "b", 0)]
     kept = told(TWO, pods)
-    gone = SUMS.scale_down(kept, pods)
-    assert gone == Removal("b", ("eight",))
+    assert gone(kept, pods) == Removal("b", ("eight",))

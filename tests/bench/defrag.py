@@ -7,11 +7,13 @@
 The clusters are those of tests/bench/small_clusters.py in which nothing changes but the pods: each
 family with each number. Pods come and go, and wait if they fit nowhere; no policy is told which
 pods come. Each run is made with moves and without, with the same pods on the same nodes. Printed is
-the mean over the clusters, of the mean over seeds, and its standard error over the clusters. auto
-has its trials as pods come, which takes most of the time: --most-pods leaves out clusters. With
---openb the cluster is that of the trace openb, and the error is over the seeds. With --json each
-run is written as soon as it is measured, one JSON object a line; the same command with the same
-file measures what is missing in it.
+the mean over the clusters, of the mean over seeds, and its standard error over the clusters. Beside
+the table is printed what the cluster gains that gains least. auto has its trials as pods come,
+which takes most of the time: --most-pods leaves out clusters. A second table has how long pods
+waited, by size. With --openb the cluster is that of the trace openb, and the error is over the
+seeds. With --json each run is written as soon as it is
+measured, one JSON object a line; the same command with the same file measures what is missing in
+it.
 """
 
 import argparse
@@ -22,6 +24,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from gpushare.core.trial import AUTO
 from gpushare.sim.experiments import Options, churn, node_order
@@ -41,6 +44,10 @@ OPENB = "openb"
 _FIRST_SEED = 42
 _COLUMNS = ("alloc", "gained", "moves", "lost")
 _HEADS = ("load", "policy", "runs", "allocated", "gained", "moves", "lost")
+_WAITS = ("wait_before", "wait_mean")
+_SIZES = ("share", "1", "2")
+"""By whose size waits are told. Larger pods come to few clusters, and no pods are moved for others.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,17 +76,26 @@ def measured(job: Job) -> dict[str, object]:
         nodes, pods = still(job.family, job.cluster)
     options = Options(job.load, END, WARMUP, wait=True, defrag=moves(job.how))
     record = churn(node_order(nodes, job.seed), pods, job.policy, job.seed, options)
-    return {"job": job.key, **{name: record[name] for name in _COLUMNS}}
+    return {"job": job.key, **{name: record[name] for name in (*_COLUMNS, *_WAITS)}}
 
 
-def rows(jobs: Sequence[Job], found: dict[str, dict[str, float]]) -> Iterator[list[str]]:
-    """A line for each load and policy."""
-    groups: dict[tuple[float, str], dict[tuple[str, int], list[dict[str, float]]]] = {}
+Groups = dict[tuple[float, str], dict[tuple[str, int], list[dict[str, Any]]]]
+"""By load and policy, then by what is a sample: the runs."""
+
+
+def grouped(jobs: Sequence[Job], found: dict[str, dict[str, Any]]) -> Groups:
+    """Return the runs by what a line of the table is made of."""
+    groups: Groups = {}
     for job in jobs:
         # Of one cluster the seeds are the sample, of several the clusters.
         cluster = (job.family, job.seed if job.family == OPENB else job.cluster)
         line = groups.setdefault((job.load, job.policy), {})
         line.setdefault(cluster, []).append(found[job.key])
+    return groups
+
+
+def rows(groups: Groups) -> Iterator[list[str]]:
+    """A line for each load and policy."""
     yield [*_HEADS]
     for (load, policy), clusters in groups.items():
         cells = []
@@ -90,6 +106,29 @@ def rows(jobs: Sequence[Job], found: dict[str, dict[str, float]]) -> Iterator[li
             with_error = f" ± {error:.2f}" if name in ("gained", "lost") else ""
             cells.append(f"{mean:{sign}.2f}{with_error}")
         yield [f"{load:g}", policy, str(sum(map(len, clusters.values()))), *cells]
+
+
+def waits(groups: Groups) -> Iterator[list[str]]:
+    """A line for each load, policy and size: the waits, in % of the mean lifetime of a pod."""
+    yield ["load", "policy", "size", "samples", "waits", "with moves", "shorter by"]
+    for (load, policy), clusters in groups.items():
+        for size in _SIZES:
+            means = []
+            for runs in clusters.values():
+                if all(size in run[name] for run in runs for name in _WAITS):
+                    both = [[100 * run[name][size] for run in runs] for name in _WAITS]
+                    means.append([statistics.fmean(each) for each in both])
+            if len(means) > 1:
+                before, moved = (statistics.fmean(each) for each in zip(*means, strict=True))
+                mean, error = mean_and_error([one - other for one, other in means])
+                cells = [f"{before:.2f}", f"{moved:.2f}", f"{mean:.2f} ± {error:.2f}"]
+                yield [f"{load:g}", policy, size, str(len(means)), *cells]
+
+
+def least_gained(groups: Groups) -> float:
+    """Return the gain of the cluster (of the seed, on one cluster) that gains least."""
+    samples = (runs for clusters in groups.values() for runs in clusters.values())
+    return min(statistics.fmean(run["gained"] for run in runs) for runs in samples)
 
 
 def main() -> None:
@@ -134,11 +173,15 @@ def main() -> None:
             if asked.json is not None:
                 with asked.json.open("a", encoding="utf-8") as file:
                     file.write(json.dumps(one) + "\n")
-    table = markdown(list(rows(jobs, found)))
+    groups = grouped(jobs, found)
+    table, waited = markdown(list(rows(groups))), markdown(list(waits(groups)))
     print(table)
+    print(waited)
+    print(f"gained least by one sample: {least_gained(groups):+.2f}")
     if asked.write is not None:
-        of = "small clusters" if asked.most_pods == math.inf else "short runs"
-        renew(asked.write, OPENB if asked.openb else of, table)
+        renew(asked.write, OPENB if asked.openb else "small clusters", table)
+        if not asked.openb:
+            renew(asked.write, "waits, small clusters", waited)
 
 
 if __name__ == "__main__":

@@ -34,6 +34,12 @@ def test_a_node_is_kept_and_a_process_without_the_guard_lets_it_go(make_world: M
     until(
         lambda: "gpushare_scale_down_kept_nodes 1.0" in world.extender.metrics(), world.told, 20.0
     )
+
+    def told() -> bool:
+        (shown,) = world.extender.inspect(node)["nodes"]
+        return bool(shown.get("keptFromScaleDown") == said["why"])
+
+    until(told, world.told, 20.0)
     world.stop()
     after = make_world()
     after.start()

@@ -5,7 +5,7 @@ test's.
 """
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,7 @@ from gpushare.kube.reflector import Reflector
 from gpushare.wire.objects import NODES as NODE_CODEC
 from gpushare.wire.objects import PODS as POD_CODEC
 from gpushare.wire.placeholders import FOR, Placeholder
-from gpushare_localcluster.autoscaler import Autoscaler, Group
+from gpushare_localcluster.autoscaler.rules import Autoscaler, Group
 from tests.integration.cluster import MARK, NODES, PODS, Cluster
 from tests.integration.wired import QUICK
 from tests.support.waiting import poll
@@ -36,7 +36,7 @@ class Asking:
         self.cluster = cluster
         self.late = 0.0
         self.client = connect(kubeconfig, pool_size=4, user_agent="asking")
-        library = make_library()
+        library = self.library = make_library()
         (self.books,) = library
         known = Shown[Placeholder]()
         pods = PodEventHandler(library, placeholders=known)
@@ -69,6 +69,16 @@ class Asking:
             each.stop()
         self.client.close()
 
+    def sees_refused_beside(self, node: str) -> None:
+        """Wait until both watches have shown what was made: each is as late as it is."""
+        poll(
+            lambda: (
+                node in self.library.node_states
+                and any(each.gated for each in self.books.ledger.waiting())
+            ),
+            "the node is known, and the pod as refused",
+        )
+
     def there(self) -> list[dict[str, Any]]:
         """The placeholders that the API server has."""
         pods = self.cluster.all(PODS)
@@ -90,9 +100,8 @@ def template() -> dict[str, Any]:
 def test_one_node_comes_and_nothing_is_left(cluster: Cluster, asking: Asking) -> None:
     autoscaler = Autoscaler([Group("gpu", template())])
 
-    def coming() -> dict[str, int]:
-        found: dict[str, int] = autoscaler.scale_up(cluster.all(NODES), cluster.all(PODS))
-        return found
+    def coming() -> Mapping[str, int]:
+        return autoscaler.scale_up(cluster.all(NODES), cluster.all(PODS)).new
 
     full = cluster.node()
     for place in ("0", "1"):
@@ -101,7 +110,7 @@ def test_one_node_comes_and_nothing_is_left(cluster: Cluster, asking: Asking) ->
     name = pod["metadata"]["name"]
     status = {"phase": "Pending", "conditions": [REFUSED]}
     cluster.change(PODS, "default", name, lambda body: {**body, "status": status})
-    poll(asking.books.ledger.waiting, "it is known to wait")
+    asking.sees_refused_beside(full)
     asking.late += AFTER_JOIN
     assert asking.under_test.round()
     asking.late += AFTER_JOIN
@@ -117,6 +126,7 @@ def test_one_node_comes_and_nothing_is_left(cluster: Cluster, asking: Asking) ->
     assert asking.under_test.round()
     assert len(asking.there()) == 1
     new = cluster.node()
+    poll(lambda: new in asking.library.node_states, "the new node is known")
     assert coming() == {}
     cluster.change(
         PODS, "default", name, lambda body: {**body, "spec": {**body["spec"], "nodeName": new}}
@@ -134,7 +144,7 @@ def test_switched_off_nothing_is_left(cluster: Cluster, asking: Asking, tmp_path
     name = cluster.pod(8)["metadata"]["name"]
     status = {"phase": "Pending", "conditions": [REFUSED]}
     cluster.change(PODS, "default", name, lambda body: {**body, "status": status})
-    poll(asking.books.ledger.waiting, "it is known to wait")
+    asking.sees_refused_beside(full)
     asking.late += AFTER_JOIN
     asking.under_test.round()
     asking.late += AFTER_JOIN

@@ -2,17 +2,37 @@
 
 Which of its options are on is read from its metrics. Pure.
 
-Tested in `tests/unit/doctor/test_checks.py`.
+Tested in `tests/unit/doctor/test_autoscalers.py`, and with the others in
+`tests/unit/doctor/test_checks.py`.
 """
 
-from collections.abc import Iterator
+import re
+from collections.abc import Iterator, Sequence
 
-from gpushare.doctor.facts import ExtenderSeen, Facts, PodsSeen, Right, Unread
+from gpushare.doctor.facts import AsksSeen, ExtenderSeen, Facts, PodsSeen, Right, Unread
 from gpushare.doctor.finding import Finding, fail, ok, some, warn
-from gpushare.wire.metrics import total
+from gpushare.wire.metrics import family, total
 
 _NAME = "autoscalers"
+_PLACE = "placeholders"
+_LABEL = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
 _OK = 200
+
+
+def placeholders_namespace(seen: ExtenderSeen | Unread | None) -> str:
+    """Return where the extender has its placeholders; "" where it has none, or does not say it."""
+    samples = seen.samples if isinstance(seen, ExtenderSeen) else {}
+    there = family(samples, "gpushare_placeholders")
+    found = next((labels.get("namespace", "") for labels, _ in there), "")
+    return found if _LABEL.fullmatch(found) else ""
+
+
+def placeholder_rights(namespace: str) -> Sequence[Right]:
+    """Return the rights that placeholders need in their namespace."""
+    return (
+        *(Right(verb, "pods", "", namespace) for verb in ("create", "delete")),
+        Right("patch", "pods/status", "", namespace),
+    )
 
 
 def check_autoscalers(facts: Facts) -> Iterator[Finding]:
@@ -22,6 +42,10 @@ def check_autoscalers(facts: Facts) -> Iterator[Finding]:
         return
     problems = list(_problems(seen, facts))
     yield from problems or [ok(_NAME, "nothing is left of an option that is off")]
+    if facts.asks is not None:
+        found = list(_namespace_problems(facts.asks, facts))
+        place = f"the namespace {facts.asks.namespace}"
+        yield from found or [ok(_PLACE, f"{place} is there, for placeholders alone")]
 
 
 def _problems(seen: ExtenderSeen, facts: Facts) -> Iterator[Finding]:
@@ -41,6 +65,14 @@ def _problems(seen: ExtenderSeen, facts: Facts) -> Iterator[Finding]:
             "--scale-down-guard is on, and the extender's account may not patch nodes",
             "grant the right, or leave out --scale-down-guard",
         )
+    failed = total(seen.samples, "gpushare_placeholders_failed_writes_total") or 0.0
+    if failed:
+        yield warn(
+            _NAME,
+            f"writes of placeholders that have failed since the extender started: {failed:.0f}",
+            "look for events GPUShareNodeNotAsked and into its log: the namespace, the right to"
+            " create pods in it, or room in its quota is missing",
+        )
     pods = facts.pods.placeholders if isinstance(facts.pods, PodsSeen) else ()
     if pods and total(seen.samples, "gpushare_placeholders") is None:
         yield warn(
@@ -48,6 +80,46 @@ def _problems(seen: ExtenderSeen, facts: Facts) -> Iterator[Finding]:
             f"--placeholders is off, and there are still some: {some(pods)}",
             "if that lasts, let the extender's account delete pods in their namespace, or delete"
             " that",
+        )
+
+
+def _namespace_problems(asks: AsksSeen, facts: Facts) -> Iterator[Finding]:
+    place = f"the namespace {asks.namespace} of --placeholders"
+    if isinstance(asks.phase, Unread):
+        yield asks.phase.finding(_PLACE)
+    elif asks.phase == "":
+        yield fail(
+            _PLACE,
+            f"{place} is not there: no autoscaler is asked for a node",
+            f"kubectl create namespace {asks.namespace}",
+        )
+        return
+    elif asks.phase != "Active":
+        yield fail(
+            _PLACE,
+            f"{place} is {asks.phase}: no placeholder can be created in it",
+            "have its deletion end, and create it again; or name another one",
+        )
+    lacking = [right for right in placeholder_rights(asks.namespace) if _lacks(facts, right)]
+    if lacking:
+        yield fail(
+            _PLACE,
+            f"the extender's account may not {some(map(str, lacking))}",
+            "let it create and delete pods there, and patch pods/status",
+        )
+    pods = facts.pods if isinstance(facts.pods, PodsSeen) else PodsSeen()
+    if pods.gated:
+        yield fail(
+            _PLACE,
+            f"with a scheduling gate, so that no autoscaler counts them: {some(pods.gated)}",
+            f"have Kueue, or who else sets gates, leave the namespace {asks.namespace} out",
+        )
+    if pods.beside:
+        yield warn(
+            _PLACE,
+            f"{place} holds other pods, too: {some(pods.beside)}. Its quotas and policies are"
+            " theirs and those of placeholders",
+            "give placeholders a namespace of their own",
         )
 
 

@@ -4,8 +4,9 @@ Every ten seconds the books are asked which pods need another node although sums
 (explain/node_wishes.py). Each such pod that kube-scheduler has refused gets one placeholder
 (wire/placeholders.py), named after it, so a create whose answer is lost makes no second one. Which
 there are is known from the watch alone: a status that was not written is written in the next round,
-and a placeholder whose pod is bound, gone or has room is deleted, whoever created it. Without a
-namespace the option is off, and all that are left are deleted.
+and a placeholder whose pod is bound, gone or has room is deleted, whoever created it. A group has
+all or none: no status is written before all of it are there, and where one is refused the others
+are deleted. Without a namespace the option is off, and all that are left are deleted.
 
 Tested in `tests/unit/extender/follow/test_placeholders.py`.
 """
@@ -16,22 +17,23 @@ import math
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 
+from gpushare.core.model import PodRef
 from gpushare.core.policy import load_policy
 from gpushare.core.trial import FALLBACK_POLICY
 from gpushare.errors import ApiConflict, ApiError, ApiNotFound, MessageError
-from gpushare.explain.node_wishes import Wish, node_wishes
+from gpushare.explain.node_wishes import NodeAsk, Wish, node_wishes
 from gpushare.extender.follow.rights import WriteRight
 from gpushare.extender.follow.rounds import Rounds
 from gpushare.extender.follow.shown import Shown
 from gpushare.extender.managed_resources import ManagedResources
 from gpushare.kube.api import Calls
 from gpushare.logline import Line
-from gpushare.wire.groups import group_of
 from gpushare.wire.objects import PODS
 from gpushare.wire.placeholders import Placeholder, name_for, placeholder, status_patch
+from gpushare.wire.pods import group_of
 
 log = logging.getLogger("gpushare.placeholders")
 
@@ -48,25 +50,35 @@ WAITING = 30.0
 AFTER_JOIN = 180.0
 """Seconds after a node has come in which none is created: its device plug-in may still start."""
 
+_JOINED = (
+    f"a node has come, or this process leads, for less than {AFTER_JOIN:.0f} s: it may yet help"
+)
+_TOO_MANY = f"there are {MOST} placeholders already"
+_NOT_REFUSED = "kube-scheduler has not found it unschedulable, or has another place in mind"
+
 _TIMEOUT = 5.0
 _MERGE_PATCH = "application/merge-patch+json"
 
 
 @dataclass(frozen=True, slots=True)
 class _Candidate:
-    """A wish, and the placeholder to be created for it; None: not now. group: to be had whole."""
+    """A wish, and the placeholder to be created for it; b"": not now, and why.
+
+    group: to be had whole; "": the pod is in none.
+    """
 
     wish: Wish
-    body: bytes | None
-    group: str
+    body: bytes = b""
+    group: str = ""
+    why_not: str = ""
 
 
 class Placeholders:
     """Keeps the placeholders up to date; call `round` once, or start `rounds` to repeat it.
 
     known: those that the watch shows, by their own uid. namespace: theirs; "": the option is off.
-    not_ready: why not to act now, or "". wall: seconds
-    since the epoch.
+    not_ready: why not to act now, or "". tell: is told once what became of a pod's wish. wall:
+    seconds since the epoch.
     """
 
     def __init__(
@@ -77,6 +89,7 @@ class Placeholders:
         namespace: str,
         *,
         not_ready: Callable[[], str],
+        tell: Callable[[PodRef, NodeAsk], None] = lambda *_: None,
         clock: Callable[[], float] = time.monotonic,
         wall: Callable[[], float] = time.time,
     ) -> None:
@@ -85,12 +98,15 @@ class Placeholders:
         self._known = known
         self._namespace = namespace
         self._not_ready = not_ready
+        self._tell_user = tell
         self._clock = clock
         self._wall = wall
         self._policy = load_policy(FALLBACK_POLICY)
         self._nodes: frozenset[str] | None = None
         self._joined = -math.inf
         self._owed = frozenset[str]()
+        self._why_not: dict[str, str] = {}
+        self._refused: dict[str, str] = {}
         self._created = self._deleted = self._failed_writes = 0
         self._right = WriteRight(clock)
         self.rounds = Rounds("placeholders", self.round, EVERY, AGAIN, threading.Event())
@@ -99,25 +115,48 @@ class Placeholders:
         """Return the values for metrics; none while the option is off."""
         if not self._namespace:
             return {}
-        known = self._known.all().values()
-        there = sum(1 for each in known if each.namespace == self._namespace)
         return {
-            "placeholders": there,
             "placeholders_created_total": self._created,
             "placeholders_deleted_total": self._deleted,
             "placeholders_failed_writes_total": self._failed_writes,
         }
 
+    def there(self) -> dict[str, int]:
+        """Return how many there are, by their namespace; nothing while the option is off."""
+        if not self._namespace:
+            return {}
+        known = self._known.all().values()
+        return {self._namespace: sum(1 for each in known if each.namespace == self._namespace)}
+
+    def ask_for(self, uid: str) -> NodeAsk | None:
+        """Return whether an autoscaler was asked for a node for the pod; None: nothing is known."""
+        if not self._namespace:
+            return None
+        for each in self._known.all().values():
+            if each.uid == uid and each.namespace == self._namespace and each.told:
+                return NodeAsk.by(each)
+        why_not = self._why_not.get(uid)
+        return None if why_not is None else NodeAsk(why_not=why_not)
+
     def round(self) -> bool:
         """Create, tell and delete what is to be; return whether nothing is left to be done."""
+        why_not = dict[str, str]()
         if self._not_ready():
             self._nodes = None
+            self._why_not = why_not
             return False
         if self._right.missing:
             return True
+        done = self._act(why_not)
+        self._why_not = why_not
+        return done
+
+    def _act(self, why_not: dict[str, str]) -> bool:
+        """Make a round, and add for each pod without a placeholder why it has none."""
         self._look_for_new_nodes()
-        wishes = {wish.ref.uid: wish for wish in self._wishes()} if self._namespace else {}
-        done, there, replaced = True, set[str](), set[str]()
+        wishes = {wish.ref.uid: wish for wish in self._wishes(why_not)} if self._namespace else {}
+        self._refused = {uid: why for uid, why in self._refused.items() if uid in wishes}
+        done, there, replaced = True, dict[str, Placeholder](), set[str]()
         for each in sorted(self._known.all().values(), key=lambda known: known.name):
             wish = wishes.get(each.uid)
             ours = not self._namespace or each.namespace == self._namespace
@@ -127,16 +166,34 @@ class Placeholders:
                 done &= self._delete(each)
                 replaced.add(each.uid)
             else:
-                there.add(each.uid)
-                done &= each.told or self._tell(each)
+                there[each.uid] = each
         # Whose placeholder goes because it does not leave out a node that misleads now is owed one.
         self._owed = (self._owed | replaced) & wishes.keys() - there
-        missing = [wish for uid, wish in wishes.items() if uid not in there]
-        if self._clock() < self._joined + AFTER_JOIN:
-            missing = [wish for wish in missing if wish.ref.uid in self._owed]
+        groups = self._groups([wish for uid, wish in wishes.items() if uid not in there], why_not)
+        if groups is None:
+            return False
         # Those that were deleted just now count as well: they may be there for a moment yet.
         left = MOST - len(there) - len(replaced)
-        return self._create(missing, left, len(wishes)) and done
+        unmade = set[str]()
+        for group, candidates in groups.items():
+            why = _why_not_now(candidates, left, cut=len(wishes) >= _MOST_WISHES)
+            if not why:
+                left -= len(candidates)
+                why = self._make(candidates, there)
+                done &= not why
+            if why:
+                unmade.add(group)
+                why_not |= {each.wish.ref.uid: why for each in candidates}
+            if self._right.missing or self._not_ready():
+                return False
+        # No status was written yet: no autoscaler has counted what was just created.
+        refused = {group for group in unmade if any(map(self._rests, groups[group]))}
+        for uid, each in there.items():
+            if each.group in refused or (each.group in unmade and not each.told):
+                done &= self._delete(each)  # one of its group cannot be had
+            elif not each.told:
+                done &= self._tell(each, wishes[uid].ref)
+        return done
 
     def _look_for_new_nodes(self) -> None:
         names = frozenset(self._resources.node_states)
@@ -144,40 +201,33 @@ class Placeholders:
             self._joined = self._clock()
         self._nodes = names
 
-    def _wishes(self) -> Iterable[Wish]:
+    def _wishes(self, why_not: dict[str, str]) -> Iterable[Wish]:
+        """Yield the wishes, and add why other pods without room have none."""
         for managed in self._resources:
             view = managed.ledger.view()
             wishes = node_wishes(view, managed.filters, self._policy, _MOST_WISHES)
-            yield from (wish for wish in wishes if name_for(wish.ref.uid))
+            why_not |= wishes.why_not
+            yield from (wish for wish in wishes.found if name_for(wish.ref.uid))
 
-    def _create(self, missing: Sequence[Wish], left: int, all_wishes: int) -> bool:
-        """Create what is missing, at most so many, a group whole or not at all.
-
-        Return whether all is done. all_wishes: how many there are in all.
+    def _groups(
+        self, missing: Sequence[Wish], why_not: dict[str, str]
+    ) -> Mapping[str, Sequence[_Candidate]] | None:
+        """Return what is missing, by its group (a pod without one is by itself); None: not known,
+        since a pod could not be read.
         """
-        if left <= 0:
-            return True
+        joined = self._clock() < self._joined + AFTER_JOIN
         groups = defaultdict[str, list[_Candidate]](list)
         for wish in missing:
             try:
                 candidate = self._candidate(wish)
             except (ApiError, MessageError) as error:
                 log.warning(Line("no placeholder", pod=wish.ref, error=str(error)))
-                return False
+                why_not[wish.ref.uid] = f"its pod could not be read: {error}"
+                return None
+            if joined and wish.ref.uid not in self._owed:
+                candidate = replace(candidate, why_not=_JOINED)
             groups[candidate.group or wish.ref.uid].append(candidate)
-        done = True
-        for candidates in groups.values():
-            bodies = [(each.wish, each.body) for each in candidates if each.body is not None]
-            # Of more wishes than were looked for a group may have others.
-            cut = candidates[0].group and all_wishes >= _MOST_WISHES
-            if cut or len(bodies) < len(candidates) or len(bodies) > left:
-                continue
-            left -= len(bodies)
-            for wish, body in bodies:
-                if self._not_ready():
-                    return False
-                done &= self._made(wish, body)
-        return done
+        return groups
 
     def _candidate(self, wish: Wish) -> _Candidate:
         """Read the pod. Raises ApiError, or MessageError if it cannot be read."""
@@ -187,46 +237,74 @@ class Placeholders:
                 "GET", f"/api/v1/namespaces/{ref.namespace}/pods/{ref.name}", timeout=_TIMEOUT
             )
         except ApiNotFound:
-            return _Candidate(wish, None, "")
-        body = placeholder(answer, ref, wish.request, wish.nodes, self._namespace)
+            return _Candidate(wish, why_not="it is gone")
+        group = group_of(PODS.decode_answer(answer, ref.namespace, ref.name)).key
+        body = placeholder(answer, ref, wish.request, wish.nodes, self._namespace, group=group)
+        candidate = _Candidate(wish, body or b"", group)
+        if body is None:
+            return replace(candidate, why_not=_NOT_REFUSED)
+        if self._rests(candidate):
+            why = self._refused.get(ref.uid, "it was refused a short while ago")
+            return replace(candidate, why_not=why)
         if self._wall() - wish.created < WAITING:
-            body = None
-        group = group_of(PODS.decode_answer(answer, ref.namespace, ref.name))
-        return _Candidate(wish, body, group.key)
+            return replace(candidate, why_not=f"it waits for less than {WAITING:.0f} s")
+        return candidate
 
-    def _made(self, wish: Wish, body: bytes) -> bool:
-        """Create one, and write its status."""
-        path = f"/api/v1/namespaces/{self._namespace}/pods"
-        ref = wish.ref
-        try:
-            self._send("POST", path, body)
-        except ApiConflict:
-            return True  # an earlier create, whose answer was lost; the watch will show it
-        except ApiError as error:
-            return self._failed(Line("no placeholder", pod=ref, error=str(error)))
-        self._created += 1
-        log.info(Line("placeholder created", pod=ref, nodes=len(wish.nodes)))
-        name = name_for(ref.uid)
-        return self._tell(Placeholder(self._namespace, name, ref.uid, False, frozenset()))
+    def _rests(self, candidate: _Candidate) -> bool:
+        """Return whether its placeholder was refused a short while ago."""
+        return self._right.rests(("POST", name_for(candidate.wish.ref.uid)))
 
-    def _tell(self, each: Placeholder) -> bool:
+    def _make(self, candidates: Sequence[_Candidate], there: dict[str, Placeholder]) -> str:
+        """Create those of one pod or group, and add them to those that are there, by the pod's uid.
+
+        Return why not all were created, or "".
+        """
+        for each in candidates:
+            ref, name = each.wish.ref, name_for(each.wish.ref.uid)
+            if self._not_ready():
+                return "this process does not lead any more"
+            try:
+                self._send("POST", name, f"/api/v1/namespaces/{self._namespace}/pods", each.body)
+            except ApiConflict:
+                continue  # an earlier create, whose answer was lost; the watch will show it
+            except ApiError as error:
+                why = f"it was refused: {error}"
+                if self._refused.get(ref.uid) != why:
+                    self._refused[ref.uid] = why
+                    self._tell_user(ref, NodeAsk(why_not=why))
+                self._failed(Line("no placeholder", pod=ref, error=str(error)))
+                return why
+            self._created += 1
+            log.info(Line("placeholder created", pod=ref, nodes=len(each.wish.nodes)))
+            there[ref.uid] = Placeholder(
+                self._namespace, name, ref.uid, False, each.wish.nodes, group=each.group
+            )
+        return ""
+
+    def _tell(self, each: Placeholder, ref: PodRef) -> bool:
         """Write the status, by which an autoscaler counts it."""
+        if self._right.rests(("PATCH", each.name)):
+            return True
         path = f"/api/v1/namespaces/{each.namespace}/pods/{each.name}/status"
         now = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(self._wall()))
         try:
-            self._send("PATCH", path, status_patch(now), _MERGE_PATCH)
+            self._send("PATCH", each.name, path, status_patch(now), _MERGE_PATCH)
         except ApiNotFound:
             return True
         except ApiError as error:
             return self._failed(
                 Line("placeholder not told", placeholder=each.name, error=str(error))
             )
+        self._tell_user(ref, NodeAsk(self._wall()))
         return True
 
     def _delete(self, each: Placeholder) -> bool:
+        if self._right.rests(("DELETE", each.name)):
+            return True
         path = f"/api/v1/namespaces/{each.namespace}/pods/{each.name}"
+        at_once = json.dumps({"gracePeriodSeconds": 0}).encode()
         try:
-            self._send("DELETE", path, json.dumps({"gracePeriodSeconds": 0}).encode())
+            self._send("DELETE", each.name, path, at_once)
         except ApiNotFound:
             return True
         except ApiError as error:
@@ -244,10 +322,30 @@ class Placeholders:
         return False
 
     def _send(
-        self, method: str, path: str, body: bytes, content_type: str = "application/json"
+        self,
+        method: str,
+        name: str,
+        path: str,
+        body: bytes,
+        content_type: str = "application/json",
     ) -> None:
+        """Send what concerns the placeholder of this name."""
         try:
             self._api.request(method, path, body=body, content_type=content_type, timeout=_TIMEOUT)
         except ApiError as error:
-            self._right.failed(error)
+            self._right.failed(error, (method, name))
             raise
+        self._right.taken((method, name))
+
+
+def _why_not_now(candidates: Sequence[_Candidate], left: int, *, cut: bool) -> str:
+    """Return why there is none for these, a pod or a group, or "".
+
+    left: how many there may be. cut: a group may have others, which nobody has looked at.
+    """
+    for each in candidates:
+        if each.why_not:
+            return each.why_not
+    if candidates[0].group and (cut or len(candidates) > left):
+        return "its group needs more at once than there may be"
+    return _TOO_MANY if len(candidates) > left else ""

@@ -24,17 +24,11 @@ from gpushare.errors import ApiError, ApiNotFound
 from gpushare.explain.scale_down import Books, must_stay
 from gpushare.extender.follow.rights import WriteRight
 from gpushare.extender.follow.rounds import Rounds
-from gpushare.extender.follow.scale_down_marks import (
-    KEYS,
-    OURS,
-    TRUE,
-    Mark,
-    written,
-)
 from gpushare.extender.follow.shown import Shown
 from gpushare.extender.managed_resources import ManagedResources
 from gpushare.kube.api import Calls
 from gpushare.logline import Line
+from gpushare.wire.scale_down import KEYS, OURS, TRUE, Mark, written
 
 log = logging.getLogger("gpushare.scaledown")
 
@@ -106,7 +100,7 @@ class ScaleDownGuard:
         for name, mark in sorted(marks.items()):
             changes = _changes(mark, why.get(name))
             # What was written is there, only not shown yet.
-            if not changes or self._sent.get(name) == mark.version:
+            if not changes or self._sent.get(name) == mark.version or self._right.rests(name):
                 continue
             if self._not_ready():  # judging and writing take a while
                 return False
@@ -117,7 +111,7 @@ class ScaleDownGuard:
 
     def _must_stay(self, marks: Mapping[str, Mark], running: Shown[Demands]) -> Mapping[str, str]:
         """Return why nodes must stay, by name; as last time if nothing has changed since."""
-        staying = frozenset(name for name, mark in marks.items() if mark.kept)
+        staying = frozenset(name for name, mark in marks.items() if mark.by_others)
         versions = tuple(managed.ledger.version() for managed in self._resources)
         state = versions, self._resources.node_states.version, staying
         if self._judged[0] != state:
@@ -154,10 +148,11 @@ class ScaleDownGuard:
             return True
         except ApiError as error:
             self._failed_writes += 1
-            self._right.failed(error)
+            self._right.failed(error, name)
             log.warning(Line("scale-down not told on a node", node=name, error=str(error)))
             return False
         self._sent[name] = mark.version
+        self._right.taken(name)
         text = "scale-down allowed" if why is None else "scale-down disabled"
         log.info(Line(text, node=name, why=why or "-"))
         return True

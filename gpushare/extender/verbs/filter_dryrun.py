@@ -11,10 +11,11 @@ from gpushare.core.decide import filter_nodes
 from gpushare.core.model import Request
 from gpushare.errors import AnnotationError, MessageError, WireError
 from gpushare.extender.managed_resources import ManagedResource, ManagedResources
-from gpushare.extender.verbs.answer import VerbAnswer, pod_name
+from gpushare.extender.verbs.answer import VerbAnswer
 from gpushare.ledger import Ledger
 from gpushare.wire.extender import FilterArgs, decode_filter, encode_filter
 from gpushare.wire.node_templates import template_spec
+from gpushare.wire.pods import pod_name
 
 
 class FilterDryRunVerb:

@@ -13,6 +13,8 @@ import pytest
 from gpushare.cli.defrag import main
 from tests.support.figures import ROOT, renew, shown
 from tests.unit.cli.fake_kubectl import MEM, FakeKubectl, inventory, node, pending, pod
+from tests.unit.cli.test_inspect_claims import slice_on
+from tests.unit.wire.dra.objects import device
 
 Inspect = Callable[..., tuple[int, str, str]]
 Capsys = pytest.CaptureFixture[str]
@@ -80,19 +82,24 @@ class Cluster:
         self.pods.append(late)
         self.namespaces: list[dict[str, Any]] | None = [{"metadata": {"name": "team-a"}}]
         self.budgets: list[dict[str, Any]] | None = [budget("team-a", 1)]
+        self.slices: list[dict[str, Any]] = []
 
     def pod(self, name: str) -> dict[str, Any]:
         return next(each for each in self.pods if each["metadata"]["name"] == name)
 
     def ready(self) -> None:
         """Let the kubectl answer."""
-        lists = {
+        lists: dict[str, tuple[str, list[dict[str, Any]] | None]] = {
             "/api/v1/nodes": ("Node", self.nodes),
             "/api/v1/namespaces[?]": ("Namespace", self.namespaces),
             "/apis/policy/v1/poddisruptionbudgets": ("PodDisruptionBudget", self.budgets),
             "/api/v1/pods": ("Pod", self.pods),
             "*/configmaps": ("ConfigMap", []),
         }
+        if self.slices:
+            classes = [{"metadata": {"name": "gpushare.io"}}]
+            lists["*/deviceclasses"] = ("DeviceClass", classes)
+            lists["*/resourceslices"] = ("ResourceSlice", self.slices)
         cases = []
         for path, (kind, items) in lists.items():
             file = self.kubectl.folder / kind
@@ -166,6 +173,20 @@ def test_a_plan_for_a_pod_that_waits_is_that_of_its_size(defrag: Answer) -> None
         del plan["lostUnitSeconds"], plan["lostGpuHours"]
     assert sized == waits
     assert document(defrag, "--for", "pod/late-0", "-n", "team-a")["plan"]["node"] == "gpu-1"
+
+
+def test_no_place_is_made_and_nobody_moves_to_where_cards_are_given_to_claims(
+    cluster: Cluster, defrag: Answer
+) -> None:
+    before = document(defrag, "--for", "2x60GiB")["plan"]
+    assert before["node"] == "gpu-1"
+    cluster.slices = [slice_on("gpu-1", device(1))]
+    found = document(defrag, "--for", "2x60GiB", code=1)
+    assert found["plan"] is None
+    to = before["moves"][0]["to"]["node"]
+    cluster.slices = [slice_on(to, device(1))]
+    other = document(defrag, "--for", "2x60GiB")["plan"]
+    assert to not in {other["node"], *(move["to"]["node"] for move in other["moves"])}
 
 
 def test_the_cost_is_what_was_not_saved(defrag: Answer) -> None:
@@ -245,6 +266,10 @@ def _with_a_claim(found: dict[str, Any]) -> None:
     found["spec"]["volumes"] = [{"name": "v", "persistentVolumeClaim": {"claimName": "c"}}]
 
 
+def _with_a_resource_claim(found: dict[str, Any]) -> None:
+    found["spec"]["resourceClaims"] = [{"name": "gpu", "resourceClaimName": "c"}]
+
+
 def _with_a_host_path(found: dict[str, Any]) -> None:
     found["spec"]["volumes"] = [{"name": "v", "hostPath": {"path": "/data"}}]
 
@@ -283,6 +308,7 @@ def _of_no_other_node(found: dict[str, Any]) -> None:
         (_near_others, "CONSTRAINTS"),
         (_spread, "CONSTRAINTS"),
         (_with_a_claim, "CONSTRAINTS"),
+        (_with_a_resource_claim, "CONSTRAINTS"),
         (_with_a_host_path, "CONSTRAINTS"),
         (_with_a_host_port, "CONSTRAINTS"),
         (_on_the_hosts_network, "CONSTRAINTS"),

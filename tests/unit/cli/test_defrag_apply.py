@@ -12,13 +12,17 @@ import pytest
 
 from gpushare.cli import defrag, defrag_apply
 from gpushare.cli.defrag import main
-from gpushare.cli.kubectl import Kubectl
-from gpushare.errors import ApiConflict, ApiError, ApiNotFound, GpuShareError
-from tests.unit.cli.fake_kubectl import FakeKubectl, inventory, node, pending, pod
+from gpushare.errors import ApiConflict, ApiError, ApiNotFound
+from gpushare.wire.kept import MOVES
+from gpushare.wire.move_record import SETTLES, MoveRecord, read_record
+from tests.unit.cli.fake_kubectl import inventory, node, pending, pod
 from tests.unit.cli.test_defrag import budget, running
 
 FOR_POD = ["--for", "pod", "team-a/late-0", "--apply"]
 TARGETS = {"embed-7f9c-x": ("gpu-2", "1"), "notebook-0": ("gpu-2", "0")}
+MAPS = "/api/v1/namespaces/kube-system/configmaps"
+RECORD = f"{MAPS}/{MOVES}"
+EPOCH = 1_800_000_000.0
 Capsys = pytest.CaptureFixture[str]
 Apply = Callable[..., tuple[int, str, str]]
 
@@ -27,7 +31,8 @@ class Api:
     """An API server with controllers and a scheduler that do their work at once.
 
     faults: what an eviction raises instead, one a call; None: nothing. before: runs at each
-    eviction, first. places: where a pod made anew goes; "" leaves it without a node.
+    eviction, first. places: where a pod made anew goes; "" leaves it without a node. record: the
+    ConfigMap of moves. write_fails: what the next write of it raises instead.
     """
 
     def __init__(self) -> None:
@@ -52,6 +57,8 @@ class Api:
         self.faults: list[Exception | None] = []
         self.before: Callable[[], None] = lambda: None
         self.reads_fail = 0
+        self.record: dict[str, Any] | None = None
+        self.write_fails: list[Exception] = []
         self.binds = True
         self._numbers = itertools.count(1)
 
@@ -76,6 +83,8 @@ class Api:
         if self.reads_fail:
             self.reads_fail -= 1
             raise ApiError("Unable to connect to the server: no", 0)
+        if path == RECORD and self.record is not None:
+            return self.record
         for each in self.pods:
             if path == f"/api/v1/namespaces/team-a/pods/{each['metadata']['name']}":
                 return each
@@ -90,13 +99,40 @@ class Api:
             "/apis/policy/v1/poddisruptionbudgets": ("PodDisruptionBudget", self.budgets),
             "/api/v1/namespaces/kube-system/configmaps": ("ConfigMap", []),
         }
+        if path not in lists:  # it has no device class of claims
+            raise ApiNotFound("not found", 404)
         kind, listed = lists[path]
         document = {"kind": f"{kind}List", "metadata": {"resourceVersion": "7"}, "items": listed}
         return json.dumps(document).encode()
 
+    def replace(self, path: str, body: dict[str, Any]) -> None:
+        assert path == RECORD
+        assert self.record is not None
+        self.write(body, self.record["metadata"]["resourceVersion"])
+
+    def write(self, body: dict[str, Any], version: str | None = None) -> None:
+        """Keep the record, if it is still as it was read."""
+        if self.write_fails:
+            raise self.write_fails.pop(0)
+        assert body["metadata"].get("resourceVersion") == version
+        self.record = deepcopy(body)
+        self.record["metadata"]["resourceVersion"] = f"{next(self._numbers)}00"
+
+    def moves(self) -> dict[str, bool]:
+        """Which evictions are written down, and whether their end is known."""
+        written = json.loads(self.record["data"]["moves"]) if self.record else []
+        return {move["pod"]: move["settled"] for move in written}
+
     def create(self, path: str, body: dict[str, Any]) -> None:
+        if path == MAPS:
+            self.write(body)
+            return
         name = path.split("/")[-2]
         assert path == f"/api/v1/namespaces/team-a/pods/{name}/eviction"
+        record = read_record(json.dumps(self.record).encode(), EPOCH)
+        move = record.under_way(EPOCH)
+        assert move is not None, "it is written down"
+        assert move.pod == f"team-a/{name}", "nothing else is under way"
         self.before()
         fault = self.faults.pop(0) if self.faults else None
         if fault is not None:
@@ -133,7 +169,9 @@ def api(monkeypatch: pytest.MonkeyPatch) -> Api:
     made = Api()
     now = itertools.count()
     monkeypatch.setattr(defrag, "connection", lambda *_: made)
-    clock = SimpleNamespace(sleep=lambda _: None, monotonic=lambda: float(next(now)))
+    clock = SimpleNamespace(
+        sleep=lambda _: None, monotonic=lambda: float(next(now)), time=lambda: EPOCH
+    )
     monkeypatch.setattr(defrag_apply, "time", clock)
     return made
 
@@ -163,6 +201,7 @@ def test_each_pod_is_evicted_once_the_one_before_runs_and_the_pod_is_bound(
     assert (code, err) == (0, "")
     assert sorted(api.evicted()) == ["embed-7f9c-x", "notebook-0"]
     assert api.names()["late-0"] == "gpu-1"
+    assert set(api.moves().values()) == {True}
     steps = [line.split()[4] for line in out.splitlines() if line.startswith("move ")]
     assert [step == "evicting" for step in steps] == [True, False, True, False]
     assert out.splitlines()[-1] == "Done:     the pod that waited is bound to gpu-1"
@@ -244,6 +283,7 @@ def test_a_budget_that_never_allows_it_stops(api: Api, apply: Apply) -> None:
     api.faults = [REFUSED] * 100
     assert "(TooManyRequests): the budget, for 20 seconds" in stopped(apply())
     assert api.evictions == []
+    assert api.moves() == {}, "nothing was moved"
 
 
 def test_a_budget_that_counts_the_pod_moved_last_is_waited_for(
@@ -275,6 +315,68 @@ def test_rights_that_are_missing_are_told(api: Api, apply: Apply) -> None:
     assert "pods/eviction may not be created in namespace team-a" in stopped(apply())
 
 
+def _of_another(api: Api, at: float) -> None:
+    """Write an eviction down, as another process does."""
+    api.write(MoveRecord().sent("uid-other", "team-b/other", at).document())
+
+
+def test_while_another_process_moves_a_pod_nobody_is_evicted(api: Api, apply: Apply) -> None:
+    _of_another(api, EPOCH)
+    assert "team-b/other is being moved by another process, for 20" in stopped(apply())
+    assert api.evictions == []
+    assert api.moves() == {"team-b/other": False}
+
+
+def test_it_goes_on_once_the_other_process_has_moved_its_pod(
+    api: Api, apply: Apply, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _of_another(api, EPOCH)
+    looks, lists = itertools.count(), api.request
+
+    def request(method: str, path: str, **more: object) -> bytes:
+        if path == "/api/v1/nodes" and next(looks) == 3:
+            record = read_record(json.dumps(api.record).encode(), EPOCH)
+            api.replace(RECORD, record.settled("uid-other").document())
+        return lists(method, path, **more)
+
+    monkeypatch.setattr(api, "request", request)
+    code, out, _ = apply()
+    assert (code, len(api.evictions)) == (0, 2)
+    assert out.count("it is tried again") == 1
+    assert api.moves() == dict.fromkeys(
+        ("team-b/other", "team-a/embed-7f9c-x", "team-a/notebook-0"), True
+    )
+
+
+def test_an_eviction_of_long_ago_holds_up_nobody(api: Api, apply: Apply) -> None:
+    _of_another(api, EPOCH - SETTLES)
+    assert apply()[0] == 0
+
+
+def test_who_writes_a_move_down_at_the_same_time_comes_first(api: Api, apply: Apply) -> None:
+    api.write_fails = [ApiConflict("Error from server (AlreadyExists): no", 409)]
+    code, out, _ = apply()
+    assert (code, len(api.evictions)) == (0, 2)
+    assert "another process moves pods, too; it is tried again" in out
+
+
+def test_what_may_not_be_written_down_is_not_done(api: Api, apply: Apply) -> None:
+    api.write_fails = [ApiError("Error from server (Forbidden): no", 403)]
+    told = stopped(apply())
+    assert told.startswith("ConfigMap gpushare-moves, in which moves are written down, may not be")
+    assert "docs/defrag.md" in told
+    assert api.evictions == []
+
+
+def test_an_end_that_cannot_be_written_down_is_written_with_the_next_move(
+    api: Api, apply: Apply
+) -> None:
+    api.before = lambda: api.write_fails.extend([LOST] if not api.evictions else [])
+    code, _, _ = apply()
+    assert (code, len(api.evictions)) == (0, 2)
+    assert set(api.moves().values()) == {True}
+
+
 @pytest.mark.parametrize("reads_fail", [0, 3])
 def test_a_lost_answer_of_what_was_not_done_is_sent_again(
     api: Api, apply: Apply, reads_fail: int
@@ -294,6 +396,9 @@ def test_a_lost_answer_of_what_was_done_is_seen(api: Api, apply: Apply, *, late:
     calls: list[dict[str, Any]] = []
 
     def lose(path: str, body: dict[str, Any]) -> None:
+        if path == MAPS:
+            create(path, body)
+            return
         calls.append(body)
         if len(calls) == 1 and not late:
             create(path, body)
@@ -337,6 +442,17 @@ def _has_no_node(api: Api) -> None:
     api.phase = "Pending"
 
 
+def _rolls(api: Api) -> None:
+    """Have another ReplicaSet make the pods from now on, as in a roll-out."""
+    evict = api.evict
+
+    def by_another(name: str, body: dict[str, Any]) -> None:
+        evict(name, body)
+        api.pods[-1]["metadata"]["ownerReferences"][0]["uid"] = "next"
+
+    api.evict = by_another  # type: ignore[method-assign]
+
+
 def _ends_slowly(api: Api) -> None:
     old = deepcopy(api.pods[:2])
     for each in old:
@@ -356,6 +472,7 @@ def _ends_slowly(api: Api) -> None:
         (_elsewhere, "landed on gpu-1, not on gpu-2"),
         (_never_runs, "is Pending on gpu-2"),
         (_has_no_node, "is Pending and waits for a node"),
+        (_rolls, "no pod came in its stead"),
         (_ends_slowly, "is still ending"),
     ],
 )
@@ -441,6 +558,15 @@ def test_what_need_not_move_any_more_stays(api: Api, apply: Apply) -> None:
     assert "what was left of the plan need not move" in out
 
 
+def test_a_pod_that_has_its_room_before_all_was_moved_needs_no_more(api: Api, apply: Apply) -> None:
+    _first_is_made(api, lambda: api.late["spec"].update(nodeName="gpu-1"))
+    code, out, _ = apply()
+    assert (code, len(api.evictions)) == (0, 1)
+    assert "what was left of the plan need not move" in out
+    assert "Left:" not in out
+    assert out.splitlines()[-1] == "Done:     the pod that waited is bound to gpu-1"
+
+
 def test_room_that_the_pod_does_not_get_is_told(api: Api, apply: Apply) -> None:
     api.binds = False
     assert "the room is open, but pod team-a/late-0 is not bound" in stopped(apply())
@@ -471,29 +597,3 @@ def test_words_that_do_not_go_together_are_refused(api: Api, capsys: Capsys) -> 
     ):
         assert main(["--for", "8GiB", *words]) == 2
         assert text in capsys.readouterr().err
-
-
-@pytest.mark.parametrize(
-    ("said", "kind", "status"),
-    [
-        ("Error from server (TooManyRequests): no", ApiError, 429),
-        ("Error from server (Conflict): no", ApiConflict, 409),
-        ("Error from server (InternalError): no", ApiError, 0),
-        ("error: context deadline exceeded", ApiError, 0),
-    ],
-)
-def test_kubectl_posts_a_file_and_its_errors_are_told_apart(
-    kubectl: FakeKubectl, said: str, kind: type[GpuShareError], status: int
-) -> None:
-    under_test = Kubectl(str(kubectl.path), ("--request-timeout=5s",), "", kubectl.environ)
-    kubectl.otherwise('cat "$5" > "$(dirname "$0")/posted"')
-    under_test.create("/api/v1/x/eviction", {"kind": "Eviction"})
-    assert json.loads((kubectl.folder / "posted").read_text()) == {"kind": "Eviction"}
-    words = kubectl.log[-1].split()
-    assert words[1:4] == ["create", "--raw", "/api/v1/x/eviction"]
-    assert words[-2:] == ["--request-timeout=30s", "--request-timeout=5s"]
-    kubectl.otherwise(f"echo '{said}' >&2; exit 1")
-    with pytest.raises(kind) as raised:
-        under_test.create("/api/v1/x/eviction", {})
-    assert isinstance(raised.value, ApiError)
-    assert raised.value.status == status

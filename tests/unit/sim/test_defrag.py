@@ -2,6 +2,7 @@
 
 import argparse
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -57,8 +58,16 @@ def test_a_run_with_moves_is_told_beside_the_same_run_without(policy: str) -> No
     assert record["defrag"] == "k=3,every=5"
     assert record["moves"] != 0
     assert 0 < lost < 100
-    assert not {"gained", "moves", "lost", "defrag"} & without.keys()
+    assert not {"gained", "wait_before", "moves", "lost", "defrag"} & without.keys()
     assert churn(nodes, pods, policy, 7, moving) == record
+
+
+def test_the_waits_without_moves_are_told_beside_those_with_them() -> None:
+    nodes, pods = still("whole", 3)
+    options = Options(load=1.2, life=4.0, warmup=1.0, wait=True)
+    without = churn(nodes, pods, "binpack", 7, options)
+    record = churn(nodes, pods, "binpack", 7, replace(options, defrag=Defrag(3, 5)))
+    assert record["wait_before"] == without["wait_mean"] != record["wait_mean"]
 
 
 def test_a_run_that_is_broken_off_has_gained_nothing() -> None:

@@ -82,6 +82,15 @@ def test_what_the_pod_requires_of_nodes_stays_in_each_alternative() -> None:
     ]
 
 
+def test_it_says_of_which_group_its_pod_is() -> None:
+    request = request_of(PODS.decode(json.dumps(pod()).encode()), ALIYUN)
+    for group in ("", "podgroup team/g"):
+        body = placeholder(json.dumps(pod()).encode(), REF, request, [], "asks", group=group)
+        found = placeholder_of(PODS.decode(body or b""))
+        assert found is not None
+        assert found.group == group
+
+
 def test_a_class_of_the_system_is_left_out() -> None:
     found = made(pod(priorityClassName="system-node-critical"), "n1")
     assert found is not None

@@ -1,168 +1,20 @@
 """Placeholders come for pods that need a node, once each, and none is left behind.
 
-The API server here keeps Pods. What the extender knows of them it is shown by the watch: after each
-round, or not before the test says so.
+Those of groups: test_placeholder_groups.py.
 """
 
 import json
-import math
-from collections.abc import Mapping
 from typing import Any
 
 import pytest
 
-from gpushare.errors import ApiConflict, ApiError, ApiNotFound, ApiUnavailable
-from gpushare.extender.follow.placeholders import (
-    AFTER_JOIN,
-    MOST,
-    WAITING,
-    Placeholders,
-)
-from gpushare.extender.follow.shown import Shown
-from gpushare.extender.follow.watch_handlers import NodeEventHandler, PodEventHandler
-from gpushare.wire.annotations import ALIYUN
+from gpushare.errors import ApiError
+from gpushare.explain.node_wishes import NodeAsk
+from gpushare.extender.follow.placeholders import AFTER_JOIN, MOST, WAITING
 from gpushare.wire.codec import WatchEvent
-from gpushare.wire.placeholders import FOR, SCHEDULER, Placeholder
-from tests.unit.extender.kit import make_library, node_json, pod_json, read_node, read_pod
-
-OURS = "/api/v1/namespaces/asks/pods"
-REFUSED = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable"}
-CUT = ApiUnavailable("cut", 0)
-
-
-class World:
-    """A node of two devices of 16 with 10 on each, and the API server."""
-
-    def __init__(self, namespace: str = "asks") -> None:
-        self.now = 10_000.0
-        self.pods: dict[str, dict[str, Any]] = {}
-        self.calls: list[tuple[str, str]] = []
-        self.faults: list[tuple[str, bool, ApiError]] = []
-        self.why_not = ""
-        self.library = make_library()
-        self.uids = 0
-        self.start(namespace)
-        self.node("a")
-        for device in (0, 1):
-            self.runs(f"ten-{device}", 10, "a", device)
-        self.round()
-        self.now += AFTER_JOIN
-
-    def start(self, namespace: str) -> None:
-        """Another process, which the watch shows what there is."""
-        self.known = Shown[Placeholder]()
-        self.handler = PodEventHandler(self.library, placeholders=self.known)
-        self.under_test = Placeholders(
-            self,
-            self.library,
-            self.known,
-            namespace,
-            not_ready=lambda: self.why_not,
-            clock=lambda: self.now,
-            wall=lambda: 1_800_000_000.0 + self.now,
-        )
-        self.shown()
-
-    def node(self, name: str) -> None:
-        found = node_json(name, 32, 2)
-        found["status"]["allocatable"]["pods"] = "110"
-        found["metadata"]["labels"] = {"kubernetes.io/hostname": name}
-        NodeEventHandler(self.library, "GiB").apply(WatchEvent("ADDED", object=read_node(found)))
-
-    def runs(self, name: str, units: int, node: str, device: int) -> None:
-        notes = {ALIYUN.idx: str(device), ALIYUN.pod: str(units)}
-        self.put(pod_json(name, units, node=node, annotations=notes, phase="Running"))
-
-    def waits(self, name: str, units: int, group: str = "", **status: Any) -> None:
-        pod = pod_json(name, units)
-        pod["metadata"]["labels"] = {}
-        if group:
-            pod["metadata"]["labels"] = {"scheduling.x-k8s.io/pod-group": group}
-        pod["metadata"]["creationTimestamp"] = "2027-01-15T10:46:40Z"  # 1_800_010_000
-        pod["status"] |= {"conditions": [REFUSED]} | status
-        self.put(pod)
-
-    def put(self, pod: dict[str, Any]) -> None:
-        metadata = pod["metadata"]
-        self.pods[f"{metadata['namespace']}/{metadata['name']}"] = pod
-        self.handler.apply(WatchEvent("MODIFIED", object=read_pod(pod)))
-
-    def gone(self, key: str) -> None:
-        self.handler.apply(WatchEvent("DELETED", object=read_pod(self.pods.pop(key))))
-
-    def shown(self) -> None:
-        """The watch shows all pods."""
-        pods = {str(pod["metadata"]["uid"]): pod for pod in self.pods.values()}
-        for pod in pods.values():
-            self.handler.apply(WatchEvent("MODIFIED", object=read_pod(pod)))
-        for uid in self.known.all().keys() - pods.keys():  # as a DELETED would
-            self.known.put(uid, None)
-
-    def round(self) -> bool:
-        done = self.under_test.round()
-        self.shown()
-        return done
-
-    def later(self, seconds: float = WAITING) -> bool:
-        self.now += seconds
-        return self.round()
-
-    @property
-    def asking(self) -> list[str]:
-        """The pods for which there is a placeholder that an autoscaler counts."""
-        found = []
-        for pod in self.pods.values():
-            if pod["metadata"]["namespace"] == "asks":
-                assert pod["spec"]["schedulerName"] == SCHEDULER
-                conditions = pod["status"].get("conditions") or [{}]
-                counted = conditions[0].get("reason") == "Unschedulable"
-                found.append(pod["metadata"]["labels"][FOR] + ("" if counted else " untold"))
-        return sorted(found)
-
-    def request(
-        self,
-        method: str,
-        path: str,
-        *,
-        query: Mapping[str, str] | None = None,
-        body: bytes | None = None,
-        content_type: str = "application/json",
-        timeout: float,
-        not_after: float = math.inf,
-    ) -> bytes:
-        assert query is None
-        assert timeout < not_after
-        self.calls.append((method, path))
-        lands, failure = True, None
-        if self.faults and self.faults[0][0] == method:
-            _, lands, failure = self.faults.pop(0)
-        answer = self._answer(method, path, json.loads(body or b"{}")) if lands else b""
-        if failure is not None:
-            raise failure
-        return answer
-
-    def _answer(self, method: str, path: str, document: dict[str, Any]) -> bytes:
-        _, _, _, _, namespace, _, *rest = path.split("/")
-        if method == "POST":
-            key = f"{namespace}/{document['metadata']['name']}"
-            if key in self.pods:
-                raise ApiConflict("exists", 409)
-            self.uids += 1
-            document["metadata"]["uid"] = f"own-{self.uids}"
-            self.pods[key] = document | {"status": {"phase": "Pending"}}
-            return b"{}"
-        key = f"{namespace}/{rest[0]}"
-        if key not in self.pods:
-            raise ApiNotFound("gone", 404)
-        if method == "GET":
-            return json.dumps(self.pods[key]).encode()
-        if method == "DELETE":
-            assert document == {"gracePeriodSeconds": 0}
-            del self.pods[key]
-            return b"{}"
-        assert (method, rest[1:]) == ("PATCH", ["status"])
-        self.pods[key]["status"] |= document["status"]
-        return b"{}"
+from gpushare.wire.placeholders import FOR
+from tests.unit.extender.follow.placeholders_world import CUT, OURS, REFUSED, World, why_not
+from tests.unit.extender.kit import NO_RIGHT, pod_json, read_pod, refusal
 
 
 def asked() -> World:
@@ -265,29 +117,6 @@ def test_there_are_never_more_than_ten() -> None:
     assert len(world.asking) == MOST
 
 
-@pytest.mark.parametrize("members", [4, 5])
-def test_a_group_has_all_or_none(members: int) -> None:
-    world = World()
-    for number in range(6):
-        world.waits(f"alone-{number}", 8)
-    world.later()
-    assert len(world.asking) == 6
-    for number in range(members):
-        world.waits(f"gang-{number}", 8, group="g")
-    world.later()
-    gang = [uid for uid in world.asking if "gang" in uid]
-    assert len(gang) == (members if members <= MOST - 6 else 0)
-    assert len(world.asking) == 6 + len(gang)
-
-
-def test_a_group_of_which_one_was_not_tried_has_none() -> None:
-    world = World()
-    world.waits("gang-0", 8, group="g")
-    world.waits("gang-1", 8, group="g", conditions=[])
-    world.later()
-    assert world.asking == []
-
-
 @pytest.mark.parametrize("landed", [True, False])
 def test_a_create_without_an_answer_makes_no_second_one(landed: bool) -> None:
     world = World()
@@ -365,19 +194,72 @@ def test_who_loses_the_lead_in_a_round_stops_in_it() -> None:
 
     world.request = losing  # type: ignore[method-assign]
     world.later()
-    assert world.asking == ["uid-web-0"]
+    assert world.asking == ["uid-web-0 untold"]
+    world.request = answered  # type: ignore[method-assign]
+    world.why_not = ""
+    world.start("asks")
+    world.later(AFTER_JOIN)
+    world.later(AFTER_JOIN)
+    assert world.asking == ["uid-web-0", "uid-web-1"]
 
 
 def test_without_the_right_it_rests() -> None:
     world = World()
     world.waits("web", 8)
-    world.faults = [("POST", False, ApiError("forbidden", 403))]
+    world.waits("ml", 8)
+    world.faults = [("POST", False, NO_RIGHT)]
     assert not world.later()
+    assert len([method for method, _ in world.calls if method == "POST"]) == 1
     world.calls.clear()
     assert world.later(599.0)
     assert world.calls == []
     world.later(2.0)
+    assert world.asking == ["uid-ml", "uid-web"]
+
+
+def test_a_quota_that_refuses_one_leaves_the_others_alone() -> None:
+    world = World()
+    world.waits("big", 12)
+    world.waits("web", 8)
+    quota = "exceeded quota: gpus, requested: requests.aliyun.com/gpu-mem=12, used: ..., limited: 9"
+    refused = refusal(f'pods "for-uid-big" is forbidden: {quota}')
+    world.faults = [("POST", False, refused)]
+    assert not world.later()
     assert world.asking == ["uid-web"]
+    assert world.later(0.0)
+    assert why_not(world, "big") == f"it was refused: {refused}"
+    world.faults = [("POST", False, refused)]
+    world.later(10.0)
+    assert world.faults == []
+    world.later(19.0)
+    assert world.asking == ["uid-web"]
+    world.later(1.0)
+    assert world.asking == ["uid-big", "uid-web"]
+
+
+def test_a_status_or_an_end_that_is_refused_rests_alone() -> None:
+    world = World()
+    world.waits("web", 8)
+    refused = refusal('admission webhook "policy.example.com" denied the request: not now')
+    world.faults = [("PATCH", False, refused)]
+    assert not world.later()
+    world.calls.clear()
+    world.waits("ml", 8)
+    assert world.later(9.0)
+    assert world.asking == ["uid-ml", "uid-web untold"]
+    world.later(1.0)
+    assert world.asking == ["uid-ml", "uid-web"]
+    world.gone("team/web")
+    world.faults = [("DELETE", False, refused)]
+    assert not world.later()
+    assert world.later(9.0)
+    assert world.asking == ["uid-ml", "uid-web"]
+    world.later(1.0)
+    assert world.asking == ["uid-ml"]
+
+
+def numbers(world: World) -> list[float]:
+    return [world.under_test.there()["asks"], *world.under_test.state().values()]
 
 
 def test_metrics_count_what_is_there_and_what_was_done() -> None:
@@ -388,14 +270,13 @@ def test_metrics_count_what_is_there_and_what_was_done() -> None:
     for method in ("POST", "PATCH", ""):
         world.faults = [(method, False, refused)]
         world.later()
-        counts.append([*world.under_test.state().values()])
+        counts.append(numbers(world))
     world.gone("team/web")
     for method in ("DELETE", ""):
         world.faults = [(method, False, refused)]
         world.later()
-        counts.append([*world.under_test.state().values()])
+        counts.append(numbers(world))
     assert [*world.under_test.state()] == [
-        "placeholders",
         "placeholders_created_total",
         "placeholders_deleted_total",
         "placeholders_failed_writes_total",
@@ -407,6 +288,7 @@ def test_metrics_tell_nothing_while_it_is_off() -> None:
     world = asked()
     world.start("")
     assert world.under_test.state() == {}
+    assert world.under_test.there() == {}
 
 
 def test_pods_of_others_are_left_alone() -> None:
@@ -429,3 +311,154 @@ def test_a_placeholder_asks_nothing_of_the_books() -> None:
     (managed,) = world.library
     assert [pod.ref.name for pod in managed.ledger.waiting()] == ["web"]
     managed.ledger.check()
+
+
+def test_it_says_when_a_node_was_asked_for_and_tells_the_pod_once() -> None:
+    world = World()
+    world.waits("web", 8)
+    world.faults = [("PATCH", False, CUT)]
+    world.later()
+    # No autoscaler counts it yet.
+    assert world.under_test.ask_for("uid-web") is None
+    world.later()
+    ask = world.under_test.ask_for("uid-web")
+    assert ask is not None
+    assert ask.text == "asked for at 2027-01-15 12:03:00 UTC"
+    assert [name for name, told in world.told if told.asked] == ["web"]
+    world.start("")
+    assert world.under_test.ask_for("uid-web") is None
+
+
+def test_one_with_a_gate_asks_nobody() -> None:
+    world = asked()
+    (made,) = [pod for pod in world.pods.values() if pod["metadata"]["namespace"] == "asks"]
+    made["spec"]["schedulingGates"] = [{"name": "kueue.x-k8s.io/admission"}]
+    world.shown()
+    name = made["metadata"]["name"]
+    assert f"its placeholder asks/{name} has a scheduling gate" in why_not(world, "web")
+
+
+def test_it_says_why_none_was_asked_for() -> None:
+    world = World()
+    world.waits("early", 8)
+    world.start("asks")
+    world.round()
+    assert "may yet help" in why_not(world, "early")
+    world.now += AFTER_JOIN
+    world.waits("odd", 8, conditions=[])
+    world.waits("never", 17)
+    world.waits("young", 8)
+    world.pods["team/young"]["metadata"]["creationTimestamp"] = "2027-01-15T10:52:55Z"
+    world.shown()
+    world.round()
+    assert world.asking == ["uid-early"]
+    assert "less than 30 s" in why_not(world, "young")
+    assert "not found it unschedulable" in why_not(world, "odd")
+    assert "by sum" in why_not(world, "never")
+    assert world.under_test.ask_for("uid-ten-0") is None
+
+
+def test_it_says_that_the_cap_is_reached_and_that_a_group_needs_more() -> None:
+    world = World()
+    for number in range(MOST - 2):
+        world.waits(f"web-{number}", 7)
+    world.later()
+    for number in range(3):
+        world.waits(f"gang-{number}", 7, group="g")
+    world.later()
+    assert "its group needs more" in why_not(world, "gang-0")
+    for number in range(3):
+        world.waits(f"more-{number}", 7)
+    world.later()
+    assert why_not(world, "more-2") == f"there are {MOST} placeholders already"
+
+
+def test_a_refusal_is_told_once_for_each_reason() -> None:
+    world = World()
+    world.waits("web", 8)
+    for _ in range(2):
+        world.faults = [("POST", False, ApiError("exceeded quota: gpus", 500))]
+        world.later()
+    assert world.told == [("web", NodeAsk(why_not="it was refused: exceeded quota: gpus"))]
+    assert why_not(world, "web") == "it was refused: exceeded quota: gpus"
+    world.later()
+    assert world.asking == ["uid-web"]
+
+
+class Dying:
+    """A world whose process dies at its write of this number, which lands or not.
+
+    Another one goes on, which has the option or not.
+    """
+
+    class Dies(BaseException):
+        """It is gone in the middle of its round."""
+
+    def __init__(self, crash: int, *, landed: bool, next_namespace: str = "asks") -> None:
+        self.world = World()
+        self.writes = 0
+        self._crash = crash
+        self._landed = landed
+        self._next = next_namespace
+        self._answered = self.world.request
+        self.world.request = self._request  # type: ignore[method-assign]
+
+    def _request(self, method: str, *args: Any, **more: Any) -> bytes:
+        self.writes += method != "GET"
+        dies = method != "GET" and self.writes == self._crash
+        answer = b"" if dies and not self._landed else self._answered(method, *args, **more)
+        asking = [uid.removesuffix(" untold") for uid in self.world.asking]
+        assert len(asking) == len({*asking})
+        if dies:
+            raise self.Dies
+        return answer
+
+    def rounds(self) -> list[str]:
+        """For whom there are placeholders after some rounds."""
+        for _ in range(4):
+            try:
+                self.world.later(AFTER_JOIN)
+            except self.Dies:
+                self.world.start(self._next)
+        return self.world.asking
+
+
+@pytest.mark.parametrize("landed", [True, False])
+@pytest.mark.parametrize("crash", range(1, 7))
+def test_wherever_its_process_dies_another_goes_on(crash: int, landed: bool) -> None:
+    """The story has a create and a status, then a delete, for each of two pods."""
+    story = Dying(crash, landed=landed)
+    story.world.waits("web-0", 8)
+    story.world.waits("web-1", 8)
+    assert story.rounds() == ["uid-web-0", "uid-web-1"]
+    story.world.node("b")
+    for device in (0, 1):
+        story.world.runs(f"web-{device}", 8, "b", device)
+    assert story.rounds() == []
+    assert story.writes >= crash
+
+
+@pytest.mark.parametrize("landed", [True, False])
+@pytest.mark.parametrize("crash", range(1, 7))
+def test_wherever_its_process_dies_one_without_the_option_leaves_nothing(
+    crash: int, landed: bool
+) -> None:
+    """It dies at a create or a status, or the next one at a delete, and yet another one goes on."""
+    story = Dying(crash, landed=landed, next_namespace="")
+    story.world.waits("web-0", 8)
+    story.world.waits("web-1", 8)
+    if crash > 4:
+        assert story.rounds() == ["uid-web-0", "uid-web-1"]
+        story.world.start("")
+    assert story.rounds() == []
+    assert story.writes >= crash
+
+
+@pytest.mark.parametrize("landed", [True, False])
+@pytest.mark.parametrize("crash", range(1, 7))
+def test_wherever_its_process_dies_a_group_has_all(crash: int, landed: bool) -> None:
+    story = Dying(crash, landed=landed)
+    for number in range(3):
+        story.world.waits(f"gang-{number}", 8, group="g")
+    assert story.rounds() == [f"uid-gang-{number}" for number in range(3)]
+    assert story.writes >= crash

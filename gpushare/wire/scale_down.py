@@ -1,14 +1,16 @@
-"""What a Node says of scale-down: what others wrote there, and what we did.
+"""What a Node's annotations say of scale-down: what others wrote there, and what we did.
 
-Tested in `tests/unit/extender/follow/test_scale_down_guard.py`.
+Standard library only.
+
+Tested in `tests/unit/extender/follow/test_scale_down_guard.py` and
+`tests/unit/wire/test_scale_down.py`.
 """
 
 import json
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from typing import NamedTuple
 
 from gpushare.wire.annotations import SCALE_DOWN_GUARD
-from gpushare.wire.objects import Metadata, Node
 
 KEYS = frozenset(
     {"cluster-autoscaler.kubernetes.io/scale-down-disabled", "karpenter.sh/do-not-disrupt"}
@@ -28,23 +30,33 @@ class Mark(NamedTuple):
     """The resourceVersion of the Node."""
     present: frozenset[str]
     """Those of KEYS that are there."""
-    kept: bool
-    """Somebody else has one of KEYS say that the node stays."""
+    by_others: frozenset[str]
+    """Those of KEYS by which somebody else says that the node stays."""
     ours: frozenset[str]
     """Those of KEYS that we wrote, and nobody has changed since."""
     why: str | None
     """Our word of why it must stay; None if there is none of ours, "" if it cannot be read."""
 
+    @property
+    def kept(self) -> str:
+        """Why autoscalers leave the node alone, for users; "" if they may take it away."""
+        if self.by_others:
+            return f"annotated by others: {', '.join(sorted(self.by_others))}"
+        return self.why or "" if self.ours else ""
 
-def mark_of(node: Node) -> Mark:
-    """Return what the node says."""
-    metadata = node.metadata or Metadata()
-    notes = metadata.annotations or {}
-    said = {key: notes[key] for key in KEYS if key in notes}
-    why, wrote = _read(notes[OURS]) if OURS in notes else (None, frozenset())
-    ours = frozenset(key for key in wrote if said.get(key) == TRUE)
-    kept = any(value == TRUE for key, value in said.items() if key not in ours)
-    return Mark(metadata.resource_version or "", frozenset(said), kept, ours, why)
+
+def kept_nodes(marks: Mapping[str, Mark]) -> dict[str, str]:
+    """Return why autoscalers leave nodes alone, by name: of those nodes that they do."""
+    return {name: mark.kept for name, mark in marks.items() if mark.kept}
+
+
+def mark_of(annotations: Mapping[str, str], version: str = "") -> Mark:
+    """Return what the annotations of a node say."""
+    said = {key: annotations[key] for key in KEYS if key in annotations}
+    text = annotations.get(OURS)
+    why, wrote = (None, frozenset[str]()) if text is None else _read(text)
+    stay = frozenset(key for key, value in said.items() if value == TRUE)
+    return Mark(version, frozenset(said), stay - wrote, stay & wrote, why)
 
 
 def written(why: str, keys: Collection[str]) -> str:

@@ -1,0 +1,414 @@
+"""Moves pods so that one fits that waits for room in pieces: so many an hour, one at a time.
+
+The leader looks for a pod that has fitted nowhere for a while, makes the plan of `gpushare defrag`
+for it, and carries that out by steps.py. Before each eviction the rules are read and the plan made
+anew, and the move is written down (wire/move_record.py). Meanwhile the holds keep what the pod that
+waits needs, bit by bit as it opens, and the new place of the pod that moves. An eviction names its
+pod by uid and resourceVersion, and is not sent once this process does not lead.
+
+Tested in `tests/unit/extender/moves/test_mover.py`.
+"""
+
+import json
+import logging
+import math
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+from gpushare.core.policy import load_policy
+from gpushare.core.states.entry import Waiting
+from gpushare.core.trial import FALLBACK_POLICY
+from gpushare.errors import ApiConflict, ApiError, ApiNotFound, GpuShareError
+from gpushare.explain.defrag import A_GLANCE, MOST_MOVES, DefragAnswer, Hole, PodMove, find_moves
+from gpushare.explain.movable import ListedRules, Rule
+from gpushare.extender.follow.rights import REFUSED, WriteRight
+from gpushare.extender.follow.rounds import Rounds
+from gpushare.extender.managed_resources import ManagedResource, ManagedResources
+from gpushare.extender.moves.reads import (
+    TIMEOUT,
+    MoveReads,
+    heir_of,
+    is_going,
+    node_of,
+)
+from gpushare.extender.moves.steps import (
+    WAIT,
+    Answer,
+    Done,
+    Evict,
+    Run,
+    Seen,
+    Settled,
+    Step,
+    Stop,
+    Stopped,
+    Wait,
+)
+from gpushare.extender.tell.events.messages import EventMessages
+from gpushare.kube.api import Calls
+from gpushare.logline import Line
+from gpushare.wire.demands import demands_of
+from gpushare.wire.evictions import eviction, pod_path
+from gpushare.wire.kept import MOVES
+from gpushare.wire.move_record import MoveRecord, read_record
+from gpushare.wire.objects import OwnedPod
+from gpushare.wire.pods import NO_GROUP, Claimant, claimant, group_of
+
+log = logging.getLogger("gpushare.moves")
+
+EVERY = 10.0
+AGAIN = 1.0
+"""Seconds until the next round while a plan is carried out."""
+
+PAUSE = 60.0
+"""Seconds until moves for the same pod are looked for again where none were found."""
+
+AFTER_STOP = 600.0
+"""Seconds until moves for the same pod are looked for again after a plan was not carried on."""
+
+_MOST_PODS = 20
+"""Pods that are looked at, the most important ones first."""
+
+_LOOK = 2.0
+"""Seconds until the cluster is read again where nothing could be done between two moves."""
+
+_RETRY = 10.0
+"""Seconds until an eviction that its budget did not allow is tried again."""
+
+
+@dataclass(slots=True)
+class _Going:
+    """A plan under way, with what of it concerns the API server.
+
+    old: the pod that moves, as it was read before its eviction. before: the uids of its owner's
+    pods then. settled: the uids of those that were moved. not_before: of the next step.
+    """
+
+    managed: ManagedResource
+    run: Run
+    rules: ListedRules
+    old: OwnedPod | None = None
+    before: frozenset[str] = frozenset()
+    not_before: float = -math.inf
+    failing_since: float | None = None
+    settled: set[str] = field(default_factory=set)
+
+
+class Mover:
+    """Carries plans out; call `round` once, or start `rounds` to repeat it.
+
+    budget: evictions an hour, of all processes that led in it; 0: it is off. after: seconds that a
+    pod must have fitted nowhere. namespace: of the ConfigMap that keeps the moves. leads_until:
+    monotonic seconds until which something may be sent. wall: seconds since the epoch.
+    """
+
+    def __init__(
+        self,
+        api: Calls,
+        resources: ManagedResources,
+        messages: EventMessages,
+        *,
+        budget: int,
+        after: float,
+        namespace: str,
+        not_ready: Callable[[], str],
+        leads_until: Callable[[], float] = lambda: math.inf,
+        clock: Callable[[], float] = time.monotonic,
+        wall: Callable[[], float] = time.time,
+    ) -> None:
+        self._api = api
+        self._reads = MoveReads(api)
+        self._resources = resources
+        self._messages = messages
+        self._budget = budget
+        self._after = after
+        self._maps = f"/api/v1/namespaces/{namespace}/configmaps"
+        self._not_ready = not_ready
+        self._leads_until = leads_until
+        self._clock = clock
+        self._wall = wall
+        self._policy = load_policy(FALLBACK_POLICY)
+        self._right = WriteRight(clock)
+        self._going: _Going | None = None
+        self._refused_since: dict[str, float] = {}
+        self._not_before: dict[str, float] = {}
+        self._record = MoveRecord()
+        self._moved = self._refused = 0
+        self._stopped: Counter[str] = Counter({why.value: 0 for why in Stop})
+        self._stopping = threading.Event()
+        self.rounds = Rounds("moves", self.round, EVERY, AGAIN, self._stopping)
+
+    def start(self) -> None:
+        """Begin, if it is on."""
+        if self._budget:
+            self.rounds.start()
+
+    def stop(self) -> None:
+        """Evict nothing more, and keep no place."""
+        self.rounds.stop()
+        self._let_go()
+
+    def state(self) -> dict[str, float]:
+        """Return the values for metrics; none while it is off."""
+        if not self._budget:
+            return {}
+        return {
+            "moves_total": self._moved,
+            "moves_refused_total": self._refused,
+            "moves_left": self._record.left(self._budget, self._wall()),
+        }
+
+    def stopped(self) -> Mapping[str, int]:
+        """Return how many plans were not carried on, by why; nothing while it is off."""
+        return dict(self._stopped) if self._budget else {}
+
+    def round(self) -> bool:
+        """Make one step of a plan, or look for one; return whether none is under way."""
+        if self._not_ready():
+            self._refused_since.clear()
+            if self._going is not None:
+                self._end(self._going, Stop.NOT_LEADING)
+            return False
+        going = self._going
+        try:
+            if going is None:
+                if not self._right.missing:
+                    self._begin()
+            elif self._clock() >= going.not_before:
+                self._act(going, going.run.step(self._seen(going), self._clock()))
+                going.failing_since = None
+        except GpuShareError as error:
+            log.warning(Line("moves: not done", error=str(error)))
+            if going is not None:
+                now = self._clock()
+                going.failing_since = since = going.failing_since or now
+                if now >= since + WAIT:
+                    self._end(going, Stop.UNREADABLE)
+        return self._going is None
+
+    # -- which pod --------------------------------------------------------------------------------
+
+    def _begin(self) -> None:
+        """Begin a plan for the first pod that has waited for long enough, if there is one."""
+        ripe = self._ripe()
+        if not ripe:
+            return
+        now, wall = self._clock(), self._wall()
+        self._record = record = self._read_record()
+        most = min(record.left(self._budget, wall), MOST_MOVES)
+        if not most or record.under_way(wall):
+            return
+        rules = self._reads.rules(wall)
+        for managed, pod in ripe:
+            self._not_before[pod.uid] = now + PAUSE
+            if not self._may_have_moves(pod):
+                continue
+            found = self._plan(managed, pod, rules, most)
+            if found.moves:
+                self._going = _Going(managed, Run(pod, found, now), rules)
+                self._keep_hole(self._going)
+                count = len(found.moves)
+                log.info(Line("moves begin", pod=pod.ref, node=found.node, moves=count))
+                self._messages.makes_room(pod.ref, found.node, count)
+                return
+
+    def _ripe(self) -> list[tuple[ManagedResource, Waiting]]:
+        """Return the pods that have fitted nowhere for a while, the most important ones first."""
+        now, found = self._clock(), list[tuple[ManagedResource, Waiting]]()
+        since: dict[str, float] = {}
+        for managed in self._resources:
+            # kube-scheduler calls no extender for a pod while it finds it unschedulable (`gated`).
+            waiting = [pod for pod in managed.ledger.waiting() if pod.served]
+            waiting.sort(key=lambda pod: (-pod.priority, pod.created))
+            for pod in waiting[:_MOST_PODS]:
+                # A card by its name is where it is, and the plan need not look elsewhere for it.
+                if not any(managed.places(pod.request, pod.demands)):
+                    since[pod.uid] = self._refused_since.get(pod.uid, now)
+                    late = now >= since[pod.uid] + self._after
+                    if late and now >= self._not_before.get(pod.uid, -math.inf):
+                        found.append((managed, pod))
+        self._refused_since = since
+        kept = {uid: at for uid, at in self._not_before.items() if uid in since or at > now}
+        self._not_before = kept
+        return found
+
+    def _may_have_moves(self, pod: Waiting) -> bool:
+        """Return whether it is alone and has no gates, and nothing else is about to place it."""
+        read = self._reads.pod(pod.ref)
+        if read is None or is_going(read) or node_of(read):
+            return False
+        if read.spec is not None and read.spec.scheduling_gates:
+            return False
+        nominated = read.status and read.status.nominated_node_name
+        return not nominated and group_of(read) == NO_GROUP
+
+    def _plan(
+        self, managed: ManagedResource, pod: Waiting, rules: ListedRules, most: int
+    ) -> DefragAnswer:
+        return find_moves(
+            managed.ledger,
+            Hole(pod.request, pod.priority, pod.demands),
+            rules,
+            self._policy,
+            managed.filters,
+            most=most,
+            demands={uid: demands_of(each) for uid, each in rules.pods.items()},
+            steps=A_GLANCE,
+        )
+
+    # -- a step -----------------------------------------------------------------------------------
+
+    def _seen(self, going: _Going) -> Seen:
+        """Read what the next step depends on."""
+        run = going.run
+        move = run.evicted or run.sent
+        if move is not None:
+            pod = self._reads.pod(move.entry.ref)
+            if run.sent is not None:
+                return Seen(gone=is_going(pod))
+            heir = None
+            if going.old is not None:
+                heir = heir_of(going.old, going.before, self._reads.of_owner(going.old))
+            return Seen(ended=pod is None, heir=heir)
+        waiting = self._reads.pod(run.pod.ref)
+        if waiting is None or is_going(waiting):
+            return Seen(node=None)
+        if node := node_of(waiting):
+            return Seen(node=node)
+        ledger = going.managed.ledger
+        if not run.left or any(ledger.entry(uid) is not None for uid in going.settled):
+            return Seen()
+        going.rules = self._reads.rules(self._wall())
+        found = self._plan(going.managed, run.pod, going.rules, len(run.left))
+        entries = (ledger.entry(uid) for uid in run.left)
+        spent = any(entry and going.rules.why_not(entry) is Rule.SPENT for entry in entries)
+        return Seen(found=found, spent=spent)
+
+    def _act(self, going: _Going, step: Step) -> None:
+        match step:
+            case Evict(move):
+                self._evict(going, move)
+            case Settled(move):
+                self._moved += 1
+                going.settled.add(move.entry.ref.uid)
+                self._keep_hole(going)
+                log.info(Line("moved", pod=move.entry.ref, node=move.entry.node, to=move.node))
+                self._write_record(self._record.settled(move.entry.ref.uid))
+            case Stopped(why):
+                self._end(going, why)
+            case Done():
+                log.info(Line("moves end", pod=going.run.pod.ref, node=going.run.node))
+                self._going = None
+                self._let_go()
+            case Wait() if going.run.left and not (going.run.evicted or going.run.sent):
+                going.not_before = max(going.not_before, self._clock() + _LOOK)
+
+    def _evict(self, going: _Going, move: PodMove) -> None:
+        """Write the move down, keep its new place, and evict the pod."""
+        ref, run, again = move.entry.ref, going.run, going.run.sent is not None
+        if not again:
+            if self._is_held_for_others(going, move):
+                return
+            going.old = going.rules.pods[ref.uid]
+            going.before = frozenset(self._reads.of_owner(going.old)) | {ref.uid}
+            record, wall = self._read_record(), self._wall()
+            for uid in going.settled:  # that may not have been written
+                record = record.settled(uid)
+            if not record.left(self._budget, wall) or record.under_way(wall):
+                self._end(going, Stop.PLAN)  # another process has moved something
+                return
+            self._write_record(record.sent(ref.uid, str(ref), wall))
+            self._keep_place(going, move, going.old)
+        if self._stopping.is_set() or self._not_ready():
+            return  # the next round, if there is one, ends it
+        answer = self._sent(going, move)
+        log.info(Line("eviction", pod=ref, node=move.entry.node, to=move.node, answer=answer.value))
+        step = run.answered(move, answer, self._clock())
+        if answer is Answer.DONE:
+            self._messages.moved(ref, move.entry.node, move.node, run.pod.ref)
+        elif answer is not Answer.UNCLEAR:
+            self._refused += 1
+            going.not_before = self._clock() + _RETRY
+        self._act(going, step)
+        if run.sent is None and run.evicted is None:
+            self._write_record(self._record.withdrawn(ref.uid))
+
+    def _sent(self, going: _Going, move: PodMove) -> Answer:
+        """Send the eviction; return what came of it."""
+        ref, old = move.entry.ref, going.old
+        version = (old and old.metadata and old.metadata.resource_version) or ""
+        try:
+            self._api.request(
+                "POST",
+                f"{pod_path(ref)}/eviction",
+                body=json.dumps(eviction(ref, version)).encode(),
+                timeout=TIMEOUT,
+                not_after=self._leads_until(),
+            )
+        except (ApiConflict, ApiNotFound):
+            return Answer.CHANGED
+        except ApiError as error:
+            self._right.failed(error)
+            if error.status == 429:
+                return Answer.TOO_MANY
+            if error.status in REFUSED:
+                log.warning(Line("eviction refused", pod=ref, error=str(error)))
+                return Answer.FORBIDDEN
+            return Answer.UNCLEAR
+        return Answer.DONE
+
+    def _end(self, going: _Going, why: Stop) -> None:
+        """Carry the plan on no more: what was moved stays moved."""
+        pod = going.run.pod
+        self._stopped[why.value] += 1
+        self._not_before[pod.uid] = self._clock() + AFTER_STOP
+        self._going = None
+        self._let_go()
+        log.warning(Line("moves stopped", pod=pod.ref, node=going.run.node, why=why.value))
+
+    # -- places -----------------------------------------------------------------------------------
+
+    def _keep_hole(self, going: _Going) -> None:
+        """Keep what the pod that waits needs, and no other place."""
+        holds, run, now = going.managed.holds, going.run, self._clock()
+        pod = Claimant(run.pod.ref, run.pod.request, run.pod.priority)
+        holds.release()
+        holds.reserve(pod, run.node, run.devices, now + WAIT, now)
+
+    def _keep_place(self, going: _Going, move: PodMove, old: OwnedPod) -> None:
+        now, heir = self._clock(), claimant(old, move.entry.request)
+        going.managed.holds.reserve(heir, move.node, move.devices, now + WAIT, now, heir=True)
+
+    def _is_held_for_others(self, going: _Going, move: PodMove) -> bool:
+        """Return whether filter has promised anything on one of both nodes to another pod."""
+        holds = going.managed.holds
+        holds.expire(self._clock())
+        promised = (*holds.on(move.node), *holds.on(going.run.node))
+        return any(hold.reserved is None for hold in promised)
+
+    def _let_go(self) -> None:
+        for managed in self._resources:
+            managed.holds.release()
+
+    # -- the record -------------------------------------------------------------------------------
+
+    def _read_record(self) -> MoveRecord:
+        try:
+            body = self._api.request("GET", f"{self._maps}/{MOVES}", timeout=TIMEOUT)
+        except ApiNotFound:
+            return MoveRecord()
+        return read_record(body, self._wall())
+
+    def _write_record(self, record: MoveRecord) -> None:
+        """Write it, if it is still as it was read. Raises ApiError, also if that is not known."""
+        verb, path = ("PUT", f"{self._maps}/{MOVES}") if record.version else ("POST", self._maps)
+        try:
+            document = json.dumps(record.document()).encode()
+            body = self._api.request(verb, path, body=document, timeout=TIMEOUT)
+        except ApiError as error:
+            self._right.failed(error)
+            raise
+        self._record = read_record(body, self._wall())

@@ -1,0 +1,95 @@
+"""The moves of the last hour, as a ConfigMap keeps them for whoever else moves pods.
+
+The extender that leads writes each eviction down before it sends it, and so does `gpushare defrag
+--apply`, by a write that holds only for the record as it was read. So the budget of an hour is kept
+across leaders, two processes cannot both spend the last move, and each knows that an eviction of
+another may be under way.
+"""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from gpushare.errors import MessageError
+from gpushare.wire.kept import MOVES
+
+SETTLES = 300.0
+"""Seconds after which an eviction of which no end was written down counts as settled."""
+
+_HOUR = 3600.0
+_KEY = "moves"
+
+
+@dataclass(frozen=True, slots=True)
+class Moved:
+    """An eviction that was sent. at: seconds since the epoch. settled: its end is known."""
+
+    at: float
+    uid: str
+    pod: str
+    settled: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class MoveRecord:
+    """The moves, the oldest first. version: of the ConfigMap as it was read; "": there is none."""
+
+    moves: tuple[Moved, ...] = ()
+    version: str = ""
+
+    def left(self, budget: int, now: float) -> int:
+        """Return how many more there may be now, of so many an hour."""
+        return max(budget - len(self._last_hour(now)), 0)
+
+    def under_way(self, now: float) -> Moved | None:
+        """Return an eviction that may not have come to its end; None if there is none."""
+        going = (move for move in self.moves if not move.settled and move.at > now - SETTLES)
+        return next(going, None)
+
+    def sent(self, uid: str, pod: str, now: float) -> "MoveRecord":
+        """Return it with one more."""
+        return replace(self, moves=(*self._last_hour(now), Moved(now, uid, pod)))
+
+    def settled(self, uid: str) -> "MoveRecord":
+        """Return it with the end of that one."""
+        moves = (replace(move, settled=True) if move.uid == uid else move for move in self.moves)
+        return replace(self, moves=tuple(moves))
+
+    def withdrawn(self, uid: str) -> "MoveRecord":
+        """Return it without that one: the API server has refused it, and nothing has moved.
+
+        One that is settled stays: another process has moved that pod before.
+        """
+        kept = (move for move in self.moves if move.uid != uid or move.settled)
+        return replace(self, moves=tuple(kept))
+
+    def document(self) -> dict[str, Any]:
+        """Return the ConfigMap."""
+        moves = [
+            {"at": move.at, "uid": move.uid, "pod": move.pod, "settled": move.settled}
+            for move in self.moves
+        ]
+        metadata = {"name": MOVES} | ({"resourceVersion": self.version} if self.version else {})
+        document = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata}
+        return document | {"data": {_KEY: json.dumps(moves)}}
+
+    def _last_hour(self, now: float) -> tuple[Moved, ...]:
+        return tuple(move for move in self.moves if move.at > now - _HOUR)
+
+
+def read_record(body: bytes, now: float) -> MoveRecord:
+    """Return what a ConfigMap says; a move in the future counts as one of now.
+
+    Raises MessageError if it cannot be read: then nothing is known of the budget.
+    """
+    try:
+        document: Mapping[str, Any] = json.loads(body)
+        listed = json.loads((document.get("data") or {}).get(_KEY, "[]"))
+        moves = tuple(
+            Moved(min(float(each["at"]), now), each["uid"], each["pod"], bool(each["settled"]))
+            for each in listed
+        )
+        return MoveRecord(moves, str(document["metadata"]["resourceVersion"]))
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        raise MessageError(f"ConfigMap {MOVES} cannot be read; delete it: {error!r}") from error

@@ -1,0 +1,325 @@
+"""cluster-autoscaler's rules, by which nodes come and go, over objects of the API.
+
+What it counts are sums, by kube-scheduler's own plug-ins. Scale-up: waiting pods that fit a node
+that is there are dropped, and for the others nodes of the group come that takes most of them.
+Scale-down: a node in little use may go if all its pods fit others. Its timers are in `running.py`;
+prices are nowhere. docs/autoscalers.md has the scenes in which the real one was seen; it is held to
+them in the tests. Facts: kubernetes-sigs/cluster-autoscaler simulator/cluster.go (the reasons),
+simulator/drainability (the pods that keep a node).
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from gpushare.wire.budgets import DisruptionBudget, read_budget
+from gpushare.wire.fields import Fields
+from gpushare_localcluster.scheduler.cache import NodeInfo
+from gpushare_localcluster.scheduler.cycle_state import CycleState
+from gpushare_localcluster.scheduler.extender import FilterResult
+from gpushare_localcluster.scheduler.framework import FilterPlugin
+from gpushare_localcluster.scheduler.objects import CPU, MEMORY, Json, PodView, read_node, read_pod
+from gpushare_localcluster.scheduler.plugins.node import NodeUnschedulable
+from gpushare_localcluster.scheduler.plugins.node_affinity import NodeAffinity
+from gpushare_localcluster.scheduler.plugins.resources import NodeResourcesFit
+from gpushare_localcluster.scheduler.plugins.taints import TaintToleration
+
+DISABLED = "cluster-autoscaler.kubernetes.io/scale-down-disabled"
+SAFE = "cluster-autoscaler.kubernetes.io/safe-to-evict"
+SAFE_VOLUMES = "cluster-autoscaler.kubernetes.io/safe-to-evict-local-volumes"
+MIRROR = "kubernetes.io/config.mirror"
+GOING = "ToBeDeletedByClusterAutoscaler"
+"""Taint of a node that is being emptied."""
+GROUP = "localcluster.gpushare.io/node-group"
+"""Label of a node: its group."""
+LITTLE_USE = 0.5
+"""Of CPU and of memory; other resources are no use."""
+
+
+@dataclass(frozen=True)
+class Group:
+    """A group of equal nodes.
+
+    template: what a node of it is like, as far as the autoscaler is told. least, most: of its
+    nodes; nobody adds any only to have the least.
+    """
+
+    name: str
+    template: Json
+    least: int = 0
+    most: int = 10
+
+    def node(self, name: str) -> Json:
+        """Return a new node of it."""
+        metadata = self.template.get("metadata") or {}
+        labels = {**(metadata.get("labels") or {}), "kubernetes.io/hostname": name}
+        labels[GROUP] = self.name
+        metadata = {**metadata, "name": name, "labels": labels}
+        return {"spec": {}, **self.template, "metadata": metadata}
+
+
+@dataclass(frozen=True)
+class ScaleUp:
+    """How many nodes of which group come; why: what becomes of each waiting pod, by its key."""
+
+    new: Mapping[str, int]
+    why: Mapping[str, str]
+
+
+@dataclass(frozen=True)
+class Removal:
+    """A node that may go, and the pods that are evicted before."""
+
+    node: str
+    evicted: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class ScaleDown:
+    """Each node that may go alone, and in the autoscaler's own words why each other one stays."""
+
+    may_go: tuple[Removal, ...]
+    stays: Mapping[str, str]
+
+
+class Asked(Protocol):
+    """An extender that is asked about whole nodes, as some would have the autoscaler do."""
+
+    def is_interested(self, pod: PodView) -> bool:
+        """Return whether it is to be asked about the pod."""
+
+    def filter(self, pod: PodView, nodes: Sequence[NodeInfo]) -> FilterResult:
+        """Return what is left of the nodes."""
+
+
+class Autoscaler:
+    """Decides over a cluster as it is.
+
+    fit_args: of the plug-in NodeResourcesFit. extender: asked where the plug-ins find room; no
+    release has one.
+    """
+
+    def __init__(
+        self,
+        groups: Sequence[Group],
+        fit_args: Fields | None = None,
+        extender: Asked | None = None,
+    ) -> None:
+        self._groups = {group.name: group for group in groups}
+        self._extender = extender
+        self._plugins: tuple[FilterPlugin, ...] = (
+            NodeUnschedulable(),
+            TaintToleration(),
+            NodeAffinity(),
+            NodeResourcesFit(fit_args),
+        )
+
+    def scale_up(self, nodes: Sequence[Json], pods: Sequence[Json]) -> ScaleUp:
+        """Return which nodes come."""
+        there = _infos(nodes, pods)
+        why, unplaced = dict[str, str](), []
+        waiting = (read_pod(pod) for pod in pods if _counts_as_waiting(pod))
+        for pod in sorted(waiting, key=lambda pod: -pod.priority):
+            home = self._place(pod, there)
+            if home:
+                why[pod.key] = f"fits {home}"
+            else:
+                unplaced.append(pod)
+        sizes = Counter(map(group_of, nodes))
+        options = [
+            self._estimate(group, group.most - sizes[group.name], unplaced)
+            for group in self._groups.values()
+        ]
+        for pod in unplaced:
+            told = (f"{option.group}: {option.refused[pod.key]}" for option in options)
+            why[pod.key] = "; ".join(told) or "there is no group"
+        best = max(options, key=lambda option: option.taken, default=_Option("", 0, {}))
+        why |= {key: f"{best.group} grows" for key, text in best.refused.items() if not text}
+        return ScaleUp({best.group: best.count} if best.count else {}, why)
+
+    def scale_down(
+        self, nodes: Sequence[Json], pods: Sequence[Json], budgets: Iterable[Json] = ()
+    ) -> ScaleDown:
+        """Return which nodes may go; budgets: PodDisruptionBudgets."""
+        infos = _infos(nodes, pods)
+        raw = {str(pod["metadata"]["uid"]): pod for pod in pods}
+        read = [
+            read_budget(each["metadata"]["namespace"], each.get("spec"), each.get("status"))
+            for each in budgets
+        ]
+        sizes = Counter(group_of(node) for node in nodes if not is_going(node))
+        may_go, stays = [], {}
+        for node in nodes:
+            name = str(node["metadata"]["name"])
+            info = infos[name]
+            moving = [pod for pod in info.pods.values() if _moves(raw[pod.uid])]
+            why = self._why_it_stays(node, info, sizes)
+            if not why:
+                blocking = (blocks(raw[pod.uid], read) for pod in moving)
+                why = next((f"BlockedByPod {text}" for text in blocking if text), "")
+            others = {other: found for other, found in infos.items() if other != name}
+            if not why and not all(self._place(pod, others) for pod in moving):
+                why = "NoPlaceToMovePods"
+            if why:
+                stays[name] = why
+            else:
+                may_go.append(Removal(name, tuple(pod.name for pod in moving)))
+        return ScaleDown(tuple(may_go), stays)
+
+    def _why_it_stays(self, node: Json, info: NodeInfo, sizes: Mapping[str, int]) -> str:
+        """Return why, as far as its pods have no part in it, or ""."""
+        group = self._groups.get(group_of(node))
+        if group is None:
+            return "NotAutoscaled"
+        if is_going(node):
+            return "CurrentlyBeingDeleted"
+        if _note(node, DISABLED) == "true":
+            return "ScaleDownDisabledAnnotation"
+        if _use(info) >= LITTLE_USE:
+            return "NotUnderutilized"
+        return "NodeGroupMinSizeReached" if sizes[group.name] <= group.least else ""
+
+    def _place(self, pod: PodView, nodes: dict[str, NodeInfo]) -> str:
+        """Place the pod on the first node that it fits; return its name, or "" for none."""
+        for name, info in nodes.items():
+            if not self._refusal(pod, info):
+                nodes[name] = info.with_pod(pod)
+                return name
+        return ""
+
+    def _refusal(self, pod: PodView, info: NodeInfo) -> str:
+        """Return why the pod does not fit the node, or ""."""
+        for plugin in self._plugins:
+            status = plugin.filter(CycleState(), pod, info)
+            if not status.ok:
+                return status.message
+        if self._extender is None or not self._extender.is_interested(pod):
+            return ""
+        found = self._extender.filter(pod, [info])
+        return "" if found.nodes else found.statuses[info.name].message
+
+    def _estimate(self, group: Group, room: int, pods: Sequence[PodView]) -> "_Option":
+        """Return what new nodes of this group, so many at most, do for the pods."""
+        new: dict[str, NodeInfo] = {}
+        why = {}
+        for pod in pods:
+            why[pod.key] = ""
+            if self._place(pod, new):
+                continue
+            name = f"template-node-for-{group.name}-{len(new)}"
+            empty = NodeInfo(read_node(group.node(name)))
+            why[pod.key] = self._refusal(pod, empty)
+            if not why[pod.key] and len(new) >= room:
+                why[pod.key] = "max node group size reached"
+            if not why[pod.key]:
+                new[name] = empty.with_pod(pod)
+        return _Option(group.name, len(new), why)
+
+
+@dataclass(frozen=True)
+class _Option:
+    """So many nodes of a group; refused: why none of them takes a pod, or "", by the pod's key."""
+
+    group: str
+    count: int
+    refused: Mapping[str, str]
+
+    @property
+    def taken(self) -> int:
+        return sum(not why for why in self.refused.values())
+
+
+def group_of(node: Json) -> str:
+    """Return the name of the node's group, or ""."""
+    return str((node["metadata"].get("labels") or {}).get(GROUP, ""))
+
+
+def is_going(node: Json) -> bool:
+    """Return whether the node is being emptied."""
+    taints = (node.get("spec") or {}).get("taints") or ()
+    return any(each.get("key") == GOING for each in taints)
+
+
+def to_evict(node: str, pods: Iterable[Json]) -> Iterator[Json]:
+    """Yield the pods that have to leave before the node goes."""
+    for pod in pods:
+        if pod["spec"].get("nodeName") == node and _moves(pod):
+            yield pod
+
+
+def blocks(pod: Json, budgets: Iterable[DisruptionBudget]) -> str:
+    """Return why a node stays for the pod, in the autoscaler's own words, or ""."""
+    metadata = pod["metadata"]
+    namespace, name = str(metadata.get("namespace", "")), str(metadata["name"])
+    safe = _note(pod, SAFE)
+    if safe == "true":
+        return ""
+    labels = metadata.get("labels") or {}
+    mine = [each for each in budgets if each.selects(namespace, labels)]
+    if not any(each.get("controller") for each in metadata.get("ownerReferences") or ()):
+        why = "NotReplicated"
+    elif namespace == "kube-system" and not mine:
+        why = "UnmovableKubeSystemPod"
+    elif safe == "false":
+        why = "NotSafeToEvictAnnotation"
+    elif _has_local_storage(pod):
+        why = "LocalStorageRequested"
+    elif any(each.allowed < 1 for each in mine):
+        why = "NotEnoughPdb"
+    else:
+        return ""
+    return f"{namespace}/{name} {why}"
+
+
+def _infos(nodes: Iterable[Json], pods: Iterable[Json]) -> dict[str, NodeInfo]:
+    infos = {str(node["metadata"]["name"]): NodeInfo(read_node(node)) for node in nodes}
+    for pod in map(read_pod, pods):
+        # One that preemption has nominated counts as placed there.
+        name = pod.node_name or pod.nominated_node
+        if name in infos and not pod.ended:
+            infos[name] = infos[name].with_pod(pod)
+    return infos
+
+
+def _counts_as_waiting(pod: Json) -> bool:
+    status = pod.get("status") or {}
+    if pod["spec"].get("nodeName") or status.get("nominatedNodeName"):
+        return False
+    if pod["metadata"].get("deletionTimestamp"):
+        return False
+    return any(
+        (each.get("type"), each.get("status"), each.get("reason"))
+        == ("PodScheduled", "False", "Unschedulable")
+        for each in status.get("conditions") or ()
+    )
+
+
+def _moves(pod: Json) -> bool:
+    """Return whether the pod needs another place when its node goes."""
+    if (pod.get("status") or {}).get("phase") in ("Succeeded", "Failed") or _note(pod, MIRROR):
+        return False
+    owners = pod["metadata"].get("ownerReferences") or ()
+    return not any(each.get("kind") == "DaemonSet" for each in owners)
+
+
+def _has_local_storage(pod: Json) -> bool:
+    listed = {name.strip() for name in _note(pod, SAFE_VOLUMES).split(",")}
+    return any(
+        "hostPath" in each
+        or ("emptyDir" in each and (each["emptyDir"] or {}).get("medium") != "Memory")
+        for each in pod["spec"].get("volumes") or ()
+        if each.get("name") not in listed
+    )
+
+
+def _note(item: Json, key: str) -> str:
+    notes: Mapping[str, str] = item["metadata"].get("annotations") or {}
+    return notes.get(key, "")
+
+
+def _use(info: NodeInfo) -> float:
+    return max(
+        info.requested.get(name, 0) / max(info.node.allocatable.get(name, 0), 1)
+        for name in (CPU, MEMORY)
+    )

@@ -1,0 +1,185 @@
+"""The autoscaler that runs: it looks at the cluster again and again, makes nodes and empties them.
+
+Its groups are in a ConfigMap, and while that has none it does nothing. What it thinks of each
+waiting pod and of each node is in another one, where cluster-autoscaler keeps its status. A node
+that may go is first marked by a taint, as the real one marks it, so nothing comes to it any more;
+its pods are evicted in later looks, and when they have left it is deleted. All that is known of a
+removal is that taint, so each look goes on from what is there.
+"""
+
+import json
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+
+from gpushare.errors import ApiConflict, ApiError, ApiNotFound, GpuShareError
+from gpushare_localcluster.autoscaler.rules import (
+    GOING,
+    Autoscaler,
+    Group,
+    ScaleDown,
+    is_going,
+    to_evict,
+)
+from gpushare_localcluster.client import MERGE_PATCH, ApiClient, Json
+from gpushare_localcluster.event_writer import write_event
+from gpushare_localcluster.work_loop import WorkLoop
+
+MAPS = "/api/v1/namespaces/kube-system/configmaps"
+GROUPS = "node-groups"
+"""The ConfigMap with the groups: what each is, by its name."""
+STATUS = "cluster-autoscaler-status"
+"""The ConfigMap that it writes: JSON of `pods` and `nodes`, and of what is wrong with GROUPS."""
+
+_NODES = "/api/v1/nodes"
+_BUDGETS = "/apis/policy/v1/poddisruptionbudgets"
+_COMPONENT = "cluster-autoscaler"
+_TOO_MANY_REQUESTS = 429
+
+
+class RunningAutoscaler:
+    """Works from `start` to `stop`; it closes `api` at its end.
+
+    read: the groups of the ConfigMap's data. every: seconds between looks. unneeded: seconds that a
+    node may go before it does. told: is told each thing that is done.
+    """
+
+    def __init__(
+        self,
+        api: ApiClient,
+        read: Callable[[Mapping[str, str]], Sequence[Group]],
+        *,
+        every: float = 0.25,
+        unneeded: float = 1.0,
+        told: Callable[[str], None] = lambda _text: None,
+    ) -> None:
+        self._api = api
+        self._read = read
+        self._every = every
+        self._unneeded = unneeded
+        self._told = told
+        self._since: dict[str, float] = {}
+        """When each node that may go was first found to."""
+        self._loop = WorkLoop[str](_COMPONENT, [], self._look)
+
+    def start(self) -> None:
+        """Begin to look."""
+        self._loop.start()
+        self._loop.add(_COMPONENT)
+
+    def stop(self) -> None:
+        """End the thread; the nodes stay as they are."""
+        self._loop.stop()
+        self._api.close()
+
+    def _look(self, _key: str) -> float:
+        try:
+            groups = self._read(self._api.get(f"{MAPS}/{GROUPS}").get("data") or {})
+        except ApiNotFound:
+            groups = []
+        except ApiError:
+            raise
+        except GpuShareError as error:
+            self._tell_status({"error": str(error)})
+            return self._every
+        if not groups:
+            self._since = {}
+            return self._every
+        nodes, pods, budgets = (
+            self._api.get(path)["items"] for path in (_NODES, "/api/v1/pods", _BUDGETS)
+        )
+        autoscaler = Autoscaler(groups)
+        up = autoscaler.scale_up(nodes, pods)
+        down = autoscaler.scale_down(nodes, pods, budgets)
+        for group in groups:
+            grows = [pod for pod in pods if up.why.get(_key_of(pod)) == f"{group.name} grows"]
+            self._grow(group, up.new.get(group.name, 0), nodes, grows)
+        going = [node for node in nodes if is_going(node)]
+        for node in going:
+            self._empty(node, pods)
+        # One after the other, and none while others come.
+        self._let_go(down, nodes, hold=bool(up.new or going))
+        unneeded = {each.node: "NotUnneededLongEnough" for each in down.may_go}
+        self._tell_status({"pods": up.why, "nodes": {**down.stays, **unneeded}})
+        return self._every
+
+    def _grow(self, group: Group, count: int, nodes: Sequence[Json], pods: Sequence[Json]) -> None:
+        taken = {str(node["metadata"]["name"]) for node in nodes}
+        free = (f"{group.name}-{number}" for number in range(1, len(nodes) + count + 1))
+        names = [name for name in free if name not in taken][:count]
+        for name in names:
+            self._api.create(_NODES, group.node(name))
+            self._told(f"node {name} comes, for {', '.join(map(_key_of, pods))}")
+        for pod in pods if names else ():
+            text = f"group {group.name} grows by {count}"
+            self._event(pod, "Pod", "TriggeredScaleUp", text)
+
+    def _let_go(self, down: ScaleDown, nodes: Sequence[Json], *, hold: bool) -> None:
+        """Mark a node that could go for long enough; hold: not now."""
+        now = time.monotonic()
+        self._since = {each.node: self._since.get(each.node, now) for each in down.may_go}
+        for each in () if hold else down.may_go:
+            if now - self._since[each.node] < self._unneeded:
+                continue
+            (node,) = (item for item in nodes if item["metadata"]["name"] == each.node)
+            taint = {"key": GOING, "value": str(int(time.time())), "effect": "NoSchedule"}
+            taints = [*((node.get("spec") or {}).get("taints") or ()), taint]
+            self._taint(node, taints)
+            moving = ", ".join(each.evicted) or "nobody"
+            self._told(f"node {each.node} goes, and {moving} has to leave it")
+            return
+
+    def _empty(self, node: Json, pods: Sequence[Json]) -> None:
+        """Evict what is left on the node; delete it if nothing is."""
+        name = str(node["metadata"]["name"])
+        left = list(to_evict(name, pods))
+        for pod in left:
+            meta = pod["metadata"]
+            if meta.get("deletionTimestamp"):
+                continue
+            where = f"/api/v1/namespaces/{meta['namespace']}/pods/{meta['name']}/eviction"
+            body = {
+                "apiVersion": "policy/v1",
+                "kind": "Eviction",
+                "metadata": {"name": meta["name"], "namespace": meta["namespace"]},
+            }
+            try:
+                self._api.create(where, body)
+            except ApiNotFound:
+                continue
+            except ApiError as error:
+                if error.status != _TOO_MANY_REQUESTS:
+                    raise
+                self._taint(node, [each for each in node["spec"]["taints"] if each["key"] != GOING])
+                self._told(f"node {name} stays after all: {error}")
+                return
+        if not left:
+            with suppress(ApiNotFound):
+                self._api.delete(f"{_NODES}/{name}", uid=node["metadata"]["uid"])
+            self._event(node, "Node", "ScaleDown", "it was not needed any more")
+            self._told(f"node {name} is gone")
+
+    def _taint(self, node: Json, taints: Sequence[Json]) -> None:
+        meta = node["metadata"]
+        known = {"resourceVersion": meta["resourceVersion"]}
+        change = {"metadata": known, "spec": {"taints": list(taints) or None}}
+        with suppress(ApiConflict, ApiNotFound):  # the next look sees what it has become
+            self._api.patch(f"{_NODES}/{meta['name']}", change, MERGE_PATCH)
+
+    def _event(self, about: Json, kind: str, reason: str, text: str) -> None:
+        about = {**about, "kind": kind, "apiVersion": "v1"}
+        write_event(self._api, about, reason, text, kind="Normal", component=_COMPONENT)
+
+    def _tell_status(self, status: Json) -> None:
+        """Write the status where it differs."""
+        data = {"status": json.dumps(status, indent=1, sort_keys=True)}
+        body = {"metadata": {"name": STATUS, "namespace": "kube-system"}, "data": data}
+        try:
+            if self._api.get(f"{MAPS}/{STATUS}").get("data") != data:
+                self._api.patch(f"{MAPS}/{STATUS}", {"data": data}, MERGE_PATCH)
+        except ApiNotFound:
+            self._api.create(MAPS, body)
+
+
+def _key_of(pod: Json) -> str:
+    return f"{pod['metadata']['namespace']}/{pod['metadata']['name']}"

@@ -1,0 +1,121 @@
+"""The demo's autoscaler, and what the extender does for it: both switched on and off.
+
+Switched off, the extender starts again without its options, and takes away what is left of them.
+Tested in `localcluster/tests/test_demo_autoscaling.py`, and in `tests/integration/test_demo.py`,
+which runs it as the demo does.
+"""
+
+import time
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+
+from gpushare.errors import ApiConflict, ApiNotFound, SettingsError
+from gpushare.wire.node_templates import SHAPE
+from gpushare.wire.placeholders import FOR
+from gpushare.wire.scale_down import KEYS, OURS
+from gpushare_localcluster.autoscaler.rules import Group
+from gpushare_localcluster.autoscaler.running import GROUPS, MAPS, STATUS, RunningAutoscaler
+from gpushare_localcluster.client import ApiClient
+from gpushare_localcluster.demo.manifests import node_document
+from gpushare_localcluster.demo.plan import NodePlan
+from gpushare_localcluster.demo.processes import ExtenderProcess
+
+PLACEHOLDERS = "placeholders"
+"""The namespace of placeholders."""
+
+_HURRIED = "gpushare_localcluster.demo.hurried"
+_PATIENCE = 20.0
+_POLL = 0.05
+_MOST_DEVICES = 64
+
+
+class Autoscaling:
+    """An autoscaler on the API server at `url`, beside the extender; it begins switched off.
+
+    told: is told each thing that the autoscaler does.
+    """
+
+    def __init__(
+        self, api: ApiClient, url: str, extender: ExtenderProcess, told: Callable[[str], None]
+    ) -> None:
+        self._api = api
+        self._url = url
+        self._extender = extender
+        self._told = told
+        self._running: RunningAutoscaler | None = None
+
+    @property
+    def is_on(self) -> bool:
+        """Whether it is switched on."""
+        return self._running is not None
+
+    def on(self) -> None:
+        """Start the extender with its options, and the autoscaler. Raises GpuShareError."""
+        if self._running is not None:
+            return
+        with suppress(ApiConflict):
+            self._api.create("/api/v1/namespaces", {"metadata": {"name": PLACEHOLDERS}})
+        self._extender.stop()
+        options = ("--scale-down-guard", "--placeholders", PLACEHOLDERS)
+        self._extender.start(*options, module=_HURRIED)
+        client = ApiClient(self._url, user_agent="gpushare-local-autoscaler")
+        self._running = RunningAutoscaler(client, read_groups, told=self._told)
+        self._running.start()
+
+    def off(self) -> str | None:
+        """End the autoscaler, and start the extender without its options; return what is left of
+        them after a while, None for nothing. Raises GpuShareError.
+        """
+        self.stop()
+        for name in (GROUPS, STATUS):
+            with suppress(ApiNotFound):
+                self._api.delete(f"{MAPS}/{name}")
+        self._extender.stop()
+        self._extender.start(module=_HURRIED)
+        deadline = time.monotonic() + _PATIENCE
+        while (left := self._left()) and time.monotonic() < deadline:
+            time.sleep(_POLL)
+        return left
+
+    def stop(self) -> None:
+        """End the autoscaler alone; the extender stays as it is."""
+        if self._running is not None:
+            self._running.stop()
+        self._running = None
+
+    def _left(self) -> str | None:
+        found = [
+            f"placeholder {pod['metadata']['name']}"
+            for pod in self._api.get("/api/v1/pods")["items"]
+            if FOR in (pod["metadata"].get("labels") or {})
+        ]
+        for node in self._api.get("/api/v1/nodes")["items"]:
+            notes = {*KEYS, OURS} & (node["metadata"].get("annotations") or {}).keys()
+            found += [f"{note} of node {node['metadata']['name']}" for note in sorted(notes)]
+        return ", ".join(found) or None
+
+
+def read_groups(data: Mapping[str, str]) -> list[Group]:
+    """Return the groups that a ConfigMap names: each a shape as 4x24GiB, min and max.
+
+    Raises SettingsError.
+    """
+    return [_group(name, text) for name, text in sorted(data.items())]
+
+
+def _group(name: str, text: str) -> Group:
+    shape, *rest = text.split(",")
+    found = SHAPE.fullmatch(shape)
+    bounds = {"min": 0, "max": 10}
+    good = found is not None and found[3] != "MiB" and int(found[1]) <= _MOST_DEVICES
+    for word in rest:
+        key, _, value = word.partition("=")
+        good = good and key in bounds and value.isascii() and value.isdigit()
+        bounds[key] = int(value) if good else 0
+    if found is None or not good:
+        raise SettingsError(f"{GROUPS}: {name}: {text!r} is not as 4x24GiB or 4x24GiB,min=0,max=10")
+    plan = NodePlan(name, devices=(int(found[2]),) * int(found[1]))
+    template = node_document(plan, 0)
+    # That of a node is its own.
+    del template["status"]["addresses"]
+    return Group(name, template, least=bounds["min"], most=bounds["max"])

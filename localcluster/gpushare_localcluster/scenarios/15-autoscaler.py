@@ -1,0 +1,182 @@
+"""The scenes of docs/autoscalers.md with an autoscaler that runs, and with what gpushare does.
+
+The autoscaler counts sums, as cluster-autoscaler does. The extender has `--placeholders` and
+`--scale-down-guard`; when this has ended, the demo starts it without them and looks what is left.
+"""
+
+import json
+import sys
+import time
+from collections.abc import Callable
+from typing import Any
+
+from kubernetes import client as k8s
+
+GPU_MEM = "aliyun.com/gpu-mem"
+GUARD = "gpushare.io/scale-down-guard"
+SYSTEM = "kube-system"
+Object = dict[str, Any]
+
+
+def scenario(client: k8s.ApiClient) -> None:
+    """An autoscaler counts sums: a node it would not bring, and one it should not take."""
+    scene = Scene(client)
+    scene.from_zero()
+    scene.a_full_node()
+    scene.a_node_that_is_needed()
+    scene.two_that_could_be_emptied_into_each_other()
+    scene.a_pod_waits_when_it_is_switched_off()
+
+
+scenario.autoscaler = True  # type: ignore[attr-defined]  # the demo runs one while it sees this
+
+
+class Scene:
+    """A cluster whose nodes come and go; all their pods belong to Deployments."""
+
+    def __init__(self, client: k8s.ApiClient) -> None:
+        self._core = k8s.CoreV1Api(client)
+        self._apps = k8s.AppsV1Api(client)
+
+    def from_zero(self) -> None:
+        """Of a group without nodes the autoscaler knows what it is told."""
+        say("two pods of 10 wait. Of a group without nodes the autoscaler knows what it is told:")
+        self._core.create_node(node("cpu"))
+        self._run("ten", 10, replicas=2)
+        self._groups("0x16GiB")
+        comes_true(
+            lambda: self._thinks("pods", "ten") == ["gpu: Insufficient aliyun.com/gpu-mem"] * 2,
+            "a group that says nothing of gpu-mem brings no node",
+        )
+        self._groups("2x16GiB,min=1,max=1")
+        comes_true(
+            lambda: self._homes("ten") == ["gpu-1", "gpu-1"],
+            "one that says 2 devices of 16 brings one, with a device for each pod",
+        )
+
+    def a_full_node(self) -> None:
+        """The sum has room and no device has."""
+        say("gpu-1 has 6 + 6 left, and a pod of 8 comes. Its group may not grow yet:")
+        self._run("eight", 8)
+        comes_true(
+            lambda: self._thinks("pods", "eight") == ["fits gpu-1"],
+            "by the sum it fits gpu-1: no node would come for it, ever",
+        )
+        comes_true(
+            lambda: self._thinks("pods", "for-") == ["gpu: max node group size reached"],
+            "the extender's placeholder counts, which may not be on gpu-1",
+        )
+        self._groups("2x16GiB,min=2,max=4")
+        comes_true(lambda: self._homes("eight") == ["gpu-2"], "now a node comes for it")
+        comes_true(
+            lambda: self._status().get("pods") == {} and not self._placeholders(),
+            "nobody waits, and the placeholder is gone",
+        )
+        comes_true(lambda: self._nodes() == ["gpu-1", "gpu-2"], "it was one node")
+
+    def a_node_that_is_needed(self) -> None:
+        """By the sum both tens fit gpu-2, and by device one."""
+        say("by sums gpu-1 could go: 20 of 24 that gpu-2 has left. By device one of them fits:")
+        comes_true(
+            lambda: set(self._kept()) == {"gpu-1", "gpu-2"},
+            "the extender annotates both nodes",
+        )
+        say(f"of gpu-1 it says: {self._kept()['gpu-1']}")
+        self._groups("2x16GiB")
+        comes_true(
+            lambda: self._thinks("nodes", "gpu-") == ["ScaleDownDisabledAnnotation"] * 2,
+            "the autoscaler leaves them alone",
+        )
+
+    def two_that_could_be_emptied_into_each_other(self) -> None:
+        """One of them is kept, the other one goes."""
+        say("of the tens one goes. Each node could be emptied into the other now:")
+        self._apps.patch_namespaced_deployment_scale("ten", "default", {"spec": {"replicas": 1}})
+        comes_true(lambda: len(self._nodes()) == 1, "one of them goes")
+        comes_true(
+            lambda: self._homes("ten") == self._homes("eight") == self._nodes(),
+            "its pod was made again, and has a device on the other one",
+        )
+        comes_true(lambda: [*self._kept()] == self._nodes(), "which stays annotated")
+
+    def a_pod_waits_when_it_is_switched_off(self) -> None:
+        """A placeholder and a kept node are there when the extender's options end."""
+        say("6 and 8 are left, a pod of 9 comes, and the group may not grow:")
+        self._groups("2x16GiB,max=1")
+        self._run("nine", 9)
+        comes_true(self._placeholders, "a placeholder is there, and an annotated node")
+
+    def _groups(self, gpu: str) -> None:
+        """Tell the autoscaler what its group is."""
+        body = {"metadata": {"name": "node-groups"}, "data": {"gpu": gpu}}
+        try:
+            self._core.patch_namespaced_config_map("node-groups", SYSTEM, body)
+        except k8s.ApiException as error:
+            if error.status != 404:
+                raise
+            self._core.create_namespaced_config_map(SYSTEM, body)
+
+    def _run(self, name: str, units: int, replicas: int = 1) -> None:
+        resources = {"limits": {GPU_MEM: str(units)}, "requests": {"cpu": "100m"}}
+        container = {"name": "main", "image": "registry.k8s.io/pause:3.10", "resources": resources}
+        labels = {"app": name}
+        template = {"metadata": {"labels": labels}, "spec": {"containers": [container]}}
+        spec = {"replicas": replicas, "selector": {"matchLabels": labels}, "template": template}
+        self._apps.create_namespaced_deployment(
+            "default", {"metadata": {"name": name}, "spec": spec}
+        )
+
+    def _homes(self, name: str) -> list[str | None]:
+        """Return the nodes of its pods."""
+        pods = self._core.list_namespaced_pod("default", label_selector=f"app={name}").items
+        return [pod.spec.node_name for pod in pods]
+
+    def _nodes(self) -> list[str]:
+        nodes = self._core.list_node(label_selector="gpushare=true").items
+        return [each.metadata.name for each in nodes]
+
+    def _kept(self) -> dict[str, str]:
+        """Return why nodes are kept, by the extender's own annotation."""
+        notes = {
+            each.metadata.name: (each.metadata.annotations or {}).get(GUARD)
+            for each in self._core.list_node().items
+        }
+        return {name: json.loads(note)["why"] for name, note in notes.items() if note}
+
+    def _placeholders(self) -> list[str]:
+        return [pod.metadata.name for pod in self._core.list_namespaced_pod("placeholders").items]
+
+    def _status(self) -> Object:
+        """Return what the autoscaler thinks."""
+        for each in self._core.list_namespaced_config_map(SYSTEM).items:
+            if each.metadata.name == "cluster-autoscaler-status":
+                found: Object = json.loads(each.data["status"])
+                return found
+        return {}
+
+    def _thinks(self, of: str, name: str) -> list[str]:
+        """Return what it thinks of those pods or nodes."""
+        listed = self._status().get(of, {}).items()
+        return [text for key, text in listed if key.rpartition("/")[2].startswith(name)]
+
+
+def node(name: str) -> Object:
+    """A node without a device, of no group."""
+    amounts = {"cpu": "8", "memory": "16Gi", "pods": "110"}
+    return {"metadata": {"name": name}, "status": {"capacity": amounts, "allocatable": amounts}}
+
+
+def say(text: str) -> None:
+    """Tell the reader a line, in order with those of the demo."""
+    sys.stdout.write(f"   {text}\n")
+    sys.stdout.flush()
+
+
+def comes_true(true: Callable[[], object], text: str, seconds: float = 20.0) -> None:
+    """Wait until it is true, and tell so."""
+    deadline = time.monotonic() + seconds
+    while not true():
+        if time.monotonic() >= deadline:
+            raise AssertionError(f"not so within {seconds:g} s: {text}")
+        time.sleep(0.05)
+    say(f"✓ {text}")

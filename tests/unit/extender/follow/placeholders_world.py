@@ -1,0 +1,169 @@
+"""An extender's placeholders on an API server that keeps Pods, for the tests of them.
+
+What the extender knows of the pods it is shown by the watch: after each round, or not before the
+test says so.
+"""
+
+import json
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from gpushare.errors import ApiConflict, ApiError, ApiNotFound, ApiUnavailable
+from gpushare.explain.node_wishes import NodeAsk
+from gpushare.extender.follow.placeholders import AFTER_JOIN, WAITING, Placeholders
+from gpushare.extender.follow.shown import Shown
+from gpushare.extender.follow.watch_handlers import NodeEventHandler, PodEventHandler
+from gpushare.wire.annotations import ALIYUN
+from gpushare.wire.codec import WatchEvent
+from gpushare.wire.placeholders import FOR, SCHEDULER, Placeholder
+from tests.unit.extender.kit import make_library, node_json, pod_json, read_node, read_pod
+
+OURS = "/api/v1/namespaces/asks/pods"
+REFUSED = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable"}
+CUT = ApiUnavailable("cut", 0)
+
+
+class World:
+    """A node of two devices of 16 with 10 on each, and the API server."""
+
+    def __init__(self, namespace: str = "asks") -> None:
+        self.now = 10_000.0
+        self.pods: dict[str, dict[str, Any]] = {}
+        self.calls: list[tuple[str, str]] = []
+        self.faults: list[tuple[str, bool, ApiError]] = []
+        self.why_not = ""
+        self.told: list[tuple[str, NodeAsk]] = []
+        self.library = make_library()
+        self.uids = 0
+        self.start(namespace)
+        self.node("a")
+        for device in (0, 1):
+            self.runs(f"ten-{device}", 10, "a", device)
+        self.round()
+        self.now += AFTER_JOIN
+
+    def start(self, namespace: str) -> None:
+        """Another process, which the watch shows what there is."""
+        self.known = Shown[Placeholder]()
+        self.handler = PodEventHandler(self.library, placeholders=self.known)
+        self.under_test = Placeholders(
+            self,
+            self.library,
+            self.known,
+            namespace,
+            not_ready=lambda: self.why_not,
+            tell=lambda ref, ask: self.told.append((ref.name, ask)),
+            clock=lambda: self.now,
+            wall=lambda: 1_800_000_000.0 + self.now,
+        )
+        self.shown()
+
+    def node(self, name: str) -> None:
+        found = node_json(name, 32, 2)
+        found["status"]["allocatable"]["pods"] = "110"
+        found["metadata"]["labels"] = {"kubernetes.io/hostname": name}
+        NodeEventHandler(self.library, "GiB").apply(WatchEvent("ADDED", object=read_node(found)))
+
+    def runs(self, name: str, units: int, node: str, device: int) -> None:
+        notes = {ALIYUN.idx: str(device), ALIYUN.pod: str(units)}
+        self.put(pod_json(name, units, node=node, annotations=notes, phase="Running"))
+
+    def waits(self, name: str, units: int, group: str = "", **status: Any) -> None:
+        pod = pod_json(name, units)
+        pod["metadata"]["labels"] = {}
+        if group:
+            pod["metadata"]["labels"] = {"scheduling.x-k8s.io/pod-group": group}
+        pod["metadata"]["creationTimestamp"] = "2027-01-15T10:46:40Z"  # 1_800_010_000
+        pod["status"] |= {"conditions": [REFUSED]} | status
+        self.put(pod)
+
+    def put(self, pod: dict[str, Any]) -> None:
+        metadata = pod["metadata"]
+        self.pods[f"{metadata['namespace']}/{metadata['name']}"] = pod
+        self.handler.apply(WatchEvent("MODIFIED", object=read_pod(pod)))
+
+    def gone(self, key: str) -> None:
+        self.handler.apply(WatchEvent("DELETED", object=read_pod(self.pods.pop(key))))
+
+    def shown(self) -> None:
+        """The watch shows all pods."""
+        pods = {str(pod["metadata"]["uid"]): pod for pod in self.pods.values()}
+        for pod in pods.values():
+            self.handler.apply(WatchEvent("MODIFIED", object=read_pod(pod)))
+        for uid in self.known.all().keys() - pods.keys():  # as a DELETED would
+            self.known.put(uid, None)
+
+    def round(self) -> bool:
+        done = self.under_test.round()
+        self.shown()
+        return done
+
+    def later(self, seconds: float = WAITING) -> bool:
+        self.now += seconds
+        return self.round()
+
+    @property
+    def asking(self) -> list[str]:
+        """The pods for which there is a placeholder that an autoscaler counts."""
+        found = []
+        for pod in self.pods.values():
+            if pod["metadata"]["namespace"] == "asks":
+                assert pod["spec"]["schedulerName"] == SCHEDULER
+                conditions = pod["status"].get("conditions") or [{}]
+                counted = conditions[0].get("reason") == "Unschedulable"
+                found.append(pod["metadata"]["labels"][FOR] + ("" if counted else " untold"))
+        return sorted(found)
+
+    def request(
+        self,
+        method: str,
+        path: str,
+        *,
+        query: Mapping[str, str] | None = None,
+        body: bytes | None = None,
+        content_type: str = "application/json",
+        timeout: float,
+        not_after: float = math.inf,
+    ) -> bytes:
+        assert query is None
+        assert timeout < not_after
+        self.calls.append((method, path))
+        lands, failure = True, None
+        if self.faults and self.faults[0][0] == method:
+            _, lands, failure = self.faults.pop(0)
+        answer = self._answer(method, path, json.loads(body or b"{}")) if lands else b""
+        if failure is not None:
+            raise failure
+        return answer
+
+    def _answer(self, method: str, path: str, document: dict[str, Any]) -> bytes:
+        _, _, _, _, namespace, _, *rest = path.split("/")
+        if method == "POST":
+            key = f"{namespace}/{document['metadata']['name']}"
+            if key in self.pods:
+                raise ApiConflict("exists", 409)
+            self.uids += 1
+            document["metadata"]["uid"] = f"own-{self.uids}"
+            document["metadata"]["creationTimestamp"] = "2027-01-15T12:03:00Z"
+            self.pods[key] = document | {"status": {"phase": "Pending"}}
+            return b"{}"
+        key = f"{namespace}/{rest[0]}"
+        if key not in self.pods:
+            raise ApiNotFound("gone", 404)
+        if method == "GET":
+            return json.dumps(self.pods[key]).encode()
+        if method == "DELETE":
+            assert document == {"gracePeriodSeconds": 0}
+            del self.pods[key]
+            return b"{}"
+        assert (method, rest[1:]) == ("PATCH", ["status"])
+        self.pods[key]["status"] |= document["status"]
+        return b"{}"
+
+
+def why_not(world: World, name: str) -> str:
+    ask = world.under_test.ask_for(f"uid-{name}")
+    assert ask is not None
+    assert ask.asked is None
+    return ask.why_not

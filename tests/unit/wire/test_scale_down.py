@@ -1,0 +1,26 @@
+"""What a node's annotations say of scale-down, as users are told it."""
+
+from gpushare.wire.annotations import SCALE_DOWN_GUARD
+from gpushare.wire.scale_down import kept_nodes, mark_of, written
+
+CA, KARPENTER = (
+    "cluster-autoscaler.kubernetes.io/scale-down-disabled",
+    "karpenter.sh/do-not-disrupt",
+)
+
+
+def test_users_are_told_why_a_node_stays_and_of_no_other() -> None:
+    ours = written("team/web would have no place", [CA])
+    nodes = {
+        "ours": {CA: "true", SCALE_DOWN_GUARD: ours},
+        "theirs": {CA: "true", KARPENTER: "true"},
+        "both": {CA: "true", KARPENTER: "true", SCALE_DOWN_GUARD: ours},
+        "taken back": {SCALE_DOWN_GUARD: ours},
+        "allowed": {CA: "false"},
+        "plain": {},
+    }
+    assert kept_nodes({name: mark_of(notes) for name, notes in nodes.items()}) == {
+        "ours": "team/web would have no place",
+        "theirs": f"annotated by others: {CA}, {KARPENTER}",
+        "both": f"annotated by others: {KARPENTER}",
+    }
