@@ -15,6 +15,9 @@ from gpushare.addresses import is_loopback
 from gpushare.commandline import Parser
 from gpushare.errors import SettingsError
 
+MAX_MOVES = 1000
+"""An hour: the ConfigMap that keeps them has room for more."""
+
 MAX_BODY = 16 * 1024 * 1024
 """Bytes: what the worker collects of a body at most; 5,000 whole Node objects are less."""
 
@@ -43,7 +46,8 @@ _METAVARS = {
         ("candidates", "pod_policies", "tls_client_names", "ui_tls_client_names"),
         "NAME[,NAME...]",
     ),
-    **dict.fromkeys(("threads", "body_limit"), "N"),
+    **dict.fromkeys(("threads", "body_limit", "defrag_moves_per_hour"), "N"),
+    "defrag_after": "SECONDS",
     "unit": "UNIT",
 }
 
@@ -131,10 +135,19 @@ class Settings:
         "namespace in which pods ask autoscalers for a node, for pods that wait for a device",
         shown="nowhere",
     )
+    defrag_moves_per_hour: int = _setting(
+        0, "pods evicted an hour at most, so that a pod that waits fits; 0: none"
+    )
+    defrag_after: int = _setting(
+        300, "seconds that a pod must have fitted nowhere before others are moved for it"
+    )
     claims: str = _setting(
         "",
         "DRA driver whose devices are given out to claims of class gpushare.io",
         shown="none, and no claim is looked at",
+    )
+    claims_alone: bool = _setting(
+        False, "serve claims and nothing else: no kube-scheduler calls, its file is not needed"
     )
     events: bool = _setting(True, "write events about pods and nodes")
     metrics_detail: str = _setting(
@@ -282,11 +295,31 @@ def _check(settings: Settings) -> None:
             "claims: without leadership nobody waits for what an earlier process has sent; give"
             " --leadership lease or scheduler"
         )
+    if settings.claims_alone:
+        _check_claims_alone(settings)
     if settings.placeholders and not _LABEL.fullmatch(settings.placeholders):
         raise SettingsError(f"placeholders: {settings.placeholders!r} is no name of a namespace")
+    if not 0 <= settings.defrag_moves_per_hour <= MAX_MOVES:
+        raise SettingsError(
+            f"defrag-moves-per-hour: {settings.defrag_moves_per_hour} is not from 0 to {MAX_MOVES}"
+        )
+    if settings.defrag_after < 1:
+        raise SettingsError(f"defrag-after: {settings.defrag_after} is less than 1 second")
     _check_ports(settings)
     _check_access(settings, host)
     _check_ui(settings)
+
+
+def _check_claims_alone(settings: Settings) -> None:
+    """Refuse what concerns pods by annotation where claims alone are served."""
+    if not settings.claims:
+        raise SettingsError("claims-alone: nothing would be served: give --claims DRIVER")
+    if settings.leadership == "scheduler":
+        raise SettingsError("claims-alone: no kube-scheduler is ours: give --leadership lease")
+    for name in ("scheduler_config", "scale_down_guard", "placeholders", "defrag_moves_per_hour"):
+        if getattr(settings, name):
+            flag = name.replace("_", "-")
+            raise SettingsError(f"{flag}: it is about pods by annotation; --claims-alone bars it")
 
 
 def _check_ports(settings: Settings) -> None:

@@ -9,11 +9,13 @@ import json
 from collections.abc import Iterator, Mapping
 from contextlib import closing
 from dataclasses import dataclass, field, replace
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
 from gpushare.core.model import NodeSpec, ObservedPod
 from gpushare.errors import MessageError, WireError
+from gpushare.kube.api import Getter
 from gpushare.kube.client import KubeClient, connect
+from gpushare.kube.pages import pages
 from gpushare.kube.session import usual_kubeconfig
 from gpushare.wire.annotations import Names
 from gpushare.wire.codec import Codec
@@ -26,18 +28,10 @@ Cells = dict[str, object]
 
 _T = TypeVar("_T")
 _MIB = 1 << 20
-_PAGE = "500"
 _TIMEOUT = 30.0
 NOT_ENDED = {"fieldSelector": "status.phase!=Succeeded,status.phase!=Failed"}
 OF_A_DAEMON = "pod-template-generation"
 """The label that the DaemonSet controller of kube-controller-manager gives its pods."""
-
-
-class Getter(Protocol):
-    """What gets lists from the API server."""
-
-    def request(self, method: str, path: str, *, query: Mapping[str, str], timeout: float) -> bytes:
-        """Return the body of a 2xx answer. Raises ApiError."""
 
 
 @dataclass
@@ -163,13 +157,6 @@ def items(
     api: Getter, path: str, codec: Codec[_T], query: Mapping[str, str], notes: list[str]
 ) -> Iterator[_T]:
     """Yield the objects of a list, page by page; what cannot be read is noted."""
-    more = ""
-    while True:
-        token = {"continue": more} if more else {}
-        body = api.request("GET", path, query={**query, "limit": _PAGE, **token}, timeout=_TIMEOUT)
-        page = codec.decode_list(body)
+    for page in pages(api, path, codec.decode_list, query, timeout=_TIMEOUT):
         yield from page.items
         notes += [f"left out: {bad}" for bad in page.bad]
-        more = page.continue_token
-        if not more:
-            return

@@ -2,7 +2,8 @@
 
 Knows the keys, which are a promise (docs/inspect.md): new ones may come, none goes or changes its
 meaning while apiVersion is gpushare.io/v1. Every key is always there; what is not known is null.
-Those of compute are there if a pod has compute, or waits for some.
+Those of compute are there if a pod has compute, or waits for some; `claims` if the cluster has the
+device class of claims.
 
 Tested in `tests/contract/test_golden_inspect.py`.
 """
@@ -18,6 +19,7 @@ from gpushare.cli.yaml_writer import to_yaml
 from gpushare.core.node_filters import NodeState
 
 if TYPE_CHECKING:  # it loads more than the rest of the command
+    from gpushare.cli.claims import ClaimsReport
     from gpushare.wire.held import HeldPlace
     from gpushare.wire.metrics import RankingPolicy
 
@@ -52,6 +54,7 @@ def report_document(report: Report) -> dict[str, Any]:
         "nodes": [_node(node, cores=cores) for node in report.nodes],
         "pending": [_pending(pod, cores=cores) for pod in report.pending],
         "held": _held(report.held),
+        **_claims(report.claims),
         "warnings": list(report.warnings),
     }
 
@@ -80,6 +83,14 @@ def _held(places: "tuple[HeldPlace, ...] | None") -> list[dict[str, Any]] | None
     return [held_document(place) for place in places]
 
 
+def _claims(claims: "ClaimsReport | None") -> dict[str, Any]:
+    if claims is None:
+        return {}
+    from gpushare.cli.claims import claims_document
+
+    return {"claims": claims_document(claims)}
+
+
 def _node(node: NodeLine, *, cores: bool) -> dict[str, Any]:
     compute = {"strandedByCores": node.stranded, "coresUnplaced": node.unplaced_cores}
     return {
@@ -88,6 +99,7 @@ def _node(node: NodeLine, *, cores: bool) -> dict[str, Any]:
         "unit": node.unit,
         "closed": node.closed or None,
         "leftOut": node.left_out or None,
+        "keptFromScaleDown": node.kept or None,
         "scheduling": _scheduling(node.state),
         "total": node.total,
         "allocated": node.allocated,

@@ -17,6 +17,8 @@ from dataclasses import replace
 from typing import Any
 from urllib.parse import urlsplit
 
+from gpushare.cli.claims import ListedClaims
+from gpushare.cli.cluster import items
 from gpushare.cli.documents import dumped
 from gpushare.cli.exit_codes import ended_as_kubectl
 from gpushare.cli.kubectl import Kubectl
@@ -27,18 +29,28 @@ from gpushare.cli.listed_cluster import (
     list_resources,
     list_rules,
 )
+from gpushare.cli.lister import DRA, SLICES
 from gpushare.cli.options import connection, make_parser, report_format
 from gpushare.cli.tables import printable
 from gpushare.core.model import Request
 from gpushare.errors import MessageError, SettingsError
+from gpushare.explain.claims import by_claims, explain_claims
 from gpushare.explain.defrag import A_GLANCE, MOST_MOVES, Hole, find_moves
 from gpushare.explain.document import document
+from gpushare.explain.node_wishes import NodeAsk
 from gpushare.explain.pod import PodExplanation, explain_pod
 from gpushare.wire.annotations import ALIYUN, Names
 from gpushare.wire.demands import demands_of
+from gpushare.wire.dra.objects import (
+    CLAIMS_PODS,
+    RESOURCE_CLAIMS,
+    RESOURCE_SLICES,
+    ClaimsPod,
+)
 from gpushare.wire.fields import NAME
-from gpushare.wire.inventory import check_unit
+from gpushare.wire.inventory import check_unit, mib_of
 from gpushare.wire.objects import PODS, Pod
+from gpushare.wire.placeholders import FOR, placeholder_of
 from gpushare.wire.pods import priority_of
 
 _EPILOG = """\
@@ -47,6 +59,7 @@ docs/explain.md tells what each line means.
 """
 _TIMEOUT = 15.0
 _LARGEST = 16 * 1024 * 1024
+_ASK = "the extender knows why: ask it with --extender"
 _OWN_POLICY = "the extender may rank by another policy: --policy names it, or --extender asks it"
 
 
@@ -73,18 +86,35 @@ def _explained(options: argparse.Namespace) -> dict[str, Any]:
     if options.extender:
         return _ask(options.extender, namespace, name)
     path = f"/api/v1/namespaces/{namespace}/pods/{name}"
-    pod = PODS.decode_answer(kubectl.request("GET", path, query={}), namespace, name)
+    pod = CLAIMS_PODS.decode_answer(kubectl.request("GET", path, query={}), namespace, name)
     every = [Names.for_resource(resource) for resource in options.resource or [ALIYUN.resource]]
+    if by_claims(pod, [names.resource for names in every]):
+        return document(_by_claims(pod, kubectl, options.unit or "GiB"))
     found = list_resources(
         kubectl, every, options.unit, policy=options.policy, namespace=options.extender_namespace
     )
     for note in found[0].notes:
         print(f"Warning: {printable(note)}", file=sys.stderr)
     said = explain_pod(pod, found, found[0].unit, now=time.time())
-    said = replace(said, moves=_moves(said, pod, found, kubectl))
+    said = replace(said, moves=_moves(said, pod, found, kubectl), node_ask=_ask_for(said, kubectl))
     if said.judgement and said.request and not (options.policy or said.request.policy):
         said = replace(said, detail=_OWN_POLICY)
     return document(said)
+
+
+def _by_claims(pod: ClaimsPod, kubectl: Kubectl, unit: str) -> PodExplanation:
+    """Return what the API server shows of the pod's claims; of the nodes the extender knows."""
+    notes: list[str] = []
+    slices = items(kubectl, SLICES, RESOURCE_SLICES, {}, notes)
+    namespace = (pod.metadata and pod.metadata.namespace) or ""
+    path = f"{DRA}/namespaces/{namespace}/resourceclaims"
+    listed = ListedClaims(
+        slices, items(kubectl, path, RESOURCE_CLAIMS, {}, notes), mib_of(unit) << 20
+    )
+    said = explain_claims(pod, listed, None, unit, waits=_ASK, now=time.time())
+    for note in notes:
+        print(f"Warning: {printable(note)}", file=sys.stderr)
+    return said
 
 
 def _moves(
@@ -106,6 +136,17 @@ def _moves(
         steps=A_GLANCE,
     )
     return len(answer.moves)
+
+
+def _ask_for(said: PodExplanation, kubectl: Kubectl) -> NodeAsk | None:
+    """Return when an autoscaler was asked for a node for a pod that waits; None: nobody knows."""
+    if said.explanation is None or said.explanation.fit:
+        return None
+    uid = said.ref.uid
+    answer = kubectl.request("GET", "/api/v1/pods", query={"labelSelector": f"{FOR}={uid}"})
+    asks = [placeholder_of(each) for each in PODS.decode_list(answer).items]
+    told = [each for each in asks if each is not None and each.told and each.uid == uid]
+    return NodeAsk.by(told[0]) if told else None
 
 
 def pod_named(word: str, namespace: str, kubectl: Kubectl) -> tuple[str, str]:

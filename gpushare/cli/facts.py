@@ -7,7 +7,7 @@ that both read the same. Knows nothing of other objects.
 
 A field of an impossible type counts as absent; the API server lets none through.
 
-Tested in `tests/contract/test_golden_inspect.py`.
+Tested in `tests/unit/cli/test_facts.py` and `tests/contract/test_golden_inspect.py`.
 """
 
 from collections.abc import Mapping, Sequence
@@ -19,20 +19,16 @@ from gpushare.core.node_filters import CORDON, CPU, NodeState
 from gpushare.core.selectors import Taint
 from gpushare.errors import AnnotationError, QuantityError, WireError
 from gpushare.wire.annotations import (
-    MAX_DEVICES_PER_POD,
     Names,
     device_uuids,
     placement,
-    strict_number,
-    wanted_policy,
 )
-from gpushare.wire.card_wishes import wanted_cards
+from gpushare.wire.device_request import Asked, device_request
 from gpushare.wire.given_annotation import read_given
 from gpushare.wire.inventory import MAX_DEVICES, Device, decode_inventory
-from gpushare.wire.pod_cores import check_cores
 from gpushare.wire.pod_peak import peak
 from gpushare.wire.quantity import to_bytes, to_milli, to_units
-from gpushare.wire.split import split_parts
+from gpushare.wire.scale_down import mark_of
 
 Fields = Mapping[str, object]
 
@@ -46,7 +42,8 @@ class NodeFacts:
     address: its InternalIP, or "". unit: what its inventory counts memory in, "" if it has none.
     devices: by index, memory in that unit. closed: why no pod may be placed there, or None; detail
     says more if there is more to say. state: what kube-scheduler's own filters see of it, None if
-    nobody asked; left_out: what of that keeps everybody from it, or "".
+    nobody asked; left_out: what of that keeps everybody from it, or "". kept: why autoscalers leave
+    it alone, or "".
     """
 
     name: str
@@ -59,6 +56,7 @@ class NodeFacts:
     gone: tuple[str, ...] = ()
     left_out: str = ""
     state: NodeState | None = None
+    kept: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +127,8 @@ def read_node(node: Fields, names: Names) -> NodeFacts | None:
     told = names.resource in (state.allocatable or {})
     judged = state if told else replace(state, allocatable=None)
     label = judged.label(names.resource, sum(device.mem for device in found.devices))
-    return replace(found, left_out=label, state=state)
+    kept = mark_of(_annotations(mapping(node.get("metadata")))).kept
+    return replace(found, left_out=label, state=state, kept=kept)
 
 
 def _state(node: Fields, name: str) -> NodeState:
@@ -243,44 +242,21 @@ def _request(spec: Fields, metadata: Fields, names: Names) -> Request | None:
     units, containers = _gpu_request(spec, names.resource)
     if not units:
         return None
-    whole = sound = Request(units, 1, containers=containers)
-    annotations, devices = _annotations(metadata), _devices(metadata, units, names)
-    try:
-        parts = split_parts(annotations, units, containers, names)
-    except WireError:
-        parts, devices = (), 0
-    if parts:
-        devices = len(parts)
-        split = parts if len(set(parts)) > 1 else ()
-        sound = replace(whole, units=parts[0], devices=devices, split=split)
-    elif devices > 1:
-        sound = replace(whole, units=units // devices, devices=devices)
+    whole = Request(units, 1, containers=containers)
     try:
         cores, core_containers = _gpu_request(spec, names.cores)
     except QuantityError:  # nobody knows how much, so it may be all
         return replace(whole, cores=ALL_CORES)
-    if not cores:
-        return sound
-    sound = replace(sound, cores=cores // sound.devices, core_containers=core_containers)
+    labels = mapping(metadata.get("labels"))
     try:
-        check_cores(cores, sound, names)
-        wanted_policy(annotations, names)
-        wanted_cards(annotations)
+        return device_request(
+            Asked(units, containers, cores=cores, core_containers=core_containers),
+            _annotations(metadata),
+            {key: text(value) for key, value in labels.items()},
+            names,
+        )
     except WireError:
-        devices = 0
-    return sound if devices else replace(whole, cores=min(cores, ALL_CORES))
-
-
-def _devices(metadata: Fields, units: int, names: Names) -> int:
-    """Return over how many devices the memory is spread; the annotation wins over the label.
-
-    0 if that makes no sense.
-    """
-    written = mapping(metadata.get("annotations")).get(names.count)
-    if written is None:
-        written = mapping(metadata.get("labels")).get(names.count, "1")
-    devices = strict_number(text(written), MAX_DEVICES_PER_POD)
-    return devices if devices and units % devices == 0 else 0
+        return replace(whole, cores=min(cores, ALL_CORES))
 
 
 def _address(status: Fields) -> str:

@@ -16,7 +16,17 @@ from gpushare.cli.lister import Observed, Scope, observe
 from gpushare.cli.options import Options, read_options
 from gpushare.cli.report import Report, make_report
 from gpushare.cli.style import PLAIN, Style, style_of
-from gpushare.cli.tables import details, kept, printable, summary, waiting
+from gpushare.cli.tables import (
+    cards_of_claims,
+    details,
+    holders,
+    kept,
+    kept_nodes,
+    printable,
+    summary,
+    waiting,
+)
+from gpushare.wire.inventory import mib_of
 
 _CLEAR = "\x1b[H\x1b[2J"
 
@@ -57,8 +67,17 @@ def render(report: Report, options: Options, style: Style = PLAIN) -> str:
         tables.append(table(wanted, wide=wide, headers=options.headers, style=style))
     if wanted.pending and options.headers:
         tables.append(waiting(wanted, style))
+    # What is read by a program in the original's form keeps to that.
+    more = options.headers and (style.bars or options.output == "wide")
+    if more and any(node.kept for node in wanted.nodes):
+        tables.append(kept_nodes(wanted, style))
     if wanted.held and options.headers:
         tables.append(kept(wanted, style))
+    claims = wanted.claims if options.headers else None
+    if claims is not None and claims.nodes:
+        tables.append(cards_of_claims(wanted, claims, style))
+    if claims is not None and claims.claims:
+        tables.append(holders(wanted, claims, style))
     text = "\n".join(tables)
     if not wanted.nodes or wanted.policy is None or not options.headers:
         return text
@@ -84,6 +103,8 @@ def _show(options: Options) -> None:
             closed=observed.closed,
         )
         report = replace(report, warnings=(*report.warnings, *observed.warnings))
+        if observed.slices is not None:
+            report = _with_claims(report, observed)
         if options.extender:
             report = _asked(report, options)
         text, notes = render(report, options, style), _notes(report, options)
@@ -96,6 +117,16 @@ def _show(options: Options) -> None:
         if not redraws:
             _write(_between(number, options) + text)
         last = (text, notes)
+
+
+def _with_claims(report: Report, observed: Observed) -> Report:
+    """Return the report with the cards of claims."""
+    from gpushare.cli.claims import claims_report
+
+    scope, slices, claims = observed.scope, observed.slices or {}, observed.claims or {}
+    nodes = observed.listed_nodes if scope.nodes or scope.selector else None
+    found, notes = claims_report(slices.values(), claims.values(), mib_of(report.unit) << 20, nodes)
+    return replace(report, claims=found, warnings=(*report.warnings, *notes))
 
 
 def _asked(report: Report, options: Options) -> Report:
@@ -137,7 +168,8 @@ def _end(number: int, _frame: object) -> NoReturn:
 
 def _notes(report: Report, options: Options) -> list[str]:
     notes = [f"Warning: {warning}" for warning in report.warnings]
-    if not report.nodes and options.output not in ("json", "yaml"):
+    cards = report.claims is not None and report.claims.nodes
+    if not report.nodes and not cards and options.output not in ("json", "yaml"):
         notes.append(f"No nodes with {options.names.resource} found.")
     return notes
 

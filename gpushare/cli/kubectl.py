@@ -1,5 +1,5 @@
-"""The API server through `kubectl get --raw` and `create --raw`, so that every way to log in works
-as in kubectl.
+"""The API server through `kubectl get --raw`, `create --raw` and `replace --raw`, so that every
+way to log in works as in kubectl.
 
 Knows kubectl's command line, its errors and the standard library. Knows no objects. A call blocks
 until kubectl ends; kubectl keeps the terminal's stdin, and what it says is shown as soon as it is
@@ -39,6 +39,7 @@ _KINDS: Mapping[str, tuple[type[ApiError], int]] = {
     "Gone": (ApiGone, 410),
     "BadRequest": (ApiError, 400),
     "Conflict": (ApiConflict, 409),
+    "AlreadyExists": (ApiConflict, 409),
     "Invalid": (ApiError, 422),
     "TooManyRequests": (ApiError, 429),
 }
@@ -89,13 +90,20 @@ class Kubectl:
 
         Raises as `run`; an ApiError of status 0 leaves open whether the server has done it.
         """
+        self._send("create", path, body)
+
+    def replace(self, path: str, body: Fields) -> None:
+        """Put an object in the place of the one at the path. Raises as `create`."""
+        self._send("replace", path, body)
+
+    def _send(self, verb: str, path: str, body: Fields) -> None:
         from tempfile import NamedTemporaryFile
 
         with NamedTemporaryFile("w", suffix=".json") as file:
             json.dump(body, file)
             file.flush()
             self.run(
-                "create", "--raw", path, "-f", file.name, "--output=", f"--request-timeout={_POST}"
+                verb, "--raw", path, "-f", file.name, "--output=", f"--request-timeout={_POST}"
             )
 
     def namespace(self) -> str:

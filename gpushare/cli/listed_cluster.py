@@ -12,7 +12,8 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from gpushare.cli.cluster import NOT_ENDED, OF_A_DAEMON, Getter, items
+from gpushare.cli.cluster import NOT_ENDED, OF_A_DAEMON, items
+from gpushare.cli.driver_cards import DriverCards, list_cards
 from gpushare.cli.options import add_connection
 from gpushare.cli.pod_specs import Priorities
 from gpushare.cli.report import LARGEST_IN_GIB
@@ -23,6 +24,8 @@ from gpushare.core.ranking import Ranking
 from gpushare.core.selectors import Demands
 from gpushare.errors import AnnotationError, ApiError, MessageError, SettingsError, WireError
 from gpushare.explain.movable import ListedRules
+from gpushare.explain.whatif import PodsThere, pods_there
+from gpushare.kube.api import Getter
 from gpushare.ledger import Ledger
 from gpushare.wire.annotations import Names
 from gpushare.wire.budgets import DisruptionBudget, read_budget
@@ -59,7 +62,8 @@ class ListedResource:
 
     unit: of all amounts. notes: what could not be read. states: of the nodes, as kube-scheduler's
     own filters see them. demands: of nodes, of pods that run, by uid. daemons: by node what pods of
-    DaemonSets take of it. pods: those that hold devices, by uid, as they were listed.
+    DaemonSets take of it. pods: those that hold devices, by uid, as they were listed. claiming: by
+    uid the pods that have claims.
     """
 
     names: Names
@@ -71,6 +75,18 @@ class ListedResource:
     demands: dict[str, Demands] = field(default_factory=dict)
     daemons: dict[str, Counter[str]] = field(default_factory=dict)
     pods: dict[str, OwnedPod] = field(default_factory=dict)
+    claiming: set[str] = field(default_factory=set)
+
+    @property
+    def title(self) -> str:
+        """What the answer is about."""
+        return self.names.resource
+
+    @property
+    def shares(self) -> bool:
+        """Whether some node shares devices."""
+        snapshot = self.ledger.snapshot()
+        return bool(snapshot.capacity.any() or snapshot.closed.any())
 
     @property
     def filters(self) -> OwnFilters:
@@ -81,6 +97,19 @@ class ListedResource:
         cores = self.names.cores
         counted = any(cores in (state.allocatable or ()) for state in self.states.values())
         return OwnFilters(self.states, self.ledger.taken, frozenset([cores] * (not counted)))
+
+    @property
+    def there(self) -> PodsThere:
+        """The pods that have devices, and those that wait for some."""
+        return pods_there(self.ledger, self.demands)
+
+    def left_out(self, node: str, units: int) -> str:
+        """Return what keeps pods from the node whoever asks; "" if nothing does.
+
+        units: of its devices.
+        """
+        state = self.states.get(node)
+        return state.label(self.names.resource, units) if state else ""
 
     def ranking(self, request: Request) -> Ranking:
         """Return what ranks for the request. Raises MessageError for an unknown policy."""
@@ -111,7 +140,25 @@ def list_resources(
     Raises ApiError, MessageError if an answer cannot be read, and SettingsError if the unit
     cannot be told or no node shares any of the resources.
     """
-    notes: list[str] = []
+    found = list_books(api, every, unit, list_cards(api, ""), policy=policy, namespace=namespace)
+    check_shared(found)
+    return found
+
+
+def list_books(
+    api: Getter,
+    every: Sequence[Names],
+    unit: str,
+    cards: DriverCards,
+    *,
+    policy: str,
+    namespace: str,
+) -> list[ListedResource]:
+    """Return these resources as `list_resources` does, whether or not a node shares any of them.
+
+    cards: those of claims; their nodes take no pods by annotation.
+    """
+    notes: list[str] = [*cards.notes]
     nodes = list(items(api, "/api/v1/nodes", NODES, {}, notes))
     pods = list(items(api, "/api/v1/pods", OWNED_PODS, NOT_ENDED, notes))
     maps = _closing(api, namespace, notes)
@@ -122,14 +169,20 @@ def list_resources(
         specs = [node_spec(node, books.names, unit) for node in nodes]
         books.ledger.replace_nodes(specs)
         _close(books, maps)
+        for name in cards.nodes:
+            books.ledger.lend(name)
         for pod in pods:
             _take(books, pod)
-    if not any(_shares(books.ledger) for books in found):
-        resources = ", ".join(names.resource for names in every)
+    return found
+
+
+def check_shared(every: Sequence[ListedResource]) -> None:
+    """Raise SettingsError if no node shares any of the resources."""
+    if not any(books.shares for books in every):
+        resources = ", ".join(books.names.resource for books in every)
         raise SettingsError(
             f"no node shares {resources}: does a device plug-in run on the nodes with GPUs?"
         )
-    return found
 
 
 def list_priorities(api: Getter, notes: list[str]) -> Priorities:
@@ -167,11 +220,6 @@ def list_rules(api: Getter, books: ListedResource, notes: list[str], now: float)
     return ListedRules(books.pods, namespaces, budgets, now)
 
 
-def _shares(ledger: Ledger) -> bool:
-    snapshot = ledger.snapshot()
-    return bool(snapshot.capacity.any() or snapshot.closed.any())
-
-
 def _take(books: ListedResource, pod: OwnedPod) -> None:
     try:
         seen = observe_pod(pod, books.names)
@@ -181,6 +229,8 @@ def _take(books: ListedResource, pod: OwnedPod) -> None:
         if node:  # a pod without one holds nothing
             books.notes.append(f"a pod on {node} is left out: {error}")
         return
+    if pod.spec and pod.spec.resource_claims:
+        books.claiming.add(seen.ref.uid)
     if seen.node and seen.request.devices:
         books.demands[seen.ref.uid] = demands_of(pod)
         books.pods[seen.ref.uid] = pod

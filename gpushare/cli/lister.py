@@ -27,7 +27,7 @@ from gpushare.cli.facts import (
     text,
 )
 from gpushare.cli.kubectl import Kubectl
-from gpushare.errors import ApiError, ApiGone, SettingsError, WireError
+from gpushare.errors import ApiError, ApiGone, ApiNotFound, SettingsError, WireError
 from gpushare.wire.annotations import Names
 from gpushare.wire.fields import NAME
 from gpushare.wire.inventory import decode_unhealthy
@@ -38,6 +38,14 @@ CONFIG_MAPS = "/api/v1/namespaces/kube-system/configmaps"
 
 PAGE = 5000
 """Objects a page: about 15 MB of pods. A page costs a kubectl call, so many small ones are slow."""
+
+DRA = "/apis/resource.k8s.io/v1"
+DEVICE_CLASSES = f"{DRA}/deviceclasses"
+_OUR_CLASSES = {"gpushare.io", "settings.gpushare.io"}
+SLICES = f"{DRA}/resourceslices"
+CLAIMS = f"{DRA}/resourceclaims"
+
+_FORBIDDEN = 403
 
 _HOLDING = "status.phase!=Succeeded,status.phase!=Failed"
 
@@ -88,7 +96,8 @@ class Observed:
     """What was read: sharing nodes by name, pods by uid; by uid also why a pod could not be read.
 
     pending: pods that wait, by uid. closed: by node the devices that its ConfigMap closes, by index
-    or uuid.
+    or uuid. listed_nodes: the names of all nodes that were listed. slices, claims: by name, and by
+    namespace and name, if the cluster has the device class of claims; else None.
     """
 
     names: Names
@@ -98,6 +107,9 @@ class Observed:
     unread: dict[str, str] = field(default_factory=dict)
     pending: dict[str, PendingFacts] = field(default_factory=dict)
     closed: dict[str, frozenset[int | str]] = field(default_factory=dict)
+    listed_nodes: set[str] = field(default_factory=set)
+    slices: dict[str, Fields] | None = None
+    claims: dict[tuple[str, str], Fields] | None = None
 
     @property
     def warnings(self) -> list[str]:
@@ -159,6 +171,22 @@ class Observed:
         except WireError as error:
             self.unread[name] = f"ConfigMap {name}: {error}"
 
+    def take_slice(self, item: Fields, *, gone: bool = False) -> None:
+        """Take over a ResourceSlice as it is now."""
+        if self.slices is not None:
+            name = text(mapping(item.get("metadata")).get("name"))
+            self.slices.pop(name, None)
+            if not gone:
+                self.slices[name] = item
+
+    def take_claim(self, item: Fields, *, gone: bool = False) -> None:
+        """Take over a ResourceClaim as it is now."""
+        if self.claims is not None:
+            ref = pod_ref(item)
+            self.claims.pop((ref.namespace, ref.name), None)
+            if not gone:
+                self.claims[ref.namespace, ref.name] = item
+
 
 class Listed(NamedTuple):
     """A list that was read: where to watch from, and the function that takes its changes."""
@@ -191,14 +219,13 @@ def _observe(
     kubectl: Kubectl, scope: Scope, names: Names, limit: int
 ) -> tuple[Observed, list[Listed]]:
     observed = Observed(names, scope)
-    present: set[str] = set()
 
     def node(item: Fields, *, gone: bool = False) -> None:
-        present.add(text(mapping(item.get("metadata")).get("name")))
+        observed.listed_nodes.add(text(mapping(item.get("metadata")).get("name")))
         observed.take_node(item, gone=gone)
 
     listed = [_list(kubectl, Listed(NODES, scope.node_query, "", node), limit)]
-    unknown = [name for name in scope.nodes if name not in present]
+    unknown = [name for name in scope.nodes if name not in observed.listed_nodes]
     if unknown:
         raise SettingsError("; ".join(f'node "{name}" not found' for name in unknown))
     pods = Listed(PODS, scope.pod_query, "", observed.take_pod)
@@ -211,7 +238,36 @@ def _observe(
             raise
         except ApiError as error:
             observed.unread[CONFIG_MAPS] = f"devices that ConfigMaps close are not known: {error}"
+        listed += _list_claims(kubectl, observed, limit)
     return observed, listed
+
+
+def _list_claims(kubectl: Kubectl, observed: Observed, limit: int) -> list[Listed]:
+    """Take over slices and claims, if the cluster has the device class of claims; return the lists.
+
+    Nothing is said where it has none, or where it may not be read.
+    """
+    try:
+        items = elements(kubectl.get(DEVICE_CLASSES).get("items"))
+    except ApiError as error:
+        if not isinstance(error, ApiNotFound) and error.status != _FORBIDDEN:
+            observed.unread[DEVICE_CLASSES] = f"claims are not known: {error}"
+        return []
+    names = {text(mapping(mapping(item).get("metadata")).get("name")) for item in items}
+    if not names & _OUR_CLASSES:
+        return []
+    observed.slices, observed.claims = {}, {}
+    try:
+        return [
+            _list(kubectl, Listed(SLICES, {}, "", observed.take_slice), limit),
+            _list(kubectl, Listed(CLAIMS, {}, "", observed.take_claim), limit),
+        ]
+    except ApiGone:
+        raise
+    except ApiError as error:
+        observed.unread[CLAIMS] = f"claims are not known: {error}"
+        observed.slices = observed.claims = None
+        return []
 
 
 def _list(kubectl: Kubectl, of: Listed, limit: int) -> Listed:

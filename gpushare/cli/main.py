@@ -21,6 +21,8 @@ usage: gpushare COMMAND [OPTIONS]
   device-plugin
            serve a node's GPU memory to its kubelet
   doctor   say what is mis-wired: scheduler file, extender, rights, nodes, pods
+  dra-driver
+           offer a node's GPUs for claims of Dynamic Resource Allocation, for trials
   explain  say why a pod is pending and what would help, or why it is where it is
   inspect  show which pods hold how much of which GPU (as `kubectl inspect gpushare`)
   serve    run the scheduler extender
@@ -46,6 +48,7 @@ _MODULES = {
     "demo": "gpushare_localcluster.main",  # of another distribution, gpushare-localcluster
     "device-plugin": "gpushare.device_plugin.main",
     "doctor": "gpushare.doctor.main",
+    "dra-driver": "gpushare.device_plugin.dra.main",
     "explain": "gpushare.cli.explain",
     "inspect": "gpushare.cli.inspect",
     "scheduler-config": "gpushare.cli.scheduler_config",
@@ -55,7 +58,13 @@ _MODULES = {
 }
 """By command the module whose `main` runs it."""
 
-_EXTRA_PACKAGES = dict.fromkeys(("defrag", "explain", "whatif"), "gpushare.explain")
+_ON_NODES = ("device-plugin", "dra-driver")
+"""Commands that need the extra `device-plugin`."""
+
+_EXTRA_PACKAGES = {
+    **dict.fromkeys(("defrag", "explain", "whatif"), "gpushare.explain"),
+    "dra-driver": "gpushare.device_plugin",
+}
 """What a command needs besides its own package; some images leave it out (see Dockerfile)."""
 
 
@@ -118,9 +127,9 @@ def _called(command: str, words: Sequence[str]) -> int:
         run: Callable[..., int] = import_module(_MODULES[command]).main
     except ModuleNotFoundError as error:
         package = (error.name or "").partition(".")[0]
-        if command != "device-plugin" or package not in ("grpc", "google", "pynvml"):
+        if command not in _ON_NODES or package not in ("grpc", "google", "pynvml"):
             raise
-        print(f"gpushare device-plugin: {error}; install gpushare[device-plugin]", file=sys.stderr)
+        print(f"gpushare {command}: {error}; install gpushare[device-plugin]", file=sys.stderr)
         return USAGE
     finally:
         gc.enable()

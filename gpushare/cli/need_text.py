@@ -3,19 +3,18 @@
 Tested in `tests/unit/cli/test_need.py`.
 """
 
-import argparse
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from fractions import Fraction
 from math import ceil
 from typing import Any
 
-from gpushare.cli.documents import API_VERSION
-from gpushare.cli.listed_cluster import ListedResource
+from gpushare.cli.plans import Plan
 from gpushare.cli.style import PLAIN, Style, width
 from gpushare.cli.tables import align, device_kind, printable
 from gpushare.cli.whatif_text import (
     NOT_JUDGED,
+    first_fields,
     gated_line,
     judged_line,
     now_lines,
@@ -38,33 +37,28 @@ _MOST_NODES = 10
 _MOST_LEFT_OUT = 8
 
 
-def need_lines(
-    found: Need,
-    books: ListedResource,
-    options: argparse.Namespace,
-    left_out: Mapping[str, str],
-    style: Style = PLAIN,
-) -> str:
+def need_lines(found: Need, plan: Plan, policy: str, style: Style = PLAIN) -> str:
     """Return the text: what is needed, who is left out, what is left over, the nodes that come."""
-    lines = [*_lines(found, books, left_out), judged_line(books, options)]
+    lines = [*_lines(found, plan), judged_line(plan.books, policy)]
     text = "".join(f"{printable(line)}\n" for line in lines)
     if not found.nodes:
         return text
-    return f"{text}\n{_table(found, device_kind(books.names.resource), style)}"
+    return f"{text}\n{_table(found, device_kind(plan.books.names.resource), style)}"
 
 
-def _lines(found: Need, books: ListedResource, left_out: Mapping[str, str]) -> Iterator[str]:
-    yield from now_lines(found.before, books, left_out)
-    yield f"Need:     {_needed(found, books.unit)}"
+def _lines(found: Need, plan: Plan) -> Iterator[str]:
+    unit = plan.books.unit
+    yield from now_lines(found.before, plan)
+    yield f"Need:     {_needed(found, unit)}"
     yield from (f"Least:    {text}" for text in _least(found))
     yield f"Pods:     {_fitting(found)}"
     if found.left_out:
         pods = number_of(sum(each.count for each in found.left_out))
         yield f"Left out: {pods} that no node of these shapes takes, and no other has room for"
         yield from (f"          {text}" for text in _left_out(found))
-    if found.claims.gated:
-        yield gated_line(found.claims.gated)
-    yield f"Then:     {sums_text(found.after, books.unit)}{_largest(found, books.unit)}"
+    if found.gated:
+        yield gated_line(found.gated)
+    yield f"Then:     {sums_text(found.after, unit)}{_largest(found, unit)}"
 
 
 def _needed(found: Need, unit: str) -> str:
@@ -110,7 +104,7 @@ def _fitting(found: Need) -> str:
     on_new = sum(pods for each in found.placed for node, pods in each.on.items() if node in new)
     if not found.placed:
         return "none wait; --pods and --more say which would come"
-    moved, waiting = len(found.claims.moved), len(found.claims.waiting)
+    moved, waiting = found.moved, found.waiting
     asked = sum(each.wanted.count or 0 for each in found.placed)
     whose = [
         f"{number} {text}"
@@ -188,14 +182,9 @@ def _price(price: Fraction) -> str:
     return f"{ceil(price * 100) / 100:.2f}".removesuffix(".00")
 
 
-def need_document(
-    found: Need,
-    books: ListedResource,
-    options: argparse.Namespace,
-    left_out: Mapping[str, str],
-) -> dict[str, Any]:
+def need_document(found: Need, plan: Plan, policy: str) -> dict[str, Any]:
     """Return the document."""
-    moved, waiting = len(found.claims.moved), len(found.claims.waiting)
+    moved, waiting = found.moved, found.waiting
     parts = {
         "moved": found.placed[:moved],
         "waiting": found.placed[moved : moved + waiting],
@@ -203,13 +192,7 @@ def need_document(
     }
     priced = found.shapes[0].price is not None
     return {
-        "apiVersion": API_VERSION,
-        "kind": KIND,
-        "resource": books.names.resource,
-        "unit": books.unit,
-        "policy": options.policy,
-        "before": sums_document(found.before),
-        "leftOut": [{"node": node, "why": why} for node, why in left_out.items()],
+        **first_fields(KIND, plan, policy, found.before),
         "needed": sum(found.counts),
         "price": float(found.cost) if priced else None,
         "least": float(found.bound),
@@ -217,13 +200,13 @@ def need_document(
         "shapes": [_shape_document(shape, count) for shape, count in _counted(found)],
         "nodes": _node_documents(found),
         **{name: [placed_document(each) for each in part] for name, part in parts.items()},
-        "gated": found.claims.gated,
+        "gated": found.gated,
         "podsLeftOut": [_left_out_document(each) for each in found.left_out],
         "largest": [
             {"devices": devices, "units": units} for devices, units in enumerate(found.largest, 1)
         ],
         "after": sums_document(found.after),
-        "notes": [*books.notes, NOT_JUDGED],
+        "notes": [*plan.books.notes, NOT_JUDGED],
     }
 
 

@@ -13,15 +13,18 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from gpushare.cli.claim_source import Claims
 from gpushare.core.model import ALL_CORES, MAX_UNITS, Request
 from gpushare.errors import SettingsError, WireError
+from gpushare.explain.claim_pods import ClaimsUser, user_of
 from gpushare.explain.placer import Wanted
 from gpushare.explain.text import NO_UNIT
 from gpushare.trace.nodes_and_pods import read_pods, request_of
 from gpushare.wire.annotations import MAX_DEVICES_PER_POD, Names
 from gpushare.wire.demands import demands_of
+from gpushare.wire.dra.claims import CLASS
+from gpushare.wire.dra.objects import CLAIM_TEMPLATES, CLAIMS_PODS, RESOURCE_CLAIMS, ClaimsPod
 from gpushare.wire.inventory import units_of
-from gpushare.wire.objects import PODS
 from gpushare.wire.pods import request_among
 from gpushare.yamlfile import MAX_BYTES, read_text
 
@@ -45,6 +48,8 @@ _NO_CLASSES = Priorities()
 def pods_of_words(text: str, unit: str, resource: str, priority: int = 0) -> Wanted | None:
     """Return the pods of words like `8GiB`, `8GiB x 3` or `8GiB + 30% on 2 x 3` (8 GiB and 30 % of
     the compute on each of two devices); None if these are no such words, but may name a file.
+
+    resource: the one that they ask for; the class of claims: each asks by one claim.
     """
     found = _PODS.fullmatch(text.strip())
     if found is None:
@@ -55,6 +60,7 @@ def pods_of_words(text: str, unit: str, resource: str, priority: int = 0) -> Wan
         raise SettingsError(f"{text!r}: a pod may have from 1 to {MAX_DEVICES_PER_POD} devices")
     request = replace(request, containers=((0, request.total),))
     if percent is not None:
+        _check_no_claims(resource, text)
         if not 0 < int(percent) <= ALL_CORES:
             raise SettingsError(f"{text!r}: a device gives from 1% to {ALL_CORES}% of its compute")
         cores = int(percent)
@@ -64,25 +70,61 @@ def pods_of_words(text: str, unit: str, resource: str, priority: int = 0) -> Wan
     return Wanted(" ".join(text.split()), request, number, priority=priority)
 
 
+@dataclass(frozen=True)
+class Specs:
+    """The pods of manifests, by annotation and by claims."""
+
+    pods: list[Wanted] = field(default_factory=list)
+    users: list[ClaimsUser] = field(default_factory=list)
+
+
 def pods_of_documents(
     documents: Sequence[object],
     where: str,
     every: Sequence[Names],
     priorities: Priorities = _NO_CLASSES,
-) -> list[Wanted]:
-    """Return the pods of manifests, as a YAML file has them.
+    claims: Claims | None = None,
+) -> Specs:
+    """Return the pods of manifests, as a YAML file has them, which may have claims and templates.
 
-    every: the managed resources, of which pods must ask for the first. Raises SettingsError that
-    begins with `where`.
+    every: the managed resources, of which pods by annotation must ask for the first. Raises
+    SettingsError that begins with `where`.
     """
-    found = [
-        _wanted(item, f"{where}: document {number}", every, priorities)
+    claims = claims or Claims(None, 1, why_not="there is no cluster")
+    found = Specs()
+    items = [
+        (item, f"{where}: document {number}")
         for number, document in enumerate(documents, 1)
         for item in _items(document, f"{where}: document {number}")
     ]
-    if not found:
+    pods = [each for each in items if not _is_claim(*each, claims)]
+    for item, at in pods:
+        pod = _wanted(item, at, every, priorities, claims)
+        if isinstance(pod, Wanted):
+            found.pods.append(pod)
+        else:
+            found.users.append(pod)
+    if not pods:
         raise SettingsError(f"{where}: has no pods")
     return found
+
+
+def _is_claim(item: dict[str, Any], where: str, claims: Claims) -> bool:
+    """Return whether it is a claim or a template of one, which is then known."""
+    kind, metadata = item.get("kind"), _mapping(item.get("metadata"))
+    if kind not in ("ResourceClaim", "ResourceClaimTemplate"):
+        return False
+    name = str(metadata.get("name") or "")[:253]
+    namespace = str(metadata.get("namespace") or claims.namespace())
+    body = json.dumps(item, default=str).encode()
+    try:
+        if kind == "ResourceClaim":
+            claims.put(namespace, name, RESOURCE_CLAIMS.decode(body))
+        else:
+            claims.put_template(namespace, name, CLAIM_TEMPLATES.decode(body).claim())
+    except WireError as error:
+        raise SettingsError(f"{where}: {kind} {name}: {error}") from error
+    return True
 
 
 def units_of_words(size: int, size_unit: str | None, unit: str, text: str) -> int:
@@ -113,8 +155,12 @@ def _items(document: object, where: str) -> Iterator[dict[str, Any]]:
 
 
 def _wanted(
-    item: dict[str, Any], where: str, every: Sequence[Names], priorities: Priorities
-) -> Wanted:
+    item: dict[str, Any],
+    where: str,
+    every: Sequence[Names],
+    priorities: Priorities,
+    claims: Claims,
+) -> Wanted | ClaimsUser:
     kind = str(item.get("kind"))[:80]
     metadata, spec = _mapping(item.get("metadata")), _mapping(item.get("spec"))
     name = str(metadata.get("name") or metadata.get("generateName") or "")[:253]
@@ -128,14 +174,39 @@ def _wanted(
             f"{where}: makes no pods that whatif knows: {', '.join(sorted(_TEMPLATED))}, Pod"
         )
     try:
-        read = PODS.decode(json.dumps(pod, default=str).encode())
+        read = CLAIMS_PODS.decode(json.dumps(pod, default=str).encode())
         found = request_among(read, every)
     except WireError as error:
         raise SettingsError(f"{where}: {error}") from error
+    name, priority = f"{kind.lower()}/{name}", _priority(pod, priorities, where)
+    if found is None and read.spec and read.spec.resource_claims:
+        namespace = str(metadata.get("namespace") or claims.namespace())
+        user = replace(_user(read, namespace, every[0], claims, where), name=name)
+        return replace(user, count=count, priority=priority)
     if found is None or found[0] is not every[0]:
         raise SettingsError(f"{where}: asks for no {every[0].resource}, so nothing is known of it")
-    name = f"{kind.lower()}/{name}"
-    return Wanted(name, found[1], count, demands_of(read), _priority(pod, priorities, where))
+    return Wanted(name, found[1], count, demands_of(read), priority)
+
+
+def _user(pod: ClaimsPod, namespace: str, names: Names, claims: Claims, where: str) -> ClaimsUser:
+    """Return what the pod asks for by claims."""
+    if claims.why_not:
+        raise SettingsError(
+            f"{where}: asks by claims, which do not count here: {claims.why_not}; say their sizes"
+            " in words, such as '8GiB x 3'"
+        )
+    try:
+        user = user_of(pod, names, claims, name="", namespace=namespace)
+    except WireError as error:
+        raise SettingsError(f"{where}: {error}") from error
+    if user is None:
+        raise SettingsError(
+            f"{where}: asks for no {names.resource}, and none of its claims is of class {CLASS}, so"
+            " nothing is known of it"
+        )
+    if not user.claims:
+        raise SettingsError(f"{where}: all its claims have devices already, so it needs none")
+    return user
 
 
 def _priority(pod: Mapping[str, object], priorities: Priorities, where: str) -> int:
@@ -176,13 +247,22 @@ def pods_of_rows(path: Path, resource: str, priority: int = 0) -> list[Wanted]:
     found = []
     for pod in read_pods(path):
         request = request_of(pod)
+        if request.cores:
+            _check_no_claims(resource, f"{path}: {pod.name}")
         request = replace(request, resources=_resources(request, resource))
         found.append(Wanted(pod.name, request, 1, priority=priority))
     return found
 
 
 def _resources(request: Request, resource: str) -> tuple[tuple[str, int], ...]:
-    """Return what kube-scheduler counts of the devices' memory and compute."""
+    """Return what kube-scheduler counts of the devices; of claims that is nothing."""
+    if resource == CLASS:
+        return ()
     cores = Names.for_resource(resource).cores
     amounts = ((cores, request.cores * request.devices), (resource, request.total))
     return tuple((name, amount) for name, amount in amounts if amount)
+
+
+def _check_no_claims(resource: str, text: str) -> None:
+    if resource == CLASS:
+        raise SettingsError(f"{text!r}: claims ask for memory, and for no part of the compute")

@@ -21,6 +21,7 @@ from gpushare.wire.annotations import Names
 from gpushare.wire.inventory import mib_of
 
 if TYPE_CHECKING:  # it loads more than the rest of the command
+    from gpushare.cli.claims import ClaimsReport
     from gpushare.wire.held import HeldPlace
     from gpushare.wire.metrics import RankingPolicy
 
@@ -68,7 +69,7 @@ class NodeLine:
     """One node; unit is the one it counts in, the numbers are in the report's. closed: why no pod
     may be placed on it, or ""; left_out: what keeps kube-scheduler itself from it, or "". state:
     what its filters see, device memory in the report's unit. unplaced_cores: percent of the compute
-    of each device that the unplaced pods may have.
+    of each device that the unplaced pods may have. kept: why autoscalers leave it alone, or "".
     """
 
     name: str
@@ -81,6 +82,7 @@ class NodeLine:
     left_out: str = ""
     state: NodeState | None = None
     unplaced_cores: int = 0
+    kept: str = ""
 
     @property
     def total(self) -> int:
@@ -110,7 +112,7 @@ class Report:
     unit: what all numbers count. unit_from: "inventory", "flag" or "guess". policy: the one that
     ranks pods, None if nobody was asked or it is not known. pending: pods that wait, by
     namespace and name; () if they were not asked for. held: what filter keeps for pods, None as for
-    the policy.
+    the policy. claims: the cards of claims, None if the cluster has no device class of them.
     """
 
     resource: str
@@ -121,6 +123,7 @@ class Report:
     policy: "RankingPolicy | None" = None
     pending: tuple[PendingFacts, ...] = ()
     held: "tuple[HeldPlace, ...] | None" = None
+    claims: "ClaimsReport | None" = None
 
     @property
     def total(self) -> int:
@@ -150,7 +153,8 @@ class Report:
         held = self.held
         if held is not None:
             held = tuple(place for place in held if place.pod.namespace == namespace)
-        return replace(self, nodes=nodes, pending=pending, held=held)
+        claims = self.claims and self.claims.within(namespace)
+        return replace(self, nodes=nodes, pending=pending, held=held, claims=claims)
 
 
 def make_report(
@@ -269,6 +273,7 @@ def _node_line(
         node.left_out,
         _scaled(node.state, resource, scale),
         unplaced_cores,
+        node.kept,
     )
 
 

@@ -19,7 +19,7 @@ from gpushare.core.model import HOST_BOUND, NodeSpec
 from gpushare.core.node_filters import CPU, MEMORY, NodeState
 from gpushare.core.selectors import Demands
 from gpushare.errors import QuantityError, SettingsError
-from gpushare.explain.shapes import Shape, bare, new_names, state_like
+from gpushare.explain.shapes import Shape, bare, state_like
 from gpushare.wire.gpu_models import label_value
 from gpushare.wire.inventory import MAX_DEVICES
 from gpushare.wire.node_templates import SHAPE
@@ -74,10 +74,9 @@ def shape_like(node: str, books: ListedResource) -> Shape:
 
 
 def nodes_added(
-    words: Iterable[str], books: ListedResource
+    words: Iterable[str], books: ListedResource, names: Iterator[str]
 ) -> Iterator[tuple[NodeSpec, NodeState]]:
-    """Yield the nodes of each N:SHAPE."""
-    names = new_names(books.ledger.entries_and_specs()[1])
+    """Yield the nodes of each N:SHAPE. names: for them."""
     for text in words:
         found = _ADDED.fullmatch(text.strip())
         if found is None or not int(found[1]):

@@ -8,10 +8,14 @@ Tested in `tests/unit/cli/test_inspect_parts.py`.
 """
 
 from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
 
 from gpushare.cli.report import NodeLine, PodLine, Report
 from gpushare.cli.style import PLAIN, Style, width
 from gpushare.core.model import ALL_CORES
+
+if TYPE_CHECKING:  # it loads more than the rest of the command
+    from gpushare.cli.claims import ClaimsReport
 
 _PADDING = 2
 
@@ -206,6 +210,13 @@ def waiting(report: Report, style: Style) -> str:
     return align([[style.painted("little", row[0]), *row[1:]] for row in rows])
 
 
+def kept_nodes(report: Report, style: Style) -> str:
+    """Return a table of the nodes that autoscalers leave alone, each with its reason."""
+    rows: list[Row] = [(style.painted("little", "KEPT FROM SCALE-DOWN"), "REASON")]
+    rows += [(printable(each.name), printable(each.kept)) for each in report.nodes if each.kept]
+    return align(rows)
+
+
 def kept(report: Report, style: Style) -> str:
     """Return a table of the places that filter keeps for pods that are not bound yet."""
     kind, cores = device_kind(report.resource), any(place.cores for place in report.held or ())
@@ -231,6 +242,45 @@ def kept(report: Report, style: Style) -> str:
         ),
     ]
     return align([[style.painted("little", row[0]), *row[1:]] for row in rows])
+
+
+def cards_of_claims(report: Report, claims: "ClaimsReport", style: Style) -> str:
+    """Return a table of the nodes whose cards are given out to claims."""
+    kind, columns = device_kind(report.resource), max(len(lines) for _, lines in claims.nodes)
+    head = ["CARDS OF CLAIMS", *(f"{kind}{at}(Allocated/Total)" for at in range(columns))]
+    rows: list[Row] = [
+        [style.painted("little", head[0]), *head[1:], f"{kind} Memory({report.unit})"]
+    ]
+    for name, lines in claims.nodes:
+        cells = [
+            style.device(each.allocated, each.total, closed=not each.card.open) for each in lines
+        ]
+        cells += [""] * (columns - len(lines))
+        allocated, total = sum(each.allocated for each in lines), sum(each.total for each in lines)
+        rows.append([printable(name), *cells, f"{allocated}/{total}"])
+    return align(rows)
+
+
+def holders(report: Report, claims: "ClaimsReport", style: Style) -> str:
+    """Return a table of the claims, each with its devices and the pods that it is reserved for."""
+    head = ["NAMESPACE", f"{device_kind(report.resource)} Memory({report.unit})", "NODE"]
+    rows: list[Row] = [[style.painted("little", "CLAIM"), *head, "DEVICES", "PODS"]]
+    for claim in claims.claims:
+        devices = [
+            each.device if each.units is None else f"{each.device}({each.units})"
+            for each in claim.cards
+        ]
+        rows.append(
+            [
+                printable(claim.ref.name),
+                printable(claim.ref.namespace),
+                _on_each(claim.request.units, claim.request.devices) if claim.request else "-",
+                printable(claim.node) or "-",
+                printable(",".join(devices)) or claim.state,
+                printable(",".join(claim.pods)) or "-",
+            ]
+        )
+    return align(rows)
 
 
 def _on_each(amount: int, devices: int) -> str:

@@ -13,20 +13,27 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from fractions import Fraction
 from functools import cached_property
+from itertools import chain
 from pathlib import Path
+from typing import Any
 
+from gpushare.cli.claim_source import Claims
 from gpushare.cli.documents import dumped
+from gpushare.cli.driver_cards import list_cards
 from gpushare.cli.exit_codes import ended_as_kubectl
+from gpushare.cli.listed_claims import ListedCards, cards_of_table, listed_cards
 from gpushare.cli.listed_cluster import (
     DEFAULT_POLICY,
     ListedResource,
     add_cluster_flags,
+    check_shared,
+    list_books,
     list_priorities,
-    list_resources,
 )
 from gpushare.cli.need_text import need_document, need_lines
 from gpushare.cli.options import connection, make_parser, report_format
 from gpushare.cli.overlay_text import overlay_text
+from gpushare.cli.plans import Plan, Plans
 from gpushare.cli.pod_specs import (
     Priorities,
     holds_rows,
@@ -35,20 +42,22 @@ from gpushare.cli.pod_specs import (
     pods_of_words,
 )
 from gpushare.cli.saved_report import resource_of_report
-from gpushare.cli.shapes import check_prices, nodes_added, shape_of_words, shapes_of_cluster
+from gpushare.cli.shapes import check_prices, shapes_of_cluster
 from gpushare.cli.style import style_of
 from gpushare.cli.tables import printable
 from gpushare.cli.trace_books import resource_of_nodes
 from gpushare.cli.whatif_text import document_of, lines_of
-from gpushare.core.model import NodeSpec
 from gpushare.core.policy import Policy, load_policy
-from gpushare.errors import SettingsError
+from gpushare.errors import ApiError, SettingsError
+from gpushare.explain.claim_pods import wanted_of
 from gpushare.explain.need import Asked, Need, more_of, need
 from gpushare.explain.placer import Wanted
 from gpushare.explain.text import NO_UNIT
 from gpushare.explain.tries import Counts, Tell
-from gpushare.explain.whatif import what_if
+from gpushare.explain.whatif import Outcome, what_if
+from gpushare.ledger import Ledger
 from gpushare.wire.annotations import ALIYUN, Names
+from gpushare.wire.dra.claims import CLASS
 from gpushare.wire.inventory import check_unit
 from gpushare.yamlfile import read_documents
 
@@ -57,8 +66,8 @@ pods:   8GiB            how many of 8 GiB fit
         8GiB x 3        whether three do
         8GiB on 2 x 3   the same, with 8 GiB on each of two devices
         8GiB + 30% x 3  three with 30 % of the compute of their device, too; 100%: a device alone
-        FILE            manifests of Pods, Deployments, StatefulSets, Jobs; or a table of pods, as
-                        of `gpushare simulate`
+        FILE            manifests of Pods, Deployments, StatefulSets, Jobs, with their claims and
+                        templates; or a table of pods, as of `gpushare simulate`
 group:  --gang '8GiB x 3', or --gang FILE: all of these pods at once, or none
 nodes:  --without gpu-a --add 3:8x80GiB, or --add 3:gpu-a for three like that one
 need:   --need          the fewest nodes so that the pods that wait fit, and those of --pods
@@ -81,41 +90,53 @@ def main(argv: Sequence[str] | None = None, prog: str = "gpushare whatif") -> in
 def _answer(options: argparse.Namespace) -> str:
     """Return the text to print."""
     _check(options)
-    every = [Names.for_resource(resource) for resource in options.resource or [ALIYUN.resource]]
+    resources = options.resource or [ALIYUN.resource]
+    every = [Names.for_resource(name) for name in resources if name != CLASS] or [ALIYUN]
     policy = load_policy(options.policy)
-    books = _books(options, every)
-    every[0] = books.names
-    added: list[NodeSpec] = []
-    for spec, state in nodes_added(options.add, books):
-        books.states.put(state)
-        added.append(spec)
-    left_out = _left_out(books, options.without)
-    read = _Reader(options, books, every)
-    wanted = [each for word in options.pods for each in read.wanted("--pods", word)]
-    gangs = [read.wanted("--gang", word) for word in options.gang]
+    plans, claims = _plans(options, every, by_claims=resources[0] == CLASS)
+    every[0] = plans.host.books.names
+    plans.change_nodes(options.without, options.add)
+    plans.may_come(options.shape)
+    read = _Reader(options, plans.first.books, every, claims)
+    for word in options.pods:
+        plans.add_pods(read.wanted("--pods", word))
+    for word in options.gang:
+        plans.add_gang(read.wanted("--gang", word), word)
+    told = [plan for plan in plans.every if plan.is_asked or _is_wanted(plan, options)]
+    told = told or [plans.first]
     if options.need:
-        pods = [*wanted, *(pod for gang in gangs for pod in gang)]
-        found = _need(options, books, policy, pods, added)
-        if options.overlay:
-            return overlay_text(found, books.names, books.unit)
-        if options.output:
-            return dumped(need_document(found, books, options, left_out), options.output)
-        style = style_of(sys.stdout, os.environ)
-        return need_lines(found, books, options, left_out, style)
-    outcome = what_if(
-        books.ledger,
-        wanted,
-        policy,
-        without=options.without,
-        added=added,
-        gangs=gangs,
-        own=books.filters,
-        demands=books.demands,
-    )
+        return _needed(told, options, policy)
+    outcomes = [(_outcome(plan, policy), plan) for plan in told]
     if options.output:
-        return dumped(document_of(outcome, books, options, left_out), options.output)
-    lines = lines_of(outcome, books, options, added, left_out)
-    return "".join(f"{printable(line)}\n" for line in lines)
+        documents = [document_of(*each, options.policy) for each in outcomes]
+        return dumped(_as_one(documents), options.output)
+    texts = [[printable(line) for line in lines_of(*each, options.policy)] for each in outcomes]
+    return "\n".join("".join(f"{line}\n" for line in lines) for lines in texts)
+
+
+def _is_wanted(plan: Plan, options: argparse.Namespace) -> bool:
+    """Return whether nodes may be needed for pods that nobody named."""
+    there = plan.books.there
+    return bool(options.need and (there.waiting or (options.more and there.on)))
+
+
+def _outcome(plan: Plan, policy: Policy) -> Outcome:
+    return what_if(
+        plan.books.ledger,
+        plan.wanted,
+        policy,
+        without=plan.without,
+        added=plan.added,
+        gangs=plan.gangs,
+        own=plan.books.filters,
+        there=plan.books.there,
+    )
+
+
+def _as_one(documents: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """Return the first document, with the others in it."""
+    first, *others = documents
+    return first | ({"others": others} if others else {})
 
 
 def _check(options: argparse.Namespace) -> None:
@@ -135,30 +156,75 @@ def _check(options: argparse.Namespace) -> None:
         check_unit(options.unit)
 
 
-def _books(options: argparse.Namespace, every: Sequence[Names]) -> ListedResource:
+def _plans(
+    options: argparse.Namespace, every: Sequence[Names], *, by_claims: bool
+) -> tuple[Plans, Claims]:
+    """Return the plans, still without pods and changes, and the claims that pods may name.
+
+    by_claims: what is told in words is of cards of claims.
+    """
     if options.nodes:
         unit = options.unit or NO_UNIT
-        return resource_of_nodes(options.nodes, every[0], unit, options.policy)
+        table = resource_of_nodes(options.nodes, every[0], unit, options.policy)
+        if not by_claims:
+            why_not = f"the nodes of a file share by annotation, unless --resource {CLASS} says so"
+            return Plans(table, None, claims_first=False), Claims(None, 1, why_not=why_not)
+        cards = cards_of_table(table)
+        return Plans(
+            ListedResource(every[0], Ledger(), unit), cards, claims_first=True
+        ), cards.claims
     if options.snapshot:
         document = read_documents(options.snapshot)[0]
-        return resource_of_report(document, options.snapshot, options.policy)
+        host = resource_of_report(document, options.snapshot, options.policy)
+        why_not = "a saved report does not say all of the cards"
+        if by_claims:
+            raise SettingsError(f"--resource {CLASS}: {why_not}")
+        return Plans(host, None, claims_first=False), Claims(None, 1, why_not=why_not)
     kubectl = connection(vars(options), os.environ)
-    return list_resources(
+    found = list_cards(kubectl, options.claims)
+    (host,) = list_books(
         kubectl,
         every[:1],
         options.unit,
+        found,
         policy=options.policy,
         namespace=options.extender_namespace,
-    )[0]
+    )
+    why_not = found.why_not
+    if not why_not:
+        try:
+            cards = listed_cards(kubectl, host, found, options.policy, kubectl.namespace)
+            return Plans(host, cards, claims_first=by_claims or not host.shares), cards.claims
+        except ApiError as error:
+            why_not = f"claims are not known: {error}"
+            host.notes.append(why_not)
+    if by_claims or options.claims:
+        flag = f"--resource {CLASS}" if by_claims else f"--claims {options.claims}"
+        raise SettingsError(f"{flag}: {why_not}")
+    check_shared([host])
+    return Plans(host, None, claims_first=False), Claims(None, 1, why_not=why_not)
 
 
-def _need(
-    options: argparse.Namespace,
-    books: ListedResource,
-    policy: Policy,
-    wanted: list[Wanted],
-    added: Sequence[NodeSpec],
-) -> Need:
+def _needed(told: Sequence[Plan], options: argparse.Namespace, policy: Policy) -> str:
+    """Return the text about the nodes that are needed."""
+    found = [(_need(plan, options, policy), plan) for plan in told]
+    if options.overlay:
+        if any(isinstance(plan.books, ListedCards) for plan in told):
+            raise SettingsError(
+                "--overlay: autoscalers are told of devices by annotation; of the cards of a DRA"
+                " driver they know by its slices"
+            )
+        return overlay_text(found[0][0], told[0].books.names, told[0].books.unit)
+    if options.output:
+        documents = [need_document(*each, options.policy) for each in found]
+        return dumped(_as_one(documents), options.output)
+    style = style_of(sys.stdout, os.environ)
+    return "\n".join(need_lines(*each, options.policy, style) for each in found)
+
+
+def _need(plan: Plan, options: argparse.Namespace, policy: Policy) -> Need:
+    books, there = plan.books, plan.books.there
+    wanted = [*plan.wanted, *chain.from_iterable(plan.gangs)]
     endless = next((each.name for each in wanted if each.count is None), None)
     if endless is not None:
         raise SettingsError(f"--need: {endless!r}: how many? write '{endless} x 3'")
@@ -166,22 +232,20 @@ def _need(
         share = _SHARE.fullmatch(options.more.strip())
         if share is None or not (part := Fraction(share[1]) / 100):
             raise SettingsError(f"--more: {options.more[:40]!r} is not like 20%")
-        running = books.ledger.entries_and_specs()[0].values()
+        running = [*chain.from_iterable(there.on.values())]
         if not running:
             raise SettingsError("--more: no pod runs there, so nothing is more of it")
-        wanted = [*wanted, *more_of(running, part, books.demands)]
-    demands = {pod.demands for pod in wanted} | {pod.demands for pod in books.ledger.waiting()}
-    if options.without:
-        demands |= {*books.demands.values()}
-    told = [shape_of_words(word, "--shape", books) for word in options.shape]
-    check_prices(told)
+        wanted += more_of(running, part)
+    gone = chain.from_iterable(there.on.get(name, ()) for name in plan.without)
+    demands = {pod.demands for pod in (*wanted, *there.waiting, *gone)}
+    check_prices(plan.shapes)
     asked = Asked(
         wanted,
-        told or shapes_of_cluster(books, demands),
+        plan.shapes or shapes_of_cluster(books, demands),
         books.names.resource,
-        options.without,
-        added,
-        books.demands,
+        plan.without,
+        plan.added,
+        there,
     )
     with _progress() as tell:
         return need(books.ledger, asked, policy, books.filters, tell)
@@ -205,31 +269,43 @@ def _progress() -> Iterator[Tell]:
 
 
 class _Reader:
-    """Reads what is wanted. every: the managed resources, the one of the books first."""
+    """Reads what is wanted. books: those that words are of. every: the managed resources, the one
+    of the books by annotation first.
+    """
 
     def __init__(
-        self, options: argparse.Namespace, books: ListedResource, every: Sequence[Names]
+        self,
+        options: argparse.Namespace,
+        books: ListedResource,
+        every: Sequence[Names],
+        claims: Claims,
     ) -> None:
         self._options = options
         self._books = books
         self._every = every
+        self._claims = claims
 
-    def wanted(self, flag: str, word: str) -> list[Wanted]:
-        """Return the pods of one --pods or --gang."""
+    def wanted(self, flag: str, word: str) -> tuple[list[Wanted], list[Wanted]]:
+        """Return the pods of one --pods or --gang: those by annotation, and those by claims."""
         books, priority = self._books, self._options.priority
         found = pods_of_words(word, books.unit, books.names.resource, priority)
         if found is not None:
             if flag == "--gang" and found.count is None:
                 text = f"{word!r}: how many at once? write '{word.strip()} x 3'"
                 raise SettingsError(f"--gang: {text}")
-            return [found]
+            return self._of_books([found])
         if word != "-" and not Path(word).exists():
             raise SettingsError(
                 f"{flag}: {word!r} is no file, nor is it as '8GiB x 3' (see --help)"
             )
         if word != "-" and holds_rows(Path(word)):
-            return pods_of_rows(Path(word), books.names.resource, priority)
-        return pods_of_documents(read_documents(word), word, self._every, self._priorities)
+            return self._of_books(pods_of_rows(Path(word), books.names.resource, priority))
+        documents = read_documents(word)
+        specs = pods_of_documents(documents, word, self._every, self._priorities, self._claims)
+        return specs.pods, wanted_of(specs.users)
+
+    def _of_books(self, pods: list[Wanted]) -> tuple[list[Wanted], list[Wanted]]:
+        return ([], pods) if isinstance(self._books, ListedCards) else (pods, [])
 
     @cached_property
     def _priorities(self) -> Priorities:
@@ -237,17 +313,6 @@ class _Reader:
             return Priorities()
         kubectl = connection(vars(self._options), os.environ)
         return list_priorities(kubectl, self._books.notes)
-
-
-def _left_out(books: ListedResource, without: Sequence[str]) -> dict[str, str]:
-    """Return by node what keeps kube-scheduler from it, whoever asks."""
-    specs = books.ledger.entries_and_specs()[1]
-    units = {name: sum(spec.capacity) for name, spec in specs.items() if spec.capacity}
-    states = ((name, books.states.get(name)) for name in sorted(units) if name not in without)
-    labels = (
-        (name, state.label(books.names.resource, units[name])) for name, state in states if state
-    )
-    return {name: label for name, label in labels if label}
 
 
 def _parser(prog: str) -> argparse.ArgumentParser:
@@ -274,7 +339,9 @@ def _parser(prog: str) -> argparse.ArgumentParser:
         "--resource",
         action="append",
         metavar="NAME",
-        help=f"the first is judged; others only tell pods of two (default: {ALIYUN.resource})",
+        help="words are of the first one, or of claims (gpushare.io); others only tell pods of two"
+        f" (default: {ALIYUN.resource})",
     )
+    add("--claims", default="", metavar="DRIVER", help="whose cards claims get (default: the only)")
     add_cluster_flags(parser)
     return parser

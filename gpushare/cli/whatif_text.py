@@ -3,15 +3,14 @@
 Tested in `tests/unit/cli/test_whatif.py`.
 """
 
-import argparse
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, replace
 from typing import Any
 
 from gpushare.cli.documents import API_VERSION
 from gpushare.cli.listed_cluster import ListedResource
-from gpushare.core.model import NodeSpec
+from gpushare.cli.plans import Plan
 from gpushare.explain.placer import MOST, PlacementResult
 from gpushare.explain.pod import GroupNeed
 from gpushare.explain.text import amount, group_text
@@ -26,27 +25,22 @@ NOT_JUDGED = (
 )
 
 
-def lines_of(
-    outcome: Outcome,
-    books: ListedResource,
-    options: argparse.Namespace,
-    added: Sequence[NodeSpec],
-    left_out: Mapping[str, str],
-) -> Iterator[str]:
-    """Yield the lines."""
-    yield from now_lines(outcome.before, books, left_out)
-    if options.without:
+def lines_of(outcome: Outcome, plan: Plan, policy: str) -> Iterator[str]:
+    """Yield the lines. policy: by which it was judged."""
+    books = plan.books
+    yield from now_lines(outcome.before, plan)
+    if plan.without:
         fit = sum(each.fit for each in outcome.moved)
         pods = f"{fit} of {len(outcome.moved)} pod{'s' * (len(outcome.moved) > 1)} fit elsewhere"
-        yield f"Without:  {', '.join(options.without)}: {pods if outcome.moved else 'no pods'}"
+        yield f"Without:  {', '.join(plan.without)}: {pods if outcome.moved else 'no pods'}"
         yield from (f"          {_placed(each)}" for each in outcome.moved if not each.all_fit)
-    if added:
-        nodes = "1 node" if len(added) == 1 else f"{len(added)} nodes"
-        yield f"Added:    {nodes}: {some([spec.name for spec in added])}"
+    if plan.added:
+        nodes = "1 node" if len(plan.added) == 1 else f"{len(plan.added)} nodes"
+        yield f"Added:    {nodes}: {some([spec.name for spec in plan.added])}"
     yield from _waiting(outcome)
     yield from _pods_lines(outcome.placed)
     for gang in outcome.gangs:
-        when = "" if options.without or options.add or options.pods else " now"
+        when = "" if plan.without or plan.added or plan.wanted else " now"
         yield from (f"Gang:     {_at_once(each, books.unit, when)}" for each in gang.placed)
         if len(gang.placed) > 1 and not gang.fits:
             yield "          so none of these pods is placed"
@@ -55,20 +49,21 @@ def lines_of(
         named = some(sorted(outcome.unknown))
         yield f"Left out: {pods}: only a model that no node has would do: {named}"
     yield f"Then:     {sums_text(outcome.after, books.unit)}"
-    yield judged_line(books, options)
+    yield judged_line(books, policy)
 
 
-def now_lines(before: Sums, books: ListedResource, left_out: Mapping[str, str]) -> Iterator[str]:
+def now_lines(before: Sums, plan: Plan) -> Iterator[str]:
     """Yield what there is now, and which nodes kube-scheduler leaves out."""
-    yield f"Now:      {sums_text(before, books.unit)} ({books.names.resource})"
-    if left_out:
-        yield f"Nodes:    {some([f'{name} {label}' for name, label in left_out.items()], '; ')}"
+    yield f"Now:      {sums_text(before, plan.books.unit)} ({plan.books.title})"
+    if plan.left_out:
+        nodes = [f"{name} {label}" for name, label in plan.left_out.items()]
+        yield f"Nodes:    {some(nodes, '; ')}"
 
 
-def judged_line(books: ListedResource, options: argparse.Namespace) -> str:
+def judged_line(books: ListedResource, policy: str) -> str:
     """Return how it was judged, and what does not count."""
     notes = [*books.notes, NOT_JUDGED]
-    return f"Judged:   by policy {options.policy}; {'; '.join(notes)}"
+    return f"Judged:   by policy {policy}; {'; '.join(notes)}"
 
 
 def _pods_lines(placed: Sequence[PlacementResult]) -> Iterator[str]:
@@ -87,7 +82,7 @@ def together(placed: Sequence[PlacementResult]) -> list[PlacementResult]:
     found: dict[object, list[PlacementResult]] = {}
     for each in placed:
         wanted = each.wanted
-        found.setdefault((wanted.request, wanted.demands, wanted.priority), []).append(each)
+        found.setdefault((wanted.kind, wanted.priority), []).append(each)
     merged = [_merged(alike) for alike in found.values()]
     return sorted(merged, key=lambda each: each.fit - (each.wanted.count or 0))
 
@@ -182,21 +177,10 @@ def some(parts: Sequence[str], between: str = ", ") -> str:
     return between.join([*parts[:_MOST_NODES], *more])
 
 
-def document_of(
-    outcome: Outcome,
-    books: ListedResource,
-    options: argparse.Namespace,
-    left_out: Mapping[str, str],
-) -> dict[str, Any]:
+def document_of(outcome: Outcome, plan: Plan, policy: str) -> dict[str, Any]:
     """Return the document."""
     return {
-        "apiVersion": API_VERSION,
-        "kind": KIND,
-        "resource": books.names.resource,
-        "unit": books.unit,
-        "policy": options.policy,
-        "before": sums_document(outcome.before),
-        "leftOut": [{"node": node, "why": why} for node, why in left_out.items()],
+        **first_fields(KIND, plan, policy, outcome.before),
         "moved": [placed_document(each) for each in outcome.moved],
         "waiting": [placed_document(each) for each in outcome.waiting],
         "gated": outcome.gated,
@@ -207,18 +191,33 @@ def document_of(
         ],
         "unknownModels": dict(outcome.unknown),
         "after": sums_document(outcome.after),
-        "notes": [*books.notes, NOT_JUDGED],
+        "notes": [*plan.books.notes, NOT_JUDGED],
+    }
+
+
+def first_fields(kind: str, plan: Plan, policy: str, before: Sums) -> dict[str, Any]:
+    """Return how a document begins."""
+    return {
+        "apiVersion": API_VERSION,
+        "kind": kind,
+        "resource": plan.books.names.resource,
+        "unit": plan.books.unit,
+        "policy": policy,
+        "before": sums_document(before),
+        "leftOut": [{"node": node, "why": why} for node, why in plan.left_out.items()],
     }
 
 
 def placed_document(placed: PlacementResult) -> dict[str, Any]:
     """Return what became of pods as a part of a document."""
     request = placed.wanted.request
+    also = [{"units": each.units, "devices": each.devices} for each in placed.wanted.also]
     return {
         "name": placed.wanted.name,
         "units": request.units,
         "devices": request.devices,
         **({"cores": request.cores} if request.cores else {}),
+        **({"also": also} if also else {}),
         "priority": placed.wanted.priority,
         "wanted": placed.wanted.count,
         "fit": placed.fit,

@@ -11,9 +11,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from gpushare.core.model import ALL_CORES, HOST_BOUND, NodeSpec, Request, Shares
-from gpushare.core.node_arrays import Charge, Sums
-from gpushare.core.snapshot import REASONS
+from gpushare.core.model import ALL_CORES, HOST_BOUND, Charge, NodeSpec, Request, Shares
+from gpushare.core.snapshot import REASONS, Sums
 
 
 def differing_nodes(sums: Sums, specs: Iterable[NodeSpec], charges: Iterable[Charge]) -> list[str]:

@@ -2,64 +2,80 @@
 
 A policy may be a `ClusterPricing`. Then the value of a placement is its score, which depends only
 on its row, minus prices that depend on the whole cluster. The supply of each row and the sums by
-group are kept, and only changed rows are counted again. For any other policy `Prices` leaves the
-scores as they are.
+group are kept, and only changed rows are counted again.
+
+What a placement takes from each node is an index into a few patterns: equal nodes, such as all
+empty ones, lose the same. One price for each pattern is enough for all of them; a price for each
+node would cost as much as the rest of a request.
 
 Tested in `tests/unit/core/test_ranking.py`.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
+import numpy.typing as npt
 
 from gpushare.core.held_snapshot import HeldSnapshot
 from gpushare.core.model import Request
-from gpushare.core.pattern_rows import PatternRows
-from gpushare.core.policy import ClusterPricing, Policy, Taken
+from gpushare.core.policy import ClusterPricing, Taken
 from gpushare.core.snapshot import Floats, Ints, Rows, Snapshot, idle_devices
 
-_NOTHING: Taken = np.zeros((0, 0), dtype=np.int8)
+_SPARE = 64
+"""Patterns without a row that are tolerated before the unused ones are dropped."""
 
 
-class Prices:
-    """What a `Ranking` asks of prices; there are none here, so all scores stay as they are.
+@dataclass(frozen=True, slots=True)
+class PatternRows:
+    """What is taken from each of N rows; immutable.
 
-    V is 2 if devices in use and idle ones differ, else 1.
+    patterns: int8 (P, Y), the first all zeros. index: int32 (N,), the pattern of each row. numbers:
+    the number of each pattern, by its bytes. least: how many patterns there were when each had a
+    row.
     """
 
-    def prepare(self, snapshot: Snapshot) -> None:
-        """Count the supply of the snapshot in advance for the next request."""
+    patterns: Taken
+    index: npt.NDArray[np.int32]
+    numbers: dict[bytes, int]
+    least: int
 
-    def split(self, snapshot: Snapshot, rows: Rows, request: Request, scores: Floats) -> Floats:
-        """Return scores (K, D) as float64 (V, K, D), -inf where a device is in the other state."""
-        return scores[None]
+    @staticmethod
+    def of(taken: Taken) -> "PatternRows":
+        """Return the patterns and the index of int8 (N, Y)."""
+        nothing = np.zeros((1, taken.shape[1]), dtype=np.int8)
+        empty = PatternRows(nothing, np.zeros(0, np.int32), {nothing.tobytes(): 0}, 1)
+        made = empty._with(taken)
+        return replace(made, least=len(made.patterns))
 
-    def taken(self, snapshot: Snapshot, rows: Rows, request: Request) -> Taken:
-        """Return int8 (K, Y): what a placement takes from each row."""
-        return _NOTHING
+    def patched(self, rows: Rows, taken: Taken) -> "PatternRows":
+        """Return the same with these rows replaced, by int8 (K, Y) in their order."""
+        if not len(taken):
+            return self
+        known = self._with(taken)
+        index = self.index.copy()
+        index[rows] = known.index
+        if len(known.patterns) > known.least + _SPARE:
+            return PatternRows.of(known.patterns.take(index, axis=0))
+        return PatternRows(known.patterns, index, known.numbers, self.least)
 
-    def charge(
-        self, snapshot: Snapshot, request: Request, best: Floats, taken: PatternRows
-    ) -> Floats:
-        """Return the best scores (V, N) of all rows minus the current prices."""
-        return best
+    def row(self, row: int) -> Taken:
+        """Return int8 (Y,): what is taken from one row."""
+        taken: Taken = self.patterns[self.index[row]]
+        return taken
 
-    def charge_devices(
-        self, snapshot: Snapshot, rows: Rows, request: Request, scores: Floats
-    ) -> Floats:
-        """Return scores (K, D) of the devices of some rows minus the current prices."""
-        return scores
-
-    def charge_row(
-        self, snapshot: Snapshot, row: int, request: Request, best: Floats, taken: Taken
-    ) -> Floats:
-        """Return the best scores (V,) of one row minus the current prices. taken: (Y,)."""
-        return best
-
-
-def prices_of(policy: Policy) -> Prices:
-    """Return the prices of the policy, which may have none."""
-    return ClusterPrices(policy) if isinstance(policy, ClusterPricing) else Prices()
+    def _with(self, taken: Taken) -> "PatternRows":
+        """Return the patterns with those of int8 (K, Y) added, and the index of these K rows."""
+        width, data = taken.shape[1], taken.tobytes()
+        keys = [data[at * width : (at + 1) * width] for at in range(len(taken))]
+        numbers = self.numbers
+        new = [key for key in dict.fromkeys(keys) if key not in numbers]
+        patterns = self.patterns
+        if new:
+            numbers = numbers | {key: len(numbers) + at for at, key in enumerate(new)}
+            added = np.frombuffer(b"".join(new), np.int8).reshape(len(new), width)
+            patterns = np.concatenate([patterns, added])
+        index = np.fromiter(map(numbers.__getitem__, keys), np.int32, len(keys))
+        return PatternRows(patterns, index, numbers, self.least)
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,27 +88,30 @@ class _Supply:
     totals: Ints
 
 
-class ClusterPrices(Prices):
-    """The prices of one policy. Any thread may ask: whatever is kept has its generation."""
+class ClusterPrices:
+    """The prices of one policy. Any thread may ask: whatever is kept has its generation.
+
+    V is 2 if devices in use and idle ones differ, else 1.
+    """
 
     def __init__(self, policy: ClusterPricing) -> None:
         self._policy = policy
         self._supply: _Supply | None = None
 
-    def prepare(self, snapshot: Snapshot) -> None:
-        """Count the supply of the snapshot."""
-        self.totals(snapshot)
+    def split(
+        self, snapshot: Snapshot, rows: Rows, request: Request, scores: Floats
+    ) -> tuple[Floats, Taken]:
+        """Return scores (K, D) as float64 (V, K, D), -inf where a device is in the other state, and
+        int8 (K, Y), what the placement takes from each row.
 
-    def split(self, snapshot: Snapshot, rows: Rows, request: Request, scores: Floats) -> Floats:
-        """Return the scores; for a pod of one device first for those in use, then for idle ones."""
+        For a pod of one device those in use come first, then idle ones.
+        """
+        taken = self._policy.taken(snapshot, rows, request)
         if request.devices != 1:
-            return scores[None]
+            return scores[None], taken
         idle = idle_devices(snapshot, rows)
-        return np.stack([np.where(idle, -np.inf, scores), np.where(idle, scores, -np.inf)])
-
-    def taken(self, snapshot: Snapshot, rows: Rows, request: Request) -> Taken:
-        """Return what the policy takes from each row."""
-        return self._policy.taken(snapshot, rows, request)
+        states = (np.where(idle, -np.inf, scores), np.where(idle, scores, -np.inf))
+        return np.stack(states), taken
 
     def charge(
         self, snapshot: Snapshot, request: Request, best: Floats, taken: PatternRows

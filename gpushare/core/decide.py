@@ -6,8 +6,8 @@ So while nothing changes, a node that passes filter can be bound, and bind ranks
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
 from itertools import compress
+from typing import NamedTuple
 
 import numpy as np
 
@@ -56,58 +56,56 @@ class Judgement:
     codes: Ints
     """int64 (K,): FITS, UNKNOWN for a node that the ledger does not have, else the index into
     REASONS of why it does not fit."""
-
-    @cached_property
-    def fits(self) -> Bools:
-        """bool (K,): the nodes that fit."""
-        mask: Bools = self.codes == FITS
-        return mask
-
-    @cached_property
-    def any_fits(self) -> bool:
-        """Whether some node fits."""
-        return bool(self.fits.any())
+    fits: Bools
+    """bool (K,): the nodes that fit."""
 
     @property
     def may_change(self) -> bool:
         """Whether no node fits, but one would if some pods were gone."""
-        return not self.any_fits and bool(_RESOLVABLE[self.codes].any())
+        return not self.fits.any() and bool(_RESOLVABLE[self.codes].any())
 
     def has(self, reason: Reason) -> bool:
         """Return whether this is why some node does not fit."""
         return bool((self.codes == CODES[reason]).any())
 
-    def counts(self) -> dict[str, int]:
-        """Return how many nodes do not fit, by reason."""
-        counts = zip(_TEXTS, np.bincount(self.codes, minlength=UNKNOWN + 1).tolist(), strict=True)
-        return {text: count for text, count in counts if text and count}
-
-    def refusals(self, names: Sequence[str]) -> tuple[dict[str, str], dict[str, str]]:
-        """Return why nodes do not fit, by name: (those where removing pods may help or that are
-        unknown so far, those where nothing helps).
-        """
-        found: list[dict[str, str]] = []
+    def refusals(self, names: Sequence[str]) -> "Refusals":
+        """Return why nodes do not fit. names: of these nodes."""
+        by_name: list[dict[str, str]] = []
         for chosen in (_RESOLVABLE, _FINAL):
             mask = chosen[self.codes]
             texts = map(_TEXTS.__getitem__, self.codes[mask].tolist())
             named = compress(names, mask.tolist()) if mask.any() else ()
-            found.append(dict(zip(named, texts, strict=True)))
-        busy, never = found
+            by_name.append(dict(zip(named, texts, strict=True)))
+        busy, never = by_name
         unknown = self.codes == UNKNOWN
         if unknown.any():
             named = compress(names, unknown.tolist())
             busy.update((node, f'node "{node}" not found') for node in named)
-        return busy, never
+        numbers = np.bincount(self.codes, minlength=UNKNOWN + 1).tolist()
+        counts = {text: n for text, n in zip(_TEXTS, numbers, strict=True) if text and n}
+        return Refusals(busy, never, counts)
 
     def only(self, place: int) -> "Judgement":
         """Return it for a pod that is being bound to the node at this place, and no other."""
         codes = np.where(self.fits, CODES[Reason.BEING_BOUND], self.codes)
         codes[place] = FITS
-        return Judgement(codes)
+        return Judgement(codes, codes == FITS)
 
     def replaced(self, old: Reason, new: Reason) -> "Judgement":
         """Return it with another reason in the place of one."""
-        return Judgement(np.where(self.codes == CODES[old], CODES[new], self.codes))
+        return Judgement(np.where(self.codes == CODES[old], CODES[new], self.codes), self.fits)
+
+
+class Refusals(NamedTuple):
+    """Why nodes do not fit.
+
+    busy: by name, those where removing pods may help, or that are unknown so far. never: by name,
+    those where nothing helps. counts: how many there are, by a reason without names.
+    """
+
+    busy: dict[str, str]
+    never: dict[str, str]
+    counts: dict[str, int]
 
 
 def judge(snapshot: Snapshot, rows: Rows, request: Request) -> Judgement:
@@ -122,12 +120,12 @@ def judge(snapshot: Snapshot, rows: Rows, request: Request) -> Judgement:
         known = rows[rejected] >= 0
         codes[rejected[~known]] = UNKNOWN
         codes[rejected[known]] = _reasons(snapshot, rows[rejected[known]], request)
-    return Judgement(codes)
+    return Judgement(codes, fits[rows])
 
 
 def judge_all(names: Sequence[str], reason: Reason) -> Judgement:
     """Return that none of the nodes fits, for one reason."""
-    return Judgement(np.full(len(names), CODES[reason]))
+    return Judgement(np.full(len(names), CODES[reason]), np.zeros(len(names), dtype=bool))
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,12 +222,12 @@ def score_rows(snapshot: Snapshot, rows: Rows, request: Request, scorer: Scorer)
     scores[best] = BEST
     order = places[np.argsort(-scores, kind="stable")]  # of bytes: counted, not compared
     counts = np.bincount(scores, minlength=BEST + 1).tolist()
-    found, start = {}, 0
+    by_score, start = {}, 0
     for score in range(BEST, 0, -1):
         if counts[score]:
-            found[score] = order[start : start + counts[score]]
+            by_score[score] = order[start : start + counts[score]]
             start += counts[score]
-    return found
+    return by_score
 
 
 def score_nodes(
@@ -319,12 +317,12 @@ def best_shares(
         return tuple((device, request.units) for device in devices)
     # The largest first: the others fit on what is left whichever device it takes of those where it
     # fits, since they would have fitted on that one too.
-    shares, left = {}, mask.copy()
+    shares, spare = {}, mask.copy()
     for units in request.split:
-        within = left & (snapshot.free[rows] >= units)
+        within = spare & (snapshot.free[rows] >= units)
         (device,) = _best_devices(scorer, snapshot, rows, within, request.part(units))
         shares[device] = units
-        left[0, device] = False
+        spare[0, device] = False
     return tuple(sorted(shares.items()))
 
 
@@ -364,8 +362,8 @@ def _reasons(snapshot: Snapshot, rows: Rows, request: Request) -> Ints:
     # From the least specific to the most; np.select takes five times as long for a few nodes.
     codes = np.full(len(rows), CODES[busy])
     if request.cores or snapshot.any_cores:
-        left = capacity - snapshot.used[rows]
-        memory_fits = has_devices(usable & (left >= least), request, left)
+        unused = capacity - snapshot.used[rows]
+        memory_fits = has_devices(usable & (unused >= least), request, unused)
         cores_fit = (usable & has_cores(snapshot, rows, request)).sum(axis=1) >= request.devices
         codes[memory_fits] = CODES[Reason.INSUFFICIENT_CORES]
         codes[memory_fits & cores_fit] = CODES[Reason.INSUFFICIENT_TOGETHER]

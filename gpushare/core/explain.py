@@ -13,7 +13,7 @@ import numpy as np
 
 from gpushare.core.decide import BEST, best_shares, feasible, filter_nodes, score_nodes
 from gpushare.core.explanation import BoundPodScore, DeviceScore, Explanation, FreeDevice, Remedy
-from gpushare.core.model import ALL_CORES, ANY_CARD, Request
+from gpushare.core.model import ALL_CORES, ANY_CARD, Pinned, Request
 from gpushare.core.node_filters import Obstacle, OwnFilters
 from gpushare.core.policy import Policy
 from gpushare.core.preemption.selection import VictimSelection
@@ -23,7 +23,6 @@ from gpushare.core.selectors import NO_DEMANDS, Demands
 from gpushare.core.snapshot import (
     Bools,
     Ints,
-    Pinned,
     Rows,
     Snapshot,
     has_accepted_model,
@@ -354,7 +353,7 @@ class _Search:
     def _remedy(self, books: NodeBooks, row: int, ends: Pods, opens: Sequence[int]) -> Remedy:
         """Return the remedy, with all pods that must be served first if pairing applies."""
         sizes = self.request.sizes if row in self.snapshot.pinned else frozenset[int]()
-        serves = tuple(e for e in books.entries if e.pins and e.request.sizes & sizes)
+        serves = tuple(e for e in books.entries if e.pin is not None and e.pin[0] & sizes)
         return Remedy(books.spec.name, ends, tuple(opens), serves, self._lacks(books, ends))
 
     def _trimmed(self, books: NodeBooks, remedy: Remedy) -> Remedy | None:

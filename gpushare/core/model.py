@@ -7,7 +7,7 @@ of a device's compute, in percent of one device. CPU is in thousandths of a core
 memory in bytes.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from enum import Enum
 from typing import NamedTuple
@@ -25,6 +25,9 @@ ALL_CORES = 100
 
 Shares = tuple[tuple[int, int], ...]
 """(device index, units) of each device a pod holds, by rising index, no index twice."""
+
+Pinned = tuple[frozenset[int], tuple[int, ...]]
+"""(sizes, devices) of a pod that holds back its equals (see pairing)."""
 
 Given = tuple[tuple[str, int], ...]
 """(uuid, units) of cards that a pod has, although its Binding does not name them."""
@@ -179,7 +182,13 @@ class Request:
 
     def part(self, units: int) -> "Request":
         """Return what it asks of the device on which it has so many units."""
-        return replace(self, units=units, devices=1, split=())
+        return self.of_parts((units,))
+
+    def of_parts(self, parts: Iterable[int]) -> "Request":
+        """Return it for so many units on each of as many devices."""
+        sizes = tuple(sorted(parts, reverse=True))
+        even = sizes[0] == sizes[-1]
+        return replace(self, units=sizes[0], devices=len(sizes), split=() if even else sizes)
 
     @property
     def alone(self) -> bool:
@@ -210,6 +219,14 @@ class Request:
         """
         regular = [units for _, units in self.containers]
         return frozenset([self.total, sum(regular), *regular, *self.inits]) - {0}
+
+
+class Charge(NamedTuple):
+    """What one pod takes from a node; placement None: its whole request from every device."""
+
+    node: str
+    request: Request
+    placement: Shares | None
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,10 +23,9 @@ class NodeNames(tuple[str, ...]):
     The names never change. If two threads look up at once, both compute; either result is right.
     """
 
-    packed: tuple[object, bytes] | None = None
-    """For `NodeNumbers`: the numbers by which they were packed, and the bits."""
+    _packed: tuple[object, bytes] | None = None
     _known: "tuple[KnownNames, Rows] | None" = None
-    _found: tuple[Mapping[str, int], Rows] | None = None
+    _last_rows: tuple[Mapping[str, int], Rows] | None = None
     _parts: tuple[tuple[bytes, "NodeNames"], ...] | None = ()
 
     def rows(self, row: Mapping[str, int]) -> Rows:
@@ -34,10 +33,10 @@ class NodeNames(tuple[str, ...]):
 
         row: of a snapshot; recognized by identity, since snapshots share it.
         """
-        found = self._found
-        if found is None or found[0] is not row:
-            self._found = found = row, self.looked_up(row)
-        return found[1]
+        last = self._last_rows
+        if last is None or last[0] is not row:
+            self._last_rows = last = row, self.looked_up(row)
+        return last[1]
 
     def looked_up(self, mapping: Mapping[str, int]) -> Rows:
         """Return intp (len(self),): the mapping's value for each name, -1 if it has none.
@@ -47,9 +46,28 @@ class NodeNames(tuple[str, ...]):
         if self._known is None:
             return looked_up(self, mapping)
         known, places = self._known
-        found = known.table(mapping)[places]
-        found.flags.writeable = False
-        return found
+        values = known.table(mapping)[places]
+        values.flags.writeable = False
+        return values
+
+    def bits(self, numbers: dict[str, int]) -> bytes:
+        """Return the names as a set: a bit for each, by its number, from the lowest on.
+
+        numbers: by name, from 0 on; new names get the next ones. It may only grow.
+        """
+        if not self:
+            return b""
+        packed = self._packed
+        if packed is None or packed[0] is not numbers:
+            places = self.looked_up(numbers)
+            if (places < 0).any():
+                for name in self:
+                    numbers.setdefault(name, len(numbers))
+                places = self.looked_up(numbers)
+            bits = np.zeros(int(places.max()) + 1, dtype=bool)
+            bits[places] = True
+            self._packed = packed = numbers, np.packbits(bits, bitorder="little").tobytes()
+        return packed[1]
 
     def part(self, mask: Bools) -> "NodeNames":
         """Return the names where bool (len(self),) is true: itself, if it is so everywhere.
@@ -66,10 +84,10 @@ class NodeNames(tuple[str, ...]):
             names._parts = None  # one level is remembered: parts of parts would be many
             if self._known is not None:
                 names._known = self._known[0], self._known[1][mask]
-            if self._found is not None:
-                rows = self._found[1][mask]
+            if self._last_rows is not None:
+                rows = self._last_rows[1][mask]
                 rows.flags.writeable = False
-                names._found = self._found[0], rows
+                names._last_rows = self._last_rows[0], rows
         if parts is not None:
             others = (each for each in parts if each[0] != key)
             self._parts = ((key, names), *islice(others, MAX_PARTS - 1))
@@ -99,9 +117,9 @@ class KnownNames:
         seen[places] = True
         if seen[-1] or np.count_nonzero(seen) < len(names):
             return None
-        found = NodeNames(self._names[places].tolist())
-        found._known = self, places  # noqa: SLF001 -- the other half of this class
-        return found, int(self._lengths[places].sum())
+        named = NodeNames(self._names[places].tolist())
+        named._known = self, places  # noqa: SLF001 -- the other half of this class
+        return named, int(self._lengths[places].sum())
 
     def joined(self, names: Sequence[str]) -> "KnownNames":
         """Return these names together with the given ones."""
@@ -119,44 +137,8 @@ class KnownNames:
         return table
 
 
-class NodeNumbers:
-    """Sets of nodes as bits: a node of the ledger takes one bit in each of thousands of sets.
-
-    The first name gets number 0, and a name keeps its number. Threads that share one need a lock.
-    """
-
-    def __init__(self) -> None:
-        self._numbers: dict[str, int] = {}
-
-    def __len__(self) -> int:
-        """Return how many names have numbers."""
-        return len(self._numbers)
-
-    def bits(self, nodes: NodeNames) -> bytes:
-        """Return the set of these nodes; new names get numbers."""
-        if not nodes:
-            return b""
-        if nodes.packed and nodes.packed[0] is self._numbers:
-            return nodes.packed[1]
-        numbers = nodes.looked_up(self._numbers)
-        if (numbers < 0).any():
-            for name in nodes:
-                self._numbers.setdefault(name, len(self._numbers))
-            numbers = nodes.looked_up(self._numbers)
-        bits = np.zeros(int(numbers.max()) + 1, dtype=bool)
-        bits[numbers] = True
-        packed = np.packbits(bits, bitorder="little").tobytes()
-        nodes.packed = self._numbers, packed
-        return packed
-
-    def has(self, bits: bytes, node: str) -> bool:
-        """Return whether the node is in the set."""
-        place, bit = divmod(self._numbers.get(node, 8 * len(bits)), 8)
-        return place < len(bits) and bool(bits[place] >> bit & 1)
-
-
 def looked_up(names: Collection[str], mapping: Mapping[str, int]) -> Rows:
     """Return intp (len(names),): the mapping's value for each name, -1 if it has none."""
-    found = np.fromiter(map(mapping.get, names, repeat(-1)), np.intp, len(names))
-    found.flags.writeable = False
-    return found
+    values = np.fromiter(map(mapping.get, names, repeat(-1)), np.intp, len(names))
+    values.flags.writeable = False
+    return values

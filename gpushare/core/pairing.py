@@ -14,12 +14,12 @@ marked can still be found by the plug-in. A pod that runs is past both, marked o
 Tested in `tests/unit/ledger/test_ledger.py`.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from enum import Enum
 
-from gpushare.core.model import Request
-from gpushare.core.snapshot import Pinned
+from gpushare.core.model import Allocation, Pinned, Request
 from gpushare.core.states.entry import Entry
+from gpushare.errors import InsufficientMemory
 
 
 class Pairing(Enum):
@@ -44,11 +44,6 @@ def paired_devices(pinned: Iterable[Pinned], request: Request) -> tuple[int, ...
     return devices if together and (alike or len(devices) == 1) else ()
 
 
-def pin_of(entry: Entry) -> Pinned:
-    """Return the sizes and devices by which a pod holds back equal pods."""
-    return entry.request.sizes, tuple(device for device, _ in entry.cover.written or ())
-
-
 class Pins:
     """The pods that hold back equal pods, by node. Counted by the Ledger, under its lock.
 
@@ -60,8 +55,8 @@ class Pins:
         self._pairing = pairing
         self._pins: dict[str, dict[str, Pinned]] = {}
         self._by_identity: set[str] = set()
-        # Pins on nodes where pairing applies, in the form of a snapshot: one is made at each bind.
-        self._active: dict[str, tuple[Pinned, ...]] = {}
+        self.by_node: dict[str, tuple[Pinned, ...]] = {}
+        """The pins on nodes where pairing applies, for snapshots."""
 
     def active(self, node: str) -> bool:
         """Return whether pairing applies on the node."""
@@ -79,8 +74,9 @@ class Pins:
 
     def add(self, entry: Entry) -> None:
         """Add the pin of a charge, if it has one."""
-        if entry.pins:
-            self._pins.setdefault(entry.node, {})[entry.ref.uid] = pin_of(entry)
+        pin = entry.pin
+        if pin is not None:
+            self._pins.setdefault(entry.node, {})[entry.ref.uid] = pin
             self._renew(entry.node)
 
     def remove(self, entry: Entry) -> None:
@@ -92,21 +88,20 @@ class Pins:
             del self._pins[entry.node]
         self._renew(entry.node)
 
-    def devices(self, node: str, request: Request, of: str) -> tuple[int, ...] | None:
-        """Return the devices that a pod may use: None for all, () for none. `of`: its uid."""
+    def check(self, uid: str, request: Request, allocation: Allocation) -> None:
+        """Raise InsufficientMemory if the pod would have to wait for an equal one."""
+        node = allocation.node
         if not self.active(node):
-            return None
+            return
         pins = self._pins.get(node, {}).items()
-        return paired_devices((pin for uid, pin in pins if uid != of), request)
-
-    def by_row(self, rows: Mapping[str, int]) -> dict[int, tuple[Pinned, ...]]:
-        """Return the active pins by the row of their node."""
-        return {rows[node]: pins for node, pins in self._active.items() if node in rows}
+        allowed = paired_devices((pin for other, pin in pins if other != uid), request)
+        if allowed not in (None, allocation.devices):
+            raise InsufficientMemory(f"node {node!r}: an equal pod waits for the device plug-in")
 
     def _renew(self, node: str) -> None:
         """Keep the node's pins for snapshots if it has any and pairing applies there."""
         pins = self._pins.get(node)
         if pins and self.active(node):
-            self._active[node] = tuple(pins.values())
+            self.by_node[node] = tuple(pins.values())
         else:
-            self._active.pop(node, None)
+            self.by_node.pop(node, None)

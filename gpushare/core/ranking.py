@@ -7,20 +7,23 @@ Prices that depend on the whole cluster are computed at each request (`core/clus
 
 Of each row it keeps the best device, not all of them: the best in use and the best idle one if
 prices differ between the two.
+
+A policy may be anybody's code: it may raise, or return NaN. The pod must still be placed, so there
+are scorers with fallbacks. Tested in `tests/unit/core/test_ranking.py` and, with policies that
+fail, in `tests/integration/test_broken_policies.py`.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
-from gpushare.core.cluster_prices import prices_of
+from gpushare.core.cluster_prices import ClusterPrices, PatternRows
 from gpushare.core.held_snapshot import HeldSnapshot
 from gpushare.core.model import Kind, Request
-from gpushare.core.pattern_rows import PatternRows
-from gpushare.core.policy import Policy, Taken
+from gpushare.core.policy import ClusterPricing, Policy, Taken
 from gpushare.core.snapshot import (
     Bools,
     Floats,
@@ -79,14 +82,14 @@ class Known:
 
     layout: the capacities, an array that snapshots share until a node changes. best, devices:
     (V, N) the value of the best device and its index; V is 1, or 2 for those in use and idle ones.
-    taken: what a placement takes from each row.
+    taken: what a placement takes from each row, if that has prices.
     """
 
     generation: int
     layout: Ints
     best: Floats
     devices: npt.NDArray[np.int16]
-    taken: PatternRows
+    taken: PatternRows | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +98,7 @@ class _Scored:
 
     best: Floats
     devices: npt.NDArray[np.int16]
-    taken: Taken
+    taken: Taken | None
 
 
 class Scorer(Protocol):
@@ -127,7 +130,7 @@ class Ranking:
         fits: Fits = fits_devices,
     ) -> None:
         self.policy = policy
-        self._prices = prices_of(policy)
+        self._prices = ClusterPrices(policy) if isinstance(policy, ClusterPricing) else None
         self._kinds = kinds
         self._fits = fits
         self._memo: dict[Kind, Known] = {}
@@ -142,7 +145,8 @@ class Ranking:
         """Score the kind of the request in advance, with a pause after each step."""
         known = self._known_anew(snapshot, request, pause)
         _keep_last(self._memo, request.kind, known, self._kinds)
-        self._prices.prepare(snapshot)
+        if self._prices is not None:
+            self._prices.totals(snapshot)
 
     def scores(self, snapshot: Snapshot, request: Request) -> Scores:
         """Return the value of placing the request on each row."""
@@ -150,7 +154,9 @@ class Ranking:
             known = self._known_held(snapshot, request)
         else:
             known = self._known(snapshot, request)
-        worth = self._prices.charge(snapshot, _scored(request), known.best, known.taken)
+        worth = known.best
+        if self._prices is not None and known.taken is not None:
+            worth = self._prices.charge(snapshot, _scored(request), worth, known.taken)
         values = worth[0] if len(worth) == 1 else np.maximum(worth[0], worth[1])
         return Scores(values, worth, known.devices)
 
@@ -161,6 +167,8 @@ class Ranking:
         """
         request = _scored(request)
         scores = self.policy.score(snapshot, rows, request)
+        if self._prices is None:
+            return scores
         return self._prices.charge_devices(snapshot, rows, request, scores)
 
     def best_device(self, snapshot: Snapshot, row: int, request: Request) -> int | None:
@@ -180,8 +188,9 @@ class Ranking:
             return None
         worth = known.best[:, row]
         # A price of the whole row changes nothing between its devices.
-        if len(worth) > 1 and known.taken.index[row]:
-            worth = self._prices.charge_row(snapshot, row, request, worth, known.taken.row(row))
+        taken = known.taken
+        if self._prices is not None and taken is not None and len(worth) > 1 and taken.index[row]:
+            worth = self._prices.charge_row(snapshot, row, request, worth, taken.row(row))
         highest = worth.max()
         if not highest > -np.inf:
             return None
@@ -196,7 +205,7 @@ class Ranking:
             known = self._known_anew(snapshot, request)
         elif known.generation != snapshot.generation:
             rows = snapshot.changed_since(known.generation)
-            known = _patched(known, snapshot, rows, self._score(snapshot, rows, request))
+            known = self._patched(known, snapshot, rows, request)
         _keep_last(self._memo, kind, known, self._kinds)
         return known
 
@@ -213,7 +222,7 @@ class Ranking:
         else:
             known, rows = kept[1], snapshot.differing_rows(kept[0])
         if len(rows):
-            known = _patched(known, snapshot, rows, self._score(snapshot, rows, request))
+            known = self._patched(known, snapshot, rows, request)
         _keep_last(self._held_memo, kind, (snapshot, known), _HELD_KINDS)
         return known
 
@@ -221,23 +230,35 @@ class Ranking:
         self, snapshot: Snapshot, request: Request, pause: Pause | None = None
     ) -> Known:
         scored = self._score(snapshot, np.arange(len(snapshot.names)), request, pause)
-        taken = PatternRows.of(scored.taken)
+        taken = None if scored.taken is None else PatternRows.of(scored.taken)
         return Known(snapshot.generation, snapshot.capacity, scored.best, scored.devices, taken)
+
+    def _patched(self, known: Known, snapshot: Snapshot, rows: Rows, request: Request) -> Known:
+        """Return the kept scores, with those of these rows as they are now."""
+        fresh = self._score(snapshot, rows, request)
+        best, devices = known.best.copy(), known.devices.copy()
+        best[:, rows], devices[:, rows] = fresh.best, fresh.devices
+        taken = known.taken
+        if taken is not None and fresh.taken is not None:
+            taken = taken.patched(rows, fresh.taken)
+        return Known(snapshot.generation, snapshot.capacity, best, devices, taken)
 
     def _score(
         self, snapshot: Snapshot, rows: Rows, request: Request, pause: Pause | None = None
     ) -> _Scored:
-        parts, told = [], _scored(request)
+        parts, asked = [], _scored(request)
         for start in range(0, len(rows) or 1, _STEP):
             step = rows[start : start + _STEP]
             fits = self._fits(snapshot, step, request)
             if request.split:
-                fits &= has_room(snapshot, step, told)
+                fits &= has_room(snapshot, step, asked)
             scores = np.full(fits.shape, -np.inf)
             if fits.any():
-                np.copyto(scores, self.policy.score(snapshot, step, told), where=fits)
-            by_state = self._prices.split(snapshot, step, told, scores)
-            taken = self._prices.taken(snapshot, step, told)
+                np.copyto(scores, self.policy.score(snapshot, step, asked), where=fits)
+            if self._prices is None:
+                by_state, taken = scores[None], None
+            else:
+                by_state, taken = self._prices.split(snapshot, step, asked, scores)
             devices = by_state.argmax(axis=2).astype(np.int16)
             parts.append(_Scored(by_state.max(axis=2), devices, taken))
             if pause is not None:
@@ -262,16 +283,62 @@ def _keep_last(memo: dict[Kind, _T], kind: Kind, value: _T, most: int) -> None:
 
 def _joined(parts: list[_Scored]) -> _Scored:
     """Return the parts joined, for all their rows."""
+    taken = [part.taken for part in parts if part.taken is not None]
     return _Scored(
         np.concatenate([part.best for part in parts], axis=1),
         np.concatenate([part.devices for part in parts], axis=1),
-        np.concatenate([part.taken for part in parts]),
+        np.concatenate(taken) if taken else None,
     )
 
 
-def _patched(known: Known, snapshot: Snapshot, rows: Rows, fresh: _Scored) -> Known:
-    """Return the kept scores, with these rows replaced by fresh ones."""
-    best, devices = known.best.copy(), known.devices.copy()
-    best[:, rows], devices[:, rows] = fresh.best, fresh.devices
-    taken = known.taken.patched(rows, fresh.taken)
-    return Known(snapshot.generation, snapshot.capacity, best, devices, taken)
+class NoPreference:
+    """A policy without preferences, which cannot fail."""
+
+    def score(self, snapshot: Snapshot, rows: Rows, request: Request) -> Floats:
+        """Return float64 (K, D): zeros."""
+        return np.zeros((len(rows), snapshot.capacity.shape[1]))
+
+
+@dataclass(frozen=True, slots=True)
+class FallbackScorer:
+    """A scorer that uses the first of several scorers that does not fail.
+
+    `scorers`: by name, the preferred one first; the last must not fail. `failed` is called with
+    each failure and the scorer's name, by any thread.
+    """
+
+    scorers: Sequence[tuple[str, Scorer]]
+    failed: Callable[[str, Scorer, BaseException], None]
+
+    def scores(self, snapshot: Snapshot, request: Request) -> Scores:
+        """Return what placing the request on each row is worth."""
+        for name, scorer in self.scorers[:-1]:
+            try:
+                scores = scorer.scores(snapshot, request)
+                if np.isnan(scores.by_state.max(initial=-np.inf)):
+                    raise ValueError("its score is not a number (NaN)")
+            except (Exception, SystemExit) as error:  # a policy may raise whatever it likes
+                self.failed(name, scorer, error)
+            else:
+                return scores
+        return self.scorers[-1][1].scores(snapshot, request)
+
+    def score_devices(self, snapshot: Snapshot, rows: Rows, request: Request) -> Floats:
+        """Return float64 (K, D): the same for each device of these rows, whether it fits or not."""
+        shape = (len(rows), snapshot.capacity.shape[1])
+        for name, scorer in self.scorers[:-1]:
+            try:
+                values = scorer.score_devices(snapshot, rows, request)
+                return np.broadcast_to(values, shape).astype(float)
+            except (Exception, SystemExit) as error:  # a policy may raise whatever it likes
+                self.failed(name, scorer, error)
+        return self.scorers[-1][1].score_devices(snapshot, rows, request)
+
+    def best_device(self, snapshot: Snapshot, row: int, request: Request) -> int | None:
+        """Return the best single device of a row that the first scorer remembers; None if none."""
+        name, scorer = self.scorers[0]
+        try:
+            return scorer.best_device(snapshot, row, request)
+        except (Exception, SystemExit) as error:  # a policy may raise whatever it likes
+            self.failed(name, scorer, error)
+            return None

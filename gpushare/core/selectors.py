@@ -115,5 +115,26 @@ class Demands:
             self.terms is None or any(term.matches(name, labels) for term in self.terms)
         )
 
+    def both(self, other: "Demands") -> "Demands":
+        """Return what pods demand of one node that is to take all of them.
+
+        Of tolerations those count that all of them have to the letter.
+        """
+        terms = self.terms if other.terms is None else other.terms
+        if self.terms is not None and other.terms is not None:
+            terms = tuple(
+                Term(one.labels + another.labels, one.fields + another.fields)
+                for one in self.terms
+                for another in other.terms
+                if (one.labels or one.fields) and (another.labels or another.fields)
+            )
+        return Demands(
+            tuple(sorted({*self.node_selector, *other.node_selector})),
+            terms,
+            tuple(each for each in self.tolerations if each in other.tolerations),
+            self.gated or other.gated,
+            self.known and other.known,
+        )
+
 
 NO_DEMANDS = Demands()

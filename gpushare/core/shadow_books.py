@@ -13,11 +13,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from gpushare.core.fallback_scorer import NoPreference
 from gpushare.core.model import Request, Shares
 from gpushare.core.mutable_cluster import MutableCluster, MutableSnapshot, Placement, fits
 from gpushare.core.node_names import NodeNames, looked_up
-from gpushare.core.ranking import Ranking, Scorer
+from gpushare.core.ranking import NoPreference, Ranking, Scorer
 from gpushare.core.snapshot import Bools, Ints, Rows, Snapshot
 from gpushare.core.states.entry import Entry, Phase
 from gpushare.core.trial_streams import mutable

@@ -10,9 +10,8 @@ from collections.abc import Collection
 from dataclasses import replace
 
 from gpushare.core.explanation import Remedy
-from gpushare.core.node_arrays import Charge, NodeArrays
-from gpushare.core.pairing import pin_of
-from gpushare.core.snapshot import Snapshot
+from gpushare.core.model import Charge
+from gpushare.core.snapshot import NodeArrays, Snapshot
 from gpushare.core.states.entry import NodeBooks
 
 
@@ -25,8 +24,8 @@ class WhatIfNode:
             each.ref.uid: Charge(books.spec.name, each.request, each.placement)
             for each in books.entries
         }
-        pins = (each for each in books.entries if pairs and each.pins)
-        self._pins = {each.ref.uid: pin_of(each) for each in pins}
+        entries = books.entries if pairs else ()
+        self._pins = {each.ref.uid: pin for each in entries if (pin := each.pin) is not None}
         self._arrays: dict[tuple[int, ...], NodeArrays] = {}
 
     def after(self, remedy: Remedy) -> Snapshot:
@@ -34,10 +33,10 @@ class WhatIfNode:
         arrays = self._counted(remedy.opens)
         ended = [self._charges[each.ref.uid] for each in remedy.ends]
         for charge in ended:
-            arrays.subtract(charge)
+            arrays.add(charge, -1)
         left = self._pins.keys() - {each.ref.uid for each in (*remedy.ends, *remedy.serves)}
         pins = tuple(pin for uid, pin in self._pins.items() if uid in left)
-        view = arrays.snapshot({0: pins} if pins else {})
+        view = arrays.snapshot({self._books.spec.name: pins} if pins else {})
         for charge in ended:
             arrays.add(charge)
         return view

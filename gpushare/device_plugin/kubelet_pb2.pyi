@@ -291,3 +291,93 @@ class Pod(_message.Message):
     spec: PodSpec
     status: PodStatus
     def __init__(self, metadata: _Optional[_Union[ObjectMeta, _Mapping]] = ..., spec: _Optional[_Union[PodSpec, _Mapping]] = ..., status: _Optional[_Union[PodStatus, _Mapping]] = ...) -> None: ...
+
+class PluginInfo(_message.Message):
+    __slots__ = ("type", "name", "endpoint", "supported_versions")
+    TYPE_FIELD_NUMBER: _ClassVar[int]
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    ENDPOINT_FIELD_NUMBER: _ClassVar[int]
+    SUPPORTED_VERSIONS_FIELD_NUMBER: _ClassVar[int]
+    type: str
+    name: str
+    endpoint: str
+    supported_versions: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, type: _Optional[str] = ..., name: _Optional[str] = ..., endpoint: _Optional[str] = ..., supported_versions: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class RegistrationStatus(_message.Message):
+    __slots__ = ("plugin_registered", "error")
+    PLUGIN_REGISTERED_FIELD_NUMBER: _ClassVar[int]
+    ERROR_FIELD_NUMBER: _ClassVar[int]
+    plugin_registered: bool
+    error: str
+    def __init__(self, plugin_registered: _Optional[bool] = ..., error: _Optional[str] = ...) -> None: ...
+
+class Claim(_message.Message):
+    __slots__ = ("namespace", "uid", "name")
+    NAMESPACE_FIELD_NUMBER: _ClassVar[int]
+    UID_FIELD_NUMBER: _ClassVar[int]
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    namespace: str
+    uid: str
+    name: str
+    def __init__(self, namespace: _Optional[str] = ..., uid: _Optional[str] = ..., name: _Optional[str] = ...) -> None: ...
+
+class ClaimsRequest(_message.Message):
+    __slots__ = ("claims",)
+    CLAIMS_FIELD_NUMBER: _ClassVar[int]
+    claims: _containers.RepeatedCompositeFieldContainer[Claim]
+    def __init__(self, claims: _Optional[_Iterable[_Union[Claim, _Mapping]]] = ...) -> None: ...
+
+class PreparedDevice(_message.Message):
+    __slots__ = ("request_names", "pool_name", "device_name", "cdi_device_ids", "share_id")
+    REQUEST_NAMES_FIELD_NUMBER: _ClassVar[int]
+    POOL_NAME_FIELD_NUMBER: _ClassVar[int]
+    DEVICE_NAME_FIELD_NUMBER: _ClassVar[int]
+    CDI_DEVICE_IDS_FIELD_NUMBER: _ClassVar[int]
+    SHARE_ID_FIELD_NUMBER: _ClassVar[int]
+    request_names: _containers.RepeatedScalarFieldContainer[str]
+    pool_name: str
+    device_name: str
+    cdi_device_ids: _containers.RepeatedScalarFieldContainer[str]
+    share_id: str
+    def __init__(self, request_names: _Optional[_Iterable[str]] = ..., pool_name: _Optional[str] = ..., device_name: _Optional[str] = ..., cdi_device_ids: _Optional[_Iterable[str]] = ..., share_id: _Optional[str] = ...) -> None: ...
+
+class PrepareResult(_message.Message):
+    __slots__ = ("devices", "error")
+    DEVICES_FIELD_NUMBER: _ClassVar[int]
+    ERROR_FIELD_NUMBER: _ClassVar[int]
+    devices: _containers.RepeatedCompositeFieldContainer[PreparedDevice]
+    error: str
+    def __init__(self, devices: _Optional[_Iterable[_Union[PreparedDevice, _Mapping]]] = ..., error: _Optional[str] = ...) -> None: ...
+
+class PrepareResponse(_message.Message):
+    __slots__ = ("claims",)
+    class ClaimsEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: PrepareResult
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[_Union[PrepareResult, _Mapping]] = ...) -> None: ...
+    CLAIMS_FIELD_NUMBER: _ClassVar[int]
+    claims: _containers.MessageMap[str, PrepareResult]
+    def __init__(self, claims: _Optional[_Mapping[str, PrepareResult]] = ...) -> None: ...
+
+class UnprepareResult(_message.Message):
+    __slots__ = ("error",)
+    ERROR_FIELD_NUMBER: _ClassVar[int]
+    error: str
+    def __init__(self, error: _Optional[str] = ...) -> None: ...
+
+class UnprepareResponse(_message.Message):
+    __slots__ = ("claims",)
+    class ClaimsEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: UnprepareResult
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[_Union[UnprepareResult, _Mapping]] = ...) -> None: ...
+    CLAIMS_FIELD_NUMBER: _ClassVar[int]
+    claims: _containers.MessageMap[str, UnprepareResult]
+    def __init__(self, claims: _Optional[_Mapping[str, UnprepareResult]] = ...) -> None: ...

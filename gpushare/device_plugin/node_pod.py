@@ -13,8 +13,7 @@ from gpushare.errors import WireError
 from gpushare.wire.annotations import Names, container_shares, device_uuids, placement
 from gpushare.wire.given_annotation import read_given
 from gpushare.wire.objects import Container, Pod, PodSpec, PodStatus, StartedPodStatus
-from gpushare.wire.pod_sums import gpu_units
-from gpushare.wire.pods import has_ended, pod_ref, request_of
+from gpushare.wire.pods import gpu_units, has_ended, pod_ref, request_of
 from gpushare.wire.whole_card import has_whole_cards
 
 

@@ -9,17 +9,26 @@ Tested in `tests/integration/test_doctor.py`.
 import http.client
 import json
 import time
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from email.utils import parsedate_to_datetime
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
+from gpushare.doctor.checks.autoscalers import placeholder_rights
+from gpushare.doctor.checks.claims import TEMPLATES, claims_rights
 from gpushare.doctor.checks.rights import rights_to_review
 from gpushare.doctor.checks.versions import minor_of
+from gpushare.doctor.claim_objects import (
+    read_classes,
+    read_drivers,
+    read_fences,
+    read_unused,
+)
 from gpushare.doctor.facts import (
-    LEASE,
     ApiServer,
+    AsksSeen,
+    ClaimsSeen,
     ClosedSeen,
     ExtenderSeen,
     LeaseSeen,
@@ -31,18 +40,21 @@ from gpushare.doctor.facts import (
 )
 from gpushare.doctor.objects import Fields, read_closed, read_lease, read_node, read_pods
 from gpushare.errors import ApiError, ApiNotFound, MessageError, WireError
+from gpushare.kube.pages import pages
 from gpushare.kube.server_clock import ServerTimeClient
 from gpushare.wire.annotations import Names
+from gpushare.wire.kept import LEASE
 from gpushare.wire.metrics import read_samples
 from gpushare.wire.scheduler.config import ExtenderConfig
 from gpushare.wire.scheduler.entry import endpoint
 
 _T = TypeVar("_T")
 _TIMEOUT = 10.0
-_PAGE = "500"
 _FORBIDDEN = 403
 _LARGEST = 16 * 1024 * 1024
 _REVIEWS = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
+_DRA = "/apis/resource.k8s.io/v1"
+_ADMISSION = "/apis/admissionregistration.k8s.io/v1"
 _LEASES = "/apis/coordination.k8s.io/v1"
 
 
@@ -84,14 +96,31 @@ class Collector:
 
         return _read_or_unread(read, "nodes", "let this account list nodes")
 
-    def pods(self, now: float) -> PodsSeen | Unread:
-        """Return the pods that have not ended; `now` and their ages: by the API server's clock."""
+    def pods(self, now: float, asks: str = "") -> PodsSeen | Unread:
+        """Return the pods that have not ended; `now` and their ages: by the API server's clock.
+
+        asks: the namespace of placeholders, "" if it is not known.
+        """
         query = {"fieldSelector": "status.phase!=Succeeded,status.phase!=Failed"}
         return _read_or_unread(
-            lambda: read_pods(self._items("/api/v1/pods", query), self._names, now),
+            lambda: read_pods(self._items("/api/v1/pods", query), self._names, now, asks),
             "pods",
             "let this account list pods",
         )
+
+    def asks(self, namespace: str) -> AsksSeen:
+        """Return the namespace of placeholders."""
+
+        def read() -> str:
+            try:
+                found = self._get(f"/api/v1/namespaces/{namespace}")
+            except ApiNotFound:
+                return ""
+            status = found.get("status")
+            return str(status.get("phase") if isinstance(status, dict) else "")
+
+        what, todo = f"the namespace {namespace}", "let this account get namespaces"
+        return AsksSeen(namespace, _read_or_unread(read, what, todo, "skip"))
 
     def leases(self) -> tuple[LeaseSeen, ...] | Unread:
         """Return the extenders' Leases: of all namespaces if these may be listed, else of one."""
@@ -124,13 +153,42 @@ class Collector:
         todo = f"let this account list configmaps in {self._namespace}"
         return _read_or_unread(read, "ConfigMaps", todo, "warn")
 
-    def rights(self, scheduler: SchedulerFile | Unread | None) -> Mapping[Right, bool] | Unread:
-        """Return which of the rights this account has."""
+    def claims(self) -> ClaimsSeen | Unread:
+        """Return what there is of claims; nothing more is read where their class is missing."""
+
+        def read() -> ClaimsSeen:
+            try:
+                classes = read_classes(self._items(f"{_DRA}/deviceclasses"))
+            except ApiNotFound:
+                return ClaimsSeen()
+            if not classes:
+                return ClaimsSeen()
+            policies = self._items(f"{_ADMISSION}/validatingadmissionpolicies")
+            bindings = self._items(f"{_ADMISSION}/validatingadmissionpolicybindings")
+            return ClaimsSeen(
+                classes,
+                tuple(read_fences(policies, bindings)),
+                read_drivers(self._items(f"{_DRA}/resourceslices")),
+                tuple(read_unused(self._items(f"{_DRA}/resourceclaims"))),
+            )
+
+        todo = "let this account list resourceslices, resourceclaims and admission policies"
+        return _read_or_unread(read, "claims", todo, "warn")
+
+    def rights(
+        self, scheduler: SchedulerFile | Unread | None, *, claims: bool = False, asks: str = ""
+    ) -> Mapping[Right, bool] | Unread:
+        """Return which of the rights this account has.
+
+        claims: of those that these need, too. asks: and of those in the namespace of placeholders.
+        """
+        needed = [
+            *rights_to_review(self._namespace, scheduler),
+            *((*claims_rights(), TEMPLATES) if claims else ()),
+            *(placeholder_rights(asks) if asks else ()),
+        ]
         return _read_or_unread(
-            lambda: {
-                right: self._allowed(right)
-                for right in rights_to_review(self._namespace, scheduler)
-            },
+            lambda: {right: self._allowed(right) for right in needed},
             "rights",
             "let this account create selfsubjectaccessreviews, as every account may by default",
         )
@@ -160,18 +218,23 @@ class Collector:
 
     def _items(self, path: str, query: Mapping[str, str] | None = None) -> Iterator[Fields]:
         """Yield the objects of a list, page by page."""
-        more = ""
-        while True:
-            token = {"continue": more} if more else {}
-            page = self._get(path, {**(query or {}), "limit": _PAGE, **token})
-            if not str(page.get("kind")).endswith("List") or "items" not in page:
-                raise MessageError("the answer is no list")
-            items = page["items"]
-            yield from (item for item in items or () if isinstance(item, dict))
-            metadata = page.get("metadata")
-            more = str(metadata.get("continue") or "") if isinstance(metadata, dict) else ""
-            if not more:
-                return
+        for page in pages(self._client, path, _page, query, timeout=_TIMEOUT):
+            yield from page.items
+
+
+@dataclass(frozen=True, slots=True)
+class _Page:
+    items: Sequence[Fields]
+    continue_token: str
+
+
+def _page(body: bytes) -> _Page:
+    page = _document(body)
+    if not str(page.get("kind")).endswith("List") or "items" not in page:
+        raise MessageError("the answer is no list")
+    metadata = page.get("metadata")
+    more = str(metadata.get("continue") or "") if isinstance(metadata, dict) else ""
+    return _Page([item for item in page["items"] or () if isinstance(item, dict)], more)
 
 
 def _document(body: bytes) -> Fields:

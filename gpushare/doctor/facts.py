@@ -16,9 +16,6 @@ from gpushare.wire.annotations import ALIYUN, Names
 from gpushare.wire.inventory import Inventory
 from gpushare.wire.scheduler.config import SchedulerConfig
 
-LEASE = "gpushare-extender"
-"""The Lease by which the extender leads."""
-
 
 @dataclass(frozen=True, slots=True)
 class Unread:
@@ -124,7 +121,9 @@ class PodsSeen:
     original extender, of other namespaces or made by a node. counting: pods that ask for the count
     or for compute and for no memory, with what is wrong about it. cores_alone: those that ask for
     compute, with their node. whole: pods that ask for cards of NVIDIA's own device
-    plug-in, with their node. placeholders: for autoscalers.
+    plug-in, with their node. placeholders: for autoscalers. gated: those of them with
+    a scheduling gate. beside: others in their namespace.
+    rewritten: pods whose claim is of a template that is named after its size.
     """
 
     gpu: tuple[PodSeen, ...] = ()
@@ -136,6 +135,9 @@ class PodsSeen:
     whole: tuple[tuple[str, str], ...] = ()
     static: tuple[tuple[str, str], ...] = ()
     placeholders: tuple[str, ...] = ()
+    gated: tuple[str, ...] = ()
+    beside: tuple[str, ...] = ()
+    rewritten: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,13 +200,56 @@ class Certificate:
 
 
 @dataclass(frozen=True, slots=True)
+class AsksSeen:
+    """The namespace of placeholders. phase: Active or Terminating, "" if there is none."""
+
+    namespace: str
+    phase: str | Unread
+
+
+@dataclass(frozen=True, slots=True)
+class FenceSeen:
+    """A ValidatingAdmissionPolicy over allocations. gaps: why it lets some through, if it does."""
+
+    name: str
+    drivers: frozenset[str] = frozenset()
+    gaps: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class DriverSeen:
+    """A driver with slices. nodes: by name, the uuids of its cards that may be shared. unfit: by
+    what keeps a device from being shared, their number.
+    """
+
+    nodes: Mapping[str, frozenset[str]] = field(default_factory=dict)
+    unfit: Mapping[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimsSeen:
+    """What there is of claims.
+
+    classes: of the names that our class may have, those that there are, with the selectors of each.
+    drivers: by name. unused: claims of the class that have devices and are reserved for nobody,
+    with the time of their allocation in seconds since the epoch, 0 if it is not known.
+    """
+
+    classes: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    fences: tuple[FenceSeen, ...] = ()
+    drivers: Mapping[str, DriverSeen] = field(default_factory=dict)
+    unused: tuple[tuple[str, float], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class Facts:
     """Everything that was read.
 
     now: this machine's clock. namespace: of the extender. listen: its --listen, which tells its
     entry from others, None if none was given. own_account: the account used is the
     extender's. scheduler, extender None: not asked for. route: the status that a GET of the filter
-    verb gave, None if it was not sent; an extender answers 405.
+    verb gave, None if it was not sent; an extender answers 405. claims: what there is of claims.
+    asks: where placeholders are, None if they are off or nobody says it.
     """
 
     now: float
@@ -223,6 +268,8 @@ class Facts:
     namespace: str = "kube-system"
     listen: tuple[str, int] | None = None
     own_account: bool = False
+    claims: ClaimsSeen | Unread = field(default_factory=ClaimsSeen)
+    asks: AsksSeen | None = None
 
     @property
     def now_there(self) -> float:

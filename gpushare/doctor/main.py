@@ -13,9 +13,10 @@ from pathlib import Path
 
 from gpushare.commandline import Parser
 from gpushare.doctor.certificate import ends_at
+from gpushare.doctor.checks.autoscalers import placeholders_namespace
 from gpushare.doctor.checks.scheduler_file import entry_of
 from gpushare.doctor.collect import Collector, read_extender, read_route
-from gpushare.doctor.facts import Certificate, Facts, SchedulerFile, Unread
+from gpushare.doctor.facts import Certificate, ClaimsSeen, Facts, SchedulerFile, Unread
 from gpushare.doctor.report import as_json, as_text, failed, run_checks
 from gpushare.errors import SettingsError
 from gpushare.kube.server_clock import ServerTimeClient
@@ -64,6 +65,8 @@ def _check_options(options: argparse.Namespace) -> Names:
 def _facts(options: argparse.Namespace, names: Names) -> Facts:
     kubeconfig = options.kubeconfig or usual_kubeconfig()
     now = time.time()
+    url = options.extender.rstrip("/")
+    extender = read_extender(url) if url else None
     try:
         client = ServerTimeClient(kubeconfig, options.context or None, 1, "gpushare-doctor")
     except SettingsError as error:
@@ -74,14 +77,13 @@ def _facts(options: argparse.Namespace, names: Names) -> Facts:
         try:
             collector = Collector(client, names, options.unit, options.namespace)
             scheduler = _scheduler(options.scheduler_config)
-            facts = _collected(collector, scheduler)
+            facts = _collected(collector, scheduler, placeholders_namespace(extender))
         finally:
             client.close()
-    extender = options.extender.rstrip("/")
     facts = replace(
         facts,
         scheduler=scheduler,
-        extender=read_extender(extender) if extender else None,
+        extender=extender,
         certificates=tuple(map(_certificate, options.tls_cert)),
         names=names,
         unit=options.unit,
@@ -90,24 +92,31 @@ def _facts(options: argparse.Namespace, names: Names) -> Facts:
         own_account=options.as_extender or not kubeconfig,
     )
     entry = entry_of(facts)
-    asks = extender and entry is not None and bool(entry.filter_verb)
-    return replace(facts, route=read_route(entry, extender)) if asks and entry else facts
+    asks = url and entry is not None and bool(entry.filter_verb)
+    return replace(facts, route=read_route(entry, url)) if asks and entry else facts
 
 
-def _collected(collector: Collector, scheduler: SchedulerFile | Unread | None) -> Facts:
-    """Return the facts that the API server gives; one that does not answer is asked only once."""
+def _collected(collector: Collector, scheduler: SchedulerFile | Unread | None, asks: str) -> Facts:
+    """Return the facts that the API server gives; one that does not answer is asked only once.
+
+    asks: the namespace of placeholders, "" if there is none.
+    """
     api = collector.server()
     now = time.time()
     if isinstance(api, Unread):
         return _without(api, now, "not read: the API server does not answer")
+    claims = collector.claims()
+    uses_claims = isinstance(claims, ClaimsSeen) and bool(claims.classes)
     return Facts(
         now,
         api,
         collector.nodes(),
-        collector.pods(now + (api.ahead or 0.0)),
+        collector.pods(now + (api.ahead or 0.0), asks),
         collector.leases(),
-        collector.rights(scheduler),
+        collector.rights(scheduler, claims=uses_claims, asks=asks),
         collector.closed(),
+        claims=claims,
+        asks=collector.asks(asks) if asks else None,
     )
 
 

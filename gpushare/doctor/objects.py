@@ -14,6 +14,7 @@ from gpushare.doctor.facts import ClosedSeen, LeaseSeen, NodeSeen, PodSeen, Pods
 from gpushare.errors import AnnotationError, QuantityError, WireError
 from gpushare.wire.annotations import SCALE_DOWN_GUARD, Names
 from gpushare.wire.demands import node_state
+from gpushare.wire.dra.templates import POD_CLAIM, sized_template
 from gpushare.wire.inventory import UNHEALTHY_KEY, Inventory, decode_inventory, decode_unhealthy
 from gpushare.wire.nodes import node_spec
 from gpushare.wire.objects import NODES, PODS
@@ -82,8 +83,8 @@ def _units(quantity: object) -> int | None:
         return None
 
 
-def read_pods(pods: Iterable[Fields], names: Names, now: float) -> PodsSeen:
-    """Return the facts about the pods that have not ended."""
+def read_pods(pods: Iterable[Fields], names: Names, now: float, asks: str = "") -> PodsSeen:
+    """Return the facts about the pods that have not ended. asks: the namespace of placeholders."""
     gpu: list[PodSeen] = []
     originals: list[str] = []
     alike: list[str] = []
@@ -93,6 +94,9 @@ def read_pods(pods: Iterable[Fields], names: Names, now: float) -> PodsSeen:
     # (tag, the node of a static pod)
     tags: set[tuple[str, str]] = set()
     placeholders: list[str] = []
+    gated: list[str] = []
+    beside: list[str] = []
+    rewritten: list[str] = []
     for pod in pods:
         images = [str(container.get("image")) for container in _containers(pod)]
         schedules = any(_base(image) == _SCHEDULER for image in images)
@@ -100,6 +104,11 @@ def read_pods(pods: Iterable[Fields], names: Names, now: float) -> PodsSeen:
         node = str(spec.get("nodeName") or "")
         if spec.get("schedulerName") == SCHEDULER:
             placeholders.append(_name(pod))
+            gated += [_name(pod)] if spec.get("schedulingGates") else []
+        elif asks and _map(pod.get("metadata")).get("namespace") == asks:
+            beside.append(_name(pod))
+        if _is_rewritten(spec):
+            rewritten.append(_name(pod))
         static = _MIRROR in _map(_map(pod.get("metadata")).get("annotations"))
         if schedules and _is_of_control_plane(pod):
             made_by = node if static else ""
@@ -126,6 +135,18 @@ def read_pods(pods: Iterable[Fields], names: Names, now: float) -> PodsSeen:
         whole=tuple(whole),
         static=tuple((tag, node) for tag, node in told if node),
         placeholders=tuple(placeholders),
+        gated=tuple(gated),
+        beside=tuple(beside),
+        rewritten=tuple(rewritten),
+    )
+
+
+def _is_rewritten(spec: Fields) -> bool:
+    """Return whether its claim is one that is made in the place of GPU memory."""
+    return any(
+        claim.get("name") == POD_CLAIM
+        and sized_template("", str(claim.get("resourceClaimTemplateName"))) is not None
+        for claim in _maps(spec.get("resourceClaims"))
     )
 
 

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 from gpushare.doctor.checks.address import check_address
 from gpushare.doctor.checks.autoscalers import check_autoscalers
+from gpushare.doctor.checks.claims import check_claims
 from gpushare.doctor.checks.compute import check_compute
 from gpushare.doctor.checks.extender import check_extender
 from gpushare.doctor.checks.nodes import check_nodes
@@ -41,6 +42,7 @@ CHECKS: tuple[Check, ...] = (
     check_pods,
     check_pending,
     check_other_binders,
+    check_claims,
 )
 """In the order in which one would look for a fault: from the border inwards."""
 

@@ -7,6 +7,7 @@ Tested in `tests/unit/explain/test_need.py`.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from fractions import Fraction
 from itertools import combinations
 from math import ceil, gcd, lcm
@@ -91,6 +92,11 @@ def measures(
 
     shapes: one empty node of each. pods: each with a count.
     """
+    # What one asks for besides is something else to sums: they do not see that it is of one node.
+    pods = [
+        *pods,
+        *(replace(each, request=more, also=()) for each in pods for more in each.also),
+    ]
     yield from _sums(there, shapes, pods)
     yield from _compute(there, shapes, pods)
     sizes: dict[tuple[int, int, int], int] = {}

@@ -8,12 +8,14 @@ Tested in `tests/unit/explain/test_pod.py`.
 """
 
 from dataclasses import asdict
+from datetime import UTC, datetime
 from typing import Any
 
 from gpushare.core.explanation import BoundPodScore, Explanation
 from gpushare.core.model import ANY_CARD, Request, Shares
 from gpushare.core.states.entry import Entry
-from gpushare.explain.pod import GroupNeed, PodExplanation
+from gpushare.explain.node_wishes import NodeAsk
+from gpushare.explain.pod import ClaimSaid, GroupNeed, PodExplanation
 from gpushare.explain.text import lines
 from gpushare.wire.held import held_document
 
@@ -49,8 +51,36 @@ def document(said: PodExplanation) -> dict[str, Any]:
         "group": said.outstanding.group and _group(said.outstanding.group),
         "held": [held_document(each) for each in said.outstanding.held],
         "moves": said.moves or None,
+        "newNode": said.node_ask and _node_ask(said.node_ask),
         "judgement": said.judgement and _judgement(said.judgement),
+        "claims": [_claim(each) for each in said.claims] or None,
+        "waits": said.waits or None,
         "lines": lines(said),
+    }
+
+
+def given_documents(claim: ClaimSaid) -> list[dict[str, Any]]:
+    """Return the devices that the claim has, for programs."""
+    return [
+        {
+            "driver": each.driver,
+            "pool": each.pool,
+            "device": each.device,
+            "uuid": each.uuid or None,
+            "allocated": each.units,
+        }
+        for each in claim.cards
+    ]
+
+
+def _claim(claim: ClaimSaid) -> dict[str, Any]:
+    return asdict(claim.ref) | {
+        "state": claim.state,
+        "detail": claim.detail or None,
+        "request": _request(claim.request),
+        "node": claim.node or None,
+        "devices": given_documents(claim),
+        "pods": list(claim.pods),
     }
 
 
@@ -101,6 +131,12 @@ def _explanation(found: Explanation) -> dict[str, Any]:
             for remedy in found.remedies
         ],
     }
+
+
+def _node_ask(ask: NodeAsk) -> dict[str, Any]:
+    moment = None if ask.asked is None else datetime.fromtimestamp(ask.asked, UTC)
+    asked = moment and f"{moment:%Y-%m-%dT%H:%M:%SZ}"
+    return {"askedAt": asked, "whyNot": ask.why_not or None}
 
 
 def _judgement(scored: BoundPodScore) -> dict[str, Any]:

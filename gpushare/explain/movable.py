@@ -16,8 +16,8 @@ from gpushare.core.states.entry import Entry
 from gpushare.wire.annotations import strict_number
 from gpushare.wire.budgets import DisruptionBudget
 from gpushare.wire.demands import demands_of
-from gpushare.wire.groups import NO_GROUP, group_of, may_wait
-from gpushare.wire.objects import OwnedMetadata, OwnedPod, OwnedPodSpec, Owner, PodsAffinity
+from gpushare.wire.objects import Metadata, OwnedPod, OwnedPodSpec, Owner, PodsAffinity
+from gpushare.wire.pods import NO_GROUP, group_of, may_wait
 
 LABEL = "gpushare.io/movable"
 """The label of a pod, or of its namespace, by which it may be moved; the pod's own wins."""
@@ -127,7 +127,7 @@ class ListedRules:
         return told == "true"
 
     def _owner(self, pod: OwnedPod) -> Owner | None:
-        metadata = pod.metadata or OwnedMetadata()
+        metadata = pod.metadata or Metadata()
         for owner in metadata.owner_references or ():
             if owner.controller and owner.kind in _OWNERS and owner.api_version == "apps/v1":
                 return owner

@@ -6,33 +6,32 @@ more: so each answer was tried itself, and so was each with one node fewer. Sums
 number no placement can do. No I/O.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from math import ceil
 
 import numpy as np
 
-from gpushare.core.model import NodeSpec, Request
+from gpushare.core.model import NodeSpec
 from gpushare.core.node_filters import OwnFilters
 from gpushare.core.policy import Policy
-from gpushare.core.selectors import NO_DEMANDS, Demands
+from gpushare.core.selectors import NO_DEMANDS
 from gpushare.core.snapshot import Bools, Snapshot
-from gpushare.core.states.entry import Entry
 from gpushare.errors import SettingsError
 from gpushare.explain.packing import Search, cost_of
 from gpushare.explain.placer import PlacementResult, Wanted
 from gpushare.explain.shapes import Shape
 from gpushare.explain.tries import Counts, LeftOut, NewNode, Nodes, Tell, Tries
-from gpushare.explain.whatif import Claims, Sums, claims_after, sums_of
+from gpushare.explain.whatif import PodsThere, Sums, change_nodes, pods_there, sums_of
 from gpushare.ledger import Ledger
 
 
 @dataclass(frozen=True, slots=True)
 class Asked:
     """What is asked. wanted: pods that come, each with a count. shapes: at least one, with a price
-    each or none. without, added: nodes that go and come in any case. demands: of pods that run,
-    by uid. resource: the managed one.
+    each or none. without, added: nodes that go and come in any case. there: None: the pods of the
+    ledger, which demand nothing. resource: the managed one.
     """
 
     wanted: Sequence[Wanted]
@@ -40,7 +39,7 @@ class Asked:
     resource: str
     without: Iterable[str] = ()
     added: Iterable[NodeSpec] = ()
-    demands: Mapping[str, Demands] | None = None
+    there: PodsThere | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +47,8 @@ class Need:
     """The answer.
 
     counts: nodes by shape. bound: what the nodes cost at least, whatever the placement. placed:
-    results of the pods of nodes that go, of those that wait and of the wanted ones, together.
+    results of the pods of nodes that go, of those that wait and of the wanted ones, together: so
+    many were `moved`, and so many are `waiting`. gated: how many more scheduling gates hold back.
     largest: units of the largest pod without compute that still fits, by its number of devices,
     from one on. any_cores: whether a pod has compute then.
     """
@@ -58,7 +58,9 @@ class Need:
     shapes: tuple[Shape, ...]
     counts: Counts
     bound: Fraction
-    claims: Claims
+    moved: int
+    waiting: int
+    gated: int
     placed: tuple[PlacementResult, ...]
     left_out: tuple[LeftOut, ...]
     nodes: tuple[NewNode, ...]
@@ -86,11 +88,12 @@ def need(
     """Return the fewest nodes, or the cheapest, so that all pods fit which these nodes could take.
 
     The caller's ledger and the states of `own` are changed. Raises SettingsError as
-    `whatif.claims_after`.
+    `whatif.change_nodes`.
     """
     before = sums_of(ledger.snapshot())
-    claims = claims_after(ledger, asked.without, asked.added, asked.demands or {})
-    pods = [*claims.moved, *claims.waiting, *asked.wanted]
+    there = asked.there or pods_there(ledger)
+    moved = change_nodes(ledger, there, asked.without, asked.added)
+    pods = [*moved, *there.waiting, *asked.wanted]
     nodes = Nodes(ledger, own, asked.shapes, asked.resource)
     tries = Tries(nodes, pods, policy, tell)
     search = Search(tries)
@@ -106,7 +109,9 @@ def need(
         tuple(asked.shapes),
         counts,
         search.bound,
-        claims,
+        len(moved),
+        len(there.waiting),
+        there.gated,
         placed,
         tuple(tries.left_out(placed)),
         tuple(nodes.shown(counts, view)),
@@ -115,23 +120,19 @@ def need(
     )
 
 
-def more_of(
-    entries: Iterable[Entry], share: Fraction, demands: Mapping[str, Demands]
-) -> list[Wanted]:
+def more_of(pods: Iterable[Wanted], share: Fraction) -> list[Wanted]:
     """Return as many pods as are this share of those that run, large and small alike.
 
     Of the pods by size, the largest first, every 1/share-th counts, the first among them: so
-    together they ask for no less than this share of the memory. demands: by uid.
+    together they ask for no less than this share of the memory.
     """
-    by_size = sorted(entries, key=lambda each: (-each.request.total, str(each.ref)))
-    found: dict[tuple[Request, Demands, int], Wanted] = {}
-    for place, entry in enumerate(by_size):
+    found: dict[object, Wanted] = {}
+    for place, pod in enumerate(sorted(pods, key=lambda each: (-each.total, each.name))):
         times = ceil((place + 1) * share) - ceil(place * share)
-        kind = entry.request, demands.get(entry.ref.uid, NO_DEMANDS), entry.priority
         if times:
-            first = Wanted(f"more like {entry.ref}", kind[0], 0, kind[1], kind[2])
-            known = found.get(kind, first)
-            found[kind] = replace(known, count=(known.count or 0) + times)
+            first = replace(pod, name=f"more like {pod.name}", count=0)
+            known = found.get((pod.kind, pod.priority), first)
+            found[pod.kind, pod.priority] = replace(known, count=(known.count or 0) + times)
     return list(found.values())
 
 

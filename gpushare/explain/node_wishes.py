@@ -6,7 +6,9 @@ has room, but one would if the node were empty: another node like it would do. N
 """
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import NamedTuple, Self
 
 from gpushare.core.model import PodRef, Request
 from gpushare.core.node_filters import OwnFilters
@@ -17,6 +19,7 @@ from gpushare.explain.host_room import HostFilters
 from gpushare.explain.placer import Placer, Wanted
 from gpushare.explain.whatif import rows_by_name
 from gpushare.ledger import LedgerView
+from gpushare.wire.placeholders import Placeholder
 
 MOST_PODS = 500
 """Pods that are placed, the most important and the oldest ones."""
@@ -41,36 +44,93 @@ class Wish:
     nodes: frozenset[str]
 
 
-def node_wishes(view: LedgerView, own: OwnFilters, policy: Policy, most: int) -> list[Wish]:
-    """Return the wishes, the most important first, then the oldest; at most so many."""
+@dataclass(frozen=True, slots=True)
+class Wishes:
+    """What the pods that wait wish for.
+
+    found: the most important first, then the oldest. why_not: by uid, why a pod that has no room
+    has no wish.
+    """
+
+    found: list[Wish] = field(default_factory=list)
+    why_not: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class NodeAsk:
+    """Whether an autoscaler was asked for a node for a pod.
+
+    asked: when, in seconds since the epoch; None: not yet. why_not: then the reason.
+    """
+
+    asked: float | None = None
+    why_not: str = ""
+
+    @classmethod
+    def by(cls, told: Placeholder) -> Self:
+        """Return it of a pod whose placeholder has its status."""
+        if told.gated:
+            name = f"{told.namespace}/{told.name}"
+            return cls(why_not=f"its placeholder {name} has a scheduling gate, as Kueue sets them")
+        return cls(told.created)
+
+    @property
+    def text(self) -> str:
+        """It as people read it."""
+        if self.asked is None:
+            return f"none was asked for: {self.why_not}"
+        return f"asked for at {datetime.fromtimestamp(self.asked, UTC):%Y-%m-%d %H:%M:%S} UTC"
+
+
+def node_wishes(view: LedgerView, own: OwnFilters, policy: Policy, most: int) -> Wishes:
+    """Return what the pods that wait wish for: so many wishes at most."""
+    wishes = Wishes()
     if not view.waiting:
-        return []
+        return wishes
     filters = HostFilters(own, view.snapshot.names)
     placer = Placer(view.snapshot, rows_by_name(view.snapshot), filters, policy)
-    found: list[Wish] = []
-    known: dict[tuple[Request, Demands], tuple[frozenset[str], frozenset[str]]] = {}
+    known: dict[tuple[Request, Demands], _Misleading] = {}
     for pod in _in_turn(view.waiting):
         wanted = Wanted(str(pod.ref), pod.request, 1, pod.demands, pod.priority)
-        # A card by its name is on the node where it is, and on no other.
         if placer.put(wanted):
             known.clear()
-        elif not pod.request.cards.uuids and len(found) < most:
-            kind = pod.request, pod.demands
-            if kind not in known:
-                known[kind] = _misleading(placer, wanted)
-            full, nodes = known[kind]
-            if full:
-                found.append(Wish(pod.ref, pod.request, pod.created, full, nodes))
-    return found
+            continue
+        if pod.request.cards.uuids:
+            # It is on the node where it is, and on no other.
+            wishes.why_not[pod.ref.uid] = "no new node has a card that is asked for by its uuid"
+            continue
+        if len(wishes.found) >= most:
+            wishes.why_not[pod.ref.uid] = f"{most} other pods that need one come first"
+            continue
+        kind = pod.request, pod.demands
+        if kind not in known:
+            known[kind] = _misleading(placer, wanted)
+        full, nodes, why_not = known[kind]
+        if why_not:
+            wishes.why_not[pod.ref.uid] = why_not
+        else:
+            wishes.found.append(Wish(pod.ref, pod.request, pod.created, full, nodes))
+    return wishes
 
 
-def _misleading(placer: Placer, wanted: Wanted) -> tuple[frozenset[str], frozenset[str]]:
-    """Return `full` and `nodes` of the pod's wish; nothing if it is to have none."""
+class _Misleading(NamedTuple):
+    """`full` and `nodes` of a pod's wish, or why it is to have none."""
+
+    full: frozenset[str] = frozenset()
+    nodes: frozenset[str] = frozenset()
+    why_not: str = ""
+
+
+def _misleading(placer: Placer, wanted: Wanted) -> _Misleading:
     by_device = placer.refused_by_device(wanted)
     full = frozenset(name for name, (_, lets_in) in by_device.items() if lets_in)
-    if len(full) > MOST_NODES or not any(by_device[name][0].resolvable for name in full):
-        return frozenset(), frozenset()
-    return full, frozenset(by_device) if len(by_device) <= MOST_NODES else full
+    if not full:
+        return _Misleading(why_not="no node has room by sum, so autoscalers see that it needs one")
+    if len(full) > MOST_NODES:
+        return _Misleading(why_not=f"more than {MOST_NODES} nodes have room by sum alone")
+    if not any(by_device[name][0].resolvable for name in full):
+        return _Misleading(why_not="it would not fit an empty node like those that are there")
+    return _Misleading(full, frozenset(by_device) if len(by_device) <= MOST_NODES else full)
 
 
 def _in_turn(waiting: Iterable[Waiting]) -> list[Waiting]:

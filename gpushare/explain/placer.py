@@ -17,7 +17,7 @@ from gpushare.core.mutable_cluster import MutableCluster, Placement, ranking
 from gpushare.core.node_filters import amounts_of
 from gpushare.core.policy import Policy
 from gpushare.core.selectors import NO_DEMANDS, Demands
-from gpushare.core.snapshot import Rows, Snapshot, has_accepted_model
+from gpushare.core.snapshot import Bools, Rows, Snapshot, has_accepted_model
 from gpushare.core.trial_streams import mutable
 from gpushare.explain.host_room import HostFilters, HostRoom
 
@@ -29,13 +29,17 @@ HOST = "too little CPU or memory"
 
 MODEL = "another GPU model than the pod accepts"
 
+TOGETHER = "room for the pod's largest claim, not for all of them"
+"""The reason if the node takes the request, and not what is asked for besides."""
+
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
     """Equal pods to be placed.
 
     count: how many; None: as many as fit, at most MOST. demands: of nodes. priority: those of a
-    higher one are placed first.
+    higher one are placed first. also: what each asks for besides, of devices of the same node,
+    which may be those of the request or of one another.
     """
 
     name: str
@@ -43,6 +47,22 @@ class Wanted:
     count: int | None = 1
     demands: Demands = NO_DEMANDS
     priority: int = 0
+    also: tuple[Request, ...] = ()
+
+    @property
+    def kind(self) -> tuple[Request, tuple[Request, ...], Demands]:
+        """What decides where it has room."""
+        return self.request, self.also, self.demands
+
+    @property
+    def total(self) -> int:
+        """Units that each of them asks for."""
+        return self.request.total + sum(each.total for each in self.also)
+
+
+Place = tuple[Placement, ...]
+"""Where a pod is: by its request, which has what it takes of the host, and by what it asks for
+besides."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +113,7 @@ class Placer:
         self._own = filters.own
         self._room = HostRoom(filters, rows)
         self._more: defaultdict[str, Counter[str]] = defaultdict(Counter)
-        self._known: dict[tuple[Request, Demands], tuple[int, Mapping[str, int]]] = {}
+        self._known: dict[object, tuple[int, Mapping[str, int]]] = {}
         self._shut = np.zeros(len(rows), dtype=bool)
 
     def shut(self, node: str) -> None:
@@ -114,7 +134,7 @@ class Placer:
 
     def placed_at_once(self, gang: Sequence[Wanted]) -> GangResult:
         """Place all pods of the group, or none; return where they would be."""
-        made: list[Placement] = []
+        made: list[Place] = []
         results = []
         for wanted in gang:
             put = self._put(wanted)
@@ -125,9 +145,9 @@ class Placer:
             self.take_back(made)
         return found
 
-    def put_all(self, pods: Iterable[Wanted]) -> tuple[list[Placement], Wanted | None]:
+    def put_all(self, pods: Iterable[Wanted]) -> tuple[list[Place], Wanted | None]:
         """Place all of these pods, or none; return where, and the first that has no place."""
-        made: list[Placement] = []
+        made: list[Place] = []
         for wanted in pods:
             put = self._put(wanted)
             made += put
@@ -150,28 +170,47 @@ class Placer:
             if reason is not Reason.NO_DEVICE
         }
 
-    def take_back(self, made: Iterable[Placement]) -> None:
+    def take_back(self, made: Iterable[Place]) -> None:
         """Take pods away that were placed."""
-        for placement in made:
-            self._cluster.release(placement)
-            self._count(placement, -1)
+        for place in made:
+            self._release(place)
+            self._count(place[0], -1)
 
-    def _put(self, wanted: Wanted) -> list[Placement]:
-        made: list[Placement] = []
+    def _put(self, wanted: Wanted) -> list[Place]:
+        made: list[Place] = []
         count = MOST if wanted.count is None else wanted.count
         while len(made) < count:
             among = self._room.among(wanted.request, wanted.demands) & ~self._shut
-            placement = self._cluster.place(wanted.request, among)
-            if placement is None:
+            place = self._place(wanted, among)
+            if not place:
                 break
-            made.append(placement)
-            self._count(placement, 1)
+            made.append(place)
+            self._count(place[0], 1)
         return made
 
-    def _result(self, wanted: Wanted, made: Sequence[Placement]) -> PlacementResult:
+    def _place(self, wanted: Wanted, among: Bools) -> Place:
+        """Place one pod with all that it asks for on one of these nodes; () if none has room."""
+        while (first := self._cluster.place(wanted.request, among)) is not None:
+            place: Place = (first,)
+            for request in wanted.also:
+                more = self._cluster.place_on(first.row, request)
+                if more is None:
+                    break
+                place += (more,)
+            else:
+                return place
+            self._release(place)
+            among[first.row] = False
+        return ()
+
+    def _release(self, place: Place) -> None:
+        for placement in place:
+            self._cluster.release(placement)
+
+    def _result(self, wanted: Wanted, made: Sequence[Place]) -> PlacementResult:
         count = MOST if wanted.count is None else wanted.count
         reasons = self._reasons(wanted) if len(made) < count else {}
-        on = Counter(self.view.names[placement.row] for placement in made)
+        on = Counter(self.view.names[place[0].row] for place in made)
         return PlacementResult(wanted, len(made), on, reasons)
 
     def _count(self, placement: Placement, sign: int) -> None:
@@ -182,11 +221,10 @@ class Placer:
 
     def _reasons(self, wanted: Wanted) -> Mapping[str, int]:
         """Return by reason how many nodes have no room for one more."""
-        kind = wanted.request, wanted.demands
-        generation, found = self._known.get(kind, (-1, {}))
+        generation, found = self._known.get(wanted.kind, (-1, {}))
         if generation != self.view.generation:
             found = Counter(self._reasons_by_node(wanted))
-            self._known[kind] = self.view.generation, found
+            self._known[wanted.kind] = self.view.generation, found
         return found
 
     def _reasons_by_node(self, wanted: Wanted) -> Iterator[str]:
@@ -203,5 +241,7 @@ class Placer:
                 yield obstacles[0].text
             elif not has_model:
                 yield MODEL
+            elif refused is not None:
+                yield refused.value
             else:
-                yield refused.value if refused else HOST
+                yield TOGETHER if wanted.also else HOST

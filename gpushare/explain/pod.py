@@ -17,6 +17,7 @@ from gpushare.core.ranking import Ranking
 from gpushare.core.selectors import NO_DEMANDS, Demands
 from gpushare.core.states.entry import Entry, NodeBooks
 from gpushare.errors import MessageError, UnknownNode, WireError
+from gpushare.explain.node_wishes import NodeAsk
 from gpushare.ledger import Reader
 from gpushare.wire.annotations import Names
 from gpushare.wire.conditions import SchedulerView, scheduler_view
@@ -79,6 +80,39 @@ class Outstanding:
 
 
 @dataclass(frozen=True, slots=True)
+class GivenCard:
+    """A device that a claim has.
+
+    driver, pool, device: by what its slice calls it. uuid: of the card, "" if that is not known.
+    units: None: all of it.
+    """
+
+    driver: str
+    pool: str
+    device: str
+    uuid: str
+    units: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimSaid:
+    """A ResourceClaim of a pod.
+
+    state: "allocated"; "in doubt": an allocation is being written, or got no answer; "waiting";
+    "refused": it asks for what cannot be given, detail says what; or "missing". request: on each
+    device. node, cards: where it is allocated. pods: the names of those that it is reserved for.
+    """
+
+    ref: PodRef
+    state: str
+    detail: str = ""
+    request: Request | None = None
+    node: str = ""
+    cards: tuple[GivenCard, ...] = ()
+    pods: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class PodExplanation:
     """The explanation of one pod.
 
@@ -89,6 +123,9 @@ class PodExplanation:
     known. explanation: while pending. judgement: while bound, if a policy can score its place.
     mistake: what in its spec does not go with device memory and takes effect all the same, or "".
     moves: how many moves of other pods would make room, 0 if none is known or nobody has looked.
+    claims: those of our class, of a pod that asks by claims. waits: why they have no devices, as
+    was found when that was last tried, or "".
+    node_ask: whether an autoscaler was asked for a node for it; None if that is not known.
     """
 
     ref: PodRef
@@ -107,6 +144,9 @@ class PodExplanation:
     judgement: BoundPodScore | None = None
     mistake: str = ""
     moves: int = 0
+    claims: tuple[ClaimSaid, ...] = ()
+    waits: str = ""
+    node_ask: NodeAsk | None = None
 
 
 def explain_pod(

@@ -11,6 +11,7 @@ from itertools import count
 from gpushare.core.model import ALL_CORES, NodeSpec
 from gpushare.core.node_filters import NodeState
 from gpushare.wire.annotations import Names
+from gpushare.wire.dra.claims import CLASS
 
 _HOSTNAME = "kubernetes.io/hostname"
 _OF_CONTROLLERS = "node.kubernetes.io/"
@@ -73,7 +74,7 @@ def state_like(spec: NodeSpec, like: NodeState | None, resource: str) -> NodeSta
         return NodeState(spec.name)
     labels = None if like.labels is None else dict(like.labels) | {_HOSTNAME: spec.name}
     amounts = like.allocatable
-    if amounts is not None:
+    if amounts is not None and resource != CLASS:  # cards of claims are no resource of the node
         cores = Names.for_resource(resource).cores
         amounts = dict(amounts) | {resource: sum(spec.capacity)}
         if cores in amounts:

@@ -9,10 +9,9 @@ from datetime import UTC, datetime
 from gpushare.core.explanation import BoundPodScore, Explanation, Remedy
 from gpushare.core.model import ANY_CARD, Cards, Reason, Request
 from gpushare.core.states.entry import Entry
-from gpushare.explain.pod import GroupNeed, Outstanding, PodExplanation
+from gpushare.explain.pod import ClaimSaid, GroupNeed, Outstanding, PodExplanation
 from gpushare.wire.conditions import SchedulerView
 
-_SOMEBODY = "a pod of another namespace"
 _MOST_NAMES = 5
 """Names in a line; the document has all."""
 
@@ -39,29 +38,34 @@ def sentence(
     unit: str,
     reader: str | None = None,
     between: Outstanding = Outstanding(),  # noqa: B008 -- frozen
+    *,
+    holder: str = "pod",
 ) -> str:
     """Return what would help, in few words, for an event of the pod; "" if it fits.
 
     reader: the namespace whose users read it, and may not know the names of pods elsewhere; None
-    for those who may. between: what its group needs.
+    for those who may. between: what its group needs. holder: "claim" if the books are of claims.
     """
     group = f"its group {group_text(between.group, unit)}" if between.group else ""
-    return "; ".join(filter(None, (group, _help(found, unit, reader))))
+    return "; ".join(filter(None, (group, _help(found, unit, reader, holder))))
 
 
-def _help(found: Explanation, unit: str, reader: str | None) -> str:
+def _help(found: Explanation, unit: str, reader: str | None, holder: str) -> str:
     if found.fit:
         return ""
     if found.never:
         return f"it can never fit: {_most(found, unit)}"
     compute = _compute(found, unit)
     free = f"{_free(found, unit)}, but {compute}" if compute else _free(found, unit)
-    return f"free now: {free}; {_remedies(found.remedies, unit, reader)}"
+    return f"free now: {free}; {_remedies(found, unit, reader, holder)}"
 
 
 def lines(said: PodExplanation) -> list[str]:
     """Return the lines for a terminal."""
     rows = [("Pod", _head(said))]
+    rows += [("Claim", _claim(claim, said.unit)) for claim in said.claims]
+    if said.waits:
+        rows.append(("Waits", said.waits))
     found, scored = said.explanation, said.judgement
     if found is not None:
         rows.append(("Free now", _free(found, said.unit)))
@@ -72,6 +76,8 @@ def lines(said: PodExplanation) -> list[str]:
     if said.moves:
         moves = "1 move" if said.moves == 1 else f"{said.moves} moves"
         rows.append(("Moves", f"{moves} would make room: gpushare defrag --for pod {said.ref}"))
+    if said.node_ask is not None:
+        rows.append(("New node", said.node_ask.text))
     rows += _outstanding(said)
     if scored is not None:
         rows.append(("Node", _node_score(scored)))
@@ -82,7 +88,7 @@ def lines(said: PodExplanation) -> list[str]:
     if said.shares and said.detail:
         rows.append(("Note", said.detail))
     if said.state == "pending":
-        rows.append(("Scheduler", _scheduler(said)))
+        rows.append(("Scheduler", _scheduler_of_claims(said) if said.claims else _scheduler(said)))
     return [f"{label + ':':<12}{text}" for label, text in rows]
 
 
@@ -92,6 +98,10 @@ _AS_OF_NOW = "as the books are now without this pod; those of the time of its bi
 def _head(said: PodExplanation) -> str:
     asks = f"asks for {_asked(said.request, said.unit)} ({said.resource})" if said.request else ""
     match said.state:
+        case "bound" if said.claims:
+            return f"{said.ref} is bound to {said.node}, by claims of class {said.resource}"
+        case "pending" if said.claims:
+            return f"{said.ref} is pending, and asks by claims of class {said.resource}"
         case "pending":
             return f"{said.ref} is pending and {asks}"
         case "bound" if said.shares:
@@ -106,6 +116,27 @@ def _head(said: PodExplanation) -> str:
         case "refused":
             return f"{said.ref} fits no node, since its request makes no sense: {said.detail}"
     return f"{said.ref} has ended and holds nothing"
+
+
+def _claim(claim: ClaimSaid, unit: str) -> str:
+    asks = f"asks for {_asked(claim.request, unit)}" if claim.request else ""
+    match claim.state:
+        case "allocated":
+            given = ", ".join(
+                f"{'all' if card.units is None else amount(card.units, unit)} of {card.device}"
+                + (f" ({card.uuid})" if card.uuid else "")
+                for card in claim.cards
+            )
+            where = f" on {claim.node}" if claim.node else ""
+            users = f"; reserved for {_some(claim.pods)}" if claim.pods else ""
+            return f"{claim.ref} is allocated{where}: {given or 'no device'}{users}"
+        case "in doubt":
+            return f"{claim.ref} is being allocated: {asks}"
+        case "refused":
+            return f"{claim.ref} can have no device: {claim.detail}"
+        case "missing":
+            return f"{claim.ref} is not there"
+    return f"{claim.ref} waits and {asks}"
 
 
 def _asked(request: Request, unit: str) -> str:
@@ -217,7 +248,9 @@ def _outlook(found: Explanation, said: PodExplanation) -> tuple[str, str]:
         return "Fits now", f"on {_some(found.fit)}" + again * bool(said.scheduler.ours)
     if found.never:
         return "Never fits", _most(found, said.unit)
-    return "Would fit", _remedies(found.remedies, said.unit).removeprefix("it would fit ")
+    holder = "claim" if said.claims else "pod"
+    text = _remedies(found, said.unit, holder=holder)
+    return "Would fit", text.removeprefix("it would fit ")
 
 
 def _outstanding(said: PodExplanation) -> list[tuple[str, str]]:
@@ -263,32 +296,46 @@ def _most(found: Explanation, unit: str) -> str:
     return f"even on an empty node it could only fit {' or '.join(could)}"
 
 
-def _remedies(remedies: Sequence[Remedy], unit: str, reader: str | None = None) -> str:
-    if not remedies:
+def _remedies(found: Explanation, unit: str, reader: str | None = None, holder: str = "pod") -> str:
+    if not found.remedies and found.request.split:
+        # What makes room is looked for as if each part were the largest, so there may be more.
+        return f"it would fit once one node has devices with {_units(found.request, unit)} free"
+    if not found.remedies:
         return "it may fit soon: the books have just changed, or are about to"
-    return f"it would fit {'; or '.join(_remedy(remedy, unit, reader) for remedy in remedies)}"
+    ways = (_remedy(remedy, unit, reader, holder) for remedy in found.remedies)
+    return f"it would fit {'; or '.join(ways)}"
 
 
-def _remedy(remedy: Remedy, unit: str, reader: str | None) -> str:
+def _remedy(remedy: Remedy, unit: str, reader: str | None, holder: str) -> str:
     needs = []
     if remedy.serves:
-        names = _some(_name(entry, reader) for entry in remedy.serves)
+        names = _some(_name(entry, reader, holder) for entry in remedy.serves)
         needs.append(f"{names} {_has(remedy.serves)} been given the device by the device plug-in")
     if remedy.opens:
         indices = ", ".join(map(str, remedy.opens))
         several = len(remedy.opens) > 1
         needs.append(f"closed device{'s' * several} {indices} return{'s' * (not several)}")
     if remedy.ends:
-        names = _some(f"{_name(pod, reader)} ({_held(pod, unit)})" for pod in remedy.ends)
-        needs.append(f"{names} end{'s' * (len(remedy.ends) == 1)}")
+        names = _some(
+            f"{_name(each, reader, holder)} ({_held(each, unit)})" for each in remedy.ends
+        )
+        needs.append(f"{names} {_end(len(remedy.ends), holder)}")
     needs += remedy.cures
     text = f"on {remedy.node} once {' and '.join(needs)}"
     lacks = " and ".join(remedy.lacks)
     return f"{text} (but the node would still have too little {lacks})" if lacks else text
 
 
-def _name(entry: Entry, reader: str | None) -> str:
-    return str(entry.ref) if reader in (None, entry.ref.namespace) else _SOMEBODY
+def _end(count: int, holder: str) -> str:
+    if holder == "claim":
+        return "is freed" if count == 1 else "are freed"
+    return "ends" if count == 1 else "end"
+
+
+def _name(entry: Entry, reader: str | None, holder: str) -> str:
+    if reader not in (None, entry.ref.namespace):
+        return f"a {holder} of another namespace"
+    return f"claim {entry.ref}" if holder == "claim" else str(entry.ref)
 
 
 def _held(entry: Entry, unit: str) -> str:
@@ -347,6 +394,16 @@ def _scheduler(said: PodExplanation) -> str:
     if text:
         return f"{text}, and did not ask gpushare" if _all(view) else text
     return f"{view.name} has not asked gpushare: {view.message}"
+
+
+def _scheduler_of_claims(said: PodExplanation) -> str:
+    """Return what kube-scheduler says, which takes a pod whose claims have their devices."""
+    view = said.scheduler
+    if view.gates:
+        return (
+            "scheduling gates hold the pod back: its claims get no devices until they are removed"
+        )
+    return f"{view.name} says: {view.message}" if view.message else "it has said nothing yet"
 
 
 _ASKED = "has asked gpushare"

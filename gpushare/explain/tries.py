@@ -9,10 +9,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from gpushare.core.model import Request
 from gpushare.core.node_filters import OwnFilters
 from gpushare.core.policy import Policy
-from gpushare.core.selectors import Demands
 from gpushare.core.snapshot import Rows, Snapshot
 from gpushare.explain.host_room import HostFilters
 from gpushare.explain.placer import PlacementResult, Placer, Wanted
@@ -136,7 +134,7 @@ class Tries:
         self._tell = tell
         self._turn = in_turn(pods)
         self._known: dict[Counts, bool] = {}
-        self._takers: dict[tuple[Request, Demands], tuple[int, ...]] = {}
+        self._takers: dict[object, tuple[int, ...]] = {}
         self._have_to_fit = {place for place, pod in enumerate(pods) if self.takers(pod)}
         self._most_lost = sum(pod.count or 0 for pod in pods)
         self._last: tuple[Counts, tuple[PlacementResult, ...], Snapshot] | None = None
@@ -149,12 +147,11 @@ class Tries:
 
     def takers(self, pod: Wanted) -> tuple[int, ...]:
         """Return the shapes of which an empty node takes such a pod."""
-        kind = pod.request, pod.demands
-        if kind not in self._takers:
+        if pod.kind not in self._takers:
             one = replace(pod, count=1)
             every = range(len(self.nodes.shapes))
-            self._takers[kind] = tuple(n for n in every if self._alone(n).put(one))
-        return self._takers[kind]
+            self._takers[pod.kind] = tuple(n for n in every if self._alone(n).put(one))
+        return self._takers[pod.kind]
 
     def fits(self, counts: Counts) -> bool:
         """Return whether all pods fit that a new node takes, and of the others as many as are

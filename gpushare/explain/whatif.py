@@ -4,7 +4,7 @@ It places pods on a copy of the books with the decisions of the extender, as the
 What kube-scheduler's own filters enforce is enforced as far as nodes and pods tell it. No I/O.
 """
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain, groupby, islice
@@ -17,7 +17,6 @@ from gpushare.core.node_filters import OwnFilters
 from gpushare.core.policy import Policy
 from gpushare.core.selectors import NO_DEMANDS, Demands
 from gpushare.core.snapshot import Rows, Snapshot, has_accepted_model
-from gpushare.core.states.entry import Entry
 from gpushare.errors import SettingsError
 from gpushare.explain.host_room import HostFilters
 from gpushare.explain.placer import GangResult, PlacementResult, Placer, Wanted
@@ -58,6 +57,32 @@ class Outcome:
     unknown: Mapping[str, int] = field(default_factory=dict)
 
 
+@dataclass(frozen=True, slots=True)
+class PodsThere:
+    """The pods of books. on: those that have devices, by node. waiting: those that have none yet,
+    the oldest first. gated: how many more wait that scheduling gates hold back.
+    """
+
+    on: Mapping[str, Sequence[Wanted]]
+    waiting: Sequence[Wanted]
+    gated: int = 0
+
+
+def pods_there(ledger: Ledger, demands: Mapping[str, Demands] = _NO_DEMANDS) -> PodsThere:
+    """Return the pods of a ledger that has pods. demands: of those that run, by uid."""
+    on = defaultdict[str, list[Wanted]](list)
+    for uid, each in ledger.entries_and_specs()[0].items():
+        known = demands.get(uid, NO_DEMANDS)
+        on[each.node].append(Wanted(str(each.ref), each.request, 1, known, each.priority))
+    there = ledger.waiting()
+    waiting = [
+        Wanted(str(pod.ref), pod.request, 1, pod.demands, pod.priority)
+        for pod in there
+        if not pod.demands.gated
+    ]
+    return PodsThere(on, waiting, len(there) - len(waiting))
+
+
 def what_if(
     ledger: Ledger,
     wanted: Sequence[Wanted],
@@ -67,22 +92,23 @@ def what_if(
     added: Iterable[NodeSpec] = (),
     gangs: Iterable[Sequence[Wanted]] = (),
     own: OwnFilters | None = None,
-    demands: Mapping[str, Demands] = _NO_DEMANDS,
+    there: PodsThere | None = None,
 ) -> Outcome:
     """Return the outcome if these nodes go and come, and then these pods come.
 
     The most important pods are placed first. Of equal ones those of nodes that go come first, then
     those that wait already, the oldest first, then the wanted ones in this order. gangs: groups
     that come last, each whole or not at all. own: kube-scheduler's filters; None: they keep no pod
-    out. demands: of pods that run, by uid. The caller's ledger is changed. Raises SettingsError as
-    `claims_after`.
+    out. there: None: the pods of the ledger, which demand nothing. The caller's ledger is changed.
+    Raises SettingsError as `change_nodes`.
     """
     before = sums_of(ledger.snapshot())
-    claims = claims_after(ledger, without, added, demands)
+    there = there or pods_there(ledger)
+    moved = change_nodes(ledger, there, without, added)
     snapshot = ledger.snapshot()
     filters = HostFilters(own or OwnFilters(), snapshot.names)
     placer = Placer(snapshot, rows_by_name(snapshot), filters, policy)
-    every = [*claims.moved, *claims.waiting, *wanted]
+    every = [*moved, *there.waiting, *wanted]
     found: dict[int, PlacementResult] = {}
     for place in in_turn(every):
         found[place] = placer.placed(every[place])
@@ -92,60 +118,35 @@ def what_if(
     return Outcome(
         before,
         sums_of(placer.view),
-        tuple(islice(results, len(claims.moved))),
-        tuple(islice(results, len(claims.waiting))),
+        tuple(islice(results, len(moved))),
+        tuple(islice(results, len(there.waiting))),
         tuple(results),
         whole,
-        claims.gated,
+        there.gated,
         _unknown(placer.view, [*every, *chain(*gangs)]),
     )
 
 
-@dataclass(frozen=True, slots=True)
-class Claims:
-    """The pods that want places whatever is asked. moved: of nodes that go, the most important
-    first; waiting: those that wait already, the oldest first. gated: how many more wait that
-    scheduling gates hold back.
+def change_nodes(
+    ledger: Ledger, there: PodsThere, without: Iterable[str], added: Iterable[NodeSpec]
+) -> list[Wanted]:
+    """Let nodes go and come in the ledger; return the pods of those that go, the most important
+    first.
+
+    Raises SettingsError for a node to remove that is not there, or a node to add that is there
+    already.
     """
-
-    moved: tuple[Wanted, ...]
-    waiting: tuple[Wanted, ...]
-    gated: int
-
-
-def claims_after(
-    ledger: Ledger,
-    without: Iterable[str],
-    added: Iterable[NodeSpec],
-    demands: Mapping[str, Demands] = _NO_DEMANDS,
-) -> Claims:
-    """Let nodes go and come in the ledger, and return who wants places then.
-
-    demands: of pods that run, by uid. Raises SettingsError for a node to remove that is not there,
-    or a node to add that is there already.
-    """
-    homeless: list[Entry] = []
+    homeless: list[Wanted] = []
     for name in without:
         if not ledger.has_node(name):
             raise SettingsError(f"there is no node {name!r} that could go")
-        homeless += [entry for books in ledger.dump(name) for entry in books.entries]
+        homeless += there.on.get(name, ())
         ledger.node_gone(name)
     for spec in added:
         if ledger.has_node(spec.name):
             raise SettingsError(f"there is a node {spec.name!r} already")
         ledger.node_changed(spec)
-    homeless.sort(key=lambda entry: (-entry.priority, str(entry.ref)))
-    moved = [
-        Wanted(str(each.ref), each.request, 1, demands.get(each.ref.uid, NO_DEMANDS), each.priority)
-        for each in homeless
-    ]
-    there = ledger.waiting()
-    waiting = [
-        Wanted(str(pod.ref), pod.request, 1, pod.demands, pod.priority)
-        for pod in there
-        if not pod.demands.gated
-    ]
-    return Claims(tuple(moved), tuple(waiting), len(there) - len(waiting))
+    return sorted(homeless, key=lambda pod: (-pod.priority, pod.name))
 
 
 def _unknown(view: Snapshot, pods: Iterable[Wanted]) -> Counter[str]:

@@ -7,10 +7,8 @@ import json
 import logging
 import os
 import socket
-import threading
 import uuid
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
 
 from gpushare.addresses import is_loopback
 from gpushare.core.pairing import Pairing
@@ -20,13 +18,9 @@ from gpushare.core.trial import AUTO, FALLBACK_POLICY
 from gpushare.daemon.callers import Callers
 from gpushare.daemon.health import Checks, HealthServer
 from gpushare.errors import MessageError, SettingsError
-from gpushare.extender.claims.allocator import DRA, Allocator
-from gpushare.extender.claims.books import ClaimBooks
-from gpushare.extender.claims.handlers import ClaimHandler, SliceHandler, WaitingPods
 from gpushare.extender.door.certificates import Certificates
 from gpushare.extender.follow.disruption_budgets import DisruptionBudgets
-from gpushare.extender.follow.readiness import Readiness, Source
-from gpushare.extender.follow.scale_down_marks import Mark
+from gpushare.extender.follow.readiness import Source
 from gpushare.extender.follow.shown import Shown
 from gpushare.extender.follow.watch_handlers import (
     NodeEventHandler,
@@ -50,15 +44,14 @@ from gpushare.ledger import Ledger
 from gpushare.logline import Line
 from gpushare.settings import Settings, address
 from gpushare.wire.annotations import ALIYUN, CORES, Names, distinct
-from gpushare.wire.dra.objects import CLAIMS_PODS, RESOURCE_CLAIMS, RESOURCE_SLICES
-from gpushare.wire.inventory import is_unit, mib_of
+from gpushare.wire.inventory import is_unit
+from gpushare.wire.kept import LEASE
 from gpushare.wire.objects import BUDGETS, CONFIG_MAPS, NODES, PODS
+from gpushare.wire.scale_down import Mark
 from gpushare.wire.scheduler.config import ExtenderConfig
 from gpushare.wire.scheduler.entry import endpoint
 
 _VERSION_TIMEOUT = 5.0
-_LEASE = "gpushare-extender"
-_WAITING_PODS = (("fieldSelector", "spec.nodeName=,status.phase=Pending"),)
 _LIVE_PODS = (("fieldSelector", "status.phase!=Succeeded,status.phase!=Failed"),)
 
 log = logging.getLogger("gpushare.serve")
@@ -125,7 +118,9 @@ def make_managed_resources(
             for own in names
         ),
         ExtenderScope(
-            frozenset(resource.name for resource in entry.managed_resources), frozenset(schedulers)
+            frozenset(resource.name for resource in entry.managed_resources),
+            frozenset(schedulers),
+            claims_alone=settings.claims_alone,
         ),
     )
 
@@ -255,70 +250,15 @@ def watched_sources(
     )
     live_pods = ListWatch("/api/v1/pods", PODS, _LIVE_PODS)
     pods = Reflector(client, live_pods, pod_handler)
-    closing = UnhealthyEventHandler(resources, room_on)
-    unhealthy = Reflector(client, ListWatch(maps, CONFIG_MAPS), closing)
-    sources = {
-        "nodes": Source(nodes),
-        "pods": Source(pods),
-        "configmaps": Source(unhealthy, optional=True),
-    }
+    sources = {"nodes": Source(nodes), "pods": Source(pods)}
+    if not settings.claims_alone:
+        closing = UnhealthyEventHandler(resources, room_on)
+        unhealthy = Reflector(client, ListWatch(maps, CONFIG_MAPS), closing)
+        sources["configmaps"] = Source(unhealthy, optional=True)
     if budgets is not None:
         watch = ListWatch("/apis/policy/v1/poddisruptionbudgets", BUDGETS)
         sources["poddisruptionbudgets"] = Source(Reflector(client, watch, budgets), optional=True)
     return sources
-
-
-@dataclass(frozen=True, slots=True)
-class Claims:
-    """What follows claims, and gives out the driver's cards.
-
-    sources: what is listed and watched for them, by name. allocator: makes who gives out, while
-    that is ready.
-    """
-
-    sources: Mapping[str, Source]
-    allocator: Callable[[Readiness], Allocator]
-
-
-def make_claims(
-    settings: Settings, client: KubeClient, resources: ManagedResources
-) -> Claims | None:
-    """Return what follows claims, by the settings; None if no one asks."""
-    if not settings.claims:
-        return None
-    changed = threading.Event()
-    ranks = settings.policy if settings.policy != AUTO else FALLBACK_POLICY
-
-    def lend(node: str) -> None:
-        for managed in resources:
-            managed.ledger.lend(node)
-
-    unit = mib_of(settings.unit) << 20
-    books = ClaimBooks(settings.claims, unit, Ranking(load_policy(ranks)), lend)
-    waiting = WaitingPods(changed.set)
-    slices = ListWatch(f"{DRA}/resourceslices", RESOURCE_SLICES)
-    claims = ListWatch(f"{DRA}/resourceclaims", RESOURCE_CLAIMS)
-    pods = ListWatch("/api/v1/pods", CLAIMS_PODS, _WAITING_PODS)
-
-    def allocator(readiness: Readiness) -> Allocator:
-        return Allocator(
-            client,
-            books,
-            waiting,
-            resources,
-            changed,
-            not_ready=readiness.not_ready,
-            leads_until=readiness.leads_until,
-        )
-
-    return Claims(
-        {
-            "resourceslices": Source(Reflector(client, slices, SliceHandler(books, changed.set))),
-            "resourceclaims": Source(Reflector(client, claims, ClaimHandler(books, changed.set))),
-            "waiting": Source(Reflector(client, pods, waiting)),
-        },
-        allocator,
-    )
 
 
 def lease_runner(
@@ -341,5 +281,5 @@ def lease_runner(
         follower = SchedulerLease(host, BUDGET)
         return LeaseRunner(client, follower, namespace=lease[0], name=lease[1])
     identity = settings.identity or f"{host}_{uuid.uuid4()}"
-    elector = Elector(settings.namespace, _LEASE, identity, BUDGET)
-    return LeaseRunner(client, elector, namespace=settings.namespace, name=_LEASE)
+    elector = Elector(settings.namespace, LEASE, identity, BUDGET)
+    return LeaseRunner(client, elector, namespace=settings.namespace, name=LEASE)

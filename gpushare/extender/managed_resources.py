@@ -10,10 +10,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from gpushare.core.decide import filter_nodes
-from gpushare.core.fallback_scorer import FallbackScorer, NoPreference
 from gpushare.core.model import Request
 from gpushare.core.node_filters import NodeStates, OwnFilters
-from gpushare.core.ranking import Ranking, Scorer
+from gpushare.core.ranking import FallbackScorer, NoPreference, Ranking, Scorer
 from gpushare.core.selectors import Demands
 from gpushare.core.trial import AUTO, Choice
 from gpushare.errors import MessageError
@@ -21,10 +20,13 @@ from gpushare.extender.verbs.holds import Holds
 from gpushare.ledger import Ledger
 from gpushare.logline import Line
 from gpushare.wire.annotations import Names
+from gpushare.wire.dra.claims import CLASS
 from gpushare.wire.objects import Pod
 from gpushare.wire.pods import names_any, request_among, scheduler_of
 
 log = logging.getLogger("gpushare.policies")
+
+CLAIMS_ALONE = "here gpushare serves claims alone (--claims-alone)"
 
 _ANY = "any device that fits"
 _MOST_PLACES = 1000
@@ -144,14 +146,20 @@ class ExtenderScope:
     """Which pods kube-scheduler sends to the extender, as far as its configuration says.
 
     `managed`: our managedResources; empty: all pods. `schedulers`: the names of its profiles;
-    empty: not known.
+    empty: not known. `claims_alone`: it sends none at all, and only claims are served.
     """
 
     managed: frozenset[str] = frozenset()
     schedulers: frozenset[str] = frozenset()
+    claims_alone: bool = False
 
     def refusal(self, pod: Pod) -> str:
         """Return why kube-scheduler does not send this pod to the extender, or ""."""
+        if self.claims_alone:
+            return (
+                f"{CLAIMS_ALONE}, and gives out nothing by {', '.join(sorted(self.managed))}: ask"
+                f" by a ResourceClaim of class {CLASS}, or in a namespace where such pods get one"
+            )
         scheduler = scheduler_of(pod)
         if self.schedulers and scheduler not in self.schedulers:
             names = ", ".join(sorted(self.schedulers))
@@ -206,10 +214,10 @@ class ManagedResources:
 
         Raises WireError for a request that makes no sense or asks for two managed resources.
         """
-        found = request_among(pod, (managed.names for managed in self.resources))
-        if found is None:
+        asked = request_among(pod, (managed.names for managed in self.resources))
+        if asked is None:
             return None
-        names, request = found
+        names, request = asked
         managed = next(managed for managed in self.resources if managed.names is names)
         managed.ranking(request)
         return managed, request

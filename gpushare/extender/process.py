@@ -18,6 +18,7 @@ from gpushare.daemon.events.recorder import NullRecorder, Recorder
 from gpushare.daemon.logs.formatters import start_logging
 from gpushare.daemon.logs.writer import LogWriter
 from gpushare.errors import ApiError, MessageError
+from gpushare.extender.claims.service import ClaimsService
 from gpushare.extender.door.app import build_app
 from gpushare.extender.door.unanswered import PendingRequest, UnansweredRequests
 from gpushare.extender.factory import (
@@ -27,7 +28,6 @@ from gpushare.extender.factory import (
     connect_client,
     health_server,
     lease_runner,
-    make_claims,
     make_managed_resources,
     make_shadow,
     server_release,
@@ -39,13 +39,13 @@ from gpushare.extender.follow.disruption_budgets import DisruptionBudgets
 from gpushare.extender.follow.placeholders import Placeholders
 from gpushare.extender.follow.readiness import Readiness
 from gpushare.extender.follow.scale_down_guard import ScaleDownGuard
-from gpushare.extender.follow.scale_down_marks import Mark
 from gpushare.extender.follow.shown import Shown
 from gpushare.extender.follow.wake import SchedulerWaker
 from gpushare.extender.follow.watch_handlers import PodEventHandler
 from gpushare.extender.garbage_collection import GarbageCollection
 from gpushare.extender.learning.policy_builder import make_policies, try_policies
 from gpushare.extender.learning.policy_refresher import PolicyRefresher
+from gpushare.extender.moves.mover import Mover
 from gpushare.extender.scheduler_file import SchedulerFile, routes_of
 from gpushare.extender.service import Service
 from gpushare.extender.tell.events.messages import EventMessages
@@ -56,13 +56,14 @@ from gpushare.extender.tell.metrics import Metrics
 from gpushare.extender.tell.page.document import Documents
 from gpushare.extender.tell.page.last_hour import LastHour
 from gpushare.extender.verbs.bind.binder import Binder
-from gpushare.extender.verbs.bind.slots import BindSlots
 from gpushare.extender.verbs.holds import FLOOR
 from gpushare.extender.verbs.refusal_hold import RefusalHold
+from gpushare.extender.verbs.tickets import BindSlots
 from gpushare.logline import Line
 from gpushare.settings import SPARE_THREADS, Settings
 from gpushare.wire.inventory import mib_of
 from gpushare.wire.placeholders import Placeholder
+from gpushare.wire.scale_down import Mark, kept_nodes
 
 log = logging.getLogger("gpushare.serve")
 
@@ -89,7 +90,7 @@ class Extender:
         self._client = connect_client(settings, settings.threads - SPARE_THREADS + 8)
         budgets = DisruptionBudgets()
         # They matter to preemption alone, and it takes a right of its own to list them.
-        followed = budgets if entry.preempt_verb else None
+        followed = budgets if entry.preempt_verb and not settings.claims_alone else None
         self._policy_refresher = PolicyRefresher(
             self._managed_resources, make_policies, try_policies
         )
@@ -109,7 +110,6 @@ class Extender:
         )
         self._annotates = False
         self._waker = SchedulerWaker(self._client, self._managed_resources, lambda: self._annotates)
-        room_on = self._waker.room_on
         sources = watched_sources(
             settings,
             self._client,
@@ -117,10 +117,20 @@ class Extender:
             followed,
             pod_handler,
             marks=marks,
-            room_on=room_on,
+            room_on=self._waker.room_on,
         )
-        claims = make_claims(settings, self._client, self._managed_resources)
-        sources |= {} if claims is None else claims.sources
+        self._claims, view = None, None
+        if settings.claims:
+            claims = self._claims = ClaimsService(
+                settings.claims,
+                self._client,
+                self._managed_resources,
+                self._event_messages,
+                unit=settings.unit,
+                policy=settings.policy,
+            )
+            sources |= claims.sources
+            view = claims.view
         self._readiness = Readiness(sources, lease_runner(settings, self._client, found.lease))
         self.not_ready = self._readiness.not_ready
         self._scale_down_guard = ScaleDownGuard(
@@ -136,10 +146,22 @@ class Extender:
             placeholders,
             settings.placeholders,
             not_ready=self._readiness.not_ready,
+            tell=self._event_messages.node_asked,
         )
         leads_until = self._readiness.leads_until
-        self._binder = Binder(self._client, self._managed_resources, leads_until, room_on=room_on)
-        self._allocator = None if claims is None else claims.allocator(self._readiness)
+        self._mover = Mover(
+            self._client,
+            self._managed_resources,
+            self._event_messages,
+            budget=settings.defrag_moves_per_hour,
+            after=settings.defrag_after,
+            namespace=settings.namespace,
+            not_ready=self._readiness.not_ready,
+            leads_until=leads_until,
+        )
+        self._binder = Binder(
+            self._client, self._managed_resources, leads_until, room_on=self._waker.room_on
+        )
         self._unserved_pods = UnservedPods(self._managed_resources)
         self._metrics = Metrics(
             self._managed_resources,
@@ -147,6 +169,9 @@ class Extender:
             self._state,
             detail=settings.metrics_detail,
             shadow=self._shadow,
+            claims=view,
+            stopped_moves=self._mover.stopped,
+            placeholders=self._placeholders.there,
         )
         self._auditor = Auditor(
             self._client,
@@ -177,6 +202,8 @@ class Extender:
             last_hour=last_hour,
             unit=settings.unit,
             shadow=self._shadow.asked if self._shadow is not None else None,
+            claims=view,
+            kept=lambda: kept_nodes(marks.all()),
         )
         callers = callers_of(settings, entry)
         self.app = build_app(service, routes_of(entry), settings.body_limit, callers)
@@ -187,6 +214,8 @@ class Extender:
             settings.unit,
             not_ready=self._readiness.not_ready,
             called=service.called,
+            claims=view,
+            ask_for=self._placeholders.ask_for,
         )
         checks = (self._live, self._readiness.checks)
         self._health = health_server(settings, checks, self._metrics, explainer)
@@ -200,6 +229,8 @@ class Extender:
                 called=service.called,
                 mistaken_pods=self._event_messages.mistaken_pods,
                 shadow=self._shadow,
+                claims=view,
+                kept=lambda: kept_nodes(marks.all()),
             )
             self._ui = ui_server(settings, documents.body)
         self._beat = self._warmed = time.monotonic()
@@ -226,11 +257,12 @@ class Extender:
         self._auditor.start()
         self._scale_down_guard.rounds.start()
         self._placeholders.rounds.start()
+        self._mover.start()
         self._policy_refresher.start()
         if self._shadow is not None:
             self._shadow.start()
-        if self._allocator is not None:
-            self._allocator.start()
+        if self._claims is not None:
+            self._claims.start(self._readiness)
         threading.Thread(target=self._settle, name="settle", daemon=True).start()
         resources = ",".join(managed.names.resource for managed in self._managed_resources)
         listen, health = self._settings.listen, self._settings.health_listen
@@ -243,11 +275,12 @@ class Extender:
         """
         # First: another process waits for the Lease.
         self._readiness.stop(self._settled)
-        if self._allocator is not None:
-            self._allocator.stop()
+        if self._claims is not None:
+            self._claims.stop()
         self._auditor.stop()
         self._scale_down_guard.rounds.stop()
         self._placeholders.rounds.stop()
+        self._mover.stop()
         self._events.stop()
         self._policy_refresher.stop()
         if self._shadow is not None:
@@ -255,8 +288,7 @@ class Extender:
         self._log_writer.stop(_LOG_FLUSH_SECONDS)
 
     def _settled(self) -> bool:
-        allocates = self._allocator is not None and not self._allocator.settled()
-        return self._binder.settled() and not allocates
+        return self._binder.settled() and (self._claims is None or self._claims.settled())
 
     def _warm(self) -> None:
         """Open connections, or keep them open, so that a burst of binds needs no handshakes."""
@@ -293,18 +325,20 @@ class Extender:
         elif self._ready_since == math.inf:
             self._ready_since = time.time()
         self._event_messages.tick(ready)
+        if self._claims is not None:
+            self._claims.tick(ready)
         self._waker.tick(ready)
 
     def _state(self) -> dict[str, float]:
         """Return the values of this process for metrics."""
         pending = 0.0
-        if self._ready_since < math.inf:
+        if self._ready_since < math.inf and not self._settings.claims_alone:
             since, called = self._ready_since, self._service.called
             pending = pending_without_call(self._managed_resources, called, since, time.time())
         unserved = self._unserved_pods.longest_seconds(time.monotonic())
         own = {"pending_without_call_seconds": pending, "bound_unassigned_seconds": unserved}
         writers = (self._binder, self._events, self._waker)
-        helpers = (self._scale_down_guard, self._placeholders)
+        helpers = (self._scale_down_guard, self._placeholders, self._mover)
         parts = (self._auditor, self._readiness, *writers, *helpers, self._policy_refresher)
         own |= self._log_writer.state()
         return own | {name: value for part in parts for name, value in part.state().items()}

@@ -7,26 +7,26 @@ once. Each decision is one log line.
 import logging
 import time
 from collections.abc import Callable, Mapping
+from functools import partial
 
 from gpushare.errors import MessageError, NotReady, UnknownNode
+from gpushare.extender.claims.view import ClaimsView
 from gpushare.extender.door.document_cache import DocumentCache
-from gpushare.extender.managed_resources import ManagedResources
+from gpushare.extender.managed_resources import CLAIMS_ALONE, ManagedResources
 from gpushare.extender.shadow.follower import Asked
 from gpushare.extender.tell.events.messages import EventMessages
 from gpushare.extender.tell.page.last_hour import LastHour
 from gpushare.extender.verbs.answer import VerbAnswer
-from gpushare.extender.verbs.bind.binder import Binder
-from gpushare.extender.verbs.bind.slots import BindSlots
-from gpushare.extender.verbs.bind.verb import BindVerb
+from gpushare.extender.verbs.bind.binder import Binder, BindVerb
 from gpushare.extender.verbs.filter import FilterVerb
 from gpushare.extender.verbs.filter_dryrun import FilterDryRunVerb
 from gpushare.extender.verbs.preempt import BudgetsOf, PreemptVerb, no_budgets
 from gpushare.extender.verbs.prioritize import PrioritizeVerb
 from gpushare.extender.verbs.refusal_hold import RefusalHold
-from gpushare.extender.verbs.tickets import Tickets
+from gpushare.extender.verbs.tickets import BindSlots, Tickets
 from gpushare.logline import Line
+from gpushare.wire.extender import NameLists
 from gpushare.wire.inspect import encode_inspect
-from gpushare.wire.name_lists import NameLists
 
 log = logging.getLogger("gpushare.decision")
 
@@ -53,8 +53,10 @@ class Service:
     the disruption budgets of pods. `refusal_hold`: how long filter may wait for changes before it
     refuses a pod; None: not at all. `promise_wait`: the same before it refuses one for what is held
     for another pod. `last_hour`: counts what is allocated and refused. `shadow`: told of each
-    answer of filter, once it is made. `unit`: the memory unit of the cluster. `wall`: returns
-    seconds since the epoch, by which the grace of pods that are being deleted is judged.
+    answer of filter, once it is made. `claims`: what may be told of claims, if they are followed.
+    `kept`: returns why autoscalers leave nodes alone, by name. `unit`: the memory unit of the
+    cluster. `wall`: returns seconds since the epoch, by which the grace of pods that are being
+    deleted is judged.
     """
 
     def __init__(
@@ -74,6 +76,8 @@ class Service:
         last_hour: LastHour | None = None,
         unit: str = "GiB",
         shadow: Callable[[Asked], None] | None = None,
+        claims: ClaimsView | None = None,
+        kept: Callable[[], Mapping[str, str]] = dict,
         clock: Callable[[], float] = time.monotonic,
         wall: Callable[[], float] = time.time,
     ) -> None:
@@ -81,9 +85,13 @@ class Service:
         self._not_ready = not_ready
         self._observe = observe
         self._shadow = shadow
+        self._claims = claims
+        self._kept = kept
         self._tickets = Tickets()
         self._documents = DocumentCache()
         lists, ready = NameLists(), self._why_not_ready
+        if resources.scope.claims_alone:
+            ready = partial(str, CLAIMS_ALONE)
         self._filter = FilterVerb(
             resources,
             self._tickets,
@@ -147,13 +155,17 @@ class Service:
         if not_ready := self._why_not_ready():
             raise NotReady(not_ready)
         managed = self._resources.find(resource) if resource else next(iter(self._resources))
+        users = None
+        if self._claims is not None and resource == self._claims.source.names.resource:
+            managed, users = self._claims.source, self._claims.users()
         if managed is None:
             raise UnknownNode(f"resource {resource!r} is not managed here")
         if node is not None:
-            return encode_inspect(managed.ledger.dump(node)).encode()
+            return encode_inspect(managed.ledger.dump(node), users, self._kept()).encode()
         ledger = managed.ledger
         return self._documents.get(
-            managed.names.resource, lambda: encode_inspect(ledger.dump()).encode()
+            managed.names.resource,
+            lambda: encode_inspect(ledger.dump(), users, self._kept()).encode(),
         )
 
     def called(self, uid: str) -> bool:

@@ -23,6 +23,14 @@ class Lines(Protocol):
         ...
 
 
+class Getter(Protocol):
+    """What gets objects and lists from the API server."""
+
+    def request(self, method: str, path: str, *, query: Mapping[str, str], timeout: float) -> bytes:
+        """Return the body of a 2xx answer. Raises ApiError."""
+        ...
+
+
 class Calls(Protocol):
     """HTTP calls whose failures are `gpushare.errors.ApiError`, and nothing else."""
 

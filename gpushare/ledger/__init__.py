@@ -5,8 +5,8 @@ Tested in `tests/unit/ledger/test_ledger.py`, `tests/unit/core/states/test_phase
 """
 
 from gpushare.core.states.records import HOLD, Alarm
+from gpushare.ledger.books import LANDED_GRACE, LedgerView, Overdue, Reader
 from gpushare.ledger.ledger import Changes, LearnedPod, Ledger
-from gpushare.ledger.reader import LANDED_GRACE, LedgerView, Overdue, Reader
 
 __all__ = [
     "HOLD",

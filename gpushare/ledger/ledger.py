@@ -5,13 +5,13 @@ decides; it never ranks, never does I/O, never reads a clock (time is an argumen
 monotonic clock). Under the lock there is only arithmetic. Readers take a Snapshot and go.
 
 What an event makes of a pod is in records.py, by the table in phases.py; what is counted from that
-is in store.py, and what readers take in reader.py. Pods are keyed by uid, sized from their spec
+and what readers take, is in books.py. Pods are keyed by uid, sized from their spec
 and placed by their annotations *as first seen*: users can edit annotations. They are charged on
 cards, not on indices (core/cover.py).
 """
 
 from collections.abc import Collection, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import count, islice
 from math import inf
 from typing import NamedTuple
@@ -23,7 +23,7 @@ from gpushare.core.states.entry import Entry
 from gpushare.core.states.phases import ASSUMED, Event
 from gpushare.core.states.records import CpuOnly, Record, Sent, Step
 from gpushare.errors import InsufficientMemory, InvariantError, PodInFlight, PodMismatch
-from gpushare.ledger.reader import Reader
+from gpushare.ledger.books import Reader
 
 
 class LearnedPod(NamedTuple):
@@ -51,7 +51,8 @@ class Changes:
 
     def note(self, before: Record | None, after: Record | None) -> None:
         """Note whether the pod has come to a node, or gone from one."""
-        was, now = records.is_on_node(before), records.is_on_node(after)
+        was = before is not None and before.phase in records.ON_NODE
+        now = after is not None and after.phase in records.ON_NODE
         if now and not was:
             self.came.append(_seen(after))
         elif was and after is None:
@@ -192,12 +193,22 @@ class Ledger(Reader):
         already), UnknownNode or InsufficientMemory; then nothing has changed.
         """
         with self._lock:
-            self._check_uncharged(ref)
+            before, node = self._store.records.get(ref.uid), allocation.node
+            if records.next_phase(before, Event.ASSUMED) is None:
+                if before is not None and before.assumption is not None:
+                    raise PodInFlight(f"pod {ref}: another bind of it has not ended")
+                if isinstance(before, CpuOnly):
+                    there = f"{before.node!r}, and asks for no GPU there"
+                    raise PodMismatch(f"pod {ref} is bound to node {there}")
+                if isinstance(before, Entry):
+                    raise PodMismatch(f"pod {ref} is already bound to node {before.node!r}")
             self._store.check_fits(ref.uid, request, allocation)
-            if seen is not None and self._store.arrays.changed(allocation.node) > seen:
-                raise InsufficientMemory(f"node {allocation.node!r} has changed meanwhile")
-            allocation = self._store.with_uuids(allocation)
-            before, sent = self._store.records.get(ref.uid), self._sent(stamp, now)
+            if seen is not None and self._store.arrays.changed(node) > seen:
+                raise InsufficientMemory(f"node {node!r} has changed meanwhile")
+            uuids = self._store.nodes[node].spec.uuids
+            named = tuple(uuids[each] for each in allocation.devices) if any(uuids) else ()
+            allocation = replace(allocation, uuids=named)
+            sent = Sent(stamp, now, next(self._tokens))
             self._store.put(ref.uid, records.assumed(before, ref, request, allocation, sent))
             return allocation
 
@@ -229,7 +240,7 @@ class Ledger(Reader):
             if entry.node != node or entry.cover.written is None:
                 return None
             resumed = self._store.check_still_fits(entry)
-            self._store.put(uid, records.sent_again(entry, self._sent(stamp, now)))
+            self._store.put(uid, records.sent_again(entry, Sent(stamp, now, next(self._tokens))))
             return resumed
 
     def settle(self, uid: str, token: int, seen: ObservedPod | None, now: float) -> None:
@@ -293,26 +304,11 @@ class Ledger(Reader):
 
     def _answered(self, uid: str, event: Event, stamp: str, now: float = 0.0) -> None:
         with self._lock:
-            record, sent = self._store.records.get(uid), self._sent(stamp, now)
+            record, sent = self._store.records.get(uid), Sent(stamp, now, next(self._tokens))
             self._store.put(uid, records.answered(record, event, sent))
-
-    def _sent(self, stamp: str, now: float) -> Sent:
-        return Sent(stamp, now, next(self._tokens))
 
     def _take_over(self, uid: str, step: Step) -> None:
         self._store.put(uid, step.record)
         if step.alarm is not None:
             self._alarms[step.alarm.kind] += 1
             self._pending_alarms.append(step.alarm)
-
-    def _check_uncharged(self, ref: PodRef) -> None:
-        record = self._store.records.get(ref.uid)
-        if records.next_phase(record, Event.ASSUMED) is not None:
-            return
-        if records.assumption_of(record) is not None:
-            raise PodInFlight(f"pod {ref}: another bind of it has not ended")
-        if isinstance(record, CpuOnly):
-            node = record.node
-            raise PodMismatch(f"pod {ref} is bound to node {node!r}, and asks for no GPU there")
-        if isinstance(record, Entry):
-            raise PodMismatch(f"pod {ref} is already bound to node {record.node!r}")

@@ -17,12 +17,11 @@ from typing import NotRequired, TypedDict, cast
 import numpy as np
 
 from gpushare.core.decide import place, score_nodes
-from gpushare.core.model import NodeSpec, Reason, Request
+from gpushare.core.model import Charge, NodeSpec, Reason, Request
 from gpushare.core.mutable_cluster import fits
-from gpushare.core.node_arrays import Charge, NodeArrays
 from gpushare.core.policy import Policy
 from gpushare.core.ranking import Ranking, fits_devices
-from gpushare.core.snapshot import Bools, Floats, Rows, Snapshot
+from gpushare.core.snapshot import Bools, Floats, NodeArrays, Rows, Snapshot
 from gpushare.core.workload import PodClass, Workload, workload_of
 from gpushare.policy import REQUEST_FIELDS, SNAPSHOT_FIELDS
 

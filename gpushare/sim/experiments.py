@@ -7,18 +7,21 @@ policies of one seed get the same pods on the same nodes and can be compared in 
 `inflation` is the experiment of Weng et al., "Beware of Fragmentation", USENIX ATC 2023.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 
 import numpy as np
 
 from gpushare.core.mutable_cluster import ranking
 from gpushare.core.policy import load_policy
+from gpushare.core.ranking import Scorer
 from gpushare.core.trial import AUTO, Choice
 from gpushare.core.workload import Workload
 from gpushare.sim.course import Course
 from gpushare.sim.defrag import Defrag
 from gpushare.sim.engine import Cluster, workload_of_trace
+from gpushare.sim.first_fit_scorer import FirstFitScorer
 from gpushare.sim.flow import REACHED, Flow, Record, Stream
 from gpushare.sim.learner import KNOWN, LEARNED, LearningScorer, chosen, learns
 from gpushare.sim.lifetimes import EXPONENTIAL, TRACE, lifetimes_of
@@ -27,8 +30,15 @@ from gpushare.sim.random_scorer import RandomScorer
 from gpushare.sim.report import allocated_at
 from gpushare.trace.nodes_and_pods import TraceNode, TracePod, request_of
 
-RANDOM = "random"
-"""The name of the policy that only simulations have."""
+RANDOM, FIRST_FIT, PACKED_FIT = "random", "first-fit", "first-fit-packed"
+"""The names of the policies that only simulations have."""
+
+SIMULATED: Mapping[str, Callable[[int], Scorer]] = {
+    RANDOM: RandomScorer,
+    FIRST_FIT: FirstFitScorer,
+    PACKED_FIT: partial(FirstFitScorer, packs=True),
+}
+"""What each of them is made by, from a seed."""
 
 _FULL = 1.3
 """The share of the capacity up to which pods arrive."""
@@ -110,7 +120,8 @@ def churn(
 ) -> Record:
     """Run a cluster whose pods come at random and stay for random times; return Flow's record.
 
-    If pods are moved it is run without moves before; gained: how much less was allocated then.
+    If pods are moved it is run without moves before; gained: how much less was allocated then,
+    wait_before: how long pods of a size waited.
     Arrivals are Poisson, each a pod of the file. Lifetimes are exponential, or drawn from those of
     the file; their mean, each pod weighted by its GPU, is 1, the unit of time. Raises ValueError if
     the file's lifetimes are needed and it has none.
@@ -124,7 +135,8 @@ def churn(
     moved = _churn(nodes, pods, policy, seed, options, go_on=lambda share: go_on((1 + share) / 2))
     if REACHED in moved:
         return {**moved, REACHED: (1 + _number(moved, REACHED)) / 2}
-    return {**moved, "gained": _number(moved, "alloc") - _number(before, "alloc")}
+    gained = _number(moved, "alloc") - _number(before, "alloc")
+    return {**moved, "gained": gained, "wait_before": before["wait_mean"]}
 
 
 def _number(record: Record, key: str) -> float:
@@ -193,8 +205,8 @@ def _cluster(
     Raises SettingsError if there is no such policy.
     """
     ordered = node_order(nodes, seed)
-    if policy == RANDOM:
-        return Cluster(ordered, RandomScorer(seed)), []
+    if policy in SIMULATED:
+        return Cluster(ordered, SIMULATED[policy](seed)), []
     if options.workload == LEARNED and learns(policy, workload):
         learner = LearningScorer(policy, workload.devices, len(nodes))
         return Cluster(ordered, learner, learner.moved), learner.choices

@@ -45,7 +45,7 @@ def jobs_of(options: Options, listing: Listing | None) -> list[Job]:
 
     listing: lists a live cluster. Raises SettingsError, WireError, and whatever `listing` raises.
     """
-    there = (*policy_names(), experiments.RANDOM)
+    there = (*policy_names(), *experiments.SIMULATED)
     for name in options.policies:
         if name not in there:
             known = ", ".join(there)

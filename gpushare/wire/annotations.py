@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from gpushare.core.model import MAX_UNITS, Allocation, Request, Shares
-from gpushare.errors import AnnotationError, SettingsError
+from gpushare.errors import SettingsError
 
 MAX_INDEX = 2**31 - 1
 """Largest device index and container index read."""
@@ -28,7 +28,6 @@ _QUALIFIED = re.compile(
     r"(?P<domain>[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?)/(?P<name>[A-Za-z0-9]([\w.-]{0,61}[A-Za-z0-9])?)",
     re.ASCII,
 )
-_POLICY = re.compile(r"[A-Za-z0-9]([A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?")
 _NUMBER = re.compile(r"[0-9]{1,10}")
 _UUID = re.compile(r"[!-+\--~]{1,128}")
 _MAX_MAP_LENGTH = 64 * 1024
@@ -257,60 +256,6 @@ def encode(
         cores = _core_grants(grants, request)
         written[names.core_allocation] = json.dumps(cores, separators=(",", ":"))
     return written
-
-
-def wanted_policy(annotations: Mapping[str, str], names: Names) -> str:
-    """Return the name of the policy that the pod asks for, or "". Raises AnnotationError."""
-    text = annotations.get(names.policy, "")
-    if text and _POLICY.fullmatch(text) is None:
-        raise AnnotationError(f"{names.policy}: {text[:20]!a} is not the name of a policy")
-    return text
-
-
-def check_room(annotations: Mapping[str, str], request: Request, names: Names) -> None:
-    """Check that the annotations leave room for all that we and the device plug-in write later.
-
-    A pod whose annotations come to be too large can never be updated again: it has no status, no
-    end and no deletion, and holds its devices for ever. Raises AnnotationError.
-    """
-    ours = _most_written(request, names)
-    # As the API server counts them.
-    others = sum(
-        len(text) if text.isascii() else len(text.encode("utf-8", "surrogatepass"))
-        for key, value in annotations.items()
-        if key not in ours
-        for text in (key, value)
-    )
-    room = sum(len(key) + most for key, most in ours.items())
-    if others + room > LARGEST_ANNOTATIONS:
-        raise AnnotationError(
-            f"its annotations have {others} bytes, and gpushare writes up to {room} more;"
-            f" Kubernetes takes {LARGEST_ANNOTATIONS} in all: create the pod with smaller ones"
-        )
-
-
-def _most_written(request: Request, names: Names) -> dict[str, int]:
-    """Return the bytes that each annotation of ours may have over the life of the pod."""
-    index = number = 11  # ten digits and a comma
-    uuid = 129
-    # Containers fill device after device: each piece ends a container, or a device.
-    pieces = len(request.containers) + request.devices
-    grants = (
-        2
-        + len(request.containers) * (index + len('"":{}'))
-        + pieces * (index + len('"":') + number)
-    )
-    most = {
-        names.idx: index * request.devices,
-        names.dev: number,
-        names.pod: number,
-        names.assigned: len("false"),
-        names.assume_time: 20,
-        names.allocation: grants,
-        names.uuids: uuid * request.devices,
-        names.given: 2 + MOST_GIVEN * (uuid + len('"":') + number),
-    }
-    return most | {names.core_allocation: grants} if request.cores else most
 
 
 def _grants(allocation: Allocation, request: Request) -> dict[str, dict[str, int]]:

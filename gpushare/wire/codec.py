@@ -1,7 +1,7 @@
-"""Decode lists, watch events and answers of the API server, for any kind of object.
+"""Decode lists, watch events and answers of the API server, for any kind of object; bind a pod.
 
-Knows the JSON of List, WatchEvent and Status, and of an object its name alone; the structs of the
-kinds are in objects.py.
+Knows the JSON of List, WatchEvent, Status and Binding, and of an object its name alone; the structs
+of the kinds are in objects.py.
 
 Typed decoding of a page of pods costs a twentieth of building dicts and, since the structs are not
 tracked by the cyclic garbage collector, does not stall the process. One unreadable object must not
@@ -9,7 +9,8 @@ hide the others: if a list does not decode as a whole, its items are decoded one
 unreadable ones are named.
 """
 
-from collections.abc import Sequence
+import re
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
@@ -106,16 +107,26 @@ class WatchEvent(Generic[_T]):
 class Codec(Generic[_T]):
     """Decodes lists and watch events of one kind of object; holds nothing but compiled decoders."""
 
-    def __init__(self, kind: type[_T], name: str = "") -> None:
-        """Compile the decoders for one struct, which is named as its kind, or by `name`."""
+    def __init__(
+        self, kind: type[_T], name: str = "", rescue: Callable[[bytes], _T] | None = None
+    ) -> None:
+        """Compile the decoders for one struct, which is named as its kind, or by `name`.
+
+        rescue: reads what it can of an object that does not decode; for kinds in which users write
+        JSON that the API server passes on to the letter.
+        """
         self.kind = name or kind.__name__
+        self._rescue = rescue
         self._one = Decoder(kind)
         page = _List[kind]  # type: ignore[valid-type]  # a type only msgspec needs, at run time
         self._list: Decoder[_List[_T]] = Decoder(page)
 
     def decode(self, body: bytes | Raw) -> _T:
         """Return a single object. Raises MessageError naming the field."""
-        return decode_with(self._one, body, "object")
+        try:
+            return self._read(body)
+        except _UNDECODABLE as error:
+            raise MessageError(f"object: {_error_text(error)}") from error
 
     def decode_answer(self, body: bytes, namespace: str, name: str) -> _T:
         """Return the object that was asked for by its name.
@@ -123,8 +134,9 @@ class Codec(Generic[_T]):
         Raises MessageError if the answer is another one: what a proxy puts in its place says
         nothing of the object.
         """
-        found = _answered(body, self.kind).metadata or _Identity()
-        if (found.namespace or "", found.name) != (namespace, name):
+        answer, body = self._around(_IDENTIFIED, body, "answer")
+        identity = _checked_kind(answer, self.kind).metadata or _Identity()
+        if (identity.namespace or "", identity.name) != (namespace, name):
             raise MessageError(f"answer: the {self.kind} has another name or namespace")
         return self.decode(body)
 
@@ -145,7 +157,7 @@ class Codec(Generic[_T]):
 
     def decode_event(self, line: bytes) -> WatchEvent[_T]:
         """Return one line of a watch. Raises MessageError if the line is no event."""
-        event = decode_with(_EVENT, line, "watch event")
+        event, _ = self._around(_EVENT, line, "watch event")
         if event.type == "ERROR":
             status = decode_with(_STATUS, event.object, "watch event")
             return WatchEvent(event.type, code=status.code or 0, message=status.message or "")
@@ -155,23 +167,44 @@ class Codec(Generic[_T]):
         if event.type not in ("ADDED", "MODIFIED", "DELETED"):
             raise MessageError(f"watch event: unknown type {event.type[:20]!a}")
         try:
-            found = self._one.decode(event.object)
+            found = self._read(event.object)
         except _UNDECODABLE as error:
             bad, version = _describe(event.object, error)
             return WatchEvent(event.type, resource_version=version, bad=bad)
         return WatchEvent(event.type, found, _version_of(getattr(found, "metadata", None)))
 
     def _item_by_item(self, body: bytes) -> Decoded[_T]:
-        page = decode_with(_RAW_LIST, body, "list")
+        page, _ = self._around(_RAW_LIST, body, "list")
         items: list[_T] = []
         bad: list[UnreadableObject] = []
         for raw in self._items(page):
             try:
-                items.append(self._one.decode(raw))
+                items.append(self._read(raw))
             except _UNDECODABLE as error:
                 bad.append(_describe(raw, error)[0])
         meta = page.metadata or _ListMeta()
         return Decoded(items, meta.resource_version or "", meta.continue_ or "", tuple(bad))
+
+    def _read(self, body: bytes | Raw) -> _T:
+        try:
+            return self._one.decode(body)
+        except _UNDECODABLE:
+            if self._rescue is None:
+                raise
+            return self._rescue(tamed(bytes(body)))
+
+    def _around(self, decoder: Decoder[_Item], body: bytes, what: str) -> tuple[_Item, bytes]:
+        """Return what is around objects, whatever is in them, and the body as it could be decoded.
+
+        Raises MessageError.
+        """
+        try:
+            return decode_with(decoder, body, what), body
+        except MessageError:
+            if self._rescue is None:
+                raise
+            body = tamed(body)
+            return decode_with(decoder, body, what), body
 
     def _items(self, page: _List[_Item]) -> Sequence[_Item]:
         if page.kind != f"{self.kind}List":
@@ -179,6 +212,28 @@ class Codec(Generic[_T]):
         if isinstance(page.items, UnsetType):
             raise MessageError("list: has no items")
         return page.items or ()
+
+
+def binding(ref: PodRef, node: str, annotations: Mapping[str, str]) -> bytes:
+    """Return the body that binds a pod: uid as precondition, annotations merged in by the same
+    write.
+
+    The API server sets spec.nodeName and merges metadata.annotations into the pod atomically, and
+    refuses (409) if the uid is not the pod's.
+    """
+    return msgspec.json.encode(
+        {
+            "apiVersion": "v1",
+            "kind": "Binding",
+            "metadata": {
+                "name": ref.name,
+                "namespace": ref.namespace,
+                "uid": ref.uid,
+                "annotations": dict(annotations),
+            },
+            "target": {"apiVersion": "v1", "kind": "Node", "name": node},
+        }
+    )
 
 
 def check_bound(body: bytes) -> None:
@@ -194,14 +249,41 @@ def check_bound(body: bytes) -> None:
 
 def check_kind(body: bytes, kind: str) -> None:
     """Check that the answer is an object of the kind. Raises MessageError for anything else."""
-    _answered(body, kind)
+    _checked_kind(decode_with(_IDENTIFIED, body, "answer"), kind)
 
 
-def _answered(body: bytes, kind: str) -> _Identified:
-    found = decode_with(_IDENTIFIED, body, "answer")
-    if found.kind != kind:
-        raise MessageError(f"answer: its kind is {(found.kind or '')[:80]!a}, not {kind}")
-    return found
+def _checked_kind(answer: _Identified, kind: str) -> _Identified:
+    if answer.kind != kind:
+        raise MessageError(f"answer: its kind is {(answer.kind or '')[:80]!a}, not {kind}")
+    return answer
+
+
+def tamed(body: bytes) -> bytes:
+    """Return valid JSON so that each of its parts can be decoded or skipped by itself.
+
+    The decoder gives up at deep nesting and at half a surrogate pair, also in what it skips. They
+    become what it refuses only where it reads it: a number out of range, a byte that is no UTF-8.
+    """
+    parts: list[bytes] = []
+    depth = done = 0
+    for token in _TOKEN.finditer(body):
+        at, text = token.start(), token[0]
+        if text in b"[{":
+            depth += 1
+            if depth == _DEEPEST + 1:
+                parts += [body[done:at], b"1e999"]
+        elif text in b"]}":
+            if depth == _DEEPEST + 1:
+                done = at + 1
+            depth -= 1
+        elif depth <= _DEEPEST and b"\\u" in text:
+            parts += [body[done:at], _ESCAPE.sub(_whole, text)]
+            done = token.end()
+    return b"".join([*parts, body[done:]] if depth <= _DEEPEST else parts)
+
+
+def _whole(escape: re.Match[bytes]) -> bytes:
+    return b"\xff" if escape["half"] else escape[0]
 
 
 def decode_with(decoder: Decoder[_T], body: bytes | Raw, what: str) -> _T:
@@ -234,6 +316,11 @@ def _error_text(error: Exception) -> str:
 
 
 _UNDECODABLE = (msgspec.MsgspecError, ValueError, RecursionError)
+_DEEPEST = 64
+_TOKEN = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"|[\[\]{}]', re.DOTALL)
+_ESCAPE = re.compile(
+    rb"\\u[dD][89abAB]..\\u[dD][c-fC-F]..|(?P<half>\\u[dD][89a-fA-F]..)|\\.", re.DOTALL
+)
 _EVENT = Decoder(_RawWatchEvent)
 _STATUS = Decoder(_Status)
 _IDENTIFIED = Decoder(_Identified)

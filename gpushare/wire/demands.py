@@ -14,11 +14,13 @@ from gpushare.core.node_filters import CORDON, CPU, NodeState
 from gpushare.core.selectors import Demands, Requirement, Taint, Term, Toleration
 from gpushare.errors import MessageError, QuantityError
 from gpushare.wire import objects
-from gpushare.wire.pod_sums import MOST_RESOURCES
 from gpushare.wire.quantity import Quantity, to_bytes, to_milli
 
 MOST_TEXT = 8 * 1024
 """Characters that are kept of the labels of a node, and of the demands of a pod."""
+
+MOST_RESOURCES = 64
+"""Resources that are kept of what one pod asks for, and of what a node has."""
 
 _MOST_TAINTS = 64
 

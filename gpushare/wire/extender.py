@@ -9,7 +9,8 @@ wrong with a body is a MessageError that names the field, never another exceptio
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import chain
+from itertools import chain, islice
+from string import whitespace
 from typing import TypeVar
 
 import msgspec
@@ -17,14 +18,20 @@ from msgspec import Raw, Struct
 from msgspec.json import Decoder
 
 from gpushare.core.model import PodRef
-from gpushare.core.node_names import NodeNames
+from gpushare.core.node_names import MAX_PARTS, KnownNames, NodeNames
 from gpushare.errors import MessageError
 from gpushare.wire.codec import decode_with
-from gpushare.wire.fields import LABEL, NAME, UID
-from gpushare.wire.name_lists import NameLists, checked_length, checked_names
+from gpushare.wire.fields import LABEL, MAX_NAME_LENGTH, NAME, UID
 from gpushare.wire.objects import Metadata, Node, Pod
 
 _T = TypeVar("_T", bound=Struct)
+
+MAX_TEXT = 256 * 1024
+"""Bytes of a list that is kept: 7,000 names of 32 characters."""
+_MANY = 16
+"""Names that are worth keeping when they are answered: fewer are encoded as fast."""
+MAX_KNOWN = 20_000
+"""Names that are known one by one; beyond it only those of the last list are."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,6 +112,79 @@ class _BindResult(Struct, gc=False):
     error: str = msgspec.field(name="Error")
 
 
+class NameLists:
+    """The latest lists of names, received or answered, by their JSON: at most MAX_PARTS.
+
+    kube-scheduler calls prioritize with exactly the names that filter has answered: such a list is
+    not decoded, checked or encoded again. The next pod's list has the same names in another order:
+    at most MAX_KNOWN names that were checked are not checked again.
+
+    Any thread may call any method: what is kept is replaced whole.
+    """
+
+    def __init__(self) -> None:
+        self._kept: tuple[tuple[bytes, NodeNames], ...] = ()
+        self.known: KnownNames | None = None
+
+    def decode(self, text: bytes) -> NodeNames:
+        """Return the names of a JSON list. Raises MessageError, or msgspec's errors."""
+        names = next((names for kept, names in self._kept if kept == text), None)
+        if names is None:
+            given = _LIST.decode(text)
+            known_ones = None if self.known is None else self.known.find(given)
+            if known_ones is not None:
+                # Plain names: blanks, or characters written as numbers, would make it longer.
+                names, characters = known_ones
+                as_encoded = len(text) == characters + 3 * len(names) + 1
+            else:
+                names = NodeNames(checked_names(given, "NodeNames"))
+                as_encoded = _ENCODER.encode(names) == text
+                plain = len(text) == sum(map(len, names)) + 3 * len(names) + 1
+                if as_encoded and plain and _MANY <= len(names) <= MAX_KNOWN:
+                    known = self.known
+                    if known is None or len(known) + len(names) > MAX_KNOWN:
+                        known = KnownNames()
+                    self.known = known.joined(names)
+            if not as_encoded:
+                return names  # kept, its blanks would be in our answers
+        self._keep(text, names)
+        return names
+
+    def encode(self, names: Sequence[str]) -> bytes:
+        """Return the names, each once, as a JSON list."""
+        text = next((text for text, known in self._kept if known is names), None)
+        if text is None:
+            text = _ENCODER.encode(names)
+            if len(names) >= _MANY:
+                self._keep(text, names if isinstance(names, NodeNames) else NodeNames(names))
+        return text
+
+    def _keep(self, text: bytes, names: NodeNames) -> None:
+        """Keep a list as the one used last; the one used longest ago goes."""
+        if len(text) <= MAX_TEXT:
+            others = (each for each in self._kept if each[0] != text)
+            self._kept = ((text, names), *islice(others, MAX_PARTS - 1))
+
+
+def checked_names(names: list[str], where: str) -> Sequence[str]:
+    """Return the names, each once. Raises MessageError on one that is empty or holds blanks."""
+    unique = set(names)
+    together = "".join(names)  # a search in one text is a hundred times faster than one a name
+    if "" in unique or any(blank in together for blank in whitespace):
+        raise MessageError(f"{where}: an empty name, or one with blanks")
+    checked_length(max(names, key=len, default=""), where)
+    return names if len(unique) == len(names) else list(dict.fromkeys(names))
+
+
+def checked_length(name: str, where: str) -> str:
+    """Return the name. Raises MessageError if it is longer than any name of an object."""
+    if len(name) > MAX_NAME_LENGTH:
+        raise MessageError(
+            f"{where}: a name of {len(name)} characters; {MAX_NAME_LENGTH} are allowed"
+        )
+    return name
+
+
 def decode_filter(body: bytes, lists: NameLists | None = None) -> FilterArgs:
     """Return the filter (or prioritize) request in a body. Raises MessageError.
 
@@ -179,13 +259,13 @@ def encode_priorities(names: Mapping[int, Sequence[str]]) -> bytes:
     """
     together = "".join(chain.from_iterable(names.values()))
     if len(_ENCODER.encode(together)) != len(together) + 2:  # JSON has to escape something
-        every = [_HostPriority(name, score) for score, some in names.items() for name in some]
+        every = [_HostPriority(name, score) for score, nodes in names.items() for name in nodes]
         return _ENCODER.encode(every)
     # Five times as fast as an encoder, for thousands of names of some ten scores.
     parts = []
-    for score, some in names.items():
+    for score, nodes in names.items():
         end = f'","Score":{score}}}'
-        parts.append('{"Host":"' + f'{end},{{"Host":"'.join(some) + end)
+        parts.append('{"Host":"' + f'{end},{{"Host":"'.join(nodes) + end)
     return f"[{','.join(parts)}]".encode()
 
 
@@ -204,13 +284,13 @@ def decode_body(exact: Decoder[_T], kind: type[_T], body: bytes | Raw) -> _T:
         return exact.decode(body)
     except (msgspec.MsgspecError, ValueError, RecursionError):
         wanted = {name.lower(): name for name in kind.__struct_encode_fields__}
-        found = {
+        exactly = {
             wanted[key.lower()]: value
             for key, value in decode_with(_ANY_KEYS, body, "request").items()
             if key.lower() in wanted
         }
         # Re-encoding keeps the path in the messages ("$.Pod.metadata.name") as in the fast path.
-        return decode_with(exact, _ENCODER.encode(found), "request")
+        return decode_with(exact, _ENCODER.encode(exactly), "request")
 
 
 def _object_name(text: str | None, where: str, pattern: re.Pattern[str] = NAME) -> str:
@@ -268,5 +348,6 @@ _FILTER = Decoder(_FilterBody)
 _BIND = Decoder(_BindBody)
 _NAMED = Decoder(_NamedObject)
 _NODE = Decoder(Node)
+_LIST = Decoder(list[str])
 _ANY_KEYS = Decoder(dict[str, Raw])
 _ENCODER = msgspec.json.Encoder()

@@ -13,30 +13,48 @@ out again); here it counts once in the node's usedGPU and stands in one more key
 on the node any more. A pod that may be on one of several devices stands on each. What a device
 shows as used is what its own pods sum to.
 
+A node that autoscalers leave alone has why in one more key, `keptFromScaleDown`.
+
 On a node where a pod has compute, each device and each pod has it in one more key, `usedCores`, in
 percent of one device.
+
+In books of claims, `pods` are claims, and each has in `users` the names of the pods that it is
+reserved for.
 """
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 from gpushare.core.states.entry import Entry, NodeBooks
 
+Users = Mapping[str, Sequence[str]]
+"""The pods that each claim is reserved for, by its uid."""
 
-def encode_inspect(nodes: Iterable[NodeBooks]) -> str:
+
+def encode_inspect(
+    nodes: Iterable[NodeBooks],
+    users: Users | None = None,
+    kept: Mapping[str, str] = MappingProxyType({}),
+) -> str:
     """Return the inspect document of these nodes, sorted by name; compact, without a newline.
 
-    Node by node: no other thread runs while one call of json works, be it over 5,000 nodes.
+    Node by node: no other thread runs while one call of json works, be it over 5,000 nodes. users:
+    of books of claims, None for those of pods. kept: why autoscalers leave a node alone, by its
+    name.
     """
-    parts = (_node(books) for books in sorted(nodes, key=lambda b: b.spec.name))
+    parts = (
+        _node(books, users, kept.get(books.spec.name, ""))
+        for books in sorted(nodes, key=lambda b: b.spec.name)
+    )
     return f'{{"nodes":[{",".join(map(_ENCODE, parts))}]}}'
 
 
 _ENCODE = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False).encode
 
 
-def _node(books: NodeBooks) -> dict[str, Any]:
+def _node(books: NodeBooks, users: Users | None, kept: str) -> dict[str, Any]:
     capacity = books.spec.capacity
     pods: list[list[dict[str, Any]]] = [[] for _ in capacity]
     unplaced: list[dict[str, Any]] = []
@@ -51,6 +69,8 @@ def _node(books: NodeBooks) -> dict[str, Any]:
             unplaced.append(_pod(entry, 0, cores=cores))
         for index, units in shares:
             pods[index].append(_pod(entry, units, cores=cores))
+            if users is not None:
+                pods[index][-1]["users"] = users.get(entry.ref.uid.partition("/")[0], ())
     devices: list[dict[str, Any]] = []
     for index, total in enumerate(capacity):
         on_it = pods[index]
@@ -65,6 +85,8 @@ def _node(books: NodeBooks) -> dict[str, Any]:
     }
     if unplaced:
         node["unplaced"] = unplaced
+    if kept:
+        node["keptFromScaleDown"] = kept
     return node
 
 

@@ -1,20 +1,29 @@
-"""Kubernetes objects as the API server writes them: narrow typed structs, and the Binding.
+"""Kubernetes objects as the API server writes them: narrow typed structs.
 
-Knows the JSON of Node, Pod, ConfigMap, PodDisruptionBudget and Binding, only the fields that we
-read; every field may be missing or null, quantities may be numbers, unknown fields are skipped.
+Knows the JSON of Node, Pod, ConfigMap and PodDisruptionBudget, only the fields that we read; every
+field may be missing or null, quantities may be numbers, unknown fields are skipped.
 Knows nothing of what the fields mean to us (see pods.py and nodes.py), nor of lists and watches
 (codec.py).
 """
 
-from collections.abc import Mapping
+from datetime import datetime
 from typing import Any
 
 import msgspec
 from msgspec import Raw, Struct
 
-from gpushare.core.model import PodRef
 from gpushare.wire.codec import Codec
 from gpushare.wire.quantity import Quantity
+
+
+class Owner(Struct, gc=False, rename="camel"):
+    """OwnerReference."""
+
+    api_version: str | None = None
+    kind: str | None = None
+    name: str | None = None
+    uid: str | None = None
+    controller: bool | None = None
 
 
 class Metadata(Struct, gc=False, rename="camel"):
@@ -28,6 +37,7 @@ class Metadata(Struct, gc=False, rename="camel"):
     deletion_timestamp: str | None = None
     labels: dict[str, str] | None = None
     annotations: dict[str, str] | None = None
+    owner_references: list[Owner] | None = None
 
 
 class Resources(Struct, gc=False):
@@ -179,22 +189,6 @@ class StartedPod(Pod, gc=False):
     status: StartedPodStatus | None = None
 
 
-class Owner(Struct, gc=False, rename="camel"):
-    """OwnerReference."""
-
-    api_version: str | None = None
-    kind: str | None = None
-    name: str | None = None
-    uid: str | None = None
-    controller: bool | None = None
-
-
-class OwnedMetadata(Metadata, gc=False, rename="camel"):
-    """ObjectMeta with who made the object."""
-
-    owner_references: list[Owner] | None = None
-
-
 class PodsAffinity(Affinity, gc=False, rename="camel"):
     """Affinity with what it says of other pods, as far as it is there."""
 
@@ -233,7 +227,6 @@ class OwnedPodSpec(PodSpec, gc=False, rename="camel"):
 class OwnedPod(Pod, gc=False):
     """Pod with what is asked before it may be moved; others need not decode that."""
 
-    metadata: OwnedMetadata | None = None
     spec: OwnedPodSpec | None = None
 
 
@@ -304,28 +297,6 @@ class PodDisruptionBudget(Struct, gc=False):
     status: dict[str, Any] | None = None
 
 
-def binding(ref: PodRef, node: str, annotations: Mapping[str, str]) -> bytes:
-    """Return the body that binds a pod: uid as precondition, annotations merged in by the same
-    write.
-
-    The API server sets spec.nodeName and merges metadata.annotations into the pod atomically, and
-    refuses (409) if the uid is not the pod's.
-    """
-    return msgspec.json.encode(
-        {
-            "apiVersion": "v1",
-            "kind": "Binding",
-            "metadata": {
-                "name": ref.name,
-                "namespace": ref.namespace,
-                "uid": ref.uid,
-                "annotations": dict(annotations),
-            },
-            "target": {"apiVersion": "v1", "kind": "Node", "name": node},
-        }
-    )
-
-
 PODS: Codec[Pod] = Codec(Pod)
 STARTED_PODS: Codec[Pod] = Codec(StartedPod, "Pod")
 OWNED_PODS: Codec[OwnedPod] = Codec(OwnedPod, "Pod")
@@ -334,3 +305,12 @@ NODES: Codec[Node] = Codec(Node)
 CONFIG_MAPS: Codec[ConfigMap] = Codec(ConfigMap)
 PRIORITY_CLASSES: Codec[PriorityClass] = Codec(PriorityClass)
 BUDGETS: Codec[PodDisruptionBudget] = Codec(PodDisruptionBudget)
+
+
+def seconds_of(timestamp: str | None) -> float:
+    """Return seconds since the epoch of an RFC 3339 time; 0 if it cannot be read."""
+    try:
+        moment = datetime.fromisoformat(timestamp or "")
+    except ValueError:
+        return 0.0
+    return moment.timestamp() if moment.tzinfo else 0.0

@@ -1,36 +1,68 @@
 """Pods: from the structs of objects.py to Request and ObservedPod.
 
-Knows the dialect's names; what containers ask for is summed up in `pod_sums.py`. A quantity that
-makes no sense is an error; a placement annotation that makes no sense is only no placement, because
-users can edit annotations and the pod still holds memory.
+Knows the dialect's names. What containers ask for is summed up by Kubernetes' formula: the larger
+of the running phase (containers and sidecars) and of each init container with the sidecars before
+it; for CPU and memory then the overhead. A quantity that makes no sense is an error; a placement
+annotation that makes no sense is only no placement, because users can edit annotations and the pod
+still holds memory.
+
+A group is pods that are meant to run together. Only what the pod itself says of it is read:
+`spec.schedulingGroup` (1.36 on), and the labels and annotations of the schedulers and controllers
+that make groups; not what a PodGroup object says. Tested in `tests/unit/wire/test_pods.py` and
+`tests/unit/wire/test_groups.py`.
 """
 
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import replace
-from datetime import datetime
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from itertools import chain
 from sys import intern
 
-from gpushare.core.model import ALL_CORES, Labels, ObservedPod, PodRef, Request, Shares
+from gpushare.core.model import (
+    ALL_CORES,
+    HOST_BOUND,
+    MAX_UNITS,
+    Labels,
+    ObservedPod,
+    PodRef,
+    Request,
+    Shares,
+)
 from gpushare.core.selectors import NO_DEMANDS
 from gpushare.errors import AnnotationError, MessageError, QuantityError, WireError
 from gpushare.wire.annotations import (
-    MAX_DEVICES_PER_POD,
+    LARGEST_ANNOTATIONS,
+    MOST_GIVEN,
     Names,
-    check_room,
     device_uuids,
     placement,
     strict_number,
-    wanted_policy,
 )
-from gpushare.wire.card_wishes import wanted_cards
-from gpushare.wire.demands import demands_of
+from gpushare.wire.demands import MOST_RESOURCES, demands_of
+from gpushare.wire.device_request import Asked, device_request
 from gpushare.wire.given_annotation import read_given
 from gpushare.wire.gpu_models import LABELS
-from gpushare.wire.objects import Metadata, Pod, PodSpec, PodStatus
+from gpushare.wire.objects import (
+    Container,
+    Metadata,
+    Owner,
+    Pod,
+    PodSpec,
+    PodStatus,
+    Resources,
+    seconds_of,
+)
 from gpushare.wire.placeholders import is_placeholder
-from gpushare.wire.pod_cores import check_cores, without_memory
-from gpushare.wire.pod_sums import device_sums, host_sums
-from gpushare.wire.split import split_parts
+from gpushare.wire.pod_peak import peak
+from gpushare.wire.quantity import MAX_VALUE, Quantity, to_bytes, to_milli, to_units
+
+# Most pods have a controller, and ask for the same as others.
+_remembered = lru_cache(maxsize=1 << 12, typed=True)
+_to_units, _to_milli, _to_bytes = map(_remembered, (to_units, to_milli, to_bytes))
+
+_OF_THE_HOST = ("cpu", "memory")
+_NOTHING: Mapping[str, Quantity] = {}
+_NO_RESOURCES = Resources()
 
 MAX_MODELS = 64
 """Models that are kept of what one pod accepts."""
@@ -38,6 +70,9 @@ _MAX_LABEL = 63
 """Characters of the value of a label."""
 MAX_LABELS = 8 * 1024
 """Characters of the labels of a pod that are kept."""
+
+MAX_MEMBERS = 10_000
+"""A group that says that it has more says nothing."""
 
 _MAX_STAMP = 32
 
@@ -52,54 +87,37 @@ def pod_ref(pod: Pod) -> PodRef:
     return PodRef(intern(metadata.namespace), metadata.name, metadata.uid)
 
 
+def pod_name(pod: Pod) -> str:
+    """Return the pod as "namespace/name", or "?" for a pod without name or uid."""
+    metadata = pod.metadata
+    if metadata is None or not (metadata.namespace and metadata.name and metadata.uid):
+        return "?"
+    return f"{metadata.namespace}/{metadata.name}"
+
+
 def request_of(pod: Pod, names: Names) -> Request:
     """Return what the pod asks for.
 
     GPU memory by its containers' limits, CPU and memory by their requests, both with Kubernetes'
     formula: the larger of the running phase (containers and sidecars) and of each init container
-    with the sidecars before it; for CPU and memory then the overhead. Annotation or label
-    `names.count` splits the GPU memory and the cores evenly over several devices, annotation
-    `gpushare.io/split` splits the memory unevenly. Raises QuantityError, AnnotationError, or
-    MessageError if a total cannot be split, or if cores are asked for that cannot be had.
+    with the sidecars before it; for CPU and memory then the overhead. What its annotations make of
+    that: device_request.py. Raises QuantityError, AnnotationError, or MessageError if the devices
+    cannot be had.
     """
-    cpu_only = host_sums(pod)
-    total, containers, inits = device_sums(pod, names.resource)
+    host = host_sums(pod)
+    units, containers, inits = device_sums(pod, names.resource)
     cores, core_containers, _ = device_sums(pod, names.cores)
-    if not total:
-        if cores:
-            raise MessageError(without_memory(names))
-        return cpu_only
+    if not (units or cores):
+        return host
     metadata = pod.metadata or Metadata()
-    annotations = metadata.annotations or {}
-    devices = _devices(metadata, names)
-    parts = split_parts(annotations, total, containers, names)
-    if parts:
-        devices = len(parts)
-    elif total % devices:
-        below = total - total % devices
-        instead = f"{below} or {below + devices}" if below else str(devices)
-        raise MessageError(
-            f"{names.resource}: {total} cannot be split evenly over {devices} devices"
-            f" ({names.count}): write {instead}, or another count"
-        )
-    request = Request(
-        units=parts[0] if parts else total // devices,
-        devices=devices,
-        cpu=cpu_only.cpu,
-        memory=cpu_only.memory,
-        containers=containers,
-        policy=wanted_policy(annotations, names),
+    return device_request(
+        Asked(units, containers, inits, cores, core_containers),
+        metadata.annotations or {},
+        metadata.labels or {},
+        names,
+        host=host,
         models=_accepted_models(pod.spec or PodSpec()),
-        inits=inits,
-        resources=cpu_only.resources,
-        cores=cores // devices,
-        core_containers=core_containers,
-        cards=wanted_cards(annotations),
-        split=parts if len(set(parts)) > 1 else (),
     )
-    if cores:
-        check_cores(cores, request, names)
-    return request
 
 
 def request_among(pod: Pod, every: Iterable[Names]) -> tuple[Names, Request] | None:
@@ -109,23 +127,171 @@ def request_among(pod: Pod, every: Iterable[Names]) -> tuple[Names, Request] | N
     pod without a node that has no room for our annotations.
     """
     requests = ((names, request_of(pod, names)) for names in every)
-    found = [(names, request) for names, request in requests if request.devices]
-    if len(found) > 1:
-        asked = ", ".join(names.resource for names, _ in found)
-        raise MessageError(f"{asked}: a pod may ask for one of them alone")
-    if found:
-        names, request = found[0]
-        check_annotations(pod, request, names)
-    return found[0] if found else None
+    asked = [(names, request) for names, request in requests if request.devices]
+    if len(asked) > 1:
+        resources = ", ".join(names.resource for names, _ in asked)
+        raise MessageError(f"{resources}: a pod may ask for one of them alone")
+    if not asked:
+        return None
+    names, request = asked[0]
+    if mistake := lacks_room(pod, request, names):
+        raise AnnotationError(mistake)
+    return names, request
 
 
-def check_annotations(pod: Pod, request: Request, names: Names) -> None:
-    """Check that a pod without a node has room for the annotations that are written later.
+def lacks_room(pod: Pod, request: Request, names: Names) -> str:
+    """Return why the annotations of a pod leave no room for all that we and the device plug-in
+    write later; "" if they do. On a node it is too late: the pod holds its devices in any case.
 
-    Raises AnnotationError. On a node it is too late: the pod holds its devices in any case.
+    A pod whose annotations come to be too large can never be updated again: it has no status, no
+    end and no deletion, and holds its devices for ever.
     """
-    if not (pod.spec and pod.spec.node_name):
-        check_room((pod.metadata and pod.metadata.annotations) or {}, request, names)
+    if pod.spec and pod.spec.node_name:
+        return ""
+    index = number = 11  # ten digits and a comma
+    uuid = 129
+    # Containers fill device after device: each piece ends a container, or a device.
+    pieces = len(request.containers) + request.devices
+    grants = (
+        2
+        + len(request.containers) * (index + len('"":{}'))
+        + pieces * (index + len('"":') + number)
+    )
+    # The bytes that each annotation of ours may have over the life of the pod.
+    ours = {
+        names.idx: index * request.devices,
+        names.dev: number,
+        names.pod: number,
+        names.assigned: len("false"),
+        names.assume_time: 20,
+        names.allocation: grants,
+        names.uuids: uuid * request.devices,
+        names.given: 2 + MOST_GIVEN * (uuid + len('"":') + number),
+    }
+    if request.cores:
+        ours[names.core_allocation] = grants
+    # As the API server counts them.
+    others = sum(
+        len(text) if text.isascii() else len(text.encode("utf-8", "surrogatepass"))
+        for key, value in ((pod.metadata and pod.metadata.annotations) or {}).items()
+        if key not in ours
+        for text in (key, value)
+    )
+    room = sum(len(key) + most for key, most in ours.items())
+    if others + room <= LARGEST_ANNOTATIONS:
+        return ""
+    return (
+        f"its annotations have {others} bytes, and gpushare writes up to {room} more;"
+        f" Kubernetes takes {LARGEST_ANNOTATIONS} in all: create the pod with smaller ones"
+    )
+
+
+def units_of(pod: Pod, resource: str) -> int:
+    """Return the units a pod asks for, over all its devices: the `total` of its request.
+
+    A tenth of the cost of `observe_pod`. Raises QuantityError.
+    """
+    return device_sums(pod, resource)[0]
+
+
+def device_sums(pod: Pod, resource: str) -> tuple[int, Shares, tuple[int, ...]]:
+    """Return (total GPU units, `containers` and `inits` of the Request). Raises QuantityError."""
+    spec = pod.spec or PodSpec()
+    regular = [gpu_units(each, resource) for each in spec.containers or ()]
+    inits = [
+        (gpu_units(each, resource), each.restart_policy) for each in spec.init_containers or ()
+    ]
+    total = peak([sum(regular)], inits) if inits else sum(regular)
+    if total > MAX_UNITS:
+        raise QuantityError(f"{resource}: the pod's total is larger than {MAX_UNITS}")
+    if not total:
+        return 0, (), ()
+    containers = tuple((index, count) for index, count in enumerate(regular) if count)
+    return total, containers, tuple(count for count, _ in inits if count)
+
+
+def host_sums(pod: Pod, *, strict: bool = True) -> Request:
+    """Return the request without GPU: CPU, memory, and at most MOST_RESOURCES others by name.
+
+    Requests count, or the limits if there are none, as the API server fills them in; those of the
+    pod itself if it has them (1.34). At most HOST_BOUND: no node has so much, and what is beyond it
+    would only overflow the arithmetic of policies. Raises QuantityError if CPU or memory makes no
+    sense or is more than Kubernetes itself can count; such an amount of another resource is left
+    out, and if not `strict` these too.
+    """
+    spec = pod.spec or PodSpec()
+    containers, init_containers = spec.containers or (), spec.init_containers or ()
+    own, *asked_by_each = (
+        {**(each.limits or _NOTHING), **(each.requests or _NOTHING)}
+        for each in (
+            spec.resources or _NO_RESOURCES,
+            *(container.resources or _NO_RESOURCES for container in containers),
+            *(container.resources or _NO_RESOURCES for container in init_containers),
+        )
+    )
+    regular, of_inits = asked_by_each[: len(containers)], asked_by_each[len(containers) :]
+    overhead = spec.overhead or _NOTHING
+    every = {*overhead, *chain(*asked_by_each)}
+    others = sorted(every.difference(_OF_THE_HOST))[:MOST_RESOURCES]
+    sums = dict.fromkeys(_OF_THE_HOST, 0)
+    for name in (*_OF_THE_HOST, *others):
+        convert = _to_milli if name == "cpu" else _to_bytes
+        try:
+            total = convert(own.get(name, 0))
+            if not total:
+                total = sum(convert(asked[name]) for asked in regular if name in asked)
+                if of_inits:
+                    before = (
+                        (convert(asked.get(name, 0)), container.restart_policy)
+                        for asked, container in zip(of_inits, init_containers, strict=True)
+                    )
+                    total = peak([total], before)
+            total += convert(overhead.get(name, 0))
+            if total > MAX_VALUE:
+                raise QuantityError(f"{name}: the pod's total is larger than {MAX_VALUE}")
+        except QuantityError:
+            if strict and name in sums:
+                raise
+            continue
+        sums[name] = min(total, HOST_BOUND)
+    (_, cpu), (_, memory), *amounts = sums.items()
+    return _cpu_only(cpu, memory, tuple((name, amount) for name, amount in amounts if amount))
+
+
+@_remembered
+def _cpu_only(cpu: int, memory: int, resources: tuple[tuple[str, int], ...]) -> Request:
+    """Return the request, one for all pods that ask for the same."""
+    return Request(cpu=cpu, memory=memory, resources=resources)
+
+
+def gpu_units(container: Container, resource: str) -> int:
+    """Return the units a container is limited to.
+
+    Kubernetes wants limit and request equal; limits lead.
+    """
+    resources = container.resources
+    if resources is None:
+        return 0
+    quantity = (resources.limits or {}).get(resource)
+    if quantity is None:
+        quantity = (resources.requests or {}).get(resource)
+    if quantity is None:
+        return 0
+    try:
+        return _to_units(quantity)
+    except QuantityError as error:
+        raise QuantityError(f"{resource}: {error}{_without_suffix(quantity)}") from error
+
+
+def _without_suffix(quantity: Quantity) -> str:
+    """Return what to write instead of an amount in bytes, such as 5Gi; "" if it is none."""
+    try:
+        amount = to_bytes(quantity)
+    except QuantityError:
+        return ""
+    if not str(quantity)[-1:].isalpha() or amount < 2**20:
+        return ""
+    return f": the unit is GiB already (unless --unit says otherwise): write {-(-amount // 2**30)}"
 
 
 def observe_pod(pod: Pod, names: Names) -> ObservedPod:
@@ -168,10 +334,17 @@ def observe_pod(pod: Pod, names: Names) -> ObservedPod:
     annotations = metadata.annotations or {}
     status = pod.status or PodStatus()
     annotated: tuple[Shares | None, tuple[str, ...]] = (None, ())
+    no_extender_called = False
     if node:
         shares = placement(annotations, request, names)
         uuids = None if shares is None else device_uuids(annotations, shares, names)
         annotated = (None, ()) if uuids is None else (shares, uuids)
+    else:
+        # It has gates, or no node passes kube-scheduler itself.
+        no_extender_called = bool(pod.spec and pod.spec.scheduling_gates) or any(
+            (each.type, each.status, each.reason) == ("PodScheduled", "False", "Unschedulable")
+            for each in status.conditions or ()
+        )
     return ObservedPod(
         pod_ref(pod),
         request,
@@ -179,46 +352,32 @@ def observe_pod(pod: Pod, names: Names) -> ObservedPod:
         annotated[0],
         annotations.get(names.assigned) == "true",
         has_ended(pod),
-        _seconds(metadata.creation_timestamp),
-        _seconds(status.start_time),
+        seconds_of(metadata.creation_timestamp),
+        seconds_of(status.start_time),
         priority_of(pod),
         metadata.deletion_timestamp is not None,
         _labels(metadata) if node else (),
-        not node and _is_kept_from_extenders(pod),
+        no_extender_called,
         # Ours has 19 digits: what is longer is none, and is not kept.
         annotations.get(names.assume_time, "")[:_MAX_STAMP] if node else "",
         status.phase == "Running",
         annotated[1],
         read_given(annotations, request.total, names) if node else (),
-        not node and bool(request.devices) and _is_crowded(annotations, request, names),
-        _seconds(metadata.deletion_timestamp),
+        bool(request.devices and lacks_room(pod, request, names)),
+        seconds_of(metadata.deletion_timestamp),
         NO_DEMANDS if node else demands_of(pod),
     )
 
 
-def _is_crowded(annotations: Mapping[str, str], request: Request, names: Names) -> bool:
-    try:
-        check_room(annotations, request, names)
-    except AnnotationError:
-        return True
-    return False
+def controller_of(pod: Pod) -> Owner | None:
+    """Return what makes the pod anew when it is gone; None if nothing says that it does."""
+    owners = (pod.metadata and pod.metadata.owner_references) or ()
+    return next((owner for owner in owners if owner.controller), None)
 
 
 def has_ended(pod: Pod) -> bool:
     """Return whether its containers have ended for good and hold nothing."""
     return pod.status is not None and pod.status.phase in _ENDED
-
-
-def _is_kept_from_extenders(pod: Pod) -> bool:
-    """Return whether no extender is called for it: it has gates, or no node passes kube-scheduler
-    itself.
-    """
-    conditions = (pod.status and pod.status.conditions) or ()
-    refused = any(
-        (each.type, each.status, each.reason) == ("PodScheduled", "False", "Unschedulable")
-        for each in conditions
-    )
-    return refused or bool(pod.spec and pod.spec.scheduling_gates)
 
 
 def names_any(pod: Pod, resources: Collection[str]) -> bool:
@@ -275,41 +434,119 @@ def _accepted_models(spec: PodSpec) -> tuple[str, ...]:
     return tuple(sorted(models)) if len(models) <= MAX_MODELS else ()
 
 
-def _devices(metadata: Metadata, names: Names) -> int:
-    """Return over how many devices the pod wants its memory spread; the annotation wins over the
-    label.
-    """
-    text = (metadata.annotations or {}).get(names.count)
-    if text is None:
-        text = (metadata.labels or {}).get(names.count, "1")
-    devices = strict_number(text, MAX_DEVICES_PER_POD)
-    if not devices:
-        raise AnnotationError(
-            f"{names.count}: {text[:20]!a} is not a number of devices"
-            f" from 1 to {MAX_DEVICES_PER_POD}"
-        )
-    return devices
-
-
 def _labels(metadata: Metadata) -> Labels:
     """Return the labels, stored once for all pods of a controller.
 
     Of more than MAX_LABELS characters the first by key: a budget that selects by another one does
     not protect the pod.
     """
-    found, room = [], MAX_LABELS
+    kept, room = [], MAX_LABELS
     for key, value in sorted((metadata.labels or {}).items()):
         room -= len(key) + len(value)
         if room < 0:
             break
-        found.append((intern(key), intern(value)))
-    return tuple(found)
+        kept.append((intern(key), intern(value)))
+    return tuple(kept)
 
 
-def _seconds(timestamp: str | None) -> float:
-    """Return seconds since the epoch of an RFC 3339 time; 0 if it cannot be read."""
-    try:
-        moment = datetime.fromisoformat(timestamp or "")
-    except ValueError:
-        return 0.0
-    return moment.timestamp() if moment.tzinfo else 0.0
+@dataclass(frozen=True, slots=True)
+class Group:
+    """A group as one of its pods names it.
+
+    key: namespace and name, with the kind of group. size: how many pods it needs at once, 0 if the
+    pod does not say it. whole: its scheduler binds all of them or none.
+    """
+
+    key: str = ""
+    size: int = 0
+    whole: bool = False
+
+
+NO_GROUP = Group()
+
+_LABEL, _ANNOTATION = "label", "annotation"
+_KINDS = (
+    # kind, where its name stands, the key; where its size stands, the key; all of them or none
+    (
+        ("coscheduling", _LABEL, "scheduling.x-k8s.io/pod-group"),
+        (_LABEL, "pod-group.scheduling.sigs.k8s.io/min-available"),
+        True,
+    ),
+    (
+        ("coscheduling", _LABEL, "pod-group.scheduling.sigs.k8s.io/name"),
+        (_LABEL, "pod-group.scheduling.sigs.k8s.io/min-available"),
+        True,
+    ),
+    (
+        ("volcano", _ANNOTATION, "scheduling.k8s.io/group-name"),
+        (_ANNOTATION, "scheduling.volcano.sh/group-min-member"),
+        False,
+    ),
+    (
+        ("kueue", _LABEL, "kueue.x-k8s.io/pod-group-name"),
+        (_ANNOTATION, "kueue.x-k8s.io/pod-group-total-count"),
+        False,
+    ),
+    (
+        ("lws", _LABEL, "leaderworkerset.sigs.k8s.io/group-key"),
+        (_ANNOTATION, "leaderworkerset.sigs.k8s.io/size"),
+        False,
+    ),
+    (("jobset", _LABEL, "jobset.sigs.k8s.io/jobset-name"), (_LABEL, ""), False),
+)
+
+
+def group_of(pod: Pod) -> Group:
+    """Return the group of the pod; NO_GROUP if it names none."""
+    metadata, spec = pod.metadata or Metadata(), pod.spec or PodSpec()
+    labels, annotations = metadata.labels or {}, metadata.annotations or {}
+    namespace = metadata.namespace or ""
+    name = (spec.scheduling_group and spec.scheduling_group.pod_group_name) or ""
+    if name:
+        return Group(f"podgroup {namespace}/{name[:253]}")
+    if not (labels or annotations):
+        return NO_GROUP
+    texts: dict[str, Mapping[str, str]] = {_LABEL: labels, _ANNOTATION: annotations}
+    for (kind, place, key), (size_place, size_key), whole in _KINDS:
+        name = texts[place].get(key, "")
+        if name:
+            size = strict_number(texts[size_place].get(size_key, ""), MAX_MEMBERS) or 0
+            return Group(f"{kind} {namespace}/{name[:253]}", size, whole and size > 0)
+    return NO_GROUP
+
+
+def may_wait(pod: Pod) -> bool:
+    """Return whether its volumes or claims may have to be made after filter (PreBind)."""
+    spec = pod.spec or PodSpec()
+    return bool(spec.resource_claims) or any(
+        volume.persistent_volume_claim is not None or volume.ephemeral is not None
+        for volume in spec.volumes or ()
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Claimant:
+    """A pod that asks: who it is, what it asks for, and what the rules look at.
+
+    waits: it may have to wait for a volume or a claim. owner: the uid of its controller, or "".
+    """
+
+    ref: PodRef
+    request: Request
+    priority: int = 0
+    group: Group = NO_GROUP
+    waits: bool = False
+    owner: str = ""
+
+
+def claimant(pod: Pod, request: Request) -> Claimant:
+    """Return the pod as the rules of holds see it. Raises MessageError for a pod without names."""
+    owner = controller_of(pod)
+    return Claimant(
+        pod_ref(pod),
+        request,
+        priority_of(pod),
+        group_of(pod),
+        may_wait(pod),
+        (owner and owner.uid) or "",
+    )

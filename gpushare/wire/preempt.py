@@ -15,8 +15,7 @@ from msgspec.json import Decoder
 from gpushare.core.preemption.preemptor import Victims
 from gpushare.errors import MessageError
 from gpushare.wire.codec import decode_with
-from gpushare.wire.extender import checked_pod, checked_uid, decode_body
-from gpushare.wire.name_lists import checked_length
+from gpushare.wire.extender import checked_length, checked_pod, checked_uid, decode_body
 from gpushare.wire.objects import Metadata, Pod
 
 _MAX_VIOLATIONS = 2**31

@@ -12,7 +12,7 @@ from gpushare.wire.annotations import Names
 from gpushare.wire.dialects import RESOURCES, foreign_name
 from gpushare.wire.inventory import mib_of
 from gpushare.wire.objects import Container, Pod, PodSpec, Resources
-from gpushare.wire.pods import check_annotations, names_any, request_of
+from gpushare.wire.pods import lacks_room, names_any, request_of
 from gpushare.wire.whole_card import whole_card_mistake
 
 VISIBLE = ("NVIDIA_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES")
@@ -34,10 +34,10 @@ def mistake_of(pod: Pod, names: Names, unit: str, largest: Largest = unknown) ->
     """Return what is wrong with what the pod asks for, and what to write; "" if nothing is."""
     try:
         request = request_of(pod, names)
-        check_annotations(pod, request, names)
     except WireError as error:
         return str(error)
-    return misplaced(pod, request, names) or wrong_unit(request, names, unit, largest)
+    mistake = lacks_room(pod, request, names) or misplaced(pod, request, names)
+    return mistake or wrong_unit(request, names, unit, largest)
 
 
 def misplaced(pod: Pod, request: Request, names: Names) -> str:

@@ -94,7 +94,7 @@ def _inspect() -> dict[str, Schema]:
     device = {"id": _COUNT, "totalGPU": _COUNT, "usedGPU": _COUNT, "pods": _list("InspectPod")}
     totals = {"name": text, "totalGPU": _COUNT, "usedGPU": _COUNT, "devs": _list("InspectDevice")}
     node = _closed(totals)
-    node["properties"] = {**totals, "unplaced": _list("InspectPod")}
+    node["properties"] = {**totals, "unplaced": _list("InspectPod"), "keptFromScaleDown": text}
     return {
         "InspectPod": _closed({"name": text, "namespace": text, "usedGPU": _COUNT}),
         "InspectDevice": _closed(device),

@@ -7,9 +7,18 @@ Tested in `tests/unit/ledger/test_ledger.py`.
 
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import ClassVar, Final
+from typing import ClassVar, Final, Self
 
-from gpushare.core.model import Cover, Labels, NodeSpec, PodRef, Request, Shares
+from gpushare.core.model import (
+    Charge,
+    Cover,
+    Labels,
+    NodeSpec,
+    Pinned,
+    PodRef,
+    Request,
+    Shares,
+)
 from gpushare.core.selectors import NO_DEMANDS, Demands
 
 MOST_GRACE = 600.0
@@ -53,6 +62,9 @@ class Waiting:
     served: bool = True
     """As `ObservedPod.served`."""
     phase: ClassVar[Phase] = Phase.UNCHARGED
+    assumption: ClassVar[None] = None
+    charge: ClassVar[None] = None
+    pin: ClassVar[None] = None
 
     @property
     def uid(self) -> str:
@@ -97,6 +109,21 @@ class _Outlasted(_Assumed):
     """The watch has shown it bound, and a list then without a node."""
     lost: bool = False
     """It had a node and reads without one, and the alarm has been raised."""
+
+    @classmethod
+    def after(
+        cls,
+        was: "Assumption",
+        *,
+        token: int,
+        since: float,
+        due: bool,
+        stamp: str | None = None,
+    ) -> Self:
+        """Return what the binding has come to; stamp: of one more that is sent."""
+        stamps = was.stamps if stamp is None else was.stamps | {stamp}
+        kept = (was.node, was.sent, stamps, since, due, was.waiting, was.unbound, was.lost)
+        return cls(token, *kept)
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,13 +213,20 @@ class Entry:
         return self.terminating and -MOST_LATE <= self.ends_by - now <= MOST_GRACE
 
     @property
-    def pins(self) -> bool:
-        """Whether it holds back equal pods, where pairing applies (see pairing.py).
+    def pin(self) -> Pinned | None:
+        """How it holds back equal pods, where pairing applies (see pairing.py); None: not at all.
 
-        So does one whose cards have moved: its device plug-in still goes by what is written.
+        One whose cards have moved does too: its device plug-in still goes by what is written.
         """
-        served = self.running or (self.assigned and self.started > 0)
-        return self.cover.written is not None and not served
+        written = self.cover.written
+        if written is None or self.running or (self.assigned and self.started > 0):
+            return None
+        return self.request.sizes, tuple(device for device, _ in written)
+
+    @property
+    def charge(self) -> Charge:
+        """What it takes from its node."""
+        return Charge(self.node, self.request, self.placement)
 
     @property
     def cores(self) -> int:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from typing import ClassVar, NamedTuple
 
 from gpushare.core.cover import with_given
-from gpushare.core.model import Allocation, Cover, ObservedPod, PodRef, Request
+from gpushare.core.model import Allocation, Charge, Cover, ObservedPod, PodRef, Request
 from gpushare.core.states.entry import (
     Assumption,
     Entry,
@@ -35,7 +35,8 @@ later; the rest is for the read, which was sent a little before it is settled.
 _UNCHARGED, _CPU_ONLY, _GONE = Phase.UNCHARGED, Phase.CPU_ONLY, Phase.GONE
 _WAITING, _SHOWN_BOUND = Event.SHOWN_WAITING, Event.SHOWN_BOUND
 _SHOWN_CPU_ONLY = Event.SHOWN_CPU_ONLY
-_ON_NODE = (Phase.BOUND, Phase.CPU_ONLY)
+ON_NODE = (Phase.BOUND, Phase.CPU_ONLY)
+"""The phases of a pod that the watch has shown on a node."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +47,13 @@ class CpuOnly:
     request: Request
     namespace: str
     phase: ClassVar[Phase] = Phase.CPU_ONLY
+    assumption: ClassVar[None] = None
+    pin: ClassVar[None] = None
+
+    @property
+    def charge(self) -> Charge:
+        """What it takes from its node."""
+        return Charge(self.node, self.request, None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +61,9 @@ class Unreadable:
     """A pod that is there and has never been shown so that it could be read."""
 
     phase: ClassVar[Phase] = Phase.UNCHARGED
+    assumption: ClassVar[None] = None
+    charge: ClassVar[None] = None
+    pin: ClassVar[None] = None
 
 
 Record = Entry | CpuOnly | Waiting | Unreadable
@@ -90,29 +101,17 @@ def next_phase(record: Record | None, event: Event) -> Phase | None:
     return TABLE[event].get(_UNCHARGED if record is None else record.phase)
 
 
-def assumption_of(record: Record | None) -> Assumption | None:
-    """Return our binding that no watch has shown yet, if there is one."""
-    return record.assumption if isinstance(record, Entry) else None
-
-
-def is_shown(record: Record | None) -> bool:
-    """Return whether the watch has shown the pod."""
-    assumption = assumption_of(record)
-    if assumption is None:
-        return record is not None
-    return assumption.waiting is not None or assumption.unbound
-
-
 def is_counted(record: Record | None) -> bool:
-    """Return whether the pod counts among those that come: a gated one does not yet."""
-    assumption = assumption_of(record)
+    """Return whether the pod counts among those that come: the watch has shown it, and not with
+    gates alone.
+    """
+    if record is None:
+        return False
+    assumption = record.assumption
     waiting = assumption.waiting if assumption is not None else record
-    return waiting.counted if isinstance(waiting, Waiting) else is_shown(record)
-
-
-def is_on_node(record: Record | None) -> bool:
-    """Return whether the watch has shown the pod on a node."""
-    return record is not None and record.phase in _ON_NODE
+    if isinstance(waiting, Waiting):
+        return waiting.counted
+    return assumption is None or assumption.unbound
 
 
 def observed_unreadable(record: Record | None) -> Record | None:
@@ -124,7 +123,12 @@ def observed_unreadable(record: Record | None) -> Record | None:
 
 def observed(record: Record | None, pod: ObservedPod) -> Step:
     """Return the record after the watch, a list or an audit has shown the pod."""
-    event = _event_of(pod)
+    if pod.ended:
+        event = Event.GONE
+    elif not pod.node:
+        event = _WAITING
+    else:
+        event = _SHOWN_BOUND if pod.request.devices else _SHOWN_CPU_ONLY
     phase = next_phase(record, event)
     entry = record if isinstance(record, Entry) else None
     assumption = entry.assumption if entry else None
@@ -159,11 +163,12 @@ def observed(record: Record | None, pod: ObservedPod) -> Step:
 
 def listed(record: Record | None, event: Event, *, now: float, token: int) -> Record | None:
     """Return the record after a whole list; the event says what the list shows of the pod."""
-    phase, assumption = next_phase(record, event), assumption_of(record)
+    phase = next_phase(record, event)
     if phase is None:
         return record
     if not isinstance(record, Entry) or phase is Phase.GONE:
         return None
+    assumption = record.assumption
     if assumption is None:
         assumption = InDoubt(
             token, record.node, record.cover, frozenset(), now, due=True, unbound=True
@@ -181,7 +186,7 @@ def read(record: Record | None, seen: ObservedPod | None, token: int, now: float
     seen None: no pod of that name exists. A read that shows the pod bound makes its charge landed;
     it is a fact once the watch shows it, since a list under way may be older than the read.
     """
-    assumption = assumption_of(record)
+    assumption = record.assumption if record else None
     if not isinstance(record, Entry) or assumption is None or assumption.token != token:
         return Step(record)
     if seen is None or seen.ref.uid != record.ref.uid or seen.ended:
@@ -193,7 +198,9 @@ def read(record: Record | None, seen: ObservedPod | None, token: int, now: float
         return Step(record)
     if seen.node:
         cover, sure, alarm = _cover_when_bound(record, assumption, seen)
-        assumption = _landed(assumption, now, due=False, sure=sure)
+        token = assumption.token
+        landed = Landed.after(assumption, token=token, since=now, due=False)
+        assumption = replace(landed, sure=sure)
         return Step(_bound(seen, cover, assumption), alarm)
     alarm = None
     if not assumption.lost and (isinstance(assumption, Landed) or assumption.unbound):
@@ -234,17 +241,7 @@ def sent_again(entry: Entry, sent: Sent) -> Entry:
     was = entry.assumption
     if was is None or next_phase(entry, Event.SENT_AGAIN) is not Phase.RESENT:
         return entry
-    again = Resent(
-        token=sent.token,
-        node=was.node,
-        sent=was.sent,
-        stamps=was.stamps | {sent.stamp},
-        since=sent.now,
-        due=was.due,
-        waiting=was.waiting,
-        unbound=was.unbound,
-        lost=was.lost,
-    )
+    again = Resent.after(was, token=sent.token, since=sent.now, due=was.due, stamp=sent.stamp)
     return replace(entry, assumption=again)
 
 
@@ -254,51 +251,20 @@ def answered(record: Record | None, event: Event, sent: Sent) -> Record | None:
     The answer is ignored if the charge of that Binding has ended: its pod may have been seen bound,
     and gone, before the answer came, and another bind of the same uid may be under way.
     """
-    phase, assumption = next_phase(record, event), assumption_of(record)
+    phase, assumption = next_phase(record, event), record.assumption if record else None
     if not isinstance(record, Entry) or assumption is None or sent.stamp not in assumption.stamps:
         return record
     if phase is None or phase is Phase.UNCHARGED:
         return record if phase is None else assumption.waiting
     if event is Event.ACCEPTED:
-        assumption = _landed(assumption, sent.now, due=assumption.due, sure=True)
+        token, due = assumption.token, assumption.due
+        landed = Landed.after(assumption, token=token, since=sent.now, due=due)
+        assumption = replace(landed, sure=True)
     elif phase is Phase.LANDED:
         assumption = replace(assumption, since=sent.now, due=True, token=sent.token)
     else:
-        assumption = InDoubt(
-            token=sent.token,
-            node=assumption.node,
-            sent=assumption.sent,
-            stamps=assumption.stamps,
-            since=sent.now,
-            due=True,
-            waiting=assumption.waiting,
-            unbound=assumption.unbound,
-            lost=assumption.lost,
-        )
+        assumption = InDoubt.after(assumption, token=sent.token, since=sent.now, due=True)
     return replace(record, assumption=assumption)
-
-
-def _landed(was: Assumption, since: float, *, due: bool, sure: bool) -> Landed:
-    return Landed(
-        token=was.token,
-        node=was.node,
-        sent=was.sent,
-        stamps=was.stamps,
-        since=since,
-        due=due,
-        waiting=was.waiting,
-        unbound=was.unbound,
-        lost=was.lost,
-        sure=sure,
-    )
-
-
-def _event_of(pod: ObservedPod) -> Event:
-    if pod.ended:
-        return Event.GONE
-    if not pod.node:
-        return _WAITING
-    return _SHOWN_BOUND if pod.request.devices else _SHOWN_CPU_ONLY
 
 
 def _bound(pod: ObservedPod, cover: Cover, assumption: Assumption | None = None) -> Entry:

@@ -7,9 +7,10 @@ import re
 from collections.abc import Iterator
 
 from gpushare import __version__
+from gpushare.doctor.checks.claims import served_alone
 from gpushare.doctor.checks.pending import is_left_out
-from gpushare.doctor.facts import ExtenderSeen, Facts, PodsSeen, Unread
-from gpushare.doctor.finding import Finding, count, fail, ok, skip, warn
+from gpushare.doctor.facts import ExtenderSeen, Facts, PodSeen, PodsSeen, Unread
+from gpushare.doctor.finding import Finding, count, fail, ok, skip, some, warn
 from gpushare.wire.metrics import ranking_policies, total
 
 _PENDING_GRACE = 60.0
@@ -97,6 +98,8 @@ def _calls(seen: ExtenderSeen, facts: Facts) -> Finding:
     name = "filter-calls"
     if _stands_by(seen):
         return skip(name, "nobody needs to call one that does not lead", "ask the one that leads")
+    if served_alone(facts):
+        return _alone(facts)
     waiting = total(seen.samples, "gpushare_pending_without_call_seconds") or 0.0
     todo = (
         "look whether kube-scheduler runs with the file (its flag --config), reaches urlPrefix,"
@@ -112,8 +115,7 @@ def _calls(seen: ExtenderSeen, facts: Facts) -> Finding:
     calls = total(seen.samples, "gpushare_requests_total", verb="filter") or 0.0
     if calls:
         return ok(name, f"{count(int(calls), 'filter call')} since the extender started")
-    pods = facts.pods.gpu if isinstance(facts.pods, PodsSeen) else ()
-    pending = [pod for pod in pods if not (pod.node or pod.gated or is_left_out(pod))]
+    pending = [pod for pod in _pending(facts) if not is_left_out(pod)]
     if any(pod.age > _PENDING_GRACE for pod in pending):
         waits = f"{count(len(pending), 'GPU pod')} waiting"
         return fail(name, f"none since the extender started, with {waits}", todo)
@@ -122,3 +124,20 @@ def _calls(seen: ExtenderSeen, facts: Facts) -> Finding:
         "none since the extender started; no GPU pod has been waiting for one",
         "create a GPU pod and run this again",
     )
+
+
+def _alone(facts: Facts) -> Finding:
+    """Return the finding about an extender that serves claims and nothing else."""
+    if pending := _pending(facts):
+        return fail(
+            "filter-calls",
+            f"it serves claims alone, and {some(pod.name for pod in pending)} ask by"
+            f" {facts.names.resource}: nobody gives them devices",
+            "have claims made of them (docs/claims-pods.md), or serve them (docs/modes.md)",
+        )
+    return ok("filter-calls", "it serves claims alone (--claims-alone), so none is to come")
+
+
+def _pending(facts: Facts) -> list[PodSeen]:
+    pods = facts.pods.gpu if isinstance(facts.pods, PodsSeen) else ()
+    return [pod for pod in pods if not (pod.node or pod.gated)]

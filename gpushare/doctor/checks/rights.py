@@ -7,11 +7,15 @@ Tested in `tests/unit/doctor/test_checks.py`.
 
 from collections.abc import Iterator, Mapping, Sequence
 
+from gpushare.doctor.checks.claims import served_alone
 from gpushare.doctor.checks.scheduler_file import entry_of
-from gpushare.doctor.facts import LEASE, Facts, Right, SchedulerFile, Unread
+from gpushare.doctor.facts import ExtenderSeen, Facts, Right, SchedulerFile, Unread
 from gpushare.doctor.finding import Finding, fail, ok, some, warn
+from gpushare.wire.kept import LEASE, MOVES
+from gpushare.wire.metrics import total
 from gpushare.wire.scheduler.config import DEFAULT_LEASE
 
+_TO_BIND = "pods/binding"
 _LEASES = ("leases", "coordination.k8s.io")
 
 
@@ -20,7 +24,7 @@ def required_rights() -> Sequence[Right]:
     return (
         *(Right(verb, "nodes") for verb in ("list", "watch")),
         *(Right(verb, "pods") for verb in ("get", "list", "watch")),
-        Right("create", "pods/binding"),
+        Right("create", _TO_BIND),
     )
 
 
@@ -44,6 +48,17 @@ def is_follower(facts: Facts) -> bool:
     rights = {} if isinstance(facts.rights, Unread) else facts.rights
     leads = any(rights.get(right) for right in lease_rights(facts.namespace))
     return not leads and any(rights.get(right) for right in scheduler_lease_rights(facts.scheduler))
+
+
+def move_rights(namespace: str) -> Sequence[Right]:
+    """Return the rights needed with --defrag-moves-per-hour."""
+    return (
+        Right("list", "namespaces"),
+        Right("list", "poddisruptionbudgets", "policy"),
+        Right("create", "pods/eviction"),
+        Right("create", "configmaps", "", namespace),
+        *(Right(verb, "configmaps", "", namespace, MOVES) for verb in ("get", "update")),
+    )
 
 
 def optional_rights(namespace: str) -> dict[Right, str]:
@@ -70,7 +85,8 @@ def excess_rights() -> Sequence[Right]:
 def rights_to_review(namespace: str, scheduler: SchedulerFile | Unread | None) -> Sequence[Right]:
     """Return all rights to be asked about."""
     leading = (*lease_rights(namespace), *scheduler_lease_rights(scheduler))
-    return (*required_rights(), *leading, *optional_rights(namespace), *excess_rights())
+    rights = (*required_rights(), *leading, *optional_rights(namespace), *excess_rights())
+    return tuple(dict.fromkeys((*rights, *move_rights(namespace))))
 
 
 def check_rights(facts: Facts) -> Iterator[Finding]:
@@ -79,7 +95,9 @@ def check_rights(facts: Facts) -> Iterator[Finding]:
     if isinstance(rights, Unread):
         yield rights.finding("rights")
         return
-    lacking = [right for right in required_rights() if not rights.get(right)]
+    alone = served_alone(facts)
+    required = [each for each in required_rights() if not (alone and each.resource == _TO_BIND)]
+    lacking = [right for right in required if not rights.get(right)]
     unled = [right for right in lease_rights(facts.namespace) if not rights.get(right)]
     if not any(rights.get(right) for right in scheduler_lease_rights(facts.scheduler)):
         lacking += unled
@@ -119,7 +137,9 @@ def _extras(facts: Facts, rights: Mapping[Right, bool]) -> Iterator[Finding]:
     missed = {
         right: why
         for right, why in optional_rights(facts.namespace).items()
-        if not rights.get(right) and (evicts or right.group != "policy")
+        if not rights.get(right)
+        and (evicts or right.group != "policy")
+        and not (served_alone(facts) and right.group != "events.k8s.io")
     }
     if missed:
         whys = "; ".join(sorted(set(missed.values())))
@@ -128,6 +148,18 @@ def _extras(facts: Facts, rights: Mapping[Right, bool]) -> Iterator[Finding]:
             f"the extender's account may not {some(map(str, missed))}: {whys}",
             "grant them if that is wanted",
         )
+    seen = facts.extender
+    if isinstance(seen, ExtenderSeen) and total(seen.samples, "gpushare_moves_left") is not None:
+        lacking = [right for right in move_rights(facts.namespace) if not rights.get(right)]
+        if lacking:
+            yield fail(
+                "rights-moves",
+                "--defrag-moves-per-hour is on, and the extender's account may not"
+                f" {some(map(str, lacking))}",
+                "apply config/extender/moves, or leave the option out",
+            )
+        else:
+            yield ok("rights-moves", "the extender's account may do all that moves need")
     spare = [right for right in excess_rights() if rights.get(right)]
     if spare:
         yield warn(

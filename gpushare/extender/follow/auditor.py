@@ -24,7 +24,6 @@ from gpushare.core.model import PodRef
 from gpushare.errors import (
     ApiError,
     ApiNotFound,
-    ApiTooLarge,
     ApiUnavailable,
     ApiUnreachable,
     WireError,
@@ -46,6 +45,7 @@ from gpushare.extender.follow.comparer import (
 )
 from gpushare.extender.managed_resources import ManagedResource, ManagedResources
 from gpushare.kube.api import Api
+from gpushare.kube.pages import LIMIT, pages
 from gpushare.logline import Line
 from gpushare.wire.codec import Codec, Decoded
 from gpushare.wire.objects import NODES, PODS, Pod
@@ -58,8 +58,6 @@ _T = TypeVar("_T")
 AUDIT_INTERVAL = 60.0
 PAGE_PAUSE = 0.5
 """Seconds between the pages of a list: an audit is in no hurry, and the API server has others."""
-PAGE_LIMIT = 500
-"""Objects on a page of a list."""
 
 _TIMEOUT = 10.0
 _BOUND_PODS = "spec.nodeName!=,status.phase!=Succeeded,status.phase!=Failed"
@@ -90,7 +88,7 @@ class Auditor:
         clock: Callable[[], float] = time.monotonic,
         every: float = AUDIT_INTERVAL,
         pause: float = PAGE_PAUSE,
-        page: int = PAGE_LIMIT,
+        page: int = LIMIT,
         wake: Callable[[], threading.Event] = threading.Event,
     ) -> None:
         self._api = api
@@ -225,22 +223,13 @@ class Auditor:
 
     def _pages(self, path: str, codec: Codec[_T], select: str = "") -> Iterator[Decoded[_T]]:
         """Yield the pages of one list."""
-        query = {"limit": str(self._page)} | ({"fieldSelector": select} if select else {})
-        while True:
+        query = {"fieldSelector": select} if select else {}
+        found = pages(self._api, path, codec.decode_list, query, timeout=_TIMEOUT, limit=self._page)
+        for page in found:
             self._beat = self._clock()
-            try:
-                body = self._api.request("GET", path, query=query, timeout=_TIMEOUT)
-            except ApiTooLarge:
-                if query["limit"] == "1":
-                    raise
-                query["limit"] = str(int(query["limit"]) // 2)
-                continue
-            page = codec.decode_list(body)
             yield page
-            if not page.continue_token:
-                return
-            query["continue"] = page.continue_token
-            self._stopping.wait(self._pause)
+            if page.continue_token:
+                self._stopping.wait(self._pause)
 
     def _heal(self, finding: Finding) -> bool:
         """Return whether the ledger was corrected, or at least put on the safe side."""

@@ -19,7 +19,7 @@ from gpushare.extender.managed_resources import ManagedResource
 from gpushare.wire.codec import Decoded
 from gpushare.wire.nodes import node_spec
 from gpushare.wire.objects import Metadata, Node, Pod
-from gpushare.wire.pod_sums import units_of
+from gpushare.wire.pods import units_of
 
 MISSING = "not charged"
 MISPLACED = "charged elsewhere, or less than it asks"

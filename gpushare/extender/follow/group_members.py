@@ -25,12 +25,14 @@ class GroupMembers:
     def __init__(self) -> None:
         self._groups: dict[str, dict[str, Request | None]] = {}
         self._group_of: dict[str, str] = {}
+        self._by_claim: set[str] = set()
 
-    def put(self, uid: str, group: str, request: Request | None) -> None:
-        """Take over a pod of the group, which is a key, not ""."""
+    def put(self, uid: str, group: str, request: Request | None, *, by_claim: bool = False) -> None:
+        """Take over a pod of the group, which is a key, not "". by_claim: it waits for claims."""
         if self._group_of.get(uid, group) != group:
             self.remove(uid)
         self._group_of[uid] = group
+        (self._by_claim.add if by_claim else self._by_claim.discard)(uid)
         self._groups.setdefault(group, {})[uid] = None if request is None else kind_of(request)
 
     def __contains__(self, uid: str) -> bool:
@@ -39,6 +41,7 @@ class GroupMembers:
     def remove(self, uid: str) -> None:
         """Forget a pod that is gone."""
         group = self._group_of.pop(uid, None)
+        self._by_claim.discard(uid)
         if group is not None:
             members = self._groups[group]
             del members[uid]
@@ -49,6 +52,10 @@ class GroupMembers:
         """Forget all pods but these."""
         for uid in [uid for uid in self._group_of if uid not in uids]:
             self.remove(uid)
+
+    def without_claims(self, group: str) -> Set[str]:
+        """Return the members of the group that do not wait for claims."""
+        return self._groups.get(group, {}).keys() - self._by_claim
 
     def among(self, group: str, uids: Set[str]) -> Set[str]:
         """Return which of these are members of the group."""

@@ -23,7 +23,7 @@ from gpushare.core.node_names import NodeNames
 from gpushare.core.selectors import Demands
 from gpushare.core.states.entry import Waiting
 from gpushare.errors import ApiError
-from gpushare.extender.follow.rights import NO_RIGHT, PAUSE
+from gpushare.extender.follow.rights import PAUSE, lacks_right
 from gpushare.extender.managed_resources import ManagedResource, ManagedResources
 from gpushare.extender.verbs.offers import offers_of
 from gpushare.kube.api import Calls
@@ -142,7 +142,7 @@ class SchedulerWaker:
             for pod in _first_of_each(kinds):
                 claim = ended.pods[pod.uid]
                 nodes = NodeNames(ended.nodes(claim))
-                _, judged = offers.look(claim, nodes, managed.ledger.snapshot, now)
+                _, judged = offers.look(claim, claim.request, nodes, managed.ledger.snapshot, now)
                 fit = nodes.part(judged.fits)
                 yield from islice(managed.allowed(fit, pod.request, pod.demands), 1)
 
@@ -160,7 +160,7 @@ class SchedulerWaker:
                 timeout=_TIMEOUT,
             )
         except ApiError as error:
-            self._paused_until = now + (PAUSE if error.status in NO_RIGHT else EVERY)
+            self._paused_until = now + (PAUSE if lacks_right(error) else EVERY)
             text = "kube-scheduler is not woken; it tries waiting pods again within 5 minutes"
             log.warning(Line(text, node=node, error=str(error)))
             return False

@@ -14,21 +14,27 @@ from gpushare.core.model import NodeSpec, ObservedPod
 from gpushare.core.node_filters import NodeState
 from gpushare.core.selectors import Demands
 from gpushare.errors import AnnotationError, WireError
-from gpushare.extender.follow.scale_down_marks import Mark, mark_of
 from gpushare.extender.follow.shown import Shown
 from gpushare.extender.managed_resources import ManagedResource, ManagedResources
 from gpushare.extender.tell.events.mistaken_pods import Mistake, MistakenPods
-from gpushare.extender.verbs.claimant import Claimant, claimant
 from gpushare.ledger import Changes
 from gpushare.logline import Line
 from gpushare.wire.codec import Decoded, UnreadableObject, WatchEvent
 from gpushare.wire.demands import demands_of, node_state
-from gpushare.wire.groups import group_of
 from gpushare.wire.inventory import UNHEALTHY_KEY, decode_unhealthy
 from gpushare.wire.nodes import node_spec
 from gpushare.wire.objects import ConfigMap, Metadata, Node, Pod
 from gpushare.wire.placeholders import Placeholder, placeholder_of
-from gpushare.wire.pods import has_ended, observe_pod, pod_ref, scheduler_of
+from gpushare.wire.pods import (
+    Claimant,
+    claimant,
+    group_of,
+    has_ended,
+    observe_pod,
+    pod_name,
+    scheduler_of,
+)
+from gpushare.wire.scale_down import Mark, mark_of
 
 log = logging.getLogger("gpushare.watch")
 
@@ -98,7 +104,9 @@ class NodeEventHandler:
 
     def _seen(self, node: Node) -> SeenNode:
         specs = (node_spec(node, managed.names, self._unit) for managed in self._resources)
-        return SeenNode(node_state(node), tuple(specs), mark_of(node))
+        metadata = node.metadata or Metadata()
+        mark = mark_of(metadata.annotations or {}, metadata.resource_version or "")
+        return SeenNode(node_state(node), tuple(specs), mark)
 
     def _gone(self, name: str) -> None:
         self._resources.node_states.remove(name)
@@ -136,6 +144,9 @@ class SeenPod:
 
     placeholder: Placeholder | None = None
     """What it is, if it is a placeholder of ours: no scheduler serves it."""
+
+    by_claim: bool = False
+    """It has no node, and claims."""
 
 
 class PodEventHandler:
@@ -196,8 +207,8 @@ class PodEventHandler:
         if self._running is not None:
             on_nodes = {pod.uid: pod.demands for pod in pods if pod.demands is not None}
             self._running.replace(on_nodes, keep=unread)
-        found = {pod.uid: pod.placeholder for pod in pods if pod.placeholder is not None}
-        self._placeholders.replace(found, keep=unread)
+        stand_ins = {pod.uid: pod.placeholder for pod in pods if pod.placeholder is not None}
+        self._placeholders.replace(stand_ins, keep=unread)
         if self._mistaken_pods is not None:
             mistaken = [pod for pod in pods if pod.mistake is not None]
             self._mistaken_pods.keep({pod.uid for pod in mistaken})
@@ -243,7 +254,7 @@ class PodEventHandler:
             except WireError as error:
                 observed.append(None)
                 claims.append(None)
-                log.warning(Line("pod kept as it was", pod=_name_of(pod), error=str(error)))
+                log.warning(Line("pod kept as it was", pod=pod_name(pod), error=str(error)))
                 continue
             # kube-scheduler of another name: no extender of ours is called for it.
             observed.append(seen if seen.node or ours else seen._replace(gated=True, served=False))
@@ -261,6 +272,7 @@ class PodEventHandler:
             else self._mistaken_pods.mistake(pod),
             demands_of(pod) if holds_devices and self._running is not None else None,
             stands_in,
+            may_hold and bool(pod.spec and pod.spec.resource_claims),
         )
 
     def _hold(self, managed: ManagedResource, pod: SeenPod, at: int) -> None:
@@ -269,7 +281,7 @@ class PodEventHandler:
         if claim is not None:
             managed.holds.shown(claim, pod.nominated, self._clock())
         elif pod.group:
-            managed.holds.placed(pod.uid, pod.group)
+            managed.holds.placed(pod.uid, pod.group, by_claim=pod.by_claim)
         else:
             managed.holds.gone(pod.uid)
 
@@ -363,13 +375,6 @@ class UnhealthyEventHandler:
         managed.ledger.set_unhealthy(node, devices)
         if self._room_on is not None:
             self._room_on(node)
-
-
-def _name_of(pod: Pod) -> str:
-    try:
-        return str(pod_ref(pod))
-    except WireError:
-        return "?"
 
 
 def _logged(bad: Sequence[UnreadableObject]) -> Sequence[UnreadableObject]:

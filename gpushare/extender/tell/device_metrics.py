@@ -6,19 +6,19 @@ takes 3.5 s of CPU, and this 0.3.
 Tested in `tests/unit/extender/tell/test_metrics.py`.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import cache
 
 from gpushare.core.model import ALL_CORES
 from gpushare.core.states.entry import NodeBooks
 from gpushare.core.stranded import stranded_units, typical_units
-from gpushare.extender.managed_resources import ManagedResource, ManagedResources
+from gpushare.extender.managed_resources import ManagedResource
 
 ESCAPES = str.maketrans({"\\": r"\\", "\n": r"\n", '"': r"\""})
 """Of the values of labels."""
 
 
-def device_metrics(resources: ManagedResources, unit_bytes: int) -> bytes:
+def device_metrics(resources: Iterable[ManagedResource], unit_bytes: int) -> bytes:
     """Return the gauges of all devices, and of the typical request that stranded memory is for.
 
     Those of compute are there for resources of which a pod has some. unit_bytes: bytes of a memory
@@ -68,7 +68,7 @@ def device_metrics(resources: ManagedResources, unit_bytes: int) -> bytes:
         ),
         gauge(
             "gpushare_device_memory_allocated_bytes",
-            "Memory given to pods; kubectl inspect gpushare -d says to which",
+            "Memory given to pods, or to claims; kubectl inspect gpushare -d says to which",
             used,
         ),
         gauge(

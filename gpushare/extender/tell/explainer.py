@@ -13,18 +13,20 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from gpushare.errors import ApiError, ApiNotFound, GpuShareError, MessageError, NotReady
+from gpushare.explain.claims import by_claims, explain_claims
 from gpushare.explain.document import document
+from gpushare.explain.node_wishes import NodeAsk
 from gpushare.explain.pod import Outstanding, explain_pod
+from gpushare.extender.claims.view import ClaimsView
 from gpushare.extender.door.document_cache import DocumentCache
 from gpushare.extender.managed_resources import ManagedResources
-from gpushare.extender.verbs.claimant import claimant
-from gpushare.extender.verbs.held_places import group_need, held_places
-from gpushare.extender.verbs.offers import offers_of
+from gpushare.extender.verbs.offers import group_need, held_places, offers_of
 from gpushare.kube.api import Api
+from gpushare.wire.dra.objects import CLAIMS_PODS, ClaimsPod
 from gpushare.wire.fields import NAME
 from gpushare.wire.held import encode_held
-from gpushare.wire.objects import PODS, Pod
-from gpushare.wire.pods import scheduler_of
+from gpushare.wire.objects import Pod
+from gpushare.wire.pods import claimant, scheduler_of
 
 _TIMEOUT = 5.0
 """Seconds to read the pod."""
@@ -44,7 +46,8 @@ class Explainer:
     """Explains pods; any thread may call any method.
 
     unit: the memory unit of the cluster. not_ready: the reason not to answer now, or "". called:
-    whether filter was called for the pod of that uid.
+    whether filter was called for the pod of that uid. claims: what may be told of claims, None if
+    they are not followed. ask_for: whether an autoscaler was asked for a node for it.
     """
 
     def __init__(
@@ -55,12 +58,16 @@ class Explainer:
         *,
         not_ready: Callable[[], str],
         called: Callable[[str], bool],
+        claims: ClaimsView | None = None,
+        ask_for: Callable[[str], NodeAsk | None] = lambda _: None,
     ) -> None:
         self._api = api
         self._resources = resources
         self._unit = unit
         self._not_ready = not_ready
         self._called = called
+        self._claims = claims
+        self._ask_for = ask_for
         self._slots = threading.BoundedSemaphore(_MAX_WAITING)
         self._making = threading.Lock()
         self._rested_at = 0.0
@@ -103,7 +110,7 @@ class Explainer:
         finally:
             self._slots.release()
 
-    def _read(self, namespace: str, name: str) -> Pod:
+    def _read(self, namespace: str, name: str) -> ClaimsPod:
         for text in (namespace, name):
             if NAME.fullmatch(text) is None:
                 raise MessageError(f"{text[:80]!r} is no name of a namespace or pod")
@@ -112,21 +119,39 @@ class Explainer:
             body = self._api.request("GET", path, timeout=_TIMEOUT)
         except ApiNotFound as error:
             raise ApiNotFound(f"there is no pod {namespace}/{name}", 404) from error
-        return PODS.decode_answer(body, namespace, name)
+        return CLAIMS_PODS.decode_answer(body, namespace, name)
 
-    def _explain(self, pod: Pod) -> bytes:
-        schedulers = self._resources.scope.schedulers
+    def _explain(self, pod: ClaimsPod) -> bytes:
+        scope = self._resources.scope
+        schedulers = scope.schedulers
         uid = (pod.metadata and pod.metadata.uid) or ""
+        served = scheduler_of(pod) in schedulers if schedulers else None
+        resources = [managed.names.resource for managed in self._resources]
+        if self._claims is not None and by_claims(pod, resources):
+            claims = self._claims
+            about = explain_claims(
+                pod,
+                claims.books,
+                claims.source,
+                self._unit,
+                waits=claims.why(uid),
+                now=time.time(),
+            )
+            return json.dumps(document(about)).encode()
         said = explain_pod(
             pod,
             self._resources.resources,
             self._unit,
-            served=scheduler_of(pod) in schedulers if schedulers else None,
+            served=served,
             asked=self._called(uid),
             now=time.time(),
         )
-        if said.state == "pending":
-            said = replace(said, outstanding=self._outstanding(pod))
+        if said.state == "pending" and scope.claims_alone:
+            said = replace(said, state="refused", detail=scope.refusal(pod))
+        elif said.state == "pending":
+            fits = said.explanation is not None and bool(said.explanation.fit)
+            ask = None if fits else self._ask_for(uid)
+            said = replace(said, outstanding=self._outstanding(pod), node_ask=ask)
         return json.dumps(document(said)).encode()
 
     def _outstanding(self, pod: Pod) -> Outstanding:

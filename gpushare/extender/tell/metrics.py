@@ -19,8 +19,10 @@ from prometheus_client import (
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
 from gpushare import __version__
+from gpushare.extender.claims.view import ClaimsView
 from gpushare.extender.managed_resources import ManagedResources
 from gpushare.extender.shadow.shadow import Shadow
+from gpushare.extender.tell.claims_metrics import claims_metrics
 from gpushare.extender.tell.device_metrics import device_metrics
 from gpushare.extender.tell.metric_help import help_of
 from gpushare.extender.tell.shadow_metrics import shadow_metrics
@@ -40,7 +42,9 @@ class Metrics:
     unit_bytes: bytes of a memory unit. state: further values by name (readiness, watches), read at
     each scrape; those whose name ends in _total are counters, the others gauges. detail: who holds
     memory is told by `devices` alone, by `namespaces` too, or by `pods` as well. shadow: a policy
-    that is followed beside.
+    that is followed beside. claims: what may be told of claims, None if they are not followed.
+    stopped_moves: plans of moves that were not carried on, by why. placeholders: how many there
+    are, by their namespace; none while they are off.
     """
 
     def __init__(
@@ -52,10 +56,14 @@ class Metrics:
         *,
         detail: str = "devices",
         shadow: Shadow | None = None,
+        claims: ClaimsView | None = None,
+        stopped_moves: Callable[[], Mapping[str, int]] = dict,
+        placeholders: Callable[[], Mapping[str, int]] = dict,
     ) -> None:
         self._resources = resources
         self._detail = detail
         self._shadow = shadow
+        self._claims = claims
         self._unit_bytes = unit_bytes
         self._clock = clock
         self._scraping = threading.Lock()
@@ -63,7 +71,7 @@ class Metrics:
         self._fresh_until = float("-inf")
         disable_created_metrics()  # type: ignore[no-untyped-call]  # the library types most, not this
         self._registry = CollectorRegistry()
-        self._registry.register(_StateCollector(resources, state))
+        self._registry.register(_StateCollector(resources, state, stopped_moves, placeholders))
         self._requests = Counter(
             "gpushare_requests_total",
             "Calls answered, by verb and outcome; the log has a line for each",
@@ -99,9 +107,12 @@ class Metrics:
         with self._scraping:
             begin = self._clock()
             if begin >= self._fresh_until:
-                devices = device_metrics(self._resources, self._unit_bytes)
-                usage = usage_metrics(self._resources, self._unit_bytes, self._detail)
+                claims = self._claims.source if self._claims is not None else None
+                every = [*self._resources, *([claims] if claims else [])]
+                devices = device_metrics(every, self._unit_bytes)
+                usage = usage_metrics(self._resources, self._unit_bytes, self._detail, claims)
                 usage += shadow_metrics(self._shadow, self._unit_bytes)
+                usage += claims_metrics(self._claims)
                 self._text = devices + usage + generate_latest(self._registry)
                 end = self._clock()
                 self._fresh_until = end + min(_LONGEST, (end - begin) * _REUSE_FACTOR)
@@ -112,10 +123,16 @@ class _StateCollector:
     """The collector of everything but devices that is a state rather than an event."""
 
     def __init__(
-        self, resources: ManagedResources, state: Callable[[], Mapping[str, float]]
+        self,
+        resources: ManagedResources,
+        state: Callable[[], Mapping[str, float]],
+        stopped_moves: Callable[[], Mapping[str, int]],
+        placeholders: Callable[[], Mapping[str, int]],
     ) -> None:
         self._resources = resources
         self._state = state
+        self._stopped_moves = stopped_moves
+        self._placeholders = placeholders
 
     def collect(self) -> Iterable[Metric]:
         """Yield one family after the other."""
@@ -125,6 +142,21 @@ class _StateCollector:
         build = GaugeMetricFamily("gpushare_build_info", "Version", labels=("version",))
         build.add_metric((__version__,), 1)
         yield build
+        if found := self._stopped_moves():
+            stopped = CounterMetricFamily(
+                "gpushare_moves_stopped",
+                "Plans of moves that were not carried on, by why; the log names the pod",
+                labels=("why",),
+            )
+            for why, count in found.items():
+                stopped.add_metric((why,), count)
+            yield stopped
+        if there := self._placeholders():
+            text = "Placeholders that there are, as the watch shows"
+            family = GaugeMetricFamily("gpushare_placeholders", text, labels=("namespace",))
+            for namespace, count in there.items():
+                family.add_metric((namespace,), count)
+            yield family
         for name, value in self._state().items():
             yield _single(f"gpushare_{name}", help_of(name), value)
 

@@ -32,49 +32,49 @@ def shadow_metrics(shadow: Shadow | None, unit_bytes: int) -> bytes:
         }
 
     families = (
-        _family(
+        family(
             "gpushare_shadow_on",
             "1 while the shadow policy follows; 0 for long: it failed, the log says how",
             {(("policy", shadow.policy),): float(shadow.follows)},
         ),
-        _family(
+        family(
             "gpushare_shadow_choices_total",
             "Pods that filter answered for, by whether the shadow policy, on the real books, would"
             " choose the same place or another node or device",
             by("choice", lambda found: found.choices),
         ),
-        _family(
+        family(
             "gpushare_shadow_pods_total",
             "Pods by which books took them: both, the real ones alone, or the shadow's alone",
             by("taken", lambda found: found.pods),
         ),
-        _family(
+        family(
             "gpushare_shadow_inexact_total",
             "Pods that the shadow's books could not follow exactly, by why",
             by("why", lambda found: found.inexact),
         ),
-        _family(
+        family(
             "gpushare_shadow_rebases_total",
             "How often the shadow's books began anew with the real ones",
             {of: found.rebases for of, found in counts.items()},
         ),
-        _family(
+        family(
             "gpushare_shadow_dropped_total",
             "What the shadow had no time for: choices not compared; events, after which its books"
             " begin anew",
             {(("what", what),): number for what, number in shadow.dropped.items()},
         ),
-        _family(
+        family(
             "gpushare_shadow_running_pods",
             "Pods in the real books and in the shadow's",
             {of: each.pods for of, each in sums.items()},
         ),
-        _family(
+        family(
             "gpushare_shadow_allocated_bytes",
             "Memory given to pods in the real books and in the shadow's",
             {of: each.allocated * unit_bytes for of, each in sums.items()},
         ),
-        _family(
+        family(
             "gpushare_shadow_stranded_bytes",
             "Free memory of devices where the commonest request has no room, in both books",
             {of: each.stranded * unit_bytes for of, each in sums.items()},
@@ -83,7 +83,8 @@ def shadow_metrics(shadow: Shadow | None, unit_bytes: int) -> bytes:
     return "".join(families).encode()
 
 
-def _family(name: str, text: str, samples: _Samples) -> str:
+def family(name: str, text: str, samples: _Samples) -> str:
+    """Return a metric family; whether it is a counter is told by its name."""
     kind = "counter" if name.endswith("_total") else "gauge"
     lines = [f"# HELP {name} {text}", f"# TYPE {name} {kind}"]
     for labels, value in samples.items():

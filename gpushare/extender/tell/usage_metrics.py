@@ -5,10 +5,10 @@ to read metrics.
 """
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from gpushare.core.states.entry import NodeBooks
-from gpushare.extender.managed_resources import ManagedResources
+from gpushare.extender.managed_resources import ManagedResource
 from gpushare.extender.tell.device_metrics import ESCAPES, gauge
 
 Held = Counter[tuple[str, ...]]
@@ -21,17 +21,22 @@ OTHERS = "_others"
 """In place of each name in that one. No namespace or pod can be called so."""
 
 
-def usage_metrics(resources: ManagedResources, unit_bytes: int, detail: str) -> bytes:
+def usage_metrics(
+    resources: Iterable[ManagedResource],
+    unit_bytes: int,
+    detail: str,
+    claims: ManagedResource | None = None,
+) -> bytes:
     """Return the gauges of namespaces and of pods.
 
     unit_bytes: bytes of a memory unit. detail: `devices` for neither, `namespaces` for these alone,
-    `pods` for both.
+    `pods` for both. claims: a resource whose pods are claims, of which namespaces alone are told.
     """
     if detail == "devices":
         return b""
     namespaces: list[str] = []
     pods: list[str] = []
-    for managed in resources:
+    for managed in [*resources, *([claims] if claims else [])]:
         by_pod = _by_pod(managed.ledger.dump())
         by_namespace: Held = Counter()
         for (namespace, _, _), units in by_pod.items():
@@ -39,7 +44,7 @@ def usage_metrics(resources: ManagedResources, unit_bytes: int, detail: str) -> 
         for names, units in _largest(by_namespace, NAMESPACES):
             labels = _labels(names, ("namespace",), managed.names.resource)
             namespaces.append(f"{labels} {float(units * unit_bytes)}")
-        for names, units in _largest(by_pod, PODS):
+        for names, units in _largest(by_pod, PODS) if managed is not claims else ():
             labels = _labels(names, ("namespace", "pod", "node"), managed.names.resource)
             pods.append(f"{labels} {float(units * unit_bytes)}")
     text = gauge(

@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
-from gpushare.core.decide import UNKNOWN_NODE, Judgement, best_row, judge, room_for
+from gpushare.core.decide import UNKNOWN_NODE, Judgement, best_row, room_for
 from gpushare.core.explain import explain
 from gpushare.core.explanation import Explanation
 from gpushare.core.held_snapshot import HeldSnapshot
@@ -29,17 +29,13 @@ from gpushare.extender.managed_resources import (
 from gpushare.extender.shadow.follower import Asked
 from gpushare.extender.tell.events.messages import EventMessages
 from gpushare.extender.tell.page.last_hour import LastHour
-from gpushare.extender.verbs.answer import VerbAnswer, pod_name
-from gpushare.extender.verbs.bind.slots import BindSlots
-from gpushare.extender.verbs.claimant import Claimant, claimant
-from gpushare.extender.verbs.held_places import group_need
-from gpushare.extender.verbs.offers import offers_of
+from gpushare.extender.verbs.answer import VerbAnswer
+from gpushare.extender.verbs.offers import group_need, offers_of
 from gpushare.extender.verbs.refusal_hold import RefusalHold
-from gpushare.extender.verbs.tickets import Tickets
+from gpushare.extender.verbs.tickets import BindSlots, Tickets
 from gpushare.wire.demands import demands_of
-from gpushare.wire.extender import FilterArgs, decode_filter, encode_filter
-from gpushare.wire.name_lists import NameLists
-from gpushare.wire.pods import pod_ref
+from gpushare.wire.extender import FilterArgs, NameLists, decode_filter, encode_filter
+from gpushare.wire.pods import Claimant, claimant, pod_name, pod_ref
 
 
 class FilterVerb:
@@ -130,7 +126,7 @@ class FilterVerb:
         seen, judged = self._judge(managed, args.names, request, pod)
         # Before its group loses what it holds: that is in what this pod has seen.
         group = None
-        if pod is not None and not judged.any_fits:
+        if pod is not None and not judged.fits.any():
             group = partial(group_need, seen, pod, managed.holds.missing(pod))
         fit = args.names.part(judged.fits)
         most = len(fit)
@@ -146,18 +142,13 @@ class FilterVerb:
             # taken, nothing changes: its bind is refused, and repeated until it is settled.
             judged = judged.only(args.names.index(charged.node))
             fit = args.names.part(judged.fits)
-        elif self._best_only and fit:
-            best = best_row(seen, fit.rows(seen.row), request, managed.scorer(request))
-            fit = fit if best is None else NodeNames(fit[best : best + 1])
-        if pod is not None and charged is None:
-            if fit:
-                self._hold(managed, pod, seen, fit)
-            elif not _about_nominated_alone(args):
-                kept_out = _fits_without_holds(managed, seen, judged, pod)
-                managed.holds.refused(pod, self._clock() if kept_out else None)
+        elif fit:
+            fit = self._offered(managed, pod, seen, fit, request, hold=charged is None)
+        elif pod is not None and charged is None and not _about_nominated_alone(args):
+            kept_out = _fits_without_holds(managed, seen, judged, pod)
+            managed.holds.refused(pod, self._clock() if kept_out else None)
         self._tickets.put(uid, resource_request, fit, valid=is_ours)
-        busy, never = judged.refusals(args.names)
-        reasons = judged.counts()
+        busy, never, reasons = judged.refusals(args.names)
         unknown = reasons.get(UNKNOWN_NODE, 0)
         line = {
             "pod": name,
@@ -178,30 +169,62 @@ class FilterVerb:
         answer = encode_filter(args, fit, busy, never, lists=self._lists)
         return VerbAnswer(answer, "fit" if fit else "no_fit", line, asked)
 
+    def _offered(
+        self,
+        managed: ManagedResource,
+        pod: Claimant | None,
+        seen: Snapshot,
+        fit: NodeNames,
+        request: Request,
+        *,
+        hold: bool,
+    ) -> NodeNames:
+        """Return those of the nodes that fit which the answer names; if asked to, hold the best of
+        them for the pod.
+        """
+        kept = managed.holds.reserved_for(pod) if pod is not None else ""
+        if kept in fit:  # it was moved there: the rest of a plan stands on that
+            fit = NodeNames((kept,))
+        elif self._best_only:
+            best = best_row(seen, fit.rows(seen.row), request, managed.scorer(request))
+            fit = fit if best is None else NodeNames(fit[best : best + 1])
+        if pod is None or not hold:
+            return fit
+        held: int | None = 0
+        if len(fit) > 1:
+            # kube-scheduler may take another node, and the look costs something: prioritize, which
+            # comes next, has it for nothing. But it need not be asked about a pod that may wait.
+            if not (pod.group.key or pod.waits):
+                return fit
+            held = best_row(seen, fit.rows(seen.row), request, managed.scorer(request))
+        if held is not None:
+            managed.holds.offered(pod, fit[held], self._clock())
+        return fit
+
     def _judge(
         self, managed: ManagedResource, names: NodeNames, request: Request, pod: Claimant | None
     ) -> tuple[Snapshot, Judgement]:
         """Return what is offered and which nodes fit; if none does, wait (refusal_hold.py)."""
-        holds = managed.holds
-
-        def version() -> tuple[int, int]:
-            holds.expire(self._clock())
-            return managed.ledger.snapshot().generation, holds.version
-
-        before, (seen, judged) = version(), self._look(managed, names, request, pod)
+        holds, ledger = managed.holds, managed.ledger
+        offers = self._offers[managed.names.resource]
+        look = partial(offers.look, pod, request, names, ledger.snapshot)
+        holds.expire(self._clock())
+        before = ledger.snapshot().generation, holds.version
+        seen, judged = look(self._clock())
 
         def fits_now() -> bool:
             nonlocal before, seen, judged
-            now = version()
+            holds.expire(self._clock())
+            now = ledger.snapshot().generation, holds.version
             if now != before:
-                before, (seen, judged) = now, self._look(managed, names, request, pod)
-            return judged.any_fits
+                before, (seen, judged) = now, look(self._clock())
+            return bool(judged.fits.any())
 
         if self._refusal_hold is not None and judged.may_change:
             self._refusal_hold.wait_for(fits_now)
         # What was there when it looked may have ended since.
         since = before[1]
-        if pod is None or judged.any_fits or (not len(holds) and holds.version == since):
+        if pod is None or judged.fits.any() or (not len(holds) and holds.version == since):
             return seen, judged
         others, promised = holds.of_others(pod), judged.has(Reason.PROMISED)
         kept_away = (others or holds.version != since) and (
@@ -213,33 +236,9 @@ class FilterVerb:
                 self._promise_wait.wait_for(fits_now)
             if pod.group.key and not others:  # the pods of its own group have what it needs
                 judged = judged.replaced(Reason.PROMISED, Reason.GROUP_TOO_LARGE)
-        if kept_away and not judged.any_fits:
+        if kept_away and not judged.fits.any():
             holds.turned_away(pod, since)
         return seen, judged
-
-    def _look(
-        self, managed: ManagedResource, names: NodeNames, request: Request, pod: Claimant | None
-    ) -> tuple[Snapshot, Judgement]:
-        """Return what is offered now and which nodes fit."""
-        if pod is None:
-            books = managed.ledger.snapshot()
-            return books, judge(books, names.rows(books.row), request)
-        offers = self._offers[managed.names.resource]
-        return offers.look(pod, names, managed.ledger.snapshot, self._clock())
-
-    def _hold(
-        self, managed: ManagedResource, pod: Claimant, seen: Snapshot, fit: NodeNames
-    ) -> None:
-        """Hold the best node of the answer for the pod."""
-        best: int | None = 0
-        if len(fit) > 1:
-            # kube-scheduler may take another node, and the look costs something: prioritize, which
-            # comes next, has it for nothing. But it need not be asked about a pod that may wait.
-            if not (pod.group.key or pod.waits):
-                return
-            best = best_row(seen, fit.rows(seen.row), pod.request, managed.scorer(pod.request))
-        if best is not None:
-            managed.holds.offered(pod, fit[best], self._clock())
 
     def _report(
         self,
@@ -277,7 +276,7 @@ def _is_judged_alone(args: FilterArgs, judged: Judgement) -> bool:
     what is held for others, of which a shadow knows nothing.
     """
     kept_out = judged.has(Reason.PROMISED) or judged.has(Reason.GROUP_TOO_LARGE)
-    return not _about_nominated_alone(args) and (judged.any_fits or not kept_out)
+    return not _about_nominated_alone(args) and bool(judged.fits.any() or not kept_out)
 
 
 def _fits_without_holds(
@@ -305,5 +304,5 @@ def _explain(
     """
     books_of, demands = partial(node_books, managed.ledger), demands_of(args.pod)
     own, now = managed.filters, time.time()
-    found = explain(seen, args.names, request, books_of, now, own=own, demands=demands)
-    return found, Outstanding(group=group() if group else None)
+    explanation = explain(seen, args.names, request, books_of, now, own=own, demands=demands)
+    return explanation, Outstanding(group=group() if group else None)

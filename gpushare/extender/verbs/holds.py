@@ -12,14 +12,15 @@ its lock there is only bookkeeping. Any thread may call any method.
 import heapq
 import threading
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping, Set
 from dataclasses import dataclass, field, replace
 from itertools import count
+from operator import attrgetter
+from typing import NamedTuple
 
 from gpushare.core.model import Request
 from gpushare.extender.follow.group_members import GroupMembers
-from gpushare.extender.verbs.claimant import Claimant
-from gpushare.extender.verbs.turned_away import Ended, TurnedAway
+from gpushare.wire.pods import Claimant
 
 FLOOR = 0.3
 """Seconds that a hold counts at least; filter may wait as long before it refuses for one."""
@@ -37,13 +38,33 @@ _PLAIN, _LONG = 5.0, 60.0
 _MOST_KEPT_OUT = 10_000
 """Pods of which it is known since when holds keep them out."""
 
+_MOST_TURNED_AWAY = 20_000
+"""Pods that are to be woken, the latest ones; more than that wait for kube-scheduler's own time."""
+
+_number = attrgetter("number")
+
+
+@dataclass(frozen=True, slots=True)
+class Reserved:
+    """What makes a hold one of a plan of moves (moves/mover.py).
+
+    until: when it ends, whatever happens. devices: of the node; what is free of them is held even
+    while that is too little. heir: it is for the pod that its controller makes in place of this
+    one, known by the controller and by what it asks for.
+    """
+
+    until: float
+    devices: tuple[int, ...]
+    heir: bool = False
+
 
 @dataclass(frozen=True, slots=True)
 class Hold:
-    """A promise of filter, or a nomination of kube-scheduler.
+    """A promise of filter, a nomination of kube-scheduler, or a place that a plan of moves keeps.
 
     number: rises with each hold, so the oldest comes first. since: when it was promised. nominated:
-    `status.nominatedNodeName` names the node. lapsed: it counts for its own group alone.
+    `status.nominatedNodeName` names the node. lapsed: it counts for its own group alone. reserved:
+    a plan of moves keeps it; such a hold stands beside another one of the same pod.
     """
 
     pod: Claimant
@@ -52,6 +73,39 @@ class Hold:
     since: float
     nominated: bool = False
     lapsed: bool = False
+    reserved: Reserved | None = None
+
+    @property
+    def key(self) -> str:
+        """Its key among the holds of a resource."""
+        return self.pod.ref.uid if self.reserved is None else _reserved(self.pod.ref.uid)
+
+    def is_for(self, pod: Claimant) -> bool:
+        """Return whether the place is the pod's own."""
+        if self.pod.ref.uid == pod.ref.uid:
+            return True
+        heir = self.reserved is not None and self.reserved.heir
+        same = (self.pod.owner, self.pod.request) == (pod.owner, pod.request)
+        return heir and bool(pod.owner) and same and self.pod.ref.namespace == pod.ref.namespace
+
+
+class Ended(NamedTuple):
+    """What has come of holds since it was last asked for: what wake.py needs.
+
+    pods: those turned away, by uid. groups: by node, the keys of the groups whose holds ended
+    there; "" is a pod of no group.
+    """
+
+    pods: Mapping[str, Claimant]
+    groups: Mapping[str, Collection[str]]
+
+    def nodes(self, pod: Claimant) -> list[str]:
+        """Return the nodes where a hold has ended that is not of the pod's own group.
+
+        What ends within its group is the group's own next try, and nobody has to be told of it.
+        """
+        own = {pod.group.key} - {""}
+        return [node for node, keys in self.groups.items() if set(keys) - own]
 
 
 @dataclass(slots=True)
@@ -82,8 +136,13 @@ class Holds:
         self._holds: dict[str, Hold] = {}
         self._by_node: dict[str, dict[str, Hold]] = {}
         self._by_group: dict[str, set[str]] = {}
+        self._reserved: set[str] = set()
         self._members = GroupMembers()
-        self._turned_away = TurnedAway()
+        # When a hold ends by time alone nothing happens in the cluster, so kube-scheduler does not
+        # ask about a pod that was refused for it again for minutes. By uid, such pods; by node, the
+        # groups whose holds have ended there since.
+        self._turned_away: dict[str, Claimant] = {}
+        self._ended: dict[str, set[str]] = {}
         self._rounds: dict[str, _Round] = {}
         # Pods whose bind was called: a late event must not make a hold of them again.
         self._binding: set[str] = set()
@@ -91,10 +150,12 @@ class Holds:
         self._kept_out: dict[str, float] = {}
         self._priorities: Counter[int] = Counter()
         self._numbers = count()
-        self._version = 0
+        self.version = 0
+        """Rises with each change."""
         self._changed: dict[str, int] = {}
         self._due: list[tuple[float, int, str]] = []
-        self._lapsed_total = 0
+        self.lapsed_total = 0
+        """How many holds have ended by time alone."""
         self._sweep_at = 0.0
 
     # -- filter and bind --------------------------------------------------------------------------
@@ -109,7 +170,7 @@ class Holds:
         """
         with self._lock:
             self._binding.discard(pod.ref.uid)
-            self._turned_away.remove(pod.ref.uid)
+            self._turned_away.pop(pod.ref.uid, None)
             key = pod.group.key
             if not key:
                 return
@@ -128,6 +189,9 @@ class Holds:
                 return
             before = self._holds.get(pod.ref.uid)
             self._kept_out.pop(pod.ref.uid, None)
+            if self._takes_reserved(pod, node):
+                self._end(pod.ref.uid)
+                return
             stands = before is not None and before.nominated and before.node == node
             self._put(Hold(pod, node, next(self._numbers), now, nominated=stands))
 
@@ -152,9 +216,12 @@ class Holds:
         version: before filter looked. A hold that has ended since then counts as ended now.
         """
         with self._lock:
-            self._turned_away.put(pod)
+            self._turned_away.pop(pod.ref.uid, None)
+            self._turned_away[pod.ref.uid] = pod
+            if len(self._turned_away) > _MOST_TURNED_AWAY:
+                del self._turned_away[next(iter(self._turned_away))]
             for node in self._since(version):
-                self._turned_away.ended(node)
+                self._ended.setdefault(node, set()).add("")
 
     def bind(self, uid: str, *, refused: bool = False) -> None:
         """End the hold of a pod whose bind has ended: the ledger charges it, or it is refused.
@@ -166,6 +233,8 @@ class Holds:
             self._binding.add(uid)
             for key in self._end(uid):
                 self._rounds[key].bound = True
+            if not refused:
+                self._end(_reserved(uid))
             if refused:
                 self._binding.discard(uid)
 
@@ -184,32 +253,39 @@ class Holds:
             if not nominated:
                 if before is not None and before.nominated:
                     self._end(pod.ref.uid)
-            elif pod.ref.uid not in self._binding and (
-                before is None or (before.node, before.nominated) != (nominated, True)
+            elif (
+                pod.ref.uid not in self._binding
+                and (before is None or (before.node, before.nominated) != (nominated, True))
+                and not self._takes_reserved(pod, nominated)
             ):
                 number = next(self._numbers) if before is None else before.number
                 since = now if before is None else before.since
                 self._put(Hold(pod, nominated, number, since, nominated=True))
 
-    def placed(self, uid: str, group: str) -> None:
+    def placed(self, uid: str, group: str, *, by_claim: bool = False) -> None:
         """End the hold of a member that is bound, or asks for no device here; its group counts it.
 
-        group: its key.
+        group: its key. by_claim: it waits, and has claims.
         """
         with self._lock:
             self._forget(uid)
-            self._members.put(uid, group, None)
-            self._turned_away.remove(uid)
+            self._members.put(uid, group, None, by_claim=by_claim)
+            self._turned_away.pop(uid, None)
 
     def gone(self, uid: str) -> None:
         """Forget a pod that is of no group and bound, or is terminating, has ended or is gone."""
         parts = (self._holds, self._binding, self._kept_out, self._members, self._turned_away)
-        if not any(uid in each for each in parts):
+        if not any(uid in each for each in parts) and _reserved(uid) not in self._holds:
             return
         with self._lock:
             self._forget(uid)
             self._members.remove(uid)
-            self._turned_away.remove(uid)
+            self._turned_away.pop(uid, None)
+
+    def without_claims(self, group: str) -> Set[str]:
+        """Return the pods of the group that are bound, or have no claims, by uid."""
+        with self._lock:
+            return self._members.without_claims(group)
 
     def keep(self, uids: Collection[str], members: Collection[str] = ()) -> None:
         """Forget all pods but these: a whole list shows no other without a node.
@@ -218,54 +294,93 @@ class Holds:
         that costs one refused bind at most.
         """
         with self._lock:
-            for uid in [uid for uid in self._holds if uid not in uids]:
-                self._end(uid)
+            for key, hold in list(self._holds.items()):
+                if hold.reserved is None and key not in uids:
+                    self._end(key)
             self._binding.intersection_update(uids)
             for uid in self._kept_out.keys() - set(uids):
                 del self._kept_out[uid]
             self._members.keep(members)
-            self._turned_away.keep(uids)
+            for uid in self._turned_away.keys() - set(uids):
+                del self._turned_away[uid]
+
+    # -- plans of moves ---------------------------------------------------------------------------
+
+    def reserve(
+        self,
+        pod: Claimant,
+        node: str,
+        devices: tuple[int, ...],
+        until: float,
+        now: float,
+        *,
+        heir: bool = False,
+    ) -> None:
+        """Keep a place for a pod that waits, or for the heir of one that is moved, until then.
+
+        It ends sooner when that pod is bound or gone, or by `release`. An heir is known once filter
+        offers it the node.
+        """
+        with self._lock:
+            if heir:
+                pod = replace(pod, ref=replace(pod.ref, uid=_heir(pod.ref.uid)))
+            reserved = Reserved(until, devices, heir)
+            self._put(Hold(pod, node, next(self._numbers), now, reserved=reserved))
+
+    def release(self) -> None:
+        """End all that plans of moves keep."""
+        with self._lock:
+            for key in [key for key, hold in self._holds.items() if hold.reserved is not None]:
+                self._end(key)
+
+    def reserved_for(self, pod: Claimant) -> str:
+        """Return the node that is kept for the pod in place of the one whose heir it is, or ""."""
+        with self._lock:
+            holds = self._reserved_of(pod)
+            return next((hold.node for hold in holds if hold.reserved and hold.reserved.heir), "")
 
     # -- readers ----------------------------------------------------------------------------------
 
-    def expire(self, now: float) -> None:
-        """Let holds lapse, and end, whose time is over."""
+    def expire(self, now: float) -> bool:
+        """Let holds lapse, and end, whose time is over; return whether any is left."""
         with self._lock:
             while self._due and self._due[0][0] <= now:
-                _, number, uid = heapq.heappop(self._due)
-                hold = self._holds.get(uid)
+                _, number, key = heapq.heappop(self._due)
+                hold = self._holds.get(key)
                 if hold is None or hold.number != number or hold.nominated:
                     continue
                 lapses, ends = self._times(hold)
                 if ends <= now:
-                    self._lapsed_total += not hold.lapsed
-                    self._end(uid)
+                    self.lapsed_total += not hold.lapsed
+                    self._end(key)
                 elif lapses <= now and not hold.lapsed:
-                    self._lapsed_total += 1
+                    self.lapsed_total += 1
                     self._put(replace(hold, lapsed=True))
                 else:
                     self._wake(hold)
             if now >= self._sweep_at:
                 self._sweep_at = now + GROUP
-                for key, turn in list(self._rounds.items()):
-                    if key not in self._by_group and turn.at + 2 * GROUP < now:
-                        del self._rounds[key]
+                for group, turn in list(self._rounds.items()):
+                    if group not in self._by_group and turn.at + 2 * GROUP < now:
+                        del self._rounds[group]
+            return bool(self._holds)
 
     def changed_since(self, version: int) -> tuple[int, list[str]]:
         """Return (the version now, the nodes whose holds have changed since that version)."""
         with self._lock:
-            return self._version, self._since(version)
+            return self.version, self._since(version)
 
     def take_ended(self) -> Ended:
         """Return what has ended for pods that filter had turned away; nothing comes twice."""
         with self._lock:
-            return self._turned_away.take()
+            groups, self._ended = self._ended, {}
+            return Ended(dict(self._turned_away) if groups else {}, groups)
 
     def told(self, uids: Iterable[str]) -> None:
         """Forget that these pods were turned away: kube-scheduler will ask about them again."""
         with self._lock:
             for uid in uids:
-                self._turned_away.remove(uid)
+                self._turned_away.pop(uid, None)
 
     def on(self, node: str) -> tuple[Hold, ...]:
         """Return the holds on the node, oldest first."""
@@ -276,7 +391,8 @@ class Holds:
         """Return the nodes where the pod itself or its group holds something."""
         with self._lock:
             uids: Iterable[str] = {pod.ref.uid, *self._by_group.get(pod.group.key, ())}
-            return {self._holds[uid].node for uid in uids if uid in self._holds}
+            nodes = {self._holds[uid].node for uid in uids if uid in self._holds}
+            return nodes | {hold.node for hold in self._reserved_of(pod)}
 
     def missing(self, pod: Claimant) -> Counter[Request]:
         """Return how many places of each kind the pod's group has not yet, its own first.
@@ -339,28 +455,18 @@ class Holds:
         with self._lock:
             return None if hold.nominated else self._times(hold)[0]
 
-    @property
-    def version(self) -> int:
-        """A number that rises with each change."""
-        return self._version
-
     def __len__(self) -> int:
         return len(self._holds)
-
-    @property
-    def lapsed_total(self) -> int:
-        """How many holds have ended by time alone."""
-        return self._lapsed_total
 
     # -- under the lock ---------------------------------------------------------------------------
 
     def _since(self, version: int) -> list[str]:
-        found = []
+        nodes = []
         for node in reversed(self._changed):
             if self._changed[node] <= version:
                 break
-            found.append(node)
-        return found
+            nodes.append(node)
+        return nodes
 
     def _of_others(self, pod: Claimant) -> Iterator[Hold]:
         for hold in self._holds.values():
@@ -371,13 +477,15 @@ class Holds:
     def _times(self, hold: Hold) -> tuple[float, float]:
         """Return when the hold stops to count: against others, and for its own group."""
         seconds = self._seconds(hold)
-        if hold.pod.group.key:
+        if hold.pod.group.key and hold.reserved is None:
             at = self._round_of(hold).at
             return at + seconds, at + GROUP
         return hold.since + seconds, hold.since + seconds
 
     def _seconds(self, hold: Hold) -> float:
         """Return how long the hold counts against others."""
+        if hold.reserved is not None:
+            return max(hold.reserved.until - hold.since, 0.0)
         if hold.pod.group.key:
             # kube-scheduler tries a whole group in one piece, and others only afterwards. So a
             # member that is neither bound nor nominated by then never will be, and a pod refused
@@ -393,55 +501,76 @@ class Holds:
         self._binding.discard(uid)
         self._kept_out.pop(uid, None)
         self._end(uid)
+        self._end(_reserved(uid))
+
+    def _takes_reserved(self, pod: Claimant, node: str) -> bool:
+        """Return whether a plan of moves keeps a place on the node for the pod, which needs no
+        other one then. The heir of a moved pod is known by its uid from here on.
+        """
+        for hold in self._reserved_of(pod):
+            if hold.node == node:
+                if hold.pod.ref.uid != pod.ref.uid:
+                    self._end(hold.key)
+                    self._put(replace(hold, pod=pod))
+                return True
+        return False
+
+    def _reserved_of(self, pod: Claimant) -> list[Hold]:
+        """Return what plans of moves keep for the pod: at most one place of each kind is kept."""
+        if not self._reserved:
+            return []
+        return [each for each in map(self._holds.__getitem__, self._reserved) if each.is_for(pod)]
 
     def _put(self, hold: Hold) -> None:
-        uid = hold.pod.ref.uid
-        self._end(uid)
-        self._holds[uid] = hold
+        key = hold.key
+        self._end(key)
+        self._holds[key] = hold
+        if hold.reserved is not None:
+            self._reserved.add(key)
         self._priorities[hold.pod.priority] += 1
-        self._by_node.setdefault(hold.node, {})[uid] = hold
+        self._by_node.setdefault(hold.node, {})[key] = hold
         if hold.pod.group.key:
-            self._by_group.setdefault(hold.pod.group.key, set()).add(uid)
+            self._by_group.setdefault(hold.pod.group.key, set()).add(key)
         self._note(hold.node)
         self._wake(hold)
 
     def _wake(self, hold: Hold) -> None:
         if not hold.nominated:
             lapses, ends = self._times(hold)
-            heapq.heappush(
-                self._due, (ends if hold.lapsed else lapses, hold.number, hold.pod.ref.uid)
-            )
+            heapq.heappush(self._due, (ends if hold.lapsed else lapses, hold.number, hold.key))
 
-    def _end(self, uid: str, *, but_nominated: bool = False) -> tuple[str, ...]:
-        """End the hold of the pod, and return the round that it belongs to."""
-        hold = self._holds.get(uid)
+    def _end(self, key: str, *, but_nominated: bool = False) -> tuple[str, ...]:
+        """End the hold of this key, and return the round that it belongs to."""
+        hold = self._holds.get(key)
         if hold is None or (but_nominated and hold.nominated):
             return ()
-        del self._holds[uid]
+        del self._holds[key]
+        self._reserved.discard(key)
         self._priorities[hold.pod.priority] -= 1
         self._priorities += Counter()  # drops what is zero
         there = self._by_node[hold.node]
-        del there[uid]
+        del there[key]
         if not there:
             del self._by_node[hold.node]
         self._note(hold.node)
-        key = hold.pod.group.key
-        self._turned_away.ended(hold.node, key)
-        members = self._by_group.get(key)
+        group = hold.pod.group.key
+        if self._turned_away:
+            self._ended.setdefault(hold.node, set()).add(group)
+        members = self._by_group.get(group)
         if members is not None:
-            members.discard(uid)
+            members.discard(key)
             if not members:
-                del self._by_group[key]
-        return (key,) if key in self._rounds else ()
+                del self._by_group[group]
+        return (group,) if group in self._rounds else ()
 
     def _end_group(self, key: str) -> None:
         for uid in tuple(self._by_group.get(key, ())):
             self._end(uid, but_nominated=True)
 
     def _note(self, node: str) -> None:
-        self._version += 1
+        self.version += 1
         self._changed.pop(node, None)
-        self._changed[node] = self._version
+        self._changed[node] = self.version
 
 
 def counts_against(hold: Hold, pod: Claimant) -> bool:
@@ -450,12 +579,21 @@ def counts_against(hold: Hold, pod: Claimant) -> bool:
     Its own hold never does. Members of a group always see each other. Others are held back by pods
     of their own priority or a higher one, as kube-scheduler does with nominated pods.
     """
-    if hold.pod.ref.uid == pod.ref.uid:
+    if hold.is_for(pod):
         return False
     if pod.group.key and hold.pod.group.key == pod.group.key:
         return True
     return not hold.lapsed and hold.pod.priority >= pod.priority
 
 
-def _number(hold: Hold) -> int:
-    return hold.number
+def _reserved(uid: str) -> str:
+    """Return the key of what a plan of moves keeps for the pod, beside its other hold."""
+    return f"{uid} reserved"
+
+
+def _heir(uid: str) -> str:
+    """Return what stands for the uid of the pod that will come in place of this one.
+
+    It is another one's: while the old pod ends the books charge that.
+    """
+    return f"heir of {uid}"

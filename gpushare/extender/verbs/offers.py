@@ -1,29 +1,33 @@
-"""What filter may offer: the books, less what is held for others.
+"""What filter may offer: the books, less what is held for others; and what people are told of that.
 
 Each hold takes the devices that the policy of its own pod likes best on its node, after those of
 older holds; one that fits nowhere there takes nothing (the victims of a preemption are not gone
 yet, or others were faster). What is held on a node is placed again only when the node or its holds
 have changed, so a filter call costs the same with hundreds of holds as with none.
 
-Tested in `tests/unit/extender/verbs/test_offers.py`.
+Tested in `tests/unit/extender/verbs/test_offers.py`, and what people are told in
+`tests/unit/extender/tell/test_explainer.py`.
 """
 
 import contextlib
 import threading
+import time
 from collections import Counter
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 from gpushare.core.decide import Judgement, judge, judge_all, room_for, take_best
 from gpushare.core.held_snapshot import HeldSnapshot
-from gpushare.core.model import Reason
+from gpushare.core.model import ALL_CORES, Reason, Request
 from gpushare.core.node_names import NodeNames
 from gpushare.core.ranking import Scorer
 from gpushare.core.snapshot import Snapshot
 from gpushare.errors import WireError
+from gpushare.explain.pod import GroupNeed
 from gpushare.extender.managed_resources import ManagedResource
-from gpushare.extender.verbs.claimant import Claimant
 from gpushare.extender.verbs.holds import Hold, Holds, counts_against
+from gpushare.wire.held import HeldPlace
+from gpushare.wire.pods import Claimant
 
 _MAX_VIEWS = 8
 """Views kept, one for each priority among the holds that makes a difference."""
@@ -64,8 +68,7 @@ class Offers:
     def to(self, pod: Claimant, books: Snapshot, now: float) -> Snapshot:
         """Return what may be offered to the pod now: the books themselves if nothing is held."""
         holds = self._holds
-        holds.expire(now)
-        if not len(holds):
+        if not holds.expire(now):
             return books
         priorities = [each for each in holds.priorities() if each >= pod.priority]
         common = self._common(min(priorities), books) if priorities else None
@@ -85,12 +88,19 @@ class Offers:
         return offered
 
     def look(
-        self, pod: Claimant, names: NodeNames, books: Callable[[], Snapshot], now: float
+        self,
+        pod: Claimant | None,
+        request: Request,
+        names: NodeNames,
+        books: Callable[[], Snapshot],
+        now: float,
     ) -> tuple[Snapshot, Judgement]:
         """Return what is offered to the pod now, and which of the named nodes fit: none for a group
-        that does not.
+        that does not. To a pod that is promised nothing (None) the books are offered as they are.
         """
         snapshot = books()
+        if pod is None:
+            return snapshot, judge(snapshot, names.rows(snapshot.row), request)
         seen = self.to(pod, snapshot, now)
         # A bind that was charged meanwhile is in neither: its hold takes nothing any more.
         while (newer := books()) is not snapshot:
@@ -99,7 +109,7 @@ class Offers:
         needs = self._holds.missing(pod) if pod.group.whole else Counter()
         if needs.total() > 1 and any(room_for(seen, asks, n) < n for asks, n in needs.items()):
             return seen, judge_all(names, Reason.GROUP_TOO_LARGE)
-        return seen, judge(seen, names.rows(seen.row), pod.request)
+        return seen, judge(seen, names.rows(seen.row), request)
 
     def _common(self, priority: int, books: Snapshot) -> HeldSnapshot:
         """Return what may be offered to pods of that priority that hold nothing themselves."""
@@ -154,9 +164,28 @@ class Offers:
             offered.hold(row)
             if self._charged(hold.pod.ref.uid):
                 continue
+            if hold.reserved is not None:
+                _take_free(offered, row, hold.reserved.devices, hold.pod.request)
+                continue
             # Without its policy its bind will be refused.
             with contextlib.suppress(WireError):
                 take_best(offered, row, hold.pod.request, self._scorer_of(hold.pod))
+
+
+def _take_free(offered: HeldSnapshot, row: int, devices: Sequence[int], request: Request) -> None:
+    """Take what the request needs of these devices, as far as it is free: a place that opens bit by
+    bit is kept bit by bit.
+    """
+    shares, cores = [], request.cores
+    for device in devices:
+        if device < offered.free.shape[1]:
+            free = int(offered.free[row, device])
+            units = free if request.alone else min(request.units, free)
+            if units > 0:
+                shares.append((device, units))
+                cores = min(cores, ALL_CORES - int(offered.cores_used[row, device]))
+    if shares:
+        offered.take(row, tuple(shares), replace(request, cores=max(cores, 0)))
 
 
 def offers_of(managed: ManagedResource) -> Offers:
@@ -165,4 +194,39 @@ def offers_of(managed: ManagedResource) -> Offers:
         managed.holds,
         lambda pod: managed.scorer(pod.request),
         lambda uid: managed.ledger.entry(uid) is not None,
+    )
+
+
+def group_need(offered: Snapshot, pod: Claimant, needs: Mapping[Request, int]) -> GroupNeed | None:
+    """Return what the pod's group has no place for, of what `Holds.missing` says that it needs.
+
+    offered: to this pod. None if it waits alone.
+    """
+    if sum(needs.values()) < 2:
+        return None
+    kinds = ((asks, needed, room_for(offered, asks, needed)) for asks, needed in needs.items())
+    return GroupNeed(tuple(kinds), at_once=pod.group.size > 0)
+
+
+def held_places(holds: Holds, against: Claimant | None = None) -> tuple[HeldPlace, ...]:
+    """Return the places that are kept from the pod `against`, or from any other pod; oldest first.
+
+    A hold that counts for its own group alone is kept from no other pod.
+    """
+    now = time.monotonic()
+    holds.expire(now)
+    since_epoch = time.time() - now
+    outwaited = {hold.number for hold in holds.outwaited(against, now)} if against else set()
+    return tuple(
+        HeldPlace(
+            hold.pod.ref,
+            hold.node,
+            hold.pod.request.units,
+            hold.pod.request.devices,
+            None if (end := holds.until(hold)) is None else since_epoch + end,
+            hold.pod.request.cores,
+        )
+        for hold in holds.live()
+        if (counts_against(hold, against) if against else not hold.lapsed)
+        and hold.number not in outwaited
     )

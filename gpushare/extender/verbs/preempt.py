@@ -11,9 +11,9 @@ from gpushare.core.preemption.victim_search import StepBudget
 from gpushare.core.states.entry import Entry
 from gpushare.errors import MessageError, NotReady, UnknownNode, WireError
 from gpushare.extender.managed_resources import ManagedResources
-from gpushare.extender.verbs.answer import VerbAnswer, pod_name
+from gpushare.extender.verbs.answer import VerbAnswer
 from gpushare.ledger import Ledger
-from gpushare.wire.pods import may_preempt, priority_of
+from gpushare.wire.pods import may_preempt, pod_name, priority_of
 from gpushare.wire.preempt import decode_preempt, encode_preempt
 
 STEPS = 500_000
@@ -58,20 +58,20 @@ class PreemptVerb:
         if resource_request is None:
             return VerbAnswer(encode_preempt(args.victims), "plain", {"pod": name})
         managed, request = resource_request
-        left: dict[str, Victims] = {}
+        trimmed: dict[str, Victims] = {}
         if may_preempt(args.pod):
             counted = managed.counted_by_scheduler
             preemptor = Preemptor(request, priority_of(args.pod), counted, self._wall())
-            left = trim_candidates(managed.ledger, preemptor, args.victims, self._budgets_of)
+            trimmed = trim_candidates(managed.ledger, preemptor, args.victims, self._budgets_of)
         line = {
             "pod": name,
             "units": request.units,
             "devices": request.devices,
             "candidates": len(args.victims),
-            "left": len(left),
-            "changed": sum(those != args.victims[node] for node, those in left.items()),
+            "left": len(trimmed),
+            "changed": sum(some != args.victims[node] for node, some in trimmed.items()),
         }
-        return VerbAnswer(encode_preempt(left), "victims" if left else "no_victims", line)
+        return VerbAnswer(encode_preempt(trimmed), "victims" if trimmed else "no_victims", line)
 
 
 def trim_candidates(
@@ -87,10 +87,10 @@ def trim_candidates(
         if _is_charged_elsewhere(ledger, node, given.uids):
             continue
         try:
-            found = ledger.dump(node)
+            dumped = ledger.dump(node)
         except UnknownNode:
             continue
-        for books in found:
+        for books in dumped:
             steps = StepBudget(spare // (len(candidates) - done))
             spare -= steps.left
             trimmed = trim_victims(books, preemptor, given, steps, budgets_of(books.entries))

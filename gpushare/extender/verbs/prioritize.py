@@ -13,11 +13,10 @@ from gpushare.core.decide import BEST, score_rows
 from gpushare.core.model import Request
 from gpushare.errors import MessageError, NotReady, WireError
 from gpushare.extender.managed_resources import ManagedResource, ManagedResources
-from gpushare.extender.verbs.answer import VerbAnswer, pod_name
-from gpushare.extender.verbs.claimant import claimant
-from gpushare.wire.extender import decode_filter, encode_priorities
-from gpushare.wire.name_lists import NameLists
+from gpushare.extender.verbs.answer import VerbAnswer
+from gpushare.wire.extender import NameLists, decode_filter, encode_priorities
 from gpushare.wire.objects import Pod
+from gpushare.wire.pods import claimant, pod_name
 
 
 class PrioritizeVerb:
@@ -53,7 +52,7 @@ class PrioritizeVerb:
         rows = args.names.rows(snapshot.row)
         places = score_rows(snapshot, rows, request, managed.scorer(request))
         scores = {
-            score: [*map(args.names.__getitem__, some.tolist())] for score, some in places.items()
+            score: [*map(args.names.__getitem__, nodes.tolist())] for score, nodes in places.items()
         }
         best = scores[BEST][0] if scores else ""
         if best and len(managed.holds):

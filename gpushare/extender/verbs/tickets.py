@@ -1,7 +1,16 @@
-"""A cache of what filter found: what each pod asks for, and the nodes approved for it.
+"""What is between filter and bind: the tickets of pods, and how many binds are under way.
 
-Bounded by count, by weight and by time; the oldest entries ("tickets") go first. A pod without a
-ticket is read from the API server at bind, and checked again. Any thread may call any method.
+Tickets are a cache of what filter found: what each pod asks for, and the nodes approved for it.
+Bounded by count, by weight and by time; the oldest go first. A pod without a ticket is read from
+the API server at bind, and checked again.
+
+A bind waits for the API server, and holds a thread. If kube-scheduler decides faster than pods are
+bound, binds pile up until one has to be refused, and kube-scheduler tries its pod again seconds
+later. So while there are many, filter waits for a bind to end: kube-scheduler calls filter for one
+pod after the other, and then decides no faster than pods are bound.
+
+Any thread may call any method. Tested in `tests/unit/extender/verbs/test_tickets.py` and
+`tests/unit/extender/verbs/bind/test_slots.py`.
 """
 
 import threading
@@ -9,7 +18,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from gpushare.core.node_names import NodeNames, NodeNumbers
+from gpushare.core.node_names import NodeNames
 from gpushare.extender.managed_resources import ResourceRequest
 
 TTL = 900.0
@@ -25,17 +34,22 @@ _MAX_PARTS_OF_ONE = 400
 _NO_NODES = NodeNames()
 _MAX_NODES = 50_000
 """Names of nodes that have numbers: nodes of the ledger, which may come and go for years."""
+_MAX_WAIT = 0.1
+"""Seconds that filter waits at most: all pods of a kube-scheduler wait with it."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Ticket:
     """`valid`: the pod's request makes sense. `nodes`: a bit for each node number that fits."""
 
-    valid: bool
-    resource_request: ResourceRequest | None
-    nodes: bytes
-    until: float
-    parts: int
+    valid: bool = False
+    resource_request: ResourceRequest | None = None
+    nodes: bytes = b""
+    until: float = 0.0
+    parts: int = 0
+
+
+_NO_TICKET = _Ticket()
 
 
 class Tickets:
@@ -46,7 +60,8 @@ class Tickets:
         self._lock = threading.Lock()
         self._tickets: dict[str, _Ticket] = {}
         self._parts = 0
-        self._numbers = NodeNumbers()
+        # Of nodes, by name, from 0 on: one takes a bit in each of thousands of tickets.
+        self._numbers: dict[str, int] = {}
 
     def __contains__(self, uid: str) -> bool:
         """Return whether filter was called for the pod, and it has not been bound since."""
@@ -62,7 +77,8 @@ class Tickets:
             ticket = self._tickets.get(uid)
             if ticket is None or not ticket.valid or self._clock() > ticket.until:
                 return False, None
-            approved = self._numbers.has(ticket.nodes, node)
+            place, bit = divmod(self._numbers.get(node, 8 * len(ticket.nodes)), 8)
+        approved = place < len(ticket.nodes) and bool(ticket.nodes[place] >> bit & 1)
         return (True, ticket.resource_request) if approved else (False, None)
 
     def put(
@@ -82,26 +98,51 @@ class Tickets:
             return
         with self._lock:
             if len(self._numbers) > _MAX_NODES:
-                self._numbers, self._tickets, self._parts = NodeNumbers(), {}, 0
-            bits = self._numbers.bits(nodes)
+                self._numbers, self._tickets, self._parts = {}, {}, 0
+            bits = nodes.bits(self._numbers)
             parts = 4 + len(bits) // 64
             if resource_request is not None:
                 request = resource_request[1]
                 parts += len(request.containers) + len(request.inits) + len(request.models)
             if parts > _MAX_PARTS_OF_ONE:
                 valid, resource_request, bits, parts = False, None, b"", 4
-            self._remove(uid)
+            self._parts += parts - self._tickets.pop(uid, _NO_TICKET).parts
             self._tickets[uid] = _Ticket(valid, resource_request, bits, self._clock() + TTL, parts)
-            self._parts += parts
             while len(self._tickets) > MAX_TICKETS or self._parts > MAX_PARTS:
-                self._remove(next(iter(self._tickets)))
+                self._parts -= self._tickets.pop(next(iter(self._tickets))).parts
 
     def remove(self, uid: str) -> None:
         """Remove the pod's ticket: it is bound."""
         with self._lock:
-            self._remove(uid)
+            self._parts -= self._tickets.pop(uid, _NO_TICKET).parts
 
-    def _remove(self, uid: str) -> None:
-        ticket = self._tickets.pop(uid, None)
-        if ticket is not None:
-            self._parts -= ticket.parts
+
+class BindSlots:
+    """The binds under way: at most `most`. Three quarters of that are many.
+
+    Every method may be called from any thread. max_wait: seconds that filter waits at most.
+    """
+
+    def __init__(self, most: int, max_wait: float = _MAX_WAIT) -> None:
+        self._most, self._max_wait = most, max_wait
+        self._under_way = 0
+        self._ended = threading.Condition()
+
+    def take(self) -> bool:
+        """Return whether one more bind may be under way; if so, `free` must follow."""
+        with self._ended:
+            if self._under_way == self._most:
+                return False
+            self._under_way += 1
+            return True
+
+    def free(self) -> None:
+        """Note that a bind has ended."""
+        with self._ended:
+            self._under_way -= 1
+            self._ended.notify_all()
+
+    def wait_while_many(self) -> None:
+        """Wait until the binds under way are not many, at most `max_wait` seconds."""
+        with self._ended:
+            self._ended.wait_for(lambda: self._under_way < self._most * 3 / 4, self._max_wait)

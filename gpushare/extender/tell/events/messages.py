@@ -14,8 +14,11 @@ from gpushare.core.model import PodRef, Shares
 from gpushare.core.snapshot import Snapshot
 from gpushare.daemon.events.aggregator import NoFitLimiter
 from gpushare.daemon.events.recorder import EventRecorder
+from gpushare.explain.claims import refusal
+from gpushare.explain.node_wishes import NodeAsk
 from gpushare.explain.pod import Outstanding
 from gpushare.explain.text import amount, sentence
+from gpushare.extender.claims.journal import Given
 from gpushare.extender.follow.comparer import Finding
 from gpushare.extender.managed_resources import ManagedResources
 from gpushare.extender.tell.events.mistaken_pods import MistakenPods
@@ -29,6 +32,10 @@ HEALTHY = "GPUShareDeviceHealthy"
 MISMATCH = "GPUShareAllocationMismatch"
 BOOKS_WRONG = "GPUShareBooksWrong"
 MISTAKE = "GPUShareMistake"
+NODE_ASKED = "GPUShareNodeAsked"
+NODE_NOT_ASKED = "GPUShareNodeNotAsked"
+MOVED = "GPUShareMoved"
+MAKES_ROOM = "GPUShareMakesRoom"
 
 _MISMATCHES = {
     "placement_edited": "the annotations of the pod were changed after it was bound;"
@@ -86,11 +93,13 @@ class EventMessages:
         ref: PodRef,
         reasons: Mapping[str, int],
         explain: Callable[[], tuple[Explanation, Outstanding]],
+        *,
+        claim: str = "",
     ) -> None:
         """Record that no node takes the pod. `reasons`: the number of nodes by reason.
 
         `explain`: says what would help, and what its group needs; it is called by the thread that
-        writes.
+        writes. `claim`: of the pod, for which no node has room.
         """
         regarding = _pod(ref)
         if not regarding.is_sound:
@@ -101,11 +110,13 @@ class EventMessages:
                 return
         total = sum(reasons.values())
         parts = ", ".join(f"{count} {why}" for why, count in sorted(reasons.items()))
-        note = f"0 of {total} nodes take the pod: {parts}"
+        what = f"the pod with its claim {claim}" if claim else "the pod"
+        note = f"0 of {total} nodes take {what}: {parts}"
 
         def details() -> str:
             found, between = explain()
-            return sentence(found, self._unit, ref.namespace, between)
+            holder = "claim" if claim else "pod"
+            return sentence(found, self._unit, ref.namespace, between, holder=holder)
 
         self._recorder.record(
             regarding,
@@ -115,6 +126,53 @@ class EventMessages:
             warning=True,
             details=details,
         )
+
+    def claim_given(self, given: Given, unit_bytes: int) -> None:
+        """Record that a claim was given devices for a pod. unit_bytes: bytes of a unit."""
+        with self._lock:
+            self._no_fit_limiter.forget(given.pod.uid)
+        cards = ", ".join(
+            f"{amount(-(-part.memory // unit_bytes), self._unit)} on {card.key.device}"
+            f" ({card.uuid})"
+            for part, card in zip(given.asked.parts, given.cards, strict=True)
+        )
+        note = f"claim {given.claim}: node {given.cards[0].node}: {cards}"
+        self._recorder.record(_pod(given.pod), ALLOCATED, "Allocating", note)
+
+    def claim_refused(self, ref: PodRef, why: str) -> None:
+        """Record that a claim of the pod asks for what cannot be given."""
+        self._recorder.record(_pod(ref), MISTAKE, "Allocating", refusal(why), warning=True)
+
+    def claim_waits(self, ref: PodRef, why: str) -> None:
+        """Record that nothing is given out to the pod, whatever is free."""
+        with self._lock:
+            limiter = self._no_fit_limiter
+            if not limiter.allows(ref.namespace, ref.uid, frozenset({why}), self._clock()):
+                return
+        self._recorder.record(_pod(ref), NO_FIT, "Allocating", why, warning=True)
+
+    def node_asked(self, ref: PodRef, ask: NodeAsk) -> None:
+        """Record that an autoscaler was asked for a node for the pod, or why it could not be."""
+        if ask.asked is None:
+            note = f"no node was asked for: {ask.why_not}"
+            self._recorder.record(_pod(ref), NODE_NOT_ASKED, "Scheduling", note, warning=True)
+        else:
+            note = "no device has room for it: a placeholder asks autoscalers for a node"
+            self._recorder.record(_pod(ref), NODE_ASKED, "Scheduling", note)
+
+    def moved(self, ref: PodRef, node: str, to: str, wanted: PodRef) -> None:
+        """Record that the pod was evicted from the node, to run on another: another pod waits.
+
+        That one is named to its own namespace alone.
+        """
+        whom = f"pod {wanted.name}" if wanted.namespace == ref.namespace else "a pod elsewhere"
+        note = f"evicted from node {node}, so that {whom} fits there; planned for node {to}"
+        self._recorder.record(_pod(ref), MOVED, "Evicting", note)
+
+    def makes_room(self, ref: PodRef, node: str, moves: int) -> None:
+        """Record that pods are moved, one at a time, so that this one fits."""
+        note = f"{moves} pods of node {node} are moved, one at a time, so that it fits there"
+        self._recorder.record(_pod(ref), MAKES_ROOM, "Scheduling", note)
 
     def books_wrong(self, finding: Finding, healed: bool) -> None:
         """Record that an audit found the ledger wrong."""

@@ -159,8 +159,11 @@ class MistakenPods:
                 text = mistake_of(pod, own, self._unit, largest)
                 if text:
                     return text, 0.0, own.resource
-        schedulers = self._resources.scope.schedulers
+        scope = self._resources.scope
+        schedulers = scope.schedulers
         asks = names_any(pod, [managed.names.resource for managed in self._resources])
+        if asks and scope.claims_alone:
+            return scope.refusal(pod), 0.0, ""
         if asks and schedulers and scheduler_of(pod) not in schedulers and not _looked_at(pod):
             names = ", ".join(sorted(schedulers))
             return (

@@ -10,26 +10,28 @@ import threading
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
+from types import MappingProxyType
 from typing import Any
 
 from gpushare import __version__
 from gpushare.core.model import ALL_CORES, NodeSpec
 from gpushare.core.states.entry import Entry, Waiting
 from gpushare.core.stranded import stranded_units, typical_units
+from gpushare.extender.claims.view import ClaimsView
 from gpushare.extender.managed_resources import ManagedResource, ManagedResources
 from gpushare.extender.shadow.shadow import Shadow
 from gpushare.extender.tell.events.mistaken_pods import Mistake, MistakenPods
 from gpushare.extender.tell.page.explanation_cache import ExplanationCache
 from gpushare.extender.tell.page.last_hour import LastHour
 from gpushare.extender.tell.page.shadow_document import shadow_document
-from gpushare.extender.verbs.held_places import held_places
+from gpushare.extender.verbs.offers import held_places
 from gpushare.ledger import LedgerView
 from gpushare.wire.held import held_document
 
 _Entries = tuple[Entry, ...]
-_Key = tuple[NodeSpec, _Entries, tuple[int, ...], int, tuple[int, ...]]
-"""All that the text of a node depends on: its shape, charges, units used, the typical request, the
-compute used.
+_Books = tuple[NodeSpec, _Entries, tuple[int, ...], int, tuple[int, ...]]
+"""All that is shown of a node's books depends on: its shape, charges, units used, the typical
+request, the compute used.
 """
 
 _ENCODE = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False).encode
@@ -40,7 +42,9 @@ class Documents:
 
     unit: the memory unit of the cluster. not_ready: why this process does not answer kube-scheduler
     now, or "". called: whether filter was called for the pod of that uid. mistaken_pods: the pods
-    that wait because of a mistake. shadow: a policy that is followed beside.
+    that wait because of a mistake. shadow: a policy that is followed beside. claims: what may be
+    told of claims, None if they are not followed. kept: returns why autoscalers leave nodes alone,
+    by name.
     """
 
     def __init__(
@@ -53,13 +57,18 @@ class Documents:
         called: Callable[[str], bool],
         mistaken_pods: MistakenPods,
         shadow: Shadow | None = None,
+        claims: ClaimsView | None = None,
+        kept: Callable[[], Mapping[str, str]] = dict,
     ) -> None:
+        self._kept = kept
         self._unit = unit
         self._not_ready = not_ready
         self._parts = [
             _Part(managed, unit, last_hour, called, mistaken_pods, shadow=shadow)
             for managed in resources
         ]
+        if claims is not None:
+            self._parts.append(_ClaimsPart(claims, unit, last_hour, called, mistaken_pods))
         self._since = last_hour.since
         self._making = threading.Lock()
         self._key: object = None
@@ -72,7 +81,8 @@ class Documents:
 
     def _made(self) -> bytes:
         reason = self._not_ready()
-        key = (reason, [part.version() for part in self._parts])
+        kept = self._kept()
+        key = (reason, [part.version() for part in self._parts], kept)
         if key != self._key or not all(part.complete for part in self._parts):
             head = {
                 "version": __version__,
@@ -80,7 +90,7 @@ class Documents:
                 "notReady": reason or None,
                 "countingSince": int(self._since),
             }
-            parts = ",".join(part.text() for part in self._parts)
+            parts = ",".join(part.text(kept) for part in self._parts)
             self._body = f'{_ENCODE(head)[:-1]},"resources":[{parts}]}}'.encode()
             self._key = key
         return self._body
@@ -88,6 +98,9 @@ class Documents:
 
 class _Part:
     """The part of the document about one managed resource."""
+
+    more: Mapping[str, str] = MappingProxyType({})
+    """Keys that not every part has."""
 
     def __init__(
         self,
@@ -97,7 +110,7 @@ class _Part:
         called: Callable[[str], bool],
         mistaken_pods: MistakenPods,
         *,
-        shadow: Shadow | None,
+        shadow: Shadow | None = None,
     ) -> None:
         self._shadow = shadow
         self._managed = managed
@@ -105,7 +118,7 @@ class _Part:
         self._last_hour = last_hour
         self._called = called
         self._explanations = ExplanationCache(unit)
-        self._texts: dict[str, tuple[_Key, str]] = {}
+        self._texts: dict[str, tuple[tuple[_Books, str], str]] = {}
 
     @property
     def complete(self) -> bool:
@@ -122,14 +135,15 @@ class _Part:
         shadow = shadow_document(self._shadow, managed.names.resource)
         return changes, hour, managed.ranking_policy, managed.choice, shadow
 
-    def text(self) -> str:
-        """Return the JSON of this part."""
+    def text(self, kept: Mapping[str, str]) -> str:
+        """Return the JSON of this part. kept: why autoscalers leave nodes alone, by name."""
         managed, books = self._managed, self._managed.ledger.view()
         sizes = [entry.request.units for entry in books.entries.values()]
         sizes += [pod.request.units for pod in books.waiting]
         typical = typical_units(sizes)
         head = {
             "resource": managed.names.resource,
+            **self.more,
             "typical": typical,
             "policy": _policy(managed),
             "shadow": shadow_document(self._shadow, managed.names.resource),
@@ -138,7 +152,7 @@ class _Part:
             "held": [held_document(each) for each in held_places(managed.holds)],
         }
         # Node by node: no other thread runs while one call of json works.
-        return f'{_ENCODE(head)[:-1]},"nodes":[{",".join(self._nodes(books, typical))}]}}'
+        return f'{_ENCODE(head)[:-1]},"nodes":[{",".join(self._nodes(books, typical, kept))}]}}'
 
     def _pending(self, books: LedgerView) -> list[dict[str, Any]]:
         version = books.snapshot.generation, self._managed.filters.states.version
@@ -165,11 +179,11 @@ class _Part:
             "scheduler": None if asked else _not_asked(pod),
         }
 
-    def _nodes(self, books: LedgerView, typical: int) -> Iterable[str]:
+    def _nodes(self, books: LedgerView, typical: int, kept: Mapping[str, str]) -> Iterable[str]:
         on_node: dict[str, list[Entry]] = defaultdict(list)
         for entry in books.entries.values():
             on_node[entry.node].append(entry)
-        kept, self._texts = self._texts, {}
+        texts, self._texts = self._texts, {}
         snapshot = books.snapshot
         for name in sorted(books.nodes):
             spec = books.nodes[name]
@@ -178,11 +192,61 @@ class _Part:
             row = snapshot.row[name]
             used = tuple(snapshot.used[row].tolist())
             cores = tuple(snapshot.cores_used[row].tolist()) if snapshot.any_cores else ()
-            key = (spec, tuple(on_node[name]), used, typical, cores)
-            before = kept.get(name)
-            text = before[1] if before and before[0] == key else _ENCODE(node_document(*key))
-            self._texts[name] = key, text
-            yield text
+            key = (spec, tuple(on_node[name]), used, typical, cores), kept.get(name, "")
+            before = texts.get(name)
+            if before is None or before[0] != key:
+                shown = node_document(*key[0])
+                if key[1]:
+                    shown["keptFromScaleDown"] = key[1]
+                before = key, _ENCODE(shown)
+            self._texts[name] = before
+            yield before[1]
+
+
+class _ClaimsPart(_Part):
+    """The part about the cards of claims: its pods are claims, but for those that wait."""
+
+    more = MappingProxyType({"holder": "claim"})
+
+    def __init__(
+        self,
+        claims: ClaimsView,
+        unit: str,
+        last_hour: LastHour,
+        called: Callable[[str], bool],
+        mistaken_pods: MistakenPods,
+    ) -> None:
+        super().__init__(claims.source, unit, last_hour, called, mistaken_pods)
+        self._claims = claims
+        self._explanations = ExplanationCache(unit, claims=True)
+
+    def version(self) -> object:
+        """Return a value that differs whenever the text does."""
+        claims = self._claims
+        return super().version(), claims.journal.version, claims.why_held_back()
+
+    def _pending(self, books: LedgerView) -> list[dict[str, Any]]:
+        version = books.snapshot.generation, self._managed.filters.states.version
+        waits, held_back = self._claims.journal.waiting().values(), self._claims.why_held_back()
+        asked = [(each.request, each.demands) for each in waits if each.request is not None]
+        said = self._explanations.about(asked, self._managed, version)
+        return [
+            {
+                "namespace": each.pod.namespace,
+                "name": each.pod.name,
+                "requested": each.request.total if each.request else 0,
+                "devices": each.request.devices if each.request else 0,
+                "created": None,
+                "asked": True,
+                "why": each.why
+                if each.refused
+                else held_back
+                or (each.request and said.get((each.request, each.demands)))
+                or each.why,
+                "scheduler": None,
+            }
+            for each in waits
+        ]
 
 
 def _mistaken(mistake: Mistake) -> dict[str, Any]:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Mapping
 from gpushare.core.model import Request
 from gpushare.core.selectors import Demands
 from gpushare.errors import MessageError
+from gpushare.explain.claims import claims_explanation
 from gpushare.explain.pod import ExplainSource, explanation_of
 from gpushare.explain.text import sentence
 
@@ -29,11 +30,15 @@ _REST = 9.0
 class ExplanationCache:
     """The explanations of the requests that wait for one resource, each in one sentence.
 
-    unit: of its memory. clock: seconds of a clock that only goes forward.
+    unit: of its memory. claims: it is that of claims. clock: seconds of a clock that only goes
+    forward.
     """
 
-    def __init__(self, unit: str, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self, unit: str, clock: Callable[[], float] = time.monotonic, *, claims: bool = False
+    ) -> None:
         self._unit = unit
+        self._claims = claims
         self._clock = clock
         self._rested_at = 0.0
         self._said: dict[Asked, tuple[Version, str]] = {}
@@ -67,10 +72,11 @@ class ExplanationCache:
             source.ranking(request)
         except MessageError as error:
             return f"its request makes no sense: {error}"
-        found = explanation_of(source, request, demands, time.time())
+        explained = claims_explanation if self._claims else explanation_of
+        found = explained(source, request, demands, time.time())
         if found.fit:
             return f"it fits now on {len(found.fit)} node{'s' * (len(found.fit) > 1)}"
-        return sentence(found, self._unit)
+        return sentence(found, self._unit, holder="claim" if self._claims else "pod")
 
 
 _NEVER: Version = (-1, -1)

@@ -1,27 +1,42 @@
-"""The I/O around binds: runs the steps of a BindTransaction, and settles what is in doubt.
+"""The verb bind: places a pod on the node that kube-scheduler chose, with one write.
 
-It is kept simple: every decision is in transaction.py and in the ledger.
+Here is the I/O: the steps of a BindTransaction are run, and what is in doubt is settled. It is kept
+simple: every decision is in transaction.py and in the ledger. Tested in
+`tests/unit/extender/verbs/bind/test_binder.py` and `tests/unit/extender/test_service.py`.
 """
 
 import threading
 import time
 from collections.abc import Callable
 
-from gpushare.core.model import PodRef
-from gpushare.errors import ApiConflict, ApiError, ApiNotFound, ApiUnavailable, WireError
+from gpushare.core.model import PodRef, Shares
+from gpushare.errors import (
+    ApiConflict,
+    ApiError,
+    ApiNotFound,
+    ApiUnavailable,
+    MessageError,
+    WireError,
+)
 from gpushare.extender.managed_resources import ManagedResource, ManagedResources, ResourceRequest
+from gpushare.extender.tell.events.messages import EventMessages
+from gpushare.extender.tell.page.last_hour import LastHour
+from gpushare.extender.verbs.answer import VerbAnswer
 from gpushare.extender.verbs.bind.transaction import (
     BUDGET,
+    NOT_OURS,
     BindResult,
     BindTransaction,
     Step,
     WriteBinding,
     observed_pod,
 )
+from gpushare.extender.verbs.tickets import BindSlots, Tickets
 from gpushare.kube.api import Api
 from gpushare.ledger import Overdue
-from gpushare.wire.codec import check_bound
-from gpushare.wire.objects import PODS, Pod, binding
+from gpushare.wire.codec import binding, check_bound
+from gpushare.wire.extender import decode_bind, encode_bind
+from gpushare.wire.objects import PODS, Pod
 
 _POST_TIMEOUT = 3.0
 """Seconds a Binding may take."""
@@ -83,14 +98,14 @@ class Binder:
         try:
             step: Step = bind.start(self._clock(), self._leads_until())
             while not isinstance(step, BindResult):
-                left = max(deadline - self._clock(), _LAST_READ)
+                seconds = max(deadline - self._clock(), _LAST_READ)
                 if isinstance(step, WriteBinding):
-                    timeout = min(max(left - _LAST_READ, _LAST_READ), _POST_TIMEOUT)
+                    timeout = min(max(seconds - _LAST_READ, _LAST_READ), _POST_TIMEOUT)
                     error = self._write(step, timeout, deadline)
                     step = bind.written(error, self._clock())
                 else:
                     sent = self._clock()
-                    seen = self._read(step.ref, min(left, _READ_TIMEOUT))
+                    seen = self._read(step.ref, min(seconds, _READ_TIMEOUT))
                     step = bind.read(seen, sent, self._clock(), self._leads_until())
         except BaseException:
             # Our bug, or the process is ending: nothing is known of the write, so the charge stays.
@@ -141,7 +156,7 @@ class Binder:
             # here while another process leads, or even after that one's term.
             answer = self._api.request(
                 "POST",
-                f"{_path(ref)}/binding",
+                f"/api/v1/namespaces/{ref.namespace}/pods/{ref.name}/binding",
                 query=query,
                 body=body,
                 timeout=timeout,
@@ -160,7 +175,8 @@ class Binder:
 
     def _read(self, ref: PodRef, timeout: float) -> Pod | ApiError | None:
         try:
-            body = self._api.request("GET", _path(ref), timeout=timeout)
+            path = f"/api/v1/namespaces/{ref.namespace}/pods/{ref.name}"
+            body = self._api.request("GET", path, timeout=timeout)
             return PODS.decode_answer(body, ref.namespace, ref.name)
         except ApiNotFound:
             return None
@@ -189,5 +205,66 @@ class Binder:
             return self._stamp
 
 
-def _path(ref: PodRef) -> str:
-    return f"/api/v1/namespaces/{ref.namespace}/pods/{ref.name}"
+class BindVerb:
+    """Answers bind. The arguments are those of `Service`."""
+
+    def __init__(
+        self,
+        resources: ManagedResources,
+        tickets: Tickets,
+        binder: Binder,
+        *,
+        not_ready: Callable[[], str],
+        bind_slots: BindSlots,
+        event_messages: EventMessages | None,
+        last_hour: LastHour | None,
+    ) -> None:
+        self._resources = resources
+        self._tickets = tickets
+        self._binder = binder
+        self._not_ready = not_ready
+        self._bind_slots = bind_slots
+        self._event_messages = event_messages
+        self._last_hour = last_hour
+
+    def answer(self, body: bytes) -> VerbAnswer:
+        """Return the answer to a body of bind; an error stands in its `Error`."""
+        try:
+            args = decode_bind(body)
+        except MessageError as error:
+            return VerbAnswer(encode_bind(f"gpushare: {error}"), "malformed", {"error": str(error)})
+        ref, node = args.ref, args.node
+        line: dict[str, object] = {"pod": ref, "node": node}
+        if not_ready := self._not_ready():
+            return VerbAnswer(encode_bind(not_ready), "not_ready", line | {"error": not_ready})
+        if not self._bind_slots.take():
+            return VerbAnswer(encode_bind("gpushare: too many binds are under way"), "busy", line)
+        try:
+            approved, resource_request = self._tickets.get(ref.uid, node)
+            result = self._binder.bind(ref, node, approved, resource_request)
+            # Not before: until the books have charged it, only its hold keeps others off its
+            # devices.
+            for managed in self._resources:
+                managed.holds.bind(ref.uid, refused=bool(result.error))
+        finally:
+            self._bind_slots.free()
+        if result.error:
+            if self._event_messages is not None and result.reason != NOT_OURS:
+                self._event_messages.bind_failed(ref, node, result.error)
+            error_text = f"gpushare: {result.error}"
+            return VerbAnswer(
+                encode_bind(error_text), result.reason, line | {"error": result.error}
+            )
+        self._tickets.remove(ref.uid)
+        shares: Shares = ()
+        for managed in self._resources:
+            entry = managed.ledger.entry(ref.uid)
+            if entry is not None and entry.placement is not None:
+                shares = entry.placement
+                if self._last_hour is not None:
+                    units = sum(units for _, units in shares)
+                    self._last_hour.allocated(managed.names.resource, ref.uid, units)
+        if self._event_messages is not None:
+            self._event_messages.bound(ref, node, shares)
+        line["devices"] = ",".join(f"{device}:{units}" for device, units in shares) or "-"
+        return VerbAnswer(encode_bind(), result.reason, line)

@@ -20,6 +20,7 @@ one.
 
 from dataclasses import dataclass, field
 from enum import Enum
+from operator import attrgetter
 
 from gpushare.core.decide import place
 from gpushare.core.model import Allocation, ObservedPod, PodRef, Request
@@ -45,6 +46,11 @@ _BEST_ATTEMPTS = 4
 """Attempts that are charged only if the node has not changed since the choice."""
 _PLACE_ATTEMPTS = _BEST_ATTEMPTS + 8
 """Attempts in all; in the later ones the chosen devices only have to fit."""
+
+_device_demand = attrgetter(
+    *("units", "devices", "split", "containers", "inits", "cores", "core_containers")
+)
+"""What of a request a charge on devices depends on."""
 
 NOT_OURS = "not_ours"
 """The reason for a pod that kube-scheduler would not have had bound here."""
@@ -329,12 +335,6 @@ class BindTransaction:
             f" taken ({self.refusal or 'no answer'}); {why}. Its memory stays charged until known",
             "in_doubt",
         )
-
-
-def _device_demand(request: Request) -> tuple[object, ...]:
-    """Return what a charge on devices depends on."""
-    cores = (request.cores, request.core_containers)
-    return (request.parts, request.containers, request.inits, *cores)
 
 
 def charge(

@@ -107,6 +107,9 @@ function bar(segments, total, width, height = 16) {
   return made;
 }
 
+// What has memory here: of the cards of claims these.
+const holder = () => part.holder ?? "pod";
+
 // The pods of a node by device: [[{pod, units}]].
 function byDevice(node) {
   const found = node.devices.map(() => []);
@@ -127,7 +130,7 @@ function segmentsOf(node, device, held, width, wanted) {
     const units = pods.reduce((sum, one) => sum + one.units, 0);
     const { namespace, name } = pods[0].pod;
     const kin = pods.every(({ pod }) => pod.namespace === namespace);
-    const many = `${plural(pods.length, "pod")} of ${kin ? namespace : "several namespaces"}`;
+    const many = `${plural(pods.length, holder())} of ${kin ? namespace : "several namespaces"}`;
     const text = pods.length === 1 ? `${namespace}/${name}` : many;
     const kind = pods.length > 1 && !kin ? "c9" : hue(pods[0].pod);
     return { units, kind, text: `${text}: ${amount(units)}`, dim: dim(pods) };
@@ -290,7 +293,7 @@ function spoken(node) {
     return `device ${device.index}: ${number(device.allocated)} of ${number(device.total)}${more && `, ${more}`}`;
   });
   const head = `${node.name}: ${amount(node.allocated)} of ${number(node.total)} in use by ` +
-    `${plural(node.pods.length, "pod")}, ${number(node.free)} free`;
+    `${plural(node.pods.length, holder())}, ${number(node.free)} free`;
   return [node.closed ? `${head}, ${node.closed}` : head, ...devices].join("; ");
 }
 
@@ -365,6 +368,7 @@ function drawDetail() {
   const parts = [`${amount(node.allocated)} of ${number(node.total)} in use, ${number(node.free)} free.`];
   if (node.closed) parts.unshift(`No pod may be placed here: ${node.closed}.`);
   if (node.unplaced) parts.push(`${amount(node.unplaced)} belong to pods whose device is not known.`);
+  if (node.keptFromScaleDown) parts.push(`Autoscalers leave it alone: ${node.keptFromScaleDown}.`);
   for (const each of held(node))
     parts.push(`${amount(each.units * each.devices)} are held for ${each.pod.namespace}/${each.pod.name} ${until(each)}.`);
   put("detail-text", parts.join(" "));
@@ -379,7 +383,7 @@ function drawDetail() {
   const wanted = node.name.toLowerCase().includes(find()) ? "" : find();
   const pods = wanted ? node.pods.filter((pod) => matches(pod, wanted)) : node.pods;
   const spaces = new Set(node.pods.map((pod) => pod.namespace)).size;
-  const all = `${plural(node.pods.length, "pod")} of ${plural(spaces, "namespace")}`;
+  const all = `${plural(node.pods.length, holder())} of ${plural(spaces, "namespace")}`;
   put("detail-count", wanted ? `${number(pods.length)} of ${all} match` : all);
   put("detail-pods", ...pods.slice(0, podsShown).map((pod) => element("tr", {},
     element("td", {}, pod.name, " ", element("small", {}, pod.namespace)),
@@ -478,6 +482,7 @@ function drawWaiting() {
 }
 
 function drawHour() {
+  $("hour").parentElement.hidden = holder() === "claim"; // binds are counted, allocations are not
   const { allocated, refused } = part.lastHour;
   const said = ({ pods, units }) => `${plural(pods, "pod")}, ${amount(units)}`;
   put("hour", element("dt", {}, "Allocated"), element("dd", {}, said(allocated)),

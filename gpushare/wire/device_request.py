@@ -1,0 +1,233 @@
+"""What a pod asks for of devices: what its containers sum up to, read with its annotations.
+
+kube-scheduler's node labels cannot tell the cards of one node apart, so a pod says in annotations
+which cards it wants or refuses: in ours, or in those of HAMi, which mean the same
+(pkg/device/nvidia/device.go). Each is a list with commas; a model is any part of the name of one,
+whether in capitals or not, and blanks count as hyphens, as in labels.
+
+Standard library only, so that the command line shares it. Tested in
+`tests/unit/wire/test_device_request.py` and, with whole pods, in `tests/unit/wire/test_pods.py`.
+"""
+
+import re
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from gpushare.core.model import ALL_CORES, ANY_CARD, MAX_UNITS, Cards, Request, Shares
+from gpushare.errors import AnnotationError, MessageError
+from gpushare.wire.annotations import (
+    MAX_DEVICES_PER_POD,
+    Names,
+    has_own_devices,
+    is_uuid,
+    strict_number,
+)
+from gpushare.wire.gpu_models import label_value
+
+SPLIT = "gpushare.io/split"
+"""The units of each device where they are not the same, such as "10+30", or OWN_DEVICES."""
+OWN_DEVICES = "containers"
+"""Each container has a device of its own, with what it asks for."""
+
+USE_MODELS, NOT_MODELS = "gpushare.io/use-models", "gpushare.io/not-models"
+USE_UUIDS, NOT_UUIDS = "gpushare.io/use-uuids", "gpushare.io/not-uuids"
+WISHES = {
+    USE_MODELS: "nvidia.com/use-gputype",
+    NOT_MODELS: "nvidia.com/nouse-gputype",
+    USE_UUIDS: "nvidia.com/use-gpuuuid",
+    NOT_UUIDS: "nvidia.com/nouse-gpuuuid",
+}
+"""Our annotations of pods, in the order of `Cards`, and HAMi's name for each."""
+
+MOST_WISHES = 64
+_MOST_CHARACTERS = 128
+_POLICY = re.compile(r"[A-Za-z0-9]([A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?")
+_NO_HOST = Request()
+_WITHOUT_MEMORY = (
+    "{names.cores}: cores are asked for without {names.resource} in the same container; a device is"
+    " given out by its memory, and its cores with it: ask for both"
+)
+
+
+class Asked(NamedTuple):
+    """What the containers of a pod ask for of devices, summed up over all its devices."""
+
+    units: int
+
+    containers: Shares = ()
+    """As `Request.containers`."""
+
+    inits: tuple[int, ...] = ()
+    """As `Request.inits`."""
+
+    cores: int = 0
+    """Percent of the compute of a device."""
+
+    core_containers: Shares = ()
+    """As `Request.core_containers`."""
+
+
+def device_request(
+    asked: Asked,
+    annotations: Mapping[str, str],
+    labels: Mapping[str, str],
+    names: Names,
+    *,
+    host: Request = _NO_HOST,
+    models: tuple[str, ...] = (),
+) -> Request:
+    """Return what a pod asks for. host: what it asks of the node besides; models: those it accepts.
+
+    Annotation or label `names.count` splits the memory and the cores evenly over several devices,
+    annotation SPLIT splits the memory unevenly. Raises AnnotationError for an annotation that makes
+    no sense, MessageError if a total cannot be split, or if cores are asked for that cannot be had.
+    """
+    if not asked.units:
+        raise MessageError(_WITHOUT_MEMORY.format(names=names))
+    count, devices = annotations.get(names.count, labels.get(names.count)), 1
+    if count is not None:
+        devices = strict_number(count, MAX_DEVICES_PER_POD) or 0
+        if not devices:
+            raise AnnotationError(
+                f"{names.count}: {count[:20]!a} is not a number of devices"
+                f" from 1 to {MAX_DEVICES_PER_POD}"
+            )
+    parts: tuple[int, ...] = ()
+    if SPLIT in annotations:
+        parts = _parts(asked, annotations, names)
+        devices = len(parts)
+    elif asked.units % devices:
+        below = asked.units - asked.units % devices
+        instead = f"{below} or {below + devices}" if below else str(devices)
+        raise MessageError(
+            f"{names.resource}: {asked.units} cannot be split evenly over {devices} devices"
+            f" ({names.count}): write {instead}, or another count"
+        )
+    policy = annotations.get(names.policy, "")
+    if policy and _POLICY.fullmatch(policy) is None:
+        raise AnnotationError(f"{names.policy}: {policy[:20]!a} is not the name of a policy")
+    request = Request(
+        units=parts[0] if parts else asked.units // devices,
+        devices=devices,
+        cpu=host.cpu,
+        memory=host.memory,
+        containers=asked.containers,
+        policy=policy,
+        models=models,
+        inits=asked.inits,
+        resources=host.resources,
+        cores=asked.cores // devices,
+        core_containers=asked.core_containers,
+        cards=wanted_cards(annotations),
+        split=parts if len(set(parts)) > 1 else (),
+    )
+    if asked.cores:
+        _check_cores(asked.cores, request, names)
+    return request
+
+
+def _parts(asked: Asked, annotations: Mapping[str, str], names: Names) -> tuple[int, ...]:
+    """Return the units on each device as SPLIT says, the most first."""
+    text, by_container = annotations[SPLIT], [units for _, units in asked.containers]
+    if sum(by_container) != asked.units:
+        # The map of what is where has no place for init containers.
+        raise MessageError(
+            f"{SPLIT}: an init container needs more {names.resource} at once than the containers'"
+            f" {sum(by_container)}: let them ask for as much, or leave out the split"
+        )
+    numbers: list[int | None] = [*by_container]
+    if text != OWN_DEVICES:
+        numbers = [strict_number(each.strip(), MAX_UNITS) for each in text.split("+")]
+    parts = [number for number in numbers if number]
+    if len(parts) < len(numbers) or len(parts) > MAX_DEVICES_PER_POD:
+        raise AnnotationError(
+            f"{SPLIT}: {text[:40]!a} is neither {OWN_DEVICES!r} nor units of 1 to"
+            f" {MAX_DEVICES_PER_POD} devices such as 10+30"
+        )
+    if sum(parts) != asked.units:
+        raise MessageError(
+            f"{SPLIT}: {text[:40]} is {sum(parts)} in all, and the pod asks for {asked.units}"
+            f" {names.resource}: write parts of {asked.units}"
+        )
+    counted = annotations.get(names.count)
+    if counted is not None and counted != str(len(parts)):
+        raise AnnotationError(
+            f"{SPLIT}: {len(parts)} parts, and {names.count} says {counted[:20]!a} devices: leave"
+            f" out {names.count}"
+        )
+    return tuple(sorted(parts, reverse=True))
+
+
+def wanted_cards(annotations: Mapping[str, str]) -> Cards:
+    """Return which cards the pod wants.
+
+    Raises AnnotationError for a wish that makes no sense, or that stands under both names with
+    different values.
+    """
+    if not any(ours in annotations or hamis in annotations for ours, hamis in WISHES.items()):
+        return ANY_CARD
+    wishes = []
+    for ours, hamis in WISHES.items():
+        name = ours if ours in annotations else hamis
+        wish = _values(annotations.get(name, ""), name)
+        if name == ours and hamis in annotations and wish != _values(annotations[hamis], hamis):
+            raise AnnotationError(
+                f"{ours} and {hamis} mean the same and differ: leave out one of them"
+            )
+        wishes.append(wish)
+    return Cards(*wishes)
+
+
+def _values(text: str, name: str) -> tuple[str, ...]:
+    """Return the values, each once and sorted, so that equal wishes are equal values."""
+    values = {value.strip() for value in text.split(",")} - {""}
+    if text.strip() and not values:
+        raise AnnotationError(f"{name}: {text[:20]!a} names nothing")
+    if len(values) > MOST_WISHES or any(len(value) > _MOST_CHARACTERS for value in values):
+        raise AnnotationError(
+            f"{name}: more than {MOST_WISHES} values, or one of more than {_MOST_CHARACTERS}"
+            " characters"
+        )
+    if name in (USE_MODELS, NOT_MODELS, WISHES[USE_MODELS], WISHES[NOT_MODELS]):
+        return tuple(sorted({label_value(value).lower() for value in values}))
+    for value in values:
+        if not is_uuid(value):
+            raise AnnotationError(f"{name}: {value[:20]!a} is no uuid of a card")
+    return tuple(sorted(values))
+
+
+def _check_cores(total: int, request: Request, names: Names) -> None:
+    """Check that the cores, so many over all devices, can be had where the pod has its memory."""
+    devices, units = request.devices, dict(request.containers)
+    if total % devices:
+        raise MessageError(
+            f"{names.cores}: {total} cannot be split evenly over {devices} devices"
+            f" ({names.count}): write {total - total % devices + devices}, or another count"
+        )
+    if total // devices > ALL_CORES:
+        needed = -(-total // ALL_CORES)
+        raise MessageError(
+            f"{names.cores}: {total // devices} are asked of one device, which has {ALL_CORES}"
+            f" (percent): write {ALL_CORES * devices} or less, or ask for {needed} devices"
+            f" ({names.count})"
+        )
+    if any(container not in units for container, _ in request.core_containers):
+        raise MessageError(_WITHOUT_MEMORY.format(names=names))
+    if request.split:
+        if not has_own_devices(request) or any(
+            percent != request.cores for _, percent in request.core_containers
+        ):
+            raise MessageError(
+                f"{names.cores}: a pod that is split ({SPLIT}) can have compute where each"
+                " container has a device of its own, and as much of each: write"
+                f" {SPLIT}: {OWN_DEVICES}, and as much {names.cores} in each container"
+            )
+    elif devices > 1 and any(
+        percent * request.total != total * units[container]
+        for container, percent in request.core_containers
+    ):
+        raise MessageError(
+            f"{names.cores}: over {devices} devices ({names.count}) several containers have parts"
+            f" of different devices, so each needs cores in proportion to its {names.resource};"
+            f" the pod has {total} cores for {request.total}"
+        )
