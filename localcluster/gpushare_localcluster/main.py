@@ -114,6 +114,12 @@ def _arguments(argv: Sequence[str]) -> argparse.Namespace:
         metavar="FILE",
         help="write the same there, as a JSON object a line",
     )
+    parser.add_argument(
+        "--autoscaler",
+        action="store_true",
+        help="run an autoscaler, and the extender with --placeholders and --scale-down-guard; its"
+        " groups of nodes are in the ConfigMap node-groups of kube-system (docs/local-cluster.md)",
+    )
     parser.add_argument("--list", action="store_true", help="list the shipped scenarios and stages")
     found = parser.parse_args(argv)
     if found.stage and (found.scenario or found.scheduler_config):
@@ -149,7 +155,11 @@ def _run(
         if arguments.trace:
             report.on_cycle(cycle)
 
-    with running(report, tracer, configuration, ui=arguments.ui) as cluster:
+    claims = any(isinstance(part.content, Scenario) and part.content.has_claims for part in parts)
+    autoscaler = arguments.autoscaler or parts[0].autoscaler
+    with running(
+        *(report, tracer, configuration), ui=arguments.ui, claims=claims, autoscaler=autoscaler
+    ) as cluster:
         if arguments.scheduler_config:
             report.line(f"the scheduler's file: {arguments.scheduler_config}")
             for text in cluster.told:
@@ -160,10 +170,16 @@ def _run(
             if number:
                 with report.muted():
                     cluster.runner.clean()
+            if part.autoscaler:
+                cluster.autoscaling.on()
             report.title(part.title)
             good = _run_part(cluster, part) and good
             report.devices(cluster.runner.books())
             cluster.runner.told()
+            if part.autoscaler and not (arguments.autoscaler or arguments.keep):
+                left = cluster.autoscaling.off()
+                report.expectation("switched off, nothing is left of what it needs", left)
+                good = good and left is None
         report.line(f"\n{'all expectations held' if good else 'NOT all expectations held'}")
         if arguments.keep:
             _keep(cluster)
@@ -217,6 +233,9 @@ def _keep(cluster: DemoCluster) -> None:
         for line in kept_lines(cluster.kubeconfig, nodes[0] if nodes else "NODE", doctor):
             cluster.report.line(line)
         cluster.report.line(f"\nthe scheduler's metrics: {cluster.metrics}")
+        if cluster.autoscaling.is_on:
+            words = "create configmap node-groups --from-literal=more=2x16GiB,max=3"
+            cluster.report.line(f"nodes for the autoscaler: kubectl -n kube-system {words}")
         if cluster.extender.ui_url:  # it was told before the scenarios, which may be long
             cluster.report.line(f"the cluster on a page: {cluster.extender.ui_url}")
         while not pause.wait(0.5):

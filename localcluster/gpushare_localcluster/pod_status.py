@@ -36,6 +36,8 @@ def container_log(pod: Json, container: Json, told: Mapping[str, str]) -> str:
             lines.append(f"{name}={own.get('value', '')}  # set by the pod: it wins over {value}")
     if units and devices:
         lines.append(f"{units} units of device memory on device {devices}")
+    elif pod["spec"].get("resourceClaims"):
+        lines.append("what its claims give is told by a DRA driver, and none runs here")
     else:
         lines.append("no device was given to this container")
     return "\n".join(lines) + "\n"

@@ -228,6 +228,7 @@ def test_the_default_profile_has_kube_schedulers_order_and_weights() -> None:
         "NodeResourcesFit",
         "PodTopologySpread",
         "InterPodAffinity",
+        "DynamicResources",
     ]
     assert names(framework, "scorers") == [
         "TaintToleration",
@@ -238,7 +239,7 @@ def test_the_default_profile_has_kube_schedulers_order_and_weights() -> None:
         "NodeResourcesBalancedAllocation",
         "ImageLocality",
     ]
-    assert names(framework, "pre_enqueues") == ["SchedulingGates"]
+    assert names(framework, "pre_enqueues") == ["SchedulingGates", "DynamicResources"]
     assert names(framework, "binders") == ["DefaultBinder"]
     assert [framework.weight(name) for name in names(framework, "scorers")] == [3, 2, 1, 2, 2, 1, 1]
 
@@ -278,12 +279,12 @@ def test_plug_ins_of_kube_scheduler_that_are_not_built_cost_one_warning(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     framework = built(
-        multiPoint=PluginSet(enabled=(("VolumeBinding", 0), ("DynamicResources", 2))),
+        multiPoint=PluginSet(enabled=(("VolumeBinding", 0), ("GangScheduling", 2))),
         filter=PluginSet(enabled=(("VolumeZone", 0),)),
     )
     assert "VolumeZone" not in names(framework, "filters")
     (record,) = caplog.records
-    assert record.getMessage().endswith("DynamicResources, VolumeBinding, VolumeZone")
+    assert record.getMessage().endswith("GangScheduling, VolumeBinding, VolumeZone")
 
 
 def test_wrong_arguments_name_the_plug_in() -> None:

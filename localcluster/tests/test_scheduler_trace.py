@@ -49,8 +49,8 @@ def test_each_stage_has_its_lines() -> None:
     cycle = traced(pod("1"), bound, node("small", "2"), node("large", "4"), closed)
     assert list(cycle.lines()) == [
         "cycle of default/p by default-scheduler",
-        "  PreFilter  not for this pod: InterPodAffinity, NodeAffinity, NodePorts,"
-        " PodTopologySpread",
+        "  PreFilter  not for this pod: DynamicResources, InterPodAffinity, NodeAffinity,"
+        " NodePorts, PodTopologySpread",
         "  Filter     not closed: node(s) were unschedulable (NodeUnschedulable)",
         "  PreScore   not for this pod: ImageLocality, InterPodAffinity, NodeAffinity,"
         " PodTopologySpread",

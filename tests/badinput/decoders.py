@@ -25,8 +25,7 @@ from gpushare.wire.fields import parse_duration
 from gpushare.wire.inventory import decode_inventory, decode_unhealthy, encode_inventory
 from gpushare.wire.nodes import node_spec
 from gpushare.wire.objects import BUDGETS, CONFIG_MAPS, NODES, PODS
-from gpushare.wire.pod_sums import units_of
-from gpushare.wire.pods import observe_pod, pod_ref, priority_of
+from gpushare.wire.pods import observe_pod, pod_ref, priority_of, units_of
 from gpushare.wire.preempt import decode_preempt
 from gpushare.wire.quantity import MAX_VALUE, to_bytes, to_milli, to_units
 from gpushare.wire.scheduler.config import decode_scheduler_config

@@ -19,13 +19,12 @@ from gpushare.core.pairing import Pairing
 from gpushare.core.policy import load_policy
 from gpushare.core.ranking import Ranking
 from gpushare.extender.managed_resources import ManagedResource, ManagedResources
-from gpushare.extender.verbs.bind.slots import BindSlots
-from gpushare.extender.verbs.claimant import Claimant
 from gpushare.extender.verbs.filter import FilterVerb
-from gpushare.extender.verbs.tickets import Tickets
+from gpushare.extender.verbs.tickets import BindSlots, Tickets
 from gpushare.ledger import Ledger
 from gpushare.wire.annotations import ALIYUN
-from gpushare.wire.name_lists import NameLists
+from gpushare.wire.extender import NameLists
+from gpushare.wire.pods import Claimant
 
 _NODES, _HOLDS, _CALLS, _ROUNDS = 5000, 500, 100, 5
 _KEPT = 50

@@ -29,7 +29,7 @@ from gpushare.extender.managed_resources import ManagedResource, ManagedResource
 from gpushare.extender.service import Service
 from gpushare.extender.tell.events.messages import EventMessages
 from gpushare.extender.verbs.bind.binder import Binder
-from gpushare.extender.verbs.bind.slots import BindSlots
+from gpushare.extender.verbs.tickets import BindSlots
 from gpushare.ledger import Ledger
 from gpushare.wire.annotations import ALIYUN
 from gpushare.wire.objects import PODS

@@ -20,7 +20,7 @@ from gpushare.extender.follow.watch_handlers import NodeEventHandler, PodEventHa
 from gpushare.extender.managed_resources import ManagedResource, ManagedResources
 from gpushare.extender.service import Service
 from gpushare.extender.verbs.bind.binder import Binder
-from gpushare.extender.verbs.bind.slots import BindSlots
+from gpushare.extender.verbs.tickets import BindSlots
 from gpushare.ledger import Ledger
 from gpushare.wire.annotations import ALIYUN
 from gpushare.wire.objects import NODES, PODS

@@ -14,6 +14,7 @@ import yaml
 
 from gpushare import __version__
 from gpushare.wire.annotations import ALIYUN
+from gpushare.wire.kept import LEASE, MOVES
 from gpushare.wire.objects import PODS
 from gpushare.wire.pods import request_of
 from gpushare.wire.quantity import to_bytes
@@ -23,6 +24,7 @@ from tests.contract.manifests import (
     ROOT,
     STATIC_PODS,
     check_schema,
+    claims_pod,
     container,
     one,
     rendered,
@@ -62,15 +64,36 @@ WRITES = {
     ("", "events.k8s.io", "events", "patch", ""),
 }
 OWN_LEASE = {
-    ("kube-system", LEASES, "leases", "get", "gpushare-extender"),
-    ("kube-system", LEASES, "leases", "update", "gpushare-extender"),
+    ("kube-system", LEASES, "leases", "get", LEASE),
+    ("kube-system", LEASES, "leases", "update", LEASE),
     ("kube-system", LEASES, "leases", "create", ""),
 }
 SCHEDULERS_LEASE = {("kube-system", LEASES, "leases", "get", "kube-scheduler")}
+CLAIMS_READ = ("resourceslices", "deviceclasses", "resourceclaims")
+FENCES = ("icies", "icybindings")
 SECOND_LEASE = {
     ("kube-system", LEASES, "leases", "get", "gpushare-scheduler"),
     ("kube-system", LEASES, "leases", "update", "gpushare-scheduler"),
     ("kube-system", LEASES, "leases", "create", ""),
+}
+TO_MOVE = {
+    ("", "", "namespaces", "list", ""),
+    ("", "policy", "poddisruptionbudgets", "list", ""),
+    ("", "", "pods/eviction", "create", ""),
+    ("kube-system", "", "configmaps", "get", MOVES),
+    ("kube-system", "", "configmaps", "update", MOVES),
+    ("kube-system", "", "configmaps", "create", ""),
+}
+DRA, ADMISSION = "resource.k8s.io", "admissionregistration.k8s.io"
+CLAIMS_ALONE = {
+    *(("", "", "nodes", verb, "") for verb in ("list", "watch")),
+    *(("", "", "pods", verb, "") for verb in ("get", "list", "watch")),
+    *(("", "events.k8s.io", "events", verb, "") for verb in ("create", "patch")),
+    *(("", DRA, of, v, "") for of in CLAIMS_READ for v in ("get", "list", "watch")),
+    *(("", DRA, f"resourceclaims{part}", "patch", "") for part in ("", "/status", "/binding")),
+    ("", DRA, "resourceclaimtemplates", "create", ""),
+    *(("", ADMISSION, f"validatingadmissionpol{end}", "list", "") for end in FENCES),
+    *OWN_LEASE,
 }
 
 
@@ -112,6 +135,8 @@ def test_every_static_pod_fits_the_schema_of_kubernetes(file: Path) -> None:
         ("base", ACCOUNT, READS | WRITES | OWN_LEASE),
         ("second-scheduler", ACCOUNT, READS | WRITES | OWN_LEASE | SECOND_LEASE),
         ("existing-scheduler", USER, READS | WRITES | SCHEDULERS_LEASE),
+        ("claims-alone", ACCOUNT, CLAIMS_ALONE),
+        ("moves", ACCOUNT, TO_MOVE),
     ],
 )
 def test_the_rights_are_these_and_no_other(folder: str, account: Json, expected: set[Any]) -> None:
@@ -134,7 +159,9 @@ def test_every_binding_is_of_a_role_that_is_there_and_of_one_account() -> None:
         "system:volume-scheduler",
         "extension-apiserver-authentication-reader",
     }
-    for folder, account in (("second-scheduler", ACCOUNT), ("existing-scheduler", USER)):
+    accounts = dict.fromkeys(("second-scheduler", "claims-alone", "moves"), ACCOUNT)
+    accounts["existing-scheduler"] = USER
+    for folder, account in accounts.items():
         roles = {d["metadata"]["name"] for d in rendered(folder) if "rules" in d}
         bindings = [d for d in rendered(folder) if "subjects" in d]
         assert {b["roleRef"]["name"] for b in bindings} - given == roles
@@ -148,7 +175,8 @@ def test_every_binding_is_of_a_role_that_is_there_and_of_one_account() -> None:
 
 def all_pods() -> list[tuple[str, Json]]:
     names = ("gpushare-extender", "kube-scheduler")
-    return [("second", second_pod()), *((name, static_pod(name)) for name in names)]
+    ours = [("second", second_pod()), ("claims", claims_pod())]
+    return [*ours, *((name, static_pod(name)) for name in names)]
 
 
 def test_our_pods_are_placed_while_no_extender_answers() -> None:
@@ -166,7 +194,7 @@ def test_our_pods_are_placed_while_no_extender_answers() -> None:
         assert "schedulerName" not in pod["spec"], name
 
 
-@pytest.mark.parametrize("pod", [second_pod, lambda: static_pod("gpushare-extender")])
+@pytest.mark.parametrize("pod", [second_pod, claims_pod, lambda: static_pod("gpushare-extender")])
 def test_the_extender_may_not_take_the_memory_of_its_node(pod: Any) -> None:
     """Beside it run kube-scheduler, and on a control plane etcd and kube-apiserver."""
     resources = container(pod(), "gpushare")["resources"]
@@ -213,6 +241,7 @@ def test_the_pods_keep_the_restricted_standard() -> None:
     pod = second_pod()
     for part in ("kube-scheduler", "gpushare"):
         restricted(pod, part)
+    restricted(claims_pod(), "gpushare")
     assert not {"hostNetwork", "hostPID", "hostIPC"} & pod["spec"].keys()
     kinds = {next(iter(volume.keys() - {"name"})) for volume in pod["spec"]["volumes"]}
     assert kinds == {"configMap", "emptyDir"}
@@ -221,7 +250,7 @@ def test_the_pods_keep_the_restricted_standard() -> None:
     restricted(static_pod("gpushare-extender"), "gpushare")
 
 
-@pytest.mark.parametrize("pod", [second_pod, lambda: static_pod("gpushare-extender")])
+@pytest.mark.parametrize("pod", [second_pod, claims_pod, lambda: static_pod("gpushare-extender")])
 def test_the_extender_can_write_in_tmp_alone(pod: Any) -> None:
     mounts = container(pod(), "gpushare")["volumeMounts"]
     assert [m["mountPath"] for m in mounts if not m.get("readOnly")] == ["/tmp"]  # noqa: S108 -- a path in a pod

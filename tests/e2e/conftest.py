@@ -5,6 +5,7 @@ Every test here needs Kubernetes' own programs, and is skipped where there are n
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -16,6 +17,9 @@ from tests.e2e.pair import Access, Pair
 from tests.e2e.plane import Plane
 from tests.e2e.plugins import Plugin
 from tests.e2e.world import World
+
+if TYPE_CHECKING:
+    from tests.e2e.test_claims_served import Served
 
 MakePlane = Callable[..., Plane]
 """The arguments are flags of the API server."""
@@ -47,6 +51,18 @@ def make_plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MakePlane]:
     yield make
     for plane in started:
         plane.stop()
+
+
+@pytest.fixture(scope="session")
+def served_world(
+    make_plane: MakePlane, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator["Served"]:
+    """`gpushare serve --claims` on a plane of its own; each module leaves it empty."""
+    from tests.e2e.test_claims_served import Served
+
+    world = Served(make_plane, tmp_path_factory.mktemp("served"))
+    yield world
+    world.stop()
 
 
 @pytest.fixture(scope="session")

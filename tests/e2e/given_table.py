@@ -10,47 +10,41 @@ from pathlib import Path
 
 import pytest
 
+from tests.e2e import notes
 from tests.e2e.binaries import RELEASE
 from tests.e2e.given import Given
 from tests.support import figures
 
 OF = "device plug-ins"
-"""The mark in the page."""
-_COLUMNS = ("Kubernetes", "device plug-in", "`--pairing`", "pods", "containers")
-_RESULTS = ("right", "wrong device", "no device", "pods not admitted")
-
-_seen: dict[tuple[str, str], Counter[str]] = {}
+"""The mark in the page, and the notes that are kept for it."""
+_COUNTED = ("pods", "containers", "right", "wrong device", "no device", "pods not admitted")
+_COLUMNS = ("Kubernetes", "device plug-in", "`--pairing`", *_COUNTED)
 
 
 def record(plugin: str, pairing: str, pods: int, given: Given, refused: int) -> None:
-    """Add what the containers of so many pods were given."""
-    _seen.setdefault((plugin, pairing), Counter()).update(
-        {
-            "pods": pods,
-            "containers": given.count,
-            "right": given.right,
-            "wrong device": len(given.wrong),
-            "no device": len(given.nothing),
-            "pods not admitted": refused,
-        }
-    )
+    """Note what the containers of so many pods were given."""
+    counts = (pods, given.count, given.right, len(given.wrong), len(given.nothing), refused)
+    notes.note(OF, plugin, pairing, *counts)
 
 
-def written(before: str) -> str:
+def written(before: str, noted: list[notes.Note]) -> str:
     """The table, a line for each device plug-in and pairing; before: with lines of other releases,
     which stay. They go from new to old.
     """
-    columns = (*_COLUMNS, *_RESULTS)
+    sums: dict[tuple[str, str], Counter[str]] = {}
+    for plugin, pairing, *counts in noted:
+        named = dict(zip(_COUNTED, map(int, counts), strict=True))
+        sums.setdefault((str(plugin), str(pairing)), Counter()).update(named)
     of_release: dict[str, list[str]] = {}
     for line in before.splitlines():
         if found := re.match(r"\| ([\d.]+) \| ", line):
             of_release.setdefault(found[1], []).append(line)
     of_release[RELEASE] = [
-        _row(RELEASE, plugin, f"`{pairing}`", *(str(counts[name]) for name in columns[3:]))
-        for (plugin, pairing), counts in _seen.items()
+        _row(RELEASE, plugin, f"`{pairing}`", *(str(counts[name]) for name in _COUNTED))
+        for (plugin, pairing), counts in sorted(sums.items())
     ]
     order = sorted(of_release, key=lambda name: [*map(int, name.split("."))], reverse=True)
-    head = (_row(*columns), _row(*("---" for _ in columns)))
+    head = (_row(*_COLUMNS), _row(*("---" for _ in _COLUMNS)))
     return "\n".join([*head, *(line for name in order for line in of_release[name])])
 
 
@@ -66,10 +60,11 @@ def pytest_terminal_summary(
     terminalreporter: pytest.TerminalReporter, exitstatus: int, config: pytest.Config
 ) -> None:
     page: Path | None = config.getoption("--given")
-    if page is None or not _seen:
+    if page is None:
         return
-    if exitstatus != 0 or terminalreporter.stats.get("deselected"):
+    noted = notes.of_whole_run(OF, exitstatus)
+    if not noted:
         terminalreporter.line(f"{page} stays as it is: not all tests have passed")
         return
-    figures.renew(page, OF, written(figures.shown(page, OF)))
+    figures.renew(page, OF, written(figures.shown(page, OF), noted))
     terminalreporter.line(f"{page} says what containers were given")

@@ -20,7 +20,7 @@ import yaml
 from tests.contract.apiserver.client import Json
 from tests.e2e.binaries import needed
 from tests.e2e.objects import NODES
-from tests.e2e.plane import KUBELET, NODE, Plane
+from tests.e2e.plane import NODE, Plane
 from tests.e2e.processes import Process, until
 from tests.integration.process import free_port
 
@@ -55,28 +55,32 @@ class Created:
 class Node:
     """A node that runs pods; the kubelet can be killed and started again, its containers run on.
 
-    folder: short, as sockets in it have at most 107 characters; a new one for each node.
+    folder: short, as sockets in it have at most 107 characters; a new one for each node. name: one
+    of those that a kubelet may be of. sync: after how long it looks again at a pod of which it
+    hears nothing.
     """
 
-    def __init__(self, plane: Plane, folder: Path) -> None:
+    def __init__(self, plane: Plane, folder: Path, name: str = NODE, *, sync: str = "1m") -> None:
         folder.mkdir(exist_ok=True)
-        self.name = NODE
+        self.name = name
+        self.kubeconfig = plane.kubeconfig(f"system:node:{name}")
+        self.root = folder / "root"
         self.device_plugins = folder / "device-plugins"
         self.device_plugins.mkdir()
-        self.pod_resources = folder / "root" / "pod-resources" / "kubelet.sock"
-        self.pods_api = folder / "root" / "pods-api" / "pods-api.sock"
+        self.pod_resources = self.root / "pod-resources" / "kubelet.sock"
+        self.pods_api = self.root / "pods-api" / "pods-api.sock"
         self._folder = folder
         self._record = folder / "containers.jsonl"
         self._socket = folder / "runtime.sock"
         assert len(str(self.pod_resources)) <= _LONGEST_SOCKET, f"{folder} is too long"
         self._api = plane.api()
         config = folder / "kubelet.yaml"
-        config.write_text(yaml.safe_dump(self._configuration()))
+        config.write_text(yaml.safe_dump(self._configuration() | {"syncFrequency": sync}))
         self._command: list[str | Path] = [
             *_namespaces(),
             *("sh", "-ec", _IN_NAMESPACE, self.device_plugins, needed("kubelet")),
-            *("--config", config, "--kubeconfig", plane.kubeconfig(KUBELET)),
-            *("--hostname-override", NODE, "--root-dir", folder / "root"),
+            *("--config", config, "--kubeconfig", self.kubeconfig),
+            *("--hostname-override", name, "--root-dir", self.root),
             *("--cert-dir", folder / "certs", "-v", "2"),
         ]
         self.runtime: Process | None = None

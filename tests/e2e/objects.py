@@ -49,12 +49,17 @@ class Objects:
         *,
         name: str = "",
         annotations: Mapping[str, str] | None = None,
+        labels: Mapping[str, str] | None = None,
         **spec: object,
     ) -> Json:
         """A new pod that asks for so many units (0: for no GPU)."""
         limits = {MEM: str(units)} if units else {}
         container = {"name": "main", "image": "x", "resources": {"limits": limits}}
-        meta = {"name": name or fresh("pod"), "annotations": dict(annotations or {})}
+        meta = {
+            "name": name or fresh("pod"),
+            "annotations": dict(annotations or {}),
+            "labels": dict(labels or {}),
+        }
         body = {
             "metadata": meta,
             # Victims of preemption are deleted with their own grace, and nobody would end it.

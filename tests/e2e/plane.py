@@ -19,14 +19,15 @@ from tests.integration.process import free_port
 
 ADMIN, SCHEDULER, EXTENDER = "admin", "system:kube-scheduler", "gpushare-extender"
 CONTROLLERS = "system:kube-controller-manager"
-NODE = "gpu-node"
-"""The only node that a kubelet may be of."""
-KUBELET = f"system:node:{NODE}"
+NODE, SECOND_NODE = "gpu-node", "gpu-node-2"
+"""The nodes that a kubelet may be of."""
+KUBELET, SECOND_KUBELET = f"system:node:{NODE}", f"system:node:{SECOND_NODE}"
 _GROUPS = {
     ADMIN: "system:masters",
     SCHEDULER: "",
     CONTROLLERS: "",
     KUBELET: "system:nodes",
+    SECOND_KUBELET: "system:nodes",
     EXTENDER: "",
 }
 """Users and their groups: those that begin with system: have rights from the start.

@@ -37,6 +37,10 @@ class Process:
             )
 
     @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    @property
     def log(self) -> str:
         return self.log_file.read_text(errors="replace")
 

@@ -11,11 +11,11 @@ import pytest
 import yaml
 
 from gpushare import __version__
-from tests.e2e.binaries import needed
+from tests.e2e.binaries import RELEASE, needed
 from tests.e2e.chart import CHART, ROOT, Json, call, rendered, template
-from tests.e2e.conftest import MakePair
+from tests.e2e.conftest import MakePair, MakePlane
 from tests.e2e.pair import moved
-from tests.e2e.plane import ADMIN, Plane
+from tests.e2e.plane import ADMIN
 from tests.e2e.test_installed import OURS, no_right_was_missed, placed, second_scheduler
 
 CONFIG = ROOT / "config"
@@ -26,8 +26,11 @@ POLICIES = {
         ("bindings", "edits", "new-pods", "static-pods"),
     ),
     "device-plugin": (CONFIG / "device-plugin", ("own-node", "variables")),
+    "claims": (CONFIG / "extender" / "claims", ("device-class", "fence", "protect", "rights")),
+    "claims-pods": (CONFIG / "extender" / "claims-pods", ("refuse", "rewrite")),
     "scheduler-name": (CONFIG / "extender" / "admission", ("policy",)),
 }
+CLAIMS = ("extender.claims.driver=gpu.nvidia.com", "extender.claims.rewritePods=true")
 _OF_HELM = ("app.kubernetes.io/managed-by", "helm.sh/chart")
 _LABELS = ("app.kubernetes.io/name", "app.kubernetes.io/component")
 
@@ -54,8 +57,8 @@ def compared(documents: list[Json]) -> dict[tuple[str, str], Json]:
         if document["kind"] == "Deployment":
             pod = document["spec"]["template"]
             pod["metadata"]["annotations"].pop("checksum/config", None)
-            (volume,) = (each for each in pod["spec"]["volumes"] if "configMap" in each)
-            volume["configMap"]["name"] = "gpushare-scheduler-config"
+            for volume in (each for each in pod["spec"]["volumes"] if "configMap" in each):
+                volume["configMap"]["name"] = "gpushare-scheduler-config"
         found[document["kind"], metadata["name"]] = document
     assert len(found) == len(documents)
     return found
@@ -131,11 +134,75 @@ def test_each_policy_comes_with_its_value() -> None:
     assert policies("policies.schedulerName=true") == {"gpushare-scheduler-name"}
 
 
+def documents(*values: str) -> dict[tuple[str, str], Json]:
+    """By kind and name, without labels."""
+    found = {}
+    for each in rendered(*values):
+        each["metadata"].pop("labels", None)
+        found[each["kind"], each["metadata"]["name"]] = each
+    return found
+
+
+def test_claims_come_with_the_driver_as_the_bases_have_them() -> None:
+    without = documents()
+    bases = [*kustomized("extender/claims"), *kustomized("extender/claims-pods")]
+    wanted = compared(bases)
+    of_pods = {key for key in wanted if key[1] == "gpushare-claims-pods"}
+    assert len(of_pods) == 4
+    for values, keys in ((CLAIMS, wanted.keys()), (CLAIMS[:1], wanted.keys() - of_pods)):
+        found = documents(*values)
+        assert {key: found[key] for key in found.keys() - without.keys()} == {
+            key: wanted[key] for key in keys
+        }
+    scheduler = found["Deployment", "gpushare-scheduler"]["spec"]["template"]["spec"]
+    assert "--claims=gpu.nvidia.com" in scheduler["containers"][1]["args"]
+
+
+def test_the_class_may_come_under_its_other_name() -> None:
+    here, there = documents(*CLAIMS), documents(*CLAIMS, "extender.claims.classAside=true")
+    moved = there.pop(("DeviceClass", "settings.gpushare.io"))
+    assert moved["metadata"]["name"] == "settings.gpushare.io"
+    assert moved["spec"] == here.pop(("DeviceClass", "gpushare.io"))["spec"]
+    assert there == here
+
+
+def test_claims_alone_come_as_the_base_has_them_without_a_scheduler() -> None:
+    found = documents(*CLAIMS[:1], "wiring=claims-alone")
+    assert found == compared(kustomized("extender/claims-alone"))
+    assert {kind for kind, _ in found} & {"ConfigMap", "Service"} == set()
+    policed = documents(*CLAIMS[:1], "wiring=claims-alone", "networkPolicy.enabled=true")
+    labels = found["Deployment", "gpushare-claims"]["spec"]["template"]["metadata"]["labels"]
+    selector = policed["NetworkPolicy", "gpushare-claims"]["spec"]["podSelector"]
+    assert selector == {"matchLabels": labels}
+
+
+def test_claims_know_the_driver_the_account_and_the_unit() -> None:
+    def found(*values: str) -> tuple[dict[tuple[str, str], Json], str]:
+        made = documents(*CLAIMS, "extender.claims.driver=gpu.example.com", *values)
+        variables = made["MutatingAdmissionPolicy", "gpushare-claims-pods"]["spec"]["variables"]
+        (unit,) = (each["expression"] for each in variables if each["name"] == "unit")
+        return made, unit
+
+    made, unit = found("wiring=existing-scheduler")
+    assert unit == "1024"
+    fence = made["ValidatingAdmissionPolicy", "gpushare-claims"]["spec"]
+    assert "username != 'gpushare-extender'" in fence["matchConditions"][1]["expression"]
+    assert "nvidia" not in str(fence)
+    assert fence["validations"][0]["message"].startswith("devices of gpu.example.com are")
+    subjects = made["ClusterRoleBinding", "gpushare-claims"]["subjects"]
+    assert subjects == made["ClusterRoleBinding", "gpushare-extender"]["subjects"]
+    assert [each["kind"] for each in subjects] == ["User"]
+    assert found("memoryUnit=MiB")[1] == "1"
+    assert found("memoryUnit=256MiB")[1] == "256"
+
+
 @pytest.mark.parametrize("minor", range(22, 38))
 def test_every_document_fits_the_schema_of_every_supported_release(minor: int) -> None:
     values = ["devicePlugin.enabled=true", "networkPolicy.enabled=true"]
     if minor >= 30:
         values += ["policies.placements=true", "policies.schedulerName=true"]
+    if minor >= 36:
+        values += CLAIMS
     documents = rendered(*values, version=f"1.{minor}.0")
     for document in documents:
         # The oldest schemas there are; what we use of 1.25 was there in 1.22.
@@ -171,6 +238,15 @@ def test_the_versions_are_those_of_this_release() -> None:
             "1.37.0",
             "second-scheduler",
         ),
+        (CLAIMS, "1.35.2", "extender.claims.driver needs Kubernetes 1.36, and this is v1.35.2"),
+        (CLAIMS[1:], "1.37.0", "give extender.claims.driver"),
+        (("wiring=claims-alone",), "1.37.0", "give extender.claims.driver"),
+        (
+            (*CLAIMS, "wiring=claims-alone", "extender.scaleDownGuard=true"),
+            "1.37.0",
+            "extender.scaleDownGuard is about pods by annotation",
+        ),
+        (("extender.claims.driver=Gpu",), "1.37.0", "/extender/claims/driver"),
         (("podMonitor.enabled=true",), "1.37.0", "needs the Prometheus operator's PodMonitor"),
         (("rules.enabled=true",), "1.37.0", "needs the Prometheus operator's PrometheusRule"),
         (("podMonitor.enabled=true", "serviceMonitor.enabled=true"), "1.37.0", "choose one"),
@@ -269,6 +345,24 @@ def test_placeholders_have_rights_in_their_namespace_alone() -> None:
     assert "--placeholders=asks" in arguments
 
 
+def test_the_rights_to_move_pods_come_with_a_budget_alone() -> None:
+    def found(*values: str) -> list[Json]:
+        return [
+            each
+            for each in rendered(*values)
+            if each["metadata"]["name"] == "gpushare-extender-moves"
+        ]
+
+    assert found() == []
+    kinds = [each["kind"] for each in found("extender.defragMovesPerHour=4")]
+    assert sorted(kinds) == ["ClusterRole", "ClusterRoleBinding", "Role", "RoleBinding"]
+    (deployment,) = (
+        each for each in rendered("extender.defragMovesPerHour=4") if each["kind"] == "Deployment"
+    )
+    arguments = deployment["spec"]["template"]["spec"]["containers"][1]["args"]
+    assert "--defrag-moves-per-hour=4" in arguments
+
+
 def test_another_namespace_is_refused() -> None:
     assert "install it into kube-system" in template(namespace="default").stderr
 
@@ -364,8 +458,9 @@ def test_helm_lints_it_without_a_word() -> None:
 
 
 def test_what_it_installs_places_pods_and_is_changed_and_removed(
-    plane: Plane, make_pair: MakePair
+    make_plane: MakePlane, make_pair: MakePair
 ) -> None:
+    plane = make_plane()  # helm takes over nothing that others have applied
     where = ("--namespace", "kube-system", "--kubeconfig", plane.kubeconfig(ADMIN))
     deployment = "/apis/apps/v1/namespaces/kube-system/deployments/gpushare-scheduler"
 
@@ -374,7 +469,10 @@ def test_what_it_installs_places_pods_and_is_changed_and_removed(
         assert result.returncode == 0, result.stderr
         return result.stdout
 
-    policies = ("--set", "policies.placements=true", "--set", "devicePlugin.enabled=true")
+    values = ["policies.placements=true", "devicePlugin.enabled=true"]
+    if int(RELEASE.split(".")[1]) >= 36:
+        values += CLAIMS
+    policies = [part for value in values for part in ("--set", value)]
     told = done("install", "gpushare", CHART, *policies)
     assert "kubectl inspect gpushare" in told
     try:

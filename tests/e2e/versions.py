@@ -14,8 +14,11 @@ from pathlib import Path
 
 import pytest
 
+from tests.e2e import notes
 from tests.e2e.binaries import RELEASE
 
+OF = "versions"
+"""The notes that are kept for the page."""
 LOCAL = "the local cluster"
 _HEAD = """\
 # What was run with what
@@ -41,24 +44,20 @@ class Run:
     kubectl: str = ""
 
 
-_seen: set[Run] = set()
-
-
 def record(
     server: str, *, scheduler: Path | None = None, file: str = "", kubectl: Path | None = None
 ) -> None:
     """Note that the test that runs now uses these. server: its version, or LOCAL."""
     suite = os.environ["PYTEST_CURRENT_TEST"].partition("::")[0]
     folder, _, name = suite.rpartition("/")
-    _seen.add(
-        Run(
-            suite=suite if folder == "tests/contract" else folder or name,
-            server=server,
-            scheduler=version_of(scheduler, "--version") if scheduler else "",
-            file=file,
-            kubectl=version_of(kubectl, "version", "--client") if kubectl else "",
-        )
+    run = Run(
+        suite=suite if folder == "tests/contract" else folder or name,
+        server=server,
+        scheduler=version_of(scheduler, "--version") if scheduler else "",
+        file=file,
+        kubectl=version_of(kubectl, "version", "--client") if kubectl else "",
     )
+    notes.note(OF, *astuple(run))
 
 
 @functools.cache
@@ -89,9 +88,10 @@ def pytest_terminal_summary(
     page: Path | None = config.getoption("--versions")
     if page is None:
         return
-    if exitstatus != 0 or terminalreporter.stats.get("deselected"):
+    noted = notes.of_whole_run(OF, exitstatus)
+    if noted is None:
         terminalreporter.line(f"{page} stays as it is: not all tests have passed")
         return
     before = page.read_text() if page.exists() else ""
-    page.write_text(written(before, RELEASE, _seen))
+    page.write_text(written(before, RELEASE, {Run(*map(str, cells)) for cells in noted}))
     terminalreporter.line(f"{page} says what Kubernetes {RELEASE} was run with")

@@ -9,6 +9,7 @@ import subprocess
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from gpushare.wire.kept import LEASE
 from tests.contract.apiserver.client import Api
 from tests.e2e.binaries import RELEASE, needed
 from tests.e2e.pair import Access, Pair, printed
@@ -17,6 +18,7 @@ from tests.e2e.processes import until
 
 _MANIFESTS = Path(__file__).parents[2] / "config"
 _ACCOUNTS = "/api/v1/namespaces/kube-system/serviceaccounts"
+_LEASES = "/apis/coordination.k8s.io/v1/namespaces/kube-system/leases"
 SETTLED = 90.0
 """Seconds until the books agree: more than HOLD, after which a bind in doubt is given back."""
 
@@ -100,6 +102,15 @@ def apply(plane: Plane, folder: str, verb: str = "apply") -> None:
     assert done.returncode == 0, done.stderr
     # What is deprecated is told on stderr.
     assert done.stderr == ""
+
+
+def give_lease_away(api: Api) -> None:
+    """Leave our Lease as a leader does that ends: the first process leads at once.
+
+    Without a Lease it would wait for as long as a leader may lead who does not know it yet.
+    """
+    given_away = {"holderIdentity": "", "leaseDurationSeconds": 1}
+    api.create(_LEASES, {"metadata": {"name": LEASE}, "spec": given_away})
 
 
 def account_token(api: Api, account: str = "gpushare-extender", node: str = "") -> str:

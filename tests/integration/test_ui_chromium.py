@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from gpushare.core.model import PodRef, Request
-from gpushare.extender.verbs.claimant import Claimant
+from gpushare.wire.pods import Claimant
 from tests.support.chromium import Tab, browser, program
 from tests.unit.core.clusters import node
 from tests.unit.extender.tell.page.world import HOSTILE, World, pod
@@ -243,7 +243,7 @@ def test_compute_has_a_thin_bar_below_the_memory_and_words(tab: Tab) -> None:
         assert tab.ask(bars) == [1, 1, 1]
         world.ledger.pod_changed(pod("some", 4, "a", 0, cores=30))
         world.ledger.pod_changed(pod("alone", 4, "a", 1, cores=100))
-        tab.until(f"{ROWS}[0].querySelector('.both')")
+        tab.until(f"{ROWS}[0].querySelector('.both') !== null")
         assert tab.ask(bars) == [2, 2, 1]
         assert tab.ask(f"{ROWS}[0].ariaLabel") == (
             "a: 8 GiB of 48 in use by 2 pods, 28 free; device 0: 4 of 16, 30 % of compute; device"

@@ -24,7 +24,7 @@ from gpushare.extender.learning.policy_refresher import PolicyRefresher
 from gpushare.extender.managed_resources import ManagedResource, ManagedResources
 from gpushare.extender.service import Service
 from gpushare.extender.verbs.bind.binder import Binder
-from gpushare.extender.verbs.bind.slots import BindSlots
+from gpushare.extender.verbs.tickets import BindSlots
 from gpushare.kube.client import connect
 from gpushare.kube.listwatch import ListWatch, Timing
 from gpushare.kube.reflector import Reflector

@@ -28,9 +28,10 @@ from gpushare.extender.verbs.bind.transaction import (
     WriteBinding,
 )
 from gpushare.ledger import HOLD, Ledger, Overdue
-from gpushare.ledger.store import NodeRecord
+from gpushare.ledger.books import NodeRecord
 from gpushare.wire.annotations import ALIYUN
-from gpushare.wire.objects import Pod, binding
+from gpushare.wire.codec import binding
+from gpushare.wire.objects import Pod
 from gpushare.wire.pods import observe_pod, request_of
 from tests.unit.core.clusters import node as make_node
 from tests.unit.extender.kit import RANKINGS, pod_json, read_pod
@@ -40,7 +41,7 @@ Move = tuple[str, ...]
 
 _FOREVER = float("inf")
 _SHARED = (
-    *(type(threading.Lock()), itertools.count, Snapshot, frozenset),
+    *(type(threading.RLock()), itertools.count, Snapshot, frozenset),
     *(Entry, Waiting, CpuOnly, NodeRecord),
 )
 _LOST = "no answer"

@@ -15,8 +15,8 @@ from gpushare.extender.follow.wake import SchedulerWaker
 from gpushare.extender.follow.watch_handlers import PodEventHandler
 from gpushare.extender.service import Service
 from gpushare.extender.verbs.bind.binder import Binder
-from gpushare.extender.verbs.bind.slots import BindSlots
 from gpushare.extender.verbs.holds import FLOOR
+from gpushare.extender.verbs.tickets import BindSlots
 from gpushare.wire.objects import PODS
 from tests.simulation.chance import Chance, Weighted
 from tests.simulation.oracle import Violation

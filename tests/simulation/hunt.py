@@ -17,6 +17,7 @@ from tests.simulation.mutants import (
     costs,
     input,  # noqa: A004 -- a hall
     leading,
+    moving,
     nodes,
     preempting,
     serving,
@@ -28,7 +29,7 @@ from tests.simulation.story import of_seed, tell
 
 HALLS = (
     *(answers, auditing, binding, cards, compute, costs, input, leading),
-    *(nodes, preempting, serving, tenants, watching),
+    *(moving, nodes, preempting, serving, tenants, watching),
 )
 """Each module puts its mutants on show when it is imported."""
 

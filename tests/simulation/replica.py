@@ -26,10 +26,10 @@ from gpushare.extender.follow.watch_handlers import (
 from gpushare.extender.managed_resources import ExtenderScope, ManagedResource, ManagedResources
 from gpushare.extender.service import Service
 from gpushare.extender.verbs.bind.binder import Binder
-from gpushare.extender.verbs.bind.slots import BindSlots
 from gpushare.extender.verbs.bind.transaction import BUDGET
 from gpushare.extender.verbs.holds import FLOOR
 from gpushare.extender.verbs.refusal_hold import RefusalHold
+from gpushare.extender.verbs.tickets import BindSlots
 from gpushare.kube.election import Elector
 from gpushare.kube.lease_runner import LeaseRunner
 from gpushare.kube.listwatch import ListWatch, Timing

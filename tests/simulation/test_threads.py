@@ -2,8 +2,8 @@
 
 import pytest
 
-from gpushare.core.node_arrays import NodeArrays
-from gpushare.ledger.store import Store
+from gpushare.core.snapshot import NodeArrays
+from gpushare.ledger.books import Store
 from tests.simulation.threads import Crowd, switching_often
 
 

@@ -11,11 +11,10 @@ from dataclasses import replace
 from typing import TypeVar
 
 from gpushare.core.decide import filter_nodes, place
-from gpushare.core.model import NodeSpec, ObservedPod, PodRef, Request
+from gpushare.core.model import NodeSpec, ObservedPod, Pinned, PodRef, Request
 from gpushare.core.pairing import Pairing
 from gpushare.core.policies.device_bestfit import DeviceBestFit
 from gpushare.core.ranking import Ranking
-from gpushare.core.snapshot import Pinned
 from gpushare.core.states.entry import NodeBooks
 from gpushare.errors import InsufficientMemory, RequestRefused
 from gpushare.ledger import Ledger

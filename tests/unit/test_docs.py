@@ -8,20 +8,23 @@ import pytest
 
 from gpushare.core.model import NodeSpec, ObservedPod, PodRef, Reason, Request
 from gpushare.core.selectors import Demands
+from gpushare.daemon.events.recorder import NullRecorder
 from gpushare.extender.follow.auditor import Auditor
 from gpushare.extender.follow.placeholders import Placeholders
 from gpushare.extender.follow.scale_down_guard import ScaleDownGuard
-from gpushare.extender.follow.scale_down_marks import Mark
 from gpushare.extender.follow.shown import Shown
 from gpushare.extender.managed_resources import ManagedResource, ManagedResources
+from gpushare.extender.moves.mover import Mover
 from gpushare.extender.shadow.shadow import Shadow
+from gpushare.extender.tell.events.messages import EventMessages
 from gpushare.extender.tell.metrics import Metrics
 from gpushare.ledger import Ledger
 from gpushare.settings import Settings
 from gpushare.wire.annotations import ALIYUN, Names
-from gpushare.wire.card_wishes import WISHES
+from gpushare.wire.device_request import WISHES
 from gpushare.wire.inventory import Device, Inventory, decode_inventory
 from gpushare.wire.placeholders import Placeholder
+from gpushare.wire.scale_down import Mark
 from tests.support.scripted_api import ScriptedApi
 
 ROOT = Path(__file__).parents[2]
@@ -97,11 +100,29 @@ def test_every_metric_is_listed() -> None:
     running, marks, placed = Shown[Demands](), Shown[Mark](), Shown[Placeholder]()
     guard = ScaleDownGuard(ScriptedApi(), library, marks, running, not_ready=str)
     placeholders = Placeholders(ScriptedApi(), library, placed, "asks", not_ready=str)
-    parts = (auditor, guard, placeholders)
+    messages = EventMessages(NullRecorder(), library, "GiB")
+    mover = Mover(
+        ScriptedApi(),
+        library,
+        messages,
+        budget=1,
+        after=1.0,
+        namespace="kube-system",
+        not_ready=str,
+    )
+    parts = (auditor, guard, placeholders, mover)
     told = [name for part in parts for name in part.state()]
     state = (*process, *own, *told, *(f"nodes_{of}" for of in watch))
     shadow = Shadow(library, "binpack")
-    metrics = Metrics(library, 1, lambda: dict.fromkeys(state, 0.0), detail="pods", shadow=shadow)
+    metrics = Metrics(
+        library,
+        1,
+        lambda: dict.fromkeys(state, 0.0),
+        detail="pods",
+        shadow=shadow,
+        stopped_moves=mover.stopped,
+        placeholders=placeholders.there,
+    )
     metrics.observe("filter", "fit", 0.1)
     metrics.rejected({"busy": 1})
     for name in re.findall(r"^# TYPE (\S+)", metrics.text().decode(), flags=re.MULTILINE):

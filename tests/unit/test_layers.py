@@ -56,12 +56,13 @@ LAYERS: dict[str, tuple[str, ...]] = {
     "sim": ("errors", "commandline", "core", "trace"),
     # A distribution of its own, which no part of gpushare knows. Its kubelet speaks the device
     # plug-in's protocol, and has it run on its nodes; its scheduler elects a leader and calls
-    # extenders by https.
+    # extenders by https. Its demo has no time for how long the extender waits beside autoscalers.
     "gpushare_localcluster": (
         *("errors", "commandline", "yamlfile", "core.model", "core.selectors", "wire"),
         "device_plugin.checkpoint",
         *("device_plugin.kubelet_pb2", "device_plugin.options", "device_plugin.plugin"),
         *("kube.election", "kube.lease_runner", "kube.trust"),
+        *("extender.follow.placeholders", "extender.follow.scale_down_guard"),
     ),
 }
 """What each area may know besides itself: siblings do not know each other."""
@@ -81,10 +82,13 @@ def as_text() -> str:
 DOORS: dict[str, tuple[str, ...]] = {
     "flask": ("extender.door.app",),
     "google": (
-        *("device_plugin.kubelet", "device_plugin.kubelet_pb2", "device_plugin.server"),
+        *("device_plugin.dra.server", "device_plugin.kubelet", "device_plugin.kubelet_pb2"),
+        *("device_plugin.server", "gpushare_localcluster.devices"),
+    ),
+    "grpc": (
+        *("device_plugin.dra.server", "device_plugin.kubelet", "device_plugin.server"),
         "gpushare_localcluster.devices",
     ),
-    "grpc": ("device_plugin.kubelet", "device_plugin.server", "gpushare_localcluster.devices"),
     "gunicorn": (
         "extender.door.connection",
         "extender.door.known_heads",
@@ -96,10 +100,10 @@ DOORS: dict[str, tuple[str, ...]] = {
     "matplotlib": ("sim.plots",),
     "msgspec": (
         "wire.codec",
+        "wire.dra.fence",
         "wire.dra.objects",
         "wire.objects",
         "wire.extender",
-        "wire.name_lists",
         "wire.preempt",
         "wire.schemas",
         "gpushare_localcluster.api.objects",
@@ -337,7 +341,7 @@ def test_every_rule_can_fail(by: str, source: str, sentence: str) -> None:
         ("extender.factory", "from gpushare.settings import Settings"),
         ("extender.door.app", "from gpushare import __version__"),
         ("gpushare_localcluster.demo.scenario", "def client():\n    import kubernetes"),
-        ("core.node_arrays", "import numpy.typing as npt"),
+        ("core.snapshot", "import numpy.typing as npt"),
         ("kube.reflector", "import threading"),
     ],
 )

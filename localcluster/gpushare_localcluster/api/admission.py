@@ -4,7 +4,7 @@ Pure: bodies in, bodies out; knows which kinds are special, and nothing of HTTP 
 that is not named here is stored as it comes.
 """
 
-from gpushare_localcluster.api import pods, resize, workloads
+from gpushare_localcluster.api import claims, pods, resize, workloads
 from gpushare_localcluster.api.objects import (
     Object,
     metadata,
@@ -14,7 +14,14 @@ from gpushare_localcluster.api.objects import (
     with_metadata,
 )
 from gpushare_localcluster.api.quantities import canonical_list
-from gpushare_localcluster.api.resources import NAMESPACES, NODES, PODS, PRIORITY_CLASSES, Resource
+from gpushare_localcluster.api.resources import (
+    CLAIMS,
+    NAMESPACES,
+    NODES,
+    PODS,
+    PRIORITY_CLASSES,
+    Resource,
+)
 from gpushare_localcluster.api.status import bad_request, conflict, invalid
 from gpushare_localcluster.api.validation import check_amount
 
@@ -44,6 +51,8 @@ def admitted(resource: Resource, body: Object, now: str) -> Object:
         return {**clean, "status": pods.new_status(clean, now)}
     if resource is NAMESPACES:
         return {**clean, "status": {"phase": "Active"}}
+    if resource is CLAIMS:
+        return {**clean, "status": {}}
     if resource.generation:
         clean = with_metadata({**clean, "status": {}}, generation=1)
     return clean
@@ -77,6 +86,8 @@ def completed(resource: Resource, body: Object) -> Object:
         labels = metadata(body).get("labels") or {}
         named = {**labels, "kubernetes.io/metadata.name": metadata(body).get("name")}
         return with_metadata({**body, "spec": {"finalizers": ["kubernetes"]}}, labels=named)
+    if resource is CLAIMS:
+        return claims.with_defaults(body)
     return workloads.with_defaults(resource, body) if workloads.is_workload(resource) else body
 
 
@@ -130,6 +141,8 @@ def revised(resource: Resource, old: Object, new: Object, *, part: str) -> Objec
         pods.check_update(old, body)
     if resource is PRIORITY_CLASSES:
         _check_class(old, body)
+    if resource is CLAIMS:
+        claims.check_update(old, body)
     if workloads.is_workload(resource):
         workloads.check_update(resource, old, body)
     if resource.generation:
@@ -146,6 +159,8 @@ def _check_class(old: Object, new: Object) -> None:
 
 
 def _with_status_of(resource: Resource, old: Object, new: Object) -> Object:
+    if resource is CLAIMS:
+        return claims.with_status(old, new)
     meta = {field: metadata(new).get(field) for field in WITH_STATUS}
     replaced = with_metadata(with_fields(old, status=section(new, "status")), **meta)
     if resource is PODS:

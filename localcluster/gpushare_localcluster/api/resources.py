@@ -288,6 +288,7 @@ JOBS = _BY_PATH["batch", "v1", "jobs"]
 NEW_EVENTS = _BY_PATH["events.k8s.io", "v1", "events"]
 LEASES = _BY_PATH["coordination.k8s.io", "v1", "leases"]
 BUDGETS = _BY_PATH["policy", "v1", "poddisruptionbudgets"]
+CLAIMS = _BY_PATH["resource.k8s.io", "v1", "resourceclaims"]
 PRIORITY_CLASSES = _BY_PATH["scheduling.k8s.io", "v1", "priorityclasses"]
 REVIEWS = {
     _BY_PATH["authentication.k8s.io", "v1", "selfsubjectreviews"]: {

@@ -28,6 +28,8 @@ ROOTS = {
     "Pod": "/api/v1",
     "ReplicaSet": "/apis/apps/v1",
     "ReplicationController": "/api/v1",
+    "ResourceClaim": "/apis/resource.k8s.io/v1",
+    "ResourceClaimTemplate": "/apis/resource.k8s.io/v1",
     "StatefulSet": "/apis/apps/v1",
 }
 """The kinds that controllers deal with, and the paths of their API versions."""

@@ -4,11 +4,12 @@ Informers say which objects to look at; what is done follows from fresh lists (`
 """
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 
 from gpushare_localcluster.client import ApiClient, Json
 from gpushare_localcluster.controllers import (
+    claims,
     daemonsets,
     deployments,
     garbage,
@@ -34,6 +35,8 @@ _RECONCILE: dict[str, Reconcile] = {
     "ReplicationController": replicasets.reconcile,
     "StatefulSet": statefulsets.reconcile,
 }
+_OF_CLAIMS: dict[str, Reconcile] = {"Pod": claims.make, "ResourceClaim": claims.clean}
+"""Of pods only those with claims are looked at."""
 _GARBAGE: Key = ("", "", "")
 
 
@@ -47,7 +50,7 @@ class ControllerManager:
         self._sets: set[Key] = set()
         informers = [
             Informer(api, path(kind), partial(self._on_change, kind))
-            for kind in (*_RECONCILE, "Pod")
+            for kind in (*_RECONCILE, *_OF_CLAIMS)
         ]
         self._loop = WorkLoop("controllers", informers, self._step)
 
@@ -68,17 +71,21 @@ class ControllerManager:
         key = (kind, str(meta.get("namespace", "")), str(meta["name"]))
         if kind in _RECONCILE:
             self._loop.add(key)
+        for each in _of_claims(key, item):
+            self._loop.add(each)
         if kind == "DaemonSet":
             with self._lock:
                 (self._sets.add if after else self._sets.discard)(key)
         if kind == "Node" and not (before and after and _same_place(before, after)):
             with self._lock:
                 concerned = list(self._sets)
-            for each in concerned:
-                self._loop.add(each)
+            for daemon_set in concerned:
+                self._loop.add(daemon_set)
         if owner := controller_of(item):
             self._loop.add((owner["kind"], key[1], owner["name"]))
-        if kind != "Pod" and (after is None or (deleting(item) and meta.get("finalizers"))):
+        if kind not in _OF_CLAIMS and (
+            after is None or (deleting(item) and meta.get("finalizers"))
+        ):
             self._loop.add(_GARBAGE)
 
     def _step(self, key: Key) -> float | None:
@@ -86,6 +93,9 @@ class ControllerManager:
             garbage.collect(self._cluster)
             return None
         kind, namespace, name = key
+        if kind in _OF_CLAIMS:
+            item = self._cluster.get(kind, namespace, name)
+            return _OF_CLAIMS[kind](self._cluster, item) if item else None
         reconcile = _RECONCILE.get(kind)
         owner = self._cluster.get(kind, namespace, name) if reconcile else None
         if reconcile is None or owner is None:
@@ -94,6 +104,15 @@ class ControllerManager:
             garbage.collect(self._cluster)
             return None
         return reconcile(self._cluster, owner)
+
+
+def _of_claims(key: Key, item: Json) -> Iterator[Key]:
+    """Yield what there is to look at of claims: a claim; a pod that has some, and these."""
+    if key[0] == "ResourceClaim":
+        yield key
+    elif key[0] == "Pod" and (names := claims.claims_of(item)):
+        yield key
+        yield from (("ResourceClaim", key[1], name) for name in names if name)
 
 
 def _same_place(before: Json, after: Json) -> bool:

@@ -18,6 +18,8 @@ Json = dict[str, Any]
 
 _LONGEST_REASON = 160
 _MOST_REASONS = 3
+_OF_CLAIMS = ("no new claims to deallocate", "still not schedulable")
+"""What kube-scheduler says before its part about preemption."""
 _GATHER_SECONDS = 0.02
 
 
@@ -36,8 +38,10 @@ class PodState:
 
     @property
     def why(self) -> str:
-        """The reason without its part about preemption, which repeats it, and not too long."""
+        """The reason without what was done about it, which repeats it, and not too long."""
         text = self.reason.partition(" preemption: ")[0]
+        for remark in _OF_CLAIMS:
+            text = text.removesuffix(f" {remark},")
         return text if len(text) <= _LONGEST_REASON else f"{text[:_LONGEST_REASON]}..."
 
     @property

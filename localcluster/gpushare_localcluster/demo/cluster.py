@@ -19,7 +19,9 @@ from gpushare_localcluster.api.store import Store
 from gpushare_localcluster.client import ApiClient
 from gpushare_localcluster.controllers.manager import ControllerManager
 from gpushare_localcluster.demo import device_plugins
+from gpushare_localcluster.demo.autoscaling import Autoscaling
 from gpushare_localcluster.demo.board import Board
+from gpushare_localcluster.demo.claims import DRIVER
 from gpushare_localcluster.demo.cycle_log import LastCycles
 from gpushare_localcluster.demo.manifests import free_lease_document
 from gpushare_localcluster.demo.processes import DemoProcess, ExtenderProcess, free_port
@@ -48,6 +50,7 @@ class DemoCluster:
     runner: Runner
     board: Board
     report: Report
+    autoscaling: Autoscaling
     extender: ExtenderProcess
     processes: Sequence[DemoProcess]
     kubeconfig: Path
@@ -63,12 +66,19 @@ class DemoCluster:
 
 @contextlib.contextmanager
 def running(
-    report: Report, tracer: Tracer, configuration: Mapping[str, object], *, ui: bool
+    report: Report,
+    tracer: Tracer,
+    configuration: Mapping[str, object],
+    *,
+    ui: bool,
+    claims: bool = False,
+    autoscaler: bool = False,
 ) -> Iterator[DemoCluster]:
     """Yield a cluster that runs while the context is open; everything is ended in reverse order.
 
     tracer: is told each cycle of the scheduler. configuration: the user's for the
-    scheduler, or {}. ui: with the page of the cluster.
+    scheduler, or {}. ui: with the page of the cluster. claims: the extender serves them.
+    autoscaler: it begins with one.
     """
     with contextlib.ExitStack() as ends:
         folder = Path(ends.enter_context(tempfile.TemporaryDirectory(prefix="gpushare-demo-")))
@@ -85,9 +95,12 @@ def running(
         whole, told = with_extender(configuration, port)
         settings.write_text(yaml.safe_dump(whole), encoding="utf-8")
         devices, processes = _device_plugins(folder, kubeconfig, report, ends)
-        extender = ExtenderProcess(folder, kubeconfig, settings, port, ui=ui)
+        driver = DRIVER if claims else ""
+        extender = ExtenderProcess(folder, kubeconfig, settings, port, ui=ui, driver=driver)
         ends.callback(extender.stop)
-        extender.start()
+        autoscaling = Autoscaling(api, server.url, extender, report.on_autoscaler)
+        ends.callback(autoscaling.stop)
+        (autoscaling.on if autoscaler else extender.start)()
         client = ApiClient(server.url, user_agent="gpushare-local-kubelet")
         kubelet = Kubelet(client, server.logs, devices)
         ends.callback(kubelet.stop)
@@ -119,7 +132,8 @@ def running(
         )
         processes = [extender, *processes]
         yield DemoCluster(
-            *(runner, board, report, extender, processes, kubeconfig, settings, metrics, told)
+            *(runner, board, report, autoscaling, extender, processes),
+            *(kubeconfig, settings, metrics, told),
         )
 
 

@@ -43,6 +43,8 @@ def start(
 
     folder: the demo's own. ends: what ends them.
     """
+    # What starts another process later is told so by gRPC else, in a line of its own.
+    os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "false")
     from gpushare_localcluster.devices.nodes import NodeDevices  # noqa: PLC0415 -- it needs gRPC
 
     sockets = folder

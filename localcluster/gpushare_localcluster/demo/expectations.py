@@ -190,7 +190,7 @@ def _over_capacity(facts: Facts) -> str | None:
 
 def _would_fit(facts: Facts) -> str | None:
     """Return the first pending pod that some open node has room for: cpu, memory, enough free
-    devices.
+    devices. Those with claims are not judged.
     """
     devices = {node["name"]: node["devs"] for node in facts.books}
     rooms = {
@@ -199,7 +199,7 @@ def _would_fit(facts: Facts) -> str | None:
         if not node["spec"].get("unschedulable") and not node["spec"].get("taints")
     }
     for pod in facts.pods.values():
-        if pod.node or pod.ended:
+        if pod.node or pod.ended or pod.raw["spec"].get("resourceClaims"):
             continue
         for node_name, free in rooms.items():
             if _has_room(pod, free, devices.get(node_name, ())):

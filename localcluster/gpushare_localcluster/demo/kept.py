@@ -29,8 +29,8 @@ _TRY = (
 
 _MISSING = """\
 not there: programs (containers only report that they run; exec, attach and port-forward are
-refused), GPUs, networks behind Services, CronJobs, autoscalers, quotas, tokens. Nothing is kept:
-when this ends the cluster is gone."""
+refused), GPUs, networks behind Services, CronJobs, autoscalers of pods, quotas, tokens. Nothing is
+kept: when this ends the cluster is gone."""
 
 
 def kept_lines(kubeconfig: Path, node: str, doctor: str) -> Iterator[str]:

@@ -2,15 +2,15 @@
 
 Pure: a plan in, a document out. A node has what the aliyun device plug-in advertises (the sum of
 device memory, the count of devices) and their compute; a node of unequal devices also carries our
-inventory.
+inventory. Where a DRA driver has the devices, it has none of that (see `claims`).
 """
 
 from typing import Any
 
 from gpushare.core.model import ALL_CORES
 from gpushare.wire.annotations import ALIYUN
+from gpushare.wire.device_request import SPLIT
 from gpushare.wire.inventory import Device, Inventory, encode_inventory
-from gpushare.wire.split import SPLIT
 from gpushare_localcluster.demo.plan import NodePlan, PodPlan, Protect
 from gpushare_localcluster.kubelet import RUN_SECONDS
 
@@ -19,19 +19,21 @@ Json = dict[str, Any]
 NAMESPACE = "default"
 _IMAGE = "registry.k8s.io/pause:3.10"
 _UNIT = "GiB"
+_CLAIM = "gpu"
+"""What a pod calls its claim."""
 
 
 def node_document(plan: NodePlan, number: int) -> Json:
     """Return the Node object; `number` gives it an address."""
     amounts = {"cpu": plan.cpu, "memory": plan.memory, "pods": "110"}
     labels = {"kubernetes.io/hostname": plan.name, **plan.labels}
-    if plan.devices:
+    if plan.devices and not plan.driver:
         amounts[ALIYUN.resource] = str(sum(plan.devices))
         amounts[ALIYUN.count] = str(len(plan.devices))
         amounts[ALIYUN.cores] = str(ALL_CORES * len(plan.devices))
         labels["gpushare"] = "true"
     meta: Json = {"name": plan.name, "labels": labels}
-    if plan.mixed:
+    if plan.mixed and not plan.driver:
         inventory = Inventory(_UNIT, tuple(Device(units) for units in plan.devices))
         meta["annotations"] = {ALIYUN.inventory: encode_inventory(inventory)}
     spec: Json = {}
@@ -81,6 +83,8 @@ def pod_document(plan: PodPlan) -> Json:
     spec: Json = {
         "containers": [_container(plan, index) for index in range(len(plan.containers))],
     }
+    if plan.claim_class:
+        spec["resourceClaims"] = [{"name": _CLAIM, "resourceClaimTemplateName": plan.name}]
     if plan.priority:
         spec["priorityClassName"] = _class_name(plan.priority)
     if plan.scheduler_name:
@@ -137,7 +141,7 @@ def _class_name(priority: int) -> str:
 
 def _annotations(plan: PodPlan) -> dict[str, str]:
     annotations: dict[str, str] = {}
-    if plan.gpu_count > 1:
+    if plan.gpu_count > 1 and not plan.claim_class:
         annotations[ALIYUN.count] = str(plan.gpu_count)
     if plan.gpu_split:
         annotations[SPLIT] = plan.gpu_split
@@ -150,7 +154,9 @@ def _annotations(plan: PodPlan) -> dict[str, str]:
 
 def _container(plan: PodPlan, index: int) -> Json:
     resources: Json = {}
-    if plan.containers[index]:
+    if plan.claim_class:
+        resources["claims"] = [{"name": _CLAIM}]
+    elif plan.containers[index]:
         resources["limits"] = {ALIYUN.resource: str(plan.containers[index])}
     if index == 0:
         if plan.gpu_cores:

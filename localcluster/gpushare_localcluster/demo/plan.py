@@ -9,7 +9,10 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True)
 class NodePlan:
-    """A node: `devices` are the units of each device by index; cpu and memory are quantities."""
+    """A node: `devices` are the units of each device by index; cpu and memory are quantities.
+
+    driver: the DRA driver that has the devices, "" for a device plug-in.
+    """
 
     name: str
     devices: tuple[int, ...]
@@ -18,6 +21,7 @@ class NodePlan:
     labels: Mapping[str, str] = field(default_factory=dict)
     taints: tuple[Mapping[str, str], ...] = ()
     cordoned: bool = False
+    driver: str = ""
 
     @property
     def mixed(self) -> bool:
@@ -31,6 +35,7 @@ class PodPlan:
 
     `gpu_cores` is the percent of compute that the first of them asks for; `gpu_split` how the
     memory is split over devices, empty for evenly.
+    `claim_class`: the device class of the claim by which it has the memory, "" for none.
     `policy` names the placement policy, empty for the extender's default; `scheduler_name` the
     profile of the scheduler, empty for that of the API server's default.
     """
@@ -49,6 +54,7 @@ class PodPlan:
     run_seconds: float | None = None
     policy: str = ""
     scheduler_name: str = ""
+    claim_class: str = ""
 
 
 @dataclass(frozen=True)
@@ -185,3 +191,8 @@ class Scenario:
     title: str
     nodes: tuple[NodePlan, ...]
     steps: tuple[Step, ...]
+
+    @property
+    def has_claims(self) -> bool:
+        """Whether a DRA driver has devices of some node."""
+        return any(node.driver for node in self.nodes)

@@ -40,17 +40,19 @@ class DemoProcess:
     def __init__(self, name: str, log: Path, module: str, *words: str) -> None:
         self._name = name
         self._log = log
-        # -P: a folder `gpushare` where the demo was called is not our package.
-        self._command = [sys.executable, "-P", "-m", module, *words]
+        self._module = module
+        self._words = words
         self._process: subprocess.Popen[bytes] | None = None
 
-    def start(self) -> None:
-        """Start it."""
+    def start(self, *more: str, module: str = "") -> None:
+        """Start it; more: further words; module: another one that takes the same words."""
+        # -P: a folder `gpushare` where the demo was called is not our package.
+        command = [sys.executable, "-P", "-m", module or self._module, *self._words, *more]
         # Settings of an operator's own shell are not meant for the demo's extender.
         environment = {k: v for k, v in os.environ.items() if not k.startswith("GPUSHARE_")}
         with self._log.open("wb") as log:
             self._process = subprocess.Popen(  # noqa: S603 -- the command is our own
-                self._command,
+                command,
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,
@@ -85,7 +87,10 @@ class DemoProcess:
 
 
 class ExtenderProcess(DemoProcess):
-    """One `gpushare serve`; its log goes to a file in `folder`. ui: with the page /ui."""
+    """One `gpushare serve`; its log goes to a file in `folder`.
+
+    ui: with the page /ui. driver: whose cards it gives out to claims, "" for no claims.
+    """
 
     def __init__(
         self,
@@ -95,6 +100,7 @@ class ExtenderProcess(DemoProcess):
         port: int,
         *,
         ui: bool = False,
+        driver: str = "",
     ) -> None:
         ui_port = free_port() if ui else 0
         self.ui_url = f"http://127.0.0.1:{ui_port}/ui" if ui else ""
@@ -116,11 +122,12 @@ class ExtenderProcess(DemoProcess):
             # are none, containers are no processes.
             *("--pairing", "off"),
             *(("--ui-listen", f"127.0.0.1:{ui_port}") if ui else ()),
+            *(("--claims", driver) if driver else ()),
         )
 
-    def start(self) -> None:
-        """Start it and return when it is ready. Raises ProcessFailed."""
-        super().start()
+    def start(self, *more: str, module: str = "") -> None:
+        """Start it as any process, and return when it is ready. Raises ProcessFailed."""
+        super().start(*more, module=module)
         deadline = time.monotonic() + _START_TIMEOUT
         health = HttpClient(self.health_url)
         try:

@@ -8,7 +8,7 @@ import re
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TextIO
 
@@ -37,6 +37,9 @@ class Report:
         self._decisions: dict[str, Decision] = {}
         self._told: dict[str, str] = {}
         self._muted = False
+        self._held: dict[str, Mapping[int, int]] = {}
+        self.claimed: Callable[[Json], Mapping[int, int]] = lambda _pod: {}
+        """What a bound pod has by its claims: the units by device."""
 
     def title(self, text: str) -> None:
         """Begin a part."""
@@ -89,6 +92,11 @@ class Report:
             if not self._muted:
                 self._print(f"{time.strftime('%H:%M:%S')} {text}")
 
+    def on_autoscaler(self, text: str) -> None:
+        """Print what an autoscaler does."""
+        if not self._muted:
+            self._print(f"{time.strftime('%H:%M:%S')} autoscaler: {text}")
+
     def devices(self, books: Sequence[Json]) -> None:
         """Print the table of devices with what each holds; of large clusters, one line a node."""
         if not any(node["devs"] or node.get("unplaced") for node in books):
@@ -126,7 +134,8 @@ class Report:
         self._told.pop(uid, None)
         decision = self._decisions.pop(uid, None)
         places = []
-        for device, units in granted(pod.raw).items():
+        self._held[uid] = granted(pod.raw) or self.claimed(pod.raw)
+        for device, units in self._held[uid].items():
             key = (pod.node, device)
             size = self._sizes.get(key)
             of = f" of {size}" if size else ""
@@ -158,7 +167,7 @@ class Report:
         return f"pod {pod.name} ended: {shown}{self._freed(pod)}"
 
     def _freed(self, pod: PodState) -> str:
-        shares: Mapping[int, int] = granted(pod.raw)
+        shares = self._held.pop(str(pod.raw["metadata"]["uid"]), None) or granted(pod.raw)
         for device, units in shares.items():
             self._used[pod.node, device] -= units
         if not shares:

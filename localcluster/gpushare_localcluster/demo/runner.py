@@ -1,7 +1,7 @@
 """Runs a scenario against a cluster: creates, deletes, waits, and judges expectations.
 
 Knows the API server's paths and the extender's inspect document, through HTTP only; it would do the
-same to any cluster. Starts and stops nothing.
+same to any cluster. Starts and stops nothing; a DRA driver is but its slices.
 """
 
 import contextlib
@@ -9,11 +9,25 @@ import http.client
 import json
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from fnmatch import fnmatchcase
 
 from gpushare.errors import ApiConflict, ApiError, ApiNotFound, ApiUnavailable
 from gpushare_localcluster.client import MERGE_PATCH, ApiClient, Json
+from gpushare_localcluster.controllers.claims import claims_of
 from gpushare_localcluster.demo.board import Board, PodState, told_of
+from gpushare_localcluster.demo.claims import (
+    ADMISSION,
+    API,
+    CLASS,
+    claim_books,
+    class_document,
+    fence_documents,
+    given,
+    held_by_claims,
+    slice_document,
+    template_document,
+)
 from gpushare_localcluster.demo.cycle_log import LastCycles
 from gpushare_localcluster.demo.expectations import Facts, complaint
 from gpushare_localcluster.demo.manifests import (
@@ -28,6 +42,7 @@ from gpushare_localcluster.demo.plan import (
     Cordon,
     Delete,
     Expect,
+    NodePlan,
     Pause,
     PodPlan,
     Protect,
@@ -86,6 +101,9 @@ class Runner:
         self._devices = devices or Devices()
         self._cycles = cycles or LastCycles()
         self._sees = sees
+        self._by_driver: set[str] = set()
+        """Nodes whose devices a DRA driver has, or had."""
+        report.claimed = self._claimed
 
     def run(self, scenario: Scenario) -> bool:
         """Run all steps; return whether every wait and every expectation held. Raises ApiError when
@@ -94,7 +112,8 @@ class Runner:
         self._cycles.clear()
         for number, node in enumerate(scenario.nodes):
             self._api.create("/api/v1/nodes", node_document(node, number))
-        wanted = {node.name for node in scenario.nodes if node.devices}
+        self._start_drivers([node for node in scenario.nodes if node.driver])
+        wanted = {node.name for node in scenario.nodes if node.devices and not node.driver}
         if not self._wait_for_books(wanted):
             self._report.expectation("the extender knows all nodes", "it does not")
             return False
@@ -117,13 +136,12 @@ class Runner:
         return good
 
     def books(self) -> list[Json]:
-        """Return the nodes of the extender's inspect document. Raises ApiUnavailable."""
-        try:
-            answer = self._extender.call("GET", "/inspect", timeout=5.0)
-            nodes: list[Json] = json.loads(answer.body)["nodes"]
-        except (OSError, http.client.HTTPException, ValueError, KeyError) as error:
-            raise ApiUnavailable(f"the extender's inspect does not answer: {error}", 0) from error
-        return nodes
+        """Return the nodes of the extender's inspect document, and those of DRA drivers.
+
+        Raises ApiUnavailable.
+        """
+        nodes = [node for node in self._inspected() if node["name"] not in self._by_driver]
+        return [*nodes, *self._claim_books()]
 
     def told(self) -> None:
         """Print what containers were told of their devices, as far as there are device plug-ins."""
@@ -142,6 +160,8 @@ class Runner:
         for budget in self._api.get(_BUDGETS)["items"]:
             self._delete(_budget_path(budget["metadata"]))
         self._board.wait_until(lambda pods: not pods, _CLEAN_TIMEOUT * self._stretch)
+        if self._by_driver:
+            self._stop_drivers()
         deleted = [node["metadata"]["name"] for node in self._api.get("/api/v1/nodes")["items"]]
         for name in deleted:
             self._delete(f"/api/v1/nodes/{name}")
@@ -149,6 +169,54 @@ class Runner:
             raise ApiUnavailable("the extender still lists nodes that were deleted", 0)
         if not self._wait_for_scheduler(deleted, False):
             raise ApiUnavailable("the scheduler still sees nodes that were deleted", 0)
+
+    def _inspected(self) -> list[Json]:
+        """Return the nodes of the extender's inspect document. Raises ApiUnavailable."""
+        try:
+            answer = self._extender.call("GET", "/inspect", timeout=5.0)
+            nodes: list[Json] = json.loads(answer.body)["nodes"]
+        except (OSError, http.client.HTTPException, ValueError, KeyError) as error:
+            raise ApiUnavailable(f"the extender's inspect does not answer: {error}", 0) from error
+        return nodes
+
+    def _claim_books(self) -> list[Json]:
+        if not self._by_driver:
+            return []
+        slices, claims = (
+            self._api.get(f"{API}/{kind}")["items"] for kind in ("resourceslices", "resourceclaims")
+        )
+        return claim_books(slices, claims)
+
+    def _claimed(self, pod: Json) -> dict[int, int]:
+        """Return the units by device that a bound pod has by its claims, as far as known."""
+        found: dict[int, int] = {}
+        for name in filter(None, claims_of(pod)):
+            with contextlib.suppress(ApiError):
+                path = f"{API}/namespaces/{pod['metadata']['namespace']}/resourceclaims/{name}"
+                found |= given(self._api.get(path))
+        return found
+
+    def _start_drivers(self, nodes: Sequence[NodePlan]) -> None:
+        """Publish what DRA drivers have on these nodes, and make the classes of claims."""
+        self._by_driver |= {node.name for node in nodes}
+        for plural, fence in fence_documents().items() if nodes else ():
+            with contextlib.suppress(ApiConflict):
+                self._api.create(f"{ADMISSION}/{plural}", fence)
+        for name in {CLASS, *(node.driver for node in nodes)} if nodes else ():
+            with contextlib.suppress(ApiConflict):
+                self._api.create(f"{API}/deviceclasses", class_document(name))
+        for node in nodes:
+            self._api.create(f"{API}/resourceslices", slice_document(node))
+
+    def _stop_drivers(self) -> None:
+        """Delete slices and templates, and wait until the claims have gone with their pods."""
+        for kind in ("resourceclaimtemplates", "resourceslices"):
+            for item in self._api.get(f"{API}/{kind}")["items"]:
+                namespace = item["metadata"].get("namespace")
+                home = f"/namespaces/{namespace}" if namespace else ""
+                self._delete(f"{API}{home}/{kind}/{item['metadata']['name']}")
+        if not self._wait_until(lambda: not self._api.get(f"{API}/resourceclaims")["items"], 0):
+            raise ApiUnavailable("there are still claims of pods that were deleted", 0)
 
     def _step(self, step: Step) -> bool:
         if isinstance(step, WaitFor):
@@ -181,6 +249,9 @@ class Runner:
         if pod.priority:
             with contextlib.suppress(ApiConflict):
                 self._api.create(_PRIORITY_CLASSES, priority_class_document(pod.priority))
+        if pod.claim_class:
+            templates = f"{API}/namespaces/{NAMESPACE}/resourceclaimtemplates"
+            self._api.create(templates, template_document(pod, NAMESPACE))
         deadline = time.monotonic() + _PATIENCE * self._stretch
         while True:
             try:
@@ -232,7 +303,13 @@ class Runner:
 
     def _facts(self) -> Facts:
         nodes = self._api.get("/api/v1/nodes")["items"]
-        return Facts(self._board.pods(), nodes, self.books(), self._cycles.all())
+        books = self.books()
+        held = held_by_claims(each for each in books if each["name"] in self._by_driver)
+        pods = {
+            name: replace(pod, devices=held[name]) if pod.node and name in held else pod
+            for name, pod in self._board.pods().items()
+        }
+        return Facts(pods, nodes, books, self._cycles.all())
 
     def _wait_for_books(self, wanted: set[str]) -> bool:
         """Wait until the extender lists exactly these nodes with devices, and their device plug-ins
@@ -241,7 +318,8 @@ class Runner:
         return self._wait_until(
             lambda: (
                 self._devices.serve(wanted)
-                and {node["name"] for node in self.books() if node["devs"]} == wanted
+                and {node["name"] for node in self._inspected() if node["devs"]} - self._by_driver
+                == wanted
             ),
             len(wanted),
         )

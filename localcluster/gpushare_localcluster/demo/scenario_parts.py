@@ -4,10 +4,11 @@ Knows which keys there are and what they mean; knows no YAML. A pod or node that
 must exist in the scenario: a misspelt name would otherwise wait until its time is up.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from fnmatch import fnmatchcase
 from pathlib import Path
 
+from gpushare_localcluster.demo.claims import CLASS
 from gpushare_localcluster.demo.expectations import read_expectation
 from gpushare_localcluster.demo.placed import Fields, Placed
 from gpushare_localcluster.demo.plan import (
@@ -72,7 +73,7 @@ def _node(item: Placed) -> list[NodePlan]:
     """Return one node, or `count` nodes named prefix1, prefix2, ..."""
     fields = item.fields(
         *("name", "prefix", "count", "gpus", "gpuMemory"),
-        *("cpu", "memory", "labels", "taints", "cordoned"),
+        *("cpu", "memory", "labels", "taints", "cordoned", "driver"),
     )
     if (fields.get("name") is None) == (fields.get("prefix") is None):
         raise item.error("needs either name, or prefix and count")
@@ -81,7 +82,7 @@ def _node(item: Placed) -> list[NodePlan]:
     else:
         count = fields.need("count").whole(1, 5000)
         names = [fields.need("prefix").name(str(number)) for number in range(1, count + 1)]
-    cordoned = fields.get("cordoned")
+    cordoned, driver = fields.get("cordoned"), fields.get("driver")
     return [
         NodePlan(
             name=name,
@@ -91,6 +92,7 @@ def _node(item: Placed) -> list[NodePlan]:
             labels=fields.labels("labels"),
             taints=_taints(fields),
             cordoned=cordoned.flag() if cordoned else False,
+            driver=driver.text() if driver else "",
         )
         for name in names
     ]
@@ -165,8 +167,9 @@ class _Steps:
 
     def _apply(self, value: Placed) -> Step:
         pods: list[PodPlan] = []
+        classes = {CLASS, *(node.driver for node in self._nodes.values() if node.driver)}
         for item in value.names():
-            pods.extend(_pods(item))
+            pods.extend(_pods(item, classes))
         return self._applied(value, tuple(pods))
 
     def _apply_trace(self, value: Placed) -> Step:
@@ -209,13 +212,13 @@ class _Steps:
         return tuple(item.text() for item in value.names())
 
 
-def _pods(item: Placed) -> list[PodPlan]:
+def _pods(item: Placed, classes: Collection[str]) -> list[PodPlan]:
     """Return one pod, or `replicas` pods named name-1, name-2, ..."""
     fields = item.fields(
         *("name", "gpuMem", "gpuCount", "gpuCores", "gpuSplit", "containers"),
         *("cpu", "memory", "replicas"),
         *("labels", "priority", "nodeSelector", "tolerations", "runSeconds", "policy"),
-        "schedulerName",
+        *("schedulerName", "claim"),
     )
     base = fields.need("name")
     replicas = fields.get("replicas")
@@ -228,6 +231,7 @@ def _pods(item: Placed) -> list[PodPlan]:
     containers, cores, split = _containers(fields), fields.get("gpuCores"), fields.get("gpuSplit")
     if cores and not containers[0]:
         raise cores.error("asks for compute without memory: give gpuMem as well")
+    claim = _claim(fields, classes)
     return [
         PodPlan(
             name=name,
@@ -244,9 +248,25 @@ def _pods(item: Placed) -> list[PodPlan]:
             run_seconds=run_seconds.seconds() if run_seconds else None,
             policy=policy.text() if policy else "",
             scheduler_name=scheduler.text() if scheduler else "",
+            claim_class=claim,
         )
         for name in names
     ]
+
+
+def _claim(fields: Fields, classes: Collection[str]) -> str:
+    """Return the class of the claim by which a pod has its memory, "" if it has none."""
+    claim = fields.get("claim")
+    if claim is None:
+        return ""
+    if claim.text() not in classes:
+        raise claim.unknown("device class", sorted(classes))
+    for key in ("gpuCores", "gpuSplit", "containers", "policy"):
+        if (other := fields.get(key)) is not None:
+            raise other.error("goes with device plug-ins alone, not with a claim")
+    if not fields.number("gpuMem", 0) or fields.number("gpuMem", 0) % fields.number("gpuCount", 1):
+        raise claim.error("needs gpuMem, which gpuCount divides")
+    return claim.text()
 
 
 def _protect(value: Placed) -> Step:

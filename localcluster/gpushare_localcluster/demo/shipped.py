@@ -25,6 +25,11 @@ class Part:
     title: str
     content: Scenario | Program
 
+    @property
+    def autoscaler(self) -> bool:
+        """Whether it is a program that says that it needs an autoscaler."""
+        return bool(getattr(self.content, "autoscaler", False))
+
 
 @dataclass(frozen=True)
 class Stage:

@@ -18,6 +18,9 @@ class Resource(Enum):
     NODE = "Node"
     ASSIGNED_POD = "AssignedPod"
     TARGET_POD = "TargetPod"
+    RESOURCE_CLAIM = "resource.k8s.io/ResourceClaim"
+    RESOURCE_SLICE = "resource.k8s.io/ResourceSlice"
+    DEVICE_CLASS = "resource.k8s.io/DeviceClass"
     WILDCARD = "*"
 
 
@@ -35,6 +38,7 @@ class Action(Flag):
     UPDATE_POD_SCALE_DOWN = auto()
     UPDATE_POD_TOLERATION = auto()
     UPDATE_POD_SCHEDULING_GATES_ELIMINATED = auto()
+    UPDATE_POD_GENERATED_RESOURCE_CLAIM = auto()
     UPDATE_OTHER = auto()
 
 
@@ -96,12 +100,19 @@ def node_actions(old: Json, new: Json) -> Action:
 
 
 def pod_actions(old: Json, new: Json) -> Action:
-    """Return what changed in a pod that matters to scheduling; its status does not."""
+    """Return what changed in a pod that matters to scheduling; of its status only which claims were
+    made for it.
+    """
+    claims = [(pod.get("status") or {}).get("resourceClaimStatuses") for pod in (old, new)]
     old_spec, new_spec = old.get("spec") or {}, new.get("spec") or {}
     old_meta, new_meta = old["metadata"], new["metadata"]
-    if old_spec == new_spec and all(
-        old_meta.get(key) == new_meta.get(key)
-        for key in ("labels", "annotations", "deletionTimestamp")
+    if (
+        claims[0] == claims[1]
+        and old_spec == new_spec
+        and all(
+            old_meta.get(key) == new_meta.get(key)
+            for key in ("labels", "annotations", "deletionTimestamp")
+        )
     ):
         return Action(0)
     before, after = pod_requests(old_spec), pod_requests(new_spec)
@@ -111,6 +122,7 @@ def pod_actions(old: Json, new: Json) -> Action:
         Action.UPDATE_POD_TOLERATION: old_spec.get("tolerations") != new_spec.get("tolerations"),
         Action.UPDATE_POD_SCHEDULING_GATES_ELIMINATED: old_spec.get("schedulingGates")
         and not new_spec.get("schedulingGates"),
+        Action.UPDATE_POD_GENERATED_RESOURCE_CLAIM: claims[0] != claims[1],
     }
     return _joined(changed) or Action.UPDATE_OTHER
 

@@ -11,6 +11,7 @@ from gpushare.wire.fields import Fields
 from gpushare_localcluster.client import ApiClient
 from gpushare_localcluster.scheduler.cache import Snapshot
 from gpushare_localcluster.scheduler.candidates import Candidate
+from gpushare_localcluster.scheduler.claims import Claims
 from gpushare_localcluster.scheduler.cluster_events import Change
 from gpushare_localcluster.scheduler.extender import HttpExtender
 from gpushare_localcluster.scheduler.metrics import Metrics
@@ -40,7 +41,8 @@ class Handle:
     delays. evict: has victims go. activate: has waiting pods tried at once. nominated: for
     whom room was made where. namespace_labels: of a namespace. default_selector: a LabelSelector of
     a pod and its like; a plug-in that will ask for it sets spreads_by_default when it is made, for
-    otherwise nobody watches what selects pods. empty_candidates: see Preemption.
+    otherwise nobody watches what selects pods. claims: those of DynamicResources, which sets
+    uses_claims for the same reason. empty_candidates: see Preemption.
     """
 
     api: ApiClient | None = None
@@ -55,6 +57,8 @@ class Handle:
     namespace_labels: Callable[[str], Mapping[str, str]] = _no_labels
     default_selector: Callable[[PodView], Json | None] = lambda _pod: None
     spreads_by_default: bool = False
+    claims: Claims = field(default_factory=Claims)
+    uses_claims: bool = False
     empty_candidates: bool = True
     metrics: Metrics = field(default_factory=Metrics)
 

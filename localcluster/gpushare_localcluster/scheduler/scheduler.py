@@ -15,6 +15,8 @@ from gpushare.errors import WireError
 from gpushare_localcluster.client import ApiClient, Json
 from gpushare_localcluster.informer import Informer
 from gpushare_localcluster.scheduler.cache import Cache
+from gpushare_localcluster.scheduler.claims import WATCHED
+from gpushare_localcluster.scheduler.cluster_events import Action, Change, Resource
 from gpushare_localcluster.scheduler.config import SchedulerOptions
 from gpushare_localcluster.scheduler.events import EventRecorder
 from gpushare_localcluster.scheduler.eviction import Evictor
@@ -98,6 +100,11 @@ class Scheduler:
                 Informer(self._api, path, partial(self._others.on_selecting, kind))
                 for kind, path in SELECTING.items()
             ]
+        if self._handle.uses_claims:
+            self._informers += [
+                Informer(self._api, path, partial(self._take_in, partial(self._on_claims, kind)))
+                for kind, path in WATCHED.items()
+            ]
 
     def start(self) -> None:
         """Begin to watch and to schedule."""
@@ -143,6 +150,14 @@ class Scheduler:
                 name = ((after or before or {}).get("metadata") or {}).get("name")
                 log.warning("object not understood name=%s error=%s", name, error)
             self._changed.notify_all()
+
+    def _on_claims(
+        self, kind: Resource, before: Json | None, after: Json | None, now: float
+    ) -> None:
+        """Take in a claim, a slice or a device class that appeared, changed or vanished."""
+        self._handle.claims.changed(kind, before, after)
+        happened = Action.ADD if before is None else Action.UPDATE_OTHER
+        self._queue.move(Change(kind, happened if after else Action.DELETE), now)
 
     def serve_metrics(self) -> str:
         """Serve what is counted until the scheduler stops, and return the URL."""

@@ -21,6 +21,8 @@ OF = "kubectl's commands"
 SERVERS = {"localcluster": "the local cluster", "kube-apiserver": "kube-apiserver"}
 NAMESPACE = "newcomer"
 DONE, NOT_RUN = "done", "-"
+TRIES = 5
+"""Of a command whose write meets another one's."""
 
 _WEB = workload("Deployment", replicas=2)
 _ENDS = {"spec": {"template": {"metadata": {"annotations": {RUN_SECONDS: "0"}}}}}
@@ -152,16 +154,21 @@ def _run(line: str, kubectl: Kubectl, folder: Path, server: Server) -> Outcome:
     command = line.removeprefix("* ")
     if line.startswith("* ") and server.local is None:
         return Outcome(command, NOT_RUN)
-    done = subprocess.run(
-        ["kubectl", *command.split(" ")],
-        env={**kubectl.env, "KUBE_EDITOR": "sed -i s/app:1/app:3/"},
-        cwd=folder,
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=90,
-        check=False,
-    )
+    # `kubectl replace` reads and then writes: where a controller wrote in between, as it does after
+    # each change of a Deployment, the server refuses the write, and a person says it once more.
+    for _ in range(TRIES):
+        done = subprocess.run(
+            ["kubectl", *command.split(" ")],
+            env={**kubectl.env, "KUBE_EDITOR": "sed -i s/app:1/app:3/"},
+            cwd=folder,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=90,
+            check=False,
+        )
+        if "(Conflict)" not in done.stderr:
+            break
     if done.returncode == 0:
         return Outcome(command, DONE)
     said = (done.stderr.strip() or done.stdout.strip()).splitlines()

@@ -31,7 +31,7 @@ SERVED = (Point.K6, Point.K7)
 """Points that lie in the API server."""
 
 _SEAMS = {
-    Point.K0: ("gpushare.extender.verbs.bind.verb", "decode_bind", "after"),
+    Point.K0: ("gpushare.extender.verbs.bind.binder", "decode_bind", "after"),
     Point.K1: ("gpushare.extender.verbs.bind.transaction", "place", "before"),
     Point.K2: ("gpushare.extender.verbs.bind.transaction", "place", "after"),
     # Nobody can tell whether the charge is in the books yet before the lock is given back.

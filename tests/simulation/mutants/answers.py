@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from gpushare.core.decide import Judgement
+from gpushare.core.decide import Judgement, Refusals
 from gpushare.core.model import Reason
 from gpushare.extender.verbs.bind import binder
 from gpushare.kube import api_errors
@@ -57,9 +57,8 @@ def believes_a_proxys_404(original: Any) -> Any:
 def forgets_the_other_nodes(original: Any) -> Any:
 
     def refusals(self: Any, names: Any) -> Any:
-        return tuple(
-            {name: why for name, why in found.items() if why != Reason.BEING_BOUND.value}
-            for found in original(self, names)
-        )
+        busy, never, counts = original(self, names)
+        told = {name: why for name, why in never.items() if why != Reason.BEING_BOUND.value}
+        return Refusals(busy, told, counts)
 
     return refusals

@@ -12,14 +12,12 @@ from gpushare.core import decide
 from gpushare.core.states import records
 from gpushare.core.states.entry import Phase
 from gpushare.errors import ApiConflict, ApiError, ApiUnavailable
-from gpushare.extender.verbs import filter as filter_verb
 from gpushare.extender.verbs import offers
 from gpushare.extender.verbs.bind import binder, transaction
 from gpushare.extender.verbs.bind.binder import Binder
 from gpushare.extender.verbs.bind.transaction import BindTransaction
 from gpushare.ledger import Ledger
-from gpushare.ledger.reader import Reader
-from gpushare.ledger.store import Store
+from gpushare.ledger.books import Reader, Store
 from tests.simulation.mutants.museum import mutant
 
 
@@ -33,7 +31,9 @@ def _give_back(ledger: Any, uid: str) -> None:
 def charges_after_success(original: Any) -> Any:
     def assume(self: Any, ref: Any, request: Any, allocation: Any, *_: Any, **__: Any) -> Any:
         self._store.check_fits(ref.uid, request, allocation)
-        return self._store.with_uuids(allocation)
+        uuids = self._store.nodes[allocation.node].spec.uuids
+        named = tuple(uuids[each] for each in allocation.devices) if any(uuids) else ()
+        return replace(allocation, uuids=named)
 
     del original
     return assume
@@ -149,23 +149,14 @@ def takes_a_conflict_for_success(original: Any) -> Any:
     return written
 
 
-def _by_capacity(original: Any) -> Any:
+@mutant("A12", "KAI #848: filter and bind judge by different sums", offers, "judge")
+def filters_by_capacity(original: Any) -> Any:
     def by_capacity(snapshot: Any, rows: Any, request: Any) -> Any:
         codes = original(snapshot, rows, request).codes
-        return decide.Judgement(np.where(codes == decide.UNKNOWN, codes, decide.FITS))
+        codes = np.where(codes == decide.UNKNOWN, codes, decide.FITS)
+        return decide.Judgement(codes, codes == decide.FITS)
 
     return by_capacity
-
-
-@mutant(
-    "A12",
-    "KAI #848: filter and bind judge by different sums",
-    offers,
-    "judge",
-    also=[(filter_verb, "judge", _by_capacity)],
-)
-def filters_by_capacity(original: Any) -> Any:
-    return _by_capacity(original)
 
 
 @mutant("A13", "the Python client raises after a successful Binding", Binder, "_write")

@@ -4,14 +4,14 @@ from typing import Any
 
 from gpushare.core import cover
 from gpushare.extender.verbs.bind import transaction
-from gpushare.ledger import store
+from gpushare.ledger import books
 from gpushare.wire import nodes, pods
 from tests.simulation.mutants.museum import mutant
 from tests.simulation.truth import ALLOCATION, IDX, UUIDS
 
 
 @mutant(
-    "C16", "ours, once: a charge stays at its index when the cards move", store, "resolve_devices"
+    "C16", "ours, once: a charge stays at its index when the cards move", books, "resolve_devices"
 )
 def takes_an_index_for_a_device(original: Any) -> Any:
     def resolve_devices(cover: Any, spec: Any) -> Any:

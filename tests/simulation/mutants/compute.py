@@ -7,8 +7,7 @@ import numpy as np
 
 from gpushare.core import decide, ranking
 from gpushare.core.model import ALL_CORES, Request
-from gpushare.core.node_arrays import NodeArrays
-from gpushare.core.snapshot import Snapshot
+from gpushare.core.snapshot import NodeArrays, Snapshot
 from gpushare.wire import pods
 from tests.simulation.mutants.museum import mutant
 
@@ -17,29 +16,29 @@ def _without_cores(charge: Any) -> Any:
     return charge._replace(request=replace(charge.request, cores=0))
 
 
-@mutant("C19", "the books count memory alone", NodeArrays, "_apply_charge")
+@mutant("C19", "the books count memory alone", NodeArrays, "add")
 def counts_no_cores(original: Any) -> Any:
-    return lambda self, charge, sign: original(self, _without_cores(charge), sign)
+    return lambda self, charge, sign=1: original(self, _without_cores(charge), sign)
 
 
-@mutant("C19", "of several devices one is charged", NodeArrays, "_apply_charge")
+@mutant("C19", "of several devices one is charged", NodeArrays, "add")
 def counts_cores_on_one_device(original: Any) -> Any:
-    def apply_charge(self: Any, charge: Any, sign: int) -> None:
+    def add(self: Any, charge: Any, sign: int = 1) -> None:
         original(self, charge, sign)
         row, cores = self.row.get(charge.node), charge.request.cores
         for device, _ in (charge.placement or ())[1:]:
             if row is not None and cores and device < self._cores.shape[1]:
                 self._cores[row, device] -= sign * cores
 
-    return apply_charge
+    return add
 
 
-@mutant("C19", "memory is given back, and its compute is not", NodeArrays, "_apply_charge")
+@mutant("C19", "memory is given back, and its compute is not", NodeArrays, "add")
 def keeps_cores_of_the_gone(original: Any) -> Any:
-    def apply_charge(self: Any, charge: Any, sign: int) -> None:
+    def add(self: Any, charge: Any, sign: int = 1) -> None:
         original(self, charge if sign > 0 else _without_cores(charge), sign)
 
-    return apply_charge
+    return add
 
 
 def _reserves_by_memory(original: Any) -> Any:

@@ -20,7 +20,8 @@ from gpushare.extender.managed_resources import ExtenderScope, ManagedResource
 from gpushare.extender.verbs.holds import Holds
 from gpushare.kube.line_splitter import LineSplitter
 from gpushare.trace import rows
-from gpushare.wire import annotations, budgets, demands, events, pods
+from gpushare.wire import budgets, demands, events, pods
+from gpushare.wire.annotations import LARGEST_ANNOTATIONS
 from gpushare.yamlfile import BoundedLoader
 from tests.simulation.mutants.museum import mutant
 
@@ -142,11 +143,16 @@ def remembers_as_much_of_each(original: Any) -> Any:
 # -- what we write -------------------------------------------------------------------------------
 
 
-@mutant("T16", "annotations that are written later are not counted", annotations, "_most_written",
+@mutant("T16", "annotations that are written later are not counted", pods, "lacks_room",
         test=f"{_UNIT}/extender/test_service.py::"
         "test_a_request_that_makes_no_sense_is_refused_everywhere_for_good")  # fmt: skip
 def leaves_no_room_for_ours(original: Any) -> Any:
-    return lambda *of: dict.fromkeys(original(*of), 0)
+    def lacks_room(pod: Any, request: Any, names: Any) -> Any:
+        theirs = sum(len(text) for pair in pod.metadata.annotations.items() for text in pair)
+        too_large = theirs > LARGEST_ANNOTATIONS
+        return original(pod, request, names) if too_large else ""
+
+    return lacks_room
 
 
 @mutant("T16", "a note of an event has any length", events, "_cut",

@@ -12,9 +12,9 @@ from gpushare.core.states.records import Step
 from gpushare.errors import AnnotationError
 from gpushare.extender.follow import watch_handlers
 from gpushare.extender.follow.watch_handlers import UnhealthyEventHandler
-from gpushare.ledger import store
-from gpushare.ledger.store import Store
-from gpushare.wire import nodes, pod_sums
+from gpushare.ledger import books
+from gpushare.ledger.books import Store
+from gpushare.wire import nodes, pods
 from tests.simulation.mutants.museum import mutant
 
 
@@ -148,17 +148,19 @@ def pairs_without_init_containers(original: Any) -> Any:
     return property(sizes)
 
 
-@mutant("C9", "the original's plug-in never marks a pod of several containers", Entry, "pins")
+@mutant("C9", "the original's plug-in never marks a pod of several containers", Entry, "pin")
 def waits_for_the_mark(original: Any) -> Any:
     del original
 
-    def pins(self: Any) -> bool:
-        return self.placement is not None and not self.assigned
+    def pin(self: Any) -> Any:
+        if self.placement is None or self.assigned:
+            return None
+        return self.request.sizes, tuple(device for device, _ in self.cover.written or ())
 
-    return property(pins)
+    return property(pin)
 
 
-@mutant("C10", "the original counts regular containers alone", pod_sums, "peak")
+@mutant("C10", "the original counts regular containers alone", pods, "peak")
 def forgets_init_containers(original: Any) -> Any:
     del original
 
@@ -190,7 +192,7 @@ def ignores_the_unplaced(original: Any) -> Any:
     return shown
 
 
-@mutant("C15", "the original ignores an index it does not know", store, "resolve_devices")
+@mutant("C15", "the original ignores an index it does not know", books, "resolve_devices")
 def ignores_unknown_devices(original: Any) -> Any:
     def resolved(cover: Any, spec: Any) -> Any:
         learned, held = original(cover, spec)

@@ -26,10 +26,10 @@ _EVENTS = "tests/unit/extender/tell/events"
 
 
 @mutant("T1", "ours, once: annotations of any size are bound, and more are written", pods,
-        "check_room")  # fmt: skip
+        "lacks_room")  # fmt: skip
 def binds_beyond_the_room(original: Any) -> Any:
     del original
-    return lambda *_: None
+    return lambda *_: ""
 
 
 @mutant("T2", "who creates a pod chooses how long it counts as about to be gone", Entry,

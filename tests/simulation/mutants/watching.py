@@ -3,8 +3,7 @@
 from dataclasses import replace
 from typing import Any
 
-from gpushare.core.node_arrays import NodeArrays
-from gpushare.core.snapshot import Snapshot
+from gpushare.core.snapshot import NodeArrays, Snapshot
 from gpushare.core.states import records
 from gpushare.core.states.entry import Entry, Phase
 from gpushare.core.states.phases import ASSUMED
@@ -15,7 +14,7 @@ from gpushare.extender.follow.readiness import Readiness
 from gpushare.extender.follow.watch_handlers import PodEventHandler
 from gpushare.kube.listwatch import ListWatch
 from gpushare.ledger import Ledger
-from gpushare.ledger.store import Store
+from gpushare.ledger.books import Store
 from gpushare.wire.pods import observe_pod
 from tests.simulation.mutants.museum import mutant
 

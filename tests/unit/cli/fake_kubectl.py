@@ -13,6 +13,8 @@ from typing import Any
 
 MEM = "aliyun.com/gpu-mem"
 
+_DRA = "/apis/resource.k8s.io/v1"
+
 _SCRIPT = """\
 #!/bin/sh
 echo "KUBECONFIG=$KUBECONFIG $*" >> "{folder}/log"
@@ -72,10 +74,24 @@ class FakeKubectl:
         return {"PATH": os.environ["PATH"], "KUBECTL": str(self.path)}
 
     def cluster(
-        self, nodes: list[Any], pods: list[Any], maps: Sequence[Any] = (), *, page: int = 5000
+        self,
+        nodes: list[Any],
+        pods: list[Any],
+        maps: Sequence[Any] = (),
+        *,
+        page: int = 5000,
+        slices: Sequence[Any] = (),
+        claims: Sequence[Any] | None = None,
+        device_class: str = "gpushare.io",
     ) -> None:
-        """Answer for a cluster of these objects, whatever the selectors."""
+        """Answer for a cluster of these objects, whatever the selectors.
+
+        claims: None: it has no device class of them. device_class: what that is called.
+        """
         listed = {"Node": nodes, "Pod": pods, "ConfigMap": [*maps]}
+        listed |= {"ResourceSlice": [*slices], "ResourceClaim": [*(claims or ())]}
+        classes = ["another", *([] if claims is None else [device_class])]
+        listed["DeviceClass"] = [{"metadata": {"name": name}} for name in classes]
         for kind, items in listed.items():
             document = {
                 "kind": f"{kind}List",
@@ -83,13 +99,19 @@ class FakeKubectl:
                 "metadata": {"resourceVersion": "7"},
                 "items": items,
             }
-            (self.folder / f"{kind.lower()}s").write_text(json.dumps(document))
+            plural = f"{kind.lower()}{'es' if kind.endswith('s') else 's'}"
+            (self.folder / plural).write_text(json.dumps(document))
         self.otherwise(
             'case "$3" in\n'
             f'/api/v1/nodes*limit={page}*) cat "{self.folder}/nodes" ;;\n'
             f'/api/v1/pods*limit={page}*) cat "{self.folder}/pods" ;;\n'
             "/api/v1/namespaces/kube-system/configmaps*)"
             f' cat "{self.folder}/configmaps" ;;\n'
+            f'{_DRA}/deviceclasses) cat "{self.folder}/deviceclasses" ;;\n'
+            f"{_DRA}/namespaces/*/resourceclaimtemplates/*)"
+            ' echo "Error from server (NotFound): no such template" >&2; exit 1 ;;\n'
+            f'{_DRA}/resourceslices*) cat "{self.folder}/resourceslices" ;;\n'
+            f'{_DRA}/resourceclaims*) cat "{self.folder}/resourceclaims" ;;\n'
             "*) echo 'error: the test expects no such call' >&2; exit 9 ;; esac"
         )
 

@@ -10,7 +10,10 @@ from typing import Any
 import pytest
 import yaml
 
+from gpushare.cli.explain import main
 from tests.unit.cli.fake_kubectl import MEM, FakeKubectl, inventory, node, pod
+from tests.unit.cli.test_inspect_claims import claim, slice_on
+from tests.unit.wire.dra.objects import device
 
 Inspect = Callable[..., tuple[int, str, str]]
 
@@ -141,3 +144,57 @@ def test_a_running_extender_is_asked(cluster: FakeKubectl, inspect: Inspect) -> 
         code, _, err = inspect("explain", "late", "--extender", url)
         assert (code, err.count("\n")) == (1, 1)
         assert "answered 404, and no explanation" in err
+
+
+def test_a_pod_with_claims_says_what_the_api_server_shows_of_them(
+    cluster: FakeKubectl, capsys: pytest.CaptureFixture[str]
+) -> None:
+    made = waiting("claims", {})
+    made["spec"]["resourceClaims"] = [
+        {"name": name, "resourceClaimName": name} for name in ("small", "late")
+    ]
+    cluster.answers("get --raw /api/v1/namespaces/default/pods/claims", json.dumps(made))
+    slices = [slice_on("n1", device(0))]
+    claims = [claim("small", 10, ("n1", "gpu-0")), claim("late", 20)]
+    for each in claims:
+        each["metadata"]["namespace"] = "default"
+    for kind, of, path in (
+        ("ResourceSlice", slices, "resourceslices"),
+        ("ResourceClaim", claims, "namespaces/default/resourceclaims"),
+    ):
+        listed = {"kind": f"{kind}List", "metadata": {}, "items": of}
+        (cluster.folder / kind).write_text(json.dumps(listed))
+        cluster.before(
+            f'case "$3" in /apis/resource.k8s.io/v1/{path}*) cat "{cluster.folder}/{kind}";'
+            " exit 0 ;; esac"
+        )
+    assert main(["claims", "-n", "default"]) == 0
+    assert capsys.readouterr().out.splitlines() == [
+        "Pod:        default/claims is pending, and asks by claims of class gpushare.io",
+        "Claim:      default/small is allocated on n1: 10 GiB of gpu-0 (GPU-100); reserved for"
+        " uses-small",
+        "Claim:      default/late waits and asks for 20 GiB on one device",
+        "Waits:      the extender knows why: ask it with --extender",
+        "Scheduler:  it has said nothing yet",
+    ]
+
+
+def test_it_says_when_a_node_was_asked_for(cluster: FakeKubectl, inspect: Inspect) -> None:
+    late = json.loads(json.dumps(waiting("late", {MEM: 8})))
+    uid = late["metadata"]["uid"]
+    asks = waiting("for-late", {MEM: 8})
+    asks["metadata"] |= {
+        "labels": {"gpushare.io/placeholder-for": uid},
+        "creationTimestamp": "2027-01-15T12:03:00Z",
+    }
+    asks["spec"]["schedulerName"] = "gpushare-placeholder"
+    pods = json.loads((cluster.folder / "Pod").read_text())
+    told = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable"}
+    for conditions, line in (([], 0), ([told], 1)):
+        asks["status"]["conditions"] = conditions
+        shown = pods | {"items": [*pods["items"], asks]}
+        (cluster.folder / "Pod").write_text(json.dumps(shown))
+        out = inspect("explain", "late")[1]
+        assert out.count("New node:   asked for at 2027-01-15 12:03:00 UTC\n") == line
+    found = json.loads(inspect("explain", "late", "-o", "json")[1])
+    assert found["newNode"] == {"askedAt": "2027-01-15T12:03:00Z", "whyNot": None}

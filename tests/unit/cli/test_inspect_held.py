@@ -13,7 +13,7 @@ from gpushare.daemon.health import HealthServer
 from gpushare.extender.managed_resources import ManagedResource, ManagedResources
 from gpushare.extender.tell.explainer import Explainer
 from gpushare.extender.tell.metrics import Metrics
-from gpushare.extender.verbs.claimant import Claimant
+from gpushare.wire.pods import Claimant
 from tests.support.scripted_api import ScriptedApi
 from tests.unit.cli.fake_kubectl import FakeKubectl, node, pod
 from tests.unit.extender.kit import make_books
@@ -123,3 +123,26 @@ def test_of_another_resource_it_is_not_known_and_another_unit_is_converted(exten
     held, wrong = read_held(extender, "example.com/npu-mem", "GiB")
     assert held is None
     assert wrong.endswith("tells nothing of example.com/npu-mem")
+
+
+def test_the_wide_form_says_which_nodes_autoscalers_leave_alone(
+    kubectl: FakeKubectl, inspect: Inspect
+) -> None:
+    kept = node("b")
+    kept["metadata"]["annotations"] = {
+        "cluster-autoscaler.kubernetes.io/scale-down-disabled": "true",
+        "gpushare.io/scale-down-guard": json.dumps(
+            {
+                "why": "team/web would have no device on another node",
+                "wrote": ["cluster-autoscaler.kubernetes.io/scale-down-disabled"],
+            }
+        ),
+    }
+    kubectl.cluster([node("a"), kept], [])
+    why = "team/web would have no device on another node"
+    out = inspect("-o", "wide")[1]
+    assert f"KEPT FROM SCALE-DOWN  REASON\nb                     {why}\n" in out
+    assert "KEPT" not in inspect()[1]
+    assert "KEPT" not in inspect("-o", "wide", "a")[1]
+    nodes = json.loads(inspect("-o", "json")[1])["nodes"]
+    assert [each["keptFromScaleDown"] for each in nodes] == [None, why]

@@ -155,7 +155,7 @@ def test_wide_and_documents_tell_of_closed_devices_and_pods_that_wait(
 def test_pods_that_wait_are_of_no_node_and_no_label(cluster: FakeKubectl, inspect: Inspect) -> None:
     for words in (("a",), ("-l", "pool=x")):
         assert json.loads(inspect("-o", "json", *words)[1])["pending"] == []
-    assert "spec.nodeName%21%3D" in cluster.log[-2]
+    assert "spec.nodeName%21%3D" in cluster.log[-3]
 
 
 def test_pods_that_wait_are_shown_where_there_is_no_gpu(

@@ -14,6 +14,7 @@ from gpushare.cli.shapes import nodes_added
 from gpushare.cli.whatif import main
 from gpushare.core.model import NodeSpec, Request
 from gpushare.errors import SettingsError
+from gpushare.explain.shapes import new_names
 from gpushare.ledger import Ledger
 from gpushare.wire.annotations import ALIYUN
 from tests.unit.cli.fake_kubectl import MEM, FakeKubectl, inventory, node, pending, pod
@@ -73,7 +74,7 @@ def test_pods_of_manifests() -> None:
     }
     listed = {"kind": "List", "items": [pod_json("one", 4), deployment]}
     found = pods_of_documents([None, listed], "pods.yaml", [ALIYUN])
-    assert [(each.name, each.request.units, each.count) for each in found] == [
+    assert [(each.name, each.request.units, each.count) for each in found.pods] == [
         ("pod/one", 4, 1),
         ("deployment/web", 6, 3),
     ]
@@ -87,6 +88,14 @@ def test_pods_of_manifests() -> None:
         (pod_json("plain"), "asks for no aliyun.com/gpu-mem"),
         (pod_json("npu", 4, resource=NPU.resource), "asks for no aliyun.com/gpu-mem"),
         (pod_json("odd", "5Gi"), "Pod odd: "),
+        (
+            {
+                "kind": "Pod",
+                "metadata": {"name": "claims"},
+                "spec": {"resourceClaims": [{"name": "gpu"}]},
+            },
+            "Pod claims: asks by claims, which do not count here: there is no cluster; say their",
+        ),
         ({"kind": "Job", "spec": {"parallelism": "many"}}, "'many' is no number of pods"),
     ],
 )
@@ -103,7 +112,8 @@ def books_of(*nodes: NodeSpec) -> ListedResource:
 
 def test_nodes_that_come() -> None:
     words = ["3:8x80GiB", "1:gpu-a", "1:1x24GiB,cpu=8,memory=1Ki,model=NVIDIA A10"]
-    found = nodes_added(words, books_of(NODE, replace(NODE, name="new-2")))
+    books = books_of(NODE, replace(NODE, name="new-2"))
+    found = nodes_added(words, books, new_names({"gpu-a", "new-2"}))
     *three, like, told = [spec for spec, _ in found]
     assert [spec.name for spec in three] == ["new-1", "new-3", "new-4"]
     assert three[0].capacity == (80,) * 8
@@ -115,7 +125,7 @@ def test_nodes_that_come() -> None:
 @pytest.mark.parametrize("text", ["8x80GiB", "0:8x80GiB", "2:nobody", "2:0x80GiB", "2:8x0GiB"])
 def test_nodes_that_cannot_come_are_refused(text: str) -> None:
     with pytest.raises(SettingsError):
-        list(nodes_added([text], books_of()))
+        list(nodes_added([text], books_of(), new_names(())))
 
 
 def whatif(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, str]:
@@ -292,7 +302,7 @@ def test_priorities_are_those_of_the_cluster() -> None:
     named["spec"]["priorityClassName"] = "high"
     known = Priorities({"high": 1000}, 5)
     found = pods_of_documents([named, pod_json("two", 4)], "f", [ALIYUN], known)
-    assert [each.priority for each in found] == [1000, 5]
+    assert [each.priority for each in found.pods] == [1000, 5]
     with pytest.raises(SettingsError, match="there is no PriorityClass 'high'"):
         pods_of_documents([named], "f", [ALIYUN])
 

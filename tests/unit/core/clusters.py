@@ -9,12 +9,20 @@ from dataclasses import dataclass, field, replace
 from hypothesis import strategies as st
 
 from gpushare.core.decide import best_row, rows_of
-from gpushare.core.model import ANY_CARD, Allocation, Cards, NodeSpec, Reason, Request
-from gpushare.core.node_arrays import Charge, NodeArrays
+from gpushare.core.model import (
+    ANY_CARD,
+    Allocation,
+    Cards,
+    Charge,
+    NodeSpec,
+    Pinned,
+    Reason,
+    Request,
+)
 from gpushare.core.node_filters import NodeState
 from gpushare.core.policy import Policy, load_policy, policy_names
 from gpushare.core.ranking import Scorer
-from gpushare.core.snapshot import Pinned, Snapshot
+from gpushare.core.snapshot import NodeArrays, Snapshot
 from gpushare.core.workload import PodClass, workload_of
 
 WORKLOAD = workload_of(
@@ -128,7 +136,7 @@ class Cluster:
     def snapshot(self, order: Sequence[int] | None = None, gaps: int = 0) -> Snapshot:
         """The cluster as arrays, rows in this order, with rows left empty by removed nodes."""
         tally = self.tally(order, gaps)
-        return tally.snapshot({tally.row[name]: pins for name, pins in self.pins.items()})
+        return tally.snapshot(self.pins)
 
     def tally(self, order: Sequence[int] | None = None, gaps: int = 0) -> NodeArrays:
         """The arrays while they are being counted."""

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from gpushare.core.model import ObservedPod, Request
 from gpushare.core.node_filters import UNSELECTED, NodeState, NodeStates, OwnFilters
-from gpushare.core.selectors import Demands, Taint, Toleration
+from gpushare.core.selectors import Demands, Requirement, Taint, Term, Toleration
 from gpushare.ledger import Ledger
 from gpushare.wire.annotations import ALIYUN
 from gpushare.wire.demands import demands_of, node_state
@@ -239,3 +239,29 @@ def test_what_pods_take_is_added_up_anew_after_each_change() -> None:
     assert ledger.taken("n")["pods"] == 1
     ledger.node_gone("n")
     assert ledger.taken("n") == {}
+
+
+LABELS = st.dictionaries(st.sampled_from("ab"), st.sampled_from("12"), max_size=2)
+REQUIREMENTS = st.lists(
+    st.builds(
+        Requirement, st.sampled_from("ab"), st.sampled_from(["In", "NotIn"]), st.just(("1",))
+    ),
+    max_size=2,
+)
+TERMS = st.none() | st.lists(st.builds(Term, REQUIREMENTS.map(tuple)), max_size=2).map(tuple)
+DEMANDS = st.builds(Demands, LABELS.map(lambda labels: tuple(sorted(labels.items()))), TERMS)
+
+
+@given(DEMANDS, DEMANDS, LABELS)
+def test_what_two_pods_demand_of_one_node_is_what_both_demand(
+    one: Demands, other: Demands, labels: dict[str, str]
+) -> None:
+    each = one.selects("n", labels) and other.selects("n", labels)
+    assert one.both(other).selects("n", labels) == each
+
+
+def test_two_pods_tolerate_what_both_tolerate() -> None:
+    gpu, spot = Toleration("gpu", "Exists"), Toleration("spot", "Exists")
+    found = Demands(tolerations=(gpu, spot)).both(Demands(tolerations=(gpu,), gated=True))
+    assert (found.tolerations, found.gated, found.known) == ((gpu,), True, True)
+    assert not Demands(known=False).both(Demands()).known

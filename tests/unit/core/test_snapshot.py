@@ -7,8 +7,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from gpushare.core.model import Reason, Request
-from gpushare.core.node_arrays import Charge
+from gpushare.core.model import Charge, Reason, Request
 from gpushare.core.snapshot import Snapshot
 from tests.unit.core.clusters import Cluster, node
 

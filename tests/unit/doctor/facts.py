@@ -4,7 +4,12 @@ from dataclasses import replace
 from typing import Any
 
 from gpushare import __version__
-from gpushare.doctor.checks.rights import lease_rights, optional_rights, required_rights
+from gpushare.doctor.checks.rights import (
+    lease_rights,
+    move_rights,
+    optional_rights,
+    required_rights,
+)
 from gpushare.doctor.facts import (
     ApiServer,
     ClosedSeen,
@@ -25,7 +30,13 @@ from gpushare.wire.scheduler.config import decode_scheduler_config
 NOW = 1_800_000_000.0
 MEM, COUNT, CORES = ALIYUN.resource, ALIYUN.count, ALIYUN.cores
 RIGHTS = dict.fromkeys(
-    (*required_rights(), *lease_rights("kube-system"), *optional_rights("kube-system")), True
+    (
+        *required_rights(),
+        *lease_rights("kube-system"),
+        *optional_rights("kube-system"),
+        *move_rights("kube-system"),
+    ),
+    True,
 )
 V1 = "kubescheduler.config.k8s.io/v1"
 

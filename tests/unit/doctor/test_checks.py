@@ -39,6 +39,7 @@ from tests.unit.doctor.facts import (
 
 SHOWN = {"certFile": "client.crt", "keyFile": "client.key"}
 TLS = {"caFile": "ca.crt", **SHOWN}
+ALONE = {"gpushare_claims_alone": 1.0}
 HTTPS = "https://10.0.0.1:32766/gpushare-scheduler"
 BROKEN = '{"v":1,"unit":"GiB","devices":[{"mem":-1}]}'
 MIB = '{"v":1,"unit":"MiB","devices":[{"mem":16384},{"mem":16384}]}'
@@ -307,7 +308,10 @@ PROVOKED: list[tuple[str, str, str, dict[str, Any]]] = [
         "waiting for 61 s",
         samples(gpushare_pending_without_call_seconds=61.0),
     ),
+    ("filter-calls", "ok", "serves claims alone", samples(**ALONE) | pods()),
+    ("filter-calls", "fail", "ask by aliyun.com/gpu-mem", samples(**ALONE) | pods(waiting())),
     ("rights", "fail", "may not create pods/binding", without(CREATE)),
+    ("rights", "ok", "all that is needed", samples(**ALONE) | without(CREATE)),
     ("rights", "warn", "account used here", without(CREATE) | {"own_account": False}),
     ("rights", "ok", "not its own", {"own_account": False}),
     ("rights", "fail", "create leases.coordination.k8s.io", without(*lease_rights("kube-system"))),
@@ -351,6 +355,20 @@ PROVOKED: list[tuple[str, str, str, dict[str, Any]]] = [
         "patch pods",
         {"rights": RIGHTS | dict.fromkeys(excess_rights(), True)},
     ),
+    ("rights-moves", "ok", "all that moves need", option("moves_left")),
+    (
+        "rights-moves",
+        "fail",
+        "may not create pods/eviction",
+        option("moves_left") | without(Right("create", "pods/eviction")),
+    ),
+    (
+        "rights-moves",
+        "fail",
+        "may not update configmaps in kube-system",
+        option("moves_left")
+        | without(Right("update", "configmaps", "", "kube-system", "gpushare-moves")),
+    ),
     ("autoscalers", "ok", "nothing is left", {}),
     ("autoscalers", "ok", "nothing is left", option("scale_down_kept_nodes") | KEPT),
     ("autoscalers", "warn", "kept from scale-down: n1", KEPT),
@@ -365,6 +383,12 @@ PROVOKED: list[tuple[str, str, str, dict[str, Any]]] = [
         "ok",
         "nothing is left",
         option("scale_down_kept_nodes") | without(Right("patch", "nodes")) | {"own_account": False},
+    ),
+    (
+        "autoscalers",
+        "warn",
+        "placeholders that have failed since the extender started: 1",
+        option("placeholders_failed_writes_total"),
     ),
     ("autoscalers", "warn", "still some: asks/for-a", pods(placeholders=("asks/for-a",))),
     (

@@ -12,7 +12,6 @@ from gpushare.core.model import ObservedPod, PodRef, Request
 from gpushare.core.node_filters import NodeStates, OwnFilters
 from gpushare.core.policy import Policy, load_policy
 from gpushare.core.selectors import Demands
-from gpushare.core.states.entry import Entry
 from gpushare.explain.need import Asked, Need, more_of, need
 from gpushare.explain.placer import MODEL, Wanted
 from gpushare.explain.shapes import Shape
@@ -135,17 +134,13 @@ def test_what_kube_scheduler_would_refuse_is_not_counted() -> None:
     assert list(left.reasons) == ["not what the pod's node selector or affinity asks for"]
 
 
-def entry(name: str, units: int, devices: int = 1) -> Entry:
-    return Entry(PodRef("default", name, name), Request(units, devices), "a", None)
-
-
 @given(
     st.lists(st.tuples(st.integers(1, 20), st.integers(1, 3)), min_size=1, max_size=30),
     st.fractions(Fraction(1, 100), 3),
 )
 def test_so_much_more_is_no_less_than_asked(sizes: list[tuple[int, int]], share: Fraction) -> None:
-    entries = [entry(str(number), *size) for number, size in enumerate(sizes)]
-    found = more_of(entries, share, {})
+    entries = [Wanted(str(number), Request(*size)) for number, size in enumerate(sizes)]
+    found = more_of(entries, share)
     pods = sum(each.count or 0 for each in found)
     assert len(entries) * share <= pods < len(entries) * share + 1
     units = sum(each.request.total * (each.count or 0) for each in found)

@@ -7,7 +7,7 @@ import pytest
 from gpushare.core.model import Cards, NodeSpec, ObservedPod, PodRef, Request
 from gpushare.core.node_filters import NodeStates, OwnFilters
 from gpushare.core.selectors import Demands
-from gpushare.explain.node_wishes import MOST_NODES, Wish, node_wishes
+from gpushare.explain.node_wishes import MOST_NODES, Wish, Wishes, node_wishes
 from gpushare.ledger import Ledger
 from tests.unit.core.clusters import node, state_of
 from tests.unit.explain.test_whatif import MEM, POLICY, bind, books
@@ -23,6 +23,14 @@ def waits(ledger: Ledger, name: str, units: int, devices: int = 1, **more: Any) 
 
 
 def wishes(ledger: Ledger, *specs: NodeSpec, most: int = 10) -> list[Wish]:
+    return asked(ledger, *specs, most=most).found
+
+
+def why_not(ledger: Ledger, *specs: NodeSpec, most: int = 10) -> dict[str, str]:
+    return asked(ledger, *specs, most=most).why_not
+
+
+def asked(ledger: Ledger, *specs: NodeSpec, most: int = 10) -> Wishes:
     states = NodeStates(map(state_of, specs or (NODE,)))
     return node_wishes(ledger.view(), OwnFilters(states, ledger.taken), POLICY, most)
 
@@ -89,6 +97,8 @@ def test_who_is_larger_than_any_device_never_has_one() -> None:
     ledger = books(NODE)
     waits(ledger, "giant", 20)
     assert wishes(ledger) == []
+    why = "it would not fit an empty node like those that are there"
+    assert why_not(ledger) == {"uid-giant": why}
     ledger = full(NODE, larger := node("b", 32, 32))
     waits(ledger, "giant", 20)
     (wish,) = wishes(ledger, NODE, larger)
@@ -101,6 +111,8 @@ def test_no_more_are_told_than_asked_for() -> None:
     for number in range(5):
         waits(ledger, f"web-{number}", 8)
     assert names(wishes(ledger, most=2)) == ["web-0", "web-1"]
+    why = "2 other pods that need one come first"
+    assert why_not(ledger, most=2) == dict.fromkeys(("uid-web-2", "uid-web-3", "uid-web-4"), why)
 
 
 def test_of_very_many_nodes_only_those_that_mislead_are_listed() -> None:
@@ -115,3 +127,6 @@ def test_of_very_many_nodes_only_those_that_mislead_are_listed() -> None:
     crowded = full(NODE, *many)
     waits(crowded, "web", 8)
     assert wishes(crowded, NODE, *many) == []
+    assert why_not(crowded, NODE, *many) == {
+        "uid-web": "more than 300 nodes have room by sum alone"
+    }

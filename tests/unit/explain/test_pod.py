@@ -15,9 +15,8 @@ from gpushare.explain.pod import explain_pod
 from gpushare.explain.text import amount, lines, sentence
 from gpushare.extender.managed_resources import ManagedResource
 from gpushare.wire.annotations import ALIYUN
-from gpushare.wire.card_wishes import NOT_UUIDS, USE_MODELS
+from gpushare.wire.device_request import NOT_UUIDS, SPLIT, USE_MODELS
 from gpushare.wire.pods import observe_pod, pod_ref
-from gpushare.wire.split import SPLIT
 from tests.unit.core.clusters import node, state_of
 from tests.unit.extender.kit import NPU, make_books, pod_json, read_pod
 

@@ -13,7 +13,7 @@ from gpushare.extender.shadow.shadow import Shadow
 from gpushare.extender.tell.events.messages import EventMessages
 from gpushare.extender.tell.page.last_hour import LastHour
 from gpushare.extender.verbs.bind.binder import Binder
-from gpushare.extender.verbs.bind.slots import BindSlots
+from gpushare.extender.verbs.tickets import BindSlots
 from gpushare.wire.annotations import ALIYUN
 from gpushare.wire.events import ObjectReference
 from tests.support.scripted_api import ScriptedApi
@@ -42,7 +42,8 @@ class Heard:
     ) -> None:
         assert action
         note += f"; {details()}" if details else ""
-        assert warning == (reason not in ("GPUShareAllocated", "GPUShareDeviceHealthy"))
+        normal = ("GPUShareAllocated", "GPUShareDeviceHealthy", "GPUShareNodeAsked")
+        assert warning == (reason not in normal)
         self.events.append((f"{about.kind} {about.name}", reason, note))
 
 

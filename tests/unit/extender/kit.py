@@ -13,7 +13,9 @@ from gpushare.core.ranking import Ranking
 from gpushare.core.snapshot import Snapshot
 from gpushare.core.trial import Trial, run_trial
 from gpushare.core.workload import Workload
+from gpushare.errors import ApiError
 from gpushare.extender.managed_resources import ManagedResource, ManagedResources
+from gpushare.kube.api_errors import response_error
 from gpushare.ledger import Ledger
 from gpushare.wire.annotations import ALIYUN, Names
 from gpushare.wire.objects import NODES, PODS, Node, Pod
@@ -87,3 +89,12 @@ def read_pod(document: Mapping[str, Any]) -> Pod:
 def read_node(document: Mapping[str, Any]) -> Node:
     """The node as the extender reads it."""
     return NODES.decode(json.dumps(document).encode())
+
+
+def refusal(text: str, status: int = 403) -> ApiError:
+    """What the client makes of the API server's refusal of a write in these words."""
+    document = {"kind": "Status", "status": "Failure", "message": text, "code": status}
+    return response_error("POST /api/v1/any", status, json.dumps(document).encode())
+
+
+NO_RIGHT = refusal('any is forbidden: User "jo" cannot create resource "any" in API group ""')

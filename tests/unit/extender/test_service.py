@@ -14,10 +14,11 @@ from hypothesis import strategies as st
 from gpushare.core.model import Allocation, ObservedPod, PodRef, Reason, Request
 from gpushare.core.states.entry import Phase
 from gpushare.errors import ApiNotFound, ApiUnavailable, MessageError, NotReady, UnknownNode
+from gpushare.extender.managed_resources import ExtenderScope
 from gpushare.extender.tell.events.pending_without_call import pending_without_call
 from gpushare.wire.annotations import ALIYUN
+from gpushare.wire.device_request import OWN_DEVICES, SPLIT
 from gpushare.wire.pods import observe_pod
-from gpushare.wire.split import OWN_DEVICES, SPLIT
 from tests.unit.core.clusters import node as make_node
 from tests.unit.extender.desk import FREE, Desk, bind_request, request
 from tests.unit.extender.kit import NPU, node_json, pod_json, read_pod
@@ -414,6 +415,17 @@ def test_before_it_is_ready_every_verb_says_so(desk: Desk) -> None:
         with pytest.raises(NotReady, match="pods are not listed yet"):
             call()
     assert desk.told == [(verb, "not_ready") for verb in ("filter", "bind", "prioritize")]
+    assert desk.api.calls == []
+
+
+def test_where_claims_alone_are_served_no_verb_decides_and_the_books_are_shown() -> None:
+    desk = Desk(served=ExtenderScope(claims_alone=True))
+    pod = pod_json("web", 4)
+    assert "serves claims alone" in desk.filter(pod)["Error"]
+    assert "serves claims alone" in desk.bind(pod, "big")
+    with pytest.raises(NotReady, match="serves claims alone"):
+        desk.prioritize(pod, ["big"])
+    assert json.loads(desk.service.inspect(None, None))
     assert desk.api.calls == []
 
 

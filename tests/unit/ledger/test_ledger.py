@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from gpushare.core.model import Allocation, NodeSpec, ObservedPod, PodRef, Reason, Request
-from gpushare.core.node_arrays import Charge
+from gpushare.core.model import Allocation, Charge, NodeSpec, ObservedPod, PodRef, Reason, Request
 from gpushare.core.pairing import Pairing
 from gpushare.errors import InsufficientMemory, InvariantError, PodMismatch, UnknownNode
 from gpushare.ledger import HOLD, Changes, LearnedPod, Ledger

@@ -9,14 +9,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpushare.core.model import MAX_UNITS, Allocation, Request, Shares
-from gpushare.errors import AnnotationError, SettingsError
+from gpushare.errors import SettingsError
 from gpushare.wire.annotations import (
     ALIYUN,
     LARGEST_ANNOTATIONS,
     MAX_INDEX,
     MOST_GIVEN,
     Names,
-    check_room,
     device_uuids,
     distinct,
     encode,
@@ -24,6 +23,8 @@ from gpushare.wire.annotations import (
     strict_number,
 )
 from gpushare.wire.given_annotation import write_given
+from gpushare.wire.objects import Metadata, Pod
+from gpushare.wire.pods import lacks_room
 
 IDX = ALIYUN.idx
 MAP = ALIYUN.allocation
@@ -318,15 +319,11 @@ def test_whatever_passes_the_check_has_room_for_all_that_is_ever_written(
 
 def test_annotations_of_ours_that_a_user_wrote_count_as_what_replaces_them() -> None:
     users = {ALIYUN.allocation: "x" * (LARGEST_ANNOTATIONS - len(ALIYUN.allocation))}
-    check_room(users, Request(4, 1, containers=((0, 4),)), ALIYUN)
+    assert _has_room(users, Request(4, 1, containers=((0, 4),)))
 
 
 def _has_room(annotations: dict[str, str], request: Request) -> bool:
-    try:
-        check_room(annotations, request, ALIYUN)
-    except AnnotationError:
-        return False
-    return True
+    return not lacks_room(Pod(Metadata(annotations=annotations)), request, ALIYUN)
 
 
 @given(decisions(), st.integers(0, 2**63))

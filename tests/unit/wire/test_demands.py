@@ -7,9 +7,9 @@ import pytest
 
 from gpushare.core.selectors import NO_DEMANDS, Demands, Requirement, Taint, Term, Toleration
 from gpushare.errors import MessageError
-from gpushare.wire.demands import MOST_TEXT, demands_of, node_state
+from gpushare.wire.demands import MOST_RESOURCES, MOST_TEXT, demands_of, node_state
 from gpushare.wire.objects import NODES, PODS
-from gpushare.wire.pod_sums import MOST_RESOURCES, host_sums
+from gpushare.wire.pods import host_sums
 
 
 def demands(**spec: Any) -> Demands:

@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from gpushare.wire.groups import NO_GROUP, Group, group_of, may_wait
 from gpushare.wire.objects import Pod
+from gpushare.wire.pods import NO_GROUP, Group, group_of, may_wait
 from tests.unit.extender.kit import pod_json, read_pod
 
 MIN = "pod-group.scheduling.sigs.k8s.io/min-available"

@@ -7,8 +7,7 @@ import pytest
 
 from gpushare.core.node_names import MAX_PARTS
 from gpushare.errors import MessageError
-from gpushare.wire.extender import decode_filter, encode_filter
-from gpushare.wire.name_lists import MAX_KNOWN, MAX_TEXT, NameLists
+from gpushare.wire.extender import MAX_KNOWN, MAX_TEXT, NameLists, decode_filter, encode_filter
 
 NAMES = [f"node-{number}" for number in range(40)]
 
@@ -126,4 +125,5 @@ def test_at_most_so_many_names_are_known() -> None:
         names = [f"n-{number}" for number in range(start, start + 2500)]
         for order in (names, names[::-1]):
             assert list(lists.decode(text_of(order))) == order
+        assert lists.known is not None
         assert len(lists.known) <= MAX_KNOWN

@@ -3,7 +3,8 @@
 import json
 
 from gpushare.core.model import PodRef
-from gpushare.wire.objects import CONFIG_MAPS, PODS, binding
+from gpushare.wire.codec import binding
+from gpushare.wire.objects import CONFIG_MAPS, PODS
 
 
 def test_nulls_numbers_and_unknown_fields_are_tolerated() -> None:

@@ -9,9 +9,9 @@ import pytest
 from gpushare.core.model import HOST_BOUND, MAX_UNITS, PodRef, Request
 from gpushare.errors import AnnotationError, MessageError, QuantityError, WireError
 from gpushare.wire.annotations import ALIYUN, Names
+from gpushare.wire.device_request import SPLIT
 from gpushare.wire.objects import PODS, Pod
 from gpushare.wire.pods import MAX_LABELS, observe_pod, pod_ref, request_of
-from gpushare.wire.split import SPLIT
 
 GPU = "aliyun.com/gpu-mem"
 COUNT = "aliyun.com/gpu-count"

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from gpushare.wire.annotations import ALIYUN
-from gpushare.wire.card_wishes import WISHES, wanted_cards
+from gpushare.wire.device_request import WISHES, wanted_cards
 from gpushare.wire.dialects import ANNOTATIONS, RESOURCES
 from gpushare.wire.objects import PODS
 from gpushare.wire.request_mistakes import mistake_of

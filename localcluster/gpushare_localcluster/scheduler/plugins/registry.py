@@ -11,6 +11,7 @@ from gpushare.wire.scheduler.policy import POLICY
 from gpushare_localcluster.scheduler.framework import Plugin
 from gpushare_localcluster.scheduler.handle import Handle
 from gpushare_localcluster.scheduler.plugins.binder import DefaultBinder
+from gpushare_localcluster.scheduler.plugins.dynamic_resources import DynamicResources
 from gpushare_localcluster.scheduler.plugins.enqueue import PrioritySort, SchedulingGates
 from gpushare_localcluster.scheduler.plugins.images import ImageLocality
 from gpushare_localcluster.scheduler.plugins.node import NodeName, NodePorts, NodeUnschedulable
@@ -30,10 +31,10 @@ from gpushare_localcluster.scheduler.plugins.topology_spread import PodTopologyS
 Factory = Callable[[Fields, Handle], Plugin]
 
 _CLASSES = (
-    *(DefaultBinder, DefaultPreemption, ImageLocality, InterPodAffinity, NodeAffinity, NodeName),
-    *(NodePorts, NodeResourcesBalancedAllocation, NodeResourcesFit, NodeResourcesLeastAllocated),
-    *(NodeResourcesMostAllocated, NodeUnschedulable, PodTopologySpread, PrioritySort),
-    *(RequestedToCapacityRatio, SchedulingGates, TaintToleration),
+    *(DefaultBinder, DefaultPreemption, DynamicResources, ImageLocality, InterPodAffinity),
+    *(NodeAffinity, NodeName, NodePorts, NodeResourcesBalancedAllocation, NodeResourcesFit),
+    *(NodeResourcesLeastAllocated, NodeResourcesMostAllocated, NodeUnschedulable),
+    *(PodTopologySpread, PrioritySort, RequestedToCapacityRatio, SchedulingGates, TaintToleration),
 )
 IN_TREE: dict[str, Factory] = {made.name: made for made in _CLASSES}
 
@@ -48,19 +49,21 @@ _V1 = (
     ("NodeResourcesFit", 1),
     ("PodTopologySpread", 2),
     ("InterPodAffinity", 2),
+    ("DynamicResources", 2),
     ("DefaultPreemption", 0),
     ("NodeResourcesBalancedAllocation", 1),
     ("ImageLocality", 1),
     ("DefaultBinder", 0),
 )
 _LIGHT = ("TaintToleration", "NodeAffinity", "InterPodAffinity")
-# What a pod's author prefers weighed less up to v1beta2.
-_BETA = tuple((name, 1 if name in _LIGHT else weight) for name, weight in _V1)
+# What a pod's author prefers weighed less up to v1beta2; claims came later than all betas.
+_V1BETA3 = tuple(row for row in _V1 if row[0] != "DynamicResources")
+_BETA = tuple((name, 1 if name in _LIGHT else weight) for name, weight in _V1BETA3)
 
 DEFAULTS: dict[str, tuple[tuple[str, int], ...]] = {
     POLICY: (),
     "v1": _V1,
-    "v1beta3": _V1,
+    "v1beta3": _V1BETA3,
     **dict.fromkeys(("v1beta1", "v1beta2"), _BETA),
 }
 """Name and weight of the plug-ins that are on by default, by version of the file."""
@@ -68,7 +71,7 @@ DEFAULTS: dict[str, tuple[tuple[str, int], ...]] = {
 NOT_BUILT = frozenset(
     {
         *("AzureDiskLimits", "CinderLimits", "EBSLimits", "GCEPDLimits", "NodeVolumeLimits"),
-        *("VolumeBinding", "VolumeRestrictions", "VolumeZone", "DynamicResources"),
+        *("VolumeBinding", "VolumeRestrictions", "VolumeZone"),
         *("DeferredPodScheduling", "GangScheduling", "PodGroupPodsCount"),
         *("NodeDeclaredFeatures", "NodeLabel", "NodePreferAvoidPods", "SelectorSpread"),
         *("ServiceAffinity", "TopologyPlacementGenerator"),

@@ -9,14 +9,14 @@ from unittest.mock import patch
 
 import pytest
 
-from gpushare.core.model import Allocation, Cover, ObservedPod, PodRef, Reason, Request
-from gpushare.core.node_arrays import Charge, NodeArrays
+from gpushare.core.model import Allocation, Charge, Cover, ObservedPod, PodRef, Reason, Request
+from gpushare.core.snapshot import NodeArrays
 from gpushare.core.states.entry import Entry
 from gpushare.errors import ApiError, ApiNotFound, ApiUnavailable, InsufficientMemory
 from gpushare.extender.follow.auditor import Auditor
 from gpushare.extender.follow.comparer import Finding, narrowed
 from gpushare.extender.tell.events.messages import EventMessages
-from gpushare.ledger import Ledger, store
+from gpushare.ledger import Ledger, books
 from gpushare.wire.annotations import ALIYUN
 from gpushare.wire.nodes import node_spec
 from gpushare.wire.pods import observe_pod
@@ -387,7 +387,7 @@ def test_a_charge_that_is_not_on_its_cards_is_found_and_frees_nothing(office: Of
     entry = ledger.entry("uid-p0")
     assert entry is not None
     astray = replace(entry, placement=((1, 4),))
-    with patch.object(store, "resolved", lambda charged, _: charged):  # a mistake of ours
+    with patch.object(books, "resolved", lambda charged, _: charged):  # a mistake of ours
         ledger._store.put("uid-p0", astray)  # noqa: SLF001 -- as above
     office.audit()
     assert office.told == [("sums that are not those of the entries", False)]

@@ -67,4 +67,4 @@ def test_members_that_go_or_change_their_group_are_forgotten() -> None:
     assert "b" not in members
     members.remove("a")
     assert members.needs("w1", WORKER, "podgroup team/other", 0, set()) == Counter({WORKER: 1})
-    assert vars(members) == {"_groups": {}, "_group_of": {}}
+    assert vars(members) == {"_groups": {}, "_group_of": {}, "_by_claim": set()}

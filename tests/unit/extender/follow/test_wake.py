@@ -11,18 +11,17 @@ from gpushare.core.selectors import Demands
 from gpushare.errors import ApiError, ApiUnavailable
 from gpushare.extender.follow.wake import AFTER_START, EVERY, KEY, SchedulerWaker
 from gpushare.extender.follow.watch_handlers import UnhealthyEventHandler
-from gpushare.extender.verbs.bind.slots import BindSlots
-from gpushare.extender.verbs.claimant import claimant
 from gpushare.extender.verbs.filter import FilterVerb
 from gpushare.extender.verbs.offers import Offers
-from gpushare.extender.verbs.tickets import Tickets
+from gpushare.extender.verbs.tickets import BindSlots, Tickets
 from gpushare.wire.codec import WatchEvent
-from gpushare.wire.name_lists import NameLists
+from gpushare.wire.extender import NameLists
 from gpushare.wire.objects import ConfigMap, Metadata
+from gpushare.wire.pods import claimant
 from tests.support.scripted_api import ScriptedApi
 from tests.unit.core.clusters import node, state_of
 from tests.unit.extender.desk import request
-from tests.unit.extender.kit import make_library, pod_json, read_pod
+from tests.unit.extender.kit import NO_RIGHT, make_library, pod_json, read_pod
 
 NODE = node("gpu-1", 16, 16)
 ABOVE = node("gpu-2", 16)
@@ -147,7 +146,7 @@ def test_a_process_that_has_begun_to_answer_looks_once() -> None:
 
 
 @pytest.mark.parametrize(
-    ("error", "again"), [(ApiError("forbidden", 403), 600.0), (ApiUnavailable("down", 0), EVERY)]
+    ("error", "again"), [(NO_RIGHT, 600.0), (ApiUnavailable("down", 0), EVERY)]
 )
 def test_a_write_that_is_refused_is_not_repeated_at_once(error: ApiError, again: float) -> None:
     world = started(NODE, ABOVE)

@@ -11,10 +11,11 @@ import pytest
 
 from gpushare.core.model import Request
 from gpushare.errors import ApiError, ApiNotFound, ApiUnavailable
+from gpushare.explain.node_wishes import NodeAsk
 from gpushare.extender.managed_resources import ExtenderScope
 from gpushare.extender.tell.explainer import Explainer
-from gpushare.extender.verbs.claimant import claimant
-from gpushare.wire.groups import Group
+from gpushare.wire.annotations import ALIYUN
+from gpushare.wire.pods import Group, claimant
 from tests.support.scripted_api import ScriptedApi
 from tests.support.waiting import poll
 from tests.unit.core.clusters import node
@@ -37,6 +38,7 @@ class World:
             "GiB",
             not_ready=lambda: self.not_ready,
             called=lambda _uid: self.called,
+            ask_for={"uid-web": NodeAsk(why_not="no room for it")}.get,
         )
 
     def answer(self, answer: dict[str, Any] | ApiError, name: str = "web") -> tuple[int, Any]:
@@ -44,6 +46,13 @@ class World:
         self.api.answers = [given]
         status, body = self.explainer.answer("team", name)
         return status, json.loads(body)
+
+
+def test_where_claims_alone_are_served_a_pod_by_annotation_is_refused() -> None:
+    world = World(ExtenderScope(frozenset([ALIYUN.resource]), claims_alone=True))
+    _, document = world.answer(pod_json("web", 4))
+    assert document["state"] == "refused"
+    assert "serves claims alone" in document["detail"]
 
 
 def test_a_pod_is_read_and_explained() -> None:
@@ -184,3 +193,11 @@ def test_what_is_held_is_told_by_resource_without_what_keeps_nobody_off() -> Non
     world.not_ready = "another process leads"
     assert world.explainer.held()[0] == 503
     assert world.api.calls == []
+
+
+def test_a_pod_that_has_no_room_is_told_why_no_node_was_asked_for() -> None:
+    world = World()
+    document = world.answer(pod_json("web", 20))[1]
+    assert document["newNode"] == {"askedAt": None, "whyNot": "no room for it"}
+    assert "New node:   none was asked for: no room for it" in document["lines"]
+    assert world.answer(pod_json("web", 8))[1]["newNode"] is None

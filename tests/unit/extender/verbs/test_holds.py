@@ -5,9 +5,8 @@ from dataclasses import replace
 import pytest
 
 from gpushare.core.model import PodRef, Request
-from gpushare.extender.verbs.claimant import Claimant
 from gpushare.extender.verbs.holds import FLOOR, GROUP, Hold, Holds, counts_against
-from gpushare.wire.groups import NO_GROUP, Group
+from gpushare.wire.pods import NO_GROUP, Claimant, Group
 
 GANG = Group("podgroup default/train")
 

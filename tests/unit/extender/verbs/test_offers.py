@@ -23,18 +23,17 @@ from gpushare.extender.follow.watch_handlers import PodEventHandler
 from gpushare.extender.managed_resources import ExtenderScope, ManagedResources
 from gpushare.extender.tell.explainer import Explainer
 from gpushare.extender.verbs import offers
-from gpushare.extender.verbs.bind.slots import BindSlots
-from gpushare.extender.verbs.claimant import Claimant, claimant
 from gpushare.extender.verbs.filter import FilterVerb
 from gpushare.extender.verbs.holds import Holds
 from gpushare.extender.verbs.offers import Offers, offers_of
 from gpushare.extender.verbs.prioritize import PrioritizeVerb
 from gpushare.extender.verbs.refusal_hold import RefusalHold
-from gpushare.extender.verbs.tickets import Tickets
+from gpushare.extender.verbs.tickets import BindSlots, Tickets
 from gpushare.ledger import Ledger
 from gpushare.wire.annotations import ALIYUN
-from gpushare.wire.name_lists import NameLists
+from gpushare.wire.extender import NameLists
 from gpushare.wire.objects import PODS
+from gpushare.wire.pods import Claimant, claimant
 from tests.support.scripted_api import BOUND
 from tests.unit.core.clusters import node
 from tests.unit.extender.desk import Desk as ServiceDesk

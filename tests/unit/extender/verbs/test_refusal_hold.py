@@ -6,8 +6,8 @@ import threading
 from gpushare.core.model import ObservedPod, PodRef, Request
 from gpushare.extender.service import Service
 from gpushare.extender.verbs.bind.binder import Binder
-from gpushare.extender.verbs.bind.slots import BindSlots
 from gpushare.extender.verbs.refusal_hold import RefusalHold
+from gpushare.extender.verbs.tickets import BindSlots
 from gpushare.wire.annotations import ALIYUN
 from tests.support.scripted_api import ScriptedApi
 from tests.unit.core.clusters import node as make_node

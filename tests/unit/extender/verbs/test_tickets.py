@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpushare.core.model import Request
-from gpushare.core.node_names import NodeNames, NodeNumbers
+from gpushare.core.node_names import NodeNames
 from gpushare.errors import MessageError
 from gpushare.extender.managed_resources import ManagedResource, ResourceRequest
 from gpushare.extender.verbs.tickets import MAX_PARTS, MAX_TICKETS, TTL, Tickets
@@ -128,11 +128,20 @@ def test_nodes_that_come_and_go_for_years_are_forgotten(books: ManagedResource) 
 
 @given(st.lists(st.sets(st.sampled_from([f"n{number}" for number in range(40)])), max_size=5))
 def test_a_set_of_nodes_has_those_nodes(sets: list[set[str]]) -> None:
-    numbers = NodeNumbers()
-    kept = [(nodes, numbers.bits(NodeNames(nodes))) for nodes in sets]
+    tickets = Tickets()
+    for number, nodes in enumerate(sets):
+        tickets.put(str(number), None, NodeNames(nodes))
     every = [f"n{number}" for number in range(41)]
-    for nodes, bits in kept:
-        assert {name for name in every if numbers.has(bits, name)} == nodes
+    for number, nodes in enumerate(sets):
+        assert {name for name in every if tickets.get(str(number), name)[0]} == nodes
+
+
+def test_the_bits_of_a_list_are_its_own() -> None:
+    tickets = Tickets()
+    for names in map(NodeNames, (["a", "b"], ["b"], ["c", "a"], ["b"])):
+        for _ in range(2):
+            tickets.put("uid", None, names)
+            assert [name for name in "abc" if tickets.get("uid", name)[0]] == sorted(names)
 
 
 LONG = "x" * (1 << 20)

@@ -4,6 +4,7 @@ import pytest
 
 from gpushare.core.model import Allocation, ObservedPod, PodRef, Reason, Request
 from gpushare.errors import ApiError
+from gpushare.explain.node_wishes import NodeAsk
 from gpushare.extender.tell.events.messages import EventMessages
 from gpushare.ledger import Ledger
 from tests.unit.core.clusters import node as make_node
@@ -168,3 +169,16 @@ def test_alarms_nobody_takes_are_bounded() -> None:
     assert len(ledger.take_alarms()) == 256
     assert ledger.take_alarms() == ()
     assert ledger.counts()["placement_edited"] == 1000
+
+
+def test_a_pod_is_told_that_a_node_was_asked_for_or_why_not() -> None:
+    heard = Heard()
+    messages = EventMessages(heard, make_library(), "GiB")
+    messages.node_asked(REF, NodeAsk(1.0))
+    messages.node_asked(REF, NodeAsk(why_not="it was refused: quota"))
+    asked = "no device has room for it: a placeholder asks autoscalers for a node"
+    refused = "no node was asked for: it was refused: quota"
+    assert heard.events == [
+        ("Pod web", "GPUShareNodeAsked", asked),
+        ("Pod web", "GPUShareNodeNotAsked", refused),
+    ]

@@ -7,13 +7,17 @@ from typing import Any
 from gpushare.core.model import PodRef, Reason, Request
 from gpushare.core.selectors import Demands
 from gpushare.extender.follow.watch_handlers import PodEventHandler
+from gpushare.extender.tell.events.mistaken_pods import MistakenPods
 from gpushare.extender.tell.page import document
 from gpushare.extender.tell.page.document import Documents
-from gpushare.extender.verbs.claimant import Claimant
+from gpushare.extender.tell.page.last_hour import LastHour
 from gpushare.wire.annotations import ALIYUN
 from gpushare.wire.codec import WatchEvent
+from gpushare.wire.pods import Claimant
 from tests.support.waiting import poll
 from tests.unit.core.clusters import node, state_of
+from tests.unit.extender.claims.store import ClaimStore, waiting_pod
+from tests.unit.extender.claims.test_allocator import Process
 from tests.unit.extender.kit import pod_json, read_pod
 from tests.unit.extender.shadow.traffic import Traffic
 from tests.unit.extender.tell.page.world import HOSTILE, World, pod
@@ -271,3 +275,47 @@ def test_names_are_data() -> None:
     (only,) = part(world)["nodes"]
     assert only["name"] == HOSTILE
     assert only["pods"][0]["name"] == '</script>"\u2028'
+
+
+def test_a_node_says_why_autoscalers_leave_it_alone_as_long_as_they_do() -> None:
+    world = World()
+    world.fill(2)
+    assert not any("keptFromScaleDown" in node for node in part(world)["nodes"])
+    world.kept = {"gpu-2": "team/web would have no place"}
+    first, second = part(world)["nodes"]
+    assert "keptFromScaleDown" not in first
+    assert second["keptFromScaleDown"] == "team/web would have no place"
+    world.kept = {}
+    assert not any("keptFromScaleDown" in node for node in part(world)["nodes"])
+
+
+def test_the_cards_of_claims_stand_beside_the_others() -> None:
+    store = ClaimStore()
+    for name, gib in (("a", 70), ("b", 70)):
+        store.create(name, gib)
+    store.create("c", 10, adminAccess=True)
+    process = Process(store)
+    process.waits(*(waiting_pod(f"p{name}", name) for name in "abc"))
+    process.round()
+    process.show()
+    documents = Documents(
+        process.resources,
+        "GiB",
+        LastHour(),
+        not_ready=str,
+        called=lambda _: False,
+        mistaken_pods=MistakenPods(process.resources, "GiB", time.monotonic),
+        claims=process.view,
+    )
+    _, part = json.loads(documents.body())["resources"]
+    assert (part["resource"], part["holder"]) == ("gpushare.io", "claim")
+    (shown,) = part["nodes"]
+    assert [each["allocated"] for each in shown["devices"]] == [70, 0]
+    assert [each["name"] for each in shown["pods"]] == ["a"]
+    why = {each["name"]: each["why"] for each in part["pending"]}
+    assert why["pb"].endswith("it would fit on n1 once claim default/a (70 GiB) is freed")
+    assert "may have no adminAccess" in why["pc"]
+    before = documents.body()
+    process.waits(waiting_pod("pc", "c"))
+    process.round()
+    assert before != documents.body()

@@ -40,6 +40,7 @@ class World:
         self.mistaken_pods = MistakenPods(self.library, "GiB", time.monotonic)
         self.not_ready = ""
         self.busy = ""
+        self.kept: dict[str, str] = {}
         self.documents = Documents(
             self.library,
             "GiB",
@@ -47,6 +48,7 @@ class World:
             not_ready=lambda: self.not_ready,
             called=lambda uid: "unasked" not in uid,
             mistaken_pods=self.mistaken_pods,
+            kept=lambda: dict(self.kept),
         )
 
     def fill(self, nodes: int, devices: int = 8, pods: int = 3) -> None:

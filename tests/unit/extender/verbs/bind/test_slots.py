@@ -3,7 +3,7 @@
 import threading
 import time
 
-from gpushare.extender.verbs.bind.slots import BindSlots
+from gpushare.extender.verbs.tickets import BindSlots
 
 
 def taken(count: int, max_wait: float) -> BindSlots:

@@ -4,7 +4,7 @@ import pytest
 
 from gpushare.core.model import ANY_CARD, Cards, NodeSpec
 from gpushare.errors import AnnotationError
-from gpushare.wire.card_wishes import MOST_WISHES, WISHES, wanted_cards
+from gpushare.wire.device_request import MOST_WISHES, WISHES, wanted_cards
 
 
 @pytest.mark.parametrize("names", [tuple(WISHES), tuple(WISHES.values())])

@@ -1,0 +1,212 @@
+"""One cluster of both worlds: a node with our DRA driver, and one with our device plug-in.
+
+kube-apiserver, kube-scheduler, the controller of claims, our extender and both kubelets are real;
+the container runtimes write down what they are told. What a CDI device adds to a container is read
+from the driver's files, as a runtime does it.
+"""
+
+import json
+from collections import defaultdict
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from gpushare.wire.dra.claims import given_devices
+from gpushare.wire.dra.objects import RESOURCE_CLAIMS
+from tests.contract.apiserver.client import Json
+from tests.e2e.binaries import needed
+from tests.e2e.claims import CLAIMS, CLASS, DRIVER, SLICES
+from tests.e2e.cluster import pod
+from tests.e2e.extender import GPUSHARE
+from tests.e2e.node import Created, Node
+from tests.e2e.objects import PODS, fresh
+from tests.e2e.plane import SECOND_NODE, Plane
+from tests.e2e.plugins import Ours
+from tests.e2e.processes import Process, until
+from tests.e2e.world import World, apply, give_lease_away
+
+MIB_OF_GIB = 1024
+_LIMIT = "NVIDIA_GPU_MEMORY_LIMIT"
+_VISIBLE = "NVIDIA_VISIBLE_DEVICES"
+
+
+class Driver:
+    """`gpushare dra-driver` on a node, with the rights of its kubelet; sizes: GiB of its GPUs."""
+
+    def __init__(self, plane: Plane, node: Node, folder: Path, *sizes: int) -> None:
+        folder.mkdir()
+        self._api, self._node, self._folder = plane.api(), node, folder
+        self.sizes = {f"GPU-dra-{index}": gib for index, gib in enumerate(sizes)}
+        devices = [
+            {"uuid": uuid, "index": index, "memoryMiB": gib * MIB_OF_GIB, "model": "A100"}
+            for index, (uuid, gib) in enumerate(self.sizes.items())
+        ]
+        self._file = folder / "devices.json"
+        self._file.write_text(json.dumps({"devices": devices}))
+        self._cdi = folder / "cdi"
+        self.process: Process | None = None
+
+    def start(self) -> None:
+        """Return when its slice is there."""
+        node = self._node
+        command: list[str | Path] = [
+            *(*GPUSHARE, "dra-driver", "--node-name", node.name, "--driver", DRIVER),
+            *("--devices-file", self._file, "--kubelet-dir", node.root, "--cdi-dir", self._cdi),
+            *("--kubeconfig", node.kubeconfig),
+        ]
+        self.process = Process("dra-driver", command, self._folder)
+        self.process.wait(lambda: bool(self.slices()), "has no slice")
+
+    def kill(self) -> None:
+        if self.process:
+            self.process.kill()
+
+    @property
+    def log(self) -> str:
+        return self.process.log if self.process else ""
+
+    def slices(self) -> list[str]:
+        """The uids of its slices."""
+        items = self._api.get(SLICES).body["items"]
+        return [each["metadata"]["uid"] for each in items]
+
+    def prepared(self) -> Mapping[str, Mapping[str, str]]:
+        """The variables of each CDI device that there is, by its name."""
+        found = {}
+        for file in self._cdi.glob("*.json"):
+            document = json.loads(file.read_text())
+            for device in document["devices"]:
+                variables = device["containerEdits"]["env"]
+                name = f"{document['kind']}={device['name']}"
+                found[name] = dict(each.split("=", 1) for each in variables)
+        return found
+
+    def given(self) -> Mapping[str, int]:
+        """GiB of each GPU that are given to claims by what is prepared."""
+        found: dict[str, int] = defaultdict(int)
+        for variables in self.prepared().values():
+            for uuid in variables[_VISIBLE].split(","):
+                found[uuid] += int(variables[_LIMIT]) // MIB_OF_GIB
+        return found
+
+    def told(self, created: Created) -> tuple[str, int]:
+        """The GPU and the GiB that a container has been told of; ("", 0) for none."""
+        env: dict[str, str] = {}
+        for name in created.cdi_devices:
+            env |= self.prepared()[name]
+        return env.get(_VISIBLE, ""), int(env.get(_LIMIT, 0)) // MIB_OF_GIB
+
+
+class BothWorlds:
+    """The cluster, and the pods and claims that tests make in it."""
+
+    def __init__(self, plane: Plane, folder: Callable[[str], Path]) -> None:
+        """folder: makes a new one with a short path."""
+        self.world = World(plane, folder("w"), flags=("--claims", DRIVER, "--pairing", "auto"))
+        apply(plane, "extender/claims")
+        self.api, self.objects = plane.api(), plane.objects()
+        program = needed("kube-controller-manager")
+        self.controllers = plane.start_controllers(program, "resourceclaim-controller")
+        # A pod whose claim could not be prepared is looked at again after this time alone.
+        self.node = Node(plane, folder("a") / "node", sync="2s")
+        self.driver = Driver(plane, self.node, folder("d") / "dra", 80, 24)
+        self.other = Node(plane, folder("b") / "node", SECOND_NODE)
+        self.plugin = Ours(plane, self.other, folder("p") / "plugin")
+        self.second_plugin = Ours(plane, self.node, folder("q") / "plugin")
+
+    def start(self) -> None:
+        """Return when pods of both kinds can come."""
+        for node in (self.node, self.other):
+            node.start()
+        self.driver.start()
+        self.plugin.start()
+        give_lease_away(self.api)
+        self.world.start()
+        self.world.extender.knows(self.other.name)
+
+    def stop(self) -> None:
+        self.driver.kill()
+        self.plugin.kill()
+        self.second_plugin.kill()
+        for node in (self.node, self.other):
+            node.stop()
+        self.controllers.kill()
+        self.world.stop()
+
+    # -- made -----------------------------------------------------------------------------------
+
+    def claim(self, gib: int) -> str:
+        name = fresh("claim")
+        exactly = {"deviceClassName": CLASS, "capacity": {"requests": {"memory": f"{gib}Gi"}}}
+        spec = {"devices": {"requests": [{"name": "gpu", "exactly": exactly}]}}
+        self.api.create(CLAIMS, {"metadata": {"name": name}, "spec": spec})
+        return name
+
+    def with_claim(self, claim: str, **spec: object) -> Json:
+        """A new pod whose first container has the claim; the second one has nothing."""
+        body = pod(0, 0)
+        body["spec"]["containers"][0]["resources"] = {"claims": [{"name": "gpu"}]}
+        body["spec"]["resourceClaims"] = [{"name": "gpu", "resourceClaimName": claim}]
+        return self.create(body, **spec)
+
+    def create(self, body: Json, **spec: object) -> Json:
+        body["spec"] |= spec
+        return self.api.create(PODS, body).body
+
+    # -- seen -----------------------------------------------------------------------------------
+
+    def phase(self, pod: Json) -> str:
+        return str(self.objects.get(pod)["status"].get("phase"))
+
+    def run(self, *pods: Json) -> None:
+        """Return once all of them run."""
+        for each in pods:
+            until(
+                lambda each=each: self.phase(each) == "Running",  # type: ignore[misc]  # its own
+                lambda each=each: f"{self.objects.get(each)['status']}\n{self.told()}",  # type: ignore[misc]
+            )
+
+    def container(self, pod: Json, name: str = "main-0") -> Created:
+        """The container as it was created last."""
+        uid = pod["metadata"]["uid"]
+        of_pod = [each for each in self.node.created() if (each.uid, each.container) == (uid, name)]
+        return of_pod[-1]
+
+    def has(self, pod: Json) -> tuple[str, int]:
+        """The GPU and the GiB that the container with the pod's claim was told of."""
+        return self.driver.told(self.container(pod))
+
+    def allocated(self, claim: str) -> tuple[str, int]:
+        """The GPU and the GiB that the claim was given."""
+        body = json.dumps(self.api.get(f"{CLAIMS}/{claim}").body).encode()
+        status = RESOURCE_CLAIMS.decode(body).status
+        assert status
+        assert status.allocation
+        (given,) = given_devices(status.allocation)
+        index = int(given.key.device.removeprefix("gpu-"))
+        return list(self.driver.sizes)[index], (given.memory or 0) // 2**30
+
+    def waits(self, pod: Json, *texts: str) -> None:
+        """Fail unless the pod is on no node and its event says so."""
+        self.objects.refusal(pod, *texts)
+        assert not self.objects.node_of(pod)
+
+    def delete(self, *pods: Json) -> None:
+        """Take pods away as a user does, so that the kubelet stops them, and wait for it."""
+        for each in pods:
+            self.api.delete(self.objects.path(each))
+        for each in pods:
+            path = self.objects.path(each)
+            until(lambda path=path: self.api.get(path).status == 404, self.told)  # type: ignore[misc]
+
+    def clear(self) -> None:
+        """Take all pods and claims away; what was prepared for them goes too."""
+        self.delete(*self.objects.pods())
+        for item in self.api.get(CLAIMS).body["items"]:
+            self.api.delete(f"{CLAIMS}/{item['metadata']['name']}")
+        until(lambda: not self.api.get(CLAIMS).body["items"], self.told)
+        until(lambda: not self.driver.prepared(), self.told)
+
+    def told(self) -> str:
+        """What a failed wait should show."""
+        driver = self.driver.process.last_lines() if self.driver.process else ""
+        return f"{self.world.told()}\n{driver}\n{self.node.told()}"

@@ -1,0 +1,137 @@
+"""Real kubelets give each container the GPU and the amount of its claim, whatever happens.
+
+Needs a kubelet and a kube-scheduler of 1.36 or later.
+"""
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.e2e.binaries import RELEASE
+from tests.e2e.cluster import pod
+from tests.e2e.conftest import MakePlane
+from tests.e2e.dra import BothWorlds
+from tests.e2e.given import given
+from tests.e2e.processes import until
+
+_FIRST = 36
+
+pytestmark = pytest.mark.skipif(
+    int(RELEASE.split(".")[1]) < _FIRST, reason=f"claims are allocated from outside from 1.{_FIRST}"
+)
+LARGE, SMALL = "GPU-dra-0", "GPU-dra-1"
+
+
+@pytest.fixture(scope="module")
+def shared(make_plane: MakePlane, tmp_path_factory: pytest.TempPathFactory) -> Iterator[BothWorlds]:
+    both = BothWorlds(make_plane(), tmp_path_factory.mktemp)
+    try:
+        both.start()
+        yield both
+    finally:
+        both.stop()
+    assert "Traceback" not in both.driver.log
+
+
+@pytest.fixture
+def both(shared: BothWorlds) -> Iterator[BothWorlds]:
+    yield shared
+    shared.clear()
+
+
+def test_each_container_has_the_gpu_and_the_amount_of_its_claim(both: BothWorlds) -> None:
+    names = [both.claim(gib) for gib in (10, 12, 50)]
+    first, second, large = pods = [both.with_claim(name) for name in names]
+    sharing = both.with_claim(names[2])
+    both.run(*pods, sharing)
+    assert [both.has(each) for each in pods] == [both.allocated(name) for name in names]
+    assert both.has(first) == (SMALL, 10)
+    assert both.has(second) == (SMALL, 12)
+    assert both.has(large) == both.has(sharing) == (LARGE, 50)
+    assert all(not both.container(each, "main-1").cdi_devices for each in pods)
+    # What is shared stays until the last of its pods is gone.
+    both.delete(large)
+    both.delete(first)
+    until(lambda: both.driver.given() == {SMALL: 12, LARGE: 50}, both.told)
+    assert both.has(sharing) == (LARGE, 50)
+    both.delete(sharing)
+    until(lambda: both.driver.given() == {SMALL: 12}, both.told)
+
+
+def test_a_kubelet_that_starts_again_wipes_the_slices_and_nothing_is_given_twice(
+    both: BothWorlds,
+) -> None:
+    kept = [both.with_claim(both.claim(gib)) for gib in (60, 20)]
+    both.run(*kept)
+    before, created = both.driver.slices(), both.node.created()
+    both.node.kill_kubelet()
+    both.node.start_kubelet()
+    until(lambda: both.driver.slices() not in ([], before), both.told)
+    fits, too_much = both.with_claim(both.claim(20)), both.with_claim(both.claim(21))
+    both.run(fits)
+    assert both.has(fits) == (SMALL, 20)
+    both.waits(too_much, "cannot allocate all claims")
+    assert [both.phase(each) for each in kept] == ["Running"] * 2
+    assert both.node.created()[: len(created)] == created
+    assert both.driver.given() == {LARGE: 80, SMALL: 20}
+
+
+def test_what_happens_while_the_driver_is_dead_is_made_up_for(both: BothWorlds) -> None:
+    kept, gone = (both.with_claim(both.claim(gib)) for gib in (60, 20))
+    both.run(kept, gone)
+    both.driver.kill()
+    both.objects.delete(gone)
+    # It is given out by the slice, which is still there; the kubelet cannot start it.
+    bound = both.with_claim(both.claim(24))
+    both.objects.lands(bound)
+    assert both.driver.given() == {LARGE: 80}
+    both.driver.start()
+    both.run(bound)
+    until(lambda: both.driver.given() == {LARGE: 60, SMALL: 24}, both.told)
+    assert (both.has(kept), both.has(bound)) == ((LARGE, 60), (SMALL, 24))
+
+
+def test_no_slice_comes_back_before_the_driver_does(both: BothWorlds) -> None:
+    kept = both.with_claim(both.claim(60))
+    both.run(kept)
+    both.driver.kill()
+    both.node.kill_kubelet()
+    both.node.start_kubelet()
+    until(lambda: not both.driver.slices(), both.told)
+    late = both.with_claim(both.claim(20))
+    both.waits(late, "cannot allocate all claims")
+    both.driver.start()
+    both.run(late)
+    assert (both.has(kept), both.has(late)) == ((LARGE, 60), (LARGE, 20))
+    assert both.driver.given() == {LARGE: 80}
+
+
+def test_pods_of_both_worlds_have_the_right_gpu_each(both: BothWorlds) -> None:
+    claims = [both.claim(gib) for gib in (5, 7, 9, 30, 3, 11)]
+    by_claim, by_annotation = [], []
+    for number, name in enumerate(claims):
+        by_claim.append(both.with_claim(name))
+        by_annotation.append(both.create(pod(2 + number % 3, 1)))
+    both.run(*by_claim, *by_annotation)
+    assert [both.has(each) for each in by_claim] == [both.allocated(name) for name in claims]
+    assert {both.objects.node_of(each) for each in by_claim} == {both.node.name}
+    assert {both.objects.node_of(each) for each in by_annotation} == {both.other.name}
+    found = given(map(both.objects.get, by_annotation), both.other.created())
+    assert (found.right, found.wrong, found.nothing) == (12, [], [])
+    used = both.driver.given()
+    assert sum(used.values()) == 65
+    assert all(used.get(uuid, 0) <= gib for uuid, gib in both.driver.sizes.items())
+
+
+def test_a_node_with_both_takes_nothing_new(both: BothWorlds) -> None:
+    kept = both.with_claim(both.claim(10))
+    both.run(kept)
+    both.second_plugin.start()
+    here = {"kubernetes.io/hostname": both.node.name}
+    with_claim = both.with_claim(both.claim(10))
+    by_annotation = both.create(pod(2), nodeSelector=here)
+    both.waits(with_claim, "cannot allocate all claims")
+    both.waits(by_annotation, "no shared GPU")
+    assert both.phase(kept) == "Running"
+    # What is there goes on counting.
+    assert both.driver.given() == {SMALL: 10}

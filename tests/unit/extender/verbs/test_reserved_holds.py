@@ -1,0 +1,116 @@
+"""What a plan of moves keeps: for the pod that waits, and for the heir of a pod that is moved."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+from gpushare.core.model import PodRef, Reason, Request
+from gpushare.extender.verbs.holds import Holds
+from gpushare.wire.annotations import ALIYUN
+from gpushare.wire.objects import PODS
+from gpushare.wire.pods import Claimant, claimant, request_of
+from tests.unit.extender.follow.test_watch_handlers import event
+from tests.unit.extender.kit import pod_json, read_pod
+from tests.unit.extender.verbs.test_offers import Desk, pod
+
+LATE = Claimant(PodRef("team", "late", "uid-late"), Request(12, 1))
+OLD = Claimant(PodRef("team", "old", "uid-old"), Request(6, 1), owner="replicas")
+NEW = replace(OLD, ref=PodRef("team", "new", "uid-new"))
+OTHER = Claimant(PodRef("team", "other", "uid-other"), Request(2, 1))
+
+
+def test_a_place_ends_by_time_by_bind_and_with_its_pod() -> None:
+    ends: list[Callable[[Holds], object]] = [
+        lambda holds: holds.expire(160.0),
+        lambda holds: holds.bind("uid-late"),
+        lambda holds: holds.gone("uid-late"),
+        lambda holds: holds.release(),
+    ]
+    for end in ends:
+        holds = Holds()
+        holds.reserve(LATE, "a", (0,), until=160.0, now=100.0)
+        holds.expire(159.0)
+        assert [hold.node for hold in holds.live()] == ["a"]
+        end(holds)
+        assert holds.live() == ()
+
+
+def test_a_refusal_and_a_whole_list_leave_it_but_a_refused_bind_does_too() -> None:
+    holds = Holds()
+    holds.reserve(LATE, "a", (0,), until=160.0, now=100.0)
+    holds.refused(LATE)
+    holds.keep(())
+    holds.bind("uid-late", refused=True)
+    assert len(holds) == 1
+    assert holds.of_others(LATE) == ()
+    assert len(holds.of_others(OTHER)) == 1
+
+
+def test_an_heir_is_known_by_controller_request_and_namespace() -> None:
+    holds = Holds()
+    holds.reserve(OLD, "b", (1,), until=160.0, now=100.0, heir=True)
+    assert holds.reserved_for(NEW) == "b"
+    for other in (
+        replace(NEW, owner="others"),
+        replace(NEW, owner=""),
+        replace(NEW, request=Request(7, 1)),
+        replace(NEW, ref=PodRef("elsewhere", "new", "uid-new")),
+    ):
+        assert holds.reserved_for(other) == ""
+        assert len(holds.of_others(other)) == 1
+
+
+def test_an_heir_that_was_offered_its_node_has_one_hold_that_its_bind_ends() -> None:
+    holds = Holds()
+    holds.reserve(OLD, "b", (1,), until=160.0, now=100.0, heir=True)
+    holds.offered(NEW, "b", 101.0)
+    holds.shown(NEW, "b", 101.5)
+    assert [hold.pod.ref for hold in holds.live()] == [NEW.ref]
+    second = replace(NEW, ref=PodRef("team", "third", "uid-third"))
+    assert len(holds.of_others(second)) == 0
+    holds.bind("uid-new")
+    assert holds.live() == ()
+
+
+def test_an_heir_offered_another_node_holds_that_one_too() -> None:
+    holds = Holds()
+    holds.reserve(OLD, "b", (1,), until=160.0, now=100.0, heir=True)
+    holds.offered(NEW, "c", 101.0)
+    assert sorted(hold.node for hold in holds.live()) == ["b", "c"]
+
+
+def shown(desk: Desk, name: str, units: int, node: str, device: int) -> dict[str, Any]:
+    """A pod that runs, as the watch shows it."""
+    notes = {ALIYUN.idx: str(device), ALIYUN.pod: str(units)}
+    made = pod_json(name, units, node=node, annotations=notes, phase="Running")
+    desk.watch.apply(event(PODS, "MODIFIED", made))
+    return made
+
+
+def test_filter_keeps_what_opens_bit_by_bit_from_all_but_the_pod() -> None:
+    desk = Desk("a", cards=1, best=False)
+    first, second = (shown(desk, name, units, "a", 0) for name, units in (("f", 10), ("s", 6)))
+    late = pod("late", 12)
+    request = request_of(read_pod(late), ALIYUN)
+    desk.holds.reserve(claimant(read_pod(late), request), "a", (0,), desk.now + 60, desk.now)
+    desk.watch.apply(event(PODS, "DELETED", second))
+    # Six are free, too few for the pod: yet nobody else has them.
+    assert desk.filter(pod("little", 4)) == ([], {"a": Reason.PROMISED.value})
+    assert desk.filter(late)[0] == []
+    desk.watch.apply(event(PODS, "DELETED", first))
+    assert desk.filter(pod("little", 4)) == (["a"], {})
+    assert desk.filter(pod("larger", 6))[0] == []
+    assert desk.filter(late) == (["a"], {})
+
+
+def test_filter_answers_an_heir_with_its_node_alone() -> None:
+    desk = Desk("a", "b", best=False)
+    old = pod("old", 6)
+    old["metadata"]["ownerReferences"] = [{"uid": "replicas", "controller": True}]
+    gone = claimant(read_pod(old), request_of(read_pod(old), ALIYUN))
+    desk.holds.reserve(gone, "b", (0,), desk.now + 60, desk.now, heir=True)
+    heir = pod("heir", 6)
+    assert desk.filter(heir)[0] == ["a", "b"]
+    heir["metadata"]["ownerReferences"] = old["metadata"]["ownerReferences"]
+    assert desk.filter(heir) == (["b"], {})
+    assert [hold.pod.ref.name for hold in desk.holds.live()] == ["heir"]
