@@ -14,6 +14,8 @@ CYCLONEDX := 7.5.0
 PYTEST ?=
 # Processes that run tests: three for each core, since most tests wait for a process or a socket.
 WORKERS ?= $(shell expr 3 '*' $$(getconf _NPROCESSORS_ONLN))
+# Processes that run tests with a real control plane, each with planes of its own: most tests wait.
+PLANES ?= 2
 # Of Kubernetes, for the tests with a real control plane: make controlplane e2e VERSION=1.30.14
 VERSION ?= 1.37.0
 # Of Kubernetes, for make e2e-all: the oldest that is supported first.
@@ -63,11 +65,13 @@ e2e: $(INSTALLED) ## the tests with a real kube-apiserver, kube-scheduler, kubel
 	    "builds one with Go, or KUBEBUILDER_ASSETS names a folder that has one"; exit 0; \
 	fi; \
 	export PATH="$$programs:$$built:$$PATH" TEST_APISERVER=kube-apiserver; \
-	$(BIN)/python -m pytest tests/e2e tests/contract/apiserver tests/contract/scheduling \
-	  tests/contract/workloads tests/contract/test_kubectl.py tests/integration/test_trace_slice.py \
+	$(BIN)/python -m pytest -n $(PLANES) --dist loadfile --no-loadscope-reorder \
+	  tests/e2e tests/contract/apiserver tests/contract/scheduling tests/contract/workloads \
+	  tests/contract/test_kubectl.py tests/integration/test_trace_slice.py \
 	  --ignore tests/contract/apiserver/test_localcluster_only.py \
-	  -p tests.support.parts -p tests.e2e.versions --versions docs/versions.md \
-	  -p tests.e2e.given_table --given docs/research/device-plugin.md -ra -o timeout=600 $(PYTEST)
+	  -p tests.support.parts -p tests.e2e.notes -p tests.e2e.versions --versions docs/versions.md \
+	  -p tests.e2e.given_table --given docs/research/device-plugin.md \
+	  -ra --durations=20 -o timeout=600 $(PYTEST)
 
 e2e-all: ## the same with each of RELEASES, which are built where they are not there
 	@for release in $(RELEASES); do \

@@ -8,6 +8,11 @@ app.kubernetes.io/managed-by: {{ .context.Release.Service }}
 helm.sh/chart: {{ .context.Chart.Name }}-{{ .context.Chart.Version }}
 {{- end }}
 
+{{/* What the pod of the extender is called after: gpushare-scheduler or gpushare-claims. */}}
+{{- define "gpushare.component" -}}
+{{ ternary "claims" "scheduler" (eq .Values.wiring "claims-alone") }}
+{{- end }}
+
 {{/* Our image. */}}
 {{- define "gpushare.image" -}}
 {{ .Values.image.repository }}:{{ .Values.image.tag | default .Chart.AppVersion }}
@@ -45,8 +50,24 @@ helm.sh/chart: {{ .context.Chart.Name }}-{{ .context.Chart.Version }}
 {{- if and $policies (not (semverCompare ">=1.30-0" .Capabilities.KubeVersion.Version)) -}}
 {{- fail (printf "gpushare: policies.placements and policies.schedulerName need Kubernetes 1.30, and this is %s: leave them false" .Capabilities.KubeVersion.Version) -}}
 {{- end -}}
+{{- if and .Values.extender.claims.driver (not (semverCompare ">=1.36-0" .Capabilities.KubeVersion.Version)) -}}
+{{- fail (printf "gpushare: extender.claims.driver needs Kubernetes 1.36, and this is %s: leave it empty" .Capabilities.KubeVersion.Version) -}}
+{{- end -}}
+{{- if and .Values.extender.claims.rewritePods (not .Values.extender.claims.driver) -}}
+{{- fail "gpushare: extender.claims.rewritePods makes claims, and nobody would allocate them: give extender.claims.driver, as gpu.nvidia.com" -}}
+{{- end -}}
 {{- if and .Values.policies.schedulerName (ne .Values.wiring "second-scheduler") -}}
 {{- fail "gpushare: policies.schedulerName belongs to wiring second-scheduler: with existing-scheduler GPU pods name no scheduler" -}}
+{{- end -}}
+{{- if eq .Values.wiring "claims-alone" -}}
+{{- if not .Values.extender.claims.driver -}}
+{{- fail "gpushare: wiring claims-alone serves claims and nothing else: give extender.claims.driver, as gpu.nvidia.com" -}}
+{{- end -}}
+{{- range $value := list "scaleDownGuard" "placeholders" "defragMovesPerHour" -}}
+{{- if index $.Values.extender $value -}}
+{{- fail (printf "gpushare: extender.%s is about pods by annotation, which wiring claims-alone does not serve: leave it out" $value) -}}
+{{- end -}}
+{{- end -}}
 {{- end -}}
 {{- $tag := .Values.scheduler.image.tag -}}
 {{- if regexMatch "^v?[0-9]+\\.[0-9]+" $tag -}}
@@ -67,7 +88,7 @@ helm.sh/chart: {{ .context.Chart.Name }}-{{ .context.Chart.Version }}
 
 {{/* The account of the extender, as a list of subjects: a static pod has a client certificate. */}}
 {{- define "gpushare.extender" -}}
-{{- if eq .Values.wiring "second-scheduler" -}}
+{{- if ne .Values.wiring "existing-scheduler" -}}
 - kind: ServiceAccount
   name: gpushare-extender
   namespace: kube-system
