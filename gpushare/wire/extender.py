@@ -11,23 +11,32 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain, islice
 from string import whitespace
-from typing import TypeVar
+from typing import Annotated, TypeVar
 
 import msgspec
-from msgspec import Raw, Struct
+from msgspec import Meta, Raw, Struct
 from msgspec.json import Decoder
 
 from gpushare.core.model import PodRef
 from gpushare.core.node_names import MAX_PARTS, KnownNames, NodeNames
 from gpushare.errors import MessageError
 from gpushare.wire.codec import decode_with
-from gpushare.wire.fields import LABEL, MAX_NAME_LENGTH, NAME, UID
-from gpushare.wire.objects import Metadata, Node, Pod
+from gpushare.wire.fields import (
+    LABEL,
+    LABEL_PATTERN,
+    MAX_NAME_LENGTH,
+    NAME,
+    NAME_PATTERN,
+    UID,
+    UID_PATTERN,
+)
+from gpushare.wire.objects import Metadata, Node, Pod, PodSpec, PodStatus
 
 _T = TypeVar("_T", bound=Struct)
 
 MAX_TEXT = 256 * 1024
 """Bytes of a list that is kept: 7,000 names of 32 characters."""
+_NO_LONGER = Meta(max_length=MAX_NAME_LENGTH)
 _MANY = 16
 """Names that are worth keeping when they are answered: fewer are encoded as fast."""
 MAX_KNOWN = 20_000
@@ -68,6 +77,28 @@ class _FilterBody(Struct, gc=False, forbid_unknown_fields=True, rename="pascal")
     node_names: list[str] | None = None
 
 
+class _UsualMetadata(Metadata, gc=False, rename="camel"):
+    name: Annotated[str, Meta(pattern=rf"^{NAME_PATTERN}\Z")]
+    namespace: Annotated[str, Meta(pattern=rf"^{LABEL_PATTERN}\Z")]
+    uid: Annotated[str, Meta(pattern=rf"^{UID_PATTERN}\Z")]
+
+
+class _UsualSpec(PodSpec, gc=False, rename="camel"):
+    node_name: Annotated[str, _NO_LONGER] | None = None
+
+
+class _UsualStatus(PodStatus, gc=False, rename="camel"):
+    nominated_node_name: Annotated[str, _NO_LONGER] | None = None
+
+
+class _UsualPod(Pod, gc=False):
+    """A pod as the API server has it: what `checked_pod` would refuse does not decode."""
+
+    metadata: _UsualMetadata
+    spec: _UsualSpec | None = None
+    status: _UsualStatus | None = None
+
+
 class _UsualBody(Struct, gc=False, forbid_unknown_fields=True, rename="pascal"):
     """The body of a kube-scheduler that sends names alone: they are decoded only if they are new.
 
@@ -75,7 +106,7 @@ class _UsualBody(Struct, gc=False, forbid_unknown_fields=True, rename="pascal"):
     """
 
     node_names: Raw
-    pod: Pod | None = None
+    pod: _UsualPod
     nodes: None = None
 
 
@@ -193,7 +224,7 @@ def decode_filter(body: bytes, lists: NameLists | None = None) -> FilterArgs:
     lists = lists or NameLists()
     try:
         usual = _USUAL.decode(body)
-        return FilterArgs(checked_pod(usual.pod), lists.decode(bytes(usual.node_names)))
+        return FilterArgs(usual.pod, lists.decode(bytes(usual.node_names)))
     except (msgspec.MsgspecError, ValueError, RecursionError, MessageError):
         pass
     args = decode_body(_FILTER, _FilterBody, body)

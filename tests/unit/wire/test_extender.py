@@ -99,6 +99,33 @@ def test_a_wrong_filter_request_names_the_field(document: Any, field: str) -> No
         filter_args(document)
 
 
+LONGEST = {"name": "n" * 253, "namespace": "n" * 63, "uid": "u" * 128}
+
+
+@pytest.mark.parametrize("field", LONGEST)
+@pytest.mark.parametrize("spoil", ["{}x", "{}\n", "x{}", "Ä", "/ ", " "])
+def test_a_name_that_no_api_server_gives_is_refused_and_its_field_named(
+    field: str, spoil: str
+) -> None:
+    longest = POD | {"metadata": LONGEST}
+    assert filter_args({"Pod": longest, "NodeNames": []}).pod.metadata is not None
+    wrong = {"metadata": LONGEST | {field: spoil.format(LONGEST[field])}}
+    with pytest.raises(MessageError, match=rf"^Pod\.metadata\.{field}: "):
+        filter_args({"Pod": wrong, "NodeNames": []})
+
+
+@pytest.mark.parametrize(
+    ("pod", "field"),
+    [
+        ({"spec": {"nodeName": "n" * 254}}, "Pod.spec.nodeName"),
+        ({"status": {"nominatedNodeName": "n" * 254}}, "Pod.status.nominatedNodeName"),
+    ],
+)
+def test_a_node_of_a_pod_with_too_long_a_name_is_refused(pod: Any, field: str) -> None:
+    with pytest.raises(MessageError, match=f"^{field}: "):
+        filter_args({"Pod": POD | pod, "NodeNames": []})
+
+
 @pytest.mark.parametrize("key", BIND)
 @pytest.mark.parametrize("value", [None, "", " ", "a b", "x\n", 7])
 def test_a_wrong_bind_request_names_the_field(key: str, value: Any) -> None:
