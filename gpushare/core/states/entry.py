@@ -1,4 +1,4 @@
-"""The states of a pod in the books, each with the fields that it can have.
+"""The states of a pod in the books.
 
 Values only. What an event makes of one: records.py, by the table in phases.py.
 
@@ -7,7 +7,7 @@ Tested in `tests/unit/ledger/test_ledger.py`.
 
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import ClassVar, Final, Self
+from typing import ClassVar, Final
 
 from gpushare.core.model import (
     Charge,
@@ -73,9 +73,11 @@ class Waiting:
 
 
 @dataclass(frozen=True, slots=True)
-class _Assumed:
-    """A binding of ours that no watch has shown yet; each phase of it has a class."""
+class Assumption:
+    """A binding of ours that no watch has shown yet."""
 
+    phase: Phase
+    """One of `ASSUMED` in phases.py."""
     token: int
     """A new one whenever an earlier read must not settle it."""
     node: str
@@ -90,66 +92,12 @@ class _Assumed:
     """Its pod has to be read: no answer came, or a list came."""
     waiting: Waiting | None = None
     """The pod as the watch shows it, if it shows it without a node."""
-
-
-@dataclass(frozen=True, slots=True)
-class InFlight(_Assumed):
-    """Its first Binding is under way: nothing but the answer tells what becomes of it."""
-
-    unbound: ClassVar[bool] = False
-    lost: ClassVar[bool] = False
-    phase: ClassVar[Phase] = Phase.IN_FLIGHT
-
-
-@dataclass(frozen=True, slots=True)
-class _Outlasted(_Assumed):
-    """What a binding can come to once it is in doubt, or has landed."""
-
     unbound: bool = False
     """The watch has shown it bound, and a list then without a node."""
     lost: bool = False
     """It had a node and reads without one, and the alarm has been raised."""
-
-    @classmethod
-    def after(
-        cls,
-        was: "Assumption",
-        *,
-        token: int,
-        since: float,
-        due: bool,
-        stamp: str | None = None,
-    ) -> Self:
-        """Return what the binding has come to; stamp: of one more that is sent."""
-        stamps = was.stamps if stamp is None else was.stamps | {stamp}
-        kept = (was.node, was.sent, stamps, since, due, was.waiting, was.unbound, was.lost)
-        return cls(token, *kept)
-
-
-@dataclass(frozen=True, slots=True)
-class InDoubt(_Outlasted):
-    """No answer came, or a list shows without a node what the watch has shown on one."""
-
-    phase: ClassVar[Phase] = Phase.IN_DOUBT
-
-
-@dataclass(frozen=True, slots=True)
-class Resent(_Outlasted):
-    """It is in doubt, and the same Binding is under way once more."""
-
-    phase: ClassVar[Phase] = Phase.RESENT
-
-
-@dataclass(frozen=True, slots=True)
-class Landed(_Outlasted):
-    """The API server took a Binding of it, or a read has shown it bound."""
-
     sure: bool = False
-    """The Binding that landed is one of these."""
-    phase: ClassVar[Phase] = Phase.LANDED
-
-
-Assumption = InFlight | InDoubt | Resent | Landed
+    """It has landed, and the Binding that did is one of these."""
 
 
 _NO_COVER = Cover()

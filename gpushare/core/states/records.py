@@ -11,16 +11,7 @@ from typing import ClassVar, NamedTuple
 
 from gpushare.core.cover import with_given
 from gpushare.core.model import Allocation, Charge, Cover, ObservedPod, PodRef, Request
-from gpushare.core.states.entry import (
-    Assumption,
-    Entry,
-    InDoubt,
-    InFlight,
-    Landed,
-    Phase,
-    Resent,
-    Waiting,
-)
+from gpushare.core.states.entry import Assumption, Entry, Phase, Waiting
 from gpushare.core.states.phases import TABLE, Event
 from gpushare.errors import InvariantError
 
@@ -170,9 +161,8 @@ def listed(record: Record | None, event: Event, *, now: float, token: int) -> Re
         return None
     assumption = record.assumption
     if assumption is None:
-        assumption = InDoubt(
-            token, record.node, record.cover, frozenset(), now, due=True, unbound=True
-        )
+        sent = (record.node, record.cover, frozenset[str]())
+        assumption = Assumption(phase, token, *sent, now, due=True, unbound=True)
     elif event is Event.NOT_LISTED:
         assumption = replace(assumption, waiting=None)
     else:
@@ -194,16 +184,14 @@ def read(record: Record | None, seen: ObservedPod | None, token: int, now: float
     late = now >= assumption.since + HOLD
     unbound = Event.READ_UNBOUND_LATE if late else Event.READ_UNBOUND
     phase = next_phase(record, Event.READ_BOUND if seen.node else unbound)
-    if phase is None or isinstance(assumption, InFlight):
+    if phase is None:
         return Step(record)
     if seen.node:
         cover, sure, alarm = _cover_when_bound(record, assumption, seen)
-        token = assumption.token
-        landed = Landed.after(assumption, token=token, since=now, due=False)
-        assumption = replace(landed, sure=sure)
-        return Step(_bound(seen, cover, assumption), alarm)
+        landed = replace(assumption, phase=phase, since=now, due=False, sure=sure)
+        return Step(_bound(seen, cover, landed), alarm)
     alarm = None
-    if not assumption.lost and (isinstance(assumption, Landed) or assumption.unbound):
+    if not assumption.lost and (assumption.phase is Phase.LANDED or assumption.unbound):
         alarm = Alarm("binding_lost", record.ref, record.node)
         record = replace(record, assumption=replace(assumption, lost=True))
     return Step(assumption.waiting if phase is Phase.UNCHARGED else record, alarm)
@@ -227,21 +215,23 @@ def assumed(
     record: Record | None, ref: PodRef, request: Request, allocation: Allocation, sent: Sent
 ) -> Entry:
     """Return the charge of a pod whose Binding is sent next."""
-    if next_phase(record, Event.ASSUMED) is not Phase.IN_FLIGHT:
+    phase = next_phase(record, Event.ASSUMED)
+    if phase is None:
         raise InvariantError(f"pod {ref}: it is charged already")
     node, cover = allocation.node, Cover(allocation.shares, allocation.uuids)
     waiting = record if isinstance(record, Waiting) else None
     stamps = frozenset([sent.stamp])
-    assumption = InFlight(sent.token, node, cover, stamps, sent.now, waiting=waiting)
+    assumption = Assumption(phase, sent.token, node, cover, stamps, sent.now, waiting=waiting)
     return Entry(ref, request, node, cover.written, assumption, cover=cover)
 
 
 def sent_again(entry: Entry, sent: Sent) -> Entry:
     """Return the charge whose Binding is sent once more."""
-    was = entry.assumption
-    if was is None or next_phase(entry, Event.SENT_AGAIN) is not Phase.RESENT:
+    was, phase = entry.assumption, next_phase(entry, Event.SENT_AGAIN)
+    if was is None or phase is None:
         return entry
-    again = Resent.after(was, token=sent.token, since=sent.now, due=was.due, stamp=sent.stamp)
+    stamps = was.stamps | {sent.stamp}
+    again = replace(was, phase=phase, token=sent.token, since=sent.now, stamps=stamps)
     return replace(entry, assumption=again)
 
 
@@ -256,14 +246,10 @@ def answered(record: Record | None, event: Event, sent: Sent) -> Record | None:
         return record
     if phase is None or phase is Phase.UNCHARGED:
         return record if phase is None else assumption.waiting
-    if event is Event.ACCEPTED:
-        token, due = assumption.token, assumption.due
-        landed = Landed.after(assumption, token=token, since=sent.now, due=due)
-        assumption = replace(landed, sure=True)
-    elif phase is Phase.LANDED:
-        assumption = replace(assumption, since=sent.now, due=True, token=sent.token)
-    else:
-        assumption = InDoubt.after(assumption, token=sent.token, since=sent.now, due=True)
+    sure = assumption.sure or event is Event.ACCEPTED
+    assumption = replace(assumption, phase=phase, since=sent.now, sure=sure)
+    if event is Event.NO_ANSWER:
+        assumption = replace(assumption, due=True, token=sent.token)
     return replace(record, assumption=assumption)
 
 
@@ -311,7 +297,7 @@ def _cover_when_bound(
     If ours landed, its devices are those that were sent, whatever its annotations were edited to.
     Else the watch has the last word: a read may have shown annotations edited since the bind.
     """
-    cover, sure = _cover(pod), isinstance(assumption, Landed) and assumption.sure
+    cover, sure = _cover(pod), assumption.sure
     if pod.node == assumption.node:
         sure |= bool(pod.stamp) and pod.stamp in assumption.stamps
         cover = assumption.sent if sure else cover
