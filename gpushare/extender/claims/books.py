@@ -18,16 +18,26 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 
+import numpy as np
+
 from gpushare.core.decide import best_row, place, rows_of
-from gpushare.core.model import Amounts, PodRef, Request
+from gpushare.core.model import MAX_UNITS, Amounts, PodRef, Request
 from gpushare.core.node_filters import amounts_of
 from gpushare.core.pairing import Pairing
 from gpushare.core.ranking import Ranking
-from gpushare.core.snapshot import Snapshot
+from gpushare.core.snapshot import Rows, Snapshot
 from gpushare.errors import MessageError
 from gpushare.ledger import Ledger
 from gpushare.wire.dra.claims import ClaimRequest, given_devices, nodes_of
-from gpushare.wire.dra.counted import Cards, cards_by_node, holders_of, node_of_cards, units_up
+from gpushare.wire.dra.counted import (
+    Cards,
+    Dealt,
+    cards_by_node,
+    holders_of,
+    node_of_cards,
+    nodes_by_dealt,
+    units_up,
+)
 from gpushare.wire.dra.objects import ResourceClaim, ResourceSlice
 from gpushare.wire.dra.slices import DeviceKey, SliceCard, cards_of
 
@@ -38,6 +48,9 @@ _SHOWN = 1.0
 _TRIED_FIRST = 8
 """Nodes that are asked about one by one, the best first, before all others are asked about: where
 most are allowed, asking about thousands would take the time."""
+
+_Units = tuple[int, ...]
+"""For each part of what a claim asks for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +98,7 @@ class ClaimBooks:
         # As last shown; one whose slice has gone is not open.
         self._cards: dict[DeviceKey, SliceCard] = {}
         self._on_node: dict[str, Cards] = {}
+        self._dealt: dict[Dealt, list[str]] = {}
         self._claims: dict[str, ResourceClaim] = {}
         self._by_name: dict[tuple[str, str], str] = {}
         self._unread: frozenset[str] = frozenset()
@@ -109,6 +123,7 @@ class ClaimBooks:
                     # Anew: which card is at which index may have changed.
                     self.ledger.node_gone(name)
                     self.ledger.node_changed(node_of_cards(name, now, self._unit))
+            self._dealt = nodes_by_dealt(self._on_node)
             for uid in self._claims:
                 self._count(uid)
 
@@ -191,44 +206,24 @@ class ClaimBooks:
         """Charge the best cards of one of these nodes, and return one for each part of what is
         asked; () if none has room now.
 
-        claim: as last shown, and not allocated. Raises MessageError if it can never have any.
+        What cards round up more is taken where nothing else has room. claim: as last shown, and not
+        allocated. Raises MessageError if it can never have any.
         """
-        request = asked.request(self._unit)
-        units = [self._units(part.memory) for part in asked.parts]
+        asked.request(self._unit)  # no more than can be counted
         with self._lock:
             ref = claim_ref(claim)
             if self._unread or self._claims.get(ref.uid) is not claim or ref.uid in self._sent:
                 return ()
             snapshot = self.ledger.snapshot()
-            names = [*self._on_node]
-            rows = rows_of(snapshot, names).copy()
-
-            def best() -> int | None:
-                for tried in itertools.count(1):
-                    at = best_row(snapshot, rows, request, self._ranking)
-                    if at is None or nodes(names[at]):
-                        return at
+            for units, names in self._where_it_takes(asked):
+                rows = rows_of(snapshot, names).copy()
+                while (at := self._best(snapshot, names, rows, units, nodes)) is not None:
+                    cards = self._best_cards(snapshot, names[at], asked, units)
+                    if cards:
+                        self._sent[ref.uid] = _Sent(cards, asked)
+                        self._count(ref.uid)
+                        return cards
                     rows[at] = -1
-                    if tried == _TRIED_FIRST:
-                        rows[[not nodes(name) for name in names]] = -1
-                return None
-
-            while (at := best()) is not None:
-                cards = self._best_cards(snapshot, names[at], units)
-                amounts = [
-                    card.consumed(part.memory)
-                    for part, card in zip(asked.parts, cards, strict=True)
-                ]
-                if None in amounts:
-                    raise MessageError("the driver deals out no such amount of memory")
-                # Rounded up as the driver wants it, it may be more than it asked for.
-                needed = [self._units(amount or 0) for amount in amounts]
-                if all(each <= had for each, had in zip(needed, units, strict=True)):
-                    self._sent[ref.uid] = _Sent(cards, asked)
-                    self._count(ref.uid)
-                    return cards
-                units = list(map(max, needed, units))
-                request = request.of_parts(units)
             return ()
 
     def sending(self, uid: str, version: int) -> bool:
@@ -289,18 +284,77 @@ class ClaimBooks:
         at = snapshot.row[card.node], device
         return bool(snapshot.healthy[at] and snapshot.used[at] <= snapshot.capacity[at])
 
+    def _where_it_takes(self, asked: ClaimRequest) -> list[tuple[_Units, list[str]]]:
+        """Return nodes by the units that each part takes of a card there, the least first; of a
+        node with unlike cards it is the least that it takes of any.
+
+        Raises MessageError if cards are large enough, and deal out no such amount.
+        """
+        found: dict[_Units, list[str]] = defaultdict(list)
+        large = False
+        for kinds, names in self._dealt.items():
+            least = {
+                memory: min(filter(None, (card.consumed(memory) for card in kinds)), default=0)
+                for memory in {part.memory for part in asked.parts}
+            }
+            large = large or any(card.memory >= asked.parts[0].memory for card in kinds)
+            if all(least.values()):
+                found[tuple(self._units(least[part.memory]) for part in asked.parts)] += names
+        if large and not found:
+            raise MessageError("the driver deals out no such amount of memory")
+        return sorted(found.items(), key=lambda each: sum(each[0]))
+
+    def _best(
+        self,
+        snapshot: Snapshot,
+        names: Sequence[str],
+        rows: Rows,
+        units: _Units,
+        nodes: Callable[[str], bool],
+    ) -> int | None:
+        """Return the place of the best allowed node that has room for so many units; None if none.
+
+        rows: of the names; those that are not allowed are made -1.
+        """
+        request = Request().of_parts(units)
+        for tried in itertools.count(1):
+            at = best_row(snapshot, rows, request, self._ranking)
+            if at is None or nodes(names[at]):
+                return at
+            rows[at] = -1
+            if tried == _TRIED_FIRST:
+                rows[[not nodes(name) for name in names]] = -1
+        return None
+
     def _best_cards(
-        self, snapshot: Snapshot, node: str, units: Sequence[int]
+        self, snapshot: Snapshot, node: str, asked: ClaimRequest, units: _Units
     ) -> tuple[SliceCard, ...]:
-        """Return the best cards of the node, where they fit, for so many units each."""
-        found = place(snapshot, node, Request().of_parts(units), self._ranking)
-        # Among equal ones it is all the same which part has which card.
-        shares = sorted(found.shares, key=lambda share: -share[1])
-        parts = sorted(range(len(units)), key=lambda at: -units[at])
-        cards = {
-            at: self._on_node[node][device] for at, (device, _) in zip(parts, shares, strict=True)
-        }
-        return tuple(cards[at] for at in range(len(units)))
+        """Return the best card of the node for each part of what is asked; () if not all fit.
+
+        units: the least that each takes of a card there; with so much they fit.
+        """
+        cards = self._on_node[node]
+        rows = np.array([snapshot.row[node]])
+        free = snapshot.free[rows[0], : len(cards)].copy()
+        amounts = [[card.consumed(part.memory) for card in cards] for part in asked.parts]
+        takes = np.array(
+            [[self._units(each) if each else MAX_UNITS + 1 for each in row] for row in amounts]
+        )
+        if (takes == np.array(units)[:, None])[:, free > 0].all():
+            shares = place(snapshot, node, Request().of_parts(units), self._ranking).shares
+            return tuple(cards[at] for at, _ in sorted(shares, key=lambda share: -share[1]))
+        # The largest first: the others fit on what is left whichever card it takes of those where
+        # it fits, since they would have fitted on that one too.
+        found: list[SliceCard] = []
+        for least, by_card in zip(units, takes, strict=True):
+            fits = by_card <= free
+            if not fits.any():
+                return ()
+            worth = self._ranking.score_devices(snapshot, rows, Request().part(least))[0]
+            best = int(np.lexsort((-worth[: len(cards)], by_card, ~fits))[0])
+            found.append(cards[best])
+            free[best] = 0
+        return tuple(found)
 
     def _units(self, memory: int) -> int:
         return units_up(memory, self._unit)

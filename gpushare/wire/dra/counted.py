@@ -13,6 +13,9 @@ from gpushare.wire.dra.slices import DeviceKey, SliceCard
 Cards = tuple[SliceCard, ...]
 """The cards of a node, each where its device has its index."""
 
+Dealt = frozenset[SliceCard]
+"""One card of each kind that a node gives out: what an amount comes to depends on the kind."""
+
 
 def cards_by_node(cards: Mapping[DeviceKey, SliceCard]) -> dict[str, Cards]:
     """Return the cards of each node, each once, by the name of its device."""
@@ -22,6 +25,17 @@ def cards_by_node(cards: Mapping[DeviceKey, SliceCard]) -> dict[str, Cards]:
         if known is None or not known.open:
             found[card.node][card.uuid] = card
     return {name: tuple(by_uuid.values()) for name, by_uuid in found.items()}
+
+
+def nodes_by_dealt(on_nodes: Mapping[str, Cards]) -> dict[Dealt, list[str]]:
+    """Return the nodes by the kinds of cards that they give out: mostly all have the same."""
+    first: dict[object, SliceCard] = {}
+    found: dict[Dealt, list[str]] = defaultdict(list)
+    for name, cards in on_nodes.items():
+        given_out = [card for card in cards if card.open and card.shared]
+        kinds = (first.setdefault((card.memory, card.policy), card) for card in given_out)
+        found[frozenset(kinds)].append(name)
+    return found
 
 
 def units_up(memory: int, unit: int) -> int:

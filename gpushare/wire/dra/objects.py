@@ -35,7 +35,7 @@ class Attribute(Struct, gc=False):
     string: str | None = None
 
 
-class Range(Struct, gc=False):
+class Range(Struct, gc=False, frozen=True):
     """CapacityRequestPolicyRange."""
 
     min: Quantity | None = None
@@ -43,11 +43,11 @@ class Range(Struct, gc=False):
     step: Quantity | None = None
 
 
-class RequestPolicy(Struct, gc=False, rename="camel"):
+class RequestPolicy(Struct, gc=False, frozen=True, rename="camel"):
     """CapacityRequestPolicy."""
 
     default: Quantity | None = None
-    valid_values: list[Quantity] | None = None
+    valid_values: tuple[Quantity, ...] | None = None
     valid_range: Range | None = None
 
 

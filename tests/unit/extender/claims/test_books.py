@@ -1,5 +1,6 @@
 """The books of claims: what ends a charge, and that counting step by step is counting anew."""
 
+import itertools
 import random
 from collections.abc import Sequence
 
@@ -232,11 +233,78 @@ def test_each_request_has_a_card_of_its_own_for_its_amount() -> None:
     assert used(kept) == {"GPU-100": 0, "GPU-101": 0}
 
 
-def test_each_request_is_rounded_up_by_the_card_that_it_has() -> None:
-    def stepped(number: int, gib: int, step: int) -> Json:
-        policy = {"default": f"{step}Gi", "validRange": {"min": f"{step}Gi", "step": f"{step}Gi"}}
-        return device(number, capacity={"memory": {"value": f"{gib}Gi", "requestPolicy": policy}})
+def stepped(number: int, gib: int, step: int, **bounds: str) -> Json:
+    """A card that is dealt out in steps of so many GiB."""
+    by_step = {"min": f"{step}Gi", "step": f"{step}Gi", **bounds}
+    policy = {"default": f"{step}Gi", "validRange": by_step}
+    return device(number, capacity={"memory": {"value": f"{gib}Gi", "requestPolicy": policy}})
 
+
+@pytest.mark.parametrize("nodes", [("n1", "n2"), ("n2", "n1")])
+def test_a_step_of_one_nodes_cards_rounds_up_nothing_on_another_node(nodes: Sequence[str]) -> None:
+    kept = books()
+    coarse, fine = nodes
+    slices = [(coarse, stepped(0, 16, 16)), (fine, stepped(1, 24, 1))]
+    kept.slices_changed([slice_of(card, node=node) for node, card in slices])
+    for number, given in enumerate((["GPU-101"],) * 4 + (["GPU-100"], [])):
+        kept.claim_changed(each := shown(number, 5, gib=6))
+        assert take(kept, each, nodes) == given
+    assert used(kept) == {"GPU-100": 16, "GPU-101": 24}
+
+
+def test_what_one_nodes_cards_do_not_deal_out_is_had_of_another() -> None:
+    kept = books()
+    small, large = stepped(0, 16, 1, max="4Gi"), stepped(1, 24, 1)
+    kept.slices_changed([slice_of(small)])
+    kept.claim_changed(each := shown(1, 5, gib=6))
+    with pytest.raises(MessageError, match="no such amount"):
+        take(kept, each)
+    kept.slices_changed([slice_of(small), slice_of(large, node="n2")])
+    assert take(kept, each, ("n1", "n2")) == ["GPU-101"]
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_of_unlike_cards_what_fits_is_found(seed: int) -> None:
+    chance = random.Random(seed)
+    cards = [(chance.choice((8, 16, 24)), chance.choice((1, 4, 6, 16))) for _ in range(4)]
+    kept = books()
+    at = {f"GPU-{100 + number}": ("n1", "n2")[number // 2] for number in range(4)}
+    kept.slices_changed(
+        [
+            slice_of(*(stepped(number, *cards[number]) for number in numbers), node=node)
+            for node, numbers in (("n1", (0, 1)), ("n2", (2, 3)))
+        ]
+    )
+    free = {f"GPU-{100 + number}": gib for number, (gib, _) in enumerate(cards)}
+    steps = {f"GPU-{100 + number}": step for number, (_, step) in enumerate(cards)}
+    for number in range(12):
+        sizes = sorted((chance.randint(1, 10) for _ in range(chance.randint(1, 2))), reverse=True)
+        kept.claim_changed(each := asking(number, *(f"{size}Gi" for size in sizes)))
+        possible = [
+            places
+            for places in itertools.permutations(free, len(sizes))
+            if len({at[uuid] for uuid in places}) == 1
+            and all(
+                _up(size, steps[uuid]) <= free[uuid]
+                for size, uuid in zip(sizes, places, strict=True)
+            )
+        ]
+        try:
+            given = tuple(take(kept, each, ("n1", "n2")))
+        except MessageError:
+            given = ()
+        assert given in (possible or [()])
+        for uuid, size in zip(given, sizes, strict=False):
+            free[uuid] -= _up(size, steps[uuid])
+        whole = {f"GPU-{100 + number}": gib for number, (gib, _) in enumerate(cards)}
+        assert used(kept) == {uuid: whole[uuid] - free[uuid] for uuid in whole}
+
+
+def _up(size: int, step: int) -> int:
+    return -(-size // step) * step
+
+
+def test_each_request_is_rounded_up_by_the_card_that_it_has() -> None:
     kept = books()
     kept.slices_changed([slice_of(stepped(0, 16, 16), stepped(1, 20, 1), stepped(2, 48, 8))])
     kept.claim_changed(each := asking(1, "18Gi", "17Gi", "5Gi"))
