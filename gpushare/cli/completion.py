@@ -51,11 +51,11 @@ def complete(words: Sequence[str], environ: Mapping[str, str]) -> str:
     if not open_flag and sign and flag in _VALUED:
         open_flag, typed = flag, value
     if open_flag == "--kubeconfig":
-        found: Iterable[str] = ()
+        candidates: Iterable[str] = ()
         directive = _FILES
     else:
-        found = _candidates(open_flag, typed, flag_values, environ)
-    fitting = [line for line in found if line.startswith(typed)]
+        candidates = _candidates(open_flag, typed, flag_values, environ)
+    fitting = [line for line in candidates if line.startswith(typed)]
     return "".join(f"{line}\n" for line in [*fitting, f":{directive}"])
 
 
@@ -93,7 +93,10 @@ def _candidates(
             case "--unit":
                 return ("GiB", "MiB")
             case "--context" | "--cluster" | "--user":
-                return _printed(kubectl, "config", f"get-{flag[2:]}s")
+                extra = ("-o", "name") if flag == "--context" else ()
+                printed = kubectl.run("config", f"get-{flag[2:]}s", *extra)
+                lines = printed.decode(errors="replace").split("\n")
+                return [line for line in lines if line and line != "NAME"]
             case "--namespace":
                 return _names(kubectl, "/api/v1/namespaces")
             case "":
@@ -107,30 +110,20 @@ def _candidates(
     return ()
 
 
-def _printed(kubectl: Kubectl, *words: str) -> list[str]:
-    extra = ("-o", "name") if words[-1] == "get-contexts" else ()
-    lines = kubectl.run(*words, *extra).decode(errors="replace").split("\n")
-    return [line for line in lines if line and line != "NAME"]
-
-
 def _names(kubectl: Kubectl, path: str) -> list[str]:
     items = map(mapping, elements(kubectl.get(path).get("items")))
     return [text(mapping(item.get("metadata")).get("name")) for item in items]
 
 
 def _positional(kubectl: Kubectl, flag_values: Mapping[str, str]) -> list[str]:
-    """Return nodes and the word explain, and after this one pods."""
+    """Return the nodes that share the resource and were not named yet, and the word explain; after
+    this one pods.
+    """
     words = flag_values.get("nodes", "").split()
     if words[:1] == ["explain"]:
         namespace = flag_values.get("namespace") or kubectl.namespace()
         return [] if words[1:] else _names(kubectl, f"/api/v1/namespaces/{namespace}/pods")
-    return [*_nodes(kubectl, flag_values), *([] if words else [_EXPLAIN])]
-
-
-def _nodes(kubectl: Kubectl, flag_values: Mapping[str, str]) -> list[str]:
-    """Return the nodes that share the resource and were not named yet."""
     names = Names.for_resource(flag_values.get("resource") or ALIYUN.resource)
     items = map(mapping, elements(kubectl.get(NODES).get("items")))
-    found = (read_node(item, names) for item in items)
-    named = set(flag_values.get("nodes", "").split())
-    return [node.name for node in found if node is not None and node.name not in named]
+    sharing = (node.name for item in items if (node := read_node(item, names)) is not None)
+    return [*(name for name in sharing if name not in words), *([] if words else [_EXPLAIN])]

@@ -1,30 +1,29 @@
-"""The report as a document for programs: JSON, YAML, names.
+"""The report as a document for programs, and documents as JSON or YAML.
 
 Knows the keys, which are a promise (docs/inspect.md): new ones may come, none goes or changes its
 meaning while apiVersion is gpushare.io/v1. Every key is always there; what is not known is null.
 Those of compute are there if a pod has compute, or waits for some; `claims` if the cluster has the
 device class of claims.
 
-Tested in `tests/contract/test_golden_inspect.py`.
+Tested in `tests/contract/test_golden_inspect.py` and `tests/unit/cli/test_inspect_parts.py`.
 """
 
 import json
-from collections.abc import Mapping
+import re
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from gpushare.cli.facts import PendingFacts
-from gpushare.cli.report import DeviceLine, NodeLine, PodLine, Report
-from gpushare.cli.yaml_writer import to_yaml
+from gpushare.cli.report import DeviceLine, NodeLine, Report
 from gpushare.core.node_filters import NodeState
 
 if TYPE_CHECKING:  # it loads more than the rest of the command
-    from gpushare.cli.claims import ClaimsReport
-    from gpushare.wire.held import HeldPlace
     from gpushare.wire.metrics import RankingPolicy
 
 API_VERSION = "gpushare.io/v1"
 KIND = "GPUShareReport"
+_UNQUOTED = re.compile(r"[A-Za-z][A-Za-z0-9_./-]*")
+_YAML_WORDS = frozenset(["true", "false", "yes", "no", "on", "off", "null", "none", "y", "n"])
 
 
 def dumped(document: Mapping[str, Any], form: str) -> str:
@@ -32,14 +31,60 @@ def dumped(document: Mapping[str, Any], form: str) -> str:
     return to_yaml(document) if form == "yaml" else json.dumps(document, indent=4) + "\n"
 
 
-def as_names(report: Report) -> str:
-    """Return the nodes as kubectl names them, one a line."""
-    return "".join(f"node/{node.name}\n" for node in report.nodes)
+def to_yaml(document: object) -> str:
+    """Return a JSON document as YAML in block style, mappings in their own order.
+
+    Its grammar is what YAML 1.1 and 1.2 share, since readers of either may get it. Texts that any
+    of them could take for something else are quoted.
+    """
+    return "\n".join(_yaml_lines(document)) + "\n"
+
+
+def _yaml_lines(value: object) -> Iterator[str]:
+    if isinstance(value, dict) and value:
+        for key, item in value.items():
+            if isinstance(item, dict | list) and item:
+                yield f"{_yaml_scalar(key)}:"
+                indent = "" if isinstance(item, list) else "  "
+                yield from (indent + line for line in _yaml_lines(item))
+            else:
+                yield f"{_yaml_scalar(key)}: {_yaml_scalar(item)}"
+    elif isinstance(value, list) and value:
+        for item in value:
+            first, *rest = _yaml_lines(item)
+            yield f"- {first}"
+            yield from (f"  {line}" for line in rest)
+    else:
+        yield _yaml_scalar(value)
+
+
+def _yaml_scalar(value: object) -> str:
+    if not isinstance(value, str):
+        return json.dumps(value)
+    if _UNQUOTED.fullmatch(value) and value.lower() not in _YAML_WORDS:
+        return value
+    return '"' + "".join(map(_yaml_quoted, value)) + '"'
+
+
+def _yaml_quoted(char: str) -> str:
+    if char in '"\\':
+        return "\\" + char
+    if char.isprintable():
+        return char
+    return f"\\u{ord(char):04x}" if ord(char) < 0x10000 else f"\\U{ord(char):08x}"
 
 
 def report_document(report: Report) -> dict[str, Any]:
     """Return the report as a document."""
-    cores = report.any_cores
+    cores, held, claims = report.any_cores, None, {}
+    if report.held is not None:
+        from gpushare.wire.held import held_document
+
+        held = [held_document(place) for place in report.held]
+    if report.claims is not None:
+        from gpushare.cli.claims import claims_document
+
+        claims = {"claims": claims_document(report.claims)}
     return {
         "apiVersion": API_VERSION,
         "kind": KIND,
@@ -52,9 +97,18 @@ def report_document(report: Report) -> dict[str, Any]:
         "free": sum(node.free for node in report.nodes),
         "policy": _policy(report.policy),
         "nodes": [_node(node, cores=cores) for node in report.nodes],
-        "pending": [_pending(pod, cores=cores) for pod in report.pending],
-        "held": _held(report.held),
-        **_claims(report.claims),
+        "pending": [
+            {
+                **asdict(pod.ref),
+                "requested": pod.units,
+                "devices": pod.devices,
+                **({"cores": pod.cores} if cores else {}),
+                "reason": pod.reason,
+            }
+            for pod in report.pending
+        ],
+        "held": held,
+        **claims,
         "warnings": list(report.warnings),
     }
 
@@ -75,22 +129,6 @@ def _policy(policy: "RankingPolicy | None") -> dict[str, Any] | None:
     }
 
 
-def _held(places: "tuple[HeldPlace, ...] | None") -> list[dict[str, Any]] | None:
-    if places is None:
-        return None
-    from gpushare.wire.held import held_document
-
-    return [held_document(place) for place in places]
-
-
-def _claims(claims: "ClaimsReport | None") -> dict[str, Any]:
-    if claims is None:
-        return {}
-    from gpushare.cli.claims import claims_document
-
-    return {"claims": claims_document(claims)}
-
-
 def _node(node: NodeLine, *, cores: bool) -> dict[str, Any]:
     compute = {"strandedByCores": node.stranded, "coresUnplaced": node.unplaced_cores}
     return {
@@ -107,7 +145,17 @@ def _node(node: NodeLine, *, cores: bool) -> dict[str, Any]:
         "free": node.free,
         **(compute if cores else {}),
         "devices": [_device(device, cores=cores) for device in node.devices],
-        "pods": [_pod(pod, cores=cores) for pod in node.pods],
+        "pods": [
+            {
+                **asdict(pod.ref),
+                "phase": pod.phase or None,
+                "assigned": pod.assigned,
+                "allocated": pod.units,
+                **({"cores": pod.cores} if cores else {}),
+                "devices": [{"index": device, "allocated": units} for device, units in pod.shares],
+            }
+            for pod in node.pods
+        ],
     }
 
 
@@ -138,25 +186,4 @@ def _device(device: DeviceLine, *, cores: bool) -> dict[str, Any]:
         "allocated": device.allocated,
         "free": device.free,
         **(compute if cores else {}),
-    }
-
-
-def _pod(pod: PodLine, *, cores: bool) -> dict[str, Any]:
-    return {
-        **asdict(pod.ref),
-        "phase": pod.phase or None,
-        "assigned": pod.assigned,
-        "allocated": pod.units,
-        **({"cores": pod.cores} if cores else {}),
-        "devices": [{"index": device, "allocated": units} for device, units in pod.shares],
-    }
-
-
-def _pending(pod: PendingFacts, *, cores: bool) -> dict[str, Any]:
-    return {
-        **asdict(pod.ref),
-        "requested": pod.units,
-        "devices": pod.devices,
-        **({"cores": pod.cores} if cores else {}),
-        "reason": pod.reason,
     }

@@ -29,8 +29,12 @@ def ended(run: Callable[[], int]) -> int:
     """Return the exit code of `run`; 130 after Ctrl-C, 141 if nobody reads its output, 1 if it
     cannot be written.
     """
-    _open_what_is_closed()
-    _write_plainly()
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:  # closed by the shell: it takes whatever is written
+            setattr(sys, name, Path(os.devnull).open("w"))  # noqa: SIM115 -- for good
+    codecs.register_error("plain", _plain)
+    if isinstance(sys.stdout, io.TextIOWrapper) and sys.stdout.errors in _FAILING:
+        sys.stdout.reconfigure(errors="plain")
     try:
         code = run()
         print(end="", flush=True)
@@ -68,22 +72,10 @@ def ended_as_kubectl(run: Callable[[], None]) -> int:
     return ended(code)
 
 
-def _open_what_is_closed() -> None:
-    """Let streams that the shell has closed take whatever is written."""
-    for name in ("stdout", "stderr"):
-        if getattr(sys, name) is None:
-            setattr(sys, name, Path(os.devnull).open("w"))  # noqa: SIM115 -- for good
-
-
-def _write_plainly() -> None:
-    """Make stdout write characters that its encoding lacks as ASCII, for logs and old terminals."""
-    codecs.register_error("plain", _plain)
-    if isinstance(sys.stdout, io.TextIOWrapper) and sys.stdout.errors in _FAILING:
-        sys.stdout.reconfigure(errors="plain")
-
-
 def _plain(error: UnicodeError) -> tuple[str, int]:
-    """Return what to write for characters that cannot be encoded, and where to go on."""
+    """Return what to write for characters that logs and old terminals cannot encode, and where to
+    go on.
+    """
     if not isinstance(error, UnicodeEncodeError):
         raise error
     signs = error.object[error.start : error.end]

@@ -165,10 +165,14 @@ def _amount(resource: str, quantity: object) -> int:
 
 def _read_devices(node: Fields, names: Names) -> NodeFacts | None:
     metadata, status = mapping(node.get("metadata")), mapping(node.get("status"))
-    name, address = text(metadata.get("name")), _address(status)
-    inventory = mapping(metadata.get("annotations")).get(names.inventory)
-    if isinstance(inventory, str):
-        return _from_inventory(name, address, inventory)
+    name, address = text(metadata.get("name")), ""
+    for entry in map(mapping, elements(status.get("addresses"))):
+        if entry.get("type") == "InternalIP":
+            address = text(entry.get("address"))
+            break
+    written = mapping(metadata.get("annotations")).get(names.inventory)
+    if isinstance(written, str):
+        return _from_inventory(name, address, written)
     capacity, allocatable = (mapping(status.get(key)) for key in ("capacity", "allocatable"))
     try:
         devices, closed = _from_totals(capacity, allocatable, names)
@@ -257,13 +261,6 @@ def _request(spec: Fields, metadata: Fields, names: Names) -> Request | None:
         )
     except WireError:
         return replace(whole, cores=min(cores, ALL_CORES))
-
-
-def _address(status: Fields) -> str:
-    for entry in map(mapping, elements(status.get("addresses"))):
-        if entry.get("type") == "InternalIP":
-            return text(entry.get("address"))
-    return ""
 
 
 def _from_inventory(name: str, address: str, written: str) -> NodeFacts | None:

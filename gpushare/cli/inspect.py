@@ -10,19 +10,21 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import NoReturn
 
-from gpushare.cli.documents import as_names, dumped, report_document
+from gpushare.cli.documents import dumped, report_document
 from gpushare.cli.exit_codes import ended_as_kubectl
 from gpushare.cli.lister import Observed, Scope, observe
 from gpushare.cli.options import Options, read_options
 from gpushare.cli.report import Report, make_report
-from gpushare.cli.style import PLAIN, Style, style_of
 from gpushare.cli.tables import (
+    PLAIN,
+    Style,
     cards_of_claims,
     details,
     holders,
     kept,
     kept_nodes,
     printable,
+    style_of,
     summary,
     waiting,
 )
@@ -59,7 +61,7 @@ def render(report: Report, options: Options, style: Style = PLAIN) -> str:
         case "json" | "yaml":
             return dumped(report_document(wanted), options.output)
         case "name":
-            return as_names(wanted)
+            return "".join(f"node/{node.name}\n" for node in wanted.nodes)
     table = details if options.details else summary
     tables = []
     if wanted.nodes:
@@ -111,11 +113,11 @@ def _show(options: Options) -> None:
         if (text, notes) == last:
             continue
         if redraws:
-            _write(_CLEAR + text)
+            print(_CLEAR + text, end="", flush=True)
         if redraws or notes != last[1]:
             print("".join(f"{printable(note)}\n" for note in notes), end="", file=sys.stderr)
         if not redraws:
-            _write(_between(number, options) + text)
+            print(_between(number, options) + text, end="", flush=True)
         last = (text, notes)
 
 
@@ -142,11 +144,6 @@ def _asked(report: Report, options: Options) -> Report:
         held = tuple(place for place in held if place.node in shown)
     warnings = (*report.warnings, *(text for text in (wrong, unheard) if text))
     return replace(report, policy=policy, held=held, warnings=warnings)
-
-
-def _write(text: str) -> None:
-    sys.stdout.write(text)
-    sys.stdout.flush()
 
 
 def _observations(options: Options, scope: Scope) -> Iterator[Observed]:

@@ -47,6 +47,8 @@ _COMPLAINT = re.compile(
     rb"^(?:error: |Error from server|The connection to the server|Unable to connect)", re.MULTILINE
 )
 """The beginning of the error with which kubectl ends; the caller prints it, once."""
+_UNRESERVED = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-._~"
+"""Characters that a URI has as they are."""
 _LOG_LINE = re.compile(r"[IWEF][0-9]{4} ")
 _MAX_LENGTH = 1000
 
@@ -127,7 +129,8 @@ class Kubectl:
                         output, stderr_text = process.communicate(timeout=PROMPT_AFTER)
                     except subprocess.TimeoutExpired as slow:
                         stderr_text = _COMPLAINT.split(slow.stderr or b"", maxsplit=1)[0]
-                        _print_stderr(stderr_text[printed:])
+                        more = stderr_text[printed:].decode(errors="replace")
+                        print(more, end="", file=sys.stderr, flush=True)
                         printed = len(stderr_text)
                     else:
                         break
@@ -146,7 +149,7 @@ class Kubectl:
         environ, flags = dict(self.environ), self.flags
         if self.kubeconfig:
             # kubectl's own --kubeconfig takes one file; the variable takes a list.
-            if not _any_file(self.kubeconfig.split(os.pathsep)):
+            if not _any_there(self.kubeconfig.split(os.pathsep)):
                 raise SettingsError(f"kubeconfig: no such file: {self.kubeconfig}")
             environ["KUBECONFIG"] = self.kubeconfig
         try:
@@ -163,45 +166,30 @@ class Kubectl:
             ) from error
 
 
-def _any_file(paths: list[str]) -> bool:
-    return any(_may_be_there(path) for path in paths if path)
-
-
-def _may_be_there(path: str) -> bool:
-    try:
-        os.stat(path)  # noqa: PTH116 -- pathlib takes as long to import as the rest of this file
-    except (FileNotFoundError, NotADirectoryError):
-        return False
-    except OSError:  # it cannot be looked for: kubectl says why
+def _any_there(paths: list[str]) -> bool:
+    """Return whether one of the files is there, or cannot be looked for: kubectl says why."""
+    for path in filter(None, paths):
+        try:
+            os.stat(path)  # noqa: PTH116 -- pathlib takes as long to import as all of this file
+        except (FileNotFoundError, NotADirectoryError):
+            continue
+        except OSError:
+            return True
         return True
-    return True
+    return False
 
 
 def _raw(path: str, query: Mapping[str, str]) -> tuple[str, ...]:
-    # A kuberc file (from kubectl 1.34 on) may give `get` an output, which --raw refuses.
-    return ("get", "--raw", _uri(path, query), "--output=")
-
-
-def _uri(path: str, query: Mapping[str, str]) -> str:
-    """Return the path with its query; importing urllib would take longer than all of main."""
+    """Return kubectl's words for a GET."""
     pairs = "&".join(f"{key}={_escaped(value)}" for key, value in query.items())
-    return f"{path}?{pairs}" if query else path
+    # A kuberc file (from kubectl 1.34 on) may give `get` an output, which --raw refuses.
+    return ("get", "--raw", f"{path}?{pairs}" if query else path, "--output=")
 
 
 def _escaped(value: str) -> str:
-    return "".join(
-        char if char.isascii() and (char.isalnum() or char in "-._~") else _percent(char)
-        for char in value
-    )
-
-
-def _percent(char: str) -> str:
-    return "".join(f"%{byte:02X}" for byte in char.encode(errors="surrogateescape"))
-
-
-def _print_stderr(stderr_text: bytes) -> None:
-    sys.stderr.write(stderr_text.decode(errors="replace"))
-    sys.stderr.flush()
+    """Return the value as a URI has it; importing urllib would take longer than all of main."""
+    octets = value.encode(errors="surrogateescape")
+    return "".join(chr(each) if each in _UNRESERVED else f"%{each:02X}" for each in octets)
 
 
 def _failure(stderr_text: str, code: int) -> ApiError:

@@ -130,6 +130,7 @@ class Observed:
     def take_node(self, item: Fields, *, gone: bool = False) -> None:
         """Take over a node as it is now."""
         name = text(mapping(item.get("metadata")).get("name"))
+        self.listed_nodes.add(name)
         self.nodes.pop(name, None)
         if self.scope.has(name) and not gone:
             found = read_node(item, self.names)
@@ -219,12 +220,8 @@ def _observe(
     kubectl: Kubectl, scope: Scope, names: Names, limit: int
 ) -> tuple[Observed, list[Listed]]:
     observed = Observed(names, scope)
-
-    def node(item: Fields, *, gone: bool = False) -> None:
-        observed.listed_nodes.add(text(mapping(item.get("metadata")).get("name")))
-        observed.take_node(item, gone=gone)
-
-    listed = [_list(kubectl, Listed(NODES, scope.node_query, "", node), limit)]
+    nodes = Listed(NODES, scope.node_query, "", observed.take_node)
+    listed = [_list(kubectl, nodes, limit)]
     unknown = [name for name in scope.nodes if name not in observed.listed_nodes]
     if unknown:
         raise SettingsError("; ".join(f'node "{name}" not found' for name in unknown))

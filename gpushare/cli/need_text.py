@@ -10,8 +10,7 @@ from math import ceil
 from typing import Any
 
 from gpushare.cli.plans import Plan
-from gpushare.cli.style import PLAIN, Style, width
-from gpushare.cli.tables import align, device_kind, printable
+from gpushare.cli.tables import PLAIN, Style, align, device_kind, printable
 from gpushare.cli.whatif_text import (
     NOT_JUDGED,
     first_fields,
@@ -149,11 +148,7 @@ def _largest(found: Need, unit: str) -> str:
 
 def _table(found: Need, kind: str, style: Style) -> str:
     """Return the nodes that come, with what is in use; on a terminal as narrow as that."""
-    text = ""
-    for narrower in style.narrower():
-        text = _rows(found, kind, narrower)
-        if max(map(width, text.splitlines()), default=0) <= style.columns:
-            break
+    text = style.fitted(lambda narrower: _rows(found, kind, narrower))
     rest = len(found.nodes) - _MOST_NODES
     return f"{text}and {rest} more\n" if rest > 0 else text
 

@@ -10,8 +10,8 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from gpushare.cli.documents import to_yaml
 from gpushare.cli.tables import printable
-from gpushare.cli.yaml_writer import to_yaml
 from gpushare.core.model import ALL_CORES
 from gpushare.core.node_filters import CPU, MEMORY
 from gpushare.explain.need import Need

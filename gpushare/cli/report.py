@@ -196,7 +196,14 @@ def make_report(
     )
     warnings = [_closed_warning(node) for node in sorted_nodes if node.closed]
     if len(used) > 1:
-        warnings.append(_mixed_warning(units, used))
+        groups = "; ".join(
+            f"{unit}: {', '.join(name for name, own in units.items() if own == unit)}"
+            for unit in used
+        )
+        warnings.append(
+            f"nodes count memory in different units ({groups}), shown in MiB;"
+            " the extender places no pod on a node of another unit than its own"
+        )
     waiting = tuple(
         replace(pod, units=pod.units * _scale(fallback, common))
         for pod in sorted(pending, key=_name_of)
@@ -234,14 +241,26 @@ def _scale(unit: str, common: str) -> int:
 def _node_line(
     node: NodeFacts, pods: Iterable[PodFacts], unit: str, scale: int, resource: str
 ) -> NodeLine:
-    lines = [_pod_line(pod, _shares(pod, node), scale) for pod in sorted(pods, key=_name_of)]
+    lines = []
+    for pod in sorted(pods, key=_name_of):
+        shares = _shares(pod, node)
+        lines.append(
+            PodLine(
+                pod.ref,
+                phase=pod.phase,
+                assigned=pod.assigned,
+                units=pod.request.total * scale,
+                shares=tuple((device, units * scale) for device, units in shares),
+                cores=pod.request.cores_on(len(shares)),
+            )
+        )
     allocated, cores = [0] * len(node.devices), [0] * len(node.devices)
-    for pod in lines:
-        for index, units in pod.shares:
+    for line in lines:
+        for index, units in line.shares:
             allocated[index] += units
-            cores[index] += pod.cores
-    unplaced = sum(pod.units for pod in lines if not pod.shares)
-    unplaced_cores = sum(pod.cores for pod in lines if not pod.shares)
+            cores[index] += line.cores
+    unplaced = sum(line.units for line in lines if not line.shares)
+    unplaced_cores = sum(line.cores for line in lines if not line.shares)
     devices = []
     for index, device in enumerate(node.devices):
         is_open = device.healthy and node.closed is None
@@ -261,7 +280,10 @@ def _node_line(
                 stranded=0 if cores_free else left,
             )
         )
-    closed = node.closed.value if node.closed else ""
+    closed, state = node.closed.value if node.closed else "", node.state
+    amounts = (state and state.allocatable) or {}
+    if state is not None and resource in amounts:
+        state = replace(state, allocatable={**amounts, resource: amounts[resource] * scale})
     return NodeLine(
         node.name,
         node.address,
@@ -271,17 +293,10 @@ def _node_line(
         unplaced,
         closed,
         node.left_out,
-        _scaled(node.state, resource, scale),
+        state,
         unplaced_cores,
         node.kept,
     )
-
-
-def _scaled(state: NodeState | None, resource: str, scale: int) -> NodeState | None:
-    amounts = state.allocatable if state else None
-    if state is None or not amounts or resource not in amounts:
-        return state
-    return replace(state, allocatable={**amounts, resource: amounts[resource] * scale})
 
 
 def _shares(pod: PodFacts, node: NodeFacts) -> Shares:
@@ -303,17 +318,6 @@ def _shares(pod: PodFacts, node: NodeFacts) -> Shares:
     return pod.shares if known else ()
 
 
-def _pod_line(pod: PodFacts, shares: Shares, scale: int) -> PodLine:
-    return PodLine(
-        pod.ref,
-        phase=pod.phase,
-        assigned=pod.assigned,
-        units=pod.request.total * scale,
-        shares=tuple((device, units * scale) for device, units in shares),
-        cores=pod.request.cores_on(len(shares)),
-    )
-
-
 def _name_of(pod: PodFacts | PendingFacts) -> tuple[str, str, str]:
     """Return what pods are sorted by."""
     return pod.ref.namespace, pod.ref.name, pod.ref.uid
@@ -324,13 +328,3 @@ def _closed_warning(node: NodeFacts) -> str:
     detail = f" ({node.detail})" if node.detail else ""
     lost = "" if node.devices or node.closed is Reason.UNEVEN else "; its memory counts as 0"
     return f"node {node.name}: {reason}{detail}{lost}"
-
-
-def _mixed_warning(units: Mapping[str, str], used: Iterable[str]) -> str:
-    groups = "; ".join(
-        f"{unit}: " + ", ".join(name for name, own in units.items() if own == unit) for unit in used
-    )
-    return (
-        f"nodes count memory in different units ({groups}), shown in MiB;"
-        " the extender places no pod on a node of another unit than its own"
-    )

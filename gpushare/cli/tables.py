@@ -1,26 +1,106 @@
-"""The report as text tables: the original's summary and details, and the wider forms of both.
+"""The report as text tables: the original's summary and details, and the wider forms of both. On a
+terminal they have bars and colours.
 
 Knows the original's layout to the byte (Go's tabwriter with a padding of two blanks, rows of dashes
 whose length comes from the first row) and the report; not where it came from. Names come from a
 cluster, so whatever a terminal would obey is written as an escape.
 
-Tested in `tests/unit/cli/test_inspect_parts.py`.
+Tested in `tests/unit/cli/test_inspect_parts.py` and `tests/unit/cli/test_inspect_terminal.py`.
 """
 
-from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING
+import os
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, TextIO
 
 from gpushare.cli.report import NodeLine, PodLine, Report
-from gpushare.cli.style import PLAIN, Style, width
 from gpushare.core.model import ALL_CORES
 
 if TYPE_CHECKING:  # it loads more than the rest of the command
     from gpushare.cli.claims import ClaimsReport
 
 _PADDING = 2
+_COLOURS = {"room": "32", "little": "33", "full": "31", "closed": "2", "head": "1"}
+_ESCAPES = re.compile("\x1b\\[[0-9]*m")
+_BAR = 8
+_LITTLE = 0.75
+"""The share in use from which on little room is left."""
 
 Row = Sequence[str]
 """Cells of a line. The last one ends the line; if it is empty, the one before it is padded."""
+
+
+@dataclass(frozen=True, slots=True)
+class Style:
+    """bars: devices are drawn, as on a terminal. colours: by how much room there is. columns: of
+    the terminal. bar: characters of a bar. short: heads of columns are short.
+    """
+
+    bars: bool = False
+    colours: bool = False
+    columns: int = 80
+    bar: int = _BAR
+    short: bool = False
+
+    def fitted(self, draw: Callable[["Style"], str]) -> str:
+        """Return what `draw` makes in this style, or in one that takes less room if this terminal
+        has too little.
+        """
+        text = draw(self)
+        for bar in (_BAR, _BAR // 2, 0) if self.bars else ():
+            if max(map(width, text.splitlines()), default=0) <= self.columns:
+                break
+            text = draw(replace(self, short=True, bar=bar))
+        return text
+
+    def device(self, used: int, total: int, *, closed: bool, stranded: bool = False) -> str:
+        """Return what is in use of a device, with a bar if there are bars.
+
+        stranded: nobody can have the rest.
+        """
+        amount = f"{used}/{total}"
+        if not self.bars:
+            return amount
+        if closed:
+            return self.painted("closed", f"{'closed'.ljust(self.bar)} {amount}")
+        share = used / total if total else 1.0
+        # Only a full device has a full bar, and only an empty one an empty bar.
+        partly = max(1, min(round(share * self.bar), self.bar - 1))
+        filled = self.bar if share >= 1 else partly if used else 0
+        full = share >= 1 or stranded
+        colour = "full" if full else "little" if share >= _LITTLE else "room"
+        if not self.bar:
+            return self.painted(colour, amount)
+        bar = self.painted(colour, "#" * filled) + ("x" if stranded else ".") * (self.bar - filled)
+        return f"{bar} {amount}"
+
+    def painted(self, colour: str, text: str) -> str:
+        """Return the text in the colour, if there are colours."""
+        return f"\x1b[{_COLOURS[colour]}m{text}\x1b[0m" if self.colours and text else text
+
+
+PLAIN = Style()
+
+
+def style_of(out: TextIO, environ: Mapping[str, str]) -> Style:
+    """Return the style for what is written there.
+
+    The variable NO_COLOR, whatever it says, leaves colours out (https://no-color.org).
+    """
+    if not out.isatty():
+        return PLAIN
+    colours = "NO_COLOR" not in environ and environ.get("TERM") != "dumb"
+    try:
+        columns = os.get_terminal_size(out.fileno()).columns
+    except (OSError, ValueError):  # a terminal of a test
+        columns = 0
+    return Style(bars=True, colours=colours, columns=columns or 100)
+
+
+def width(text: str) -> int:
+    """Return how many characters of the text a terminal shows."""
+    return len(_ESCAPES.sub("", text)) if "\x1b" in text else len(text)
 
 
 def printable(text: str) -> str:
@@ -68,12 +148,11 @@ def summary(
     """Return one line for each node, then the sum of the cluster; without headers only the nodes'
     lines. On a terminal it is as narrow as that, if it can be; wide: it need not be.
     """
-    text = ""
-    for narrower in style.narrower():
-        text = _summary(report, wide=wide, headers=headers, style=narrower)
-        if wide or max(map(width, text.splitlines()), default=0) <= style.columns:
-            break
-    return text
+    if wide:
+        return _summary(report, wide=True, headers=headers, style=style)
+    return style.fitted(
+        lambda narrower: _summary(report, wide=False, headers=headers, style=narrower)
+    )
 
 
 def _summary(report: Report, *, wide: bool, headers: bool, style: Style) -> str:
@@ -115,9 +194,17 @@ def details(
 
     Without headers there are only the lines of pods, each with its node before it.
     """
-    if not headers:
-        return _pods_alone(report, wide=wide)
     kind, cores = device_kind(report.resource), report.any_cores
+    if not headers:
+        devices = max((len(node.devices) for node in report.nodes), default=0)
+        pending = any(node.unplaced for node in report.nodes)
+        return align(
+            [printable(node.name), *row, *(_wide_pod(pod) if wide else ())]
+            for node in report.nodes
+            for row, pod in zip(
+                _pod_rows(node, devices, pending=pending, cores=cores), node.pods, strict=True
+            )
+        )
     rows: list[Row] = []
     dashes = 10
     for number, node in enumerate(report.nodes):
@@ -125,9 +212,12 @@ def details(
         pods = _pod_rows(node, len(node.devices), pending=pending, cores=cores)
         if number == 0:
             dashes += _bytes(pods, ended=True)
-        rows += _node_head(node, wide=wide)
+        rows += [[""], ["NAME:", printable(node.name)]]
+        rows.append(["IPADDRESS:", printable(node.address or "unknown")])
+        if wide:
+            rows += [["MODEL:", _models(node)], ["NOTE:", _note(node) or "-"]]
         head = [*_details_head(node, kind, style), *["Cores(%)"] * cores]
-        rows.append([*head, *(_WIDE_POD if wide else ()), ""])
+        rows += [[""], [*head, *(_WIDE_POD if wide else ()), ""]]
         rows += [
             [*row, *(_wide_pod(pod) if wide else ()), ""]
             for row, pod in zip(pods, node.pods, strict=True)
@@ -135,7 +225,9 @@ def details(
         if style.bars:
             rows.append(["", "", *_device_cells(node, style), ""])
         if cores:
-            rows += _cores_rows(node)
+            rows.append(["Cores :", "", *_cores_cells(node), ""])
+        if cores and node.stranded:
+            rows.append(["Stranded :", "", *(str(device.stranded) for device in node.devices), ""])
         rows.append(["Allocated :", f"{node.allocated} ({_percent(node)}%)", ""])
         rows.append(["Total :", f"{node.total} ", ""])
         rows.append(["-" * dashes])
@@ -169,16 +261,6 @@ def _device_cells(node: NodeLine, style: Style) -> list[str]:
         )
         for device in node.devices
     ]
-
-
-def _cores_rows(node: NodeLine) -> list[Row]:
-    """Return below the columns of the devices their compute that is in use, and the memory that is
-    no use because of it.
-    """
-    rows: list[Row] = [["Cores :", "", *_cores_cells(node), ""]]
-    if node.stranded:
-        rows.append(["Stranded :", "", *(str(device.stranded) for device in node.devices), ""])
-    return rows
 
 
 def _cores_cells(node: NodeLine) -> list[str]:
@@ -303,13 +385,6 @@ def _note(node: NodeLine) -> str:
     return "; ".join([*notes, *(each for each in (node.closed, node.left_out) if each)])
 
 
-def _node_head(node: NodeLine, *, wide: bool) -> list[Row]:
-    head = [("NAME:", printable(node.name)), ("IPADDRESS:", printable(node.address or "unknown"))]
-    if wide:
-        head += [("MODEL:", _models(node)), ("NOTE:", _note(node) or "-")]
-    return [[""], *head, [""]]
-
-
 _WIDE_POD = ("REQUEST", "PHASE", "ASSIGNED")
 
 
@@ -336,18 +411,6 @@ def _pod_rows(node: NodeLine, devices: int, *, pending: bool, cores: bool) -> li
         row += [str(pod.cores)] * cores
         rows.append(row)
     return rows
-
-
-def _pods_alone(report: Report, *, wide: bool) -> str:
-    devices = max((len(node.devices) for node in report.nodes), default=0)
-    pending, cores = any(node.unplaced for node in report.nodes), report.any_cores
-    return align(
-        [printable(node.name), *row, *(_wide_pod(pod) if wide else ())]
-        for node in report.nodes
-        for row, pod in zip(
-            _pod_rows(node, devices, pending=pending, cores=cores), node.pods, strict=True
-        )
-    )
 
 
 def _bytes(rows: Iterable[Row], *, ended: bool) -> int:

@@ -43,8 +43,7 @@ from gpushare.cli.pod_specs import (
 )
 from gpushare.cli.saved_report import resource_of_report
 from gpushare.cli.shapes import check_prices, shapes_of_cluster
-from gpushare.cli.style import style_of
-from gpushare.cli.tables import printable
+from gpushare.cli.tables import printable, style_of
 from gpushare.cli.trace_books import resource_of_nodes
 from gpushare.cli.whatif_text import document_of, lines_of
 from gpushare.core.policy import Policy, load_policy

@@ -9,8 +9,7 @@ import pytest
 
 from gpushare.cli.report import make_report
 from gpushare.cli.saved_report import resource_of_report
-from gpushare.cli.style import PLAIN
-from gpushare.cli.tables import kept
+from gpushare.cli.tables import PLAIN, kept
 from gpushare.core.model import PodRef
 from gpushare.wire.annotations import ALIYUN
 from gpushare.wire.held import HeldPlace

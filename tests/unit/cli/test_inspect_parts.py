@@ -15,12 +15,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpushare.cli.completion import complete
+from gpushare.cli.documents import to_yaml
 from gpushare.cli.kubectl import Kubectl
 from gpushare.cli.lister import Observed, Scope, observe
 from gpushare.cli.report import Report, make_report
 from gpushare.cli.tables import align, details, printable
 from gpushare.cli.watch import follow
-from gpushare.cli.yaml_writer import to_yaml
 from gpushare.wire.annotations import ALIYUN
 from tests.unit.cli.fake_kubectl import MEM, FakeKubectl, inventory, node, pod
 
