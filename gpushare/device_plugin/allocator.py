@@ -9,14 +9,14 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Collection, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
-from gpushare.device_plugin.allocation_state import AllocationState, Container
 from gpushare.device_plugin.cards import Cards, uuid_of, uuids_of
-from gpushare.device_plugin.checkpoint import CheckpointEntry
 from gpushare.device_plugin.finder import CandidateFinder
 from gpushare.device_plugin.identity import (
     Candidate,
+    CheckpointEntry,
+    ContainerKey,
     Decided,
     Grant,
     Listed,
@@ -37,6 +37,8 @@ MAX_WAIT = 1.0
 
 _AGAIN = 0.1
 _MOST_PENDING = 64
+_MOST_UNSHOWN = 512
+"""More than the containers of a node."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +48,69 @@ class Served:
     grant: Grant
     ids: frozenset[str]
     owners: tuple[Candidate, ...]
+
+
+@dataclass(slots=True)
+class AllocationState:
+    """The answers so far.
+
+    pending: preferred ids for which Allocate has not come. served: the ids of containers.
+    doubtful: containers that count as served although an unknown pod may have been meant.
+    refused: uids of pods. unshown: the latest ids whose pod was not certain; they stay until they
+    are given to a pod that is.
+    """
+
+    pending: dict[frozenset[str], Decided] = field(default_factory=dict)
+    served: dict[ContainerKey, frozenset[str]] = field(default_factory=dict)
+    doubtful: set[ContainerKey] = field(default_factory=set)
+    refused: set[str] = field(default_factory=set)
+    unshown: dict[frozenset[str], None] = field(default_factory=dict)
+
+    def note(self, ids: frozenset[str], decided: Decided) -> None:
+        """Remember which container was served with these ids, if it is only one."""
+        self.unshown.pop(ids, None)
+        if not decided.shown:
+            self.unshown[ids] = None
+            if len(self.unshown) > _MOST_UNSHOWN:
+                del self.unshown[next(iter(self.unshown))]
+        for owner in decided.owners if len(decided.owners) == 1 else ():
+            container = (owner.pod.ref.uid, owner.container.name)
+            self.served[container] = ids
+            (self.doubtful.discard if decided.shown else self.doubtful.add)(container)
+
+    def learn(self, entries: Iterable[CheckpointEntry]) -> None:
+        """Add the kubelet's record: it shows who got answers whose owner was not certain."""
+        for entry in entries:
+            container = (entry.uid, entry.container)
+            if self.served.setdefault(container, entry.ids) == entry.ids:
+                self.doubtful.discard(container)
+
+    def settle(
+        self, doubtful: Collection[ContainerKey], entries: Iterable[CheckpointEntry]
+    ) -> None:
+        """Replace what is known of these containers by the kubelet's record.
+
+        The kubelet writes its record before it asks again, so all answers until then are in it.
+        """
+        for container in doubtful:
+            self.served.pop(container, None)
+            self.doubtful.discard(container)
+        self.learn(entries)
+
+    def in_use(self, owners: Sequence[Candidate]) -> set[str]:
+        """Return the ids that other pods have, or are about to have."""
+        own = {owner.pod.ref.uid for owner in owners}
+        held = [ids for (uid, _), ids in self.served.items() if uid not in own]
+        for ids, decided in self.pending.items():
+            if not any(owner.pod.ref.uid in own for owner in decided.owners):
+                held.append(ids)
+        return set().union(*held)
+
+    def forget(self, alive: Collection[str]) -> None:
+        """Drop what is known of pods that are not among these uids."""
+        self.served = {key: ids for key, ids in self.served.items() if key[0] in alive}
+        self.doubtful &= self.served.keys()
+        self.refused &= set(alive)
 
 
 class Allocator:
@@ -111,8 +176,10 @@ class Allocator:
         if strange or not ids:
             raise RequestRefused(f"{', '.join(sorted(strange)[:4]) or 'no id'}: no id of this node")
         asked = frozenset(ids)
+        with self._lock:
+            decided = self._state.pending.pop(asked, None)
         decided = (
-            self._preferred(asked)
+            decided
             or self._reused(asked)
             or self._last_preferred(len(asked))
             or self._decide_unasked(asked)
@@ -165,16 +232,20 @@ class Allocator:
                     return replace(decision, shown=found.shown)
             elif left <= 0 or (found.shown and not decision.more_may_help):
                 if read_again:
-                    raise self._refuse(decision, found.candidates)
+                    with self._lock:
+                        if len(found.candidates) == 1:
+                            self._state.refused.add(found.candidates[0].pod.ref.uid)
+                    raise _refused(decision)
                 # A refusal fails the pod for good: make sure that it is no older pod of that name.
                 read_again = True
                 self._finder.read_again(found.candidates)
                 continue
             else:
-                self._catch_up()
+                # The process before this one may have served it.
+                self.learn(self._recorded() or ())
             self._pods.wait(found.changes, min(left, _AGAIN))
 
-    def _past(self) -> tuple[set[Container], set[str]]:
+    def _past(self) -> tuple[set[ContainerKey], set[str]]:
         """Return (containers that have had an answer, uids of pods that had an error)."""
         with self._lock:
             return set(self._state.served), set(self._state.refused)
@@ -188,10 +259,6 @@ class Allocator:
             with self._lock:
                 self._state.settle(doubtful, entries)
 
-    def _catch_up(self) -> None:
-        """Learn what the process before this one has served."""
-        self.learn(self._recorded() or ())
-
     def _recorded(self) -> Sequence[CheckpointEntry] | None:
         """Return what the kubelet has on record, or None if that cannot be read."""
         try:
@@ -200,18 +267,7 @@ class Allocator:
             log.warning(Line("what the kubelet has given out is not known", error=error))
             return None
 
-    def _refuse(self, decision: Undecided, found: Sequence[Candidate]) -> RequestRefused:
-        with self._lock:
-            if len(found) == 1:
-                self._state.refused.add(found[0].pod.ref.uid)
-        return _refused(decision)
-
     # -- which container, by its ids --------------------------------------------------------------
-
-    def _preferred(self, asked: frozenset[str]) -> Decided | None:
-        """Return what was decided when these ids were preferred."""
-        with self._lock:
-            return self._state.pending.pop(asked, None)
 
     def _last_preferred(self, units: int) -> Decided | None:
         """Return the only pending decision, if it is for this number of units.
@@ -234,20 +290,20 @@ class Allocator:
         pods, _ = self._pods.now()
         with self._lock:
             served = dict(self._state.served)
-        found = []
+        candidates = []
         for pod in pods.values():
             if pod.ended:
                 continue
             inits = [
-                served.get((pod.ref.uid, container.name))
+                served.get((pod.ref.uid, container.name), frozenset())
                 for container in pod.gpu_containers
                 if container.init
             ]
             container = next_container(pod, {}, served.keys(), shown=False)
-            ids = frozenset().union(*(each for each in inits if each))
+            ids = frozenset().union(*inits)
             if container is not None and container.units == len(asked) and asked <= ids:
-                found.append(Candidate(pod, container))
-        return self._decided(found, len(asked)) if found else None
+                candidates.append(Candidate(pod, container))
+        return self._decided(candidates, len(asked)) if candidates else None
 
     def _decide_unasked(self, asked: frozenset[str]) -> Decided:
         """Return what a container gets if this process was not asked for preferred ids.

@@ -7,7 +7,7 @@ container may make cgroups of its own below these, but not beside them.
 
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
 _CONTAINER = re.compile(
@@ -43,21 +43,20 @@ class Cgroups:
 
     def folders(self) -> Mapping[str, Path]:
         """Return the cgroups of containers that can be seen, by the container's id."""
-        return dict(self._walk())
-
-    def _walk(self) -> Iterator[tuple[str, Path]]:
+        found: dict[str, Path] = {}
         todo = [self._cgroup]
         for _ in range(_MOST_FOLDERS):
             if not todo:
-                return
+                break
             folder = todo.pop()
             for inner in _folders(folder):
                 path = f"/{inner.relative_to(self._cgroup)}"
                 container = container_of(path)
                 if container:
-                    yield container, inner
+                    found[container] = inner
                 elif "kubepods" in path or path.startswith("/kubelet"):
                     todo.append(inner)
+        return found
 
 
 def _folders(folder: Path) -> list[Path]:

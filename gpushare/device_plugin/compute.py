@@ -7,8 +7,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from gpushare.core.model import ALL_CORES
-from gpushare.device_plugin.checkpoint import CheckpointEntry
 from gpushare.device_plugin.container import ContainerAllocation, compute_limit, isolation_of
+from gpushare.device_plugin.identity import CheckpointEntry
 from gpushare.device_plugin.node_pod import GpuContainer, NodePod
 from gpushare.device_plugin.pods import Pods
 
@@ -51,7 +51,8 @@ class ComputeCheck:
         for entry in record:
             pod = pods.get(entry.uid)
             container = pod.gpu_container(entry.container) if pod else None
-            if container is None or not _shares_compute(container):
+            # Who asks for all compute of its devices needs no limit.
+            if container is None or not 0 < container.cores < ALL_CORES * len(container.shares):
                 continue
             answer = self._parse(entry.response)
             if not compute_limit(answer):
@@ -61,8 +62,3 @@ class ComputeCheck:
             containers = tuple(container for container, _ in found[uid])
             self._tell(Unenforced(pods[uid], containers, found[uid][0][1]))
         self._told = set(found)
-
-
-def _shares_compute(container: GpuContainer) -> bool:
-    """Return whether it asks for a part of its devices' compute: all of it needs no limit."""
-    return 0 < container.cores < ALL_CORES * len(container.shares)

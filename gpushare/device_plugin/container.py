@@ -77,7 +77,9 @@ class Contract:
 
 def answer(grant: Grant, contract: Contract, uid: str, container: str) -> ContainerAllocation:
     """Return what the container is told. uid: of its pod, "" if that is not certain."""
-    envs = _original(grant, contract)
+    by_uuid = contract.id_strategy == "uuid"
+    ids = [card.uuid if by_uuid else str(card.index) for card, _ in grant.shares]
+    envs = _original(grant, contract, ids)
     mounts: tuple[Mount, ...] = ()
     match contract.isolation:
         case "driver":
@@ -91,9 +93,7 @@ def answer(grant: Grant, contract: Contract, uid: str, container: str) -> Contai
     if contract.isolation in COMPUTE_LIMITS and grant.least_percent:
         # One number for all cards of the container.
         envs[COMPUTE_LIMITS[contract.isolation]] = str(grant.least_percent)
-    names = [
-        f"{contract.cdi_kind}={_name(card.uuid, card.index, contract)}" for card, _ in grant.shares
-    ]
+    names = [f"{contract.cdi_kind}={device}" for device in ids]
     match contract.list_strategy:
         case "cdi-cri":
             return ContainerAllocation(envs | {VISIBLE: _NO_DEVICES}, mounts, names)
@@ -133,25 +133,17 @@ def compute_limit(told: ContainerAllocation) -> str:
     return told.envs.get(COMPUTE_LIMITS.get(isolation_of(told), ""), "")
 
 
-def _name(uuid: str, index: int, contract: Contract) -> str:
-    return uuid if contract.id_strategy == "uuid" else str(index)
-
-
-def _original(grant: Grant, contract: Contract) -> dict[str, str]:
+def _original(grant: Grant, contract: Contract, ids: Sequence[str]) -> dict[str, str]:
     names = contract.names
     first, _ = grant.shares[0]
     envs = {
-        VISIBLE: ",".join(_name(card.uuid, card.index, contract) for card, _ in grant.shares),
+        VISIBLE: ",".join(ids),
         names.idx: ",".join(str(card.index) for card, _ in grant.shares),
         names.pod: str(grant.total),
         f"{names.pod.removesuffix('POD')}CONTAINER": str(sum(units for _, units in grant.limits)),
         names.dev: str(first.unit_count),
     }
     return envs | ({"CGPU_DISABLE": "true"} if contract.cgpu_disabled else {})
-
-
-def _mib(units: int, contract: Contract) -> int:
-    return units * contract.unit_mib
 
 
 def _driver(grant: Grant, contract: Contract) -> dict[str, str]:
@@ -162,7 +154,7 @@ def _driver(grant: Grant, contract: Contract) -> dict[str, str]:
     ended. Without the variable there is no limit either.
     """
     least = min(units for _, units in grant.limits)
-    limit = str(_mib(least, contract))
+    limit = str(least * contract.unit_mib)
     guarantee = limit if contract.driver_guarantee else "0"
     return {_DRIVER_LIMIT: limit, "NVIDIA_GPU_MEMORY_REQUEST": guarantee}
 
@@ -177,7 +169,7 @@ def _hami_core(
     """
     folder = "/usr/local/vgpu"
     envs = {
-        f"CUDA_DEVICE_MEMORY_LIMIT_{number}": f"{_mib(units, contract)}m"
+        f"CUDA_DEVICE_MEMORY_LIMIT_{number}": f"{units * contract.unit_mib}m"
         for number, (_, units) in enumerate(grant.limits)
     }
     first, _ = grant.shares[0]
@@ -203,7 +195,7 @@ def _mps(grant: Grant, contract: Contract) -> tuple[dict[str, str], tuple[Mount,
     see drops all limits.
     """
     limits = [
-        f"{number}={_mib(units, contract)}M" for number, (_, units) in enumerate(grant.limits)
+        f"{number}={units * contract.unit_mib}M" for number, (_, units) in enumerate(grant.limits)
     ]
     envs = {
         _MPS_LIMIT: ",".join(limits),

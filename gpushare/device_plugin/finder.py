@@ -12,9 +12,9 @@ from collections.abc import Callable, Collection, Mapping, Sequence, Set
 from contextlib import suppress
 from dataclasses import dataclass
 
-from gpushare.device_plugin.allocation_state import Container
 from gpushare.device_plugin.identity import (
     Candidate,
+    ContainerKey,
     Listed,
     PodKey,
     candidates,
@@ -62,7 +62,7 @@ class CandidateFinder:
         # Pods that the API server does not have: when to ask it again.
         self._unknown: Mapping[PodKey, float] = {}
 
-    def find(self, units: int, answered: Set[Container], refused: Collection[str]) -> Candidates:
+    def find(self, units: int, answered: Set[ContainerKey], refused: Collection[str]) -> Candidates:
         """Return the containers that may be asking for this number of units."""
         try:
             listed = self._listed()
@@ -96,7 +96,7 @@ class CandidateFinder:
     def unlisted(
         self,
         units: int,
-        answered: Set[Container],
+        answered: Set[ContainerKey],
         refused: Collection[str],
         *,
         but: Collection[PodKey] = (),

@@ -16,10 +16,26 @@ from gpushare.device_plugin.node_pod import GpuContainer, NodePod
 PodKey = tuple[str, str]
 """Namespace and name."""
 
+ContainerKey = tuple[str, str]
+"""A pod's uid and a container's name."""
+
 Listed = Mapping[PodKey, Mapping[str, frozenset[str]]]
 """What the kubelet shows: by pod, by container that is no plain init container, its ids."""
 
 _NAMED = 8
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointEntry:
+    """What the kubelet has on record of a container.
+
+    Its pod's uid, its ids, and the ContainerAllocateResponse that it was given.
+    """
+
+    uid: str
+    container: str
+    ids: frozenset[str]
+    response: bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +127,7 @@ class Undecided:
 def candidates(
     listed: Listed,
     pods: Mapping[PodKey, NodePod],
-    answered: Set[tuple[str, str]],
+    answered: Set[ContainerKey],
     refused: Collection[str],
     units: int,
 ) -> tuple[Candidate, ...]:
@@ -134,7 +150,7 @@ def candidates(
 
 def unlisted(
     pods: Iterable[NodePod],
-    answered: Set[tuple[str, str]],
+    answered: Set[ContainerKey],
     refused: Collection[str],
     units: int,
 ) -> tuple[Candidate, ...]:
@@ -152,7 +168,7 @@ def unlisted(
 def next_container(
     pod: NodePod,
     containers: Mapping[str, frozenset[str]],
-    answered: Set[tuple[str, str]],
+    answered: Set[ContainerKey],
     *,
     shown: bool = True,
 ) -> GpuContainer | None:
@@ -176,7 +192,7 @@ def next_container(
 def may_be_another(
     pod: NodePod,
     containers: Mapping[str, frozenset[str]],
-    answered: Set[tuple[str, str]],
+    answered: Set[ContainerKey],
     refused: Collection[str],
 ) -> bool:
     """Return whether the kubelet may mean a newer pod of that name.

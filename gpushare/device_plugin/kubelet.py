@@ -2,10 +2,13 @@
 
 Knows gRPC as a client. Every failure is a KubeletError that names the socket.
 
-Tested in `tests/unit/device_plugin/test_allocator.py`.
+Tested in `tests/unit/device_plugin/test_allocator.py` and
+`tests/unit/device_plugin/test_start_check.py`.
 """
 
+import base64
 import contextlib
+import json
 import threading
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -15,14 +18,16 @@ import grpc
 from google.protobuf.message import DecodeError, Message
 
 from gpushare.device_plugin import kubelet_pb2 as pb
-from gpushare.device_plugin.checkpoint import FILE, CheckpointEntry, entries
 from gpushare.device_plugin.container import ContainerAllocation, Mount
-from gpushare.device_plugin.identity import Listed
+from gpushare.device_plugin.identity import CheckpointEntry, Listed
 from gpushare.errors import GpuShareError, MessageError
 from gpushare.wire.objects import Container, Metadata, Pod, PodSpec, PodStatus, Resources
 
 SOCKET = "kubelet.sock"
 """The kubelet's own socket in the folder of device plug-ins."""
+
+CHECKPOINT = "kubelet_internal_checkpoint"
+"""The kubelet's own record in that folder."""
 
 _LARGEST = 16 * 1024 * 1024
 _LONGEST_CHECKPOINT = 64 * 1024 * 1024
@@ -156,13 +161,41 @@ def read_checkpoint(folder: Path, resource: str) -> tuple[CheckpointEntry, ...]:
     A kubelet that has given out nothing yet has no record.
     """
     try:
-        with (folder / FILE).open("rb") as file:
+        with (folder / CHECKPOINT).open("rb") as file:
             text = file.read(_LONGEST_CHECKPOINT)
     except FileNotFoundError:
         return ()
     except OSError as error:
-        raise KubeletError(f"{folder / FILE} cannot be read: {error}") from error
-    return entries(text, resource)
+        raise KubeletError(f"{folder / CHECKPOINT} cannot be read: {error}") from error
+    return parse_checkpoint(text, resource)
+
+
+def parse_checkpoint(text: bytes, resource: str) -> tuple[CheckpointEntry, ...]:
+    """Return the entries of a resource. Raises MessageError if the text is no checkpoint.
+
+    A private format of the kubelet (k8s.io/kubernetes pkg/kubelet/cm/devicemanager/checkpoint),
+    which has been the same since 1.20: JSON, answers of Allocate in it as the bytes of their
+    message. Unlike its API, it has the pods' uids and plain init containers.
+    """
+    found = []
+    try:
+        document: Any = json.loads(text)
+        for item in document["Data"]["PodDeviceEntries"] or ():
+            if item["ResourceName"] != resource:
+                continue
+            ids = item["DeviceIDs"] or {}
+            # By NUMA node; a list alone before 1.20.
+            groups = ids.values() if isinstance(ids, dict) else (ids,)
+            entry = CheckpointEntry(
+                str(item["PodUID"]),
+                str(item["ContainerName"]),
+                frozenset(str(device) for group in groups for device in group),
+                base64.b64decode(item.get("AllocResp") or ""),
+            )
+            found.append(entry)
+    except (ValueError, RecursionError, TypeError, KeyError, AttributeError) as error:
+        raise MessageError(f"{CHECKPOINT}: {type(error).__name__}: {error}") from error
+    return tuple(found)
 
 
 def answer_message(answer: ContainerAllocation) -> pb.ContainerAllocateResponse:
@@ -187,7 +220,7 @@ def parse_answer(data: bytes) -> ContainerAllocation:
     try:
         message = pb.ContainerAllocateResponse.FromString(data)
     except DecodeError as error:
-        raise MessageError(f"{FILE}: AllocResp cannot be read: {error}") from error
+        raise MessageError(f"{CHECKPOINT}: AllocResp cannot be read: {error}") from error
     return ContainerAllocation(
         dict(message.envs),
         [Mount(each.container_path, each.host_path, each.read_only) for each in message.mounts],

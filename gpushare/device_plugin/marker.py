@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from gpushare.device_plugin.allocator import Allocator
-from gpushare.device_plugin.checkpoint import CheckpointEntry
+from gpushare.device_plugin.identity import CheckpointEntry
 from gpushare.device_plugin.node_pod import NodePod
 from gpushare.device_plugin.pods import Pods
 from gpushare.device_plugin.start_check import StartCheck, Wrong
@@ -147,9 +147,12 @@ class Marker:
     def mark_all(self) -> bool:
         """Mark all pods that are due; return whether one could not be marked now."""
         left = False
-        for pod in self._unmarked():
+        for pod in self._pods.now()[0].values():
+            done = pod.ended or pod.assigned or pod.ref.uid in self._marked
+            if done or not pod.gpu_containers or not self._allocator.complete(pod):
+                continue
             try:
-                self._mark(pod)
+                self._annotate(pod, {self._pods.names.assigned: "true"})
                 self._marked.add(pod.ref.uid)
             except ApiError as error:
                 if error.status in _ANOTHER:
@@ -161,17 +164,8 @@ class Marker:
                     break  # nor would the others be
         return left
 
-    def _unmarked(self) -> Iterator[NodePod]:
-        for pod in self._pods.now()[0].values():
-            done = pod.ended or pod.assigned or pod.ref.uid in self._marked
-            if pod.gpu_containers and not done and self._allocator.complete(pod):
-                yield pod
-
-    def _mark(self, pod: NodePod) -> None:
-        """Write the mark. Raises ApiError."""
-        self._annotate(pod, {self._pods.names.assigned: "true"})
-
     def _annotate(self, pod: NodePod, annotations: Mapping[str, str]) -> None:
+        """Write annotations. Raises ApiError."""
         change = {"metadata": {"uid": pod.ref.uid, "annotations": annotations}}
         self._api.request(
             "PATCH",

@@ -15,10 +15,9 @@ from typing import Protocol
 
 from gpushare.device_plugin.cards import Cards
 from gpushare.device_plugin.cgroups import Cgroups
-from gpushare.device_plugin.checkpoint import CheckpointEntry
 from gpushare.device_plugin.container import ContainerAllocation, driver_limit, isolation_of
 from gpushare.device_plugin.devices import CardMemory
-from gpushare.device_plugin.identity import Candidate, Grant, granted
+from gpushare.device_plugin.identity import Candidate, CheckpointEntry, Grant, granted
 from gpushare.device_plugin.node_pod import NodePod
 from gpushare.device_plugin.pods import Pods
 from gpushare.errors import GpuShareError, SettingsError
@@ -152,7 +151,10 @@ class Memory:
         self._seen = Seen(uses, of_cards, self._clock())
         self._told = {each for each in self._told if each[0] in pods}
         for use in uses:
-            self._consider(use)
+            what = (use.pod.ref.uid, use.container, use.uuid, use.exceeded)
+            if (use.exceeded or use.enforced is False) and what not in self._told:
+                self._told.add(what)
+                self._tell(use)
 
     def _used(
         self, pods: Mapping[str, NodePod], cards: Cards
@@ -242,14 +244,6 @@ class Memory:
         except SettingsError as error:
             self._log_once(f"limits on {uuid}", str(error))
             return None, None
-
-    def _consider(self, use: Use) -> None:
-        if not use.exceeded and use.enforced is not False:
-            return
-        what = (use.pod.ref.uid, use.container, use.uuid, use.exceeded)
-        if what not in self._told:
-            self._told.add(what)
-            self._tell(use)
 
     def _log_once(self, about: str, text: str) -> None:
         """Log a problem once, until it has gone in between."""

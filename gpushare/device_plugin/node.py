@@ -57,14 +57,10 @@ class NodeWriter:
         self._wake = threading.Event()
         self._written = threading.Event()
         self._stopping = False
-        self._uid = ""
+        self.uid = ""
+        """The uid of the Node; "" before it has been read."""
         self.cgpu_disabled = False
         """Whether the label of the node says so; read with the Node."""
-
-    @property
-    def uid(self) -> str:
-        """The uid of the Node; "" before it has been read."""
-        return self._uid
 
     def start(self) -> None:
         """Write in a thread."""
@@ -107,7 +103,7 @@ class NodeWriter:
         body = self._api.request("GET", self._path, timeout=_TIMEOUT)
         node = NODES.decode_answer(body, "", self._node)
         metadata = node.metadata or Metadata()
-        self._uid = metadata.uid or ""
+        self.uid = metadata.uid or ""
         labels = metadata.labels or {}
         self.cgpu_disabled = labels.get(CGPU_LABEL) == "true"
         before = (metadata.annotations or {}).get(self._names.inventory)
@@ -128,11 +124,14 @@ class NodeWriter:
 
     def _write_amount(self, node: Node, resource: str, amount: int) -> None:
         """Write capacity and allocatable, unless both say so. Raises ApiError."""
-        if not _counts(node, resource, amount):
-            amounts = {resource: str(amount)}
-            self._patch(
-                f"{self._path}/status", {"status": {"capacity": amounts, "allocatable": amounts}}
-            )
+        status = node.status
+        both = (status.capacity, status.allocatable) if status else (None, None)
+        if all(str((written or {}).get(resource, "")) == str(amount) for written in both):
+            return
+        amounts = {resource: str(amount)}
+        self._patch(
+            f"{self._path}/status", {"status": {"capacity": amounts, "allocatable": amounts}}
+        )
 
     def _patch(self, path: str, change: dict[str, Any]) -> None:
         self._api.request(
@@ -149,10 +148,3 @@ def _after(inventory: Inventory, before: str | None) -> Inventory:
     with suppress(AnnotationError):
         return inventory.after(decode_inventory(before or ""))
     return inventory
-
-
-def _counts(node: Node, resource: str, count: int) -> bool:
-    """Return whether capacity and allocatable both say this count."""
-    status = node.status
-    both = (status.capacity, status.allocatable) if status else (None, None)
-    return all(str((each or {}).get(resource, "")) == str(count) for each in both)

@@ -170,7 +170,13 @@ def _parser(environ: Mapping[str, str]) -> Parser:
         metavar="FILE",
     )
     add("--context", "", "context of the kubeconfig", metavar="NAME")
-    _number(parser, "--health-port", 32765, "port of probes and metrics; 0 takes a free one")
+    parser.add_argument(
+        "--health-port",
+        type=int,
+        default=32765,
+        metavar="N",
+        help="port of probes and metrics; 0 takes a free one (default: %(default)s)",
+    )
     add(
         "--isolation",
         "auto",
@@ -253,9 +259,3 @@ def _parser(environ: Mapping[str, str]) -> Parser:
     add("--log-level", "info", "what is logged", choices=("debug", "info", "warning", "error"))
     add("--log-format", "text", "how it is logged", choices=("text", "json"))
     return parser
-
-
-def _number(parser: argparse.ArgumentParser, flag: str, default: int, text: str) -> None:
-    parser.add_argument(
-        flag, type=int, default=default, metavar="N", help=f"{text} (default: {default})"
-    )

@@ -11,16 +11,16 @@ from dataclasses import replace
 from pathlib import Path
 
 from gpushare.daemon.events.recorder import NullRecorder, Recorder
-from gpushare.daemon.health import Checks, HealthServer
+from gpushare.daemon.health import HealthServer
 from gpushare.device_plugin.allocator import Allocator, Served
 from gpushare.device_plugin.cards import Cards, unit_mib
 from gpushare.device_plugin.cgroups import Cgroups
-from gpushare.device_plugin.checkpoint import CheckpointEntry
 from gpushare.device_plugin.compute import ComputeCheck
 from gpushare.device_plugin.container import ContainerAllocation, Contract, answer, hami_core_folder
 from gpushare.device_plugin.devices import FileSource, NvmlSource, Source
 from gpushare.device_plugin.event_messages import EventMessages
 from gpushare.device_plugin.health import Health
+from gpushare.device_plugin.identity import CheckpointEntry
 from gpushare.device_plugin.kubelet import PodResources, PodsApi, parse_answer, read_checkpoint
 from gpushare.device_plugin.marker import Marker
 from gpushare.device_plugin.memory import Memory, Seen
@@ -59,7 +59,12 @@ class DevicePlugin:
         """Wire everything up. Raises SettingsError."""
         names = options.names
         self._options = options
-        self._source = _source(options)
+        self.node_name = options.node_name
+        self._source: Source
+        if options.devices_file:
+            self._source = FileSource(options.devices_file)
+        else:
+            self._source = NvmlSource(topology=options.numa, root=options.host_root)
         isolation = _isolation(options, self._source)
         self._client = connect(
             options.kubeconfig or None, options.context or None, pool_size=8, user_agent=NAME
@@ -115,7 +120,18 @@ class DevicePlugin:
             self.health.unwatched,
             compute_unenforced=lambda: compute.unenforced_containers,
         )
-        self._contract = _contract(options, isolation)
+        self._contract = Contract(
+            names,
+            unit_mib(options.memory_unit),
+            isolation,
+            options.device_id_strategy,
+            options.device_list_strategy,
+            options.cdi_kind,
+            options.hami_core_dir,
+            options.mps_pipe_dir,
+            options.mps_shm_dir,
+            driver_guarantee=options.driver_guarantee,
+        )
         folder = options.device_plugin_dir
         server = PluginServer(
             folder / own_socket(),
@@ -129,18 +145,12 @@ class DevicePlugin:
         self._waited = False
         refuse_others(folder)
         everywhere = "::" if socket.has_dualstack_ipv6() else "0.0.0.0"  # noqa: S104 -- for the kubelet
-        self._http = _http(
-            (health_address or everywhere, options.health_port),
-            self._live,
-            self._ready,
-            self._metrics.text,
-        )
+        host, port = health_address or everywhere, options.health_port
+        try:
+            self._http = HealthServer(host, port, self._live, self._ready, self._metrics.text)
+        except OSError as error:
+            raise SettingsError(f"health-port: {port}: {error}") from error
         log.info(Line("serving", isolation=isolation, unit=options.memory_unit))
-
-    @property
-    def node_name(self) -> str:
-        """The node that it serves."""
-        return self._options.node_name
 
     def start(self) -> None:
         """Start all threads."""
@@ -240,12 +250,6 @@ class DevicePlugin:
         }
 
 
-def _source(options: Options) -> Source:
-    if options.devices_file:
-        return FileSource(options.devices_file)
-    return NvmlSource(topology=options.numa, root=options.host_root)
-
-
 def _isolation(options: Options, source: Source) -> str:
     """Return the isolation to use, never auto. Raises SettingsError if it cannot work here."""
     why = ""
@@ -265,21 +269,6 @@ def _isolation(options: Options, source: Source) -> str:
     return options.isolation
 
 
-def _contract(options: Options, isolation: str) -> Contract:
-    return Contract(
-        options.names,
-        unit_mib(options.memory_unit),
-        isolation,
-        options.device_id_strategy,
-        options.device_list_strategy,
-        options.cdi_kind,
-        options.hami_core_dir,
-        options.mps_pipe_dir,
-        options.mps_shm_dir,
-        driver_guarantee=options.driver_guarantee,
-    )
-
-
 def _make_folder(path: str) -> None:
     """Make a folder that any user of a container may write to. Raises RequestRefused."""
     try:
@@ -287,12 +276,3 @@ def _make_folder(path: str) -> None:
         Path(path).chmod(0o777)
     except OSError as error:
         raise RequestRefused(f"hami-core: {path} cannot be made: {error}") from error
-
-
-def _http(
-    address: tuple[str, int], live: Checks, ready: Checks, metrics: Callable[[], bytes]
-) -> HealthServer:
-    try:
-        return HealthServer(*address, live, ready, metrics)
-    except OSError as error:
-        raise SettingsError(f"health-port: {address[1]}: {error}") from error

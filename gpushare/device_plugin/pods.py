@@ -34,7 +34,8 @@ class Pods:
         kubelet_pods: Callable[[], Iterable[Pod]] = tuple,
     ) -> None:
         self._api = api
-        self._names = names
+        self.names = names
+        """The names of the resource."""
         self._node = node
         self._kubelet_pods = kubelet_pods
         self._news = threading.Condition()
@@ -44,11 +45,6 @@ class Pods:
         self._ahead: set[PodKey] = set()
         self.listed = False
         """Whether the first list of the watch has come."""
-
-    @property
-    def names(self) -> Names:
-        """The names of the resource."""
-        return self._names
 
     def now(self) -> tuple[Mapping[PodKey, NodePod], int]:
         """Return (the pods, the number of changes so far). The mapping never changes."""
@@ -88,7 +84,9 @@ class Pods:
             log.warning(Line("the kubelet's Pods API does not answer", error=error))
         for namespace, name in sorted(wanted - read.keys()):
             try:
-                self._get(namespace, name)
+                path = f"/api/v1/namespaces/{namespace}/pods/{name}"
+                body = self._api.request("GET", path, timeout=_GET_SECONDS)
+                self._take(STARTED_PODS.decode_answer(body, namespace, name), ahead=True)
                 read[namespace, name] = True
             except (ApiNotFound, WireError) as error:
                 log.warning(Line("no such pod", pod=f"{namespace}/{name}", error=error))
@@ -135,11 +133,6 @@ class Pods:
                 if known is not None and known.ref.uid == gone.ref.uid:
                     self._put({key: pod for key, pod in self._by_key.items() if key != gone.key})
 
-    def _get(self, namespace: str, name: str) -> None:
-        path = f"/api/v1/namespaces/{namespace}/pods/{name}"
-        body = self._api.request("GET", path, timeout=_GET_SECONDS)
-        self._take(STARTED_PODS.decode_answer(body, namespace, name), ahead=True)
-
     def _take(self, item: Pod, *, ahead: bool = False) -> None:
         pod = self._read(item)
         if pod is None:
@@ -160,7 +153,7 @@ class Pods:
         if item.spec is None or item.spec.node_name != self._node:
             return None
         try:
-            return node_pod(item, self._names)
+            return node_pod(item, self.names)
         except WireError as error:
             log.warning(Line("pod not understood", error=error))
             return None

@@ -64,7 +64,8 @@ class PluginServer:
         self._observe = observe
         self._server: grpc.Server | None = None
         self._watchers = 0
-        self._was_watched = False
+        self.was_watched = False
+        """Whether a kubelet has followed the list of devices since `start`, however shortly."""
         self._watched_changed: Callable[[], None] = lambda: None
         self._lock = threading.Lock()
 
@@ -72,11 +73,6 @@ class PluginServer:
     def watched(self) -> bool:
         """Whether a kubelet follows the list of devices."""
         return self._watchers > 0
-
-    @property
-    def was_watched(self) -> bool:
-        """Whether a kubelet has followed it since `start`, however shortly."""
-        return self._was_watched
 
     def start(self, watched_changed: Callable[[], None] = lambda: None) -> None:
         """Listen on the socket. Raises OSError if it cannot be made.
@@ -91,7 +87,7 @@ class PluginServer:
         except RuntimeError as error:  # gRPC's own, with no word of the reason
             raise OSError(f"{self.socket} cannot be listened on: {error}") from error
         self._watched_changed = watched_changed
-        self._was_watched = False
+        self.was_watched = False
         server.start()
         self._server = server
 
@@ -181,7 +177,7 @@ class PluginServer:
     def _count_watcher(self, more: int) -> None:
         with self._lock:
             self._watchers += more
-            self._was_watched |= more > 0
+            self.was_watched |= more > 0
         self._watched_changed()
 
     def _get_preferred_allocation(

@@ -10,9 +10,8 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from gpushare.device_plugin.cards import Cards, uuids_of
-from gpushare.device_plugin.checkpoint import CheckpointEntry
 from gpushare.device_plugin.container import ContainerAllocation, visible_devices
-from gpushare.device_plugin.identity import Candidate, Listed, granted
+from gpushare.device_plugin.identity import Candidate, CheckpointEntry, Listed, granted
 from gpushare.device_plugin.node_pod import NodePod
 from gpushare.device_plugin.pods import Pods
 from gpushare.errors import GpuShareError, RequestRefused
@@ -38,7 +37,7 @@ class Wrong:
 
 
 class StartCheck:
-    """The check. entries: the kubelet's record. listed: what it shows. Both raise GpuShareError.
+    """The check. record: the kubelet's. listed: what it shows. Both raise GpuShareError.
 
     certain: returns whether the owner of these ids was known when they were served.
     """
@@ -46,7 +45,7 @@ class StartCheck:
     def __init__(
         self,
         pods: Pods,
-        entries: Callable[[], Sequence[CheckpointEntry]],
+        record: Callable[[], Sequence[CheckpointEntry]],
         listed: Callable[[], Listed],
         cards: Callable[[], Cards],
         parse: Callable[[bytes], ContainerAllocation],
@@ -54,7 +53,7 @@ class StartCheck:
         certain: Callable[[Collection[str]], bool] = lambda ids: True,
     ) -> None:
         self._pods = pods
-        self._entries = entries
+        self.record = record
         self._listed = listed
         self._cards = cards
         self._parse = parse
@@ -64,7 +63,7 @@ class StartCheck:
         """Check that the container of these ids may start. Raises RequestRefused."""
         asked = frozenset(ids)
         try:
-            owners = [entry for entry in self._entries() if entry.ids == asked]
+            owners = [entry for entry in self.record() if entry.ids == asked]
         except GpuShareError as error:
             raise RequestRefused(f"not checked which devices the container has: {error}") from error
         if not owners:
@@ -84,15 +83,14 @@ class StartCheck:
                 raise RequestRefused(
                     f"not started: {wrong.why}; delete the pod, so that it is started anew"
                 )
-        if not known and not (self._certain(asked) and self._of_its_own_cards(owners[-1])):
+        if known:
+            return
+        # Where the ids are of the cards that it was told, this plug-in chose them.
+        if not (self._certain(asked) and self._told(owners[-1]) == uuids_of(asked)):
             raise RequestRefused(
                 "the pod is not known, as the API server does not answer, so it cannot be checked"
                 " which devices it has; the kubelet tries again"
             )
-
-    def record(self) -> Sequence[CheckpointEntry]:
-        """Return what the kubelet has on record. Raises GpuShareError."""
-        return self._entries()
 
     def wrong(self, entry: CheckpointEntry) -> Wrong | None:
         """Return what is wrong with a container on record; None if nothing, or its pod is gone.
@@ -124,10 +122,6 @@ class StartCheck:
 
     def _told(self, entry: CheckpointEntry) -> frozenset[str]:
         return visible_devices(self._parse(entry.response))
-
-    def _of_its_own_cards(self, entry: CheckpointEntry) -> bool:
-        """Return whether the ids are of the cards it was told: then this plug-in chose them."""
-        return self._told(entry) == uuids_of(entry.ids)
 
     def _read(self, asked: frozenset[str]) -> None:
         """Read the pod that the kubelet shows with these ids. Raises RequestRefused if gone."""

@@ -12,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 import grpc
 import pytest
 
-from gpushare.device_plugin.checkpoint import FILE
+from gpushare.device_plugin.kubelet import CHECKPOINT
 from gpushare.device_plugin.registration import ORIGINAL
 from gpushare.wire.annotations import ALIYUN
 from gpushare.wire.inventory import decode_inventory
@@ -407,10 +407,10 @@ def test_a_container_that_was_told_of_a_wrong_device_does_not_start(node: Plugin
 def test_a_container_that_cannot_be_checked_does_not_start(node: PluginNode) -> None:
     pod = node.pod(4, devices=[0])
     node.kubelet.add(pod)
-    (node.kubelet.plugins / FILE).write_text("{")
+    (node.kubelet.plugins / CHECKPOINT).write_text("{")
     with pytest.raises(grpc.RpcError) as caught:
         node.kubelet.start_container(pod["metadata"]["uid"], "c0")
-    assert FILE in str(caught.value)
+    assert CHECKPOINT in str(caught.value)
     node.kubelet.write_checkpoint()
     check_right(node, pod)
 

@@ -15,9 +15,8 @@ from gpushare.device_plugin import container
 from gpushare.device_plugin import kubelet_pb2 as pb
 from gpushare.device_plugin.allocator import Allocator, Served
 from gpushare.device_plugin.cards import Card, Cards, Fault, Problem, device_id, uuids_of
-from gpushare.device_plugin.checkpoint import CheckpointEntry
 from gpushare.device_plugin.container import Contract, visible_devices
-from gpushare.device_plugin.identity import Listed
+from gpushare.device_plugin.identity import CheckpointEntry, Listed
 from gpushare.device_plugin.kubelet import answer_message, parse_answer
 from gpushare.device_plugin.node_pod import node_pod
 from gpushare.device_plugin.pods import Pods

@@ -59,8 +59,12 @@ LAYERS: dict[str, tuple[str, ...]] = {
     # extenders by https. Its demo has no time for how long the extender waits beside autoscalers.
     "gpushare_localcluster": (
         *("errors", "commandline", "yamlfile", "core.model", "core.selectors", "wire"),
-        "device_plugin.checkpoint",
-        *("device_plugin.kubelet_pb2", "device_plugin.options", "device_plugin.plugin"),
+        *(
+            "device_plugin.kubelet",
+            "device_plugin.kubelet_pb2",
+            "device_plugin.options",
+            "device_plugin.plugin",
+        ),
         *("kube.election", "kube.lease_runner", "kube.trust"),
         *("extender.follow.placeholders", "extender.follow.scale_down_guard"),
     ),

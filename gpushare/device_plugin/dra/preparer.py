@@ -16,7 +16,7 @@ from typing import Any
 
 from gpushare.device_plugin.cards import Card, Cards
 from gpushare.device_plugin.container import Contract, answer
-from gpushare.device_plugin.dra.offer import device_name
+from gpushare.device_plugin.dra.publisher import device_name
 from gpushare.device_plugin.identity import Grant
 from gpushare.errors import QuantityError, RequestRefused
 from gpushare.kube.api import Calls

@@ -1,5 +1,9 @@
 """Keeps the node's ResourceSlice as the GPUs are: made again when it is gone, changed when they do.
 
+Each GPU is a device whose memory is shared by the unit. A device is named by its GPU's index, as
+NVIDIA's driver names them by their minor numbers: it may be another GPU after cards were changed.
+Which GPU it is, the attribute `uuid` says.
+
 The kubelet deletes all slices of its node when it starts, and those of a driver that is away for
 30 s; so what is there is followed by a watch. Each look goes by what is there alone, whoever wrote
 it.
@@ -11,8 +15,7 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from gpushare.device_plugin.cards import Cards
-from gpushare.device_plugin.dra.offer import slice_spec
+from gpushare.device_plugin.cards import Card, Cards
 from gpushare.errors import GpuShareError
 from gpushare.kube.api import Api
 from gpushare.kube.listwatch import ListWatch
@@ -20,10 +23,15 @@ from gpushare.kube.reflector import Reflector
 from gpushare.logline import Line
 from gpushare.wire.codec import Decoded, WatchEvent
 from gpushare.wire.dra.objects import RESOURCE_SLICES, ResourceSlice
+from gpushare.wire.dra.slices import MEMORY, MODEL, UUID
 
 log = logging.getLogger("gpushare.dra")
 
 SLICES = "/apis/resource.k8s.io/v1/resourceslices"
+UNHEALTHY = "gpushare.io/unhealthy"
+"""The taint of a device that new claims are to keep off."""
+
+_LONGEST_ATTRIBUTE = 64
 _LOOK_SECONDS = 2.0
 """Until the GPUs are read again, and until a write is tried again."""
 _WRITE_SECONDS = 5.0
@@ -109,7 +117,13 @@ class Publisher:
                 log.exception("slice not written")
 
     def _spec(self, cards: Cards, generation: int) -> dict[str, Any]:
-        return slice_spec(cards, self._driver, self._node, generation)
+        """Return the spec of the pool's only slice, as the API server would write it."""
+        return {
+            "driver": self._driver,
+            "nodeName": self._node,
+            "pool": {"name": self._node, "generation": generation, "resourceSliceCount": 1},
+            "devices": [_device(card, cards.unit_mib) for card in cards.all if card.unit_count],
+        }
 
     def _write(self, method: str, path: str, more: dict[str, Any], spec: dict[str, Any]) -> None:
         body = {
@@ -123,3 +137,36 @@ class Publisher:
 
     def _is_ours(self, found: ResourceSlice) -> bool:
         return bool(found.metadata and found.metadata.name == self.name)
+
+
+def device_name(card: Card) -> str:
+    """Return by what the slice names the GPU."""
+    return f"gpu-{card.index}"
+
+
+def _device(card: Card, unit_mib: int) -> dict[str, Any]:
+    attributes = {UUID: {"string": card.uuid}}
+    if card.model:
+        attributes[MODEL] = {"string": card.model[:_LONGEST_ATTRIBUTE]}
+    unit, whole = _quantity(unit_mib), _quantity(card.unit_count * unit_mib)
+    # Who names no amount gets the whole GPU.
+    policy = {"default": whole, "validRange": {"min": unit, "step": unit}}
+    device = {
+        "name": device_name(card),
+        "attributes": attributes,
+        "capacity": {MEMORY: {"value": whole, "requestPolicy": policy}},
+        "allowMultipleAllocations": True,
+    }
+    if card.problem:
+        fault = {"key": UNHEALTHY, "value": card.problem.fault.value, "effect": "NoSchedule"}
+        device["taints"] = [fault]
+    return device
+
+
+def _quantity(mib: int) -> str:
+    """Return so many MiB in the largest unit that takes them whole, as the API server does."""
+    units = ["Mi", "Gi", "Ti", "Pi"]
+    while mib % 1024 == 0 and len(units) > 1:
+        mib //= 1024
+        units.pop(0)
+    return f"{mib}{units[0]}"

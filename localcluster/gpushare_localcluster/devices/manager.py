@@ -19,7 +19,7 @@ import grpc
 from google.protobuf.message import Message
 
 from gpushare.device_plugin import kubelet_pb2 as pb
-from gpushare.device_plugin.checkpoint import FILE
+from gpushare.device_plugin.kubelet import CHECKPOINT
 from gpushare_localcluster.devices.admission import AdmissionError
 from gpushare_localcluster.devices.sockets import HEALTHY, Sockets
 from gpushare_localcluster.grants import container_units, containers, is_plain_init
@@ -137,7 +137,7 @@ class DeviceManager(Sockets):
         data = {"PodDeviceEntries": entries, "RegisteredDevices": {self.resource: [*self.devices]}}
         new = self.folder / "checkpoint.new"
         new.write_text(json.dumps({"Data": data, "Checksum": 0}), encoding="utf-8")
-        new.replace(self.plugins / FILE)
+        new.replace(self.plugins / CHECKPOINT)
 
     def _allocate(self, pod: Json, container: Json) -> None:
         uid, name = pod["metadata"]["uid"], container["name"]
@@ -199,7 +199,7 @@ class DeviceManager(Sockets):
         return [pb.ContainerDevices(resource_name=self.resource, device_ids=ids)] if ids else []
 
     def _read_checkpoint(self) -> Iterator[Held]:
-        document = json.loads((self.plugins / FILE).read_text(encoding="utf-8"))
+        document = json.loads((self.plugins / CHECKPOINT).read_text(encoding="utf-8"))
         for each in document["Data"]["PodDeviceEntries"]:
             ids = frozenset(device for group in each["DeviceIDs"].values() for device in group)
             response = base64.b64decode(each["AllocResp"])

@@ -9,8 +9,7 @@ import pytest
 
 from gpushare.device_plugin.allocator import MAX_WAIT, Allocator, Served
 from gpushare.device_plugin.cards import Fault, Problem, device_id
-from gpushare.device_plugin.checkpoint import CheckpointEntry
-from gpushare.device_plugin.identity import Listed
+from gpushare.device_plugin.identity import CheckpointEntry, Listed
 from gpushare.device_plugin.kubelet import KubeletError
 from gpushare.device_plugin.pods import Pods
 from gpushare.errors import ApiNotFound, ApiUnavailable, RequestRefused

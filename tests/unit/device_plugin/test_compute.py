@@ -3,11 +3,10 @@
 import pytest
 
 from gpushare.daemon.events.aggregator import Details
-from gpushare.device_plugin.checkpoint import CheckpointEntry
 from gpushare.device_plugin.compute import ComputeCheck, Unenforced
 from gpushare.device_plugin.container import Contract, answer
 from gpushare.device_plugin.event_messages import EventMessages
-from gpushare.device_plugin.identity import Candidate, Grant, granted
+from gpushare.device_plugin.identity import Candidate, CheckpointEntry, Grant, granted
 from gpushare.device_plugin.kubelet import answer_message, parse_answer
 from gpushare.device_plugin.pods import Pods
 from gpushare.wire.annotations import ALIYUN

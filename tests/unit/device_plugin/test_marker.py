@@ -4,8 +4,8 @@ import pytest
 
 from gpushare.device_plugin.allocator import Allocator
 from gpushare.device_plugin.cards import device_id
-from gpushare.device_plugin.checkpoint import CheckpointEntry
 from gpushare.device_plugin.container import ContainerAllocation
+from gpushare.device_plugin.identity import CheckpointEntry
 from gpushare.device_plugin.kubelet import answer_message, parse_answer
 from gpushare.device_plugin.marker import Marker
 from gpushare.device_plugin.pods import Pods

@@ -9,9 +9,9 @@ import pytest
 
 from gpushare.device_plugin.cards import device_id
 from gpushare.device_plugin.cgroups import Cgroups
-from gpushare.device_plugin.checkpoint import CheckpointEntry
 from gpushare.device_plugin.container import ContainerAllocation
 from gpushare.device_plugin.devices import CardMemory
+from gpushare.device_plugin.identity import CheckpointEntry
 from gpushare.device_plugin.kubelet import KubeletError
 from gpushare.device_plugin.memory import NO_LIMIT, STALE_SECONDS, Memory, Use
 from gpushare.device_plugin.node_pod import NodePod, node_pod

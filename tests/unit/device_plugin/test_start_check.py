@@ -8,10 +8,14 @@ from typing import Any
 import pytest
 
 from gpushare.device_plugin.cards import device_id
-from gpushare.device_plugin.checkpoint import CheckpointEntry, entries
 from gpushare.device_plugin.container import ContainerAllocation
-from gpushare.device_plugin.identity import PodKey
-from gpushare.device_plugin.kubelet import KubeletError, answer_message, parse_answer
+from gpushare.device_plugin.identity import CheckpointEntry, PodKey
+from gpushare.device_plugin.kubelet import (
+    KubeletError,
+    answer_message,
+    parse_answer,
+    parse_checkpoint,
+)
 from gpushare.device_plugin.pods import Pods
 from gpushare.device_plugin.start_check import StartCheck
 from gpushare.errors import ApiNotFound, ApiUnreachable, GpuShareError, MessageError, RequestRefused
@@ -174,11 +178,11 @@ def test_the_record_is_read() -> None:
     }
     other = {**item, "ResourceName": "example.com/nic"}
     text = json.dumps({"Data": {"PodDeviceEntries": [item, other]}, "Checksum": 1}).encode()
-    assert entries(text, "aliyun.com/gpu-mem") == (
+    assert parse_checkpoint(text, "aliyun.com/gpu-mem") == (
         CheckpointEntry("u", "c", frozenset("ab"), b"x"),
     )
     empty = json.dumps({"Data": {"PodDeviceEntries": None}}).encode()
-    assert entries(empty, "aliyun.com/gpu-mem") == ()
+    assert parse_checkpoint(empty, "aliyun.com/gpu-mem") == ()
 
 
 @pytest.mark.parametrize(
@@ -188,7 +192,7 @@ def test_the_record_is_read() -> None:
 )
 def test_a_file_that_is_none_is_said_to_be_none(text: bytes) -> None:
     with pytest.raises(MessageError, match="kubelet_internal_checkpoint"):
-        entries(text, "aliyun.com/gpu-mem")
+        parse_checkpoint(text, "aliyun.com/gpu-mem")
 
 
 def test_an_answer_that_cannot_be_read_is_said_to_be_none() -> None:

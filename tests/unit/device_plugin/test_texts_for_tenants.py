@@ -11,9 +11,8 @@ from hypothesis import strategies as st
 from gpushare.core.model import PodRef
 from gpushare.device_plugin.allocator import Allocator
 from gpushare.device_plugin.cards import DetectedGpu, Fault, Problem, device_id, make_cards
-from gpushare.device_plugin.checkpoint import CheckpointEntry
 from gpushare.device_plugin.container import ContainerAllocation
-from gpushare.device_plugin.identity import PodKey
+from gpushare.device_plugin.identity import CheckpointEntry, PodKey
 from gpushare.device_plugin.kubelet import answer_message, parse_answer
 from gpushare.device_plugin.pods import Pods
 from gpushare.device_plugin.start_check import StartCheck
