@@ -13,9 +13,8 @@ from typing import TypeVar
 
 from gpushare.core.model import NodeSpec, ObservedPod
 from gpushare.errors import MessageError, WireError
-from gpushare.kube.api import Getter
+from gpushare.kube.api import Getter, pages
 from gpushare.kube.client import KubeClient, connect
-from gpushare.kube.pages import pages
 from gpushare.kube.session import usual_kubeconfig
 from gpushare.wire.annotations import Names
 from gpushare.wire.codec import Codec

@@ -40,8 +40,8 @@ from gpushare.doctor.facts import (
 )
 from gpushare.doctor.objects import Fields, read_closed, read_lease, read_node, read_pods
 from gpushare.errors import ApiError, ApiNotFound, MessageError, WireError
-from gpushare.kube.pages import pages
-from gpushare.kube.server_clock import ServerTimeClient
+from gpushare.kube.api import pages
+from gpushare.kube.client import ServerTimeClient
 from gpushare.wire.annotations import Names
 from gpushare.wire.kept import LEASE
 from gpushare.wire.metrics import read_samples

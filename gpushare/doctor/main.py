@@ -19,7 +19,7 @@ from gpushare.doctor.collect import Collector, read_extender, read_route
 from gpushare.doctor.facts import Certificate, ClaimsSeen, Facts, SchedulerFile, Unread
 from gpushare.doctor.report import as_json, as_text, failed, run_checks
 from gpushare.errors import SettingsError
-from gpushare.kube.server_clock import ServerTimeClient
+from gpushare.kube.client import ServerTimeClient
 from gpushare.kube.session import usual_kubeconfig
 from gpushare.settings import address
 from gpushare.wire.annotations import ALIYUN, Names

@@ -1,14 +1,20 @@
-"""The interface of an API server that the loops of this package use: one call and one stream.
+"""The interface of an API server: one call and one stream; and a list by such calls, page by page.
 
-Only protocols. The real one is `gpushare.kube.client.KubeClient`; a simulation has another.
+The real one is `gpushare.kube.client.KubeClient`; a simulation has another. It knows not what the
+objects of a list mean.
 
-Tested in `tests/unit/kube/test_reflector.py`.
+Tested in `tests/unit/kube/test_reflector.py` and `tests/unit/kube/test_pages.py`.
 """
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager
-from typing import Protocol
+from typing import Protocol, TypeVar
+
+from gpushare.errors import ApiTooLarge
+
+LIMIT = 500
+"""Objects on a page."""
 
 
 class Lines(Protocol):
@@ -66,3 +72,47 @@ class Api(Calls, Protocol):
     ) -> AbstractContextManager[Lines]:
         """Return an open watch; time-outs: seconds until the answer, and of silence after it."""
         ...
+
+
+class Part(Protocol):
+    """A page as far as it says how to go on."""
+
+    @property
+    def continue_token(self) -> str:
+        """The token that asks for the next page; empty: this was the last."""
+        ...
+
+
+_PartT = TypeVar("_PartT", bound=Part)
+
+
+def pages(
+    api: Getter,
+    path: str,
+    decode: Callable[[bytes], _PartT],
+    query: Mapping[str, str] | None = None,
+    *,
+    timeout: float,
+    limit: int = LIMIT,
+) -> Iterator[_PartT]:
+    """Yield the pages; one that has too many bytes is asked for again with half as many objects.
+
+    For who reads once; a reflector has its own (listwatch.py), which goes on where a page failed.
+    timeout: seconds for one page. Raises ApiError, ApiTooLarge for an object too large by itself;
+    and what decode raises.
+    """
+    token: dict[str, str] = {}
+    while True:
+        asked = {**(query or {}), "limit": str(limit), **token}
+        try:
+            body = api.request("GET", path, query=asked, timeout=timeout)
+        except ApiTooLarge:
+            if limit == 1:
+                raise
+            limit //= 2
+            continue
+        page = decode(body)
+        yield page
+        if not page.continue_token:
+            return
+        token = {"continue": page.continue_token}

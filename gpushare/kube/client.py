@@ -15,6 +15,7 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from email.utils import parsedate_to_datetime
 from functools import partial
 from urllib.parse import quote, urlencode
 
@@ -22,15 +23,17 @@ import urllib3
 from urllib3.exceptions import HTTPError, SSLError
 
 from gpushare.errors import ApiError, ApiTooLarge, ApiUnreachable, SettingsError
-from gpushare.kube.api_errors import no_response_error, one_line, response_error
 from gpushare.kube.connection import TooLateError, send_deadline
 from gpushare.kube.responses import (
     MOST_BYTES,
     LineStream,
     Response,
     TooLargeError,
+    no_response_error,
+    one_line,
     read_all,
     read_beginning,
+    response_error,
     return_to_pool,
     socket_of_response,
 )
@@ -255,6 +258,24 @@ class KubeClient:
                     log.warning(Line("credentials not read again", error=error))
                 self._loaded_at = time.monotonic()
             return self._session
+
+
+class ServerTimeClient(KubeClient):
+    """A KubeClient for one thread that records the server's time.
+
+    `server_time` is the Date header of the last response in seconds since the epoch (whole seconds:
+    HTTP has no finer ones), or None if the response had no such header.
+    """
+
+    server_time: float | None = None
+
+    def _send(self, call: _Call) -> Response:
+        response = super()._send(call)
+        try:
+            self.server_time = parsedate_to_datetime(response.headers["Date"]).timestamp()
+        except (KeyError, ValueError):
+            self.server_time = None
+        return response
 
 
 def connect(

@@ -12,8 +12,8 @@ should stop goes on. What is promised here, for any loss, delay or order of call
   the old leader sent at the last moment has landed, or never will.
 - Only times of the local monotonic clock count. Those in the Lease are other machines' wall clocks.
 
-A process that was paused (SIGSTOP, a stalled machine) does not know it. So a bind asks
-`leads_until` right before its call, and the term must outlast the call.
+A process that was paused (SIGSTOP, a stalled machine) does not know it. So a bind asks `Term.until`
+right before its call, and the term must outlast the call.
 """
 
 from dataclasses import dataclass, field, replace
@@ -80,10 +80,6 @@ class Elector:
     _stopping: bool = False
     _releasing: bool = False
     _done: bool = False
-
-    def leads_until(self, now: float) -> float:
-        """Return until when this process may bind; not later than `now` when it may not."""
-        return self.term.until(now)
 
     def release(self) -> None:
         """Stop leading, and give the Lease away with the next step.
@@ -163,7 +159,10 @@ class Elector:
         if not self._is_ours(lease):
             expiry = self._changed_at + max(lease.duration, duration)
             if not lease.released and now < expiry:
-                return self._retry_later(now, expiry, jitter)
+                self._lease_is_current = False
+                pause = self.timing.retry * (1 + self.timing.spread * jitter)
+                self._next_at = min(now + pause, expiry)
+                return Wait(self._next_at - now)
             self._acquire(now, wall, fence=now if lease.released else expiry + self.bind_budget)
             lease = replace(lease, holder="")  # it changes hands, though it may be in our name
         self._sent_at = now
@@ -177,12 +176,6 @@ class Elector:
         self._acquire_time = stamp(wall)
         self._fence = max(self._fence, fence)
         self._sent_at = now
-
-    def _retry_later(self, now: float, expiry: float, jitter: float) -> Wait:
-        self._lease_is_current = False
-        pause = self.timing.retry * (1 + self.timing.spread * jitter)
-        self._next_at = min(now + pause, expiry)
-        return Wait(self._next_at - now)
 
     def _is_ours(self, lease: Lease) -> bool:
         """Return whether it has our identity and was acquired by this process, not by one before

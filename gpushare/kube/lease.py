@@ -19,6 +19,11 @@ NEVER = float("-inf")
 RELEASED_DURATION = 1.0
 """The duration that its holder writes as it gives a Lease away, as client-go does."""
 
+_UNREADABLE = (
+    *(ValueError, TypeError, KeyError, AttributeError, RecursionError),
+    OverflowError,  # a number too large for a float, or infinite if a whole one belongs
+)
+
 
 @dataclass(frozen=True, slots=True)
 class Lease:
@@ -96,9 +101,12 @@ def read_lease(body: bytes) -> Lease:
         if document.get("kind") != "Lease":
             raise ValueError("of another kind")
         spec = document.get("spec") or {}
+        duration = float(spec.get("leaseDurationSeconds") or 0)
+        if not math.isfinite(duration):
+            raise ValueError("leaseDurationSeconds")
         return Lease(
             holder=str(spec.get("holderIdentity") or ""),
-            duration=_finite(spec.get("leaseDurationSeconds") or 0),
+            duration=duration,
             acquired=str(spec.get("acquireTime") or ""),
             renewed=str(spec.get("renewTime") or ""),
             transitions=int(spec.get("leaseTransitions") or 0),
@@ -108,20 +116,6 @@ def read_lease(body: bytes) -> Lease:
         )
     except _UNREADABLE as error:
         raise WireError(f"Lease: not readable ({type(error).__name__}: {error})") from error
-
-
-_UNREADABLE = (
-    *(ValueError, TypeError, KeyError, AttributeError, RecursionError),
-    OverflowError,  # a number too large for a float, or infinite if a whole one belongs
-)
-
-
-def _finite(seconds: float) -> float:
-    """Return the seconds as a float. Raises ValueError if they are infinite or not a number."""
-    found = float(seconds)
-    if not math.isfinite(found):
-        raise ValueError("leaseDurationSeconds")
-    return found
 
 
 def seconds_of(stamp: str) -> float:
@@ -180,5 +174,5 @@ class Term:
     end: float = NEVER
 
     def until(self, now: float) -> float:
-        """Return until when we lead; in the past, or NEVER, when we do not."""
+        """Return until when this process may bind; not later than `now` when it may not."""
         return self.end if now >= self.begin else NEVER

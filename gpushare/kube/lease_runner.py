@@ -61,7 +61,7 @@ class LeaseRunner:
         """Return until when this process may bind (monotonic seconds); not later than `now` when it
         may not. A bind begins only if this outlasts all the time it may take.
         """
-        return NEVER if self._halted else self._machine.leads_until(now)
+        return NEVER if self._halted else self._machine.term.until(now)
 
     def fenced_until(self) -> float:
         """Return when the calls of every leader before us have landed: only a list begun later
@@ -125,7 +125,15 @@ class LeaseRunner:
 
     def _call(self, action: Read | Create | Update) -> None:
         try:
-            self._execute(action)
+            match action:
+                case Create(body):
+                    answer = self._request("POST", self._collection, body)
+                    self._machine.on_written(answer, self._clock())
+                case Update(body):
+                    answer = self._request("PUT", self._path, body)
+                    self._machine.on_written(answer, self._clock())
+                case Read():
+                    self._machine.on_lease(self._read(), self._clock())
         except (ApiError, WireError) as error:
             log.warning(Line("lease call failed", lease=self._path, error=error))
             self._machine.on_error(error, self._clock())
@@ -134,17 +142,6 @@ class LeaseRunner:
         if leads != self._logged_leading:
             self._logged_leading = leads
             log.info(Line("leadership changed", lease=self._path, leading=leads))
-
-    def _execute(self, action: Read | Create | Update) -> None:
-        match action:
-            case Create(body):
-                answer = self._request("POST", self._collection, body)
-                self._machine.on_written(answer, self._clock())
-            case Update(body):
-                answer = self._request("PUT", self._path, body)
-                self._machine.on_written(answer, self._clock())
-            case Read():
-                self._machine.on_lease(self._read(), self._clock())
 
     def _read(self) -> bytes | None:
         try:

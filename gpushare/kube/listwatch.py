@@ -19,19 +19,118 @@ threads, clocks, randomness or the objects' meaning; decoding is handed in. So o
 """
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Generic
+from typing import Generic, Protocol, TypeVar
 
 from gpushare.errors import ApiError, ApiGone, ApiTooLarge
-from gpushare.kube.decoder import Decoder, EventT, PageT
-from gpushare.kube.listwatch_actions import Action, List, Query, Replace, Sleep, Watch
 
 NEVER = float("-inf")
 
+Query = tuple[tuple[str, str], ...]
 
-def _whole(page: PageT) -> PageT:
-    return page
+
+class Page(Protocol):
+    """A decoded page of a list; its objects are for the event handler."""
+
+    @property
+    def resource_version(self) -> str:
+        """The resourceVersion of the list."""
+        ...
+
+    @property
+    def continue_token(self) -> str:
+        """The token that asks for the next page; empty: this was the last."""
+        ...
+
+    @property
+    def items(self) -> Sequence[object]:
+        """The objects that could be read."""
+        ...
+
+    @property
+    def bad(self) -> Sequence[object]:
+        """The objects that could not be read."""
+        ...
+
+
+class DecodedEvent(Protocol):
+    """A decoded line of a watch."""
+
+    @property
+    def kind(self) -> str:
+        """ADDED, MODIFIED, DELETED, BOOKMARK or ERROR."""
+        ...
+
+    @property
+    def resource_version(self) -> str:
+        """The resourceVersion of the event."""
+        ...
+
+    @property
+    def code(self) -> int:
+        """The status of an ERROR."""
+        ...
+
+    @property
+    def bad(self) -> object | None:
+        """The object that could not be read, if there is one."""
+        ...
+
+
+PageT = TypeVar("PageT", bound=Page)
+EventT = TypeVar("EventT", bound=DecodedEvent)
+PageT_co = TypeVar("PageT_co", bound=Page, covariant=True)
+EventT_co = TypeVar("EventT_co", bound=DecodedEvent, covariant=True)
+
+
+class Decoder(Protocol[PageT_co, EventT_co]):
+    """Decodes bytes into pages and events; `gpushare.wire.codec.Codec` is one."""
+
+    def decode_list(self, body: bytes) -> PageT_co:
+        """Return a page; raises if the body is none."""
+        ...
+
+    def decode_event(self, line: bytes) -> EventT_co:
+        """Return an event; raises if the line is none."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Sleep:
+    """Do nothing for these seconds."""
+
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class List:
+    """Ask for a page; answer with `on_page` or `on_error`."""
+
+    path: str
+    query: Query
+    timeout: float
+
+
+@dataclass(frozen=True, slots=True)
+class Watch:
+    """Open a watch; answer with `on_open`, `on_line` for each line, then `on_end` or `on_error`."""
+
+    path: str
+    query: Query
+    connect_timeout: float
+    read_timeout: float
+
+
+Action = Sleep | List | Watch
+
+
+@dataclass(frozen=True, slots=True)
+class Replace(Generic[PageT]):
+    """The whole collection, as of `started` or later (monotonic seconds)."""
+
+    pages: tuple[PageT, ...]
+    started: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +167,8 @@ class ListWatch(Generic[PageT, EventT]):
     `synced`: a whole list was taken over and no delivery failed since. `last_contact`: when the
     server last sent something (list, event, bookmark). `listed_at`: when the last list that was
     taken over was begun. The counts only grow: `relists` (lists taken over), `restarts` (by
-    reason), `decode_errors` (lines, pages and single objects that could not be read).
+    reason), `decode_errors` (lines, pages and single objects that could not be read). `version`:
+    the resourceVersion delivered last; "" before a list, and after a failure.
     """
 
     path: str
@@ -82,7 +182,7 @@ class ListWatch(Generic[PageT, EventT]):
     relists: int = 0
     decode_errors: int = 0
     restarts: Counter[str] = field(default_factory=Counter)
-    _version: str = ""
+    version: str = ""
     _token: str = ""
     _limit: int = 0
     _pages: tuple[PageT, ...] = ()
@@ -98,11 +198,6 @@ class ListWatch(Generic[PageT, EventT]):
     _healthy_since: float | None = None
     _opened: bool = False
 
-    @property
-    def version(self) -> str:
-        """The resourceVersion delivered last; "" before a list, and after a failure."""
-        return self._version
-
     def request_relist(self) -> None:
         """Ask for a new list; one that has begun already does not count."""
         self._relist_wanted = True
@@ -113,7 +208,7 @@ class ListWatch(Generic[PageT, EventT]):
         if self._pause:
             self._not_before = self._pause_from + self._pause * (1 - jitter / 2)
             self._pause = 0.0
-        if self._relist_wanted and self._version:
+        if self._relist_wanted and self.version:
             # A list under way is ended first, or frequent requests would keep it from ever ending.
             self._forget_place()
             # Asked for often, it is still done no more often than this.
@@ -124,14 +219,14 @@ class ListWatch(Generic[PageT, EventT]):
             self._forget_place()
         if now < self._not_before:
             return Sleep(self._not_before - now)
-        return self._watch(now, jitter) if self._version else self._list(now)
+        return self._watch(now, jitter) if self.version else self._list(now)
 
     def on_page(
-        self, body: bytes, now: float, kept: Callable[[PageT], PageT] = _whole
+        self, body: bytes, now: float, kept: Callable[[PageT], PageT] | None = None
     ) -> Replace[PageT] | None:
         """Return the whole list when this was its last page; to be answered with `on_delivered`.
 
-        kept: returns what is kept of a page until then.
+        kept: returns what is kept of a page until then; None: all.
         """
         try:
             page = self.decoder.decode_list(body)
@@ -146,7 +241,7 @@ class ListWatch(Generic[PageT, EventT]):
             return None
         self._note_contact(now)
         self.decode_errors += len(page.bad)
-        self._pages += (kept(page),)
+        self._pages += (kept(page) if kept else page,)
         self._token = token
         objects = len(page.items) + len(page.bad)
         if objects:
@@ -190,7 +285,7 @@ class ListWatch(Generic[PageT, EventT]):
             self._bad_line(now)
             return None
         self._note_contact(now)
-        self._version = event.resource_version
+        self.version = event.resource_version
         if event.kind == "BOOKMARK":
             return None
         self._bad_lines = 0
@@ -249,7 +344,7 @@ class ListWatch(Generic[PageT, EventT]):
             *self.query,
             ("watch", "true"),
             ("allowWatchBookmarks", "true"),
-            ("resourceVersion", self._version),
+            ("resourceVersion", self.version),
             ("timeoutSeconds", str(seconds)),
         )
         self.watching = True
@@ -259,7 +354,7 @@ class ListWatch(Generic[PageT, EventT]):
     def _complete(self) -> Replace[PageT]:
         whole = Replace(self._pages, self._list_started)
         # All pages of a list bear one version, its first page's; older is safe, newer is not.
-        self._version = self._pages[0].resource_version
+        self.version = self._pages[0].resource_version
         self._pages = ()
         self._bad_lines = 0
         return whole
@@ -305,5 +400,5 @@ class ListWatch(Generic[PageT, EventT]):
         return min(self.timing.longest_pause, self.timing.pause * 2.0 ** min(failures - 1, 30))
 
     def _forget_place(self) -> None:
-        self._version = self._token = ""
+        self.version = self._token = ""
         self._pages = ()

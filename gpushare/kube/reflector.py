@@ -14,9 +14,16 @@ from typing import Generic, Protocol, TypeVar
 
 from gpushare.errors import ApiError
 from gpushare.kube.api import Api, Lines
-from gpushare.kube.decoder import EventT, PageT
-from gpushare.kube.listwatch import NEVER, ListWatch
-from gpushare.kube.listwatch_actions import Action, List, Sleep, Watch
+from gpushare.kube.listwatch import (
+    NEVER,
+    Action,
+    EventT,
+    List,
+    ListWatch,
+    PageT,
+    Sleep,
+    Watch,
+)
 from gpushare.logline import Line
 
 log = logging.getLogger(__name__)
@@ -67,18 +74,14 @@ class Reflector(Generic[PageT, EventT]):
         self._relist = False
         self._lines: Lines | None = None
         self._due = NEVER
-        self._last_resource_version = ""
+        self.last_resource_version = ""
+        """The resourceVersion up to which all was delivered; "" if it is not known."""
         self._thread: threading.Thread | None = None
 
     @property
     def status(self) -> ListWatch[PageT, EventT]:
         """The machine, to be read only: synced, last_contact, listed_at and the counts."""
         return self._machine
-
-    @property
-    def last_resource_version(self) -> str:
-        """The resourceVersion up to which all was delivered; "" if it is not known."""
-        return self._last_resource_version
 
     def start(self) -> None:
         """Run in a thread of its own."""
@@ -154,13 +157,12 @@ class Reflector(Generic[PageT, EventT]):
             return
         # A page is read, and what its objects are too large for is dropped, before the next one.
         kept = getattr(self._handler, "kept", None)
-        now = self._clock()
-        whole = self._machine.on_page(body, now, kept) if kept else self._machine.on_page(body, now)
+        whole = self._machine.on_page(body, self._clock(), kept)
         del body
         if whole is not None:
             if self._deliver(partial(self._handler.replace, whole.pages, whole.started)):
                 self._machine.on_delivered(whole)
-            self._last_resource_version = self._machine.version
+            self.last_resource_version = self._machine.version
 
     def _watch(self, action: Watch) -> None:
         self._set_due(2 * action.connect_timeout)
@@ -188,7 +190,7 @@ class Reflector(Generic[PageT, EventT]):
                 event = self._machine.on_line(line, self._clock())
                 if event is not None:
                     self._deliver(partial(self._handler.apply, event))
-                self._last_resource_version = self._machine.version
+                self.last_resource_version = self._machine.version
                 if not self._machine.watching or self._interrupted():
                     break
                 self._set_due(silence)

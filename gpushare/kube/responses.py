@@ -1,10 +1,18 @@
-"""Responses, read in time: bodies whole or not at all, watches line by line.
+"""Responses, read in time: bodies whole or not at all, watches line by line, refusals as errors.
 
-Knows urllib3's answers and their sockets, and nothing of what the bytes mean.
+Knows urllib3's answers and their sockets, and of what the bytes mean only the Status document. Only
+a Status is the API server's own word: whatever else comes with a status of 4xx may be a proxy's,
+and says nothing of what was done. Which class of `gpushare.errors.Api*` a Status becomes is decided
+by the HTTP status alone; its words are for people to read.
 
-Tested in `tests/unit/kube/test_client_in_time.py`.
+A watch is one JSON document a line; the network may cut it anywhere, and what is left without a
+line end when the stream ends was cut off, so it is never delivered.
+
+Tested in `tests/unit/kube/test_client_in_time.py`, `tests/unit/kube/test_client.py` and
+`tests/unit/kube/test_line_splitter.py`.
 """
 
+import json
 import os
 import socket
 import threading
@@ -15,12 +23,56 @@ from contextlib import suppress
 import urllib3
 from urllib3.exceptions import HTTPError
 
-from gpushare.kube.api_errors import BODY_LIMIT, no_response_error
-from gpushare.kube.line_splitter import LineSplitter
+from gpushare.errors import ApiConflict, ApiError, ApiGone, ApiNotFound, ApiUnavailable
+
+TEXT_LIMIT = 500
+# A Status fits easily; a proxy's error page need not be read whole.
+BODY_LIMIT = 64 << 10
+# An object in etcd is at most 1.5 MiB by default (`--max-request-bytes`); a line many times that
+# is not a watch, and must not fill our memory.
+LINE_LIMIT = 16 << 20
+MOST_BYTES = 16 << 20
+"""Bytes of an answer. An object has at most some 1.5 MiB (`--max-request-bytes` of etcd), so that a
+list of few objects is less whatever stands in them, and 500 usual pods are a third of it."""
 
 _CHUNK = 256 << 10
+_BY_STATUS = {404: ApiNotFound, 409: ApiConflict, 410: ApiGone}
+_TOO_MANY_REQUESTS = 429
+"""kube-apiserver says this in plain text (its filters for requests in flight), before it begins."""
 
 Response = urllib3.BaseHTTPResponse
+
+
+class LineSplitter:
+    """Cuts a stream of chunks into lines, without their ends; empty lines are dropped."""
+
+    def __init__(self, limit: int = LINE_LIMIT) -> None:
+        self._limit = limit
+        self._parts: list[bytes] = []
+        self._held = 0
+
+    def feed(self, chunk: bytes) -> list[bytes]:
+        """Return the lines completed by `chunk`, in order.
+
+        Raises ValueError when a line grows past the limit (bytes).
+        """
+        head, *rest = chunk.split(b"\n")
+        self._hold(head)
+        if not rest:
+            return []
+        lines = [b"".join(self._parts), *rest[:-1]]
+        self._parts = []
+        self._held = 0
+        self._hold(rest[-1])
+        return [line for line in lines if line.strip()]
+
+    def _hold(self, part: bytes) -> None:
+        """Keep a piece of a line; pieces are joined once, so a line cut often costs no more."""
+        if part:
+            self._parts.append(part)
+            self._held += len(part)
+        if self._held > self._limit:
+            raise ValueError(f"a line of the stream is longer than {self._limit} bytes")
 
 
 class LineStream:
@@ -76,11 +128,6 @@ def socket_of_response(response: Response) -> socket.socket:
     if not isinstance(live, socket.socket):
         raise OSError("the connection has no socket any more")
     return live
-
-
-MOST_BYTES = 16 << 20
-"""Bytes of an answer. An object has at most some 1.5 MiB (`--max-request-bytes` of etcd), so that a
-list of few objects is less whatever stands in them, and 500 usual pods are a third of it."""
 
 
 class TooLargeError(Exception):
@@ -140,3 +187,38 @@ def return_to_pool(response: Response, deadline: float) -> bool:
         return False
     response.release_conn()
     return True
+
+
+def response_error(where: str, status: int, body: bytes) -> ApiError:
+    """Return the error for an answer with `status`: ApiNotFound, ApiConflict, ApiGone, and plain
+    ApiError for any other definite refusal.
+
+    The outcome is unknown (ApiUnavailable) for 5xx, for a redirect, and for 4xx without a Status.
+    """
+    message = _message(body)
+    text = body[:TEXT_LIMIT].decode(errors="replace") if message is None else message
+    definite = 400 <= status < 500 and (message is not None or status == _TOO_MANY_REQUESTS)
+    error_class = _BY_STATUS.get(status, ApiError) if definite else ApiUnavailable
+    return error_class(f"{where}: {status} {one_line(text)}".rstrip(), status)
+
+
+def _message(body: bytes) -> str | None:
+    """Return the message of a Status that reports a failure; None if the body is none."""
+    try:
+        document = json.loads(body[:BODY_LIMIT])
+        if document["kind"] != "Status" or document.get("status") == "Success":
+            return None
+        return str(document.get("message", ""))
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
+        return None
+
+
+def no_response_error(where: str, cause: Exception) -> ApiUnavailable:
+    """Return the error for a call that got no whole answer."""
+    return ApiUnavailable(f"{where}: {one_line(cause) or type(cause).__name__}", 0)
+
+
+def one_line(text: object) -> str:
+    """Return a printable line of bounded length."""
+    words = " ".join(str(text).split())
+    return "".join(c if c.isprintable() else "?" for c in words[:TEXT_LIMIT])

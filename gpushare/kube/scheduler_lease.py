@@ -51,10 +51,6 @@ class SchedulerLease:
     _last_own: Lease | None = None
     _stopping: bool = False
 
-    def leads_until(self, now: float) -> float:
-        """Return until when this process may bind; not later than `now` when it may not."""
-        return self.term.until(now)
-
     def release(self) -> None:
         """Stop leading."""
         self.term = Term()

@@ -24,8 +24,8 @@ from urllib3.util.ssl_ import create_urllib3_context
 
 from gpushare.addresses import is_loopback
 from gpushare.errors import SettingsError
-from gpushare.kube.api_errors import one_line
 from gpushare.kube.connection import OneWriteConnection, TlsConnection
+from gpushare.kube.responses import one_line
 from gpushare.kube.trust import trust_as_kubernetes
 from gpushare.logline import Line
 

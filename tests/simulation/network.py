@@ -21,7 +21,7 @@ from gpushare.errors import (
     ApiUnavailable,
     ApiUnreachable,
 )
-from gpushare.kube import api_errors
+from gpushare.kube import responses
 from gpushare.kube.api import Lines
 from tests.simulation.server import Feed, Line, Server, seconds_allowed
 from tests.simulation.tasks import Owner, Task, Tasks, TimedOut
@@ -121,13 +121,13 @@ _BEFORE: _Errors = {
         code: partial(ApiError, f"{code} on order", int(code))
         for code in ("401", "403", "404", "422", "429")
     },
-    "html-404": lambda: api_errors.response_error("a page", 404, _PAGE),
+    "html-404": lambda: responses.response_error("a page", 404, _PAGE),
 }
 _AFTER: _Errors = {
     "reply-reset": partial(ApiUnavailable, "connection reset", 0),
     "504-applied": partial(ApiUnavailable, "504 on order", 504),
     "500-applied": partial(ApiUnavailable, "500 on order", 500),
-    "html-404-applied": lambda: api_errors.response_error("a page", 404, _PAGE),
+    "html-404-applied": lambda: responses.response_error("a page", 404, _PAGE),
 }
 _LATE: _Errors = {
     "late": partial(ApiUnavailable, "connection reset", 0),

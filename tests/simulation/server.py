@@ -14,7 +14,7 @@ from datetime import UTC, datetime, timedelta
 from itertools import count
 
 from gpushare.errors import ApiGone
-from gpushare.kube.api_errors import response_error
+from gpushare.kube.responses import response_error
 from gpushare_localcluster.api.calls import Call, target_of
 from gpushare_localcluster.api.podlogs import PodLogs
 from gpushare_localcluster.api.reading import selection

@@ -14,7 +14,7 @@ from contextlib import AbstractContextManager
 from random import Random
 
 from gpushare.errors import ApiConflict, ApiError, ApiUnavailable
-from gpushare.kube.api_errors import response_error
+from gpushare.kube.responses import response_error
 from gpushare_localcluster.api.calls import Call
 from gpushare_localcluster.api.podlogs import PodLogs
 from gpushare_localcluster.api.registry import Registry

@@ -44,8 +44,7 @@ from gpushare.extender.follow.comparer import (
     narrowed,
 )
 from gpushare.extender.managed_resources import ManagedResource, ManagedResources
-from gpushare.kube.api import Api
-from gpushare.kube.pages import LIMIT, pages
+from gpushare.kube.api import LIMIT, Api, pages
 from gpushare.logline import Line
 from gpushare.wire.codec import Codec, Decoded
 from gpushare.wire.objects import NODES, PODS, Pod

@@ -10,8 +10,7 @@ from gpushare.core.model import PodRef
 from gpushare.errors import ApiNotFound
 from gpushare.explain.movable import LABEL, ListedRules
 from gpushare.extender.moves.steps import Heir
-from gpushare.kube.api import Calls
-from gpushare.kube.pages import pages
+from gpushare.kube.api import Calls, pages
 from gpushare.wire.budgets import read_budget
 from gpushare.wire.codec import Codec
 from gpushare.wire.evictions import may_succeed, pod_path

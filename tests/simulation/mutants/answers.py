@@ -5,7 +5,7 @@ from typing import Any
 from gpushare.core.decide import Judgement, Refusals
 from gpushare.core.model import Reason
 from gpushare.extender.verbs.bind import binder
-from gpushare.kube import api_errors
+from gpushare.kube import responses
 from gpushare.wire.codec import Codec
 from tests.simulation.mutants.museum import mutant
 
@@ -40,7 +40,7 @@ def lists_nothing_for_any_object(original: Any) -> Any:
     return items
 
 
-@mutant("A17", "ours, once: a proxy's 404 is taken for a pod that is gone", api_errors, "_message")
+@mutant("A17", "ours, once: a proxy's 404 is taken for a pod that is gone", responses, "_message")
 def believes_a_proxys_404(original: Any) -> Any:
     def message(body: bytes) -> str:
         return original(body) or "a page"

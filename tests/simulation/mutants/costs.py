@@ -18,7 +18,7 @@ from gpushare.extender.follow import group_members
 from gpushare.extender.follow.group_members import GroupMembers
 from gpushare.extender.managed_resources import ExtenderScope, ManagedResource
 from gpushare.extender.verbs.holds import Holds
-from gpushare.kube.line_splitter import LineSplitter
+from gpushare.kube.responses import LineSplitter
 from gpushare.trace import rows
 from gpushare.wire import budgets, demands, events, pods
 from gpushare.wire.annotations import LARGEST_ANNOTATIONS

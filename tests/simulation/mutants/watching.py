@@ -210,7 +210,7 @@ def resumes_past_a_gap(original: Any) -> Any:
 
     def versions_gone(self: Any, now: float) -> None:
         self._fail("gone", now)
-        self._version = str(int(self._version or "0") + 3)
+        self.version = str(int(self.version or "0") + 3)
 
     return versions_gone
 

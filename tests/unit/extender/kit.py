@@ -15,7 +15,7 @@ from gpushare.core.trial import Trial, run_trial
 from gpushare.core.workload import Workload
 from gpushare.errors import ApiError
 from gpushare.extender.managed_resources import ManagedResource, ManagedResources
-from gpushare.kube.api_errors import response_error
+from gpushare.kube.responses import response_error
 from gpushare.ledger import Ledger
 from gpushare.wire.annotations import ALIYUN, Names
 from gpushare.wire.objects import NODES, PODS, Node, Pod

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from gpushare.kube.listwatch_actions import Query
+from gpushare.kube.listwatch import Query
 
 
 @dataclass(frozen=True)

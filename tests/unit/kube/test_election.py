@@ -56,7 +56,7 @@ def run(candidate: Elector, store: LeaseStore, now: float, until: float) -> floa
 
 
 def leads(candidate: Elector, now: float) -> bool:
-    return candidate.leads_until(now) > now
+    return candidate.term.until(now) > now
 
 
 def test_the_first_ever_leader_waits_out_one_who_may_not_know_of_the_deletion(
@@ -79,7 +79,7 @@ def test_a_renewal_that_is_not_answered_by_the_lease_as_written_renews_nothing(
     """A cache on the way, or a proxy's login page, answers 200 for a write that nobody has seen."""
     me = elector()
     run(me, store, 0.0, 30.0)
-    until = me.leads_until(30.0)
+    until = me.term.until(30.0)
     answers = {
         "an old Lease": store.get(),
         "another kind": store.get().replace(b'"Lease"', b'"Status"'),
@@ -89,7 +89,7 @@ def test_a_renewal_that_is_not_answered_by_the_lease_as_written_renews_nothing(
     assert isinstance(action, Update)
     with pytest.raises(WireError, match="Lease: "):
         me.on_written(answers[what], 32.5)
-    assert me.leads_until(32.5) == until
+    assert me.term.until(32.5) == until
 
 
 def test_a_term_counts_from_before_the_renewal_was_sent(store: LeaseStore) -> None:
@@ -98,19 +98,19 @@ def test_a_term_counts_from_before_the_renewal_was_sent(store: LeaseStore) -> No
     action = me.tick(32.0, 0.0, 0.5)
     assert isinstance(action, Update)
     me.on_written(store.update(action.body), 39.0)
-    assert me.leads_until(39.0) == 32.0 + 10.0
+    assert me.term.until(39.0) == 32.0 + 10.0
 
 
 def test_a_leader_that_cannot_renew_ends_before_another_may_begin(store: LeaseStore) -> None:
     me = elector()
     run(me, store, 0.0, 30.0)
-    last = me.leads_until(30.0)
+    last = me.term.until(30.0)
     assert last <= 30.0 + 10.0
     for now in (31.0, 33.0, 36.0, 39.0):
         action = me.tick(now, 0.0, 0.5)
         if not isinstance(action, Wait):
             me.on_error(LOST, now)
-    assert me.leads_until(39.0) == last
+    assert me.term.until(39.0) == last
 
 
 def test_an_expired_lease_of_another_is_taken_and_fenced(store: LeaseStore) -> None:

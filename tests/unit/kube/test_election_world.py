@@ -44,7 +44,7 @@ class Candidate:
     paused_until: float = 0.0
 
     def leads(self, now: float) -> bool:
-        return self.machine.leads_until(now + self.offset) > now + self.offset
+        return self.machine.term.until(now + self.offset) > now + self.offset
 
 
 class World:

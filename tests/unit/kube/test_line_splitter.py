@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpushare.kube.line_splitter import LineSplitter
+from gpushare.kube.responses import LineSplitter
 
 
 @settings(deadline=None)  # machines of tests are busy

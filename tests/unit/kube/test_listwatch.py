@@ -7,8 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpushare.errors import ApiError, ApiGone, ApiTooLarge, ApiUnavailable
-from gpushare.kube.listwatch import ListWatch, Timing
-from gpushare.kube.listwatch_actions import List, Replace, Sleep, Watch
+from gpushare.kube.listwatch import List, ListWatch, Replace, Sleep, Timing, Watch
 from tests.unit.kube.json_codec import (
     JsonCodec,
     JsonEvent,

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 import pytest
 
 from gpushare.errors import ApiTooLarge
-from gpushare.kube.pages import pages
+from gpushare.kube.api import pages
 from tests.unit.kube.json_codec import JsonCodec, page
 
 PODS = "/api/v1/pods"

@@ -51,7 +51,7 @@ class Cluster:
 
     @property
     def leads(self) -> bool:
-        return self.me.leads_until(self.now) > self.now
+        return self.me.term.until(self.now) > self.now
 
 
 @pytest.fixture
@@ -131,7 +131,7 @@ def test_the_term_runs_from_the_look_before_the_renewal(cluster: Cluster) -> Non
     cluster.now += 1.5
     cluster.renew()
     cluster.look(took=1.0)
-    assert cluster.me.leads_until(cluster.now) == looked_at + 15
+    assert cluster.me.term.until(cluster.now) == looked_at + 15
 
 
 def test_a_scheduler_that_stops_renewing_ends_the_term(cluster: Cluster) -> None:
@@ -144,13 +144,13 @@ def test_a_scheduler_that_stops_renewing_ends_the_term(cluster: Cluster) -> None
 
 def test_looks_that_fail_end_the_term_no_sooner_and_no_later(cluster: Cluster) -> None:
     leading(cluster)
-    end = cluster.me.leads_until(cluster.now)
+    end = cluster.me.term.until(cluster.now)
     for _ in range(10):
         cluster.now += 1.0
         assert isinstance(cluster.me.tick(cluster.now, WALL, 0.0), Read)
         cluster.me.on_error(ApiUnavailable("no answer", 0), cluster.now)
         assert isinstance(cluster.me.tick(cluster.now, WALL, 0.0), Wait)
-    assert cluster.me.leads_until(cluster.now) == end
+    assert cluster.me.term.until(cluster.now) == end
 
 
 @pytest.mark.parametrize(

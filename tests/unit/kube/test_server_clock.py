@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from gpushare.kube.server_clock import ServerTimeClient
+from gpushare.kube.client import ServerTimeClient
 
 _KUBECONFIG = """\
 apiVersion: v1

@@ -17,8 +17,7 @@ from gpushare.kube.api import Lines
 from gpushare.kube.election import Elector
 from gpushare.kube.lease import Create, Read, Term, Update, new_lease
 from gpushare.kube.lease_runner import LeaseRunner
-from gpushare.kube.listwatch import ListWatch, Timing
-from gpushare.kube.listwatch_actions import List
+from gpushare.kube.listwatch import List, ListWatch, Timing
 from gpushare.kube.reflector import Reflector
 from gpushare.wire.codec import Decoded, WatchEvent
 from gpushare.wire.objects import PODS, Pod
@@ -128,7 +127,7 @@ def win(elector: Elector, now: float) -> None:
     action = elector.tick(now, now, 0.0)
     assert isinstance(action, Create | Update)
     elector.on_written(action.body, now)
-    assert elector.leads_until(now) > now
+    assert elector.term.until(now) > now
 
 
 def test_nothing_is_ready_before_nodes_and_pods_are_listed() -> None:
@@ -218,7 +217,7 @@ def test_a_new_leader_waits_for_a_list_begun_after_its_fence() -> None:
     assert world.gate.not_ready() != ""
     world.list("pods")
     assert world.gate.not_ready() == ""
-    assert world.gate.leads_until() == world.elector.leads_until(world.now) > world.now
+    assert world.gate.leads_until() == world.elector.term.until(world.now) > world.now
 
 
 def test_where_claims_are_followed_they_are_listed_once_more_too() -> None:
@@ -278,7 +277,7 @@ def test_a_term_that_begins_while_a_bind_asks_counts_with_its_own_fence() -> Non
 
     world.gate._clock = clock  # noqa: SLF001 -- the moment is between two looks at the clock
     assert world.gate.leads_until() <= world.now
-    assert world.elector.leads_until(world.now) > world.now
+    assert world.elector.term.until(world.now) > world.now
 
 
 def test_a_term_that_ends_makes_it_not_ready_again() -> None:

@@ -7,7 +7,7 @@ import pytest
 
 from gpushare.errors import ApiConflict, ApiError, ApiUnavailable
 from gpushare.extender.follow.rights import FIRST_REST, PAUSE, WriteRight, lacks_right
-from gpushare.kube.api_errors import response_error
+from gpushare.kube.responses import response_error
 from tests.unit.extender.kit import refusal
 
 ACCOUNT = "system:serviceaccount:kube-system:gpushare-extender"
