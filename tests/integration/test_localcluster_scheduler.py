@@ -45,9 +45,17 @@ class Cluster:
         self.kubelet = Kubelet(ApiClient(server.url, user_agent="test"), server.logs)
 
     def node(self, name: str, units: int = 16, **spec: Any) -> None:
-        """A new node, once the scheduler has seen it: its watches of nodes and pods are two."""
+        """A new node, once the scheduler has seen it: its watches of nodes and pods are two.
+
+        It comes with its kubelet's labels: written later, they would wake the pods that wait.
+        """
         amounts = {"cpu": "8", "memory": "16Gi", "pods": "10", GPU: str(units)}
-        meta = {"name": name}
+        labels = {
+            "kubernetes.io/hostname": name,
+            "kubernetes.io/os": "linux",
+            "kubernetes.io/arch": "amd64",
+        }
+        meta = {"name": name, "labels": labels}
         self.api.create(
             "/api/v1/nodes",
             {
