@@ -351,13 +351,15 @@ def take_best(offered: HeldSnapshot, row: int, request: Request, scorer: Scorer)
 
 
 def _reasons(snapshot: Snapshot, rows: Rows, request: Request) -> Ints:
-    """Return int64 (K,): why each row cannot take the request, as an index into REASONS."""
+    """Return int64 (K,): why each row cannot take the request, as an index into REASONS.
+
+    rows: where it does not fit now.
+    """
     least, capacity = max(request.least, 1), snapshot.capacity[rows]
     usable = snapshot.open[rows]
     shares = usable.any(axis=1)
     if request.cards != ANY_CARD:
         usable = usable & has_cards(snapshot, rows, request.cards)
-    now_fits = has_devices(has_room(snapshot, rows, request), request, snapshot.free, rows)
     busy = Reason.INSUFFICIENT_MEMORY if request.devices == 1 else Reason.INSUFFICIENT_DEVICES
     # From the least specific to the most; np.select takes five times as long for a few nodes.
     codes = np.full(len(rows), CODES[busy])
@@ -367,11 +369,13 @@ def _reasons(snapshot: Snapshot, rows: Rows, request: Request) -> Ints:
         cores_fit = (usable & has_cores(snapshot, rows, request)).sum(axis=1) >= request.devices
         codes[memory_fits] = CODES[Reason.INSUFFICIENT_CORES]
         codes[memory_fits & cores_fit] = CODES[Reason.INSUFFICIENT_TOGETHER]
-    codes[now_fits] = CODES[Reason.WAITS_FOR_PLUGIN]
     if isinstance(snapshot, HeldSnapshot):
         books = snapshot.base
         without = has_devices(feasible(books, rows, request), request, books.free, rows)
-        codes[without & ~now_fits] = CODES[Reason.PROMISED]
+        codes[without] = CODES[Reason.PROMISED]
+    if snapshot.pinned:
+        room = has_room(snapshot, rows, request)
+        codes[has_devices(room, request, snapshot.free, rows)] = CODES[Reason.WAITS_FOR_PLUGIN]
     fits_empty = has_devices(usable & (capacity >= least), request, capacity)
     codes[~fits_empty] = CODES[Reason.TOO_MANY_DEVICES]
     large = usable & (capacity >= max(request.units, 1))

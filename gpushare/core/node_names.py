@@ -23,8 +23,9 @@ class NodeNames(tuple[str, ...]):
     The names never change. If two threads look up at once, both compute; either result is right.
     """
 
+    known: "tuple[KnownNames, Rows] | None" = None
+    """Where each name is among names that were seen before, if all were."""
     _packed: tuple[object, bytes] | None = None
-    _known: "tuple[KnownNames, Rows] | None" = None
     _last_rows: tuple[Mapping[str, int], Rows] | None = None
     _parts: tuple[tuple[bytes, "NodeNames"], ...] | None = ()
 
@@ -35,20 +36,8 @@ class NodeNames(tuple[str, ...]):
         """
         last = self._last_rows
         if last is None or last[0] is not row:
-            self._last_rows = last = row, self.looked_up(row)
+            self._last_rows = last = row, looked_up(self, row)
         return last[1]
-
-    def looked_up(self, mapping: Mapping[str, int]) -> Rows:
-        """Return intp (len(self),): the mapping's value for each name, -1 if it has none.
-
-        mapping: never changes, or only grows.
-        """
-        if self._known is None:
-            return looked_up(self, mapping)
-        known, places = self._known
-        values = known.table(mapping)[places]
-        values.flags.writeable = False
-        return values
 
     def bits(self, numbers: dict[str, int]) -> bytes:
         """Return the names as a set: a bit for each, by its number, from the lowest on.
@@ -59,11 +48,11 @@ class NodeNames(tuple[str, ...]):
             return b""
         packed = self._packed
         if packed is None or packed[0] is not numbers:
-            places = self.looked_up(numbers)
+            places = looked_up(self, numbers)
             if (places < 0).any():
                 for name in self:
                     numbers.setdefault(name, len(numbers))
-                places = self.looked_up(numbers)
+                places = looked_up(self, numbers)
             bits = np.zeros(int(places.max()) + 1, dtype=bool)
             bits[places] = True
             self._packed = packed = numbers, np.packbits(bits, bitorder="little").tobytes()
@@ -82,8 +71,8 @@ class NodeNames(tuple[str, ...]):
         if names is None:
             names = NodeNames(compress(self, mask.tolist()))
             names._parts = None  # one level is remembered: parts of parts would be many
-            if self._known is not None:
-                names._known = self._known[0], self._known[1][mask]
+            if self.known is not None:
+                names.known = self.known[0], self.known[1][mask]
             if self._last_rows is not None:
                 rows = self._last_rows[1][mask]
                 rows.flags.writeable = False
@@ -118,7 +107,7 @@ class KnownNames:
         if seen[-1] or np.count_nonzero(seen) < len(names):
             return None
         named = NodeNames(self._names[places].tolist())
-        named._known = self, places  # noqa: SLF001 -- the other half of this class
+        named.known = self, places
         return named, int(self._lengths[places].sum())
 
     def joined(self, names: Sequence[str]) -> "KnownNames":
@@ -138,7 +127,14 @@ class KnownNames:
 
 
 def looked_up(names: Collection[str], mapping: Mapping[str, int]) -> Rows:
-    """Return intp (len(names),): the mapping's value for each name, -1 if it has none."""
-    values = np.fromiter(map(mapping.get, names, repeat(-1)), np.intp, len(names))
+    """Return intp (len(names),): the mapping's value for each name, -1 if it has none.
+
+    mapping: of NodeNames one that never changes, or only grows.
+    """
+    if isinstance(names, NodeNames) and names.known is not None:
+        known, places = names.known
+        values = known.table(mapping)[places]
+    else:
+        values = np.fromiter(map(mapping.get, names, repeat(-1)), np.intp, len(names))
     values.flags.writeable = False
     return values

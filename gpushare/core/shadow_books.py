@@ -197,7 +197,7 @@ class ShadowBooks:
 
     def _among(self, names: NodeNames) -> Bools:
         mask = np.zeros(len(self.snapshot.names), dtype=bool)
-        rows = names.looked_up(self.snapshot.row)  # filter keeps the memo of `rows`
+        rows = looked_up(names, self.snapshot.row)  # filter keeps the memo of `rows`
         mask[rows[rows >= 0]] = True
         return mask
 
