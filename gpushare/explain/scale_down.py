@@ -7,12 +7,16 @@ No I/O.
 """
 
 from collections import defaultdict
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Self, TypeVar
 
+from gpushare.core.model import ObservedPod, Request
 from gpushare.core.node_filters import OwnFilters
 from gpushare.core.policy import Policy
-from gpushare.core.selectors import NO_DEMANDS, Demands
+from gpushare.core.selectors import NO_DEMANDS
+from gpushare.core.states.entry import Entry
+from gpushare.explain.claim_pods import AskedClaim, ClaimsUser, wanted_of
 from gpushare.explain.host_room import HostFilters
 from gpushare.explain.placer import Place, Placer, Wanted
 from gpushare.explain.whatif import rows_by_name
@@ -21,16 +25,66 @@ from gpushare.ledger import LedgerView
 
 @dataclass(frozen=True, slots=True)
 class Books:
-    """The books of one managed resource at one moment. own: kube-scheduler's filters."""
+    """The books of one managed resource, or of the claims of a DRA driver, at one moment."""
 
     view: LedgerView
     own: OwnFilters
+    """kube-scheduler's filters."""
+    pods: Mapping[str, Sequence[Wanted]]
+    """Those that have devices of a node, by its name, in the order in which they are placed."""
+
+    @classmethod
+    def of_pods(cls, view: LedgerView, own: OwnFilters, running: Mapping[str, ObservedPod]) -> Self:
+        """Return those of a managed resource. running: pods on nodes by uid, with their demands."""
+        pods = defaultdict[str, list[Wanted]](list)
+        for each in _in_turn(view.entries.values()):
+            if each.request.devices:
+                shown = running.get(each.ref.uid)
+                known = NO_DEMANDS if shown is None else shown.demands
+                pod = Wanted(str(each.ref), each.request, 1, known, each.priority)
+                pods[each.node].append(pod)
+        return cls(view, own, pods)
+
+    @classmethod
+    def of_claims(
+        cls,
+        view: LedgerView,
+        own: OwnFilters,
+        running: Mapping[str, ObservedPod],
+        reserved: Mapping[str, Collection[str]],
+    ) -> Self:
+        """Return those whose holders are claims (wire/dra/counted.py).
+
+        running: pods on nodes by uid, with their demands. reserved: by claim, the uids of the pods
+        that it is reserved for. A claim whose pods are on no node yet is placed by itself.
+        """
+        held = defaultdict[str, list[AskedClaim]](list)
+        users = defaultdict[str, list[ClaimsUser]](list)
+        for entry in view.entries.values():
+            uids = reserved.get(entry.ref.uid.removesuffix(f"/{entry.node}"), ())
+            there = [uid for uid in uids if uid in running and running[uid].node == entry.node]
+            claim = AskedClaim(entry.request, str(entry.ref) if len(there) > 1 else "")
+            for uid in there:
+                held[uid].append(claim)
+            if uids and not there:
+                users[entry.node].append(ClaimsUser(f"claim {entry.ref}", Request(), (claim,)))
+        for pod in _in_turn(running[uid] for uid in held):
+            claims = tuple(held[pod.ref.uid])
+            user = ClaimsUser(str(pod.ref), pod.request, claims, pod.demands, pod.priority)
+            users[pod.node].append(user)
+        return cls(view, own, {node: wanted_of(there) for node, there in users.items()})
+
+
+_P = TypeVar("_P", Entry, ObservedPod)
+
+
+def _in_turn(pods: Iterable[_P]) -> list[_P]:
+    return sorted(pods, key=lambda pod: (-pod.priority, str(pod.ref)))
 
 
 def must_stay(
     books: Sequence[Books],
     policy: Policy,
-    demands: Mapping[str, Demands],
     *,
     staying: Collection[str] = (),
     last: Collection[str] = (),
@@ -38,11 +92,11 @@ def must_stay(
 ) -> dict[str, str]:
     """Return why nodes must stay, by name: a pod that would have no device elsewhere.
 
-    demands: of the pods, by uid. staying: nodes that nobody takes away; they are not judged, and
-    their room counts. last: nodes that are judged after all others with pods, so that what was
-    found last time holds as long as it can. pause: called after each node.
+    staying: nodes that nobody takes away; they are not judged, and their room counts. last: nodes
+    that are judged after all others with pods, so that what was found last time holds as long as it
+    can. pause: called after each node.
     """
-    every = [_OneResource(each, policy, demands) for each in books]
+    every = [_OneResource(each, policy) for each in books]
     nodes = {name for each in books for name, spec in each.view.nodes.items() if spec.capacity}
     used = {name: sum(each.used(name) for each in every) for name in nodes}
     order = sorted(
@@ -69,19 +123,14 @@ def _take_out(node: str, every: Sequence["_OneResource"]) -> Wanted | None:
 
 
 class _OneResource:
-    """The nodes and pods of one managed resource, while nodes are taken out."""
+    """The nodes and pods of some books, while nodes are taken out."""
 
-    def __init__(self, books: Books, policy: Policy, demands: Mapping[str, Demands]) -> None:
+    def __init__(self, books: Books, policy: Policy) -> None:
         snapshot = books.view.snapshot
         filters = HostFilters(books.own, snapshot.names)
         self._placer = Placer(snapshot, rows_by_name(snapshot), filters, policy)
         self._pods = defaultdict[str, list[Wanted]](list)
-        entries = books.view.entries.values()
-        for each in sorted(entries, key=lambda entry: (-entry.priority, str(entry.ref))):
-            if each.request.devices:
-                known = demands.get(each.ref.uid, NO_DEMANDS)
-                pod = Wanted(str(each.ref), each.request, 1, known, each.priority)
-                self._pods[each.node].append(pod)
+        self._pods |= {node: [*pods] for node, pods in books.pods.items()}
         self._moved: list[Place] = []
 
     def used(self, node: str) -> int:

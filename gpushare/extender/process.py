@@ -13,7 +13,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable
 
-from gpushare.core.selectors import Demands
+from gpushare.core.model import ObservedPod
 from gpushare.daemon.events.recorder import NullRecorder, Recorder
 from gpushare.daemon.logs.formatters import start_logging
 from gpushare.daemon.logs.writer import LogWriter
@@ -98,7 +98,7 @@ class Extender:
         recorder = self._events if settings.events else NullRecorder()
         self._event_messages = EventMessages(recorder, self._managed_resources, settings.unit)
         marks, placeholders = Shown[Mark](), Shown[Placeholder]()
-        running = Shown[Demands]() if settings.scale_down_guard else None
+        running = Shown[ObservedPod]() if settings.scale_down_guard else None
         self._shadow = make_shadow(settings, self._managed_resources)
         pod_handler = PodEventHandler(
             self._managed_resources,
@@ -138,6 +138,7 @@ class Extender:
             self._managed_resources,
             marks,
             running,
+            claims=view,
             not_ready=self._readiness.not_ready,
         )
         self._placeholders = Placeholders(

@@ -80,7 +80,7 @@ def told(nodes: list[Object], pods: list[Object]) -> list[Object]:
     running = [PODS.decode(json.dumps(each).encode()) for each in pods]
     ledger.replace_pods(observe_pod(each, ALIYUN) for each in running)
     own = OwnFilters(NodeStates(map(node_state, found)), ledger.taken)
-    stay = must_stay([Books(ledger.view(), own)], load_policy("device-bestfit"), {})
+    stay = must_stay([Books.of_pods(ledger.view(), own, {})], load_policy("device-bestfit"))
     return [
         annotated(each, **{DISABLED: "true"}) if each["metadata"]["name"] in stay else each
         for each in nodes

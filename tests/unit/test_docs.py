@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 
 from gpushare.core.model import NodeSpec, ObservedPod, PodRef, Reason, Request
-from gpushare.core.selectors import Demands
 from gpushare.daemon.events.recorder import NullRecorder
 from gpushare.extender.follow.auditor import Auditor
 from gpushare.extender.follow.placeholders import Placeholders
@@ -97,7 +96,7 @@ def test_every_metric_is_listed() -> None:
     own = ("bind_conflicts_total", "events_written_total", "events_dropped_total")
     process = ("ready", "leader", "pending_without_call_seconds", "bound_unassigned_seconds")
     auditor = Auditor(ScriptedApi(), library, "GiB", not_ready=str, watch_version=str, report=print)
-    running, marks, placed = Shown[Demands](), Shown[Mark](), Shown[Placeholder]()
+    running, marks, placed = Shown[ObservedPod](), Shown[Mark](), Shown[Placeholder]()
     guard = ScaleDownGuard(ScriptedApi(), library, marks, running, not_ready=str)
     placeholders = Placeholders(ScriptedApi(), library, placed, "asks", not_ready=str)
     messages = EventMessages(NullRecorder(), library, "GiB")

@@ -18,9 +18,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 
-import numpy as np
-
-from gpushare.core.decide import best_row, place, rows_of
+from gpushare.core.decide import best_row, place_parts, rows_of
 from gpushare.core.model import MAX_UNITS, Amounts, PodRef, Request
 from gpushare.core.node_filters import amounts_of
 from gpushare.core.pairing import Pairing
@@ -218,7 +216,7 @@ class ClaimBooks:
             for units, names in self._where_it_takes(asked):
                 rows = rows_of(snapshot, names).copy()
                 while (at := self._best(snapshot, names, rows, units, nodes)) is not None:
-                    cards = self._best_cards(snapshot, names[at], asked, units)
+                    cards = self._best_cards(snapshot, names[at], asked)
                     if cards:
                         self._sent[ref.uid] = _Sent(cards, asked)
                         self._count(ref.uid)
@@ -327,34 +325,16 @@ class ClaimBooks:
         return None
 
     def _best_cards(
-        self, snapshot: Snapshot, node: str, asked: ClaimRequest, units: _Units
+        self, snapshot: Snapshot, node: str, asked: ClaimRequest
     ) -> tuple[SliceCard, ...]:
-        """Return the best card of the node for each part of what is asked; () if not all fit.
-
-        units: the least that each takes of a card there; with so much they fit.
-        """
+        """Return the best card of the node for each part of what is asked; () if not all fit."""
         cards = self._on_node[node]
-        rows = np.array([snapshot.row[node]])
-        free = snapshot.free[rows[0], : len(cards)].copy()
         amounts = [[card.consumed(part.memory) for card in cards] for part in asked.parts]
-        takes = np.array(
-            [[self._units(each) if each else MAX_UNITS + 1 for each in row] for row in amounts]
-        )
-        if (takes == np.array(units)[:, None])[:, free > 0].all():
-            shares = place(snapshot, node, Request().of_parts(units), self._ranking).shares
-            return tuple(cards[at] for at, _ in sorted(shares, key=lambda share: -share[1]))
-        # The largest first: the others fit on what is left whichever card it takes of those where
-        # it fits, since they would have fitted on that one too.
-        found: list[SliceCard] = []
-        for least, by_card in zip(units, takes, strict=True):
-            fits = by_card <= free
-            if not fits.any():
-                return ()
-            worth = self._ranking.score_devices(snapshot, rows, Request().part(least))[0]
-            best = int(np.lexsort((-worth[: len(cards)], by_card, ~fits))[0])
-            found.append(cards[best])
-            free[best] = 0
-        return tuple(found)
+        takes = [
+            [self._units(amount) if amount else MAX_UNITS + 1 for amount in by_card]
+            for by_card in amounts
+        ]
+        return tuple(cards[at] for at in place_parts(snapshot, node, takes, self._ranking))
 
     def _units(self, memory: int) -> int:
         return units_up(memory, self._unit)

@@ -5,7 +5,7 @@ It changes nothing.
 Tested in `tests/unit/extender/claims/test_view.py`.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from gpushare.core.ranking import Ranking
@@ -15,6 +15,7 @@ from gpushare.extender.claims.journal import Journal
 from gpushare.extender.managed_resources import ManagedResource, ManagedResources
 from gpushare.wire.annotations import ALIYUN
 from gpushare.wire.dra.claims import CLASS
+from gpushare.wire.dra.objects import Consumer
 
 
 class ClaimsView:
@@ -55,10 +56,13 @@ class ClaimsView:
     def users(self) -> dict[str, tuple[str, ...]]:
         """Return the pods for which each claim that has devices is reserved: names by its uid."""
         return {
-            (claim.metadata and claim.metadata.uid) or "": tuple(
-                each.name or "" for each in (claim.status and claim.status.reserved_for) or ()
-            )
-            for claim in self.books.allocated()
+            uid: tuple(each.name or "" for each in pods) for uid, pods in self._reserved().items()
+        }
+
+    def reserved(self) -> dict[str, tuple[str, ...]]:
+        """Return the same with the uids of the pods."""
+        return {
+            uid: tuple(each.uid or "" for each in pods) for uid, pods in self._reserved().items()
         }
 
     def held_back(self) -> dict[str, bool]:
@@ -76,3 +80,11 @@ class ClaimsView:
         if wait is not None and wait.refused:
             return wait.why
         return self.why_held_back() or (wait.why if wait else "")
+
+    def _reserved(self) -> dict[str, Sequence[Consumer]]:
+        return {
+            (claim.metadata and claim.metadata.uid) or "": (
+                (claim.status and claim.status.reserved_for) or ()
+            )
+            for claim in self.books.allocated()
+        }

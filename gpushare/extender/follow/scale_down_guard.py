@@ -17,11 +17,12 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 
+from gpushare.core.model import ObservedPod
 from gpushare.core.policy import load_policy
-from gpushare.core.selectors import Demands
 from gpushare.core.trial import FALLBACK_POLICY
 from gpushare.errors import ApiError, ApiNotFound
 from gpushare.explain.scale_down import Books, must_stay
+from gpushare.extender.claims.view import ClaimsView
 from gpushare.extender.follow.rights import WriteRight
 from gpushare.extender.follow.rounds import Rounds
 from gpushare.extender.follow.shown import Shown
@@ -46,9 +47,10 @@ _REST = 4.0
 class ScaleDownGuard:
     """Annotates nodes; call `round` once, or start `rounds` to repeat it.
 
-    marks: of nodes, by name. running: what pods on nodes demand of nodes, by uid, since the books
-    know it of those that wait alone; None switches the guard off: what is left of ours is taken
-    away. not_ready: why not to act now (books not filled, another process leads), or "".
+    marks: of nodes, by name. running: pods on nodes by uid, with what they demand of nodes, since
+    the books know that of those that wait alone; None switches the guard off: what is left of ours
+    is taken away. claims: if they are served. not_ready: why not to act now (books not filled,
+    another process leads), or "".
     """
 
     def __init__(
@@ -56,8 +58,9 @@ class ScaleDownGuard:
         api: Calls,
         resources: ManagedResources,
         marks: Shown[Mark],
-        running: Shown[Demands] | None,
+        running: Shown[ObservedPod] | None,
         *,
+        claims: ClaimsView | None = None,
         not_ready: Callable[[], str],
         clock: Callable[[], float] = time.monotonic,
         wake: Callable[[], threading.Event] = threading.Event,
@@ -66,6 +69,7 @@ class ScaleDownGuard:
         self._resources = resources
         self._marks = marks
         self._running = running
+        self._claims = claims
         self._not_ready = not_ready
         self._clock = clock
         self._policy = load_policy(FALLBACK_POLICY)
@@ -109,18 +113,26 @@ class ScaleDownGuard:
                 return True
         return done
 
-    def _must_stay(self, marks: Mapping[str, Mark], running: Shown[Demands]) -> Mapping[str, str]:
+    def _must_stay(
+        self, marks: Mapping[str, Mark], running: Shown[ObservedPod]
+    ) -> Mapping[str, str]:
         """Return why nodes must stay, by name; as last time if nothing has changed since."""
         staying = frozenset(name for name, mark in marks.items() if mark.by_others)
-        versions = tuple(managed.ledger.version() for managed in self._resources)
+        ledgers = [managed.ledger for managed in self._resources]
+        ledgers += [self._claims.books.ledger] if self._claims is not None else []
+        versions = tuple(ledger.version() for ledger in ledgers)
         state = versions, self._resources.node_states.version, staying
         if self._judged[0] != state:
-            books = [Books(each.ledger.view(), each.filters) for each in self._resources]
+            pods = running.all()
+            books = [
+                Books.of_pods(each.ledger.view(), each.filters, pods) for each in self._resources
+            ]
+            if self._claims is not None:
+                own, reserved = self._claims.source.filters, self._claims.reserved()
+                books.append(Books.of_claims(self._claims.books.ledger.view(), own, pods, reserved))
             last = frozenset(name for name, mark in marks.items() if mark.ours)
             self._resumed = self._clock()
-            found = must_stay(
-                books, self._policy, running.all(), staying=staying, last=last, pause=self._rest
-            )
+            found = must_stay(books, self._policy, staying=staying, last=last, pause=self._rest)
             self._judged = state, found
         return self._judged[1]
 

@@ -12,7 +12,6 @@ from typing import NamedTuple
 
 from gpushare.core.model import NodeSpec, ObservedPod
 from gpushare.core.node_filters import NodeState
-from gpushare.core.selectors import Demands
 from gpushare.errors import AnnotationError, WireError
 from gpushare.extender.follow.shown import Shown
 from gpushare.extender.managed_resources import ManagedResource, ManagedResources
@@ -139,8 +138,9 @@ class SeenPod:
     mistake: Mistake | None
     """What is wrong with its spec."""
 
-    demands: Demands | None = None
-    """Of one on a node that has devices: what it demands of nodes, if that is asked for."""
+    running: ObservedPod | None = None
+    """One on a node that has devices, or claims, with what it demands of nodes; if that is asked
+    for."""
 
     placeholder: Placeholder | None = None
     """What it is, if it is a placeholder of ours: no scheduler serves it."""
@@ -153,7 +153,7 @@ class PodEventHandler:
     """Handler for pods that have not ended; the watch selects by phase, so an end is a DELETED.
 
     `mistaken_pods`: is shown each pod. `moved`: is told of each change of a pod. `running`: is told
-    what pods on nodes demand. `placeholders`: is told of placeholders.
+    of pods on nodes, with what they demand of nodes. `placeholders`: is told of placeholders.
     """
 
     def __init__(
@@ -163,7 +163,7 @@ class PodEventHandler:
         mistaken_pods: MistakenPods | None = None,
         clock: Callable[[], float] = time.monotonic,
         *,
-        running: Shown[Demands] | None = None,
+        running: Shown[ObservedPod] | None = None,
         placeholders: Shown[Placeholder] | None = None,
         moved: Moved = lambda *_: None,
     ) -> None:
@@ -205,7 +205,7 @@ class PodEventHandler:
                     self._hold(managed, pod, at)
         self._listed = True
         if self._running is not None:
-            on_nodes = {pod.uid: pod.demands for pod in pods if pod.demands is not None}
+            on_nodes = {pod.uid: pod.running for pod in pods if pod.running is not None}
             self._running.replace(on_nodes, keep=unread)
         stand_ins = {pod.uid: pod.placeholder for pod in pods if pod.placeholder is not None}
         self._placeholders.replace(stand_ins, keep=unread)
@@ -234,8 +234,8 @@ class PodEventHandler:
                     self._changed(managed, changes, False)
                     self._moved(managed, observed, pod.uid, changes)
                 self._hold(managed, pod, at)
-            if self._running is not None and pod.demands is not None:
-                self._running.put(pod.uid, pod.demands)
+            if self._running is not None and pod.running is not None:
+                self._running.put(pod.uid, pod.running)
             self._placeholders.put(pod.uid, pod.placeholder)
             if self._mistaken_pods is not None:
                 self._mistaken_pods.observe(pod.uid, pod.mistake)
@@ -260,7 +260,9 @@ class PodEventHandler:
             observed.append(seen if seen.node or ours else seen._replace(gated=True, served=False))
             asks = may_hold and seen.request.devices
             claims.append(claimant(pod, seen.request) if asks else None)
-        holds_devices = any(each and each.node and each.request.devices for each in observed)
+        claims_some = bool(pod.spec and pod.spec.resource_claims)
+        on_node = [each for each in observed if each and each.node]
+        running = next((each for each in on_node if claims_some or each.request.devices), None)
         return SeenPod(
             (pod.metadata and pod.metadata.uid) or "",
             tuple(observed),
@@ -270,9 +272,9 @@ class PodEventHandler:
             None
             if self._mistaken_pods is None or stands_in is not None
             else self._mistaken_pods.mistake(pod),
-            demands_of(pod) if holds_devices and self._running is not None else None,
+            running._replace(demands=demands_of(pod)) if running and self._running else None,
             stands_in,
-            may_hold and bool(pod.spec and pod.spec.resource_claims),
+            may_hold and claims_some,
         )
 
     def _hold(self, managed: ManagedResource, pod: SeenPod, at: int) -> None:

@@ -1,18 +1,26 @@
 """Which nodes may go: all that do could go at once, and no other could go besides."""
 
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpushare.core.model import NodeSpec, Request
+from gpushare.core.model import NodeSpec, ObservedPod, PodRef, Request
 from gpushare.core.node_filters import NodeStates, OwnFilters
-from gpushare.core.selectors import Demands
+from gpushare.core.selectors import NO_DEMANDS, Demands
 from gpushare.explain.scale_down import Books, must_stay
 from gpushare.explain.whatif import what_if
 from gpushare.ledger import Ledger
 from tests.unit.core.clusters import node, state_of
 from tests.unit.explain.test_whatif import POLICY, bind, books
+
+ONE = Request(cpu=100)
+"""What a pod takes of its node besides the devices."""
+
+
+def ref(name: str) -> PodRef:
+    return PodRef("default", name, f"uid-{name}")
 
 
 def staying(
@@ -23,9 +31,12 @@ def staying(
     protected: Collection[str] = (),
     last: Collection[str] = (),
 ) -> dict[str, str]:
-    view = Books(ledger.view(), own or OwnFilters())
+    pods = {
+        uid: ObservedPod(ref(uid), ONE, demands=known) for uid, known in (demands or {}).items()
+    }
+    view = Books.of_pods(ledger.view(), own or OwnFilters(), pods)
     before = ledger.version()
-    found = must_stay([view], POLICY, demands or {}, staying=protected, last=last)
+    found = must_stay([view], POLICY, staying=protected, last=last)
     assert ledger.version() == before
     return found
 
@@ -76,11 +87,95 @@ def test_nobody_goes_where_its_pods_are_not_let_in() -> None:
 
 def test_a_pod_of_another_resource_keeps_a_node_too() -> None:
     shared, other = cluster(a=(4,), b=(4,)), cluster(a=(16,), b=(16, 16))
-    both = [Books(each.view(), OwnFilters()) for each in (shared, other)]
-    found = must_stay(both, POLICY, {})
+    both = [Books.of_pods(each.view(), OwnFilters(), {}) for each in (shared, other)]
+    found = must_stay(both, POLICY)
     assert found["a"] == "default/a0 would have no device on another node"
     # What was placed in the first books was taken back: b has its room there, and none here.
     assert [*found] == ["a", "b"]
+
+
+def by_claim(
+    *claims: tuple[str, str, int, tuple[str, ...]],
+    pod: Request = ONE,
+    demands: Demands = NO_DEMANDS,
+    own: OwnFilters | None = None,
+) -> Books:
+    """Books of three nodes of two cards of 16.
+
+    claims: with a name, a node, units, and the pods that it is reserved for; one that is called
+    "late" is on no node yet. pod, demands: of each pod.
+    """
+    ledger = books(*(node(name, 16, 16) for name in "abc"))
+    running, reserved = dict[str, ObservedPod](), dict[str, list[str]]()
+    for name, where, units, users in claims:
+        snapshot = ledger.snapshot()
+        free = snapshot.free[snapshot.row[where]].tolist()
+        at = next(at for at, left in enumerate(free) if left >= units)
+        held = replace(ref(name), uid=f"uid-{name}/{where}")
+        ledger.pod_changed(ObservedPod(held, Request(units, 1), where, ((at, units),)))
+        reserved[f"uid-{name}"] = [f"uid-{each}" for each in users]
+        for each in {*users} - {"late"}:
+            running[f"uid-{each}"] = ObservedPod(ref(each), pod, where, demands=demands)
+    return Books.of_claims(ledger.view(), own or OwnFilters(), running, reserved)
+
+
+def test_a_pod_whose_claim_has_no_card_elsewhere_keeps_its_node() -> None:
+    whole = [("ca", "a", 12, ("pa",)), ("cb", "b", 12, ("pb",)), ("cc", "b", 12, ("pc",))]
+    assert [*must_stay([by_claim(*whole)], POLICY, staying=["c"])] == ["b"]
+    assert must_stay([by_claim(*whole)], POLICY) == {
+        "a": "default/pa would have no device on another node",
+        "b": "default/pc would have no device on another node",
+    }
+    assert must_stay([by_claim(*whole[:2])], POLICY, staying=["c"]) == {}
+
+
+def test_all_claims_of_a_pod_go_to_one_node() -> None:
+    both = [("x", "a", 12, ("pa",)), ("y", "a", 12, ("pa",))]
+    there = [("cb", "b", 8, ("pb",)), ("cc", "c", 8, ("pc",))]
+    found = must_stay([by_claim(*both, *there)], POLICY, staying=["b", "c"])
+    assert found == {"a": "default/pa would have no device on another node"}
+    apart = [("x", "a", 12, ("pa",)), ("y", "a", 12, ("other",))]
+    assert must_stay([by_claim(*apart, *there)], POLICY, staying=["b", "c"]) == {}
+
+
+def test_a_claim_that_pods_share_goes_with_all_of_them_and_once() -> None:
+    shared = ("x", "a", 12, ("p1", "p2", "late"))
+    room = [("cb", "b", 16, ("pb",)), ("cc", "b", 4, ("pc",))]
+    assert must_stay([by_claim(shared, *room)], POLICY, staying=["b"]) == {}
+    full = [*room, ("cd", "b", 1, ("pd",))]
+    assert must_stay([by_claim(shared, *full)], POLICY, staying=["b"]) == {
+        "a": "default/p1 (2 pods that share a claim) would have no device on another node"
+    }
+
+
+def test_a_claim_whose_pod_comes_yet_keeps_its_node_and_one_of_nobody_does_not() -> None:
+    late = ("x", "a", 12, ("late",))
+    assert must_stay([by_claim(late)], POLICY) == {
+        "a": "claim default/x would have no device on another node"
+    }
+    assert must_stay([by_claim(("x", "a", 12, ()))], POLICY) == {}
+
+
+def test_a_pod_by_claim_goes_only_where_it_is_let_in_and_has_cpu() -> None:
+    states = NodeStates(
+        state_of(
+            node(name, 16, 16),
+            labels={"zone": zone},
+            allocatable={"cpu": cpu, "memory": 2**40, "pods": 110},
+        )
+        for name, zone, cpu in (("a", "one", 4000), ("b", "two", 4000), ("c", "one", 150))
+    )
+    own = OwnFilters(states, lambda _: {})
+    claim = ("x", "a", 12, ("pa",))
+
+    def stays(cpu: int, **zone: str) -> bool:
+        demands = Demands(node_selector=tuple(zone.items()))
+        given = by_claim(claim, pod=Request(cpu=cpu), demands=demands, own=own)
+        return "a" in must_stay([given], POLICY, staying=["b", "c"])
+
+    assert not stays(4000)
+    assert not stays(100, zone="one")
+    assert stays(200, zone="one")
 
 
 def packed(pods: Sequence[int], room: Sequence[int]) -> bool:

@@ -14,13 +14,21 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpushare.core.selectors import Demands
+from gpushare.core.model import ObservedPod
+from gpushare.core.policy import load_policy
+from gpushare.core.ranking import Ranking
 from gpushare.errors import ApiConflict, ApiError, ApiNotFound, ApiUnavailable
+from gpushare.extender.claims.books import ClaimBooks
+from gpushare.extender.claims.journal import Journal
+from gpushare.extender.claims.view import ClaimsView
 from gpushare.extender.follow.scale_down_guard import AGAIN, ScaleDownGuard
 from gpushare.extender.follow.shown import Shown
 from gpushare.extender.follow.watch_handlers import NodeEventHandler, PodEventHandler
+from gpushare.extender.managed_resources import ManagedResources
 from gpushare.wire.annotations import ALIYUN
 from gpushare.wire.codec import WatchEvent
+from gpushare.wire.dra.claims import ClaimRequest, claim_request
+from gpushare.wire.dra.objects import ResourceClaim
 from gpushare.wire.objects import NODES
 from gpushare.wire.scale_down import (
     KEYS,
@@ -37,10 +45,24 @@ from tests.unit.extender.kit import (
     read_pod,
     refusal,
 )
+from tests.unit.wire.dra.objects import CLASS, DRIVER, GIB, claim, slice_of
+from tests.unit.wire.dra.objects import device as card
 
 CA = "cluster-autoscaler.kubernetes.io/scale-down-disabled"
 KARPENTER = "karpenter.sh/do-not-disrupt"
 ABOUT_A1 = "team/a1 would have no device on another node"
+
+
+def claims_view(library: ManagedResources) -> ClaimsView:
+    ranking = Ranking(load_policy("device-bestfit"))
+    books, policy = ClaimBooks(DRIVER, GIB, ranking), "device-bestfit"
+    return ClaimsView(DRIVER, books, Journal(), library, policy=policy, ranking=ranking)
+
+
+def asked(found: ResourceClaim) -> ClaimRequest:
+    request = claim_request(found, CLASS)
+    assert request
+    return request
 
 
 class World:
@@ -62,13 +84,13 @@ class World:
             self.changed(name)
         self.restart(on=on)
 
-    def restart(self, *, on: bool) -> None:
+    def restart(self, *, on: bool, claims: ClaimsView | None = None) -> None:
         """Another process, whose watch shows what there is."""
-        self.running = Shown[Demands]() if on else None
+        self.running = Shown[ObservedPod]() if on else None
         self.pods = PodEventHandler(self.library, running=self.running)
         self.guard = ScaleDownGuard(
-            self, self.library, self.marks, self.running, not_ready=lambda: self.why_not,
-            clock=lambda: self.now,
+            self, self.library, self.marks, self.running, claims=claims,
+            not_ready=lambda: self.why_not, clock=lambda: self.now,
         )  # fmt: skip
 
     def changed(self, name: str, **annotations: str) -> None:
@@ -213,6 +235,41 @@ def test_a_node_selector_of_a_pod_that_runs_counts() -> None:
     world.ended("b1")
     world.round()
     assert "team/web would have no device" in world.why("a")
+
+
+def test_a_pod_by_claim_keeps_its_node_too_where_it_may_not_go_elsewhere() -> None:
+    world = World("a", "b")
+    for name in "ab":  # no devices by annotation
+        world.nodes[name]["status"] = {"allocatable": {"pods": "110"}}
+    world.shown()
+    view = claims_view(world.library)
+    view.books.slices_changed([slice_of(card(at, 16), node=name) for at, name in enumerate("ab")])
+    result: dict[str, Any] = {"request": "gpu", "driver": DRIVER, "pool": "a", "device": "gpu-0"}
+    result["consumedCapacity"] = {"memory": "10Gi"}
+    pods = [{"resource": "pods", "name": "p", "uid": "uid-p"}]
+    status = {"allocation": {"devices": {"results": [result]}}, "reservedFor": pods}
+    view.books.claim_changed(claim(status=status))
+    world.restart(on=True, claims=view)
+    world.changed("b", **{CA: "true"})
+
+    def runs(**selector: str) -> None:
+        pod = pod_json("p", node="a", phase="Running")
+        pod["spec"] |= {"nodeSelector": selector, "resourceClaims": [{"name": "gpu"}]}
+        world.pods.apply(WatchEvent("MODIFIED", object=read_pod(pod)))
+
+    runs(zone="here")
+    world.round()
+    assert world.why("a") == "team/p would have no device on another node"
+    world.ended("p")
+    runs()
+    view.books.claim_changed(claim(status=status, meta={"resourceVersion": "8"}))
+    world.round()
+    assert world.notes("a") == {}
+    view.books.claim_changed(other := claim(meta={"name": "d", "uid": "uid-2"}))
+    given = view.books.take(other, asked(other), {"b"}.__contains__)
+    assert [card.node for card in given] == ["b"]
+    world.round()
+    assert world.why("a") == "team/p would have no device on another node"
 
 
 @pytest.mark.parametrize("on", [True, False])
