@@ -11,7 +11,7 @@ from contextlib import closing
 from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
-from gpushare.core.model import NodeSpec, ObservedPod
+from gpushare.core.model import NodeSpec
 from gpushare.errors import MessageError, WireError
 from gpushare.kube.api import Getter, pages
 from gpushare.kube.client import KubeClient, connect
@@ -91,24 +91,29 @@ def list_cluster(api: Getter, names: Names, unit: str) -> Cluster:
     specs = {}
     for node in items(api, "/api/v1/nodes", NODES, {}, found.notes):
         spec = node_spec(node, names, unit)
-        why = _unfit(spec)
-        if why is None:
-            specs[spec.name] = spec
-        elif why:
+        if spec.closed is None and not spec.capacity:
+            continue  # it shares nothing
+        why = spec.closed.value if spec.closed is not None else ""
+        if not why and (spec.cpu is None or spec.memory is None):
+            why = "its CPU or memory is not known"
+        if why:
             found.notes.append(f"node {spec.name} is left out: {why}")
+        else:
+            specs[spec.name] = spec
     for pod in items(api, "/api/v1/pods", PODS, NOT_ENDED, found.notes):
         _take_pod(pod, names, specs, found)
-    found.nodes = [_node_cells(spec) for spec in specs.values()]
+    found.nodes = [
+        {
+            "name": spec.name,
+            "cpu_milli": spec.cpu,
+            "memory_mib": (spec.memory or 0) // _MIB,
+            "gpu": len(spec.capacity),
+            "units": list(spec.capacity) if len(set(spec.capacity)) > 1 else spec.capacity[0],
+            "model": spec.models[0],
+        }
+        for spec in specs.values()
+    ]
     return found
-
-
-def _unfit(spec: NodeSpec) -> str | None:
-    """Return why the node cannot be simulated; "" if it shares nothing, None if it can."""
-    if spec.closed is not None:
-        return spec.closed.value
-    if not spec.capacity:
-        return ""
-    return "its CPU or memory is not known" if spec.cpu is None or spec.memory is None else None
 
 
 def _take_pod(pod: Pod, names: Names, specs: dict[str, NodeSpec], found: Cluster) -> None:
@@ -124,32 +129,18 @@ def _take_pod(pod: Pod, names: Names, specs: dict[str, NodeSpec], found: Cluster
             cpu, memory = max(host.cpu - request.cpu, 0), max(host.memory - request.memory, 0)
             specs[host.name] = replace(host, cpu=cpu, memory=memory)
     elif request.devices or host is not None:
-        found.pods.append(_pod_cells(seen))
-
-
-def _node_cells(spec: NodeSpec) -> Cells:
-    return {
-        "name": spec.name,
-        "cpu_milli": spec.cpu,
-        "memory_mib": (spec.memory or 0) // _MIB,
-        "gpu": len(spec.capacity),
-        "units": list(spec.capacity) if len(set(spec.capacity)) > 1 else spec.capacity[0],
-        "model": spec.models[0],
-    }
-
-
-def _pod_cells(seen: ObservedPod) -> Cells:
-    request = seen.request
-    return {
-        "name": str(seen.ref),
-        "cpu_milli": request.cpu,
-        "memory_mib": -(-request.memory // _MIB),
-        "gpu": request.devices,
-        "units": request.units,
-        "models": list(request.models),
-        **({"cores": request.cores} if request.cores else {}),
-        "created": seen.created,
-    }
+        found.pods.append(
+            {
+                "name": str(seen.ref),
+                "cpu_milli": request.cpu,
+                "memory_mib": -(-request.memory // _MIB),
+                "gpu": request.devices,
+                "units": request.units,
+                "models": list(request.models),
+                **({"cores": request.cores} if request.cores else {}),
+                "created": seen.created,
+            }
+        )
 
 
 def items(

@@ -12,10 +12,10 @@ import time
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any
 
-from gpushare.cli.defrag_apply import WAIT, Look, Run, document_of_run, lines_of_run
-from gpushare.cli.defrag_text import document_of, lines_of
+from gpushare.cli.cluster_files import resource_of_report
+from gpushare.cli.defrag_apply import WAIT, Look, Run
+from gpushare.cli.defrag_text import document_of, document_of_run, lines_of, lines_of_run
 from gpushare.cli.documents import dumped
 from gpushare.cli.exit_codes import ended
 from gpushare.cli.explain import pod_named
@@ -28,8 +28,7 @@ from gpushare.cli.listed_cluster import (
     list_rules,
 )
 from gpushare.cli.options import connection, report_format
-from gpushare.cli.pod_specs import units_of_words
-from gpushare.cli.saved_report import resource_of_report
+from gpushare.cli.pod_specs import units_of_words, values_of_words
 from gpushare.cli.tables import printable
 from gpushare.commandline import USAGE, Parser
 from gpushare.core.model import ALL_CORES, HOST_BOUND, PodRef, Request
@@ -92,7 +91,7 @@ def _answer(options: argparse.Namespace) -> int:
     if options.apply and look.found.moves:
         return _carry_out(look, options, kubectl)
     if options.output:
-        print(dumped(_document(look, options), options.output), end="")
+        print(dumped(document_of(look, options), options.output), end="")
     else:
         print(_text(look, options), end="")
     return 0 if look.found.node else _NO_PLAN
@@ -110,12 +109,7 @@ def _look(options: argparse.Namespace, kubectl: Kubectl, most: int) -> Look:
 
 
 def _text(look: Look, options: argparse.Namespace) -> str:
-    lines = lines_of(look.found, look.name, look.hole, look.books, options)
-    return "".join(f"{printable(line)}\n" for line in lines)
-
-
-def _document(look: Look, options: argparse.Namespace) -> dict[str, Any]:
-    return document_of(look.found, look.name, look.hole, look.books, options)
+    return "".join(f"{printable(line)}\n" for line in lines_of(look, options))
 
 
 def _carry_out(look: Look, options: argparse.Namespace, kubectl: Kubectl) -> int:
@@ -139,7 +133,7 @@ def _carry_out(look: Look, options: argparse.Namespace, kubectl: Kubectl) -> int
     for line in lines_of_run(outcome):
         say(line)
     if options.output:
-        shown = _document(look, options) | {"apply": document_of_run(outcome)}
+        shown = document_of(look, options) | {"apply": document_of_run(outcome)}
         print(dumped(shown, options.output), end="")
     if outcome.interrupted:
         raise KeyboardInterrupt
@@ -190,10 +184,8 @@ def _pod_hole(
 ) -> tuple[str, Hole, PodRef]:
     if options.priority is not None:
         raise SettingsError("--priority goes with a size: a pod that waits has its own")
-    if options.snapshot:
-        namespace, name = pod_named(word, options.namespace or "default", kubectl)
-    else:
-        namespace, name = pod_named(word, options.namespace, kubectl)
+    usual = "default" if options.snapshot else ""
+    namespace, name = pod_named(word, options.namespace or usual, kubectl)
     for pod in books.ledger.waiting():
         if (pod.ref.namespace, pod.ref.name) == (namespace, name):
             return f"pod {pod.ref}", Hole(pod.request, pod.priority, pod.demands), pod.ref
@@ -205,17 +197,12 @@ def _pod_hole(
 
 def _request(word: str, books: ListedResource) -> Request:
     """Return what a place such as `2x40GiB,cpu=8,cores=50` has to have."""
-    first, *rest = (part.strip() for part in word.split(","))
+    first, *rest = word.split(",")
     wrong = f"--for: {word[:80]!r}"
-    found = _PLACE.fullmatch(first)
+    found = _PLACE.fullmatch(first.strip())
     if found is None:
         raise SettingsError(f"{wrong}: write 2x40GiB, or pod NAMESPACE/NAME (see --help)")
-    pairs = [part.partition("=")[::2] for part in rest]
-    more = dict(pairs)
-    unknown = next((key for key, value in pairs if key not in _KEYS or not value), None)
-    if unknown is not None or len(more) < len(pairs):
-        what = f"{unknown[:40]!r} is not" if unknown is not None else "has something twice; write"
-        raise SettingsError(f"{wrong}: {what} one of {', '.join(f'{key}=...' for key in _KEYS)}")
+    more = values_of_words(rest, _KEYS, wrong)
     devices, size, unit = found.groups()
     request = Request(units_of_words(int(size), unit, books.unit, word), int(devices or 1))
     if not 0 < request.devices <= MAX_DEVICES_PER_POD:

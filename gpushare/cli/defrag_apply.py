@@ -12,13 +12,13 @@ Tested in `tests/unit/cli/test_defrag_apply.py`.
 
 import json
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field
-from typing import Any, NoReturn
+from dataclasses import dataclass, field
+from typing import NoReturn
 
 from gpushare.cli.cluster import NOT_ENDED, items
-from gpushare.cli.facts import Fields, mapping, text
+from gpushare.cli.facts import mapping, text
 from gpushare.cli.kubectl import Kubectl
 from gpushare.cli.listed_cluster import ListedResource
 from gpushare.core.model import PodRef
@@ -191,7 +191,7 @@ class Run:
                     refused_until = now + self._wait
                     self._say(f"{refused}; it is tried again")
                 if now >= refused_until:
-                    self._stop(f"{refused}, for {self._wait:g} seconds")
+                    raise _Stopped(f"{refused}, for {self._wait:g} seconds") from refused
                 time.sleep(_PAUSE)
             else:
                 refused_until = None
@@ -202,16 +202,18 @@ class Run:
     def _holding(self) -> Look | None:
         """Return the cluster as it is now, where what is left of the plan holds.
 
-        None if the pod that waited has the room already.
-
-        A budget that allows nothing now is waited for: the pod that was moved last may count as
-        disrupted a little longer.
+        None if the pod that waited has the room already. A budget that allows nothing now is waited
+        for: the pod that was moved last may count as disrupted a little longer.
         """
         left = {move.entry.ref.uid for move in self._done.left}
         until, told = time.monotonic() + self._wait, False
         while True:
-            if self._has_room():
+            bound = self._node_of_waiting(self._pod) if self._pod else ""
+            if bound == self._node:
                 return None
+            if bound:
+                self._done.bound = bound
+                raise _Stopped(f"pod {self._pod} is bound to {bound} already")
             look = self._look(len(left))
             found = look.found
             moved = {move.entry.ref.uid for move in found.moves}
@@ -219,7 +221,7 @@ class Run:
                 return look
             spent = self._spent(look)
             if spent is None or time.monotonic() >= until:
-                self._stop(f"the rest of the plan holds no longer: {self._why_not(look)}")
+                raise _Stopped(f"the rest of the plan holds no longer: {self._why_not(look)}")
             if not told:
                 self._say(f"{spent}: {Rule.SPENT.value}; waiting for it")
                 told = True
@@ -246,14 +248,6 @@ class Run:
             return f"now the fewest moves are others, on {look.found.node}"
         return f"it does not open the room on {self._node} any more"
 
-    def _has_room(self) -> bool:
-        """Return whether the pod that waited is bound. Stops if it is, but not to the room."""
-        node = self._node_of_waiting(self._pod) if self._pod else ""
-        if node not in ("", self._node):
-            self._done.bound = node
-            self._stop(f"pod {self._pod} is bound to {node} already")
-        return bool(node)
-
     def _node_of_waiting(self, ref: PodRef) -> str:
         """Return the node of the pod that waits; "" while it waits. Stops if it is gone."""
         try:
@@ -262,7 +256,7 @@ class Run:
             pod = {}
         metadata = mapping(pod.get("metadata"))
         if metadata.get("uid") != ref.uid or metadata.get("deletionTimestamp"):
-            self._stop(f"pod {ref}, for which it is done, is gone")
+            raise _Stopped(f"pod {ref}, for which it is done, is gone")
         return text(mapping(pod.get("spec")).get("nodeName"))
 
     # -- a move -------------------------------------------------------------------------------
@@ -296,10 +290,10 @@ class Run:
             self._record.begin(ref)
         except ApiError as error:
             if error.status == _FORBIDDEN:
-                self._stop(
+                raise _Stopped(
                     f"ConfigMap {MOVES}, in which moves are written down, may not be read and"
                     f" written; docs/defrag.md shows the rights that --apply needs ({error})"
-                )
+                ) from error
             raise
 
     def _evict(self, move: PodMove, version: str) -> None:
@@ -323,7 +317,7 @@ class Run:
                 if isinstance(error, (ApiConflict, ApiNotFound)):
                     self._refuse(f"{ref} has changed since it was looked at")
                 if time.monotonic() >= until:
-                    self._stop(f"{ref} is not evicted: {error}")
+                    raise _Stopped(f"{ref} is not evicted: {error}") from error
                 unclear = True
             else:
                 return
@@ -333,7 +327,7 @@ class Run:
         """Raise what the answer means, if it is one."""
         if error.status == _FORBIDDEN:
             self._done.unsettled = None
-            self._stop(
+            raise _Stopped(
                 f"pods/eviction may not be created in namespace {ref.namespace}; docs/defrag.md"
                 f" shows the rights that --apply needs ({error})"
             )
@@ -357,7 +351,7 @@ class Run:
                 return self._is_gone_now(ref)
             except ApiError as error:
                 if time.monotonic() >= until:
-                    self._stop(f"whether {ref} was evicted is not known: {error}")
+                    raise _Stopped(f"whether {ref} was evicted is not known: {error}") from error
             time.sleep(_POLL)
 
     def _is_gone_now(self, ref: PodRef) -> bool:
@@ -403,7 +397,7 @@ class Run:
                     name = f"{ref.namespace}/{metadata.name}"
                     node = (pod.spec and pod.spec.node_name) or ""
                     if node not in ("", move.node):
-                        self._stop(f"{name} landed on {node}, not on {move.node}")
+                        raise _Stopped(f"{name} landed on {node}, not on {move.node}")
                     phase = (pod.status and pod.status.phase) or "Pending"
                     if node and phase == "Running" and ref.uid not in pods:
                         return name
@@ -413,7 +407,7 @@ class Run:
             except ApiError as error:
                 state = str(error)
             if time.monotonic() >= until:
-                self._stop(f"{ref} does not run again after {self._wait:g} seconds: {state}")
+                raise _Stopped(f"{ref} does not run again after {self._wait:g} seconds: {state}")
             time.sleep(_POLL)
 
     def _check_room(self) -> None:
@@ -421,12 +415,12 @@ class Run:
         if self._pod is None:
             found = self._look(1).found
             if not found.node or found.moves:
-                self._stop("all was moved, but there is no room: something else took it")
+                raise _Stopped("all was moved, but there is no room: something else took it")
             return
         until = time.monotonic() + self._wait
         while not (node := self._node_of_waiting(self._pod)):
             if time.monotonic() >= until:
-                self._stop(f"the room is open, but pod {self._pod} is not bound")
+                raise _Stopped(f"the room is open, but pod {self._pod} is not bound")
             time.sleep(_POLL)
         self._done.bound = node
 
@@ -435,40 +429,3 @@ class Run:
         path = f"/api/v1/namespaces/{namespace}/pods"
         listed = items(self._kubectl, path, OWNED_PODS, NOT_ENDED, [])
         return {(pod.metadata and pod.metadata.uid) or "": pod for pod in listed}
-
-    def _stop(self, why: str) -> NoReturn:
-        raise _Stopped(why)
-
-
-def lines_of_run(done: Outcome) -> Iterator[str]:
-    """Yield where a run stands, for people."""
-    for move, name in done.moved:
-        yield f"Moved:    {move.entry.ref} from {move.entry.node} to {move.node}, as {name}"
-    if done.evicted:
-        yield f"Evicted:  {done.evicted.entry.ref}; what comes in its stead was not seen to run"
-    if done.unsettled:
-        yield f"Unknown:  whether {done.unsettled.entry.ref} was evicted"
-    if done.untouched:
-        yield f"Left:     {', '.join(str(move.entry.ref) for move in done.untouched)}"
-    if done.stopped:
-        yield f"Stopped:  {done.stopped}"
-    elif done.bound:
-        yield f"Done:     the pod that waited is bound to {done.bound}"
-    else:
-        yield "Done:     the room is open"
-
-
-def document_of_run(done: Outcome) -> Fields:
-    """Return where a run stands, for programs."""
-
-    def told(move: PodMove) -> dict[str, Any]:
-        return asdict(move.entry.ref) | {"from": move.entry.node, "to": move.node}
-
-    return {
-        "moved": [told(move) | {"as": name} for move, name in done.moved],
-        "evicted": told(done.evicted) if done.evicted else None,
-        "unknown": told(done.unsettled) if done.unsettled else None,
-        "left": [told(move) for move in done.untouched],
-        "boundTo": done.bound or None,
-        "stopped": done.stopped or None,
-    }

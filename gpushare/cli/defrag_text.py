@@ -1,6 +1,7 @@
-"""What `gpushare defrag` found, as lines for people and as a document for programs.
+"""What `gpushare defrag` found, and what came of a plan that was carried out: lines for people, and
+documents for programs.
 
-Tested in `tests/unit/cli/test_defrag.py`.
+Tested in `tests/unit/cli/test_defrag.py` and `tests/unit/cli/test_defrag_apply.py`.
 """
 
 import argparse
@@ -9,12 +10,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from typing import Any
 
+from gpushare.cli.defrag_apply import Look, Outcome
 from gpushare.cli.documents import API_VERSION
-from gpushare.cli.listed_cluster import ListedResource
 from gpushare.cli.tables import align
-from gpushare.cli.whatif_text import NOT_JUDGED, number_of, some
+from gpushare.cli.whatif_text import NOT_JUDGED, judged_line, number_of, some
 from gpushare.core.model import Request
-from gpushare.explain.defrag import DefragAnswer, Hole, PodMove, Stays
+from gpushare.explain.defrag import DefragAnswer, PodMove, Stays
 from gpushare.explain.movable import Rule
 from gpushare.explain.text import amount
 
@@ -23,48 +24,44 @@ _UNCHANGED = "Nothing was changed: --apply evicts them, each once the one before
 _HEAD = ("MOVE", "POD", "SIZE", "FROM", "TO", "OWNER", "BUDGET", "LOST")
 
 
-def lines_of(
-    found: DefragAnswer, name: str, hole: Hole, books: ListedResource, options: argparse.Namespace
-) -> Iterator[str]:
+def lines_of(look: Look, options: argparse.Namespace) -> Iterator[str]:
     """Yield the lines."""
-    size = size_text(hole.request, books.unit)
-    asked = f"{size} for {name}" if name.startswith("pod ") else size
+    found, unit = look.found, look.books.unit
+    asked = _size_text(look.hole.request, unit)
+    if look.pod is not None:
+        asked = f"{asked} for {look.name}"
+    place = f"{found.node} device{'s' * (len(found.devices) != 1)} {_indices(found.devices)}"
     if found.moves:
-        yield f"Room:     {moves_text(len(found.moves))} would open {asked} on {_place(found)}"
-        yield f"Cost:     {_cost(found)}"
+        moves = "1 move" if len(found.moves) == 1 else f"{len(found.moves)} moves"
+        yield f"Room:     {moves} would open {asked} on {place}"
+        cost = "not known: the file does not tell since when pods run"
+        if found.unit_seconds is not None:
+            hours = sum(move.gpu_hours for move in found.moves)
+            cost = f"{hours:.2g} GPU-hours of work at most, and the restarts"
+        yield f"Cost:     {cost}"
     elif found.node:
-        yield f"Room:     {asked} fits now on {_place(found)}: nothing has to move"
-        yield _judged(books, options)
+        yield f"Room:     {asked} fits now on {place}: nothing has to move"
+        yield judged_line(look.books, options.policy)
         return
     else:
         yield f"Room:     {_no_plan(found, asked, options.moves)}"
     yield from _staying(found)
-    yield _judged(books, options)
+    yield judged_line(look.books, options.policy)
     if found.moves:
         if options.apply:
             yield "Next:     they are evicted one at a time, each once the one before runs again"
         else:
             yield _UNCHANGED
         yield ""
-        rows = [_row(at, move, books.unit) for at, move in enumerate(found.moves, 1)]
+        rows = [_row(at, move, unit) for at, move in enumerate(found.moves, 1)]
         yield from align([_HEAD, *rows]).splitlines()
 
 
-def moves_text(moves: int) -> str:
-    """Return so many moves."""
-    return "1 move" if moves == 1 else f"{moves} moves"
-
-
-def size_text(request: Request, unit: str) -> str:
+def _size_text(request: Request, unit: str) -> str:
     """Return what a request asks for of devices, as `2 x 40 GiB`."""
     size = amount(request.units, unit)
     size = f"{request.devices} x {size}" if request.devices > 1 else size
     return f"{size} and {request.cores} % of the compute" if request.cores else size
-
-
-def _place(found: DefragAnswer) -> str:
-    word = "device" if len(found.devices) == 1 else "devices"
-    return f"{found.node} {word} {_indices(found.devices)}"
 
 
 def _indices(devices: Sequence[int]) -> str:
@@ -81,13 +78,6 @@ def _no_plan(found: DefragAnswer, asked: str, most: int) -> str:
     return f"{at_most} {asked} on {nodes} that would have it if empty"
 
 
-def _cost(found: DefragAnswer) -> str:
-    if found.unit_seconds is None:
-        return "not known: the file does not tell since when pods run"
-    hours = sum(move.gpu_hours for move in found.moves)
-    return f"{hours:.2g} GPU-hours of work at most, and the restarts"
-
-
 def _staying(found: DefragAnswer) -> Iterator[str]:
     """Yield by rule who is not moved, the commonest first."""
     by_rule: defaultdict[Rule, list[Stays]] = defaultdict(list)
@@ -102,17 +92,13 @@ def _staying(found: DefragAnswer) -> Iterator[str]:
         yield f"{label:<10}nobody: each pod there may move and has a place, but not enough at once"
 
 
-def _judged(books: ListedResource, options: argparse.Namespace) -> str:
-    return f"Judged:   by policy {options.policy}; {'; '.join([*books.notes, NOT_JUDGED])}"
-
-
 def _row(at: int, move: PodMove, unit: str) -> list[str]:
     entry = move.entry
     devices = [device for device, _ in entry.placement or ()]
     return [
         str(at),
         str(entry.ref),
-        size_text(entry.request, unit),
+        _size_text(entry.request, unit),
         f"{entry.node}:{_indices(devices)}",
         f"{move.node}:{_indices(move.devices)}",
         move.owner or "-",
@@ -129,11 +115,9 @@ def _duration(seconds: float) -> str:
     return f"{minutes // 60}h" if minutes < 48 * 60 else f"{minutes // 1440}d"
 
 
-def document_of(
-    found: DefragAnswer, name: str, hole: Hole, books: ListedResource, options: argparse.Namespace
-) -> dict[str, Any]:
+def document_of(look: Look, options: argparse.Namespace) -> dict[str, Any]:
     """Return the document."""
-    request = hole.request
+    books, found, request = look.books, look.found, look.hole.request
     plan = {
         "node": found.node,
         "devices": list(found.devices),
@@ -150,11 +134,11 @@ def document_of(
         "unit": books.unit,
         "policy": options.policy,
         "for": {
-            "name": name,
+            "name": look.name,
             "units": request.units,
             "devices": request.devices,
             "cores": request.cores,
-            "priority": hole.priority,
+            "priority": look.hole.priority,
         },
         "mostMoves": options.moves,
         "plan": plan if found.node else None,
@@ -178,4 +162,38 @@ def _move(move: PodMove) -> dict[str, Any]:
         "owner": move.owner or None,
         "disruptionsAllowed": move.allowed,
         "lostSeconds": move.lost,
+    }
+
+
+def lines_of_run(done: Outcome) -> Iterator[str]:
+    """Yield where a run stands, for people."""
+    for move, name in done.moved:
+        yield f"Moved:    {move.entry.ref} from {move.entry.node} to {move.node}, as {name}"
+    if done.evicted:
+        yield f"Evicted:  {done.evicted.entry.ref}; what comes in its stead was not seen to run"
+    if done.unsettled:
+        yield f"Unknown:  whether {done.unsettled.entry.ref} was evicted"
+    if done.untouched:
+        yield f"Left:     {', '.join(str(move.entry.ref) for move in done.untouched)}"
+    if done.stopped:
+        yield f"Stopped:  {done.stopped}"
+    elif done.bound:
+        yield f"Done:     the pod that waited is bound to {done.bound}"
+    else:
+        yield "Done:     the room is open"
+
+
+def document_of_run(done: Outcome) -> dict[str, Any]:
+    """Return where a run stands, for programs."""
+
+    def short(move: PodMove) -> dict[str, Any]:
+        return asdict(move.entry.ref) | {"from": move.entry.node, "to": move.node}
+
+    return {
+        "moved": [short(move) | {"as": name} for move, name in done.moved],
+        "evicted": short(done.evicted) if done.evicted else None,
+        "unknown": short(done.unsettled) if done.unsettled else None,
+        "left": [short(move) for move in done.untouched],
+        "boundTo": done.bound or None,
+        "stopped": done.stopped or None,
     }

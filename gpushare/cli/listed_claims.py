@@ -1,4 +1,5 @@
-"""The cards of a DRA driver as a resource with its ledger, and the pods that ask by claims.
+"""The cards of a DRA driver as a resource with its ledger, the claims of them and their templates,
+and the pods that ask by claims.
 
 Knows the lists of claims and pods, and what the books of claims count. Allocations that are being
 written, and what names of devices meant before, are known to the extender alone.
@@ -7,19 +8,18 @@ Tested in `tests/unit/cli/test_whatif_claims.py`.
 """
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
-from gpushare.cli.claim_source import Claims, name_of
 from gpushare.cli.cluster import NOT_ENDED, items
 from gpushare.cli.driver_cards import DriverCards
 from gpushare.cli.listed_cluster import ListedResource
-from gpushare.cli.lister import CLAIMS
+from gpushare.cli.lister import CLAIMS, DRA
 from gpushare.core.model import PodRef
 from gpushare.core.node_filters import OwnFilters
-from gpushare.errors import WireError
+from gpushare.errors import ApiError, ApiNotFound, MessageError, WireError
 from gpushare.explain.claim_filters import BY_ANNOTATION, UNKNOWN_NODE, ClaimFilters
-from gpushare.explain.claim_pods import ClaimsUser, user_of, wanted_of
+from gpushare.explain.claim_pods import ClaimsUser, dealt, user_of, wanted_of
 from gpushare.explain.text import NO_UNIT
 from gpushare.explain.whatif import PodsThere
 from gpushare.kube.api import Getter
@@ -27,15 +27,91 @@ from gpushare.ledger import Ledger
 from gpushare.wire.annotations import ALIYUN
 from gpushare.wire.dra.claims import CLASS, given_devices
 from gpushare.wire.dra.counted import cards_by_node, holders_of, node_of_cards, units_up
-from gpushare.wire.dra.objects import CLAIMS_PODS, RESOURCE_CLAIMS, ClaimsPod, ResourceClaim
+from gpushare.wire.dra.objects import (
+    CLAIM_TEMPLATES,
+    CLAIMS_PODS,
+    RESOURCE_CLAIMS,
+    ClaimsPod,
+    ResourceClaim,
+)
 from gpushare.wire.dra.slices import DeviceKey, SliceCard
+from gpushare.wire.dra.templates import sized_template
 from gpushare.wire.inventory import mib_of
 from gpushare.wire.objects import Metadata
 from gpushare.wire.pods import names_any, pod_ref
 
+_TIMEOUT = 30.0
 _NO_UNIT = "the file of nodes counts in units of its own, unless --unit says which"
 _MOST_NAMED = 3
 """Pods that are left out and named."""
+
+
+class Claims:
+    """Claims and templates (see `explain.claim_pods.ClaimSource`).
+
+    api: None: there is no cluster. unit: the bytes of a unit. cards: what is dealt out. namespace:
+    returns that of what names none. why_not: "", or why claims do not count.
+    """
+
+    def __init__(
+        self,
+        api: Getter | None,
+        unit: int,
+        cards: Iterable[SliceCard] = (),
+        claims: Iterable[ResourceClaim] = (),
+        *,
+        namespace: Callable[[], str] = lambda: "default",
+        why_not: str = "",
+    ) -> None:
+        self._api = api
+        self.namespace = namespace
+        self.why_not = why_not
+        self.unit = unit
+        self._cards = tuple(cards)
+        self._claims = {_name_of(claim): claim for claim in claims}
+        self._templates: dict[tuple[str, str], ResourceClaim | None] = {}
+        self._dealt: dict[int, int] = {}
+
+    def put(self, namespace: str, name: str, claim: ResourceClaim) -> None:
+        """Take a claim of a manifest; one that the cluster has stays as it is there."""
+        self._claims.setdefault((namespace, name), claim)
+
+    def put_template(self, namespace: str, name: str, claim: ResourceClaim) -> None:
+        """Take a template of a manifest, as a claim that it makes."""
+        self._templates[namespace, name] = claim
+
+    def named(self, namespace: str, name: str) -> ResourceClaim | None:
+        """Return the claim of that name."""
+        return self._claims.get((namespace, name))
+
+    def of_template(self, namespace: str, name: str) -> ResourceClaim | None:
+        """Return a claim as the template of that name makes it; None if there is no template."""
+        key = namespace, name
+        if key not in self._templates:
+            # One by size is written as soon as a pod waits for it.
+            sized = sized_template(namespace, name)
+            by_size = CLAIM_TEMPLATES.decode(sized.body(CLASS)).claim() if sized else None
+            self._templates[key] = self._listed_template(namespace, name) or by_size
+        return self._templates[key]
+
+    def dealt(self, memory: int) -> int:
+        """Return the bytes that a claim for so many takes."""
+        if memory not in self._dealt:
+            self._dealt[memory] = dealt(self._cards, memory)
+        return self._dealt[memory]
+
+    def _listed_template(self, namespace: str, name: str) -> ResourceClaim | None:
+        if self._api is None:
+            return None
+        path = f"{DRA}/namespaces/{namespace}/resourceclaimtemplates/{name}"
+        try:
+            body = self._api.request("GET", path, query={}, timeout=_TIMEOUT)
+        except ApiNotFound:
+            return None
+        except ApiError as error:
+            text = f"ResourceClaimTemplate {namespace}/{name} cannot be read: {error}"
+            raise MessageError(text) from error
+        return CLAIM_TEMPLATES.decode_answer(body, namespace, name).claim()
 
 
 @dataclass(frozen=True)
@@ -102,7 +178,7 @@ def listed_cards(
     for claim in listed:
         taken = _taken(claim, cards.cards, unit)
         uid = (claim.metadata and claim.metadata.uid) or ""
-        for holder in holders_of(PodRef(*name_of(claim), uid), taken, on_nodes, unit):
+        for holder in holders_of(PodRef(*_name_of(claim), uid), taken, on_nodes, unit):
             ledger.pod_changed(holder)
     users = _users(api, host, claims, notes) if host.claiming else PodsThere({}, ())
     return ListedCards(
@@ -136,6 +212,12 @@ def cards_of_table(table: ListedResource) -> ListedCards:
         else Claims(None, mib_of(table.unit) << 20),
         users=PodsThere({}, ()),
     )
+
+
+def _name_of(claim: ResourceClaim) -> tuple[str, str]:
+    """Return namespace and name of the claim."""
+    metadata = claim.metadata
+    return (metadata and metadata.namespace) or "", (metadata and metadata.name) or ""
 
 
 def _taken(

@@ -15,7 +15,6 @@ from dataclasses import dataclass, field
 from gpushare.cli.cluster import NOT_ENDED, OF_A_DAEMON, items
 from gpushare.cli.driver_cards import DriverCards, list_cards
 from gpushare.cli.options import add_connection
-from gpushare.cli.pod_specs import Priorities
 from gpushare.cli.report import LARGEST_IN_GIB
 from gpushare.core.model import Request
 from gpushare.core.node_filters import NodeStates, OwnFilters, amounts_of
@@ -183,6 +182,14 @@ def check_shared(every: Sequence[ListedResource]) -> None:
         raise SettingsError(
             f"no node shares {resources}: does a device plug-in run on the nodes with GPUs?"
         )
+
+
+@dataclass(frozen=True)
+class Priorities:
+    """The numbers of PriorityClasses, and of pods that name none."""
+
+    classes: Mapping[str, int] = field(default_factory=dict)
+    default: int = 0
 
 
 def list_priorities(api: Getter, notes: list[str]) -> Priorities:

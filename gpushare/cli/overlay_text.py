@@ -19,6 +19,7 @@ from gpushare.explain.shapes import Shape
 from gpushare.explain.text import NO_UNIT
 from gpushare.wire.annotations import Names
 from gpushare.wire.gpu_models import LABELS
+from gpushare.wire.inventory import mib_of
 
 _INSTANCE_TYPE = "node.kubernetes.io/instance-type"
 _TEMPLATE = "k8s.io/cluster-autoscaler/node-template"
@@ -49,9 +50,13 @@ def overlay_text(found: Need, names: Names, unit: str) -> str:
 
 def _documents(shape: Shape, name: str, names: Names, unit: str) -> Iterator[str]:
     labels, amounts = _labels(shape, names, unit), _amounts(shape, names)
+    of_node_pool = ""
+    if labels:
+        of_node_pool = "# Labels of the NodePool, in spec.template.metadata.labels:\n"
+        of_node_pool += "".join(f"#   {line}\n" for line in to_yaml(labels).splitlines())
     yield (
         "# Karpenter, with its feature gate NodeOverlay.\n"
-        + _for_node_pool(labels)
+        + of_node_pool
         + to_yaml(
             {
                 "apiVersion": "karpenter.sh/v1alpha1",
@@ -68,13 +73,6 @@ def _documents(shape: Shape, name: str, names: Names, unit: str) -> Iterator[str
         "# cluster-autoscaler with Cluster API: annotations of the MachineDeployment.\n"
         + to_yaml({"annotations": _annotations(shape, labels, names)})
     )
-
-
-def _for_node_pool(labels: Mapping[str, str]) -> str:
-    if not labels:
-        return ""
-    pairs = "".join(f"#   {line}\n" for line in to_yaml(dict(labels)).splitlines())
-    return f"# Labels of the NodePool, in spec.template.metadata.labels:\n{pairs}"
 
 
 def _requirement(shape: Shape, labels: Mapping[str, str], names: Names) -> dict[str, Any]:
@@ -97,17 +95,15 @@ def _labels(shape: Shape, names: Names, unit: str) -> dict[str, str]:
     labels = {}
     if len(sizes) == 1:
         (size,) = sizes
-        labels[names.shape] = f"{len(shape.spec.capacity)}x{_sized(size, unit)}"
+        if unit == NO_UNIT:
+            amount = str(size)
+        else:
+            amount = f"{size}GiB" if unit == "GiB" else f"{size * mib_of(unit)}MiB"
+        labels[names.shape] = f"{len(shape.spec.capacity)}x{amount}"
     if len(models) == 1 and _VALUE.fullmatch(model := models.pop()):
         own = (shape.like and shape.like.labels) or {}
         labels[next((key for key in LABELS if key in own), LABELS[0])] = model
     return labels
-
-
-def _sized(units: int, unit: str) -> str:
-    if unit == NO_UNIT:
-        return str(units)
-    return f"{units}GiB" if unit == "GiB" else f"{units * int(unit.removesuffix('MiB') or 1)}MiB"
 
 
 def _amounts(shape: Shape, names: Names) -> dict[str, str]:

@@ -8,12 +8,13 @@ Tested in `tests/unit/cli/test_whatif.py`.
 
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from gpushare.cli.claim_source import Claims
+from gpushare.cli.listed_claims import Claims
+from gpushare.cli.listed_cluster import Priorities
 from gpushare.core.model import ALL_CORES, MAX_UNITS, Request
 from gpushare.errors import SettingsError, WireError
 from gpushare.explain.claim_pods import ClaimsUser, user_of
@@ -32,14 +33,6 @@ _PODS = re.compile(
     r"(\d{1,9})\s*(GiB|MiB)?(?:\s*\+\s*(\d{1,3})\s*%)?(?:\s+on\s+(\d{1,3}))?(?:\s*x\s*(\d{1,6}))?"
 )
 _TEMPLATED = frozenset({"Deployment", "ReplicaSet", "StatefulSet", "ReplicationController", "Job"})
-
-
-@dataclass(frozen=True)
-class Priorities:
-    """The numbers of PriorityClasses, and of pods that name none."""
-
-    classes: Mapping[str, int] = field(default_factory=dict)
-    default: int = 0
 
 
 _NO_CLASSES = Priorities()
@@ -140,6 +133,19 @@ def units_of_words(size: int, size_unit: str | None, unit: str, text: str) -> in
     if not amount:
         raise SettingsError(f"{text!r}: {size}{size_unit or ''} is no number of units of {unit}")
     return amount
+
+
+def values_of_words(parts: Iterable[str], known: Sequence[str], wrong: str) -> dict[str, str]:
+    """Return the values of words like `cpu=8`, by key. wrong: how an error begins.
+
+    Raises SettingsError for a key that is not known, has no value, or stands twice.
+    """
+    pairs = [part.strip().partition("=")[::2] for part in parts]
+    unknown = next((key for key, value in pairs if key not in known or not value), None)
+    if unknown is not None or len(dict(pairs)) < len(pairs):
+        what = f"{unknown[:40]!r} is not" if unknown is not None else "has something twice; write"
+        raise SettingsError(f"{wrong}: {what} one of {', '.join(f'{key}=...' for key in known)}")
+    return dict(pairs)
 
 
 def _items(document: object, where: str) -> Iterator[dict[str, Any]]:

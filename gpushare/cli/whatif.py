@@ -17,35 +17,31 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from gpushare.cli.claim_source import Claims
+from gpushare.cli.cluster_files import resource_of_nodes, resource_of_report
 from gpushare.cli.documents import dumped
 from gpushare.cli.driver_cards import list_cards
 from gpushare.cli.exit_codes import ended_as_kubectl
-from gpushare.cli.listed_claims import ListedCards, cards_of_table, listed_cards
+from gpushare.cli.listed_claims import Claims, ListedCards, cards_of_table, listed_cards
 from gpushare.cli.listed_cluster import (
     DEFAULT_POLICY,
     ListedResource,
+    Priorities,
     add_cluster_flags,
     check_shared,
     list_books,
     list_priorities,
 )
-from gpushare.cli.need_text import need_document, need_lines
 from gpushare.cli.options import connection, make_parser, report_format
 from gpushare.cli.overlay_text import overlay_text
-from gpushare.cli.plans import Plan, Plans
+from gpushare.cli.plans import Plan, Plans, check_prices, shapes_of_cluster
 from gpushare.cli.pod_specs import (
-    Priorities,
     holds_rows,
     pods_of_documents,
     pods_of_rows,
     pods_of_words,
 )
-from gpushare.cli.saved_report import resource_of_report
-from gpushare.cli.shapes import check_prices, shapes_of_cluster
 from gpushare.cli.tables import printable, style_of
-from gpushare.cli.trace_books import resource_of_nodes
-from gpushare.cli.whatif_text import document_of, lines_of
+from gpushare.cli.whatif_text import document_of, lines_of, need_document, need_lines
 from gpushare.core.policy import Policy, load_policy
 from gpushare.errors import ApiError, SettingsError
 from gpushare.explain.claim_pods import wanted_of
@@ -53,7 +49,7 @@ from gpushare.explain.need import Asked, Need, more_of, need
 from gpushare.explain.placer import Wanted
 from gpushare.explain.text import NO_UNIT
 from gpushare.explain.tries import Counts, Tell
-from gpushare.explain.whatif import Outcome, what_if
+from gpushare.explain.whatif import what_if
 from gpushare.ledger import Ledger
 from gpushare.wire.annotations import ALIYUN, Names
 from gpushare.wire.dra.claims import CLASS
@@ -101,35 +97,33 @@ def _answer(options: argparse.Namespace) -> str:
         plans.add_pods(read.wanted("--pods", word))
     for word in options.gang:
         plans.add_gang(read.wanted("--gang", word), word)
-    told = [plan for plan in plans.every if plan.is_asked or _is_wanted(plan, options)]
-    told = told or [plans.first]
+    asked = [
+        plan
+        for plan in plans.every
+        if plan.is_asked
+        # Nodes may be needed for pods that nobody named.
+        or (options.need and (plan.books.there.waiting or (options.more and plan.books.there.on)))
+    ] or [plans.first]
     if options.need:
-        return _needed(told, options, policy)
-    outcomes = [(_outcome(plan, policy), plan) for plan in told]
+        return _needed(asked, options, policy)
+    outcomes = []
+    for plan in asked:
+        outcome = what_if(
+            plan.books.ledger,
+            plan.wanted,
+            policy,
+            without=plan.without,
+            added=plan.added,
+            gangs=plan.gangs,
+            own=plan.books.filters,
+            there=plan.books.there,
+        )
+        outcomes.append((outcome, plan))
     if options.output:
         documents = [document_of(*each, options.policy) for each in outcomes]
         return dumped(_as_one(documents), options.output)
     texts = [[printable(line) for line in lines_of(*each, options.policy)] for each in outcomes]
     return "\n".join("".join(f"{line}\n" for line in lines) for lines in texts)
-
-
-def _is_wanted(plan: Plan, options: argparse.Namespace) -> bool:
-    """Return whether nodes may be needed for pods that nobody named."""
-    there = plan.books.there
-    return bool(options.need and (there.waiting or (options.more and there.on)))
-
-
-def _outcome(plan: Plan, policy: Policy) -> Outcome:
-    return what_if(
-        plan.books.ledger,
-        plan.wanted,
-        policy,
-        without=plan.without,
-        added=plan.added,
-        gangs=plan.gangs,
-        own=plan.books.filters,
-        there=plan.books.there,
-    )
 
 
 def _as_one(documents: Sequence[dict[str, Any]]) -> dict[str, Any]:
@@ -204,21 +198,22 @@ def _plans(
     return Plans(host, None, claims_first=False), Claims(None, 1, why_not=why_not)
 
 
-def _needed(told: Sequence[Plan], options: argparse.Namespace, policy: Policy) -> str:
+def _needed(plans: Sequence[Plan], options: argparse.Namespace, policy: Policy) -> str:
     """Return the text about the nodes that are needed."""
-    found = [(_need(plan, options, policy), plan) for plan in told]
+    needs = [(_need(plan, options, policy), plan) for plan in plans]
     if options.overlay:
-        if any(isinstance(plan.books, ListedCards) for plan in told):
+        if any(isinstance(plan.books, ListedCards) for plan in plans):
             raise SettingsError(
                 "--overlay: autoscalers are told of devices by annotation; of the cards of a DRA"
                 " driver they know by its slices"
             )
-        return overlay_text(found[0][0], told[0].books.names, told[0].books.unit)
+        (found, plan), *_ = needs
+        return overlay_text(found, plan.books.names, plan.books.unit)
     if options.output:
-        documents = [need_document(*each, options.policy) for each in found]
+        documents = [need_document(*each, options.policy) for each in needs]
         return dumped(_as_one(documents), options.output)
     style = style_of(sys.stdout, os.environ)
-    return "\n".join(need_lines(*each, options.policy, style) for each in found)
+    return "\n".join(need_lines(*each, options.policy, style) for each in needs)
 
 
 def _need(plan: Plan, options: argparse.Namespace, policy: Policy) -> Need:

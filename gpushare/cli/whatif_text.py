@@ -1,25 +1,35 @@
-"""What `gpushare whatif` found, as lines for people and as a document for programs.
+"""What `gpushare whatif` found, with --need and without: lines and a table for people, and a
+document for programs.
 
-Tested in `tests/unit/cli/test_whatif.py`.
+Tested in `tests/unit/cli/test_whatif.py` and `tests/unit/cli/test_need.py`.
 """
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, replace
+from fractions import Fraction
+from math import ceil
 from typing import Any
 
 from gpushare.cli.documents import API_VERSION
 from gpushare.cli.listed_cluster import ListedResource
 from gpushare.cli.plans import Plan
+from gpushare.cli.tables import PLAIN, Style, align, device_kind, printable
+from gpushare.core.model import ALL_CORES
+from gpushare.explain.need import Need
 from gpushare.explain.placer import MOST, PlacementResult
 from gpushare.explain.pod import GroupNeed
+from gpushare.explain.shapes import Shape
 from gpushare.explain.text import amount, group_text
 from gpushare.explain.whatif import Outcome, Sums
 
 KIND = "GPUShareWhatIf"
+NEED_KIND = "GPUShareNeed"
 _MOST_NODES = 5
 _MOST_PODS = 5
 _MOST_KINDS = 12
+_MOST_COMING = 10
+_MOST_LEFT_OUT = 8
 NOT_JUDGED = (
     "affinity to other pods, spread constraints, ports, volumes, quotas and preemption do not count"
 )
@@ -28,7 +38,7 @@ NOT_JUDGED = (
 def lines_of(outcome: Outcome, plan: Plan, policy: str) -> Iterator[str]:
     """Yield the lines. policy: by which it was judged."""
     books = plan.books
-    yield from now_lines(outcome.before, plan)
+    yield from _now_lines(outcome.before, plan)
     if plan.without:
         fit = sum(each.fit for each in outcome.moved)
         pods = f"{fit} of {len(outcome.moved)} pod{'s' * (len(outcome.moved) > 1)} fit elsewhere"
@@ -41,20 +51,24 @@ def lines_of(outcome: Outcome, plan: Plan, policy: str) -> Iterator[str]:
     yield from _pods_lines(outcome.placed)
     for gang in outcome.gangs:
         when = "" if plan.without or plan.added or plan.wanted else " now"
-        yield from (f"Gang:     {_at_once(each, books.unit, when)}" for each in gang.placed)
+        for each in gang.placed:
+            request, count = each.wanted.request, each.wanted.count or 0
+            need = GroupNeed(((request, count, each.fit),), at_once=True)
+            text = group_text(need, books.unit, when)
+            yield f"Gang:     {each.wanted.name}: {text}{_where(each)}"
         if len(gang.placed) > 1 and not gang.fits:
             yield "          so none of these pods is placed"
     if outcome.unknown:
         pods = number_of(sum(outcome.unknown.values()))
         named = some(sorted(outcome.unknown))
         yield f"Left out: {pods}: only a model that no node has would do: {named}"
-    yield f"Then:     {sums_text(outcome.after, books.unit)}"
+    yield f"Then:     {_sums_text(outcome.after, books.unit)}"
     yield judged_line(books, policy)
 
 
-def now_lines(before: Sums, plan: Plan) -> Iterator[str]:
+def _now_lines(before: Sums, plan: Plan) -> Iterator[str]:
     """Yield what there is now, and which nodes kube-scheduler leaves out."""
-    yield f"Now:      {sums_text(before, plan.books.unit)} ({plan.books.title})"
+    yield f"Now:      {_sums_text(before, plan.books.unit)} ({plan.books.title})"
     if plan.left_out:
         nodes = [f"{name} {label}" for name, label in plan.left_out.items()]
         yield f"Nodes:    {some(nodes, '; ')}"
@@ -71,13 +85,13 @@ def _pods_lines(placed: Sequence[PlacementResult]) -> Iterator[str]:
     if len(placed) > _MOST_KINDS:
         asked = sum(each.wanted.count or each.fit for each in placed)
         yield f"Pods:     {sum(each.fit for each in placed)} of {asked} fit"
-        placed = together(placed)
+        placed = _together(placed)
     yield from (f"Pods:     {_placed(each)}" for each in placed[:_MOST_KINDS])
     if len(placed) > _MOST_KINDS:
         yield f"          and {len(placed) - _MOST_KINDS} more kinds"
 
 
-def together(placed: Sequence[PlacementResult]) -> list[PlacementResult]:
+def _together(placed: Sequence[PlacementResult]) -> list[PlacementResult]:
     """Return one result for all equal pods, those first of which most did not fit."""
     found: dict[object, list[PlacementResult]] = {}
     for each in placed:
@@ -111,10 +125,10 @@ def _waiting(outcome: Outcome) -> Iterator[str]:
         if len(waiting) > _MOST_PODS:
             yield f"          and {len(waiting) - _MOST_PODS} more"
     if gated:
-        yield gated_line(gated)
+        yield _gated_line(gated)
 
 
-def gated_line(gated: int) -> str:
+def _gated_line(gated: int) -> str:
     """Return how many pods scheduling gates hold back."""
     return f"Gated:    {_pods(gated)} until scheduling gates are removed, and take nothing"
 
@@ -128,7 +142,7 @@ def _pods(number: int) -> str:
     return "1 pod waits" if number == 1 else f"{number} pods wait"
 
 
-def sums_text(sums: Sums, unit: str) -> str:
+def _sums_text(sums: Sums, unit: str) -> str:
     """Return what is free, of how much, on how many devices and nodes."""
     free = f"{amount(sums.free, unit)} of {amount(sums.total, unit)} free"
     devices = f"{sums.devices} device{'s' * (sums.devices != 1)}"
@@ -136,7 +150,7 @@ def sums_text(sums: Sums, unit: str) -> str:
     return f"{free} on {devices} of {sums.nodes} node{'s' * (sums.nodes != 1)}{stranded}"
 
 
-def sums_document(sums: Sums) -> dict[str, int]:
+def _sums_document(sums: Sums) -> dict[str, int]:
     """Return the sums as a part of a document; what compute strands is there if it does."""
     document = asdict(sums)
     stranded = document.pop("stranded")
@@ -152,13 +166,6 @@ def _placed(placed: PlacementResult) -> str:
         fit = f"{placed.fit} of {wanted.count} fit"
     name = f"{wanted.name} (priority {wanted.priority})" if wanted.priority else wanted.name
     return f"{name}: {fit}{_where(placed)}"
-
-
-def _at_once(placed: PlacementResult, unit: str, when: str) -> str:
-    """Return how many of a group fit, in the words of explain."""
-    wanted = placed.wanted
-    need = GroupNeed(((wanted.request, wanted.count or 0, placed.fit),), at_once=True)
-    return f"{wanted.name}: {group_text(need, unit, when)}{_where(placed)}"
 
 
 def _where(placed: PlacementResult) -> str:
@@ -180,22 +187,22 @@ def some(parts: Sequence[str], between: str = ", ") -> str:
 def document_of(outcome: Outcome, plan: Plan, policy: str) -> dict[str, Any]:
     """Return the document."""
     return {
-        **first_fields(KIND, plan, policy, outcome.before),
-        "moved": [placed_document(each) for each in outcome.moved],
-        "waiting": [placed_document(each) for each in outcome.waiting],
+        **_first_fields(KIND, plan, policy, outcome.before),
+        "moved": [_placed_document(each) for each in outcome.moved],
+        "waiting": [_placed_document(each) for each in outcome.waiting],
         "gated": outcome.gated,
-        "pods": [placed_document(each) for each in outcome.placed],
+        "pods": [_placed_document(each) for each in outcome.placed],
         "gangs": [
-            {"fits": gang.fits, "pods": [placed_document(each) for each in gang.placed]}
+            {"fits": gang.fits, "pods": [_placed_document(each) for each in gang.placed]}
             for gang in outcome.gangs
         ],
         "unknownModels": dict(outcome.unknown),
-        "after": sums_document(outcome.after),
+        "after": _sums_document(outcome.after),
         "notes": [*plan.books.notes, NOT_JUDGED],
     }
 
 
-def first_fields(kind: str, plan: Plan, policy: str, before: Sums) -> dict[str, Any]:
+def _first_fields(kind: str, plan: Plan, policy: str, before: Sums) -> dict[str, Any]:
     """Return how a document begins."""
     return {
         "apiVersion": API_VERSION,
@@ -203,12 +210,12 @@ def first_fields(kind: str, plan: Plan, policy: str, before: Sums) -> dict[str, 
         "resource": plan.books.names.resource,
         "unit": plan.books.unit,
         "policy": policy,
-        "before": sums_document(before),
+        "before": _sums_document(before),
         "leftOut": [{"node": node, "why": why} for node, why in plan.left_out.items()],
     }
 
 
-def placed_document(placed: PlacementResult) -> dict[str, Any]:
+def _placed_document(placed: PlacementResult) -> dict[str, Any]:
     """Return what became of pods as a part of a document."""
     request = placed.wanted.request
     also = [{"units": each.units, "devices": each.devices} for each in placed.wanted.also]
@@ -224,3 +231,217 @@ def placed_document(placed: PlacementResult) -> dict[str, Any]:
         "on": [{"node": node, "pods": count} for node, count in placed.on.items()],
         "reasons": [{"reason": why, "nodes": count} for why, count in placed.reasons.items()],
     }
+
+
+def need_lines(need: Need, plan: Plan, policy: str, style: Style = PLAIN) -> str:
+    """Return the text: what is needed, who is left out, what is left over, the nodes that come."""
+    lines = [*_need_lines(need, plan), judged_line(plan.books, policy)]
+    text = "".join(f"{printable(line)}\n" for line in lines)
+    if not need.nodes:
+        return text
+    return f"{text}\n{_table(need, device_kind(plan.books.names.resource), style)}"
+
+
+def _need_lines(need: Need, plan: Plan) -> Iterator[str]:
+    unit = plan.books.unit
+    yield from _now_lines(need.before, plan)
+    yield f"Need:     {_needed(need, unit)}"
+    yield from (f"Least:    {text}" for text in _least(need))
+    yield f"Pods:     {_fitting(need)}"
+    if need.left_out:
+        pods = number_of(sum(each.count for each in need.left_out))
+        yield f"Left out: {pods} that no node of these shapes takes, and no other has room for"
+        yield from (f"          {text}" for text in _left_out(need))
+    if need.gated:
+        yield _gated_line(need.gated)
+    yield f"Then:     {_sums_text(need.after, unit)}{_largest(need, unit)}"
+
+
+def _needed(need: Need, unit: str) -> str:
+    """Return how many nodes are needed, of which shapes, and for which price."""
+    number = sum(need.counts)
+    nodes = "1 node" if number == 1 else f"{number} nodes"
+    if not number:
+        return f"{nodes}: what is there has room"
+    shapes = [
+        f"{count} x {shape.name}{_size(shape, unit)}"
+        for shape, count in zip(need.shapes, need.counts, strict=True)
+        if count
+    ]
+    price = f", for {_price(need.cost)}" if need.shapes[0].price is not None else ""
+    return f"{nodes}: {', '.join(shapes)}{price}"
+
+
+def _size(shape: Shape, unit: str) -> str:
+    """Return the devices of a shape that is told by a node that has them."""
+    if not shape.name.startswith("like "):
+        return ""
+    sizes = Counter(shape.spec.capacity).items()
+    return f" ({' and '.join(f'{devices} x {amount(units, unit)}' for units, devices in sizes)})"
+
+
+def _least(need: Need) -> Iterator[str]:
+    """Yield how near that is to the least."""
+    if not any(need.counts):
+        return
+    priced = need.shapes[0].price is not None
+    if need.least:
+        yield f"nothing {'cheaper' if priced else 'fewer'} could do, by sums alone"
+        return
+    bound = f"for {_price(need.bound)}" if priced else str(need.bound or "none")
+    yield (
+        f"by sums alone {bound} might do; placed by this policy, the pods need these, and do not"
+        " all fit with one node fewer"
+    )
+
+
+def _fitting(need: Need) -> str:
+    """Return how many pods fit, whose they are, and where."""
+    new = {node.name for node in need.nodes}
+    fit = sum(each.fit for each in need.placed)
+    on_new = sum(pods for each in need.placed for node, pods in each.on.items() if node in new)
+    if not need.placed:
+        return "none wait; --pods and --more say which would come"
+    moved, waiting = need.moved, need.waiting
+    asked = sum(each.wanted.count or 0 for each in need.placed)
+    whose = [
+        f"{number} {text}"
+        for number, text in (
+            (waiting, "wait already"),
+            (moved, "are of nodes that go"),
+            (asked - moved - waiting, "are asked for"),
+        )
+        if number
+    ]
+    return (
+        f"{fit} of {asked} fit ({', '.join(whose)}): {fit - on_new} on nodes that are there,"
+        f" {on_new} on new ones"
+    )
+
+
+def _left_out(need: Need) -> Iterator[str]:
+    """Yield who is left out, and why; equal pods are told together."""
+    every = [
+        PlacementResult(each.wanted, each.wanted.count - each.count, {}, each.reasons)
+        for each in need.left_out
+        if each.wanted.count
+    ]
+    merged = _together(every)
+    for each in merged[:_MOST_LEFT_OUT]:
+        count = (each.wanted.count or 0) - each.fit
+        yield f"{each.wanted.name}: {count}: {'; '.join(each.reasons)}"
+    if len(merged) > _MOST_LEFT_OUT:
+        yield f"and {len(merged) - _MOST_LEFT_OUT} more kinds"
+
+
+def _largest(need: Need, unit: str) -> str:
+    """Return the largest pods that still fit; where pods have compute, of those without."""
+    sizes = {units: devices for devices, units in enumerate(need.largest, 1)}
+    texts = [
+        f"{amount(units, unit)} on {'one device' if devices == 1 else f'each of {devices}'}"
+        for units, devices in sizes.items()
+    ]
+    kind = "pod without compute" if need.any_cores else "pod"
+    return f"; the largest {kind} that still fits: {some(texts, ' or ')}" if texts else ""
+
+
+def _table(need: Need, kind: str, style: Style) -> str:
+    """Return the nodes that come, with what is in use; on a terminal as narrow as that."""
+    text = style.fitted(lambda narrower: _rows(need, kind, narrower))
+    rest = len(need.nodes) - _MOST_COMING
+    return f"{text}and {rest} more\n" if rest > 0 else text
+
+
+def _rows(need: Need, kind: str, style: Style) -> str:
+    shown = need.nodes[:_MOST_COMING]
+    devices = max(len(node.used) for node in shown)
+    rows = [["NODE", *(f"{kind}{index}" for index in range(devices)), "SHAPE"]]
+    for node in shown:
+        shape = need.shapes[node.shape]
+        cells = [
+            style.device(used, total, closed=False, stranded=cores >= ALL_CORES and used < total)
+            for used, total, cores in zip(node.used, shape.spec.capacity, node.cores, strict=True)
+        ]
+        cells += [""] * (devices - len(cells))
+        rows.append([node.name, *cells, printable(shape.name)])
+    return align(rows)
+
+
+def _price(price: Fraction) -> str:
+    """Return a price, rounded up to hundredths."""
+    return f"{ceil(price * 100) / 100:.2f}".removesuffix(".00")
+
+
+def need_document(need: Need, plan: Plan, policy: str) -> dict[str, Any]:
+    """Return the document."""
+    moved, waiting = need.moved, need.waiting
+    parts = {
+        "moved": need.placed[:moved],
+        "waiting": need.placed[moved : moved + waiting],
+        "pods": need.placed[moved + waiting :],
+    }
+    priced = need.shapes[0].price is not None
+    return {
+        **_first_fields(NEED_KIND, plan, policy, need.before),
+        "needed": sum(need.counts),
+        "price": float(need.cost) if priced else None,
+        "least": float(need.bound),
+        "optimal": need.least,
+        "shapes": [
+            {
+                "name": shape.name,
+                "devices": [*shape.spec.capacity],
+                "model": next(iter(shape.spec.models), "") or None,
+                "cpu": shape.spec.cpu,
+                "memory": shape.spec.memory,
+                "price": None if shape.price is None else float(shape.price),
+                "nodes": count,
+            }
+            for shape, count in zip(need.shapes, need.counts, strict=True)
+        ],
+        "nodes": _node_documents(need),
+        **{name: [_placed_document(each) for each in part] for name, part in parts.items()},
+        "gated": need.gated,
+        "podsLeftOut": [
+            {
+                "name": each.wanted.name,
+                "pods": each.count,
+                "reasons": [
+                    {"reason": why, "shapes": count} for why, count in each.reasons.items()
+                ],
+            }
+            for each in need.left_out
+        ],
+        "largest": [
+            {"devices": devices, "units": units} for devices, units in enumerate(need.largest, 1)
+        ],
+        "after": _sums_document(need.after),
+        "notes": [*plan.books.notes, NOT_JUDGED],
+    }
+
+
+def _node_documents(need: Need) -> Sequence[dict[str, Any]]:
+    return [
+        {
+            "name": node.name,
+            "shape": need.shapes[node.shape].name,
+            "devices": [
+                _device_document(index, total, *used, any_cores=need.any_cores)
+                for index, (total, *used) in enumerate(
+                    zip(need.shapes[node.shape].spec.capacity, node.used, node.cores, strict=True)
+                )
+            ],
+        }
+        for node in need.nodes
+    ]
+
+
+def _device_document(
+    index: int, total: int, used: int, cores: int, *, any_cores: bool
+) -> dict[str, int]:
+    left = total - used
+    free = 0 if cores >= ALL_CORES else left
+    document = {"index": index, "total": total, "allocated": used, "free": free}
+    if any_cores:
+        document |= {"strandedByCores": left - free, "coresAllocated": cores}
+    return document

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
+from gpushare.cli.cluster_files import resource_of_report
 from gpushare.cli.report import make_report
-from gpushare.cli.saved_report import resource_of_report
 from gpushare.cli.tables import PLAIN, kept
 from gpushare.core.model import PodRef
 from gpushare.wire.annotations import ALIYUN

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpushare.cli.listed_cluster import ListedResource
-from gpushare.cli.shapes import shape_of_words
+from gpushare.cli.plans import shape_of_words
 from gpushare.cli.whatif import main
 from gpushare.core.model import NodeSpec
 from gpushare.errors import SettingsError

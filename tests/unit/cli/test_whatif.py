@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from gpushare.cli.listed_cluster import ListedResource
-from gpushare.cli.pod_specs import Priorities, pods_of_documents, pods_of_words
-from gpushare.cli.saved_report import resource_of_report
-from gpushare.cli.shapes import nodes_added
+from gpushare.cli.cluster_files import resource_of_report
+from gpushare.cli.listed_cluster import ListedResource, Priorities
+from gpushare.cli.plans import nodes_added
+from gpushare.cli.pod_specs import pods_of_documents, pods_of_words
 from gpushare.cli.whatif import main
 from gpushare.core.model import NodeSpec, Request
 from gpushare.errors import SettingsError

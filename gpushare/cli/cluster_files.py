@@ -1,13 +1,15 @@
-"""A saved report (`gpushare inspect -o json`) as a managed resource with its ledger.
+"""Files that stand for a cluster, as a managed resource with its ledger: a saved report (`gpushare
+inspect -o json`), or a table of nodes as `gpushare simulate` reads it.
 
-Knows the document and the ledger. The document has no CPU and no memory of the host, so these are
-not counted. Every field is checked; what is wrong is a SettingsError that names it.
+Knows the report and the ledger. A report has no CPU and no memory of the host, so these are not
+counted. Every field is checked; what is wrong is a SettingsError that names it.
 
 Tested in `tests/unit/cli/test_whatif.py`.
 """
 
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from gpushare.cli.documents import API_VERSION, KIND
@@ -17,13 +19,42 @@ from gpushare.core.node_filters import CORDONED, UNREADY, NodeState, NodeStates
 from gpushare.core.selectors import Taint
 from gpushare.errors import SettingsError
 from gpushare.ledger import Ledger
+from gpushare.trace.nodes_and_pods import MIB, read_nodes
 from gpushare.wire.annotations import MAX_DEVICES_PER_POD, Names
 from gpushare.wire.inventory import MAX_DEVICES, is_unit
 from gpushare.wire.quantity import MAX_VALUE
 
 _NO_HOST = "the saved report has no CPU and memory of pods, and no pods that wait"
 _NO_FILTERS = " and no labels, taints and allocatable of some nodes"
+_BARE = (
+    "the file of nodes has no pods that run or wait, no labels and no taints; times of pods do not"
+    " count"
+)
 _AGAIN = "save one with `gpushare inspect -o json`"
+
+
+def resource_of_nodes(path: str, names: Names, unit: str, policy: str) -> ListedResource:
+    """Return the resource that the nodes of a table share. Raises TraceError, SettingsError."""
+    ledger, specs = Ledger(), []
+    for node in read_nodes(Path(path)):
+        sizes = node.sizes[: node.devices]
+        if max(sizes, default=0) > MAX_UNITS:
+            raise SettingsError(f"{path}: {node.name}: a device has at most {MAX_UNITS} units")
+        count = len(sizes)
+        specs.append(
+            NodeSpec(
+                node.name,
+                sizes,
+                (True,) * count,
+                (node.model,) * count,
+                ("",) * count,
+                node.cpu,
+                node.memory * MIB,
+                serves_by_identity=True,
+            )
+        )
+    ledger.replace_nodes(specs)
+    return ListedResource(names, ledger, unit, policy, [_BARE])
 
 
 def resource_of_report(document: object, where: str, policy: str) -> ListedResource:
