@@ -64,6 +64,13 @@ def callers_of(settings: Settings, entry: ExtenderConfig) -> Callers:
     return Callers(settings.callers, hosts)
 
 
+def certificates(settings: Settings) -> Certificates:
+    """Return the certificates to listen with, tried. Raises SettingsError."""
+    made = Certificates(settings.tls_cert, settings.tls_key, settings.tls_client_ca)
+    made.context()
+    return made
+
+
 def connect_client(settings: Settings, pool_size: int) -> KubeClient:
     """Return a client of the API server; outside a pod it is found as kubectl finds it."""
     kubeconfig = settings.kubeconfig or os.environ.get("KUBECONFIG")
@@ -164,8 +171,8 @@ def server_release(client: Api) -> tuple[int, int]:
     Raises ApiError, or MessageError for an answer that names no release.
     """
     try:
-        told = json.loads(client.request("GET", "/version", timeout=_VERSION_TIMEOUT))
-        return int(told["major"]), int(str(told["minor"]).rstrip("+"))
+        version = json.loads(client.request("GET", "/version", timeout=_VERSION_TIMEOUT))
+        return int(version["major"]), int(str(version["minor"]).rstrip("+"))
     except (ValueError, TypeError, KeyError) as error:
         raise MessageError("/version of the API server names no release") from error
 
@@ -218,9 +225,7 @@ def ui_server(settings: Settings, document: Callable[[], bytes]) -> UiServer | N
     host, port = address(settings.ui_listen, "ui-listen")
     tls, names = None, settings.ui_callers
     if names:
-        files = Certificates(settings.tls_cert, settings.tls_key, settings.tls_client_ca)
-        files.context()
-        tls = files.context
+        tls = certificates(settings).context
     try:
         return UiServer(host, port, document, tls=tls, names=names)
     except OSError as error:

@@ -13,8 +13,8 @@ from dataclasses import replace
 
 from gpushare.daemon.logs.formatters import configure
 from gpushare.errors import SettingsError
-from gpushare.extender.door.certificates import Certificates
 from gpushare.extender.door.server import Server
+from gpushare.extender.factory import certificates
 from gpushare.extender.process import Extender
 from gpushare.extender.scheduler_file import SchedulerFile, read_scheduler_file
 from gpushare.extender.verbs.bind.transaction import BUDGET
@@ -29,10 +29,10 @@ def main(argv: Sequence[str]) -> int:
         settings = read_settings(argv, os.environ, read_yaml)
         for name in unknown_variables(os.environ):
             print(f"gpushare serve: {name}: no setting has this variable", file=sys.stderr)
-        settings, found = _with_scheduler_file(settings)
-        tls = _tls(settings)
+        settings, scheduler_file = _with_scheduler_file(settings)
+        tls = certificates(settings) if settings.tls_cert else None
         log_writer = configure(settings.log_level, settings.log_format)
-        extender = Extender(settings, found, log_writer)
+        extender = Extender(settings, scheduler_file, log_writer)
     except SettingsError as error:
         print(f"gpushare serve: {error}", file=sys.stderr)
         return 2
@@ -59,17 +59,7 @@ def _with_scheduler_file(settings: Settings) -> tuple[Settings, SchedulerFile]:
         raise SettingsError(f"namespace: {settings.namespace[:80]!r} is no name of a namespace")
     path = settings.scheduler_config
     listen = address(settings.listen, "listen") if settings.listen else None
-    tls = bool(settings.tls_cert)
-    found = read_scheduler_file(path, listen, tls)
-    for warning in found.warnings:
+    scheduler_file = read_scheduler_file(path, listen, tls=bool(settings.tls_cert))
+    for warning in scheduler_file.warnings:
         print(f"gpushare serve: {path}: {warning}", file=sys.stderr)
-    return replace(settings, listen=settings.listen or found.listen), found
-
-
-def _tls(settings: Settings) -> Certificates | None:
-    """Return the certificates to listen with, tried; None without. Raises SettingsError."""
-    if not settings.tls_cert:
-        return None
-    found = Certificates(settings.tls_cert, settings.tls_key, settings.tls_client_ca)
-    found.context()
-    return found
+    return replace(settings, listen=settings.listen or scheduler_file.listen), scheduler_file

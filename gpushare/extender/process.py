@@ -18,22 +18,10 @@ from gpushare.daemon.events.recorder import NullRecorder, Recorder
 from gpushare.daemon.logs.formatters import start_logging
 from gpushare.daemon.logs.writer import LogWriter
 from gpushare.errors import ApiError, MessageError
+from gpushare.extender import factory
 from gpushare.extender.claims.service import ClaimsService
 from gpushare.extender.door.app import build_app
-from gpushare.extender.door.unanswered import PendingRequest, UnansweredRequests
-from gpushare.extender.factory import (
-    LOOKS_AT_ANNOTATIONS,
-    NOMINATES_WHO_WAITS,
-    callers_of,
-    connect_client,
-    health_server,
-    lease_runner,
-    make_managed_resources,
-    make_shadow,
-    server_release,
-    ui_server,
-    watched_sources,
-)
+from gpushare.extender.door.worker import PendingRequest, UnansweredRequests
 from gpushare.extender.follow.auditor import Auditor
 from gpushare.extender.follow.disruption_budgets import DisruptionBudgets
 from gpushare.extender.follow.placeholders import Placeholders
@@ -80,14 +68,18 @@ _WARM_EVERY = 45.0
 class Extender:
     """Everything one process needs, wired up; `start` starts it."""
 
-    def __init__(self, settings: Settings, found: SchedulerFile, log_writer: LogWriter) -> None:
-        entry = found.entry
+    def __init__(
+        self, settings: Settings, scheduler_file: SchedulerFile, log_writer: LogWriter
+    ) -> None:
+        entry = scheduler_file.entry
         self._settings = settings
         self._log_writer = log_writer
-        self._managed_resources = make_managed_resources(settings, entry, found.schedulers)
+        self._managed_resources = factory.make_managed_resources(
+            settings, entry, scheduler_file.schedulers
+        )
         # Configurations of other versions are read by releases before 1.29 alone.
-        self._current = found.current
-        self._client = connect_client(settings, settings.threads - SPARE_THREADS + 8)
+        self._current = scheduler_file.current
+        self._client = factory.connect_client(settings, settings.threads - SPARE_THREADS + 8)
         budgets = DisruptionBudgets()
         # They matter to preemption alone, and it takes a right of its own to list them.
         followed = budgets if entry.preempt_verb and not settings.claims_alone else None
@@ -99,7 +91,7 @@ class Extender:
         self._event_messages = EventMessages(recorder, self._managed_resources, settings.unit)
         marks, placeholders = Shown[Mark](), Shown[Placeholder]()
         running = Shown[ObservedPod]() if settings.scale_down_guard else None
-        self._shadow = make_shadow(settings, self._managed_resources)
+        self._shadow = factory.make_shadow(settings, self._managed_resources)
         pod_handler = PodEventHandler(
             self._managed_resources,
             self._policy_refresher.changed,
@@ -110,7 +102,7 @@ class Extender:
         )
         self._annotates = False
         self._waker = SchedulerWaker(self._client, self._managed_resources, lambda: self._annotates)
-        sources = watched_sources(
+        sources = factory.watched_sources(
             settings,
             self._client,
             self._managed_resources,
@@ -131,7 +123,9 @@ class Extender:
             )
             sources |= claims.sources
             view = claims.view
-        self._readiness = Readiness(sources, lease_runner(settings, self._client, found.lease))
+        self._readiness = Readiness(
+            sources, factory.lease_runner(settings, self._client, scheduler_file.lease)
+        )
         self.not_ready = self._readiness.not_ready
         self._scale_down_guard = ScaleDownGuard(
             self._client,
@@ -192,7 +186,7 @@ class Extender:
             self._binder,
             not_ready=self._readiness.not_ready,
             best_only=settings.filter_answer == "best"
-            or (settings.filter_answer == "auto" and found.choice_is_ours),
+            or (settings.filter_answer == "auto" and scheduler_file.choice_is_ours),
             bind_slots=BindSlots(settings.threads - SPARE_THREADS),
             observe=self._metrics.observe,
             rejected=self._metrics.rejected,
@@ -206,7 +200,7 @@ class Extender:
             claims=view,
             kept=lambda: kept_nodes(marks.all()),
         )
-        callers = callers_of(settings, entry)
+        callers = factory.callers_of(settings, entry)
         self.app = build_app(service, routes_of(entry), settings.body_limit, callers)
         # The only socket that is opened before the fork: a port in use is a wrong setting.
         explainer = Explainer(
@@ -219,7 +213,7 @@ class Extender:
             ask_for=self._placeholders.ask_for,
         )
         checks = (self._live, self._readiness.checks)
-        self._health = health_server(settings, checks, self._metrics, explainer)
+        self._health = factory.health_server(settings, checks, self._metrics, explainer)
         self._ui = None
         if last_hour is not None:
             documents = Documents(
@@ -233,7 +227,7 @@ class Extender:
                 claims=view,
                 kept=lambda: kept_nodes(marks.all()),
             )
-            self._ui = ui_server(settings, documents.body)
+            self._ui = factory.ui_server(settings, documents.body)
         self._beat = self._warmed = time.monotonic()
 
     def start(self, pending_requests: Callable[[], Iterable[PendingRequest]]) -> None:
@@ -259,9 +253,9 @@ class Extender:
         self._scale_down_guard.rounds.start()
         self._placeholders.rounds.start()
         self._mover.start()
-        self._policy_refresher.start()
+        self._policy_refresher.rounds.start()
         if self._shadow is not None:
-            self._shadow.start()
+            self._shadow.rounds.start()
         if self._claims is not None:
             self._claims.start(self._readiness)
         threading.Thread(target=self._settle, name="settle", daemon=True).start()
@@ -283,9 +277,9 @@ class Extender:
         self._placeholders.rounds.stop()
         self._mover.stop()
         self._events.stop()
-        self._policy_refresher.stop()
+        self._policy_refresher.rounds.stop()
         if self._shadow is not None:
-            self._shadow.stop()
+            self._shadow.rounds.stop()
         self._log_writer.stop(_LOG_FLUSH_SECONDS)
 
     def _settled(self) -> bool:
@@ -298,10 +292,10 @@ class Extender:
         except ApiError as error:
             log.warning("no connection to the API server yet: %s", error)
         with contextlib.suppress(ApiError, MessageError):
-            release = server_release(self._client)
-            self._annotates = self._current and release >= LOOKS_AT_ANNOTATIONS
+            release = factory.server_release(self._client)
+            self._annotates = self._current and release >= factory.LOOKS_AT_ANNOTATIONS
             for managed in self._managed_resources:
-                managed.holds.nominates = self._current and release >= NOMINATES_WHO_WAITS
+                managed.holds.nominates = self._current and release >= factory.NOMINATES_WHO_WAITS
         self._warmed = time.monotonic()
 
     def _settle(self) -> None:

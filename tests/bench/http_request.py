@@ -15,9 +15,8 @@ from gunicorn.config import Config
 from gunicorn.glogging import Logger
 
 from gpushare.daemon.callers import Callers
-from gpushare.extender.door.access_control import AccessControl
+from gpushare.extender.door.app import AccessControl, Verb, Verbs
 from gpushare.extender.door.connection import Connection
-from gpushare.extender.door.verbs import Verb, Verbs
 from gpushare.extender.door.worker import BufferedThreadWorker
 
 _PATH = "/gpushare-scheduler/filter"

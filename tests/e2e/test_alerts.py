@@ -15,7 +15,7 @@ from gpushare.extender.tell.metrics import Metrics
 from tests.e2e.binaries import tool
 from tests.e2e.chart import CHART, ROOT
 from tests.integration.test_alerts import expressions, rules
-from tests.unit.extender.tell.test_usage_metrics import holding
+from tests.unit.extender.tell.test_memory_metrics import holding
 
 RULES = CHART / "monitoring" / "rules.yaml"
 STORIES = Path(__file__).parent / "tools" / "promtool" / "alerts.yaml"

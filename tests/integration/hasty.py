@@ -12,7 +12,7 @@ from unittest import mock
 
 from gpushare.cli.main import main
 from gpushare.extender import process
-from gpushare.extender.door.unanswered import UnansweredRequests
+from gpushare.extender.door.worker import UnansweredRequests
 from gpushare.extender.follow.auditor import Auditor
 from gpushare.extender.service import Service
 from gpushare.extender.verbs.bind.binder import Binder

@@ -1,21 +1,48 @@
-"""HTTP: the routes, and what people read there. The verbs are answered in front (verbs.py)."""
+"""HTTP: who may call, the verbs, and what people read.
 
+kube-scheduler calls the verbs for each pod that it places, so they are answered in front of flask:
+what a web framework does for each request takes as long as a verb (docs/research/performance.md).
+All that is no POST to a verb's path is flask's behind it.
+
+kube-scheduler drops the body of every answer that is not 200, so filter and bind answer 200 and say
+what was wrong in `Error`; prioritize and preempt have no such field and use 4xx and 503.
+"""
+
+import json
+import logging
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from functools import partial
+from http import HTTPStatus
+from typing import TYPE_CHECKING
 
-from flask import Flask, Response, json, request
+from flask import Flask, Response, request
 from werkzeug.exceptions import HTTPException
 
 from gpushare import __version__
-from gpushare.daemon.callers import Callers
+from gpushare.daemon.callers import Callers, browser_header, names_of
 from gpushare.errors import GpuShareError, MessageError, NotReady, UnknownNode
-from gpushare.extender.door.access_control import AccessControl
 from gpushare.extender.door.openapi import openapi_document
-from gpushare.extender.door.verbs import Verbs, error_document, verbs_of
 from gpushare.extender.service import Service
+from gpushare.logline import Line
+from gpushare.wire.extender import encode_bind, encode_filter
 
-_VERBS = ("filter", "filter_dryrun", "prioritize", "bind", "preempt")
-_SERVICE_UNAVAILABLE = 503
+if TYPE_CHECKING:
+    from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment
+
+log = logging.getLogger("gpushare.serve")
+
 _STATUS: dict[type[GpuShareError], int] = {MessageError: 400, UnknownNode: 404, NotReady: 503}
+_SAFE_METHODS = ("GET", "HEAD")
+_MAX_LOGGED_CALLERS = 64
+"""Refused callers that are logged."""
+_MAX_LOGGED_NAMES = 500
+"""Characters of the names in a certificate that are logged."""
+_TOO_LARGE = (
+    "body: larger than --body-limit; with nodeCacheCapable: true in its file kube-scheduler sends"
+    " the names of nodes, and not the nodes"
+)
+_FAILED = "The extender failed to answer; its log says why"
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +74,25 @@ def build_app(service: Service, routes: Routes, body_limit: int, callers: Caller
         "version": "/version",
         "openapi": "/openapi.json",
     }
-    views = _Views(service, openapi_document(paths))
+    verbs = {
+        paths["filter_dryrun"]: Verb(
+            service.filter_dryrun, lambda text: encode_filter(None, error=text)
+        ),
+        paths["filter"]: Verb(service.filter, lambda text: encode_filter(None, error=text)),
+        paths["prioritize"]: Verb(service.prioritize),
+        paths["bind"]: Verb(service.bind, encode_bind),
+        paths["preempt"]: Verb(service.preempt),
+    }
+
+    def inspect(node: str | None = None) -> Response:
+        return _json(service.inspect(node, request.args.get("resource")))
+
+    views: dict[str, Callable[..., Response]] = {
+        "inspect": inspect,
+        "inspect_node": inspect,
+        "version": partial(_json, json.dumps({"version": __version__}).encode()),
+        "openapi": partial(_json, openapi_document(paths)),
+    }
     access = AccessControl(callers)
 
     def check_access() -> Response | None:
@@ -58,35 +103,133 @@ def build_app(service: Service, routes: Routes, body_limit: int, callers: Caller
     app.teardown_request(_forget_no_route)
     for operation, path in paths.items():
         rule = path.replace("{", "<").replace("}", ">")
-        if operation in _VERBS:
+        if path in verbs:
             app.add_url_rule(rule, operation, methods=["POST"])  # any other method is a 405
         else:
-            app.add_url_rule(rule, operation, getattr(views, operation))
-    verbs = verbs_of(service, paths)
+            app.add_url_rule(rule, operation, views[operation])
     app.wsgi_app = Verbs(verbs, app.wsgi_app, access, body_limit)  # type: ignore[method-assign]
     app.register_error_handler(GpuShareError, _refuse)
     app.register_error_handler(HTTPException, _http_error)
     return app
 
 
-class _Views:
-    """The views: one method for each route that is read."""
+class AccessControl:
+    """Refuses callers that `callers` does not allow, and logs each once."""
 
-    def __init__(self, service: Service, document: bytes) -> None:
-        self._service = service
-        self._document = document
+    def __init__(self, callers: Callers) -> None:
+        self._callers = callers
+        self._logged: set[str] = set()
 
-    def inspect(self) -> Response:
-        return self.inspect_node(None)
+    def refusal(self, environ: "WSGIEnvironment") -> str:
+        """Return why the caller may not call, for an answer of 403; "" for one that may."""
+        callers = self._callers
+        # If one CA signs everything, as with kubeadm, its signature alone lets every kubelet in.
+        if callers.names and not callers.allows_certificate(
+            names := names_of(environ["gunicorn.socket"].getpeercert())
+        ):
+            refused = ", ".join(sorted(names))[:_MAX_LOGGED_NAMES] or "nobody"
+            self._log_once(certificate=refused, wanted=", ".join(sorted(callers.names)))
+            return f"a certificate of {refused} may not call (--tls-client-names)"
+        host = environ.get("HTTP_HOST", "")
+        if not callers.allows_host(host):
+            self._log_once(host=host)
+            return (
+                f"Host: {host[:80]!r} is no name of loopback, where this listens: call 127.0.0.1,"
+                " or what urlPrefix names"
+            )
+        # What is only read no page can read either: nothing here allows it to.
+        header = browser_header(environ) if environ["REQUEST_METHOD"] not in _SAFE_METHODS else ""
+        if header:
+            self._log_once(header=header)
+            return f"{header}: a page in a browser may not call"
+        return ""
 
-    def inspect_node(self, node: str | None) -> Response:
-        return _json(self._service.inspect(node, request.args.get("resource")))
+    def _log_once(self, **values: str) -> None:
+        """Log it once: kube-scheduler drops the answer's text, and calls for each pod."""
+        line = Line("caller refused", **values)
+        if str(line) not in self._logged and len(self._logged) < _MAX_LOGGED_CALLERS:
+            self._logged.add(str(line))
+            log.warning(line)
 
-    def version(self) -> Response:
-        return _json(json.dumps({"version": __version__}).encode())
 
-    def openapi(self) -> Response:
-        return _json(self._document)
+@dataclass(frozen=True, slots=True)
+class Verb:
+    """The handler of a path: from the body of a request to the body of its answer."""
+
+    answer: Callable[[bytes], bytes]
+    """Raises MessageError or NotReady."""
+    malformed: Callable[[str], bytes] | None = None
+    """Returns an answer with this error; None if the verb's answer has no field for errors."""
+
+
+class Verbs:
+    """A WSGI application for the verbs, and for all else the one behind it.
+
+    verbs: by path. app: the application behind. body_limit: bytes of a request.
+    """
+
+    def __init__(
+        self,
+        verbs: Mapping[str, Verb],
+        app: "WSGIApplication",
+        access: AccessControl,
+        body_limit: int,
+    ) -> None:
+        self._verbs = verbs
+        self._app = app
+        self._access = access
+        self._body_limit = body_limit
+
+    def __call__(
+        self, environ: "WSGIEnvironment", start_response: "StartResponse"
+    ) -> Iterable[bytes]:
+        """Answer one request."""
+        verb = self._verbs.get(environ.get("PATH_INFO", ""))
+        if verb is None or environ["REQUEST_METHOD"] != "POST":
+            return self._app(environ, start_response)
+        status, body = self._answer(verb, environ)
+        headers = [("Content-Type", "application/json"), ("Content-Length", str(len(body)))]
+        if status is HTTPStatus.SERVICE_UNAVAILABLE:
+            headers.append(("Retry-After", "1"))
+        start_response(f"{status.value} {status.phrase}", headers)
+        return [body]
+
+    def _answer(self, verb: Verb, environ: "WSGIEnvironment") -> tuple[HTTPStatus, bytes]:
+        refusal = self._access.refusal(environ)
+        if refusal:
+            return HTTPStatus.FORBIDDEN, _error_document(refusal)
+        try:
+            return HTTPStatus.OK, verb.answer(self._body(environ))
+        except MessageError as error:
+            if verb.malformed is not None:
+                return HTTPStatus.OK, verb.malformed(f"gpushare: {error}")
+            return HTTPStatus.BAD_REQUEST, _error_document(str(error))
+        except NotReady as error:
+            return HTTPStatus.SERVICE_UNAVAILABLE, _error_document(str(error))
+        except Exception:
+            log.exception(Line("a verb failed", path=environ["PATH_INFO"]))
+            return HTTPStatus.INTERNAL_SERVER_ERROR, _error_document(_FAILED)
+
+    def _body(self, environ: "WSGIEnvironment") -> bytes:
+        """Return the request's body.
+
+        Raises MessageError if it is too large or says it is not JSON.
+        """
+        # Read the whole body even if it is refused: gunicorn closes a connection with an unread
+        # body, and the caller's next request on it is lost. The worker has the body already, and
+        # limits its size.
+        whole = environ.get("wsgi.input_terminated")
+        size = -1 if whole else int(environ.get("CONTENT_LENGTH") or 0)
+        body: bytes = environ["wsgi.input"].read(size)
+        if len(body) > self._body_limit:
+            raise MessageError(_TOO_LARGE)
+        # A page can make a browser send a body without a type; for JSON the browser asks first.
+        kind = environ.get("CONTENT_TYPE", "").partition(";")[0].strip().lower()
+        if kind != "application/json":
+            raise MessageError(f"Content-Type: {kind[:80] or 'none'} is not application/json")
+        if environ.get("HTTP_CONTENT_ENCODING", "identity") != "identity":
+            raise MessageError("Content-Encoding: the body must not be compressed")
+        return body
 
 
 def _refuse(error: GpuShareError) -> Response:
@@ -111,7 +254,12 @@ def _json(body: bytes, status: int = 200) -> Response:
 
 
 def _failure(text: str, status: int) -> Response:
-    answer = _json(error_document(text), status)
-    if status == _SERVICE_UNAVAILABLE:
+    answer = _json(_error_document(text), status)
+    if status == HTTPStatus.SERVICE_UNAVAILABLE:
         answer.headers["Retry-After"] = "1"
     return answer
+
+
+def _error_document(text: str) -> bytes:
+    """Return the body of an answer that is an error."""
+    return json.dumps({"error": text}).encode()

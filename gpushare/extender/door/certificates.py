@@ -42,17 +42,14 @@ class Certificates:
         if self._context is None or state != self._state:
             # The state of before the reading: what changes meanwhile is read again.
             self._state = state
-            self._context = self._reload(self._context)
+            try:
+                self._context = self._read()
+            except SettingsError as error:
+                if self._context is None:
+                    raise
+                text = "certificates cannot be read: the last ones go on"
+                log.warning(Line(text, error=str(error)))
         return self._context
-
-    def _reload(self, last: ssl.SSLContext | None) -> ssl.SSLContext:
-        try:
-            return self._read()
-        except SettingsError as error:
-            if last is None:
-                raise
-            log.warning(Line("certificates cannot be read: the last ones go on", error=str(error)))
-            return last
 
     def _read(self) -> ssl.SSLContext:
         self.made += 1
@@ -78,7 +75,7 @@ def _identity(path: str) -> tuple[int, int, int, int] | None:
     A mounted Secret changes by a link to another folder, so the inode counts too.
     """
     try:
-        found = Path(path).stat()
+        status = Path(path).stat()
     except OSError:
         return None
-    return found.st_dev, found.st_ino, found.st_mtime_ns, found.st_size
+    return status.st_dev, status.st_ino, status.st_mtime_ns, status.st_size

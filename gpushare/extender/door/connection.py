@@ -17,14 +17,7 @@ from gunicorn import http, sock, util
 from gunicorn.config import Config
 from gunicorn.workers.gthread import TConn
 
-from gpushare.extender.door.framing import (
-    BAD_REQUEST,
-    HEAD_END,
-    HEAD_TOO_LARGE,
-    TOO_LARGE,
-    FramingError,
-    body_length,
-)
+from gpushare.extender.door import framing
 from gpushare.extender.door.known_heads import KnownHeads, completed, form_of
 
 if TYPE_CHECKING:
@@ -167,7 +160,7 @@ class Connection(TConn):
         try:
             if not self._end and not self._find_end():
                 return False
-        except FramingError as error:
+        except framing.FramingError as error:
             self._refuse(error.status)
             return False
         if len(self.received) < self._end:
@@ -194,22 +187,22 @@ class Connection(TConn):
         if self.received.startswith(_TLS_HELLO):
             # At once, or kube-scheduler would stand still till the deadline. Go says of this
             # answer "server gave HTTP response to HTTPS client".
-            raise FramingError(BAD_REQUEST)
+            raise framing.FramingError(framing.BAD_REQUEST)
         # From where the last look ended, so that a client that drips costs no more than another.
-        start = max(0, self._scanned - len(HEAD_END) + 1)
-        at = self.received.find(HEAD_END, start, self.max_head)
+        start = max(0, self._scanned - len(framing.HEAD_END) + 1)
+        at = self.received.find(framing.HEAD_END, start, self.max_head)
         self._scanned = len(self.received)
         if at < 0:
             if self._scanned >= self.max_head:
-                raise FramingError(HEAD_TOO_LARGE)
+                raise framing.FramingError(framing.HEAD_TOO_LARGE)
             return False
-        self._body = at + len(HEAD_END)
+        self._body = at + len(framing.HEAD_END)
         head = bytes(self.received[: self._body])
         form = form_of(head)
         self._known = self.heads.environ(form) if form else None
-        size = form.length if form and self._known is not None else body_length(head)
+        size = form.length if form and self._known is not None else framing.body_length(head)
         if size > self.max_body:
-            raise FramingError(TOO_LARGE)
+            raise framing.FramingError(framing.TOO_LARGE)
         self._end = self._body + size
         return True
 

@@ -14,8 +14,7 @@ from typing import Any
 from gunicorn.app.base import BaseApplication
 
 from gpushare.extender.door.certificates import Certificates
-from gpushare.extender.door.unanswered import PendingRequest
-from gpushare.extender.door.worker import BufferedThreadWorker
+from gpushare.extender.door.worker import BufferedThreadWorker, PendingRequest
 
 _MORE_WORKERS = (signal.SIGHUP, signal.SIGTTIN, signal.SIGUSR2)
 """Signals at which gunicorn starts a worker beside the one there is: two would keep two ledgers."""

@@ -15,6 +15,7 @@ import selectors
 import socket
 import time
 from collections import deque
+from collections.abc import Iterable
 from concurrent.futures import Future
 from functools import partial
 from typing import TYPE_CHECKING, Any, cast
@@ -24,13 +25,17 @@ from gunicorn.workers.gthread import ThreadWorker
 
 from gpushare.extender.door import known_heads
 from gpushare.extender.door.connection import CHUNK, Connection
-from gpushare.extender.door.unanswered import PendingRequest
 
 if TYPE_CHECKING:
     from wsgiref.types import WSGIEnvironment
 
-
 _HEAD_END = re.compile(rb"\r\n\r?\n")
+
+MAX_LOOKS = 60
+"""Observations at which a request may be there before it counts as stuck."""
+
+PendingRequest = tuple[int, float]
+"""A request that waits for a thread or is being answered: its connection, and since when."""
 
 
 class BufferedThreadWorker(ThreadWorker):
@@ -107,20 +112,19 @@ class BufferedThreadWorker(ThreadWorker):
         # Until its first byte it is what an idle kept-alive connection is: Go keeps spare ones too.
         conn.set_timeout()
         self.silent_conns.append(conn)
-        self.poller.register(conn.sock, selectors.EVENT_READ, partial(self._on_first_bytes, conn))
-
-    def _on_first_bytes(self, conn: Connection, client: socket.socket) -> None:
-        del client
-        self._begin_request(conn, self.silent_conns)
+        first = partial(self._begin_request, self.silent_conns, conn)
+        self.poller.register(conn.sock, selectors.EVENT_READ, first)
 
     def on_client_socket_readable(  # type: ignore[override]
         self, conn: Connection, client: socket.socket
     ) -> None:
         """Collect what has come of a connection's next request: its first bytes."""
-        del client
-        self._begin_request(conn, self.keepalived_conns)
+        self._begin_request(self.keepalived_conns, conn, client)
 
-    def _begin_request(self, conn: Connection, waiting: deque[Connection]) -> None:
+    def _begin_request(
+        self, waiting: deque[Connection], conn: Connection, client: socket.socket
+    ) -> None:
+        del client
         if conn.closed:  # dropped for another one whose event came in the same turn of the loop
             return
         waiting.remove(conn)
@@ -145,8 +149,10 @@ class BufferedThreadWorker(ThreadWorker):
         except (OSError, EOFError):
             self._drop(conn, self.pending_conns)
             return False
-        if conn.held_bytes > CHUNK and self._total_held_bytes() > self.max_held:
-            self._drop(self.pending_conns[0], self.pending_conns)
+        if conn.held_bytes > CHUNK:
+            unanswered = (*self.pending_conns, *self._pending_since.copy())
+            if sum(conn.held_bytes for conn in unanswered) > self.max_held:
+                self._drop(self.pending_conns[0], self.pending_conns)
         if whole and not conn.closed:
             self.poller.unregister(conn.sock)
             self.pending_conns.remove(conn)
@@ -282,10 +288,6 @@ class BufferedThreadWorker(ThreadWorker):
         self.nr_conns -= 1
         conn.close()
 
-    def _total_held_bytes(self) -> int:
-        """Return the bytes of requests that are not answered yet."""
-        return sum(conn.held_bytes for conn in (*self.pending_conns, *self._pending_since.copy()))
-
 
 class _WholeHead:
     """A client to whom gunicorn writes an error page: its head ends as HTTP has it.
@@ -302,3 +304,26 @@ class _WholeHead:
     def sendall(self, data: bytes) -> None:
         """Send the page."""
         self._client.sendall(_HEAD_END.sub(b"\r\n\r\n", data, count=1))
+
+
+class UnansweredRequests:
+    """Counts the observations in a row at which each request was there, to find those that hang.
+
+    A verb ends within seconds: bind has a budget, filter a limited hold, an answer a deadline. A
+    request that runs for a minute hangs for ever, and one that waits a minute for a thread waits
+    for those that hang; only a restart helps. Knows no time: the settle thread observes once a
+    second, so a process that was stopped for an hour has no stuck requests.
+    """
+
+    def __init__(self, max_looks: int = MAX_LOOKS) -> None:
+        self._max_looks = max_looks
+        self._looks: dict[PendingRequest, int] = {}
+
+    def observe(self, pending: Iterable[PendingRequest]) -> None:
+        """Count the requests that have no answer yet."""
+        self._looks = {request: self._looks.get(request, 0) + 1 for request in pending}
+
+    def stuck(self) -> str:
+        """Return a text for the liveness check about requests that hang, or ""."""
+        stuck = sum(looks > self._max_looks for looks in self._looks.values())
+        return f"requests without an answer for {self._max_looks} s: {stuck}" if stuck else ""

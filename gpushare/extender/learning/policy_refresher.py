@@ -17,7 +17,7 @@ import logging
 import threading
 import time
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from gpushare.core.card_sizes import common_sizes
@@ -28,6 +28,7 @@ from gpushare.core.snapshot import Ints, has_devices
 from gpushare.core.trial import AUTO
 from gpushare.core.workload import Workload, class_of
 from gpushare.core.workload_estimator import WorkloadEstimator
+from gpushare.extender.follow.rounds import Rounds
 from gpushare.extender.learning.policy_trials import PolicyTrials, Try
 from gpushare.extender.managed_resources import ManagedResource, ManagedResources
 from gpushare.ledger import Changes
@@ -99,12 +100,6 @@ class _ResourceState:
             if name != AUTO and now >= self.failed_policies.get(name, none).again_at
         )
 
-    def record_failures(self, failed: Iterable[str], now: float) -> None:
-        """Record that these could not be made while others could."""
-        for name in failed:
-            last = self.failed_policies.get(name, _FailedPolicy())
-            self.failed_policies[name] = last.failed_again(now)
-
     def could_take(self, request: Request) -> bool:
         """Return whether a node has the devices for it while it is empty."""
         layout = self.layout
@@ -142,7 +137,8 @@ class PolicyRefresher:
         self._wall = wall
         self._counting = threading.Lock()
         self._stopping = threading.Event()
-        self._thread: threading.Thread | None = None
+        self.rounds = Rounds("learning", self.tick, _LOOK_EVERY, _LOOK_EVERY, self._stopping)
+        """If its thread waits for policies, it ends when they are made."""
 
     def changed(self, managed: ManagedResource, changes: Changes, first: bool) -> None:
         """Count the pods that have come and gone; first: this is what was there before.
@@ -170,26 +166,15 @@ class PolicyRefresher:
                 began = pod.started or None
                 estimator.went(pod.namespace, class_of(pod.request), began, now)
 
-    def start(self) -> None:
-        """Begin to make policies, in a thread."""
-        # Made here: one that was made before a fork counts as ended in the child.
-        self._thread = threading.Thread(target=self._run, name="learning", daemon=True)
-        self._thread.start()
-
-    def stop(self) -> None:
-        """End the thread; if it waits for policies, it ends when they are made."""
-        self._stopping.set()
-        if self._thread is not None:
-            self._thread.join(1.0)
-
-    def tick(self) -> None:
-        """Make and try the policies that are due; return when they are in use."""
+    def tick(self) -> bool:
+        """Make and try the policies that are due; return True when they are in use."""
         for state in self._states.values():
             state.observe_devices()
             if state.is_due(self._clock()):
                 self._renew(state)
             if state.estimator.is_trial_due() and state.trials.may_run(self._clock()):
                 self._try(state)
+        return True
 
     def state(self) -> dict[str, float]:
         """Return the figures for metrics, over all resources; the age is that of the oldest
@@ -206,14 +191,6 @@ class PolicyRefresher:
             "trials_total": sum(state.trials.made for state in states),
             "trial_failures_total": sum(state.trials.failed for state in states),
         }
-
-    def _run(self) -> None:
-        while not self._stopping.wait(_LOOK_EVERY):
-            try:
-                self.tick()
-            except Exception:
-                # The thread must go on, or policies would never fit a new workload.
-                log.exception("learning failed")
 
     def _workload(self, state: _ResourceState) -> tuple[int, Workload]:
         """Return (the pods seen until now, the pods to expect)."""
@@ -240,7 +217,9 @@ class PolicyRefresher:
         state.trials.settle()
         for name in rankings:
             state.failed_policies.pop(name, None)
-        state.record_failures(failed, self._clock())
+        for name in failed:
+            last = state.failed_policies.get(name, _FailedPolicy())
+            state.failed_policies[name] = last.failed_again(self._clock())
         state.made += 1
         estimator.made(seen, sizes)
         state.done = self._clock()

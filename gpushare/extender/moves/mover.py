@@ -27,26 +27,8 @@ from gpushare.explain.movable import ListedRules, Rule
 from gpushare.extender.follow.rights import REFUSED, WriteRight
 from gpushare.extender.follow.rounds import Rounds
 from gpushare.extender.managed_resources import ManagedResource, ManagedResources
-from gpushare.extender.moves.reads import (
-    TIMEOUT,
-    MoveReads,
-    heir_of,
-    is_going,
-    node_of,
-)
-from gpushare.extender.moves.steps import (
-    WAIT,
-    Answer,
-    Done,
-    Evict,
-    Run,
-    Seen,
-    Settled,
-    Step,
-    Stop,
-    Stopped,
-    Wait,
-)
+from gpushare.extender.moves import steps
+from gpushare.extender.moves.reads import TIMEOUT, MoveReads, heir_of, is_going, node_of
 from gpushare.extender.tell.events.messages import EventMessages
 from gpushare.kube.api import Calls
 from gpushare.logline import Line
@@ -88,7 +70,7 @@ class _Going:
     """
 
     managed: ManagedResource
-    run: Run
+    run: steps.Run
     rules: ListedRules
     old: OwnedPod | None = None
     before: frozenset[str] = frozenset()
@@ -137,7 +119,7 @@ class Mover:
         self._not_before: dict[str, float] = {}
         self._record = MoveRecord()
         self._moved = self._refused = 0
-        self._stopped: Counter[str] = Counter({why.value: 0 for why in Stop})
+        self._stopped: Counter[str] = Counter({why.value: 0 for why in steps.Stop})
         self._stopping = threading.Event()
         self.rounds = Rounds("moves", self.round, EVERY, AGAIN, self._stopping)
 
@@ -170,7 +152,7 @@ class Mover:
         if self._not_ready():
             self._refused_since.clear()
             if self._going is not None:
-                self._end(self._going, Stop.NOT_LEADING)
+                self._end(self._going, steps.Stop.NOT_LEADING)
             return False
         going = self._going
         try:
@@ -185,8 +167,8 @@ class Mover:
             if going is not None:
                 now = self._clock()
                 going.failing_since = since = going.failing_since or now
-                if now >= since + WAIT:
-                    self._end(going, Stop.UNREADABLE)
+                if now >= since + steps.WAIT:
+                    self._end(going, steps.Stop.UNREADABLE)
         return self._going is None
 
     # -- which pod --------------------------------------------------------------------------------
@@ -208,7 +190,7 @@ class Mover:
                 continue
             found = self._plan(managed, pod, rules, most)
             if found.moves:
-                self._going = _Going(managed, Run(pod, found, now), rules)
+                self._going = _Going(managed, steps.Run(pod, found, now), rules)
                 self._keep_hole(self._going)
                 count = len(found.moves)
                 log.info(Line("moves begin", pod=pod.ref, node=found.node, moves=count))
@@ -261,49 +243,49 @@ class Mover:
 
     # -- a step -----------------------------------------------------------------------------------
 
-    def _seen(self, going: _Going) -> Seen:
+    def _seen(self, going: _Going) -> steps.Seen:
         """Read what the next step depends on."""
         run = going.run
         move = run.evicted or run.sent
         if move is not None:
             pod = self._reads.pod(move.entry.ref)
             if run.sent is not None:
-                return Seen(gone=is_going(pod))
+                return steps.Seen(gone=is_going(pod))
             heir = None
             if going.old is not None:
                 heir = heir_of(going.old, going.before, self._reads.of_owner(going.old))
-            return Seen(ended=pod is None, heir=heir)
+            return steps.Seen(ended=pod is None, heir=heir)
         waiting = self._reads.pod(run.pod.ref)
         if waiting is None or is_going(waiting):
-            return Seen(node=None)
+            return steps.Seen(node=None)
         if node := node_of(waiting):
-            return Seen(node=node)
+            return steps.Seen(node=node)
         ledger = going.managed.ledger
         if not run.left or any(ledger.entry(uid) is not None for uid in going.settled):
-            return Seen()
+            return steps.Seen()
         going.rules = self._reads.rules(self._wall())
         found = self._plan(going.managed, run.pod, going.rules, len(run.left))
         entries = (ledger.entry(uid) for uid in run.left)
         spent = any(entry and going.rules.why_not(entry) is Rule.SPENT for entry in entries)
-        return Seen(found=found, spent=spent)
+        return steps.Seen(found=found, spent=spent)
 
-    def _act(self, going: _Going, step: Step) -> None:
+    def _act(self, going: _Going, step: steps.Step) -> None:
         match step:
-            case Evict(move):
+            case steps.Evict(move):
                 self._evict(going, move)
-            case Settled(move):
+            case steps.Settled(move):
                 self._moved += 1
                 going.settled.add(move.entry.ref.uid)
                 self._keep_hole(going)
                 log.info(Line("moved", pod=move.entry.ref, node=move.entry.node, to=move.node))
                 self._write_record(self._record.settled(move.entry.ref.uid))
-            case Stopped(why):
+            case steps.Stopped(why):
                 self._end(going, why)
-            case Done():
+            case steps.Done():
                 log.info(Line("moves end", pod=going.run.pod.ref, node=going.run.node))
                 self._going = None
                 self._let_go()
-            case Wait() if going.run.left and not (going.run.evicted or going.run.sent):
+            case steps.Wait() if going.run.left and not (going.run.evicted or going.run.sent):
                 going.not_before = max(going.not_before, self._clock() + _LOOK)
 
     def _evict(self, going: _Going, move: PodMove) -> None:
@@ -318,7 +300,7 @@ class Mover:
             for uid in going.settled:  # that may not have been written
                 record = record.settled(uid)
             if not record.left(self._budget, wall) or record.under_way(wall):
-                self._end(going, Stop.PLAN)  # another process has moved something
+                self._end(going, steps.Stop.PLAN)  # another process has moved something
                 return
             self._write_record(record.sent(ref.uid, str(ref), wall))
             self._keep_place(going, move, going.old)
@@ -327,16 +309,16 @@ class Mover:
         answer = self._sent(going, move)
         log.info(Line("eviction", pod=ref, node=move.entry.node, to=move.node, answer=answer.value))
         step = run.answered(move, answer, self._clock())
-        if answer is Answer.DONE:
+        if answer is steps.Answer.DONE:
             self._messages.moved(ref, move.entry.node, move.node, run.pod.ref)
-        elif answer is not Answer.UNCLEAR:
+        elif answer is not steps.Answer.UNCLEAR:
             self._refused += 1
             going.not_before = self._clock() + _RETRY
         self._act(going, step)
         if run.sent is None and run.evicted is None:
             self._write_record(self._record.withdrawn(ref.uid))
 
-    def _sent(self, going: _Going, move: PodMove) -> Answer:
+    def _sent(self, going: _Going, move: PodMove) -> steps.Answer:
         """Send the eviction; return what came of it."""
         ref, old = move.entry.ref, going.old
         version = (old and old.metadata and old.metadata.resource_version) or ""
@@ -349,18 +331,18 @@ class Mover:
                 not_after=self._leads_until(),
             )
         except (ApiConflict, ApiNotFound):
-            return Answer.CHANGED
+            return steps.Answer.CHANGED
         except ApiError as error:
             self._right.failed(error)
             if error.status == 429:
-                return Answer.TOO_MANY
+                return steps.Answer.TOO_MANY
             if error.status in REFUSED:
                 log.warning(Line("eviction refused", pod=ref, error=str(error)))
-                return Answer.FORBIDDEN
-            return Answer.UNCLEAR
-        return Answer.DONE
+                return steps.Answer.FORBIDDEN
+            return steps.Answer.UNCLEAR
+        return steps.Answer.DONE
 
-    def _end(self, going: _Going, why: Stop) -> None:
+    def _end(self, going: _Going, why: steps.Stop) -> None:
         """Carry the plan on no more: what was moved stays moved."""
         pod = going.run.pod
         self._stopped[why.value] += 1
@@ -376,11 +358,11 @@ class Mover:
         holds, run, now = going.managed.holds, going.run, self._clock()
         pod = Claimant(run.pod.ref, run.pod.request, run.pod.priority)
         holds.release()
-        holds.reserve(pod, run.node, run.devices, now + WAIT, now)
+        holds.reserve(pod, run.node, run.devices, now + steps.WAIT, now)
 
     def _keep_place(self, going: _Going, move: PodMove, old: OwnedPod) -> None:
         now, heir = self._clock(), claimant(old, move.entry.request)
-        going.managed.holds.reserve(heir, move.node, move.devices, now + WAIT, now, heir=True)
+        going.managed.holds.reserve(heir, move.node, move.devices, now + steps.WAIT, now, heir=True)
 
     def _is_held_for_others(self, going: _Going, move: PodMove) -> bool:
         """Return whether filter has promised anything on one of both nodes to another pod."""

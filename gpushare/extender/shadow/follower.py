@@ -70,32 +70,28 @@ class Follower:
         self.managed = managed
         self.counts = Counts()
         self._policy = policy
-        self._books: ShadowBooks | None = None
+        self.books: ShadowBooks | None = None
+        """The shadow's books; None before the first list of pods."""
         self._settled = self._figured = float("-inf")
         self._wrong = self._changed = False
         self._told: OrderedDict[str, None] = OrderedDict()
         self._rankings: dict[tuple[Fits, str], Ranking] = {}
 
-    @property
-    def books(self) -> ShadowBooks | None:
-        """The shadow's books; None before the first list of pods."""
-        return self._books
-
     def rebase(self, now: float) -> None:
         """Begin anew with the real books: something was not seen, or not in its order."""
         view = self.managed.ledger.view()
-        if self._books is None:
-            self._books = ShadowBooks(view.snapshot, view.entries)
+        if self.books is None:
+            self.books = ShadowBooks(view.snapshot, view.entries)
         else:
-            self.counts.rebases += bool(self._books.pods)  # not when the first list comes
-            self._books.rebase(view.snapshot, view.entries)
+            self.counts.rebases += bool(self.books.pods)  # not when the first list comes
+            self.books.rebase(view.snapshot, view.entries)
         self._took_over(now)
 
     def asked(self, asked: Asked, now: float) -> None:
         """Compare the choices for a pod on the real books, and look whether it has room here."""
         if asked.seen is not None and asked.fits.any():
             self._compare(asked.seen, asked)
-        books = self._books
+        books = self.books
         if books is None or books.knows(asked.uid):
             return
         if asked.seen is not None and not books.follows(asked.seen):
@@ -110,7 +106,7 @@ class Follower:
 
     def came(self, pod: ObservedPod) -> None:
         """Take a pod that is really bound now."""
-        uid, books = pod.ref.uid, self._books
+        uid, books = pod.ref.uid, self.books
         self._told.pop(uid, None)
         if books is None or books.knows(uid):
             return
@@ -131,13 +127,13 @@ class Follower:
     def went(self, uid: str) -> None:
         """Give back what a pod held that has really ended, or left its node."""
         self._told.pop(uid, None)
-        if self._books is not None and not self._books.free(uid):
+        if self.books is not None and not self.books.free(uid):
             self._wrong = True
         self._changed = True
 
     def tick(self, now: float) -> None:
         """Take over what the real nodes are, and count what both books hold, if it is time."""
-        books = self._books
+        books = self.books
         if books is None:
             return
         overdue = now - self._settled

@@ -15,6 +15,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from gpushare.core.model import ObservedPod
+from gpushare.extender.follow.rounds import Rounds
 from gpushare.extender.managed_resources import ManagedResource, ManagedResources
 from gpushare.extender.shadow.follower import Asked, Counts, Follower
 from gpushare.ledger import Changes
@@ -55,7 +56,7 @@ class Shadow:
     ) -> None:
         self.policy = policy
         self.dropped = Counter(choice=0, event=0)
-        self._followers = {
+        self.followers = {
             managed.names.resource: Follower(managed, policy) for managed in resources
         }
         self._clock = clock
@@ -66,29 +67,21 @@ class Shadow:
         self._queue: deque[Asked | _Moved] = deque()
         self._seen = 0
         self._rebase = True
-        self._off = ""
+        self.off = ""
+        """Why it is off, "" while it is on."""
         self._owed = 0.0
         self._ticked = float("-inf")
-        self._thread: threading.Thread | None = None
-
-    @property
-    def off(self) -> str:
-        """Why it is off, "" while it is on."""
-        return self._off
+        self.rounds = Rounds("shadow", self.work, _LOOK_EVERY, _LOOK_EVERY, self._stopping)
 
     @property
     def follows(self) -> bool:
         """Whether it has begun, and is not off."""
-        return not self._off and all(each.books is not None for each in self._followers.values())
+        return not self.off and all(each.books is not None for each in self.followers.values())
 
     @property
     def counts(self) -> Mapping[str, Counts]:
         """What it has found, by resource."""
-        return {name: follower.counts for name, follower in self._followers.items()}
-
-    def follower(self, resource: str) -> Follower:
-        """Return the follower of a managed resource."""
-        return self._followers[resource]
+        return {name: follower.counts for name, follower in self.followers.items()}
 
     def asked(self, asked: Asked) -> None:
         """Take up an answer of filter, after it has been made."""
@@ -116,7 +109,7 @@ class Shadow:
                 self._put((managed.names.resource, uid, pod))
 
     def _put(self, event: Asked | _Moved) -> None:
-        if self._off:
+        if self.off:
             return
         if len(self._queue) >= MOST:
             self.dropped["event"] += 1
@@ -125,21 +118,10 @@ class Shadow:
             return
         self._queue.append(event)
 
-    def start(self) -> None:
-        """Begin to follow, in a thread."""
-        self._thread = threading.Thread(target=self._run, name="shadow", daemon=True)
-        self._thread.start()
-
-    def stop(self) -> None:
-        """End the thread."""
-        self._stopping.set()
-        if self._thread is not None:
-            self._thread.join(1.0)
-
-    def work(self) -> None:
-        """Do all that waits; a failure switches the shadow off."""
-        if self._off:
-            return
+    def work(self) -> bool:
+        """Do all that waits; a failure switches the shadow off. Return True: nothing waits."""
+        if self.off:
+            return True
         try:
             more = True
             while more and not self._stopping.is_set():
@@ -147,7 +129,14 @@ class Shadow:
                 if not more or self._clock() >= self._ticked + _TICK_EVERY:
                     self._paced(self._tick)
         except (Exception, SystemExit) as error:  # policies are anybody's code
-            self._switch_off(error)
+            with self._filling:
+                self.off = f"{type(error).__name__}: {error}"
+                self._queue.clear()
+                self._seen = 0
+            self._stopping.set()
+            text = "shadow policy failed and is off; answers are not affected"
+            log.warning(Line(text, policy=self.policy, error=self.off))
+        return True
 
     def _paced(self, step: Callable[[], bool]) -> bool:
         """Do a step, and rest for as long as its CPU is to be a share of."""
@@ -177,32 +166,20 @@ class Shadow:
             if isinstance(event, Asked) and event.seen is not None:
                 self._seen -= 1
         if rebase:
-            for follower in self._followers.values():
+            for follower in self.followers.values():
                 follower.rebase(self._clock())
         elif isinstance(event, Asked):
-            self._followers[event.resource].asked(event, self._clock())
+            self.followers[event.resource].asked(event, self._clock())
         elif event is not None:
             resource, uid, pod = event
             if pod is None:
-                self._followers[resource].went(uid)
+                self.followers[resource].went(uid)
             else:
-                self._followers[resource].came(pod)
+                self.followers[resource].came(pod)
         return rebase or event is not None
 
     def _tick(self) -> bool:
         self._ticked = self._clock()
-        for follower in self._followers.values():
+        for follower in self.followers.values():
             follower.tick(self._ticked)
         return False
-
-    def _switch_off(self, error: BaseException) -> None:
-        with self._filling:
-            self._off = f"{type(error).__name__}: {error}"
-            self._queue.clear()
-            self._seen = 0
-        text = "shadow policy failed and is off; answers are not affected"
-        log.warning(Line(text, policy=self.policy, error=self._off))
-
-    def _run(self) -> None:
-        while not self._off and not self._stopping.wait(_LOOK_EVERY):
-            self.work()

@@ -8,7 +8,7 @@ from itertools import accumulate
 
 from gpushare.extender.claims.journal import BUCKETS, Journal
 from gpushare.extender.claims.view import ClaimsView
-from gpushare.extender.tell.shadow_metrics import family
+from gpushare.extender.tell.memory_metrics import family
 
 _DURATION = "gpushare_claim_allocation_duration_seconds"
 

@@ -23,10 +23,8 @@ from gpushare.extender.claims.view import ClaimsView
 from gpushare.extender.managed_resources import ManagedResources
 from gpushare.extender.shadow.shadow import Shadow
 from gpushare.extender.tell.claims_metrics import claims_metrics
-from gpushare.extender.tell.device_metrics import device_metrics
-from gpushare.extender.tell.metric_help import help_of
+from gpushare.extender.tell.memory_metrics import device_metrics, usage_metrics
 from gpushare.extender.tell.shadow_metrics import shadow_metrics
-from gpushare.extender.tell.usage_metrics import usage_metrics
 
 _BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0)
 _ALARMS = ("placement_edited", "bound_by_another", "binding_lost")
@@ -34,6 +32,47 @@ _REUSE_FACTOR = 9.0
 """A text is reused for this many times as long as it took to make."""
 _LONGEST = 10.0
 """Seconds that a text is reused at most: the process may have been paused while it made one."""
+
+_HELP = {
+    "ready": "1 where the process answers; none is 1: GPU pods wait, see /readyz?verbose",
+    "leader": "1 where the process leads; of several one does",
+    "pending_without_call_seconds": "How long the oldest pod waits that kube-scheduler never asked"
+    " about; minutes: gpushare doctor says why it does not call us",
+    "bound_unassigned_seconds": "How long the longest waits that no device plug-in has served;"
+    " minutes: gpushare doctor names its node",
+    "audits_total": "Audits of the books",
+    "audit_age_seconds": "Since the last audit; a process that does not lead makes none",
+    "audit_findings": "Mistakes that the last audit found; other than 0: report them with the log",
+    "audit_findings_total": "Mistakes found so far; report them with the log",
+    "audit_healed_total": "Of the mistakes found, those put on the safe side",
+    "bind_conflicts_total": "Bindings that the API server refused with 409, as another came first",
+    "events_written_total": "Events written",
+    "events_dropped_total": "Events not written: too many at once, or refused; the log says which",
+    "scheduler_wakes_total": "Nodes written on, so that kube-scheduler tries a waiting pod again",
+    "scale_down_kept_nodes": "Nodes that autoscalers are asked to leave alone, as the watch shows",
+    "scale_down_failed_writes_total": "Writes on such nodes that failed; the log names the node",
+    "placeholders_created_total": "Placeholders created by this process",
+    "placeholders_deleted_total": "Placeholders deleted by this process",
+    "placeholders_failed_writes_total": "Writes of placeholders that failed; see the log",
+    "moves_total": "Pods that were moved so that another fits",
+    "moves_refused_total": "Evictions that the API server refused; the log says why",
+    "moves_left": "Evictions that are left of the budget of this hour, as last read",
+    "learned_pods_total": "Pods that policies are made for, seen since the start",
+    "refits_total": "Policies made anew",
+    "refit_failures_total": "Policies that could not be made, so the old ones stay; see the log",
+    "refit_duration_seconds": "How long making policies took the last time",
+    "refit_age_seconds": "Since policies were made; 0: never yet",
+    "trials_total": "Trials of the policy auto",
+    "trial_failures_total": "Trials that failed, so that the policy stays; see the log",
+    "log_lines_dropped_total": "Log lines that nobody read in time",
+}
+"""What each value of the process means, and what to do about it; by name without `gpushare_`."""
+_OF_A_COLLECTION = {
+    "synced": "1 when {} have been listed; 0: see /readyz?verbose and the rights",
+    "age_seconds": "Since the API server last said something about {}; 150 is too long",
+    "relists_total": "Whole lists read of {}",
+    "decode_errors_total": "Objects among {} that could not be read; the log names them",
+}
 
 
 class Metrics:
@@ -158,7 +197,7 @@ class _StateCollector:
                 family.add_metric((namespace,), count)
             yield family
         for name, value in self._state().items():
-            yield _single(f"gpushare_{name}", help_of(name), value)
+            yield _single(f"gpushare_{name}", _help_of(name), value)
 
     def _counts(self) -> Iterator[Metric]:
         pods = GaugeMetricFamily(
@@ -243,3 +282,12 @@ def _single(name: str, text: str, value: float) -> Metric:
     if name.endswith("_total"):
         return CounterMetricFamily(name.removesuffix("_total"), text, value=value)
     return GaugeMetricFamily(name, text, value=value)
+
+
+def _help_of(name: str) -> str:
+    """Return the text for a value of the process, by its name without `gpushare_`."""
+    if name in _HELP:
+        return _HELP[name]
+    collection, _, value = name.partition("_")
+    text = _OF_A_COLLECTION.get(value)
+    return text.format(collection) if text else name.replace("_", " ")

@@ -7,10 +7,7 @@ from collections.abc import Callable, Mapping
 
 from gpushare.extender.shadow.follower import Counts
 from gpushare.extender.shadow.shadow import Shadow
-from gpushare.extender.tell.device_metrics import ESCAPES
-
-_Samples = Mapping[tuple[tuple[str, str], ...], float]
-"""The value of each sample by its labels."""
+from gpushare.extender.tell.memory_metrics import Samples, family
 
 
 def shadow_metrics(shadow: Shadow | None, unit_bytes: int) -> bytes:
@@ -24,7 +21,7 @@ def shadow_metrics(shadow: Shadow | None, unit_bytes: int) -> bytes:
         for books, each in (("real", found.real), ("shadow", found.shadow))
     }
 
-    def by(label: str, counted: Callable[[Counts], Mapping[str, int]]) -> _Samples:
+    def by(label: str, counted: Callable[[Counts], Mapping[str, int]]) -> Samples:
         return {
             (*of, (label, value)): number
             for of, found in counts.items()
@@ -81,13 +78,3 @@ def shadow_metrics(shadow: Shadow | None, unit_bytes: int) -> bytes:
         ),
     )
     return "".join(families).encode()
-
-
-def family(name: str, text: str, samples: _Samples) -> str:
-    """Return a metric family; whether it is a counter is told by its name."""
-    kind = "counter" if name.endswith("_total") else "gauge"
-    lines = [f"# HELP {name} {text}", f"# TYPE {name} {kind}"]
-    for labels, value in samples.items():
-        pairs = ",".join(f'{key}="{each.translate(ESCAPES)}"' for key, each in labels)
-        lines.append(f"{name}{{{pairs}}} {float(value)}")
-    return "\n".join(lines) + "\n"

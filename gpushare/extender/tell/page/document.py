@@ -23,7 +23,6 @@ from gpushare.extender.shadow.shadow import Shadow
 from gpushare.extender.tell.events.mistaken_pods import Mistake, MistakenPods
 from gpushare.extender.tell.page.explanation_cache import ExplanationCache
 from gpushare.extender.tell.page.last_hour import LastHour
-from gpushare.extender.tell.page.shadow_document import shadow_document
 from gpushare.extender.verbs.offers import held_places
 from gpushare.ledger import LedgerView
 from gpushare.wire.held import held_document
@@ -77,23 +76,20 @@ class Documents:
     def body(self) -> bytes:
         """Return the document; the one made before if nothing has changed since."""
         with self._making:
-            return self._made()
-
-    def _made(self) -> bytes:
-        reason = self._not_ready()
-        kept = self._kept()
-        key = (reason, [part.version() for part in self._parts], kept)
-        if key != self._key or not all(part.complete for part in self._parts):
-            head = {
-                "version": __version__,
-                "unit": self._unit,
-                "notReady": reason or None,
-                "countingSince": int(self._since),
-            }
-            parts = ",".join(part.text(kept) for part in self._parts)
-            self._body = f'{_ENCODE(head)[:-1]},"resources":[{parts}]}}'.encode()
-            self._key = key
-        return self._body
+            reason = self._not_ready()
+            kept = self._kept()
+            key = (reason, [part.version() for part in self._parts], kept)
+            if key != self._key or not all(part.complete for part in self._parts):
+                head = {
+                    "version": __version__,
+                    "unit": self._unit,
+                    "notReady": reason or None,
+                    "countingSince": int(self._since),
+                }
+                parts = ",".join(part.text(kept) for part in self._parts)
+                self._body = f'{_ENCODE(head)[:-1]},"resources":[{parts}]}}'.encode()
+                self._key = key
+            return self._body
 
 
 class _Part:
@@ -132,7 +128,7 @@ class _Part:
         managed.holds.expire(time.monotonic())
         changes = [managed.ledger.version(), managed.filters.states.version]
         changes += [self._mistaken_pods.version, managed.holds.version]
-        shadow = shadow_document(self._shadow, managed.names.resource)
+        shadow = _shadow_document(self._shadow, managed.names.resource)
         return changes, hour, managed.ranking_policy, managed.choice, shadow
 
     def text(self, kept: Mapping[str, str]) -> str:
@@ -146,7 +142,7 @@ class _Part:
             **self.more,
             "typical": typical,
             "policy": _policy(managed),
-            "shadow": shadow_document(self._shadow, managed.names.resource),
+            "shadow": _shadow_document(self._shadow, managed.names.resource),
             "lastHour": self._last_hour.figures(managed.names.resource),
             "pending": self._pending(books),
             "held": [held_document(each) for each in held_places(managed.holds)],
@@ -289,6 +285,24 @@ def _policy(managed: ManagedResource) -> Mapping[str, Any]:
             {"name": name, "allocated": allocated, "refused": choice.refused.get(name)}
             for name, allocated in choice.allocated.items()
         ],
+    }
+
+
+def _shadow_document(shadow: Shadow | None, resource: str) -> dict[str, Any] | None:
+    """Return what the shadow has found with a managed resource; None if there is none."""
+    if shadow is None:
+        return None
+    counts = shadow.counts[resource]
+    return {
+        "policy": shadow.policy,
+        "off": shadow.off or None,
+        "choices": dict(counts.choices),
+        "pods": dict(counts.pods),
+        "inexact": sum(counts.inexact.values()),
+        "rebases": counts.rebases,
+        "dropped": sum(shadow.dropped.values()),
+        "real": counts.real._asdict(),
+        "books": counts.shadow._asdict(),
     }
 
 

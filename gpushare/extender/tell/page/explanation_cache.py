@@ -21,6 +21,7 @@ Asked = tuple[Request, Demands]
 Version = tuple[int, int]
 """Of the books' last snapshot, and of the nodes as kube-scheduler's own filters see them."""
 
+_NEVER: Version = (-1, -1)
 _BUDGET = 0.05
 """Seconds of one turn; the first explanation of it is always made."""
 _REST = 9.0
@@ -77,6 +78,3 @@ class ExplanationCache:
         if found.fit:
             return f"it fits now on {len(found.fit)} node{'s' * (len(found.fit) > 1)}"
         return sentence(found, self._unit, holder="claim" if self._claims else "pod")
-
-
-_NEVER: Version = (-1, -1)

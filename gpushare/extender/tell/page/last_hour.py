@@ -42,21 +42,18 @@ class LastHour:
         """Return pods and units, allocated and refused, of that resource."""
         with self._lock:
             kinds = {"allocated": self._allocated, "refused": self._refused}
+            begin = self._clock() - _HOUR
             for pods in kinds.values():
-                self._forget(pods)
-            found = {
+                while pods and next(iter(pods.values()))[0] < begin:
+                    del pods[next(iter(pods))]
+            units_of = {
                 kind: [units for (of, _), (_, units) in pods.items() if of == resource]
                 for kind, pods in kinds.items()
             }
-        return {kind: {"pods": len(all_), "units": sum(all_)} for kind, all_ in found.items()}
+        return {kind: {"pods": len(all_), "units": sum(all_)} for kind, all_ in units_of.items()}
 
     def _note(self, pods: _Pods, pod: tuple[str, str], units: int) -> None:
         with self._lock:
             pods.setdefault(pod, (self._clock(), units))
             if len(pods) > _MOST:
                 del pods[next(iter(pods))]
-
-    def _forget(self, pods: _Pods) -> None:
-        begin = self._clock() - _HOUR
-        while pods and next(iter(pods.values()))[0] < begin:
-            del pods[next(iter(pods))]

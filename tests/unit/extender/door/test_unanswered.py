@@ -1,6 +1,6 @@
 """A request without an answer for long is told of, and a process that stood still is not blamed."""
 
-from gpushare.extender.door.unanswered import UnansweredRequests
+from gpushare.extender.door.worker import UnansweredRequests
 
 HANGS, NEXT = (1, 5.0), (1, 9.0)
 

@@ -53,7 +53,7 @@ class Traffic:
 
     @property
     def books(self) -> ShadowBooks:
-        books = self.shadow.follower(self.managed.names.resource).books
+        books = self.shadow.followers[self.managed.names.resource].books
         assert books is not None
         return books
 
