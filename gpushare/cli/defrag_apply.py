@@ -25,9 +25,8 @@ from gpushare.core.model import PodRef
 from gpushare.errors import ApiConflict, ApiError, ApiNotFound, GpuShareError, MessageError
 from gpushare.explain.defrag import DefragAnswer, Hole, PodMove
 from gpushare.explain.movable import MoveRules, Rule
-from gpushare.wire.evictions import eviction, may_succeed, pod_path
 from gpushare.wire.kept import MOVES
-from gpushare.wire.move_record import MoveRecord, read_record
+from gpushare.wire.moves import MoveRecord, eviction, may_succeed, pod_path, read_record
 from gpushare.wire.objects import OWNED_PODS, Metadata, OwnedPod, Owner
 from gpushare.wire.pods import controller_of
 

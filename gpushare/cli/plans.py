@@ -27,7 +27,7 @@ from gpushare.explain.placer import Wanted
 from gpushare.explain.shapes import Shape, bare, new_names, state_like
 from gpushare.wire.gpu_models import label_value
 from gpushare.wire.inventory import MAX_DEVICES
-from gpushare.wire.node_templates import SHAPE
+from gpushare.wire.nodes import SHAPE
 from gpushare.wire.quantity import to_bytes, to_milli
 
 _ADDED = re.compile(r"(\d{1,4}):(.+)")

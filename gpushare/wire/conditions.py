@@ -54,7 +54,9 @@ def counted(message: str) -> tuple[int, dict[str, int], dict[str, int]]:
     holds: of its own filters, and of this extender. Without nodes it counts none.
     """
     nodes, counts = _counts(message)
-    ours = {text: count for text, count in counts.items() if _is_ours(text)}
+    ours = {
+        text: count for text, count in counts.items() if text in _OURS or _NOT_FOUND.fullmatch(text)
+    }
     return nodes, {text: n for text, n in counts.items() if text not in ours}, ours
 
 
@@ -70,7 +72,3 @@ def _counts(message: str) -> tuple[int, dict[str, int]]:
         if count.isascii() and count.isdigit() and text:
             counts[text] = counts.get(text, 0) + int(count[:9])
     return int(found[1][:9]), counts
-
-
-def _is_ours(text: str) -> bool:
-    return text in _OURS or _NOT_FOUND.fullmatch(text) is not None

@@ -3,8 +3,13 @@
 Knows our inventory annotation and, without one, what the aliyun device plug-in advertises: a total
 and a count. Whatever cannot be read closes the node with a reason instead of failing: the pods
 already there stay in the ledger.
+
+Nodes that do not exist yet are made up by an autoscaler: a template is a copy of a node of its
+group under another name, or, of a group that has no node, what the cloud provider is told of it:
+labels and sums. Sums say nothing of single devices, so a label may: `gpushare.io/shape: 4x24GiB`.
 """
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
@@ -12,9 +17,12 @@ from gpushare.core.model import NodeSpec, Reason
 from gpushare.errors import AnnotationError, MessageError, QuantityError
 from gpushare.wire.annotations import Names
 from gpushare.wire.gpu_models import label_value, node_model
-from gpushare.wire.inventory import MAX_DEVICES, decode_inventory
+from gpushare.wire.inventory import MAX_DEVICES, decode_inventory, units_of
 from gpushare.wire.objects import Metadata, Node, NodeStatus
 from gpushare.wire.quantity import Quantity, to_bytes, to_milli, to_units
+
+SHAPE = re.compile(r"(\d{1,3})x(\d{1,9})(GiB|MiB)?", re.ASCII)
+"""How many devices, and the memory of each; without GiB or MiB in units of the cluster."""
 
 _Quantities = Mapping[str, Quantity]
 
@@ -47,6 +55,27 @@ def node_spec(node: Node, names: Names, unit: str) -> NodeSpec:
     labelled = node_model(metadata.labels or {})
     # The label first: it is what selectors of pods are held against.
     return replace(spec, models=(labelled,) * len(spec.capacity)) if labelled else spec
+
+
+def template_spec(node: Node, names: Names, unit: str) -> NodeSpec:
+    """Return the devices of a node that comes of this template, in units.
+
+    The inventory or the total and the count lead, as of any node; where they say nothing that can
+    be used the label does. The cards of the node that was copied are not those that come: all are
+    healthy, and none has a uuid. Raises AnnotationError for a label that makes no sense,
+    MessageError as `node_spec`.
+    """
+    spec = node_spec(node, names, unit)
+    metadata = node.metadata
+    label = ((metadata and metadata.labels) or {}).get(names.shape)
+    has_inventory = names.inventory in ((metadata and metadata.annotations) or {})
+    if label is not None and not has_inventory and (spec.closed or not any(spec.capacity)):
+        capacity = _capacity(label, names.shape, unit)
+        model = node_model((metadata and metadata.labels) or {})
+        models = (model,) * len(capacity)
+        spec = replace(spec, capacity=capacity, models=models, closed=None, counted=False)
+    size = len(spec.capacity)
+    return replace(spec, healthy=(True,) * size, uuids=("",) * size, gone=())
 
 
 def _from_inventory(bare: NodeSpec, text: str, unit: str) -> NodeSpec:
@@ -117,3 +146,16 @@ def _host_amount(
         return None if quantity is None else convert(quantity)
     except QuantityError:
         return None
+
+
+def _capacity(text: str, label: str, unit: str) -> tuple[int, ...]:
+    found = SHAPE.fullmatch(text)
+    if found is None:
+        raise AnnotationError(f"label {label}: {text[:63]!a} is not as 4x24GiB")
+    devices, size = int(found[1]), int(found[2])
+    units = units_of(size, found[3], unit) if found[3] else size
+    if not units:
+        raise AnnotationError(f"label {label}: {text[:63]!a} is no number of units of {unit}")
+    if not 0 < devices <= MAX_DEVICES:
+        raise AnnotationError(f"label {label}: a node has from 1 to {MAX_DEVICES} devices")
+    return (units,) * devices

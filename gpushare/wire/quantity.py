@@ -5,6 +5,7 @@ the command line shares it. Stricter than Go where Go guesses: ASCII only, no bl
 of absurd length or exponent is refused instead of being capped, before any big arithmetic.
 """
 
+import math
 import re
 from fractions import Fraction
 
@@ -70,7 +71,7 @@ def to_milli(quantity: Quantity) -> int:
         digits, scale = (quantity[:-1], 1) if quantity.endswith("m") else (quantity, 1000)
         if _is_short_number(digits):
             return int(digits) * scale
-    return _in_range(_rounded_up(parse_quantity(quantity) * 1000), MAX_VALUE, quantity)
+    return _in_range(math.ceil(parse_quantity(quantity) * 1000), MAX_VALUE, quantity)
 
 
 def to_bytes(quantity: Quantity) -> int:
@@ -79,7 +80,7 @@ def to_bytes(quantity: Quantity) -> int:
         scale = _BINARY.get(quantity[-2:])
         if scale is not None:
             return int(quantity[:-2]) * scale
-    return _in_range(_rounded_up(parse_quantity(quantity)), MAX_VALUE, quantity)
+    return _in_range(math.ceil(parse_quantity(quantity)), MAX_VALUE, quantity)
 
 
 def _text_of(quantity: Quantity) -> str:
@@ -105,10 +106,6 @@ def _scale(match: re.Match[str], text: str) -> int | Fraction:
 def _is_short_number(text: str) -> bool:
     """Return whether int(text) is cheap and far from any limit even when multiplied by 2**30."""
     return 0 < len(text) <= 9 and text.isascii() and text.isdigit()
-
-
-def _rounded_up(value: int | Fraction) -> int:
-    return value if isinstance(value, int) else -(-value.numerator // value.denominator)
 
 
 def _in_range(value: int, limit: int, quantity: Quantity) -> int:

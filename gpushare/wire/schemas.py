@@ -58,7 +58,8 @@ def _add_constraints(found: dict[str, Schema]) -> None:
     args["anyOf"] = [named, whole]
     answered = found["ExtenderFilterResult"]["properties"]
     answered["NodeNames"] = _nullable({"type": "array", "items": {"type": "string"}})
-    found["NodeList"]["properties"]["items"] = _nullable({"type": "array", "items": _node()})
+    node = {"title": "Node", **_some({"metadata": _some({"name": _WORD}, "name")}, "metadata")}
+    found["NodeList"]["properties"]["items"] = _nullable({"type": "array", "items": node})
     bind = found["ExtenderBindingArgs"]
     bind["required"] = [*bind["properties"]]
     bind["properties"] = dict.fromkeys(bind["properties"], _OBJECT_NAME) | {
@@ -78,9 +79,10 @@ def _add_constraints(found: dict[str, Schema]) -> None:
     for form, of in (("NodeNameToVictims", "Victims"), ("NodeNameToMetaVictims", "MetaVictims")):
         preempt_args["properties"][form] = _nullable(_by_node(_nullable(_ref(of))))
     victims = found["Victims"]
-    uid = {"metadata": _some({"uid": _UID}, "uid")}
+    whole_pod = _some({"metadata": _some({"uid": _UID}, "uid")}, "metadata")
+    meta_pod = _some({"UID": _UID}, "UID")
     found["MetaVictims"] = {**victims, "properties": {**victims["properties"]}}
-    for of, pod in (("Victims", _some(uid, "metadata")), ("MetaVictims", _meta_pod())):
+    for of, pod in (("Victims", whole_pod), ("MetaVictims", meta_pod)):
         found[of]["properties"]["Pods"] = _nullable({"type": "array", "items": _nullable(pod)})
     score = found["HostPriority"]["properties"]["Score"]
     score.update(minimum=0, maximum=10)
@@ -102,14 +104,6 @@ def _inspect() -> dict[str, Schema]:
         "Inspect": _closed({"nodes": _list("InspectNode")}),
         "Version": _closed({"version": text}),
     }
-
-
-def _node() -> Schema:
-    return {"title": "Node", **_some({"metadata": _some({"name": _WORD}, "name")}, "metadata")}
-
-
-def _meta_pod() -> Schema:
-    return _some({"UID": _UID}, "UID")
 
 
 def _some(properties: Schema, *required: str) -> Schema:

@@ -33,9 +33,8 @@ from gpushare.extender.tell.events.messages import EventMessages
 from gpushare.kube.api import Calls
 from gpushare.logline import Line
 from gpushare.wire.demands import demands_of
-from gpushare.wire.evictions import eviction, pod_path
 from gpushare.wire.kept import MOVES
-from gpushare.wire.move_record import MoveRecord, read_record
+from gpushare.wire.moves import MoveRecord, eviction, pod_path, read_record
 from gpushare.wire.objects import OwnedPod
 from gpushare.wire.pods import NO_GROUP, Claimant, claimant, group_of
 

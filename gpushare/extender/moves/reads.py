@@ -13,7 +13,7 @@ from gpushare.extender.moves.steps import Heir
 from gpushare.kube.api import Calls, pages
 from gpushare.wire.budgets import read_budget
 from gpushare.wire.codec import Codec
-from gpushare.wire.evictions import may_succeed, pod_path
+from gpushare.wire.moves import may_succeed, pod_path
 from gpushare.wire.objects import BUDGETS, NAMESPACES, OWNED_PODS, Metadata, OwnedPod, Owner
 from gpushare.wire.pods import controller_of, has_ended
 

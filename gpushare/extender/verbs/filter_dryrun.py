@@ -14,7 +14,7 @@ from gpushare.extender.managed_resources import ManagedResource, ManagedResource
 from gpushare.extender.verbs.answer import VerbAnswer
 from gpushare.ledger import Ledger
 from gpushare.wire.extender import FilterArgs, decode_filter, encode_filter
-from gpushare.wire.node_templates import template_spec
+from gpushare.wire.nodes import template_spec
 from gpushare.wire.pods import pod_name
 
 

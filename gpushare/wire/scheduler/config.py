@@ -24,6 +24,9 @@ DEFAULT_LEASE_TIMES = (15.0, 10.0, 2.0)
 _JITTER = 1.2
 """By how much client-go spreads the retries."""
 _ADDRESS = re.compile(r"|[0-9.]+(:[0-9]{0,5})?|\[[0-9a-fA-F:.]+\]:[0-9]{0,5}|[0-9a-fA-F:.]+")
+_QUALIFIED = re.compile(
+    r"[a-z0-9]([a-z0-9.-]{0,242}[a-z0-9])?/[A-Za-z0-9]([\w.-]{0,61}[A-Za-z0-9])?", re.ASCII
+)
 _LOCKS = ("endpoints", "configmaps", "leases", "endpointsleases", "configmapsleases")
 
 
@@ -308,8 +311,3 @@ def _warnings(extender: ExtenderConfig, where: str) -> list[str]:
             f"{where}.managedResources: empty, so every pod of the cluster waits for the extender"
         )
     return found
-
-
-_QUALIFIED = re.compile(
-    r"[a-z0-9]([a-z0-9.-]{0,242}[a-z0-9])?/[A-Za-z0-9]([\w.-]{0,61}[A-Za-z0-9])?", re.ASCII
-)

@@ -4,7 +4,6 @@ Knows decoded configurations and URLs; not who listens, and not where settings c
 """
 
 import re
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
@@ -14,8 +13,6 @@ from gpushare.wire.scheduler.config import ExtenderConfig, SchedulerConfig
 
 PREFIX = "/gpushare-scheduler"
 DEFAULT_LISTEN = ("127.0.0.1", 32766)
-
-_Named = tuple[str, ExtenderConfig]
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +69,9 @@ def our_entry(config: SchedulerConfig, listen: tuple[str, int] | None) -> Extend
     able = [item for item in named if item[1].filter_verb or item[1].bind_verb]
     if not able:
         raise SettingsError("extenders: none has a filterVerb or a bindVerb, so none can be us")
-    found = _filter_by(able, [_at(listen), lambda entry: bool(entry.bind_verb)])
+    # What tells none of them apart from the others is passed over.
+    found = [item for item in able if _is_at(item[1], listen)] or able
+    found = [item for item in found if item[1].bind_verb] or found
     if len(found) > 1:
         names = ", ".join(f"{where} ({entry.url_prefix[:80]})" for where, entry in found)
         raise SettingsError(
@@ -84,24 +83,12 @@ def our_entry(config: SchedulerConfig, listen: tuple[str, int] | None) -> Extend
     return entry
 
 
-def _filter_by(
-    found: Sequence[_Named], tests: Sequence[Callable[[ExtenderConfig], bool]]
-) -> Sequence[_Named]:
-    """Return the entries that pass the tests; a test that no entry passes is skipped."""
-    for test in tests:
-        found = [item for item in found if test(item[1])] or found
-    return found
-
-
-def _at(listen: tuple[str, int] | None) -> Callable[[ExtenderConfig], bool]:
-    def matches(entry: ExtenderConfig) -> bool:
-        try:
-            place = endpoint(entry)
-        except SettingsError:
-            return False
-        return place.path == PREFIX if listen is None else place.port == listen[1]
-
-    return matches
+def _is_at(entry: ExtenderConfig, listen: tuple[str, int] | None) -> bool:
+    try:
+        place = endpoint(entry)
+    except SettingsError:
+        return False
+    return place.path == PREFIX if listen is None else place.port == listen[1]
 
 
 def _check(entry: ExtenderConfig, where: str) -> None:

@@ -1,20 +1,21 @@
 """Files for kube-scheduler that make it call this extender: which form and which weights for which
 release, and why each line is there.
 
-Knows what kube-scheduler 1.22 to 1.37 read and how they add up scores; writes text, touches no
-file. docs/scheduler.md explains the choices to people.
+Knows what kube-scheduler 1.22 to 1.37 read and how they add up scores, and how to write YAML that
+any reader gives back; touches no file. docs/scheduler.md explains the choices to people.
 """
 
 import json
 import re
+import textwrap
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from gpushare.errors import SettingsError
 from gpushare.wire.annotations import ALIYUN
-from gpushare.wire.scheduler.config import GROUP, SchedulerConfig, decode_scheduler_config
+from gpushare.wire.scheduler.config import GROUP, decode_scheduler_config
 from gpushare.wire.scheduler.entry import DEFAULT_LISTEN, PREFIX, endpoint
 from gpushare.wire.scheduler.schema import NEWEST, OLDEST
-from gpushare.wire.scheduler.text import COMMENTS, yaml_text
 
 ORDERS = ("ours", "shared")
 FORMS = ("config", "policy")
@@ -55,7 +56,41 @@ READY_MADE = {
 }
 """The files of config/scheduler: name -> (release, form, order)."""
 
+COMMENTS = {
+    "clientConnection.kubeconfig": (
+        "kubeadm's. With --config, kube-scheduler does not read its flag --kubeconfig."
+    ),
+    "leaderElection": "Flags such as --leader-elect=false still come first.",
+    "percentageOfNodesToScore": (
+        "All of them. The default is a sample in clusters of 100 nodes and more, and a sample"
+        " without room leaves a pod pending although another node has some."
+    ),
+    "profiles.plugins": "What the pod's author prefers counts as much as it does from 1.23 on.",
+    "priorities": (
+        "Without this key 1.22 does not start: it adds LeastRequestedPriority, which it cannot"
+        " load. An empty list starts too, but then pods without GPUs go anywhere."
+    ),
+    "extenders.preemptVerb": "Keeps kube-scheduler from evicting pods whose going frees no device.",
+    "extenders.tlsConfig": (
+        "The CA of the extender's certificate, and the certificate that kube-scheduler shows."
+    ),
+    "extenders.nodeCacheCapable": "Only the nodes' names travel, not whole nodes.",
+    "extenders.ignorable": (
+        "true would bind pods without devices whenever the extender does not answer."
+    ),
+    "extenders.managedResources": (
+        "Pods that ask for none of these never wait for the extender. ignoredByScheduler false:"
+        " kube-scheduler counts a node's total too, and spares us nodes that are full."
+    ),
+}
+"""By the path of the key without indices."""
+
 Document = dict[str, object]
+
+_WIDTH = 100
+_Comments = Mapping[str, str]
+# no, on, y, null and the like are words that YAML takes for something else: all are short.
+_PLAIN = re.compile(r"[A-Za-z/][\w./-]{5,}|bind|10s|https?://[\w./:-]*\w", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +139,8 @@ def render_file(options: FileOptions, style: str) -> str:
     document = build_document(options)
     config = decode_scheduler_config(document)
     endpoint(config.extenders[0])
-    _refuse_warnings(config)
+    if config.warnings:
+        raise SettingsError(config.warnings[0])
     if style == "json":
         return json.dumps(document, indent=2) + "\n"
     return yaml_text(document, _header(options), {**COMMENTS, **_comments(options)})
@@ -169,11 +205,6 @@ def _extender(options: FileOptions) -> Document:
     }
 
 
-def _refuse_warnings(config: SchedulerConfig) -> None:
-    if config.warnings:
-        raise SettingsError(config.warnings[0])
-
-
 def _header(options: FileOptions) -> str:
     releases = {"v1": f"1.25 to 1.{NEWEST}", "v1beta3": "1.23 and 1.24", "v1beta2": "1.22"}
     policy = options.form == "policy"
@@ -207,3 +238,46 @@ def _comments(options: FileOptions) -> dict[str, str]:
         "extenders.weight": weights[options.order],
         "extenders.httpTimeout": timeout + nanoseconds,
     }
+
+
+def yaml_text(document: Mapping[str, object], header: str, comments: _Comments) -> str:
+    """Return the document as YAML.
+
+    Comments stand above their keys; an item's first key has none.
+    """
+    return "\n".join([*_comment(header, ""), *_mapping(document, comments, "", "")]) + "\n"
+
+
+def _mapping(value: Mapping[str, object], comments: _Comments, path: str, indent: str) -> list[str]:
+    lines = []
+    for key, item in value.items():
+        here = f"{path}.{key}" if path else key
+        lines += _comment(comments.get(here, ""), indent)
+        if isinstance(item, dict):
+            lines += [f"{indent}{key}:", *_mapping(item, comments, here, f"{indent}  ")]
+        elif isinstance(item, list):
+            lines += [f"{indent}{key}:", *_items(item, comments, here, f"{indent}  ")]
+        else:
+            lines.append(f"{indent}{key}: {_scalar(item)}")
+    return lines
+
+
+def _items(
+    found: Sequence[Mapping[str, object]], comments: _Comments, path: str, indent: str
+) -> list[str]:
+    lines = []
+    for item in found:
+        first, *more = _mapping(item, comments, path, f"{indent}  ")
+        lines += [f"{indent}- {first.lstrip()}", *more]
+    return lines
+
+
+def _comment(text: str, indent: str) -> list[str]:
+    lines = textwrap.wrap(text, _WIDTH - 2 - len(indent), break_on_hyphens=False)
+    return [f"{indent}# {line}" for line in lines]
+
+
+def _scalar(value: object) -> str:
+    """Return the text unquoted if every reader takes it for text, else as JSON."""
+    plain = isinstance(value, str) and _PLAIN.fullmatch(value) is not None
+    return str(value) if plain else json.dumps(value)

@@ -105,7 +105,7 @@ def policy_profile(policy: Fields) -> Profile:
         raise SettingsError("hardPodAffinitySymmetricWeight: not in valid range [0-100]")
     if hard:
         args["InterPodAffinity"] = {"hardPodAffinityWeight": hard}
-    filters = _unique(plugin for name in predicates for plugin in _PREDICATES[name])
+    filters = dict.fromkeys(plugin for name in predicates for plugin in _PREDICATES[name])
     # Of two priorities for one plug-in the first by name gives the weight.
     scores = {_PRIORITIES[name]: weights[name] for name in sorted(weights, reverse=True)}
     plugins = {
@@ -205,7 +205,3 @@ def _known(
 def _entries(policy: Fields, key: str) -> list[tuple[str, Fields]]:
     places = ((f"{key}[{index}]", item) for index, item in enumerate(items(policy, key)))
     return [(where, fields_of(item, where)) for where, item in places]
-
-
-def _unique(names: Iterable[str]) -> tuple[str, ...]:
-    return tuple(dict.fromkeys(names))

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 
 from gpushare.errors import ApiConflict, ApiNotFound, SettingsError
-from gpushare.wire.node_templates import SHAPE
+from gpushare.wire.nodes import SHAPE
 from gpushare.wire.placeholders import FOR
 from gpushare.wire.scale_down import KEYS, OURS
 from gpushare_localcluster.autoscaler.rules import Group

@@ -6,7 +6,7 @@ from typing import Any
 from gpushare.cli import defrag_apply
 from gpushare.extender.moves.mover import Mover
 from gpushare.extender.moves.steps import Answer, Run, Stop, Stopped, Wait
-from gpushare.wire.move_record import MoveRecord
+from gpushare.wire.moves import MoveRecord
 from tests.simulation.mutants.museum import mutant
 
 _STORIES = "tests/unit/extender/moves/test_mover.py"

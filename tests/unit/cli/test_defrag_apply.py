@@ -14,7 +14,7 @@ from gpushare.cli import defrag, defrag_apply
 from gpushare.cli.defrag import main
 from gpushare.errors import ApiConflict, ApiError, ApiNotFound
 from gpushare.wire.kept import MOVES
-from gpushare.wire.move_record import SETTLES, MoveRecord, read_record
+from gpushare.wire.moves import SETTLES, MoveRecord, read_record
 from tests.unit.cli.fake_kubectl import inventory, node, pending, pod
 from tests.unit.cli.test_defrag import budget, running
 

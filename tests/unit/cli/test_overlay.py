@@ -10,7 +10,7 @@ import yaml
 
 from gpushare.cli.whatif import main
 from gpushare.wire.annotations import ALIYUN
-from gpushare.wire.node_templates import template_spec
+from gpushare.wire.nodes import template_spec
 from gpushare.wire.objects import Node
 from gpushare.wire.quantity import to_bytes, to_milli
 from tests.unit.cli.fake_kubectl import FakeKubectl, inventory, node, pending

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from gpushare.errors import MessageError
-from gpushare.wire.move_record import SETTLES, MoveRecord, read_record
+from gpushare.wire.moves import SETTLES, MoveRecord, read_record
 
 NOW = 1_800_000_000.0
 

@@ -10,7 +10,7 @@ from gpushare.core.model import NodeSpec, Reason
 from gpushare.errors import AnnotationError
 from gpushare.wire.annotations import ALIYUN, Names
 from gpushare.wire.inventory import Device, Inventory, encode_inventory
-from gpushare.wire.node_templates import template_spec
+from gpushare.wire.nodes import template_spec
 from gpushare.wire.objects import Node
 
 SUMS = {"aliyun.com/gpu-mem": "32", "aliyun.com/gpu-count": "2"}

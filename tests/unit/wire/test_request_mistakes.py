@@ -8,9 +8,8 @@ import pytest
 
 from gpushare.wire.annotations import ALIYUN
 from gpushare.wire.device_request import WISHES, wanted_cards
-from gpushare.wire.dialects import ANNOTATIONS, RESOURCES
 from gpushare.wire.objects import PODS
-from gpushare.wire.request_mistakes import mistake_of
+from gpushare.wire.request_mistakes import ANNOTATIONS, RESOURCES, mistake_of
 from gpushare.wire.whole_card import WHOLE_CARD
 from tests.unit.extender.kit import pod_json
 

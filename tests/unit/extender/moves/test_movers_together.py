@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from gpushare.cli import defrag, defrag_apply
-from gpushare.wire.move_record import SETTLES
+from gpushare.wire.moves import SETTLES
 from tests.unit.extender.moves.world import AFTER, EPOCH, Json, World, node_of_two
 
 

@@ -21,7 +21,7 @@ from gpushare.wire.annotations import ALIYUN
 from gpushare.wire.codec import WatchEvent
 from gpushare.wire.extender import NameLists
 from gpushare.wire.kept import MOVES
-from gpushare.wire.move_record import MoveRecord, read_record
+from gpushare.wire.moves import MoveRecord, read_record
 from tests.unit.extender.kit import make_library, node_json, pod_json, read_node, read_pod
 
 EPOCH = 1_800_000_000.0

@@ -16,9 +16,9 @@ from gpushare.wire.scheduler.files import (
     default_options,
     ready_made,
     render_file,
+    yaml_text,
 )
 from gpushare.wire.scheduler.schema import NEWEST, OLDEST
-from gpushare.wire.scheduler.text import yaml_text
 
 RELEASES = [f"1.{minor}" for minor in range(OLDEST, NEWEST + 1)]
 MOST_IN_TREE = 1400

@@ -1,9 +1,12 @@
-"""The moves of the last hour, as a ConfigMap keeps them for whoever else moves pods.
+"""A pod's move: its eviction, which pod comes in its stead, the record of the last hour's moves.
 
-The extender that leads writes each eviction down before it sends it, and so does `gpushare defrag
---apply`, by a write that holds only for the record as it was read. So the budget of an hour is kept
-across leaders, two processes cannot both spend the last move, and each knows that an eviction of
-another may be under way.
+A ConfigMap keeps the record for whoever else moves pods. The extender that leads writes each
+eviction down before it sends it, and so does `gpushare defrag --apply`, by a write that holds only
+for the record as it was read. So the budget of an hour is kept across leaders, two processes cannot
+both spend the last move, and each knows that an eviction of another may be under way.
+
+Tested in `tests/unit/wire/test_move_record.py`, `tests/unit/cli/test_defrag_apply.py` and
+`tests/unit/extender/moves/test_mover.py`.
 """
 
 import json
@@ -11,14 +14,39 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from gpushare.core.model import PodRef
 from gpushare.errors import MessageError
 from gpushare.wire.kept import MOVES
+from gpushare.wire.objects import Metadata, Owner, Pod
+from gpushare.wire.pods import controller_of
 
 SETTLES = 300.0
 """Seconds after which an eviction of which no end was written down counts as settled."""
 
 _HOUR = 3600.0
 _KEY = "moves"
+
+
+def pod_path(ref: PodRef) -> str:
+    """Return the path of a pod; `/eviction` after it takes an eviction."""
+    return f"/api/v1/namespaces/{ref.namespace}/pods/{ref.name}"
+
+
+def eviction(ref: PodRef, version: str) -> dict[str, Any]:
+    """Return the object that evicts this pod as it was read, in that version, and no other one."""
+    return {
+        "apiVersion": "policy/v1",
+        "kind": "Eviction",
+        "metadata": {"name": ref.name, "namespace": ref.namespace},
+        "deleteOptions": {"preconditions": {"uid": ref.uid, "resourceVersion": version}},
+    }
+
+
+def may_succeed(pod: Pod, owner: Owner, name: str) -> bool:
+    """Return whether the owner may have made the pod in the stead of its pod of that name."""
+    if owner.kind == "StatefulSet" and (pod.metadata or Metadata()).name != name:
+        return False
+    return (controller_of(pod) or Owner()).uid == owner.uid
 
 
 @dataclass(frozen=True, slots=True)
