@@ -42,6 +42,9 @@ _DEBUG_ONLY = frozenset(
 Observe = Callable[[str, str, float], None]
 """Called for every call: verb, outcome (one word), seconds."""
 
+Answer = Callable[[bytes], bytes]
+"""Returns the answer of a verb to a body; where it has a field `Error`, an error stands there."""
+
 
 class Service:
     """The extender's verbs.
@@ -92,7 +95,7 @@ class Service:
         lists, ready = NameLists(), self._why_not_ready
         if resources.scope.claims_alone:
             ready = partial(str, CLAIMS_ALONE)
-        self._filter = FilterVerb(
+        filter_verb = FilterVerb(
             resources,
             self._tickets,
             not_ready=ready,
@@ -107,10 +110,10 @@ class Service:
             shadowed=shadow is not None,
             clock=clock,
         )
-        self._filter_dryrun = FilterDryRunVerb(resources, not_ready=ready, unit=unit)
-        self._prioritize = PrioritizeVerb(resources, not_ready=ready, lists=lists, clock=clock)
-        self._preempt = PreemptVerb(resources, not_ready=ready, budgets_of=budgets_of, wall=wall)
-        self._bind = BindVerb(
+        filter_dryrun = FilterDryRunVerb(resources, not_ready=ready, unit=unit)
+        prioritize = PrioritizeVerb(resources, not_ready=ready, lists=lists, clock=clock)
+        preempt = PreemptVerb(resources, not_ready=ready, budgets_of=budgets_of, wall=wall)
+        bind = BindVerb(
             resources,
             self._tickets,
             binder,
@@ -119,32 +122,13 @@ class Service:
             event_messages=event_messages,
             last_hour=last_hour,
         )
-
-    def filter(self, body: bytes) -> bytes:
-        """Return the answer to filter; an error stands in its `Error`."""
-        return self._timed("filter", self._filter.answer, body)
-
-    def filter_dryrun(self, body: bytes) -> bytes:
-        """Return the answer to filter-dryrun; an error stands in its `Error`."""
-        return self._timed("filter_dryrun", self._filter_dryrun.answer, body)
-
-    def prioritize(self, body: bytes) -> bytes:
-        """Return the answer to prioritize.
-
-        Raises MessageError or NotReady: it has no field for errors.
-        """
-        return self._timed("prioritize", self._prioritize.answer, body)
-
-    def bind(self, body: bytes) -> bytes:
-        """Return the answer to bind; an error stands in its `Error`."""
-        return self._timed("bind", self._bind.answer, body)
-
-    def preempt(self, body: bytes) -> bytes:
-        """Return the answer to preempt.
-
-        Raises MessageError or NotReady: it has no field for errors.
-        """
-        return self._timed("preempt", self._preempt.answer, body)
+        self.filter: Answer = partial(self._answer, "filter", filter_verb.answer)
+        self.filter_dryrun: Answer = partial(self._answer, "filter_dryrun", filter_dryrun.answer)
+        self.bind: Answer = partial(self._answer, "bind", bind.answer)
+        self.prioritize: Answer = partial(self._answer, "prioritize", prioritize.answer)
+        """Raises MessageError or NotReady: it has no field for errors."""
+        self.preempt: Answer = partial(self._answer, "preempt", preempt.answer)
+        """Raises MessageError or NotReady, as prioritize does."""
 
     def inspect(self, node: str | None, resource: str | None) -> bytes:
         """Return the inspect document of one node, or of all as it was within the last second.
@@ -172,7 +156,8 @@ class Service:
         """Return whether filter was called for the pod and it has not been bound since."""
         return uid in self._tickets
 
-    def _timed(self, verb: str, work: Callable[[bytes], VerbAnswer], body: bytes) -> bytes:
+    def _answer(self, verb: str, work: Callable[[bytes], VerbAnswer], body: bytes) -> bytes:
+        """Return what the verb answers; note how it went, and how long it took."""
         start = time.perf_counter()
         outcome, line = "failed", _NO_VALUES
         try:

@@ -14,8 +14,8 @@ from gpushare.cli.main import main
 from gpushare.extender import process
 from gpushare.extender.door.worker import UnansweredRequests
 from gpushare.extender.follow.auditor import Auditor
-from gpushare.extender.service import Service
 from gpushare.extender.verbs.bind.binder import Binder
+from gpushare.extender.verbs.prioritize import PrioritizeVerb
 
 STUCK = 2.0
 
@@ -39,5 +39,5 @@ if __name__ == "__main__":
     mock.patch.multiple(process, STUCK=STUCK, Auditor=hurried, UnansweredRequests=impatient).start()
     mock.patch.object(Binder, "settle_overdue", functools.partial(_settle, fate)).start()
     if fate == "prioritize hangs":
-        mock.patch.object(Service, "prioritize", _hang).start()
+        mock.patch.object(PrioritizeVerb, "answer", _hang).start()
     sys.exit(main(sys.argv[2:]))
