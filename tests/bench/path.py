@@ -125,7 +125,8 @@ def measured() -> dict[str, Calls]:
 
 
 def _body(value: Any) -> bytes:
-    return json.dumps(value).encode()
+    """As Go writes it."""
+    return json.dumps(value, separators=(",", ":")).encode()
 
 
 def cut() -> tuple[float, float, int]:
