@@ -451,7 +451,7 @@ class NodeArrays:
                 known["cards"] = last.cards
             if last.cores_used is view.cores_used:
                 known["any_cores"] = last.any_cores
-            rows = view.changed_since(last.generation)
+            rows = np.flatnonzero(changed > last.generation)
             free = last.free.copy()
             free[rows] = view.left(rows)
             free.flags.writeable = False

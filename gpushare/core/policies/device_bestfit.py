@@ -9,7 +9,7 @@ Tested in `tests/unit/core/test_policies_plain.py`.
 import numpy as np
 
 from gpushare.core.model import ALL_CORES, MAX_UNITS, Request
-from gpushare.core.snapshot import Bools, Floats, Ints, Rows, Snapshot, has_room
+from gpushare.core.snapshot import Floats, Ints, Rows, Snapshot, has_room
 from gpushare.core.workload import Workload
 
 
@@ -31,25 +31,16 @@ class DeviceBestFit:
         scale = 2.0 * np.maximum(snapshot.capacity[rows].sum(axis=1, keepdims=True), 1)
         # A pod without devices goes where least is free, be it nothing.
         fits = has_room(snapshot, rows, request) if request.devices else free >= 0
-        left = _least_left(free, fits, request)
+        left: Ints = np.where(fits, free - request.units, MAX_UNITS)
+        k = min(request.devices, free.shape[1])
+        if k > 1:
+            # The best set with a device is that one and the k-1 tightest others: the larger of its
+            # own leftover and the k-th tightest, and the sum of the k-1 tightest.
+            tightest = np.sort(left, axis=1)
+            left = np.maximum(left, tightest[:, k - 1 : k])
+            left += tightest[:, : k - 1].sum(axis=1, keepdims=True)
         rest = free.sum(axis=1, keepdims=True) / scale
         if request.cores and request.devices == 1:
             rest = (snapshot.cores_free[rows] - request.cores + rest) / ALL_CORES
         value: Floats = -(left + rest)
         return value
-
-
-def _least_left(free: Ints, fits: Bools, request: Request) -> Ints:
-    """Return int64 (K, D): the smallest sum of leftovers over a placement with this device.
-
-    With leftovers v of the devices and k devices asked for, the best set with device i is i and the
-    k-1 tightest others: max(v_i, the k-th tightest) + the sum of the k-1 tightest.
-    """
-    left = np.where(fits, free - request.units, MAX_UNITS)
-    k = min(request.devices, free.shape[1])
-    if k <= 1:
-        return left
-    tightest = np.sort(left, axis=1)
-    best: Ints = np.maximum(left, tightest[:, k - 1 : k])
-    best += tightest[:, : k - 1].sum(axis=1, keepdims=True)
-    return best
