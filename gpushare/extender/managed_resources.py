@@ -178,15 +178,18 @@ class ExtenderScope:
         return ""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class ManagedResources:
     """All managed resources, in the order of the configuration. `scope`: pods sent here.
     `node_states`: what kube-scheduler's own filters see of the nodes.
+
+    Nothing of it changes, but which pod was resolved last.
     """
 
     resources: tuple[ManagedResource, ...]
     scope: ExtenderScope = ExtenderScope()
     node_states: NodeStates = field(default_factory=NodeStates)
+    _last: tuple[Pod, ResourceRequest] | None = field(default=None, init=False, repr=False)
 
     def __post_init__(self) -> None:
         uncounted = [m.names.resource for m in self.resources if not m.counted_by_scheduler]
@@ -214,10 +217,14 @@ class ManagedResources:
 
         Raises WireError for a request that makes no sense or asks for two managed resources.
         """
+        last = self._last
+        if last is not None and last[0] is pod:  # by prioritize, after filter
+            return last[1]
         asked = request_among(pod, (managed.names for managed in self.resources))
         if asked is None:
             return None
         names, request = asked
         managed = next(managed for managed in self.resources if managed.names is names)
         managed.ranking(request)
+        self._last = pod, (managed, request)
         return managed, request

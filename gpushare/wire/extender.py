@@ -8,6 +8,7 @@ wrong with a body is a MessageError that names the field, never another exceptio
 
 import re
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import chain, islice
 from string import whitespace
@@ -31,6 +32,7 @@ from gpushare.wire.fields import (
     UID_PATTERN,
 )
 from gpushare.wire.objects import Metadata, Node, Pod, PodSpec, PodStatus
+from gpushare.wire.pods import pod_ref
 
 _T = TypeVar("_T", bound=Struct)
 
@@ -50,6 +52,8 @@ class FilterArgs:
     pod: Pod
     names: NodeNames
     """The nodes asked about, each once, in the order given."""
+    ref: PodRef | None
+    """Who the pod is; None if its name, its namespace or its uid is missing."""
     items: Mapping[str, Raw] | None = None
     """The Node objects as they came, by name, if the request had the `Nodes` form: the answer
     mirrors them untouched."""
@@ -100,13 +104,13 @@ class _UsualPod(Pod, gc=False):
 
 
 class _UsualBody(Struct, gc=False, forbid_unknown_fields=True, rename="pascal"):
-    """The body of a kube-scheduler that sends names alone: they are decoded only if they are new.
+    """The body of a kube-scheduler that sends names alone: what is known is not decoded again.
 
     Whatever is different is decoded as a _FilterBody, which says what is wrong with it.
     """
 
     node_names: Raw
-    pod: _UsualPod
+    pod: Raw
     nodes: None = None
 
 
@@ -156,6 +160,8 @@ class NameLists:
     def __init__(self) -> None:
         self._kept: tuple[tuple[bytes, NodeNames], ...] = ()
         self.known: KnownNames | None = None
+        self.last_pod: tuple[bytes, Pod, PodRef] | None = None
+        """The pod of the last filter, with its JSON: prioritize is called with the same next."""
 
     def decode(self, text: bytes) -> NodeNames:
         """Return the names of a JSON list. Raises MessageError, or msgspec's errors."""
@@ -219,27 +225,33 @@ def checked_length(name: str, where: str) -> str:
 def decode_filter(body: bytes, lists: NameLists | None = None) -> FilterArgs:
     """Return the filter (or prioritize) request in a body. Raises MessageError.
 
-    lists: the lists of names that are known already.
+    lists: the lists of names that are known already. Of the same pod it returns the same object.
     """
     lists = lists or NameLists()
     try:
         usual = _USUAL.decode(body)
-        return FilterArgs(usual.pod, lists.decode(bytes(usual.node_names)))
+        text, last = bytes(usual.pod), lists.last_pod
+        if last is None or last[0] != text:
+            given = _USUAL_POD.decode(text)
+            last = text, given, pod_ref(given)
+            lists.last_pod = last if len(text) <= MAX_TEXT else None
+        return FilterArgs(last[1], lists.decode(bytes(usual.node_names)), last[2])
     except (msgspec.MsgspecError, ValueError, RecursionError, MessageError):
         pass
     args = decode_body(_FILTER, _FilterBody, body)
-    pod = checked_pod(args.pod)
+    pod, ref = checked_pod(args.pod), None
+    with suppress(MessageError):
+        ref = pod_ref(pod)
     if args.node_names is not None:
-        return FilterArgs(pod, NodeNames(checked_names(args.node_names, "NodeNames")))
+        return FilterArgs(pod, NodeNames(checked_names(args.node_names, "NodeNames")), ref)
     if args.nodes is None:
         raise MessageError("NodeNames, Nodes: both missing")
-    items = args.nodes.items or []
-    names = []
+    items, names = args.nodes.items or [], []
     for index, item in enumerate(items):
         metadata = decode_with(_NAMED, item, f"Nodes.items[{index}]").metadata
         names.append((metadata and metadata.name) or "")
     unique = NodeNames(checked_names(names, "Nodes.items"))
-    return FilterArgs(pod, unique, dict(zip(names, items, strict=True)))
+    return FilterArgs(pod, unique, ref, dict(zip(names, items, strict=True)))
 
 
 def decode_bind(body: bytes) -> BindArgs:
@@ -375,6 +387,7 @@ MESSAGES: Mapping[str, type[Struct]] = {
 """The structs of the messages, by the names of their Go types if they have one."""
 
 _USUAL = Decoder(_UsualBody)
+_USUAL_POD = Decoder(_UsualPod)
 _FILTER = Decoder(_FilterBody)
 _BIND = Decoder(_BindBody)
 _NAMED = Decoder(_NamedObject)

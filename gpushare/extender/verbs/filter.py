@@ -6,17 +6,16 @@ it until its bind (holds.py).
 Tested in `tests/unit/extender/test_service.py`.
 """
 
-import contextlib
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from functools import partial
 
 from gpushare.core.decide import UNKNOWN_NODE, Judgement, best_row, room_for
 from gpushare.core.explain import explain
 from gpushare.core.explanation import Explanation
 from gpushare.core.held_snapshot import HeldSnapshot
-from gpushare.core.model import Reason, Request
+from gpushare.core.model import PodRef, Reason, Request
 from gpushare.core.node_names import NodeNames
 from gpushare.core.snapshot import Snapshot
 from gpushare.errors import MessageError, WireError
@@ -35,7 +34,7 @@ from gpushare.extender.verbs.refusal_hold import RefusalHold
 from gpushare.extender.verbs.tickets import BindSlots, Tickets
 from gpushare.wire.demands import demands_of
 from gpushare.wire.extender import FilterArgs, NameLists, decode_filter, encode_filter
-from gpushare.wire.pods import Claimant, claimant, pod_name, pod_ref
+from gpushare.wire.pods import Claimant, claimant
 
 
 class FilterVerb:
@@ -86,7 +85,7 @@ class FilterVerb:
         except MessageError as error:
             answer = encode_filter(None, error=f"gpushare: {error}")
             return VerbAnswer(answer, "malformed", {"error": str(error)})
-        name = pod_name(args.pod)
+        name = args.ref or "?"
         if not_ready := self._not_ready():
             line = {"pod": name, "error": not_ready}
             return VerbAnswer(encode_filter(args, error=not_ready), "not_ready", line)
@@ -105,24 +104,18 @@ class FilterVerb:
             self._tickets.put(uid, None, args.names.part(rows >= 0), valid=is_ours)
             answer = encode_filter(args, args.names, lists=self._lists)
             return VerbAnswer(answer, "plain", {"pod": name})
-        return self._decide(args, uid, name, is_ours, resource_request)
+        return self._decide(args, uid, is_ours, resource_request)
 
     def _decide(
-        self,
-        args: FilterArgs,
-        uid: str,
-        name: str,
-        is_ours: bool,
-        resource_request: ResourceRequest,
+        self, args: FilterArgs, uid: str, is_ours: bool, resource_request: ResourceRequest
     ) -> VerbAnswer:
         """Answer for a pod that asks for a managed resource."""
         managed, request = resource_request
         pod = None
         # A pod without names, or one that is not sent here, is promised nothing.
-        with contextlib.suppress(WireError):
-            if is_ours:
-                pod = claimant(args.pod, request)
-                managed.holds.asked(pod, self._clock())
+        if is_ours and args.ref is not None:
+            pod = claimant(args.pod, request)
+            managed.holds.asked(pod, self._clock())
         seen, judged = self._judge(managed, args.names, request, pod)
         # Before its group loses what it holds: that is in what this pod has seen.
         group = None
@@ -151,7 +144,7 @@ class FilterVerb:
         busy, never, reasons = judged.refusals(args.names)
         unknown = reasons.get(UNKNOWN_NODE, 0)
         line = {
-            "pod": name,
+            "pod": args.ref or "?",
             "units": request.units,
             "devices": request.devices,
             "fit": max(most, len(fit)),
@@ -163,9 +156,13 @@ class FilterVerb:
             line["cores"] = request.cores
         if promised := reasons.get(Reason.PROMISED.value):
             line["promised"] = promised
-        if reasons:
+        if reasons and self._rejected is not None:
+            self._rejected(reasons)
+        # A call about the nominated node alone is no refusal: kube-scheduler asks about all others
+        # in the same cycle.
+        if reasons and not fit and args.ref is not None and not _about_nominated_alone(args):
             explanation = partial(_explain, managed, seen, args, request, group)
-            self._report(args, resource_request, reasons, fit, explanation)
+            self._report(args.ref, resource_request, reasons, explanation)
         answer = encode_filter(args, fit, busy, never, lists=self._lists)
         return VerbAnswer(answer, "fit" if fit else "no_fit", line, asked)
 
@@ -182,7 +179,9 @@ class FilterVerb:
         """Return those of the nodes that fit which the answer names; if asked to, hold the best of
         them for the pod.
         """
-        kept = managed.holds.reserved_for(pod) if pod is not None else ""
+        kept = ""
+        if pod is not None and isinstance(seen, HeldSnapshot):  # else nothing is held
+            kept = managed.holds.reserved_for(pod)
         if kept in fit:  # it was moved there: the rest of a plan stands on that
             fit = NodeNames((kept,))
         elif self._best_only:
@@ -209,21 +208,21 @@ class FilterVerb:
         offers = self._offers[managed.names.resource]
         look = partial(offers.look, pod, request, names, ledger.snapshot)
         holds.expire(self._clock())
-        before = ledger.snapshot().generation, holds.version
+        version = holds.version
         seen, judged = look(self._clock())
 
         def fits_now() -> bool:
-            nonlocal before, seen, judged
+            nonlocal version, seen, judged
             holds.expire(self._clock())
-            now = ledger.snapshot().generation, holds.version
+            before, now = (seen.generation, version), (ledger.snapshot().generation, holds.version)
             if now != before:
-                before, (seen, judged) = now, look(self._clock())
+                version, (seen, judged) = now[1], look(self._clock())
             return bool(judged.fits.any())
 
         if self._refusal_hold is not None and judged.may_change:
             self._refusal_hold.wait_for(fits_now)
         # What was there when it looked may have ended since.
-        since = before[1]
+        since = version
         if pod is None or judged.fits.any() or (not len(holds) and holds.version == since):
             return seen, judged
         others, promised = holds.of_others(pod), judged.has(Reason.PROMISED)
@@ -242,28 +241,17 @@ class FilterVerb:
 
     def _report(
         self,
-        args: FilterArgs,
+        ref: PodRef,
         resource_request: ResourceRequest,
         reasons: Mapping[str, int],
-        fit: Sequence[str],
         explanation: Callable[[], tuple[Explanation, Outstanding]],
     ) -> None:
-        """Count the refusals by reason, and write an event if no node fits.
-
-        A call about the nominated node alone is no refusal: kube-scheduler asks about all others in
-        the same cycle.
-        """
-        if self._rejected is not None:
-            self._rejected(reasons)
-        if fit or _about_nominated_alone(args):
-            return
-        with contextlib.suppress(WireError):  # a pod without name or uid
-            ref = pod_ref(args.pod)
-            if self._event_messages is not None:
-                self._event_messages.no_fit(ref, reasons, explanation)
-            if self._last_hour is not None:
-                managed, request = resource_request
-                self._last_hour.refused(managed.names.resource, ref.uid, request.total)
+        """Tell that no node fits: by an event, and in what was refused within the last hour."""
+        if self._event_messages is not None:
+            self._event_messages.no_fit(ref, reasons, explanation)
+        if self._last_hour is not None:
+            managed, request = resource_request
+            self._last_hour.refused(managed.names.resource, ref.uid, request.total)
 
 
 def _about_nominated_alone(args: FilterArgs) -> bool:

@@ -15,7 +15,6 @@ from gpushare.extender.verbs.answer import VerbAnswer
 from gpushare.ledger import Ledger
 from gpushare.wire.extender import FilterArgs, decode_filter, encode_filter
 from gpushare.wire.nodes import template_spec
-from gpushare.wire.pods import pod_name
 
 
 class FilterDryRunVerb:
@@ -37,7 +36,7 @@ class FilterDryRunVerb:
             args = decode_filter(body)
         except MessageError as error:
             return _malformed(None, error)
-        name = pod_name(args.pod)
+        name = args.ref or "?"
         if not_ready := self._not_ready():
             line = {"pod": name, "error": not_ready}
             return VerbAnswer(encode_filter(args, error=not_ready), "not_ready", line)
@@ -52,12 +51,12 @@ class FilterDryRunVerb:
         managed, request = resource_request
         uid = (args.pod.metadata and args.pod.metadata.uid) or ""
         try:
-            return self._decide(args, name, uid, managed, request)
+            return self._decide(args, uid, managed, request)
         except MessageError as error:
             return _malformed(args, error)
 
     def _decide(
-        self, args: FilterArgs, name: str, uid: str, managed: ManagedResource, request: Request
+        self, args: FilterArgs, uid: str, managed: ManagedResource, request: Request
     ) -> VerbAnswer:
         """Answer for a pod that asks for a managed resource.
 
@@ -83,7 +82,7 @@ class FilterDryRunVerb:
             node: reason.value for node, reason in failed.items() if not reason.resolvable
         }
         line = {
-            "pod": name,
+            "pod": args.ref or "?",
             "units": request.units,
             "devices": request.devices,
             "fit": len(fit),

@@ -5,7 +5,6 @@ It reads a snapshot, and changes nothing but what is held for the pod until its 
 Tested in `tests/unit/extender/test_service.py`.
 """
 
-import contextlib
 import time
 from collections.abc import Callable
 
@@ -16,7 +15,7 @@ from gpushare.extender.managed_resources import ManagedResource, ManagedResource
 from gpushare.extender.verbs.answer import VerbAnswer
 from gpushare.wire.extender import NameLists, decode_filter, encode_priorities
 from gpushare.wire.objects import Pod
-from gpushare.wire.pods import claimant, pod_name
+from gpushare.wire.pods import claimant
 
 
 class PrioritizeVerb:
@@ -44,7 +43,7 @@ class PrioritizeVerb:
             resource_request = self._resources.resolve(args.pod)
         except WireError as error:
             raise MessageError(str(error)) from error
-        name = pod_name(args.pod)
+        name = args.ref or "?"
         if resource_request is None:
             return VerbAnswer(encode_priorities({}), "plain", {"pod": name})
         managed, request = resource_request
@@ -55,7 +54,7 @@ class PrioritizeVerb:
             score: [*map(args.names.__getitem__, nodes.tolist())] for score, nodes in places.items()
         }
         best = scores[BEST][0] if scores else ""
-        if best and len(managed.holds):
+        if best and args.ref is not None and len(managed.holds):
             self._hold(managed, args.pod, request, best)
         line = {
             "pod": name,
@@ -71,8 +70,7 @@ class PrioritizeVerb:
         The next pod is asked about before this one's bind is charged, and both could be bound to
         what is held for a third.
         """
-        with contextlib.suppress(WireError):  # a pod without names
-            asking = claimant(pod, request)
-            charged = managed.ledger.entry(asking.ref.uid) is not None
-            if not (charged or self._resources.scope.refusal(pod)):
-                managed.holds.offered(asking, node, self._clock())
+        asking = claimant(pod, request)
+        charged = managed.ledger.entry(asking.ref.uid) is not None
+        if not (charged or self._resources.scope.refusal(pod)):
+            managed.holds.offered(asking, node, self._clock())

@@ -186,6 +186,14 @@ def test_every_node_asked_about_is_answered_once_whatever_is_charged(data: st.Da
     desk.ledger.check()
 
 
+def test_a_pod_that_asks_for_more_than_it_did_is_resolved_again(desk: Desk) -> None:
+    nodes = list(FREE)
+    for units in (4, 99, 4):
+        pod = pod_json("web", units)
+        assert bool(desk.filter(pod)["NodeNames"]) is (units == 4)
+        assert (10 in desk.prioritize(pod, nodes).values()) is (units == 4)
+
+
 def test_prioritize_gives_ten_to_the_node_that_bind_would_choose(desk: Desk) -> None:
     scores = desk.prioritize(pod_json("web", 4), list(FREE))
     assert scores == {"big": 0, "small": 10, "tiny": 0}

@@ -8,6 +8,7 @@ import pytest
 from gpushare.core.node_names import MAX_PARTS
 from gpushare.errors import MessageError
 from gpushare.wire.extender import MAX_KNOWN, MAX_TEXT, NameLists, decode_filter, encode_filter
+from gpushare.wire.objects import Pod
 
 NAMES = [f"node-{number}" for number in range(40)]
 
@@ -72,6 +73,23 @@ def test_a_name_that_comes_twice_is_asked_about_once() -> None:
     body = json.dumps({"Pod": {}, "NodeNames": ["a", "b", "a"]}).encode()
     for _ in range(2):
         assert list(decode_filter(body).names) == ["a", "b"]
+
+
+def test_the_pod_of_the_last_call_is_the_same_object_and_any_other_is_read_anew() -> None:
+    lists = NameLists()
+    metadata = {"name": "p", "namespace": "ns", "uid": "u"}
+
+    def read(**more: object) -> Pod:
+        pod = {"metadata": metadata | more}
+        return decode_filter(json.dumps({"Pod": pod, "NodeNames": NAMES}).encode(), lists).pod
+
+    first, other = read(), read(annotations={"a": "b"})
+    assert other.metadata is not None
+    assert other.metadata.annotations == {"a": "b"}
+    assert read(annotations={"a": "b"}) is other
+    assert read() == first
+    large = {"a": "x" * MAX_TEXT}
+    assert read(annotations=large) is not read(annotations=large)
 
 
 @pytest.mark.parametrize("separators", [(",", ":"), (", ", ": ")])
