@@ -27,9 +27,10 @@ def differing_nodes(sums: Sums, specs: Iterable[NodeSpec], charges: Iterable[Cha
     host = {
         name: [_bounded(spec.cpu), 0, _bounded(spec.memory), 0, 0] for name, spec in nodes.items()
     }
-    for node, request, placement in charges:
+    for charge in charges:
+        node = charge.node
         if node in nodes:
-            _sum_up(request, placement, used[node], cores[node], host[node])
+            _sum_up(charge.request, charge.placement, used[node], cores[node], host[node])
     wrong = set(nodes) ^ set(sums.row)
     known = [name for name in nodes if name in sums.row]
     rows = [sums.row[name] for name in known]

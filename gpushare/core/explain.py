@@ -77,13 +77,17 @@ def explain(
         name for name, those in obstacles.items() if any(each.lasting for each in those)
     )
     usable = [name for name in known if name not in left_out]
-    asked = _of_accepted_model(snapshot, usable, request)
+    accepted = has_accepted_model(snapshot, np.arange(len(snapshot.names)), request)
+    asked = [name for name in usable if accepted[snapshot.row[name]]]
     result = filter_nodes(snapshot, asked, request)
     fit = tuple(name for name in result.fit if not obstacles[name])
     short = [name for name in result.fit if obstacles[name]]
     # Those that would take pods again if somebody did something about them.
-    curable = [name for name in left_out if all(each.cure for each in obstacles[name])]
-    curable = _of_accepted_model(snapshot, curable, request)
+    curable = [
+        name
+        for name in left_out
+        if accepted[snapshot.row[name]] and all(each.cure for each in obstacles[name])
+    ]
     rows, possible = _rows(snapshot, asked), _rows(snapshot, [*asked, *curable])
     capacity = np.where(snapshot.closed[possible, None] == 0, snapshot.capacity[possible], 0)
     wanted = has_cards(snapshot, rows, request.cards)
@@ -117,11 +121,6 @@ def explain(
     remedies = _remedies(search, rows)
     cured = _cured(search, {name: obstacles[name] for name in sorted([*short, *curable])})
     return replace(found, remedies=(*remedies, *cured))
-
-
-def _of_accepted_model(snapshot: Snapshot, names: Sequence[str], request: Request) -> list[str]:
-    accepted = has_accepted_model(snapshot, _rows(snapshot, names), request)
-    return [name for name, ok in zip(names, accepted.tolist(), strict=True) if ok]
 
 
 def _rows(snapshot: Snapshot, names: Sequence[str]) -> Rows:
@@ -353,7 +352,11 @@ class _Search:
     def _remedy(self, books: NodeBooks, row: int, ends: Pods, opens: Sequence[int]) -> Remedy:
         """Return the remedy, with all pods that must be served first if pairing applies."""
         sizes = self.request.sizes if row in self.snapshot.pinned else frozenset[int]()
-        serves = tuple(e for e in books.entries if e.pin is not None and e.pin[0] & sizes)
+        serves = tuple(
+            each
+            for each in books.entries
+            if each.request.sizes & sizes and each.charge.pinned is not None
+        )
         return Remedy(books.spec.name, ends, tuple(opens), serves, self._lacks(books, ends))
 
     def _trimmed(self, books: NodeBooks, remedy: Remedy) -> Remedy | None:

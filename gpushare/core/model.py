@@ -227,6 +227,9 @@ class Charge(NamedTuple):
     node: str
     request: Request
     placement: Shares | None
+    pinned: tuple[int, ...] | None = None
+    """The devices by which it holds back equal pods, where pairing applies (see pairing); None: it
+    holds back none."""
 
 
 @dataclass(frozen=True, slots=True)

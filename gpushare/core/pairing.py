@@ -17,8 +17,7 @@ Tested in `tests/unit/ledger/test_ledger.py`.
 from collections.abc import Iterable
 from enum import Enum
 
-from gpushare.core.model import Allocation, Pinned, Request
-from gpushare.core.states.entry import Entry
+from gpushare.core.model import Allocation, Charge, Pinned, Request
 from gpushare.errors import InsufficientMemory
 
 
@@ -56,13 +55,7 @@ class Pins:
         self._pins: dict[str, dict[str, Pinned]] = {}
         self._by_identity: set[str] = set()
         self.by_node: dict[str, tuple[Pinned, ...]] = {}
-        """The pins on nodes where pairing applies, for snapshots."""
-
-    def active(self, node: str) -> bool:
-        """Return whether pairing applies on the node."""
-        if self._pairing is Pairing.AUTO:
-            return node not in self._by_identity
-        return self._pairing is Pairing.ON
+        """The pins on nodes where there are some and pairing applies, for snapshots."""
 
     def serves_by_identity(self, node: str, known: bool) -> None:
         """Note whether the node's plug-in is known to tell equal pods apart."""
@@ -72,28 +65,23 @@ class Pins:
             self._by_identity.discard(node)
         self._renew(node)
 
-    def add(self, entry: Entry) -> None:
-        """Add the pin of a charge, if it has one."""
-        pin = entry.pin
-        if pin is not None:
-            self._pins.setdefault(entry.node, {})[entry.ref.uid] = pin
-            self._renew(entry.node)
-
-    def remove(self, entry: Entry) -> None:
-        """Remove the pin of a charge, if it has one."""
-        pins = self._pins.get(entry.node)
-        if pins is None or pins.pop(entry.ref.uid, None) is None:
+    def add(self, uid: str, charge: Charge, sign: int = 1) -> None:
+        """Add the pin of a charge, if it has one; sign -1: remove it."""
+        if charge.pinned is None or self._pairing is Pairing.OFF:
             return
-        if not pins:
-            del self._pins[entry.node]
-        self._renew(entry.node)
+        pins = self._pins.setdefault(charge.node, {})
+        if sign > 0:
+            pins[uid] = charge.request.sizes, charge.pinned
+        else:
+            del pins[uid]
+        self._renew(charge.node)
 
     def check(self, uid: str, request: Request, allocation: Allocation) -> None:
         """Raise InsufficientMemory if the pod would have to wait for an equal one."""
         node = allocation.node
-        if not self.active(node):
+        if node not in self.by_node:
             return
-        pins = self._pins.get(node, {}).items()
+        pins = self._pins[node].items()
         allowed = paired_devices((pin for other, pin in pins if other != uid), request)
         if allowed not in (None, allocation.devices):
             raise InsufficientMemory(f"node {node!r}: an equal pod waits for the device plug-in")
@@ -101,7 +89,9 @@ class Pins:
     def _renew(self, node: str) -> None:
         """Keep the node's pins for snapshots if it has any and pairing applies there."""
         pins = self._pins.get(node)
-        if pins and self.active(node):
+        if pins and (self._pairing is Pairing.ON or node not in self._by_identity):
             self.by_node[node] = tuple(pins.values())
         else:
             self.by_node.pop(node, None)
+        if not pins:
+            self._pins.pop(node, None)

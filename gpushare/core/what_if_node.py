@@ -10,7 +10,6 @@ from collections.abc import Collection
 from dataclasses import replace
 
 from gpushare.core.explanation import Remedy
-from gpushare.core.model import Charge
 from gpushare.core.snapshot import NodeArrays, Snapshot
 from gpushare.core.states.entry import NodeBooks
 
@@ -20,12 +19,12 @@ class WhatIfNode:
 
     def __init__(self, books: NodeBooks, *, pairs: bool) -> None:
         self._books = books
-        self._charges = {
-            each.ref.uid: Charge(books.spec.name, each.request, each.placement)
-            for each in books.entries
+        self._charges = {each.ref.uid: each.charge for each in books.entries}
+        self._pins = {
+            uid: (charge.request.sizes, charge.pinned)
+            for uid, charge in self._charges.items()
+            if pairs and charge.pinned is not None
         }
-        entries = books.entries if pairs else ()
-        self._pins = {each.ref.uid: pin for each in entries if (pin := each.pin) is not None}
         self._arrays: dict[tuple[int, ...], NodeArrays] = {}
 
     def after(self, remedy: Remedy) -> Snapshot:

@@ -52,30 +52,36 @@ class NodeRecord:
 
 
 class Store:
-    """The records. records: of pods, by uid; by_phase: the same once more; nodes: by name.
-
-    on_node, cpu_only_on: by node, the uids of those that hold devices of it, and that hold none.
-    unhealthy: by node, there or not, the devices that somebody reported, by index or uuid. lent:
-    the nodes, there or not, whose devices are given out in other books. changes: how often a record
-    was changed.
-    """
+    """The records, what is counted from them, and the alarms they have raised."""
 
     def __init__(self, pairing: Pairing) -> None:
         self.records: dict[str, Record] = {}
+        """Of pods, by uid."""
         self.by_phase: dict[Phase, dict[str, Record]] = {phase: {} for phase in RECORDED}
+        """The same once more."""
         self.on_node: dict[str, set[str]] = {}
-        self.cpu_only_on: dict[str, set[str]] = {}
+        """By node, the uids of the pods that take something of it."""
         self.nodes: dict[str, NodeRecord] = {}
+        """By name."""
         self.unhealthy: dict[str, frozenset[int | str]] = {}
+        """By node, there or not, the devices that somebody reported, by index or uuid."""
         self.lent: set[str] = set()
+        """The nodes, there or not, whose devices are given out in other books."""
         self.arrays = NodeArrays()
         self.pins = Pins(pairing)
         self.changes = 0
+        """How often a record was changed."""
+        self.alarm_counts = Counter(placement_edited=0, bound_by_another=0, binding_lost=0)
+        self.alarms: deque[Alarm] = deque(maxlen=_ALARMS_KEPT)
+        """Those that nobody has taken yet, oldest first."""
 
     # -- pods -----------------------------------------------------------------------------------
 
-    def put(self, uid: str, record: Record | None) -> None:
-        """Replace the pod's record; None removes it."""
+    def put(self, uid: str, record: Record | None, alarm: Alarm | None = None) -> None:
+        """Replace the pod's record; None removes it. alarm: what is wrong with what was shown."""
+        if alarm is not None:
+            self.alarm_counts[alarm.kind] += 1
+            self.alarms.append(alarm)
         before = self.records.get(uid)
         if record is before:
             return
@@ -88,13 +94,13 @@ class Store:
         ):
             node = self.nodes.get(record.node)
             record = resolved(record, node.shape if node else None)
-        was, old_pin = (before.charge, before.pin) if before is not None else (None, None)
-        now, pin = (record.charge, record.pin) if record is not None else (None, None)
-        if was != now or old_pin != pin:
-            if before is not None and was is not None:
-                self._uncount(uid, before, was)
-            if record is not None and now is not None:
-                self._count(uid, record, now)
+        was = before.charge if before is not None else None
+        now = record.charge if record is not None else None
+        if was != now:
+            if was is not None:
+                self._count(uid, was, -1)
+            if now is not None:
+                self._count(uid, now)
         if before is not None and (record is None or record.phase is not before.phase):
             del self.by_phase[before.phase][uid]
         if record is None:
@@ -117,21 +123,20 @@ class Store:
 
     def entries_on(self, node: str) -> list[Entry]:
         """Return the charges on the node."""
-        return cast(list[Entry], [self.records[uid] for uid in self.on_node.get(node, ())])
+        there = (self.records[uid] for uid in self.on_node.get(node, ()))
+        return [record for record in there if isinstance(record, Entry)]
 
-    def requests_on(self, node: str) -> list[Request]:
-        """Return what each pod on the node asks for, also those that hold no device."""
-        uids = (*self.on_node.get(node, ()), *self.cpu_only_on.get(node, ()))
-        charges = (self.records[uid].charge for uid in uids)
-        return [charge.request for charge in charges if charge is not None]
+    def charges_on(self, node: str) -> list[Charge]:
+        """Return what each pod on the node takes of it, also those that hold no device."""
+        charges = (self.records[uid].charge for uid in self.on_node.get(node, ()))
+        return [charge for charge in charges if charge is not None]
 
     def is_filed(self) -> bool:
         """Return whether every record is where it is looked for; False only by a mistake."""
         again = Store(Pairing.OFF)
         for uid, record in self.records.items():
             again.put(uid, record)
-        filed, indices = again.by_phase == self.by_phase, again.on_node == self.on_node
-        return filed and indices and again.cpu_only_on == self.cpu_only_on
+        return again.by_phase == self.by_phase and again.on_node == self.on_node
 
     # -- nodes ----------------------------------------------------------------------------------
 
@@ -172,7 +177,7 @@ class Store:
         known = self.nodes.get(node)
         if known is not None:
             self._resolve(known.shape)
-            self.arrays.recount(known.shape, self._charges(node))
+            self.arrays.recount(known.shape, self.charges_on(node))
         elif node in self.arrays.row:
             self.arrays.remove_node(node)
 
@@ -227,7 +232,7 @@ class Store:
         shape = shape_of(spec, past, unhealthy, lent=lent)
         self.nodes[spec.name] = NodeRecord(spec, past, shape)
         self._resolve(shape)
-        self.arrays.set_node(shape, self._charges(spec.name))
+        self.arrays.set_node(shape, self.charges_on(spec.name))
 
     def _resolve(self, shape: NodeSpec) -> None:
         """Find again the devices that each charge on the node counts on."""
@@ -235,29 +240,17 @@ class Store:
             uid, again = entry.ref.uid, resolved(entry, shape)
             self.records[uid] = self.by_phase[entry.phase][uid] = again
 
-    def _charges(self, node: str) -> list[Charge]:
-        uids = (*self.on_node.get(node, ()), *self.cpu_only_on.get(node, ()))
-        charges = (self.records[uid].charge for uid in uids)
-        return [charge for charge in charges if charge is not None]
-
-    def _count(self, uid: str, record: Record, charge: Charge) -> None:
-        self.arrays.add(charge)
-        if isinstance(record, Entry):
-            self.on_node.setdefault(charge.node, set()).add(uid)
-            self.pins.add(record)
+    def _count(self, uid: str, charge: Charge, sign: int = 1) -> None:
+        """Count a charge; sign -1: subtract a counted one."""
+        self.arrays.add(charge, sign)
+        self.pins.add(uid, charge, sign)
+        there = self.on_node.setdefault(charge.node, set())
+        if sign > 0:
+            there.add(uid)
         else:
-            self.cpu_only_on.setdefault(charge.node, set()).add(uid)
-
-    def _uncount(self, uid: str, record: Record, charge: Charge) -> None:
-        self.arrays.add(charge, -1)
-        there = self.on_node
-        if isinstance(record, Entry):
-            self.pins.remove(record)
-        else:
-            there = self.cpu_only_on
-        there[charge.node].remove(uid)
-        if not there[charge.node]:
-            del there[charge.node]
+            there.remove(uid)
+        if not there:
+            del self.on_node[charge.node]
 
 
 def shape_of(
@@ -318,8 +311,6 @@ class Reader:
     def __init__(self, pairing: Pairing) -> None:
         self._lock = threading.RLock()
         self._store = Store(pairing)
-        self._alarms = Counter(placement_edited=0, bound_by_another=0, binding_lost=0)
-        self._pending_alarms: deque[Alarm] = deque(maxlen=_ALARMS_KEPT)
         self._view: Snapshot | None = None
         self._taken: dict[str, tuple[int, Amounts]] = {}
 
@@ -380,10 +371,10 @@ class Reader:
             version, known = arrays.changed(node), self._taken.get(node)
             if known is not None and known[0] == version:
                 return known[1]
-            requests = self._store.requests_on(node)
+            charges = self._store.charges_on(node)
         sums: Counter[str] = Counter()
-        for request in requests:
-            sums.update(amounts_of(request))
+        for charge in charges:
+            sums.update(amounts_of(charge.request))
         with self._lock:
             self._taken[node] = version, sums
         return sums
@@ -396,7 +387,7 @@ class Reader:
         with self._lock:
             numbers = {phase: len(kept) for phase, kept in self._store.by_phase.items()}
             uncharged = list(self._store.by_phase[Phase.UNCHARGED].values())
-            nodes, alarms = len(self._store.nodes), dict(self._alarms)
+            nodes, alarms = len(self._store.nodes), dict(self._store.alarm_counts)
             entries = self._store.entries()
         return {
             "nodes": nodes,
@@ -412,8 +403,8 @@ class Reader:
     def take_alarms(self) -> tuple[Alarm, ...]:
         """Return the alarms since the last call, oldest first."""
         with self._lock:
-            alarms = tuple(self._pending_alarms)
-            self._pending_alarms.clear()
+            alarms = tuple(self._store.alarms)
+            self._store.alarms.clear()
         return alarms
 
     def closed_devices(self) -> dict[str, frozenset[int]]:
@@ -442,6 +433,11 @@ class Reader:
             record = self._store.records.get(uid)
         return record if isinstance(record, Entry) else None
 
+    def record(self, uid: str) -> Record | None:
+        """Return what is known of the pod."""
+        with self._lock:
+            return self._store.records.get(uid)
+
     def has_node(self, node: str) -> bool:
         """Return whether the node is in the books."""
         with self._lock:
@@ -452,15 +448,7 @@ class Reader:
         with self._lock:
             known = self._store.nodes.get(node)
             has_devices = known is not None and bool(known.spec.capacity)
-            return has_devices or node in self._store.on_node
-
-    def waiting_pod(self, uid: str) -> Waiting | None:
-        """Return the pod as the watch shows it; None if it shows no such pod that waits."""
-        with self._lock:
-            record = self._store.records.get(uid)
-        assumption = record.assumption if record else None
-        shown = assumption.waiting if assumption else record
-        return shown if isinstance(shown, Waiting) else None
+            return has_devices or bool(self._store.entries_on(node))
 
     def can_still_bind(self, uid: str) -> bool:
         """Return whether the pod is bound, or its pending bind can still succeed.

@@ -21,7 +21,7 @@ from gpushare.core.pairing import Pairing
 from gpushare.core.states import records
 from gpushare.core.states.entry import Entry
 from gpushare.core.states.phases import ASSUMED, Event
-from gpushare.core.states.records import CpuOnly, Record, Sent, Step
+from gpushare.core.states.records import CpuOnly, Record, Sent
 from gpushare.errors import InsufficientMemory, InvariantError, PodInFlight, PodMismatch
 from gpushare.ledger.books import Reader
 
@@ -252,7 +252,8 @@ class Ledger(Reader):
         it was known to be bound, an alarm tells it.
         """
         with self._lock:
-            self._take_over(uid, records.read(self._store.records.get(uid), seen, token, now))
+            step = records.read(self._store.records.get(uid), seen, token, now)
+            self._store.put(uid, step.record, step.alarm)
 
     # -- what an audit does -----------------------------------------------------------------------
 
@@ -280,7 +281,8 @@ class Ledger(Reader):
         """
         with self._lock:
             uid = pod.ref.uid
-            self._take_over(uid, records.corrected(self._store.records.get(uid), pod))
+            step = records.corrected(self._store.records.get(uid), pod)
+            self._store.put(uid, step.record, step.alarm)
 
     # -- under the lock -------------------------------------------------------------------------
 
@@ -289,7 +291,7 @@ class Ledger(Reader):
         before = self._store.records.get(uid)
         step = records.observed(before, pod)
         if step.record is not before:
-            self._take_over(uid, step)
+            self._store.put(uid, step.record, step.alarm)
             changes.note(before, step.record)
             if not records.is_counted(before) and records.is_counted(step.record):
                 seen = LearnedPod(pod.ref.namespace, pod.request, pod.started)
@@ -306,9 +308,3 @@ class Ledger(Reader):
         with self._lock:
             record, sent = self._store.records.get(uid), Sent(stamp, now, next(self._tokens))
             self._store.put(uid, records.answered(record, event, sent))
-
-    def _take_over(self, uid: str, step: Step) -> None:
-        self._store.put(uid, step.record)
-        if step.alarm is not None:
-            self._alarms[step.alarm.kind] += 1
-            self._pending_alarms.append(step.alarm)

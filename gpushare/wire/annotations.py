@@ -231,11 +231,11 @@ def device_uuids(
 
 
 def encode(
-    allocation: Allocation, request: Request, device_capacity: int, now_ns: int, names: Names
+    allocation: Allocation, request: Request, device_capacity: int, assume_time: str, names: Names
 ) -> dict[str, str]:
     """Return the annotations that record an allocation, for the Binding of the pod.
 
-    device_capacity: units of the (first) device, which the original writes as DEV. now_ns:
+    device_capacity: units of the (first) device, which the original writes as DEV. assume_time: in
     nanoseconds since the epoch; the device plug-in serves pods in this order. The map is written
     even if it is empty, and so are the uuids: what the pod's owner wrote in their place would
     outlive the Binding. `placement` reads back exactly `allocation.shares`, `device_uuids` the
@@ -248,7 +248,7 @@ def encode(
         names.dev: str(device_capacity),
         names.pod: str(request.total),
         names.assigned: "false",
-        names.assume_time: str(now_ns),
+        names.assume_time: assume_time,
         names.allocation: json.dumps(grants, separators=(",", ":")),
         names.uuids: ",".join(allocation.uuids) if any(allocation.uuids) else "",
     }
@@ -262,7 +262,7 @@ def _grants(allocation: Allocation, request: Request) -> dict[str, dict[str, int
     """Return container -> device -> units: the containers, in order, fill device after device; each
     has its own if the request is split into what they ask for.
     """
-    if has_own_devices(request):
+    if request.split and has_own_devices(request):
         of_units: dict[int, list[int]] = {}
         for device, units in reversed(allocation.shares):
             of_units.setdefault(units, []).append(device)
@@ -289,7 +289,7 @@ def _grants(allocation: Allocation, request: Request) -> dict[str, dict[str, int
 def has_own_devices(request: Request) -> bool:
     """Return whether a split request has a device for each container, with what that asks for."""
     asked = sorted((units for _, units in request.containers), reverse=True)
-    return bool(request.split) and request.split == tuple(asked)
+    return request.split == tuple(asked)
 
 
 def _core_grants(

@@ -181,7 +181,7 @@ class PluginNode:
         each = request.total // len(devices)
         named = tuple(self.uuid(index) for index in devices)
         given = Allocation(self.name, tuple(devices), (each,) * len(devices), named)
-        notes = encode(given, request, UNITS, self._random.getrandbits(60), ALIYUN)
+        notes = encode(given, request, UNITS, str(self._random.getrandbits(60)), ALIYUN)
         self.cluster.annotate_pod(body, {**notes, **(annotations or {})})
         meta = body["metadata"]
         self.cluster.change(

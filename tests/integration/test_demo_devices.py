@@ -61,7 +61,7 @@ class Place:
         pod = self.cluster.pod(*units, spec={"initContainers": before} if before else {})
         request = request_of(POD_CODEC.decode(json.dumps(pod).encode()), ALIYUN)
         given = Allocation(node, (device,), (request.total,))
-        self.cluster.annotate_pod(pod, encode(given, request, UNITS, 1, ALIYUN))
+        self.cluster.annotate_pod(pod, encode(given, request, UNITS, "1", ALIYUN))
         name = pod["metadata"]["name"]
         self.cluster.change(
             PODS, "default", name, lambda body: {**body, "spec": {**body["spec"], "nodeName": node}}

@@ -168,7 +168,7 @@ class World:
         ref = PodRef("team", actor.pod, document["metadata"]["uid"])
         asked = (self.books, request_of(read_pod(document), ALIYUN))
         actor.bind = BindTransaction(
-            self.library, ref, actor.node, True, asked, stamp=int(index) + 1
+            self.library, ref, actor.node, True, asked, stamp=str(int(index) + 1)
         )
         actor.step = actor.bind.start(self.now, _FOREVER)
 

@@ -14,7 +14,6 @@ from gpushare.core.model import (
     Cover,
     Labels,
     NodeSpec,
-    Pinned,
     PodRef,
     Request,
     Shares,
@@ -64,7 +63,6 @@ class Waiting:
     phase: ClassVar[Phase] = Phase.UNCHARGED
     assumption: ClassVar[None] = None
     charge: ClassVar[None] = None
-    pin: ClassVar[None] = None
 
     @property
     def uid(self) -> str:
@@ -161,20 +159,16 @@ class Entry:
         return self.terminating and -MOST_LATE <= self.ends_by - now <= MOST_GRACE
 
     @property
-    def pin(self) -> Pinned | None:
-        """How it holds back equal pods, where pairing applies (see pairing.py); None: not at all.
-
-        One whose cards have moved does too: its device plug-in still goes by what is written.
-        """
-        written = self.cover.written
-        if written is None or self.running or (self.assigned and self.started > 0):
-            return None
-        return self.request.sizes, tuple(device for device, _ in written)
-
-    @property
     def charge(self) -> Charge:
-        """What it takes from its node."""
-        return Charge(self.node, self.request, self.placement)
+        """What it takes from its node, and by which devices it holds back equal pods.
+
+        One whose cards have moved holds them back too: its device plug-in still goes by what is
+        written. See pairing.py for when one does not any more.
+        """
+        written, pinned = self.cover.written, None
+        if written is not None and not self.running and not (self.assigned and self.started > 0):
+            pinned = tuple(device for device, _ in written)
+        return Charge(self.node, self.request, self.placement, pinned)
 
     @property
     def cores(self) -> int:

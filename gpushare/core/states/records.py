@@ -39,7 +39,6 @@ class CpuOnly:
     namespace: str
     phase: ClassVar[Phase] = Phase.CPU_ONLY
     assumption: ClassVar[None] = None
-    pin: ClassVar[None] = None
 
     @property
     def charge(self) -> Charge:
@@ -54,7 +53,6 @@ class Unreadable:
     phase: ClassVar[Phase] = Phase.UNCHARGED
     assumption: ClassVar[None] = None
     charge: ClassVar[None] = None
-    pin: ClassVar[None] = None
 
 
 Record = Entry | CpuOnly | Waiting | Unreadable

@@ -188,14 +188,16 @@ def frees_what_has_landed(original: Any) -> Any:
     return landed
 
 
-@mutant("C13", "assume times by the second are the same for several pods", Binder, "_next_stamp")
+@mutant(
+    "C13", "assume times by the second are the same for several pods", binder, "BindTransaction"
+)
 def stamps_by_the_second(original: Any) -> Any:
-    del original
+    def begun(*told: Any) -> Any:
+        bind = original(*told)
+        bind.stamp = str(int(bind.stamp) // 10**9)
+        return bind
 
-    def next_stamp(self: Any) -> int:
-        return int(self._wall_ns() // 10**9)
-
-    return next_stamp
+    return begun
 
 
 @mutant(

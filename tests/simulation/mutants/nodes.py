@@ -20,7 +20,7 @@ from tests.simulation.mutants.museum import mutant
 
 def _on(store: Any, node: str) -> list[str]:
     """All pods on the node."""
-    return [*store.on_node.get(node, ()), *store.cpu_only_on.get(node, ())]
+    return [*store.on_node.get(node, ())]
 
 
 @mutant("C1", "HAMi drops a node's pods with the node", Store, "drop_node")
@@ -109,35 +109,40 @@ def stays_closed(original: Any) -> Any:
     return apply
 
 
-@mutant("C8", "the original's plug-in mixes up pods of equal size (its #16)", Pins, "active")
+@mutant("C8", "the original's plug-in mixes up pods of equal size (its #16)", Pins, "_renew")
 def pairs_nobody(original: Any) -> Any:
     del original
 
-    def active(self: Any, node: str) -> bool:
-        return False
+    def renew(self: Any, node: str) -> None:
+        return
 
-    return active
+    return renew
 
 
-def _pairs_after(self: Any, node: str) -> bool:
+def _pairs_after(original: Any) -> Any:
     """Only where a plug-in has been seen to mark a pod."""
-    return node in vars(self).get("seen", ())
+
+    def renew(self: Any, node: str) -> None:
+        if node in vars(self).get("seen", ()):
+            original(self, node)
+
+    return renew
 
 
 @mutant(
     "C8",
     "ours paired only where a plug-in had been seen to mark a pod",
-    Pins,
-    "add",
-    [(Pins, "active", lambda original: _pairs_after)],
+    Store,
+    "put",
+    [(Pins, "_renew", _pairs_after)],
 )
 def pairs_too_late(original: Any) -> Any:
-    def add(self: Any, entry: Any) -> None:
-        if entry.assigned:
-            vars(self).setdefault("seen", set()).add(entry.node)
-        original(self, entry)
+    def put(self: Any, uid: str, record: Any, *told: Any) -> None:
+        if isinstance(record, Entry) and record.assigned:
+            vars(self.pins).setdefault("seen", set()).add(record.node)
+        original(self, uid, record, *told)
 
-    return add
+    return put
 
 
 @mutant("C8", "a first draft told pods apart by their regular containers alone", Request, "sizes")
@@ -148,16 +153,15 @@ def pairs_without_init_containers(original: Any) -> Any:
     return property(sizes)
 
 
-@mutant("C9", "the original's plug-in never marks a pod of several containers", Entry, "pin")
+@mutant("C9", "the original's plug-in never marks a pod of several containers", Entry, "charge")
 def waits_for_the_mark(original: Any) -> Any:
-    del original
+    def charge(self: Any) -> Any:
+        pinned = None
+        if self.placement is not None and not self.assigned:
+            pinned = tuple(device for device, _ in self.cover.written or ())
+        return original.fget(self)._replace(pinned=pinned)
 
-    def pin(self: Any) -> Any:
-        if self.placement is None or self.assigned:
-            return None
-        return self.request.sizes, tuple(device for device, _ in self.cover.written or ())
-
-    return property(pin)
+    return property(charge)
 
 
 @mutant("C10", "the original counts regular containers alone", pods, "peak")

@@ -87,7 +87,7 @@ def pod_json(
     if request.total:
         each = request.total // len(devices)
         given = Allocation("node", tuple(devices), (each,) * len(devices), tuple(uuids))
-        body["metadata"]["annotations"] |= encode(given, request, 16, 1, ALIYUN)
+        body["metadata"]["annotations"] |= encode(given, request, 16, "1", ALIYUN)
     body["metadata"]["annotations"] |= annotations or {}
     return body
 

@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable
 
 from gpushare.core.model import PodRef, Shares
+from gpushare.core.states.entry import Entry
 from gpushare.errors import (
     ApiConflict,
     ApiError,
@@ -75,7 +76,7 @@ class Binder:
         self._clock = clock
         self._wall_ns = wall_ns
         self._room_on = room_on
-        self._stamp = 0
+        self._last_stamp = 0
         self._next_in_round = 0
         self._conflicts = 0
         self._in_flight = 0
@@ -92,9 +93,10 @@ class Binder:
         deadline = self._clock() + BUDGET
         with self._lock:
             self._in_flight += 1
-        bind = BindTransaction(
-            self._resources, ref, node, approved, resource_request, self._next_stamp()
-        )
+            # Nanoseconds since the epoch, always increasing: device plug-ins sort by it.
+            self._last_stamp = max(self._wall_ns(), self._last_stamp + 1)
+            stamp = str(self._last_stamp)
+        bind = BindTransaction(self._resources, ref, node, approved, resource_request, stamp)
         try:
             step: Step = bind.start(self._clock(), self._leads_until())
             while not isinstance(step, BindResult):
@@ -110,7 +112,7 @@ class Binder:
         except BaseException:
             # Our bug, or the process is ending: nothing is known of the write, so the charge stays.
             if bind.resource_request:
-                bind.resource_request[0].ledger.doubt(ref.uid, self._clock(), bind.assume_time)
+                bind.resource_request[0].ledger.doubt(ref.uid, self._clock(), bind.stamp)
             raise
         finally:
             with self._lock:
@@ -198,12 +200,6 @@ class Binder:
         if self._room_on is not None and managed.ledger.entry(overdue.ref.uid) is None:
             self._room_on(overdue.node)
 
-    def _next_stamp(self) -> int:
-        """Return nanoseconds since the epoch, always increasing: device plug-ins sort by it."""
-        with self._lock:
-            self._stamp = max(self._wall_ns(), self._stamp + 1)
-            return self._stamp
-
 
 class BindVerb:
     """Answers bind. The arguments are those of `Service`."""
@@ -258,9 +254,9 @@ class BindVerb:
         self._tickets.remove(ref.uid)
         shares: Shares = ()
         for managed in self._resources:
-            entry = managed.ledger.entry(ref.uid)
-            if entry is not None and entry.placement is not None:
-                shares = entry.placement
+            record = managed.ledger.record(ref.uid)
+            if isinstance(record, Entry) and record.placement is not None:
+                shares = record.placement
                 if self._last_hour is not None:
                     units = sum(units for _, units in shares)
                     self._last_hour.allocated(managed.names.resource, ref.uid, units)

@@ -24,7 +24,7 @@ from operator import attrgetter
 
 from gpushare.core.decide import place
 from gpushare.core.model import Allocation, ObservedPod, PodRef, Request
-from gpushare.core.states.entry import Entry
+from gpushare.core.states.entry import Entry, Waiting
 from gpushare.errors import (
     ApiConflict,
     ApiError,
@@ -51,6 +51,7 @@ _device_demand = attrgetter(
     *("units", "devices", "split", "containers", "inits", "cores", "core_containers")
 )
 """What of a request a charge on devices depends on."""
+_NOTHING = Request()
 
 NOT_OURS = "not_ours"
 """The reason for a pod that kube-scheduler would not have had bound here."""
@@ -98,8 +99,8 @@ class BindTransaction:
 
     `approved`: filter has approved the pod for the node; otherwise the pod is read and checked.
     `resource_request`: what the pod asks for, None for a pod without GPU; only meaningful when
-    `approved`. `resent`: a binding sent earlier may still land, so no refusal of this one frees the
-    charge.
+    `approved`. `stamp`: the assume time, by which the ledger knows what this bind sent. `resent`: a
+    binding sent earlier may still land, so no refusal of this one frees the charge.
     """
 
     resources: ManagedResources
@@ -107,31 +108,31 @@ class BindTransaction:
     node: str
     approved: bool
     resource_request: ResourceRequest | None
-    stamp: int
+    stamp: str
     annotations: dict[str, str] = field(default_factory=dict)
     read_reason: ReadReason = ReadReason.FIRST_READ
     resent: bool = False
     token: int = -1
     refusal: str = ""
 
-    @property
-    def assume_time(self) -> str:
-        """The stamp as the annotation has it, by which the ledger knows what this bind sent."""
-        return str(self.stamp)
-
     def start(self, now: float, leads_until: float) -> Step:
         """Return the first step.
 
         `leads_until`: until when, by the same clock, this process surely leads.
         """
+        own, request = self.resource_request or (None, _NOTHING)
+        approved = self.approved
         for managed in self.resources:
-            entry = managed.ledger.entry(self.ref.uid)
-            if entry is not None:
-                self.resource_request = (managed, entry.request)
-                return self._already_charged(entry)
-        if self.approved and not self._contradicts_watch():
-            return self._send(now, leads_until)
-        return ReadPod(self.ref)
+            known = managed.ledger.record(self.ref.uid)
+            if isinstance(known, Entry):
+                self.resource_request = (managed, known.request)
+                return self._already_charged(known)
+            if isinstance(known, Waiting):
+                # It may show another request than filter had, or annotations that have grown.
+                ours = request if managed is own else _NOTHING
+                changed = _device_demand(known.request) != _device_demand(ours)
+                approved = approved and not (known.crowded or changed)
+        return self._send(now, leads_until) if approved else ReadPod(self.ref)
 
     def read(
         self, seen: Pod | ApiError | None, sent: float, now: float, leads_until: float
@@ -163,19 +164,19 @@ class BindTransaction:
         ledger = self.resource_request[0].ledger if self.resource_request else None
         if error is None:
             if ledger:
-                ledger.landed(self.ref.uid, now, self.assume_time)
+                ledger.landed(self.ref.uid, now, self.stamp)
             return BindResult("", "bound")
         unknown = isinstance(error, ApiUnavailable)
         if unknown or isinstance(error, ApiConflict):
             self.read_reason = ReadReason.READ_BACK if unknown else ReadReason.CONFLICT
             self.refusal = str(error)
             if ledger and (unknown or self.resent):
-                ledger.doubt(self.ref.uid, now, self.assume_time)
+                ledger.doubt(self.ref.uid, now, self.stamp)
             return self._read_pod()
         if ledger and self.resent and not isinstance(error, ApiNotFound):
-            ledger.doubt(self.ref.uid, now, self.assume_time)
+            ledger.doubt(self.ref.uid, now, self.stamp)
         elif ledger:
-            ledger.forget(self.ref.uid, self.assume_time)
+            ledger.forget(self.ref.uid, self.stamp)
         return BindResult(f"pod {self.ref}: {error}", "refused")
 
     def _already_charged(self, entry: Entry) -> Step:
@@ -190,20 +191,6 @@ class BindTransaction:
             )
         self.read_reason = ReadReason.RECHECK
         return self._read_pod()
-
-    def _contradicts_watch(self) -> bool:
-        """Return whether the watch shows another request of the pod than filter had, or annotations
-        that have grown since.
-        """
-        own, request = self.resource_request or (None, Request())
-        for managed in self.resources:
-            watched = managed.ledger.waiting_pod(self.ref.uid)
-            ours = request if managed is own else Request()
-            if watched is None:
-                continue
-            if watched.crowded or _device_demand(watched.request) != _device_demand(ours):
-                return True
-        return False
 
     def _first_read(self, seen: Pod | None, now: float, leads_until: float) -> Step:
         try:
@@ -234,7 +221,7 @@ class BindTransaction:
         managed, request = self.resource_request
         try:
             allocation, capacity = charge(
-                self.resource_request, self.ref, self.node, now=now, stamp=self.assume_time
+                self.resource_request, self.ref, self.node, now=now, stamp=self.stamp
             )
         except (RequestRefused, WireError) as error:
             return BindResult(str(error), type(error).__name__)
@@ -251,7 +238,7 @@ class BindTransaction:
         """Tell the ledger what was read of the pod."""
         if self._refused:
             if pod is None or pod.ended or not pod.node:
-                ledger.forget(self.ref.uid, self.assume_time)
+                ledger.forget(self.ref.uid, self.stamp)
                 return
             self._mark_in_doubt(now)
         ledger.settle(self.ref.uid, self.token, pod, sent)
@@ -268,7 +255,7 @@ class BindTransaction:
         """
         if self._refused and self.resource_request:
             ledger = self.resource_request[0].ledger
-            ledger.doubt(self.ref.uid, now - HOLD, self.assume_time)
+            ledger.doubt(self.ref.uid, now - HOLD, self.stamp)
             self.token = ledger.token(self.ref.uid)
 
     def _read_failed(self, error: ApiError, now: float) -> BindResult:
@@ -306,7 +293,7 @@ class BindTransaction:
             return BindResult("this gpushare extender does not lead (any more)", "not_leading")
         # While we read, the doubt may have been settled, and another bind begun to another node.
         try:
-            resumed = ledger.resume(self.ref.uid, self.node, now, self.assume_time)
+            resumed = ledger.resume(self.ref.uid, self.node, now, self.stamp)
         except RequestRefused as error:
             return BindResult(f"pod {self.ref}: {error}", type(error).__name__)
         if resumed is None:

@@ -26,7 +26,7 @@ from tests.unit.extender.kit import NPU, make_library, node_json, pod_json, read
 ASKS = Request(units=4, devices=1, containers=((0, 4),))
 _T = TypeVar("_T")
 
-ON_0 = encode(Allocation("n", (0,), (4,)), ASKS, 8, 1, ALIYUN)
+ON_0 = encode(Allocation("n", (0,), (4,)), ASKS, 8, "1", ALIYUN)
 
 
 @pytest.fixture
@@ -160,7 +160,7 @@ def test_a_bound_pod_that_a_list_shows_without_a_node_is_given_back_by_proof(
     pods.replace([page(PODS, waits)], 100.0)
     assert held(gpus) == {"web": ((0, 4),)}
     asked = (library.resources[0], ASKS)
-    bind = BindTransaction(library, PodRef("team", "web", "uid-web"), "n", True, asked, 1)
+    bind = BindTransaction(library, PodRef("team", "web", "uid-web"), "n", True, asked, "1")
     assert isinstance(bind.start(100.0, float("inf")), ReadPod), "nothing is bound as it stands"
     (overdue,) = gpus.overdue(100.0)
     seen = observe_pod(read_pod(waits), ALIYUN)

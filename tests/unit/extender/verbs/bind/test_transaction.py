@@ -41,11 +41,11 @@ CONFLICT = ApiConflict("pod web is already assigned", 409)
 LOST = ApiUnavailable("no answer", 0)
 BAD_GATEWAY = ApiUnavailable("bad gateway", 502)
 
-OURS = encode(Allocation("n", (0,), (4,)), ASKS, 8, 1, ALIYUN)
+OURS = encode(Allocation("n", (0,), (4,)), ASKS, 8, "1", ALIYUN)
 RIVALS = encode(
-    Allocation("n", (0,), (8,)), replace(ASKS, units=8, containers=((0, 8),)), 8, 1, ALIYUN
+    Allocation("n", (0,), (8,)), replace(ASKS, units=8, containers=((0, 8),)), 8, "1", ALIYUN
 )
-THEIRS = encode(Allocation("m", (1,), (4,)), ASKS, 8, 1, ALIYUN)
+THEIRS = encode(Allocation("m", (1,), (4,)), ASKS, 8, "1", ALIYUN)
 
 
 def seen(**changes: Any) -> Pod:
@@ -94,7 +94,12 @@ class Desk:
     def bind(self, node: str = "n", known: bool = True, **changes: Any) -> BindTransaction:
         asked: ResourceRequest | None = changes.pop("asked", (self.books, ASKS))
         return BindTransaction(
-            ManagedResources((self.books,)), REF, node, known, asked, stamp=changes.pop("stamp", 7)
+            ManagedResources((self.books,)),
+            REF,
+            node,
+            known,
+            asked,
+            stamp=changes.pop("stamp", "7"),
         )
 
     def start(self, bind: BindTransaction) -> Step:
@@ -243,7 +248,7 @@ def test_the_second_binding_carries_the_devices_of_the_first(desk: Desk, remembe
     # Another device would be tighter now, and the pod may be bound to the first all the same.
     filler = PodRef("team", "filler", "uid-filler")
     desk.ledger.assume(filler, replace(ASKS, units=3), Allocation("n", (1,), (3,)), desk.now)
-    bind = desk.bind(stamp=9) if remembered else desk.bind(known=False, asked=None, stamp=9)
+    bind = desk.bind(stamp="9") if remembered else desk.bind(known=False, asked=None, stamp="9")
     step = desk.reply(bind, desk.start(bind), UNBOUND)
     assert step == WriteBinding(REF, "n", {**OURS, ALIYUN.assume_time: "9"})
 
@@ -357,11 +362,11 @@ def test_a_pod_that_begins_to_be_bound_elsewhere_while_it_is_read_is_not_bound_a
 def test_what_one_bind_reports_says_nothing_of_another_that_began_when_the_pod_was_gone(
     desk: Desk, outcome: ApiError | None
 ) -> None:
-    first = desk.bind(stamp=1)
+    first = desk.bind(stamp="1")
     sent = desk.start(first)
     desk.ledger.pod_changed(observe_pod(BOUND, ALIYUN))
     desk.ledger.pod_gone(REF.uid)
-    assert isinstance(desk.start(desk.bind("m", stamp=2)), WriteBinding)
+    assert isinstance(desk.start(desk.bind("m", stamp="2")), WriteBinding)
     desk.reply(first, sent, outcome)
     assert desk.standing() == "assumed m:0"
 
