@@ -16,9 +16,6 @@ WINDOW = 600.0
 SERIES_EVERY = 60.0
 """Seconds between two writes of one event's count."""
 
-NO_FIT_EVERY = 300.0
-"""Seconds between two GPUShareNoFit of one pod: kube-scheduler says FailedScheduling already."""
-
 RATE = 5.0
 BURST = 20.0
 
@@ -27,8 +24,7 @@ OBJECT_RATE, OBJECT_BURST = 1 / 300, 25.0
 it."""
 
 _MAX_SERIES = 4096
-_MAX_PODS = 4096
-_MAX_NAMESPACES = 4096
+_MAX_OBJECTS = 4096
 
 Details = Callable[[], str]
 
@@ -87,7 +83,7 @@ class EventAggregator:
 
     def __init__(self) -> None:
         self._series: OrderedDict[Key, _Series] = OrderedDict()
-        self._objects = Buckets(OBJECT_RATE, OBJECT_BURST, _MAX_PODS)
+        self._objects = Buckets(OBJECT_RATE, OBJECT_BURST, _MAX_OBJECTS)
 
     def take(self, event: PendingEvent, now: float) -> Post | Patch | None:
         """Return what to write; None for a repetition that the next count includes."""
@@ -160,33 +156,3 @@ class Buckets:
             return False
         bucket.take()
         return True
-
-
-class NoFitLimiter:
-    """A limit on events about pods that no node takes, for each namespace.
-
-    An event is written for a new set of reasons, and not too soon after the last of the pod.
-    """
-
-    def __init__(self) -> None:
-        self._reported: OrderedDict[str, tuple[frozenset[str], float]] = OrderedDict()
-        self._buckets = Buckets(rate=0.2, burst=10.0, most=_MAX_NAMESPACES)
-
-    def allows(self, namespace: str, uid: str, reasons: frozenset[str], now: float) -> bool:
-        """Return whether to report that no node takes the pod for these reasons; if so, count it as
-        reported.
-        """
-        before, at = self._reported.get(uid, (frozenset[str](), float("-inf")))
-        if reasons == before or now < at + NO_FIT_EVERY:
-            return False
-        if not self._buckets.take(namespace, now):
-            return False
-        self._reported[uid] = (reasons, now)
-        self._reported.move_to_end(uid)
-        while len(self._reported) > _MAX_PODS:
-            self._reported.popitem(last=False)
-        return True
-
-    def forget(self, uid: str) -> None:
-        """Forget the pod: it is bound."""
-        self._reported.pop(uid, None)

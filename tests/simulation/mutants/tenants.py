@@ -10,13 +10,12 @@ from gpushare.core import card_sizes
 from gpushare.core.model import ObservedPod
 from gpushare.core.states import records
 from gpushare.core.states.entry import Entry
-from gpushare.daemon.events import aggregator
 from gpushare.daemon.events.fair_queue import FairQueue
 from gpushare.explain import text
 from gpushare.extender.follow import watch_handlers
 from gpushare.extender.follow.watch_handlers import PodEventHandler
 from gpushare.extender.managed_resources import ExtenderScope
-from gpushare.extender.tell.events import pending_without_call
+from gpushare.extender.tell.events import messages, pending_without_call
 from gpushare.extender.tell.events.mistaken_pods import MistakenPods
 from gpushare.kube.listwatch import ListWatch
 from gpushare.wire import inventory, pods
@@ -104,8 +103,8 @@ def queues_without_end(original: Any) -> Any:
 
 
 @mutant("T6", "one namespace uses up the events of all about pods that fit nowhere",
-        aggregator.NoFitLimiter, "allows",
-        test="tests/unit/daemon/events/test_aggregator.py::"
+        messages.NoFitLimiter, "allows",
+        test=f"{_EVENTS}/test_messages.py::"
         "test_pods_of_one_namespace_do_not_keep_those_of_another_from_being_told")  # fmt: skip
 def limits_all_together(original: Any) -> Any:
     def allows(self: Any, namespace: str, *of: Any) -> Any:

@@ -7,12 +7,13 @@ every pod would cost a second write.
 
 import threading
 import time
+from collections import OrderedDict
 from collections.abc import Callable, Mapping
 
 from gpushare.core.explanation import Explanation
 from gpushare.core.model import PodRef, Shares
 from gpushare.core.snapshot import Snapshot
-from gpushare.daemon.events.aggregator import NoFitLimiter
+from gpushare.daemon.events.aggregator import Buckets
 from gpushare.daemon.events.recorder import EventRecorder
 from gpushare.explain.claims import refusal
 from gpushare.explain.node_wishes import NodeAsk
@@ -37,6 +38,12 @@ NODE_NOT_ASKED = "GPUShareNodeNotAsked"
 MOVED = "GPUShareMoved"
 MAKES_ROOM = "GPUShareMakesRoom"
 
+NO_FIT_EVERY = 300.0
+"""Seconds between two GPUShareNoFit of one pod: kube-scheduler says FailedScheduling already."""
+
+_MAX_PODS = 4096
+_MAX_NAMESPACES = 4096
+
 _MISMATCHES = {
     "placement_edited": "the annotations of the pod were changed after it was bound;"
     " the devices it was given on node {node} stay charged",
@@ -45,6 +52,36 @@ _MISMATCHES = {
     "binding_lost": "the API server confirmed that the pod was bound to node {node}, and now shows"
     " it without a node; look whether its data were restored, or a proxy answers in its place",
 }
+
+
+class NoFitLimiter:
+    """A limit on events about pods that no node takes, for each namespace.
+
+    An event is written for a new set of reasons, and not too soon after the last of the pod.
+    """
+
+    def __init__(self) -> None:
+        self._reported: OrderedDict[str, tuple[frozenset[str], float]] = OrderedDict()
+        self._buckets = Buckets(rate=0.2, burst=10.0, most=_MAX_NAMESPACES)
+
+    def allows(self, namespace: str, uid: str, reasons: frozenset[str], now: float) -> bool:
+        """Return whether to report that no node takes the pod for these reasons; if so, count it as
+        reported.
+        """
+        before, at = self._reported.get(uid, (frozenset[str](), float("-inf")))
+        if reasons == before or now < at + NO_FIT_EVERY:
+            return False
+        if not self._buckets.take(namespace, now):
+            return False
+        self._reported[uid] = (reasons, now)
+        self._reported.move_to_end(uid)
+        while len(self._reported) > _MAX_PODS:
+            self._reported.popitem(last=False)
+        return True
+
+    def forget(self, uid: str) -> None:
+        """Forget the pod: it is bound."""
+        self._reported.pop(uid, None)
 
 
 class EventMessages:

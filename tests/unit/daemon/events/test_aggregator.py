@@ -3,7 +3,6 @@
 from dataclasses import replace
 
 from gpushare.daemon.events.aggregator import (
-    NO_FIT_EVERY,
     OBJECT_BURST,
     OBJECT_RATE,
     SERIES_EVERY,
@@ -11,7 +10,6 @@ from gpushare.daemon.events.aggregator import (
     Bucket,
     Buckets,
     EventAggregator,
-    NoFitLimiter,
     Patch,
     PendingEvent,
     Post,
@@ -96,40 +94,6 @@ def test_a_bucket_gives_a_burst_and_then_its_rate() -> None:
         bucket.take()
         given += 1
     assert 69 <= given <= 71
-
-
-def test_no_fit_is_news_when_its_reasons_change_and_not_too_soon() -> None:
-    news = NoFitLimiter()
-    full, closed = frozenset({"full"}), frozenset({"closed"})
-    assert news.allows("team", "a", full, 0.0)
-    assert not news.allows("team", "a", full, NO_FIT_EVERY * 10)
-    assert news.allows("team", "b", closed, 1.0)
-    assert not news.allows("team", "b", full, 2.0)
-    assert news.allows("team", "b", full, NO_FIT_EVERY + 1)
-
-
-def test_of_many_pods_that_fit_nowhere_only_a_few_are_told() -> None:
-    news = NoFitLimiter()
-    told = sum(news.allows("team", str(pod), frozenset({"full"}), 0.0) for pod in range(1000))
-    assert told == 10
-
-
-def test_a_pod_not_told_for_want_of_room_is_told_later() -> None:
-    news = NoFitLimiter()
-    for pod in range(11):
-        news.allows("team", str(pod), frozenset({"full"}), 0.0)
-    assert news.allows("team", "10", frozenset({"full"}), 60.0)
-    news.forget("10")
-    assert news.allows("team", "10", frozenset({"full"}), 120.0)
-
-
-def test_pods_of_one_namespace_do_not_keep_those_of_another_from_being_told() -> None:
-    news, full = NoFitLimiter(), frozenset({"full"})
-    for second in range(600):
-        for pod in range(1000):
-            news.allows("greedy", f"{pod}", frozenset({f"{second}"}), float(second))
-    # The greedy one has just used what has come since the last time.
-    assert news.allows("quiet", "a", full, 599.5)
 
 
 def test_only_so_many_buckets_are_kept() -> None:

@@ -5,7 +5,7 @@ import pytest
 from gpushare.core.model import Allocation, ObservedPod, PodRef, Reason, Request
 from gpushare.errors import ApiError
 from gpushare.explain.node_wishes import NodeAsk
-from gpushare.extender.tell.events.messages import EventMessages
+from gpushare.extender.tell.events.messages import NO_FIT_EVERY, EventMessages, NoFitLimiter
 from gpushare.ledger import Ledger
 from tests.unit.core.clusters import node as make_node
 from tests.unit.extender.desk import Desk, Heard
@@ -182,3 +182,37 @@ def test_a_pod_is_told_that_a_node_was_asked_for_or_why_not() -> None:
         ("Pod web", "GPUShareNodeAsked", asked),
         ("Pod web", "GPUShareNodeNotAsked", refused),
     ]
+
+
+def test_no_fit_is_news_when_its_reasons_change_and_not_too_soon() -> None:
+    news = NoFitLimiter()
+    full, closed = frozenset({"full"}), frozenset({"closed"})
+    assert news.allows("team", "a", full, 0.0)
+    assert not news.allows("team", "a", full, NO_FIT_EVERY * 10)
+    assert news.allows("team", "b", closed, 1.0)
+    assert not news.allows("team", "b", full, 2.0)
+    assert news.allows("team", "b", full, NO_FIT_EVERY + 1)
+
+
+def test_of_many_pods_that_fit_nowhere_only_a_few_are_told() -> None:
+    news = NoFitLimiter()
+    told = sum(news.allows("team", str(pod), frozenset({"full"}), 0.0) for pod in range(1000))
+    assert told == 10
+
+
+def test_a_pod_not_told_for_want_of_room_is_told_later() -> None:
+    news = NoFitLimiter()
+    for pod in range(11):
+        news.allows("team", str(pod), frozenset({"full"}), 0.0)
+    assert news.allows("team", "10", frozenset({"full"}), 60.0)
+    news.forget("10")
+    assert news.allows("team", "10", frozenset({"full"}), 120.0)
+
+
+def test_pods_of_one_namespace_do_not_keep_those_of_another_from_being_told() -> None:
+    news, full = NoFitLimiter(), frozenset({"full"})
+    for second in range(600):
+        for pod in range(1000):
+            news.allows("greedy", f"{pod}", frozenset({f"{second}"}), float(second))
+    # The greedy one has just used what has come since the last time.
+    assert news.allows("quiet", "a", full, 599.5)
