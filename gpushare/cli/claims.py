@@ -10,7 +10,7 @@ Tested in `tests/unit/cli/test_inspect_claims.py`.
 import json
 import re
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
@@ -25,7 +25,6 @@ from gpushare.wire.dra.objects import (
     RESOURCE_CLAIMS,
     RESOURCE_SLICES,
     ResourceClaim,
-    ResourceSlice,
 )
 from gpushare.wire.dra.slices import DeviceKey, SliceCard, cards_of
 
@@ -33,16 +32,16 @@ _T = TypeVar("_T")
 
 
 class ListedClaims:
-    """Slices and claims that were listed (see `explain.claims.ClaimReader`).
+    """Cards and claims that were listed (see `explain.claims.ClaimReader`).
 
     unit: the bytes of a unit.
     """
 
     def __init__(
-        self, slices: Iterable[ResourceSlice], claims: Iterable[ResourceClaim], unit: int
+        self, cards: Mapping[DeviceKey, SliceCard], claims: Iterable[ResourceClaim], unit: int
     ) -> None:
         self.unit = unit
-        self.cards = cards_of(slices)
+        self.cards = cards
         self.claims = {_name(claim): claim for claim in claims}
 
     def named(self, namespace: str, name: str) -> ResourceClaim | None:
@@ -93,9 +92,8 @@ def claims_report(
     unit: the bytes of a unit. nodes: those that are shown; None: all.
     """
     notes: list[str] = []
-    listed = ListedClaims(
-        _decoded(slices, RESOURCE_SLICES, notes), _decoded(claims, RESOURCE_CLAIMS, notes), unit
-    )
+    cards = cards_of(_decoded(slices, RESOURCE_SLICES, notes))
+    listed = ListedClaims(cards, _decoded(claims, RESOURCE_CLAIMS, notes), unit)
     every = [claim_said(*name, listed, foreign=True) for name in sorted(listed.claims)]
     said = [claim for claim in every if claim is not None]
     given: Counter[DeviceKey] = Counter()

@@ -5,12 +5,11 @@ again. After it the pod that its controller makes in its stead has to run where 
 anything is otherwise, this stops; what was moved stays moved. Evictions go through the API server,
 so budgets decide, and each names the pod by its uid and resourceVersion: no other one can be hit.
 Each is written down before, where the extender writes down its own, so that nobody else moves pods
-meanwhile (wire/move_record.py).
+meanwhile (wire/moves.py).
 
 Tested in `tests/unit/cli/test_defrag_apply.py`.
 """
 
-import json
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -26,7 +25,7 @@ from gpushare.errors import ApiConflict, ApiError, ApiNotFound, GpuShareError, M
 from gpushare.explain.defrag import DefragAnswer, Hole, PodMove
 from gpushare.explain.movable import MoveRules, Rule
 from gpushare.wire.kept import MOVES
-from gpushare.wire.moves import MoveRecord, eviction, may_succeed, pod_path, read_record
+from gpushare.wire.moves import MoveRecord, eviction, may_succeed, pod_path, record_of
 from gpushare.wire.objects import OWNED_PODS, Metadata, OwnedPod, Owner
 from gpushare.wire.pods import controller_of
 
@@ -123,7 +122,7 @@ class _Record:
             document = self._kubectl.get(f"{self._maps}/{MOVES}")
         except ApiNotFound:
             return MoveRecord()
-        record = read_record(json.dumps(document).encode(), time.time())
+        record = record_of(document, time.time())
         for uid in self._settled:
             record = record.settled(uid)
         return record

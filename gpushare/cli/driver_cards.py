@@ -41,6 +41,11 @@ class DriverCards:
         return frozenset(card.node for card in self.cards.values())
 
 
+def every_card(api: Getter, notes: list[str]) -> dict[DeviceKey, SliceCard]:
+    """Return the cards of all drivers, by what names them; what cannot be read is noted."""
+    return cards_of(items(api, SLICES, RESOURCE_SLICES, {}, notes))
+
+
 def list_cards(api: Getter, driver: str) -> DriverCards:
     """Return the cards of this driver; "": of the only one whose cards may be shared."""
     notes: list[str] = []
@@ -51,7 +56,7 @@ def list_cards(api: Getter, driver: str) -> DriverCards:
         }
         if not names & {CLASS, CLASS_ASIDE}:
             return DriverCards(why_not=_NO_CLASS)
-        cards = cards_of(items(api, SLICES, RESOURCE_SLICES, {}, notes))
+        cards = every_card(api, notes)
     except ApiNotFound:
         return DriverCards(why_not=_NO_CLASS)
     except ApiError as error:

@@ -107,12 +107,20 @@ class MoveRecord:
 
 
 def read_record(body: bytes, now: float) -> MoveRecord:
+    """Return what the API server's answer says, as `record_of` does."""
+    try:
+        document = json.loads(body)
+    except ValueError as error:
+        raise _unread(error) from error
+    return record_of(document, now)
+
+
+def record_of(document: Mapping[str, Any], now: float) -> MoveRecord:
     """Return what a ConfigMap says; a move in the future counts as one of now.
 
     Raises MessageError if it cannot be read: then nothing is known of the budget.
     """
     try:
-        document: Mapping[str, Any] = json.loads(body)
         listed = json.loads((document.get("data") or {}).get(_KEY, "[]"))
         moves = tuple(
             Moved(min(float(each["at"]), now), each["uid"], each["pod"], bool(each["settled"]))
@@ -120,4 +128,8 @@ def read_record(body: bytes, now: float) -> MoveRecord:
         )
         return MoveRecord(moves, str(document["metadata"]["resourceVersion"]))
     except (ValueError, TypeError, KeyError, AttributeError) as error:
-        raise MessageError(f"ConfigMap {MOVES} cannot be read; delete it: {error!r}") from error
+        raise _unread(error) from error
+
+
+def _unread(error: Exception) -> MessageError:
+    return MessageError(f"ConfigMap {MOVES} cannot be read; delete it: {error!r}")

@@ -2,7 +2,7 @@
 
 The leader looks for a pod that has fitted nowhere for a while, makes the plan of `gpushare defrag`
 for it, and carries that out by steps.py. Before each eviction the rules are read and the plan made
-anew, and the move is written down (wire/move_record.py). Meanwhile the holds keep what the pod that
+anew, and the move is written down (wire/moves.py). Meanwhile the holds keep what the pod that
 waits needs, bit by bit as it opens, and the new place of the pod that moves. An eviction names its
 pod by uid and resourceVersion, and is not sent once this process does not lead.
 

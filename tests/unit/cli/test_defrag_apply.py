@@ -14,7 +14,7 @@ from gpushare.cli import defrag, defrag_apply
 from gpushare.cli.defrag import main
 from gpushare.errors import ApiConflict, ApiError, ApiNotFound
 from gpushare.wire.kept import MOVES
-from gpushare.wire.moves import SETTLES, MoveRecord, read_record
+from gpushare.wire.moves import SETTLES, MoveRecord, record_of
 from tests.unit.cli.fake_kubectl import inventory, node, pending, pod
 from tests.unit.cli.test_defrag import budget, running
 
@@ -129,7 +129,7 @@ class Api:
             return
         name = path.split("/")[-2]
         assert path == f"/api/v1/namespaces/team-a/pods/{name}/eviction"
-        record = read_record(json.dumps(self.record).encode(), EPOCH)
+        record = record_of(self.record or {}, EPOCH)
         move = record.under_way(EPOCH)
         assert move is not None, "it is written down"
         assert move.pod == f"team-a/{name}", "nothing else is under way"
@@ -335,7 +335,7 @@ def test_it_goes_on_once_the_other_process_has_moved_its_pod(
 
     def request(method: str, path: str, **more: object) -> bytes:
         if path == "/api/v1/nodes" and next(looks) == 3:
-            record = read_record(json.dumps(api.record).encode(), EPOCH)
+            record = record_of(api.record or {}, EPOCH)
             api.replace(RECORD, record.settled("uid-other").document())
         return lists(method, path, **more)
 

@@ -21,7 +21,7 @@ from gpushare.wire.annotations import ALIYUN
 from gpushare.wire.codec import WatchEvent
 from gpushare.wire.extender import NameLists
 from gpushare.wire.kept import MOVES
-from gpushare.wire.moves import MoveRecord, read_record
+from gpushare.wire.moves import MoveRecord, record_of
 from tests.unit.extender.kit import make_library, node_json, pod_json, read_node, read_pod
 
 EPOCH = 1_800_000_000.0
@@ -364,7 +364,7 @@ class World:
         """Return whether an eviction of which no end is known is written down."""
         document = self.maps.get(MOVES)
         now = EPOCH + self.now
-        written = read_record(json.dumps(document).encode(), now) if document else MoveRecord()
+        written = record_of(document, now) if document else MoveRecord()
         return written.under_way(now) is not None
 
     def stops(self) -> list[str]:
