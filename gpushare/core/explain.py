@@ -256,23 +256,29 @@ def _nearest(snapshot: Snapshot, rows: Rows, request: Request) -> Rows:
 
 
 def _shortages(snapshot: Snapshot, rows: Rows, request: Request, usable: Bools) -> Ints:
-    """Return int64 (K,): the smallest number of units that are missing on each row.
+    """Return int64 (K,): how few units are missing on each row.
 
-    Missing cores count as so much of the device's memory. It is _NO_ROOM or more if too few devices
-    are usable (K, D) and large enough.
+    Missing cores count as so much of the device's memory. It is 0 where the request fits, and
+    _NO_ROOM or more if too few devices are usable (K, D) and large enough.
     """
-    units, devices = max(request.units, 1), request.devices
     capacity = snapshot.capacity[rows]
-    needed = capacity if request.alone else units
-    lacks = np.maximum(needed - (capacity - snapshot.used[rows]), 0)
-    if request.cores or snapshot.any_cores:
-        cores = max(request.cores, 1) - (ALL_CORES - snapshot.cores_used[rows])
-        lacks += -(-np.maximum(cores, 0) * capacity // ALL_CORES)
-    usable = usable & has_cards(snapshot, rows, request.cards)
-    lacks[~usable | (capacity < units)] = _NO_ROOM
-    if lacks.shape[1] < devices:
+    if not capacity.shape[1]:
         return np.full(len(rows), _NO_ROOM)
-    total: Ints = np.sort(lacks, axis=1)[:, :devices].sum(axis=1)
+    left = capacity - snapshot.used[rows]
+    cores = np.zeros_like(capacity)
+    if request.cores or snapshot.any_cores:
+        percent = max(request.cores, 1) - (ALL_CORES - snapshot.cores_used[rows])
+        cores = -(-np.maximum(percent, 0) * capacity // ALL_CORES)
+    usable = usable & has_cards(snapshot, rows, request.cards)
+    total = np.zeros(len(rows), dtype=np.int64)
+    # The largest part first: any other fits where it would have fitted.
+    for units in request.parts:
+        needed = capacity if request.alone else max(units, 1)
+        lacks = np.maximum(needed - left, 0) + cores
+        lacks[~usable | (capacity < units)] = _NO_ROOM
+        device = lacks.argmin(axis=1)
+        total += lacks[np.arange(len(rows)), device]
+        usable[np.arange(len(rows)), device] = False
     return total
 
 
@@ -323,9 +329,10 @@ class _Search:
     def by_opens(self, rows: Rows, request: Request) -> Remedy | None:
         """Return the remedy with the fewest closed devices, on nodes where they are enough."""
         free = has_room(self.snapshot, rows, request)
+        fits = has_devices(free, request, self.snapshot.free, rows)
         needed = request.devices - free.sum(axis=1)
         for place in np.argsort(needed, kind="stable").tolist():
-            if needed[place] <= 0:
+            if fits[place]:
                 continue
             row = int(rows[place])
             books = self._entries_of(self.snapshot.names[row])

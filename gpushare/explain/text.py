@@ -297,9 +297,6 @@ def _most(found: Explanation, unit: str) -> str:
 
 
 def _remedies(found: Explanation, unit: str, reader: str | None = None, holder: str = "pod") -> str:
-    if not found.remedies and found.request.split:
-        # What makes room is looked for as if each part were the largest, so there may be more.
-        return f"it would fit once one node has devices with {_units(found.request, unit)} free"
     if not found.remedies:
         return "it may fit soon: the books have just changed, or are about to"
     ways = (_remedy(remedy, unit, reader, holder) for remedy in found.remedies)

@@ -7,15 +7,19 @@ plug-in (see pairing.py), removing another pod does not help.
 Tested in `tests/unit/core/preemption/test_preemptor.py`.
 """
 
+from collections import Counter
 from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass
 from math import inf
 
-from gpushare.core.model import ALL_CORES, Request
+from gpushare.core.model import ALL_CORES, MAX_UNITS, Request
 from gpushare.core.states.entry import Entry, NodeBooks
 
-Part = tuple[int, bool]
-"""(device, whether its cores are meant; else its memory)."""
+CORES = MAX_UNITS + 1
+"""Stands for the cores of a device, where else units of its memory are meant."""
+
+Part = tuple[int, int]
+"""(device, units): its memory, of which a part of the request needs so many; or (device, CORES)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,32 +43,41 @@ class RemovalEffect:
         # If no pod is covered twice, the order of the removals makes no difference to the budgets.
         self._overlapping = any(len(numbers) > 1 for numbers in self._budgets_by_uid.values())
         spec = books.spec
-        self._devices = tuple(
-            device
-            for device, (units, fine, wanted) in enumerate(
-                zip(spec.capacity, spec.healthy, request.cards.accepted(spec), strict=True)
-            )
-            if fine and wanted and not spec.closed and units >= request.units
+        parts = Counter(request.parts)
+        self._at_least = tuple(
+            (size, sum(count for other, count in parts.items() if other >= size)) for size in parts
         )
         self._count = len(spec.capacity)
         # Cores that nobody has asked for matter to nobody.
         self._with_cores = bool(request.cores or any(books.cores_used))
         self._left: dict[Part, int] = {}
         self._needed: dict[Part, int] = {}
-        for device, has in enumerate(spec.capacity):
-            self._left[device, False] = has - books.used[device]
-            # Who wants a device alone needs all of it, however little memory is asked for.
-            self._needed[device, False] = has if request.alone else request.units
+        self._of_device: dict[int, tuple[Part, ...]] = {}
+        accepted = request.cards.accepted(spec)
+        for device, (has, fine) in enumerate(zip(spec.capacity, spec.healthy, strict=True)):
+            sizes = [size for size in parts if size <= has]
+            if spec.closed or not (fine and accepted[device] and sizes):
+                continue
+            for size in sizes:
+                self._left[device, size] = has - books.used[device]
+                # Who wants a device alone needs all of it, however little memory is asked for.
+                self._needed[device, size] = has if request.alone else size
+            self._of_device[device] = tuple((device, size) for size in sizes)
             if self._with_cores:
                 held = books.cores_used[device] if books.cores_used else 0
-                self._left[device, True] = ALL_CORES - held
+                self._left[device, CORES] = ALL_CORES - held
                 # One whose cores are all given has no room for a pod without cores either.
-                self._needed[device, True] = max(request.cores, 1)
+                self._needed[device, CORES] = max(request.cores, 1)
 
     def fits(self, removed: Iterable[Entry]) -> bool:
         """Return whether the request fits once the pods are gone."""
-        lacking = {device for (device, _), lack in self.shortages(removed).items() if lack}
-        return len(self._devices) - len(lacking) >= self.request.devices
+        lacks = self.shortages(removed)
+        no_cores = {device for (device, size), lack in lacks.items() if size == CORES and lack}
+        ready = Counter(
+            size for (device, size), lack in lacks.items() if not lack and device not in no_cores
+        )
+        # What is ready for a part is ready for each smaller one, too.
+        return all(ready[size] >= count for size, count in self._at_least)
 
     def shortages(self, removed: Iterable[Entry]) -> dict[Part, int]:
         """Return what is missing of each part of the usable devices once the pods are gone.
@@ -75,22 +88,23 @@ class RemovalEffect:
         for entry in removed:
             for part, amount in self.frees(entry).items():
                 left[part] += amount
-        parts = (False, True) if self._with_cores else (False,)
-        return {
-            (device, part): max(self._needed[device, part] - left[device, part], 0)
-            for device in self._devices
-            for part in parts
-        }
+        return {part: max(needed - left[part], 0) for part, needed in self._needed.items()}
 
     def frees(self, entry: Entry) -> dict[Part, int]:
-        """Return the charge of the entry; without a placement its whole request on every device."""
+        """Return what the end of the entry frees of the usable devices: its charge, and without a
+        placement its whole request on each.
+        """
         shares, cores = entry.placement, entry.cores
         if shares is None or any(device >= self._count for device, _ in shares):
             shares = tuple((device, entry.request.total) for device in range(self._count))
             cores = entry.request.cores_on(0)
-        found = {(device, False): units for device, units in shares}
-        if cores and self._with_cores:
-            found |= {(device, True): cores for device, _ in shares}
+        found: dict[Part, int] = {}
+        for device, units in shares:
+            parts = self._of_device.get(device, ())
+            for part in parts:
+                found[part] = units
+            if cores and self._with_cores and parts:
+                found[device, CORES] = cores
         return found
 
     def violations(self, removed: Iterable[Entry]) -> int:

@@ -6,18 +6,21 @@ numbers, not arrays, since it tries hundreds of sets of a few pods.
 Tested in `tests/unit/core/preemption/test_preemptor.py`.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import accumulate, combinations
-from math import comb, inf
+from itertools import accumulate, combinations, islice
+from math import inf
 
-from gpushare.core.preemption.removals import Part, RemovalEffect, importance, started_at
+from gpushare.core.preemption.removals import CORES, Part, RemovalEffect, importance, started_at
 from gpushare.core.preemption.victim_search import Candidate, Loss, Pods, StepBudget, find_victims
 from gpushare.core.states.entry import Entry
 
+_Target = tuple[Part, ...]
+"""The memory of so many devices, each of one part of the request."""
+
 _MAX_TARGETS = 28
-"""Sets of devices that are tried one by one: as many as pairs of eight. If there are more, only the
-devices that are cheapest alone are tried."""
+"""Targets that are tried one by one: as many as pairs of eight. If there are more, only the devices
+that are cheapest alone are tried."""
 
 _LOWEST = -(2**31)
 """The lowest priority: priorities are int32."""
@@ -38,7 +41,7 @@ class VictimSelection(RemovalEffect):
             return ()
         if not self.fits(removed + candidates):
             return None
-        return _VictimChooser(self, self.request.devices, removed, candidates, steps).best()
+        return _VictimChooser(self, self.request.parts, removed, candidates, steps).best()
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +63,19 @@ def _count_until(shortage: int, units: Iterable[int]) -> int:
     return sum(1 for had in accumulate(units, initial=0) if had < shortage)
 
 
+def _targets_among(able: Sequence[Part], sizes: tuple[int, ...]) -> Iterator[_Target]:
+    """Yield the targets for parts of these sizes, the largest first, each on another device."""
+    if not sizes:
+        yield ()
+        return
+    count = sizes.count(sizes[0])
+    for chosen in combinations([part for part in able if part[1] == sizes[0]], count):
+        devices = {device for device, _ in chosen}
+        others = [part for part in able if part[0] not in devices]
+        for target in _targets_among(others, sizes[count:]):
+            yield chosen + target
+
+
 class _VictimChooser:
     """The choice for one request: which devices to free, and which pods to remove for it.
 
@@ -70,13 +86,13 @@ class _VictimChooser:
     def __init__(
         self,
         selection: RemovalEffect,
-        count: int,
+        sizes: tuple[int, ...],
         removed: Pods,
         candidates: Pods,
         steps: StepBudget,
     ) -> None:
         self._selection = selection
-        self._count = count
+        self._sizes = sizes
         self._removed = removed
         self._steps = steps
         self._violations_before = selection.violations(removed)
@@ -114,8 +130,11 @@ class _VictimChooser:
         return found and self._without_needless(found)
 
     def _without_needless(self, chosen: Pods) -> Pods:
-        """Return the pods without needless ones: a pod on several devices may free one too many."""
-        for pod in sorted(chosen, key=self._reprieve_order) if self._multi_part_pods else ():
+        """Return the pods without needless ones: a pod on several devices may free one too many,
+        and parts of several sizes may change places.
+        """
+        may_be = self._multi_part_pods or len({*self._sizes}) > 1
+        for pod in sorted(chosen, key=self._reprieve_order) if may_be else ():
             fewer = tuple(other for other in chosen if other is not pod)
             if self._selection.fits(self._removed + fewer):
                 chosen = fewer
@@ -140,17 +159,27 @@ class _VictimChooser:
             frozenset(at for at in units if units[at] > spare),
         )
 
-    def _targets(self) -> Iterator[tuple[int, ...]]:
-        """Yield the sets of devices that the request may take."""
-        unable = {device for (device, _), need in self._needs.items() if need is None}
-        able = [device for device, cores in self._shortages if not (cores or device in unable)]
-        if comb(len(able), self._count) <= _MAX_TARGETS:
-            yield from combinations(able, self._count)
+    def _targets(self) -> Iterator[_Target]:
+        """Yield the sets of devices that the request may take, with its part on each."""
+        unable = {part for part, need in self._needs.items() if need is None}
+        able = [
+            (device, size)
+            for device, size in self._shortages
+            if size != CORES and unable.isdisjoint([(device, size), (device, CORES)])
+        ]
+        targets = list(islice(_targets_among(able, self._sizes), _MAX_TARGETS + 1))
+        if len(targets) <= _MAX_TARGETS:
+            yield from targets
             return
-        loss = {device: self._total_order(self._victims_for((device,))) for device in able}
-        yield tuple(sorted(sorted(able, key=loss.__getitem__)[: self._count]))
+        loss = {part: self._total_order(self._victims_for((part,))) for part in able}
+        chosen: dict[int, Part] = {}
+        for size in self._sizes:  # the largest first: it has the fewest devices to choose from
+            free = (part for part in able if part[1] == size and part[0] not in chosen)
+            best = min(free, key=loss.__getitem__)
+            chosen[best[0]] = best
+        yield tuple(sorted(chosen.values()))
 
-    def _bound(self, target: tuple[int, ...]) -> tuple[int, int, int]:
+    def _bound(self, target: _Target) -> tuple[int, int, int]:
         """Return a lower bound of the first three parts of the loss that frees the target."""
         parts = self._short_of(target)
         needs = list(parts.values())
@@ -165,12 +194,12 @@ class _VictimChooser:
             max(fewest, *(need.fewest for need in needs)),
         )
 
-    def _short_of(self, target: tuple[int, ...]) -> dict[Part, _Need]:
+    def _short_of(self, target: _Target) -> dict[Part, _Need]:
         """Return the parts of these devices that have to be freed."""
-        parts = ((device, cores) for device in target for cores in (False, True))
+        parts = (part for device, size in target for part in ((device, size), (device, CORES)))
         return {part: need for part in parts if (need := self._needs.get(part))}
 
-    def _victims_for(self, target: tuple[int, ...]) -> Pods:
+    def _victims_for(self, target: _Target) -> Pods:
         """Return the pods that free these devices at the least loss; each can be freed."""
         needs = self._short_of(target)
         if not needs:

@@ -3,7 +3,7 @@
 from dataclasses import replace
 from typing import Any
 
-from gpushare.core.preemption.removals import RemovalEffect
+from gpushare.core.preemption.removals import CORES, RemovalEffect
 from gpushare.core.states import records
 from gpushare.core.states.entry import Entry
 from gpushare.extender.verbs import preempt
@@ -48,7 +48,7 @@ def evicts_by_the_sum(original: Any) -> Any:
 def frees_more_than_is_held(original: Any) -> Any:
     def frees(self: Any, entry: Any) -> Any:
         found = original(self, entry)
-        return {part: found[part] if part[1] else entry.request.total for part in found}
+        return {part: found[part] if part[1] == CORES else entry.request.total for part in found}
 
     return frees
 

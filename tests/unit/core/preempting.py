@@ -128,10 +128,11 @@ def cases(draw: st.DrawFn) -> Case:
         )
         for number in range(draw(st.integers(0, 6)))
     )
-    count = draw(st.integers(1, min(3, len(capacity))))
+    parts = draw(st.lists(st.integers(1, 8), min_size=1, max_size=min(3, len(capacity))))
+    parts = parts if draw(st.booleans()) else parts[:1] * len(parts)
     unwanted = draw(st.sampled_from([(), (), ("0",), ("1", "2")]))
     cards = Cards(not_uuids=unwanted)
-    request = Request(draw(st.integers(1, 8)), count, cores=draw(cores), cards=cards)
+    request = Request(cores=draw(cores), cards=cards).of_parts(parts)
     sick = draw(st.sets(st.integers(0, 3), max_size=1))
     uids = [p.ref.uid for p in pods]
     covers = st.frozensets(st.sampled_from(uids), min_size=1) if uids else st.just(frozenset())

@@ -144,7 +144,15 @@ def requests(draw: st.DrawFn) -> Request:
     return Request(units, devices, cpu=cpu, containers=((0, units * devices),), cores=cores)
 
 
-@given(worlds(), requests())
+@st.composite
+def requests_of_parts(draw: st.DrawFn) -> Request:
+    """One of several sizes, as often as not."""
+    request = draw(requests())
+    parts = draw(st.lists(st.integers(1, 9), min_size=2, max_size=3))
+    return request.of_parts(parts) if draw(st.booleans()) else request
+
+
+@given(worlds(), requests_of_parts())
 def test_what_is_said_to_help_helps_and_nothing_less_does(world: World, request: Request) -> None:
     found = world.explain(request)
     for remedy in found.remedies:
@@ -154,7 +162,7 @@ def test_what_is_said_to_help_helps_and_nothing_less_does(world: World, request:
             assert not world.after(less).fits(request), less
 
 
-@given(worlds(), requests())
+@given(worlds(), requests_of_parts())
 def test_it_fits_now_or_something_helps_or_it_never_fits(world: World, request: Request) -> None:
     found = world.explain(request)
     assert bool(found.fit) == world.fits(request)
@@ -162,7 +170,7 @@ def test_it_fits_now_or_something_helps_or_it_never_fits(world: World, request: 
     assert found.never == (not world.emptied().fits(request))
     if found.split:
         assert found.never
-        total = request.units * request.devices
+        total = request.total
         each = Request(total // found.split, found.split)
         assert world.emptied().fits(each)
         assert each.units * found.split == total

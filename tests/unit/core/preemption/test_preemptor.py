@@ -199,6 +199,22 @@ def test_several_devices_are_freed_at_once() -> None:
     assert answer(books([16] * 4, *pods[:2], wide), two) == (["wide"], 0)
 
 
+def test_each_part_of_a_split_pod_is_made_room_for_on_a_device_of_its_size() -> None:
+    thirty_ten = Preemptor(Request().of_parts((30, 10)), 5)
+    small = books([40, 16], pod("a", 30, 0), pod("b", 6, 1))
+    assert answer(small, thirty_ten) == (["a"], 0)
+    both = books([40, 40], pod("a", 20, 0), pod("b", 20, 1, priority=1))
+    assert answer(both, thirty_ten) == (["a"], 0)
+    assert answer(both, thirty_ten, "b") == (["b"], 0)
+    assert answer(books([16, 16], pod("a", 16, 0)), thirty_ten) is None
+
+
+def test_of_many_ways_to_place_a_split_pod_the_cheapest_devices_are_taken() -> None:
+    pods = [pod(f"p{device}", 16, device, priority=device) for device in range(8)]
+    parts = Preemptor(Request().of_parts((16, 8, 4)), 9)
+    assert answer(books([16] * 8, *pods), parts) == (["p2", "p1", "p0"], 0)
+
+
 def test_what_is_freed_on_a_sick_or_small_device_does_not_count() -> None:
     pods = (pod("a", 10, 0), pod("b", 10, 1, priority=2))
     assert answer(books([16, 16], *pods, sick=[0]), ONE_OF_14) == (["b"], 0)

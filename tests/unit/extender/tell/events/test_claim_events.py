@@ -72,7 +72,7 @@ def test_of_several_requests_each_device_is_told_with_its_own_amount() -> None:
     assert event[2] == (
         "0 of 1 nodes take the pod with its claim default/c: 1 Insufficient GPU Memory in enough"
         " devices; free now: at most 40 GiB on n1 device 0, and 19 GiB on each of 2 devices of one"
-        " node; it would fit once one node has devices with 30 + 20 GiB free"
+        " node; it would fit on n1 once claim default/a (45 GiB) is freed"
     )
 
 
