@@ -80,29 +80,56 @@ def test_the_class_decides_and_not_who_schedules_the_pod(alone: Alone) -> None:
     alone.bound([late])
 
 
-def test_a_class_kept_aside_spares_kube_scheduler_a_look_at_the_nodes(alone: Alone) -> None:
-    """Kept under another name, it is not found: that is told before any node is filtered."""
+SETTING = {"opaque": {"driver": DRIVER, "parameters": {"kind": "Setting"}}}
+
+
+@pytest.fixture
+def aside(alone: Alone) -> Iterator[Alone]:
+    """The class is kept under its other name, with a setting."""
     found = alone.api.get(f"{CLASSES}/{CLASS}").body
-    setting = {"opaque": {"driver": DRIVER, "parameters": {"kind": "Setting"}}}
-    spec = found["spec"] | {"config": [setting]}
+    spec = found["spec"] | {"config": [SETTING]}
     alone.api.create(CLASSES, {"metadata": {"name": CLASS_ASIDE}, "spec": spec})
     alone.api.delete(f"{CLASSES}/{CLASS}")
+    yield alone
+    alone.api.create(CLASSES, {"metadata": {"name": CLASS}, "spec": found["spec"]})
+    alone.api.delete(f"{CLASSES}/{CLASS_ASIDE}")
+
+
+def test_a_class_kept_aside_spares_kube_scheduler_a_look_at_the_nodes(aside: Alone) -> None:
+    """Kept under another name, it is not found: that is told before any node is filtered."""
+    node = aside.node(80)
+    first = aside.claim(60)
+    pods = [aside.pod(first)]
+    aside.bound(pods)
+    status = aside.api.get(f"{CLAIMS}/{first}").body["status"]
+    (configured,) = status["allocation"]["devices"]["config"]
+    assert configured == SETTING | {"source": "FromClass", "requests": ["gpu"]}
+    late = aside.pod(aside.claim(60))
+    aside.objects.refusal(late, f"device class {CLASS} does not exist")
+    aside.objects.delete(pods[0])
+    aside.bound([late])
+    assert aside.objects.node_of(late) == node
+
+
+def test_a_quota_counts_by_the_name_that_claims_have_where_the_class_is_kept_aside(
+    aside: Alone,
+) -> None:
+    ours, other = (f"{name}.deviceclass.resource.k8s.io/devices" for name in (CLASS, CLASS_ASIDE))
+    quotas, hard = "/api/v1/namespaces/default/resourcequotas", {ours: "2", other: "2"}
+    aside.api.create(quotas, {"metadata": {"name": "q"}, "spec": {"hard": hard}})
     try:
-        node = alone.node(80)
-        first = alone.claim(60)
-        pods = [alone.pod(first)]
-        alone.bound(pods)
-        status = alone.api.get(f"{CLAIMS}/{first}").body["status"]
-        (configured,) = status["allocation"]["devices"]["config"]
-        assert configured == setting | {"source": "FromClass", "requests": ["gpu"]}
-        late = alone.pod(alone.claim(60))
-        alone.objects.refusal(late, f"device class {CLASS} does not exist")
-        alone.objects.delete(pods[0])
-        alone.bound([late])
-        assert alone.objects.node_of(late) == node
+        # In place of its controller.
+        status = {"hard": hard, "used": dict.fromkeys(hard, "0")}
+        assert aside.api.patch(f"{quotas}/q/status", {"status": status}).status == 200
+        aside.claim(10, count=2)
+        used = aside.api.get(f"{quotas}/q").body["status"]["used"]
+        assert used == {ours: "2", other: "0"}
+        request = {"deviceClassName": CLASS, "capacity": {"requests": {"memory": "10Gi"}}}
+        spec = {"devices": {"requests": [{"name": "gpu", "exactly": request}]}}
+        reply = aside.api.call("POST", CLAIMS, {"metadata": {"name": "late"}, "spec": spec})
+        assert (reply.status, f"requested: {ours}=1" in reply.body["message"]) == (403, True)
     finally:
-        alone.api.create(CLASSES, {"metadata": {"name": CLASS}, "spec": found["spec"]})
-        alone.api.delete(f"{CLASSES}/{CLASS_ASIDE}")
+        aside.api.delete(f"{quotas}/q")
 
 
 def test_a_pod_by_annotation_is_told_that_nobody_serves_it(alone: Alone) -> None:
