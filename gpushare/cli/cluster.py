@@ -55,8 +55,8 @@ def live_rows(
     check_unit(unit)
     names = Names.for_resource(resource)
     with closing(_connect(kubeconfig, context, "gpushare-simulate")) as client:
-        found = list_cluster(client, names, unit)
-    return {"nodes": found.nodes, "pods": found.pods, "notes": found.notes}
+        cluster = list_cluster(client, names, unit)
+    return {"nodes": cluster.nodes, "pods": cluster.pods, "notes": cluster.notes}
 
 
 def release(kubeconfig: str, context: str) -> str:
@@ -67,8 +67,8 @@ def release(kubeconfig: str, context: str) -> str:
     with closing(_connect(kubeconfig, context, "gpushare-scheduler-config")) as client:
         body = client.request("GET", "/version", timeout=_TIMEOUT)
     try:
-        told = json.loads(body)
-        return f"{told['major']}.{told['minor']}".rstrip("+")
+        version = json.loads(body)
+        return f"{version['major']}.{version['minor']}".rstrip("+")
     except (ValueError, TypeError, KeyError) as error:
         raise MessageError("/version of the API server names no release") from error
 
@@ -87,9 +87,9 @@ def list_cluster(api: Getter, names: Names, unit: str) -> Cluster:
     no pods here. A node that is closed is left out. Raises ApiError, and
     MessageError if an answer cannot be read.
     """
-    found = Cluster()
+    cluster = Cluster()
     specs = {}
-    for node in items(api, "/api/v1/nodes", NODES, {}, found.notes):
+    for node in items(api, "/api/v1/nodes", NODES, {}, cluster.notes):
         spec = node_spec(node, names, unit)
         if spec.closed is None and not spec.capacity:
             continue  # it shares nothing
@@ -97,12 +97,12 @@ def list_cluster(api: Getter, names: Names, unit: str) -> Cluster:
         if not why and (spec.cpu is None or spec.memory is None):
             why = "its CPU or memory is not known"
         if why:
-            found.notes.append(f"node {spec.name} is left out: {why}")
+            cluster.notes.append(f"node {spec.name} is left out: {why}")
         else:
             specs[spec.name] = spec
-    for pod in items(api, "/api/v1/pods", PODS, NOT_ENDED, found.notes):
-        _take_pod(pod, names, specs, found)
-    found.nodes = [
+    for pod in items(api, "/api/v1/pods", PODS, NOT_ENDED, cluster.notes):
+        _take_pod(pod, names, specs, cluster)
+    cluster.nodes = [
         {
             "name": spec.name,
             "cpu_milli": spec.cpu,
@@ -113,14 +113,14 @@ def list_cluster(api: Getter, names: Names, unit: str) -> Cluster:
         }
         for spec in specs.values()
     ]
-    return found
+    return cluster
 
 
-def _take_pod(pod: Pod, names: Names, specs: dict[str, NodeSpec], found: Cluster) -> None:
+def _take_pod(pod: Pod, names: Names, specs: dict[str, NodeSpec], cluster: Cluster) -> None:
     try:
         seen = observe_pod(pod, names)
     except WireError as error:
-        found.notes.append(f"a pod is left out: {error}")
+        cluster.notes.append(f"a pod is left out: {error}")
         return
     request, host = seen.request, specs.get(seen.node)
     labels = (pod.metadata and pod.metadata.labels) or {}
@@ -129,7 +129,7 @@ def _take_pod(pod: Pod, names: Names, specs: dict[str, NodeSpec], found: Cluster
             cpu, memory = max(host.cpu - request.cpu, 0), max(host.memory - request.memory, 0)
             specs[host.name] = replace(host, cpu=cpu, memory=memory)
     elif request.devices or host is not None:
-        found.pods.append(
+        cluster.pods.append(
             {
                 "name": str(seen.ref),
                 "cpu_milli": request.cpu,

@@ -91,25 +91,25 @@ def _state(node: Mapping[str, object], name: str, where: str) -> NodeState:
 
     Reports of older releases have a few words alone.
     """
-    told = node.get("scheduling")
-    if told is None:
+    scheduling = node.get("scheduling")
+    if scheduling is None:
         left_out = str(node.get("leftOut") or "").split(", ")
         cordoned, ready = CORDONED.text in left_out, UNREADY.text not in left_out
         return NodeState(name, cordoned=cordoned, ready=ready)
     at = f"{where}: scheduling"
-    if not isinstance(told, dict):
+    if not isinstance(scheduling, dict):
         raise SettingsError(f"{at}: is no object; {_AGAIN}")
     taints = (
         Taint(*(str(taint.get(key) or "") for key in ("key", "value", "effect")))
-        for taint in _list(told, "taints", at)
+        for taint in _list(scheduling, "taints", at)
     )
-    labels, amounts = _object(told, "labels", at), _object(told, "allocatable", at)
+    labels, amounts = _object(scheduling, "labels", at), _object(scheduling, "allocatable", at)
     return NodeState(
         name,
         None if labels is None else {key: _text(labels, key, at, least=0) for key in labels},
         tuple(taints),
-        told.get("cordoned") is True,
-        told.get("ready") is not False,
+        scheduling.get("cordoned") is True,
+        scheduling.get("ready") is not False,
         None if amounts is None else {key: _number(amounts, key, at, MAX_VALUE) for key in amounts},
     )
 

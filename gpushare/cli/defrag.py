@@ -170,18 +170,13 @@ def _hole(
     """Return what it is for, the place that is wanted, and the pod that waits for it."""
     match options.wanted:
         case ["pod", word]:
-            return _pod_hole(word, options, books, kubectl)
+            pass
         case [word] if word.startswith("pod/"):
-            return _pod_hole(word.removeprefix("pod/"), options, books, kubectl)
+            word = word.removeprefix("pod/")
         case [word] if word != "pod":
-            priority = options.priority or 0
-            return word, Hole(_request(word, books), priority), None
-    raise SettingsError("--for: write 2x40GiB, or pod NAMESPACE/NAME (see --help)")
-
-
-def _pod_hole(
-    word: str, options: argparse.Namespace, books: ListedResource, kubectl: Kubectl
-) -> tuple[str, Hole, PodRef]:
+            return word, Hole(_request(word, books), options.priority or 0), None
+        case _:
+            raise SettingsError("--for: write 2x40GiB, or pod NAMESPACE/NAME (see --help)")
     if options.priority is not None:
         raise SettingsError("--priority goes with a size: a pod that waits has its own")
     usual = "default" if options.snapshot else ""
@@ -199,11 +194,11 @@ def _request(word: str, books: ListedResource) -> Request:
     """Return what a place such as `2x40GiB,cpu=8,cores=50` has to have."""
     first, *rest = word.split(",")
     wrong = f"--for: {word[:80]!r}"
-    found = _PLACE.fullmatch(first.strip())
-    if found is None:
+    match = _PLACE.fullmatch(first.strip())
+    if match is None:
         raise SettingsError(f"{wrong}: write 2x40GiB, or pod NAMESPACE/NAME (see --help)")
     more = values_of_words(rest, _KEYS, wrong)
-    devices, size, unit = found.groups()
+    devices, size, unit = match.groups()
     request = Request(units_of_words(int(size), unit, books.unit, word), int(devices or 1))
     if not 0 < request.devices <= MAX_DEVICES_PER_POD:
         raise SettingsError(f"{wrong}: a pod may have from 1 to {MAX_DEVICES_PER_POD} devices")
@@ -223,12 +218,12 @@ def _request(word: str, books: ListedResource) -> Request:
 def _host(key: str, more: dict[str, str], wrong: str) -> int:
     """Return the CPU or the memory that is told."""
     try:
-        found = (to_milli if key == CPU else to_bytes)(more.get(key, "0"))
+        amount = (to_milli if key == CPU else to_bytes)(more.get(key, "0"))
     except QuantityError as error:
         raise SettingsError(f"{wrong}: {key}: {error}") from error
-    if not 0 <= found < HOST_BOUND:
+    if not 0 <= amount < HOST_BOUND:
         raise SettingsError(f"{wrong}: {key}={more[key][:40]} is no amount that a pod may ask for")
-    return found
+    return amount
 
 
 def _parser(prog: str) -> argparse.ArgumentParser:

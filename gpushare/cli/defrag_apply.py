@@ -168,7 +168,11 @@ class Run:
             self._done.stopped = str(error)
         except KeyboardInterrupt:
             self._done.stopped, self._done.interrupted = "ended by Ctrl-C", True
-            self._settle_once()
+            # One read may tell what an eviction did whose answer was not waited for.
+            move = self._done.unsettled
+            with suppress(GpuShareError, KeyboardInterrupt):
+                if move is not None and self._is_gone_now(move.entry.ref):
+                    self._done.evicted, self._done.unsettled = move, None
         return self._done
 
     def _carry_out(self) -> None:
@@ -204,7 +208,7 @@ class Run:
         for: the pod that was moved last may count as disrupted a little longer.
         """
         left = {move.entry.ref.uid for move in self._done.left}
-        until, told = time.monotonic() + self._wait, False
+        until, announced = time.monotonic() + self._wait, False
         while True:
             bound = self._node_of_waiting(self._pod) if self._pod else ""
             if bound == self._node:
@@ -220,9 +224,9 @@ class Run:
             spent = self._spent(look)
             if spent is None or time.monotonic() >= until:
                 raise _Stopped(f"the rest of the plan holds no longer: {self._why_not(look)}")
-            if not told:
+            if not announced:
                 self._say(f"{spent}: {Rule.SPENT.value}; waiting for it")
-                told = True
+                announced = True
             time.sleep(_PAUSE)
 
     def _spent(self, look: Look) -> PodRef | None:
@@ -358,18 +362,6 @@ class Run:
         except ApiNotFound:
             return True
         return metadata.get("uid") != ref.uid or bool(metadata.get("deletionTimestamp"))
-
-    def _settle_once(self) -> None:
-        """Learn what an eviction did whose answer was not waited for, if one read tells."""
-        move = self._done.unsettled
-        if move is None:
-            return
-        try:
-            gone = self._is_gone_now(move.entry.ref)
-        except (GpuShareError, KeyboardInterrupt):
-            return
-        if gone:
-            self._done.evicted, self._done.unsettled = move, None
 
     # -- after it -----------------------------------------------------------------------------
 

@@ -124,8 +124,8 @@ def read_node(node: Fields, names: Names) -> NodeFacts | None:
         return None
     state = _state(node, found.name)
     # A node of an inventory alone need not tell the kubelet of its memory.
-    told = names.resource in (state.allocatable or {})
-    judged = state if told else replace(state, allocatable=None)
+    advertised = names.resource in (state.allocatable or {})
+    judged = state if advertised else replace(state, allocatable=None)
     label = judged.label(names.resource, sum(device.mem for device in found.devices))
     kept = mark_of(_annotations(mapping(node.get("metadata")))).kept
     return replace(found, left_out=label, state=state, kept=kept)

@@ -150,10 +150,10 @@ class ListedCards(ListedResource):
         if not self.driver:
             return ""
         state = self.states.get(node)
-        found = [state.label("", 0) if state else UNKNOWN_NODE.text]
+        labels = [state.label("", 0) if state else UNKNOWN_NODE.text]
         if node in self.by_annotation:
-            found.append(BY_ANNOTATION.text)
-        return ", ".join(filter(None, found))
+            labels.append(BY_ANNOTATION.text)
+        return ", ".join(filter(None, labels))
 
 
 def listed_cards(
@@ -224,14 +224,14 @@ def _taken(
     claim: ResourceClaim, cards: Mapping[DeviceKey, SliceCard], unit: int
 ) -> dict[tuple[str, str], int]:
     """Return the units that a claim has, by node and card."""
-    found: Counter[tuple[str, str]] = Counter()
+    taken: Counter[tuple[str, str]] = Counter()
     allocation = claim.status and claim.status.allocation
     for each in given_devices(allocation) if allocation else ():
         card = cards.get(each.key)
         if card is not None:
             memory = card.memory if each.memory is None else each.memory
-            found[card.node, card.uuid] += units_up(memory, unit)
-    return found
+            taken[card.node, card.uuid] += units_up(memory, unit)
+    return taken
 
 
 def _users(api: Getter, host: ListedResource, claims: Claims, notes: list[str]) -> PodsThere:

@@ -139,9 +139,11 @@ def list_resources(
     Raises ApiError, MessageError if an answer cannot be read, and SettingsError if the unit
     cannot be told or no node shares any of the resources.
     """
-    found = list_books(api, every, unit, list_cards(api, ""), policy=policy, namespace=namespace)
-    check_shared(found)
-    return found
+    resources = list_books(
+        api, every, unit, list_cards(api, ""), policy=policy, namespace=namespace
+    )
+    check_shared(resources)
+    return resources
 
 
 def list_books(
@@ -160,11 +162,16 @@ def list_books(
     notes: list[str] = [*cards.notes]
     nodes = list(items(api, "/api/v1/nodes", NODES, {}, notes))
     pods = list(items(api, "/api/v1/pods", OWNED_PODS, NOT_ENDED, notes))
-    maps = _closing(api, namespace, notes)
+    try:
+        path = f"/api/v1/namespaces/{namespace}/configmaps"
+        maps = list(items(api, path, CONFIG_MAPS, {}, notes))
+    except ApiError as error:
+        maps = []
+        notes.append(f"devices that ConfigMaps in {namespace} close count as open: {error}")
     unit = unit or _unit(nodes, every)
     states, policy = NodeStates(map(node_state, nodes)), policy or DEFAULT_POLICY
-    found = [ListedResource(names, Ledger(), unit, policy, notes, states) for names in every]
-    for books in found:
+    resources = [ListedResource(names, Ledger(), unit, policy, notes, states) for names in every]
+    for books in resources:
         specs = [node_spec(node, books.names, unit) for node in nodes]
         books.ledger.replace_nodes(specs)
         _close(books, maps)
@@ -172,7 +179,7 @@ def list_books(
             books.ledger.lend(name)
         for pod in pods:
             _take(books, pod)
-    return found
+    return resources
 
 
 def check_shared(every: Sequence[ListedResource]) -> None:
@@ -243,16 +250,6 @@ def _take(books: ListedResource, pod: OwnedPod) -> None:
         books.pods[seen.ref.uid] = pod
     elif seen.node and OF_A_DAEMON in ((pod.metadata and pod.metadata.labels) or {}):
         books.daemons.setdefault(seen.node, Counter()).update(amounts_of(seen.request))
-
-
-def _closing(api: Getter, namespace: str, notes: list[str]) -> list[ConfigMap]:
-    """Return the ConfigMaps that may close devices."""
-    path = f"/api/v1/namespaces/{namespace}/configmaps"
-    try:
-        return list(items(api, path, CONFIG_MAPS, {}, notes))
-    except ApiError as error:
-        notes.append(f"devices that ConfigMaps in {namespace} close count as open: {error}")
-        return []
 
 
 def _close(books: ListedResource, maps: Iterable[ConfigMap]) -> None:

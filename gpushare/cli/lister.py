@@ -133,9 +133,9 @@ class Observed:
         self.listed_nodes.add(name)
         self.nodes.pop(name, None)
         if self.scope.has(name) and not gone:
-            found = read_node(item, self.names)
-            if found is not None:
-                self.nodes[name] = found
+            node = read_node(item, self.names)
+            if node is not None:
+                self.nodes[name] = node
 
     def take_pod(self, item: Fields, *, gone: bool = False) -> None:
         """Take over a pod as it is now."""
@@ -146,13 +146,13 @@ class Observed:
         if gone or not self.scope.has(text(mapping(item.get("spec")).get("nodeName"))):
             return
         try:
-            found = read_pod(item, self.names)
+            pod = read_pod(item, self.names)
             waiting = read_pending(item, self.names) if self.scope.pending else None
         except WireError as error:
             self.unread[ref.uid] = f"pod {ref}: {error}; it is left out"
         else:
-            if found is not None:
-                self.pods[ref.uid] = found
+            if pod is not None:
+                self.pods[ref.uid] = pod
             if waiting is not None:
                 self.pending[ref.uid] = waiting
 

@@ -167,7 +167,7 @@ def add_connection(parser: argparse.ArgumentParser) -> None:
 
 def report_format(word: str) -> str:
     """Return json or yaml. pflag, which kubectl uses, takes -o=json; argparse keeps the sign."""
-    found = word.removeprefix("=")
-    if found not in ("json", "yaml"):
-        raise argparse.ArgumentTypeError(f"{found[:40]!r} is none of json, yaml")
-    return found
+    form = word.removeprefix("=")
+    if form not in ("json", "yaml"):
+        raise argparse.ArgumentTypeError(f"{form[:40]!r} is none of json, yaml")
+    return form

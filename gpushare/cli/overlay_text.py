@@ -31,10 +31,10 @@ _LONGEST = 50
 """Characters of the name of a shape that the name of an object has."""
 
 
-def overlay_text(found: Need, names: Names, unit: str) -> str:
+def overlay_text(need: Need, names: Names, unit: str) -> str:
     """Return the documents. unit: of the books."""
     needed = [
-        (shape, count) for shape, count in zip(found.shapes, found.counts, strict=True) if count
+        (shape, count) for shape, count in zip(need.shapes, need.counts, strict=True) if count
     ]
     if not needed:
         return "# no node is needed: what is there has room\n"
@@ -117,16 +117,18 @@ def _amounts(shape: Shape, names: Names) -> dict[str, str]:
 
 def _annotations(shape: Shape, labels: Mapping[str, str], names: Names) -> dict[str, str]:
     """Return the annotations: Cluster API has one resource of a GPU, whose name may be any."""
-    found = {}
+    annotations = {}
     if shape.spec.cpu is not None:
-        found[f"{_CAPACITY}/{CPU}"] = f"{shape.spec.cpu}m"
+        annotations[f"{_CAPACITY}/{CPU}"] = f"{shape.spec.cpu}m"
     if shape.spec.memory is not None:
-        found[f"{_CAPACITY}/{MEMORY}"] = f"{shape.spec.memory >> 20}Mi"
-    found[f"{_CAPACITY}/gpu-type"] = names.resource
-    found[f"{_CAPACITY}/gpu-count"] = str(shape.units)
+        annotations[f"{_CAPACITY}/{MEMORY}"] = f"{shape.spec.memory >> 20}Mi"
+    annotations[f"{_CAPACITY}/gpu-type"] = names.resource
+    annotations[f"{_CAPACITY}/gpu-count"] = str(shape.units)
     if labels:
-        found[f"{_CAPACITY}/labels"] = ",".join(f"{key}={value}" for key, value in labels.items())
-    return found
+        annotations[f"{_CAPACITY}/labels"] = ",".join(
+            f"{key}={value}" for key, value in labels.items()
+        )
+    return annotations
 
 
 def _object_name(shape: str, taken: set[str]) -> str:

@@ -80,8 +80,9 @@ class Plans:
         others = [plan for plan in (self.host, self.cards) if plan is not None]
         return sorted(others, key=lambda plan: plan is not self.first)
 
-    def of_node(self, name: str) -> Plan:
-        """Return the plan of the node; of one that is not there the first plan."""
+    def of_node(self, shape: str) -> Plan:
+        """Return the plan of the node that a shape is like; of one that is not there the first."""
+        name = shape.partition(",")[0].strip()
         for plan in (self.cards, self.host):
             if plan is not None and plan.books.ledger.has_node(name):
                 return plan
@@ -95,18 +96,28 @@ class Plans:
             if plan is not self.host and self.host.books.ledger.serves(name):
                 self.host.without.append(name)
         for word in add:
-            plan = self.of_node(_node_of(word.partition(":")[2]))
+            plan = self.of_node(word.partition(":")[2])
             for spec, state in nodes_added([word], plan.books, self._new):
                 plan.books.states.put(state)
                 plan.added.append(spec)
         for plan in self.every:
-            plan.left_out = _left_out(plan.books, plan.without)
+            specs = plan.books.ledger.entries_and_specs()[1]
+            labels = {
+                name: plan.books.left_out(name, sum(spec.capacity))
+                for name, spec in sorted(specs.items())
+                if spec.capacity and name not in plan.without
+            }
+            plan.left_out = {name: label for name, label in labels.items() if label}
 
     def may_come(self, words: Sequence[str]) -> None:
-        """Say of which shapes nodes may come."""
+        """Say of which shapes nodes may come: all have a price, or none."""
         for word in words:
-            plan = self.of_node(_node_of(word))
+            plan = self.of_node(word)
             plan.shapes.append(shape_of_words(word, "--shape", plan.books))
+        for plan in self.every:
+            unpriced = [shape.name for shape in plan.shapes if shape.price is None]
+            if 0 < len(unpriced) < len(plan.shapes):
+                raise SettingsError(f"--shape: {unpriced[0]!r} has no price=, and others have one")
 
     def add_pods(self, pods: tuple[list[Wanted], list[Wanted]]) -> None:
         """Take pods that come: those by annotation, and those by claims."""
@@ -124,21 +135,8 @@ class Plans:
             plan.gangs.append(wanted)
 
     def _each(self, pods: tuple[list[Wanted], list[Wanted]]) -> list[tuple[Plan, list[Wanted]]]:
-        found = zip((self.host, self.cards), pods, strict=True)
-        return [(plan, wanted) for plan, wanted in found if plan is not None and wanted]
-
-
-def _node_of(shape: str) -> str:
-    """Return what is a node if the shape is like one."""
-    return shape.partition(",")[0].strip()
-
-
-def _left_out(books: ListedResource, without: Sequence[str]) -> dict[str, str]:
-    specs = books.ledger.entries_and_specs()[1]
-    units = {name: sum(spec.capacity) for name, spec in specs.items() if spec.capacity}
-    names = (name for name in sorted(units) if name not in without)
-    labels = ((name, books.left_out(name, units[name])) for name in names)
-    return {name: label for name, label in labels if label}
+        pairs = zip((self.host, self.cards), pods, strict=True)
+        return [(plan, wanted) for plan, wanted in pairs if plan is not None and wanted]
 
 
 def shape_of_words(text: str, flag: str, books: ListedResource) -> Shape:
@@ -191,13 +189,13 @@ def nodes_added(
 ) -> Iterator[tuple[NodeSpec, NodeState]]:
     """Yield the nodes of each N:SHAPE. names: for them."""
     for text in words:
-        found = _ADDED.fullmatch(text.strip())
-        if found is None or not int(found[1]):
+        match = _ADDED.fullmatch(text.strip())
+        if match is None or not int(match[1]):
             raise SettingsError(
                 f"--add: {text[:_SHOWN]!r} is not N:8x80GiB, or N:NODE for nodes like that one"
             )
-        shape = shape_of_words(found[2], "--add", books)
-        for name in islice(names, int(found[1])):
+        shape = shape_of_words(match[2], "--add", books)
+        for name in islice(names, int(match[1])):
             yield shape.node(name, books.names.resource)
 
 
@@ -241,12 +239,12 @@ def _host(key: str, more: Mapping[str, str], wrong: str) -> int | None:
     if key not in more:
         return None
     try:
-        found = (to_milli if key == CPU else to_bytes)(more[key])
+        amount = (to_milli if key == CPU else to_bytes)(more[key])
     except QuantityError as error:
         raise SettingsError(f"{wrong}: {key}: {error}") from error
-    if not 0 < found < HOST_BOUND:
+    if not 0 < amount < HOST_BOUND:
         raise SettingsError(f"{wrong}: {key}={more[key][:40]} is no amount that a node has")
-    return found
+    return amount
 
 
 def _price(text: str, wrong: str) -> Fraction:
@@ -254,10 +252,3 @@ def _price(text: str, wrong: str) -> Fraction:
     if not price:
         raise SettingsError(f"{wrong}: price: {text[:40]!r} is no number above 0, such as 12.5")
     return price
-
-
-def check_prices(shapes: Sequence[Shape]) -> None:
-    """Raise SettingsError if some shapes have a price and others none."""
-    without = [shape.name for shape in shapes if shape.price is None]
-    if 0 < len(without) < len(shapes):
-        raise SettingsError(f"--shape: {without[0]!r} has no price=, and others have one")

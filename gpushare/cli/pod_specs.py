@@ -44,10 +44,10 @@ def pods_of_words(text: str, unit: str, resource: str, priority: int = 0) -> Wan
 
     resource: the one that they ask for; the class of claims: each asks by one claim.
     """
-    found = _PODS.fullmatch(text.strip())
-    if found is None:
+    match = _PODS.fullmatch(text.strip())
+    if match is None:
         return None
-    size, size_unit, percent, devices, count = found.groups()
+    size, size_unit, percent, devices, count = match.groups()
     request = Request(units_of_words(int(size), size_unit, unit, text), int(devices or 1))
     if not 0 < request.devices <= MAX_DEVICES_PER_POD:
         raise SettingsError(f"{text!r}: a pod may have from 1 to {MAX_DEVICES_PER_POD} devices")
@@ -84,7 +84,7 @@ def pods_of_documents(
     SettingsError that begins with `where`.
     """
     claims = claims or Claims(None, 1, why_not="there is no cluster")
-    found = Specs()
+    specs = Specs()
     items = [
         (item, f"{where}: document {number}")
         for number, document in enumerate(documents, 1)
@@ -94,12 +94,12 @@ def pods_of_documents(
     for item, at in pods:
         pod = _wanted(item, at, every, priorities, claims)
         if isinstance(pod, Wanted):
-            found.pods.append(pod)
+            specs.pods.append(pod)
         else:
-            found.users.append(pod)
+            specs.users.append(pod)
     if not pods:
         raise SettingsError(f"{where}: has no pods")
-    return found
+    return specs
 
 
 def _is_claim(item: dict[str, Any], where: str, claims: Claims) -> bool:
@@ -250,14 +250,14 @@ def holds_rows(path: Path) -> bool:
 
 def pods_of_rows(path: Path, resource: str, priority: int = 0) -> list[Wanted]:
     """Return the pods of a table, in its order. Raises TraceError."""
-    found = []
+    rows = []
     for pod in read_pods(path):
         request = request_of(pod)
         if request.cores:
             _check_no_claims(resource, f"{path}: {pod.name}")
         request = replace(request, resources=_resources(request, resource))
-        found.append(Wanted(pod.name, request, 1, priority=priority))
-    return found
+        rows.append(Wanted(pod.name, request, 1, priority=priority))
+    return rows
 
 
 def _resources(request: Request, resource: str) -> tuple[tuple[str, int], ...]:

@@ -26,15 +26,16 @@ from gpushare.wire.scheduler.files import (
 def main(argv: Sequence[str]) -> int:
     """Print the file. 2: there is no such file, or the command line is wrong."""
     parser = _parser()
-    found = parser.parse_args(argv)
+    flags = parser.parse_args(argv)
     try:
-        if found.all is not None:
-            _write_all(Path(found.all))
+        if flags.all is not None:
+            for name, text in ready_made().items():
+                Path(flags.all, name).write_text(text, encoding="utf-8")
             return 0
-        found.kubernetes = found.kubernetes or _release(found.kubeconfig, found.context)
-        options = _options(found)
+        flags.kubernetes = flags.kubernetes or _release(flags.kubeconfig, flags.context)
+        options = _options(flags)
         usual = "json" if options.form == "policy" else "yaml"
-        print(render_file(options, found.format or usual), end="")
+        print(render_file(options, flags.format or usual), end="")
     except SettingsError as error:
         parser.error(str(error))
     except OSError as error:
@@ -48,22 +49,19 @@ def _release(kubeconfig: str, context: str) -> str:
     from gpushare.cli.cluster import release
 
     try:
-        found = release(kubeconfig, context)
+        kubernetes = release(kubeconfig, context)
     except GpuShareError as error:
         needed = "--kubernetes is needed (kube-scheduler's release, such as 1.27)"
         raise SettingsError(f"{needed}, as no cluster tells its own: {error}") from error
-    print(f"for {found}, as the cluster is; --kubernetes names another release", file=sys.stderr)
-    return found
+    print(
+        f"for {kubernetes}, as the cluster is; --kubernetes names another release", file=sys.stderr
+    )
+    return kubernetes
 
 
-def _options(found: argparse.Namespace) -> FileOptions:
-    options = replace(default_options(found.kubernetes, found.form, found.order), url=found.url)
-    return replace(options, resources=tuple(found.resource)) if found.resource else options
-
-
-def _write_all(folder: Path) -> None:
-    for name, text in ready_made().items():
-        (folder / name).write_text(text, encoding="utf-8")
+def _options(flags: argparse.Namespace) -> FileOptions:
+    options = replace(default_options(flags.kubernetes, flags.form, flags.order), url=flags.url)
+    return replace(options, resources=tuple(flags.resource)) if flags.resource else options
 
 
 def _parser() -> Parser:

@@ -41,9 +41,9 @@ def follow(kubectl: Kubectl, scope: Scope, names: Names) -> Iterator[Observed]:
         observed, listed = observe(kubectl, scope, names)
         yield observed
         with _Streams() as streams:
-            for one in listed:
-                watch = kubectl.watch(one.path, **one.query, resourceVersion=one.version)
-                streams.start(watch, one.take)
+            for of in listed:
+                watch = kubectl.watch(of.path, **of.query, resourceVersion=of.version)
+                streams.start(watch, of.take)
             while streams.gather():
                 yield observed
         time.sleep(RELIST_PAUSE)

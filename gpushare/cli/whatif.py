@@ -33,7 +33,7 @@ from gpushare.cli.listed_cluster import (
 )
 from gpushare.cli.options import connection, make_parser, report_format
 from gpushare.cli.overlay_text import overlay_text
-from gpushare.cli.plans import Plan, Plans, check_prices, shapes_of_cluster
+from gpushare.cli.plans import Plan, Plans, shapes_of_cluster
 from gpushare.cli.pod_specs import (
     holds_rows,
     pods_of_documents,
@@ -174,19 +174,19 @@ def _plans(
             raise SettingsError(f"--resource {CLASS}: {why_not}")
         return Plans(host, None, claims_first=False), Claims(None, 1, why_not=why_not)
     kubectl = connection(vars(options), os.environ)
-    found = list_cards(kubectl, options.claims)
+    driver_cards = list_cards(kubectl, options.claims)
     (host,) = list_books(
         kubectl,
         every[:1],
         options.unit,
-        found,
+        driver_cards,
         policy=options.policy,
         namespace=options.extender_namespace,
     )
-    why_not = found.why_not
+    why_not = driver_cards.why_not
     if not why_not:
         try:
-            cards = listed_cards(kubectl, host, found, options.policy, kubectl.namespace)
+            cards = listed_cards(kubectl, host, driver_cards, options.policy, kubectl.namespace)
             return Plans(host, cards, claims_first=by_claims or not host.shares), cards.claims
         except ApiError as error:
             why_not = f"claims are not known: {error}"
@@ -232,7 +232,6 @@ def _need(plan: Plan, options: argparse.Namespace, policy: Policy) -> Need:
         wanted += more_of(running, part)
     gone = chain.from_iterable(there.on.get(name, ()) for name in plan.without)
     demands = {pod.demands for pod in (*wanted, *there.waiting, *gone)}
-    check_prices(plan.shapes)
     asked = Asked(
         wanted,
         plan.shapes or shapes_of_cluster(books, demands),
@@ -282,12 +281,12 @@ class _Reader:
     def wanted(self, flag: str, word: str) -> tuple[list[Wanted], list[Wanted]]:
         """Return the pods of one --pods or --gang: those by annotation, and those by claims."""
         books, priority = self._books, self._options.priority
-        found = pods_of_words(word, books.unit, books.names.resource, priority)
-        if found is not None:
-            if flag == "--gang" and found.count is None:
+        pods = pods_of_words(word, books.unit, books.names.resource, priority)
+        if pods is not None:
+            if flag == "--gang" and pods.count is None:
                 text = f"{word!r}: how many at once? write '{word.strip()} x 3'"
                 raise SettingsError(f"--gang: {text}")
-            return self._of_books([found])
+            return self._of_books([pods])
         if word != "-" and not Path(word).exists():
             raise SettingsError(
                 f"{flag}: {word!r} is no file, nor is it as '8GiB x 3' (see --help)"

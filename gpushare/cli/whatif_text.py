@@ -93,11 +93,11 @@ def _pods_lines(placed: Sequence[PlacementResult]) -> Iterator[str]:
 
 def _together(placed: Sequence[PlacementResult]) -> list[PlacementResult]:
     """Return one result for all equal pods, those first of which most did not fit."""
-    found: dict[object, list[PlacementResult]] = {}
+    by_kind: dict[object, list[PlacementResult]] = {}
     for each in placed:
         wanted = each.wanted
-        found.setdefault((wanted.kind, wanted.priority), []).append(each)
-    merged = [_merged(alike) for alike in found.values()]
+        by_kind.setdefault((wanted.kind, wanted.priority), []).append(each)
+    merged = [_merged(alike) for alike in by_kind.values()]
     return sorted(merged, key=lambda each: each.fit - (each.wanted.count or 0))
 
 
@@ -239,7 +239,10 @@ def need_lines(need: Need, plan: Plan, policy: str, style: Style = PLAIN) -> str
     text = "".join(f"{printable(line)}\n" for line in lines)
     if not need.nodes:
         return text
-    return f"{text}\n{_table(need, device_kind(plan.books.names.resource), style)}"
+    kind = device_kind(plan.books.names.resource)
+    text += f"\n{style.fitted(lambda narrower: _rows(need, kind, narrower))}"
+    rest = len(need.nodes) - _MOST_COMING
+    return f"{text}and {rest} more\n" if rest > 0 else text
 
 
 def _need_lines(need: Need, plan: Plan) -> Iterator[str]:
@@ -345,14 +348,8 @@ def _largest(need: Need, unit: str) -> str:
     return f"; the largest {kind} that still fits: {some(texts, ' or ')}" if texts else ""
 
 
-def _table(need: Need, kind: str, style: Style) -> str:
-    """Return the nodes that come, with what is in use; on a terminal as narrow as that."""
-    text = style.fitted(lambda narrower: _rows(need, kind, narrower))
-    rest = len(need.nodes) - _MOST_COMING
-    return f"{text}and {rest} more\n" if rest > 0 else text
-
-
 def _rows(need: Need, kind: str, style: Style) -> str:
+    """Return a table of the nodes that come, with what is in use."""
     shown = need.nodes[:_MOST_COMING]
     devices = max(len(node.used) for node in shown)
     rows = [["NODE", *(f"{kind}{index}" for index in range(devices)), "SHAPE"]]

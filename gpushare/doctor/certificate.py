@@ -23,30 +23,26 @@ def ends_at(pem: str) -> float:
     if not begun or not ended:
         raise ValueError("no PEM certificate in it")
     try:
-        return _not_after(ssl.PEM_cert_to_DER_cert(f"{_BEGIN}{body}{_END}"))
+        certificate = _element(ssl.PEM_cert_to_DER_cert(f"{_BEGIN}{body}{_END}"), 0)[1]
+        fields = _elements(_element(certificate, 0)[1])
+        # serialNumber, signature, issuer, validity: the version before them may be left out.
+        validity = [content for tag, content in fields if tag != _VERSION][3]
+        tag, text = _elements(validity)[1]
+        stamp = text.decode("ascii")
+        if tag == _UTC_TIME:  # of two digits a year below 50 is in this century
+            stamp = ("20" if int(stamp[:2]) < 50 else "19") + stamp
+        return datetime.strptime(stamp, "%Y%m%d%H%M%SZ").replace(tzinfo=UTC).timestamp()
     except (ValueError, IndexError) as error:
         raise ValueError("its certificate cannot be read") from error
 
 
-def _not_after(der: bytes) -> float:
-    certificate = _element(der, 0)[1]
-    fields = _elements(_element(certificate, 0)[1])
-    # serialNumber, signature, issuer, validity: the version before them may be left out.
-    validity = [content for tag, content in fields if tag != _VERSION][3]
-    tag, text = _elements(validity)[1]
-    stamp = text.decode("ascii")
-    if tag == _UTC_TIME:  # of two digits a year below 50 is in this century
-        stamp = ("20" if int(stamp[:2]) < 50 else "19") + stamp
-    return datetime.strptime(stamp, "%Y%m%d%H%M%SZ").replace(tzinfo=UTC).timestamp()
-
-
 def _elements(content: bytes) -> list[tuple[int, bytes]]:
-    found = []
+    elements = []
     at = 0
     while at < len(content):
         tag, inner, at = _element(content, at)
-        found.append((tag, inner))
-    return found
+        elements.append((tag, inner))
+    return elements
 
 
 def _element(data: bytes, at: int) -> tuple[int, bytes, int]:

@@ -16,21 +16,16 @@ from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
 from gpushare.doctor.checks.autoscalers import placeholder_rights
-from gpushare.doctor.checks.claims import TEMPLATES, claims_rights
+from gpushare.doctor.checks.claims import CLAIMS_RIGHTS, TEMPLATES
 from gpushare.doctor.checks.rights import rights_to_review
-from gpushare.doctor.checks.versions import minor_of
-from gpushare.doctor.claim_objects import (
-    read_classes,
-    read_drivers,
-    read_fences,
-    read_unused,
-)
+from gpushare.doctor.checks.scheduler_file import minor_of
 from gpushare.doctor.facts import (
     ApiServer,
     AsksSeen,
     ClaimsSeen,
     ClosedSeen,
     ExtenderSeen,
+    Facts,
     LeaseSeen,
     NodeSeen,
     PodsSeen,
@@ -38,7 +33,17 @@ from gpushare.doctor.facts import (
     SchedulerFile,
     Unread,
 )
-from gpushare.doctor.objects import Fields, read_closed, read_lease, read_node, read_pods
+from gpushare.doctor.objects import (
+    Fields,
+    read_classes,
+    read_closed,
+    read_drivers,
+    read_fences,
+    read_lease,
+    read_node,
+    read_pods,
+    read_unused,
+)
 from gpushare.errors import ApiError, ApiNotFound, MessageError, WireError
 from gpushare.kube.api import pages
 from gpushare.kube.client import ServerTimeClient
@@ -59,7 +64,7 @@ _LEASES = "/apis/coordination.k8s.io/v1"
 
 
 class Collector:
-    """Reads one cluster, by one account."""
+    """Reads one cluster, by one account. namespace: of the extender."""
 
     def __init__(self, client: ServerTimeClient, names: Names, unit: str, namespace: str) -> None:
         self._client = client
@@ -67,130 +72,121 @@ class Collector:
         self._unit = unit
         self._namespace = namespace
 
-    def server(self) -> ApiServer | Unread:
-        """Return the API server's version and clock."""
+    def facts(self, scheduler: SchedulerFile | Unread | None, asks: str) -> Facts:
+        """Return the facts that the API server gives; one that does not answer is asked only once.
 
-        def read() -> ApiServer:
-            try:
-                version = self._get("/version")
-            except ApiError as error:
-                if error.status != _FORBIDDEN:
-                    raise
-                version = {"gitVersion": "but may not tell its version"}
-            git, minor = str(version.get("gitVersion")), str(version.get("minor")).rstrip("+")
-            number = int(minor) if minor.isascii() and minor.isdigit() else minor_of(git)
-            date = self._client.server_time
-            ahead = None if date is None else date - time.time()
-            return ApiServer(git[:80], number, ahead)
-
-        return _read_or_unread(
-            read, "the API server", "look at --kubeconfig, --context and the network"
-        )
-
-    def nodes(self) -> tuple[NodeSeen, ...] | Unread:
-        """Return all nodes."""
-
-        def read() -> tuple[NodeSeen, ...]:
-            items = self._items("/api/v1/nodes")
-            return tuple(read_node(item, self._names, self._unit) for item in items)
-
-        return _read_or_unread(read, "nodes", "let this account list nodes")
-
-    def pods(self, now: float, asks: str = "") -> PodsSeen | Unread:
-        """Return the pods that have not ended; `now` and their ages: by the API server's clock.
-
-        asks: the namespace of placeholders, "" if it is not known.
+        asks: the namespace of placeholders, "" if there is none.
         """
-        query = {"fieldSelector": "status.phase!=Succeeded,status.phase!=Failed"}
-        return _read_or_unread(
-            lambda: read_pods(self._items("/api/v1/pods", query), self._names, now, asks),
-            "pods",
-            "let this account list pods",
-        )
-
-    def asks(self, namespace: str) -> AsksSeen:
-        """Return the namespace of placeholders."""
-
-        def read() -> str:
-            try:
-                found = self._get(f"/api/v1/namespaces/{namespace}")
-            except ApiNotFound:
-                return ""
-            status = found.get("status")
-            return str(status.get("phase") if isinstance(status, dict) else "")
-
-        what, todo = f"the namespace {namespace}", "let this account get namespaces"
-        return AsksSeen(namespace, _read_or_unread(read, what, todo, "skip"))
-
-    def leases(self) -> tuple[LeaseSeen, ...] | Unread:
-        """Return the extenders' Leases: of all namespaces if these may be listed, else of one."""
-
-        def read() -> tuple[LeaseSeen, ...]:
-            try:
-                query = {"fieldSelector": f"metadata.name={LEASE}"}
-                return tuple(map(read_lease, self._items(f"{_LEASES}/leases", query)))
-            except ApiError as error:
-                if error.status != _FORBIDDEN:
-                    raise
-            try:
-                path = f"{_LEASES}/namespaces/{self._namespace}/leases/{LEASE}"
-                return (read_lease(self._get(path)),)
-            except ApiNotFound:
-                return ()
-
-        return _read_or_unread(
-            read, "Leases", f"let this account get Leases in {self._namespace}", "warn"
-        )
-
-    def closed(self) -> tuple[ClosedSeen, ...] | Unread:
-        """Return the ConfigMaps by which operators close devices."""
-
-        def read() -> tuple[ClosedSeen, ...]:
-            items = self._items(f"/api/v1/namespaces/{self._namespace}/configmaps")
-            found = (read_closed(item, self._names) for item in items)
-            return tuple(one for one in found if one is not None)
-
-        todo = f"let this account list configmaps in {self._namespace}"
-        return _read_or_unread(read, "ConfigMaps", todo, "warn")
-
-    def claims(self) -> ClaimsSeen | Unread:
-        """Return what there is of claims; nothing more is read where their class is missing."""
-
-        def read() -> ClaimsSeen:
-            try:
-                classes = read_classes(self._items(f"{_DRA}/deviceclasses"))
-            except ApiNotFound:
-                return ClaimsSeen()
-            if not classes:
-                return ClaimsSeen()
-            policies = self._items(f"{_ADMISSION}/validatingadmissionpolicies")
-            bindings = self._items(f"{_ADMISSION}/validatingadmissionpolicybindings")
-            return ClaimsSeen(
-                classes,
-                tuple(read_fences(policies, bindings)),
-                read_drivers(self._items(f"{_DRA}/resourceslices")),
-                tuple(read_unused(self._items(f"{_DRA}/resourceclaims"))),
-            )
-
+        todo = "look at --kubeconfig, --context and the network"
+        api = _read_or_unread(self._server, "the API server", todo)
+        now = time.time()
+        if isinstance(api, Unread):
+            return facts_without(api, now, "not read: the API server does not answer")
         todo = "let this account list resourceslices, resourceclaims and admission policies"
-        return _read_or_unread(read, "claims", todo, "warn")
+        claims = _read_or_unread(self._claims, "claims", todo, "warn")
+        rights = [*rights_to_review(self._namespace, scheduler)]
+        if isinstance(claims, ClaimsSeen) and claims.classes:
+            rights += [*CLAIMS_RIGHTS, TEMPLATES]
+        asks_seen = None
+        if asks:
+            rights += placeholder_rights(asks)
+            what, todo = f"the namespace {asks}", "let this account get namespaces"
+            phase = _read_or_unread(lambda: self._phase(asks), what, todo, "skip")
+            asks_seen = AsksSeen(asks, phase)
+        return Facts(
+            now,
+            api,
+            _read_or_unread(self._nodes, "nodes", "let this account list nodes"),
+            # Ages are by the API server's clock, as are the times of its objects.
+            _read_or_unread(
+                lambda: self._pods(now + (api.ahead or 0.0), asks),
+                "pods",
+                "let this account list pods",
+            ),
+            _read_or_unread(
+                self._leases, "Leases", f"let this account get Leases in {self._namespace}", "warn"
+            ),
+            _read_or_unread(
+                lambda: {right: self._allowed(right) for right in rights},
+                "rights",
+                "let this account create selfsubjectaccessreviews, as every account may by default",
+            ),
+            _read_or_unread(
+                self._closed,
+                "ConfigMaps",
+                f"let this account list configmaps in {self._namespace}",
+                "warn",
+            ),
+            claims=claims,
+            asks=asks_seen,
+        )
 
-    def rights(
-        self, scheduler: SchedulerFile | Unread | None, *, claims: bool = False, asks: str = ""
-    ) -> Mapping[Right, bool] | Unread:
-        """Return which of the rights this account has.
+    def _server(self) -> ApiServer:
+        try:
+            version = self._get("/version")
+        except ApiError as error:
+            if error.status != _FORBIDDEN:
+                raise
+            version = {"gitVersion": "but may not tell its version"}
+        git, minor = str(version.get("gitVersion")), str(version.get("minor")).rstrip("+")
+        number = int(minor) if minor.isascii() and minor.isdigit() else minor_of(git)
+        date = self._client.server_time
+        ahead = None if date is None else date - time.time()
+        return ApiServer(git[:80], number, ahead)
 
-        claims: of those that these need, too. asks: and of those in the namespace of placeholders.
-        """
-        needed = [
-            *rights_to_review(self._namespace, scheduler),
-            *((*claims_rights(), TEMPLATES) if claims else ()),
-            *(placeholder_rights(asks) if asks else ()),
-        ]
-        return _read_or_unread(
-            lambda: {right: self._allowed(right) for right in needed},
-            "rights",
-            "let this account create selfsubjectaccessreviews, as every account may by default",
+    def _nodes(self) -> tuple[NodeSeen, ...]:
+        items = self._items("/api/v1/nodes")
+        return tuple(read_node(item, self._names, self._unit) for item in items)
+
+    def _pods(self, now: float, asks: str) -> PodsSeen:
+        """Return the pods that have not ended."""
+        query = {"fieldSelector": "status.phase!=Succeeded,status.phase!=Failed"}
+        return read_pods(self._items("/api/v1/pods", query), self._names, now, asks)
+
+    def _phase(self, namespace: str) -> str:
+        """Return the phase of the namespace; "" if there is none."""
+        try:
+            document = self._get(f"/api/v1/namespaces/{namespace}")
+        except ApiNotFound:
+            return ""
+        status = document.get("status")
+        return str(status.get("phase") if isinstance(status, dict) else "")
+
+    def _leases(self) -> tuple[LeaseSeen, ...]:
+        """Return the extenders' Leases: of all namespaces if these may be listed, else of one."""
+        try:
+            query = {"fieldSelector": f"metadata.name={LEASE}"}
+            return tuple(map(read_lease, self._items(f"{_LEASES}/leases", query)))
+        except ApiError as error:
+            if error.status != _FORBIDDEN:
+                raise
+        try:
+            path = f"{_LEASES}/namespaces/{self._namespace}/leases/{LEASE}"
+            return (read_lease(self._get(path)),)
+        except ApiNotFound:
+            return ()
+
+    def _closed(self) -> tuple[ClosedSeen, ...]:
+        """Return the ConfigMaps by which operators close devices."""
+        items = self._items(f"/api/v1/namespaces/{self._namespace}/configmaps")
+        closed = (read_closed(item, self._names) for item in items)
+        return tuple(each for each in closed if each is not None)
+
+    def _claims(self) -> ClaimsSeen:
+        """Return what there is of claims; nothing more is read where their class is missing."""
+        try:
+            classes = read_classes(self._items(f"{_DRA}/deviceclasses"))
+        except ApiNotFound:
+            return ClaimsSeen()
+        if not classes:
+            return ClaimsSeen()
+        policies = self._items(f"{_ADMISSION}/validatingadmissionpolicies")
+        bindings = self._items(f"{_ADMISSION}/validatingadmissionpolicybindings")
+        return ClaimsSeen(
+            classes,
+            tuple(read_fences(policies, bindings)),
+            read_drivers(self._items(f"{_DRA}/resourceslices")),
+            tuple(read_unused(self._items(f"{_DRA}/resourceclaims"))),
         )
 
     def _allowed(self, right: Right) -> bool:
@@ -239,12 +235,12 @@ def _page(body: bytes) -> _Page:
 
 def _document(body: bytes) -> Fields:
     try:
-        found = json.loads(body)
+        document = json.loads(body)
     except (ValueError, RecursionError) as error:
         raise MessageError("the answer is no JSON") from error
-    if not isinstance(found, dict):
+    if not isinstance(document, dict):
         raise MessageError("the answer is no JSON object")
-    return found
+    return document
 
 
 def _read_or_unread(
@@ -257,6 +253,12 @@ def _read_or_unread(
         return read()
     except (ApiError, WireError) as error:
         return Unread(f"{what} cannot be read: {' '.join(str(error).split())}", todo, level)
+
+
+def facts_without(api: Unread, now: float, why: str) -> Facts:
+    """Return the facts if the API server cannot be read."""
+    off = Unread(why, "", "skip")
+    return Facts(now, api, off, off, off, off, off)
 
 
 def read_extender(url: str) -> ExtenderSeen | Unread:

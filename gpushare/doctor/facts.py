@@ -272,6 +272,21 @@ class Facts:
     asks: AsksSeen | None = None
 
     @property
+    def known_nodes(self) -> tuple[NodeSeen, ...]:
+        """The nodes; none if they could not be read."""
+        return () if isinstance(self.nodes, Unread) else self.nodes
+
+    @property
+    def known_pods(self) -> PodsSeen:
+        """The pods; none if they could not be read."""
+        return PodsSeen() if isinstance(self.pods, Unread) else self.pods
+
+    @property
+    def samples(self) -> Mapping[str, float]:
+        """The extender's metrics; none if it was not asked or does not answer."""
+        return self.extender.samples if isinstance(self.extender, ExtenderSeen) else {}
+
+    @property
     def now_there(self) -> float:
         """Now, by the API server's clock, as are the times of its objects."""
         ahead = self.api.ahead if isinstance(self.api, ApiServer) else None

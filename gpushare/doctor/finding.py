@@ -69,9 +69,9 @@ def grouped(verdicts: Iterable[tuple[str, Finding]]) -> Iterator[Finding]:
 
 def some(names: Iterable[str]) -> str:
     """Return the first few names, and how many more there are."""
-    found: Sequence[str] = sorted(names)
-    more = len(found) - _MAX_SHOWN
-    return ", ".join(found[:_MAX_SHOWN]) + (f" and {more} more" if more > 0 else "")
+    ordered: Sequence[str] = sorted(names)
+    more = len(ordered) - _MAX_SHOWN
+    return ", ".join(ordered[:_MAX_SHOWN]) + (f" and {more} more" if more > 0 else "")
 
 
 def count(number: int, noun: str) -> str:

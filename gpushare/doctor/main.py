@@ -15,8 +15,8 @@ from gpushare.commandline import Parser
 from gpushare.doctor.certificate import ends_at
 from gpushare.doctor.checks.autoscalers import placeholders_namespace
 from gpushare.doctor.checks.scheduler_file import entry_of
-from gpushare.doctor.collect import Collector, read_extender, read_route
-from gpushare.doctor.facts import Certificate, ClaimsSeen, Facts, SchedulerFile, Unread
+from gpushare.doctor.collect import Collector, facts_without, read_extender, read_route
+from gpushare.doctor.facts import Certificate, Facts, SchedulerFile, Unread
 from gpushare.doctor.report import as_json, as_text, failed, run_checks
 from gpushare.errors import SettingsError
 from gpushare.kube.client import ServerTimeClient
@@ -39,7 +39,14 @@ def main(argv: Sequence[str]) -> int:
     parser = _parser()
     options = parser.parse_args(argv)
     try:
-        names = _check_options(options)
+        check_unit(options.unit)
+        if options.namespace.strip("/.") != options.namespace or "/" in options.namespace:
+            raise SettingsError(f"--namespace: {options.namespace[:80]!r} is no namespace")
+        if options.listen:
+            address(options.listen, "--listen")
+        if options.extender:
+            check_health_url(options.extender)
+        names = Names.for_resource(options.resource)
     except SettingsError as error:
         parser.error(str(error))
     findings = run_checks(_facts(options, names))
@@ -51,33 +58,21 @@ def main(argv: Sequence[str]) -> int:
     return 1 if failed(findings) else 0
 
 
-def _check_options(options: argparse.Namespace) -> Names:
-    check_unit(options.unit)
-    if options.namespace.strip("/.") != options.namespace or "/" in options.namespace:
-        raise SettingsError(f"--namespace: {options.namespace[:80]!r} is no namespace")
-    if options.listen:
-        address(options.listen, "--listen")
-    if options.extender:
-        check_health_url(options.extender)
-    return Names.for_resource(options.resource)
-
-
 def _facts(options: argparse.Namespace, names: Names) -> Facts:
     kubeconfig = options.kubeconfig or usual_kubeconfig()
     now = time.time()
     url = options.extender.rstrip("/")
     extender = read_extender(url) if url else None
+    scheduler = _scheduler(options.scheduler_config)
     try:
         client = ServerTimeClient(kubeconfig, options.context or None, 1, "gpushare-doctor")
     except SettingsError as error:
         api = Unread(str(error), "give --kubeconfig FILE and, if need be, --context NAME")
-        facts = _without(api, now, "not read: there is no API server to ask")
-        scheduler = _scheduler(options.scheduler_config)
+        facts = facts_without(api, now, "not read: there is no API server to ask")
     else:
         try:
             collector = Collector(client, names, options.unit, options.namespace)
-            scheduler = _scheduler(options.scheduler_config)
-            facts = _collected(collector, scheduler, placeholders_namespace(extender))
+            facts = collector.facts(scheduler, placeholders_namespace(extender))
         finally:
             client.close()
     facts = replace(
@@ -94,36 +89,6 @@ def _facts(options: argparse.Namespace, names: Names) -> Facts:
     entry = entry_of(facts)
     asks = url and entry is not None and bool(entry.filter_verb)
     return replace(facts, route=read_route(entry, url)) if asks and entry else facts
-
-
-def _collected(collector: Collector, scheduler: SchedulerFile | Unread | None, asks: str) -> Facts:
-    """Return the facts that the API server gives; one that does not answer is asked only once.
-
-    asks: the namespace of placeholders, "" if there is none.
-    """
-    api = collector.server()
-    now = time.time()
-    if isinstance(api, Unread):
-        return _without(api, now, "not read: the API server does not answer")
-    claims = collector.claims()
-    uses_claims = isinstance(claims, ClaimsSeen) and bool(claims.classes)
-    return Facts(
-        now,
-        api,
-        collector.nodes(),
-        collector.pods(now + (api.ahead or 0.0), asks),
-        collector.leases(),
-        collector.rights(scheduler, claims=uses_claims, asks=asks),
-        collector.closed(),
-        claims=claims,
-        asks=collector.asks(asks) if asks else None,
-    )
-
-
-def _without(api: Unread, now: float, why: str) -> Facts:
-    """Return the facts if the API server cannot be read."""
-    off = Unread(why, "", "skip")
-    return Facts(now, api, off, off, off, off, off)
 
 
 def _scheduler(path: str) -> SchedulerFile | Unread | None:

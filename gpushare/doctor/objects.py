@@ -1,19 +1,40 @@
 """Objects of the API server as the checks need them: from JSON to what facts.py names.
 
-Knows the JSON of nodes, pods and Leases; what a node offers and a pod asks for is read by the
-codecs that the ledger uses, so that doctor and extender cannot disagree. Pure.
+Knows the JSON of nodes, pods, Leases and of what claims need; what a node offers and a pod asks for
+is read by the codecs that the ledger uses, so that doctor and extender cannot disagree. Pure.
+
+Tested in `tests/unit/doctor/test_parts.py` and `tests/unit/doctor/test_claims.py`.
 """
 
 import json
+import re
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from datetime import datetime
 from typing import Any
 
 from gpushare.core.model import NodeSpec, Reason, Request
-from gpushare.doctor.facts import ClosedSeen, LeaseSeen, NodeSeen, PodSeen, PodsSeen
-from gpushare.errors import AnnotationError, QuantityError, WireError
+from gpushare.doctor.facts import (
+    ClosedSeen,
+    DriverSeen,
+    FenceSeen,
+    LeaseSeen,
+    NodeSeen,
+    PodSeen,
+    PodsSeen,
+)
+from gpushare.errors import AnnotationError, MessageError, QuantityError, WireError
 from gpushare.wire.annotations import SCALE_DOWN_GUARD, Names
 from gpushare.wire.demands import node_state
+from gpushare.wire.dra.claims import CLASS, CLASS_ASIDE, claim_request
+from gpushare.wire.dra.objects import (
+    RESOURCE_CLAIMS,
+    RESOURCE_SLICES,
+    Device,
+    ResourceSlice,
+    SliceSpec,
+)
+from gpushare.wire.dra.slices import MEMORY, UUID, DeviceKey, cards_of
 from gpushare.wire.dra.templates import POD_CLAIM, sized_template
 from gpushare.wire.inventory import UNHEALTHY_KEY, Inventory, decode_inventory, decode_unhealthy
 from gpushare.wire.nodes import node_spec
@@ -38,6 +59,10 @@ _ROLES = ("node-role.kubernetes.io/control-plane", "node-role.kubernetes.io/mast
 
 _MIRROR = "kubernetes.io/config.mirror"
 """The annotation of static pods, which a kubelet may make in any namespace."""
+
+
+_DRIVER = re.compile(r"\.driver\s*[!=]=\s*'([^']+)'")
+_GUARDED = frozenset({"resourceclaims/status", "resourceclaims/*", "*/*"})
 
 
 def read_node(node: Fields, names: Names, unit: str) -> NodeSeen:
@@ -99,7 +124,6 @@ def read_pods(pods: Iterable[Fields], names: Names, now: float, asks: str = "") 
     rewritten: list[str] = []
     for pod in pods:
         images = [str(container.get("image")) for container in _containers(pod)]
-        schedules = any(_base(image) == _SCHEDULER for image in images)
         spec = _map(pod.get("spec"))
         node = str(spec.get("nodeName") or "")
         if spec.get("schedulerName") == SCHEDULER:
@@ -110,30 +134,35 @@ def read_pods(pods: Iterable[Fields], names: Names, now: float, asks: str = "") 
         if _is_rewritten(spec):
             rewritten.append(_name(pod))
         static = _MIRROR in _map(_map(pod.get("metadata")).get("annotations"))
-        if schedules and _is_of_control_plane(pod):
+        if _is_of_control_plane(pod):
             made_by = node if static else ""
-            tags |= {(_tag(image), made_by) for image in images if _base(image) == _SCHEDULER}
+            tags |= {
+                (tag, made_by)
+                for name, tag in map(_name_and_tag, images)
+                if name == _SCHEDULER and tag
+            }
         if _is_original(pod, images):
             sure = _is_of_control_plane(pod) and not static
             (originals if sure else alike).append(_name(pod))
-        if _asks(pod, names.resource):
+        asked = _resources(pod)
+        if names.resource in asked:
             gpu += _read_pod(pod, names, now)
-        elif _asks(pod, names.count) or _asks(pod, names.cores):
+        elif names.count in asked or names.cores in asked:
             mistake = mistake_of(PODS.decode(json.dumps(pod).encode()), names, "GiB")
             counting += [(_name(pod), mistake)] if mistake else []
-            cores_alone += [(_name(pod), node)] if mistake and _asks(pod, names.cores) else []
-        if any(is_whole(resource) for resource in _resources(pod)):
+            cores_alone += [(_name(pod), node)] if mistake and names.cores in asked else []
+        if any(map(is_whole, asked)):
             whole.append((_name(pod), node))
-    told = sorted((tag, node) for tag, node in tags if tag)
+    releases = sorted(tags)
     return PodsSeen(
         gpu=tuple(gpu),
         originals=tuple(originals),
-        schedulers=tuple(tag for tag, node in told if not node),
+        schedulers=tuple(tag for tag, node in releases if not node),
         alike=tuple(alike),
         counting=tuple(counting),
         cores_alone=tuple(cores_alone),
         whole=tuple(whole),
-        static=tuple((tag, node) for tag, node in told if node),
+        static=tuple((tag, node) for tag, node in releases if node),
         placeholders=tuple(placeholders),
         gated=tuple(gated),
         beside=tuple(beside),
@@ -153,13 +182,14 @@ def _is_rewritten(spec: Fields) -> bool:
 def _read_pod(pod: Fields, names: Names, now: float) -> Iterable[PodSeen]:
     """Yield the pod, unless it asks for 0: it holds nothing, so nothing can be wrong with it."""
     metadata, spec = _map(pod.get("metadata")), _map(pod.get("spec"))
-    condition = _scheduled(pod)
+    conditions = _maps(_map(pod.get("status")).get("conditions"))
+    condition = next((each for each in conditions if each.get("type") == "PodScheduled"), {})
     bound = condition.get("status") == "True"
-    observed, broken, told = None, "", ""
+    observed, broken, out_of_place = None, "", ""
     try:
         decoded = PODS.decode(json.dumps(pod).encode())
         observed = observe_pod(decoded, names)
-        told = misplaced(decoded, observed.request, names)
+        out_of_place = misplaced(decoded, observed.request, names)
     except WireError as error:
         broken = str(error)
     if observed and not observed.request.devices:
@@ -179,23 +209,13 @@ def _read_pod(pod: Fields, names: Names, now: float) -> Iterable[PodSeen]:
         placement=observed.placement if observed else None,
         uuids=observed.uuids if observed else (),
         assumed=names.assume_time in notes,
-        misplaced=told,
+        misplaced=out_of_place,
         assigned=observed is not None and observed.assigned,
         request=observed.request if observed else Request(),
         # The map is of containers: there is none if init containers alone ask.
         mapped=names.allocation in notes or not (observed and observed.request.containers),
     )
     return (seen,)
-
-
-def _scheduled(pod: Fields) -> Fields:
-    """Return the condition PodScheduled; empty if there is none yet."""
-    found = (
-        item
-        for item in _maps(_map(pod.get("status")).get("conditions"))
-        if item.get("type") == "PodScheduled"
-    )
-    return next(found, {})
 
 
 def _is_original(pod: Fields, images: Iterable[str]) -> bool:
@@ -209,10 +229,6 @@ def _is_of_control_plane(pod: Fields) -> bool:
     image, as he likes.
     """
     return _map(pod.get("metadata")).get("namespace") == CONTROL_PLANE
-
-
-def _asks(pod: Fields, resource: str) -> bool:
-    return resource in _resources(pod)
 
 
 def _resources(pod: Fields) -> set[str]:
@@ -236,15 +252,12 @@ def _name(pod: Fields) -> str:
     return f"{metadata.get('namespace')}/{metadata.get('name')}"
 
 
-def _base(image: str) -> str:
-    """Return the last part of an image's name: "kube-scheduler" of
+def _name_and_tag(image: str) -> tuple[str, str]:
+    """Return the last part of an image's name, and its tag: ("kube-scheduler", "v1.30.2") of
     "registry.k8s.io/kube-scheduler:v1.30.2".
     """
-    return image.rpartition("/")[2].partition("@")[0].partition(":")[0]
-
-
-def _tag(image: str) -> str:
-    return image.rpartition("/")[2].partition("@")[0].partition(":")[2]
+    name, _, tag = image.rpartition("/")[2].partition("@")[0].partition(":")
+    return name, tag
 
 
 def read_lease(lease: Fields) -> LeaseSeen:
@@ -282,9 +295,119 @@ def seconds(stamp: object) -> float:
         return 0.0
 
 
+def read_classes(classes: Iterable[Fields]) -> dict[str, tuple[str, ...]]:
+    """Return the expressions that a device has to meet, by the names that our class may have."""
+    expressions = {}
+    for each in classes:
+        name = str(_map(each.get("metadata")).get("name"))
+        if name in {CLASS, CLASS_ASIDE}:
+            every = _maps(_map(each.get("spec")).get("selectors"))
+            expressions[name] = tuple(str(_map(one.get("cel")).get("expression")) for one in every)
+    return expressions
+
+
+def read_fences(policies: Iterable[Fields], bindings: Iterable[Fields]) -> Iterator[FenceSeen]:
+    """Yield the policies that look at allocations."""
+    bound: dict[str, list[Fields]] = {}
+    for binding in bindings:
+        spec = _map(binding.get("spec"))
+        bound.setdefault(str(spec.get("policyName")), []).append(spec)
+    for policy in policies:
+        spec, name = _map(policy.get("spec")), str(_map(policy.get("metadata")).get("name"))
+        matches = _map(spec.get("matchConstraints"))
+        rules = [
+            rule
+            for rule in _maps(matches.get("resourceRules"))
+            if {"resource.k8s.io", "*"}.intersection(_texts(rule.get("apiGroups")))
+            and _GUARDED.intersection(_texts(rule.get("resources")))
+        ]
+        if not rules:
+            continue
+        text = " ".join(str(each.get("expression")) for each in _maps(spec.get("validations")))
+        gaps = (
+            [] if spec.get("failurePolicy", "Fail") == "Fail" else ["its failurePolicy is not Fail"]
+        )
+        if not any({"UPDATE", "*"}.intersection(_texts(rule.get("operations"))) for rule in rules):
+            gaps.append("it does not look at UPDATE")
+        if any(_map(matches.get(key)) for key in ("namespaceSelector", "objectSelector")):
+            gaps.append("it looks at some namespaces or objects alone")
+        faults = [
+            "its binding does not Deny"
+            if "Deny" not in _texts(binding.get("validationActions"))
+            else "its binding is for some namespaces or objects alone"
+            if binding.get("matchResources")
+            else ""
+            for binding in bound.get(name, [])
+        ] or ["no ValidatingAdmissionPolicyBinding names it"]
+        # One binding without a fault is enough.
+        gaps += [] if "" in faults else faults[:1]
+        yield FenceSeen(name, frozenset(_DRIVER.findall(text)), tuple(gaps))
+
+
+def read_drivers(slices: Iterable[Fields]) -> dict[str, DriverSeen]:
+    """Return the drivers, by name."""
+    read: list[SliceSpec] = []
+    whole: list[ResourceSlice] = []
+    for item in slices:
+        try:
+            decoded = RESOURCE_SLICES.decode(json.dumps(item).encode())
+        except WireError:
+            continue  # its devices are given out by nobody
+        whole.append(decoded)
+        read += [decoded.spec] if decoded.spec else []
+    cards = cards_of(whole)
+    nodes: dict[str, dict[str, set[str]]] = {spec.driver or "": {} for spec in read}
+    unfit: dict[str, Counter[str]] = {driver: Counter() for driver in nodes}
+    for spec in read:
+        driver, pool = spec.driver or "", (spec.pool and spec.pool.name) or ""
+        for device in spec.devices or ():
+            card = cards.get(DeviceKey(driver, pool, device.name or ""))
+            if card is not None and card.shared and card.open:
+                nodes[driver].setdefault(card.node, set()).add(card.uuid)
+            else:
+                unfit[driver][_lack(driver, device)] += 1
+    return {
+        driver: DriverSeen(
+            {name: frozenset(uuids) for name, uuids in by_node.items()}, unfit[driver]
+        )
+        for driver, by_node in nodes.items()
+    }
+
+
+def _lack(driver: str, device: Device) -> str:
+    """Return what keeps the device from being shared by memory."""
+    if MEMORY not in (device.capacity or {}):
+        return f"no capacity {MEMORY}"
+    if not {UUID, f"{driver}/{UUID}"} & (device.attributes or {}).keys():
+        return f"no attribute {UUID}"
+    if device.allow_multiple_allocations is not True:
+        return "no allowMultipleAllocations"
+    return "a taint, counters, conditions, the uuid of another one, or a pool that is not whole"
+
+
+def read_unused(claims: Iterable[Fields]) -> Iterator[tuple[str, float]]:
+    """Yield the claims of our class that have devices, and that nobody has reserved."""
+    for each in claims:
+        status, metadata = _map(each.get("status")), _map(each.get("metadata"))
+        allocation = _map(status.get("allocation"))
+        if not allocation or status.get("reservedFor"):
+            continue
+        try:
+            if claim_request(RESOURCE_CLAIMS.decode(json.dumps(each).encode()), CLASS) is None:
+                continue
+        except MessageError:
+            pass  # it has devices all the same
+        name = f"{metadata.get('namespace')}/{metadata.get('name')}"
+        yield name, seconds(allocation.get("allocationTimestamp"))
+
+
 def _map(value: object) -> Fields:
     return value if isinstance(value, dict) else {}
 
 
 def _maps(value: object) -> Iterator[Fields]:
     return (_map(item) for item in (value if isinstance(value, list) else ()))
+
+
+def _texts(value: object) -> tuple[str, ...]:
+    return tuple(map(str, value)) if isinstance(value, list) else ()

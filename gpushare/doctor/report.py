@@ -14,15 +14,12 @@ from gpushare.doctor.checks.autoscalers import check_autoscalers
 from gpushare.doctor.checks.claims import check_claims
 from gpushare.doctor.checks.compute import check_compute
 from gpushare.doctor.checks.extender import check_extender
-from gpushare.doctor.checks.nodes import check_nodes
+from gpushare.doctor.checks.nodes import check_nodes, check_unhealthy_configmaps
 from gpushare.doctor.checks.other_binders import check_other_binders
-from gpushare.doctor.checks.pending import check_pending
-from gpushare.doctor.checks.pods import check_pods
+from gpushare.doctor.checks.pods import check_pending, check_pods
 from gpushare.doctor.checks.rights import check_rights
-from gpushare.doctor.checks.scheduler_file import check_scheduler_file
+from gpushare.doctor.checks.scheduler_file import check_scheduler_file, check_versions
 from gpushare.doctor.checks.server import check_server
-from gpushare.doctor.checks.unhealthy_configmaps import check_unhealthy_configmaps
-from gpushare.doctor.checks.versions import check_versions
 from gpushare.doctor.facts import Facts
 from gpushare.doctor.finding import LEVELS, Finding, Level
 

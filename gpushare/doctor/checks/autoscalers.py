@@ -9,7 +9,7 @@ Tested in `tests/unit/doctor/test_autoscalers.py`, and with the others in
 import re
 from collections.abc import Iterator, Sequence
 
-from gpushare.doctor.facts import AsksSeen, ExtenderSeen, Facts, PodsSeen, Right, Unread
+from gpushare.doctor.facts import AsksSeen, ExtenderSeen, Facts, Right, Unread
 from gpushare.doctor.finding import Finding, fail, ok, some, warn
 from gpushare.wire.metrics import family, total
 
@@ -23,8 +23,8 @@ def placeholders_namespace(seen: ExtenderSeen | Unread | None) -> str:
     """Return where the extender has its placeholders; "" where it has none, or does not say it."""
     samples = seen.samples if isinstance(seen, ExtenderSeen) else {}
     there = family(samples, "gpushare_placeholders")
-    found = next((labels.get("namespace", "") for labels, _ in there), "")
-    return found if _LABEL.fullmatch(found) else ""
+    namespace = next((labels.get("namespace", "") for labels, _ in there), "")
+    return namespace if _LABEL.fullmatch(namespace) else ""
 
 
 def placeholder_rights(namespace: str) -> Sequence[Right]:
@@ -49,8 +49,7 @@ def check_autoscalers(facts: Facts) -> Iterator[Finding]:
 
 
 def _problems(seen: ExtenderSeen, facts: Facts) -> Iterator[Finding]:
-    nodes = () if isinstance(facts.nodes, Unread) else facts.nodes
-    kept = [node.name for node in nodes if node.kept]
+    kept = [node.name for node in facts.known_nodes if node.kept]
     if total(seen.samples, "gpushare_scale_down_kept_nodes") is None:
         if kept:
             yield warn(
@@ -73,7 +72,7 @@ def _problems(seen: ExtenderSeen, facts: Facts) -> Iterator[Finding]:
             "look for events GPUShareNodeNotAsked and into its log: the namespace, the right to"
             " create pods in it, or room in its quota is missing",
         )
-    pods = facts.pods.placeholders if isinstance(facts.pods, PodsSeen) else ()
+    pods = facts.known_pods.placeholders
     if pods and total(seen.samples, "gpushare_placeholders") is None:
         yield warn(
             _NAME,
@@ -107,7 +106,7 @@ def _namespace_problems(asks: AsksSeen, facts: Facts) -> Iterator[Finding]:
             f"the extender's account may not {some(map(str, lacking))}",
             "let it create and delete pods there, and patch pods/status",
         )
-    pods = facts.pods if isinstance(facts.pods, PodsSeen) else PodsSeen()
+    pods = facts.known_pods
     if pods.gated:
         yield fail(
             _PLACE,

@@ -6,15 +6,13 @@ and without the class nothing else.
 Tested in `tests/unit/doctor/test_claims.py`.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 from gpushare.doctor.facts import (
     ApiServer,
     ClaimsSeen,
     DriverSeen,
-    ExtenderSeen,
     Facts,
-    PodsSeen,
     Right,
     Unread,
 )
@@ -28,21 +26,18 @@ LEAST_MINOR = 36
 _LONG_UNUSED = 300.0
 _APPLY = "kubectl apply -k config/extender/claims"
 
+_GROUP = "resource.k8s.io"
+CLAIMS_RIGHTS = (
+    *(Right(verb, "resourceslices", _GROUP) for verb in ("list", "watch")),
+    *(Right(verb, "deviceclasses", _GROUP) for verb in ("list", "watch")),
+    *(Right(verb, "resourceclaims", _GROUP) for verb in ("list", "watch", "patch")),
+    Right("patch", "resourceclaims/status", _GROUP),
+    Right("patch", "resourceclaims/binding", _GROUP),
+)
+"""What an extender needs to give devices to claims."""
 
-TEMPLATES = Right("create", "resourceclaimtemplates", "resource.k8s.io")
+TEMPLATES = Right("create", "resourceclaimtemplates", _GROUP)
 """For pods that are rewritten: the template that such a pod names is written when it comes."""
-
-
-def claims_rights() -> Sequence[Right]:
-    """Return the rights that an extender needs to give devices to claims."""
-    group = "resource.k8s.io"
-    return (
-        *(Right(verb, "resourceslices", group) for verb in ("list", "watch")),
-        *(Right(verb, "deviceclasses", group) for verb in ("list", "watch")),
-        *(Right(verb, "resourceclaims", group) for verb in ("list", "watch", "patch")),
-        Right("patch", "resourceclaims/status", group),
-        Right("patch", "resourceclaims/binding", group),
-    )
 
 
 def check_claims(facts: Facts) -> Iterator[Finding]:
@@ -58,8 +53,9 @@ def check_claims(facts: Facts) -> Iterator[Finding]:
         if served:
             yield _class(claims, served)
         return
-    driver = served or _fenced(claims)
-    yield from _version(facts)
+    fenced = {driver for fence in claims.fences for driver in fence.drivers}
+    driver = served or (fenced.pop() if len(fenced) == 1 else "")
+    yield _version(facts)
     yield _class(claims, served)
     yield _fence(claims, driver)
     yield _devices(claims, driver)
@@ -70,32 +66,24 @@ def check_claims(facts: Facts) -> Iterator[Finding]:
 
 def served_alone(facts: Facts) -> bool:
     """Return whether the extender that was asked serves claims and nothing else."""
-    samples = facts.extender.samples if isinstance(facts.extender, ExtenderSeen) else {}
-    return bool(total(samples, "gpushare_claims_alone"))
+    return bool(total(facts.samples, "gpushare_claims_alone"))
 
 
 def _served(facts: Facts) -> str:
     """Return the driver that the extender says it serves; "" if it serves none or was not asked."""
-    samples = facts.extender.samples if isinstance(facts.extender, ExtenderSeen) else {}
-    return next((labels.get("driver", "") for labels, _ in family(samples, "gpushare_claims")), "")
+    served = family(facts.samples, "gpushare_claims")
+    return next((labels.get("driver", "") for labels, _ in served), "")
 
 
-def _fenced(claims: ClaimsSeen) -> str:
-    """Return the driver that the fence names; "" if it is not told."""
-    named = {driver for fence in claims.fences for driver in fence.drivers}
-    return named.pop() if len(named) == 1 else ""
-
-
-def _version(facts: Facts) -> Iterator[Finding]:
+def _version(facts: Facts) -> Finding:
     if isinstance(facts.api, ApiServer) and 0 < facts.api.minor < LEAST_MINOR:
-        yield fail(
+        return fail(
             "claims-version",
             f"claims are for Kubernetes 1.{LEAST_MINOR} and later, and this is 1.{facts.api.minor}:"
             " what a claim consumes of a device is not kept there",
             f"update, or take --claims from the extender and the class {CLASS} away",
         )
-    else:
-        yield ok("claims-version", f"Kubernetes is not older than 1.{LEAST_MINOR}, as claims need")
+    return ok("claims-version", f"Kubernetes is not older than 1.{LEAST_MINOR}, as claims need")
 
 
 def _class(claims: ClaimsSeen, served: str) -> Finding:
@@ -204,8 +192,8 @@ def _two_worlds(facts: Facts, driver: DriverSeen) -> Finding:
 def _rights(facts: Facts) -> Finding:
     if isinstance(facts.rights, Unread):
         return facts.rights.finding("claims-rights")
-    rewritten = facts.pods.rewritten if isinstance(facts.pods, PodsSeen) else ()
-    needed = (*claims_rights(), *([TEMPLATES] if rewritten else ()))
+    rewritten = facts.known_pods.rewritten
+    needed = (*CLAIMS_RIGHTS, *([TEMPLATES] if rewritten else ()))
     lacking = [str(right) for right in needed if not facts.rights.get(right)]
     if not lacking:
         return ok("claims-rights", "the account used here may do all that claims need")

@@ -8,7 +8,7 @@ Tested in `tests/unit/doctor/test_checks.py`.
 from collections.abc import Iterator
 
 from gpushare.doctor.checks.scheduler_file import entry_of
-from gpushare.doctor.facts import Facts, PodsSeen, Unread
+from gpushare.doctor.facts import Facts, Unread
 from gpushare.doctor.finding import Finding, count, fail, ok, skip, some, warn
 
 _NAME = "compute"
@@ -58,8 +58,7 @@ def _not_managed(facts: Facts, advertising: list[str]) -> Finding:
         " does not name it, so a pod that asks for compute and no memory runs without any device"
     )
     todo = f"add name: {cores} with ignoredByScheduler: false to managedResources"
-    pods = _pods(facts)
-    running = [pod for pod, node in pods.cores_alone if node]
+    running = [pod for pod, node in facts.known_pods.cores_alone if node]
     if running:
         return fail(_NAME, f"{what}: {some(running)}", todo + ", then delete such pods")
     return warn(_NAME, what, todo)
@@ -67,7 +66,7 @@ def _not_managed(facts: Facts, advertising: list[str]) -> Finding:
 
 def _not_advertised(facts: Facts, *, ignored: bool) -> Finding:
     cores = facts.names.cores
-    asking = [pod for pod in _pods(facts).gpu if pod.request.cores]
+    asking = [pod for pod in facts.known_pods.gpu if pod.request.cores]
     if not asking:
         return ok(_NAME, f"no node advertises {cores}, and no pod asks for it")
     if ignored:
@@ -83,7 +82,3 @@ def _not_advertised(facts: Facts, *, ignored: bool) -> Finding:
         " plug-in without --no-advertise-cores; where another one runs, say ignoredByScheduler:"
         " true instead",
     )
-
-
-def _pods(facts: Facts) -> PodsSeen:
-    return PodsSeen() if isinstance(facts.pods, Unread) else facts.pods

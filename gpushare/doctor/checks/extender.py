@@ -8,8 +8,8 @@ from collections.abc import Iterator
 
 from gpushare import __version__
 from gpushare.doctor.checks.claims import served_alone
-from gpushare.doctor.checks.pending import is_left_out
-from gpushare.doctor.facts import ExtenderSeen, Facts, PodSeen, PodsSeen, Unread
+from gpushare.doctor.checks.pods import is_left_out
+from gpushare.doctor.facts import ExtenderSeen, Facts, PodSeen, Unread
 from gpushare.doctor.finding import Finding, count, fail, ok, skip, some, warn
 from gpushare.wire.metrics import ranking_policies, total
 
@@ -139,5 +139,4 @@ def _alone(facts: Facts) -> Finding:
 
 
 def _pending(facts: Facts) -> list[PodSeen]:
-    pods = facts.pods.gpu if isinstance(facts.pods, PodsSeen) else ()
-    return [pod for pod in pods if not (pod.node or pod.gated)]
+    return [pod for pod in facts.known_pods.gpu if not (pod.node or pod.gated)]

@@ -1,14 +1,15 @@
-"""Checks of the nodes: one must share devices, and each must state them correctly.
+"""Checks of the nodes: one must share devices, and each must state them correctly; and of the
+ConfigMaps that close devices, which must name some that exist.
 
-Pure. What closes a node is decided by the codec that the ledger uses too.
+Pure. What closes a node, and what a ConfigMap says, is read by the codecs that the extender uses.
 
 Tested in `tests/unit/doctor/test_checks.py`.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 from gpushare.core.model import Reason
-from gpushare.doctor.facts import Facts, NodeSeen, PodsSeen, Unread
+from gpushare.doctor.facts import ClosedSeen, Facts, NodeSeen, PodsSeen, Unread
 from gpushare.doctor.finding import Finding, count, fail, ok, some, warn
 from gpushare.wire.annotations import ALIYUN, Names
 
@@ -18,6 +19,7 @@ _LONG_IDS, _SHORT_IDS = 68_941, 195_700
 """Devices that fit into the kubelet's limit of 4 MiB for a device plug-in's list (kubernetes
 #127049), with the original's ids of 60 bytes each and with ours of 20: measured.
 """
+_CLOSED = "closed-devices"
 
 
 def check_nodes(facts: Facts) -> Iterator[Finding]:
@@ -42,10 +44,10 @@ def check_nodes(facts: Facts) -> Iterator[Finding]:
     yield _inventory(sharing)
     yield from _devices(sharing)
     yield _unit(sharing, facts.unit)
-    yield _allocatable(sharing, _deserted(nodes, facts.pods))
+    yield _allocatable(nodes, facts.known_pods)
     yield _state(sharing)
     yield _list_size(sharing)
-    yield _whole_cards(sharing, facts.pods)
+    yield _whole_cards(sharing, facts.known_pods)
 
 
 def _closed(nodes: Sequence[NodeSeen], *reasons: Reason) -> list[str]:
@@ -90,7 +92,13 @@ def _inventory(nodes: Sequence[NodeSeen]) -> Finding:
             f"{some(broken)}: cannot be read ({broken[first]}), and no pod is placed there",
             "correct the annotation; remove it only where all devices of the node are equal",
         )
-    differing = [node.name for node in nodes if _differs(node)]
+    differing = [
+        node.name
+        for node in nodes
+        if node.inventory is not None
+        and node.total
+        and sum(device.mem for device in node.inventory.devices) != node.total
+    ]
     if differing:
         return warn(
             name,
@@ -143,12 +151,6 @@ def _devices(nodes: Sequence[NodeSeen]) -> Iterator[Finding]:
         )
 
 
-def _differs(node: NodeSeen) -> bool:
-    if node.inventory is None or not node.total:
-        return False
-    return sum(device.mem for device in node.inventory.devices) != node.total
-
-
 def _unit(nodes: Sequence[NodeSeen], unit: str) -> Finding:
     other = _closed(nodes, Reason.OTHER_UNIT)
     if other:
@@ -185,27 +187,19 @@ def _label(nodes: Sequence[NodeSeen], names: Names) -> Iterator[Finding]:
         yield ok("node-label", "every node labelled gpushare=true offers devices")
 
 
-def _deserted(nodes: Sequence[NodeSeen], pods: PodsSeen | Unread) -> list[str]:
-    """Return the nodes that offer nothing and have pods that ask for it.
-
-    The kubelet sets even the capacity to 0 when a device plug-in has been away for five minutes.
-    """
-    hosts = set() if isinstance(pods, Unread) else {pod.node for pod in pods.gpu}
-    return [node.name for node in nodes if node.name in hosts and not node.shares]
-
-
-def _allocatable(nodes: Sequence[NodeSeen], deserted: list[str]) -> Finding:
-    def lacking(test: Callable[[int, int], bool]) -> list[str]:
-        return [
-            node.name
-            for node in nodes
-            for total in (node.total or sum(node.spec.capacity),)
-            if total and node.allocatable is not None and test(node.allocatable, total)
-        ]
-
-    # The kubelet says 0 of both when a device plug-in has been away for five minutes.
-    gone = [node.name for node in nodes if node.total == 0]
-    away = deserted + gone + lacking(lambda usable, _: usable == 0)
+def _allocatable(nodes: Sequence[NodeSeen], pods: PodsSeen) -> Finding:
+    hosts = {pod.node for pod in pods.gpu}
+    away, less = [], []
+    for node in nodes:
+        total = node.total or sum(node.spec.capacity)
+        if not node.shares:
+            # A node that offers nothing, and has pods that ask for it.
+            away += [node.name] if node.name in hosts else []
+        elif node.total == 0 or (total and node.allocatable == 0):
+            # The kubelet says 0 of both when a device plug-in has been away for five minutes.
+            away.append(node.name)
+        elif node.allocatable is not None and node.allocatable < total:
+            less.append(node.name)
     if away:
         return fail(
             "node-allocatable",
@@ -213,7 +207,6 @@ def _allocatable(nodes: Sequence[NodeSeen], deserted: list[str]) -> Finding:
             " is unhealthy",
             "look at the device plug-in there",
         )
-    less = lacking(lambda usable, total: usable < total)
     if less:
         return warn(
             "node-allocatable",
@@ -258,7 +251,7 @@ def _list_size(nodes: Sequence[NodeSeen]) -> Finding:
     return ok(name, f"{max(sizes.values(), default=0)} units at most fit the kubelet's 4 MiB")
 
 
-def _whole_cards(nodes: Sequence[NodeSeen], pods: PodsSeen | Unread) -> Finding:
+def _whole_cards(nodes: Sequence[NodeSeen], pods: PodsSeen) -> Finding:
     """Tell of nodes whose cards NVIDIA's own device plug-in gives out as well."""
     name = "two-device-plugins"
     both = {node.name for node in nodes if node.whole}
@@ -270,7 +263,7 @@ def _whole_cards(nodes: Sequence[NodeSeen], pods: PodsSeen | Unread) -> Finding:
     todo = (
         "keep NVIDIA's device plug-in off nodes that share cards, by its nodeSelector or affinity"
     )
-    holders = [] if isinstance(pods, Unread) else [pod for pod, at in pods.whole if at in both]
+    holders = [pod for pod, at in pods.whole if at in both]
     if holders:
         return fail(name, f"{what}; {some(holders)} hold whole cards there", todo)
     return warn(name, what, todo)
@@ -279,3 +272,48 @@ def _whole_cards(nodes: Sequence[NodeSeen], pods: PodsSeen | Unread) -> Finding:
 def _units(node: NodeSeen) -> int:
     listed = sum(device.mem for device in node.inventory.devices) if node.inventory else 0
     return max(listed, node.total or 0)
+
+
+def check_unhealthy_configmaps(facts: Facts) -> Iterator[Finding]:
+    """Yield the finding about these ConfigMaps."""
+    closed, prefix = facts.closed, facts.names.unhealthy
+    if isinstance(closed, Unread):
+        yield closed.finding(_CLOSED)
+        return
+    broken = {prefix + each.node: each.broken for each in closed if each.broken}
+    if broken:
+        yield fail(
+            _CLOSED,
+            f"ConfigMap {some(broken)}: cannot be read ({broken[min(broken)]}), so devices it means"
+            " may be open",
+            'write indices or uuids and commas under the key gpus, as in gpus: "0,2"; "" opens all',
+        )
+        return
+    misnamed = {} if isinstance(facts.nodes, Unread) else _misnamed(closed, facts.nodes)
+    if misnamed:
+        yield warn(
+            _CLOSED,
+            f"ConfigMap {some(prefix + node for node in misnamed)}: {misnamed[min(misnamed)]}",
+            f"correct it, or delete it; its name is {prefix}NODE",
+        )
+        return
+    devices = sum(len(each.devices) for each in closed)
+    nodes = sum(bool(each.devices) for each in closed)
+    where = f" on {count(nodes, 'node')}" if devices else ""
+    yield ok(_CLOSED, f"{count(devices, 'device')} closed by ConfigMaps{where}")
+
+
+def _misnamed(closed: Sequence[ClosedSeen], nodes: Sequence[NodeSeen]) -> dict[str, str]:
+    """Return, by node, the devices that its ConfigMap names and that do not exist."""
+    specs = {node.name: node.spec for node in nodes}
+    misnamed = {}
+    for each in closed:
+        spec = specs.get(each.node)
+        if spec is None:
+            misnamed[each.node] = f"there is no node {each.node}"
+        # A node that is closed as a whole has no known devices.
+        elif spec.capacity:
+            there = {*range(len(spec.capacity)), *spec.uuids}
+            if beyond := sorted(map(str, each.devices - there)):
+                misnamed[each.node] = f"{each.node} has no device {beyond[0]}"
+    return misnamed

@@ -27,7 +27,7 @@ def check_other_binders(facts: Facts) -> Iterator[Finding]:
 
 
 def _rivals(facts: Facts) -> Finding:
-    pods = facts.pods if isinstance(facts.pods, PodsSeen) else PodsSeen()
+    pods = facts.known_pods
     if pods.originals:
         return fail(
             _NAME,
@@ -35,7 +35,8 @@ def _rivals(facts: Facts) -> Finding:
             "scale its Deployment to 0 and delete its Service, whose node port 32766 takes the"
             " calls meant for us; the pods it has bound are taken over as they are",
         )
-    leading = [lease for lease in _leases(facts) if _fresh(lease, facts)]
+    leases = () if isinstance(facts.leases, Unread) else facts.leases
+    leading = [lease for lease in leases if _fresh(lease, facts)]
     if len(leading) > 1:
         return fail(
             _NAME,
@@ -54,14 +55,13 @@ def _rivals(facts: Facts) -> Finding:
 
 
 def _alarms(facts: Facts) -> Finding:
-    if isinstance(facts.extender, ExtenderSeen):
-        seen = total(facts.extender.samples, "gpushare_alarms_total", kind="bound_by_another")
-        if seen:
-            return warn(
-                _NAME,
-                f"the extender has seen {seen:.0f} pods bound by another while it bound them",
-                "look which other extender or scheduler binds GPU pods, and stop it",
-            )
+    seen = total(facts.samples, "gpushare_alarms_total", kind="bound_by_another")
+    if seen:
+        return warn(
+            _NAME,
+            f"the extender has seen {seen:.0f} pods bound by another while it bound them",
+            "look which other extender or scheduler binds GPU pods, and stop it",
+        )
     if isinstance(facts.pods, Unread):
         return skip(_NAME, "pods were not read")
     if facts.pods.alike:
@@ -85,10 +85,6 @@ def _foreign(pods: PodsSeen, lease: LeaseSeen) -> list[str]:
         return []
     since = lease.acquired + _GRACE
     return [pod.name for pod in pods.gpu if pod.assumed and not pod.mapped and pod.bound > since]
-
-
-def _leases(facts: Facts) -> tuple[LeaseSeen, ...]:
-    return () if isinstance(facts.leases, Unread) else facts.leases
 
 
 def _fresh(lease: LeaseSeen, facts: Facts) -> bool:

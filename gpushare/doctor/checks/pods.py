@@ -1,20 +1,31 @@
-"""Checks of the pods: what they ask for must make sense, bound ones must name their devices.
+"""Checks of the pods: what they ask for must make sense, bound ones must name their devices, and
+those that wait have a reason in their condition PodScheduled.
 
-Pure.
+Pure. Events are not read: they end after an hour and need a right of their own, and kube-scheduler
+writes the same text to the condition.
+
+Tested in `tests/unit/doctor/test_checks.py`.
 """
 
 from collections.abc import Iterator
 from functools import partial
 
-from gpushare.core.model import NodeSpec
+from gpushare.core.model import NodeSpec, Reason
 from gpushare.doctor.facts import Facts, NodeSeen, PodSeen, PodsSeen, SchedulerFile, Unread
 from gpushare.doctor.finding import Finding, fail, grouped, ok, skip, some, warn
+from gpushare.wire.conditions import counted
 from gpushare.wire.request_mistakes import wrong_unit
 
 _SERVED = 300.0
 """Seconds within which a bound pod is served: the kubelet asks the device plug-in when it admits
 the pod, before it pulls an image.
 """
+_PENDING = "pending-pods"
+_GRACE = 30.0
+"""Seconds within which some scheduler looks at a pod."""
+_BURST = 300.0
+"""Seconds within which a pod that comes with many others is bound."""
+_MAX_SHOWN = 200
 
 
 def check_pods(facts: Facts) -> Iterator[Finding]:
@@ -26,7 +37,7 @@ def check_pods(facts: Facts) -> Iterator[Finding]:
     yield from _amounts(pods, facts)
     yield from _misplaced_requests(pods)
     yield _schedulers(facts, pods)
-    yield _unplaced(pods, facts.nodes)
+    yield _unplaced(pods, facts.known_nodes)
     yield _moved(pods, facts.nodes)
     yield _unserved(pods, facts)
 
@@ -34,7 +45,7 @@ def check_pods(facts: Facts) -> Iterator[Finding]:
 def mistake(pod: PodSeen, facts: Facts) -> str:
     """Return what is wrong with what the pod asks for, and what to write; "" if nothing is."""
     return pod.broken or wrong_unit(
-        pod.request, facts.names, facts.unit, partial(_largest, facts.nodes)
+        pod.request, facts.names, facts.unit, partial(_largest, facts.known_nodes)
     )
 
 
@@ -49,16 +60,15 @@ def _amounts(pods: PodsSeen, facts: Facts) -> Iterator[Finding]:
 def _misplaced_requests(pods: PodsSeen) -> Iterator[Finding]:
     """Yield findings about what does not go with device memory, of pods that wait and that run."""
     name, todo = "pod-extras", "correct it, and create the pod again"
-    told = [(pod.name, pod.misplaced) for pod in pods.gpu if pod.misplaced]
-    told += pods.counting
-    if not told:
+    misplaced = [(pod.name, pod.misplaced) for pod in pods.gpu if pod.misplaced]
+    misplaced += pods.counting
+    if not misplaced:
         yield ok(name, "none asks for, or sets, what does not go with device memory")
-    yield from grouped((pod, warn(name, why, todo)) for pod, why in told)
+    yield from grouped((pod, warn(name, why, todo)) for pod, why in misplaced)
 
 
-def _largest(nodes: tuple[NodeSeen, ...] | Unread) -> int:
-    seen = () if isinstance(nodes, Unread) else nodes
-    return max((units for node in seen for units in node.spec.capacity), default=0)
+def _largest(nodes: tuple[NodeSeen, ...]) -> int:
+    return max((units for node in nodes for units in node.spec.capacity), default=0)
 
 
 def _schedulers(facts: Facts, pods: PodsSeen) -> Finding:
@@ -81,8 +91,8 @@ def _schedulers(facts: Facts, pods: PodsSeen) -> Finding:
     return ok(name, f"GPU pods go by {', '.join(known)}")
 
 
-def _unplaced(pods: PodsSeen, nodes: tuple[NodeSeen, ...] | Unread) -> Finding:
-    devices = {} if isinstance(nodes, Unread) else {n.name: len(n.spec.capacity) for n in nodes}
+def _unplaced(pods: PodsSeen, nodes: tuple[NodeSeen, ...]) -> Finding:
+    devices = {node.name: len(node.spec.capacity) for node in nodes}
     unplaced = [pod.name for pod in pods.gpu if pod.node and not _placed(pod, devices)]
     if unplaced:
         return warn(
@@ -148,3 +158,64 @@ def _placed(pod: PodSeen, devices: dict[str, int]) -> bool:
         return False
     there = devices.get(pod.node)
     return not there or all(index < there for index, _ in pod.placement)
+
+
+def check_pending(facts: Facts) -> Iterator[Finding]:
+    """Yield a finding for all pods that wait in the same way.
+
+    Those that ask for what makes no sense have a line of their own (`check_pods`).
+    """
+    if isinstance(facts.pods, Unread):
+        return
+    waiting = [pod for pod in facts.pods.gpu if not (pod.node or pod.gated or mistake(pod, facts))]
+    if waiting:
+        yield from grouped((pod.name, _verdict(pod, facts)) for pod in waiting)
+    else:
+        yield ok(_PENDING, "none")
+
+
+def _verdict(pod: PodSeen, facts: Facts) -> Finding:
+    file = facts.scheduler
+    known = file.config.scheduler_names if isinstance(file, SchedulerFile) else (pod.scheduler,)
+    if pod.reason is None:
+        if pod.age <= _GRACE:
+            return ok(_PENDING, "waits since a moment ago")
+        todo = f"look whether a scheduler named {pod.scheduler} runs"
+        return fail(_PENDING, "no scheduler has looked so far", todo)
+    said = " ".join(pod.message.split())[:_MAX_SHOWN]
+    if pod.scheduler not in known:
+        todo = f"write schedulerName: {known[0]}, whose pods come to the extender"
+        return warn(_PENDING, f"refused by another scheduler, {pod.scheduler}: {said}", todo)
+    # In a burst the extender refuses one of several binds.
+    if "binding rejected: gpushare: " in pod.message.lower() and pod.age <= _BURST:
+        return ok(_PENDING, f"its bind came too late, and is tried again: {said}")
+    if pod.reason == "SchedulerError":
+        todo = "a text about the extender means that urlPrefix is wrong or that it does not answer"
+        return fail(_PENDING, f"scheduling fails: {said}", todo)
+    if any(reason.value in pod.message for reason in Reason if reason.resolvable):
+        return ok(_PENDING, f"waits for room, as the extender has said: {said}")
+    if _is_ours(pod, facts):
+        todo = "change what the pod asks for, or the nodes: other pods that end do not help"
+        return warn(_PENDING, f"refused by the extender: {said}", todo)
+    if is_left_out(pod):
+        return ok(_PENDING, f"waits, as kube-scheduler's own filters leave no node: {said}")
+    todo = "either kube-scheduler's own filters leave no node, or it does not call the extender"
+    return warn(_PENDING, f"refused without a word of the extender: {said}", todo)
+
+
+def is_left_out(pod: PodSeen) -> bool:
+    """Return whether kube-scheduler's own filters left no node for it, so that it asked nobody."""
+    nodes, own, ours = counted(" ".join(pod.message.split()))
+    return bool(nodes and own and not ours)
+
+
+def _is_ours(pod: PodSeen, facts: Facts) -> bool:
+    """Return whether the extender has refused the pod: for the nodes, or for what the pod says.
+
+    kube-scheduler itself names the resource in one text alone.
+    """
+    names = facts.names
+    own = pod.message.replace(f"Insufficient {names.resource}", "")
+    texts = [reason.value for reason in Reason]
+    texts += [names.resource, names.count, names.policy]
+    return any(text in own for text in texts)

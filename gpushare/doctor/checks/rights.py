@@ -19,13 +19,15 @@ _TO_BIND = "pods/binding"
 _LEASES = ("leases", "coordination.k8s.io")
 
 
-def required_rights() -> Sequence[Right]:
-    """Return the rights that the extender always needs."""
-    return (
-        *(Right(verb, "nodes") for verb in ("list", "watch")),
-        *(Right(verb, "pods") for verb in ("get", "list", "watch")),
-        Right("create", _TO_BIND),
-    )
+REQUIRED = (
+    *(Right(verb, "nodes") for verb in ("list", "watch")),
+    *(Right(verb, "pods") for verb in ("get", "list", "watch")),
+    Right("create", _TO_BIND),
+)
+"""What the extender always needs."""
+
+EXCESS = tuple(Right(verb, "pods") for verb in ("patch", "update"))
+"""What it never uses."""
 
 
 def lease_rights(namespace: str) -> Sequence[Right]:
@@ -77,15 +79,10 @@ def optional_rights(namespace: str) -> dict[Right, str]:
     }
 
 
-def excess_rights() -> Sequence[Right]:
-    """Return the rights that the extender never uses."""
-    return tuple(Right(verb, "pods") for verb in ("patch", "update"))
-
-
 def rights_to_review(namespace: str, scheduler: SchedulerFile | Unread | None) -> Sequence[Right]:
     """Return all rights to be asked about."""
     leading = (*lease_rights(namespace), *scheduler_lease_rights(scheduler))
-    rights = (*required_rights(), *leading, *optional_rights(namespace), *excess_rights())
+    rights = (*REQUIRED, *leading, *optional_rights(namespace), *EXCESS)
     return tuple(dict.fromkeys((*rights, *move_rights(namespace))))
 
 
@@ -96,7 +93,7 @@ def check_rights(facts: Facts) -> Iterator[Finding]:
         yield rights.finding("rights")
         return
     alone = served_alone(facts)
-    required = [each for each in required_rights() if not (alone and each.resource == _TO_BIND)]
+    required = [each for each in REQUIRED if not (alone and each.resource == _TO_BIND)]
     lacking = [right for right in required if not rights.get(right)]
     unled = [right for right in lease_rights(facts.namespace) if not rights.get(right)]
     if not any(rights.get(right) for right in scheduler_lease_rights(facts.scheduler)):
@@ -160,7 +157,7 @@ def _extras(facts: Facts, rights: Mapping[Right, bool]) -> Iterator[Finding]:
             )
         else:
             yield ok("rights-moves", "the extender's account may do all that moves need")
-    spare = [right for right in excess_rights() if rights.get(right)]
+    spare = [right for right in EXCESS if rights.get(right)]
     if spare:
         yield warn(
             "rights-to-spare",

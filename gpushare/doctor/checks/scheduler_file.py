@@ -1,21 +1,38 @@
-"""Checks of kube-scheduler's file: it must call this extender for every GPU pod.
+"""Checks of kube-scheduler's file: it must call this extender for every GPU pod, and the running
+kube-schedulers must be able to read it.
 
-Pure. What kube-scheduler would refuse is refused by the codec already.
+Pure. What kube-scheduler would refuse is refused by the codec already. The releases come from the
+images of the schedulers that run as pods in kube-system, static ones on nodes of the control plane
+alone. On a cluster that shows none, kube-scheduler is taken to be as old as the API server.
+
+Tested in `tests/unit/doctor/test_checks.py`.
 """
 
+import re
 from collections.abc import Iterator
 
-from gpushare.doctor.facts import Facts, NodeSeen, SchedulerFile, Unread
+from gpushare.doctor.facts import ApiServer, Facts, NodeSeen, SchedulerFile, Unread
 from gpushare.doctor.finding import Finding, fail, ok, skip, warn
 from gpushare.errors import SettingsError
-from gpushare.wire.scheduler.config import OUTWEIGHED, ExtenderConfig, SchedulerConfig
+from gpushare.wire.scheduler.config import (
+    GROUP,
+    OUTWEIGHED,
+    ExtenderConfig,
+    SchedulerConfig,
+    decode_scheduler_config,
+)
 from gpushare.wire.scheduler.entry import our_entry
+from gpushare.wire.scheduler.schema import RELEASES
 
 BIND_BUDGET = 4.0
 """Seconds that one bind may take the extender."""
 
 _SAMPLED_ABOVE = 100
 """Nodes up to which kube-scheduler looks at all of them whatever the percentage is."""
+
+_FORMS = {"v1": (0, 22)} | {f"{GROUP}/{version}": window for version, window in RELEASES.items()}
+"""apiVersion -> the first and the last minor release of kube-scheduler that reads it (v1 alone is
+the legacy Policy, removed by kubernetes #105424)."""
 
 
 def entry_of(facts: Facts) -> ExtenderConfig | None:
@@ -30,20 +47,20 @@ def entry_of(facts: Facts) -> ExtenderConfig | None:
 
 def check_scheduler_file(facts: Facts) -> Iterator[Finding]:
     """Yield findings about the file and the entry in it."""
-    found = facts.scheduler
-    if found is None:
+    file = facts.scheduler
+    if file is None:
         yield skip(
             "scheduler-file",
             "not given, so what kube-scheduler is told was not looked at",
             "give --scheduler-config FILE, the file of its flag --config (or --policy-config-file)",
         )
         return
-    if isinstance(found, Unread):
-        yield found.finding("scheduler-file")
+    if isinstance(file, Unread):
+        yield file.finding("scheduler-file")
         return
-    yield _file(found)
+    yield _file(file)
     try:
-        entry = our_entry(found.config, facts.listen)
+        entry = our_entry(file.config, facts.listen)
     except SettingsError as error:
         yield fail("extender-entry", str(error), "see `gpushare scheduler-config --help`")
         return
@@ -53,16 +70,16 @@ def check_scheduler_file(facts: Facts) -> Iterator[Finding]:
     yield _timeout(entry)
     yield _node_cache(entry)
     yield _ignorable(entry)
-    yield _sample(found.config, facts.nodes)
+    yield _sample(file.config, facts.known_nodes)
 
 
-def _file(found: SchedulerFile) -> Finding:
+def _file(file: SchedulerFile) -> Finding:
     """Return the finding about the file; warnings that have a check of their own are left out."""
     own = (".ignorable:", ".nodeCacheCapable:", ".tlsConfig:", ".managedResources:", ".urlPrefix:")
-    warnings = [text for text in found.config.warnings if not any(key in text for key in own)]
+    warnings = [text for text in file.config.warnings if not any(key in text for key in own)]
     if warnings:
-        return warn("scheduler-file", f"{found.path}: {'; '.join(warnings)}", "correct the file")
-    return ok("scheduler-file", f"{found.path} is valid ({found.config.api_version})")
+        return warn("scheduler-file", f"{file.path}: {'; '.join(warnings)}", "correct the file")
+    return ok("scheduler-file", f"{file.path} is valid ({file.config.api_version})")
 
 
 def _entry(entry: ExtenderConfig) -> Finding:
@@ -167,7 +184,7 @@ def _ignorable(entry: ExtenderConfig) -> Finding:
     )
 
 
-def _sample(config: SchedulerConfig, nodes: tuple[NodeSeen, ...] | Unread) -> Finding:
+def _sample(config: SchedulerConfig, nodes: tuple[NodeSeen, ...]) -> Finding:
     name = "node-sample"
     if config.api_version == "v1":
         return skip(name, "a Policy does not say it (--percentage-of-nodes-to-score does)")
@@ -175,7 +192,7 @@ def _sample(config: SchedulerConfig, nodes: tuple[NodeSeen, ...] | Unread) -> Fi
     setting = f"percentageOfNodesToScore is {percentage or 'not set'}"
     if percentage == 100:
         return ok(name, "percentageOfNodesToScore is 100: all nodes are looked at")
-    if not isinstance(nodes, Unread) and len(nodes) > _SAMPLED_ABOVE:
+    if len(nodes) > _SAMPLED_ABOVE:
         return warn(
             name,
             f"{setting} with {len(nodes)} nodes: the extender is shown a sample, and where that"
@@ -183,3 +200,63 @@ def _sample(config: SchedulerConfig, nodes: tuple[NodeSeen, ...] | Unread) -> Fi
             "set percentageOfNodesToScore: 100, in profiles too where they have one of their own",
         )
     return ok(name, f"{setting}: of up to {_SAMPLED_ABOVE} nodes all are looked at")
+
+
+def minor_of(version: str) -> int:
+    """Return the minor release in "v1.27.3" and the like; 0 if there is none."""
+    match = re.match(r"v?1\.([0-9]{1,3})(?![0-9])", version, re.ASCII)
+    return int(match[1]) if match else 0
+
+
+def check_versions(facts: Facts) -> Iterator[Finding]:
+    """Yield findings about whether the running schedulers can read the file."""
+    name = "scheduler-version"
+    if not isinstance(facts.scheduler, SchedulerFile):
+        return
+    minors = _minors(facts)
+    if not minors:
+        yield skip(name, "which release kube-scheduler has is not known")
+        return
+    form = facts.scheduler.config.api_version
+    oldest, newest = _FORMS.get(form, (0, 999))
+    form_text = "a Policy" if form == "v1" else form
+    refusing = [minor for minor in minors if not oldest <= minor <= newest]
+    running = ", ".join(f"1.{minor}" for minor in minors)
+    todo = f"take the file of `gpushare scheduler-config --kubernetes 1.{(refusing or minors)[0]}`"
+    if len(refusing) == len(minors):
+        yield fail(
+            name, f"{form_text} is read by {_window(oldest, newest)}, and {running} runs here", todo
+        )
+    elif refusing:
+        yield warn(
+            name,
+            f"of the kube-schedulers {running} those of 1.{refusing[0]} do not read {form_text}",
+            todo,
+        )
+    else:
+        for minor in minors:
+            try:
+                decode_scheduler_config(facts.scheduler.document, minor)
+            except SettingsError as error:
+                yield fail(name, f"kube-scheduler 1.{minor} does not start: {error}", todo)
+                return
+        yield ok(name, f"{form_text} is read by kube-scheduler {running}")
+
+
+def _minors(facts: Facts) -> list[int]:
+    # Any node may make a static pod, in any namespace.
+    nodes = {node.name for node in facts.known_nodes if node.control_plane}
+    tags = {*facts.known_pods.schedulers}
+    tags |= {tag for tag, node in facts.known_pods.static if node in nodes}
+    minors = {minor_of(tag) for tag in tags} - {0}
+    if not minors and isinstance(facts.api, ApiServer):
+        minors = {facts.api.minor} - {0}
+    return sorted(minors)
+
+
+def _window(oldest: int, newest: int) -> str:
+    if newest == 999:
+        return f"kube-scheduler from 1.{oldest} on"
+    if oldest in (0, newest):
+        return f"kube-scheduler up to 1.{newest}" if not oldest else f"kube-scheduler 1.{newest}"
+    return f"kube-scheduler 1.{oldest} to 1.{newest}"

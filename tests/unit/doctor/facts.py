@@ -5,10 +5,10 @@ from typing import Any
 
 from gpushare import __version__
 from gpushare.doctor.checks.rights import (
+    REQUIRED,
     lease_rights,
     move_rights,
     optional_rights,
-    required_rights,
 )
 from gpushare.doctor.facts import (
     ApiServer,
@@ -31,7 +31,7 @@ NOW = 1_800_000_000.0
 MEM, COUNT, CORES = ALIYUN.resource, ALIYUN.count, ALIYUN.cores
 RIGHTS = dict.fromkeys(
     (
-        *required_rights(),
+        *REQUIRED,
         *lease_rights("kube-system"),
         *optional_rights("kube-system"),
         *move_rights("kube-system"),

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from gpushare.core.model import Request
-from gpushare.doctor.checks.rights import excess_rights, lease_rights, optional_rights
+from gpushare.doctor.checks.rights import EXCESS, lease_rights, optional_rights
 from gpushare.doctor.checks.scheduler_file import BIND_BUDGET
 from gpushare.doctor.facts import (
     ApiServer,
@@ -353,7 +353,7 @@ PROVOKED: list[tuple[str, str, str, dict[str, Any]]] = [
         "rights-to-spare",
         "warn",
         "patch pods",
-        {"rights": RIGHTS | dict.fromkeys(excess_rights(), True)},
+        {"rights": RIGHTS | dict.fromkeys(EXCESS, True)},
     ),
     ("rights-moves", "ok", "all that moves need", option("moves_left")),
     (

@@ -10,16 +10,17 @@ from typing import Any
 import pytest
 import yaml
 
-from gpushare.doctor.checks.claims import TEMPLATES, check_claims, claims_rights
-from gpushare.doctor.claim_objects import (
+from gpushare.doctor.checks.claims import CLAIMS_RIGHTS, TEMPLATES, check_claims
+from gpushare.doctor.facts import ApiServer, ClaimsSeen, Facts, Unread
+from gpushare.doctor.finding import Finding
+from gpushare.doctor.objects import (
     read_classes,
     read_drivers,
     read_fences,
+    read_node,
+    read_pods,
     read_unused,
 )
-from gpushare.doctor.facts import ApiServer, ClaimsSeen, Facts, Unread
-from gpushare.doctor.finding import Finding
-from gpushare.doctor.objects import read_node, read_pods
 from gpushare.wire.annotations import ALIYUN
 from tests.unit.doctor.facts import NOW, RIGHTS, extender, healthy, node_json
 from tests.unit.wire.dra.objects import device, exactly
@@ -60,7 +61,7 @@ class Cluster:
         self.claims: list[Json] = []
         self.facts = healthy(
             extender=extender(samples={SERVED: 1.0}),
-            rights=RIGHTS | dict.fromkeys(claims_rights(), True),
+            rights=RIGHTS | dict.fromkeys(CLAIMS_RIGHTS, True),
             api=ApiServer("v1.37.0", 37),
         )
 
