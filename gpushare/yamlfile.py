@@ -85,10 +85,10 @@ def parse_yaml(text: str, where: str) -> object:
 
     Raises SettingsError.
     """
-    found = _documents(text, where)
-    if len(found) > 1:
-        raise SettingsError(f"{where}: has {len(found)} documents, and there may be one")
-    return found[0] if found else None
+    documents = _documents(text, where)
+    if len(documents) > 1:
+        raise SettingsError(f"{where}: has {len(documents)} documents, and there may be one")
+    return documents[0] if documents else None
 
 
 def _documents(text: str, where: str) -> list[object]:
@@ -150,12 +150,12 @@ class BoundedLoader(yaml.SafeLoader):
 
 
 def _object(pairs: Sequence[tuple[str, object]]) -> dict[str, object]:
-    found = dict(pairs)
-    if len(found) < len(pairs):
+    document = dict(pairs)
+    if len(document) < len(pairs):
         keys = [key for key, _ in pairs]
         twice = next(key for key in keys if keys.count(key) > 1)
         raise ValueError(f"the key {twice[:80]!r} stands twice in one object")
-    return found
+    return document
 
 
 def _no_constant(word: str) -> object:

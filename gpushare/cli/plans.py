@@ -32,7 +32,8 @@ from gpushare.wire.quantity import to_bytes, to_milli
 
 _ADDED = re.compile(r"(\d{1,4}):(.+)")
 _PRICE = re.compile(r"\d{1,12}(\.\d{1,6})?", re.ASCII)
-_SHOWN = 80
+_SHOWN = 82
+"""Characters of a wrong word in an error, with its quotes and escapes."""
 _MOST_SHAPES = 6
 """Shapes of a cluster that are looked at if none are named; with more an answer takes minutes."""
 
@@ -145,7 +146,7 @@ def shape_of_words(text: str, flag: str, books: ListedResource) -> Shape:
     """
     first, *rest = text.split(",")
     first = first.strip()
-    wrong = f"{flag}: {text[:_SHOWN]!r}"
+    wrong = f"{flag}: {text!r:.{_SHOWN}}"
     there = books.ledger.has_node(first)
     known = ("price",) if there else ("cpu", "memory", "model", "price")
     more = values_of_words(rest, known, wrong)
@@ -154,7 +155,9 @@ def shape_of_words(text: str, flag: str, books: ListedResource) -> Shape:
         return replace(shape_like(first, books), price=price)
     words = SHAPE.fullmatch(first)
     if words is None:
-        raise SettingsError(f"{wrong}: there is no node {first[:40]!r}, nor is it as 8x80GiB")
+        raise SettingsError(
+            f"{wrong}: there is no node {first!r:.{_SHOWN // 2}}, nor is it as 8x80GiB"
+        )
     devices, size = int(words[1]), units_of_words(int(words[2]), words[3], books.unit, first)
     if not 0 < devices <= MAX_DEVICES:
         raise SettingsError(f"{wrong}: a node has from 1 to {MAX_DEVICES} devices")
@@ -192,7 +195,7 @@ def nodes_added(
         match = _ADDED.fullmatch(text.strip())
         if match is None or not int(match[1]):
             raise SettingsError(
-                f"--add: {text[:_SHOWN]!r} is not N:8x80GiB, or N:NODE for nodes like that one"
+                f"--add: {text!r:.{_SHOWN}} is not N:8x80GiB, or N:NODE for nodes like that one"
             )
         shape = shape_of_words(match[2], "--add", books)
         for name in islice(names, int(match[1])):
@@ -250,5 +253,7 @@ def _host(key: str, more: Mapping[str, str], wrong: str) -> int | None:
 def _price(text: str, wrong: str) -> Fraction:
     price = Fraction(text) if _PRICE.fullmatch(text) else Fraction(0)
     if not price:
-        raise SettingsError(f"{wrong}: price: {text[:40]!r} is no number above 0, such as 12.5")
+        raise SettingsError(
+            f"{wrong}: price: {text!r:.{_SHOWN // 2}} is no number above 0, such as 12.5"
+        )
     return price

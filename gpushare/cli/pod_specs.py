@@ -143,7 +143,7 @@ def values_of_words(parts: Iterable[str], known: Sequence[str], wrong: str) -> d
     pairs = [part.strip().partition("=")[::2] for part in parts]
     unknown = next((key for key, value in pairs if key not in known or not value), None)
     if unknown is not None or len(dict(pairs)) < len(pairs):
-        what = f"{unknown[:40]!r} is not" if unknown is not None else "has something twice; write"
+        what = f"{unknown!r:.42} is not" if unknown is not None else "has something twice; write"
         raise SettingsError(f"{wrong}: {what} one of {', '.join(f'{key}=...' for key in known)}")
     return dict(pairs)
 
