@@ -1,6 +1,6 @@
 """A line of the log: a constant message and key=value.
 
-Standard library only: every part logs by it. How lines are written: daemon/logs.
+Standard library only: every part logs by it. How lines are written: daemon/logs.py.
 
 Tested in `tests/unit/daemon/logs/test_formatters.py`.
 """

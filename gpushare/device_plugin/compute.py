@@ -46,7 +46,7 @@ class ComputeCheck:
 
     def look(self, record: Sequence[CheckpointEntry]) -> None:
         """Count them, and tell of pods that were not told of before. Raises MessageError."""
-        found: dict[str, list[tuple[GpuContainer, str]]] = {}
+        unenforced: dict[str, list[tuple[GpuContainer, str]]] = {}
         pods = {pod.ref.uid: pod for pod in self._pods.now()[0].values() if not pod.ended}
         for entry in record:
             pod = pods.get(entry.uid)
@@ -56,9 +56,9 @@ class ComputeCheck:
                 continue
             answer = self._parse(entry.response)
             if not compute_limit(answer):
-                found.setdefault(entry.uid, []).append((container, isolation_of(answer)))
-        self.unenforced_containers = sum(map(len, found.values()))
-        for uid in sorted(found.keys() - self._told):
-            containers = tuple(container for container, _ in found[uid])
-            self._tell(Unenforced(pods[uid], containers, found[uid][0][1]))
-        self._told = set(found)
+                unenforced.setdefault(entry.uid, []).append((container, isolation_of(answer)))
+        self.unenforced_containers = sum(map(len, unenforced.values()))
+        for uid in sorted(unenforced.keys() - self._told):
+            containers = tuple(container for container, _ in unenforced[uid])
+            self._tell(Unenforced(pods[uid], containers, unenforced[uid][0][1]))
+        self._told = set(unenforced)

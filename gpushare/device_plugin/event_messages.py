@@ -94,21 +94,21 @@ class EventMessages:
         )
         self._warn(use.pod.ref, "GPUShareMemoryNotLimited", "Memory", note)
 
-    def compute(self, found: Unenforced) -> None:
+    def compute(self, unenforced: Unenforced) -> None:
         """Record that a pod's containers ask for compute, and nothing holds them to it."""
-        asked = ", ".join(f"{each.name} ({each.cores} percent)" for each in found.containers)
-        if found.isolation in COMPUTE_LIMITS:
+        asked = ", ".join(f"{each.name} ({each.cores} percent)" for each in unenforced.containers)
+        if unenforced.isolation in COMPUTE_LIMITS:
             why = (
                 "which pod the kubelet asked for was not certain, or a release that sets none has"
                 " served it; delete the pod, so that it is started anew"
             )
         else:
             why = (
-                f"--isolation {found.isolation} has none; it counts for placing pods, and a program"
-                " may use more"
+                f"--isolation {unenforced.isolation} has none; it counts for placing pods, and a"
+                " program may use more"
             )
         note = f"no limit of compute is set for {asked}: {why}"
-        self._warn(found.pod.ref, "GPUShareComputeNotLimited", "Compute", note)
+        self._warn(unenforced.pod.ref, "GPUShareComputeNotLimited", "Compute", note)
 
     def _warn(self, ref: PodRef, reason: str, action: str, note: str) -> None:
         regarding = ObjectReference("Pod", ref.namespace, ref.name, ref.uid)

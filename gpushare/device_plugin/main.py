@@ -10,7 +10,7 @@ import sys
 import threading
 from collections.abc import Sequence
 
-from gpushare.daemon.logs.formatters import configure, start_logging
+from gpushare.daemon.logs import configure, start_logging
 from gpushare.device_plugin.options import read_options
 from gpushare.device_plugin.plugin import DevicePlugin
 from gpushare.errors import SettingsError

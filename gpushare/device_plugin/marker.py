@@ -146,7 +146,7 @@ class Marker:
 
     def mark_all(self) -> bool:
         """Mark all pods that are due; return whether one could not be marked now."""
-        left = False
+        failed = False
         for pod in self._pods.now()[0].values():
             done = pod.ended or pod.assigned or pod.ref.uid in self._marked
             if done or not pod.gpu_containers or not self._allocator.complete(pod):
@@ -158,11 +158,11 @@ class Marker:
                 if error.status in _ANOTHER:
                     self._marked.add(pod.ref.uid)
                     continue
-                left = True
+                failed = True
                 log.warning(Line("pod not marked", pod=pod.ref, error=error))
                 if isinstance(error, ApiUnreachable):
                     break  # nor would the others be
-        return left
+        return failed
 
     def _annotate(self, pod: NodePod, annotations: Mapping[str, str]) -> None:
         """Write annotations. Raises ApiError."""

@@ -19,7 +19,7 @@ from gpushare.errors import AnnotationError, ApiError, WireError
 from gpushare.kube.api import Api
 from gpushare.logline import Line
 from gpushare.wire.annotations import Names
-from gpushare.wire.inventory import Inventory, decode_inventory, encode_inventory
+from gpushare.wire.inventory import decode_inventory, encode_inventory
 from gpushare.wire.objects import NODES, Metadata, Node
 
 log = logging.getLogger("gpushare.node")
@@ -107,7 +107,10 @@ class NodeWriter:
         labels = metadata.labels or {}
         self.cgpu_disabled = labels.get(CGPU_LABEL) == "true"
         before = (metadata.annotations or {}).get(self._names.inventory)
-        text = encode_inventory(_after(cards.inventory(), before))
+        inventory = cards.inventory()
+        with suppress(AnnotationError):  # one that cannot be read names no cards
+            inventory = inventory.after(decode_inventory(before or ""))
+        text = encode_inventory(inventory)
         annotated = before == text
         if not annotated or labels.get(LABEL) != "true":
             change = {"annotations": {self._names.inventory: text}, "labels": {LABEL: "true"}}
@@ -141,10 +144,3 @@ class NodeWriter:
             content_type=_MERGE_PATCH,
             timeout=_TIMEOUT,
         )
-
-
-def _after(inventory: Inventory, before: str | None) -> Inventory:
-    """Return the inventory as it is written in place of the one before, if that can be read."""
-    with suppress(AnnotationError):
-        return inventory.after(decode_inventory(before or ""))
-    return inventory

@@ -12,7 +12,7 @@ from gpushare.core.model import MAX_UNITS, Given, PodRef, Shares
 from gpushare.errors import WireError
 from gpushare.wire.annotations import Names, container_shares, device_uuids, placement
 from gpushare.wire.given_annotation import read_given
-from gpushare.wire.objects import Container, Pod, PodSpec, PodStatus, StartedPodStatus
+from gpushare.wire.objects import Pod, PodSpec, PodStatus, StartedPodStatus
 from gpushare.wire.pods import gpu_units, has_ended, pod_ref, request_of
 from gpushare.wire.whole_card import has_whole_cards
 
@@ -192,18 +192,12 @@ def _take(shares: Sequence[tuple[int, int]], units: int) -> tuple[Shares, list[t
 def _gpu_containers(pod: Pod, names: Names) -> Iterator[tuple[int, GpuContainer]]:
     """Yield (index in spec.containers or -1, container) if it asks; init containers first."""
     spec = pod.spec or PodSpec()
-    for container in spec.init_containers or ():
-        yield from _gpu_container(-1, container, container.restart_policy != "Always", names)
-    for index, container in enumerate(spec.containers or ()):
-        yield from _gpu_container(index, container, False, names)
-
-
-def _gpu_container(
-    index: int, container: Container, init: bool, names: Names
-) -> Iterator[tuple[int, GpuContainer]]:
-    units = gpu_units(container, names.resource)
-    if units:
-        cores = 0
-        with suppress(WireError):  # one that makes no sense sets no limit
-            cores = gpu_units(container, names.cores)
-        yield index, GpuContainer(container.name or "", units, init, cores=cores)
+    listed = [(-1, container) for container in spec.init_containers or ()]
+    for index, container in (*listed, *enumerate(spec.containers or ())):
+        units = gpu_units(container, names.resource)
+        if units:
+            cores = 0
+            with suppress(WireError):  # one that makes no sense sets no limit
+                cores = gpu_units(container, names.cores)
+            init = index < 0 and container.restart_policy != "Always"
+            yield index, GpuContainer(container.name or "", units, init, cores=cores)

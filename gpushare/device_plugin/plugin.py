@@ -218,7 +218,12 @@ class DevicePlugin:
         if contract.isolation == "hami-core":
             if owner is None:
                 raise RequestRefused("hami-core needs to know the pod, and several may be meant")
-            _make_folder(hami_core_folder(contract, uid, container))
+            folder = Path(hami_core_folder(contract, uid, container))
+            try:
+                folder.mkdir(parents=True, exist_ok=True)
+                folder.chmod(0o777)  # any user of a container may write to it
+            except OSError as error:
+                raise RequestRefused(f"hami-core: {folder} cannot be made: {error}") from error
         for each in served.owners:
             log.info(
                 Line("served", pod=each.pod.ref, container=each.container.name, given=served.grant)
@@ -267,12 +272,3 @@ def _isolation(options: Options, source: Source) -> str:
     if options.isolation == "hami-core" and not library.exists():
         raise SettingsError(f"isolation: hami-core needs {library}, which is not there")
     return options.isolation
-
-
-def _make_folder(path: str) -> None:
-    """Make a folder that any user of a container may write to. Raises RequestRefused."""
-    try:
-        Path(path).mkdir(parents=True, exist_ok=True)
-        Path(path).chmod(0o777)
-    except OSError as error:
-        raise RequestRefused(f"hami-core: {path} cannot be made: {error}") from error

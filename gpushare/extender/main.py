@@ -11,7 +11,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import replace
 
-from gpushare.daemon.logs.formatters import configure
+from gpushare.daemon.logs import configure
 from gpushare.errors import SettingsError
 from gpushare.extender.door.server import Server
 from gpushare.extender.factory import certificates

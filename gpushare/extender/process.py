@@ -15,8 +15,7 @@ from collections.abc import Callable, Iterable
 
 from gpushare.core.model import ObservedPod
 from gpushare.daemon.events.recorder import NullRecorder, Recorder
-from gpushare.daemon.logs.formatters import start_logging
-from gpushare.daemon.logs.writer import LogWriter
+from gpushare.daemon.logs import LogWriter, start_logging
 from gpushare.errors import ApiError, MessageError
 from gpushare.extender import factory
 from gpushare.extender.claims.service import ClaimsService

@@ -185,13 +185,13 @@ class Reflector(Generic[PageT, EventT]):
         self._set_due(silence)
         # Asked once before the first line too: who stops us looks for the stream after raising the
         # flag, we look at the flag after showing the stream.
-        if not self._interrupted():
+        if not (self._stopped or self._relist):
             for line in lines:
                 event = self._machine.on_line(line, self._clock())
                 if event is not None:
                     self._deliver(partial(self._handler.apply, event))
                 self.last_resource_version = self._machine.version
-                if not self._machine.watching or self._interrupted():
+                if not self._machine.watching or self._stopped or self._relist:
                     break
                 self._set_due(silence)
         if self._relist:
@@ -219,9 +219,6 @@ class Reflector(Generic[PageT, EventT]):
     def _failed(self, call: str, error: ApiError) -> None:
         log.warning(Line("call failed", call=call, resource=self._machine.path, error=error))
         self._machine.on_error(error, self._clock())
-
-    def _interrupted(self) -> bool:
-        return self._stopped or self._relist
 
     def _set_due(self, seconds: float) -> None:
         """Set the time by which the loop must turn again."""

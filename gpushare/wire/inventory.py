@@ -47,7 +47,7 @@ UNHEALTHY_KEY = "gpus"
 
 _MAX_TEXT_LENGTH = 128
 _MAX_DOCUMENT_LENGTH = 64 * 1024
-_MAX_SHOWN: dict[type, str] = {
+_TYPE_NAMES: dict[type, str] = {
     dict: "an object",
     list: "a list",
     str: "text",
@@ -245,5 +245,5 @@ def _short_text(value: object, where: str) -> str:
 
 def _typed(value: object, kind: type[_T], where: str) -> _T:
     if not isinstance(value, kind):
-        raise AnnotationError(f"{where}: must be {_MAX_SHOWN[kind]}")
+        raise AnnotationError(f"{where}: must be {_TYPE_NAMES[kind]}")
     return value

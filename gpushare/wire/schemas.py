@@ -77,7 +77,12 @@ def _add_constraints(found: dict[str, Schema]) -> None:
     preempt_args["required"] = ["Pod"]
     preempt_args["properties"]["Pod"] = _ref("Pod")
     for form, of in (("NodeNameToVictims", "Victims"), ("NodeNameToMetaVictims", "MetaVictims")):
-        preempt_args["properties"][form] = _nullable(_by_node(_nullable(_ref(of))))
+        by_node = {
+            "type": "object",
+            "propertyNames": {"maxLength": MAX_NAME_LENGTH},
+            "additionalProperties": _nullable(_ref(of)),
+        }
+        preempt_args["properties"][form] = _nullable(by_node)
     victims = found["Victims"]
     whole_pod = _some({"metadata": _some({"uid": _UID}, "uid")}, "metadata")
     meta_pod = _some({"UID": _UID}, "UID")
@@ -114,11 +119,6 @@ def _some(properties: Schema, *required: str) -> Schema:
 def _closed(properties: Schema) -> Schema:
     """Return an object with these properties and no others."""
     return _some(properties, *properties) | {"additionalProperties": False}
-
-
-def _by_node(value: Schema) -> Schema:
-    names = {"maxLength": MAX_NAME_LENGTH}
-    return {"type": "object", "propertyNames": names, "additionalProperties": value}
 
 
 def _list(of: str) -> Schema:

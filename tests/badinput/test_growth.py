@@ -11,7 +11,7 @@ from gunicorn.config import Config
 from gunicorn.http.parser import RequestParser
 
 from gpushare.daemon.callers import Callers
-from gpushare.daemon.logs.formatters import TextFormatter
+from gpushare.daemon.logs import TextFormatter
 from gpushare.errors import WireError
 from gpushare.extender.door.app import Routes, build_app
 from gpushare.logline import Line

@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from gpushare.commandline import Parser
-from gpushare.daemon.logs.formatters import configure, start_logging
+from gpushare.daemon.logs import configure, start_logging
 from gpushare.device_plugin.cards import Cards, make_cards, unit_mib
 from gpushare.device_plugin.devices import FILE_FORMAT, FileSource
 from gpushare.device_plugin.dra.preparer import Preparer

@@ -95,10 +95,11 @@ class DriverServer:
         answer = pb.PrepareResponse()
         for claim in request.claims:
             result = answer.claims[claim.uid]
+            ref = ClaimRef(claim.namespace, claim.name, claim.uid)
             try:
-                devices = self._preparer.prepare(_ref(claim))
+                devices = self._preparer.prepare(ref)
             except GpuShareError as error:
-                log.warning(Line("not prepared", claim=_ref(claim), error=error))
+                log.warning(Line("not prepared", claim=ref, error=error))
                 result.error = f"{_SAYS}{error}"
                 continue
             for each in devices:
@@ -115,10 +116,11 @@ class DriverServer:
         answer = pb.UnprepareResponse()
         for claim in request.claims:
             result = answer.claims[claim.uid]
+            ref = ClaimRef(claim.namespace, claim.name, claim.uid)
             try:
-                self._preparer.unprepare(_ref(claim))
+                self._preparer.unprepare(ref)
             except GpuShareError as error:
-                log.warning(Line("not unprepared", claim=_ref(claim), error=error))
+                log.warning(Line("not unprepared", claim=ref, error=error))
                 result.error = f"{_SAYS}{error}"
         return answer
 
@@ -129,10 +131,6 @@ def _told(status: pb.RegistrationStatus) -> pb.Empty:
     else:
         log.error(Line("the kubelet has not registered us", error=status.error))
     return pb.Empty()
-
-
-def _ref(claim: pb.Claim) -> ClaimRef:
-    return ClaimRef(claim.namespace, claim.name, claim.uid)
 
 
 def _unary(

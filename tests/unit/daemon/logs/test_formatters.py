@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from gpushare.core.model import Allocation, PodRef, Request
-from gpushare.daemon.logs.formatters import JsonFormatter, TextFormatter, formatter
+from gpushare.daemon.logs import JsonFormatter, TextFormatter, formatter
 from gpushare.errors import ApiError, MessageError
 from gpushare.logline import Line
 from tests.unit.extender.desk import Desk, bind_request, request

@@ -9,8 +9,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from gpushare.daemon.logs.formatters import formatter
-from gpushare.daemon.logs.writer import LogWriter
+from gpushare.daemon.logs import LogWriter, formatter
 from gpushare.logline import Line
 from tests.support.waiting import poll
 
