@@ -235,9 +235,9 @@ def _check(found: Sequence[DetectedGpu]) -> None:
 
 
 def _too_many(found: Sequence[DetectedGpu], unit: str, reserve_mib: int | None, size: int) -> str:
-    each = unit_mib(unit)
+    smaller = unit_mib(unit)
     for chunk in _CHUNKS:
-        if chunk > each:
+        if chunk > smaller:
             cards = [_card(gpu, chunk, reserve_mib) for gpu in found]
             if message_size(cards) <= LONGEST_MESSAGE:
                 better = "GiB" if chunk == 1024 else f"{chunk}MiB"

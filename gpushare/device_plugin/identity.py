@@ -230,12 +230,12 @@ def decide(found: Sequence[Candidate], units: int, cards: Cards) -> Decided | Un
         # Another's limit of compute is worse than none; of memory what each asks for is safe.
         grants = [replace(grant, cores=0, whole_cards=False) for grant in grants]
     if any(grant != grants[0] for grant in grants):
-        each = [f"{one} ({grant})" for one, grant in zip(found, grants, strict=True)]
-        more = f" and {len(each) - _NAMED} more" if len(each) > _NAMED else ""
+        shown = [f"{candidate} ({grant})" for candidate, grant in zip(found, grants, strict=True)]
+        more = f" and {len(shown) - _NAMED} more" if len(shown) > _NAMED else ""
         return Undecided(
             f"the kubelet asks for {units} units, and {len(found)} containers wait for as many that"
             " are to have different devices; the log of the device plug-in names them",
-            whose=f"{'; '.join(each[:_NAMED])}{more}",
+            whose=f"{'; '.join(shown[:_NAMED])}{more}",
         )
     return Decided(grants[0], tuple(found))
 

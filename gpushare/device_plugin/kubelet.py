@@ -54,7 +54,12 @@ class Channel:
         self, method: str, request: Message, answer: type[_MessageT], seconds: float
     ) -> _MessageT:
         """Return the answer to a call. Raises KubeletError."""
-        call: Callable[..., _MessageT] = self._open().unary_unary(
+        with self._lock:
+            if self._channel is None:
+                options = [("grpc.max_receive_message_length", _LARGEST), *NO_PROXY]
+                self._channel = grpc.insecure_channel(f"unix:{self.path}", options)
+            channel = self._channel
+        call: Callable[..., _MessageT] = channel.unary_unary(
             method, type(request).SerializeToString, answer.FromString
         )
         try:
@@ -69,13 +74,6 @@ class Channel:
             channel, self._channel = self._channel, None
         if channel is not None:
             channel.close()
-
-    def _open(self) -> grpc.Channel:
-        with self._lock:
-            if self._channel is None:
-                options = [("grpc.max_receive_message_length", _LARGEST), *NO_PROXY]
-                self._channel = grpc.insecure_channel(f"unix:{self.path}", options)
-            return self._channel
 
 
 NO_PROXY = [("grpc.enable_http_proxy", 0)]

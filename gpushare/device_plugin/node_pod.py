@@ -113,12 +113,12 @@ def _container_names(status: PodStatus) -> dict[str, str] | None:
     if not isinstance(status, StartedPodStatus):
         return None
     listed = (*(status.init_container_statuses or ()), *(status.container_statuses or ()))
-    found = {
+    by_id = {
         (each.container_id or "").rpartition("//")[2]: each.name or ""
         for each in listed
         if each.container_id
     }
-    return found or None
+    return by_id or None
 
 
 def _given(

@@ -101,11 +101,11 @@ class StartCheck:
         container = pod.gpu_container(entry.container) if pod else None
         if pod is None or container is None or pod.ended:
             return None
-        told, cards = self._told(entry), self._cards()
+        visible, cards = self._told(entry), self._cards()
         given = {
             card.uuid: len(entry.ids)
             for card in cards.all
-            if card.uuid in told or str(card.index) in told
+            if card.uuid in visible or str(card.index) in visible
         }
         if pod.problem:
             return Wrong(pod, container.name, pod.problem, given)
@@ -113,9 +113,9 @@ class StartCheck:
         if isinstance(grant, str):
             return Wrong(pod, container.name, grant, given)
         indices = {str(card.index) for card, _ in grant.shares}
-        if told in (grant.uuids, indices):
+        if visible in (grant.uuids, indices):
             return None
-        has = ", ".join(sorted(told)) or "none"
+        has = ", ".join(sorted(visible)) or "none"
         return Wrong(
             pod, container.name, f"was bound to {grant}, but was told of device {has}", given
         )

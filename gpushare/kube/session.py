@@ -177,10 +177,10 @@ def _kubeconfig_name(kubeconfig: str, context: str | None) -> str:
     """Return how to name the kubeconfig in a message. Raises SettingsError if none can be seen."""
     files = [Path(name) for name in kubeconfig.split(os.pathsep) if name]
     try:
-        found = any(_exists(file.expanduser()) for file in files)
+        exists = any(_exists(file.expanduser()) for file in files)
     except (OSError, RuntimeError) as error:  # no right to its folder; no such home
         raise SettingsError(f"kubeconfig {kubeconfig} cannot be used: {one_line(error)}") from error
-    if not found:
+    if not exists:
         raise SettingsError(f"kubeconfig {kubeconfig} does not exist")
     return f"kubeconfig {kubeconfig}" + (f" with context {context!r}" if context else "")
 

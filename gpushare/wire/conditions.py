@@ -62,13 +62,13 @@ def counted(message: str) -> tuple[int, dict[str, int], dict[str, int]]:
 
 def _counts(message: str) -> tuple[int, dict[str, int]]:
     """Return (how many nodes there are, how many of them by reason)."""
-    found = _COUNTED.fullmatch(message)
-    if found is None:
+    match = _COUNTED.fullmatch(message)
+    if match is None:
         return 0, {}
     counts: dict[str, int] = {}
     # Reasons have commas of their own, but no number after one.
-    for part in re.split(r", (?=\d+ )", found[2]):
+    for part in re.split(r", (?=\d+ )", match[2]):
         count, _, text = part.partition(" ")
         if count.isascii() and count.isdigit() and text:
             counts[text] = counts.get(text, 0) + int(count[:9])
-    return int(found[1][:9]), counts
+    return int(match[1][:9]), counts

@@ -35,15 +35,15 @@ def check_health_url(url: str) -> None:
 
 def read_samples(metrics: str) -> dict[str, float]:
     """Return Prometheus' text as sample -> value; other lines are left out."""
-    found = {}
+    samples = {}
     for line in metrics.splitlines():
         sample, _, value = line.rpartition(" ")
         if sample and not line.startswith("#"):
             try:
-                found[sample] = float(value)
+                samples[sample] = float(value)
             except ValueError:
                 continue
-    return found
+    return samples
 
 
 def family(samples: Samples, name: str) -> Iterator[tuple[dict[str, str], float]]:
@@ -56,8 +56,8 @@ def family(samples: Samples, name: str) -> Iterator[tuple[dict[str, str], float]
 
 def total(samples: Samples, name: str, **labels: str) -> float | None:
     """Return the sum of a family's samples that have these labels; None if there is none."""
-    found = [value for has, value in family(samples, name) if labels.items() <= has.items()]
-    return sum(found) if found else None
+    values = [value for has, value in family(samples, name) if labels.items() <= has.items()]
+    return sum(values) if values else None
 
 
 @dataclass(frozen=True, slots=True)

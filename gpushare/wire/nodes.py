@@ -149,11 +149,11 @@ def _host_amount(
 
 
 def _capacity(text: str, label: str, unit: str) -> tuple[int, ...]:
-    found = SHAPE.fullmatch(text)
-    if found is None:
+    match = SHAPE.fullmatch(text)
+    if match is None:
         raise AnnotationError(f"label {label}: {text[:63]!a} is not as 4x24GiB")
-    devices, size = int(found[1]), int(found[2])
-    units = units_of(size, found[3], unit) if found[3] else size
+    devices, size = int(match[1]), int(match[2])
+    units = units_of(size, match[3], unit) if match[3] else size
     if not units:
         raise AnnotationError(f"label {label}: {text[:63]!a} is no number of units of {unit}")
     if not 0 < devices <= MAX_DEVICES:

@@ -64,11 +64,11 @@ class _Answer(Struct, gc=False):
 
 def decode_preempt(body: bytes) -> PreemptArgs:
     """Return the preempt request in a body; nulls in it count as missing. Raises MessageError."""
-    found = decode_body(_BODY, _Body, body)
-    pod = checked_pod(found.pod)
-    if found.meta is not None:
-        return PreemptArgs(pod, _by_node(found.meta, "NodeNameToMetaVictims", _meta_uid))
-    return PreemptArgs(pod, _by_node(found.victims or {}, "NodeNameToVictims", _whole_uid))
+    args = decode_body(_BODY, _Body, body)
+    pod = checked_pod(args.pod)
+    if args.meta is not None:
+        return PreemptArgs(pod, _by_node(args.meta, "NodeNameToMetaVictims", _meta_uid))
+    return PreemptArgs(pod, _by_node(args.victims or {}, "NodeNameToVictims", _whole_uid))
 
 
 def encode_preempt(victims: Mapping[str, Victims]) -> bytes:

@@ -125,13 +125,13 @@ def foreign_name(resources: Collection[str], annotations: Collection[str], names
     """Return what to write instead of other products' names that a pod has beside ours; "" if it
     has none.
     """
-    found = []
+    hints = []
     for table, there in ((RESOURCES, resources), (ANNOTATIONS, annotations)):
         for name, meaning in table.items():
             if name in there:
                 instead = _instead(meaning, names)
-                found.append(f"{name} is {meaning.product}'s, and nobody counts it here: {instead}")
-    return "; ".join(found)
+                hints.append(f"{name} is {meaning.product}'s, and nobody counts it here: {instead}")
+    return "; ".join(hints)
 
 
 def _instead(meaning: ForeignName, names: Names) -> str:

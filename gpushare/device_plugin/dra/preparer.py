@@ -125,12 +125,12 @@ class Preparer:
             raise RequestRefused(f"claim {ref} is another one by now")
         devices = claim.status and claim.status.allocation and claim.status.allocation.devices
         results = (devices and devices.results) or ()
-        found = [each for each in results if each.driver == self._driver]
-        if not found:
+        ours = [each for each in results if each.driver == self._driver]
+        if not ours:
             raise RequestRefused(f"claim {ref} has no device of {self._driver}")
-        if any(each.admin_access for each in found):
+        if any(each.admin_access for each in ours):
             raise RequestRefused(f"claim {ref} asks for an administrator's access, which is no use")
-        return found
+        return ours
 
 
 def _request(result: Result) -> str:

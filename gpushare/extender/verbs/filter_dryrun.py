@@ -1,7 +1,7 @@
 """The verb filter-dryrun: filter for an autoscaler, which asks about nodes that do not exist yet.
 
 A node that the books know is judged by the books, without what is held for others; any other one as
-a new node of its template (wire/node_templates.py). All nodes that fit are answered, and nothing
+a new node of its template (wire/nodes.py). All nodes that fit are answered, and nothing
 changes: no hold, no ticket, no event, nothing learned.
 """
 

@@ -289,25 +289,25 @@ def _validate(extenders: Sequence[ExtenderConfig]) -> None:
 
 
 def _warnings(extender: ExtenderConfig, where: str) -> list[str]:
-    found = []
+    warnings = []
     if not extender.bind_verb and "gpu-mem" in " ".join(r.name for r in extender.managed_resources):
-        found.append(
+        warnings.append(
             f"{where}.bindVerb: missing, so kube-scheduler binds pods itself, and none of them gets"
             " a device"
         )
     if not extender.url_prefix:
-        found.append(f"{where}.urlPrefix: empty, so no call can succeed")
+        warnings.append(f"{where}.urlPrefix: empty, so no call can succeed")
     if extender.ignorable and extender.bind_verb:
-        found.append(
+        warnings.append(
             f"{where}.ignorable: kube-scheduler (1.30 on) binds without the extender when a bind"
             " fails, and pods then run without an allocation"
         )
     if extender.filter_verb and not extender.node_cache_capable:
-        found.append(f"{where}.nodeCacheCapable: false sends whole nodes with every call")
+        warnings.append(f"{where}.nodeCacheCapable: false sends whole nodes with every call")
     if extender.enable_https and extender.tls is None:
-        found.append(f"{where}.tlsConfig: without a CA the certificate is not verified")
+        warnings.append(f"{where}.tlsConfig: without a CA the certificate is not verified")
     if extender.filter_verb and not extender.ignorable and not extender.managed_resources:
-        found.append(
+        warnings.append(
             f"{where}.managedResources: empty, so every pod of the cluster waits for the extender"
         )
-    return found
+    return warnings

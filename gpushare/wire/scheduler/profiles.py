@@ -65,11 +65,11 @@ def read_profiles(top: Fields, short: str, release: int = 0) -> tuple[Profile, .
     SettingsError naming what kube-scheduler would refuse.
     """
     general = read_percentage(top, "")
-    found = items(top, "profiles")
+    listed = items(top, "profiles")
     # kube-scheduler fills in a name if there is one profile, and wants one in each of several.
-    default = DEFAULT_SCHEDULER if len(found) == 1 else ""
+    default = DEFAULT_SCHEDULER if len(listed) == 1 else ""
     profiles = []
-    for index, item in enumerate(found):
+    for index, item in enumerate(listed):
         where = f"profiles[{index}]"
         fields = fields_of(item, where)
         name = text(fields, "schedulerName") or default
