@@ -1,18 +1,20 @@
 """The answers to the kubelet: which ids to prefer, what a container gets, whether it may start.
 
-Knows the rules of identity.py, and what has been answered so far. The lock is held for arithmetic
-only. The kubelet's List is read when it asks for preferred ids, and at Allocate only if it did not
-ask: the List may miss ids that are being given out (UpdateAllocatedDevices of its device manager).
+Knows the rules of identity.py, where to read what they need, and what has been answered so far. The
+lock is held for arithmetic only. The kubelet's List is read when it asks for preferred ids, and at
+Allocate only if it did not ask: the List may miss ids that are being given out
+(UpdateAllocatedDevices of its device manager). A pod that the kubelet shows and the watch does not
+is read before it is left out.
 """
 
 import logging
 import threading
 import time
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence, Set
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
 from gpushare.device_plugin.cards import Cards, uuid_of, uuids_of
-from gpushare.device_plugin.finder import CandidateFinder
 from gpushare.device_plugin.identity import (
     Candidate,
     CheckpointEntry,
@@ -20,10 +22,14 @@ from gpushare.device_plugin.identity import (
     Decided,
     Grant,
     Listed,
+    PodKey,
     Undecided,
+    candidates,
     choose_ids,
     decide,
+    may_be_another,
     next_container,
+    unlisted,
 )
 from gpushare.device_plugin.node_pod import NodePod
 from gpushare.device_plugin.pods import Pods
@@ -37,6 +43,7 @@ MAX_WAIT = 1.0
 
 _AGAIN = 0.1
 _MOST_PENDING = 64
+_UNKNOWN_FOR = 10.0
 _MOST_UNSHOWN = 512
 """More than the containers of a node."""
 
@@ -111,6 +118,112 @@ class AllocationState:
         self.served = {key: ids for key, ids in self.served.items() if key[0] in alive}
         self.doubtful &= self.served.keys()
         self.refused &= set(alive)
+
+
+@dataclass(frozen=True, slots=True)
+class Candidates:
+    """The candidates. changes: the number of changes of the pods before.
+
+    shown: the kubelet shows them, and it shows no pod without ids that could not be read.
+    """
+
+    candidates: Sequence[Candidate]
+    shown: bool
+    changes: int
+
+
+class CandidateFinder:
+    """Finds candidates; several threads may call it.
+
+    listed: what the kubelet shows; raises GpuShareError.
+    """
+
+    def __init__(
+        self,
+        pods: Pods,
+        listed: Callable[[], Listed],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._pods = pods
+        self._listed = listed
+        self._clock = clock
+        # Pods that the API server does not have: when to ask it again.
+        self._unknown: Mapping[PodKey, float] = {}
+
+    def find(self, units: int, answered: Set[ContainerKey], refused: Collection[str]) -> Candidates:
+        """Return the containers that may be asking for this number of units."""
+        try:
+            listed = self._listed()
+        except GpuShareError as error:
+            log.warning(Line("pod-resources does not answer", error=error))
+            return self.unlisted(units, answered, refused)
+        pods, changes, unread = self._known(listed)
+        found = candidates(listed, pods, answered, refused, units)
+        doubtful = [
+            pod.key
+            for pod in (
+                [each.pod for each in found] or [pods[key] for key in listed if key in pods]
+            )
+            if may_be_another(pod, listed[pod.key], answered, refused)
+        ]
+        if doubtful:
+            read = self._pods.look_up(doubtful)
+            pods, changes = self._pods.now()
+            # A pod that cannot be read may have been replaced by a newer one.
+            gone = {key for key in doubtful if not read.get(key)}
+            pods = {key: pod for key, pod in pods.items() if key not in gone}
+            found = candidates(listed, pods, answered, refused, units)
+            unread |= gone - read.keys()
+        if found:
+            return Candidates(found, all(all(listed[key].values()) for key in unread), changes)
+        if any(key not in pods for key in listed):
+            return Candidates((), True, changes)
+        # A kubelet that does not show the pod it is admitting.
+        return self.unlisted(units, answered, refused, but=listed)
+
+    def unlisted(
+        self,
+        units: int,
+        answered: Set[ContainerKey],
+        refused: Collection[str],
+        *,
+        but: Collection[PodKey] = (),
+    ) -> Candidates:
+        """Return the candidates among all pods except those named."""
+        pods, changes = self._pods.now()
+        rest = [pod for key, pod in pods.items() if key not in but]
+        return Candidates(unlisted(rest, answered, refused, units), False, changes)
+
+    def read_again(self, found: Sequence[Candidate]) -> None:
+        """Read again the candidates, and the pods that the kubelet shows without all their ids."""
+        pods, _ = self._pods.now()
+        keys = {each.pod.key for each in found}
+        with suppress(GpuShareError):
+            listed = self._listed()
+            keys |= {
+                key
+                for key in listed
+                if key not in pods or next_container(pods[key], listed[key], frozenset())
+            }
+        self._pods.look_up(keys)
+
+    def _known(self, listed: Listed) -> tuple[Mapping[PodKey, NodePod], int, set[PodKey]]:
+        """Return (the pods, how many changes there were, those that could not be read).
+
+        Pods that the kubelet shows and the watch does not are read first. If the API server has
+        no such pod (a static pod without a mirror), it is not asked again at once.
+        """
+        pods, changes = self._pods.now()
+        now = self._clock()
+        late = {key for key in listed if key not in pods and now >= self._unknown.get(key, now)}
+        if not late:
+            return pods, changes, set()
+        read = self._pods.look_up(late)
+        pods, changes = self._pods.now()
+        kept = {key: until for key, until in self._unknown.items() if until > now}
+        until = self._clock() + _UNKNOWN_FOR
+        self._unknown = kept | {key: until for key in read if key not in pods}
+        return pods, changes, late - read.keys() - pods.keys()
 
 
 class Allocator:
@@ -290,7 +403,7 @@ class Allocator:
         pods, _ = self._pods.now()
         with self._lock:
             served = dict(self._state.served)
-        candidates = []
+        reusing = []
         for pod in pods.values():
             if pod.ended:
                 continue
@@ -302,8 +415,8 @@ class Allocator:
             container = next_container(pod, {}, served.keys(), shown=False)
             ids = frozenset().union(*inits)
             if container is not None and container.units == len(asked) and asked <= ids:
-                candidates.append(Candidate(pod, container))
-        return self._decided(candidates, len(asked)) if candidates else None
+                reusing.append(Candidate(pod, container))
+        return self._decided(reusing, len(asked)) if reusing else None
 
     def _decide_unasked(self, asked: frozenset[str]) -> Decided:
         """Return what a container gets if this process was not asked for preferred ids.

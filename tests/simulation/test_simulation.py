@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from gpushare.device_plugin.finder import CandidateFinder
+from gpushare.device_plugin.allocator import CandidateFinder
 from tests.simulation.chance import Chance, Weighted
 from tests.simulation.figures import last_found
 from tests.simulation.hunt import MutantIsBroken, all_mutants, hunt

@@ -6,9 +6,8 @@ C3, C4, C5 and C7 are of what reads GPUs, which no story has; ours reads no assu
 from dataclasses import replace
 from typing import Any
 
-from gpushare.device_plugin import allocator, container, finder, identity, node_pod, start_check
-from gpushare.device_plugin.allocator import Allocator
-from gpushare.device_plugin.finder import CandidateFinder, Candidates
+from gpushare.device_plugin import allocator, container, identity, node_pod, start_check
+from gpushare.device_plugin.allocator import Allocator, CandidateFinder, Candidates
 from gpushare.device_plugin.start_check import StartCheck
 from tests.simulation.mutants.museum import Patch, mutant
 
@@ -46,7 +45,7 @@ def asks_nobody_who_is_admitted(original: Any) -> Any:
 @mutant(
     "C8",
     "a pod that has come again is taken for the one before",
-    finder,
+    allocator,
     "may_be_another",
     ((CandidateFinder, "read_again", _reads_nothing_anew),),
 )
