@@ -7,38 +7,27 @@ policies of one seed get the same pods on the same nodes and can be compared in 
 `inflation` is the experiment of Weng et al., "Beware of Fragmentation", USENIX ATC 2023.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
-from functools import partial
 
 import numpy as np
 
+from gpushare.core.model import Request
 from gpushare.core.mutable_cluster import ranking
+from gpushare.core.policies.fragmentation import Fragmentation
 from gpushare.core.policy import load_policy
-from gpushare.core.ranking import Scorer
+from gpushare.core.snapshot import stranded_by_compute
 from gpushare.core.trial import AUTO, Choice
 from gpushare.core.workload import Workload
-from gpushare.sim.course import Course
 from gpushare.sim.defrag import Defrag
-from gpushare.sim.engine import Cluster, workload_of_trace
-from gpushare.sim.first_fit_scorer import FirstFitScorer
+from gpushare.sim.engine import Cluster, size_class, workload_of_trace
 from gpushare.sim.flow import REACHED, Flow, Record, Stream
 from gpushare.sim.learner import KNOWN, LEARNED, LearningScorer, chosen, learns
 from gpushare.sim.lifetimes import EXPONENTIAL, TRACE, lifetimes_of
 from gpushare.sim.progress import GoOn, always
-from gpushare.sim.random_scorer import RandomScorer
 from gpushare.sim.report import allocated_at
+from gpushare.sim.scorers import SIMULATED
 from gpushare.trace.nodes_and_pods import TraceNode, TracePod, request_of
-
-RANDOM, FIRST_FIT, PACKED_FIT = "random", "first-fit", "first-fit-packed"
-"""The names of the policies that only simulations have."""
-
-SIMULATED: Mapping[str, Callable[[int], Scorer]] = {
-    RANDOM: RandomScorer,
-    FIRST_FIT: FirstFitScorer,
-    PACKED_FIT: partial(FirstFitScorer, packs=True),
-}
-"""What each of them is made by, from a seed."""
 
 _FULL = 1.3
 """The share of the capacity up to which pods arrive."""
@@ -46,26 +35,27 @@ _FULL = 1.3
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """What may be chosen of an experiment.
-
-    load: GPU that would be held on average if nothing were refused, as a share of the capacity.
-    life, warmup: how long it lasts, and from when on is measured, in mean lifetimes. wait: pods
-    that fit nowhere wait, first come first served, instead of being lost. speed: by how much faster
-    pods arrive in a replay than they did. lifetimes: exponential, or those of the file's pods.
-    workload: the policy learns from the pods that come, as the extender does, or knows all pods of
-    the file. picture: the record has what is used of each device in the end. defrag: how pods are
-    moved for those that wait.
-    """
+    """What may be chosen of an experiment."""
 
     load: float = 1.0
+    """GPU that would be held on average if nothing were refused, as a share of the capacity."""
     life: float = 6.0
+    """How long it lasts, in mean lifetimes."""
     warmup: float = 2.0
+    """From when on is measured, in mean lifetimes."""
     wait: bool = False
+    """Pods that fit nowhere wait, first come first served, instead of being lost."""
     speed: float = 1.0
+    """By how much faster pods arrive in a replay than they did."""
     lifetimes: str = EXPONENTIAL
+    """Exponential, or those of the file's pods."""
     workload: str = LEARNED
+    """The policy learns from the pods that come, as the extender does, or knows all pods of the
+    file."""
     picture: bool = False
+    """The record has what is used of each device in the end."""
     defrag: Defrag | None = None
+    """How pods are moved for those that wait."""
 
 
 def node_order(nodes: Sequence[TraceNode], seed: int) -> list[TraceNode]:
@@ -96,7 +86,7 @@ def inflation(
         learned, options = workload_of_trace(nodes, known), replace(options, workload=KNOWN)
     cluster, choices = _cluster(nodes, learned, policy, seed, options)
     stream = [requests[index] for index in filling(pods, cluster.capacity, seed)]
-    course = Course(cluster, workload)
+    course = _Course(cluster, workload)
     named = _named("inflation", policy, seed, options)
     for place, request in enumerate(stream):
         if not go_on(place / len(stream)):
@@ -106,7 +96,69 @@ def inflation(
         course.arrived(request, placed is not None)
     record = {**named, **course.record()}
     reached = allocated_at(round(100 * options.load)).of(record)
-    return {**record, "alloc": reached, **_told(choices), **_picture(cluster, options)}
+    return {**record, "alloc": reached, **_in_the_end(cluster, choices, options)}
+
+
+class _Course:
+    """Measurements while a cluster fills: what is allocated, refused, and free but useless."""
+
+    def __init__(self, cluster: Cluster, workload: Workload) -> None:
+        self._cluster = cluster
+        self._measure = Fragmentation(workload.typical())
+        self._largest = int(cluster.view.capacity.max())
+        self._asked = 0
+        self._arrived: list[int] = []
+        self._allocated: list[int] = []
+        self._fragmented: dict[int, float] = {0: self._fragmentation()}
+        self._stranded: dict[int, float] = {}
+        self._refused: dict[str, int] = {}
+
+    def arrived(self, request: Request, placed: bool) -> None:
+        """Count a pod that has come, and was placed or refused."""
+        self._asked += request.total
+        self._arrived.append(self._asked)
+        self._allocated.append(self._cluster.allocated)
+        if not placed:
+            size = size_class(request, self._largest)
+            self._refused[size] = self._refused.get(size, 0) + 1
+        load = round(100 * self._asked / self._cluster.capacity)
+        if load not in self._fragmented:
+            self._fragmented[load] = self._fragmentation()
+            if self._cluster.view.any_cores:
+                units = stranded_by_compute(self._cluster.view)
+                self._stranded[load] = 100 * units / self._cluster.capacity
+
+    def record(self) -> Record:
+        """Return the record of the run.
+
+        allocated: the mean share of GPU allocated. fragmentation: the share that a typical pod
+        could not use, of memory and compute if pods ask for both. Both are in %, by whole % of
+        arrived load. failed: pods refused, and by size. If pods ask for compute, compute_stranded:
+        the share that nobody has on devices whose compute is all given, in the same way.
+        """
+        capacity = self._cluster.capacity
+        loads = np.rint(100 * np.array(self._arrived) / capacity).astype(int)
+        sums = np.bincount(loads, weights=100 * np.array(self._allocated) / capacity)
+        seen = np.bincount(loads)
+        curve = {
+            str(load): float(sums[load] / seen[load]) for load in np.flatnonzero(seen).tolist()
+        }
+        stranded = {str(load): value for load, value in self._stranded.items()}
+        return {
+            **({"compute_stranded": stranded} if stranded else {}),
+            "allocated": curve,
+            "fragmentation": {str(load): value for load, value in self._fragmented.items()},
+            "pods": len(loads),
+            "failed": sum(self._refused.values()),
+            "failed_by_size": self._refused,
+        }
+
+    def _fragmentation(self) -> float:
+        """Return the mean share of the cluster, in %, that is free but useless to a typical pod."""
+        view, measure = self._cluster.view, self._measure
+        lost = measure.lost(measure.tables(view), view, np.arange(len(view.names)))
+        units = float(lost.sum()) / max(measure.pods * measure.scale * measure.most, 1)
+        return 100 * units / self._cluster.capacity
 
 
 def churn(
@@ -160,7 +212,7 @@ def _churn(
     clock = _clock_of(cluster)
     flow = Flow(cluster, options.warmup, options.life, options.wait, clock, defrag=options.defrag)
     named = _named("churn", policy, seed, options)
-    return {**named, **flow.run(stream, go_on), **_told(choices), **_picture(cluster, options)}
+    return {**named, **flow.run(stream, go_on), **_in_the_end(cluster, choices, options)}
 
 
 def replay(
@@ -194,7 +246,7 @@ def replay(
     )
     flow = Flow(cluster, 0.0, float(times[-1]), options.wait, _clock_of(cluster))
     named = _named("replay", policy, seed, options)
-    return {**named, **flow.run(stream, go_on), **_told(choices), **_picture(cluster, options)}
+    return {**named, **flow.run(stream, go_on), **_in_the_end(cluster, choices, options)}
 
 
 def _cluster(
@@ -210,7 +262,7 @@ def _cluster(
     if options.workload == LEARNED and learns(policy, workload):
         learner = LearningScorer(policy, workload.devices, len(nodes))
         return Cluster(ordered, learner, learner.moved), learner.choices
-    choice = chosen(nodes, workload) if policy == AUTO else None
+    choice = chosen(tuple(nodes), workload) if policy == AUTO else None
     scorer = ranking(load_policy(choice.policy if choice else policy, workload), len(nodes))
     return Cluster(ordered, scorer), [choice] if choice else []
 
@@ -223,11 +275,6 @@ def _clock_of(cluster: Cluster) -> Callable[[float], None]:
             cluster.scorer.now = time
 
     return pass_to
-
-
-def _told(choices: Sequence[Choice]) -> Record:
-    """Return the key choices: those of `auto`, one for each trial; or nothing."""
-    return {"choices": [asdict(choice) for choice in choices]} if choices else {}
 
 
 def _named(experiment: str, policy: str, seed: int, options: Options) -> Record:
@@ -297,14 +344,19 @@ def filling(pods: Sequence[TracePod], capacity: int, seed: int) -> list[int]:
         asked += sizes[index]
 
 
-def _picture(cluster: Cluster, options: Options) -> Record:
-    """Return the keys names, capacity and used, for each node and its devices; or nothing."""
+def _in_the_end(cluster: Cluster, choices: Sequence[Choice], options: Options) -> Record:
+    """Return the keys that a run has in the end.
+
+    choices: those of `auto`, one for each trial. For a picture names, capacity and used, for each
+    node and its devices.
+    """
+    record: Record = {"choices": [asdict(choice) for choice in choices]} if choices else {}
     if not options.picture:
-        return {}
+        return record
     view = cluster.view
     counts = view.healthy.sum(axis=1).tolist()
     arrays = {
         name: [line[:count] for line, count in zip(array.tolist(), counts, strict=True)]
         for name, array in (("capacity", view.capacity), ("used", view.used))
     }
-    return {"names": list(view.names), **arrays}
+    return {**record, "names": list(view.names), **arrays}

@@ -91,18 +91,15 @@ class Flow:
                 break
             share = max(time, 0.0) / self._end
             if not go_on(share):
-                return self._broken_off(time, share)
+                # What was measured until then; nothing before the start.
+                self._end = time
+                self._leave_until(time)
+                return {**(self._record() if time > self._start else {}), REACHED: share}
             if possible[which]:
                 self._leave_until(time)
                 self._arrive(stream.kinds[which], lifetime)
         self._leave_until(self._end)
         return self._record()
-
-    def _broken_off(self, time: float, share: float) -> Record:
-        """Return what was measured until then; nothing before the start."""
-        self._end = time
-        self._leave_until(time)
-        return {**(self._record() if time > self._start else {}), REACHED: share}
 
     def _arrive(self, request: Request, lifetime: float) -> None:
         counts = self._now >= self._start

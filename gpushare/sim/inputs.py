@@ -39,18 +39,17 @@ _FEW_NOTES = 3
 
 @dataclass(frozen=True)
 class Inputs:
-    """Nodes and pods, their name, and notes on what was left out.
-
-    nowhere: the number of further pods, which fit no node even while it is empty. unknown: by
-    models that a pod accepts, joined by "|", how many of these accept none that a node has.
-    """
+    """Nodes and pods, their name, and notes on what was left out."""
 
     nodes: list[TraceNode]
     pods: list[TracePod]
     name: str
     notes: tuple[str, ...] = ()
     nowhere: int = 0
+    """The number of further pods, which fit no node even while it is empty."""
     unknown: Mapping[str, int] = field(default_factory=dict)
+    """By models that a pod accepts, joined by "|", how many of these accept none that a node has.
+    """
 
     @property
     def devices(self) -> int:

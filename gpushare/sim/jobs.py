@@ -10,10 +10,10 @@ from functools import cache
 from gpushare.core.policy import policy_names
 from gpushare.errors import SettingsError
 from gpushare.sim import experiments
-from gpushare.sim.flags import SMALL
 from gpushare.sim.inputs import Inputs, Listing, read_inputs, read_shipped
 from gpushare.sim.lifetimes import TRACE, lifetimes_of
-from gpushare.sim.options import Options
+from gpushare.sim.options import SMALL, Options
+from gpushare.sim.scorers import SIMULATED
 from gpushare.sim.tables import Table
 
 _SEEDS = tuple(range(42, 52))
@@ -25,11 +25,7 @@ _MOST_PODS = 5_000_000
 
 @dataclass(frozen=True)
 class Job:
-    """One run.
-
-    told: what its record contains besides the measures. place: the position of its record, by line
-    of a table, policy and seed.
-    """
+    """One run."""
 
     experiment: str
     inputs: Inputs
@@ -37,7 +33,9 @@ class Job:
     seed: int
     parameters: experiments.Options
     told: Mapping[str, object]
+    """What its record contains besides the measures."""
     place: tuple[int, int, int]
+    """The position of its record, by line of a table, policy and seed."""
 
 
 def jobs_of(options: Options, listing: Listing | None) -> list[Job]:
@@ -45,14 +43,17 @@ def jobs_of(options: Options, listing: Listing | None) -> list[Job]:
 
     listing: lists a live cluster. Raises SettingsError, WireError, and whatever `listing` raises.
     """
-    there = (*policy_names(), *experiments.SIMULATED)
+    there = (*policy_names(), *SIMULATED)
     for name in options.policies:
         if name not in there:
             known = ", ".join(there)
             raise SettingsError(f"no policy is called {name[:40]!r}; there are: {known}")
     if options.tables:
         return list(_of_tables(options.tables))
-    inputs = _inputs(options, listing)
+    inputs = read_inputs(options, listing)
+    if options.experiment == "replay":
+        _check_times(inputs)
+    _check_length(options, inputs)
     seeds = options.seeds or (_SEEDS if len(inputs.nodes) <= SMALL else _SEEDS[:2])
     return [
         Job(
@@ -82,14 +83,6 @@ def _of_tables(tables: Sequence[Table]) -> Iterator[Job]:
                 yield Job(line.experiment, inputs, policy, seed, parameters, told, where)
 
 
-def _inputs(options: Options, listing: Listing | None) -> Inputs:
-    inputs = read_inputs(options, listing)
-    if options.experiment == "replay":
-        _check_times(inputs)
-    _check_length(options, inputs)
-    return inputs
-
-
 def _check_times(inputs: Inputs) -> None:
     """Raise SettingsError if the pods have no times for a replay."""
     times = {pod.created for pod in inputs.pods if pod.created is not None}
@@ -99,25 +92,20 @@ def _check_times(inputs: Inputs) -> None:
         raise SettingsError(f"{inputs.name}: all pods came at one moment, so none can be replayed")
 
 
-def _there_at_first(options: Options, inputs: Inputs) -> float:
-    """Return how many pods run when churn begins, as a multiple of those per unit of time."""
-    if options.parameters.lifetimes != TRACE:
-        return 0.0
-    try:
-        capacity = max(node.capacity for node in inputs.nodes if node.devices)
-        return float(lifetimes_of(inputs.pods, capacity).means.mean())
-    except ValueError as error:
-        raise SettingsError(f"{inputs.name}: --lifetimes trace: {error}") from error
-
-
 def _check_length(options: Options, inputs: Inputs) -> None:
     """Raise SettingsError if so many pods would come that a run would take too long."""
     given = options.parameters
-    lasts = given.life + _there_at_first(options, inputs)
+    lasts = given.life
+    if given.lifetimes == TRACE:
+        # As many more are there when churn begins as come in this time.
+        try:
+            capacity = max(node.capacity for node in inputs.nodes if node.devices)
+            lasts += float(lifetimes_of(inputs.pods, capacity).means.mean())
+        except ValueError as error:
+            raise SettingsError(f"{inputs.name}: --lifetimes trace: {error}") from error
     spans = {"inflation": 1.3, "churn": given.load * lasts}
-    capacity = inputs.units
     asked = sum(pod.devices * pod.units for pod in inputs.pods) / len(inputs.pods)
-    pods = spans.get(options.experiment, 0.0) * capacity / asked
+    pods = spans.get(options.experiment, 0.0) * inputs.units / asked
     if pods > _MOST_PODS:
         raise SettingsError(
             f"{inputs.name}: {pods:.2g} pods would come in a run, more than {_MOST_PODS:.2g};"

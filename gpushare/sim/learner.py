@@ -6,7 +6,7 @@ done at once: the extender makes policies once a minute at most, and rests after
 
 import pickle
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from functools import lru_cache
 
 from gpushare.core.model import Request
@@ -44,16 +44,12 @@ def learns(policy: str, workload: Workload) -> bool:
     return one != other
 
 
-def chosen(nodes: Sequence[TraceNode], workload: Workload) -> Choice | None:
+@lru_cache(maxsize=16)  # for the other seeds
+def chosen(nodes: tuple[TraceNode, ...], workload: Workload) -> Choice | None:
     """Return what `auto` is on these empty nodes if it knows the pods.
 
     None if nothing can be allocated.
     """
-    return _chosen(tuple(nodes), workload)
-
-
-@lru_cache(maxsize=16)  # for the other seeds
-def _chosen(nodes: tuple[TraceNode, ...], workload: Workload) -> Choice | None:
     trial = run_trial(empty(nodes), workload, CANDIDATES, _SEED, make_scorer=ranking)
     return trial.choice(None, 0) if trial else None
 
@@ -78,21 +74,17 @@ class LearningScorer:
         self._there: dict[int, tuple[str, PodClass, float]] = {}
         for cls in before:
             self._learned.created("", cls)
-        self._ranking = self._made()
-
-    @property
-    def ranking(self) -> Ranking:
+        self.ranking = self._made()
         """What it ranks by now; it learns nothing from what that is asked."""
-        return self._ranking
 
     def scores(self, snapshot: Snapshot, request: Request) -> Scores:
         """Return the value of placing the request on each row; called once for each new pod."""
         if self._name == AUTO and self._learned.is_trial_due():
             self._try(snapshot)
         if self._learned.is_due():
-            self._ranking = self._made()
+            self.ranking = self._made()
         self._learned.created(self.namespace, class_of(request))
-        return self._ranking.scores(snapshot, request)
+        return self.ranking.scores(snapshot, request)
 
     def moved(self, placement: Placement, by: int) -> None:
         """Count that a pod has been placed (by: 1), or has left (-1)."""
@@ -108,11 +100,11 @@ class LearningScorer:
         self._learned = WorkloadEstimator(self._learned.devices)
         self._learned.found(self._there.values(), self.now)
         self.choices = []
-        self._ranking = self._made()
+        self.ranking = self._made()
 
     def score_devices(self, snapshot: Snapshot, rows: Rows, request: Request) -> Floats:
         """Return float64 (K, D): the score of each device of these rows, whether it fits or not."""
-        return self._ranking.score_devices(snapshot, rows, request)
+        return self.ranking.score_devices(snapshot, rows, request)
 
     def best_device(self, _snapshot: Snapshot, _row: int, _request: Request) -> int | None:
         """Return None: nothing is kept."""
@@ -126,7 +118,7 @@ class LearningScorer:
             before = self.choices[-1] if self.choices else None
             self.choices.append(trial.choice(before, learned.seen))
             if self.choices[-1].policy != (before.policy if before else FALLBACK_POLICY):
-                self._ranking = self._made()
+                self.ranking = self._made()
 
     def _made(self) -> Ranking:
         learned, name = self._learned, self._name

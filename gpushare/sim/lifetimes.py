@@ -27,10 +27,12 @@ _FEW = 4
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Lifetimes:
-    """The lifetimes of pods. by_size: the times of each size. size: int64, the size of each pod."""
+    """The lifetimes of pods."""
 
     by_size: tuple[Floats, ...]
+    """The times of each size."""
     size: Ints
+    """int64, the size of each pod."""
 
     @property
     def means(self) -> Floats:
@@ -38,9 +40,17 @@ class Lifetimes:
         means = np.array([times.mean() for times in self.by_size])
         return means[self.size]
 
-    def drawn(self, which: Ints, rng: np.random.Generator) -> Floats:
-        """Return float64: how long each of these pods stays, a random time of its size."""
-        return self._chosen(which, rng, long_lived=False)
+    def drawn(self, which: Ints, rng: np.random.Generator, *, long_lived: bool = False) -> Floats:
+        """Return float64: how long each of these pods stays, a random time of its size.
+
+        long_lived: the chance of a time is proportional to it.
+        """
+        drawn = np.zeros(len(which))
+        for size, times in enumerate(self.by_size):
+            those = np.flatnonzero(self.size[which] == size)
+            chances = times / times.sum() if long_lived else None
+            drawn[those] = rng.choice(times, size=len(those), p=chances)
+        return drawn
 
     def running_at_start(self, rate: float, rng: np.random.Generator) -> tuple[Ints, Floats]:
         """Return the pods that run at a moment, the oldest first, and how long each still stays.
@@ -51,18 +61,10 @@ class Lifetimes:
         means = self.means
         number = rng.poisson(rate * means.mean())
         which = rng.choice(len(means), size=number, p=means / means.sum())
-        times = self._chosen(which, rng, long_lived=True)
+        times = self.drawn(which, rng, long_lived=True)
         ages = times * rng.random(number)
         oldest_first = np.argsort(-ages, kind="stable")
         return which[oldest_first], (times - ages)[oldest_first]
-
-    def _chosen(self, which: Ints, rng: np.random.Generator, long_lived: bool) -> Floats:
-        chosen = np.zeros(len(which))
-        for size, times in enumerate(self.by_size):
-            those = np.flatnonzero(self.size[which] == size)
-            chances = times / times.sum() if long_lived else None
-            chosen[those] = rng.choice(times, size=len(those), p=chances)
-        return chosen
 
 
 def lifetimes_of(pods: Sequence[TracePod], capacity: int) -> Lifetimes:

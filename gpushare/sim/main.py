@@ -18,21 +18,13 @@ from types import FrameType
 import yaml
 
 from gpushare.errors import GpuShareError, SettingsError, WireError
-from gpushare.sim import experiments, paper
+from gpushare.sim import experiments, paper, report
 from gpushare.sim.flow import REACHED
 from gpushare.sim.inputs import Inputs, Listing
 from gpushare.sim.jobs import Job, jobs_of
 from gpushare.sim.options import Options, read_options
 from gpushare.sim.progress import Progress, bar, go_on
-from gpushare.sim.report import (
-    Measure,
-    Record,
-    aligned,
-    as_csv,
-    as_table,
-    document,
-    measures_of,
-)
+from gpushare.sim.report import Measure, Record
 from gpushare.sim.runner import run_all
 from gpushare.sim.tables import Table, renew
 from gpushare.sim.verdict import Scale, choices_told, headline, legend, verdicts
@@ -164,7 +156,7 @@ def _tellings(
     inputs = jobs[0].inputs
     records = [record for record in every if REACHED not in record]
     broken_off = [record for record in every if record.get(REACHED)]
-    measures = measures_of(records, options.parameters.load)
+    measures = report.measures_of(records, options.parameters.load)
     about = {
         "experiment": options.experiment,
         "parameters": asdict(options.parameters),
@@ -175,11 +167,11 @@ def _tellings(
         "unknownModels": dict(inputs.unknown),
         "complete": len(records) == len(jobs),
     }
-    whole = {**document(records, measures, about), "brokenOff": broken_off}
+    whole = {**report.document(records, measures, about), "brokenOff": broken_off}
     forms: Mapping[str, Callable[[], str]] = {
         "json": lambda: json.dumps(whole, indent=1) + "\n",
         "yaml": lambda: yaml.safe_dump(json.loads(json.dumps(whole)), sort_keys=False),
-        "csv": lambda: as_csv(records, measures),
+        "csv": lambda: report.as_csv(records, measures),
         "table": lambda: _table(options, inputs, records, measures) + _part_way(broken_off),
         "paper": lambda: "\n".join(_printed(options.tables, records)),
     }
@@ -221,32 +213,25 @@ def _table(
         f" with {inputs.devices} devices"
     ]
     if inputs.nowhere:
-        lines.append(
-            f"{inputs.nowhere} more pods fit no node even while it is empty, and are left out"
-            f"{_of_no_model(inputs.unknown)}"
-        )
+        text = f"{inputs.nowhere} more pods fit no node even while it is empty, and are left out"
+        if unknown := inputs.unknown:
+            models = [*sorted(unknown)[:_MOST_MODELS], *["..."] * (len(unknown) > _MOST_MODELS)]
+            text += (
+                f"; {sum(unknown.values())} of these accept only a model that no node has:"
+                f" {', '.join(models)}"
+            )
+        lines.append(text)
     scale = Scale(inputs.units, inputs.devices)
     return "\n".join(
         [
             *lines,
-            as_table(records, measures),
+            report.as_table(records, measures),
             *legend(measures, scale),
             "",
             *choices_told(records),
             *verdicts(records, headline(measures, options.parameters.load)),
             "",
         ]
-    )
-
-
-def _of_no_model(unknown: Mapping[str, int]) -> str:
-    """Return how many of the pods left out accept only models that no node has; "" if none do."""
-    if not unknown:
-        return ""
-    named = [*sorted(unknown)[:_MOST_MODELS], *["..."] * (len(unknown) > _MOST_MODELS)]
-    return (
-        f"; {sum(unknown.values())} of these accept only a model that no node has:"
-        f" {', '.join(named)}"
     )
 
 
@@ -271,7 +256,7 @@ def _printed(tables: Iterable[Table], records: Sequence[Record]) -> Iterator[str
             yield paper.printed(own)
         else:
             for view in table.views:
-                yield aligned(table.rows(view, own))
+                yield report.aligned(table.rows(view, own))
 
 
 def _plots() -> Callable[[Sequence[Record], Path], list[Path]]:

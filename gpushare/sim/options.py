@@ -1,21 +1,40 @@
 """The command line of `gpushare simulate` as options.
 
-Knows which flags go together; opens no file.
+Knows the flags, their values and their help, and which go together; opens no file.
 
 Tested in `tests/unit/sim/test_main_options.py`.
 """
 
 import argparse
-from collections.abc import Sequence
+import math
+import os
+import re
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 
+from gpushare.commandline import Parser
 from gpushare.errors import SettingsError
 from gpushare.sim import experiments
-from gpushare.sim.flags import parser
-from gpushare.sim.learner import LEARNED
-from gpushare.sim.lifetimes import TRACE
-from gpushare.sim.tables import Table, chosen
+from gpushare.sim.defrag import Defrag
+from gpushare.sim.learner import KNOWN, LEARNED
+from gpushare.sim.lifetimes import EXPONENTIAL, TRACE
+from gpushare.sim.tables import TABLES, Table, chosen
+
+FORMATS = ("table", "json", "yaml", "csv")
+POLICIES = "device-bestfit,fgd,shadow-price"
+SMALL = 200
+"""The number of nodes up to which runs are short, so that more seeds are run by default."""
+
+_MOST_SEEDS = 1000
+_MOST_UNITS = 1_000_000
+_MOST_MOVES = 8
+_MOST_DEPARTURES = 100_000
+
+_EPILOG = """\
+exit codes: 0 done, 1 a run or the cluster failed, 2 wrong usage or input, 130 ended by Ctrl-C (what
+is finished is printed and written). docs/placement.md tells what the experiments and policies are.
+"""
 
 
 @dataclass(frozen=True)
@@ -30,23 +49,24 @@ class ClusterOptions:
 
 @dataclass(frozen=True)
 class Options:
-    """The options of one command.
-
-    nodes, pods: files, or the name of a shipped trace, "" for the shipped default. cluster: a live
-    cluster to list instead; only its nodes if `pods` is given. seeds: () for as many as the size of
-    the input allows. units: of a device, to which sizes are rounded; 0 leaves them. tables: what is
-    run for a document; they have their own experiments, policies and seeds. () for one experiment.
-    """
+    """The options of one command."""
 
     experiment: str
     nodes: str
+    """A file; "" for the shipped default."""
     pods: str
+    """A file, or the name of a shipped trace; "" for the shipped default."""
     cluster: ClusterOptions | None
+    """A live cluster to list instead; only its nodes if `pods` is given."""
     policies: tuple[str, ...]
     seeds: tuple[int, ...]
+    """Empty for as many as the size of the input allows."""
     units: int
+    """Of a device, to which sizes are rounded; 0 leaves them."""
     parameters: experiments.Options
     tables: tuple[Table, ...]
+    """What is run for a document, with experiments, policies and seeds of their own; empty for one
+    experiment."""
     document: Path | None
     json: Path | None
     csv: Path | None
@@ -55,12 +75,12 @@ class Options:
     jobs: int
 
 
-def read_options(words: Sequence[str]) -> Options:
+def read_options(argv: Sequence[str]) -> Options:
     """Return the options of a command line. A wrong one ends the process with 2.
 
     Raises SettingsError if options do not go together.
     """
-    given = parser().parse_args(words)
+    given = _parser().parse_args(argv)
     if given.from_cluster and given.nodes:
         raise SettingsError("--from-cluster takes the nodes of a cluster: leave out --nodes")
     if given.experiment == "churn" and given.warmup >= given.life:
@@ -73,6 +93,8 @@ def read_options(words: Sequence[str]) -> Options:
     if given.experiment == "churn" and given.defrag and not given.wait:
         raise SettingsError("--defrag moves pods for those that wait: add --wait")
     tables = chosen(given.tables, given.files, given.policy, given.seeds)
+    names = {field.name for field in fields(experiments.Options)}
+    parameters = {name: value for name, value in vars(given).items() if name in names}
     live = ClusterOptions(given.kubeconfig, given.context, given.resource, given.unit)
     return Options(
         experiment=given.experiment,
@@ -82,7 +104,7 @@ def read_options(words: Sequence[str]) -> Options:
         policies=given.policy,
         seeds=given.seeds,
         units=given.devices,
-        parameters=_parameters(given),
+        parameters=replace(experiments.Options(), picture=given.plot is not None, **parameters),
         tables=tables,
         document=given.write,
         json=given.json,
@@ -93,8 +115,244 @@ def read_options(words: Sequence[str]) -> Options:
     )
 
 
-def _parameters(given: argparse.Namespace) -> experiments.Options:
-    """Return the options of the experiment among the flags."""
-    names = {field.name for field in fields(experiments.Options)}
-    told = {name: value for name, value in vars(given).items() if name in names}
-    return replace(experiments.Options(), picture=given.plot is not None, **told)
+def _parser() -> Parser:
+    """Return the parser of the command line."""
+    whole = Parser(
+        prog="gpushare simulate",
+        description="Try placement policies on a cluster: how much GPU gets allocated, and what is"
+        " turned away.",
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    verbs = whole.add_subparsers(dest="experiment", required=True, metavar="EXPERIMENT")
+    for name, help_text, add in (
+        ("inflation", "pods arrive until the cluster overflows; none leaves", _inflation),
+        ("churn", "pods come and go; what fits nowhere is lost, or waits", _churn),
+        ("replay", "pods come and go at the times of the trace", _replay),
+    ):
+        verb = verbs.add_parser(name, help=help_text, description=f"{help_text.capitalize()}.")
+        _add_input(verb)
+        add(verb)
+        verb.add_argument(
+            "--workload",
+            choices=(KNOWN, LEARNED),
+            default=LEARNED,
+            help="the policy learns from the pods that have come, as the extender does, or knows"
+            " all pods of the file (default: %(default)s)",
+        )
+        _add_common(verb, POLICIES, f"42-51; 42-43 where there are over {SMALL} nodes")
+        verb.set_defaults(tables=(), files=(), write=None)
+    _paper(
+        verbs.add_parser(
+            "paper",
+            help="the tables of docs/research/placement-figures.md, on the nine published traces",
+            description="Run what docs/research/placement-figures.md shows, on the nine traces of"
+            " Weng et al. (USENIX ATC 2023); the first table has the published figures too.",
+        )
+    )
+    return whole
+
+
+def _paper(verb: argparse.ArgumentParser) -> None:
+    add = verb.add_argument
+    add(
+        "--tables",
+        type=words,
+        default=words(TABLES[0].name),
+        metavar="NAME[,NAME...]",
+        help=f"{', '.join(table.name for table in TABLES)} (default: {TABLES[0].name})",
+    )
+    add("--files", type=words, default=(), metavar="NAME[,NAME...]", help="(default: all there)")
+    add("--write", type=Path, metavar="FILE", help="renew the tables between the marks of the file")
+    live = dict.fromkeys(("kubeconfig", "context", "resource", "unit"), "")
+    verb.set_defaults(nodes="", pods="", devices=0, from_cluster=False, plot=None, **live)
+    _add_common(verb, "", "")
+
+
+def _inflation(verb: argparse.ArgumentParser) -> None:
+    verb.add_argument(
+        "--load",
+        type=number(0, 1.3),
+        default=1.0,
+        help="tell also what is allocated when this much has been asked for, in parts of the"
+        " cluster's GPU; pods come until 1.3 (default: %(default)s)",
+    )
+
+
+def _churn(verb: argparse.ArgumentParser) -> None:
+    add = verb.add_argument
+    add(
+        "--load",
+        type=number(0, 10),
+        default=1.0,
+        help="GPU asked for at a time were nothing refused, in parts of the cluster's"
+        " (default: %(default)s)",
+    )
+    add("--life", type=number(0, 1000), default=6.0, help="mean lifetimes (default: %(default)s)")
+    add(
+        "--warmup",
+        type=number(-1e-9, 1000),
+        default=2.0,
+        help="mean lifetimes that are not measured (default: %(default)s)",
+    )
+    add(
+        "--lifetimes",
+        choices=(EXPONENTIAL, TRACE),
+        default=EXPONENTIAL,
+        help="of the trace: drawn from those of its pods, by size (default: %(default)s)",
+    )
+    _add_wait(verb)
+    add(
+        "--defrag",
+        type=moves,
+        metavar="k=3,every=20",
+        help="with --wait: after every 20th departure move at most 3 pods for the oldest that wait;"
+        " each run is compared with one without moves",
+    )
+
+
+def _replay(verb: argparse.ArgumentParser) -> None:
+    verb.add_argument(
+        "--speed",
+        type=number(0, 10_000),
+        default=1.0,
+        help="how many times as fast the pods come; they stay as long (default: %(default)s)",
+    )
+    _add_wait(verb)
+
+
+def _add_wait(verb: argparse.ArgumentParser) -> None:
+    what = "what fits nowhere waits, first come, first tried, instead of being lost"
+    verb.add_argument("--wait", action="store_true", help=what)
+
+
+def _add_input(verb: argparse.ArgumentParser) -> None:
+    add = verb.add_argument
+    add("--nodes", default="", metavar="FILE", help="CSV or JSON (default: the trace openb)")
+    add(
+        "--pods",
+        default="",
+        metavar="FILE|NAME",
+        help="CSV or JSON, or a list of openb such as multigpu50 (default: its list `default`)",
+    )
+    add(
+        "--devices",
+        type=device_units,
+        default=0,
+        metavar="milli|units:N",
+        help="units:16 counts GPU in sixteenths of a device, rounded up (default: as given)",
+    )
+    add(
+        "--from-cluster",
+        action="store_true",
+        help="nodes and pods of a live cluster; with --pods its nodes alone",
+    )
+    add("--kubeconfig", default="", metavar="FILE", help="with --from-cluster (default: kubectl's)")
+    add("--context", default="", metavar="NAME", help="context of the kubeconfig")
+    add("--resource", default="aliyun.com/gpu-mem", metavar="NAME", help="(default: %(default)s)")
+    add("--unit", default="GiB", help="memory unit of the cluster (default: %(default)s)")
+    add("--plot", type=Path, metavar="DIR", help="draw pictures (needs the extra `plots`)")
+
+
+def _add_common(verb: argparse.ArgumentParser, policies: str, some_seeds: str) -> None:
+    add = verb.add_argument
+    add(
+        "--policy",
+        type=words,
+        default=words(policies) if policies else (),
+        metavar="NAME[,NAME...]",
+        help=f"the first is what others are compared with (default: {policies or 'of each table'})",
+    )
+    add(
+        "--seeds",
+        type=seeds,
+        default=(),
+        metavar="42-51",
+        help=f"a run for each (default: {some_seeds or 'of each table'})",
+    )
+    add("--json", type=Path, metavar="OUT", help="write all measures of each run")
+    add("--csv", type=Path, metavar="OUT", help="write a line for each run")
+    add("-o", "--output", choices=FORMATS, default="table", help="(default: %(default)s)")
+    add(
+        "--jobs",
+        type=_count,
+        default=_cores(),
+        metavar="N",
+        help="runs at a time (default: one for each core)",
+    )
+
+
+def _cores() -> int:
+    """Return the number of cores that this process may use, as far as the system tells."""
+    affinity = getattr(os, "sched_getaffinity", None)
+    return len(affinity(0)) if affinity else os.cpu_count() or 1
+
+
+def seeds(text: str) -> tuple[int, ...]:
+    """Return the numbers of a text such as 42-51 or 42,43,50-52, each once."""
+    found: dict[int, None] = {}
+    for part in text.split(","):
+        match = re.fullmatch(r"([0-9]{1,9})(?:-([0-9]{1,9}))?", part.strip(), re.ASCII)
+        if match is None:
+            raise argparse.ArgumentTypeError(f"{text[:40]!r} is not like 42-51 or 42,43")
+        first, last = int(match[1]), int(match[2] or match[1])
+        if last < first or last - first >= _MOST_SEEDS:
+            raise argparse.ArgumentTypeError(f"{part[:40]!r} is not 1 to {_MOST_SEEDS} seeds")
+        found.update(dict.fromkeys(range(first, last + 1)))
+    if len(found) > _MOST_SEEDS:
+        raise argparse.ArgumentTypeError(f"more than {_MOST_SEEDS} seeds")
+    return tuple(found)
+
+
+def words(text: str) -> tuple[str, ...]:
+    """Return the parts of a list with commas, each once."""
+    found = tuple(dict.fromkeys(part.strip() for part in text.split(",")))
+    if not all(found):
+        raise argparse.ArgumentTypeError(f"{text[:40]!r} has an empty name in it")
+    return found
+
+
+def device_units(text: str) -> int:
+    """Return the units of a device in a text such as `units:16`; 0 for `milli`."""
+    match = re.fullmatch(r"units:([0-9]{1,9})", text, re.ASCII)
+    if text != "milli" and (match is None or not 1 <= int(match[1]) <= _MOST_UNITS):
+        raise argparse.ArgumentTypeError(f"{text[:40]!r} is neither milli nor like units:16")
+    return int(match[1]) if match else 0
+
+
+def moves(text: str) -> Defrag:
+    """Return how pods are moved by a text such as k=3,every=20; what is not told is as usual."""
+    told: dict[str, int] = {}
+    for part in text.split(","):
+        match = re.fullmatch(r"(k|every)=([0-9]{1,6})", part.strip(), re.ASCII)
+        most = _MOST_MOVES if match and match[1] == "k" else _MOST_DEPARTURES
+        if match is None or match[1] in told or not 1 <= int(match[2]) <= most:
+            raise argparse.ArgumentTypeError(
+                f"{text[:40]!r} is not like k=3,every=20, with k up to {_MOST_MOVES}"
+            )
+        told[match[1]] = int(match[2])
+    return Defrag(**told)
+
+
+def number(least: float, most: float) -> Callable[[str], float]:
+    """Return a function that reads numbers above `least` and up to `most`."""
+
+    def read(text: str) -> float:
+        try:
+            value = float(text)
+        except ValueError:
+            value = math.nan
+        if not least < value <= most:
+            raise argparse.ArgumentTypeError(
+                f"{text[:40]!r} is no number above {least:g} and up to {most:g}"
+            )
+        return value
+
+    return read
+
+
+def _count(text: str) -> int:
+    value = number(0, 1024)(text)
+    if value != int(value):
+        raise argparse.ArgumentTypeError(f"{text[:40]!r} is no whole number")
+    return int(value)

@@ -78,10 +78,17 @@ def side_by_side(found: Sequence[Cell]) -> list[list[str]]:
     """Return rows of text: by file and policy, published, ours and the difference at each load."""
     rows = [["FILE", "POLICY"]]
     rows[0] += [f"{word}@{load}" for load in LOADS for word in ("PUBLISHED", "OURS", "DIFF")]
+    by_key = {(cell.file, cell.policy, cell.load): cell for cell in found}
     for file, policy in dict.fromkeys((cell.file, cell.policy) for cell in found):
         row = [file, policy]
         for load in LOADS:
-            row += _three(found, file, policy, load)
+            cell = by_key.get((file, policy, load))
+            if cell is None:
+                row += ["-", "-", "-"]
+            elif cell.published is None or cell.difference is None:
+                row += ["-", f"{cell.ours:.2f}", "-"]
+            else:
+                row += [f"{cell.published:.2f}", f"{cell.ours:.2f}", f"{cell.difference:+.2f}"]
         rows.append(row)
     return rows
 
@@ -101,16 +108,6 @@ def worst(found: Sequence[Cell]) -> Cell | None:
     """Return the cell with the largest difference from the published figure."""
     compared = [cell for cell in found if cell.difference is not None]
     return max(compared, key=lambda cell: abs(cell.difference or 0), default=None)
-
-
-def _three(found: Sequence[Cell], file: str, policy: str, load: int) -> list[str]:
-    key = (file, policy, load)
-    cell = next((one for one in found if (one.file, one.policy, one.load) == key), None)
-    if cell is None:
-        return ["-", "-", "-"]
-    if cell.published is None or cell.difference is None:
-        return ["-", f"{cell.ours:.2f}", "-"]
-    return [f"{cell.published:.2f}", f"{cell.ours:.2f}", f"{cell.difference:+.2f}"]
 
 
 def _in_order(records: Sequence[Record], key: str, order: Sequence[str]) -> list[str]:

@@ -5,6 +5,7 @@ writes files; it opens no window.
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -44,10 +45,11 @@ def draw(records: Sequence[Record], folder: Path) -> list[Path]:
         figure.savefig(path, dpi=_DPI)
         drawn.append(path)
 
+    lost = partial(_steps, key="fragmentation", unit="GPU, % of the cluster's")
     for name, title, painter in (
         ("allocated", "GPU allocated while the cluster fills", _allocated),
         ("refused", "Pods refused, by what they ask for", _refused),
-        ("fragmentation", "Free GPU that typical pods could not use", _fragmentation),
+        ("fragmentation", "Free GPU that typical pods could not use", lost),
     ):
         figure = _figure(title, records, painter)
         if figure is not None:
@@ -79,10 +81,6 @@ def _allocated(axes: Axes, records: Sequence[Record]) -> bool:
     asked = np.arange(_FULL + 1)
     axes.plot(asked, asked, color="grey", linestyle=":", label="asked for", linewidth=1.0)
     return _steps(axes, records, "allocated", "GPU allocated, % of the cluster's")
-
-
-def _fragmentation(axes: Axes, records: Sequence[Record]) -> bool:
-    return _steps(axes, records, "fragmentation", "GPU, % of the cluster's")
 
 
 def _steps(axes: Axes, records: Sequence[Record], key: str, unit: str) -> bool:
@@ -139,7 +137,8 @@ def _refused(axes: Axes, records: Sequence[Record]) -> bool:
         heights = [float(np.mean([run.get(size, 0.0) for run in runs])) for size in sizes]
         at = np.arange(len(sizes)) + width * (number - (len(policies) - 1) / 2)
         bars = axes.bar(at, heights, width, label=policy)
-        axes.bar_label(bars, [_short(height) for height in heights], fontsize=7)
+        labels = [f"{height:.3g}" if height < 100 else f"{height:.0f}" for height in heights]
+        axes.bar_label(bars, labels, fontsize=7)
         most = max(most, *heights, 0.0)
     axes.set_xticks(np.arange(len(sizes)), [_SIZES.get(s, f"{s} GPUs") for s in sizes])
     axes.set_ylabel("pods refused in a run")
@@ -226,10 +225,6 @@ def _paint(figure: Figure, axes: Axes, cells: _Floats, title: str) -> None:
     axes.set_title(title)
     axes.spines[:].set_visible(False)
     axes.tick_params(length=0)
-
-
-def _short(number: float) -> str:
-    return f"{number:.3g}" if number < 100 else f"{number:.0f}"
 
 
 def _numbers(record: Record, key: str) -> Mapping[str, float]:

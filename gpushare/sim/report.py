@@ -23,16 +23,15 @@ _CASE = ("table", "file", "experiment", "load", "units", "workload")
 
 @dataclass(frozen=True, slots=True)
 class Measure:
-    """A measure that the table shows, and its heading.
-
-    key: its name in the record. at: the size or load, if the record has it by these. digits: its
-    decimals.
-    """
+    """A measure that the table shows, and its heading."""
 
     key: str
+    """Its name in the record."""
     head: str
     at: str = ""
+    """The size or load, if the record has it by these."""
     digits: int = 2
+    """Its decimals."""
 
     @property
     def name(self) -> str:
@@ -43,19 +42,13 @@ class Measure:
         """Return the value in the record; None if it has none."""
         value = record.get(self.key)
         if self.at and isinstance(value, Mapping):
-            by_load = self.key in {"allocated", "compute_stranded"}
-            reached = _before(value, self.at) if by_load else None
-            value = value.get(self.at, reached)
+            last = self.at
+            if self.key in {"allocated", "compute_stranded"}:
+                # In a small cluster one pod may raise the load by more than a percent.
+                loads = [int(load) for load in value if int(load) <= int(self.at)]
+                last = str(max(loads, default=self.at))
+            value = value.get(last)
         return value if isinstance(value, int | float) else None
-
-
-def _before(course: Mapping[str, object], load: str) -> object:
-    """Return the value at the last load before this one.
-
-    In a small cluster one pod may raise the load by more than a percent.
-    """
-    before = [int(reached) for reached in course if int(reached) < int(load)]
-    return course[str(max(before))] if before else None
 
 
 def allocated_at(load: int) -> Measure:
@@ -90,17 +83,16 @@ def measures_of(records: Sequence[Record], load: float = 1.0) -> Sequence[Measur
 
 @dataclass(frozen=True, slots=True)
 class Statistic:
-    """A measure over seeds. spread: the standard deviation, None for one seed.
-
-    difference: the mean difference from the first policy with the same seed, error: its standard
-    error; None if there is nothing to compare with.
-    """
+    """A measure over seeds."""
 
     seeds: int
     mean: float
     spread: float | None
+    """The standard deviation, None for one seed."""
     difference: float | None
+    """The mean difference from the first policy with the same seed; None if there is none."""
     error: float | None
+    """Its standard error; None if there is nothing to compare with."""
 
 
 def statistic(records: Sequence[Record], policy: str, first: str, of: Measure) -> Statistic | None:

@@ -73,7 +73,8 @@ def verdicts(records: Sequence[Record], measure: Measure | None) -> Iterator[str
 
 def choices_told(records: Sequence[Record]) -> Iterator[str]:
     """Yield a sentence on what `auto` was at the end of its runs, with the lead if all agree."""
-    last = [chosen[-1] for record in records if (chosen := _choices(record))]
+    choices = [record.get("choices") for record in records]
+    last = [chosen[-1] for chosen in choices if isinstance(chosen, list) and chosen]
     if not last:
         return
     counts = Counter(str(choice["policy"]) for choice in last)
@@ -83,11 +84,6 @@ def choices_told(records: Sequence[Record]) -> Iterator[str]:
         return
     (name,), first = counts, last[0]
     yield f"auto was {name}" + (_lead(first) if last.count(first) == len(last) else "")
-
-
-def _choices(record: Record) -> Sequence[Mapping[str, object]]:
-    found = record.get("choices")
-    return found if isinstance(found, list) else ()
 
 
 def _lead(choice: Mapping[str, object]) -> str:

@@ -91,8 +91,7 @@ class TraceNode:
 class TracePod:
     """A pod: cpu in milli, memory in MiB, `units` on each of `devices` (0: it asks for no GPU).
 
-    models: the accepted models, () for any. Times in seconds; None if the file has none. cores:
-    percent of the compute of each device, 0 for no part of it.
+    Times are in seconds; None if the file has none.
     """
 
     name: str
@@ -101,10 +100,12 @@ class TracePod:
     devices: int
     units: int
     models: tuple[str, ...]
+    """The accepted models, () for any."""
     created: float | None
     scheduled: float | None
     deleted: float | None
     cores: int = 0
+    """Percent of the compute of each device, 0 for no part of it."""
 
 
 def read_nodes(path: Path) -> list[TraceNode]:

@@ -43,11 +43,13 @@ class TraceError(WireError):
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A row and its position. columns: their names here, by role. cells: the text by that name."""
+    """A row and its position."""
 
     where: str
     columns: Mapping[str, str]
+    """The names of the columns here, by role."""
     cells: Mapping[str, str]
+    """The text by the name of the column."""
 
     def wrong(self, role: str, what: str) -> TraceError:
         """Return the error for a cell that makes no sense."""

@@ -28,9 +28,9 @@ from typing import Any
 
 from gpushare.core.trial import AUTO
 from gpushare.sim.experiments import Options, churn, node_order
-from gpushare.sim.flags import moves, number, words
 from gpushare.sim.inputs import read_shipped
 from gpushare.sim.lifetimes import EXPONENTIAL
+from gpushare.sim.options import moves, number, words
 from gpushare.sim.report import markdown
 from gpushare.sim.runner import run_all
 from tests.bench.placement_family import mean_and_error, numbers

@@ -23,12 +23,13 @@ from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import dataclass
 
-from gpushare.sim.experiments import FIRST_FIT, Options, churn, inflation, node_order
-from gpushare.sim.flags import seeds, words
+from gpushare.sim.experiments import Options, churn, inflation, node_order
 from gpushare.sim.inputs import read_shipped
 from gpushare.sim.lifetimes import EXPONENTIAL
+from gpushare.sim.options import seeds, words
 from gpushare.sim.report import aligned
 from gpushare.sim.runner import run_all
+from gpushare.sim.scorers import FIRST_FIT
 from tests.bench.placement_family import mean_and_error, numbers
 from tests.bench.small_clusters import END, STILL, WARMUP, still
 

@@ -25,11 +25,11 @@ from gpushare.core.workload import class_of
 from gpushare.core.workload_estimator import WINDOW
 from gpushare.sim.engine import Cluster, workload_of_trace
 from gpushare.sim.experiments import node_order
-from gpushare.sim.flags import seeds, words
 from gpushare.sim.flow import Flow, Stream
 from gpushare.sim.inputs import Inputs, read_shipped
 from gpushare.sim.learner import LearningScorer
 from gpushare.sim.lifetimes import EXPONENTIAL
+from gpushare.sim.options import seeds, words
 from gpushare.sim.report import Measure, Record, aligned, difference, statistic
 from gpushare.trace.nodes_and_pods import request_of
 

@@ -31,8 +31,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from gpushare.sim.experiments import Options, churn, inflation, node_order
-from gpushare.sim.flags import words
 from gpushare.sim.learner import LEARNED
+from gpushare.sim.options import words
 from gpushare.sim.report import aligned
 from gpushare.sim.runner import run_all
 from tests.bench.placement_family import mean_and_error, numbers

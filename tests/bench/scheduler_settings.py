@@ -32,10 +32,10 @@ from gpushare.core.ranking import Ranking, Scores
 from gpushare.core.snapshot import Bools, Floats, Ints, Rows, Snapshot
 from gpushare.sim.engine import Cluster, workload_of_trace
 from gpushare.sim.experiments import Options, coming_and_going, filling, node_order
-from gpushare.sim.flags import seeds, words
 from gpushare.sim.flow import Flow
 from gpushare.sim.inputs import Inputs, read_shipped
 from gpushare.sim.lifetimes import EXPONENTIAL
+from gpushare.sim.options import seeds, words
 from gpushare.sim.report import Measure, Record, aligned, difference, statistic
 from gpushare.trace.nodes_and_pods import request_of
 from gpushare_localcluster.scheduler.cycle import nodes_to_find

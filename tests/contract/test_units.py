@@ -64,6 +64,6 @@ def test_nor_do_they_change_what_auto_is(turnover: float) -> None:
     nodes, pods = cluster.nodes[-3:], cluster.pods
     finer = [replace(node, capacity=node.capacity * 1024) for node in nodes]
     asking = [replace(pod, units=pod.units * 1024) for pod in pods]
-    choice = chosen(nodes, workload_of_trace(nodes, pods, turnover))
+    choice = chosen(tuple(nodes), workload_of_trace(nodes, pods, turnover))
     assert choice is not None
-    assert chosen(finer, workload_of_trace(finer, asking, turnover)) == choice
+    assert chosen(tuple(finer), workload_of_trace(finer, asking, turnover)) == choice

@@ -14,9 +14,8 @@ from gpushare.errors import SettingsError
 from gpushare.sim.defrag import Defrag, Defragmenter, There
 from gpushare.sim.engine import Cluster
 from gpushare.sim.experiments import Options, churn
-from gpushare.sim.flags import moves
 from gpushare.sim.main import main
-from gpushare.sim.options import read_options
+from gpushare.sim.options import moves, read_options
 from gpushare.trace.nodes_and_pods import TraceNode
 from tests.bench.small_clusters import still
 

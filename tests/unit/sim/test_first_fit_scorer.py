@@ -10,8 +10,8 @@ import pytest
 from gpushare.core.model import Request
 from gpushare.sim.engine import Cluster
 from gpushare.sim.experiments import churn, inflation
-from gpushare.sim.first_fit_scorer import FirstFitScorer, node_scores
 from gpushare.sim.flow import Record
+from gpushare.sim.scorers import FirstFitScorer, node_scores
 from gpushare.trace.nodes_and_pods import MIB, TraceNode, TracePod, request_of
 from gpushare_localcluster.scheduler.cache import NodeInfo
 from gpushare_localcluster.scheduler.cycle_state import CycleState

@@ -42,7 +42,7 @@ def _placed_one_by_one(policy: str) -> list[Placement | None]:
 
 
 def policy_of(learner: LearningScorer) -> Policy:
-    return learner._ranking.policy  # noqa: SLF001 -- the policy as it is now
+    return learner.ranking.policy
 
 
 @pytest.mark.parametrize("policy", ["fgd", "shadow-price"])

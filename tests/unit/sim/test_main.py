@@ -13,10 +13,9 @@ import yaml
 from gpushare.cli.main import main
 from gpushare.core.trial_lead import lead_text
 from gpushare.sim import tables
-from gpushare.sim.columns import compared, kept
 from gpushare.sim.experiments import Options
 from gpushare.sim.main import main as simulator
-from gpushare.sim.tables import Line, Table
+from gpushare.sim.tables import Line, Table, compared, kept
 
 Capsys = pytest.CaptureFixture[str]
 

@@ -86,7 +86,7 @@ def test_the_experiments_measure_it(name: str, policy: str) -> None:
 @pytest.mark.parametrize("name", CLUSTERS)
 def test_a_trial_on_it_has_figures_or_there_is_none(name: str, turnover: float) -> None:
     nodes, pods = CLUSTERS[name]
-    choice = chosen(nodes, workload_of_trace(nodes, pods, turnover))
+    choice = chosen(tuple(nodes), workload_of_trace(nodes, pods, turnover))
     if choice is None:
         assert name in ("no GPU", "cards that nothing fits")
         return

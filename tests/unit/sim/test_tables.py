@@ -6,9 +6,9 @@ import pytest
 
 from gpushare.core.policy import policy_names
 from gpushare.errors import SettingsError
-from gpushare.sim.experiments import RANDOM
 from gpushare.sim.inputs import shipped
 from gpushare.sim.report import Record
+from gpushare.sim.scorers import RANDOM
 from gpushare.sim.tables import TABLES, Table, chosen, renew
 
 PAGE = Path(__file__).parents[3] / "docs" / "research" / "placement-figures.md"

@@ -1,20 +1,23 @@
-"""first-fit: what kube-scheduler does with claims of Dynamic Resource Allocation by itself.
+"""The policies that only simulations have, to show what a policy is worth.
 
-On a node it takes the first devices that fit, in the order of the driver's slice. The node it
-chooses by its own default scores, which know CPU and memory and not how full a card is; packed:
-with MostAllocated in the place of LeastAllocated, as an operator may set it. Pods without GPU are
-placed by the same scores. For simulations only: in a cluster kube-scheduler does this without us.
-Written from the behaviour of kube-scheduler 1.36 and 1.37.
+They are none for the extender: its answers must not depend on earlier calls or on chance, and
+first-fit is what kube-scheduler does without us.
 
-Tested in `tests/unit/sim/test_first_fit_scorer.py`.
+Tested in `tests/unit/sim/test_experiments.py` and `tests/unit/sim/test_first_fit_scorer.py`.
 """
+
+from collections.abc import Callable, Mapping
+from functools import partial
 
 import numpy as np
 
 from gpushare.core.model import Request
 from gpushare.core.mutable_cluster import fits
-from gpushare.core.ranking import Scores
+from gpushare.core.ranking import Scorer, Scores
 from gpushare.core.snapshot import Floats, Ints, Rows, Snapshot
+
+RANDOM, FIRST_FIT, PACKED_FIT = "random", "first-fit", "first-fit-packed"
+"""The names of the policies that only simulations have."""
 
 _MOST = 100
 """kube-scheduler's MaxNodeScore."""
@@ -23,11 +26,40 @@ _UNASKED_CPU, _UNASKED_MEMORY = 100, 200 * 2**20
 """What LeastAllocated counts for a pod that requests nothing, in milli and bytes."""
 
 
-class FirstFitScorer:
-    """The best node by LeastAllocated and BalancedAllocation, and its first devices that fit.
+class RandomScorer:
+    """Any node that fits, then any device that fits, by a seeded generator.
 
-    All nodes are scored; of equal ones one is taken by chance, by a seeded generator. packs: by
-    MostAllocated.
+    Its scores differ at each call.
+    """
+
+    def __init__(self, seed: int) -> None:
+        self._rng = np.random.default_rng(seed)
+
+    def scores(self, snapshot: Snapshot, request: Request) -> Scores:
+        """Return a random score for each node that the request fits."""
+        mask = fits(snapshot, np.arange(len(snapshot.names)), request)
+        values = np.where(mask.any(axis=1), self._rng.random(len(mask)), -np.inf)
+        devices = np.where(mask, self._rng.random(mask.shape), -1).argmax(axis=1)
+        return Scores(values, values[None], devices[None].astype(np.int16))
+
+    def score_devices(self, snapshot: Snapshot, rows: Rows, _request: Request) -> Floats:
+        """Return a random score for each device."""
+        return self._rng.random((len(rows), snapshot.used.shape[1]))
+
+    def best_device(self, _snapshot: Snapshot, _row: int, _request: Request) -> int | None:
+        """Return None: nothing is kept."""
+        return None
+
+
+class FirstFitScorer:
+    """What kube-scheduler does with claims of Dynamic Resource Allocation by itself.
+
+    On a node it takes the first devices that fit, in the order of the driver's slice. The node it
+    chooses by its own default scores, LeastAllocated and BalancedAllocation, which know CPU and
+    memory and not how full a card is; packs: with MostAllocated in the place of LeastAllocated, as
+    an operator may set it. Pods without GPU are placed by the same scores. All nodes are scored; of
+    equal ones one is taken by chance, by a seeded generator. Written from the behaviour of
+    kube-scheduler 1.36 and 1.37.
     """
 
     def __init__(self, seed: int, *, packs: bool = False) -> None:
@@ -85,3 +117,11 @@ def _balance(cpu: Floats, memory: Floats) -> Ints:
     """Return 100 where both are used equally, less the more they differ."""
     points: Ints = ((1 - np.abs(cpu - memory) / 2) * _MOST).astype(np.int64)
     return points
+
+
+SIMULATED: Mapping[str, Callable[[int], Scorer]] = {
+    RANDOM: RandomScorer,
+    FIRST_FIT: FirstFitScorer,
+    PACKED_FIT: partial(FirstFitScorer, packs=True),
+}
+"""What each of them is made by, from a seed."""
