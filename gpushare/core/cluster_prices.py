@@ -27,17 +27,16 @@ _SPARE = 64
 
 @dataclass(frozen=True, slots=True)
 class PatternRows:
-    """What is taken from each of N rows; immutable.
-
-    patterns: int8 (P, Y), the first all zeros. index: int32 (N,), the pattern of each row. numbers:
-    the number of each pattern, by its bytes. least: how many patterns there were when each had a
-    row.
-    """
+    """What is taken from each of N rows; immutable."""
 
     patterns: Taken
+    """int8 (P, Y), the first all zeros."""
     index: npt.NDArray[np.int32]
+    """int32 (N,), the pattern of each row."""
     numbers: dict[bytes, int]
+    """The number of each pattern, by its bytes."""
     least: int
+    """How many patterns there were when each had a row."""
 
     @staticmethod
     def of(taken: Taken) -> "PatternRows":

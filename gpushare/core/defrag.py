@@ -128,7 +128,9 @@ class Planner:
         """Return whether the pod fits on another node as things are."""
         request, kind = mover.placement.request, (mover.placement.request, mover.demands)
         if kind not in self._rooms:
-            self._rooms[kind] = self._fits(request, mover.demands)
+            view = self._cluster.view
+            room: Bools = fits(view, np.arange(len(view.names)), request).sum(axis=1) > 0
+            self._rooms[kind] = room & self._host.among(request, mover.demands)
         return bool(np.delete(self._rooms[kind], mover.placement.row).any())
 
     def rows_for(self, request: Request, demands: Demands = NO_DEMANDS) -> list[int]:
@@ -176,12 +178,6 @@ class Planner:
             if best is not None:
                 return best[1]
         return None
-
-    def _fits(self, request: Request, demands: Demands) -> Bools:
-        view = self._cluster.view
-        found: Bools = fits(view, np.arange(len(view.names)), request).sum(axis=1) > 0
-        found &= self._host.among(request, demands)
-        return found
 
     def _node(self, row: int, request: Request) -> "_Node":
         movers = [mover for mover in self._movers.get(row, ()) if self.has_place(mover)]

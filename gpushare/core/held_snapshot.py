@@ -28,14 +28,16 @@ _OF_TAKEN = ("used", "cores_free")
 class HeldSnapshot(Snapshot):
     """A snapshot from which places are taken one after the other, by whoever has made it.
 
-    base: the books. held: bool (N,) rows that differ from it. stamps: int64 (N,) another number
-    with each change of the row, in whichever copy; 0 as in the books. Its generation is that of the
-    books.
+    Its generation is that of the books.
     """
 
     base: Snapshot
+    """The books."""
     held: Bools
+    """bool (N,) rows that differ from it."""
     stamps: Ints
+    """int64 (N,) another number with each change of the row, in whichever copy; 0 as in the books.
+    """
 
     @property
     def rows(self) -> Rows:

@@ -30,6 +30,10 @@ _YOUNG = 4 * RECENT
 _MOST_PHASES = 4
 _CARRIED = RECENT // 2
 """Pods that a phase that has ended still counts as, until it comes again."""
+_MANY = 500.0
+"""Pods that came or left before older ones count half."""
+_MOST_LIVES = 64
+"""Classes of one namespace whose lives are known."""
 
 _Kind = tuple[int, int]
 
@@ -244,12 +248,6 @@ class _Lives:
 
     def known(self, now: float) -> tuple[float, float]:
         return self._stayed + max(self.running * now - self._since, 0.0), self._ended
-
-
-_MANY = 500.0
-"""Pods that came or left before older ones count half."""
-_MOST_LIVES = 64
-"""Classes of one namespace whose lives are known."""
 
 
 def _turnover_of(ages: Sequence[float]) -> float:

@@ -24,22 +24,25 @@ CORDON = Taint("node.kubernetes.io/unschedulable", "", "NoSchedule")
 NOT_READY = Taint("node.kubernetes.io/not-ready", "", "NoSchedule")
 """What kube-controller-manager writes on a node that is not ready."""
 
+_MOST_TAINTS = 2
+_OF_NOT_READY = frozenset({NOT_READY.key, "node.kubernetes.io/unreachable"})
+
 
 @dataclass(frozen=True, slots=True)
 class NodeState:
-    """What kube-scheduler's own filters look at in a node.
-
-    labels, allocatable: None if they were too many to keep. taints: without that of a cordon.
-    cordoned: spec.unschedulable, or that taint. ready: its condition Ready does not say otherwise.
-    allocatable: by name of the resource.
-    """
+    """What kube-scheduler's own filters look at in a node."""
 
     name: str
     labels: Mapping[str, str] | None = None
+    """None if they were too many to keep."""
     taints: tuple[Taint, ...] = ()
+    """Without that of a cordon."""
     cordoned: bool = False
+    """spec.unschedulable, or that taint."""
     ready: bool = True
+    """Its condition Ready does not say otherwise."""
     allocatable: Mapping[str, int] | None = None
+    """By name of the resource; None if they were too many to keep."""
 
     def label(self, resource: str, capacity: int) -> str:
         """Return, in few words, what keeps pods from it whoever asks; "" if nothing does.
@@ -53,10 +56,6 @@ class NodeState:
         if usable < capacity:
             found.append(f"allocatable {usable} of {capacity}")
         return ", ".join(found)
-
-
-_MOST_TAINTS = 2
-_OF_NOT_READY = frozenset({NOT_READY.key, "node.kubernetes.io/unreachable"})
 
 
 class NodeStates(Mapping[str, NodeState]):
@@ -101,17 +100,16 @@ class NodeStates(Mapping[str, NodeState]):
 
 @dataclass(frozen=True, slots=True)
 class Obstacle:
-    """Why kube-scheduler itself keeps a pod from a node.
-
-    cure: what has to be for it to go, after "once"; "" while the pod and the labels of the node
-    stay as they are. resource: the one of which too little is free. lasting: it does not matter
-    which pods end there.
-    """
+    """Why kube-scheduler itself keeps a pod from a node."""
 
     text: str
     cure: str = ""
+    """What has to be for it to go, after "once"; "" while the pod and the labels of the node stay
+    as they are."""
     resource: str = ""
+    """The one of which too little is free."""
     lasting: bool = True
+    """It does not matter which pods end there."""
 
 
 CORDONED = Obstacle("cordoned", "it is uncordoned")

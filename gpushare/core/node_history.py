@@ -18,16 +18,16 @@ from gpushare.core.model import NodeSpec, Reason
 
 @dataclass(frozen=True, slots=True)
 class NodeHistory:
-    """What is remembered of a node.
-
-    uuids: the last ones that an inventory named. total, count: the units and devices that were last
-    believed. size: the most units that a device without an inventory may have.
-    """
+    """What is remembered of a node."""
 
     uuids: tuple[str, ...] = ()
+    """The last ones that an inventory named."""
     total: int = 0
+    """The units that were last believed."""
     count: int = 0
+    """The devices that were last believed."""
     size: int = 0
+    """The most units that a device without an inventory may have."""
 
     def effective_spec(self, spec: NodeSpec) -> NodeSpec:
         """Return the spec that counts, for a node that the API server shows like this."""

@@ -58,6 +58,12 @@ class Requirement:
         """Return whether the labels meet it; an operator that nobody knows is never met."""
         value = labels.get(self.key)
         match self.operator:
+            case "Gt" | "Lt":
+                try:
+                    have, bound = int(value or ""), int(self.values[0])
+                except (ValueError, IndexError):  # what is no integer is neither
+                    return False
+                return have > bound if self.operator == "Gt" else have < bound
             case "In":
                 return value in self.values
             case "NotIn":
@@ -66,15 +72,7 @@ class Requirement:
                 return value is not None
             case "DoesNotExist":
                 return value is None
-        return self._compares(value)
-
-    def _compares(self, value: str | None) -> bool:
-        """Return whether the value is greater (Gt) or less (Lt); what is no integer is neither."""
-        try:
-            have, bound = int(value or ""), int(self.values[0])
-        except (ValueError, IndexError):
-            return False
-        return have > bound if self.operator == "Gt" else self.operator == "Lt" and have < bound
+        return False
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,18 +94,17 @@ class Term:
 
 @dataclass(frozen=True, slots=True)
 class Demands:
-    """What a pod demands of nodes, besides amounts.
-
-    node_selector: (key, value) of each label. terms: alternatives, of which one must match; None:
-    none is required. gated: scheduling gates hold it back. known: what it says was kept; it is not
-    if it was too much, and then keeps no node out.
-    """
+    """What a pod demands of nodes, besides amounts."""
 
     node_selector: tuple[tuple[str, str], ...] = ()
+    """(key, value) of each label."""
     terms: tuple[Term, ...] | None = None
+    """Alternatives, of which one must match; None: none is required."""
     tolerations: tuple[Toleration, ...] = ()
     gated: bool = False
+    """Scheduling gates hold it back."""
     known: bool = True
+    """What it says was kept; it is not if it was too much, and then keeps no node out."""
 
     def selects(self, name: str, labels: Mapping[str, str]) -> bool:
         """Return whether a node is one of those that the pod may use."""

@@ -17,7 +17,7 @@ from gpushare.core.model import Request, Shares
 from gpushare.core.mutable_cluster import MutableCluster, MutableSnapshot, Placement, fits
 from gpushare.core.node_names import NodeNames, looked_up
 from gpushare.core.ranking import NoPreference, Ranking, Scorer
-from gpushare.core.snapshot import Bools, Ints, Rows, Snapshot
+from gpushare.core.snapshot import Bools, Rows, Snapshot
 from gpushare.core.states.entry import Entry, Phase
 from gpushare.core.trial_streams import mutable
 
@@ -283,24 +283,18 @@ def _placed(real: Snapshot, entries: Mapping[str, Entry]) -> Iterator[tuple[str,
     """Yield the uid and the place of each charge that is what its request says."""
     for uid, entry in entries.items():
         shares = entry.placement
-        if entry.node in real.row and shares is not None and _is_plain(shares, entry.request):
+        if entry.node not in real.row or shares is None:
+            continue
+        if sorted((units for _, units in shares), reverse=True) == list(entry.request.parts):
             yield uid, Place(entry.node, shares, entry.request)
-
-
-def _is_plain(shares: Shares, request: Request) -> bool:
-    return sorted((units for _, units in shares), reverse=True) == list(request.parts)
 
 
 def _copy(real: Snapshot, rows: Rows) -> MutableSnapshot:
     """Return these nodes as they are, to be changed."""
-
-    def of(values: Ints) -> Ints:
-        return values[rows]
-
     return replace(
         mutable(real, rows, empty=False),
-        capacity=of(real.capacity),
-        used=of(real.used),
+        capacity=real.capacity[rows],
+        used=real.used[rows],
         healthy=real.healthy[rows],
         closed=real.closed[rows],
     )

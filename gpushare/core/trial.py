@@ -41,41 +41,40 @@ _ERRORS = 2.0
 
 MakeScorer = Callable[[Policy, int], Scorer]
 """Makes a scorer from a policy, for this number of nodes."""
-PolicyTimer = Callable[[str], AbstractContextManager[None]]
+PolicyTimer = Callable[[str], AbstractContextManager[object]]
 """Takes the name of a policy; its code runs inside the context, so that its time is limited."""
 
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """The policy that `auto` is after a trial, with the figures that decided.
-
-    since: when it was chosen first, in Unix time; in a simulation the number of pods that had come.
-    second: the best of the others, "" if there was none. lead: points by which the policy allocates
-    more than `second`; below 0 if the lead of the second may be chance. error: the standard error
-    of the lead. allocated, refused: means by candidate, in % of the cluster's memory.
-    """
+    """The policy that `auto` is after a trial, with the figures that decided."""
 
     policy: str
     since: float
+    """When it was chosen first, in Unix time; in a simulation the number of pods that had come."""
     second: str
+    """The best of the others, "" if there was none."""
     lead: float
+    """Points by which the policy allocates more than `second`; below 0 if the lead of the second
+    may be chance."""
     error: float
+    """The standard error of the lead."""
     allocated: Mapping[str, float]
+    """The mean of each candidate, in % of the cluster's memory."""
     refused: Mapping[str, float]
+    """The same of what was refused."""
 
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """The result of a trial.
-
-    allocated, refused: by policy, in % of the cluster's memory, for each stream; if pods come and
-    go, what was refused in a mean lifetime. Entries at the same position had the same pods. failed:
-    why a policy could not be tried, by name; it is in neither of the others.
-    """
+    """The result of a trial. Entries at the same position are of one stream, with the same pods."""
 
     allocated: Mapping[str, Sequence[float]]
+    """By policy, in % of the cluster's memory, for each stream."""
     refused: Mapping[str, Sequence[float]]
+    """The same; if pods come and go, what was refused in a mean lifetime."""
     failed: Mapping[str, str] = field(default_factory=dict)
+    """Why a policy could not be tried, by name; it is in neither of the others."""
 
     def lead(self, policy: str, other: str) -> tuple[float, float]:
         """Return (the points that the policy allocates more on average, the standard error)."""
@@ -139,10 +138,6 @@ def _ranking(policy: Policy, _nodes: int) -> Ranking:
     return Ranking(policy, kinds=1 << 16, fits=fits)
 
 
-def _untimed(_: str) -> AbstractContextManager[None]:
-    return nullcontext()
-
-
 def run_trial(
     snapshot: Snapshot,
     workload: Workload,
@@ -150,7 +145,7 @@ def run_trial(
     seed: int,
     *,
     make_scorer: MakeScorer = _ranking,
-    timer: PolicyTimer = _untimed,
+    timer: PolicyTimer = nullcontext,
     go_on: Callable[[], bool] = lambda: True,
 ) -> Trial | None:
     """Run a trial of the policies with these names; return None if there is nothing to allocate.

@@ -45,20 +45,20 @@ _WARMUP, _LIFE = 2.0, 6.0
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Stream:
-    """Pods that come to some nodes.
-
-    which: index into `requests` of each pod. gaps: the time before each pod comes. lives: how long
-    each stays; empty if all stay. pods: how many of them are expected to come. done: the share of
-    all streams that have been yielded with it.
-    """
+    """Pods that come to some nodes."""
 
     begin: MutableSnapshot
     requests: Sequence[Request]
     which: Ints
+    """Index into `requests` of each pod."""
     gaps: Floats
+    """The time before each pod comes."""
     lives: Floats
+    """How long each stays; empty if all stay."""
     pods: float
+    """How many of them are expected to come."""
     done: float
+    """The share of all streams that have been yielded with it."""
 
     @property
     def capacity(self) -> int:

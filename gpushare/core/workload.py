@@ -22,19 +22,20 @@ _MAX_CATEGORIES = 64
 
 @dataclass(frozen=True, slots=True, order=True)
 class PodClass:
-    """What pods of one class ask for, as in `Request`: to a policy they are all equal.
-
-    cpu: thousandths of a core. units: on each device. devices: 0 for pods without GPU. models: the
-    GPU models that they accept, sorted; () for any. memory: host memory in bytes. cores: percent of
-    the compute of each device.
-    """
+    """What pods of one class ask for, as in `Request`: to a policy they are all equal."""
 
     cpu: int = 0
+    """Thousandths of a core."""
     units: int = 0
+    """Of memory, on each device."""
     devices: int = 0
+    """0 for pods without GPU."""
     models: tuple[str, ...] = ()
+    """The GPU models that they accept, sorted; () for any."""
     memory: int = 0
+    """Host memory in bytes."""
     cores: int = 0
+    """Percent of the compute of each device."""
 
     @property
     def total(self) -> int:

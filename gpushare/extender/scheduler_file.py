@@ -29,23 +29,23 @@ _DEFAULT_LISTEN = f"{DEFAULT_LISTEN[0]}:{DEFAULT_LISTEN[1]}"
 
 @dataclass(frozen=True, slots=True)
 class SchedulerFile:
-    """kube-scheduler's file, as far as it concerns the extender.
-
-    `entry`: our entry. `listen`: HOST:PORT to listen at if no other is set. `warnings`: texts
-    for the operator. `lease`: (namespace, name) of the Lease of kube-scheduler's leader, None if
-    it elects none. `schedulers`: the names of its profiles; () if the file does not say (a
-    Policy). `current`: it is not of a version that releases of today no longer
-    read. `choice_is_ours`: kube-scheduler takes the node that we like best, whatever else it
-    scores, and asks no extender after us.
-    """
+    """kube-scheduler's file, as far as it concerns the extender."""
 
     entry: ExtenderConfig
+    """Our entry."""
     listen: str = _DEFAULT_LISTEN
+    """HOST:PORT to listen at if no other is set."""
     warnings: tuple[str, ...] = ()
+    """Texts for the operator."""
     lease: tuple[str, str] | None = DEFAULT_LEASE
+    """(namespace, name) of the Lease of kube-scheduler's leader, None if it elects none."""
     schedulers: tuple[str, ...] = ()
+    """The names of its profiles; () if the file does not say (a Policy)."""
     current: bool = True
+    """Whether it is of a version that releases of today read."""
     choice_is_ours: bool = False
+    """Whether kube-scheduler takes the node that we like best, whatever else it scores, and asks no
+    extender after us."""
 
 
 def read_scheduler_file(path: str, listen: tuple[str, int] | None, tls: bool) -> SchedulerFile:

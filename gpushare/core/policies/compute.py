@@ -33,15 +33,12 @@ class Levels:
         """Whether a pod asks for compute; else its rests need not be looked at."""
         self.needs = np.unique([self.need(cores) for cores in asked] or [1])
         """int64, rising."""
+        self.columns = len(self.needs) + 1
+        """The columns of a table: how many levels a rest may meet, from none to all."""
 
     def need(self, cores: int) -> int:
         """Return what a pod needs that asks for this much."""
         return IDLE if cores >= ALL_CORES else max(-(-cores // self._step) * self._step, 1)
-
-    @property
-    def columns(self) -> int:
-        """The columns of a table: how many levels a rest may meet, from none to all."""
-        return len(self.needs) + 1
 
     def column(self, cores: int) -> int:
         """Return the first column in which a pod finds enough that asks for this much."""
@@ -58,11 +55,6 @@ def rest_of(snapshot: Snapshot, rows: Rows) -> Ints:
     idle = (rest == ALL_CORES) & (snapshot.used.take(rows, axis=0) == 0)
     rest += idle
     return rest
-
-
-def rest_after(rest: Ints, request: Request) -> Ints:
-    """Return the rests that the request would leave."""
-    return np.minimum(rest, ALL_CORES) - request.cores
 
 
 def free_with_compute(snapshot: Snapshot, rows: Rows, request: Request, free: Ints) -> Ints:

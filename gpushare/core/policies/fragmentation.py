@@ -22,7 +22,7 @@ from typing import NamedTuple
 import numpy as np
 
 from gpushare.core.model import ALL_CORES, Request
-from gpushare.core.policies.compute import Levels, free_with_compute, rest_after, rest_of
+from gpushare.core.policies.compute import Levels, free_with_compute, rest_of
 from gpushare.core.policies.node_shape import BEFORE_AFTER, tightest
 from gpushare.core.snapshot import Bools, Ints, Rows, Snapshot
 from gpushare.core.workload import PodClass
@@ -36,20 +36,19 @@ _AS_TABLE = 1 << 16
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Tables:
-    """Numbers of typical pods for the nodes of one layout.
-
-    base: (N,) the first line of a node's model; a line is a step of CPU. barred: by line, pods that
-    cannot run because of CPU or model, or that ask for no GPU. small: by line and room of a device,
-    the other pods that need more room. many: for each size (units, compute needed) of pods of
-    several devices, by line and number of devices with that much room, the pods that need more such
-    devices. rooms: by free units how many sizes fit, or () for large capacities.
-    """
+    """Numbers of typical pods for the nodes of one layout."""
 
     base: Ints
+    """(N,) the first line of a node's model; a line is a step of CPU."""
     barred: Ints
+    """By line, pods that cannot run because of CPU or model, or that ask for no GPU."""
     small: Ints
+    """By line and room of a device, the other pods that need more room."""
     many: tuple[tuple[tuple[int, int], Ints], ...]
+    """For each size (units, compute needed) of pods of several devices, by line and number of
+    devices with that much room, the pods that need more such devices."""
     rooms: Ints
+    """By free units how many sizes fit, or () for large capacities."""
 
 
 class _Left(NamedTuple):
@@ -155,7 +154,7 @@ class Fragmentation:
         units = before.units - request.units
         if before.rest is None:
             return _Left(units, units, None)
-        rest = rest_after(before.rest, request)
+        rest = np.minimum(before.rest, ALL_CORES) - request.cores
         return _Left(_amount(units, rest, snapshot.capacity.take(rows, axis=0)), units, rest)
 
     def _lost(self, tables: Tables, line: Ints, left: _Left) -> Ints:

@@ -115,19 +115,18 @@ def common_nodes(snapshot: Snapshot, sizes: Collection[int]) -> CommonNodes:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class NodeShapes:
-    """Facts of each row that only nodes change.
-
-    capacity: int64 (N,) units of the node's largest device, at least 1. milli: float64 (N,) the
-    value of one unit on that node. even: the value of one unit on any node, where a device of the
-    largest capacity has 1000. cpu_unknown: bool (N,) nodes whose CPU is unknown. any_cpu_unknown:
-    whether there are any.
-    """
+    """Facts of each row that only nodes change."""
 
     capacity: Ints
+    """int64 (N,) units of the node's largest device, at least 1."""
     milli: Floats
+    """float64 (N,) the value of one unit on that node."""
     even: float
+    """The value of one unit on any node, where a device of the largest capacity has 1000."""
     cpu_unknown: Bools
+    """bool (N,) nodes whose CPU is unknown."""
     any_cpu_unknown: bool
+    """Whether there are any."""
 
 
 def node_shapes(snapshot: Snapshot, largest: int = 0) -> NodeShapes:

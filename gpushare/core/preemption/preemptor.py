@@ -39,16 +39,14 @@ class Victims:
 
 @dataclass(frozen=True, slots=True)
 class Preemptor:
-    """The pod for which room is made.
-
-    `counted_by_scheduler`: kube-scheduler counts device memory too, as a sum. `now`: seconds since
-    the epoch.
-    """
+    """The pod for which room is made."""
 
     request: Request
     priority: int = 0
     counted_by_scheduler: bool = True
+    """kube-scheduler counts device memory too, as a sum."""
     now: float = 0.0
+    """Seconds since the epoch."""
 
 
 def trim_victims(

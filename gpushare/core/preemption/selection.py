@@ -48,14 +48,15 @@ class VictimSelection(RemovalEffect):
 class _Need:
     """The pods that are needed to free one part of a device.
 
-    `limit`: the pods up to this priority free it. `fewest`: the smallest number of pods that does.
-    `pods`: it is not free unless all of these (positions) are removed. There may be no set that
-    reaches both `limit` and `fewest`.
+    There may be no set that reaches both `limit` and `fewest`.
     """
 
     limit: int
+    """The pods up to this priority free it."""
     fewest: int
+    """The smallest number of pods that does."""
     pods: frozenset[int]
+    """It is not free unless all of these (positions) are removed."""
 
 
 def _count_until(shortage: int, units: Iterable[int]) -> int:

@@ -63,29 +63,24 @@ def find_victims(
     ]
     freed = map(sum, zip(*(one.frees for one in candidates), strict=True))
     spare = tuple(map(sub, freed, shortage))
-    needed = tuple(one for one in candidates if not _can_reprieve(one, spare))
+    needed = [one for one in candidates if not _can_reprieve(one, spare)]
     others = [one for one in candidates if _can_reprieve(one, spare)]
-    found = tuple(one.pod for one in needed) + _reprieve(spare, others)
+    # Reprieved one by one, in their order, while the rest frees enough.
+    needed_pods = victims = tuple(one.pod for one in needed)
+    for one in others:
+        if _can_reprieve(one, spare):
+            spare = tuple(map(sub, spare, one.frees))
+        else:
+            victims = (*victims, one.pod)
     if not others or steps.left <= 0:
-        return found
+        return victims
     for one in needed:
         shortage = tuple(map(sub, shortage, one.frees))
-    search = _Search(_kinds(others, order), loss)
-    return search.improve(found, tuple(one.pod for one in needed), shortage, steps)
+    return _Search(_kinds(others, order), loss).improve(victims, needed_pods, shortage, steps)
 
 
 def _can_reprieve(one: Candidate, spare: Units) -> bool:
     return all(units <= left for units, left in zip(one.frees, spare, strict=True))
-
-
-def _reprieve(spare: Units, candidates: Sequence[Candidate]) -> Pods:
-    kept: list[Entry] = []
-    for one in candidates:
-        if _can_reprieve(one, spare):
-            spare = tuple(map(sub, spare, one.frees))
-        else:
-            kept.append(one.pod)
-    return tuple(kept)
 
 
 @dataclass(frozen=True, slots=True)

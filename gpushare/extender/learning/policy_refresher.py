@@ -65,20 +65,19 @@ class _FailedPolicy:
 
 @dataclass(slots=True)
 class _ResourceState:
-    """The workload estimated for one managed resource, and the results of making policies.
-
-    layout: the capacities of the devices when last seen. failing: no policy could be made the last
-    time. failed_policies: by name, those that could not be made while others could.
-    """
+    """The workload estimated for one managed resource, and the results of making policies."""
 
     managed: ManagedResource
     trials: PolicyTrials
     estimator: WorkloadEstimator = field(default_factory=WorkloadEstimator)
     layout: Ints | None = None
+    """The capacities of the devices when last seen."""
     made: int = 0
     failed: int = 0
     failing: bool = False
+    """Whether no policy could be made the last time."""
     failed_policies: dict[str, "_FailedPolicy"] = field(default_factory=dict)
+    """By name, those that could not be made while others could."""
     tried: float = float("-inf")
     done: float = 0.0
     took: float = 0.0

@@ -62,20 +62,20 @@ _RETRY = 10.0
 
 @dataclass(slots=True)
 class _Going:
-    """A plan under way, with what of it concerns the API server.
-
-    old: the pod that moves, as it was read before its eviction. before: the uids of its owner's
-    pods then. settled: the uids of those that were moved. not_before: of the next step.
-    """
+    """A plan under way, with what of it concerns the API server."""
 
     managed: ManagedResource
     run: steps.Run
     rules: ListedRules
     old: OwnedPod | None = None
+    """The pod that moves, as it was read before its eviction."""
     before: frozenset[str] = frozenset()
+    """The uids of its owner's pods then."""
     not_before: float = -math.inf
+    """When the next step may be made."""
     failing_since: float | None = None
     settled: set[str] = field(default_factory=set)
+    """The uids of those that were moved."""
 
 
 class Mover:

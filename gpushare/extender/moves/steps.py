@@ -53,21 +53,21 @@ class Heir:
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """What is read before a step.
-
-    node: of the pod that waits, "" while it waits; None: it is gone. found: a plan of as many moves
-    as are left at most, made between moves once the books show the last one. spent: a pod that is
-    left is kept by its budget alone.
-    gone, ended: the pod whose eviction was sent is on its way out; is no longer there. heir: what
-    came in its place.
-    """
+    """What is read before a step."""
 
     node: str | None = ""
+    """That of the pod that waits, "" while it waits; None: it is gone."""
     found: DefragAnswer | None = None
+    """A plan of as many moves as are left at most, made between moves once the books show the last
+    one."""
     spent: bool = False
+    """A pod that is left is kept by its budget alone."""
     gone: bool = False
+    """The pod whose eviction was sent is on its way out."""
     ended: bool = False
+    """It is no longer there."""
     heir: Heir | None = None
+    """What came in its place."""
 
 
 @dataclass(frozen=True, slots=True)

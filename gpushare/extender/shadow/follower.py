@@ -45,22 +45,23 @@ class Asked:
 
 @dataclass(slots=True)
 class Counts:
-    """What the shadow has found. Only its thread changes this, and any may read it.
-
-    choices: requests by `same`, `node` or `device`: whether the policies choose the same on the
-    real books, or which differs. pods: by `both` (bound, and it had room here), `real` (bound, and
-    refused here) and `shadow` (really refused, with room here). inexact: pods that could not be
-    followed exactly, by why. real, shadow: what both books hold.
-    """
+    """What the shadow has found. Only its thread changes this, and any may read it."""
 
     choices: Counter[str] = field(default_factory=lambda: Counter(same=0, node=0, device=0))
+    """Requests by `same`, `node` or `device`: whether the policies choose the same on the real
+    books, or which differs."""
     pods: Counter[str] = field(default_factory=lambda: Counter(both=0, real=0, shadow=0))
+    """By `both` (bound, and it had room here), `real` (bound, and refused here) and `shadow`
+    (really refused, with room here)."""
     inexact: Counter[str] = field(
         default_factory=lambda: Counter(node_changed=0, not_asked=0, unplaced=0)
     )
+    """Pods that could not be followed exactly, by why."""
     rebases: int = 0
     real: Sums = field(default_factory=Sums)
+    """What the real books hold."""
     shadow: Sums = field(default_factory=Sums)
+    """What the shadow's hold."""
 
 
 class Follower:

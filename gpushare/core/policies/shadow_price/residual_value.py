@@ -37,17 +37,17 @@ _NO_GAIN = 1 + 1e-9
 
 @dataclass(frozen=True, slots=True)
 class _Cards:
-    """Devices of one capacity.
-
-    number: how many there are. steps: parts of each. which: indices of the sizes that fit one.
-    sizes: the steps of these sizes.
-    """
+    """Devices of one capacity."""
 
     capacity: int
     number: int
+    """How many there are."""
     steps: int
+    """Parts of each."""
     which: tuple[int, ...]
+    """Indices of the sizes that fit one."""
     sizes: tuple[int, ...]
+    """The steps of these sizes."""
 
 
 def worth(classes: Iterable[tuple[PodClass, int]], devices: Mapping[int, int]) -> dict[int, Floats]:
@@ -70,7 +70,13 @@ def worth(classes: Iterable[tuple[PodClass, int]], devices: Mapping[int, int]) -
     sizes = [size for size, _ in wanted]
     cards = [_cards(capacity // unit, devices[capacity], sizes) for capacity in sorted(devices)]
     prices = _Programme(cards, wanted).prices() if wanted else []
-    return {one.capacity * unit: unit * _worth(one, prices) for one in cards}
+    values: dict[int, Floats] = {}
+    for one in cards:
+        by_steps = np.array(_fill(one, prices)[0])
+        if not one.which:
+            by_steps[one.steps] = one.capacity
+        values[one.capacity * unit] = unit * by_steps
+    return values
 
 
 def _coarser(demand: Mapping[int, int], capacities: Iterable[int]) -> dict[int, int]:
@@ -96,13 +102,6 @@ def _cards(capacity: int, number: int, sizes: Sequence[int]) -> _Cards:
         for index in which
     ]
     return _Cards(capacity, number, steps, which, tuple(rounded))
-
-
-def _worth(cards: _Cards, prices: Sequence[float]) -> Floats:
-    values = np.array(_fill(cards, prices)[0])
-    if not cards.which:
-        values[cards.steps] = cards.capacity
-    return values
 
 
 class _Programme:

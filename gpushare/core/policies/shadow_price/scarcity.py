@@ -20,7 +20,7 @@ Tested in `tests/unit/core/test_prices.py`.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -50,30 +50,32 @@ Shares = Sequence[tuple[PodClass, float]]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Scarcity:
-    """What is scarce among the nodes of one layout.
-
-    needs: float64 (T,) the share of GPU asked for by the pods that need a set of groups. needed:
-    bool (T, groups) the sets. Blocks, (Y,): share, devices, cpu, memory, units, alone (bool: an
-    idle card, not room for several devices). accepted: int64 (N, Y), 1 if the node's model is
-    accepted. largest: units of the largest device. per_unit: float64 (groups,) the part of it that
-    one unit is; 0 if CPU is unknown, since such nodes have no price. fewest: devices of the
-    smallest block. roaming: share of GPU asked for by pods of several idle devices that fit nearly
-    all nodes, so that no price of a group makes nodes drain for them.
-    """
+    """What is scarce among the nodes of one layout."""
 
     needs: Floats
+    """float64 (T,) the share of GPU asked for by the pods that need a set of groups."""
     needed: Bools
+    """bool (T, groups) the sets."""
     share: Floats
+    """(Y,) of blocks, as devices, cpu, memory and units."""
     devices: Ints
     cpu: Ints
     memory: Ints
     accepted: Ints
+    """int64 (N, Y), 1 if the node's model is accepted."""
     units: Ints
     alone: Bools
+    """bool (Y,) whether the block is an idle card, not room for several devices."""
     largest: int
+    """Units of the largest device."""
     per_unit: Floats
+    """float64 (groups,) the part of it that one unit is; 0 if CPU is unknown, since such nodes have
+    no price."""
     fewest: int
+    """Devices of the smallest block."""
     roaming: float
+    """Share of GPU asked for by pods of several idle devices that fit nearly all nodes, so that no
+    price of a group makes nodes drain for them."""
 
     def supply(self, snapshot: Snapshot, rows: Rows) -> Ints:
         """Return int64 (K, 1 + Y): the free units of a row, and its blocks."""
@@ -166,7 +168,7 @@ def scarcity(snapshot: Snapshot, shares: Shares) -> Scarcity:
     largest = int(snapshot.capacity.max(initial=1))
     per_unit[filled] = 1 / largest
     per_unit[snapshot.group[snapshot.cpu_capacity < 0]] = 0
-    several = _block_classes(shares)
+    several = _commonest((cls, share) for cls, share in shares if cls.devices > 1)
     blocks = several + _alone(snapshot, shares)
     every = np.arange(len(snapshot.names))
     accepted = np.array([_accepts(snapshot, every, cls) for cls, _ in blocks], dtype=np.int64)
@@ -201,9 +203,10 @@ def _roaming(snapshot: Snapshot, shares: Shares, fits: Bools) -> float:
     )
 
 
-def _block_classes(shares: Shares) -> list[tuple[PodClass, float]]:
-    several = [(cls, share) for cls, share in shares if cls.devices > 1 and share > _RARE]
-    return sorted(several, key=lambda item: (-item[1], item[0]))[:_MOST_BLOCKS]
+def _commonest(shares: Iterable[tuple[PodClass, float]]) -> list[tuple[PodClass, float]]:
+    """Return the classes for which there are blocks, without the rare ones."""
+    common = [(cls, share) for cls, share in shares if share > _RARE]
+    return sorted(common, key=lambda item: (-item[1], item[0]))[:_MOST_BLOCKS]
 
 
 def _alone(snapshot: Snapshot, shares: Shares) -> list[tuple[PodClass, float]]:
@@ -220,8 +223,7 @@ def _alone(snapshot: Snapshot, shares: Shares) -> list[tuple[PodClass, float]]:
         if cls.devices == 1 and 2 * cls.units > capacities[-1]:
             card = PodClass(units=cls.units, devices=1, models=cls.models)
             found[card] = found.get(card, 0.0) + share
-    common = [(card, share) for card, share in found.items() if share > _RARE]
-    return sorted(common, key=lambda item: (-item[1], item[0]))[:_MOST_BLOCKS]
+    return _commonest(found.items())
 
 
 def _accepts(snapshot: Snapshot, rows: Rows, cls: PodClass) -> Bools:
