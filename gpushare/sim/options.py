@@ -9,8 +9,9 @@ import argparse
 import math
 import os
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
+from functools import partial
 from pathlib import Path
 
 from gpushare.commandline import Parser
@@ -172,7 +173,7 @@ def _paper(verb: argparse.ArgumentParser) -> None:
 def _inflation(verb: argparse.ArgumentParser) -> None:
     verb.add_argument(
         "--load",
-        type=number(0, 1.3),
+        type=partial(number, 0, 1.3),
         default=1.0,
         help="tell also what is allocated when this much has been asked for, in parts of the"
         " cluster's GPU; pods come until 1.3 (default: %(default)s)",
@@ -183,15 +184,20 @@ def _churn(verb: argparse.ArgumentParser) -> None:
     add = verb.add_argument
     add(
         "--load",
-        type=number(0, 10),
+        type=partial(number, 0, 10),
         default=1.0,
         help="GPU asked for at a time were nothing refused, in parts of the cluster's"
         " (default: %(default)s)",
     )
-    add("--life", type=number(0, 1000), default=6.0, help="mean lifetimes (default: %(default)s)")
+    add(
+        "--life",
+        type=partial(number, 0, 1000),
+        default=6.0,
+        help="mean lifetimes (default: %(default)s)",
+    )
     add(
         "--warmup",
-        type=number(-1e-9, 1000),
+        type=partial(number, -1e-9, 1000),
         default=2.0,
         help="mean lifetimes that are not measured (default: %(default)s)",
     )
@@ -214,7 +220,7 @@ def _churn(verb: argparse.ArgumentParser) -> None:
 def _replay(verb: argparse.ArgumentParser) -> None:
     verb.add_argument(
         "--speed",
-        type=number(0, 10_000),
+        type=partial(number, 0, 10_000),
         default=1.0,
         help="how many times as fast the pods come; they stay as long (default: %(default)s)",
     )
@@ -334,25 +340,21 @@ def moves(text: str) -> Defrag:
     return Defrag(**told)
 
 
-def number(least: float, most: float) -> Callable[[str], float]:
-    """Return a function that reads numbers above `least` and up to `most`."""
-
-    def read(text: str) -> float:
-        try:
-            value = float(text)
-        except ValueError:
-            value = math.nan
-        if not least < value <= most:
-            raise argparse.ArgumentTypeError(
-                f"{text[:40]!r} is no number above {least:g} and up to {most:g}"
-            )
-        return value
-
-    return read
+def number(least: float, most: float, text: str) -> float:
+    """Return the number of a text, above `least` and up to `most`."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not least < value <= most:
+        raise argparse.ArgumentTypeError(
+            f"{text[:40]!r} is no number above {least:g} and up to {most:g}"
+        )
+    return value
 
 
 def _count(text: str) -> int:
-    value = number(0, 1024)(text)
+    value = number(0, 1024, text)
     if value != int(value):
         raise argparse.ArgumentTypeError(f"{text[:40]!r} is no whole number")
     return int(value)

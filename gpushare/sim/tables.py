@@ -8,6 +8,7 @@ pairs of seeds. Knows records, but not how runs are made.
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 from gpushare.errors import SettingsError
 from gpushare.sim.experiments import Options
@@ -116,32 +117,12 @@ def learning(policy: str) -> str:
     return f"{policy}, learning"
 
 
-def _mean(policy: str, measure: Measure, head: str = "") -> Column:
-    """Return a column of means; "" if the policy was not run, "-" if its runs lack the measure."""
-
-    def text(records: Sequence[Record]) -> str:
-        found = statistic(records, policy, policy, measure)
-        ran = any(record["policy"] == policy for record in records)
-        return f"{found.mean:.{measure.digits}f}" if found else "-" * ran
-
-    return Column(head or policy, text)
-
-
-def _above(policy: str, other: str, measure: Measure, head: str) -> Column:
-    """Return a column of leads of a policy over another, by pairs of seeds, with the error."""
-
-    def text(records: Sequence[Record]) -> str:
-        return difference(statistic(records, policy, other, measure), measure.digits)
-
-    return Column(head, text)
-
-
 def compared(policies: Sequence[str]) -> list[Column]:
     """Return the GPU allocated by each policy, and the lead of ours over each of the others."""
     others = [policy for policy in policies if policy != OURS]
     return [
-        *(_mean(policy, ALLOC) for policy in policies),
-        *(_above(OURS, policy, ALLOC, f"above {policy}") for policy in others),
+        *(Column(policy, partial(_mean, policy, ALLOC)) for policy in policies),
+        *(Column(f"above {policy}", partial(_lead, OURS, policy, ALLOC)) for policy in others),
     ]
 
 
@@ -149,56 +130,68 @@ def waits(policies: Sequence[str]) -> list[Column]:
     """Return the number of waiting pods, and how long pods of eight devices wait."""
     others = [policy for policy in policies if policy != OURS]
     return [
-        *(_mean(policy, WAITING, f"waiting: {policy}") for policy in policies),
-        *(_above(OURS, policy, WAITING, f"{OURS} above {policy}") for policy in others),
-        *(_mean(policy, WAIT_OF_8, f"wait of 8: {policy}") for policy in policies),
+        *(Column(f"waiting: {policy}", partial(_mean, policy, WAITING)) for policy in policies),
+        *(
+            Column(f"{OURS} above {policy}", partial(_lead, OURS, policy, WAITING))
+            for policy in others
+        ),
+        *(Column(f"wait of 8: {policy}", partial(_mean, policy, WAIT_OF_8)) for policy in policies),
     ]
 
 
 def kept(policies: Sequence[str]) -> list[Column]:
     """Return what ours allocates when it learns the workload, and the share of its lead left."""
     learner = learning(OURS)
-
-    def share(records: Sequence[Record]) -> str:
-        known = statistic(records, OURS, BEST, ALLOC)
-        learned = statistic(records, learner, BEST, ALLOC)
-        if known is None or learned is None or not known.difference or learned.difference is None:
-            return "-"
-        return f"{learned.difference / known.difference:.2f}"
-
     return [
-        *(_mean(policy, ALLOC) for policy in (*policies, learner)),
-        _above(learner, OURS, ALLOC, "learning above knowing"),
-        Column(f"share of the lead over {BEST}", share),
+        *(Column(policy, partial(_mean, policy, ALLOC)) for policy in (*policies, learner)),
+        Column("learning above knowing", partial(_lead, learner, OURS, ALLOC)),
+        Column(f"share of the lead over {BEST}", _share_of_lead),
     ]
 
 
-def beside_published(load: int) -> Columns:
+def beside_published(load: int, policies: Sequence[str]) -> list[Column]:
     """Return the GPU allocated at a load, with the difference from the published figure."""
-
-    def columns(policies: Sequence[str]) -> list[Column]:
-        told = published()
-
-        def column(policy: str) -> Column:
-            def text(records: Sequence[Record]) -> str:
-                found = statistic(records, policy, policy, allocated_at(load))
-                known = told.get((str(records[0]["file"]), policy, load))
-                if found is None:
-                    return ""
-                if known is None:
-                    return f"**{found.mean:.2f}**"
-                return f"{found.mean:.2f} ({found.mean - known:+.2f})"
-
-            return Column(policy, text)
-
-        return [column(policy) for policy in policies]
-
-    return columns
+    known = published()
+    return [Column(policy, partial(_beside, known, policy, load)) for policy in policies]
 
 
 def leads(_policies: Sequence[str]) -> list[Column]:
     """Return the lead of ours over the best published policy."""
-    return [_above(OURS, BEST, allocated_at(load), f"at {load}") for load in LOADS]
+    return [Column(f"at {load}", partial(_lead, OURS, BEST, allocated_at(load))) for load in LOADS]
+
+
+def _mean(policy: str, measure: Measure, records: Sequence[Record]) -> str:
+    """Return a mean; "" if the policy was not run, "-" if its runs lack the measure."""
+    measured = statistic(records, policy, policy, measure)
+    ran = any(record["policy"] == policy for record in records)
+    return f"{measured.mean:.{measure.digits}f}" if measured else "-" * ran
+
+
+def _lead(policy: str, other: str, measure: Measure, records: Sequence[Record]) -> str:
+    """Return the lead of a policy over another, by pairs of seeds, with the error."""
+    return difference(statistic(records, policy, other, measure), measure.digits)
+
+
+def _share_of_lead(records: Sequence[Record]) -> str:
+    """Return the share of the lead of ours that is left when it learns the workload."""
+    known = statistic(records, OURS, BEST, ALLOC)
+    learned = statistic(records, learning(OURS), BEST, ALLOC)
+    if known is None or learned is None or not known.difference or learned.difference is None:
+        return "-"
+    return f"{learned.difference / known.difference:.2f}"
+
+
+def _beside(
+    known: Mapping[tuple[str, str, int], float], policy: str, load: int, records: Sequence[Record]
+) -> str:
+    """Return a mean and its difference from the published one; bold where none was published."""
+    measured = statistic(records, policy, policy, allocated_at(load))
+    if measured is None:
+        return ""
+    figure = known.get((str(records[0]["file"]), policy, load))
+    if figure is None:
+        return f"**{measured.mean:.2f}**"
+    return f"{measured.mean:.2f} ({measured.mean - figure:+.2f})"
 
 
 def _waiting(file: str, load: float) -> Line:
@@ -213,7 +206,7 @@ TABLES = (
         ("file",),
         tuple(Line(file, "inflation") for file in FILES),
         {
-            **{f"inflation-{load}": beside_published(load) for load in LOADS},
+            **{f"inflation-{load}": partial(beside_published, load) for load in LOADS},
             "inflation-lead": leads,
         },
         policies=(*PUBLISHED, OURS),

@@ -155,7 +155,7 @@ def main() -> None:
     if asked.openb:
         where = [(OPENB, 0)]
     jobs = [
-        Job(family, cluster, number(0, 10)(load), policy, _FIRST_SEED + seed, asked.moves)
+        Job(family, cluster, number(0, 10, load), policy, _FIRST_SEED + seed, asked.moves)
         for load in asked.loads
         for policy in asked.policies
         for family, cluster in where
