@@ -1,7 +1,8 @@
 """One reading of the credentials, and the connections that are opened with them.
 
 Knows the official client, which reads kubeconfigs, credentials and certificates and configures the
-connection pool; makes no calls itself.
+connection pool; makes no calls itself. That client is imported with the first session: it takes as
+long as all else of a command that ends without one.
 
 Tested in `tests/unit/kube/test_client_credentials.py`.
 """
@@ -12,14 +13,11 @@ import ssl
 import threading
 import time
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, urlsplit
 from urllib.request import getproxies
 
 import urllib3
-from kubernetes import config as kube_config
-from kubernetes.client import Configuration
-from kubernetes.client.rest import RESTClientObject, should_bypass_proxies
 from urllib3.util.ssl_ import create_urllib3_context
 
 from gpushare.addresses import is_loopback
@@ -28,6 +26,9 @@ from gpushare.kube.connection import OneWriteConnection, TlsConnection
 from gpushare.kube.responses import one_line
 from gpushare.kube.trust import trust_as_kubernetes
 from gpushare.logline import Line
+
+if TYPE_CHECKING:
+    from kubernetes.client import Configuration
 
 log = logging.getLogger(__name__)
 
@@ -43,7 +44,9 @@ _SAFE = "/:@!$&'()*+,;=~%"
 class Session:
     """One reading of the credentials, and the connections that were opened with them."""
 
-    def __init__(self, settings: Configuration, user_agent: str) -> None:
+    def __init__(self, settings: "Configuration", user_agent: str) -> None:
+        from kubernetes.client.rest import RESTClientObject  # noqa: PLC0415 -- see above
+
         self._settings: Any = settings
         self._lock = threading.Lock()
         self._authorization = _authorization(settings.api_key.get("BearerToken"))
@@ -126,8 +129,12 @@ def _authorization(token: str | None) -> str:
     return token.strip() if token and len(token.split()) == 2 else ""
 
 
-def _read_settings(kubeconfig: str | None, context: str | None, pool_size: int) -> Configuration:
+def _read_settings(kubeconfig: str | None, context: str | None, pool_size: int) -> "Configuration":
     """Return the official client's settings for one cluster."""
+    from kubernetes import config as kube_config  # noqa: PLC0415 -- see above
+    from kubernetes.client import Configuration  # noqa: PLC0415
+    from kubernetes.client.rest import should_bypass_proxies  # noqa: PLC0415
+
     settings = Configuration(host="")
     if kubeconfig:
         kube_config.load_kube_config(  # type: ignore[no-untyped-call]  # it has no annotations
@@ -150,7 +157,7 @@ def _read_settings(kubeconfig: str | None, context: str | None, pool_size: int) 
     return settings
 
 
-def _tls(settings: Configuration) -> ssl.SSLContext:
+def _tls(settings: "Configuration") -> ssl.SSLContext:
     """Return a context with the certificates, read once: the files may go before the session does.
 
     The official client writes certificates of the kubeconfig to temporary files; these are removed

@@ -8,11 +8,11 @@ import re
 import shutil
 from typing import Any
 
-import cel
 import pytest
 import yaml
 
 from gpushare.wire.annotations import ALIYUN
+from tests.contract.admission import evaluate
 from tests.contract.manifests import ROOT, one, scheduler_file, second_pod, static_pod
 
 pytestmark = [
@@ -33,8 +33,8 @@ def spec() -> Json:
 def rejected(pod_spec: object) -> bool:
     """Whether the policy rejects the pod. An expression that cannot be evaluated fails the test."""
     pod = {"object": {"apiVersion": "v1", "kind": "Pod", "metadata": {}, "spec": pod_spec}}
-    asked = [cel.evaluate(c["expression"], pod) for c in spec()["matchConditions"]]
-    held = [cel.evaluate(v["expression"], pod) for v in spec()["validations"]]
+    asked = [evaluate(c["expression"], pod) for c in spec()["matchConditions"]]
+    held = [evaluate(v["expression"], pod) for v in spec()["validations"]]
     assert {type(value) for value in asked + held} == {bool}
     return all(asked) and not all(held)
 

@@ -4,6 +4,8 @@ Ranking relies on it: a score is remembered until its row or the shape of any no
 may depend on nothing else.
 """
 
+from functools import cache
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -18,12 +20,20 @@ from gpushare.core.snapshot import Snapshot
 from gpushare.ledger import Ledger
 from tests.unit.core.clusters import COMPUTE, WORKLOAD, Cluster, clusters, has_room, node, requests
 
-EVERY = {
-    f"{name}, {told}": load_policy(name, workload)
-    for name in policy_names()
-    for told, workload in (("told", WORKLOAD), ("told of compute", COMPUTE), ("untold", None))
-}
-"""To make an example takes longer than to ask all policies about it, so that each is for all."""
+
+@cache
+def every() -> dict[str, Policy]:
+    """All policies.
+
+    To make an example takes longer than to ask all of them about it, so that each is for all.
+    """
+    told = {"told": WORKLOAD, "told of compute": COMPUTE, "untold": None}
+    return {
+        f"{name}, {what}": load_policy(name, workload)
+        for name in policy_names()
+        for what, workload in told.items()
+    }
+
 
 few = settings(max_examples=40)
 
@@ -45,7 +55,7 @@ def test_a_score_is_a_finite_number_for_each_device_of_each_row_asked(
     view = cluster.snapshot()
     rows, width = _rows(view), view.capacity.shape[1]
     enough = feasible(view, rows, request)
-    for name, policy in EVERY.items():
+    for name, policy in every().items():
         values = policy.score(view, rows, request)
         assert values.dtype == np.float64, name
         assert values.shape == (len(rows), width), name
@@ -60,7 +70,7 @@ def test_a_score_does_not_depend_on_what_runs_on_other_nodes(
 ) -> None:
     view = cluster.snapshot()
     fits = feasible(view, _rows(view), request)
-    together = {name: policy.score(view, _rows(view), request) for name, policy in EVERY.items()}
+    together = {name: policy.score(view, _rows(view), request) for name, policy in every().items()}
     for index, spec in enumerate(cluster.nodes):
         used, cores = cluster.used[spec.name], cluster.cores_used(spec.name)
         alone = Cluster(cluster.nodes, {spec.name: used}, cores={spec.name: cores}).snapshot()
@@ -68,7 +78,7 @@ def test_a_score_does_not_depend_on_what_runs_on_other_nodes(
         # Where the request does not fit a policy may say anything.
         if mask.sum() < request.devices:
             continue
-        for name, policy in EVERY.items():
+        for name, policy in every().items():
             own = policy.score(alone, np.array([index]), request)[0]
             asked_alone = policy.score(view, np.array([index]), request)[0]
             assert np.array_equal(own[mask], together[name][index][mask]), name
@@ -81,7 +91,7 @@ def test_the_others_score_a_node_as_if_it_were_the_only_one(
     cluster: Cluster, request: Request
 ) -> None:
     view = cluster.snapshot()
-    by_row = {name: EVERY[f"{name}, told"] for name in BY_ROW}
+    by_row = {name: every()[f"{name}, told"] for name in BY_ROW}
     together = {name: policy.score(view, _rows(view), request) for name, policy in by_row.items()}
     for index, spec in enumerate(cluster.nodes):
         used, cores = cluster.used[spec.name], cluster.cores_used(spec.name)
@@ -104,7 +114,7 @@ def test_a_score_does_not_depend_on_the_order_of_rows(
     order = np.array(data.draw(st.permutations(range(len(view.names)))), dtype=np.intp)
     mask = feasible(view, _rows(view), request)
     mask &= mask.sum(axis=1, keepdims=True) >= request.devices
-    for name, policy in EVERY.items():
+    for name, policy in every().items():
         shuffled = np.where(mask[order], policy.score(view, order, request), 0)
         straight = np.where(mask, policy.score(view, _rows(view), request), 0)
         assert np.array_equal(straight[order], shuffled), name
@@ -117,21 +127,20 @@ def test_asking_changes_nothing_and_the_answer_stays_the_same(
 ) -> None:
     view = cluster.snapshot()
     rows = _rows(view)
-    for name, policy in EVERY.items():
+    for name, policy in every().items():
         first = policy.score(view, rows, request).copy()
         policy.score(view, rows, Request(1, 1))
         assert np.array_equal(policy.score(view, rows, request), first, equal_nan=True), name
         assert np.array_equal(rows, _rows(view)), name
 
 
-@pytest.mark.parametrize("policy", EVERY.values(), ids=EVERY.keys())
-def test_equal_kinds_score_alike_whatever_else_differs(policy: Policy) -> None:
+def test_equal_kinds_score_alike_whatever_else_differs() -> None:
     view = Cluster((node("a", 16, 8, cpu=4000, memory=2**34),), {"a": (3, 1)}).snapshot()
     one = Request(4, 1, cpu=10, memory=10)
     other = Request(4, 1, cpu=10, memory=10, containers=((0, 1), (1, 3)), policy="x")
-    assert np.array_equal(
-        policy.score(view, _rows(view), one), policy.score(view, _rows(view), other)
-    )
+    for name, policy in every().items():
+        scores = policy.score(view, _rows(view), one)
+        assert np.array_equal(scores, policy.score(view, _rows(view), other)), name
 
 
 @few
@@ -139,7 +148,7 @@ def test_equal_kinds_score_alike_whatever_else_differs(policy: Policy) -> None:
 def test_the_winner_of_prioritize_can_be_bound(cluster: Cluster, request: Request) -> None:
     view = cluster.snapshot()
     fit = filter_nodes(view, cluster.names, request).fit
-    for name, policy in EVERY.items():
+    for name, policy in every().items():
         winners = score_nodes(view, fit, request, Ranking(policy)).get(10, [])
         assert len(winners) == bool(fit), name
         for winner in winners:

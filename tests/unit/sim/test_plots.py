@@ -1,5 +1,6 @@
 """The pictures show what was measured, of small clusters too."""
 
+from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
@@ -7,7 +8,7 @@ import pytest
 
 from gpushare.cli.main import main
 
-pytest.importorskip("matplotlib")
+pytestmark = pytest.mark.skipif(find_spec("matplotlib") is None, reason="matplotlib is missing")
 
 ORANGE = (255, 127, 14)
 """Of the second policy, whose line no later one covers."""
