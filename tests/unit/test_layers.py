@@ -7,6 +7,7 @@ import ast
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -226,6 +227,7 @@ def _modules() -> Iterator[tuple[str, Path]]:
                 yield ".".join(parts).removeprefix("gpushare."), path
 
 
+@cache
 def _all_imports() -> list[Import]:
     return [
         item for by, path in _modules() for item in imports(by, path.read_text(encoding="utf-8"))
