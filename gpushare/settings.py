@@ -316,7 +316,7 @@ def _check_claims_alone(settings: Settings) -> None:
         raise SettingsError("claims-alone: nothing would be served: give --claims DRIVER")
     if settings.leadership == "scheduler":
         raise SettingsError("claims-alone: no kube-scheduler is ours: give --leadership lease")
-    for name in ("scheduler_config", "scale_down_guard", "placeholders", "defrag_moves_per_hour"):
+    for name in ("scheduler_config", "placeholders", "defrag_moves_per_hour"):
         if getattr(settings, name):
             flag = name.replace("_", "-")
             raise SettingsError(f"{flag}: it is about pods by annotation; --claims-alone bars it")

@@ -242,9 +242,9 @@ def test_the_versions_are_those_of_this_release() -> None:
         (CLAIMS[1:], "1.37.0", "give extender.claims.driver"),
         (("wiring=claims-alone",), "1.37.0", "give extender.claims.driver"),
         (
-            (*CLAIMS, "wiring=claims-alone", "extender.scaleDownGuard=true"),
+            (*CLAIMS, "wiring=claims-alone", "extender.placeholders=place"),
             "1.37.0",
-            "extender.scaleDownGuard is about pods by annotation",
+            "extender.placeholders is about pods by annotation",
         ),
         (("extender.claims.driver=Gpu",), "1.37.0", "/extender/claims/driver"),
         (("podMonitor.enabled=true",), "1.37.0", "needs the Prometheus operator's PodMonitor"),
@@ -303,9 +303,13 @@ def test_what_clusters_differ_in_is_a_value(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("wakes", [True, False])
 @pytest.mark.parametrize("guards", [True, False])
-def test_the_right_to_patch_nodes_is_there_for_what_uses_it(wakes: bool, guards: bool) -> None:
+@pytest.mark.parametrize("alone", [True, False])
+def test_the_right_to_patch_nodes_is_there_for_what_uses_it(
+    wakes: bool, guards: bool, alone: bool
+) -> None:
     words = {"wakesScheduler": wakes, "scaleDownGuard": guards}
-    made = rendered(*(f"extender.{key}={str(value).lower()}" for key, value in words.items()))
+    values = [f"extender.{key}={str(value).lower()}" for key, value in words.items()]
+    made = rendered(*values, *((*CLAIMS, "wiring=claims-alone") if alone else ()))
     (role,) = (
         each
         for each in made
@@ -314,9 +318,9 @@ def test_the_right_to_patch_nodes_is_there_for_what_uses_it(wakes: bool, guards:
     patches = any(
         "nodes" in rule["resources"] and "patch" in rule["verbs"] for rule in role["rules"]
     )
-    assert patches == (wakes or guards)
+    assert patches == (guards or (wakes and not alone))
     (deployment,) = (each for each in made if each["kind"] == "Deployment")
-    arguments = deployment["spec"]["template"]["spec"]["containers"][1]["args"]
+    arguments = deployment["spec"]["template"]["spec"]["containers"][-1]["args"]
     assert ("--scale-down-guard" in arguments) == guards
 
 

@@ -209,7 +209,6 @@ def test_a_key_that_is_no_setting_is_refused_with_those_there_are(key: object) -
         (["--claims-alone"], "claims-alone: nothing would be served"),
         ([*ALONE, "--leadership", "scheduler"], "claims-alone: no kube-scheduler is ours"),
         ([*ALONE, "--scheduler-config", "f"], "scheduler-config: it is about pods by annotation"),
-        ([*ALONE, "--scale-down-guard"], "scale-down-guard: "),
         ([*ALONE, "--placeholders", "x"], "placeholders: "),
         ([*ALONE, "--defrag-moves-per-hour", "1"], "defrag-moves-per-hour: "),
         (["--tls-cert", "c"], "belong together"),
@@ -219,6 +218,10 @@ def test_a_key_that_is_no_setting_is_refused_with_those_there_are(key: object) -
 )
 def test_values_that_cannot_work_are_refused_by_name(argv: list[str], text: str) -> None:
     assert text in refused(lambda: read(*argv))
+
+
+def test_where_claims_alone_are_served_their_nodes_may_be_guarded() -> None:
+    assert read(*ALONE, "--scale-down-guard").scale_down_guard
 
 
 @pytest.mark.parametrize("ui", ["127.0.0.1:0", "[::1]:32767", "127.0.0.1:1"])

@@ -63,7 +63,7 @@ helm.sh/chart: {{ .context.Chart.Name }}-{{ .context.Chart.Version }}
 {{- if not .Values.extender.claims.driver -}}
 {{- fail "gpushare: wiring claims-alone serves claims and nothing else: give extender.claims.driver, as gpu.nvidia.com" -}}
 {{- end -}}
-{{- range $value := list "scaleDownGuard" "placeholders" "defragMovesPerHour" -}}
+{{- range $value := list "placeholders" "defragMovesPerHour" -}}
 {{- if index $.Values.extender $value -}}
 {{- fail (printf "gpushare: extender.%s is about pods by annotation, which wiring claims-alone does not serve: leave it out" $value) -}}
 {{- end -}}
