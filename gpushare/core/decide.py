@@ -317,7 +317,8 @@ def place_parts(
     units = np.array(takes)
     free = snapshot.free[rows[0], : units.shape[1]].copy()
     least = units[:, free > 0].min(axis=1, initial=MAX_UNITS + 1)
-    if (units[:, free > 0] == least[:, None]).all():
+    if (units == least[:, None])[free >= least[:, None]].all():
+        # Where it may go it takes the same.
         request = Request().of_parts(least.tolist())
         mask = feasible(snapshot, rows, request)
         if not has_devices(mask, request, snapshot.free, rows)[0]:
