@@ -15,19 +15,7 @@ from gpushare.cli.exit_codes import ended_as_kubectl
 from gpushare.cli.lister import Observed, Scope, observe
 from gpushare.cli.options import Options, read_options
 from gpushare.cli.report import Report, make_report
-from gpushare.cli.tables import (
-    PLAIN,
-    Style,
-    cards_of_claims,
-    details,
-    holders,
-    kept,
-    kept_nodes,
-    printable,
-    style_of,
-    summary,
-    waiting,
-)
+from gpushare.cli.tables import PLAIN, Style, as_tables, printable, style_of
 from gpushare.wire.inventory import mib_of
 
 _CLEAR = "\x1b[H\x1b[2J"
@@ -62,30 +50,13 @@ def render(report: Report, options: Options, style: Style = PLAIN) -> str:
             return dumped(report_document(wanted), options.output)
         case "name":
             return "".join(f"node/{node.name}\n" for node in wanted.nodes)
-    table = details if options.details else summary
-    tables = []
-    if wanted.nodes:
-        wide = options.output == "wide"
-        tables.append(table(wanted, wide=wide, headers=options.headers, style=style))
-    if wanted.pending and options.headers:
-        tables.append(waiting(wanted, style))
-    # What is read by a program in the original's form keeps to that.
-    more = options.headers and (style.bars or options.output == "wide")
-    if more and any(node.kept for node in wanted.nodes):
-        tables.append(kept_nodes(wanted, style))
-    if wanted.held and options.headers:
-        tables.append(kept(wanted, style))
-    claims = wanted.claims if options.headers else None
-    if claims is not None and claims.nodes:
-        tables.append(cards_of_claims(wanted, claims, style))
-    if claims is not None and claims.claims:
-        tables.append(holders(wanted, claims, style))
-    text = "\n".join(tables)
-    if not wanted.nodes or wanted.policy is None or not options.headers:
-        return text
-    text += f"Policy: {printable(str(wanted.policy))}\n"
-    shadow = wanted.policy.shadow
-    return f"{text}Shadow: {printable(shadow)}\n" if shadow else text
+    return as_tables(
+        wanted,
+        style,
+        pods=options.details,
+        wide=options.output == "wide",
+        headers=options.headers,
+    )
 
 
 def _show(options: Options) -> None:

@@ -8,16 +8,17 @@ Tested in `tests/unit/cli/test_whatif.py`.
 
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
-from gpushare.cli.listed_claims import Claims
-from gpushare.cli.listed_cluster import Priorities
+from gpushare.cli.listed_claims import Claims, ListedCards
+from gpushare.cli.listed_cluster import ListedResource, Priorities
 from gpushare.core.model import ALL_CORES, MAX_UNITS, Request
 from gpushare.errors import SettingsError, WireError
-from gpushare.explain.claim_pods import ClaimsUser, user_of
+from gpushare.explain.claim_pods import ClaimsUser, user_of, wanted_of
 from gpushare.explain.placer import Wanted
 from gpushare.explain.text import NO_UNIT
 from gpushare.trace.nodes_and_pods import read_pods, request_of
@@ -27,7 +28,7 @@ from gpushare.wire.dra.claims import CLASS
 from gpushare.wire.dra.objects import CLAIM_TEMPLATES, CLAIMS_PODS, RESOURCE_CLAIMS, ClaimsPod
 from gpushare.wire.inventory import units_of
 from gpushare.wire.pods import request_among
-from gpushare.yamlfile import MAX_BYTES, read_text
+from gpushare.yamlfile import MAX_BYTES, read_documents, read_text
 
 _PODS = re.compile(
     r"(\d{1,9})\s*(GiB|MiB)?(?:\s*\+\s*(\d{1,3})\s*%)?(?:\s+on\s+(\d{1,3}))?(?:\s*x\s*(\d{1,6}))?"
@@ -36,6 +37,51 @@ _TEMPLATED = frozenset({"Deployment", "ReplicaSet", "StatefulSet", "ReplicationC
 
 
 _NO_CLASSES = Priorities()
+
+
+class PodReader:
+    """Reads which pods are wanted, from words and from files.
+
+    books: those that words and tables are of. every: the managed resources, the one of the books by
+    annotation first. claims: those that manifests may name. priority: of pods in words and tables.
+    priorities: returns those of PriorityClasses, for manifests.
+    """
+
+    def __init__(
+        self,
+        books: ListedResource,
+        every: Sequence[Names],
+        claims: Claims,
+        priority: int,
+        priorities: Callable[[], Priorities],
+    ) -> None:
+        self._books = books
+        self._every = every
+        self._claims = claims
+        self._priority = priority
+        self._priorities = cache(priorities)
+
+    def wanted(self, flag: str, word: str) -> tuple[list[Wanted], list[Wanted]]:
+        """Return the pods of one --pods or --gang: those by annotation, and those by claims."""
+        unit, resource = self._books.unit, self._books.names.resource
+        pods = pods_of_words(word, unit, resource, self._priority)
+        if pods is not None:
+            if flag == "--gang" and pods.count is None:
+                text = f"{word!r}: how many at once? write '{word.strip()} x 3'"
+                raise SettingsError(f"--gang: {text}")
+            return self._of_books([pods])
+        if word != "-" and not Path(word).exists():
+            raise SettingsError(
+                f"{flag}: {word!r} is no file, nor is it as '8GiB x 3' (see --help)"
+            )
+        if word != "-" and _holds_rows(Path(word)):
+            return self._of_books(_pods_of_rows(Path(word), resource, self._priority))
+        documents = read_documents(word)
+        specs = pods_of_documents(documents, word, self._every, self._priorities(), self._claims)
+        return specs.pods, wanted_of(specs.users)
+
+    def _of_books(self, pods: list[Wanted]) -> tuple[list[Wanted], list[Wanted]]:
+        return ([], pods) if isinstance(self._books, ListedCards) else (pods, [])
 
 
 def pods_of_words(text: str, unit: str, resource: str, priority: int = 0) -> Wanted | None:
@@ -239,7 +285,7 @@ def _mapping(value: object) -> dict[str, Any]:
     return value if isinstance(value, dict) else {}
 
 
-def holds_rows(path: Path) -> bool:
+def _holds_rows(path: Path) -> bool:
     """Return whether the file is a table of pods, as `gpushare simulate` reads it, by its name or,
     of JSON, because it is a list.
     """
@@ -248,7 +294,7 @@ def holds_rows(path: Path) -> bool:
     return path.suffix == ".json" and read_text(str(path), MAX_BYTES).lstrip()[:1] == "["
 
 
-def pods_of_rows(path: Path, resource: str, priority: int = 0) -> list[Wanted]:
+def _pods_of_rows(path: Path, resource: str, priority: int = 0) -> list[Wanted]:
     """Return the pods of a table, in its order. Raises TraceError."""
     rows = []
     for pod in read_pods(path):

@@ -142,6 +142,36 @@ def align(rows: Iterable[Row]) -> str:
     )
 
 
+def as_tables(report: Report, style: Style, *, pods: bool, wide: bool, headers: bool) -> str:
+    """Return the tables of which there is something to show, and which policy ranks.
+
+    pods: of each node the pods, not one line. Without headers there are only the lines of nodes,
+    or of pods.
+    """
+    table = details if pods else summary
+    tables = [table(report, wide=wide, headers=headers, style=style)] if report.nodes else []
+    if not headers:
+        return "".join(tables)
+    if report.pending:
+        tables.append(_waiting(report, style))
+    # What is read by a program in the original's form keeps to that.
+    if (style.bars or wide) and any(node.kept for node in report.nodes):
+        tables.append(_kept_nodes(report, style))
+    if report.held:
+        tables.append(kept(report, style))
+    claims = report.claims
+    if claims is not None and claims.nodes:
+        tables.append(_cards_of_claims(report, claims, style))
+    if claims is not None and claims.claims:
+        tables.append(_holders(report, claims, style))
+    text = "\n".join(tables)
+    if not report.nodes or report.policy is None:
+        return text
+    text += f"Policy: {printable(str(report.policy))}\n"
+    shadow = report.policy.shadow
+    return f"{text}Shadow: {printable(shadow)}\n" if shadow else text
+
+
 def summary(
     report: Report, *, wide: bool = False, headers: bool = True, style: Style = PLAIN
 ) -> str:
@@ -267,7 +297,7 @@ def _cores_cells(node: NodeLine) -> list[str]:
     return [f"{device.cores + node.unplaced_cores}/{ALL_CORES}" for device in node.devices]
 
 
-def waiting(report: Report, style: Style) -> str:
+def _waiting(report: Report, style: Style) -> str:
     """Return a table of the pods that wait, each with its reason."""
     kind, cores = device_kind(report.resource), any(pod.cores for pod in report.pending)
     rows: list[Row] = [
@@ -292,7 +322,7 @@ def waiting(report: Report, style: Style) -> str:
     return align([[style.painted("little", row[0]), *row[1:]] for row in rows])
 
 
-def kept_nodes(report: Report, style: Style) -> str:
+def _kept_nodes(report: Report, style: Style) -> str:
     """Return a table of the nodes that autoscalers leave alone, each with its reason."""
     rows: list[Row] = [(style.painted("little", "KEPT FROM SCALE-DOWN"), "REASON")]
     rows += [(printable(each.name), printable(each.kept)) for each in report.nodes if each.kept]
@@ -326,7 +356,7 @@ def kept(report: Report, style: Style) -> str:
     return align([[style.painted("little", row[0]), *row[1:]] for row in rows])
 
 
-def cards_of_claims(report: Report, claims: "ClaimsReport", style: Style) -> str:
+def _cards_of_claims(report: Report, claims: "ClaimsReport", style: Style) -> str:
     """Return a table of the nodes whose cards are given out to claims."""
     kind, columns = device_kind(report.resource), max(len(lines) for _, lines in claims.nodes)
     head = ["CARDS OF CLAIMS", *(f"{kind}{at}(Allocated/Total)" for at in range(columns))]
@@ -343,7 +373,7 @@ def cards_of_claims(report: Report, claims: "ClaimsReport", style: Style) -> str
     return align(rows)
 
 
-def holders(report: Report, claims: "ClaimsReport", style: Style) -> str:
+def _holders(report: Report, claims: "ClaimsReport", style: Style) -> str:
     """Return a table of the claims, each with its devices and the pods that it is reserved for."""
     head = ["NAMESPACE", f"{device_kind(report.resource)} Memory({report.unit})", "NODE"]
     rows: list[Row] = [[style.painted("little", "CLAIM"), *head, "DEVICES", "PODS"]]

@@ -12,9 +12,8 @@ import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from fractions import Fraction
-from functools import cached_property
+from functools import partial
 from itertools import chain
-from pathlib import Path
 from typing import Any
 
 from gpushare.cli.cluster_files import resource_of_nodes, resource_of_report
@@ -34,19 +33,12 @@ from gpushare.cli.listed_cluster import (
 from gpushare.cli.options import connection, make_parser, report_format
 from gpushare.cli.overlay_text import overlay_text
 from gpushare.cli.plans import Plan, Plans, shapes_of_cluster
-from gpushare.cli.pod_specs import (
-    holds_rows,
-    pods_of_documents,
-    pods_of_rows,
-    pods_of_words,
-)
+from gpushare.cli.pod_specs import PodReader
 from gpushare.cli.tables import printable, style_of
 from gpushare.cli.whatif_text import document_of, lines_of, need_document, need_lines
 from gpushare.core.policy import Policy, load_policy
 from gpushare.errors import ApiError, SettingsError
-from gpushare.explain.claim_pods import wanted_of
 from gpushare.explain.need import Asked, Need, more_of, need
-from gpushare.explain.placer import Wanted
 from gpushare.explain.text import NO_UNIT
 from gpushare.explain.tries import Counts, Tell
 from gpushare.explain.whatif import what_if
@@ -92,7 +84,11 @@ def _answer(options: argparse.Namespace) -> str:
     every[0] = plans.host.books.names
     plans.change_nodes(options.without, options.add)
     plans.may_come(options.shape)
-    read = _Reader(options, plans.first.books, every, claims)
+    books = plans.first.books
+    offline = options.snapshot or options.nodes
+    kubectl = connection(vars(options), os.environ)
+    priorities = Priorities if offline else partial(list_priorities, kubectl, books.notes)
+    read = PodReader(books, every, claims, options.priority, priorities)
     for word in options.pods:
         plans.add_pods(read.wanted("--pods", word))
     for word in options.gang:
@@ -259,53 +255,6 @@ def _progress() -> Iterator[Tell]:
             shown.set_description_str(f"whatif: try {tries + 1}, of {sum(counts)} more nodes")
 
         yield tell
-
-
-class _Reader:
-    """Reads what is wanted. books: those that words are of. every: the managed resources, the one
-    of the books by annotation first.
-    """
-
-    def __init__(
-        self,
-        options: argparse.Namespace,
-        books: ListedResource,
-        every: Sequence[Names],
-        claims: Claims,
-    ) -> None:
-        self._options = options
-        self._books = books
-        self._every = every
-        self._claims = claims
-
-    def wanted(self, flag: str, word: str) -> tuple[list[Wanted], list[Wanted]]:
-        """Return the pods of one --pods or --gang: those by annotation, and those by claims."""
-        books, priority = self._books, self._options.priority
-        pods = pods_of_words(word, books.unit, books.names.resource, priority)
-        if pods is not None:
-            if flag == "--gang" and pods.count is None:
-                text = f"{word!r}: how many at once? write '{word.strip()} x 3'"
-                raise SettingsError(f"--gang: {text}")
-            return self._of_books([pods])
-        if word != "-" and not Path(word).exists():
-            raise SettingsError(
-                f"{flag}: {word!r} is no file, nor is it as '8GiB x 3' (see --help)"
-            )
-        if word != "-" and holds_rows(Path(word)):
-            return self._of_books(pods_of_rows(Path(word), books.names.resource, priority))
-        documents = read_documents(word)
-        specs = pods_of_documents(documents, word, self._every, self._priorities, self._claims)
-        return specs.pods, wanted_of(specs.users)
-
-    def _of_books(self, pods: list[Wanted]) -> tuple[list[Wanted], list[Wanted]]:
-        return ([], pods) if isinstance(self._books, ListedCards) else (pods, [])
-
-    @cached_property
-    def _priorities(self) -> Priorities:
-        if self._options.snapshot or self._options.nodes:
-            return Priorities()
-        kubectl = connection(vars(self._options), os.environ)
-        return list_priorities(kubectl, self._books.notes)
 
 
 def _parser(prog: str) -> argparse.ArgumentParser:

@@ -304,7 +304,7 @@ def check_unhealthy_configmaps(facts: Facts) -> Iterator[Finding]:
 
 
 def _misnamed(closed: Sequence[ClosedSeen], nodes: Sequence[NodeSeen]) -> dict[str, str]:
-    """Return, by node, the devices that its ConfigMap names and that do not exist."""
+    """Return the devices that ConfigMaps name and that do not exist, by node."""
     specs = {node.name: node.spec for node in nodes}
     misnamed = {}
     for each in closed:
