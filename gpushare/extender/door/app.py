@@ -103,10 +103,10 @@ def build_app(service: Service, routes: Routes, body_limit: int, callers: Caller
     app.teardown_request(_forget_no_route)
     for operation, path in paths.items():
         rule = path.replace("{", "<").replace("}", ">")
-        if path in verbs:
-            app.add_url_rule(rule, operation, methods=["POST"])  # any other method is a 405
-        else:
+        if operation in views:
             app.add_url_rule(rule, operation, views[operation])
+        else:
+            app.add_url_rule(rule, operation, methods=["POST"])  # any other method is a 405
     app.wsgi_app = Verbs(verbs, app.wsgi_app, access, body_limit)  # type: ignore[method-assign]
     app.register_error_handler(GpuShareError, _refuse)
     app.register_error_handler(HTTPException, _http_error)
