@@ -7,7 +7,9 @@ immutable value made from the workload, the pods that usually come. A policy is 
 Tested in `tests/contract/test_policies.py`.
 """
 
-from importlib.metadata import entry_points
+import sys
+from functools import cache
+from importlib.metadata import EntryPoints, entry_points
 from typing import Protocol, runtime_checkable
 
 import numpy as np
@@ -68,7 +70,7 @@ class ClusterPricing(Policy, Protocol):
 
 def policy_names() -> tuple[str, ...]:
     """Return the names of all installed policies, sorted."""
-    return tuple(sorted(entry.name for entry in entry_points(group="gpushare.policies")))
+    return tuple(sorted(_installed(tuple(sys.path)).names))
 
 
 def load_policy(name: str, workload: Workload | None = None) -> Policy:
@@ -76,7 +78,7 @@ def load_policy(name: str, workload: Workload | None = None) -> Policy:
 
     Raises SettingsError if no installed package offers it, or if that package is broken.
     """
-    for entry in entry_points(group="gpushare.policies", name=name):
+    for entry in _installed(tuple(sys.path)).select(name=name):
         try:
             policy: Policy = entry.load()(workload or Workload())
             if not isinstance(policy, Policy):
@@ -87,6 +89,12 @@ def load_policy(name: str, workload: Workload | None = None) -> Policy:
             raise SettingsError(text) from error
         return policy
     raise SettingsError(f"no policy is called {name!r}; there are: {', '.join(policy_names())}")
+
+
+@cache
+def _installed(_path: tuple[str, ...]) -> EntryPoints:
+    """Return what the packages on Python's path offer: to read it of all packages takes 10 ms."""
+    return entry_points(group="gpushare.policies")
 
 
 def _error_text(error: BaseException) -> str:
