@@ -68,12 +68,11 @@ def keeps_any_selector(original: Any) -> Any:
     return read_budget
 
 
-@mutant("T12", "what a pod demands of nodes is kept whatever its size", demands, "_size",
+@mutant("T12", "what a pod demands of nodes is kept whatever its size", demands, "MOST_TEXT",
         test=f"{_UNIT}/wire/test_demands.py::"
         "test_of_a_pod_that_demands_very_much_nothing_is_known")  # fmt: skip
 def keeps_any_demand(original: Any) -> Any:
-    del original
-    return lambda *of: 0
+    return original * 1000
 
 
 @mutant("T12", "all labels of a node are kept", demands, "_labels",

@@ -89,18 +89,18 @@ def frees_at_the_deletion_mark(original: Any) -> Any:
 
 @mutant("B5", "a pod without GPU keeps its CPU when it is gone", Store, "put")
 def keeps_the_host_of_the_gone(original: Any) -> Any:
-    def put(self: Any, uid: str, record: Any) -> None:
+    def put(self: Any, uid: str, record: Any, alarm: Any = None) -> None:
         if record is not None or not isinstance(self.records.get(uid), CpuOnly):
-            original(self, uid, record)
+            original(self, uid, record, alarm)
 
     return put
 
 
 @mutant("B12", "a resize in place is counted, and not remembered", Store, "put")
 def forgets_a_resize(original: Any) -> Any:
-    def put(self: Any, uid: str, record: Any) -> None:
+    def put(self: Any, uid: str, record: Any, alarm: Any = None) -> None:
         before = self.entry(uid)
-        original(self, uid, record)
+        original(self, uid, record, alarm)
         now = self.entry(uid)
         if before and now and before.phase is now.phase is Phase.BOUND:
             forgetful = replace(now, request=before.request)
@@ -111,10 +111,10 @@ def forgets_a_resize(original: Any) -> Any:
 
 @mutant("B10", "the original ends over a pod whose node is gone", Store, "put")
 def ends_over_an_orphan(original: Any) -> Any:
-    def put(self: Any, uid: str, record: Any) -> None:
+    def put(self: Any, uid: str, record: Any, alarm: Any = None) -> None:
         if isinstance(record, Entry) and record.node not in self.nodes:
             raise UnknownNode(record.node)
-        original(self, uid, record)
+        original(self, uid, record, alarm)
 
     return put
 
