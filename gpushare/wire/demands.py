@@ -34,13 +34,7 @@ def demands_of(pod: objects.Pod) -> Demands:
     selector = tuple(sorted((spec.node_selector or {}).items()))
     terms = None if not required else tuple(map(_term, required.node_selector_terms or ()))
     tolerations = tuple(map(_toleration, spec.tolerations or ()))
-    texts = [text for pair in selector for text in pair]
-    texts += [each.key + each.value for each in tolerations]
-    for term in terms or ():
-        texts.append("")
-        for each in (*term.labels, *term.fields):
-            texts += [each.key, *each.values]
-    if sum(len(text) or 1 for text in texts) > MOST_TEXT:  # an empty part is kept too
+    if _size(selector, terms or (), tolerations) > MOST_TEXT:
         return Demands(gated=gated, known=False)
     return _once(selector, terms, tolerations, gated)
 
@@ -91,6 +85,19 @@ def _toleration(item: objects.Toleration) -> Toleration:
 
 def _taint(item: objects.Taint) -> Taint:
     return Taint(intern(item.key or ""), intern(item.value or ""), intern(item.effect or ""))
+
+
+def _size(
+    selector: Iterable[tuple[str, str]], terms: Iterable[Term], tolerations: Iterable[Toleration]
+) -> int:
+    """Return how many characters they have; an empty part counts as one."""
+    texts = [text for pair in selector for text in pair]
+    texts += [each.key + each.value for each in tolerations]
+    for term in terms:
+        texts.append("")
+        for each in (*term.labels, *term.fields):
+            texts += [each.key, *each.values]
+    return sum(len(text) or 1 for text in texts)
 
 
 def _labels(labels: Mapping[str, str]) -> Mapping[str, str] | None:
