@@ -211,11 +211,12 @@ class ManagedResources:
         """Return whether the API server has shown such a node."""
         return any(managed.ledger.has_node(node) for managed in self.resources)
 
-    def resolve(self, pod: Pod) -> ResourceRequest | None:
+    def resolve(self, pod: Pod, *, keep: bool = False) -> ResourceRequest | None:
         """Return the managed resource that a pod asks for, and its request there; None if it
         asks for none.
 
-        Raises WireError for a request that makes no sense or asks for two managed resources.
+        keep: what is found is known at once where this object is asked about next. Raises WireError
+        for a request that makes no sense or asks for two managed resources.
         """
         last = self._last
         if last is not None and last[0] is pod:  # by prioritize, after filter
@@ -226,5 +227,6 @@ class ManagedResources:
         names, request = asked
         managed = next(managed for managed in self.resources if managed.names is names)
         managed.ranking(request)
-        self._last = pod, (managed, request)
+        if keep:
+            self._last = pod, (managed, request)
         return managed, request

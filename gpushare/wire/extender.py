@@ -38,6 +38,8 @@ _T = TypeVar("_T", bound=Struct)
 
 MAX_TEXT = 256 * 1024
 """Bytes of a list that is kept: 7,000 names of 32 characters."""
+MAX_POD_TEXT = 32 * 1024
+"""Bytes of a pod that is kept; decoded it may take seven times as many."""
 _NO_LONGER = Meta(max_length=MAX_NAME_LENGTH)
 _MANY = 16
 """Names that are worth keeping when they are answered: fewer are encoded as fast."""
@@ -57,6 +59,8 @@ class FilterArgs:
     items: Mapping[str, Raw] | None = None
     """The Node objects as they came, by name, if the request had the `Nodes` form: the answer
     mirrors them untouched."""
+    kept: bool = False
+    """Whether the next call about the same pod has the same object: it is kept, as it is small."""
 
     def node(self, name: str) -> Node:
         """Return what came as the Node of that name. Raises MessageError naming what is wrong."""
@@ -234,8 +238,9 @@ def decode_filter(body: bytes, lists: NameLists | None = None) -> FilterArgs:
         if last is None or last[0] != text:
             given = _USUAL_POD.decode(text)
             last = text, given, pod_ref(given)
-            lists.last_pod = last if len(text) <= MAX_TEXT else None
-        return FilterArgs(last[1], lists.decode(bytes(usual.node_names)), last[2])
+            lists.last_pod = last if len(text) <= MAX_POD_TEXT else None
+        known = lists.decode(bytes(usual.node_names))
+        return FilterArgs(last[1], known, last[2], kept=last is lists.last_pod)
     except (msgspec.MsgspecError, ValueError, RecursionError, MessageError):
         pass
     args = decode_body(_FILTER, _FilterBody, body)

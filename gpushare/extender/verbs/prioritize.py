@@ -40,7 +40,7 @@ class PrioritizeVerb:
         if not_ready := self._not_ready():
             raise NotReady(not_ready)
         try:
-            resource_request = self._resources.resolve(args.pod)
+            resource_request = self._resources.resolve(args.pod, keep=args.kept)
         except WireError as error:
             raise MessageError(str(error)) from error
         name = args.ref or "?"

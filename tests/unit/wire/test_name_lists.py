@@ -7,7 +7,14 @@ import pytest
 
 from gpushare.core.node_names import MAX_PARTS
 from gpushare.errors import MessageError
-from gpushare.wire.extender import MAX_KNOWN, MAX_TEXT, NameLists, decode_filter, encode_filter
+from gpushare.wire.extender import (
+    MAX_KNOWN,
+    MAX_POD_TEXT,
+    MAX_TEXT,
+    NameLists,
+    decode_filter,
+    encode_filter,
+)
 from gpushare.wire.objects import Pod
 
 NAMES = [f"node-{number}" for number in range(40)]
@@ -88,7 +95,7 @@ def test_the_pod_of_the_last_call_is_the_same_object_and_any_other_is_read_anew(
     assert other.metadata.annotations == {"a": "b"}
     assert read(annotations={"a": "b"}) is other
     assert read() == first
-    large = {"a": "x" * MAX_TEXT}
+    large = {"a": "x" * MAX_POD_TEXT}
     assert read(annotations=large) is not read(annotations=large)
 
 
