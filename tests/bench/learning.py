@@ -33,7 +33,7 @@ _SECONDS = 120.0
 _SERVE = """
 import sys, time
 from gpushare.core.workload import Arrivals, PodClass
-from gpushare.extender.learning import policy_refresher, policy_trials
+from gpushare.extender.learning import policy_refresher
 
 # A workload of some 70 classes, as the openb trace has; the weights hardly matter here.
 shares = [PodClass(4000 + 500 * (u % 7), u, 1, (), 2**34) for u in range(1, 16) for _ in range(40)]
@@ -48,7 +48,7 @@ class Restless(policy_refresher.PolicyRefresher):
         super().__init__(*args)
         for state in self._states.values():
             state.estimator.arrivals = Arrivals(window)
-            state.trials._again_at = time.monotonic() + policy_trials.TRIAL_SPACING
+            state.trials._again_at = time.monotonic() + 30.0
 
     def _renew(self, state):
         begin = time.monotonic()
@@ -63,7 +63,6 @@ class Restless(policy_refresher.PolicyRefresher):
         end = state.tried = time.monotonic()
         print("tried", begin, end, file=told)
 
-policy_trials.TRIAL_SPACING = 30.0
 policy_refresher._LOOK_EVERY = 0.05
 policy_refresher._ResourceState.is_due = lambda state, now: now > state.tried + rest
 policy_refresher.PolicyRefresher = Restless
