@@ -3,6 +3,7 @@
 `python -m tests.simulation.hunt NAME` runs the test of that mutant, with it at large.
 """
 
+import re
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -34,6 +35,10 @@ HALLS = (
 """Each module puts its mutants on show when it is imported."""
 
 
+_MISFIT = re.compile(r"AttributeError|TypeError: \w+\.<locals>")
+"""The error of a mutant that uses what is not there, or is called as it does not expect."""
+
+
 class MutantIsBroken(Exception):
     """The mutant's own code does not fit the code that it changes: what it shows says nothing."""
 
@@ -60,7 +65,7 @@ def hunt(mutant: Mutant, steps: int, seeds: int = SEEDS, known: int | None = Non
         with mutant.at_large():
             told = tell(story)
         if told.error and not tell(story).error:
-            if "AttributeError" in told.error:
+            if _MISFIT.search(told.error):
                 raise MutantIsBroken(f"{mutant.name}: seed {seed}: {told.error}")
             return Found(mutant, seed, told.error)
     return Found(mutant, None, "")
@@ -76,7 +81,7 @@ def _hunt_by_test(mutant: Mutant) -> Found:
     loose, tame = (
         subprocess.run(command, capture_output=True, text=True, check=False) for command in commands
     )
-    for run, broken in ((tame, tame.returncode != 0), (loose, "AttributeError" in loose.stdout)):
+    for run, broken in ((tame, tame.returncode != 0), (loose, _MISFIT.search(loose.stdout))):
         if broken:
             raise MutantIsBroken(f"{mutant.name}: {mutant.test}: {run.stdout}{run.stderr}")
     # 1: tests were run, and some have failed.

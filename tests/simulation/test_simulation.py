@@ -67,12 +67,19 @@ def test_a_mutant_is_found(name: str) -> None:
 
 
 def test_a_mutant_whose_own_code_is_broken_does_not_count_as_found() -> None:
-    def find(self: Any, *of: Any) -> Any:
+    def asks_for_what_is_not_there(self: Any, *of: Any) -> Any:
         return self.no_such_attribute
 
-    broken = Mutant("C8", "broken", "nobody", ((CandidateFinder, "find", lambda _: find),))
-    with pytest.raises(MutantIsBroken, match="no_such_attribute"):
-        hunt(broken, STEPS, 100)
+    def is_called_with_more() -> None:
+        """Expect nothing."""
+
+    for find, error in (
+        (asks_for_what_is_not_there, "no_such_attribute"),
+        (is_called_with_more, "takes 0 positional arguments"),
+    ):
+        patch = (CandidateFinder, "find", lambda _, find=find: find)
+        with pytest.raises(MutantIsBroken, match=error):
+            hunt(Mutant("C8", "broken", "nobody", (patch,)), STEPS, 100)
 
 
 @pytest.mark.parametrize("mutant", all_mutants(), ids=lambda mutant: mutant.name)

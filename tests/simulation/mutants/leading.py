@@ -49,7 +49,7 @@ def owns_by_prefix(original: Any) -> Any:
 def does_not_list_anew(original: Any) -> Any:
     del original
 
-    def relist_wanted(self: Any, now: float) -> bool:
+    def relist_wanted(self: Any, *_: Any) -> bool:
         return False
 
     return relist_wanted
