@@ -42,7 +42,7 @@ FOUND = {
     "loses_the_name_to_the_dead": 19,
     "mixes_up_the_requests": 19,
     "rounds_down": 17,
-    "rounds_up_everywhere_as_on_one_node": 164,
+    "looks_where_it_takes_the_least_alone": 19,
     "sees_no_later_pods": 2,
     "takes_any_change_for_an_outcome": 310,
     "takes_no_answer_for_a_refusal": 1,
@@ -169,12 +169,8 @@ def knows_no_steps(original: Any) -> Any:
 
 
 @_mutant(ClaimBooks, "_where_it_takes")
-def rounds_up_everywhere_as_on_one_node(original: Any) -> Any:
-    def where_it_takes(self: Any, asked: Any) -> Any:
-        found = original(self, asked)
-        return [(found[-1][0], [name for _, names in found for name in names])] if found else []
-
-    return where_it_takes
+def looks_where_it_takes_the_least_alone(original: Any) -> Any:
+    return lambda self, asked: original(self, asked)[:1]
 
 
 # -- what is written ------------------------------------------------------------------------------
