@@ -182,7 +182,7 @@ class FilterVerb:
         kept = ""
         if pod is not None and isinstance(seen, HeldSnapshot):  # else nothing is held
             kept = managed.holds.reserved_for(pod)
-        if kept in fit:  # it was moved there: the rest of a plan stands on that
+        if kept and kept in fit:  # it was moved there: the rest of a plan stands on that
             fit = NodeNames((kept,))
         elif self._best_only:
             best = best_row(seen, fit.rows(seen.row), request, managed.scorer(request))
