@@ -39,7 +39,7 @@ _SEAMS = {
     Point.K4: ("gpushare.ledger.Ledger", "assume", "after"),
     Point.K5: ("gpushare.extender.verbs.bind.binder", "binding", "after"),
     Point.K8: ("gpushare.extender.verbs.bind.transaction.BindTransaction", "written", "before"),
-    Point.K9: ("gpushare.extender.service.Service", "bind", "after"),
+    Point.K9: ("gpushare.extender.verbs.bind.binder", "encode_bind", "after"),
 }
 
 
