@@ -97,15 +97,14 @@ class Judgement:
 
 
 class Refusals(NamedTuple):
-    """Why nodes do not fit.
-
-    busy: by name, those where removing pods may help, or that are unknown so far. never: by name,
-    those where nothing helps. counts: how many there are, by a reason without names.
-    """
+    """Why nodes do not fit."""
 
     busy: dict[str, str]
+    """By name, those where removing pods may help, or that are unknown so far."""
     never: dict[str, str]
+    """By name, those where nothing helps."""
     counts: dict[str, int]
+    """How many there are, by a reason without names."""
 
 
 def judge(snapshot: Snapshot, rows: Rows, request: Request) -> Judgement:

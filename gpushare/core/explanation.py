@@ -23,19 +23,19 @@ class FreeDevice:
 
 @dataclass(frozen=True, slots=True)
 class Remedy:
-    """What would make a request fit on one node; every part of it is needed.
-
-    ends: pods that have to end. opens: indices of closed devices that have to return. serves: pods
-    that their device plug-in has to serve first. lacks: resources of which the node would still
-    have too little. cures: what keeps kube-scheduler itself from using the node has to go.
-    """
+    """What would make a request fit on one node; every part of it is needed."""
 
     node: str
     ends: tuple[Entry, ...] = ()
+    """Pods that have to end."""
     opens: tuple[int, ...] = ()
+    """Indices of closed devices that have to return."""
     serves: tuple[Entry, ...] = ()
+    """Pods that their device plug-in has to serve first."""
     lacks: tuple[str, ...] = ()
+    """Resources of which the node would still have too little."""
     cures: tuple[str, ...] = ()
+    """What keeps kube-scheduler itself from using the node has to go."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,31 +97,30 @@ class Explanation:
 
 @dataclass(frozen=True, slots=True)
 class DeviceScore:
-    """A device of the node of a bound pod, as if the pod were not there.
-
-    value: of the policy, higher is better, without a unit; None if the request does not fit.
-    """
+    """A device of the node of a bound pod, as if the pod were not there."""
 
     device: int
     free: int
     value: float | None
+    """Of the policy, higher is better, without a unit; None if the request does not fit."""
 
 
 @dataclass(frozen=True, slots=True)
 class BoundPodScore:
-    """How a policy scores now the place of a bound pod.
-
-    fits: whether it would fit there still. score: of its node, from 0 to 10: the worst node that
-    fits has 0. best: the node that scores 10, "" if none fits. fitting: how many nodes fit.
-    devices: those of its node. chosen: the devices that the policy would take there now.
-    """
+    """How a policy scores now the place of a bound pod."""
 
     node: str
     shares: Shares | None
     policy: str
     score: int
+    """Of its node, from 0 to 10: the worst node that fits has 0."""
     best: str
+    """The node that scores 10, "" if none fits."""
     fitting: int
+    """How many nodes fit."""
     devices: tuple[DeviceScore, ...]
+    """Those of its node."""
     chosen: tuple[int, ...]
+    """The devices that the policy would take there now."""
     fits: bool = True
+    """Whether it would fit there still."""

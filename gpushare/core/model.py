@@ -234,16 +234,15 @@ class Charge(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Allocation:
-    """A decision: these units on these devices of this node.
-
-    devices: sorted. units: of each device. uuids: of each device, "" for one without; () if none
-    has one.
-    """
+    """A decision: these units on these devices of this node."""
 
     node: str
     devices: tuple[int, ...]
+    """By index, sorted."""
     units: tuple[int, ...]
+    """Of each device."""
     uuids: tuple[str, ...] = ()
+    """Of each device, "" for one without; () if none has one."""
 
     @property
     def shares(self) -> Shares:

@@ -59,16 +59,15 @@ def fits_devices(snapshot: Snapshot, rows: Rows, request: Request) -> Bools:
 
 @dataclass(frozen=True, slots=True)
 class Scores:
-    """The scores of a request on all nodes.
-
-    `values`: float64 (N,), the best of each row, -inf where it does not fit. `by_state`: float64
-    (V, N), the best among devices in use and among idle ones (V is 1 if they are not separated).
-    `devices`: int16 (V, N), those best devices.
-    """
+    """The scores of a request on all nodes."""
 
     values: Floats
+    """The best of each row, float64 (N,); -inf where it does not fit."""
     by_state: Floats
+    """The best among devices in use and among idle ones, float64 (V, N); V is 1 if they are not
+    separated."""
     devices: npt.NDArray[np.int16]
+    """Those best devices, int16 (V, N)."""
 
     def device(self, row: int) -> int:
         """Return the best single device of a row, the lowest index among equals."""
@@ -78,27 +77,29 @@ class Scores:
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """The scores kept for a kind of request, for one generation; immutable.
-
-    layout: the capacities, an array that snapshots share until a node changes. best, devices:
-    (V, N) the value of the best device and its index; V is 1, or 2 for those in use and idle ones.
-    taken: what a placement takes from each row, if that has prices.
-    """
+    """The scores kept for a kind of request, for one generation; immutable."""
 
     generation: int
     layout: Ints
+    """The capacities, an array that snapshots share until a node changes."""
     best: Floats
+    """The value of the best device, (V, N); V is 1, or 2 for those in use and idle ones."""
     devices: npt.NDArray[np.int16]
+    """Its index, (V, N)."""
     taken: PatternRows | None
+    """What a placement takes from each row, if that has prices."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Scored:
-    """The scores of K rows. best, devices: (V, K) as in Known. taken: (K, Y), from each row."""
+    """The scores of K rows."""
 
     best: Floats
+    """As in Known, (V, K)."""
     devices: npt.NDArray[np.int16]
+    """The same, (V, K)."""
     taken: Taken | None
+    """What a placement takes from each row, (K, Y)."""
 
 
 class Scorer(Protocol):
@@ -301,14 +302,12 @@ class NoPreference:
 
 @dataclass(frozen=True, slots=True)
 class FallbackScorer:
-    """A scorer that uses the first of several scorers that does not fail.
-
-    `scorers`: by name, the preferred one first; the last must not fail. `failed` is called with
-    each failure and the scorer's name, by any thread.
-    """
+    """A scorer that uses the first of several scorers that does not fail."""
 
     scorers: Sequence[tuple[str, Scorer]]
+    """By name, the preferred one first; the last must not fail."""
     failed: Callable[[str, Scorer, BaseException], None]
+    """Called with each failure and the scorer's name, by any thread."""
 
     def scores(self, snapshot: Snapshot, request: Request) -> Scores:
         """Return what placing the request on each row is worth."""

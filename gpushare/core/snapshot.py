@@ -259,11 +259,7 @@ class _Layout(NamedTuple):
 
 
 class Sums(NamedTuple):
-    """A copy of all sums: row by node name, arrays as in a Snapshot, and `host`.
-
-    host: int64 (N, 5): cpu capacity, cpu used, memory capacity, memory used, cpu of pods without
-    GPU.
-    """
+    """A copy of all sums: row by node name, arrays as in a Snapshot, and `host`."""
 
     row: dict[str, int]
     capacity: Ints
@@ -271,6 +267,7 @@ class Sums(NamedTuple):
     cores: npt.NDArray[np.int32]
     healthy: Bools
     host: Ints
+    """CPU capacity and used, memory capacity and used, CPU of pods without GPU: int64 (N, 5)."""
     closed: npt.NDArray[np.int8]
 
 

@@ -157,9 +157,10 @@ _SIZES = ("cpu", "units", "memory", "cores")
 
 @dataclass(frozen=True, slots=True, order=True)
 class _ClassGroup:
-    """Classes to be merged. `order`: the lowest is split first; 0 if it cannot be split."""
+    """Classes to be merged."""
 
     order: float
+    """The lowest is split first; 0 if it cannot be split."""
     dimension: str
     members: tuple[tuple[PodClass, int], ...]
 

@@ -20,14 +20,12 @@ _MAX_NAME_LENGTH = 253
 
 @dataclass(frozen=True, slots=True)
 class Callers:
-    """The callers that are allowed.
-
-    `names`: a client certificate must have one of them; empty: there are no certificates. `hosts`:
-    on loopback, the names besides its own by which this machine may be called; None: any.
-    """
+    """The callers that are allowed."""
 
     names: frozenset[str] = frozenset()
+    """A client certificate must have one of them; empty: there are no certificates."""
     hosts: frozenset[str] | None = None
+    """On loopback, the names besides its own by which this machine may be called; None: any."""
 
     def allows_certificate(self, certificate: frozenset[str]) -> bool:
         """Return whether a caller with these names in its certificate may call."""

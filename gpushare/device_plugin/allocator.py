@@ -59,19 +59,18 @@ class Served:
 
 @dataclass(slots=True)
 class AllocationState:
-    """The answers so far.
-
-    pending: preferred ids for which Allocate has not come. served: the ids of containers.
-    doubtful: containers that count as served although an unknown pod may have been meant.
-    refused: uids of pods. unshown: the latest ids whose pod was not certain; they stay until they
-    are given to a pod that is.
-    """
+    """The answers so far."""
 
     pending: dict[frozenset[str], Decided] = field(default_factory=dict)
+    """Preferred ids for which Allocate has not come."""
     served: dict[ContainerKey, frozenset[str]] = field(default_factory=dict)
+    """The ids of containers."""
     doubtful: set[ContainerKey] = field(default_factory=set)
+    """Containers that count as served although an unknown pod may have been meant."""
     refused: set[str] = field(default_factory=set)
+    """Uids of pods."""
     unshown: dict[frozenset[str], None] = field(default_factory=dict)
+    """The latest ids whose pod was not certain; they stay until they are given to a pod that is."""
 
     def note(self, ids: frozenset[str], decided: Decided) -> None:
         """Remember which container was served with these ids, if it is only one."""
@@ -122,14 +121,13 @@ class AllocationState:
 
 @dataclass(frozen=True, slots=True)
 class Candidates:
-    """The candidates. changes: the number of changes of the pods before.
-
-    shown: the kubelet shows them, and it shows no pod without ids that could not be read.
-    """
+    """The candidates."""
 
     candidates: Sequence[Candidate]
     shown: bool
+    """The kubelet shows them, and it shows no pod without ids that could not be read."""
     changes: int
+    """The number of changes of the pods before."""
 
 
 class CandidateFinder:

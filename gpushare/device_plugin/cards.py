@@ -46,10 +46,11 @@ class Fault(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """Why a card cannot be used now, for a metric and for people. text: 120 characters at most."""
+    """Why a card cannot be used now, for a metric and for people."""
 
     fault: Fault
     text: str
+    """At most 120 characters."""
 
     def __str__(self) -> str:
         return self.text
@@ -57,13 +58,16 @@ class Problem:
 
 @dataclass(frozen=True, slots=True)
 class Card:
-    """One GPU. index: NVML's. unit_count: its memory in units. numa: its NUMA node, if known."""
+    """One GPU."""
 
     uuid: str
     index: int
+    """NVML's number of it."""
     unit_count: int
+    """Its memory in units."""
     model: str = ""
     numa: int | None = None
+    """Its NUMA node, if known."""
     problem: Problem | None = None
 
     @property
@@ -99,14 +103,14 @@ class DetectedGpu:
 
 @dataclass(frozen=True, slots=True)
 class Cards:
-    """The GPUs of the node by index, and their unit: GiB, MiB, or a number of MiB.
-
-    uncounted: uuids of GPUs that came while the plug-in ran, and count after its next start.
-    """
+    """The GPUs of the node."""
 
     unit: str
+    """GiB, MiB, or a number of MiB."""
     all: tuple[Card, ...]
+    """By index."""
     uncounted: tuple[str, ...] = ()
+    """Uuids of GPUs that came while the plug-in ran, and count after its next start."""
 
     def by_uuid(self, uuid: str) -> Card | None:
         """Return the card of that uuid, or None."""

@@ -15,14 +15,12 @@ from gpushare.device_plugin.pods import Pods
 
 @dataclass(frozen=True, slots=True)
 class Unenforced:
-    """A pod's containers that ask for compute and were told no limit of it.
-
-    isolation: what limits the memory of the first of them.
-    """
+    """A pod's containers that ask for compute and were told no limit of it."""
 
     pod: NodePod
     containers: tuple[GpuContainer, ...]
     isolation: str
+    """What limits the memory of the first of them."""
 
 
 class ComputeCheck:

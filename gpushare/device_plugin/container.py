@@ -54,25 +54,25 @@ class ContainerAllocation:
 
 @dataclass(frozen=True, slots=True)
 class Contract:
-    """How the settings say that containers get devices and limits.
-
-    isolation: what keeps a container to its memory; auto has been settled. hami_core: the folder on
-    the node that has libvgpu.so. mps_pipe, mps_shm: folders of the user's MPS daemon.
-    cgpu_disabled: the label of the node says so. driver_guarantee: the driver keeps
-    for a container what its limit says.
-    """
+    """How the settings say that containers get devices and limits."""
 
     names: Names
     unit_mib: int
     isolation: str = "none"
+    """What keeps a container to its memory; auto has been settled."""
     id_strategy: str = "uuid"
     list_strategy: str = "envvar"
     cdi_kind: str = "k8s.device-plugin.nvidia.com/gpu"
     hami_core: str = "/usr/local/vgpu"
+    """The folder on the node that has libvgpu.so."""
     mps_pipe: str = ""
+    """The folder of the pipes of the user's MPS daemon, "" without one."""
     mps_shm: str = "/dev/shm"  # noqa: S108 -- a path on the node that the daemon shares
+    """The folder of its shared memory."""
     cgpu_disabled: bool = False
+    """The label of the node switches cGPU off."""
     driver_guarantee: bool = False
+    """The driver keeps for a container what its limit says."""
 
 
 def answer(grant: Grant, contract: Contract, uid: str, container: str) -> ContainerAllocation:

@@ -135,11 +135,13 @@ class FileSource:
 
 @dataclass(frozen=True, slots=True)
 class CardMemory:
-    """Memory of a card, in bytes. used: of all of it; by_process: by pid, None if not told."""
+    """Memory of a card, in bytes."""
 
     total: int
     used: int
+    """By all processes together."""
     by_process: Mapping[int, int | None]
+    """By pid, None if not told."""
 
 
 class NvmlSource:

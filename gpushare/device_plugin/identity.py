@@ -51,16 +51,15 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True)
 class Grant:
-    """What a container gets: units of each card, of a pod that asks for `total` in all.
-
-    cores: percent of compute on all its cards together; 0 if it asks for none, or if it is not
-    known for which container this is. whole_cards: it may use all memory of its cards.
-    """
+    """What a container gets: units of each card, of a pod that asks for `total` in all."""
 
     shares: tuple[tuple[Card, int], ...]
     total: int
     cores: int = 0
+    """Percent of compute on all its cards together; 0 if it asks for none, or if it is not known
+    for which container this is."""
     whole_cards: bool = False
+    """It may use all memory of its cards."""
 
     @property
     def limits(self) -> tuple[tuple[Card, int], ...]:
@@ -100,28 +99,25 @@ class Grant:
 
 @dataclass(frozen=True, slots=True)
 class Decided:
-    """What to give, and to whom: one container, or several that would all get the same.
-
-    shown: the kubelet has shown that it asks for them; else an unknown pod may be meant.
-    """
+    """What to give, and to whom: one container, or several that would all get the same."""
 
     grant: Grant
     owners: tuple[Candidate, ...]
     shown: bool = True
+    """The kubelet has shown that it asks for them; else an unknown pod may be meant."""
 
 
 @dataclass(frozen=True, slots=True)
 class Undecided:
-    """Why nothing is decided. more_may_help: changes of the pods may help.
-
-    why: the kubelet writes it into the status of the pod that it asked for, which may not be the
-    one meant here; so it names no pod. whose: the containers and what they are to have, for the
-    log.
-    """
+    """Why nothing is decided."""
 
     why: str
+    """The kubelet writes it into the status of the pod that it asked for, which may not be the one
+    meant here; so it names no pod."""
     more_may_help: bool = True
+    """Changes of the pods may help."""
     whose: str = ""
+    """The containers and what they are to have, for the log."""
 
 
 def candidates(

@@ -52,20 +52,20 @@ class MemorySource(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Use:
-    """A container on a card, in bytes.
-
-    asked: 0 on a card that is not its pod's. isolation: what limits it. told_limit: the limit that
-    the driver was given. limit: the one that NVML shows, or None.
-    """
+    """A container on a card, in bytes."""
 
     pod: NodePod
     container: str
     uuid: str
     asked: int
+    """0 on a card that is not its pod's."""
     used: int
     isolation: str
+    """What limits it."""
     told_limit: int = 0
+    """The limit that the driver was given."""
     limit: int | None = None
+    """The one that NVML shows, or None."""
 
     @property
     def exceeded(self) -> bool:
@@ -84,11 +84,13 @@ class Use:
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """The figures of one look. cards: bytes used of each card, by uuid. at: when it was."""
+    """The figures of one look."""
 
     uses: tuple[Use, ...] = ()
     cards: Mapping[str, int] = field(default_factory=dict)
+    """Bytes used of each card, by uuid."""
     at: float = 0.0
+    """When it was."""
 
 
 class Memory:

@@ -19,43 +19,41 @@ from gpushare.wire.whole_card import has_whole_cards
 
 @dataclass(frozen=True, slots=True)
 class GpuContainer:
-    """A container that asks for device memory.
-
-    shares: (device index, units) that it was given. init: a plain init container (no sidecar),
-    which ends before the next one starts. cores: percent of compute that it asks for, on all its
-    devices together.
-    """
+    """A container that asks for device memory."""
 
     name: str
     units: int
     init: bool = False
+    """A plain init container (no sidecar), which ends before the next one starts."""
     shares: Shares = ()
+    """(device index, units) that it was given."""
     cores: int = 0
+    """Percent of compute that it asks for, on all its devices together."""
 
 
 @dataclass(frozen=True, slots=True)
 class NodePod:
-    """A pod.
-
-    gpu_containers: its containers that ask, in the order in which the kubelet asks for them.
-    uuids: by device index, as the Binding names them ("" for a device without one). problem: why
-    its devices are not known, or "". started: the kubelet has admitted it before. given: units by
-    uuid that it has besides, as a device plug-in wrote. container_names: by the container runtime's
-    ids, if known. whole_cards: it may use all memory of its cards.
-    """
+    """A pod."""
 
     ref: PodRef
     gpu_containers: tuple[GpuContainer, ...] = ()
+    """Its containers that ask, in the order in which the kubelet asks for them."""
     total: int = 0
     uuids: Mapping[int, str] | None = None
+    """By device index, as the Binding names them ("" for a device without one)."""
     problem: str = ""
+    """Why its devices are not known, or ""."""
     ended: bool = False
     terminating: bool = False
     started: bool = False
+    """The kubelet has admitted it before."""
     assigned: bool = False
     given: Given = ()
+    """Units by uuid that it has besides, as a device plug-in wrote."""
     container_names: Mapping[str, str] | None = None
+    """By the container runtime's ids, if known."""
     whole_cards: bool = False
+    """It may use all memory of its cards."""
 
     @property
     def key(self) -> tuple[str, str]:

@@ -22,15 +22,13 @@ log = logging.getLogger("gpushare.check")
 
 @dataclass(frozen=True, slots=True)
 class Wrong:
-    """A container that was told other devices than those of its pod's Binding.
-
-    given: the cards of this node that it was told of, and the units that it may have on each.
-    """
+    """A container that was told other devices than those of its pod's Binding."""
 
     pod: NodePod
     container: str
     why: str
     given: Mapping[str, int]
+    """The cards of this node that it was told of, and the units that it may have on each."""
 
     def __str__(self) -> str:
         return f"pod {self.pod.ref} container {self.container}: {self.why}"

@@ -42,39 +42,41 @@ class SchedulerFile:
 
 @dataclass(frozen=True, slots=True)
 class ApiServer:
-    """git_version: as /version says it. minor: of 1.MINOR, 0 if unknown. ahead: seconds that its
-    clock is ahead of ours, None if it did not say.
-    """
+    """The API server, as its answers show it."""
 
     git_version: str
+    """As /version says it."""
     minor: int
+    """MINOR of 1.MINOR, 0 if unknown."""
     ahead: float | None = None
+    """Seconds that its clock is ahead of ours, None if it did not say."""
 
 
 @dataclass(frozen=True, slots=True)
 class NodeSeen:
-    """A node, whether it shares devices or not.
-
-    spec: how the ledger reads it. total, allocatable: units it advertises, None if it does not
-    or they cannot be read. inventory: its annotation, None without one or if `broken` says why
-    it cannot be read. state: as kube-scheduler's own filters see it. whole: resources of NVIDIA's
-    own device plug-in that it has. control_plane: it is a node of the control plane by a label that
-    its kubelet may not set. cores: percent of compute that it advertises, None if it does not.
-    kept: the extender keeps it from scale-down.
-    """
+    """A node, whether it shares devices or not."""
 
     name: str
     spec: NodeSpec
+    """How the ledger reads it."""
     total: int | None = None
+    """Units it advertises, None if it does not or they cannot be read."""
     allocatable: int | None = None
+    """The same of what it lets pods have."""
     inventory: Inventory | None = None
+    """Its annotation, None without one or if `broken` says why it cannot be read."""
     broken: str = ""
     labelled: bool = False
     state: NodeState | None = None
+    """As kube-scheduler's own filters see it."""
     whole: tuple[str, ...] = ()
+    """Resources of NVIDIA's own device plug-in that it has."""
     control_plane: bool = False
+    """It is a node of the control plane by a label that its kubelet may not set."""
     cores: int | None = None
+    """Percent of compute that it advertises, None if it does not."""
     kept: bool = False
+    """The extender keeps it from scale-down."""
 
     @property
     def shares(self) -> bool:
@@ -84,60 +86,67 @@ class NodeSeen:
 
 @dataclass(frozen=True, slots=True)
 class PodSeen:
-    """A pod that has not ended and asks for our resource.
-
-    name: namespace/name. node: "" while unscheduled. reason, message: of its condition PodScheduled
-    while false, None before any scheduler has looked at it. bound: seconds since the epoch since
-    when that is true, 0 if it is not. broken: why its amounts cannot be read. placement: the
-    devices its annotations name; uuids: theirs, () if none is named. assumed: they name a time at
-    which it was given them. mapped: the per-container map is there (which the original does not
-    write) or needless. misplaced: what of it does not go with device memory. assigned: a device
-    plug-in has marked it served. request: what it asks for, if that can be read.
-    """
+    """A pod that has not ended and asks for our resource."""
 
     name: str
+    """As namespace/name."""
     node: str = ""
+    """Empty while it has none."""
     scheduler: str = "default-scheduler"
     age: float = 0.0
     gated: bool = False
     reason: str | None = None
+    """That of its condition PodScheduled while false, None before any scheduler looked at it."""
     message: str = ""
+    """The message of the same."""
     bound: float = 0.0
+    """Since when it has had a node, in seconds since the epoch; 0 if it has none."""
     broken: str = ""
+    """Why its amounts cannot be read."""
     placement: Shares | None = None
+    """The devices its annotations name."""
     uuids: tuple[str, ...] = ()
+    """Of these devices, () if none is named."""
     assumed: bool = False
+    """Its annotations name a time at which it was given them."""
     mapped: bool = False
+    """The per-container map is there (which the original does not write) or needless."""
     misplaced: str = ""
+    """What of it does not go with device memory."""
     assigned: bool = False
+    """A device plug-in has marked it served."""
     request: Request = field(default_factory=Request)
+    """What it asks for, if that can be read."""
 
 
 @dataclass(frozen=True, slots=True)
 class PodsSeen:
-    """gpu: pods that ask for our resource. originals: running pods of the original extender.
-    schedulers: image tags of the kube-schedulers that run as pods. Both are of kube-system alone.
-    static: the same of static pods, each with its node. alike: running pods that look like the
-    original extender, of other namespaces or made by a node. counting: pods that ask for the count
-    or for compute and for no memory, with what is wrong about it. cores_alone: those that ask for
-    compute, with their node. whole: pods that ask for cards of NVIDIA's own device
-    plug-in, with their node. placeholders: for autoscalers. gated: those of them with
-    a scheduling gate. beside: others in their namespace.
-    rewritten: pods whose claim is of a template that is named after its size.
-    """
+    """The pods that a check looks at."""
 
     gpu: tuple[PodSeen, ...] = ()
+    """Pods that ask for our resource."""
     originals: tuple[str, ...] = ()
+    """Running pods of the original extender in kube-system."""
     schedulers: tuple[str, ...] = ()
+    """Image tags of the kube-schedulers that run as pods of kube-system."""
     alike: tuple[str, ...] = ()
+    """Running pods that look like the original extender, of other namespaces or made by a node."""
     counting: tuple[tuple[str, str], ...] = ()
+    """Pods that ask for the count or for compute and for no memory, with what is wrong about it."""
     cores_alone: tuple[tuple[str, str], ...] = ()
+    """Those of them that ask for compute, with their node."""
     whole: tuple[tuple[str, str], ...] = ()
+    """Pods that ask for cards of NVIDIA's own device plug-in, with their node."""
     static: tuple[tuple[str, str], ...] = ()
+    """Image tags of the kube-schedulers that run as static pods, each with its node."""
     placeholders: tuple[str, ...] = ()
+    """Placeholders, which are for autoscalers."""
     gated: tuple[str, ...] = ()
+    """Placeholders with a scheduling gate."""
     beside: tuple[str, ...] = ()
+    """Other pods in the namespace of placeholders."""
     rewritten: tuple[str, ...] = ()
+    """Pods whose claim is of a template that is named after its size."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,58 +210,53 @@ class Certificate:
 
 @dataclass(frozen=True, slots=True)
 class AsksSeen:
-    """The namespace of placeholders. phase: Active or Terminating, "" if there is none."""
+    """The namespace of placeholders."""
 
     namespace: str
     phase: str | Unread
+    """Active or Terminating, "" if there is none."""
 
 
 @dataclass(frozen=True, slots=True)
 class FenceSeen:
-    """A ValidatingAdmissionPolicy over allocations. gaps: why it lets some through, if it does."""
+    """A ValidatingAdmissionPolicy over allocations."""
 
     name: str
     drivers: frozenset[str] = frozenset()
     gaps: tuple[str, ...] = ()
+    """Why it lets some through, if it does."""
 
 
 @dataclass(frozen=True, slots=True)
 class DriverSeen:
-    """A driver with slices. nodes: by name, the uuids of its cards that may be shared. unfit: by
-    what keeps a device from being shared, their number.
-    """
+    """A driver with slices."""
 
     nodes: Mapping[str, frozenset[str]] = field(default_factory=dict)
+    """By name, the uuids of its cards that may be shared."""
     unfit: Mapping[str, int] = field(default_factory=dict)
+    """By what keeps a device from being shared, their number."""
 
 
 @dataclass(frozen=True, slots=True)
 class ClaimsSeen:
-    """What there is of claims.
-
-    classes: of the names that our class may have, those that there are, with the selectors of each.
-    drivers: by name. unused: claims of the class that have devices and are reserved for nobody,
-    with the time of their allocation in seconds since the epoch, 0 if it is not known.
-    """
+    """What there is of claims."""
 
     classes: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """Of the names that our class may have, those that there are, with the selectors of each."""
     fences: tuple[FenceSeen, ...] = ()
     drivers: Mapping[str, DriverSeen] = field(default_factory=dict)
+    """By the name of the driver."""
     unused: tuple[tuple[str, float], ...] = ()
+    """Claims of the class that have devices and are reserved for nobody, with the time of their
+    allocation in seconds since the epoch, 0 if it is not known."""
 
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """Everything that was read.
-
-    now: this machine's clock. namespace: of the extender. listen: its --listen, which tells its
-    entry from others, None if none was given. own_account: the account used is the
-    extender's. scheduler, extender None: not asked for. route: the status that a GET of the filter
-    verb gave, None if it was not sent; an extender answers 405. claims: what there is of claims.
-    asks: where placeholders are, None if they are off or nobody says it.
-    """
+    """Everything that was read."""
 
     now: float
+    """This machine's clock."""
     api: ApiServer | Unread
     nodes: tuple[NodeSeen, ...] | Unread
     pods: PodsSeen | Unread
@@ -262,14 +266,21 @@ class Facts:
     scheduler: SchedulerFile | Unread | None = None
     extender: ExtenderSeen | Unread | None = None
     route: int | Unread | None = None
+    """The status that a GET of the filter verb gave, None if it was not sent; an extender answers
+    405."""
     certificates: tuple[Certificate, ...] = ()
     names: Names = ALIYUN
     unit: str = "GiB"
     namespace: str = "kube-system"
+    """The extender's."""
     listen: tuple[str, int] | None = None
+    """Its --listen, which tells its entry from others, None if none was given."""
     own_account: bool = False
+    """The account used is the extender's."""
     claims: ClaimsSeen | Unread = field(default_factory=ClaimsSeen)
+    """What there is of claims."""
     asks: AsksSeen | None = None
+    """Where placeholders are, None if they are off or nobody says it."""
 
     @property
     def known_nodes(self) -> tuple[NodeSeen, ...]:

@@ -21,12 +21,13 @@ _MAX_VERDICTS = 10
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One line of the report. todo: what to do, "" if there is nothing."""
+    """One line of the report."""
 
     check: str
     level: Level
     what: str
     todo: str = ""
+    """What to do, "" if there is nothing."""
 
 
 def ok(check: str, what: str) -> Finding:

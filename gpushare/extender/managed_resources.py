@@ -37,30 +37,30 @@ _MOST_PLACES = 1000
 class ManagedResource:
     """One managed resource: its names, its ledger, its rankings by policy, the cluster's default
     policy.
-
-    `rankings`: replaced one by one when new policies are made (see policy_refresher.py); a request
-    keeps the one it has. `candidates`: the policies that `auto` chooses from. `choice`: by the
-    last trial, None before the first one.
-    `counted_by_scheduler`, `cores_counted_by_scheduler`: kube-scheduler counts the memory, and the
-    compute, too (no ignoredByScheduler).
-    `pod_policies`: the policies that a pod may choose; None: all.
-    `unavailable_policies`: names of installed policies that could not be made at the start.
-    `holds`: what filter has promised to pods that are not bound yet.
-    `filters`: kube-scheduler's own, which no verb asks: kube-scheduler has asked them before.
     """
 
     names: Names
     ledger: Ledger
     rankings: dict[str, Ranking]
+    """Replaced one by one when new policies are made (see policy_refresher.py); a request keeps the
+    one it has."""
     default_policy: str
     counted_by_scheduler: bool = True
+    """Whether kube-scheduler counts the memory, too (no ignoredByScheduler)."""
     cores_counted_by_scheduler: bool = True
+    """The same of the compute."""
     unavailable_policies: frozenset[str] = frozenset()
+    """Names of installed policies that could not be made at the start."""
     candidates: tuple[str, ...] = ()
+    """The policies that `auto` chooses from."""
     choice: Choice | None = None
+    """What the last trial chose, None before the first one."""
     pod_policies: frozenset[str] | None = None
+    """The policies that a pod may choose; None: all."""
     holds: Holds = field(default_factory=Holds)
+    """What filter has promised to pods that are not bound yet."""
     filters: OwnFilters = field(default_factory=OwnFilters)
+    """Kube-scheduler's own, which no verb asks: kube-scheduler has asked them before."""
     # By name, the ranking that has failed: not used until another has replaced it.
     _failed_scorers: dict[str, Scorer] = field(default_factory=dict, repr=False)
     _no_preference: Ranking = field(default_factory=lambda: Ranking(NoPreference()), repr=False)
@@ -143,15 +143,14 @@ ResourceRequest = tuple[ManagedResource, Request]
 
 @dataclass(frozen=True, slots=True)
 class ExtenderScope:
-    """Which pods kube-scheduler sends to the extender, as far as its configuration says.
-
-    `managed`: our managedResources; empty: all pods. `schedulers`: the names of its profiles;
-    empty: not known. `claims_alone`: it sends none at all, and only claims are served.
-    """
+    """Which pods kube-scheduler sends to the extender, as far as its configuration says."""
 
     managed: frozenset[str] = frozenset()
+    """Our managedResources; empty: all pods."""
     schedulers: frozenset[str] = frozenset()
+    """The names of its profiles; empty: not known."""
     claims_alone: bool = False
+    """It sends none at all, and only claims are served."""
 
     def refusal(self, pod: Pod) -> str:
         """Return why kube-scheduler does not send this pod to the extender, or ""."""
@@ -180,15 +179,16 @@ class ExtenderScope:
 
 @dataclass(slots=True)
 class ManagedResources:
-    """All managed resources, in the order of the configuration. `scope`: pods sent here.
-    `node_states`: what kube-scheduler's own filters see of the nodes.
+    """All managed resources, in the order of the configuration.
 
     Nothing of it changes, but which pod was resolved last.
     """
 
     resources: tuple[ManagedResource, ...]
     scope: ExtenderScope = ExtenderScope()
+    """Which pods are sent here."""
     node_states: NodeStates = field(default_factory=NodeStates)
+    """What kube-scheduler's own filters see of the nodes."""
     _last: tuple[Pod, ResourceRequest] | None = field(default=None, init=False, repr=False)
 
     def __post_init__(self) -> None:

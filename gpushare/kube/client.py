@@ -50,18 +50,17 @@ _BODY_READ_SECONDS = 1.0
 
 @dataclass(frozen=True, slots=True)
 class _Call:
-    """One call as it goes out; `content_type` None: it has no body.
-
-    `step_timeout`: seconds for the connection, and then for the answer's head. Monotonic times:
-    `deadline`, by which all of it ends; `not_after`, from which on it is not sent.
-    """
+    """One call as it goes out."""
 
     method: str
     path: str
     target: str
     step_timeout: float
+    """Seconds for the connection, and then for the answer's head."""
     deadline: float
+    """The monotonic time by which all of it ends."""
     not_after: float
+    """The monotonic time from which on it is not sent."""
     body: bytes | None = None
     content_type: str | None = None
 

@@ -162,27 +162,27 @@ class Timing:
 
 @dataclass(slots=True)
 class ListWatch(Generic[PageT, EventT]):
-    """The state of following one collection.
-
-    `synced`: a whole list was taken over and no delivery failed since. `last_contact`: when the
-    server last sent something (list, event, bookmark). `listed_at`: when the last list that was
-    taken over was begun. The counts only grow: `relists` (lists taken over), `restarts` (by
-    reason), `decode_errors` (lines, pages and single objects that could not be read). `version`:
-    the resourceVersion delivered last; "" before a list, and after a failure.
-    """
+    """The state of following one collection."""
 
     path: str
     decoder: Decoder[PageT, EventT]
     query: Query = ()
     timing: Timing = field(default_factory=Timing)
     synced: bool = False
+    """A whole list was taken over and no delivery failed since."""
     watching: bool = False
     last_contact: float = NEVER
+    """When the server last sent something (list, event, bookmark)."""
     listed_at: float = NEVER
+    """When the last list that was taken over was begun."""
     relists: int = 0
+    """Lists taken over; it only grows, like the next two."""
     decode_errors: int = 0
+    """Lines, pages and single objects that could not be read."""
     restarts: Counter[str] = field(default_factory=Counter)
+    """By reason."""
     version: str = ""
+    """The resourceVersion delivered last; "" before a list, and after a failure."""
     _token: str = ""
     _limit: int = 0
     _pages: tuple[PageT, ...] = ()

@@ -293,16 +293,15 @@ class Overdue:
 
 @dataclass(frozen=True, slots=True)
 class LedgerView:
-    """All that the books say at one moment, never changed again.
-
-    nodes: as they count, by name. entries: the charges by uid. waiting: the pods without a node
-    that ask for devices, oldest first.
-    """
+    """All that the books say at one moment, never changed again."""
 
     snapshot: Snapshot
     nodes: Mapping[str, NodeSpec]
+    """As they count, by name."""
     entries: Mapping[str, Entry]
+    """The charges by uid."""
     waiting: tuple[Waiting, ...]
+    """The pods without a node that ask for devices, oldest first."""
 
 
 class Reader:

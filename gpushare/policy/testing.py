@@ -45,18 +45,18 @@ _OTHER = Request(1, 1)
 
 
 class Node(TypedDict):
-    """A node for `snapshot`.
-
-    capacity: units of each device. used: units that pods hold on each device; those not given hold
-    0. model: the GPU model of all devices. cpu: thousandths of a core, memory: bytes; unknown where
-    they are not given.
-    """
+    """A node for `snapshot`."""
 
     capacity: Sequence[int]
+    """Units of each device."""
     used: NotRequired[Sequence[int]]
+    """Units that pods hold on each device; those not given hold 0."""
     model: NotRequired[str]
+    """The GPU model of all devices."""
     cpu: NotRequired[int]
+    """Thousandths of a core; unknown where it is not given."""
     memory: NotRequired[int]
+    """Bytes; unknown where it is not given."""
 
 
 def snapshot(nodes: Sequence[Node]) -> Snapshot:
@@ -111,9 +111,10 @@ def check_policy(make: Callable[[Workload], Policy], *, clusters: int = 100, see
 
 @dataclass(frozen=True)
 class _Case:
-    """A cluster and a request. nodes: each with what its pods hold."""
+    """A cluster and a request."""
 
     nodes: tuple[tuple[NodeSpec, Charge], ...]
+    """Each with what its pods hold of it."""
     request: Request
     name: str
 

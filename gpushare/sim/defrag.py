@@ -40,10 +40,11 @@ class Defrag:
 
 @dataclass(slots=True)
 class There:
-    """A pod that runs. began: when, since it was moved last."""
+    """A pod that runs."""
 
     placement: Placement
     began: float
+    """When it began where it is now."""
 
 
 class Defragmenter:

@@ -41,12 +41,13 @@ Columns = Callable[[Sequence[str]], list[Column]]
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """A line: an experiment on a shipped list of pods; units: of a device, 0: unchanged."""
+    """A line: an experiment on a shipped list of pods."""
 
     file: str
     experiment: str = "churn"
     parameters: Options = field(default_factory=Options)
     units: int = 0
+    """Of a device, where it is changed; 0: it is not."""
 
     @property
     def told(self) -> Mapping[str, object]:

@@ -61,10 +61,7 @@ _POD_OPTIONAL = ("models", "cores", "created", "scheduled", "deleted")
 
 @dataclass(frozen=True, slots=True)
 class TraceNode:
-    """A node: cpu in milli, memory in MiB, devices of `capacity` units each.
-
-    mixed: if its devices differ, the units of each, of which `capacity` is the maximum; else ().
-    """
+    """A node: cpu in milli, memory in MiB, devices of `capacity` units each."""
 
     name: str
     cpu: int
@@ -73,6 +70,7 @@ class TraceNode:
     capacity: int
     model: str
     mixed: tuple[int, ...] = ()
+    """If its devices differ, the units of each, of which `capacity` is the maximum; else ()."""
 
     @property
     def sizes(self) -> tuple[int, ...]:

@@ -19,15 +19,13 @@ MAX_SELECTOR = 8 * 1024
 
 @dataclass(frozen=True, eq=False)
 class DisruptionBudget:
-    """How many of the pods it covers may go now, by its controller's last count.
-
-    disrupted: names of pods whose eviction is already counted in.
-    """
+    """How many of the pods it covers may go now, by its controller's last count."""
 
     namespace: str
     selector: object
     allowed: int = 0
     disrupted: frozenset[str] = frozenset()
+    """Names of pods whose eviction is already counted in."""
 
     def selects(self, namespace: str, labels: Mapping[str, str]) -> bool:
         """Return whether it selects pods with these labels."""

@@ -90,13 +90,11 @@ class Decoded(Generic[_T]):
 
 @dataclass(frozen=True, slots=True)
 class WatchEvent(Generic[_T]):
-    """One watch event.
-
-    kind: ADDED, MODIFIED, DELETED (then `object`, or `bad` if it could not be decoded), BOOKMARK
-    (only resource_version), ERROR (code and message of the Status; 410: list again).
-    """
+    """One watch event."""
 
     kind: str
+    """ADDED, MODIFIED, DELETED (then `object`, or `bad` if it could not be decoded), BOOKMARK (only
+    resource_version), ERROR (code and message of the Status; 410: list again)."""
     object: _T | None = None
     resource_version: str = ""
     code: int = 0

@@ -21,20 +21,20 @@ _MOST_TEXT = 1000
 
 @dataclass(frozen=True, slots=True)
 class SchedulerView:
-    """How a scheduler stands to a pod without a node.
-
-    name: the schedulerName. gates: the pod is held back by scheduling gates. message: of the
-    condition PodScheduled while that is False, cut; None if no scheduler has set it. nodes: how
-    many it looked at, 0 if the message counts none. own: by reason, the nodes that
-    kube-scheduler's own filters removed; ours: those that this extender refused.
-    """
+    """How a scheduler stands to a pod without a node."""
 
     name: str
+    """The schedulerName."""
     gates: bool = False
+    """The pod is held back by scheduling gates."""
     message: str | None = None
+    """Of the condition PodScheduled while that is False, cut; None if no scheduler has set it."""
     nodes: int = 0
+    """How many it looked at, 0 if the message counts none."""
     own: Mapping[str, int] = field(default_factory=dict)
+    """By reason, the nodes that kube-scheduler's own filters removed."""
     ours: Mapping[str, int] = field(default_factory=dict)
+    """By reason, the nodes that this extender refused."""
 
 
 def scheduler_view(pod: Pod) -> SchedulerView:

@@ -19,19 +19,19 @@ from gpushare.wire.inventory import mib_of
 
 @dataclass(frozen=True, slots=True)
 class HeldPlace:
-    """A place that filter keeps for a pod that is not bound yet.
-
-    units, cores: on each of `devices` devices of the node, cores in percent of its compute. until:
-    when it may be given away, in seconds since the epoch; None while kube-scheduler nominates the
-    pod.
-    """
+    """A place that filter keeps for a pod that is not bound yet."""
 
     pod: PodRef
     node: str
     units: int
+    """On each of the devices."""
     devices: int
+    """How many devices of the node."""
     until: float | None = None
+    """When it may be given away, in seconds since the epoch; None while kube-scheduler nominates
+    the pod."""
     cores: int = 0
+    """Percent of the compute of each of the devices."""
 
     @property
     def until_text(self) -> str:

@@ -62,20 +62,21 @@ def total(samples: Samples, name: str, **labels: str) -> float | None:
 
 @dataclass(frozen=True, slots=True)
 class RankingPolicy:
-    """The policy of pods that name none.
-
-    since: RFC 3339, when a trial chose it, "" if none has. lead, error: points of memory that it
-    allocated in its last trial above the best of the other candidates, `second` ("": not known),
-    and the standard error of that. allocated, refused: by candidate, in % of the memory.
-    """
+    """The policy of pods that name none."""
 
     name: str
     since: str = ""
+    """When a trial chose it, by RFC 3339; "" if none has."""
     second: str = ""
+    """The best of the other candidates in its last trial, "" if not known."""
     lead: float = 0.0
+    """Points of memory that it allocated above `second` there."""
     error: float = 0.0
+    """The standard error of `lead`."""
     allocated: Mapping[str, float] = field(default_factory=dict)
+    """By candidate, in percent of the memory."""
     refused: Mapping[str, float] = field(default_factory=dict)
+    """The same of what was refused."""
     shadow: str = ""
     """A clause on the policy that is followed beside; "" if there is none."""
 

@@ -51,20 +51,23 @@ def may_succeed(pod: Pod, owner: Owner, name: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Moved:
-    """An eviction that was sent. at: seconds since the epoch. settled: its end is known."""
+    """An eviction that was sent."""
 
     at: float
+    """Seconds since the epoch."""
     uid: str
     pod: str
     settled: bool = False
+    """Its end is known."""
 
 
 @dataclass(frozen=True, slots=True)
 class MoveRecord:
-    """The moves, the oldest first. version: of the ConfigMap as it was read; "": there is none."""
+    """The moves, the oldest first."""
 
     moves: tuple[Moved, ...] = ()
     version: str = ""
+    """That of the ConfigMap as it was read; "": there is none."""
 
     def left(self, budget: int, now: float) -> int:
         """Return how many more there may be now, of so many an hour."""

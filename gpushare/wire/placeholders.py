@@ -35,21 +35,22 @@ _UNSCHEDULABLE = ("PodScheduled", "False", "Unschedulable")
 
 @dataclass(frozen=True, slots=True)
 class Placeholder:
-    """A placeholder as the API server shows it.
-
-    uid: of the pod that waits. told: its status says that it is unschedulable. nodes: that its node
-    affinity leaves out. created: in seconds since the epoch. group: of the pod, "" if it is in
-    none. gated: somebody has put a scheduling gate on it, so no autoscaler counts it.
-    """
+    """A placeholder as the API server shows it."""
 
     namespace: str
     name: str
     uid: str
+    """That of the pod that waits."""
     told: bool
+    """Its status says that it is unschedulable."""
     nodes: frozenset[str]
+    """Those that its node affinity leaves out."""
     created: float = 0.0
+    """In seconds since the epoch."""
     group: str = ""
+    """That of the pod that waits, "" if it is in none."""
     gated: bool = False
+    """Somebody has put a scheduling gate on it, so no autoscaler counts it."""
 
 
 def placeholder_of(pod: Pod) -> Placeholder | None:

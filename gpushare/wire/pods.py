@@ -451,15 +451,14 @@ def _labels(metadata: Metadata) -> Labels:
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """A group as one of its pods names it.
-
-    key: namespace and name, with the kind of group. size: how many pods it needs at once, 0 if the
-    pod does not say it. whole: its scheduler binds all of them or none.
-    """
+    """A group as one of its pods names it."""
 
     key: str = ""
+    """Namespace and name, with the kind of group."""
     size: int = 0
+    """How many pods it needs at once, 0 if the pod does not say it."""
     whole: bool = False
+    """Its scheduler binds all of them or none."""
 
 
 NO_GROUP = Group()
@@ -526,17 +525,16 @@ def may_wait(pod: Pod) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Claimant:
-    """A pod that asks: who it is, what it asks for, and what the rules look at.
-
-    waits: it may have to wait for a volume or a claim. owner: the uid of its controller, or "".
-    """
+    """A pod that asks: who it is, what it asks for, and what the rules look at."""
 
     ref: PodRef
     request: Request
     priority: int = 0
     group: Group = NO_GROUP
     waits: bool = False
+    """It may have to wait for a volume or a claim."""
     owner: str = ""
+    """The uid of its controller, or ""."""
 
 
 def claimant(pod: Pod, request: Request) -> Claimant:

@@ -52,9 +52,10 @@ class Tables:
 
 
 class _Left(NamedTuple):
-    """What is left of devices, (..., K, D). amount: what is lost with one that nobody can use."""
+    """What is left of devices, (..., K, D)."""
 
     amount: Ints
+    """What is lost with one that nobody can use."""
     units: Ints
     rest: Ints | None
     """Of its compute; None if no class asks for any."""

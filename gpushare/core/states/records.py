@@ -60,20 +60,20 @@ Record = Entry | CpuOnly | Waiting | Unreadable
 
 @dataclass(frozen=True, slots=True)
 class Alarm:
-    """Something that should not happen.
-
-    kind: its name in `counts`; node: where the pod is now, or was bound where it reads as unbound.
-    """
+    """Something that should not happen."""
 
     kind: str
+    """Its name in `counts`."""
     ref: PodRef
     node: str
+    """Where the pod is now, or was bound where it reads as unbound."""
 
 
 class Step(NamedTuple):
-    """What follows from an event. record: None if nothing is kept."""
+    """What follows from an event."""
 
     record: Record | None
+    """None if nothing is kept."""
     alarm: Alarm | None = None
 
 

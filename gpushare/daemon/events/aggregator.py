@@ -33,11 +33,7 @@ Key = tuple[str, ObjectReference, str, str, bool]
 
 @dataclass(frozen=True, slots=True)
 class PendingEvent:
-    """An event to be written.
-
-    `stamp`: when, in ns since the epoch, no two alike. `details`: makes the end of the note, when
-    the event is written; repetitions are found without it.
-    """
+    """An event to be written."""
 
     regarding: ObjectReference
     reason: str
@@ -45,7 +41,9 @@ class PendingEvent:
     note: str
     warning: bool
     stamp: int
+    """When, in ns since the epoch, no two alike."""
     details: Details | None = None
+    """Makes the end of the note, when the event is written; repetitions are found without it."""
 
     @property
     def key(self) -> Key:

@@ -55,13 +55,14 @@ class ClaimRef:
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """A device of a claim; cdi: what the container runtime is to add to a container with it."""
+    """A device of a claim, ready for its containers."""
 
     request: str
     pool: str
     device: str
     share: str | None
     cdi: tuple[str, ...]
+    """What the container runtime is to add to a container with it."""
 
 
 class Preparer:

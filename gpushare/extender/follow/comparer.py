@@ -34,22 +34,23 @@ _T = TypeVar("_T")
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One difference; equal ones are the same difference seen again.
-
-    `what`: one of the texts above. `node`: where it is in the ledger, else on the API server.
-    `pod`: the pod concerned, if it is not about a node. `detail`: what differs. `uid`: of the node
-    that was listed, if one was. `seen`: the node as it was listed; `known`: as the ledger had it,
-    None if it did not.
-    """
+    """One difference; equal ones are the same difference seen again."""
 
     resource: str
     what: str
+    """One of the texts above."""
     node: str = ""
+    """Where it is in the ledger, else on the API server."""
     pod: PodRef | None = None
+    """The pod concerned, if it is not about a node."""
     detail: str = ""
+    """What differs."""
     uid: str = ""
+    """Of the node that was listed, if one was."""
     seen: NodeSpec | None = field(default=None, compare=False)
+    """The node as it was listed."""
     known: NodeSpec | None = field(default=None, compare=False)
+    """The node as the ledger had it, None if it did not."""
 
     def __str__(self) -> str:
         """Return the finding as the end of a sentence."""

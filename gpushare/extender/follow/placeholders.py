@@ -62,14 +62,12 @@ _MERGE_PATCH = "application/merge-patch+json"
 
 @dataclass(frozen=True, slots=True)
 class _Candidate:
-    """A wish, and the placeholder to be created for it; b"": not now, and why.
-
-    group: to be had whole; "": the pod is in none.
-    """
+    """A wish, and the placeholder to be created for it; b"": not now, and why."""
 
     wish: Wish
     body: bytes = b""
     group: str = ""
+    """To be had whole; "": the pod is in none."""
     why_not: str = ""
 
 

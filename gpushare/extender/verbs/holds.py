@@ -46,34 +46,33 @@ _number = attrgetter("number")
 
 @dataclass(frozen=True, slots=True)
 class Reserved:
-    """What makes a hold one of a plan of moves (moves/mover.py).
-
-    until: when it ends, whatever happens. devices: of the node; what is free of them is held even
-    while that is too little. heir: it is for the pod that its controller makes in place of this
-    one, known by the controller and by what it asks for.
-    """
+    """What makes a hold one of a plan of moves (moves/mover.py)."""
 
     until: float
+    """When it ends, whatever happens."""
     devices: tuple[int, ...]
+    """Of the node; what is free of them is held even while that is too little."""
     heir: bool = False
+    """It is for the pod that its controller makes in place of this one, known by the controller and
+    by what it asks for."""
 
 
 @dataclass(frozen=True, slots=True)
 class Hold:
-    """A promise of filter, a nomination of kube-scheduler, or a place that a plan of moves keeps.
-
-    number: rises with each hold, so the oldest comes first. since: when it was promised. nominated:
-    `status.nominatedNodeName` names the node. lapsed: it counts for its own group alone. reserved:
-    a plan of moves keeps it; such a hold stands beside another one of the same pod.
-    """
+    """A promise of filter, a nomination of kube-scheduler, or a place kept by a plan of moves."""
 
     pod: Claimant
     node: str
     number: int
+    """Rises with each hold, so the oldest comes first."""
     since: float
+    """When it was promised."""
     nominated: bool = False
+    """`status.nominatedNodeName` names the node."""
     lapsed: bool = False
+    """It counts for its own group alone."""
     reserved: Reserved | None = None
+    """A plan of moves keeps it; such a hold stands beside another one of the same pod."""
 
     @property
     def key(self) -> str:
@@ -90,14 +89,12 @@ class Hold:
 
 
 class Ended(NamedTuple):
-    """What has come of holds since it was last asked for: what wake.py needs.
-
-    pods: those turned away, by uid. groups: by node, the keys of the groups whose holds ended
-    there; "" is a pod of no group.
-    """
+    """What has come of holds since it was last asked for: what wake.py needs."""
 
     pods: Mapping[str, Claimant]
+    """Those turned away, by uid."""
     groups: Mapping[str, Collection[str]]
+    """By node, the keys of the groups whose holds ended there; "" is a pod of no group."""
 
     def nodes(self, pod: Claimant) -> list[str]:
         """Return the nodes where a hold has ended that is not of the pod's own group.
@@ -110,17 +107,18 @@ class Ended(NamedTuple):
 
 @dataclass(slots=True)
 class _Round:
-    """The tries of one group.
-
-    asked: members since the round began; last: the last one, and when. fruitless: rounds in a row
-    that bound nothing. bound: this one has bound something.
-    """
+    """The tries of one group."""
 
     asked: set[str] = field(default_factory=set)
+    """Members since the round began."""
     last: str = ""
+    """The uid of the last one."""
     at: float = 0.0
+    """When it asked."""
     fruitless: int = 0
+    """Rounds in a row that bound nothing."""
     bound: bool = False
+    """This one has bound something."""
 
 
 class Holds:

@@ -35,15 +35,14 @@ _MAX_VIEWS = 8
 
 @dataclass(slots=True)
 class _View:
-    """What may be offered to pods of one priority that hold nothing.
-
-    version: of the holds. placed: by row, the holds that are taken from it, of rows that ever had
-    one: it is changed in place, never copied.
-    """
+    """What may be offered to pods of one priority that hold nothing."""
 
     offered: HeldSnapshot
     version: int = -1
+    """Of the holds."""
     placed: dict[int, tuple[Hold, ...]] = field(default_factory=dict)
+    """By row, the holds that are taken from it, of rows that ever had one: it is changed in place,
+    never copied."""
 
 
 class Offers:

@@ -40,12 +40,15 @@ _MAX_WAIT = 0.1
 
 @dataclass(frozen=True, slots=True)
 class _Ticket:
-    """`valid`: the pod's request makes sense. `nodes`: a bit for each node number that fits."""
+    """What filter found of a pod."""
 
     valid: bool = False
+    """The pod's request makes sense."""
     resource_request: ResourceRequest | None = None
     nodes: bytes = b""
+    """A bit for each node number that fits."""
     until: float = 0.0
+    """By the clock of the tickets."""
     parts: int = 0
 
 

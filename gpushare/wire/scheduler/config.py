@@ -63,7 +63,7 @@ OUTWEIGHED = 140
 
 @dataclass(frozen=True, slots=True)
 class ExtenderConfig:
-    """One entry of `extenders`. An empty verb is not called. http_timeout: seconds."""
+    """One entry of `extenders`. An empty verb is not called."""
 
     url_prefix: str
     filter_verb: str = ""
@@ -73,6 +73,7 @@ class ExtenderConfig:
     weight: int = 0
     enable_https: bool = False
     http_timeout: float = DEFAULT_TIMEOUT
+    """Seconds."""
     node_cache_capable: bool = False
     ignorable: bool = False
     managed_resources: tuple[ExtenderManagedResource, ...] = ()
@@ -88,9 +89,7 @@ class ExtenderConfig:
 class SchedulerConfig:
     """What the file says.
 
-    Backoffs in seconds. warnings: legal, but hardly meant; for a log. lease: (namespace, name) of
-    the Lease that the leader holds; None if kube-scheduler elects none. lease_times: its
-    leaseDuration, renewDeadline and retryPeriod in seconds.
+    Backoffs in seconds.
     """
 
     api_version: str
@@ -99,8 +98,11 @@ class SchedulerConfig:
     pod_initial_backoff: float = 1.0
     pod_max_backoff: float = 10.0
     warnings: tuple[str, ...] = ()
+    """Legal, but hardly meant; for a log."""
     lease: tuple[str, str] | None = DEFAULT_LEASE
+    """(namespace, name) of the Lease that the leader holds; None if kube-scheduler elects none."""
     lease_times: tuple[float, float, float] = DEFAULT_LEASE_TIMES
+    """Its leaseDuration, renewDeadline and retryPeriod in seconds."""
 
     @property
     def percentage_of_nodes_to_score(self) -> int:

@@ -25,19 +25,19 @@ class PluginSet:
 
 @dataclass(frozen=True, slots=True)
 class Profile:
-    """One profile.
-
-    percentage: of nodes to score, 0 means adaptive. plugins: by point, `multiPoint` among them.
-    args: of plug-ins, by name. defaults: the version of the file, whose defaults apply.
-    check_all_filters: a Policy's alwaysCheckAllPredicates.
-    """
+    """One profile."""
 
     scheduler_name: str = DEFAULT_SCHEDULER
     percentage: int = 0
+    """Of nodes to score, 0 means adaptive."""
     plugins: Mapping[str, PluginSet] = field(default_factory=dict)
+    """By point, `multiPoint` among them."""
     args: Mapping[str, Fields] = field(default_factory=dict)
+    """Of plug-ins, by name."""
     defaults: str = "v1"
+    """The version of the file, whose defaults apply."""
     check_all_filters: bool = False
+    """A Policy's alwaysCheckAllPredicates."""
 
 
 _GONE: Mapping[str, tuple[int, tuple[str, ...]]] = {

@@ -89,12 +89,10 @@ _Made = TypeVar("_Made")
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PriceTables:
-    """The tables of all capacities, one after another, and the begin of each row's (N,).
-
-    steps: the parts of a device in `worth`.
-    """
+    """The tables of all capacities, one after another, and the begin of each row's (N,)."""
 
     steps: Ints
+    """The parts of a device in `worth`."""
     worth_at: Ints
     worth: Floats
     left_at: Ints

@@ -89,10 +89,12 @@ class _Contents:
 
 
 class _Page(Handler):
-    """Answers one connection. contents, callers: what there is, and for whom."""
+    """Answers one connection."""
 
     contents: _Contents
+    """What there is."""
     callers: Callers
+    """For whom."""
 
     def page(self, path: str, query: Mapping[str, list[str]]) -> tuple[int, str, bytes]:
         """Return (status, content type, body)."""

@@ -95,23 +95,21 @@ class ReadReason(Enum):
 
 @dataclass(slots=True)
 class BindTransaction:
-    """One bind under way. A plain value: copy it, and both copies can go on.
-
-    `approved`: filter has approved the pod for the node; otherwise the pod is read and checked.
-    `resource_request`: what the pod asks for, None for a pod without GPU; only meaningful when
-    `approved`. `stamp`: the assume time, by which the ledger knows what this bind sent. `resent`: a
-    binding sent earlier may still land, so no refusal of this one frees the charge.
-    """
+    """One bind under way. A plain value: copy it, and both copies can go on."""
 
     resources: ManagedResources
     ref: PodRef
     node: str
     approved: bool
+    """Filter has approved the pod for the node; otherwise the pod is read and checked."""
     resource_request: ResourceRequest | None
+    """What the pod asks for, None for a pod without GPU; only meaningful when `approved`."""
     stamp: str
+    """The assume time, by which the ledger knows what this bind sent."""
     annotations: dict[str, str] = field(default_factory=dict)
     read_reason: ReadReason = ReadReason.FIRST_READ
     resent: bool = False
+    """A binding sent earlier may still land, so no refusal of this one frees the charge."""
     token: int = -1
     refusal: str = ""
 
