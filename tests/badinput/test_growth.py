@@ -19,7 +19,7 @@ from tests.badinput import odd
 from tests.badinput.attempt import PREFIX
 from tests.badinput.decoders import DECODERS
 from tests.support.growth import assert_linear
-from tests.unit.extender.desk import Desk
+from tests.unit.extender.scripted_extender import ScriptedExtender
 
 RUNS = (
     *("0", "9", "a", "-", ".", ",", "0,", "=", " ", "\\"),
@@ -45,15 +45,15 @@ def test_a_decoder_reads_a_long_run_in_linear_time(decoder: Any, run: str) -> No
     assert_linear(work, 64 * 1024)
 
 
-def call(desk: Desk, bodies: dict[str, Any]) -> None:
+def call(extender: ScriptedExtender, bodies: dict[str, Any]) -> None:
     for verb, body in bodies.items():
         with contextlib.suppress(WireError):
-            getattr(desk.service, verb)(body)
+            getattr(extender.service, verb)(body)
 
 
 @pytest.mark.parametrize("run", RUNS)
 def test_every_text_of_a_pod_is_read_in_linear_time(run: str) -> None:
-    desk = Desk()
+    extender = ScriptedExtender()
 
     def work(size: int) -> Callable[[], object]:
         text = repeated(run, size)
@@ -63,7 +63,7 @@ def test_every_text_of_a_pod_is_read_in_linear_time(run: str) -> None:
         binding = {"PodName": text, "PodNamespace": text, "PodUID": text, "Node": text}
         bodies = dict.fromkeys(("filter", "prioritize", "preempt"), json.dumps(asked).encode())
         bodies["bind"] = json.dumps(binding).encode()
-        return lambda: call(desk, bodies)
+        return lambda: call(extender, bodies)
 
     assert_linear(work, 32 * 1024)
 
@@ -84,24 +84,24 @@ def limited(limits: Any) -> Any:
 
 @pytest.mark.parametrize("part", WIDE.values(), ids=WIDE.keys())
 def test_a_wide_pod_is_read_in_linear_time(part: Callable[[range], Any]) -> None:
-    desk = Desk()
+    extender = ScriptedExtender()
 
     def work(size: int) -> Callable[[], object]:
         args = {"Pod": {**odd.POD, **part(range(size))}, "NodeNames": ["big"]}
         body = json.dumps(args).encode()
-        return lambda: call(desk, {"filter": body})
+        return lambda: call(extender, {"filter": body})
 
     assert_linear(work, 10_000)
 
 
 @pytest.mark.parametrize("name", ["one", "many"])
 def test_node_names_are_looked_at_in_linear_time(name: str) -> None:
-    desk = Desk()
+    extender = ScriptedExtender()
 
     def work(size: int) -> Callable[[], object]:
         names = ["big"] * size if name == "one" else [f"n{i}" for i in range(size)]
         body = json.dumps({"Pod": odd.POD, "NodeNames": names}).encode()
-        return lambda: call(desk, {"filter": body})
+        return lambda: call(extender, {"filter": body})
 
     assert_linear(work, 30_000)
 
@@ -111,7 +111,9 @@ HEADERS = ("Content-Type", "Content-Encoding", "Host", "User-Agent", "Cookie", "
 
 @pytest.mark.parametrize("header", HEADERS)
 def test_a_header_is_looked_at_in_linear_time(header: str) -> None:
-    client = build_app(Desk().service, Routes(), 10_000, Callers(hosts=frozenset())).test_client()
+    client = build_app(
+        ScriptedExtender().service, Routes(), 10_000, Callers(hosts=frozenset())
+    ).test_client()
 
     def work(size: int) -> Callable[[], object]:
         texts = [
@@ -135,7 +137,7 @@ PATHS = ("/x{}", PREFIX + "/inspect/{}", PREFIX + "/inspect?resource={}", PREFIX
 
 @pytest.mark.parametrize("path", PATHS)
 def test_a_path_is_looked_at_in_linear_time(path: str) -> None:
-    client = build_app(Desk().service, Routes(), 10_000, Callers()).test_client()
+    client = build_app(ScriptedExtender().service, Routes(), 10_000, Callers()).test_client()
 
     def work(size: int) -> Callable[[], object]:
         runs = ("/", "a", "%2e", "//", "&", "=", "&a=b", ";", "%", "..", "/..")

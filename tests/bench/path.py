@@ -35,8 +35,8 @@ from gpushare.wire.annotations import ALIYUN
 from gpushare.wire.objects import PODS
 from tests.support.scripted_api import ScriptedApi
 from tests.unit.core.clusters import node
-from tests.unit.extender.desk import Heard
 from tests.unit.extender.kit import pod_json
+from tests.unit.extender.scripted_extender import Heard
 
 ROOT = Path(gpushare.__file__).parent
 NODES = ("big", "small", "tiny")

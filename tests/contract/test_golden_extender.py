@@ -123,15 +123,15 @@ def case(request: pytest.FixtureRequest) -> str:
 def client(case: str, ledger: Ledger) -> Client:
     """A client of the extender whose books hold the recorded cluster."""
     rankings = {name: Ranking(load_policy(name)) for name in policy_names()}
-    library = ManagedResources((ManagedResource(ALIYUN, ledger, rankings, "device-bestfit"),))
+    resources = ManagedResources((ManagedResource(ALIYUN, ledger, rankings, "device-bestfit"),))
     lists = cluster(case)
     unit = "MiB" if case.endswith("mib") else "GiB"
-    NodeEventHandler(library, unit).replace([NODES.decode_list(encoded(lists["nodes"]))], 0.0)
-    PodEventHandler(library).replace([PODS.decode_list(encoded(lists["pods"]))], 0.0)
+    NodeEventHandler(resources, unit).replace([NODES.decode_list(encoded(lists["nodes"]))], 0.0)
+    PodEventHandler(resources).replace([PODS.decode_list(encoded(lists["pods"]))], 0.0)
     no_api = ScriptedApi(forever=AssertionError("filter and inspect do without the API server"))
-    binder = Binder(no_api, library, lambda: math.inf)
+    binder = Binder(no_api, resources, lambda: math.inf)
     service = Service(
-        library,
+        resources,
         binder,
         not_ready=lambda: "",
         best_only=False,

@@ -12,7 +12,7 @@ from gpushare.extender.door.app import Routes, build_app
 from gpushare.extender.follow.watch_handlers import PodEventHandler
 from gpushare.wire.annotations import ALIYUN
 from gpushare.wire.objects import PODS
-from tests.unit.extender.desk import Desk
+from tests.unit.extender.scripted_extender import ScriptedExtender
 
 # Keys and nulls as kube-scheduler 1.35 writes them; only names and requests are ours.
 CAPABLE = (
@@ -50,14 +50,14 @@ class Server:
     """The extender over HTTP, with pods on the two devices of 16 of node big."""
 
     def __init__(self) -> None:
-        self.desk = Desk()
-        self._client = Client(build_app(self.desk.service, Routes(), 100_000, Callers()))
+        self.extender = ScriptedExtender()
+        self._client = Client(build_app(self.extender.service, Routes(), 100_000, Callers()))
 
     def holds(self, *pods: dict[str, Any]) -> None:
         meta = {"resourceVersion": "1"}
         items = {"kind": "PodList", "metadata": meta, "items": list(pods)}
         page = PODS.decode_list(json.dumps(items).encode())
-        PodEventHandler(self.desk.library).replace([page], 0.0)
+        PodEventHandler(self.extender.resources).replace([page], 0.0)
 
     def preempt(self, body: bytes) -> tuple[int, bytes]:
         path = "/gpushare-scheduler/preempt"
@@ -69,7 +69,7 @@ class Server:
 def server() -> Iterator[Server]:
     made = Server()
     yield made
-    made.desk.ledger.check()
+    made.extender.ledger.check()
 
 
 def dumped(document: dict[str, Any]) -> bytes:
@@ -116,8 +116,8 @@ def test_a_pod_that_must_not_preempt_gets_no_candidate(server: Server) -> None:
 def test_errors_are_statuses_since_there_is_no_field_for_them(server: Server) -> None:
     status, text = server.preempt(b"{}")
     assert (status, json.loads(text)) == (400, {"error": "Pod: missing"})
-    server.desk.why_not = "pods are not listed yet"
+    server.extender.why_not = "pods are not listed yet"
     status, text = server.preempt(CAPABLE % dumped(URGENT))
     assert status == 503
     assert "pods are not listed yet" in json.loads(text)["error"]
-    assert server.desk.told == [("preempt", "malformed"), ("preempt", "not_ready")]
+    assert server.extender.told == [("preempt", "malformed"), ("preempt", "not_ready")]

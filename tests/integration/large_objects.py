@@ -25,7 +25,7 @@ from gpushare.kube.reflector import Reflector
 from gpushare.wire.annotations import ALIYUN
 from gpushare.wire.objects import BUDGETS, CONFIG_MAPS, NODES, PODS, STARTED_PODS
 from tests.support.waiting import poll
-from tests.unit.extender.kit import make_library
+from tests.unit.extender.kit import managed_resources
 
 
 def resident() -> dict[str, int]:
@@ -38,11 +38,11 @@ def resident() -> dict[str, int]:
 def main() -> None:
     kubeconfig, kind = sys.argv[1:]
     client = connect(kubeconfig, pool_size=2, user_agent="test")
-    library = make_library()
+    resources = managed_resources()
     parts: dict[str, tuple[Any, Any]] = {
-        "pods": (PODS, PodEventHandler(library)),
-        "nodes": (NODES, NodeEventHandler(library, "GiB")),
-        "configmaps": (CONFIG_MAPS, UnhealthyEventHandler(library)),
+        "pods": (PODS, PodEventHandler(resources)),
+        "nodes": (NODES, NodeEventHandler(resources, "GiB")),
+        "configmaps": (CONFIG_MAPS, UnhealthyEventHandler(resources)),
         "budgets": (BUDGETS, DisruptionBudgets()),
         "plugin": (STARTED_PODS, Pods(client, ALIYUN, "n1", tuple)),
     }
@@ -55,7 +55,7 @@ def main() -> None:
     reflector.stop()
     cpu = time.process_time() - used
     gc.collect()
-    entries = len(library.resources[0].ledger.entries_and_specs()[0])
+    entries = len(resources.resources[0].ledger.entries_and_specs()[0])
     print(json.dumps(resident() | {"before": before, "entries": entries, "cpu": cpu}))
 
 

@@ -28,12 +28,12 @@ class Audited:
         self.found: list[tuple[str, bool]] = []
         self.client = connect(cluster.kubeconfig(folder), pool_size=2, user_agent="audit")
         rankings = {name: Ranking(load_policy(name)) for name in policy_names()}
-        library = ManagedResources(
+        resources = ManagedResources(
             (ManagedResource(ALIYUN, wired.ledger, rankings, "device-bestfit"),)
         )
         self.auditor = Auditor(
             self.client,
-            library,
+            resources,
             "GiB",
             not_ready=wired.readiness.not_ready,
             watch_version=wired.readiness.last_resource_version,

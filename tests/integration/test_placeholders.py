@@ -24,7 +24,7 @@ from gpushare_localcluster.autoscaler.rules import Autoscaler, Group
 from tests.integration.cluster import MARK, NODES, PODS, Cluster
 from tests.integration.wired import QUICK
 from tests.support.waiting import poll
-from tests.unit.extender.kit import make_library
+from tests.unit.extender.kit import managed_resources
 
 REFUSED = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable"}
 
@@ -36,22 +36,22 @@ class Asking:
         self.cluster = cluster
         self.late = 0.0
         self.client = connect(kubeconfig, pool_size=4, user_agent="asking")
-        library = self.library = make_library()
-        (self.books,) = library
+        resources = self.resources = managed_resources()
+        (self.managed,) = resources
         known = Shown[Placeholder]()
-        pods = PodEventHandler(library, placeholders=known)
+        pods = PodEventHandler(resources, placeholders=known)
         self.reflectors: list[Reflector[Any, Any]] = [
             Reflector(
                 self.client,
                 ListWatch("/api/v1/nodes", NODE_CODEC, timing=QUICK),
-                NodeEventHandler(library, "GiB"),
+                NodeEventHandler(resources, "GiB"),
             ),
             Reflector(self.client, ListWatch("/api/v1/pods", POD_CODEC, timing=QUICK), pods),
         ]
         self.known = known
         self.under_test = Placeholders(
             self.client,
-            library,
+            resources,
             known,
             namespace,
             not_ready=lambda: "",
@@ -73,8 +73,8 @@ class Asking:
         """Wait until both watches have shown what was made: each is as late as it is."""
         poll(
             lambda: (
-                node in self.library.node_states
-                and any(each.gated for each in self.books.ledger.waiting())
+                node in self.resources.node_states
+                and any(each.gated for each in self.managed.ledger.waiting())
             ),
             "the node is known, and the pod as refused",
         )
@@ -126,13 +126,13 @@ def test_one_node_comes_and_nothing_is_left(cluster: Cluster, asking: Asking) ->
     assert asking.under_test.round()
     assert len(asking.there()) == 1
     new = cluster.node()
-    poll(lambda: new in asking.library.node_states, "the new node is known")
+    poll(lambda: new in asking.resources.node_states, "the new node is known")
     assert coming() == {}
     cluster.change(
         PODS, "default", name, lambda body: {**body, "spec": {**body["spec"], "nodeName": new}}
     )
     assert coming() == {}
-    poll(lambda: not asking.books.ledger.waiting(), "it is known to be bound")
+    poll(lambda: not asking.managed.ledger.waiting(), "it is known to be bound")
     assert asking.under_test.round()
     assert asking.there() == []
 

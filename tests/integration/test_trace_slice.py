@@ -219,7 +219,7 @@ def test_what_is_allocated_over_http_is_what_a_simulation_allocates(
     ranked: list[str] = []
     with served(wired) as port, scheduling(cluster, port, tmp_path):
         for pod in pods:
-            ranked.append(wired.books.ranking_policy)
+            ranked.append(wired.managed.ranking_policy)
             place(cluster, wired, pod)
             wired.clock += SPACING
             wired.learning.tick()

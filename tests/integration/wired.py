@@ -42,7 +42,7 @@ _STATUS = {UnknownNode: 404, NotReady: 503}
 
 
 class Wired(Verbs):
-    """An extender without HTTP; `pods`, `nodes`: its reflectors; `books`: its one resource.
+    """An extender without HTTP; `pods`, `nodes`: its reflectors; `managed`: its one resource.
 
     lag: seconds its gate is ahead.
 
@@ -54,27 +54,27 @@ class Wired(Verbs):
     ) -> None:
         self.ledger = Ledger(Pairing.OFF)  # no kubelet runs the pods that equals wait for
         rankings = {name: Ranking(load_policy(name)) for name in policy_names()}
-        books = ManagedResource(ALIYUN, self.ledger, rankings, policy, candidates=CANDIDATES)
-        library = ManagedResources((books,))
-        self.books = books
+        managed = ManagedResource(ALIYUN, self.ledger, rankings, policy, candidates=CANDIDATES)
+        resources = ManagedResources((managed,))
+        self.managed = managed
         self.clock = 0.0
-        self.learning = PolicyRefresher(library, _make, try_here, lambda: self.clock)
+        self.learning = PolicyRefresher(resources, _make, try_here, lambda: self.clock)
         self._client = connect(kubeconfig, pool_size=80, user_agent="wired")
         self.lag = 0.0
         self.nodes = Reflector(
             self._client,
             ListWatch("/api/v1/nodes", NODES, timing=timing),
-            NodeEventHandler(library, "GiB"),
+            NodeEventHandler(resources, "GiB"),
         )
         self.pods = Reflector(
             self._client,
             ListWatch("/api/v1/pods", PODS, _LIVE, timing),
-            PodEventHandler(library, self.learning.changed),
+            PodEventHandler(resources, self.learning.changed),
         )
         self.maps = Reflector(
             self._client,
             ListWatch(_MAPS, CONFIG_MAPS, timing=timing),
-            UnhealthyEventHandler(library),
+            UnhealthyEventHandler(resources),
         )
         sources = {
             "nodes": Source(self.nodes),
@@ -82,9 +82,9 @@ class Wired(Verbs):
             "configmaps": Source(self.maps, optional=True),
         }
         self.readiness = Readiness(sources, None, lambda: time.monotonic() + self.lag)
-        self.binder = Binder(self._client, library, lambda: math.inf)
+        self.binder = Binder(self._client, resources, lambda: math.inf)
         self.service = Service(
-            library,
+            resources,
             self.binder,
             not_ready=self.readiness.not_ready,
             best_only=False,

@@ -104,14 +104,14 @@ class World:
         """Let this world have that ledger."""
         self.ledger = ledger
         self.books = ManagedResource(ALIYUN, ledger, RANKINGS, "device-bestfit")
-        self.library = ManagedResources((self.books,))
+        self.resources = ManagedResources((self.books,))
 
     def moved(self, bind: BindTransaction | None) -> BindTransaction | None:
         """The same bind in this world."""
         if bind is None or bind.resource_request is None:
             return None
         return replace(
-            bind, resources=self.library, resource_request=(self.books, bind.resource_request[1])
+            bind, resources=self.resources, resource_request=(self.books, bind.resource_request[1])
         )
 
     # -- what may happen ------------------------------------------------------------------------
@@ -168,7 +168,7 @@ class World:
         ref = PodRef("team", actor.pod, document["metadata"]["uid"])
         asked = (self.books, request_of(read_pod(document), ALIYUN))
         actor.bind = BindTransaction(
-            self.library, ref, actor.node, True, asked, stamp=str(int(index) + 1)
+            self.resources, ref, actor.node, True, asked, stamp=str(int(index) + 1)
         )
         actor.step = actor.bind.start(self.now, _FOREVER)
 

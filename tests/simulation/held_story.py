@@ -22,9 +22,9 @@ from tests.simulation.chance import Chance, Weighted
 from tests.simulation.oracle import Violation
 from tests.support.scripted_api import BOUND, Call, ScriptedApi
 from tests.unit.core.clusters import node
-from tests.unit.extender.desk import bind_request, request
 from tests.unit.extender.follow.test_watch_handlers import event, page
-from tests.unit.extender.kit import make_library, pod_json
+from tests.unit.extender.kit import managed_resources, pod_json
+from tests.unit.extender.scripted_extender import bind_request, request
 
 UNITS, CARD = 10, 16
 """One pod on each device."""
@@ -44,16 +44,16 @@ class Process:
     """One of our processes: verbs, books and holds, filled by a list and a watch."""
 
     def __init__(self, world: "HeldStory") -> None:
-        self.library = make_library()
-        (self.books,) = self.library
-        self.books.holds.nominates = world.nominates
-        self.books.ledger.replace_nodes(
+        self.resources = managed_resources()
+        (self.managed,) = self.resources
+        self.managed.holds.nominates = world.nominates
+        self.managed.ledger.replace_nodes(
             [node(name, *[CARD] * cards) for name, cards in NODES.items()]
         )
-        self.watch = PodEventHandler(self.library, clock=world.api.clock)
+        self.watch = PodEventHandler(self.resources, clock=world.api.clock)
         self.service = Service(
-            self.library,
-            Binder(world.api, self.library, lambda: float("inf"), world.api.clock),
+            self.resources,
+            Binder(world.api, self.resources, lambda: float("inf"), world.api.clock),
             not_ready=str,
             best_only=True,
             bind_slots=BindSlots(8),
@@ -61,7 +61,7 @@ class Process:
             clock=world.api.clock,
         )
         nodes = ScriptedApi(forever=world.on_write)
-        self.waker = SchedulerWaker(nodes, self.library, lambda: True, world.api.clock)
+        self.waker = SchedulerWaker(nodes, self.resources, lambda: True, world.api.clock)
         self.watch.replace([page(PODS, *world.pods.values())], world.api.now)
 
 
@@ -279,7 +279,7 @@ class HeldStory:
         self._show(name)
 
     def _held(self, name: str) -> bool:
-        live = self.leader.books.holds.live()
+        live = self.leader.managed.holds.live()
         return any(hold.pod.ref.name == name and not hold.lapsed for hold in live)
 
     def _expire(self) -> None:

@@ -203,7 +203,7 @@ class Replica:
         api = SimApi(network, self)
         self.ledger: Ledger = _Books(shape.pairing)
         rankings = {name: Ranking(policy) for name, policy in POLICIES.items()}
-        books = ManagedResource(ALIYUN, self.ledger, rankings, shape.policy)
+        managed = ManagedResource(ALIYUN, self.ledger, rankings, shape.policy)
         scope = ExtenderScope(schedulers=frozenset({SERVED} if shape.scoped else ()))
 
         def learn(_: ManagedResource, changes: Changes, first: bool) -> None:
@@ -211,18 +211,18 @@ class Replica:
                 if not (first and on_node):
                     created(pod.request.cpu)
 
-        self.library = ManagedResources((books,), scope)
+        self.resources = ManagedResources((managed,), scope)
         if shape.crowded:
-            books = replace(books, ledger=cast(Ledger, _Crowded(self.ledger, self._wait_turn)))
-        asked = ManagedResources((books,), scope)
+            managed = replace(managed, ledger=cast(Ledger, _Crowded(self.ledger, self._wait_turn)))
+        asked = ManagedResources((managed,), scope)
         pause = partial(tasks.sleep, shape.slow) if shape.slow else None
         self.sinks = {
-            "nodes": Faulty(NodeEventHandler(self.library, "GiB"), pause),
+            "nodes": Faulty(NodeEventHandler(self.resources, "GiB"), pause),
             "pods": Faulty(
-                PodEventHandler(self.library, learn, clock=tasks.clock),
+                PodEventHandler(self.resources, learn, clock=tasks.clock),
                 pause,
             ),
-            "configmaps": Faulty(UnhealthyEventHandler(self.library), pause),
+            "configmaps": Faulty(UnhealthyEventHandler(self.resources), pause),
         }
         timing = Timing(page_limit=shape.page_limit)
         machines: dict[str, Any] = {

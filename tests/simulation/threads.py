@@ -99,17 +99,17 @@ class Crowd:
             self.api.registry.create(NODES, "", {"metadata": {"name": name}, "status": status})
         self.ledger = Ledger()
         rankings = {"device-bestfit": Ranking(load_policy("device-bestfit"))}
-        library = ManagedResources(
+        resources = ManagedResources(
             (ManagedResource(ALIYUN, self.ledger, rankings, "device-bestfit"),)
         )
         pods = ListWatch("/api/v1/pods", POD_OBJECTS, _LIVE, _QUICK)
-        self.pods = Reflector(self.api, pods, PodEventHandler(library))
+        self.pods = Reflector(self.api, pods, PodEventHandler(resources))
         listed = ListWatch("/api/v1/nodes", NODE_OBJECTS, timing=_QUICK)
-        reflector = Reflector(self.api, listed, NodeEventHandler(library, "GiB"))
+        reflector = Reflector(self.api, listed, NodeEventHandler(resources, "GiB"))
         self.readiness = Readiness({"nodes": Source(reflector), "pods": Source(self.pods)}, None)
-        self.binder = Binder(self.api, library, lambda: math.inf)
+        self.binder = Binder(self.api, resources, lambda: math.inf)
         self.service = Service(
-            library,
+            resources,
             self.binder,
             not_ready=self.readiness.not_ready,
             best_only=False,

@@ -91,18 +91,20 @@ def test_every_metric_is_listed() -> None:
     ledger.node_changed(NodeSpec("n", (16,), (True,), ("",), ("",)))
     compute = Request(4, 1, cores=30)
     ledger.pod_changed(ObservedPod(PodRef("team", "p", "uid-p"), compute, "n", ((0, 4),)))
-    library = ManagedResources((ManagedResource(ALIYUN, ledger, {}, ""),))
+    resources = ManagedResources((ManagedResource(ALIYUN, ledger, {}, ""),))
     watch = ("synced", "age_seconds", "relists_total", "decode_errors_total")
     own = ("bind_conflicts_total", "events_written_total", "events_dropped_total")
     process = ("ready", "leader", "pending_without_call_seconds", "bound_unassigned_seconds")
-    auditor = Auditor(ScriptedApi(), library, "GiB", not_ready=str, watch_version=str, report=print)
+    auditor = Auditor(
+        ScriptedApi(), resources, "GiB", not_ready=str, watch_version=str, report=print
+    )
     running, marks, placed = Shown[ObservedPod](), Shown[Mark](), Shown[Placeholder]()
-    guard = ScaleDownGuard(ScriptedApi(), library, marks, running, not_ready=str)
-    placeholders = Placeholders(ScriptedApi(), library, placed, "asks", not_ready=str)
-    messages = EventMessages(NullRecorder(), library, "GiB")
+    guard = ScaleDownGuard(ScriptedApi(), resources, marks, running, not_ready=str)
+    placeholders = Placeholders(ScriptedApi(), resources, placed, "asks", not_ready=str)
+    messages = EventMessages(NullRecorder(), resources, "GiB")
     mover = Mover(
         ScriptedApi(),
-        library,
+        resources,
         messages,
         budget=1,
         after=1.0,
@@ -112,9 +114,9 @@ def test_every_metric_is_listed() -> None:
     parts = (auditor, guard, placeholders, mover)
     told = [name for part in parts for name in part.state()]
     state = (*process, *own, *told, *(f"nodes_{of}" for of in watch))
-    shadow = Shadow(library, "binpack")
+    shadow = Shadow(resources, "binpack")
     metrics = Metrics(
-        library,
+        resources,
         1,
         lambda: dict.fromkeys(state, 0.0),
         detail="pods",

@@ -22,7 +22,7 @@ from gpushare.wire.dra.claims import ClaimRequest
 from gpushare.wire.dra.objects import ResourceClaim
 from gpushare.wire.dra.slices import SliceCard
 from tests.simulation.claims.server import CLAIMS, KINDS, PODS, SLICES, Event, Json, Store
-from tests.unit.extender.kit import make_library
+from tests.unit.extender.kit import managed_resources
 from tests.unit.wire.dra.objects import DRIVER, GIB, device_class
 
 _SETTINGS = {"opaque": {"driver": DRIVER, "parameters": {"sharing": "memory"}}}
@@ -137,7 +137,7 @@ class Replica:
         self.alive = True
         self.shown: dict[str, Json] = {}
         """Slices by name, as last told to it."""
-        resources = make_library()
+        resources = managed_resources()
         self.holds = next(iter(resources)).holds
         for node in nodes:
             resources.node_states.put(NodeState(node))

@@ -16,14 +16,14 @@ from gpushare.extender.tell.metrics import Metrics
 from gpushare.wire.pods import Claimant
 from tests.support.scripted_api import ScriptedApi
 from tests.unit.cli.fake_kubectl import FakeKubectl, node, pod
-from tests.unit.extender.kit import make_books
+from tests.unit.extender.kit import managed_resource
 
 Inspect = Callable[..., tuple[int, str, str]]
 
 
 @pytest.fixture
-def books() -> ManagedResource:
-    made = make_books()
+def managed() -> ManagedResource:
+    made = managed_resource()
     for name, space, node_name, devices in (
         ("slow", "team", "a", 1),
         ("train", "other", "a", 2),
@@ -35,10 +35,10 @@ def books() -> ManagedResource:
 
 
 @pytest.fixture
-def explainer(books: ManagedResource) -> Explainer:
+def explainer(managed: ManagedResource) -> Explainer:
     return Explainer(
         ScriptedApi(),
-        ManagedResources((books,)),
+        ManagedResources((managed,)),
         "GiB",
         not_ready=str,
         called=lambda _: False,
@@ -46,15 +46,15 @@ def explainer(books: ManagedResource) -> Explainer:
 
 
 @pytest.fixture
-def extender(books: ManagedResource, explainer: Explainer) -> Iterator[str]:
+def extender(managed: ManagedResource, explainer: Explainer) -> Iterator[str]:
     """Its URL."""
-    library = ManagedResources((books,))
+    resources = ManagedResources((managed,))
     server = HealthServer(
         "127.0.0.1",
         0,
         dict,
         dict,
-        lambda: Metrics(library, 2**30, dict).text(),
+        lambda: Metrics(resources, 2**30, dict).text(),
         held=lambda: explainer.held(),  # noqa: PLW0108 -- a test puts another one there
     )
     server.start()

@@ -19,7 +19,7 @@ from gpushare.wire.held import encode_held
 from tests.unit.cli.fake_kubectl import MEM, FakeKubectl, node, pod
 from tests.unit.core.clusters import node as make_node
 from tests.unit.doctor.facts import healthy
-from tests.unit.extender.kit import make_books
+from tests.unit.extender.kit import managed_resource
 from tests.unit.extender.shadow.traffic import Traffic
 
 Inspect = Callable[..., tuple[int, str, str]]
@@ -40,21 +40,21 @@ SAID = (
 
 
 @pytest.fixture
-def books() -> ManagedResource:
-    return make_books()
+def managed() -> ManagedResource:
+    return managed_resource()
 
 
 @pytest.fixture
-def extender(books: ManagedResource) -> Iterator[str]:
+def extender(managed: ManagedResource) -> Iterator[str]:
     """Its URL."""
-    library = ManagedResources((books,))
+    resources = ManagedResources((managed,))
     # Each test reads once, so what the page keeps for a while is never old.
     server = HealthServer(
         "127.0.0.1",
         0,
         dict,
         dict,
-        lambda: Metrics(library, 2**30, dict).text(),
+        lambda: Metrics(resources, 2**30, dict).text(),
         held=lambda: (200, encode_held("GiB", {MEM: ()})),
     )
     server.start()
@@ -68,9 +68,9 @@ def _cluster(kubectl: FakeKubectl) -> None:
 
 
 def test_the_choice_of_auto_is_one_more_line(
-    inspect: Inspect, extender: str, books: ManagedResource
+    inspect: Inspect, extender: str, managed: ManagedResource
 ) -> None:
-    books.choice = CHOICE
+    managed.choice = CHOICE
     for words in ((), ("-d",), ("-o", "wide")):
         code, out, err = inspect(*words, "--extender", extender)
         assert (code, err) == (0, "")
@@ -85,7 +85,7 @@ def test_a_shadow_policy_has_a_line_of_its_own(inspect: Inspect) -> None:
     for uid in ("one", "two", "three"):
         traffic.come(uid, Request(2, 1))
     traffic.come("whole", Request(8, 1), ["b"])
-    metrics = Metrics(traffic.library, 2**30, dict, shadow=traffic.shadow)
+    metrics = Metrics(traffic.resources, 2**30, dict, shadow=traffic.shadow)
     server = HealthServer("127.0.0.1", 0, dict, dict, metrics.text)
     server.start()
     try:
@@ -100,9 +100,9 @@ def test_a_shadow_policy_has_a_line_of_its_own(inspect: Inspect) -> None:
 
 
 def test_a_document_has_the_figures(
-    inspect: Inspect, extender: str, books: ManagedResource
+    inspect: Inspect, extender: str, managed: ManagedResource
 ) -> None:
-    books.choice = CHOICE
+    managed.choice = CHOICE
     _, out, _ = inspect("-o", "json", "--extender", extender)
     document = json.loads(out)
     assert yaml.safe_load(inspect("-o", "yaml", "--extender", f"{extender}/")[1]) == document
@@ -130,18 +130,18 @@ def test_a_policy_that_no_trial_chose_is_told_by_its_name(inspect: Inspect, exte
 
 
 def test_a_second_whose_lead_may_be_chance_is_told(
-    inspect: Inspect, extender: str, books: ManagedResource
+    inspect: Inspect, extender: str, managed: ManagedResource
 ) -> None:
-    books.choice = Choice("device-bestfit", 1.8e9, "fgd", -0.3, 0.4, {}, {})
+    managed.choice = Choice("device-bestfit", 1.8e9, "fgd", -0.3, 0.4, {}, {})
     assert "0.3 points (error 0.4) less than fgd\n" in inspect("--extender", extender)[1]
-    books.choice = Choice("device-bestfit", 1.8e9, "", 0.0, 0.0, {}, {})
+    managed.choice = Choice("device-bestfit", 1.8e9, "", 0.0, 0.0, {}, {})
     assert inspect("--extender", extender)[1].endswith("since 2027-01-15T08:00:00Z\n")
 
 
 def test_a_lead_that_reads_as_none_is_told_as_no_difference(
-    inspect: Inspect, extender: str, books: ManagedResource
+    inspect: Inspect, extender: str, managed: ManagedResource
 ) -> None:
-    books.choice = Choice("device-bestfit", 1.8e9, "binpack", 0.0, 0.0, {}, {})
+    managed.choice = Choice("device-bestfit", 1.8e9, "binpack", 0.0, 0.0, {}, {})
     said = "; in the last trial there was no difference from binpack\n"
     assert inspect("--extender", extender)[1].endswith(said)
 
@@ -175,8 +175,8 @@ def test_what_is_no_url_is_an_error(url: str, inspect: Inspect, kubectl: FakeKub
     assert not (kubectl.folder / "log").exists()
 
 
-def test_the_doctor_says_the_same(extender: str, books: ManagedResource) -> None:
-    books.choice = CHOICE
+def test_the_doctor_says_the_same(extender: str, managed: ManagedResource) -> None:
+    managed.choice = CHOICE
     seen = read_extender(extender)
     assert isinstance(seen, ExtenderSeen)
     (finding,) = [each for each in check_extender(healthy(extender=seen)) if each.check == "policy"]

@@ -18,7 +18,7 @@ from gpushare.wire.annotations import ALIYUN
 from gpushare.wire.device_request import NOT_UUIDS, SPLIT, USE_MODELS
 from gpushare.wire.pods import observe_pod, pod_ref
 from tests.unit.core.clusters import node, state_of
-from tests.unit.extender.kit import NPU, make_books, pod_json, read_pod
+from tests.unit.extender.kit import NPU, managed_resource, pod_json, read_pod
 
 FITS_NOT = "0/{} nodes are available: {}. preemption: 0/1 nodes are available: 1 No preemption."
 
@@ -41,26 +41,26 @@ def said_by_scheduler(pod: dict[str, Any], message: str) -> dict[str, Any]:
 def filled(
     *nodes: NodeSpec, pods: tuple[dict[str, Any], ...] = (), pairing: Pairing = Pairing.OFF
 ) -> ManagedResource:
-    books = make_books(pairing=pairing)
+    managed = managed_resource(pairing=pairing)
     for spec in nodes:
-        books.ledger.node_changed(spec)
-    books.filters = OwnFilters(NodeStates(map(state_of, nodes)), books.ledger.taken)
+        managed.ledger.node_changed(spec)
+    managed.filters = OwnFilters(NodeStates(map(state_of, nodes)), managed.ledger.taken)
     for pod in pods:
-        books.ledger.pod_changed(observe_pod(read_pod(pod), ALIYUN))
-    return books
+        managed.ledger.pod_changed(observe_pod(read_pod(pod), ALIYUN))
+    return managed
 
 
-def told(pod: dict[str, Any], books: ManagedResource, **more: bool) -> list[str]:
-    return lines(explain_pod(read_pod(pod), [books], "GiB", **more))
+def told(pod: dict[str, Any], managed: ManagedResource, **more: bool) -> list[str]:
+    return lines(explain_pod(read_pod(pod), [managed], "GiB", **more))
 
 
 HALVES = (placed("half-1", 10, "gpu-a", "0"), placed("half-2", 10, "gpu-a", "1"))
 
 
 def test_a_pending_pod_is_explained_in_five_lines() -> None:
-    books = filled(node("gpu-a", 16, 16), node("cpu"), pods=HALVES)
+    managed = filled(node("gpu-a", 16, 16), node("cpu"), pods=HALVES)
     message = FITS_NOT.format(3, "1 Insufficient GPU Memory in one device, 2 Insufficient cpu")
-    assert told(said_by_scheduler(pod_json("late", 8), message), books) == [
+    assert told(said_by_scheduler(pod_json("late", 8), message), managed) == [
         "Pod:        team/late is pending and asks for 8 GiB on one device (aliyun.com/gpu-mem)",
         "Free now:   at most 6 GiB on gpu-a device 0",
         "Nodes:      0 of 2 have room on their devices: 1 Insufficient GPU Memory in one device,"
@@ -122,22 +122,22 @@ def test_compute_that_keeps_a_pod_out_is_told_beside_memory(
     asks: dict[str, Any], reason: str, compute: str, help_: str
 ) -> None:
     pods = (sharing("half-1", 10, 60, "a", "0"), sharing("half-2", 4, 90, "a", "1"))
-    books = filled(node("a", 14, 12), pods=pods)
-    told_lines = told(asks, books)
+    managed = filled(node("a", 14, 12), pods=pods)
+    told_lines = told(asks, managed)
     assert f"Compute:    {compute}" in told_lines
     (nodes,) = [line for line in told_lines if line.startswith("Nodes")]
     assert nodes.endswith(reason)
     (would,) = [line for line in told_lines if line.startswith("Would fit")]
     assert help_ in would
-    found = explain_pod(read_pod(asks), [books], "GiB").explanation
+    found = explain_pod(read_pod(asks), [managed], "GiB").explanation
     assert found is not None
     assert f", but {compute}; it would fit on a once" in sentence(found, "GiB")
 
 
 def test_a_pod_without_compute_is_told_that_all_of_it_is_given() -> None:
-    books = filled(node("a", 16), pods=(sharing("alone", 2, 100, "a", "0"),))
+    managed = filled(node("a", 16), pods=(sharing("alone", 2, 100, "a", "0"),))
     assert "Compute:    1 device has 4 GiB free, and all of its cores are given" in told(
-        pod_json("late", 4), books
+        pod_json("late", 4), managed
     )
     free = filled(node("a", 16), pods=(sharing("half", 2, 40, "a", "0"),))
     assert not [line for line in told(pod_json("late", 15), free) if line.startswith("Compute")]
@@ -147,9 +147,9 @@ def test_over_several_devices_it_is_told_of_the_node() -> None:
     pods = (sharing("one", 2, 60, "a", "0"), sharing("two", 2, 60, "a", "1"))
     asks = sharing("late", 8, 100)
     asks["metadata"]["annotations"][ALIYUN.count] = "2"
-    books = filled(node("a", 16, 16), pods=pods)
+    managed = filled(node("a", 16, 16), pods=pods)
     compute = "no node has 2 devices with the memory and also 50 % of its cores free"
-    assert f"Compute:    {compute}" in told(asks, books)
+    assert f"Compute:    {compute}" in told(asks, managed)
 
 
 @pytest.mark.parametrize(
@@ -180,12 +180,12 @@ def test_wished_cards_that_nobody_has_are_told_with_the_models_that_there_are() 
 
 
 def test_each_way_to_make_room_is_told() -> None:
-    books = filled(
+    managed = filled(
         node("a", 16, 16, unhealthy=[1], cpu=2000, memory=0),
         pods=(placed("x", 10, "a", "0"), pod_json("host", node="a", limits={"cpu": 1})),
     )
     asks = pod_json("late", 8, limits={"cpu": 2})
-    (line,) = [line for line in told(asks, books) if line.startswith("Would fit")]
+    (line,) = [line for line in told(asks, managed) if line.startswith("Would fit")]
     assert line == (
         "Would fit:  on a once team/x (10 GiB) ends (but the node would still have too little cpu);"
         " or on a once closed device 1 returns (but the node would still have too little cpu)"
@@ -193,12 +193,12 @@ def test_each_way_to_make_room_is_told() -> None:
 
 
 def test_an_equal_pod_that_is_not_served_yet_is_named() -> None:
-    books = filled(
+    managed = filled(
         node("a", 16, 16),
         pods=(placed("x", 10, "a", "0"),),
         pairing=Pairing.ON,
     )
-    found = explain_pod(read_pod(pod_json("late", 10)), [books], "GiB")
+    found = explain_pod(read_pod(pod_json("late", 10)), [managed], "GiB")
     assert found.explanation is not None
     assert found.explanation.reasons == {Reason.WAITS_FOR_PLUGIN: 1}
     assert "Would fit:  on a once team/x has been given the device by the device plug-in" in lines(
@@ -207,8 +207,8 @@ def test_an_equal_pod_that_is_not_served_yet_is_named() -> None:
 
 
 def test_room_that_is_there_is_said_and_who_else_may_hold_the_pod_back() -> None:
-    books = filled(node("a", 16))
-    assert told(pod_json("late", 8), books)[3:] == [
+    managed = filled(node("a", 16))
+    assert told(pod_json("late", 8), managed)[3:] == [
         "Fits now:   on a",
         "Scheduler:  no scheduler has looked at it yet: does one run with the name"
         " 'default-scheduler'?",
@@ -216,7 +216,7 @@ def test_room_that_is_there_is_said_and_who_else_may_hold_the_pod_back() -> None
     refused_before = said_by_scheduler(
         pod_json("late", 8), FITS_NOT.format(1, "1 Insufficient GPU Memory in one device")
     )
-    assert told(refused_before, books)[3:] == [
+    assert told(refused_before, managed)[3:] == [
         "Fits now:   on a; kube-scheduler tries a pod that it has refused again within 5 minutes",
         "Scheduler:  default-scheduler has asked gpushare",
     ]
@@ -246,8 +246,8 @@ def test_a_pod_with_gates_waits_for_nobody() -> None:
 
 
 def test_a_bound_pod_is_told_with_the_scores_of_now() -> None:
-    books = filled(node("gpu-a", 16, 16), node("gpu-b", 16), pods=HALVES)
-    first, score, devices, judged = told(HALVES[0], books)
+    managed = filled(node("gpu-a", 16, 16), node("gpu-b", 16), pods=HALVES)
+    first, score, devices, judged = told(HALVES[0], managed)
     assert (
         first
         == "Pod:        team/half-1 is bound to gpu-a: 10 GiB on device 0 (aliyun.com/gpu-mem)"
@@ -263,22 +263,22 @@ def test_a_bound_pod_is_told_with_the_scores_of_now() -> None:
 
 
 def test_what_a_pod_says_itself_of_its_cards_is_told_while_it_waits_and_while_it_runs() -> None:
-    books = filled(node("gpu-a", 16, 16), pods=HALVES)
+    managed = filled(node("gpu-a", 16, 16), pods=HALVES)
     for pod in (pod_json("late", 8), placed("half-1", 10, "gpu-a", "0")):
-        assert not any(each.startswith("Mistake:") for each in told(pod, books))
+        assert not any(each.startswith("Mistake:") for each in told(pod, managed))
         env = [{"name": "NVIDIA_VISIBLE_DEVICES", "value": "all"}]
         pod["spec"]["containers"][0]["env"] = env
-        (line,) = [each for each in told(pod, books) if each.startswith("Mistake:")]
+        (line,) = [each for each in told(pod, managed) if each.startswith("Mistake:")]
         assert "sets NVIDIA_VISIBLE_DEVICES itself, which wins over" in line
-        assert document(explain_pod(read_pod(pod), [books], "GiB"))["mistake"] in line
+        assert document(explain_pod(read_pod(pod), [managed], "GiB"))["mistake"] in line
 
 
 def test_a_pod_that_another_bound_is_told_so() -> None:
     lost = pod_json("lost", 4, node="gpu-a")
-    books = filled(node("gpu-a", 16), pods=(lost,))
-    (line,) = told(lost, books)
+    managed = filled(node("gpu-a", 16), pods=(lost,))
+    (line,) = told(lost, managed)
     assert "its devices are not known, so its memory counts on every device of the node" in line
-    (line,) = told(pod_json("new", 4, node="elsewhere"), books)
+    (line,) = told(pod_json("new", 4, node="elsewhere"), managed)
     assert "team/new is bound to elsewhere and asks for 4 GiB on one device" in line
     assert "without gpushare" in line
     gone = placed("gone", 4, "no-more", "0")
@@ -289,8 +289,8 @@ def test_a_pod_that_another_bound_is_told_so() -> None:
 
 def test_the_worst_node_that_fits_scores_0_and_still_fits() -> None:
     pods = (placed("x", 10, "gpu-1", "0"), placed("on2", 3, "gpu-2", "0"))
-    books = filled(node("gpu-1", 16, 16), node("gpu-2", 16, 16), pods=pods)
-    _, score, *_ = told(pods[1], books)
+    managed = filled(node("gpu-1", 16, 16), node("gpu-2", 16, 16), pods=pods)
+    _, score, *_ = told(pods[1], managed)
     assert score == "Node:       score 0 of 10 (gpu-1 has 10); nodes with room: 2"
 
 
@@ -301,20 +301,20 @@ def test_reasons_of_one_node_are_not_nodes() -> None:
 
 
 def test_what_has_to_become_of_a_node_is_told() -> None:
-    books = filled(node("gpu-1", 16), node("gpu-2", 16))
+    managed = filled(node("gpu-1", 16), node("gpu-2", 16))
     states = [state_of(node("gpu-1", 16), cordoned=True)]
     states.append(state_of(node("gpu-2", 16), taints=(Taint("own", "", "NoSchedule"),)))
-    books.filters = OwnFilters(NodeStates(states), books.ledger.taken)
-    lines_ = told(pod_json("late", 8), books)
+    managed.filters = OwnFilters(NodeStates(states), managed.ledger.taken)
+    lines_ = told(pod_json("late", 8), managed)
     assert lines_[2:4] == [
         "Nodes:      0 of 0 have room on their devices; kube-scheduler itself leaves out 2 more:"
         " 1 cordoned, 1 untolerated taint own",
         "Would fit:  on gpu-1 once it is uncordoned",
     ]
-    books.ledger.pod_changed(observe_pod(read_pod(placed("x", 10, "gpu-1", "0")), ALIYUN))
-    books.filters = OwnFilters(NodeStates(states[:1]), books.ledger.taken)
-    books.ledger.node_gone("gpu-2")
-    line = told(pod_json("late", 8), books)[3]
+    managed.ledger.pod_changed(observe_pod(read_pod(placed("x", 10, "gpu-1", "0")), ALIYUN))
+    managed.filters = OwnFilters(NodeStates(states[:1]), managed.ledger.taken)
+    managed.ledger.node_gone("gpu-2")
+    line = told(pod_json("late", 8), managed)[3]
     assert line == "Would fit:  on gpu-1 once team/x (10 GiB) ends and it is uncordoned"
 
 
@@ -333,13 +333,15 @@ def test_a_policy_that_fails_leaves_the_place_untold() -> None:
 
 
 def test_a_bind_that_is_under_way_and_a_pod_that_has_ended_are_told() -> None:
-    books = filled(node("a", 16))
+    managed = filled(node("a", 16))
     pod = pod_json("x", 4)
-    books.ledger.assume(pod_ref(read_pod(pod)), Request(4, 1), Allocation("a", (0,), (4,)), now=1.0)
-    line, *_ = told(pod, books)
+    managed.ledger.assume(
+        pod_ref(read_pod(pod)), Request(4, 1), Allocation("a", (0,), (4,)), now=1.0
+    )
+    line, *_ = told(pod, managed)
     assert line.endswith("team/x is being bound to a and asks for 4 GiB on one device"
                          " (aliyun.com/gpu-mem)")  # fmt: skip
-    (line,) = told(pod_json("y", 4, node="a", phase="Succeeded"), books)
+    (line,) = told(pod_json("y", 4, node="a", phase="Succeeded"), managed)
     assert line == "Pod:        team/y has ended and holds nothing"
 
 
@@ -348,7 +350,7 @@ def test_a_request_that_makes_no_sense_is_told_in_the_words_of_filter() -> None:
     (line,) = told(uneven, filled(node("a", 16)))
     assert "7 cannot be split evenly over 2 devices" in line
     both = pod_json("late", 4, limits={NPU.resource: 4})
-    said = explain_pod(read_pod(both), [make_books(), make_books(NPU)], "GiB")
+    said = explain_pod(read_pod(both), [managed_resource(), managed_resource(NPU)], "GiB")
     assert (said.state, said.detail) == (
         "refused",
         "aliyun.com/gpu-mem, example.com/npu-mem: a pod may ask for one of them alone",
@@ -357,13 +359,13 @@ def test_a_request_that_makes_no_sense_is_told_in_the_words_of_filter() -> None:
 
 def test_a_pod_of_no_resource_is_an_error() -> None:
     with pytest.raises(MessageError, match=r"asks for no aliyun\.com/gpu-mem, example\.com/npu"):
-        explain_pod(read_pod(pod_json("plain")), [make_books(), make_books(NPU)], "GiB")
+        explain_pod(read_pod(pod_json("plain")), [managed_resource(), managed_resource(NPU)], "GiB")
 
 
 def test_the_document_has_every_key_in_every_state() -> None:
-    books = filled(node("gpu-a", 16, 16), pods=HALVES)
+    managed = filled(node("gpu-a", 16, 16), pods=HALVES)
     pods = (pod_json("late", 8), HALVES[0], pod_json("late", 7, annotations={ALIYUN.count: "2"}))
-    found = [document(explain_pod(read_pod(pod), [books], "GiB")) for pod in pods]
+    found = [document(explain_pod(read_pod(pod), [managed], "GiB")) for pod in pods]
     assert [each["state"] for each in found] == ["pending", "bound", "refused"]
     assert len({tuple(each) for each in found}) == 1
     pending, bound, _ = json.loads(json.dumps(found))
@@ -391,8 +393,8 @@ def test_amounts_are_in_the_unit_of_the_cluster(unit: str, text: str) -> None:
 
 
 def test_an_events_text_names_no_pod_of_another_namespace() -> None:
-    books = filled(node("gpu-a", 16, 16), pods=HALVES)
-    found = explain_pod(read_pod(pod_json("x", 8)), [books], "GiB").explanation
+    managed = filled(node("gpu-a", 16, 16), pods=HALVES)
+    found = explain_pod(read_pod(pod_json("x", 8)), [managed], "GiB").explanation
     assert found is not None
     assert "once team/half-1 (10 GiB) ends" in sentence(found, "GiB", "team")
     assert "once team/half-1 (10 GiB) ends" in sentence(found, "GiB")
@@ -403,12 +405,12 @@ def test_an_events_text_names_no_pod_of_another_namespace() -> None:
 
 
 def test_what_is_free_on_the_wanted_cards_is_told_beside_the_rest() -> None:
-    books = filled(
+    managed = filled(
         node("a", 32),
         node("b", 16, models=("Tesla-T4",)),
         pods=(placed("x", 12, "b", "0"),),
     )
     late = pod_json("late", 8, annotations={"gpushare.io/use-models": "t4"})
     free = "Free now:   at most 32 GiB on a device 0, and 4 GiB on the cards that it wants"
-    assert free in told(late, books)
-    assert "Free now:   at most 32 GiB on a device 0" in told(pod_json("late", 8), books)
+    assert free in told(late, managed)
+    assert "Free now:   at most 32 GiB on a device 0" in told(pod_json("late", 8), managed)

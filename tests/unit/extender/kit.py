@@ -1,4 +1,5 @@
-"""What the tests of the extender are made of: pods as JSON, books, a library of them.
+"""What the tests of the extender are made of: pods as JSON, and managed resources with
+empty books.
 
 Everything here is the real thing; only the API server is played (see pod_store.py).
 """
@@ -33,14 +34,14 @@ def try_here(
 RANKINGS = {name: Ranking(load_policy(name)) for name in policy_names()}
 
 
-def make_books(names: Names = ALIYUN, pairing: Pairing = Pairing.OFF) -> ManagedResource:
-    """Books with an empty ledger."""
+def managed_resource(names: Names = ALIYUN, pairing: Pairing = Pairing.OFF) -> ManagedResource:
+    """A managed resource with an empty ledger."""
     return ManagedResource(names, Ledger(pairing), RANKINGS, "device-bestfit")
 
 
-def make_library(*names: Names) -> ManagedResources:
-    """A library of empty books, of aliyun's resource if none is named."""
-    return ManagedResources(tuple(make_books(each) for each in names or (ALIYUN,)))
+def managed_resources(*names: Names) -> ManagedResources:
+    """Managed resources with empty ledgers: aliyun's if none is named."""
+    return ManagedResources(tuple(managed_resource(each) for each in names or (ALIYUN,)))
 
 
 def pod_json(

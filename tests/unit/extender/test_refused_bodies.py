@@ -13,8 +13,8 @@ import pytest
 
 from gpushare.daemon.callers import Callers
 from gpushare.extender.door.app import Routes, build_app
-from tests.unit.extender.desk import Desk, bind_request, request
 from tests.unit.extender.kit import pod_json
+from tests.unit.extender.scripted_extender import ScriptedExtender, bind_request, request
 
 pytestmark = pytest.mark.usefixtures("frozen_heap")
 
@@ -53,12 +53,12 @@ def kept() -> Iterator[list[object]]:
 def test_a_refused_request_is_kept_by_nothing(
     body: bytes, verb: str, ready: bool, kept: list[object]
 ) -> None:
-    desk = Desk()
-    client = build_app(desk.service, Routes(), LIMIT, Callers()).test_client()
+    extender = ScriptedExtender()
+    client = build_app(extender.service, Routes(), LIMIT, Callers()).test_client()
     answer = client.post(
         f"/gpushare-scheduler/{verb}", data=body, headers={"Content-Type": "application/json"}
     )
-    desk.why_not = "" if ready else "not yet"
+    extender.why_not = "" if ready else "not yet"
     kept.clear()
     client.post(
         f"/gpushare-scheduler/{verb}", data=body, headers={"Content-Type": "application/json"}
@@ -75,7 +75,7 @@ def test_a_refused_request_is_kept_by_nothing(
 def test_a_request_that_no_route_fits_is_kept_by_nothing(
     path: str, status: int, kept: list[object]
 ) -> None:
-    client = build_app(Desk().service, Routes(), LIMIT, Callers()).test_client()
+    client = build_app(ScriptedExtender().service, Routes(), LIMIT, Callers()).test_client()
     assert client.post(path, data=BODIES["sound"]).status_code == status
     gc.collect()
     _nothing_of_ours(kept)

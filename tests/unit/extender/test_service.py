@@ -20,22 +20,22 @@ from gpushare.wire.annotations import ALIYUN
 from gpushare.wire.device_request import OWN_DEVICES, SPLIT
 from gpushare.wire.pods import observe_pod
 from tests.unit.core.clusters import node as make_node
-from tests.unit.extender.desk import FREE, Desk, bind_request, request
 from tests.unit.extender.kit import NPU, node_json, pod_json, read_pod
+from tests.unit.extender.scripted_extender import FREE, ScriptedExtender, bind_request, request
 
 
 @pytest.fixture
-def desk() -> Iterator[Desk]:
-    made = Desk()
+def extender() -> Iterator[ScriptedExtender]:
+    made = ScriptedExtender()
     yield made
-    for books in made.library:
-        books.ledger.check()
+    for managed in made.resources:
+        managed.ledger.check()
 
 
-def test_filter_splits_fit_from_busy_from_never(desk: Desk) -> None:
+def test_filter_splits_fit_from_busy_from_never(extender: ScriptedExtender) -> None:
     ref = PodRef("team", "other", "uid-other")
-    desk.ledger.assume(ref, Request(5, 2), Allocation("small", (0, 1), (5, 5)), 0.0)
-    answer = desk.filter(pod_json("web", 4), [*FREE, "new"])
+    extender.ledger.assume(ref, Request(5, 2), Allocation("small", (0, 1), (5, 5)), 0.0)
+    answer = extender.filter(pod_json("web", 4), [*FREE, "new"])
     assert answer == {
         "Nodes": None,
         "NodeNames": ["big"],
@@ -46,7 +46,7 @@ def test_filter_splits_fit_from_busy_from_never(desk: Desk) -> None:
         "FailedAndUnresolvableNodes": {"tiny": Reason.TOO_LARGE.value},
         "Error": "",
     }
-    assert desk.told == [("filter", "fit")]
+    assert extender.told == [("filter", "fit")]
 
 
 @pytest.mark.parametrize(
@@ -60,50 +60,50 @@ def test_filter_splits_fit_from_busy_from_never(desk: Desk) -> None:
     ],
 )
 def test_cores_and_wishes_that_make_no_sense_fit_nowhere_and_charge_nothing(
-    desk: Desk, memory: int, cores: str, annotations: dict[str, str]
+    extender: ScriptedExtender, memory: int, cores: str, annotations: dict[str, str]
 ) -> None:
     pod = pod_json("web", memory, limits={ALIYUN.cores: cores}, annotations=annotations)
-    answer = desk.filter(pod)
+    answer = extender.filter(pod)
     (said,) = set(answer["FailedAndUnresolvableNodes"].values())
     assert said.startswith((ALIYUN.cores, "gpushare.io/use-models and"))
     assert answer["NodeNames"] == []
     assert answer["Error"] == ""
-    bound = json.loads(desk.service.bind(bind_request(pod, "big")))
+    bound = json.loads(extender.service.bind(bind_request(pod, "big")))
     assert bound["Error"]
-    assert desk.ledger.entry("uid-web") is None
-    assert not desk.ledger.snapshot().cores_used.any()
+    assert extender.ledger.entry("uid-web") is None
+    assert not extender.ledger.snapshot().cores_used.any()
 
 
-def test_filter_mirrors_nodes_where_nodes_came(desk: Desk) -> None:
+def test_filter_mirrors_nodes_where_nodes_came(extender: ScriptedExtender) -> None:
     nodes = [node_json(name, units) for name, units in FREE.items()]
     body = json.dumps({"Pod": pod_json("web", 4), "Nodes": {"items": nodes}}).encode()
-    answer = json.loads(desk.service.filter(body))
+    answer = json.loads(extender.service.filter(body))
     assert answer["NodeNames"] is None
     assert answer["Nodes"]["items"] == nodes[:2]
 
 
-def test_filter_changes_nothing_in_the_books(desk: Desk) -> None:
-    before = desk.ledger.snapshot().generation, desk.ledger.counts()
+def test_filter_changes_nothing_in_the_books(extender: ScriptedExtender) -> None:
+    before = extender.ledger.snapshot().generation, extender.ledger.counts()
     for units in (1, 4, 99):
-        desk.filter(pod_json("web", units))
-    assert (desk.ledger.snapshot().generation, desk.ledger.counts()) == before
+        extender.filter(pod_json("web", units))
+    assert (extender.ledger.snapshot().generation, extender.ledger.counts()) == before
 
 
 def test_filter_may_answer_its_best_node_alone() -> None:
-    desk = Desk(best_only=True)
-    answer = desk.filter(pod_json("web", 4))
+    extender = ScriptedExtender(best_only=True)
+    answer = extender.filter(pod_json("web", 4))
     assert answer["NodeNames"] == ["small"]
     assert answer["FailedNodes"] == {}
     assert set(answer["FailedAndUnresolvableNodes"]) == {"tiny"}
-    assert desk.filter(pod_json("web", 9))["NodeNames"] == ["big"]
-    assert desk.filter(pod_json("web", 99))["NodeNames"] == []
-    assert desk.told[-1] == ("filter", "no_fit")
+    assert extender.filter(pod_json("web", 9))["NodeNames"] == ["big"]
+    assert extender.filter(pod_json("web", 99))["NodeNames"] == []
+    assert extender.told[-1] == ("filter", "no_fit")
 
 
 def test_the_best_node_alone_is_mirrored_where_nodes_came() -> None:
     nodes = [node_json(name, units) for name, units in FREE.items()]
     body = json.dumps({"Pod": pod_json("web", 4), "Nodes": {"items": nodes}}).encode()
-    answer = json.loads(Desk(best_only=True).service.filter(body))
+    answer = json.loads(ScriptedExtender(best_only=True).service.filter(body))
     assert answer["NodeNames"] is None
     assert [node["metadata"]["name"] for node in answer["Nodes"]["items"]] == ["small"]
 
@@ -111,71 +111,75 @@ def test_the_best_node_alone_is_mirrored_where_nodes_came() -> None:
 @pytest.mark.parametrize("best_only", [True, False])
 def test_a_pod_that_is_charged_is_sent_where_its_charge_is(best_only: bool) -> None:
     """kube-scheduler filters it again when a bind took too long; its own charge fills the node."""
-    desk = Desk(best_only=best_only)
+    extender = ScriptedExtender(best_only=best_only)
     pod = pod_json("web", 8)
-    desk.filter(pod)
-    desk.api.answers = [ApiUnavailable("no answer", 0), ApiUnavailable("nor here", 0)]
-    assert "did not say" in desk.bind(pod, "small")
-    other = desk.filter(pod_json("other", 8), ["small", "tiny"])
+    extender.filter(pod)
+    extender.api.answers = [ApiUnavailable("no answer", 0), ApiUnavailable("nor here", 0)]
+    assert "did not say" in extender.bind(pod, "small")
+    other = extender.filter(pod_json("other", 8), ["small", "tiny"])
     assert other["NodeNames"] == ["small"]  # its second device
-    desk.ledger.assume(
+    extender.ledger.assume(
         PodRef("team", "other", "uid-other"), Request(8, 1), Allocation("small", (1,), (8,)), 0.0
     )
-    answer = desk.filter(pod, [*FREE, "new"])
+    answer = extender.filter(pod, [*FREE, "new"])
     assert answer["NodeNames"] == ["small"]
     assert set(answer["FailedNodes"]) == {"new"}
     assert answer["FailedAndUnresolvableNodes"] == {
         "big": Reason.BEING_BOUND.value,
         "tiny": Reason.TOO_LARGE.value,
     }
-    assert desk.filter(pod, ["big"])["NodeNames"] == ["big"]
+    assert extender.filter(pod, ["big"])["NodeNames"] == ["big"]
 
 
-def in_doubt(desk: Desk, pod: dict[str, Any], node: str) -> None:
+def in_doubt(extender: ScriptedExtender, pod: dict[str, Any], node: str) -> None:
     """Bind the pod with an API server that does not answer."""
-    desk.filter(pod)
-    desk.api.answers = [ApiUnavailable("no answer", 0), ApiUnavailable("nor here", 0)]
-    assert "did not say" in desk.bind(pod, node)
+    extender.filter(pod)
+    extender.api.answers = [ApiUnavailable("no answer", 0), ApiUnavailable("nor here", 0)]
+    assert "did not say" in extender.bind(pod, node)
 
 
 def test_a_node_that_went_during_a_bind_is_not_found_and_the_others_stay() -> None:
-    desk = Desk()
+    extender = ScriptedExtender()
     pod = pod_json("web", 8)
-    in_doubt(desk, pod, "small")
-    desk.ledger.node_gone("small")
-    answer = desk.filter(pod)
+    in_doubt(extender, pod, "small")
+    extender.ledger.node_gone("small")
+    answer = extender.filter(pod)
     assert answer["NodeNames"] == ["big"]
     assert set(answer["FailedNodes"]) == {"small"}
     assert set(answer["FailedAndUnresolvableNodes"]) == {"tiny"}
-    assert "has not ended" in desk.bind(pod, "big")  # refused until settled, then asked for again
+    assert "has not ended" in extender.bind(
+        pod, "big"
+    )  # refused until settled, then asked for again
 
 
 @given(data=st.data())
 def test_every_node_asked_about_is_answered_once_whatever_is_charged(data: st.DataObject) -> None:
     """Fit, failed and unresolvable are disjoint; the best may stand for all that fit."""
     best_only = data.draw(st.booleans())
-    desk = Desk(best_only=best_only)
+    extender = ScriptedExtender(best_only=best_only)
     pod = pod_json("web", data.draw(st.integers(1, 20)))
     where, lost = data.draw(st.sampled_from([*FREE])), data.draw(st.booleans())
-    desk.filter(pod)
+    extender.filter(pod)
     if lost:
-        desk.api.answers = [ApiUnavailable("no answer", 0), ApiUnavailable("nor here", 0)]
-    desk.bind(pod, where)
+        extender.api.answers = [ApiUnavailable("no answer", 0), ApiUnavailable("nor here", 0)]
+    extender.bind(pod, where)
     for name in data.draw(st.sets(st.sampled_from([*FREE]))):
         match data.draw(st.sampled_from(["gone", "closed", "full", "smaller"])):
             case "gone":
-                desk.ledger.node_gone(name)
+                extender.ledger.node_gone(name)
             case "closed":
-                desk.ledger.set_unhealthy(name, frozenset(data.draw(st.sets(st.integers(0, 1)))))
+                extender.ledger.set_unhealthy(
+                    name, frozenset(data.draw(st.sets(st.integers(0, 1))))
+                )
             case "full":
                 other = ObservedPod(
                     PodRef("team", "other", f"uid-{name}"), Request(FREE[name], 1), name
                 )
-                desk.ledger.pod_changed(other)
+                extender.ledger.pod_changed(other)
             case _:
-                desk.ledger.node_changed(make_node(name, 1))
+                extender.ledger.node_changed(make_node(name, 1))
     names = data.draw(st.lists(st.sampled_from([*FREE, "new", "npu"]), unique=True))
-    answer = desk.filter(pod, names)
+    answer = extender.filter(pod, names)
     assert answer["Error"] == ""
     said = [*answer["NodeNames"], *answer["FailedNodes"], *answer["FailedAndUnresolvableNodes"]]
     assert len(set(said)) == len(said)
@@ -183,112 +187,120 @@ def test_every_node_asked_about_is_answered_once_whatever_is_charged(data: st.Da
     left_out = set(names) - set(said)
     assert not left_out or (best_only and len(answer["NodeNames"]) == 1)
     assert "new" not in left_out
-    desk.ledger.check()
+    extender.ledger.check()
 
 
-def test_a_pod_that_asks_for_more_than_it_did_is_resolved_again(desk: Desk) -> None:
+def test_a_pod_that_asks_for_more_than_it_did_is_resolved_again(extender: ScriptedExtender) -> None:
     nodes = list(FREE)
     for units in (4, 99, 4):
         pod = pod_json("web", units)
-        assert bool(desk.filter(pod)["NodeNames"]) is (units == 4)
-        assert (10 in desk.prioritize(pod, nodes).values()) is (units == 4)
+        assert bool(extender.filter(pod)["NodeNames"]) is (units == 4)
+        assert (10 in extender.prioritize(pod, nodes).values()) is (units == 4)
 
 
-def test_prioritize_gives_ten_to_the_node_that_bind_would_choose(desk: Desk) -> None:
-    scores = desk.prioritize(pod_json("web", 4), list(FREE))
+def test_prioritize_gives_ten_to_the_node_that_bind_would_choose(
+    extender: ScriptedExtender,
+) -> None:
+    scores = extender.prioritize(pod_json("web", 4), list(FREE))
     assert scores == {"big": 0, "small": 10, "tiny": 0}
-    best = Desk(best_only=True).filter(pod_json("web", 4))["NodeNames"]
+    best = ScriptedExtender(best_only=True).filter(pod_json("web", 4))["NodeNames"]
     assert [name for name, score in scores.items() if score == 10] == best
 
 
-def test_the_policy_a_pod_wishes_is_asked(desk: Desk) -> None:
+def test_the_policy_a_pod_wishes_is_asked(extender: ScriptedExtender) -> None:
     wish = pod_json("web", 4, annotations={ALIYUN.policy: "spread"})
-    assert desk.prioritize(wish, list(FREE))["big"] == 10
+    assert extender.prioritize(wish, list(FREE))["big"] == 10
 
 
-def test_a_pod_that_asks_for_nothing_passes_scores_zero_and_is_bound_plainly(desk: Desk) -> None:
+def test_a_pod_that_asks_for_nothing_passes_scores_zero_and_is_bound_plainly(
+    extender: ScriptedExtender,
+) -> None:
     plain = pod_json("web")
-    assert desk.filter(plain, ["big", "x"])["NodeNames"] == ["big", "x"]
-    assert desk.prioritize(plain, ["big", "x"]) == {"big": 0, "x": 0}
-    assert desk.bind(plain, "big") == ""
-    (call,) = desk.api.calls
+    assert extender.filter(plain, ["big", "x"])["NodeNames"] == ["big", "x"]
+    assert extender.prioritize(plain, ["big", "x"]) == {"big": 0, "x": 0}
+    assert extender.bind(plain, "big") == ""
+    (call,) = extender.api.calls
     assert json.loads(call.body or b"")["metadata"]["annotations"] == {}
-    assert desk.told == [("filter", "plain"), ("prioritize", "plain"), ("bind", "bound")]
+    assert extender.told == [("filter", "plain"), ("prioritize", "plain"), ("bind", "bound")]
 
 
-def test_containers_of_one_pod_get_devices_of_their_own(desk: Desk) -> None:
+def test_containers_of_one_pod_get_devices_of_their_own(extender: ScriptedExtender) -> None:
     asks = pod_json("pair", 3, annotations={SPLIT: OWN_DEVICES})
     other = {"name": "other", "resources": {"limits": {ALIYUN.resource: "7"}}}
     asks["spec"]["containers"].append(other)
-    desk.ledger.set_unhealthy("small", frozenset({1}))
-    assert desk.filter(asks, ["small", "big"])["NodeNames"] == ["big"]
-    assert desk.bind(asks, "big") == ""
-    sent = json.loads(desk.api.calls[0].body or b"")["metadata"]["annotations"]
+    extender.ledger.set_unhealthy("small", frozenset({1}))
+    assert extender.filter(asks, ["small", "big"])["NodeNames"] == ["big"]
+    assert extender.bind(asks, "big") == ""
+    sent = json.loads(extender.api.calls[0].body or b"")["metadata"]["annotations"]
     ((first, units),) = json.loads(sent[ALIYUN.allocation])["0"].items()
     ((second, more),) = json.loads(sent[ALIYUN.allocation])["1"].items()
     assert (units, more) == (3, 7)
     assert {first, second} == {"0", "1"}
-    (entry,) = desk.ledger.dump("big")[0].entries
+    (entry,) = extender.ledger.dump("big")[0].entries
     assert dict(entry.placement or ()) == {int(first): 3, int(second): 7}
 
 
-def test_a_filtered_pod_is_bound_without_reading_it(desk: Desk) -> None:
+def test_a_filtered_pod_is_bound_without_reading_it(extender: ScriptedExtender) -> None:
     pod = pod_json("web", 4)
-    desk.filter(pod)
-    assert desk.bind(pod, "small") == ""
-    assert [call.method for call in desk.api.calls] == ["POST"]
-    entry = desk.ledger.entry("uid-web")
+    extender.filter(pod)
+    assert extender.bind(pod, "small") == ""
+    assert [call.method for call in extender.api.calls] == ["POST"]
+    entry = extender.ledger.entry("uid-web")
     assert entry is not None
     assert (entry.phase, entry.placement) == (Phase.LANDED, ((0, 4),))
 
 
-def test_a_pod_filter_never_saw_is_read(desk: Desk) -> None:
+def test_a_pod_filter_never_saw_is_read(extender: ScriptedExtender) -> None:
     pod = pod_json("web", 4)
-    desk.api.answers = [json.dumps(pod).encode()]
-    assert desk.bind(pod, "small") == ""
-    assert [call.method for call in desk.api.calls] == ["GET", "POST"]
+    extender.api.answers = [json.dumps(pod).encode()]
+    assert extender.bind(pod, "small") == ""
+    assert [call.method for call in extender.api.calls] == ["GET", "POST"]
 
 
-def test_a_refused_bind_says_why_and_remembers_the_pod(desk: Desk) -> None:
+def test_a_refused_bind_says_why_and_remembers_the_pod(extender: ScriptedExtender) -> None:
     pod = pod_json("web", 4)
-    desk.filter(pod)
-    desk.api.answers = [json.dumps(pod).encode()]
-    assert "node 'x' is not known" in desk.bind(pod, "x")
-    assert desk.bind(pod, "big") == ""
-    assert [call.method for call in desk.api.calls] == ["GET", "POST"]
-    assert desk.told[1:] == [("bind", "UnknownNode"), ("bind", "bound")]
+    extender.filter(pod)
+    extender.api.answers = [json.dumps(pod).encode()]
+    assert "node 'x' is not known" in extender.bind(pod, "x")
+    assert extender.bind(pod, "big") == ""
+    assert [call.method for call in extender.api.calls] == ["GET", "POST"]
+    assert extender.told[1:] == [("bind", "UnknownNode"), ("bind", "bound")]
 
 
-def test_a_pod_without_a_uid_is_not_remembered(desk: Desk) -> None:
+def test_a_pod_without_a_uid_is_not_remembered(extender: ScriptedExtender) -> None:
     pod = pod_json("web", 4)
     del pod["metadata"]["uid"]
-    assert desk.filter(pod)["NodeNames"] == ["big", "small"]
+    assert extender.filter(pod)["NodeNames"] == ["big", "small"]
     pod["metadata"]["uid"] = "uid-web"
-    desk.api.answers = [ApiNotFound("no such pod", 404)]
-    assert "does not exist" in desk.bind(pod, "big")
+    extender.api.answers = [ApiNotFound("no such pod", 404)]
+    assert "does not exist" in extender.bind(pod, "big")
 
 
-def test_of_very_many_pods_the_oldest_are_forgotten_and_then_read(desk: Desk) -> None:
+def test_of_very_many_pods_the_oldest_are_forgotten_and_then_read(
+    extender: ScriptedExtender,
+) -> None:
     first = pod_json("first", 4)
-    desk.filter(first)
+    extender.filter(first)
     head, tail = request(pod_json("other", 0, uid="@"), ["big"]).split(b"@")
     for index in range(20_000):
-        desk.service.filter(head + str(index).encode() + tail)
-    desk.api.answers = [json.dumps(first).encode()]
-    assert desk.bind(first, "big") == ""
-    assert [call.method for call in desk.api.calls] == ["GET", "POST"]
+        extender.service.filter(head + str(index).encode() + tail)
+    extender.api.answers = [json.dumps(first).encode()]
+    assert extender.bind(first, "big") == ""
+    assert [call.method for call in extender.api.calls] == ["GET", "POST"]
 
 
-def test_a_pod_is_never_bound_plainly_while_filter_sees_it_again(desk: Desk) -> None:
+def test_a_pod_is_never_bound_plainly_while_filter_sees_it_again(
+    extender: ScriptedExtender,
+) -> None:
     """The scheduler may time out and filter a pod again while its bind is under way."""
     pod = pod_json("web", 4)
     body, wanted = request(pod, ["big"]), bind_request(pod, "big")
-    desk.api.forever = json.dumps(pod).encode()
+    extender.api.forever = json.dumps(pod).encode()
     ended = threading.Event()
 
     def filter_on() -> None:
         while not ended.is_set():
-            desk.service.filter(body)
+            extender.service.filter(body)
 
     threads = [threading.Thread(target=filter_on) for _ in range(3)]
     interval = sys.getswitchinterval()
@@ -297,23 +309,23 @@ def test_a_pod_is_never_bound_plainly_while_filter_sees_it_again(desk: Desk) -> 
         for thread in threads:
             thread.start()
         for _ in range(300):
-            desk.service.bind(wanted)
-            desk.ledger.pod_gone("uid-web")
+            extender.service.bind(wanted)
+            extender.ledger.pod_gone("uid-web")
     finally:
         ended.set()
         sys.setswitchinterval(interval)
         for thread in threads:
             thread.join(30)
-    posted = [call.body for call in desk.api.calls if call.method == "POST"]
+    posted = [call.body for call in extender.api.calls if call.method == "POST"]
     assert len(posted) == 300
     assert all(ALIYUN.idx.encode() in (sent or b"") for sent in posted)
 
 
 def test_binds_beyond_the_limit_are_refused_at_once_and_the_rest_goes_on() -> None:
     """They wait for the API server; when it is slow they must leave threads to filter."""
-    desk = Desk(max_binds=1)
+    extender = ScriptedExtender(max_binds=1)
     first, second = pod_json("first", 4), pod_json("second", 4)
-    desk.filter(first)
+    extender.filter(first)
     entered, go_on = threading.Event(), threading.Event()
 
     def wait(_timeout: float) -> float:
@@ -321,37 +333,39 @@ def test_binds_beyond_the_limit_are_refused_at_once_and_the_rest_goes_on() -> No
         go_on.wait(30)
         return 0.0
 
-    desk.api.takes = wait
+    extender.api.takes = wait
     errors: list[str] = []
-    thread = threading.Thread(target=lambda: errors.append(desk.bind(first, "big")))
+    thread = threading.Thread(target=lambda: errors.append(extender.bind(first, "big")))
     thread.start()
     try:
         assert entered.wait(30)
-        assert "too many binds" in desk.bind(second, "big")
-        assert desk.filter(second)["NodeNames"] == ["big", "small"]
+        assert "too many binds" in extender.bind(second, "big")
+        assert extender.filter(second)["NodeNames"] == ["big", "small"]
     finally:
         go_on.set()
         thread.join(30)
     assert errors == [""]
-    assert desk.bind(second, "big") == ""
-    assert ("bind", "busy") in desk.told
+    assert extender.bind(second, "big") == ""
+    assert ("bind", "busy") in extender.told
 
 
 def test_a_bind_that_fails_gives_its_place_back() -> None:
-    desk = Desk(max_binds=1)
-    desk.api.answers = [ZeroDivisionError("a bug")]
+    extender = ScriptedExtender(max_binds=1)
+    extender.api.answers = [ZeroDivisionError("a bug")]
     with pytest.raises(ZeroDivisionError):
-        desk.bind(pod_json("web", 4), "big")
-    assert "too many" not in desk.bind(pod_json("web", 4), "big")
+        extender.bind(pod_json("web", 4), "big")
+    assert "too many" not in extender.bind(pod_json("web", 4), "big")
 
 
-def test_a_pod_chooses_only_among_the_policies_that_the_operator_allows(desk: Desk) -> None:
-    for managed in desk.library:
+def test_a_pod_chooses_only_among_the_policies_that_the_operator_allows(
+    extender: ScriptedExtender,
+) -> None:
+    for managed in extender.resources:
         managed.pod_policies = frozenset({"binpack"})
     allowed = pod_json("web", 4, annotations={ALIYUN.policy: "binpack"})
-    assert desk.filter(allowed)["NodeNames"] == ["big", "small"]
-    assert desk.filter(pod_json("none", 4))["NodeNames"] == ["big", "small"]
-    answer = desk.filter(pod_json("wide", 4, annotations={ALIYUN.policy: "spread"}))
+    assert extender.filter(allowed)["NodeNames"] == ["big", "small"]
+    assert extender.filter(pod_json("none", 4))["NodeNames"] == ["big", "small"]
+    answer = extender.filter(pod_json("wide", 4, annotations={ALIYUN.policy: "spread"}))
     text = "gpushare.io/policy: pods may not choose 'spread' in this cluster; they may choose: bin"
     assert all(why.startswith(text) for why in answer["FailedAndUnresolvableNodes"].values())
     assert set(answer["FailedAndUnresolvableNodes"]) == set(FREE)
@@ -368,106 +382,113 @@ REFUSED = [
 
 @pytest.mark.parametrize(("pod", "text"), REFUSED)
 def test_a_request_that_makes_no_sense_is_refused_everywhere_for_good(
-    desk: Desk, pod: dict[str, Any], text: str
+    extender: ScriptedExtender, pod: dict[str, Any], text: str
 ) -> None:
-    answer = desk.filter(pod)
+    answer = extender.filter(pod)
     assert answer["NodeNames"] == []
     assert answer["Error"] == ""
     assert set(answer["FailedAndUnresolvableNodes"]) == set(FREE)
     assert all(text in why for why in answer["FailedAndUnresolvableNodes"].values())
     with pytest.raises(MessageError, match=re.escape(text)):
-        desk.prioritize(pod, ["big"])
-    desk.api.answers = [json.dumps(pod).encode()]
-    assert text in desk.bind(pod, "big")
-    assert desk.told == [("filter", "refused"), ("prioritize", "malformed"), ("bind", "malformed")]
+        extender.prioritize(pod, ["big"])
+    extender.api.answers = [json.dumps(pod).encode()]
+    assert text in extender.bind(pod, "big")
+    assert extender.told == [
+        ("filter", "refused"),
+        ("prioritize", "malformed"),
+        ("bind", "malformed"),
+    ]
 
 
 @pytest.mark.parametrize("pod", [pod for pod, _ in REFUSED[1:3]], ids=["policy", "resources"])
 def test_a_pod_refused_for_good_is_none_that_nobody_asked_about(
-    desk: Desk, pod: dict[str, Any]
+    extender: ScriptedExtender, pod: dict[str, Any]
 ) -> None:
-    for books in desk.library:
-        books.ledger.pod_changed(observe_pod(read_pod(pod), books.names))
-    assert pending_without_call(desk.library, desk.service.called, 0.0, 100.0) == 100
-    desk.filter(pod)
-    assert pending_without_call(desk.library, desk.service.called, 0.0, 100.0) == 0
+    for managed in extender.resources:
+        managed.ledger.pod_changed(observe_pod(read_pod(pod), managed.names))
+    assert pending_without_call(extender.resources, extender.service.called, 0.0, 100.0) == 100
+    extender.filter(pod)
+    assert pending_without_call(extender.resources, extender.service.called, 0.0, 100.0) == 0
 
 
-def test_a_refused_pod_without_a_name_is_refused_all_the_same(desk: Desk) -> None:
+def test_a_refused_pod_without_a_name_is_refused_all_the_same(extender: ScriptedExtender) -> None:
     pod = pod_json("web", "-1")
     del pod["metadata"]["name"]
-    assert desk.filter(pod)["NodeNames"] == []
+    assert extender.filter(pod)["NodeNames"] == []
 
 
-def test_each_resource_has_its_own_books(desk: Desk) -> None:
+def test_each_resource_has_its_own_books(extender: ScriptedExtender) -> None:
     pod = pod_json("npu-pod", 3, resource=NPU.resource)
-    answer = desk.filter(pod, ["npu", "big"])
+    answer = extender.filter(pod, ["npu", "big"])
     assert answer["NodeNames"] == ["npu"]
     assert "big" in answer["FailedNodes"]
-    assert desk.bind(pod, "npu") == ""
-    assert desk.ledger.entry("uid-npu-pod") is None
-    entry = desk.library.resources[1].ledger.entry("uid-npu-pod")
+    assert extender.bind(pod, "npu") == ""
+    assert extender.ledger.entry("uid-npu-pod") is None
+    entry = extender.resources.resources[1].ledger.entry("uid-npu-pod")
     assert entry is not None
     assert entry.placement == ((0, 3),)
-    sent = json.loads(desk.api.calls[0].body or b"")["metadata"]["annotations"]
+    sent = json.loads(extender.api.calls[0].body or b"")["metadata"]["annotations"]
     assert sent[NPU.idx] == "0"
     assert ALIYUN.idx not in sent
 
 
-def test_before_it_is_ready_every_verb_says_so(desk: Desk) -> None:
-    desk.why_not = "pods are not listed yet"
+def test_before_it_is_ready_every_verb_says_so(extender: ScriptedExtender) -> None:
+    extender.why_not = "pods are not listed yet"
     pod = pod_json("web", 4)
-    assert "pods are not listed yet" in desk.filter(pod)["Error"]
-    assert "pods are not listed yet" in desk.bind(pod, "big")
-    for call in (lambda: desk.prioritize(pod, ["big"]), lambda: desk.service.inspect(None, None)):
+    assert "pods are not listed yet" in extender.filter(pod)["Error"]
+    assert "pods are not listed yet" in extender.bind(pod, "big")
+    for call in (
+        lambda: extender.prioritize(pod, ["big"]),
+        lambda: extender.service.inspect(None, None),
+    ):
         with pytest.raises(NotReady, match="pods are not listed yet"):
             call()
-    assert desk.told == [(verb, "not_ready") for verb in ("filter", "bind", "prioritize")]
-    assert desk.api.calls == []
+    assert extender.told == [(verb, "not_ready") for verb in ("filter", "bind", "prioritize")]
+    assert extender.api.calls == []
 
 
 def test_where_claims_alone_are_served_no_verb_decides_and_the_books_are_shown() -> None:
-    desk = Desk(served=ExtenderScope(claims_alone=True))
+    extender = ScriptedExtender(served=ExtenderScope(claims_alone=True))
     pod = pod_json("web", 4)
-    assert "serves claims alone" in desk.filter(pod)["Error"]
-    assert "serves claims alone" in desk.bind(pod, "big")
+    assert "serves claims alone" in extender.filter(pod)["Error"]
+    assert "serves claims alone" in extender.bind(pod, "big")
     with pytest.raises(NotReady, match="serves claims alone"):
-        desk.prioritize(pod, ["big"])
-    assert json.loads(desk.service.inspect(None, None))
-    assert desk.api.calls == []
+        extender.prioritize(pod, ["big"])
+    assert json.loads(extender.service.inspect(None, None))
+    assert extender.api.calls == []
 
 
 @pytest.mark.parametrize("body", [b"", b"{", b"[]", b"{}", b'{"Pod":1}', b"\xff", b"[" * 10_000])
-def test_bytes_that_are_no_request_get_an_error(desk: Desk, body: bytes) -> None:
-    assert json.loads(desk.service.filter(body))["Error"].startswith("gpushare: ")
-    assert json.loads(desk.service.bind(body))["Error"].startswith("gpushare: ")
+def test_bytes_that_are_no_request_get_an_error(extender: ScriptedExtender, body: bytes) -> None:
+    assert json.loads(extender.service.filter(body))["Error"].startswith("gpushare: ")
+    assert json.loads(extender.service.bind(body))["Error"].startswith("gpushare: ")
     with pytest.raises(MessageError):
-        desk.service.prioritize(body)
-    assert desk.told == [(verb, "malformed") for verb in ("filter", "bind", "prioritize")]
-    assert desk.ledger.counts()["assumed"] == 0
+        extender.service.prioritize(body)
+    assert extender.told == [(verb, "malformed") for verb in ("filter", "bind", "prioritize")]
+    assert extender.ledger.counts()["assumed"] == 0
 
 
-def test_a_failure_nobody_thought_of_is_counted_too(desk: Desk) -> None:
-    desk.api.answers = [ZeroDivisionError("a bug")]
+def test_a_failure_nobody_thought_of_is_counted_too(extender: ScriptedExtender) -> None:
+    extender.api.answers = [ZeroDivisionError("a bug")]
     with pytest.raises(ZeroDivisionError):
-        desk.bind(pod_json("web", 4), "big")
-    assert desk.told == [("bind", "failed")]
+        extender.bind(pod_json("web", 4), "big")
+    assert extender.told == [("bind", "failed")]
 
 
-def test_inspect_shows_the_books(desk: Desk) -> None:
+def test_inspect_shows_the_books(extender: ScriptedExtender) -> None:
     pod = pod_json("web", 4)
-    desk.filter(pod)
-    desk.bind(pod, "small")
-    every = json.loads(desk.service.inspect(None, None))["nodes"]
+    extender.filter(pod)
+    extender.bind(pod, "small")
+    every = json.loads(extender.service.inspect(None, None))["nodes"]
     assert [(node["name"], node["usedGPU"]) for node in every] == [
         ("big", 0),
         ("small", 4),
         ("tiny", 0),
     ]
-    (one,) = json.loads(desk.service.inspect("small", ALIYUN.resource))["nodes"]
+    (one,) = json.loads(extender.service.inspect("small", ALIYUN.resource))["nodes"]
     assert one == every[1]
     assert one["devs"][0]["pods"] == [{"name": "web", "namespace": "team", "usedGPU": 4}]
-    (npu,) = json.loads(desk.service.inspect(None, NPU.resource))["nodes"]
+    (npu,) = json.loads(extender.service.inspect(None, NPU.resource))["nodes"]
     assert (npu["name"], npu["totalGPU"]) == ("npu", 4)
 
 
@@ -475,7 +496,7 @@ def test_inspect_shows_the_books(desk: Desk) -> None:
     ("node", "resource"), [("nowhere", None), (None, "example.com/other"), ("npu", None)]
 )
 def test_inspect_knows_no_other_nodes_or_resources(
-    desk: Desk, node: str | None, resource: str | None
+    extender: ScriptedExtender, node: str | None, resource: str | None
 ) -> None:
     with pytest.raises(UnknownNode):
-        desk.service.inspect(node, resource)
+        extender.service.inspect(node, resource)

@@ -35,8 +35,8 @@ from gpushare.wire.events import ObjectReference
 from gpushare.wire.pods import observe_pod
 from tests.support.scripted_api import ScriptedApi
 from tests.unit.core.clusters import node
-from tests.unit.extender.desk import bind_request, request
-from tests.unit.extender.kit import make_books, pod_json, read_pod
+from tests.unit.extender.kit import managed_resource, pod_json, read_pod
+from tests.unit.extender.scripted_extender import bind_request, request
 
 Json = dict[str, Any]
 
@@ -96,14 +96,14 @@ class World:
     """Two tenants in a small cluster; every step is one that the extender may meet."""
 
     def __init__(self, shapes: tuple[tuple[int, ...], ...], pairing: Pairing) -> None:
-        self.books = make_books(pairing=pairing)
+        self.managed = managed_resource(pairing=pairing)
         self.api = ScriptedApi()
         self.texts = Texts()
         self.not_ready = ""
         self.pods: list[Json] = []
         for name, units in zip(NODES, shapes, strict=False):
-            self.books.ledger.node_changed(node(name, *units, marks_assigned=True))
-        resources = ManagedResources((self.books,))
+            self.managed.ledger.node_changed(node(name, *units, marks_assigned=True))
+        resources = ManagedResources((self.managed,))
         self.messages = EventMessages(self.texts, resources, "GiB")
         self.messages.tick(ready=True)
         self.service = Service(
@@ -130,7 +130,7 @@ class World:
             pod["metadata"]["uid"], self.messages.mistaken_pods.mistake(decoded)
         )
         try:
-            self.books.ledger.pod_changed(observe_pod(decoded, ALIYUN))
+            self.managed.ledger.pod_changed(observe_pod(decoded, ALIYUN))
         except WireError:
             return
 
@@ -150,7 +150,7 @@ class World:
         metadata = pod["metadata"]
         ref = PodRef(metadata["namespace"], metadata["name"], metadata["uid"])
         try:
-            self.books.ledger.assume(ref, Request(1, 1), Allocation(where, (0,), (1,)), 0.0)
+            self.managed.ledger.assume(ref, Request(1, 1), Allocation(where, (0,), (1,)), 0.0)
         except (RequestRefused, InvariantError):
             return
 
@@ -211,7 +211,7 @@ def _bind_by_name_of_another(world: World, pod: Json, pick: int) -> None:
 def _close(world: World, pod: Json, pick: int) -> None:
     del pod
     unhealthy = (pick % 2,)
-    world.books.ledger.node_changed(node("n0", 4, 4, unhealthy=unhealthy, marks_assigned=True))
+    world.managed.ledger.node_changed(node("n0", 4, 4, unhealthy=unhealthy, marks_assigned=True))
 
 
 def _stop(world: World, pod: Json, pick: int) -> None:

@@ -11,8 +11,8 @@ from gpushare.core.model import Allocation, PodRef, Request
 from gpushare.daemon.logs import JsonFormatter, TextFormatter, formatter
 from gpushare.errors import ApiError, MessageError
 from gpushare.logline import Line
-from tests.unit.extender.desk import Desk, bind_request, request
 from tests.unit.extender.kit import pod_json
+from tests.unit.extender.scripted_extender import ScriptedExtender, bind_request, request
 
 NASTY = "x\r\nbind outcome=bound\x1b[31m pod=\u202eevil\u2028"
 
@@ -82,33 +82,36 @@ def lines(caplog: pytest.LogCaptureFixture) -> list[str]:
     return [each.getMessage() for each in caplog.records if each.name == "gpushare.decision"]
 
 
-def preempt(desk: Desk, pod: dict[str, Any]) -> None:
+def preempt(extender: ScriptedExtender, pod: dict[str, Any]) -> None:
     body = {"Pod": pod, "NodeNameToMetaVictims": {"big": {"Pods": []}}}
-    desk.service.preempt(json.dumps(body).encode())
+    extender.service.preempt(json.dumps(body).encode())
 
 
 WEB = pod_json("web", 4)
-CALLS: list[tuple[str, Callable[[Desk], object]]] = [
-    ("filter outcome=fit pod=team/web units=4 ", lambda desk: desk.filter(WEB)),
-    ("filter outcome=no_fit pod=team/web ", lambda desk: desk.filter(pod_json("web", 99))),
-    ("filter outcome=plain pod=team/web ", lambda desk: desk.filter(pod_json("web"))),
-    ("filter outcome=refused pod=team/web error=", lambda desk: desk.filter(pod_json("web", -1))),
-    ("filter outcome=malformed error=", lambda desk: desk.service.filter(b"{")),
-    ("prioritize outcome=scored pod=team/web ", lambda desk: desk.prioritize(WEB, ["big"])),
-    ("prioritize outcome=malformed error=", lambda desk: desk.service.prioritize(b"{")),
-    ("preempt outcome=victims pod=team/web ", lambda desk: preempt(desk, WEB)),
-    ("preempt outcome=plain pod=team/web ", lambda desk: preempt(desk, pod_json("web"))),
-    ("bind outcome=malformed error=", lambda desk: desk.service.bind(b"{")),
+CALLS: list[tuple[str, Callable[[ScriptedExtender], object]]] = [
+    ("filter outcome=fit pod=team/web units=4 ", lambda extender: extender.filter(WEB)),
+    ("filter outcome=no_fit pod=team/web ", lambda extender: extender.filter(pod_json("web", 99))),
+    ("filter outcome=plain pod=team/web ", lambda extender: extender.filter(pod_json("web"))),
+    (
+        "filter outcome=refused pod=team/web error=",
+        lambda extender: extender.filter(pod_json("web", -1)),
+    ),
+    ("filter outcome=malformed error=", lambda extender: extender.service.filter(b"{")),
+    ("prioritize outcome=scored pod=team/web ", lambda extender: extender.prioritize(WEB, ["big"])),
+    ("prioritize outcome=malformed error=", lambda extender: extender.service.prioritize(b"{")),
+    ("preempt outcome=victims pod=team/web ", lambda extender: preempt(extender, WEB)),
+    ("preempt outcome=plain pod=team/web ", lambda extender: preempt(extender, pod_json("web"))),
+    ("bind outcome=malformed error=", lambda extender: extender.service.bind(b"{")),
 ]
 
 
 @pytest.mark.parametrize(("begins", "call"), CALLS, ids=[begins for begins, _ in CALLS])
 def test_every_call_is_one_line(
-    begins: str, call: Callable[[Desk], object], caplog: pytest.LogCaptureFixture
+    begins: str, call: Callable[[ScriptedExtender], object], caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.DEBUG)
     try:
-        call(Desk())
+        call(ScriptedExtender())
     except MessageError:
         assert "malformed" in begins
     (line,) = lines(caplog)
@@ -117,12 +120,12 @@ def test_every_call_is_one_line(
 
 def test_a_bind_is_one_line_however_it_ends(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
-    desk = Desk()
-    desk.filter(WEB)
+    extender = ScriptedExtender()
+    extender.filter(WEB)
     caplog.clear()
-    desk.api.answers = [ApiError("no\nsuch right", 403)]
-    desk.bind(WEB, "small")
-    desk.bind(WEB, "small")
+    extender.api.answers = [ApiError("no\nsuch right", 403)]
+    extender.bind(WEB, "small")
+    extender.bind(WEB, "small")
     refused, bound = lines(caplog)
     assert refused.startswith("bind outcome=refused pod=team/web node=small error=")
     assert "\n" not in refused
@@ -133,21 +136,21 @@ def test_a_pod_sent_where_its_charge_is_fits_one_node_at_least(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     caplog.set_level(logging.INFO)
-    desk = Desk()
+    extender = ScriptedExtender()
     for name, device in (("web", 0), ("other", 1)):
         held = Allocation("small", (device,), (8,))
-        desk.ledger.assume(PodRef("team", name, f"uid-{name}"), Request(8, 1), held, 0.0)
-    assert desk.filter(pod_json("web", 8), ["small", "tiny"])["NodeNames"] == ["small"]
+        extender.ledger.assume(PodRef("team", name, f"uid-{name}"), Request(8, 1), held, 0.0)
+    assert extender.filter(pod_json("web", 8), ["small", "tiny"])["NodeNames"] == ["small"]
     (line,) = lines(caplog)
     assert " fit=1 busy=0 never=1 " in line
 
 
 def test_who_is_not_ready_says_so_in_one_line(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
-    desk = Desk()
-    desk.why_not = "pods are not listed yet"
-    desk.service.filter(request(WEB, ["big"]))
-    desk.service.bind(bind_request(WEB, "big"))
+    extender = ScriptedExtender()
+    extender.why_not = "pods are not listed yet"
+    extender.service.filter(request(WEB, ["big"]))
+    extender.service.bind(bind_request(WEB, "big"))
     for line, verb in zip(lines(caplog), ("filter", "bind"), strict=True):
         assert line.startswith(f"{verb} outcome=not_ready pod=team/web ")
         assert "not listed yet" in line
@@ -158,10 +161,10 @@ def test_a_pod_is_named_and_never_written_out(caplog: pytest.LogCaptureFixture) 
     secret = "hunter2"
     pod = pod_json("web", 4, annotations={"note": secret})
     pod["spec"]["containers"][0]["env"] = [{"name": "PASSWORD", "value": secret}]
-    desk = Desk()
-    desk.filter(pod)
-    desk.prioritize(pod, ["big"])
-    desk.bind(pod, "big")
+    extender = ScriptedExtender()
+    extender.filter(pod)
+    extender.prioritize(pod, ["big"])
+    extender.bind(pod, "big")
     assert len(lines(caplog)) == 3
     assert secret not in caplog.text
 
@@ -170,7 +173,7 @@ def test_a_name_cannot_forge_a_line(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
     pod = pod_json("web", 4)
     pod["metadata"]["name"] = NASTY
-    Desk().filter(pod)
+    ScriptedExtender().filter(pod)
     (line,) = lines(caplog)
     assert line.isprintable()
     assert line.isascii()

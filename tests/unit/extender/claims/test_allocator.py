@@ -32,7 +32,7 @@ from gpushare.wire.dra.objects import (
 from gpushare.wire.dra.writes import allocation
 from tests.support.waiting import poll
 from tests.unit.extender.claims.store import ClaimStore, waiting_pod
-from tests.unit.extender.kit import make_library
+from tests.unit.extender.kit import managed_resources
 from tests.unit.wire.dra.objects import DRIVER, GIB, device, device_class, slice_of
 
 NOT_LEADING = "another process leads"
@@ -44,7 +44,7 @@ class Process:
 
     def __init__(self, store: ClaimStore, *slices: ResourceSlice, writers: int = 1) -> None:
         self.store, self.now, self.leads, self.problem = store, 0.0, math.inf, ""
-        self.resources: ManagedResources = make_library()
+        self.resources: ManagedResources = managed_resources()
         self.resources.node_states.put(NodeState("n1"))
         self.ledger = next(iter(self.resources)).ledger
         ranking = Ranking(load_policy("device-bestfit"))

@@ -12,8 +12,8 @@ from flask.testing import FlaskClient
 from gpushare import __version__
 from gpushare.daemon.callers import Callers
 from gpushare.extender.door.app import Routes, build_app
-from tests.unit.extender.desk import Desk, bind_request, request
 from tests.unit.extender.kit import pod_json
+from tests.unit.extender.scripted_extender import ScriptedExtender, bind_request, request
 
 PREFIX = "/gpushare-scheduler"
 JSON = {"Content-Type": "application/json"}
@@ -24,19 +24,19 @@ BINDING = bind_request(pod_json("web", 4), "big")
 
 
 @pytest.fixture
-def desk() -> Iterator[Desk]:
-    made = Desk()
+def extender() -> Iterator[ScriptedExtender]:
+    made = ScriptedExtender()
     yield made
     made.ledger.check()
 
 
 @pytest.fixture
-def client(desk: Desk) -> FlaskClient:
-    return make_app(desk).test_client()
+def client(extender: ScriptedExtender) -> FlaskClient:
+    return make_app(extender).test_client()
 
 
-def make_app(desk: Desk, callers: Callers = NOBODY_ASKED) -> Flask:
-    return build_app(desk.service, Routes(), LIMIT, callers)
+def make_app(extender: ScriptedExtender, callers: Callers = NOBODY_ASKED) -> Flask:
+    return build_app(extender.service, Routes(), LIMIT, callers)
 
 
 def post(client: FlaskClient, verb: str, body: bytes, **headers: str) -> tuple[int, Any]:
@@ -46,18 +46,20 @@ def post(client: FlaskClient, verb: str, body: bytes, **headers: str) -> tuple[i
     return answer.status_code, json.loads(answer.data)
 
 
-def test_each_verb_is_served_where_the_scheduler_calls_it(client: FlaskClient, desk: Desk) -> None:
+def test_each_verb_is_served_where_the_scheduler_calls_it(
+    client: FlaskClient, extender: ScriptedExtender
+) -> None:
     status, found = post(client, "filter", ASKING)
     assert (status, found["NodeNames"]) == (200, ["big"])
     status, scores = post(client, "prioritize", ASKING)
     assert (status, [each["Score"] for each in scores]) == (200, [10])
     assert post(client, "bind", BINDING) == (200, {"Error": ""})
-    assert desk.ledger.entry("uid-web") is not None
+    assert extender.ledger.entry("uid-web") is not None
 
 
-def test_other_routes_are_served_where_the_scheduler_is_told(desk: Desk) -> None:
+def test_other_routes_are_served_where_the_scheduler_is_told(extender: ScriptedExtender) -> None:
     routes = Routes("/a/b", "sort-out", "rank", "tie", "throw-out")
-    client = build_app(desk.service, routes, LIMIT, Callers()).test_client()
+    client = build_app(extender.service, routes, LIMIT, Callers()).test_client()
     for verb, body in (("sort-out", ASKING), ("rank", ASKING), ("tie", BINDING)):
         assert client.post(f"/a/b/{verb}", data=body, headers=JSON).status_code == 200
     assert client.post(f"{PREFIX}/filter", data=ASKING, headers=JSON).status_code == 404
@@ -160,8 +162,10 @@ def test_a_body_that_does_not_say_its_size_has_the_same_limit(client: FlaskClien
         assert ("--body-limit" in answer.get_json()["Error"]) == (not good)
 
 
-def test_who_is_not_ready_says_so_in_every_verb(client: FlaskClient, desk: Desk) -> None:
-    desk.why_not = "pods are not listed yet"
+def test_who_is_not_ready_says_so_in_every_verb(
+    client: FlaskClient, extender: ScriptedExtender
+) -> None:
+    extender.why_not = "pods are not listed yet"
     assert "not ready" in post(client, "filter", ASKING)[1]["Error"]
     assert "not ready" in post(client, "bind", BINDING)[1]["Error"]
     status, found = post(client, "prioritize", ASKING)
@@ -171,9 +175,9 @@ def test_who_is_not_ready_says_so_in_every_verb(client: FlaskClient, desk: Desk)
 
 
 def test_a_failure_nobody_thought_of_is_a_500_in_json_without_a_traceback(
-    client: FlaskClient, desk: Desk, caplog: pytest.LogCaptureFixture
+    client: FlaskClient, extender: ScriptedExtender, caplog: pytest.LogCaptureFixture
 ) -> None:
-    desk.api.answers = [ZeroDivisionError("a secret of ours")]
+    extender.api.answers = [ZeroDivisionError("a secret of ours")]
     status, found = post(client, "bind", BINDING)
     assert status == 500
     assert "secret" not in found["error"]
@@ -219,15 +223,15 @@ class Peer:
     ],
 )
 def test_only_certificates_of_the_names_given_may_call(
-    desk: Desk, found: dict[str, Any] | None, status: int
+    extender: ScriptedExtender, found: dict[str, Any] | None, status: int
 ) -> None:
     """With kubeadm one CA signs the scheduler's and every kubelet's certificate."""
     callers = Callers(frozenset({"system:kube-scheduler", "scheduler.local", "10.0.0.9"}))
-    client = make_app(desk, callers).test_client()
+    client = make_app(extender, callers).test_client()
     environ = {"gunicorn.socket": Peer(found)}
     answer = client.post(f"{PREFIX}/bind", data=BINDING, headers=JSON, environ_overrides=environ)
     assert answer.status_code == status
-    assert bool(desk.api.calls) == (status == 200)
+    assert bool(extender.api.calls) == (status == 200)
     assert client.get("/version", environ_overrides=environ).status_code == status
 
 
@@ -251,11 +255,11 @@ def called_by(client: FlaskClient, headers: dict[str, str]) -> list[int]:
     ],
 )
 def test_a_page_in_a_browser_may_call_no_verb(
-    client: FlaskClient, desk: Desk, headers: dict[str, str]
+    client: FlaskClient, extender: ScriptedExtender, headers: dict[str, str]
 ) -> None:
     assert called_by(client, headers) == [403, 403, 403, 403, 403, 200, 200]
     client.post(f"{PREFIX}/bind", data=BINDING, headers=JSON | headers)
-    assert desk.api.calls == []
+    assert extender.api.calls == []
 
 
 LOOPBACK = Callers(hosts=frozenset({"extender.internal"}))
@@ -269,9 +273,9 @@ LOOPBACK = Callers(hosts=frozenset({"extender.internal"}))
     ],
 )
 def test_on_loopback_its_own_names_and_that_of_the_schedulers_file_are_answered(
-    desk: Desk, host: str
+    extender: ScriptedExtender, host: str
 ) -> None:
-    assert 403 not in called_by(make_app(desk, LOOPBACK).test_client(), {"Host": host})
+    assert 403 not in called_by(make_app(extender, LOOPBACK).test_client(), {"Host": host})
 
 
 @pytest.mark.parametrize(
@@ -282,9 +286,9 @@ def test_on_loopback_its_own_names_and_that_of_the_schedulers_file_are_answered(
     ],
 )
 def test_on_loopback_another_name_is_refused_whatever_is_asked(
-    desk: Desk, host: str, caplog: pytest.LogCaptureFixture
+    extender: ScriptedExtender, host: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    client = make_app(desk, LOOPBACK).test_client()
+    client = make_app(extender, LOOPBACK).test_client()
     assert called_by(client, {"Host": host}) == [403] * 7
     assert caplog.text.count("caller refused") == 1
-    assert 403 not in called_by(make_app(desk).test_client(), {"Host": host})
+    assert 403 not in called_by(make_app(extender).test_client(), {"Host": host})

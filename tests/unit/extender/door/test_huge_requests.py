@@ -10,8 +10,8 @@ from gpushare.core.policy import load_policy
 from gpushare.core.ranking import Ranking
 from gpushare.core.workload import workload_of
 from gpushare.errors import MessageError
-from tests.unit.extender.desk import Desk, request
 from tests.unit.extender.kit import pod_json
+from tests.unit.extender.scripted_extender import ScriptedExtender, request
 
 AMOUNTS = ("9223372036854775807m", "9e15", "9223372036854775807", "9223372036854775808", "1e30")
 
@@ -23,13 +23,13 @@ def pod(name: str, amount: str, containers: int) -> dict[str, Any]:
     return made
 
 
-def desk() -> Desk:
+def extender_with_rankings() -> ScriptedExtender:
     """With the default policy, made for a cluster that has just begun."""
-    made = Desk()
-    for books in made.library:
+    extender = ScriptedExtender()
+    for managed in extender.resources:
         for policy in ("shadow-price", "fgd"):
-            books.rankings[policy] = Ranking(load_policy(policy, workload_of({}, [2, 8, 16])))
-    return made
+            managed.rankings[policy] = Ranking(load_policy(policy, workload_of({}, [2, 8, 16])))
+    return extender
 
 
 @pytest.mark.parametrize("policy", ["shadow-price", "fgd", "dotproduct", "bestfit"])
@@ -39,7 +39,7 @@ def desk() -> Desk:
 def test_each_verb_answers_or_refuses(name: str, amount: str, containers: int, policy: str) -> None:
     asking = pod(name, amount, containers)
     asking["metadata"]["annotations"]["gpushare.io/policy"] = policy
-    extender = desk()
+    extender = extender_with_rankings()
     fit = extender.filter(asking)["NodeNames"]
     assert refuses(lambda: extender.prioritize(asking, ["big"])) == (not fit)
     preempting = {"Pod": asking, "NodeNameToMetaVictims": {"big": {"Pods": []}}}
@@ -59,5 +59,6 @@ def refuses(call: Callable[[], object]) -> bool:
 
 
 def test_filter_refuses_what_cannot_be_added_up_for_good() -> None:
-    answer = json.loads(desk().service.filter(request(pod("cpu", "9e15", 2), ["big"])))
+    asking = request(pod("cpu", "9e15", 2), ["big"])
+    answer = json.loads(extender_with_rankings().service.filter(asking))
     assert "larger than" in answer["FailedAndUnresolvableNodes"]["big"]

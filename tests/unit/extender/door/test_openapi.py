@@ -13,8 +13,8 @@ from gpushare.errors import MessageError
 from gpushare.extender.door.app import Routes, build_app
 from gpushare.wire.extender import decode_bind, decode_filter
 from gpushare.wire.preempt import decode_preempt
-from tests.unit.extender.desk import Desk, bind_request, request
 from tests.unit.extender.kit import pod_json
+from tests.unit.extender.scripted_extender import ScriptedExtender, bind_request, request
 
 PREFIX = "/gpushare-scheduler"
 POD = pod_json("web", 4)
@@ -22,7 +22,7 @@ POD = pod_json("web", 4)
 
 @pytest.fixture
 def client() -> FlaskClient:
-    return build_app(Desk().service, Routes(), 100_000, Callers()).test_client()
+    return build_app(ScriptedExtender().service, Routes(), 100_000, Callers()).test_client()
 
 
 @pytest.fixture
@@ -60,7 +60,7 @@ def test_every_reference_leads_somewhere(document: dict[str, Any]) -> None:
 
 def test_the_routes_of_the_configuration_are_described() -> None:
     routes = Routes("/a/b", "sort-out", "rank", "tie", "throw-out")
-    client = build_app(Desk().service, routes, 100_000, Callers()).test_client()
+    client = build_app(ScriptedExtender().service, routes, 100_000, Callers()).test_client()
     paths = json.loads(client.get("/openapi.json").data)["paths"]
     assert {"/a/b/sort-out", "/a/b/rank", "/a/b/tie", "/a/b/throw-out"} < paths.keys()
 

@@ -17,7 +17,7 @@ from gpushare.extender.follow.watch_handlers import NodeEventHandler, PodEventHa
 from gpushare.wire.annotations import ALIYUN
 from gpushare.wire.codec import WatchEvent
 from gpushare.wire.placeholders import FOR, SCHEDULER, Placeholder
-from tests.unit.extender.kit import make_library, node_json, pod_json, read_node, read_pod
+from tests.unit.extender.kit import managed_resources, node_json, pod_json, read_node, read_pod
 
 OURS = "/api/v1/namespaces/asks/pods"
 REFUSED = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable"}
@@ -34,7 +34,7 @@ class World:
         self.faults: list[tuple[str, bool, ApiError]] = []
         self.why_not = ""
         self.told: list[tuple[str, NodeAsk]] = []
-        self.library = make_library()
+        self.resources = managed_resources()
         self.uids = 0
         self.start(namespace)
         self.node("a")
@@ -46,10 +46,10 @@ class World:
     def start(self, namespace: str) -> None:
         """Another process, which the watch shows what there is."""
         self.known = Shown[Placeholder]()
-        self.handler = PodEventHandler(self.library, placeholders=self.known)
+        self.handler = PodEventHandler(self.resources, placeholders=self.known)
         self.under_test = Placeholders(
             self,
-            self.library,
+            self.resources,
             self.known,
             namespace,
             not_ready=lambda: self.why_not,
@@ -63,7 +63,7 @@ class World:
         found = node_json(name, 32, 2)
         found["status"]["allocatable"]["pods"] = "110"
         found["metadata"]["labels"] = {"kubernetes.io/hostname": name}
-        NodeEventHandler(self.library, "GiB").apply(WatchEvent("ADDED", object=read_node(found)))
+        NodeEventHandler(self.resources, "GiB").apply(WatchEvent("ADDED", object=read_node(found)))
 
     def runs(self, name: str, units: int, node: str, device: int) -> None:
         notes = {ALIYUN.idx: str(device), ALIYUN.pod: str(units)}

@@ -23,8 +23,8 @@ from gpushare.wire.pods import observe_pod
 from tests.support.scripted_api import Call, ScriptedApi
 from tests.support.waiting import poll
 from tests.unit.core.clusters import node as make_node
-from tests.unit.extender.desk import Heard
-from tests.unit.extender.kit import make_library, node_json, pod_json, read_node, read_pod
+from tests.unit.extender.kit import managed_resources, node_json, pod_json, read_node, read_pod
+from tests.unit.extender.scripted_extender import Heard
 
 NODE = "gpu"
 PODS = "/api/v1/pods"
@@ -69,13 +69,13 @@ class Office:
     """Books that follow a cluster, and their auditor."""
 
     def __init__(self) -> None:
-        self.library = make_library()
-        self.ledger: Ledger = self.library.resources[0].ledger
+        self.resources = managed_resources()
+        self.ledger: Ledger = self.resources.resources[0].ledger
         self.api, self.heard, self.told = Lists(), Heard(), list[tuple[str, bool]]()
         self.shown, self.why_not, self.behind = "10", "", ""
         self.catch_up: Callable[[], object] = int
         """What the watches do in the moment in which they are asked how far they are."""
-        notices = EventMessages(self.heard, self.library, "GiB")
+        notices = EventMessages(self.heard, self.resources, "GiB")
 
         def tell(finding: Finding, healed: bool) -> None:
             self.told.append((finding.what, healed))
@@ -83,7 +83,7 @@ class Office:
 
         self.auditor = Auditor(
             self.api,
-            self.library,
+            self.resources,
             "GiB",
             not_ready=lambda: self.why_not,
             watch_version=self._show,

@@ -308,7 +308,7 @@ def test_pods_of_others_are_left_alone() -> None:
 
 def test_a_placeholder_asks_nothing_of_the_books() -> None:
     world = asked()
-    (managed,) = world.library
+    (managed,) = world.resources
     assert [pod.ref.name for pod in managed.ledger.waiting()] == ["web"]
     managed.ledger.check()
 

@@ -38,7 +38,7 @@ from gpushare.wire.scale_down import (
 )
 from tests.unit.extender.kit import (
     NO_RIGHT,
-    make_library,
+    managed_resources,
     node_json,
     pod_json,
     read_node,
@@ -53,10 +53,10 @@ KARPENTER = "karpenter.sh/do-not-disrupt"
 ABOUT_A1 = "team/a1 would have no device on another node"
 
 
-def claims_view(library: ManagedResources) -> ClaimsView:
+def claims_view(resources: ManagedResources) -> ClaimsView:
     ranking = Ranking(load_policy("device-bestfit"))
     books, policy = ClaimBooks(DRIVER, GIB, ranking), "device-bestfit"
-    return ClaimsView(DRIVER, books, Journal(), library, policy=policy, ranking=ranking)
+    return ClaimsView(DRIVER, books, Journal(), resources, policy=policy, ranking=ranking)
 
 
 def asked(found: ResourceClaim) -> ClaimRequest:
@@ -75,10 +75,10 @@ class World:
         self.why_not = ""
         self.patches: list[str] = []
         self.failures: list[tuple[bool, ApiError]] = []
-        self.library = make_library()
-        (self.managed,) = self.library
+        self.resources = managed_resources()
+        (self.managed,) = self.resources
         self.marks = Shown[Mark]()
-        self.handler = NodeEventHandler(self.library, "GiB", self.marks)
+        self.handler = NodeEventHandler(self.resources, "GiB", self.marks)
         for name in names:
             self.nodes[name]["status"]["allocatable"]["pods"] = "110"
             self.changed(name)
@@ -87,9 +87,9 @@ class World:
     def restart(self, *, on: bool, claims: ClaimsView | None = None) -> None:
         """Another process, whose watch shows what there is."""
         self.running = Shown[ObservedPod]() if on else None
-        self.pods = PodEventHandler(self.library, running=self.running)
+        self.pods = PodEventHandler(self.resources, running=self.running)
         self.guard = ScaleDownGuard(
-            self, self.library, self.marks, self.running, claims=claims,
+            self, self.resources, self.marks, self.running, claims=claims,
             not_ready=lambda: self.why_not, clock=lambda: self.now,
         )  # fmt: skip
 
@@ -242,7 +242,7 @@ def test_a_pod_by_claim_keeps_its_node_too_where_it_may_not_go_elsewhere() -> No
     for name in "ab":  # no devices by annotation
         world.nodes[name]["status"] = {"allocatable": {"pods": "110"}}
     world.shown()
-    view = claims_view(world.library)
+    view = claims_view(world.resources)
     view.books.slices_changed([slice_of(card(at, 16), node=name) for at, name in enumerate("ab")])
     result: dict[str, Any] = {"request": "gpu", "driver": DRIVER, "pool": "a", "device": "gpu-0"}
     result["consumedCapacity"] = {"memory": "10Gi"}
@@ -513,7 +513,7 @@ def test_the_thread_goes_on_after_a_failure_and_ends() -> None:
 
     broken = ScaleDownGuard(
         world,
-        world.library,
+        world.resources,
         world.marks,
         world.running,
         not_ready=not_ready,

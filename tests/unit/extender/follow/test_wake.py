@@ -20,8 +20,8 @@ from gpushare.wire.objects import ConfigMap, Metadata
 from gpushare.wire.pods import claimant
 from tests.support.scripted_api import ScriptedApi
 from tests.unit.core.clusters import node, state_of
-from tests.unit.extender.desk import request
-from tests.unit.extender.kit import NO_RIGHT, make_library, pod_json, read_pod
+from tests.unit.extender.kit import NO_RIGHT, managed_resources, pod_json, read_pod
+from tests.unit.extender.scripted_extender import request
 
 NODE = node("gpu-1", 16, 16)
 ABOVE = node("gpu-2", 16)
@@ -32,15 +32,19 @@ class World:
 
     def __init__(self, *nodes: NodeSpec) -> None:
         self.api = ScriptedApi()
-        self.library = make_library()
-        (self.managed,) = self.library
+        self.resources = managed_resources()
+        (self.managed,) = self.resources
         self.annotates = True
         self.waker = SchedulerWaker(
-            self.api, self.library, lambda: self.annotates, self.api.clock, lambda: 1_700_000_000.9
+            self.api,
+            self.resources,
+            lambda: self.annotates,
+            self.api.clock,
+            lambda: 1_700_000_000.9,
         )
         for spec in nodes or (NODE,):
             self.managed.ledger.node_changed(spec)
-            self.library.node_states.put(state_of(spec))
+            self.resources.node_states.put(state_of(spec))
 
     def waits(self, units: int, **more: Any) -> None:
         ref = PodRef("team", f"p{units}", f"uid-{units}")
@@ -53,7 +57,7 @@ class World:
         pod["metadata"]["labels"] = more.pop("labels", {})
         pod["spec"] |= more
         verb = FilterVerb(
-            self.library,
+            self.resources,
             Tickets(),
             not_ready=str,
             best_only=True,
@@ -116,7 +120,7 @@ def test_no_pod_that_could_use_it_is_no_reason(pod: dict[str, Any]) -> None:
 def test_a_node_that_kube_scheduler_leaves_out_is_no_reason() -> None:
     world = started()
     world.waits(8)
-    world.library.node_states.put(state_of(NODE, cordoned=True))
+    world.resources.node_states.put(state_of(NODE, cordoned=True))
     world.waker.room_on("gpu-1")
     world.waker.room_on("gone")
     assert world.later() == []
@@ -164,7 +168,7 @@ def test_a_write_that_is_refused_is_not_repeated_at_once(error: ApiError, again:
 
 def test_a_config_map_that_goes_wakes_the_scheduler() -> None:
     world = started(ABOVE)
-    handler = UnhealthyEventHandler(world.library, world.waker.room_on)
+    handler = UnhealthyEventHandler(world.resources, world.waker.room_on)
     closing = ConfigMap(Metadata(name="unhealthy-gpu-gpu-2"), {"gpus": "0"})
     handler.apply(WatchEvent("ADDED", closing))
     world.waits(8)
@@ -255,7 +259,7 @@ def test_a_node_that_kube_scheduler_leaves_out_is_not_written_on_for_a_hold() ->
     world.waits(12)
     world.asks("first", 10)
     world.asks("second", 12)
-    world.library.node_states.put(state_of(ABOVE, cordoned=True))
+    world.resources.node_states.put(state_of(ABOVE, cordoned=True))
     assert world.later(5.0) == []
 
 
@@ -267,7 +271,7 @@ def test_another_node_is_written_on_where_kube_scheduler_leaves_one_out() -> Non
         world.managed.holds.offered(first, f"n{number}", world.api.now)
     assert world.asks("second", 12) == []
     for number in (0, 1):
-        world.library.node_states.put(state_of(node(f"n{number}", 16), cordoned=True))
+        world.resources.node_states.put(state_of(node(f"n{number}", 16), cordoned=True))
     assert world.later(5.0) == ["n2"]
 
 

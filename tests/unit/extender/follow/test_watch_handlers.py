@@ -21,7 +21,7 @@ from gpushare.wire.codec import Codec, Decoded, WatchEvent
 from gpushare.wire.objects import CONFIG_MAPS, NODES, PODS, Pod
 from gpushare.wire.pods import observe_pod
 from tests.unit.core.clusters import node as make_node
-from tests.unit.extender.kit import NPU, make_library, node_json, pod_json, read_pod
+from tests.unit.extender.kit import NPU, managed_resources, node_json, pod_json, read_pod
 
 ASKS = Request(units=4, devices=1, containers=((0, 4),))
 _T = TypeVar("_T")
@@ -30,21 +30,21 @@ ON_0 = encode(Allocation("n", (0,), (4,)), ASKS, 8, "1", ALIYUN)
 
 
 @pytest.fixture
-def library() -> Iterator[ManagedResources]:
-    made = make_library(ALIYUN, NPU)
+def resources() -> Iterator[ManagedResources]:
+    made = managed_resources(ALIYUN, NPU)
     yield made
-    for books in made:
-        books.ledger.check()
+    for managed in made:
+        managed.ledger.check()
 
 
 @pytest.fixture
-def gpus(library: ManagedResources) -> Ledger:
-    return library.resources[0].ledger
+def gpus(resources: ManagedResources) -> Ledger:
+    return resources.resources[0].ledger
 
 
 @pytest.fixture
-def npus(library: ManagedResources) -> Ledger:
-    return library.resources[1].ledger
+def npus(resources: ManagedResources) -> Ledger:
+    return resources.resources[1].ledger
 
 
 def page(codec: Codec[_T], *items: Mapping[str, Any]) -> Decoded[_T]:
@@ -61,12 +61,12 @@ def event(codec: Codec[_T], kind: str, item: Mapping[str, Any]) -> WatchEvent[_T
 
 
 @pytest.fixture
-def nodes(library: ManagedResources) -> NodeEventHandler:
-    return NodeEventHandler(library, "GiB")
+def nodes(resources: ManagedResources) -> NodeEventHandler:
+    return NodeEventHandler(resources, "GiB")
 
 
 def capacities(ledger: Ledger) -> dict[str, tuple[int, ...]]:
-    return {books.spec.name: books.spec.capacity for books in ledger.dump()}
+    return {managed.spec.name: managed.spec.capacity for managed in ledger.dump()}
 
 
 def test_a_list_of_nodes_is_all_there_is(
@@ -111,17 +111,17 @@ def test_an_inventory_that_cannot_be_read_closes_the_node(
     assert not closed.open.any()
     inventory = json.dumps({"v": 1, "unit": "MiB", "devices": [{"mem": 8}]})
     nodes.apply(event(NODES, "ADDED", node_json("b", 8, 1, **{ALIYUN.inventory: inventory})))
-    assert [books.spec.closed for books in gpus.dump()] == []
+    assert [managed.spec.closed for managed in gpus.dump()] == []
 
 
 # -- pods ---------------------------------------------------------------------------------------
 
 
 @pytest.fixture
-def pods(library: ManagedResources) -> PodEventHandler:
-    for books in library:
-        books.ledger.node_changed(make_node("n", 8, 8))
-    return PodEventHandler(library)
+def pods(resources: ManagedResources) -> PodEventHandler:
+    for managed in resources:
+        managed.ledger.node_changed(make_node("n", 8, 8))
+    return PodEventHandler(resources)
 
 
 def held(ledger: Ledger) -> dict[str, Shares | None]:
@@ -152,15 +152,15 @@ def test_of_a_page_of_large_pods_little_is_kept_until_the_list_is_whole(
 
 
 def test_a_bound_pod_that_a_list_shows_without_a_node_is_given_back_by_proof(
-    pods: PodEventHandler, library: ManagedResources, gpus: Ledger
+    pods: PodEventHandler, resources: ManagedResources, gpus: Ledger
 ) -> None:
     """An etcd that was set back knows nothing of the binding; no watch ever says so."""
     pods.apply(event(PODS, "ADDED", bound()))
     waits = pod_json("web", 4)
     pods.replace([page(PODS, waits)], 100.0)
     assert held(gpus) == {"web": ((0, 4),)}
-    asked = (library.resources[0], ASKS)
-    bind = BindTransaction(library, PodRef("team", "web", "uid-web"), "n", True, asked, "1")
+    asked = (resources.resources[0], ASKS)
+    bind = BindTransaction(resources, PodRef("team", "web", "uid-web"), "n", True, asked, "1")
     assert isinstance(bind.start(100.0, float("inf")), ReadPod), "nothing is bound as it stands"
     (overdue,) = gpus.overdue(100.0)
     seen = observe_pod(read_pod(waits), ALIYUN)
@@ -266,13 +266,13 @@ def created() -> list[tuple[str, Request]]:
 
 
 @pytest.fixture
-def watching(library: ManagedResources, created: list[tuple[str, Request]]) -> PodEventHandler:
-    def tell(books: ManagedResource, changes: Changes, first: bool) -> None:
+def watching(resources: ManagedResources, created: list[tuple[str, Request]]) -> PodEventHandler:
+    def tell(managed: ManagedResource, changes: Changes, first: bool) -> None:
         for pod, on_node in changes.new:
             if not (first and on_node):
-                created.append((books.names.resource, pod.request))
+                created.append((managed.names.resource, pod.request))
 
-    return PodEventHandler(library, tell)
+    return PodEventHandler(resources, tell)
 
 
 def gpu_sizes(created: list[tuple[str, Request]]) -> list[int]:
@@ -318,18 +318,18 @@ def test_a_pod_with_gates_is_told_once_when_they_are_gone_or_never(
 
 
 def test_a_pod_that_comes_to_a_node_or_goes_is_told_once_for_each_of_the_books(
-    library: ManagedResources,
+    resources: ManagedResources,
 ) -> None:
     told: list[tuple[str, int]] = []
 
-    def tell(books: ManagedResource, changes: Changes, first: bool) -> None:
+    def tell(managed: ManagedResource, changes: Changes, first: bool) -> None:
         if not first:
-            told.extend((books.names.resource, 1) for _ in changes.came)
-            told.extend((books.names.resource, -1) for _ in changes.went)
+            told.extend((managed.names.resource, 1) for _ in changes.came)
+            told.extend((managed.names.resource, -1) for _ in changes.went)
 
-    sink = PodEventHandler(library, tell)
-    resources = [books.names.resource for books in library]
-    came, went = [(name, 1) for name in resources], [(name, -1) for name in resources]
+    sink = PodEventHandler(resources, tell)
+    names = [managed.names.resource for managed in resources]
+    came, went = [(name, 1) for name in names], [(name, -1) for name in names]
     stays, waits = bound("stays"), pod_json("waits", 3)
     sink.replace([page(PODS, bound("runs"), bound("missed"), stays, waits)], 0.0)
     assert told == []
@@ -345,9 +345,11 @@ def test_a_pod_that_comes_to_a_node_or_goes_is_told_once_for_each_of_the_books(
     assert told == went * 2 + came + went + came
 
 
-def test_a_pod_that_never_came_to_a_node_does_not_go_from_one(library: ManagedResources) -> None:
+def test_a_pod_that_never_came_to_a_node_does_not_go_from_one(resources: ManagedResources) -> None:
     told: list[LearnedPod] = []
-    sink = PodEventHandler(library, lambda _, changes, __: told.extend(changes.came + changes.went))
+    sink = PodEventHandler(
+        resources, lambda _, changes, __: told.extend(changes.came + changes.went)
+    )
     sink.replace([page(PODS, pod_json("waits", 3), pod_json("given-up", 3))], 0.0)
     sink.apply(event(PODS, "DELETED", pod_json("waits", 3)))
     sink.apply(event(PODS, "DELETED", pod_json("never-seen", 1)))
@@ -388,10 +390,10 @@ def test_a_pod_that_cannot_be_read_is_no_new_one_when_it_can(
 
 
 @pytest.fixture
-def unhealthy(library: ManagedResources) -> UnhealthyEventHandler:
-    for books in library:
-        books.ledger.node_changed(make_node("n", 8, 8, 8))
-    return UnhealthyEventHandler(library)
+def unhealthy(resources: ManagedResources) -> UnhealthyEventHandler:
+    for managed in resources:
+        managed.ledger.node_changed(make_node("n", 8, 8, 8))
+    return UnhealthyEventHandler(resources)
 
 
 def config_map(name: str, gpus: str | None) -> dict[str, Any]:
@@ -470,8 +472,8 @@ def test_other_config_maps_say_nothing(
 
 def test_a_pod_of_another_scheduler_is_one_that_we_are_never_asked_about() -> None:
     scope = ExtenderScope(frozenset([ALIYUN.resource]), frozenset(["gpu"]))
-    library = replace(make_library(), scope=scope)
-    sink, ledger = PodEventHandler(library), library.resources[0].ledger
+    resources = replace(managed_resources(), scope=scope)
+    sink, ledger = PodEventHandler(resources), resources.resources[0].ledger
     for name, scheduler in (("ours", "gpu"), ("theirs", "nobody")):
         pod = pod_json(name, 4)
         pod["spec"]["schedulerName"] = scheduler

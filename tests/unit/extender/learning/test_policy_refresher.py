@@ -16,7 +16,7 @@ from gpushare.extender.managed_resources import ManagedResource, ManagedResource
 from gpushare.ledger import Changes, LearnedPod, Ledger
 from gpushare.wire.annotations import ALIYUN
 from tests.unit.core.clusters import node as make_node
-from tests.unit.extender.kit import NPU, make_library, try_here
+from tests.unit.extender.kit import NPU, managed_resources, try_here
 
 SHARE = Request(4, 1, cpu=1000, memory=2**30)
 PLAIN = Request(cpu=500)
@@ -52,7 +52,7 @@ def maker() -> Maker:
 
 
 @pytest.fixture
-def library() -> Iterator[ManagedResources]:
+def resources() -> Iterator[ManagedResources]:
     rankings = {name: Ranking(load_policy(name)) for name in policy_names()}
     made = ManagedResources((ManagedResource(ALIYUN, Ledger(), rankings, "device-bestfit"),))
     made.resources[0].ledger.node_changed(make_node("a", 16, 16, 8))
@@ -61,83 +61,83 @@ def library() -> Iterator[ManagedResources]:
 
 
 @pytest.fixture
-def books(library: ManagedResources) -> ManagedResource:
-    return library.resources[0]
+def managed(resources: ManagedResources) -> ManagedResource:
+    return resources.resources[0]
 
 
 @pytest.fixture
-def learning(library: ManagedResources, maker: Maker) -> PolicyRefresher:
-    return PolicyRefresher(library, maker, try_here, lambda: maker.clock)
+def learning(resources: ManagedResources, maker: Maker) -> PolicyRefresher:
+    return PolicyRefresher(resources, maker, try_here, lambda: maker.clock)
 
 
 def create(
-    learning: PolicyRefresher, books: ManagedResource, pods: int, request: Request = SHARE
+    learning: PolicyRefresher, managed: ManagedResource, pods: int, request: Request = SHARE
 ) -> None:
     for _ in range(pods):
-        learning.changed(books, Changes(new=[(LearnedPod("team", request), False)]), False)
+        learning.changed(managed, Changes(new=[(LearnedPod("team", request), False)]), False)
 
 
 def test_policies_are_made_first_for_no_pods_when_nodes_are_known(
-    learning: PolicyRefresher, books: ManagedResource, maker: Maker
+    learning: PolicyRefresher, managed: ManagedResource, maker: Maker
 ) -> None:
     learning.tick()
     learning.tick()
     assert maker.asked == [workload_of({}, {8: 1, 16: 2})]
-    create(learning, books, 49)
+    create(learning, managed, 49)
     maker.clock += SPACING
     learning.tick()
     assert len(maker.asked) == 1
-    create(learning, books, 1)
+    create(learning, managed, 1)
     learning.tick()
     assert [workload.pods for workload in maker.asked[1:]] == [50]
 
 
 def test_a_pod_that_no_node_could_take_counts_for_nothing(
-    learning: PolicyRefresher, books: ManagedResource
+    learning: PolicyRefresher, managed: ManagedResource
 ) -> None:
     learning.tick()
     for request in (Request(17, 1), Request(1, 9)):
-        create(learning, books, 100, request)
-    create(learning, books, 3)
+        create(learning, managed, 100, request)
+    create(learning, managed, 3)
     assert learning.state()["learned_pods_total"] == 3
 
 
 def test_policies_are_made_for_the_share_of_pods_that_leave(
-    learning: PolicyRefresher, books: ManagedResource, maker: Maker
+    learning: PolicyRefresher, managed: ManagedResource, maker: Maker
 ) -> None:
     learning.tick()
-    create(learning, books, 50)
+    create(learning, managed, 50)
     pod = LearnedPod("team", SHARE)
-    learning.changed(books, Changes(came=[pod] * 20), False)
-    learning.changed(books, Changes(went=[pod] * 8), False)
+    learning.changed(managed, Changes(came=[pod] * 20), False)
+    learning.changed(managed, Changes(went=[pod] * 8), False)
     learning.tick()
     assert [workload.turnover for workload in maker.asked] == [0, 0.4]
 
 
 def test_devices_of_a_new_size_have_policies_made_but_not_at_once(
-    learning: PolicyRefresher, books: ManagedResource, maker: Maker
+    learning: PolicyRefresher, managed: ManagedResource, maker: Maker
 ) -> None:
     learning.tick()
-    books.ledger.node_changed(make_node("b", 80))
+    managed.ledger.node_changed(make_node("b", 80))
     learning.tick()
     assert len(maker.asked) == 1
     maker.clock += SPACING
     learning.tick()
     learning.tick()
     assert maker.asked[1:] == [workload_of({}, {8: 1, 16: 2, 80: 1})]
-    books.ledger.node_gone("b")
+    managed.ledger.node_gone("b")
     maker.clock += SPACING
     learning.tick()
     assert len(maker.asked) == 2
 
 
 def test_policies_are_made_at_50_100_200_and_then_every_250(
-    learning: PolicyRefresher, books: ManagedResource, maker: Maker
+    learning: PolicyRefresher, managed: ManagedResource, maker: Maker
 ) -> None:
     seen = []
     learning.tick()
     for total in range(1, 1001):
-        create(learning, books, 1)
+        create(learning, managed, 1)
         maker.clock += SPACING
         before = len(maker.asked)
         learning.tick()
@@ -147,11 +147,11 @@ def test_policies_are_made_at_50_100_200_and_then_every_250(
 
 
 def test_after_the_first_ones_policies_are_made_at_most_once_a_minute(
-    learning: PolicyRefresher, books: ManagedResource, maker: Maker
+    learning: PolicyRefresher, managed: ManagedResource, maker: Maker
 ) -> None:
     learning.tick()
     for pods in (50, 50, 100, 400, 400):
-        create(learning, books, pods)
+        create(learning, managed, pods)
         learning.tick()
     assert [workload.pods for workload in maker.asked[1:]] == [50, 100, 200]
     maker.clock += SPACING
@@ -162,10 +162,10 @@ def test_after_the_first_ones_policies_are_made_at_most_once_a_minute(
 
 
 def test_what_was_created_counts_by_class_and_so_do_the_devices_there_are(
-    learning: PolicyRefresher, books: ManagedResource, maker: Maker
+    learning: PolicyRefresher, managed: ManagedResource, maker: Maker
 ) -> None:
-    create(learning, books, 30)
-    create(learning, books, 20, PLAIN)
+    create(learning, managed, 30)
+    create(learning, managed, 20, PLAIN)
     learning.tick()
     (workload,) = maker.asked
     assert workload.capacities == ((8, 1), (16, 2))
@@ -174,15 +174,15 @@ def test_what_was_created_counts_by_class_and_so_do_the_devices_there_are(
 
 
 def test_the_new_rankings_know_what_the_old_ones_were_asked_for(
-    learning: PolicyRefresher, books: ManagedResource
+    learning: PolicyRefresher, managed: ManagedResource
 ) -> None:
-    old = books.ranking(SHARE)
+    old = managed.ranking(SHARE)
     kinds = [Request(units, 1, models=("T4",)) for units in range(1, 5)]
     for request in kinds:
-        old.scores(books.ledger.snapshot(), request)
-    create(learning, books, 50)
+        old.scores(managed.ledger.snapshot(), request)
+    create(learning, managed, 50)
     learning.tick()
-    new = books.ranking(SHARE)
+    new = managed.ranking(SHARE)
     assert new is not old
     assert new.recent_kinds == tuple(request.kind for request in kinds)
 
@@ -190,21 +190,21 @@ def test_the_new_rankings_know_what_the_old_ones_were_asked_for(
 @pytest.mark.parametrize("odd", [True, False])
 def test_policies_that_cannot_be_made_leave_the_old_ones_and_are_tried_again_later(
     learning: PolicyRefresher,
-    books: ManagedResource,
+    managed: ManagedResource,
     maker: Maker,
     caplog: pytest.LogCaptureFixture,
     odd: bool,
 ) -> None:
     caplog.set_level(logging.INFO)
-    books.ranking(SHARE).scores(books.ledger.snapshot(), SHARE)
-    before = dict(books.rankings)
+    managed.ranking(SHARE).scores(managed.ledger.snapshot(), SHARE)
+    before = dict(managed.rankings)
     maker.odd, maker.error = odd, None if odd else MemoryError("no room")
-    create(learning, books, 50)
+    create(learning, managed, 50)
     for _ in range(3):
         learning.tick()
         learning.tick()
         maker.clock += SPACING
-    assert books.rankings == before
+    assert managed.rankings == before
     assert len(maker.asked) == 3
     said = [record.getMessage() for record in caplog.records]
     assert len(said) == 1
@@ -212,16 +212,16 @@ def test_policies_that_cannot_be_made_leave_the_old_ones_and_are_tried_again_lat
     assert learning.state()["refit_failures_total"] == 3
     maker.odd, maker.error = False, None
     learning.tick()
-    assert books.ranking(SHARE) is not before["device-bestfit"]
+    assert managed.ranking(SHARE) is not before["device-bestfit"]
     assert learning.state()["refits_total"] == 1
 
 
 def test_metrics_say_how_much_was_learned_and_how_old_it_is(
-    learning: PolicyRefresher, books: ManagedResource, maker: Maker
+    learning: PolicyRefresher, managed: ManagedResource, maker: Maker
 ) -> None:
     none = dict.fromkeys(learning.state(), 0.0)
     assert learning.state() == none
-    create(learning, books, 60)
+    create(learning, managed, 60)
     learning.tick()
     maker.clock += 7.0
     assert learning.state() == {
@@ -236,12 +236,12 @@ def test_metrics_say_how_much_was_learned_and_how_old_it_is(
 
 
 def test_each_resource_learns_for_itself(maker: Maker) -> None:
-    library = make_library(ALIYUN, NPU)
-    learning = PolicyRefresher(library, maker, try_here, lambda: maker.clock)
+    resources = managed_resources(ALIYUN, NPU)
+    learning = PolicyRefresher(resources, maker, try_here, lambda: maker.clock)
     learning.tick()
     assert maker.asked == []
-    create(learning, library.resources[1], 50)
-    create(learning, library.resources[0], 49)
+    create(learning, resources.resources[1], 50)
+    create(learning, resources.resources[0], 49)
     learning.tick()
     (workload,) = maker.asked
     assert (workload.pods, workload.capacities) == (50, ())

@@ -79,7 +79,7 @@ def clock() -> Clock:
 
 
 @pytest.fixture
-def books() -> ManagedResource:
+def managed() -> ManagedResource:
     rankings = {name: Ranking(load_policy(name)) for name in policy_names()}
     made = ManagedResource(ALIYUN, Ledger(), rankings, AUTO, candidates=CANDIDATES)
     made.ledger.node_changed(make_node("a", 16, 16))
@@ -87,67 +87,67 @@ def books() -> ManagedResource:
 
 
 @pytest.fixture
-def learning(books: ManagedResource, referee: Referee, clock: Clock) -> PolicyRefresher:
-    return PolicyRefresher(ManagedResources((books,)), _make, referee, clock, lambda: WALL)
+def learning(managed: ManagedResource, referee: Referee, clock: Clock) -> PolicyRefresher:
+    return PolicyRefresher(ManagedResources((managed,)), _make, referee, clock, lambda: WALL)
 
 
-def create(learning: PolicyRefresher, books: ManagedResource, pods: int) -> None:
+def create(learning: PolicyRefresher, managed: ManagedResource, pods: int) -> None:
     changes = Changes(new=[(LearnedPod("team", SHARE), False)])
     for _ in range(pods):
-        learning.changed(books, changes, False)
+        learning.changed(managed, changes, False)
 
 
-def next_trial(learning: PolicyRefresher, books: ManagedResource, clock: Clock) -> None:
+def next_trial(learning: PolicyRefresher, managed: ManagedResource, clock: Clock) -> None:
     """So many pods come, and so much time goes by, that another trial may be."""
     clock.now += SHORTEST_REST
-    create(learning, books, 1000)
+    create(learning, managed, 1000)
 
 
 def test_before_enough_pods_were_seen_the_safe_policy_ranks(
-    learning: PolicyRefresher, books: ManagedResource, referee: Referee, clock: Clock
+    learning: PolicyRefresher, managed: ManagedResource, referee: Referee, clock: Clock
 ) -> None:
     learning.tick()
-    create(learning, books, FEWEST_SEEN - 1)
+    create(learning, managed, FEWEST_SEEN - 1)
     clock.now += SPACING
     learning.tick()
     assert referee.pods == []
-    assert books.ranking_policy == FALLBACK_POLICY
-    assert books.ranking(SHARE) is books.rankings[FALLBACK_POLICY]
-    create(learning, books, 1)
+    assert managed.ranking_policy == FALLBACK_POLICY
+    assert managed.ranking(SHARE) is managed.rankings[FALLBACK_POLICY]
+    create(learning, managed, 1)
     learning.tick()
     assert referee.pods == [FEWEST_SEEN]
     assert referee.names == CANDIDATES
-    assert books.ranking_policy == "binpack"
-    assert books.ranking(SHARE) is books.rankings["binpack"]
+    assert managed.ranking_policy == "binpack"
+    assert managed.ranking(SHARE) is managed.rankings["binpack"]
 
 
 def test_another_one_ranks_when_enough_other_pods_have_come_and_the_rest_is_over(
-    learning: PolicyRefresher, books: ManagedResource, referee: Referee, clock: Clock
+    learning: PolicyRefresher, managed: ManagedResource, referee: Referee, clock: Clock
 ) -> None:
-    create(learning, books, FEWEST_SEEN)
+    create(learning, managed, FEWEST_SEEN)
     learning.tick()
     referee.wins = "device-bestfit"
     clock.now += SHORTEST_REST
-    create(learning, books, 49)
+    create(learning, managed, 49)
     learning.tick()
-    assert books.ranking_policy == "binpack"
-    create(learning, books, 1)
+    assert managed.ranking_policy == "binpack"
+    create(learning, managed, 1)
     clock.now -= 1
     learning.tick()
-    assert books.ranking_policy == "binpack"
+    assert managed.ranking_policy == "binpack"
     clock.now += 1
     learning.tick()
-    assert books.ranking_policy == "device-bestfit"
+    assert managed.ranking_policy == "device-bestfit"
     assert len(referee.pods) == 2
 
 
 def test_a_trial_that_took_long_is_followed_by_a_long_rest(
-    learning: PolicyRefresher, books: ManagedResource, referee: Referee, clock: Clock
+    learning: PolicyRefresher, managed: ManagedResource, referee: Referee, clock: Clock
 ) -> None:
     referee.clock, referee.takes = clock, 10.0
-    create(learning, books, FEWEST_SEEN)
+    create(learning, managed, FEWEST_SEEN)
     learning.tick()
-    next_trial(learning, books, clock)
+    next_trial(learning, managed, clock)
     learning.tick()
     assert len(referee.pods) == 1
     clock.now += 10 * REST - SHORTEST_REST
@@ -156,97 +156,97 @@ def test_a_trial_that_took_long_is_followed_by_a_long_rest(
 
 
 def test_a_lead_that_may_be_chance_changes_nothing(
-    learning: PolicyRefresher, books: ManagedResource, referee: Referee, clock: Clock
+    learning: PolicyRefresher, managed: ManagedResource, referee: Referee, clock: Clock
 ) -> None:
-    create(learning, books, FEWEST_SEEN)
+    create(learning, managed, FEWEST_SEEN)
     learning.tick()
     referee.wins, referee.leads = "device-bestfit", (-1.0, 3.0)
-    next_trial(learning, books, clock)
+    next_trial(learning, managed, clock)
     learning.tick()
     assert len(referee.pods) == 2
-    assert books.ranking_policy == "binpack"
+    assert managed.ranking_policy == "binpack"
 
 
 def test_policies_made_anew_rank_under_the_winner_name_too(
-    learning: PolicyRefresher, books: ManagedResource, clock: Clock
+    learning: PolicyRefresher, managed: ManagedResource, clock: Clock
 ) -> None:
-    create(learning, books, FEWEST_SEEN)
+    create(learning, managed, FEWEST_SEEN)
     learning.tick()
-    before = books.ranking(SHARE)
-    create(learning, books, 250)
+    before = managed.ranking(SHARE)
+    create(learning, managed, 250)
     clock.now += SPACING
     learning.tick()
-    assert books.ranking(SHARE) is books.rankings["binpack"] is not before
-    assert books.ranking_policy == "binpack"
+    assert managed.ranking(SHARE) is managed.rankings["binpack"] is not before
+    assert managed.ranking_policy == "binpack"
 
 
 def test_the_winner_knows_the_kinds_that_were_asked_for(
-    learning: PolicyRefresher, books: ManagedResource
+    learning: PolicyRefresher, managed: ManagedResource
 ) -> None:
-    books.ranking(SHARE).scores(books.ledger.snapshot(), SHARE)
-    create(learning, books, FEWEST_SEEN)
+    managed.ranking(SHARE).scores(managed.ledger.snapshot(), SHARE)
+    create(learning, managed, FEWEST_SEEN)
     learning.tick()
-    assert books.ranking_policy == "binpack"
-    assert books.ranking(SHARE).recent_kinds == (SHARE.kind,)
+    assert managed.ranking_policy == "binpack"
+    assert managed.ranking(SHARE).recent_kinds == (SHARE.kind,)
 
 
 def test_a_trial_that_fails_changes_nothing_and_is_told_once(
     learning: PolicyRefresher,
-    books: ManagedResource,
+    managed: ManagedResource,
     referee: Referee,
     clock: Clock,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     referee.error = ZeroDivisionError("a bug of a policy")
-    create(learning, books, FEWEST_SEEN)
+    create(learning, managed, FEWEST_SEEN)
     with caplog.at_level(logging.WARNING):
         for _ in range(3):
             learning.tick()
-            next_trial(learning, books, clock)
+            next_trial(learning, managed, clock)
     (line,) = [record.getMessage() for record in caplog.records]
     assert "could not be tried" in line
     assert "a bug of a policy" in line
     assert len(referee.pods) == learning.state()["trial_failures_total"] == 3
-    assert books.ranking_policy == FALLBACK_POLICY
+    assert managed.ranking_policy == FALLBACK_POLICY
     referee.error = None
     learning.tick()
-    assert books.ranking_policy == "binpack"
+    assert managed.ranking_policy == "binpack"
     assert learning.state()["trials_total"] == 1
 
 
 def test_where_nothing_can_be_allocated_yet_the_next_trial_is_when_nodes_come(
-    learning: PolicyRefresher, books: ManagedResource, referee: Referee, clock: Clock
+    learning: PolicyRefresher, managed: ManagedResource, referee: Referee, clock: Clock
 ) -> None:
     referee.nothing = True
-    create(learning, books, FEWEST_SEEN)
+    create(learning, managed, FEWEST_SEEN)
     learning.tick()
-    assert books.ranking_policy == FALLBACK_POLICY
+    assert managed.ranking_policy == FALLBACK_POLICY
     referee.nothing = False
     clock.now += SHORTEST_REST
     learning.tick()
-    assert books.ranking_policy == FALLBACK_POLICY
-    books.ledger.node_changed(make_node("b", 16, 16))
+    assert managed.ranking_policy == FALLBACK_POLICY
+    managed.ledger.node_changed(make_node("b", 16, 16))
     learning.tick()
-    assert books.ranking_policy == "binpack"
+    assert managed.ranking_policy == "binpack"
     assert learning.state()["trials_total"] == 1
 
 
 def test_a_fixed_policy_is_never_tried(referee: Referee, clock: Clock) -> None:
     rankings = {name: Ranking(load_policy(name)) for name in policy_names()}
-    books = ManagedResource(ALIYUN, Ledger(), rankings, "spread", candidates=CANDIDATES)
-    books.ledger.node_changed(make_node("a", 16, 16))
-    learning = PolicyRefresher(ManagedResources((books,)), _make, referee, clock)
-    create(learning, books, FEWEST_SEEN)
+    managed = ManagedResource(ALIYUN, Ledger(), rankings, "spread", candidates=CANDIDATES)
+    managed.ledger.node_changed(make_node("a", 16, 16))
+    learning = PolicyRefresher(ManagedResources((managed,)), _make, referee, clock)
+    create(learning, managed, FEWEST_SEEN)
     learning.tick()
     assert referee.pods == []
-    assert books.ranking_policy == "spread"
-    assert books.ranking(Request(4, 1, policy=AUTO)) is books.rankings[FALLBACK_POLICY]
+    assert managed.ranking_policy == "spread"
+    assert managed.ranking(Request(4, 1, policy=AUTO)) is managed.rankings[FALLBACK_POLICY]
 
 
 def test_the_log_says_which_policy_ranks_now_and_what_each_would_allocate(
-    learning: PolicyRefresher, books: ManagedResource, caplog: pytest.LogCaptureFixture
+    learning: PolicyRefresher, managed: ManagedResource, caplog: pytest.LogCaptureFixture
 ) -> None:
-    create(learning, books, FEWEST_SEEN)
+    create(learning, managed, FEWEST_SEEN)
     with caplog.at_level(logging.INFO):
         learning.tick()
     line = next(text for text in caplog.messages if "tried" in text)
@@ -258,7 +258,7 @@ def test_the_log_says_which_policy_ranks_now_and_what_each_would_allocate(
         "lead=1.1",
     ):
         assert told in line
-    choice = books.choice
+    choice = managed.choice
     assert choice is not None
     assert (choice.policy, choice.second, choice.since) == ("binpack", CANDIDATES[0], WALL)
     assert (choice.lead, choice.error) == pytest.approx((1.05, 0.05))
@@ -268,24 +268,24 @@ def test_the_log_says_which_policy_ranks_now_and_what_each_would_allocate(
 
 def test_a_candidate_that_fails_is_left_out_and_not_tried_again_after_three_times(
     learning: PolicyRefresher,
-    books: ManagedResource,
+    managed: ManagedResource,
     referee: Referee,
     clock: Clock,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     referee.failed = {"shadow-price": "no end after 120 s"}
-    create(learning, books, FEWEST_SEEN)
+    create(learning, managed, FEWEST_SEEN)
     said = []
     for _ in range(4):
         caplog.clear()
         with caplog.at_level(logging.WARNING):
             learning.tick()
         said.append(caplog.messages[:])
-        next_trial(learning, books, clock)
-    assert books.ranking_policy == "binpack"
+        next_trial(learning, managed, clock)
+    assert managed.ranking_policy == "binpack"
     assert referee.names == (FALLBACK_POLICY, "binpack")
-    assert books.choice is not None
-    assert set(books.choice.allocated) == {FALLBACK_POLICY, "binpack"}
+    assert managed.choice is not None
+    assert set(managed.choice.allocated) == {FALLBACK_POLICY, "binpack"}
     assert learning.state()["trial_failures_total"] == 3
     assert learning.state()["trials_total"] == 4
     first, second, third, fourth = said
@@ -298,54 +298,54 @@ def test_a_candidate_that_fails_is_left_out_and_not_tried_again_after_three_time
 
 
 def test_a_candidate_that_fails_now_and_then_is_tried_on(
-    learning: PolicyRefresher, books: ManagedResource, referee: Referee, clock: Clock
+    learning: PolicyRefresher, managed: ManagedResource, referee: Referee, clock: Clock
 ) -> None:
-    create(learning, books, FEWEST_SEEN)
+    create(learning, managed, FEWEST_SEEN)
     for number in range(8):
         referee.failed = {"shadow-price": "status -9: no word"} if number % 3 else {}
         learning.tick()
         assert referee.names == CANDIDATES
-        next_trial(learning, books, clock)
+        next_trial(learning, managed, clock)
 
 
 def test_the_winner_that_fails_later_makes_room_for_the_next_best(
-    learning: PolicyRefresher, books: ManagedResource, referee: Referee, clock: Clock
+    learning: PolicyRefresher, managed: ManagedResource, referee: Referee, clock: Clock
 ) -> None:
-    create(learning, books, FEWEST_SEEN)
+    create(learning, managed, FEWEST_SEEN)
     learning.tick()
-    assert books.ranking_policy == "binpack"
+    assert managed.ranking_policy == "binpack"
     referee.failed = {"binpack": "no end after 120 s"}
-    next_trial(learning, books, clock)
+    next_trial(learning, managed, clock)
     learning.tick()
-    assert books.ranking_policy == FALLBACK_POLICY
-    assert books.choice is not None
-    assert "binpack" not in books.choice.allocated
+    assert managed.ranking_policy == FALLBACK_POLICY
+    assert managed.choice is not None
+    assert "binpack" not in managed.choice.allocated
 
 
 def test_where_every_candidate_fails_the_policy_stays_and_there_is_an_end_to_it(
-    learning: PolicyRefresher, books: ManagedResource, referee: Referee, clock: Clock
+    learning: PolicyRefresher, managed: ManagedResource, referee: Referee, clock: Clock
 ) -> None:
     referee.failed = dict.fromkeys(CANDIDATES, "no end after 120 s")
-    create(learning, books, FEWEST_SEEN)
+    create(learning, managed, FEWEST_SEEN)
     for _ in range(5):
         learning.tick()
-        next_trial(learning, books, clock)
-    assert books.ranking_policy == FALLBACK_POLICY
-    assert books.choice is None
+        next_trial(learning, managed, clock)
+    assert managed.ranking_policy == FALLBACK_POLICY
+    assert managed.choice is None
     assert len(referee.pods) == 3
     assert learning.state()["trials_total"] == 0
 
 
 def test_a_policy_ranks_since_the_trial_that_chose_it_first(
-    books: ManagedResource, referee: Referee, clock: Clock
+    managed: ManagedResource, referee: Referee, clock: Clock
 ) -> None:
-    learning = PolicyRefresher(ManagedResources((books,)), _make, referee, clock, clock)
-    create(learning, books, FEWEST_SEEN)
+    learning = PolicyRefresher(ManagedResources((managed,)), _make, referee, clock, clock)
+    create(learning, managed, FEWEST_SEEN)
     since = []
     for wins in ("binpack", "binpack", "device-bestfit"):
         referee.wins = wins
         learning.tick()
-        assert books.choice is not None
-        since.append(books.choice.since)
-        next_trial(learning, books, clock)
+        assert managed.choice is not None
+        since.append(managed.choice.since)
+        next_trial(learning, managed, clock)
     assert since == [1000.0, 1000.0, 1000.0 + 2 * SHORTEST_REST]

@@ -22,7 +22,7 @@ from gpushare.wire.codec import WatchEvent
 from gpushare.wire.extender import NameLists
 from gpushare.wire.kept import MOVES
 from gpushare.wire.moves import MoveRecord, record_of
-from tests.unit.extender.kit import make_library, node_json, pod_json, read_node, read_pod
+from tests.unit.extender.kit import managed_resources, node_json, pod_json, read_node, read_pod
 
 EPOCH = 1_800_000_000.0
 AFTER = 60.0
@@ -52,11 +52,11 @@ class Replica:
     def __init__(self, world: "World") -> None:
         self.why_not = ""
         self.events: list[str] = []
-        self.library = make_library()
-        self.watch = PodEventHandler(self.library, clock=lambda: world.now)
-        self.nodes = NodeEventHandler(self.library, "GiB")
+        self.resources = managed_resources()
+        self.watch = PodEventHandler(self.resources, clock=lambda: world.now)
+        self.nodes = NodeEventHandler(self.resources, "GiB")
         self.filter = FilterVerb(
-            self.library,
+            self.resources,
             Tickets(),
             not_ready=str,
             best_only=False,
@@ -70,8 +70,8 @@ class Replica:
             self.watch.apply(WatchEvent("MODIFIED", object=read_pod(pod)))
         self.mover = Mover(
             world,
-            self.library,
-            EventMessages(self, self.library, "GiB"),
+            self.resources,
+            EventMessages(self, self.resources, "GiB"),
             budget=world.budget,
             after=AFTER,
             namespace="kube-system",
@@ -127,9 +127,9 @@ class World:
         self.replicas.append(Replica(self))
 
     @property
-    def books(self) -> ManagedResource:
-        (books,) = self.replicas[-1].library
-        return books
+    def managed(self) -> ManagedResource:
+        (managed,) = self.replicas[-1].resources
+        return managed
 
     @property
     def mover(self) -> Mover:
@@ -239,7 +239,7 @@ class World:
             if len(fitting) >= count:
                 devices = [at for _, at in fitting[:count]]
                 self._bind(pod, name, devices, EPOCH + self.now)
-                self.books.holds.bind(pod["metadata"]["uid"])
+                self.managed.holds.bind(pod["metadata"]["uid"])
                 return
 
     def until(self, condition: Callable[[], bool], most: int = 400) -> None:
@@ -371,6 +371,6 @@ class World:
         return [why for why, count in self.mover.stopped().items() if count]
 
     def holds(self) -> list[Any]:
-        every = [managed for replica in self.replicas for managed in replica.library]
+        every = [managed for replica in self.replicas for managed in replica.resources]
         live = [hold for managed in every for hold in managed.holds.live()]
         return [hold for hold in live if hold.reserved is not None]

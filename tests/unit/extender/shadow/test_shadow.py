@@ -22,8 +22,8 @@ from gpushare.settings import Settings
 from gpushare.wire.objects import PODS
 from tests.support.waiting import poll
 from tests.unit.core.clusters import node as make_node
-from tests.unit.extender.desk import Desk, bind_request, request
 from tests.unit.extender.kit import pod_json
+from tests.unit.extender.scripted_extender import ScriptedExtender, bind_request, request
 from tests.unit.extender.shadow.traffic import Traffic
 
 SMALL = Request(1, 1)
@@ -95,15 +95,15 @@ def test_after_a_new_beginning_half_of_the_queue_is_free(monkeypatch: pytest.Mon
 
 
 def test_a_call_about_the_nominated_node_alone_tells_it_nothing() -> None:
-    desk = Desk(shadow="spread")
-    assert desk.shadow is not None
+    extender = ScriptedExtender(shadow="spread")
+    assert extender.shadow is not None
     pod = pod_json("p", 3)
-    desk.filter(pod | {"status": {"nominatedNodeName": "big"}}, ["big"])
-    desk.shadow.work()
-    (counts, _) = desk.shadow.counts.values()
+    extender.filter(pod | {"status": {"nominatedNodeName": "big"}}, ["big"])
+    extender.shadow.work()
+    (counts, _) = extender.shadow.counts.values()
     assert sum(counts.choices.values()) == 0
-    desk.filter(pod)
-    desk.shadow.work()
+    extender.filter(pod)
+    extender.shadow.work()
     assert sum(counts.choices.values()) == 1
 
 
@@ -132,7 +132,7 @@ def test_a_policy_that_raises_switches_it_off_with_one_line(
     assert [record.levelname for record in caplog.records] == ["WARNING"]
     assert "shadow policy failed and is off" in caplog.text
     assert type(error).__name__ in traffic.shadow.off
-    metrics = Metrics(traffic.library, 2**30, dict, shadow=traffic.shadow).text().decode()
+    metrics = Metrics(traffic.resources, 2**30, dict, shadow=traffic.shadow).text().decode()
     assert 'gpushare_shadow_on{policy="breaks"} 0.0' in metrics
 
 
@@ -156,7 +156,7 @@ def test_nodes_are_looked_at_and_books_counted_though_events_wait() -> None:
 
     ticks = itertools.count()
     busy = Shadow(
-        traffic.library,
+        traffic.resources,
         "spread",
         clock=lambda: traffic.now,
         cpu=lambda: next(ticks) * 0.5,
@@ -179,7 +179,7 @@ def test_it_rests_nine_times_as_long_as_it_works() -> None:
     traffic = _traffic()
     ticks = itertools.count()
     paced = Shadow(
-        traffic.library, "spread", cpu=lambda: next(ticks) * 0.5, pause=traffic.pauses.append
+        traffic.resources, "spread", cpu=lambda: next(ticks) * 0.5, pause=traffic.pauses.append
     )
     paced.work()
     assert traffic.pauses
@@ -187,11 +187,11 @@ def test_it_rests_nine_times_as_long_as_it_works() -> None:
 
 
 def test_a_policy_that_there_is_not_is_a_wrong_setting() -> None:
-    library = _traffic().library
+    resources = _traffic().resources
     with pytest.raises(SettingsError, match="shadow: 'nosuch' is no policy; there are: auto, "):
-        make_shadow(Settings(shadow="nosuch"), library)
-    assert make_shadow(Settings(), library) is None
-    made = make_shadow(Settings(shadow="spread"), library)
+        make_shadow(Settings(shadow="nosuch"), resources)
+    assert make_shadow(Settings(), resources) is None
+    made = make_shadow(Settings(shadow="spread"), resources)
     assert made is not None
     assert made.policy == "spread"
 
@@ -214,7 +214,7 @@ def test_metrics_say_what_it_found() -> None:
         traffic.come(f"p{number}", SMALL)
     traffic.now += 10.0
     traffic.shadow.work()
-    text = Metrics(traffic.library, 2**30, dict, shadow=traffic.shadow).text().decode()
+    text = Metrics(traffic.resources, 2**30, dict, shadow=traffic.shadow).text().decode()
     resource = traffic.managed.names.resource
     for line in (
         'gpushare_shadow_on{policy="spread"} 1.0',
@@ -235,27 +235,30 @@ class _Answers:
     """All that kube-scheduler is answered for a day of pods, as bytes."""
 
     def __init__(self, shadow: str, *, best_only: bool) -> None:
-        self.desk = Desk(best_only=best_only, shadow=shadow)
-        moved = self.desk.shadow.moved if self.desk.shadow is not None else lambda *_: None
-        self._watch = PodEventHandler(self.desk.library, moved=moved)
+        self.extender = ScriptedExtender(best_only=best_only, shadow=shadow)
+        moved = self.extender.shadow.moved if self.extender.shadow is not None else lambda *_: None
+        self._watch = PodEventHandler(self.extender.resources, moved=moved)
         self.bytes: list[bytes] = []
         names = ["big", "small", "tiny", "unknown"]
         sizes: Sequence[int] = (3, 8, 2, 16, 1, 7, 30, 2, 2, 9, 5, 1, 4, 16, 16)
         for number, units in enumerate(sizes):
             pod = pod_json(f"p{number}", units)
             body = request(pod, names)
-            self.bytes += [self.desk.service.filter(body), self.desk.service.prioritize(body)]
-            if self.desk.shadow is not None:
-                self.desk.shadow.work()
-            self.bytes.append(self.desk.service.bind(bind_request(pod, names[number % 3])))
+            self.bytes += [
+                self.extender.service.filter(body),
+                self.extender.service.prioritize(body),
+            ]
+            if self.extender.shadow is not None:
+                self.extender.shadow.work()
+            self.bytes.append(self.extender.service.bind(bind_request(pod, names[number % 3])))
             self._show(pod, names[number % 3])
-        self.bytes.append(self.desk.service.filter(b"{"))
+        self.bytes.append(self.extender.service.filter(b"{"))
 
     def _show(self, pod: dict[str, Any], node: str) -> None:
         """Have the watch show the pod, if it was bound; some end soon."""
-        if self.desk.ledger.entry(pod["metadata"]["uid"]) is None:
+        if self.extender.ledger.entry(pod["metadata"]["uid"]) is None:
             return
-        written = self.desk.api.calls[-1].document["metadata"]["annotations"]
+        written = self.extender.api.calls[-1].document["metadata"]["annotations"]
         metadata = pod["metadata"] | {"annotations": written}
         bound = pod | {"metadata": metadata, "spec": pod["spec"] | {"nodeName": node}}
         kinds = ("MODIFIED", "DELETED") if len(self.bytes) % 4 else ("MODIFIED",)
@@ -269,9 +272,11 @@ def test_answers_are_byte_for_byte_the_same_with_it_and_without(best_only: bool)
     without = _Answers("", best_only=best_only)
     followed = _Answers("spread", best_only=best_only)
     assert followed.bytes == without.bytes
-    assert followed.desk.told == without.desk.told
-    assert followed.desk.shadow is not None
-    counts = followed.desk.shadow.counts[followed.desk.library.resources[0].names.resource]
+    assert followed.extender.told == without.extender.told
+    assert followed.extender.shadow is not None
+    counts = followed.extender.shadow.counts[
+        followed.extender.resources.resources[0].names.resource
+    ]
     assert sum(counts.choices.values()) > 5
     assert counts.pods["both"] > 5
-    assert not followed.desk.shadow.off
+    assert not followed.extender.shadow.off

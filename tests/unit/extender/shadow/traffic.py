@@ -14,7 +14,7 @@ from gpushare.extender.shadow.follower import Asked, Counts
 from gpushare.extender.shadow.shadow import Shadow
 from gpushare.ledger import Changes, LearnedPod
 from tests.unit.core.clusters import POLICIES
-from tests.unit.extender.kit import make_library
+from tests.unit.extender.kit import managed_resources
 
 
 class Traffic:
@@ -27,10 +27,10 @@ class Traffic:
         shadow: str = "device-bestfit",
         **policies: Policy,
     ) -> None:
-        library = make_library()
+        resources = managed_resources()
         rankings = {name: Ranking(each) for name, each in (POLICIES | policies).items()}
-        managed = replace(library.resources[0], rankings=rankings, default_policy=policy)
-        self.library = ManagedResources((managed,))
+        managed = replace(resources.resources[0], rankings=rankings, default_policy=policy)
+        self.resources = ManagedResources((managed,))
         self.managed = managed
         self.ledger = managed.ledger
         for spec in nodes:
@@ -39,7 +39,7 @@ class Traffic:
         self.cpu = 0.0
         self.pauses: list[float] = []
         self.shadow = Shadow(
-            self.library,
+            self.resources,
             shadow,
             clock=lambda: self.now,
             cpu=lambda: self.cpu,

@@ -19,7 +19,7 @@ from gpushare.wire.pods import Group, claimant
 from tests.support.scripted_api import ScriptedApi
 from tests.support.waiting import poll
 from tests.unit.core.clusters import node
-from tests.unit.extender.kit import make_library, pod_json, read_pod
+from tests.unit.extender.kit import managed_resources, pod_json, read_pod
 
 
 class World:
@@ -29,12 +29,12 @@ class World:
         self.api = ScriptedApi()
         self.not_ready = ""
         self.called = False
-        library = replace(make_library(), scope=scope)
-        self.holds = library.resources[0].holds
-        library.resources[0].ledger.node_changed(node("a", 16, 16))
+        resources = replace(managed_resources(), scope=scope)
+        self.holds = resources.resources[0].holds
+        resources.resources[0].ledger.node_changed(node("a", 16, 16))
         self.explainer = Explainer(
             self.api,
-            library,
+            resources,
             "GiB",
             not_ready=lambda: self.not_ready,
             called=lambda _uid: self.called,

@@ -9,25 +9,25 @@ from gpushare.extender.tell.memory_metrics import NAMESPACES, OTHERS, PODS
 from gpushare.extender.tell.metrics import Metrics
 from gpushare.wire.annotations import ALIYUN
 from tests.unit.core.clusters import node as make_node
-from tests.unit.extender.kit import make_library
+from tests.unit.extender.kit import managed_resources
 
 GIB = 2**30
 
 
 def holding(*pods: tuple[str, str, Request, Shares | None]) -> ManagedResources:
     """Books of one node with these pods: namespace, name, request and placement."""
-    library = make_library(ALIYUN)
-    ledger = library.resources[0].ledger
+    resources = managed_resources(ALIYUN)
+    ledger = resources.resources[0].ledger
     ledger.node_changed(make_node("n", 4096, 4096))
     for namespace, name, request, placement in pods:
         ref = PodRef(namespace, name, f"uid-{namespace}-{name}")
         ledger.pod_changed(ObservedPod(ref, request, "n", placement))
-    return library
+    return resources
 
 
-def told(library: ManagedResources, detail: str, kind: str) -> dict[tuple[str, ...], float]:
+def told(resources: ManagedResources, detail: str, kind: str) -> dict[tuple[str, ...], float]:
     """By the names in its labels, the GiB of each sample."""
-    text = Metrics(library, GIB, dict, detail=detail).text().decode()
+    text = Metrics(resources, GIB, dict, detail=detail).text().decode()
     return {
         tuple(
             sample.labels[label] for label in ("namespace", "pod", "node") if label in sample.labels
@@ -64,9 +64,9 @@ def test_a_pod_holds_what_it_asks_for_on_all_devices_and_unplaced_once() -> None
 
 def test_the_smallest_are_one_series_so_that_the_sum_stays() -> None:
     many = [(f"ns-{n}", f"pod-{n}", Request(n, 1), ((0, n),)) for n in range(1, PODS + 11)]
-    library = holding(*many)
+    resources = holding(*many)
     for kind, most, others in (("namespace", NAMESPACES, 1), ("pod", PODS, 3)):
-        found = told(library, "pods", kind)
+        found = told(resources, "pods", kind)
         assert len(found) == most + 1
         assert found[(OTHERS,) * others] == sum(range(1, PODS + 11 - most))
         assert sum(found.values()) == sum(range(1, PODS + 11))

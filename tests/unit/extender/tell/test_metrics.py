@@ -14,7 +14,7 @@ from gpushare.extender.managed_resources import ManagedResources
 from gpushare.extender.tell.metrics import Metrics
 from gpushare.wire.annotations import ALIYUN
 from tests.unit.core.clusters import node as make_node
-from tests.unit.extender.kit import NPU, make_library
+from tests.unit.extender.kit import NPU, managed_resources
 
 GIB = 2**30
 GPU = ALIYUN.resource
@@ -23,8 +23,8 @@ Samples = dict[tuple[str, frozenset[tuple[str, str]]], float]
 
 
 @pytest.fixture
-def library() -> Iterator[ManagedResources]:
-    made = make_library(ALIYUN, NPU)
+def resources() -> Iterator[ManagedResources]:
+    made = managed_resources(ALIYUN, NPU)
     gpus = made.resources[0].ledger
     gpus.node_changed(make_node("a", 16, 8, unhealthy=[1]))
     gpus.node_changed(make_node("b", 4, closed=Reason.UNEVEN))
@@ -45,9 +45,9 @@ def _ref(name: str) -> PodRef:
 
 
 @pytest.fixture
-def metrics(library: ManagedResources) -> Metrics:
+def metrics(resources: ManagedResources) -> Metrics:
     state = {"ready": True, "pods_age_seconds": 1.5}
-    return Metrics(library, GIB, lambda: state, standing)
+    return Metrics(resources, GIB, lambda: state, standing)
 
 
 def standing() -> float:
@@ -82,7 +82,7 @@ def test_devices_are_told_in_bytes_as_the_books_have_them(metrics: Metrics) -> N
 
 
 def test_pods_are_counted_by_state_and_never_named(
-    metrics: Metrics, library: ManagedResources
+    metrics: Metrics, resources: ManagedResources
 ) -> None:
     found = samples(metrics)
     expected = {
@@ -101,14 +101,16 @@ def test_pods_are_counted_by_state_and_never_named(
     assert "uid-" not in metrics.text().decode()
     assert "team" not in metrics.text().decode()
     known = set(expected) | {"nodes", "placement_edited", "bound_by_another", "binding_lost"}
-    assert known <= set(library.resources[0].ledger.counts())
+    assert known <= set(resources.resources[0].ledger.counts())
 
 
 def test_the_policy_that_ranks_is_told_and_what_each_allocated_in_its_trial(
-    metrics: Metrics, library: ManagedResources
+    metrics: Metrics, resources: ManagedResources
 ) -> None:
     allocates, refuses = {"binpack": 81.5, "spread": 80.0}, {"binpack": 9.0, "spread": 10.5}
-    library.resources[0].choice = Choice("binpack", 1.5e9, "spread", 1.5, 0.25, allocates, refuses)
+    resources.resources[0].choice = Choice(
+        "binpack", 1.5e9, "spread", 1.5, 0.25, allocates, refuses
+    )
     found = samples(metrics)
     for resource in (GPU, NPU.resource):
         assert of(found, "ranking_policy", resource=resource, policy="device-bestfit") == 1
@@ -123,9 +125,9 @@ def test_the_policy_that_ranks_is_told_and_what_each_allocated_in_its_trial(
 
 
 def test_free_and_stranded_memory_are_told_by_device(
-    metrics: Metrics, library: ManagedResources
+    metrics: Metrics, resources: ManagedResources
 ) -> None:
-    gpus = library.resources[0].ledger
+    gpus = resources.resources[0].ledger
     gpus.node_changed(make_node("c", 16, 3, 2))
     found = samples(metrics)
     # Asked for on each device: 4, 3, 2 and 1, each once: the smallest counts, so nothing strands.
@@ -142,11 +144,13 @@ def test_free_and_stranded_memory_are_told_by_device(
         assert of(found, "device_memory_stranded_bytes", **where) == stranded * GIB
 
 
-def test_compute_is_told_where_a_pod_has_some(metrics: Metrics, library: ManagedResources) -> None:
+def test_compute_is_told_where_a_pod_has_some(
+    metrics: Metrics, resources: ManagedResources
+) -> None:
     """And memory is not free where it is all given, but stranded by it."""
     before = metrics.text().decode()
     assert "compute" not in before
-    gpus = library.resources[0].ledger
+    gpus = resources.resources[0].ledger
     gpus.node_changed(make_node("c", 16, 16, 16, unhealthy=[2]))
     for device, cores in enumerate((30, 100, 100)):
         bound = Request(4, 1, cores=cores)
@@ -176,8 +180,8 @@ def test_nodes_that_filter_refuses_are_counted_by_reason(metrics: Metrics) -> No
     assert of(found, "filter_rejected_nodes_total", reason="closed") == 1
 
 
-def test_what_is_called_total_is_a_counter_and_nothing_else_is(library: ManagedResources) -> None:
-    metrics = Metrics(library, GIB, lambda: {"bind_conflicts_total": 2.0, "ready": 1.0})
+def test_what_is_called_total_is_a_counter_and_nothing_else_is(resources: ManagedResources) -> None:
+    metrics = Metrics(resources, GIB, lambda: {"bind_conflicts_total": 2.0, "ready": 1.0})
     metrics.observe("filter", "fit", 0.1)
     text = metrics.text().decode()
     kinds = dict(line.split()[2:4] for line in text.splitlines() if line.startswith("# TYPE"))
@@ -188,9 +192,9 @@ def test_what_is_called_total_is_a_counter_and_nothing_else_is(library: ManagedR
     assert of(samples(metrics), "bind_conflicts_total") == 2
 
 
-def test_the_state_of_the_process_is_read_at_each_scrape(library: ManagedResources) -> None:
+def test_the_state_of_the_process_is_read_at_each_scrape(resources: ManagedResources) -> None:
     state = {"ready": 0.0}
-    metrics = Metrics(library, GIB, lambda: state, standing)
+    metrics = Metrics(resources, GIB, lambda: state, standing)
     assert of(samples(metrics), "ready") == 0
     state["ready"] = 1.0
     assert of(samples(metrics), "ready") == 1
@@ -216,10 +220,10 @@ class Slow:
 
 
 def test_a_text_is_handed_out_again_for_nine_times_as_long_as_it_took(
-    library: ManagedResources,
+    resources: ManagedResources,
 ) -> None:
     slow = Slow()
-    metrics = Metrics(library, GIB, slow.state, slow.clock)
+    metrics = Metrics(resources, GIB, slow.state, slow.clock)
     assert of(samples(metrics), "told") == 1
     slow.now += 8.9
     assert of(samples(metrics), "told") == 1
@@ -227,17 +231,19 @@ def test_a_text_is_handed_out_again_for_nine_times_as_long_as_it_took(
     assert of(samples(metrics), "told") == 2
 
 
-def test_a_text_is_soon_made_anew_after_the_process_stood_still(library: ManagedResources) -> None:
+def test_a_text_is_soon_made_anew_after_the_process_stood_still(
+    resources: ManagedResources,
+) -> None:
     slow = Slow(3600.0)
-    metrics = Metrics(library, GIB, slow.state, slow.clock)
+    metrics = Metrics(resources, GIB, slow.state, slow.clock)
     assert of(samples(metrics), "told") == 1
     slow.now += 10.1
     assert of(samples(metrics), "told") == 2
 
 
-def test_who_asks_while_a_text_is_made_gets_that_one(library: ManagedResources) -> None:
+def test_who_asks_while_a_text_is_made_gets_that_one(resources: ManagedResources) -> None:
     slow = Slow()
-    metrics = Metrics(library, GIB, slow.state, slow.clock)
+    metrics = Metrics(resources, GIB, slow.state, slow.clock)
     threads = [threading.Thread(target=metrics.text) for _ in range(8)]
     for thread in threads:
         thread.start()
@@ -246,10 +252,10 @@ def test_who_asks_while_a_text_is_made_gets_that_one(library: ManagedResources) 
     assert slow.told == 1
 
 
-def test_a_name_cannot_break_out_of_its_label(library: ManagedResources) -> None:
+def test_a_name_cannot_break_out_of_its_label(resources: ManagedResources) -> None:
     name = 'a"} 1\\\n'
-    library.resources[0].ledger.node_changed(make_node(name, 16))
-    found = samples(Metrics(library, GIB, dict))
+    resources.resources[0].ledger.node_changed(make_node(name, 16))
+    found = samples(Metrics(resources, GIB, dict))
     assert of(found, "device_memory_bytes", resource=GPU, node=name, device="0") == 16 * GIB
 
 
@@ -268,8 +274,8 @@ def test_calls_are_counted_by_verb_and_outcome_and_timed(metrics: Metrics) -> No
     assert of(found, f"{timed}_bucket", verb="bind", le="+Inf") == 1
 
 
-def test_two_processes_metrics_do_not_meet(library: ManagedResources) -> None:
-    first, second = (Metrics(library, GIB, dict) for _ in range(2))
+def test_two_processes_metrics_do_not_meet(resources: ManagedResources) -> None:
+    first, second = (Metrics(resources, GIB, dict) for _ in range(2))
     first.observe("filter", "fit", 0.1)
     assert of(samples(second), "requests_total", verb="filter", outcome="fit") is None
 

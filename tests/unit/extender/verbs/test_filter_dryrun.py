@@ -12,8 +12,8 @@ from gpushare.core.model import Allocation, PodRef, Reason, Request
 from gpushare.daemon.callers import Callers
 from gpushare.extender.door.app import Routes, build_app
 from gpushare.wire.inventory import Device, Inventory, encode_inventory
-from tests.unit.extender.desk import Desk, request
 from tests.unit.extender.kit import node_json, pod_json
+from tests.unit.extender.scripted_extender import ScriptedExtender, request
 
 JSON = {"Content-Type": "application/json"}
 
@@ -22,7 +22,7 @@ JSON = {"Content-Type": "application/json"}
 class Autoscaler:
     """Asks over HTTP, as cluster-autoscaler would: whole nodes."""
 
-    desk: Desk
+    extender: ScriptedExtender
     client: Client
 
     def ask(self, pod: dict[str, Any], *nodes: dict[str, Any]) -> dict[str, Any]:
@@ -38,10 +38,10 @@ class Autoscaler:
 
 @pytest.fixture
 def caller() -> Iterator[Autoscaler]:
-    desk = Desk()
-    yield Autoscaler(desk, Client(build_app(desk.service, Routes(), 100_000, Callers())))
-    for books in desk.library:
-        books.ledger.check()
+    extender = ScriptedExtender()
+    yield Autoscaler(extender, Client(build_app(extender.service, Routes(), 100_000, Callers())))
+    for managed in extender.resources:
+        managed.ledger.check()
 
 
 def shaped(name: str, shape: str) -> dict[str, Any]:
@@ -51,7 +51,7 @@ def shaped(name: str, shape: str) -> dict[str, Any]:
 def test_all_that_fit_are_answered_those_that_are_there_and_those_that_could_come(
     caller: Autoscaler,
 ) -> None:
-    caller.desk.ledger.assume(
+    caller.extender.ledger.assume(
         PodRef("team", "other", "uid-other"),
         Request(10, 2),
         Allocation("big", (0, 1), (10, 10)),
@@ -85,7 +85,7 @@ def test_the_sum_fits_and_no_device_does(caller: Autoscaler) -> None:
     for device in (0, 1):
         ref = PodRef("team", f"ten-{device}", f"uid-ten-{device}")
         taken = Allocation("big", (device,), (10,))
-        caller.desk.ledger.assume(ref, Request(10), taken, 0.0)
+        caller.extender.ledger.assume(ref, Request(10), taken, 0.0)
     there, copied = node_json("big", 32, 2), node_json("template-1", 32, 2)
     answer = caller.ask(pod_json("web", 8), there, copied)
     assert answer["Nodes"]["items"] == [copied]
@@ -99,9 +99,9 @@ def test_names_alone_are_judged_by_the_books(caller: Autoscaler) -> None:
 
 def test_a_pod_keeps_the_devices_that_it_has(caller: Autoscaler) -> None:
     ref = PodRef("team", "web", "uid-web")
-    caller.desk.ledger.assume(ref, Request(16), Allocation("big", (0,), (16,)), 0.0)
+    caller.extender.ledger.assume(ref, Request(16), Allocation("big", (0,), (16,)), 0.0)
     ref = PodRef("team", "next", "uid-next")
-    caller.desk.ledger.assume(ref, Request(16), Allocation("big", (1,), (16,)), 0.0)
+    caller.extender.ledger.assume(ref, Request(16), Allocation("big", (1,), (16,)), 0.0)
     big = node_json("big", 32, 2)
     assert caller.ask(pod_json("web", 16), big)["Nodes"]["items"] == [big]
     assert caller.ask(pod_json("late", 16), big)["Nodes"]["items"] == []
@@ -113,20 +113,20 @@ def test_a_pod_that_asks_for_nothing_fits_everywhere(caller: Autoscaler) -> None
 
 
 def test_nothing_changes_and_nobody_is_told(caller: Autoscaler) -> None:
-    desk, web = caller.desk, pod_json("web", 4)
-    managed = desk.library.resources[0]
-    before = desk.ledger.version(), managed.holds.version
+    extender, web = caller.extender, pod_json("web", 4)
+    managed = extender.resources.resources[0]
+    before = extender.ledger.version(), managed.holds.version
     scored = [ranking.recent_kinds for ranking in managed.rankings.values()]
     for pod in (web, pod_json("large", 99), pod_json("odd", "x")):
         caller.ask(pod, node_json("big", 32, 2), shaped("template-1", "4x24GiB"))
-    assert (desk.ledger.version(), managed.holds.version) == before
+    assert (extender.ledger.version(), managed.holds.version) == before
     assert [ranking.recent_kinds for ranking in managed.rankings.values()] == scored
-    assert not desk.service.called("uid-web")
-    assert desk.heard.events == []
-    assert not desk.rejected
-    assert desk.api.calls == []
-    assert {verb for verb, _ in desk.told} == {"filter_dryrun"}
-    assert [outcome for _, outcome in desk.told] == ["fit", "no_fit", "refused"]
+    assert not extender.service.called("uid-web")
+    assert extender.heard.events == []
+    assert not extender.rejected
+    assert extender.api.calls == []
+    assert {verb for verb, _ in extender.told} == {"filter_dryrun"}
+    assert [outcome for _, outcome in extender.told] == ["fit", "no_fit", "refused"]
 
 
 def test_a_label_without_sense_closes_its_node_alone(caller: Autoscaler) -> None:
@@ -167,12 +167,12 @@ def test_a_label_without_sense_closes_its_node_alone(caller: Autoscaler) -> None
     ],
 )
 def test_what_is_wrong_with_a_request_is_said(caller: Autoscaler, body: bytes, wrong: str) -> None:
-    before = caller.desk.ledger.version()
+    before = caller.extender.ledger.version()
     assert caller.send(body)["Error"].startswith(wrong)
-    assert caller.desk.ledger.version() == before
+    assert caller.extender.ledger.version() == before
 
 
 def test_who_is_not_ready_says_so(caller: Autoscaler) -> None:
-    caller.desk.why_not = "pods are not listed yet"
+    caller.extender.why_not = "pods are not listed yet"
     answer = caller.ask(pod_json("web", 4), shaped("t", "1x8GiB"))
     assert "pods are not listed yet" in answer["Error"]

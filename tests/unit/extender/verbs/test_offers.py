@@ -36,9 +36,9 @@ from gpushare.wire.objects import PODS
 from gpushare.wire.pods import Claimant, claimant
 from tests.support.scripted_api import BOUND
 from tests.unit.core.clusters import node
-from tests.unit.extender.desk import Desk as ServiceDesk
 from tests.unit.extender.follow.test_watch_handlers import event, page
-from tests.unit.extender.kit import make_library, pod_json, read_pod
+from tests.unit.extender.kit import managed_resources, pod_json, read_pod
+from tests.unit.extender.scripted_extender import ScriptedExtender
 
 COSCHEDULING = {
     "scheduling.x-k8s.io/pod-group": "train",
@@ -46,19 +46,19 @@ COSCHEDULING = {
 }
 
 
-class Desk:
+class FilterWorld:
     """Filter over books of some nodes, at a time that the test sets."""
 
     def __init__(self, *nodes: str, cards: int = 2, best: bool = True) -> None:
         self.now = 1000.0
-        self.library: ManagedResources = make_library()
-        (self.books,) = self.library
-        self.books.ledger.replace_nodes([node(name, *[16] * cards) for name in nodes])
-        self.holds = self.books.holds
+        self.resources: ManagedResources = managed_resources()
+        (self.managed,) = self.resources
+        self.managed.ledger.replace_nodes([node(name, *[16] * cards) for name in nodes])
+        self.holds = self.managed.holds
         self.nodes = nodes
         self.waited = 0
         self.verb = FilterVerb(
-            self.library,
+            self.resources,
             Tickets(),
             not_ready=str,
             best_only=best,
@@ -68,9 +68,9 @@ class Desk:
             clock=lambda: self.now,
         )
         self.prioritize_verb = PrioritizeVerb(
-            self.library, not_ready=str, lists=NameLists(), clock=lambda: self.now
+            self.resources, not_ready=str, lists=NameLists(), clock=lambda: self.now
         )
-        self.watch = PodEventHandler(self.library, clock=lambda: self.now)
+        self.watch = PodEventHandler(self.resources, clock=lambda: self.now)
 
     def _sleep(self, seconds: float) -> None:
         self.now += seconds
@@ -107,11 +107,11 @@ def pod(
 
 
 def test_two_pods_are_offered_two_devices_and_the_third_is_told_of_the_promise() -> None:
-    desk = Desk("n")
-    assert desk.filter(pod("a")) == (["n"], {})
-    assert desk.filter(pod("b")) == (["n"], {})
-    assert desk.filter(pod("c")) == ([], {"n": Reason.PROMISED.value})
-    assert desk.filter(pod("small", 6)) == (["n"], {})
+    world = FilterWorld("n")
+    assert world.filter(pod("a")) == (["n"], {})
+    assert world.filter(pod("b")) == (["n"], {})
+    assert world.filter(pod("c")) == ([], {"n": Reason.PROMISED.value})
+    assert world.filter(pod("small", 6)) == (["n"], {})
 
 
 def test_a_promise_is_no_reason_to_evict_anybody() -> None:
@@ -120,60 +120,60 @@ def test_a_promise_is_no_reason_to_evict_anybody() -> None:
 
 
 def test_a_pod_is_not_kept_out_by_its_own_hold() -> None:
-    desk = Desk("n", cards=1)
+    world = FilterWorld("n", cards=1)
     for _ in range(3):
-        assert desk.filter(pod("a")) == (["n"], {})
+        assert world.filter(pod("a")) == (["n"], {})
 
 
 def test_bind_decides_by_the_books_alone() -> None:
-    desk = ServiceDesk()
+    world = ScriptedExtender()
     mine = pod_json("mine", 10)
-    assert desk.filter(mine, ["big"])["NodeNames"] == ["big"]
+    assert world.filter(mine, ["big"])["NodeNames"] == ["big"]
     # Whatever is held there for others, the books have room for this one.
     for number in range(5):
         held = claimant(read_pod(pod_json(f"held-{number}", 10)), Request(10, 1))
-        desk.library.resources[0].holds.shown(held, "big", 0.0)
-    refused = desk.filter(pod_json("other", 10), ["big"])
+        world.resources.resources[0].holds.shown(held, "big", 0.0)
+    refused = world.filter(pod_json("other", 10), ["big"])
     assert refused["FailedAndUnresolvableNodes"] == {"big": Reason.PROMISED.value}
-    assert desk.bind(mine, "big") == ""
+    assert world.bind(mine, "big") == ""
 
 
 def test_a_pod_that_is_being_bound_takes_its_place_once() -> None:
-    desk = ServiceDesk(best_only=True)
+    world = ScriptedExtender(best_only=True)
     mine, other = pod_json("mine", 10), pod_json("other", 10)
-    desk.filter(mine, ["big"])
+    world.filter(mine, ["big"])
     offered: list[str] = []
 
     def binding(_: object) -> bytes:
         # The books have charged it, and it holds its place still: one device is left.
-        offered.extend(desk.filter(other, ["big"])["NodeNames"])
-        assert desk.filter(pod_json("third", 10), ["big"])["NodeNames"] == []
+        offered.extend(world.filter(other, ["big"])["NodeNames"])
+        assert world.filter(pod_json("third", 10), ["big"])["NodeNames"] == []
         return BOUND
 
-    desk.api.answers = [binding]
-    assert desk.bind(mine, "big") == ""
+    world.api.answers = [binding]
+    assert world.bind(mine, "big") == ""
     assert offered == ["big"]
-    assert [hold.pod.ref.name for hold in desk.library.resources[0].holds.live()] == ["other"]
+    assert [hold.pod.ref.name for hold in world.resources.resources[0].holds.live()] == ["other"]
 
 
 def test_a_refused_bind_gives_the_place_to_others() -> None:
-    desk = ServiceDesk(best_only=True)
+    world = ScriptedExtender(best_only=True)
     mine = pod_json("mine", 10)
-    desk.filter(mine, ["big"])
-    holds = desk.library.resources[0].holds
+    world.filter(mine, ["big"])
+    holds = world.resources.resources[0].holds
     assert [hold.node for hold in holds.live()] == ["big"]
-    desk.api.answers = [json.dumps(mine).encode()]
-    assert desk.bind(mine, "nowhere")
+    world.api.answers = [json.dumps(mine).encode()]
+    assert world.bind(mine, "nowhere")
     assert holds.live() == ()
 
 
 def test_filter_waits_a_moment_for_a_promise_to_be_bound_or_to_lapse() -> None:
-    desk = Desk("n", cards=1)
-    desk.holds.nominates = True
-    desk.filter(pod("m", schedulingGroup={"podGroupName": "g"}))
-    assert desk.filter(pod("a")) == (["n"], {})
-    assert desk.waited > 0
-    assert desk.now < 1000.4
+    world = FilterWorld("n", cards=1)
+    world.holds.nominates = True
+    world.filter(pod("m", schedulingGroup={"podGroupName": "g"}))
+    assert world.filter(pod("a")) == (["n"], {})
+    assert world.waited > 0
+    assert world.now < 1000.4
 
 
 @pytest.mark.parametrize(("nominates", "seconds"), [(True, 2.0), (False, 5.0)])
@@ -181,178 +181,182 @@ def test_filter_waits_a_moment_for_a_promise_to_be_bound_or_to_lapse() -> None:
 def test_pods_that_nobody_binds_keep_another_out_no_longer_than_a_hold_lasts(
     nominates: bool, seconds: float, asking: dict[str, Any]
 ) -> None:
-    desk = Desk("n", cards=3)
-    desk.holds.nominates = nominates
-    began = desk.now
+    world = FilterWorld("n", cards=3)
+    world.holds.nominates = nominates
+    began = world.now
     while True:
         # One that is asked about again and again, and one that is always new.
-        for name in ("a", "b", "c", f"d-{desk.now}"):
-            desk.filter(pod(name))
-        if desk.filter(pod("waits", **asking))[0]:
+        for name in ("a", "b", "c", f"d-{world.now}"):
+            world.filter(pod(name))
+        if world.filter(pod("waits", **asking))[0]:
             break
-        assert desk.now < began + seconds + 1.0
-        desk.now += 0.2
-    assert desk.now >= began + seconds
+        assert world.now < began + seconds + 1.0
+        world.now += 0.2
+    assert world.now >= began + seconds
 
 
 def test_a_pod_that_did_not_fit_meanwhile_is_kept_out_by_holds_as_long_as_another() -> None:
-    desk = Desk("n", cards=1)
+    world = FilterWorld("n", cards=1)
     large, big = pod("large"), pod("big", nodeName="n")
     big["metadata"]["annotations"] = {ALIYUN.idx: "0", ALIYUN.pod: "10"}
-    desk.filter(pod("a"))
-    assert desk.filter(large)[1] == {"n": Reason.PROMISED.value}
-    desk.watch.apply(event(PODS, "ADDED", big))
-    desk.now += 6.0
-    assert desk.filter(large)[1] == {"n": Reason.INSUFFICIENT_MEMORY.value}
-    desk.watch.apply(event(PODS, "DELETED", big))
-    desk.filter(pod("a"))
-    assert desk.filter(large)[1] == {"n": Reason.PROMISED.value}
+    world.filter(pod("a"))
+    assert world.filter(large)[1] == {"n": Reason.PROMISED.value}
+    world.watch.apply(event(PODS, "ADDED", big))
+    world.now += 6.0
+    assert world.filter(large)[1] == {"n": Reason.INSUFFICIENT_MEMORY.value}
+    world.watch.apply(event(PODS, "DELETED", big))
+    world.filter(pod("a"))
+    assert world.filter(large)[1] == {"n": Reason.PROMISED.value}
 
 
 def test_a_member_is_told_that_its_group_is_too_large_and_waits_for_nothing() -> None:
-    desk = Desk("n")
+    world = FilterWorld("n")
     group: dict[str, Any] = {"schedulingGroup": {"podGroupName": "g"}}
-    assert [desk.filter(pod(name, **group))[0] for name in "ab"] == [["n"], ["n"]]
-    assert desk.filter(pod("c", **group)) == ([], {"n": Reason.GROUP_TOO_LARGE.value})
-    assert desk.waited == 0
+    assert [world.filter(pod(name, **group))[0] for name in "ab"] == [["n"], ["n"]]
+    assert world.filter(pod("c", **group)) == ([], {"n": Reason.GROUP_TOO_LARGE.value})
+    assert world.waited == 0
 
 
 def test_a_refused_member_leaves_the_devices_to_others() -> None:
-    desk = Desk("n")
+    world = FilterWorld("n")
     for name in "abc":
-        desk.filter(pod(name, schedulingGroup={"podGroupName": "g"}))
-    assert [desk.filter(pod(name))[0] for name in "xy"] == [["n"], ["n"]]
+        world.filter(pod(name, schedulingGroup={"podGroupName": "g"}))
+    assert [world.filter(pod(name))[0] for name in "xy"] == [["n"], ["n"]]
 
 
 def test_a_group_of_known_size_that_does_not_fit_whole_is_offered_nothing() -> None:
-    desk = Desk("n")
+    world = FilterWorld("n")
     for name in "abc":
         refused = {"n": Reason.GROUP_TOO_LARGE.value}
-        assert desk.filter(pod(name, labels=COSCHEDULING)) == ([], refused)
-    assert desk.filter(pod("x"))[0] == ["n"]
+        assert world.filter(pod(name, labels=COSCHEDULING)) == ([], refused)
+    assert world.filter(pod("x"))[0] == ["n"]
 
 
 def test_the_event_of_a_member_says_how_many_fit_as_explain_does_and_names_nobody() -> None:
-    desk = ServiceDesk()
-    (books, _) = desk.library
+    world = ScriptedExtender()
+    (managed, _) = world.resources
     slow = claimant(read_pod(pod("slow")), Request(10, 1))
-    books.holds.shown(slow, "big", 0.0)
+    managed.holds.shown(slow, "big", 0.0)
     asking = pod("a", labels=COSCHEDULING)
-    assert desk.filter(asking, ["big"])["NodeNames"] == []
-    (_, reason, note) = desk.heard.events[-1]
+    assert world.filter(asking, ["big"])["NodeNames"] == []
+    (_, reason, note) = world.heard.events[-1]
     assert reason == "GPUShareNoFit"
     assert note == (
         "0 of 1 nodes take the pod: 1 GPU Memory is not enough for all pods of the group at once;"
         " its group needs 3 x 10 GiB at once: 1 fit now"
     )
-    desk.api.answers = [json.dumps(asking).encode()]
-    explainer = Explainer(desk.api, desk.library, "GiB", not_ready=str, called=desk.service.called)
+    world.api.answers = [json.dumps(asking).encode()]
+    explainer = Explainer(
+        world.api, world.resources, "GiB", not_ready=str, called=world.service.called
+    )
     document = json.loads(explainer.answer("team", "a")[1])
     assert (document["group"]["needed"], document["group"]["fitting"]) == (3, 1)
 
 
 def test_a_launcher_that_needs_no_device_does_not_keep_its_workers_out() -> None:
-    desk = Desk("n")
+    world = FilterWorld("n")
     launcher = pod("launcher", 0, labels=COSCHEDULING)
-    desk.watch.apply(event(PODS, "ADDED", launcher))
-    assert [desk.filter(pod(name, labels=COSCHEDULING))[0] for name in "ab"] == [["n"], ["n"]]
+    world.watch.apply(event(PODS, "ADDED", launcher))
+    assert [world.filter(pod(name, labels=COSCHEDULING))[0] for name in "ab"] == [["n"], ["n"]]
 
 
 def test_a_group_of_which_some_are_bound_goes_on_after_a_restart() -> None:
-    desk = Desk("n")
+    world = FilterWorld("n")
     bound = pod("a", labels=COSCHEDULING)
     bound["spec"]["nodeName"] = "n"
     bound["metadata"]["annotations"] = {"ALIYUN_COM_GPU_MEM_IDX": "0"}
     other = pod("launcher", 0, labels=COSCHEDULING)
-    desk.watch.replace([page(PODS, bound, other)], desk.now)
-    assert desk.filter(pod("b", labels=COSCHEDULING))[0] == ["n"]
+    world.watch.replace([page(PODS, bound, other)], world.now)
+    assert world.filter(pod("b", labels=COSCHEDULING))[0] == ["n"]
 
 
 def test_a_member_of_a_pod_group_is_told_how_many_of_its_group_wait() -> None:
-    desk = ServiceDesk()
+    world = ScriptedExtender()
     group: dict[str, Any] = {"schedulingGroup": {"podGroupName": "g"}}
-    watch = PodEventHandler(desk.library)
+    watch = PodEventHandler(world.resources)
     for name in "abc":
         watch.apply(event(PODS, "ADDED", pod(name, **group)))
-    assert [desk.filter(pod(name, **group), ["big"])["NodeNames"] for name in "abc"] == [
+    assert [world.filter(pod(name, **group), ["big"])["NodeNames"] for name in "abc"] == [
         ["big"],
         ["big"],
         [],
     ]
     # The two that had a place have lost it with the refusal of the third.
-    assert desk.filter(pod("a", 17, **group), ["big"])["NodeNames"] == []
-    note = desk.heard.events[-1][2]
+    assert world.filter(pod("a", 17, **group), ["big"])["NodeNames"] == []
+    note = world.heard.events[-1][2]
     assert "its group waits for 1 x 17 GiB and 2 x 10 GiB: 0 and 2 fit now" in note
 
 
 def test_a_group_of_known_size_that_fits_is_offered_places_one_by_one() -> None:
-    desk = Desk("n", "other")
-    offered = [desk.filter(pod(name, labels=COSCHEDULING))[0] for name in "abc"]
+    world = FilterWorld("n", "other")
+    offered = [world.filter(pod(name, labels=COSCHEDULING))[0] for name in "abc"]
     assert sorted(offered) == [["n"], ["n"], ["other"]]
 
 
 def test_of_two_groups_the_second_is_refused_whole_before_it_holds_anything() -> None:
-    desk = Desk("n")
+    world = FilterWorld("n")
     two = COSCHEDULING | {"pod-group.scheduling.sigs.k8s.io/min-available": "2"}
     other = two | {"scheduling.x-k8s.io/pod-group": "other"}
-    assert desk.filter(pod("a1", labels=two))[0] == ["n"]
-    assert desk.filter(pod("b1", labels=other))[0] == []
-    assert desk.filter(pod("a2", labels=two))[0] == ["n"]
-    assert desk.filter(pod("b2", labels=other))[0] == []
+    assert world.filter(pod("a1", labels=two))[0] == ["n"]
+    assert world.filter(pod("b1", labels=other))[0] == []
+    assert world.filter(pod("a2", labels=two))[0] == ["n"]
+    assert world.filter(pod("b2", labels=other))[0] == []
 
 
 def test_a_group_that_kube_scheduler_gives_up_at_permit_leaves_its_cards_to_the_next() -> None:
-    desk = Desk("n")
-    desk.holds.nominates = True
+    world = FilterWorld("n")
+    world.holds.nominates = True
     two = COSCHEDULING | {"pod-group.scheduling.sigs.k8s.io/min-available": "2"}
     first, other = (two | {"scheduling.x-k8s.io/pod-group": name} for name in ("one", "other"))
     for name in ("a1", "a2"):
-        assert desk.filter(pod(name, labels=first))[0] == ["n"]
-        desk.watch.apply(event(PODS, "MODIFIED", pod(name, labels=first, nominated="n")))
-    desk.now += 60
-    assert desk.filter(pod("b1", labels=other))[0] == []
+        assert world.filter(pod(name, labels=first))[0] == ["n"]
+        world.watch.apply(event(PODS, "MODIFIED", pod(name, labels=first, nominated="n")))
+    world.now += 60
+    assert world.filter(pod("b1", labels=other))[0] == []
     # The time-out at Permit: all of the group lose their nominations.
     for name in ("a1", "a2"):
-        desk.watch.apply(event(PODS, "MODIFIED", pod(name, labels=first)))
-    assert len(desk.holds) == 0
-    assert [desk.filter(pod(name, labels=other))[0] for name in ("b1", "b2")] == [["n"], ["n"]]
+        world.watch.apply(event(PODS, "MODIFIED", pod(name, labels=first)))
+    assert len(world.holds) == 0
+    assert [world.filter(pod(name, labels=other))[0] for name in ("b1", "b2")] == [["n"], ["n"]]
 
 
 def test_a_group_that_is_tried_on_two_placements_does_not_block_itself() -> None:
     """kube-scheduler asks for all members on the nodes of one placement, then of the next."""
-    desk = Desk("n", "other")
-    desk.holds.nominates = True
+    world = FilterWorld("n", "other")
+    world.holds.nominates = True
     group: dict[str, Any] = {"schedulingGroup": {"podGroupName": "g"}}
     for placement in ("n", "other", "n"):
-        assert [desk.filter(pod(name, **group), placement)[0] for name in "ab"] == [[placement]] * 2
+        assert [world.filter(pod(name, **group), placement)[0] for name in "ab"] == [
+            [placement]
+        ] * 2
     # Taken is not the one that was asked about last.
     for name in "ab":
-        desk.watch.apply(event(PODS, "MODIFIED", pod(name, nominated="other", **group)))
-    assert desk.filter(pod("x"))[0] == ["n"]
-    assert {hold.node for hold in desk.holds.live() if hold.nominated} == {"other"}
+        world.watch.apply(event(PODS, "MODIFIED", pod(name, nominated="other", **group)))
+    assert world.filter(pod("x"))[0] == ["n"]
+    assert {hold.node for hold in world.holds.live() if hold.nominated} == {"other"}
 
 
 def test_of_1000_plain_pods_no_bind_is_refused_for_what_is_held() -> None:
     """Each is filtered before the bind of the one before it, as kube-scheduler does."""
-    desk = ServiceDesk(best_only=True)
+    world = ScriptedExtender(best_only=True)
     names = [f"n{number}" for number in range(125)]
     for name in names:
-        desk.ledger.node_changed(node(name, *[16] * 8))
+        world.ledger.node_changed(node(name, *[16] * 8))
     chosen: list[tuple[dict[str, Any], str]] = []
     for number in range(1001):
         if number < 1000:
             asks = pod(f"p{number}")
-            chosen.append((asks, *desk.filter(asks, names)["NodeNames"]))
+            chosen.append((asks, *world.filter(asks, names)["NodeNames"]))
         if number:
-            assert desk.bind(*chosen[number - 1]) == ""
-    assert desk.filter(pod("late"), names)["NodeNames"] == []
+            assert world.bind(*chosen[number - 1]) == ""
+    assert world.filter(pod("late"), names)["NodeNames"] == []
 
 
 GANG = {"scheduling.x-k8s.io/pod-group": "train"}
 """A group that waits at Permit; it does not say its size."""
 
 
-class Old(ServiceDesk):
+class Old(ScriptedExtender):
     """Before 1.35: nothing says that a pod waits. Nodes of two cards, the first with the most used
     memory being the best.
     """
@@ -416,109 +420,109 @@ def test_before_1_35_a_place_that_nobody_takes_is_free_after_a_minute() -> None:
 
 
 def test_the_watch_moves_a_hold_to_the_node_that_kube_scheduler_took() -> None:
-    desk = Desk("n", "other", cards=1, best=False)
+    world = FilterWorld("n", "other", cards=1, best=False)
     claim: dict[str, Any] = {
         "volumes": [{"name": "v", "persistentVolumeClaim": {"claimName": "c"}}]
     }
-    desk.filter(pod("slow", **claim))
+    world.filter(pod("slow", **claim))
     slow = pod("slow", nominated="other", **claim)
-    desk.watch.apply(event(PODS, "MODIFIED", slow))
-    desk.now += 3600
-    assert desk.filter(pod("a"))[0] == ["n"]
-    desk.watch.apply(event(PODS, "DELETED", slow))
-    assert desk.filter(pod("a"))[0] == ["n", "other"]
+    world.watch.apply(event(PODS, "MODIFIED", slow))
+    world.now += 3600
+    assert world.filter(pod("a"))[0] == ["n"]
+    world.watch.apply(event(PODS, "DELETED", slow))
+    assert world.filter(pod("a"))[0] == ["n", "other"]
 
 
 def test_plain_pods_hold_too_while_something_is_held_whatever_filter_answers() -> None:
-    desk = Desk("n", "other", best=False)
-    desk.prioritize(pod("a"), desk.filter(pod("a"))[0])
-    assert len(desk.holds) == 0
-    desk.watch.apply(event(PODS, "ADDED", pod("slow", nominated="n")))
+    world = FilterWorld("n", "other", best=False)
+    world.prioritize(pod("a"), world.filter(pod("a"))[0])
+    assert len(world.holds) == 0
+    world.watch.apply(event(PODS, "ADDED", pod("slow", nominated="n")))
     offered = []
     for name in "bcde":
-        offered.append(desk.filter(pod(name))[0])
+        offered.append(world.filter(pod(name))[0])
         if len(offered[-1]) > 1:  # of one node kube-scheduler does not ask how good it is
-            assert desk.prioritize(pod(name), offered[-1]) == "n"
+            assert world.prioritize(pod(name), offered[-1]) == "n"
     assert offered == [["n", "other"], ["other"], ["other"], []]
-    assert [hold.pod.ref.name for hold in desk.holds.live()] == ["slow", "b", "c", "d"]
+    assert [hold.pod.ref.name for hold in world.holds.live()] == ["slow", "b", "c", "d"]
 
 
 def test_a_member_holds_the_node_that_prioritize_prefers() -> None:
-    desk = Desk("n", "other", best=False)
+    world = FilterWorld("n", "other", best=False)
     member = pod("m", labels=COSCHEDULING)
-    assert desk.filter(member)[0] == ["n", "other"]
-    (offered,) = desk.holds.live()
-    best = desk.prioritize(member, ["other"])
+    assert world.filter(member)[0] == ["n", "other"]
+    (offered,) = world.holds.live()
+    best = world.prioritize(member, ["other"])
     assert best == "other" != offered.node
-    assert [hold.node for hold in desk.holds.live()] == ["other"]
+    assert [hold.node for hold in world.holds.live()] == ["other"]
 
 
 def test_prioritize_holds_nothing_for_a_pod_that_is_charged_or_not_sent_here() -> None:
-    desk = Desk("n", "other", best=False)
-    desk.watch.apply(event(PODS, "ADDED", pod("slow", nominated="n")))
+    world = FilterWorld("n", "other", best=False)
+    world.watch.apply(event(PODS, "ADDED", pod("slow", nominated="n")))
     bound, foreign = pod("bound"), pod("foreign", schedulerName="another")
     request, ref = Request(10, 1), claimant(read_pod(bound), Request(10, 1)).ref
-    ledger, policy = desk.books.ledger, desk.books.scorer(request)
-    ledger.assume(ref, request, place(ledger.snapshot(), "n", request, policy), desk.now)
+    ledger, policy = world.managed.ledger, world.managed.scorer(request)
+    ledger.assume(ref, request, place(ledger.snapshot(), "n", request, policy), world.now)
     scope = ExtenderScope(schedulers=frozenset({"default-scheduler"}))
-    desk.prioritize_verb = PrioritizeVerb(
-        replace(desk.library, scope=scope), not_ready=str, lists=NameLists()
+    world.prioritize_verb = PrioritizeVerb(
+        replace(world.resources, scope=scope), not_ready=str, lists=NameLists()
     )
-    desk.prioritize(bound, ["other"])
-    desk.prioritize(foreign, ["other"])
-    assert [hold.pod.ref.name for hold in desk.holds.live()] == ["slow"]
-    desk.prioritize(pod("sent"), ["other"])
-    assert [hold.pod.ref.name for hold in desk.holds.live()] == ["slow", "sent"]
+    world.prioritize(bound, ["other"])
+    world.prioritize(foreign, ["other"])
+    assert [hold.pod.ref.name for hold in world.holds.live()] == ["slow"]
+    world.prioritize(pod("sent"), ["other"])
+    assert [hold.pod.ref.name for hold in world.holds.live()] == ["slow", "sent"]
 
 
 def test_a_list_at_the_start_brings_the_nominations_back() -> None:
-    desk = Desk("n", "other", cards=1)
-    desk.watch.replace([page(PODS, pod("slow", nominated="n"))], desk.now)
-    assert desk.filter(pod("a"))[0] == ["other"]
-    desk.watch.replace([page(PODS)], desk.now)
-    assert len(desk.holds) == 0 or desk.holds.live()[0].pod.ref.name == "a"
+    world = FilterWorld("n", "other", cards=1)
+    world.watch.replace([page(PODS, pod("slow", nominated="n"))], world.now)
+    assert world.filter(pod("a"))[0] == ["other"]
+    world.watch.replace([page(PODS)], world.now)
+    assert len(world.holds) == 0 or world.holds.live()[0].pod.ref.name == "a"
 
 
 @pytest.mark.parametrize("change", ["bound", "terminating"])
 def test_a_pod_that_is_bound_or_goes_holds_nothing(change: str) -> None:
-    desk = Desk("n", cards=1)
+    world = FilterWorld("n", cards=1)
     waiting = pod("slow", nominated="n")
-    desk.watch.apply(event(PODS, "ADDED", waiting))
-    assert len(desk.holds) == 1
+    world.watch.apply(event(PODS, "ADDED", waiting))
+    assert len(world.holds) == 1
     if change == "bound":
         waiting["spec"]["nodeName"] = "n"
     else:
         waiting["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
-    desk.watch.apply(event(PODS, "MODIFIED", waiting))
-    assert len(desk.holds) == 0
+    world.watch.apply(event(PODS, "MODIFIED", waiting))
+    assert len(world.holds) == 0
 
 
 def test_a_nominee_takes_nothing_while_its_victims_are_there() -> None:
-    desk = Desk("n")
-    books = desk.books
+    world = FilterWorld("n")
+    managed = world.managed
     for name, device in (("v1", 0), ("v2", 1)):
         victim = pod_json(name, 10, node="n")
         victim["metadata"]["annotations"] = {"ALIYUN_COM_GPU_MEM_IDX": str(device)}
-        desk.watch.apply(event(PODS, "ADDED", victim))
-    desk.watch.apply(event(PODS, "ADDED", pod("nominee", nominated="n", priority=9)))
-    assert desk.filter(pod("small", 6))[0] == ["n"]
-    desk.holds.gone("uid-small")
-    books.ledger.pod_gone("uid-v1")
-    assert desk.filter(pod("low"))[0] == []
-    assert desk.filter(pod("high", priority=10))[0] == ["n"]
+        world.watch.apply(event(PODS, "ADDED", victim))
+    world.watch.apply(event(PODS, "ADDED", pod("nominee", nominated="n", priority=9)))
+    assert world.filter(pod("small", 6))[0] == ["n"]
+    world.holds.gone("uid-small")
+    managed.ledger.pod_gone("uid-v1")
+    assert world.filter(pod("low"))[0] == []
+    assert world.filter(pod("high", priority=10))[0] == ["n"]
 
 
 def test_what_is_held_counts_as_used() -> None:
-    desk = Desk("n")
-    desk.filter(pod("first"))
-    books = desk.books.ledger.snapshot()
+    world = FilterWorld("n")
+    world.filter(pod("first"))
+    managed = world.managed.ledger.snapshot()
     asking = claimant(read_pod(pod("asks")), Request(10, 1))
-    seen = offers_of(desk.books).to(asking, books, desk.now)
-    assert (books.used.tolist(), sorted(seen.used.tolist()[0])) == ([[0, 0]], [0, 10])
+    seen = offers_of(world.managed).to(asking, managed, world.now)
+    assert (managed.used.tolist(), sorted(seen.used.tolist()[0])) == ([[0, 0]], [0, 10])
 
 
 def test_compute_is_held_too() -> None:
-    desk = Desk("n", cards=1)
+    world = FilterWorld("n", cards=1)
 
     def with_cores(name: str, percent: int) -> dict[str, Any]:
         made = pod(name, 4)
@@ -526,17 +530,17 @@ def test_compute_is_held_too() -> None:
         limits["aliyun.com/gpu-core.percentage"] = str(percent)
         return made
 
-    assert desk.filter(with_cores("a", 60))[0] == ["n"]
-    assert desk.filter(with_cores("b", 50)) == ([], {"n": Reason.PROMISED.value})
-    assert desk.filter(with_cores("alone", 100)) == ([], {"n": Reason.PROMISED.value})
-    assert desk.filter(with_cores("c", 40))[0] == ["n"]
+    assert world.filter(with_cores("a", 60))[0] == ["n"]
+    assert world.filter(with_cores("b", 50)) == ([], {"n": Reason.PROMISED.value})
+    assert world.filter(with_cores("alone", 100)) == ([], {"n": Reason.PROMISED.value})
+    assert world.filter(with_cores("c", 40))[0] == ["n"]
     # All compute is held: the 8 units that are left are no use.
-    assert desk.filter(pod("plain", 4)) == ([], {"n": Reason.PROMISED.value})
+    assert world.filter(pod("plain", 4)) == ([], {"n": Reason.PROMISED.value})
 
 
 def test_a_device_on_which_memory_is_held_is_not_empty() -> None:
-    books = Desk("n", cards=1).books.ledger.snapshot()
-    offered, alone = HeldSnapshot.of(books), Request(2, 1, cores=100)
+    managed = FilterWorld("n", cards=1).managed.ledger.snapshot()
+    offered, alone = HeldSnapshot.of(managed), Request(2, 1, cores=100)
     assert fits_somewhere(offered, alone)
     offered.take(0, ((0, 3),), Request(3, 1))
     assert not fits_somewhere(offered, alone)
@@ -547,15 +551,15 @@ def test_a_device_on_which_memory_is_held_is_not_empty() -> None:
 def test_a_hold_that_begins_and_ends_between_two_looks_is_not_placed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    desk = Desk("n0", "n1")
-    desk.filter(pod("first"))
+    world = FilterWorld("n0", "n1")
+    world.filter(pod("first"))
     asking = claimant(read_pod(pod("asks")), Request(10, 1))
-    books, kept = desk.books.ledger.snapshot(), offers_of(desk.books)
-    seen = kept.to(asking, books, desk.now)
-    desk.filter(pod("second"))
-    desk.holds.gone("uid-second")
+    managed, kept = world.managed.ledger.snapshot(), offers_of(world.managed)
+    seen = kept.to(asking, managed, world.now)
+    world.filter(pod("second"))
+    world.holds.gone("uid-second")
     monkeypatch.setattr(offers, "take_best", None)
-    assert kept.to(asking, books, desk.now) is seen
+    assert kept.to(asking, managed, world.now) is seen
 
 
 _CHANGES = st.lists(
@@ -633,75 +637,75 @@ def test_what_is_kept_of_offers_is_what_is_made_anew(
             ledger.node_changed(node(f"n{node_number + 2}", 16, 16))
         seen.append(ledger.snapshot())
         # A thread may look at books that another one has already left behind.
-        for books in (seen[-1 - number % len(seen)], seen[-1]):
+        for managed in (seen[-1 - number % len(seen)], seen[-1]):
             for priority in (0, 1):
                 asker = Claimant(PodRef("default", "asks", "asks"), _ASKED, priority)
-                mine, anew = (each.to(asker, books, now) for each in (kept, offers_made()))
+                mine, anew = (each.to(asker, managed, now) for each in (kept, offers_made()))
                 assert_same(mine, anew, ranking)
         ranking.scores(seen[-1], _ASKED)  # so that the memo of the books is up to date too
 
 
 def test_a_policy_that_fails_while_places_are_taken_loses_no_hold() -> None:
-    desk = Desk("n0", "n1")
-    desk.filter(pod("first"))
-    desk.filter(pod("second"))
+    world = FilterWorld("n0", "n1")
+    world.filter(pod("first"))
+    world.filter(pod("second"))
     asking = claimant(read_pod(pod("asks")), Request(10, 1))
-    books, fails = desk.books.ledger.snapshot(), [True]
+    managed, fails = world.managed.ledger.snapshot(), [True]
 
     def scorer_of(held: Claimant) -> Scorer:
         if fails:
             raise ValueError(fails.pop())
-        return desk.books.scorer(held.request)
+        return world.managed.scorer(held.request)
 
-    kept = Offers(desk.holds, scorer_of, lambda _: False)
+    kept = Offers(world.holds, scorer_of, lambda _: False)
     with pytest.raises(ValueError, match="True"):
-        kept.to(asking, books, desk.now)
-    anew = offers_of(desk.books).to(asking, books, desk.now)
-    assert kept.to(asking, books, desk.now).free.tolist() == anew.free.tolist()
-    assert anew.free.sum() == books.free.sum() - 20
+        kept.to(asking, managed, world.now)
+    anew = offers_of(world.managed).to(asking, managed, world.now)
+    assert kept.to(asking, managed, world.now).free.tolist() == anew.free.tolist()
+    assert anew.free.sum() == managed.free.sum() - 20
 
 
 def test_the_books_stay_as_they_are_when_places_are_taken_from_a_copy() -> None:
-    desk = Desk("n")
-    books = desk.books.ledger.snapshot()
-    offered = HeldSnapshot.of(books)
+    world = FilterWorld("n")
+    managed = world.managed.ledger.snapshot()
+    offered = HeldSnapshot.of(managed)
     offered.take(0, ((0, 10),), Request(10, 1, cpu=1))
     offered.hold(0)
-    assert books.free.tolist() == [[16, 16]]
+    assert managed.free.tolist() == [[16, 16]]
     assert offered.free.tolist() == [[6, 16]]
     with pytest.raises(InsufficientMemory):
-        place(offered, "n", Request(10, 2), desk.books.scorer(Request(10, 2)))
+        place(offered, "n", Request(10, 2), world.managed.scorer(Request(10, 2)))
 
 
 def test_a_place_in_a_copy_is_chosen_by_the_copy_and_not_by_what_is_kept_of_the_books() -> None:
-    desk = Desk("n")
-    books, request = desk.books.ledger.snapshot(), Request(3, 1)
+    world = FilterWorld("n")
+    managed, request = world.managed.ledger.snapshot(), Request(3, 1)
     # Of its own: others keep what the last test has asked for.
     scorer = Ranking(load_policy("device-bestfit"))
-    scorer.scores(books, request)
-    offered = HeldSnapshot.of(books)
+    scorer.scores(managed, request)
+    offered = HeldSnapshot.of(managed)
     offered.take(0, ((1, 4),), Request(4, 1))
     offered.hold(0)
-    assert place(books, "n", request, scorer).devices == (0,)
+    assert place(managed, "n", request, scorer).devices == (0,)
     assert place(offered, "n", request, scorer).devices == (1,)
 
 
 def test_who_looks_while_another_thread_makes_an_offer_waits_for_nobody() -> None:
-    desk = Desk("n0", "n1")
-    desk.filter(pod("first"))
+    world = FilterWorld("n0", "n1")
+    world.filter(pod("first"))
     asking = claimant(read_pod(pod("asks")), Request(10, 1))
-    books = desk.books.ledger.snapshot()
+    managed = world.managed.ledger.snapshot()
     looks: list[Snapshot] = []
 
     def scorer_of(held: Claimant) -> Scorer:
         if not looks:
-            looks.append(books)
-            looks[0] = seen_by_another_thread(lambda: kept.to(asking, books, desk.now))
-        return desk.books.scorer(held.request)
+            looks.append(managed)
+            looks[0] = seen_by_another_thread(lambda: kept.to(asking, managed, world.now))
+        return world.managed.scorer(held.request)
 
-    kept = Offers(desk.holds, scorer_of, lambda _: False)
-    anew = offers_of(desk.books).to(asking, books, desk.now)
-    assert kept.to(asking, books, desk.now).free.tolist() == anew.free.tolist()
+    kept = Offers(world.holds, scorer_of, lambda _: False)
+    anew = offers_of(world.managed).to(asking, managed, world.now)
+    assert kept.to(asking, managed, world.now).free.tolist() == anew.free.tolist()
     assert looks[0].free.tolist() == anew.free.tolist()
 
 

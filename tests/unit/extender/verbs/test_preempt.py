@@ -24,7 +24,7 @@ from gpushare.wire.objects import BUDGETS, PODS
 from gpushare.wire.pods import may_preempt, observe_pod, priority_of
 from tests.unit.core.clusters import node
 from tests.unit.core.preempting import filled, pod
-from tests.unit.extender.kit import make_library, pod_json, read_pod
+from tests.unit.extender.kit import managed_resources, pod_json, read_pod
 
 Json = dict[str, Any]
 OLD = "2026-01-01T00:00:00Z"
@@ -99,10 +99,10 @@ def test_only_the_policy_never_forbids_preemption() -> None:
 
 
 def test_the_books_follow_a_pod_that_starts_and_ends_without_counting_it_anew() -> None:
-    library = make_library()
-    ledger = library.resources[0].ledger
+    resources = managed_resources()
+    ledger = resources.resources[0].ledger
     ledger.node_changed(node("big", 16, 16))
-    sink = PodEventHandler(library)
+    sink = PodEventHandler(resources)
     sink.apply(PODS.decode_event(event("ADDED", placed("web", 4, 0))))
     before = ledger.snapshot().generation
     starts = placed("web", 4, 0, status={"startTime": OLD})

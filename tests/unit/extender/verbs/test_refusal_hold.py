@@ -11,7 +11,7 @@ from gpushare.extender.verbs.tickets import BindSlots
 from gpushare.wire.annotations import ALIYUN
 from tests.support.scripted_api import ScriptedApi
 from tests.unit.core.clusters import node as make_node
-from tests.unit.extender.kit import make_library
+from tests.unit.extender.kit import managed_resources
 
 
 class Clock:
@@ -67,14 +67,14 @@ def test_some_whole_holds_in_a_row_are_saved_up_and_no_more() -> None:
 
 
 def test_filter_sees_a_deletion_that_arrives_a_moment_after_it_was_asked() -> None:
-    library = make_library(ALIYUN)
-    ledger = library.resources[0].ledger
+    resources = managed_resources(ALIYUN)
+    ledger = resources.resources[0].ledger
     ledger.node_changed(make_node("n", 16))
     holder = PodRef("default", "holder", "uid-holder")
     ledger.pod_changed(ObservedPod(holder, Request(16, 1), "n", ((0, 16),)))
-    binder = Binder(ScriptedApi(), library, lambda: float("inf"))
+    binder = Binder(ScriptedApi(), resources, lambda: float("inf"))
     service = Service(
-        library,
+        resources,
         binder,
         not_ready=lambda: "",
         best_only=False,

@@ -11,7 +11,7 @@ from gpushare.wire.objects import PODS
 from gpushare.wire.pods import Claimant, claimant, request_of
 from tests.unit.extender.follow.test_watch_handlers import event
 from tests.unit.extender.kit import pod_json, read_pod
-from tests.unit.extender.verbs.test_offers import Desk, pod
+from tests.unit.extender.verbs.test_offers import FilterWorld, pod
 
 LATE = Claimant(PodRef("team", "late", "uid-late"), Request(12, 1))
 OLD = Claimant(PodRef("team", "old", "uid-old"), Request(6, 1), owner="replicas")
@@ -79,38 +79,38 @@ def test_an_heir_offered_another_node_holds_that_one_too() -> None:
     assert sorted(hold.node for hold in holds.live()) == ["b", "c"]
 
 
-def shown(desk: Desk, name: str, units: int, node: str, device: int) -> dict[str, Any]:
+def shown(world: FilterWorld, name: str, units: int, node: str, device: int) -> dict[str, Any]:
     """A pod that runs, as the watch shows it."""
     notes = {ALIYUN.idx: str(device), ALIYUN.pod: str(units)}
     made = pod_json(name, units, node=node, annotations=notes, phase="Running")
-    desk.watch.apply(event(PODS, "MODIFIED", made))
+    world.watch.apply(event(PODS, "MODIFIED", made))
     return made
 
 
 def test_filter_keeps_what_opens_bit_by_bit_from_all_but_the_pod() -> None:
-    desk = Desk("a", cards=1, best=False)
-    first, second = (shown(desk, name, units, "a", 0) for name, units in (("f", 10), ("s", 6)))
+    world = FilterWorld("a", cards=1, best=False)
+    first, second = (shown(world, name, units, "a", 0) for name, units in (("f", 10), ("s", 6)))
     late = pod("late", 12)
     request = request_of(read_pod(late), ALIYUN)
-    desk.holds.reserve(claimant(read_pod(late), request), "a", (0,), desk.now + 60, desk.now)
-    desk.watch.apply(event(PODS, "DELETED", second))
+    world.holds.reserve(claimant(read_pod(late), request), "a", (0,), world.now + 60, world.now)
+    world.watch.apply(event(PODS, "DELETED", second))
     # Six are free, too few for the pod: yet nobody else has them.
-    assert desk.filter(pod("little", 4)) == ([], {"a": Reason.PROMISED.value})
-    assert desk.filter(late)[0] == []
-    desk.watch.apply(event(PODS, "DELETED", first))
-    assert desk.filter(pod("little", 4)) == (["a"], {})
-    assert desk.filter(pod("larger", 6))[0] == []
-    assert desk.filter(late) == (["a"], {})
+    assert world.filter(pod("little", 4)) == ([], {"a": Reason.PROMISED.value})
+    assert world.filter(late)[0] == []
+    world.watch.apply(event(PODS, "DELETED", first))
+    assert world.filter(pod("little", 4)) == (["a"], {})
+    assert world.filter(pod("larger", 6))[0] == []
+    assert world.filter(late) == (["a"], {})
 
 
 def test_filter_answers_an_heir_with_its_node_alone() -> None:
-    desk = Desk("a", "b", best=False)
+    world = FilterWorld("a", "b", best=False)
     old = pod("old", 6)
     old["metadata"]["ownerReferences"] = [{"uid": "replicas", "controller": True}]
     gone = claimant(read_pod(old), request_of(read_pod(old), ALIYUN))
-    desk.holds.reserve(gone, "b", (0,), desk.now + 60, desk.now, heir=True)
+    world.holds.reserve(gone, "b", (0,), world.now + 60, world.now, heir=True)
     heir = pod("heir", 6)
-    assert desk.filter(heir)[0] == ["a", "b"]
+    assert world.filter(heir)[0] == ["a", "b"]
     heir["metadata"]["ownerReferences"] = old["metadata"]["ownerReferences"]
-    assert desk.filter(heir) == (["b"], {})
-    assert [hold.pod.ref.name for hold in desk.holds.live()] == ["heir"]
+    assert world.filter(heir) == (["b"], {})
+    assert [hold.pod.ref.name for hold in world.holds.live()] == ["heir"]

@@ -17,8 +17,8 @@ from gpushare.errors import MessageError
 from gpushare.extender.managed_resources import ManagedResource, ResourceRequest
 from gpushare.extender.verbs.tickets import MAX_PARTS, MAX_TICKETS, TTL, Tickets
 from gpushare.wire.annotations import ALIYUN
-from tests.unit.extender.desk import FREE, Desk, bind_request, request
-from tests.unit.extender.kit import make_books, pod_json
+from tests.unit.extender.kit import managed_resource, pod_json
+from tests.unit.extender.scripted_extender import FREE, ScriptedExtender, bind_request, request
 
 pytestmark = pytest.mark.usefixtures("frozen_heap")
 
@@ -28,12 +28,12 @@ SMALL = 1 << 20
 
 
 @pytest.fixture
-def books() -> ManagedResource:
-    return make_books()
+def managed() -> ManagedResource:
+    return managed_resource()
 
 
-def asks(books: ManagedResource, **what: Any) -> ResourceRequest:
-    return books, Request(4, 1, **what)
+def asks(managed: ManagedResource, **what: Any) -> ResourceRequest:
+    return managed, Request(4, 1, **what)
 
 
 @contextmanager
@@ -50,32 +50,34 @@ def staying(most: int) -> Iterator[None]:
     assert stays < most, f"{stays} bytes stay"
 
 
-def test_a_ticket_is_for_one_pod_and_the_nodes_that_fit(books: ManagedResource) -> None:
+def test_a_ticket_is_for_one_pod_and_the_nodes_that_fit(managed: ManagedResource) -> None:
     tickets = Tickets()
-    tickets.put("a", asks(books), NodeNames(["n1", "n9"]))
+    tickets.put("a", asks(managed), NodeNames(["n1", "n9"]))
     tickets.put("b", None, NodeNames(["n2"]))
-    assert tickets.get("a", "n1") == tickets.get("a", "n9") == (True, asks(books))
+    assert tickets.get("a", "n1") == tickets.get("a", "n9") == (True, asks(managed))
     assert tickets.get("b", "n2") == (True, None)
     for uid, node in (("a", "n2"), ("b", "n1"), ("a", "n3"), ("c", "n1")):
         assert tickets.get(uid, node) == (False, None)
 
 
-def test_the_last_filter_counts(books: ManagedResource) -> None:
+def test_the_last_filter_counts(managed: ManagedResource) -> None:
     """Of a nominated node kube-scheduler asks alone first, and then of all."""
     tickets = Tickets()
-    tickets.put("a", asks(books), NodeNames(["n1"]))
-    tickets.put("a", asks(books), NodeNames([]))
+    tickets.put("a", asks(managed), NodeNames(["n1"]))
+    tickets.put("a", asks(managed), NodeNames([]))
     assert tickets.get("a", "n1") == (False, None)
-    tickets.put("a", asks(books), NodeNames(["n2"]))
-    assert tickets.get("a", "n2") == (True, asks(books))
+    tickets.put("a", asks(managed), NodeNames(["n2"]))
+    assert tickets.get("a", "n2") == (True, asks(managed))
     tickets.remove("a")
     assert tickets.get("a", "n2") == (False, None)
 
 
-def test_a_ticket_ends_and_it_is_still_known_that_filter_was_called(books: ManagedResource) -> None:
+def test_a_ticket_ends_and_it_is_still_known_that_filter_was_called(
+    managed: ManagedResource,
+) -> None:
     now = 0.0
     tickets = Tickets(lambda: now)
-    tickets.put("a", asks(books), NodeNames(["n1"]))
+    tickets.put("a", asks(managed), NodeNames(["n1"]))
     now = TTL + 1
     assert tickets.get("a", "n1") == (False, None)
     assert "a" in tickets
@@ -85,11 +87,11 @@ def parts_of(tickets: Tickets) -> int:
     return tickets._parts  # noqa: SLF001 -- what bounds the memory
 
 
-def test_what_is_kept_is_bounded_by_count_and_by_weight(books: ManagedResource) -> None:
+def test_what_is_kept_is_bounded_by_count_and_by_weight(managed: ManagedResource) -> None:
     tickets = Tickets()
-    heavy = asks(books, containers=tuple((index, 1) for index in range(300)))
+    heavy = asks(managed, containers=tuple((index, 1) for index in range(300)))
     for number in range(MAX_TICKETS + 10):
-        tickets.put(f"light-{number}", asks(books), NodeNames(["n1"]))
+        tickets.put(f"light-{number}", asks(managed), NodeNames(["n1"]))
         assert parts_of(tickets) <= MAX_PARTS
     assert len(tickets._tickets) == MAX_TICKETS  # noqa: SLF001
     for number in range(2000):
@@ -97,7 +99,7 @@ def test_what_is_kept_is_bounded_by_count_and_by_weight(books: ManagedResource) 
         assert parts_of(tickets) <= MAX_PARTS
     assert len(tickets._tickets) < 1500  # noqa: SLF001
     assert tickets.get("heavy-1999", "n1") == (True, heavy)
-    too_heavy = asks(books, containers=tuple((index, 1) for index in range(1000)))
+    too_heavy = asks(managed, containers=tuple((index, 1) for index in range(1000)))
     tickets.put("huge", too_heavy, NodeNames(["n1"]))
     assert tickets.get("huge", "n1") == (False, None)
     for uid in [*tickets._tickets]:  # noqa: SLF001 -- the weight has to come to nothing
@@ -105,22 +107,22 @@ def test_what_is_kept_is_bounded_by_count_and_by_weight(books: ManagedResource) 
     assert parts_of(tickets) == 0
 
 
-def test_a_large_cluster_costs_a_ticket_a_bit_for_each_node(books: ManagedResource) -> None:
+def test_a_large_cluster_costs_a_ticket_a_bit_for_each_node(managed: ManagedResource) -> None:
     names = NodeNames([f"node-{number}" for number in range(5000)])
     tickets = Tickets()
-    tickets.put("first", asks(books), names)
+    tickets.put("first", asks(managed), names)
     with staying(2 << 20):
         for number in range(1000):
-            tickets.put(f"uid-{number}", asks(books), names)
+            tickets.put(f"uid-{number}", asks(managed), names)
     assert tickets.get("uid-999", "node-4999")[0]
 
 
-def test_nodes_that_come_and_go_for_years_are_forgotten(books: ManagedResource) -> None:
+def test_nodes_that_come_and_go_for_years_are_forgotten(managed: ManagedResource) -> None:
     tickets = Tickets()
     with staying(24 << 20):
         for number in range(120):
             tickets.put(
-                "a", asks(books), NodeNames([f"node-{number}-{index}" for index in range(1000)])
+                "a", asks(managed), NodeNames([f"node-{number}-{index}" for index in range(1000)])
             )
     assert tickets.get("a", "node-119-999")[0]
     assert not tickets.get("a", "node-118-999")[0]
@@ -159,12 +161,12 @@ NAMES: list[tuple[str, Callable[[dict[str, Any]], object]]] = [
 def test_no_verb_takes_a_name_that_kubernetes_does_not_allow(
     field: str, change: Callable[[dict[str, Any]], object]
 ) -> None:
-    desk, pod = Desk(), pod_json("web", 4)
+    extender, pod = ScriptedExtender(), pod_json("web", 4)
     change(pod)
     body = request(pod, ["big"])
     preempt = json.dumps({"Pod": pod, "NodeNameToMetaVictims": {}}).encode()
-    errors = [json.loads(desk.service.filter(body))["Error"]]
-    for verb, asked in ((desk.service.prioritize, body), (desk.service.preempt, preempt)):
+    errors = [json.loads(extender.service.filter(body))["Error"]]
+    for verb, asked in ((extender.service.prioritize, body), (extender.service.preempt, preempt)):
         with pytest.raises(MessageError) as caught:
             verb(asked)
         errors.append(str(caught.value))
@@ -184,22 +186,24 @@ def test_no_verb_takes_a_name_that_kubernetes_does_not_allow(
 )
 def test_a_bind_names_its_pod_as_kubernetes_does(field: str, value: str) -> None:
     asked = json.loads(bind_request(pod_json("web", 4), "big"))
-    answer = json.loads(Desk().service.bind(json.dumps(asked | {field: value}).encode()))
+    answer = json.loads(
+        ScriptedExtender().service.bind(json.dumps(asked | {field: value}).encode())
+    )
     assert field in answer["Error"]
     assert len(answer["Error"]) < 300
 
 
 @pytest.mark.parametrize("name", ["x" * 254, LONG])
 def test_no_node_has_a_longer_name_than_any_object(name: str) -> None:
-    desk, pod = Desk(), pod_json("web", 4)
-    assert "NodeNames: a name of" in desk.filter(pod, ["big", name])["Error"]
+    extender, pod = ScriptedExtender(), pod_json("web", 4)
+    assert "NodeNames: a name of" in extender.filter(pod, ["big", name])["Error"]
     for victims, field in (
         ({name: {"Pods": []}}, "NodeNameToMetaVictims"),
         ({"big": {"Pods": [{"UID": name}]}}, "NodeNameToMetaVictims.big"),
     ):
         body = json.dumps({"Pod": pod, "NodeNameToMetaVictims": victims}).encode()
         with pytest.raises(MessageError, match=field) as caught:
-            desk.service.preempt(body)
+            extender.service.preempt(body)
         assert len(str(caught.value)) < 300
 
 
@@ -231,15 +235,15 @@ def hostile(number: int, kind: str) -> dict[str, Any]:
 @pytest.mark.parametrize("kind", ["uid", "containers", "one model", "models", "labels", "policy"])
 def test_little_stays_of_many_hostile_calls(kind: str) -> None:
     """Each about a megabyte; what stays of all of them together is less than one."""
-    desk = Desk()
+    extender = ScriptedExtender()
     bodies = [request(hostile(number, kind), [*FREE]) for number in range(MANY + 1)]
-    desk.service.filter(bodies.pop())
+    extender.service.filter(bodies.pop())
     with staying(SMALL):
         for body in bodies:
-            desk.service.filter(body)
+            extender.service.filter(body)
             try:
-                desk.service.prioritize(body)
+                extender.service.prioritize(body)
             except MessageError:
                 continue
-        desk.told.clear()
-        desk.heard.events.clear()
+        extender.told.clear()
+        extender.heard.events.clear()

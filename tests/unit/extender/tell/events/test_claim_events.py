@@ -14,7 +14,7 @@ from gpushare.extender.tell.events.claim_events import ClaimEvents
 from gpushare.extender.tell.events.messages import EventMessages
 from tests.unit.extender.claims.store import ClaimStore, waiting_pod
 from tests.unit.extender.claims.test_allocator import Process
-from tests.unit.extender.desk import Heard
+from tests.unit.extender.scripted_extender import Heard
 
 
 class World:

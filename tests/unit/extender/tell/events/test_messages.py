@@ -8,43 +8,47 @@ from gpushare.explain.node_wishes import NodeAsk
 from gpushare.extender.tell.events.messages import NO_FIT_EVERY, EventMessages, NoFitLimiter
 from gpushare.ledger import Ledger
 from tests.unit.core.clusters import node as make_node
-from tests.unit.extender.desk import Desk, Heard
-from tests.unit.extender.kit import make_library, pod_json
+from tests.unit.extender.kit import managed_resources, pod_json
+from tests.unit.extender.scripted_extender import Heard, ScriptedExtender
 
 REF = PodRef("team", "web", "uid-web")
 
 
 @pytest.fixture
-def desk() -> Desk:
-    return Desk()
+def extender() -> ScriptedExtender:
+    return ScriptedExtender()
 
 
-def test_after_a_bind_the_pod_says_its_node_and_devices(desk: Desk) -> None:
-    desk.filter(pod_json("web", 4))
-    assert desk.bind(pod_json("web", 4), "small") == ""
-    assert desk.heard.events == [("Pod web", "GPUShareAllocated", "node small: 4 GiB on device 0")]
+def test_after_a_bind_the_pod_says_its_node_and_devices(extender: ScriptedExtender) -> None:
+    extender.filter(pod_json("web", 4))
+    assert extender.bind(pod_json("web", 4), "small") == ""
+    assert extender.heard.events == [
+        ("Pod web", "GPUShareAllocated", "node small: 4 GiB on device 0")
+    ]
 
 
-def test_a_pod_without_gpu_is_told_nothing_of(desk: Desk) -> None:
-    desk.filter(pod_json("web"))
-    desk.bind(pod_json("web"), "small")
-    assert desk.heard.events == []
+def test_a_pod_without_gpu_is_told_nothing_of(extender: ScriptedExtender) -> None:
+    extender.filter(pod_json("web"))
+    extender.bind(pod_json("web"), "small")
+    assert extender.heard.events == []
 
 
-def test_a_bind_that_fails_says_why(desk: Desk) -> None:
-    desk.filter(pod_json("web", 4))
-    desk.api.answers = [ApiError("quota", 403)]
-    desk.bind(pod_json("web", 4), "small")
-    ((about, reason, note),) = desk.heard.events
+def test_a_bind_that_fails_says_why(extender: ScriptedExtender) -> None:
+    extender.filter(pod_json("web", 4))
+    extender.api.answers = [ApiError("quota", 403)]
+    extender.bind(pod_json("web", 4), "small")
+    ((about, reason, note),) = extender.heard.events
     assert (about, reason) == ("Pod web", "GPUShareBindFailed")
     assert "quota" in note
     assert "node small" in note
 
 
-def test_a_pod_that_fits_nowhere_says_so_once_while_the_reasons_are_the_same(desk: Desk) -> None:
+def test_a_pod_that_fits_nowhere_says_so_once_while_the_reasons_are_the_same(
+    extender: ScriptedExtender,
+) -> None:
     for _ in range(3):
-        desk.filter(pod_json("web", 99), ["big", "small", "nowhere"])
-    ((about, reason, note),) = desk.heard.events
+        extender.filter(pod_json("web", 99), ["big", "small", "nowhere"])
+    ((about, reason, note),) = extender.heard.events
     assert (about, reason) == ("Pod web", "GPUShareNoFit")
     assert note.startswith("0 of 3 nodes take the pod: 2 GPU Memory")
     assert ", 1 node not found; " in note
@@ -52,29 +56,31 @@ def test_a_pod_that_fits_nowhere_says_so_once_while_the_reasons_are_the_same(des
         "; it can never fit: even on an empty node it could only fit with at most 16 GiB on one"
         " device"
     )
-    assert desk.rejected["node not found"] == 3
+    assert extender.rejected["node not found"] == 3
 
 
-def test_a_pod_that_its_nominated_node_refuses_may_fit_elsewhere_and_is_no_news(desk: Desk) -> None:
+def test_a_pod_that_its_nominated_node_refuses_may_fit_elsewhere_and_is_no_news(
+    extender: ScriptedExtender,
+) -> None:
     pod = pod_json("web", 10)
     pod["status"]["nominatedNodeName"] = "small"
-    desk.filter(pod, ["small"])
-    assert desk.filter(pod)["NodeNames"] == ["big"]
-    assert desk.heard.events == []
-    desk.filter(pod, ["small", "tiny"])
-    assert [event[1] for event in desk.heard.events] == ["GPUShareNoFit"]
+    extender.filter(pod, ["small"])
+    assert extender.filter(pod)["NodeNames"] == ["big"]
+    assert extender.heard.events == []
+    extender.filter(pod, ["small", "tiny"])
+    assert [event[1] for event in extender.heard.events] == ["GPUShareNoFit"]
 
 
-def test_a_pod_that_fits_somewhere_is_no_news(desk: Desk) -> None:
-    desk.filter(pod_json("web", 10))
-    assert desk.heard.events == []
-    assert sum(desk.rejected.values()) == 2
+def test_a_pod_that_fits_somewhere_is_no_news(extender: ScriptedExtender) -> None:
+    extender.filter(pod_json("web", 10))
+    assert extender.heard.events == []
+    assert sum(extender.rejected.values()) == 2
 
 
 def test_devices_that_close_and_open_are_told_of_their_node() -> None:
-    heard, library = Heard(), make_library()
-    ledger = library.resources[0].ledger
-    notices = EventMessages(heard, library, "GiB")
+    heard, resources = Heard(), managed_resources()
+    ledger = resources.resources[0].ledger
+    notices = EventMessages(heard, resources, "GiB")
     ledger.node_changed(make_node("a", 16, 16, unhealthy=[1]))
     ledger.node_changed(make_node("b", 16, 16))
     notices.tick(ready=True)
@@ -95,9 +101,9 @@ def test_devices_that_close_and_open_are_told_of_their_node() -> None:
 def test_a_broken_device_does_not_open_again_when_its_node_goes_or_is_closed(
     closed: Reason | None,
 ) -> None:
-    heard, library = Heard(), make_library()
-    ledger = library.resources[0].ledger
-    notices = EventMessages(heard, library, "GiB")
+    heard, resources = Heard(), managed_resources()
+    ledger = resources.resources[0].ledger
+    notices = EventMessages(heard, resources, "GiB")
     ledger.node_changed(make_node("a", 16, 16, unhealthy=[1]))
     notices.tick(ready=True)
     if closed is None:
@@ -109,9 +115,9 @@ def test_a_broken_device_does_not_open_again_when_its_node_goes_or_is_closed(
 
 
 def test_who_does_not_lead_tells_nothing() -> None:
-    heard, library = Heard(), make_library()
-    ledger = library.resources[0].ledger
-    notices = EventMessages(heard, library, "GiB")
+    heard, resources = Heard(), managed_resources()
+    ledger = resources.resources[0].ledger
+    notices = EventMessages(heard, resources, "GiB")
     ledger.node_changed(make_node("a", 16))
     notices.tick(ready=True)
     ledger.set_unhealthy("a", frozenset({0}))
@@ -121,9 +127,9 @@ def test_who_does_not_lead_tells_nothing() -> None:
 
 
 def test_annotations_edited_after_the_bind_are_told_of_the_pod() -> None:
-    heard, library = Heard(), make_library()
-    ledger = library.resources[0].ledger
-    notices = EventMessages(heard, library, "GiB")
+    heard, resources = Heard(), managed_resources()
+    ledger = resources.resources[0].ledger
+    notices = EventMessages(heard, resources, "GiB")
     ledger.node_changed(make_node("a", 16, 16))
     ledger.pod_changed(ObservedPod(REF, Request(4, 1), "a", ((0, 4),)))
     ledger.pod_changed(ObservedPod(REF, Request(4, 1), "a", ((1, 4),)))
@@ -135,26 +141,26 @@ def test_annotations_edited_after_the_bind_are_told_of_the_pod() -> None:
 
 
 def test_a_pod_bound_by_another_is_told_with_its_node() -> None:
-    heard, library = Heard(), make_library()
-    ledger = library.resources[0].ledger
+    heard, resources = Heard(), managed_resources()
+    ledger = resources.resources[0].ledger
     for name in ("a", "b"):
         ledger.node_changed(make_node(name, 16))
     ledger.assume(REF, Request(4, 1), Allocation("a", (0,), (4,)), 0.0)
     ledger.pod_changed(ObservedPod(REF, Request(4, 1), "b"))
-    EventMessages(heard, library, "GiB").tick(ready=True)
+    EventMessages(heard, resources, "GiB").tick(ready=True)
     ((_, reason, note),) = heard.events
     assert reason == "GPUShareAllocationMismatch"
     assert "node b past this extender" in note
 
 
 def test_a_binding_that_was_confirmed_and_is_not_there_is_told() -> None:
-    heard, library = Heard(), make_library()
-    ledger = library.resources[0].ledger
+    heard, resources = Heard(), managed_resources()
+    ledger = resources.resources[0].ledger
     ledger.node_changed(make_node("a", 16))
     ledger.assume(REF, Request(4, 1), Allocation("a", (0,), (4,)), 0.0)
     ledger.landed(REF.uid, 0.0)
     ledger.settle(REF.uid, ledger.token(REF.uid), ObservedPod(REF, Request(4, 1)), 20.0)
-    EventMessages(heard, library, "GiB").tick(ready=True)
+    EventMessages(heard, resources, "GiB").tick(ready=True)
     ((_, reason, note),) = heard.events
     assert reason == "GPUShareAllocationMismatch"
     assert "bound to node a, and now shows it without a node" in note
@@ -173,7 +179,7 @@ def test_alarms_nobody_takes_are_bounded() -> None:
 
 def test_a_pod_is_told_that_a_node_was_asked_for_or_why_not() -> None:
     heard = Heard()
-    messages = EventMessages(heard, make_library(), "GiB")
+    messages = EventMessages(heard, managed_resources(), "GiB")
     messages.node_asked(REF, NodeAsk(1.0))
     messages.node_asked(REF, NodeAsk(why_not="it was refused: quota"))
     asked = "no device has room for it: a placeholder asks autoscalers for a node"

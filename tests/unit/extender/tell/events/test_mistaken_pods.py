@@ -13,8 +13,8 @@ from gpushare.wire.annotations import ALIYUN
 from gpushare.wire.dra.claims import CLASS
 from gpushare.wire.objects import PODS
 from tests.unit.core.clusters import node as make_node
-from tests.unit.extender.desk import Heard
-from tests.unit.extender.kit import make_library, pod_json
+from tests.unit.extender.kit import managed_resources, pod_json
+from tests.unit.extender.scripted_extender import Heard
 
 USUAL = ExtenderScope(frozenset([ALIYUN.resource]), frozenset(["gpu"]))
 NAMESPACE = "or in a namespace where such pods get one"
@@ -24,13 +24,13 @@ class Watch:
     """The handler of pods, what it makes of them, and a clock to turn."""
 
     def __init__(self, scope: ExtenderScope = USUAL) -> None:
-        self.library = replace(make_library(), scope=scope)
-        self.library.resources[0].ledger.node_changed(make_node("a", 16, 16))
+        self.resources = replace(managed_resources(), scope=scope)
+        self.resources.resources[0].ledger.node_changed(make_node("a", 16, 16))
         self.heard = Heard()
         self.now = 0.0
-        self.messages = EventMessages(self.heard, self.library, "GiB", lambda: self.now)
+        self.messages = EventMessages(self.heard, self.resources, "GiB", lambda: self.now)
         mistaken = self.messages.mistaken_pods
-        self.handler = PodEventHandler(self.library, mistaken_pods=mistaken)
+        self.handler = PodEventHandler(self.resources, mistaken_pods=mistaken)
 
     def show(self, pod: dict[str, Any], kind: str = "MODIFIED", scheduler: str = "gpu") -> None:
         pod["spec"]["schedulerName"] = scheduler

@@ -10,13 +10,13 @@ from gpushare.wire.annotations import ALIYUN
 from gpushare.wire.pods import observe_pod
 from tests.unit.core.clusters import node as make_node
 from tests.unit.core.clusters import state_of
-from tests.unit.extender.kit import make_library, pod_json, read_pod
+from tests.unit.extender.kit import managed_resources, pod_json, read_pod
 
 NOW = 10_000.0
 
 
-def library(*waiting: tuple[str, int, float]) -> ManagedResources:
-    made = make_library()
+def resources(*waiting: tuple[str, int, float]) -> ManagedResources:
+    made = managed_resources()
     ledger = made.resources[0].ledger
     ledger.node_changed(make_node("a", 16))
     for name, units, created in waiting:
@@ -26,27 +26,29 @@ def library(*waiting: tuple[str, int, float]) -> ManagedResources:
 
 
 def test_the_oldest_pod_that_fits_and_was_never_asked_about_counts() -> None:
-    books = library(("new", 4, 9_900.0), ("old", 4, 9_000.0), ("huge", 99, 100.0), ("cpu", 0, 1.0))
+    books = resources(
+        ("new", 4, 9_900.0), ("old", 4, 9_000.0), ("huge", 99, 100.0), ("cpu", 0, 1.0)
+    )
     assert pending_without_call(books, lambda _: False, 0.0, NOW) == 1000
     assert pending_without_call(books, {"old"}.__contains__, 0.0, NOW) == 100
     assert pending_without_call(books, lambda _: True, 0.0, NOW) == 0
 
 
 def test_time_before_we_listened_does_not_count() -> None:
-    books = library(("old", 4, 9_000.0), ("undated", 4, 0.0))
+    books = resources(("old", 4, 9_000.0), ("undated", 4, 0.0))
     assert pending_without_call(books, lambda _: False, 9_990.0, NOW) == 10
     assert pending_without_call(books, lambda _: False, 10_001.0, NOW) == 0
 
 
 def test_a_full_cluster_is_no_sign_of_wrong_wiring() -> None:
-    books = library(("old", 4, 9_000.0))
+    books = resources(("old", 4, 9_000.0))
     full = ObservedPod(PodRef("team", "x", "x"), Request(14, 1), "a", ((0, 14),))
     books.resources[0].ledger.pod_changed(full)
     assert pending_without_call(books, lambda _: False, 0.0, NOW) == 0
 
 
 def test_a_node_that_kube_scheduler_leaves_out_is_no_sign_of_wrong_wiring() -> None:
-    books = library(("old", 4, 9_000.0))
+    books = resources(("old", 4, 9_000.0))
     books.node_states.put(state_of(make_node("a", 16), cordoned=True))
     assert pending_without_call(books, lambda _: False, 0.0, NOW) == 0
     books.node_states.put(state_of(make_node("a", 16)))
@@ -57,7 +59,7 @@ def test_a_node_that_kube_scheduler_leaves_out_is_no_sign_of_wrong_wiring() -> N
 def test_a_pod_that_no_node_has_the_cpu_or_memory_for_is_no_sign_of_wrong_wiring(
     asked: Request,
 ) -> None:
-    books = library()
+    books = resources()
     ledger = books.resources[0].ledger
     ledger.node_changed(make_node("a", 16, cpu=4000, memory=2**32))
     ledger.pod_changed(ObservedPod(PodRef("team", "web", "web"), asked, created=9_000.0))
@@ -68,7 +70,7 @@ def test_a_pod_that_no_node_has_the_cpu_or_memory_for_is_no_sign_of_wrong_wiring
 
 
 def test_a_pod_held_back_by_a_gate_is_not_waiting_for_us() -> None:
-    books = library()
+    books = resources()
     gated = read_pod(pod_json("held", 4))
     assert gated.spec is not None
     gated.spec.scheduling_gates = [Raw(b'{"name":"example.com/queue"}')]
@@ -88,7 +90,7 @@ def test_a_pod_that_kube_schedulers_own_plug_ins_find_no_node_for_is_no_sign_of_
     status: str, reason: str | None, seconds: float
 ) -> None:
     """By its node selector, say, or a taint: then no extender is called."""
-    books = library()
+    books = resources()
     pod = pod_json("picky", 4)
     said = {"type": "PodScheduled", "status": status, "reason": reason}
     pod["status"] = {"conditions": [{"type": "Ready", "status": "False"}, said]}
@@ -97,11 +99,11 @@ def test_a_pod_that_kube_schedulers_own_plug_ins_find_no_node_for_is_no_sign_of_
 
 
 def test_nobody_waits() -> None:
-    assert pending_without_call(library(), lambda _: False, 0.0, NOW) == 0
+    assert pending_without_call(resources(), lambda _: False, 0.0, NOW) == 0
 
 
 def test_pods_of_one_namespace_hide_none_of_another() -> None:
-    books = make_library()
+    books = managed_resources()
     ledger = books.resources[0].ledger
     ledger.node_changed(make_node("a", 16))
     for number in range(300):

@@ -6,7 +6,7 @@ from gpushare.core.model import ObservedPod, PodRef, Request
 from gpushare.extender.tell.events.unserved_pods import UnservedPods
 from gpushare.wire.annotations import ALIYUN
 from tests.unit.core.clusters import node
-from tests.unit.extender.kit import NPU, make_library
+from tests.unit.extender.kit import NPU, managed_resources
 
 TWO = node("two", 16, 16)
 
@@ -17,9 +17,9 @@ def pod(name: str, on: str = "two", **more: object) -> ObservedPod:
 
 
 def test_the_pod_that_has_waited_longest_counts_until_it_is_served_or_gone() -> None:
-    library = make_library(ALIYUN, NPU)
-    unserved = UnservedPods(library)
-    first, second = (books.ledger for books in library)
+    resources = managed_resources(ALIYUN, NPU)
+    unserved = UnservedPods(resources)
+    first, second = (books.ledger for books in resources)
     assert unserved.longest_seconds(100.0) == 0
     for ledger in (first, second):
         ledger.node_changed(TWO)
@@ -48,19 +48,19 @@ def test_the_pod_that_has_waited_longest_counts_until_it_is_served_or_gone() -> 
     ],
 )
 def test_what_no_plug_in_need_mark_does_not_count(other: ObservedPod) -> None:
-    library = make_library()
-    ledger = library.resources[0].ledger
+    resources = managed_resources()
+    ledger = resources.resources[0].ledger
     for spec in (TWO, node("one", 16)):
         ledger.node_changed(spec)
     ledger.pod_changed(other)
-    unserved = UnservedPods(library)
+    unserved = UnservedPods(resources)
     assert [unserved.longest_seconds(now) for now in (0.0, 60.0)] == [0, 0]
 
 
 def test_on_a_node_of_one_device_it_counts_where_the_plug_in_says_that_it_marks() -> None:
-    library = make_library()
-    ledger = library.resources[0].ledger
+    resources = managed_resources()
+    ledger = resources.resources[0].ledger
     ledger.node_changed(node("one", 16, marks_assigned=True))
     ledger.pod_changed(pod("a", on="one"))
-    unserved = UnservedPods(library)
+    unserved = UnservedPods(resources)
     assert [unserved.longest_seconds(now) for now in (0.0, 60.0)] == [0, 60]

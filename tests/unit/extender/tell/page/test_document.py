@@ -128,7 +128,7 @@ def test_the_page_says_as_explain_does_why_nobody_has_asked() -> None:
     world = World()
     spec = node("a", 16)
     world.ledger.node_changed(spec)
-    world.library.node_states.put(state_of(spec, cordoned=True))
+    world.resources.node_states.put(state_of(spec, cordoned=True))
     changes: dict[str, dict[str, Any]] = {
         "unasked": {},
         "unasked-own": {"gated": True},
@@ -147,7 +147,7 @@ def test_the_page_says_as_explain_does_why_nobody_has_asked() -> None:
         "asked": None,
     }
     assert "it would fit on a once it is uncordoned" in found["asked"]["why"]
-    world.library.node_states.put(state_of(spec))
+    world.resources.node_states.put(state_of(spec))
     end = time.monotonic() + 10
     while part(world)["pending"][0]["why"] != "it fits now on 1 node":  # it is its turn soon
         assert time.monotonic() < end
@@ -159,7 +159,7 @@ def test_a_request_that_makes_no_sense_is_listed_with_what_is_wrong() -> None:
     request = Request(4, 1, policy="nosuch")
     world.ledger.pod_changed(pod("odd", 4)._replace(request=request))
     uneven = pod_json("uneven", 7, annotations={ALIYUN.count: "2"})
-    PodEventHandler(world.library, mistaken_pods=world.mistaken_pods).apply(
+    PodEventHandler(world.resources, mistaken_pods=world.mistaken_pods).apply(
         WatchEvent("ADDED", read_pod(uneven))
     )
     found = {each["name"]: each["why"] for each in part(world)["pending"]}
@@ -183,7 +183,7 @@ def test_what_a_shadow_policy_has_found_is_there_and_makes_it_anew() -> None:
     assert part(world)["shadow"] is None
     traffic = Traffic([node("a", 8, 8), node("b", 8, 8)], "binpack", "spread")
     documents = Documents(
-        traffic.library,
+        traffic.resources,
         "GiB",
         world.hour,
         not_ready=str,

@@ -4,8 +4,8 @@ import pytest
 
 from gpushare.extender.tell.page import last_hour
 from gpushare.extender.tell.page.last_hour import LastHour
-from tests.unit.extender.desk import Desk
 from tests.unit.extender.kit import pod_json
+from tests.unit.extender.scripted_extender import ScriptedExtender
 
 MEM = "aliyun.com/gpu-mem"
 
@@ -51,17 +51,17 @@ def test_of_very_many_pods_the_newest_count(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_the_verbs_count_what_they_bind_and_what_fits_nowhere() -> None:
-    desk = Desk()
+    extender = ScriptedExtender()
     pod = pod_json("web", 10)
-    desk.filter(pod)
-    assert desk.bind(pod, "big") == ""
+    extender.filter(pod)
+    assert extender.bind(pod, "big") == ""
     large = pod_json("large", 99)
     # Of its nominated node kube-scheduler asks alone, and then of all.
     large["status"]["nominatedNodeName"] = "small"
-    desk.filter(large, ["small"])
-    assert desk.hour.figures(MEM)["refused"] == {"pods": 0, "units": 0}
-    desk.filter(large)
-    assert desk.hour.figures(MEM) == {
+    extender.filter(large, ["small"])
+    assert extender.hour.figures(MEM)["refused"] == {"pods": 0, "units": 0}
+    extender.filter(large)
+    assert extender.hour.figures(MEM) == {
         "allocated": {"pods": 1, "units": 10},
         "refused": {"pods": 1, "units": 99},
     }

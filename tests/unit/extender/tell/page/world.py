@@ -13,7 +13,7 @@ from gpushare.extender.tell.page.document import Documents
 from gpushare.extender.tell.page.last_hour import LastHour
 from gpushare.extender.tell.page.server import UiServer
 from tests.unit.core.clusters import node
-from tests.unit.extender.kit import make_library
+from tests.unit.extender.kit import managed_resources
 
 SPACES = ("vision", "speech", "search", "default", "batch")
 HOSTILE = '<img src=x onerror="document.title=1">'
@@ -33,16 +33,16 @@ class World:
     """Books of one resource, what was counted in the last hour, and the document of them."""
 
     def __init__(self) -> None:
-        self.library = make_library()
-        self.managed = self.library.resources[0]
+        self.resources = managed_resources()
+        self.managed = self.resources.resources[0]
         self.ledger = self.managed.ledger
         self.hour = LastHour()
-        self.mistaken_pods = MistakenPods(self.library, "GiB", time.monotonic)
+        self.mistaken_pods = MistakenPods(self.resources, "GiB", time.monotonic)
         self.not_ready = ""
         self.busy = ""
         self.kept: dict[str, str] = {}
         self.documents = Documents(
-            self.library,
+            self.resources,
             "GiB",
             self.hour,
             not_ready=lambda: self.not_ready,

@@ -22,7 +22,7 @@ from gpushare.ledger import HOLD, LANDED_GRACE, Ledger
 from gpushare.wire.annotations import ALIYUN, encode
 from tests.support.scripted_api import ScriptedApi
 from tests.unit.core.clusters import node as make_node
-from tests.unit.extender.kit import NPU, make_library, pod_json
+from tests.unit.extender.kit import NPU, managed_resources, pod_json
 from tests.unit.kube.scripted_server import scripted_server, write_kubeconfig
 
 REF = PodRef("team", "web", "uid-web")
@@ -41,8 +41,8 @@ BOUND = body(node="n", annotations=OURS)
 
 
 @pytest.fixture
-def library() -> Iterator[ManagedResources]:
-    books = make_library()
+def resources() -> Iterator[ManagedResources]:
+    books = managed_resources()
     ledger(books).node_changed(make_node("n", 8, 8))
     yield books
     ledger(books).check()
@@ -54,22 +54,22 @@ def api() -> ScriptedApi:
 
 
 @pytest.fixture
-def binder(api: ScriptedApi, library: ManagedResources) -> Binder:
-    return Binder(api, library, lambda: float("inf"), api.clock)
+def binder(api: ScriptedApi, resources: ManagedResources) -> Binder:
+    return Binder(api, resources, lambda: float("inf"), api.clock)
 
 
-def ledger(library: ManagedResources) -> Ledger:
-    return library.resources[0].ledger
+def ledger(resources: ManagedResources) -> Ledger:
+    return resources.resources[0].ledger
 
 
-def asked(library: ManagedResources) -> ResourceRequest:
-    return (library.resources[0], ASKS)
+def asked(resources: ManagedResources) -> ResourceRequest:
+    return (resources.resources[0], ASKS)
 
 
 def test_a_remembered_pod_is_bound_by_one_call(
-    api: ScriptedApi, binder: Binder, library: ManagedResources
+    api: ScriptedApi, binder: Binder, resources: ManagedResources
 ) -> None:
-    assert binder.bind(REF, "n", True, asked(library)).reason == "bound"
+    assert binder.bind(REF, "n", True, asked(resources)).reason == "bound"
     (call,) = api.calls
     assert (call.method, call.path) == ("POST", f"{POD}/binding")
     assert call.content_type == "application/json"
@@ -90,24 +90,24 @@ NOT_BOUND = [
 
 @pytest.mark.parametrize("answer", NOT_BOUND)
 def test_a_2xx_that_is_no_status_of_success_is_read_back_and_in_doubt(
-    api: ScriptedApi, binder: Binder, library: ManagedResources, answer: bytes
+    api: ScriptedApi, binder: Binder, resources: ManagedResources, answer: bytes
 ) -> None:
     """A proxy's login page with 200 must not pass for a Binding done."""
     api.answers = [answer, UNBOUND]
-    said = binder.bind(REF, "n", True, asked(library))
+    said = binder.bind(REF, "n", True, asked(resources))
     assert said.reason == "in_doubt"
     assert "does a proxy answer" in said.error
     assert [call.method for call in api.calls] == ["POST", "GET"]
-    assert ledger(library).counts()["in_doubt"] == 1
+    assert ledger(resources).counts()["in_doubt"] == 1
     api.answers = [UNBOUND]
-    assert binder.bind(REF, "n", True, asked(library)).reason == "bound"
+    assert binder.bind(REF, "n", True, asked(resources)).reason == "bound"
 
 
 def test_a_2xx_that_is_no_status_of_success_may_be_a_binding_done(
-    api: ScriptedApi, binder: Binder, library: ManagedResources
+    api: ScriptedApi, binder: Binder, resources: ManagedResources
 ) -> None:
     api.answers = [b"<html>", BOUND]
-    assert binder.bind(REF, "n", True, asked(library)).reason == "bound"
+    assert binder.bind(REF, "n", True, asked(resources)).reason == "bound"
 
 
 def test_a_plain_bind_that_no_api_server_answered_is_read_back(
@@ -122,41 +122,41 @@ ELSE = json.dumps({"kind": "Node", "metadata": {"name": "web", "uid": "u"}}).enc
 
 @pytest.mark.parametrize("answer", [b"<html>", b"{}", ELSE, body(uid="x").replace(b"web", b"wep")])
 def test_what_is_no_pod_of_that_name_settles_nothing(
-    api: ScriptedApi, binder: Binder, library: ManagedResources, answer: bytes
+    api: ScriptedApi, binder: Binder, resources: ManagedResources, answer: bytes
 ) -> None:
     """Another uid under the pod's name says that the pod is gone; under another, nothing."""
     api.answers = [LOST, LOST]
-    binder.bind(REF, "n", True, asked(library))
+    binder.bind(REF, "n", True, asked(resources))
     api.now += HOLD
     api.answers = [answer]
     binder.settle_overdue()
-    assert ledger(library).counts()["in_doubt"] == 1
-    assert ledger(library).entry(REF.uid) is not None
+    assert ledger(resources).counts()["in_doubt"] == 1
+    assert ledger(resources).entry(REF.uid) is not None
 
 
 def test_a_charge_that_has_landed_and_reads_unbound_is_told_once(
-    api: ScriptedApi, binder: Binder, library: ManagedResources
+    api: ScriptedApi, binder: Binder, resources: ManagedResources
 ) -> None:
-    assert binder.bind(REF, "n", True, asked(library)).reason == "bound"
+    assert binder.bind(REF, "n", True, asked(resources)).reason == "bound"
     api.forever = UNBOUND
     for _ in range(3):
         api.now += LANDED_GRACE
         binder.settle_overdue()
-        assert ledger(library).entry(REF.uid) is not None
-    assert ledger(library).counts()["binding_lost"] == 1
-    (alarm,) = ledger(library).take_alarms()
+        assert ledger(resources).entry(REF.uid) is not None
+    assert ledger(resources).counts()["binding_lost"] == 1
+    (alarm,) = ledger(resources).take_alarms()
     assert (alarm.kind, alarm.ref, alarm.node) == ("binding_lost", REF, "n")
     api.now += HOLD
     binder.settle_overdue()
-    assert ledger(library).entry(REF.uid) is None
+    assert ledger(resources).entry(REF.uid) is None
 
 
 def test_bindings_refused_with_409_are_counted(
-    api: ScriptedApi, binder: Binder, library: ManagedResources
+    api: ScriptedApi, binder: Binder, resources: ManagedResources
 ) -> None:
     api.answers = [ApiConflict("assigned", 409), UNBOUND, ApiError("forbidden", 403)]
-    assert binder.bind(REF, "n", True, asked(library)).reason == "refused"
-    assert binder.bind(REF, "n", True, asked(library)).reason == "refused"
+    assert binder.bind(REF, "n", True, asked(resources)).reason == "refused"
+    assert binder.bind(REF, "n", True, asked(resources)).reason == "refused"
     assert binder.state() == {"bind_conflicts_total": 1}
 
 
@@ -179,23 +179,23 @@ def test_a_pod_nobody_remembers_is_read_and_then_bound(api: ScriptedApi, binder:
     ],
 )
 def test_a_pod_that_cannot_be_read_is_not_bound(
-    api: ScriptedApi, binder: Binder, library: ManagedResources, answer: Any, reason: str
+    api: ScriptedApi, binder: Binder, resources: ManagedResources, answer: Any, reason: str
 ) -> None:
     api.answers = [answer]
     assert binder.bind(REF, "n", False, None).reason == reason
     assert len(api.calls) == 1
-    assert ledger(library).entry(REF.uid) is None
+    assert ledger(resources).entry(REF.uid) is None
 
 
 @pytest.mark.parametrize("known", [True, False])
 @pytest.mark.parametrize("last", [UNBOUND, LOST, ApiConflict("assigned", 409)])
 def test_a_bind_stays_within_its_budget_however_slow_the_api_server_is(
-    api: ScriptedApi, binder: Binder, library: ManagedResources, known: bool, last: Any
+    api: ScriptedApi, binder: Binder, resources: ManagedResources, known: bool, last: Any
 ) -> None:
     api.takes = lambda timeout: timeout * 0.999
     api.answers = ([] if known else [UNBOUND]) + [LOST, last]
     began = api.now
-    binder.bind(REF, "n", known, asked(library) if known else None)
+    binder.bind(REF, "n", known, asked(resources) if known else None)
     assert len(api.calls) == len([known]) + 1 + (not known)
     assert api.now - began <= BUDGET
     assert all(call.timeout >= 0.5 for call in api.calls)
@@ -203,26 +203,26 @@ def test_a_bind_stays_within_its_budget_however_slow_the_api_server_is(
 
 
 def test_the_api_server_is_told_to_work_on_a_binding_no_longer_than_its_answer_is_waited_for(
-    api: ScriptedApi, binder: Binder, library: ManagedResources
+    api: ScriptedApi, binder: Binder, resources: ManagedResources
 ) -> None:
-    binder.bind(REF, "n", True, asked(library))
+    binder.bind(REF, "n", True, asked(resources))
     (call,) = api.calls
     assert call.query == {"timeout": f"{call.timeout:.3f}s"}
 
 
 def test_a_process_that_was_stopped_before_it_wrote_does_not_write_any_more(
-    api: ScriptedApi, binder: Binder, library: ManagedResources
+    api: ScriptedApi, binder: Binder, resources: ManagedResources
 ) -> None:
     """It may not lead any more, and what it chose may be another pod's by now."""
     api.takes = lambda _timeout: BUDGET + 0.1
     api.answers = [UNBOUND]
     assert binder.bind(REF, "n", False, None).reason == "refused"
     assert [call.method for call in api.calls] == ["GET"]
-    assert ledger(library).counts()["assumed"] == 0
+    assert ledger(resources).counts()["assumed"] == 0
 
 
 def test_a_binding_held_up_on_its_way_is_not_sent_after_the_time_for_its_bind(
-    library: ManagedResources, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    resources: ManagedResources, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """By a name server that does not answer, say: the leadership was seen to last for BUDGET."""
     monkeypatch.setattr("gpushare.extender.verbs.bind.binder.BUDGET", 0.5)
@@ -236,37 +236,37 @@ def test_a_binding_held_up_on_its_way_is_not_sent_after_the_time_for_its_bind(
         path = write_kubeconfig(tmp_path / "config", server.url, {"token": "secret"})
         client = connect(path, pool_size=1, user_agent="t")
         monkeypatch.setattr(socket, "getaddrinfo", slow)
-        binder = Binder(client, library, lambda: float("inf"))
-        assert binder.bind(REF, "n", True, asked(library)).reason == "refused"
+        binder = Binder(client, resources, lambda: float("inf"))
+        assert binder.bind(REF, "n", True, asked(resources)).reason == "refused"
         client.close()
         assert server.seen == []
-    assert ledger(library).entry(REF.uid) is None
+    assert ledger(resources).entry(REF.uid) is None
 
 
 def test_a_process_that_was_stopped_while_it_wrote_still_gives_the_read_a_moment(
-    api: ScriptedApi, binder: Binder, library: ManagedResources
+    api: ScriptedApi, binder: Binder, resources: ManagedResources
 ) -> None:
     api.takes = lambda _timeout: 60.0
     api.answers = [LOST, LOST]
-    assert binder.bind(REF, "n", True, asked(library)).reason == "in_doubt"
+    assert binder.bind(REF, "n", True, asked(resources)).reason == "in_doubt"
     assert [call.timeout for call in api.calls] == [3.0, 0.5]
 
 
 def test_stamps_are_unique_and_rise_though_the_wall_clock_steps_back(
-    api: ScriptedApi, library: ManagedResources
+    api: ScriptedApi, resources: ManagedResources
 ) -> None:
     wall = iter([500, 900, 900, 100, 901, 2000])
-    binder = Binder(api, library, lambda: float("inf"), api.clock, lambda: next(wall))
+    binder = Binder(api, resources, lambda: float("inf"), api.clock, lambda: next(wall))
     for index in range(6):
         small = Request(units=1, devices=1)
         ref = PodRef("team", f"p{index}", f"uid-{index}")
-        assert not binder.bind(ref, "n", True, (library.resources[0], small)).error
+        assert not binder.bind(ref, "n", True, (resources.resources[0], small)).error
     assert stamps(api) == [500, 900, 901, 902, 903, 2000]
 
 
-def test_stamps_are_unique_among_32_threads(api: ScriptedApi, library: ManagedResources) -> None:
-    ledger(library).node_changed(make_node("n", *[64] * 8))
-    binder = Binder(api, library, lambda: float("inf"), api.clock, lambda: 1_000)
+def test_stamps_are_unique_among_32_threads(api: ScriptedApi, resources: ManagedResources) -> None:
+    ledger(resources).node_changed(make_node("n", *[64] * 8))
+    binder = Binder(api, resources, lambda: float("inf"), api.clock, lambda: 1_000)
     ready = threading.Barrier(32)
     reasons: list[str] = []
 
@@ -274,7 +274,7 @@ def test_stamps_are_unique_among_32_threads(api: ScriptedApi, library: ManagedRe
         ready.wait(30)
         for index in range(8):
             ref = PodRef("team", f"p{thread}-{index}", f"uid-{thread}-{index}")
-            answer = binder.bind(ref, "n", True, (library.resources[0], Request(2, 1)))
+            answer = binder.bind(ref, "n", True, (resources.resources[0], Request(2, 1)))
             reasons.append(answer.reason)
 
     interval = sys.getswitchinterval()
@@ -290,38 +290,38 @@ def test_stamps_are_unique_among_32_threads(api: ScriptedApi, library: ManagedRe
     assert reasons == ["bound"] * 256
     assert sorted(stamps(api)) == list(range(1_000, 1_256))
     # 256 pods of 2 units fill 8 devices of 64 exactly: not one unit was counted twice or lost.
-    assert ledger(library).dump("n")[0].used == (64,) * 8
+    assert ledger(resources).dump("n")[0].used == (64,) * 8
 
 
 def test_a_failure_nobody_thought_of_leaves_the_charge_in_doubt(
-    api: ScriptedApi, binder: Binder, library: ManagedResources
+    api: ScriptedApi, binder: Binder, resources: ManagedResources
 ) -> None:
     """The Binding may have been sent before it failed."""
     api.answers = [ZeroDivisionError("a bug")]
     with pytest.raises(ZeroDivisionError):
-        binder.bind(REF, "n", True, asked(library))
-    entry = ledger(library).entry(REF.uid)
+        binder.bind(REF, "n", True, asked(resources))
+    entry = ledger(resources).entry(REF.uid)
     assert entry is not None
     assert entry.in_doubt
 
 
 def test_a_failure_with_a_plain_pod_has_nothing_to_doubt(
-    api: ScriptedApi, binder: Binder, library: ManagedResources
+    api: ScriptedApi, binder: Binder, resources: ManagedResources
 ) -> None:
     api.answers = [SystemExit(1)]
     with pytest.raises(SystemExit):
         binder.bind(REF, "n", True, None)
-    assert ledger(library).entry(REF.uid) is None
+    assert ledger(resources).entry(REF.uid) is None
 
 
-def doubtful(api: ScriptedApi, binder: Binder, library: ManagedResources) -> None:
+def doubtful(api: ScriptedApi, binder: Binder, resources: ManagedResources) -> None:
     api.answers = [LOST, UNBOUND]
-    assert binder.bind(REF, "n", True, asked(library)).reason == "in_doubt"
+    assert binder.bind(REF, "n", True, asked(resources)).reason == "in_doubt"
     api.calls.clear()
 
 
 def test_it_is_settled_when_no_bind_is_under_way_and_none_in_doubt(
-    api: ScriptedApi, binder: Binder, library: ManagedResources
+    api: ScriptedApi, binder: Binder, resources: ManagedResources
 ) -> None:
     """The next leader does not wait where the Lease is given away, so nothing may land any more."""
     meanwhile: list[bool] = []
@@ -333,7 +333,7 @@ def test_it_is_settled_when_no_bind_is_under_way_and_none_in_doubt(
     assert binder.settled()
     api.takes = look
     api.answers = [LOST, UNBOUND]
-    assert binder.bind(REF, "n", True, asked(library)).reason == "in_doubt"
+    assert binder.bind(REF, "n", True, asked(resources)).reason == "in_doubt"
     assert meanwhile == [False, False]
     assert not binder.settled()
     api.answers = [BOUND]
@@ -364,16 +364,16 @@ def test_it_is_settled_when_no_bind_is_under_way_and_none_in_doubt(
     ],
 )
 def test_what_is_in_doubt_is_settled_by_a_read_alone(
-    api: ScriptedApi, library: ManagedResources, later: float, answer: Any, left: str | None
+    api: ScriptedApi, resources: ManagedResources, later: float, answer: Any, left: str | None
 ) -> None:
     released: list[str] = []
-    binder = Binder(api, library, lambda: float("inf"), api.clock, room_on=released.append)
-    doubtful(api, binder, library)
+    binder = Binder(api, resources, lambda: float("inf"), api.clock, room_on=released.append)
+    doubtful(api, binder, resources)
     api.now += later
     api.answers = [answer]
     assert binder.settle_overdue() == 1
     assert [(call.method, call.path) for call in api.calls] == [("GET", POD)]
-    entry = ledger(library).entry(REF.uid)
+    entry = ledger(resources).entry(REF.uid)
     assert (entry and ("landed" if entry.phase is Phase.LANDED else "doubt")) == left
     # What is given back is room of which nobody else tells kube-scheduler.
     assert released == ([] if left else ["n"])
@@ -381,37 +381,37 @@ def test_what_is_in_doubt_is_settled_by_a_read_alone(
 
 @pytest.mark.parametrize("asked_again", [True, False])
 def test_a_read_counts_from_when_it_was_sent(
-    api: ScriptedApi, binder: Binder, library: ManagedResources, asked_again: bool
+    api: ScriptedApi, binder: Binder, resources: ManagedResources, asked_again: bool
 ) -> None:
-    doubtful(api, binder, library)
+    doubtful(api, binder, resources)
     api.now += HOLD - 1
     api.takes = lambda timeout: timeout
     api.answers = [UNBOUND, ApiError("forbidden", 403)]
     if asked_again:
-        assert binder.bind(REF, "n", True, asked(library)).reason == "refused"
+        assert binder.bind(REF, "n", True, asked(resources)).reason == "refused"
     else:
         assert binder.settle_overdue() == 1
-    entry = ledger(library).entry(REF.uid)
+    entry = ledger(resources).entry(REF.uid)
     assert entry is not None
     assert entry.in_doubt
 
 
 def test_what_no_watch_has_shown_for_a_while_is_read_too(
-    api: ScriptedApi, binder: Binder, library: ManagedResources
+    api: ScriptedApi, binder: Binder, resources: ManagedResources
 ) -> None:
-    binder.bind(REF, "n", True, asked(library))
+    binder.bind(REF, "n", True, asked(resources))
     assert binder.settle_overdue() == 0
     api.now += LANDED_GRACE
     api.answers = [ApiNotFound("no such pod", 404)]
     assert binder.settle_overdue() == 1
-    assert ledger(library).entry(REF.uid) is None
+    assert ledger(resources).entry(REF.uid) is None
 
 
 def test_every_resource_has_its_doubts_settled(api: ScriptedApi) -> None:
-    library = make_library(ALIYUN, NPU)
-    second = library.resources[1]
+    resources = managed_resources(ALIYUN, NPU)
+    second = resources.resources[1]
     second.ledger.node_changed(make_node("n", 8))
-    binder = Binder(api, library, lambda: float("inf"), api.clock)
+    binder = Binder(api, resources, lambda: float("inf"), api.clock)
     api.answers = [LOST, UNBOUND]
     binder.bind(REF, "n", True, (second, ASKS))
     api.answers = [ApiNotFound("no such pod", 404)]
@@ -420,16 +420,16 @@ def test_every_resource_has_its_doubts_settled(api: ScriptedApi) -> None:
 
 
 def test_an_api_server_that_answers_nothing_does_not_hold_the_settling_for_ever(
-    api: ScriptedApi, library: ManagedResources
+    api: ScriptedApi, resources: ManagedResources
 ) -> None:
     """Its thread must come round to its other duties, or it counts as stuck."""
     count = 40
-    ledger(library).node_changed(make_node("n", *[8] * 8))
-    binder = Binder(api, library, lambda: float("inf"), api.clock)
+    ledger(resources).node_changed(make_node("n", *[8] * 8))
+    binder = Binder(api, resources, lambda: float("inf"), api.clock)
     for index in range(count):
         api.answers = [LOST, LOST]
         ref = PodRef("team", f"p{index}", f"uid-{index}")
-        binder.bind(ref, "n", True, (library.resources[0], Request(1, 1)))
+        binder.bind(ref, "n", True, (resources.resources[0], Request(1, 1)))
     api.calls.clear()
     api.takes, api.forever = (lambda timeout: timeout), LOST
     looked = []

@@ -27,7 +27,7 @@ from gpushare.wire.annotations import ALIYUN, encode
 from gpushare.wire.objects import Pod
 from gpushare.wire.pods import observe_pod
 from tests.unit.core.clusters import node as make_node
-from tests.unit.extender.kit import RANKINGS, make_books, pod_json, read_pod
+from tests.unit.extender.kit import RANKINGS, managed_resource, pod_json, read_pod
 
 REF = PodRef("team", "web", "uid-web")
 ASKS = Request(units=4, devices=1, containers=((0, 4),))
@@ -76,10 +76,10 @@ READINGS = {
 
 
 @dataclass
-class Desk:
-    """A library of one resource on two nodes, and a clock."""
+class BindWorld:
+    """Transactions over one resource on two nodes, and a clock."""
 
-    books: ManagedResource = field(default_factory=make_books)
+    managed: ManagedResource = field(default_factory=managed_resource)
     now: float = 100.0
     leads_until: float = FOREVER
 
@@ -89,12 +89,12 @@ class Desk:
 
     @property
     def ledger(self) -> Ledger:
-        return self.books.ledger
+        return self.managed.ledger
 
     def bind(self, node: str = "n", known: bool = True, **changes: Any) -> BindTransaction:
-        asked: ResourceRequest | None = changes.pop("asked", (self.books, ASKS))
+        asked: ResourceRequest | None = changes.pop("asked", (self.managed, ASKS))
         return BindTransaction(
-            ManagedResources((self.books,)),
+            ManagedResources((self.managed,)),
             REF,
             node,
             known,
@@ -133,7 +133,7 @@ class Desk:
         state = "landed" if entry.phase is Phase.LANDED else state
         return f"{'doubt' if entry.in_doubt else state} {entry.node}:{device}"
 
-    def in_doubt(self) -> "Desk":
+    def in_doubt(self) -> "BindWorld":
         """The same with a bind of the pod to n in doubt, its binding perhaps still under way."""
         assert self.run(self.bind(), [LOST, UNBOUND]).reason == "in_doubt"
         return self
@@ -144,18 +144,18 @@ class Desk:
 
 
 @pytest.fixture
-def desk() -> Desk:
-    return Desk()
+def world() -> BindWorld:
+    return BindWorld()
 
 
-def test_a_bind_charges_writes_once_and_is_confirmed(desk: Desk) -> None:
-    bind = desk.bind()
-    assert desk.start(bind) == WriteBinding(REF, "n", {**OURS, ALIYUN.assume_time: "7"})
-    assert desk.standing() == "assumed n:0"
-    assert not desk.overdue()
-    assert desk.reply(bind, WriteBinding(REF, "n", {}), OK) == BindResult("", "bound")
-    assert desk.standing() == "landed n:0"
-    assert not desk.overdue()
+def test_a_bind_charges_writes_once_and_is_confirmed(world: BindWorld) -> None:
+    bind = world.bind()
+    assert world.start(bind) == WriteBinding(REF, "n", {**OURS, ALIYUN.assume_time: "7"})
+    assert world.standing() == "assumed n:0"
+    assert not world.overdue()
+    assert world.reply(bind, WriteBinding(REF, "n", {}), OK) == BindResult("", "bound")
+    assert world.standing() == "landed n:0"
+    assert not world.overdue()
 
 
 # A replies column of "write, reading": what came of the Binding, then how the pod reads.
@@ -201,14 +201,14 @@ def _name(value: object) -> str | None:
 @pytest.mark.parametrize(("replies", "reason", "standing"), AFTER_A_WRITE, ids=_name)
 @pytest.mark.parametrize("known", [True, False], ids=["remembered", "read-first"])
 def test_what_became_of_the_only_binding(
-    desk: Desk, known: bool, replies: list[Any], reason: str, standing: str
+    world: BindWorld, known: bool, replies: list[Any], reason: str, standing: str
 ) -> None:
     before = [] if known else [UNBOUND]
-    answer = desk.run(desk.bind(known=known), [*before, *replies])
+    answer = world.run(world.bind(known=known), [*before, *replies])
     assert answer.reason == reason
     assert bool(answer.error) == (reason != "bound")
-    assert desk.standing() == standing
-    assert desk.overdue() == standing.startswith("doubt")
+    assert world.standing() == standing
+    assert world.overdue() == standing.startswith("doubt")
 
 
 # As above for a pod whose earlier binding may still land: it is read first, then written again.
@@ -235,168 +235,172 @@ AFTER_DOUBT = [
 
 @pytest.mark.parametrize(("replies", "reason", "standing"), AFTER_DOUBT, ids=_name)
 def test_no_refusal_of_a_second_binding_says_anything_of_the_first(
-    desk: Desk, replies: list[Any], reason: str, standing: str
+    world: BindWorld, replies: list[Any], reason: str, standing: str
 ) -> None:
-    answer = desk.in_doubt().run(desk.bind(), replies)
-    assert (answer.reason, desk.standing()) == (reason, standing)
-    assert desk.overdue() or not standing.startswith("doubt")
+    answer = world.in_doubt().run(world.bind(), replies)
+    assert (answer.reason, world.standing()) == (reason, standing)
+    assert world.overdue() or not standing.startswith("doubt")
 
 
 @pytest.mark.parametrize("remembered", [True, False])
-def test_the_second_binding_carries_the_devices_of_the_first(desk: Desk, remembered: bool) -> None:
-    desk.in_doubt()
+def test_the_second_binding_carries_the_devices_of_the_first(
+    world: BindWorld, remembered: bool
+) -> None:
+    world.in_doubt()
     # Another device would be tighter now, and the pod may be bound to the first all the same.
     filler = PodRef("team", "filler", "uid-filler")
-    desk.ledger.assume(filler, replace(ASKS, units=3), Allocation("n", (1,), (3,)), desk.now)
-    bind = desk.bind(stamp="9") if remembered else desk.bind(known=False, asked=None, stamp="9")
-    step = desk.reply(bind, desk.start(bind), UNBOUND)
+    world.ledger.assume(filler, replace(ASKS, units=3), Allocation("n", (1,), (3,)), world.now)
+    bind = world.bind(stamp="9") if remembered else world.bind(known=False, asked=None, stamp="9")
+    step = world.reply(bind, world.start(bind), UNBOUND)
     assert step == WriteBinding(REF, "n", {**OURS, ALIYUN.assume_time: "9"})
 
 
-def test_no_second_binding_is_sent_to_a_node_that_is_gone_meanwhile(desk: Desk) -> None:
-    desk.in_doubt().ledger.node_gone("n")
-    assert desk.run(desk.bind(), [UNBOUND]).reason == "UnknownNode"
-    assert desk.standing() == "doubt n:0"
+def test_no_second_binding_is_sent_to_a_node_that_is_gone_meanwhile(world: BindWorld) -> None:
+    world.in_doubt().ledger.node_gone("n")
+    assert world.run(world.bind(), [UNBOUND]).reason == "UnknownNode"
+    assert world.standing() == "doubt n:0"
 
 
 def test_no_second_binding_is_sent_to_devices_that_another_leader_gave_away_meanwhile(
-    desk: Desk,
+    world: BindWorld,
 ) -> None:
-    desk.in_doubt()
+    world.in_doubt()
     rival = pod_json("rival", 8, node="n", annotations=RIVALS)
-    desk.ledger.pod_changed(observe_pod(read_pod(rival), ALIYUN))
-    answer = desk.run(desk.bind(), [UNBOUND])
+    world.ledger.pod_changed(observe_pod(read_pod(rival), ALIYUN))
+    answer = world.run(world.bind(), [UNBOUND])
     assert answer.reason == "InsufficientMemory"
     assert "device 0 was given to others meanwhile" in answer.error
-    assert (desk.standing(), desk.overdue()) == ("doubt n:0", True)
+    assert (world.standing(), world.overdue()) == ("doubt n:0", True)
 
 
-def test_while_one_bind_is_in_flight_another_of_the_pod_writes_nothing(desk: Desk) -> None:
-    first = desk.bind()
-    desk.start(first)
+def test_while_one_bind_is_in_flight_another_of_the_pod_writes_nothing(world: BindWorld) -> None:
+    first = world.bind()
+    world.start(first)
     for node in ("n", "m"):
-        assert desk.run(desk.bind(node), []).reason == "in_flight"
-    assert desk.standing() == "assumed n:0"
+        assert world.run(world.bind(node), []).reason == "in_flight"
+    assert world.standing() == "assumed n:0"
 
 
-def test_until_a_409_is_understood_another_bind_of_the_pod_writes_nothing(desk: Desk) -> None:
+def test_until_a_409_is_understood_another_bind_of_the_pod_writes_nothing(world: BindWorld) -> None:
     """What is read then could not be told from what that other bind has done."""
-    first = desk.bind()
-    reading = desk.reply(first, desk.start(first), CONFLICT)
-    assert desk.run(desk.bind(), []).reason == "in_flight"
-    assert desk.reply(first, reading, UNBOUND) == BindResult(f"pod {REF}: {CONFLICT}", "refused")
-    assert desk.standing() == "free"
+    first = world.bind()
+    reading = world.reply(first, world.start(first), CONFLICT)
+    assert world.run(world.bind(), []).reason == "in_flight"
+    assert world.reply(first, reading, UNBOUND) == BindResult(f"pod {REF}: {CONFLICT}", "refused")
+    assert world.standing() == "free"
 
 
-def test_a_uid_under_another_name_neither_writes_nor_reads(desk: Desk) -> None:
+def test_a_uid_under_another_name_neither_writes_nor_reads(world: BindWorld) -> None:
     """What that name shows would settle a charge that it says nothing of."""
-    desk.in_doubt()
-    other = replace(desk.bind(), ref=PodRef("team", "other", REF.uid))
-    answer = desk.start(other)
+    world.in_doubt()
+    other = replace(world.bind(), ref=PodRef("team", "other", REF.uid))
+    answer = world.start(other)
     assert isinstance(answer, BindResult)
     assert answer.reason == "gone"
-    assert desk.standing() == "doubt n:0"
+    assert world.standing() == "doubt n:0"
 
 
-def test_a_bind_in_doubt_is_not_tried_on_another_node(desk: Desk) -> None:
-    assert desk.in_doubt().run(desk.bind("m"), []).reason == "in_flight"
-    assert desk.standing() == "doubt n:0"
+def test_a_bind_in_doubt_is_not_tried_on_another_node(world: BindWorld) -> None:
+    assert world.in_doubt().run(world.bind("m"), []).reason == "in_flight"
+    assert world.standing() == "doubt n:0"
 
 
-def test_of_two_that_read_a_doubtful_pod_one_writes(desk: Desk) -> None:
-    first, second = desk.in_doubt().bind(), desk.bind()
-    reading, other = desk.start(first), desk.start(second)
-    assert isinstance(desk.reply(first, reading, UNBOUND), WriteBinding)
-    answer = desk.reply(second, other, UNBOUND)
+def test_of_two_that_read_a_doubtful_pod_one_writes(world: BindWorld) -> None:
+    first, second = world.in_doubt().bind(), world.bind()
+    reading, other = world.start(first), world.start(second)
+    assert isinstance(world.reply(first, reading, UNBOUND), WriteBinding)
+    answer = world.reply(second, other, UNBOUND)
     assert isinstance(answer, BindResult)
     assert answer.reason == "in_flight"
-    assert desk.standing() == "doubt n:0"
-    assert not desk.overdue()
+    assert world.standing() == "doubt n:0"
+    assert not world.overdue()
 
 
 def test_a_doubt_that_has_lasted_longer_than_any_late_write_is_settled_by_the_retry(
-    desk: Desk,
+    world: BindWorld,
 ) -> None:
-    desk.in_doubt().now += HOLD + 1
-    assert desk.run(desk.bind(), [UNBOUND, FORBIDDEN]).reason == "refused"
-    assert desk.standing() == "free"
+    world.in_doubt().now += HOLD + 1
+    assert world.run(world.bind(), [UNBOUND, FORBIDDEN]).reason == "refused"
+    assert world.standing() == "free"
 
 
-def test_what_counts_is_when_a_read_was_sent_and_not_when_it_was_answered(desk: Desk) -> None:
-    desk.in_doubt().now += HOLD - 1.6  # the Binding was sent a second before
-    assert desk.run(desk.bind(), [UNBOUND, FORBIDDEN]).reason == "refused"
-    assert desk.standing() == "doubt n:0"
+def test_what_counts_is_when_a_read_was_sent_and_not_when_it_was_answered(world: BindWorld) -> None:
+    world.in_doubt().now += HOLD - 1.6  # the Binding was sent a second before
+    assert world.run(world.bind(), [UNBOUND, FORBIDDEN]).reason == "refused"
+    assert world.standing() == "doubt n:0"
 
 
-def test_a_refusal_that_could_not_be_understood_needs_no_waiting(desk: Desk) -> None:
+def test_a_refusal_that_could_not_be_understood_needs_no_waiting(world: BindWorld) -> None:
     """What was refused cannot land late."""
-    assert desk.run(desk.bind(), [CONFLICT, LOST]).reason == "refused"
-    assert desk.standing() == "doubt n:0"
-    assert desk.run(desk.bind(), [UNBOUND, CONFLICT, UNBOUND]).reason == "refused"
-    assert desk.standing() == "free"
+    assert world.run(world.bind(), [CONFLICT, LOST]).reason == "refused"
+    assert world.standing() == "doubt n:0"
+    assert world.run(world.bind(), [UNBOUND, CONFLICT, UNBOUND]).reason == "refused"
+    assert world.standing() == "free"
 
 
-def test_a_pod_that_is_bound_while_it_is_read_is_not_bound_again(desk: Desk) -> None:
-    bind = desk.in_doubt().bind()
-    reading = desk.start(bind)
-    desk.ledger.pod_changed(observe_pod(seen(node="m"), ALIYUN))
-    answer = desk.reply(bind, reading, UNBOUND)
+def test_a_pod_that_is_bound_while_it_is_read_is_not_bound_again(world: BindWorld) -> None:
+    bind = world.in_doubt().bind()
+    reading = world.start(bind)
+    world.ledger.pod_changed(observe_pod(seen(node="m"), ALIYUN))
+    answer = world.reply(bind, reading, UNBOUND)
     assert isinstance(answer, BindResult)
-    assert (answer.reason, desk.standing()) == ("in_flight", "bound m:?")
+    assert (answer.reason, world.standing()) == ("in_flight", "bound m:?")
 
 
 def test_a_pod_that_begins_to_be_bound_elsewhere_while_it_is_read_is_not_bound_again(
-    desk: Desk,
+    world: BindWorld,
 ) -> None:
-    bind = desk.in_doubt().bind()
-    reading = desk.start(bind)
-    desk.now += HOLD
-    desk.ledger.settle(REF.uid, desk.ledger.token(REF.uid), None, desk.now)
-    assert desk.run(desk.bind("m"), [LOST, UNBOUND]).reason == "in_doubt"
-    answer = desk.reply(bind, reading, UNBOUND)
+    bind = world.in_doubt().bind()
+    reading = world.start(bind)
+    world.now += HOLD
+    world.ledger.settle(REF.uid, world.ledger.token(REF.uid), None, world.now)
+    assert world.run(world.bind("m"), [LOST, UNBOUND]).reason == "in_doubt"
+    answer = world.reply(bind, reading, UNBOUND)
     assert isinstance(answer, BindResult)
-    assert (answer.reason, desk.standing()) == ("in_flight", "doubt m:0")
+    assert (answer.reason, world.standing()) == ("in_flight", "doubt m:0")
 
 
 @pytest.mark.parametrize("outcome", [OK, NOT_FOUND, LOST])
 def test_what_one_bind_reports_says_nothing_of_another_that_began_when_the_pod_was_gone(
-    desk: Desk, outcome: ApiError | None
+    world: BindWorld, outcome: ApiError | None
 ) -> None:
-    first = desk.bind(stamp="1")
-    sent = desk.start(first)
-    desk.ledger.pod_changed(observe_pod(BOUND, ALIYUN))
-    desk.ledger.pod_gone(REF.uid)
-    assert isinstance(desk.start(desk.bind("m", stamp="2")), WriteBinding)
-    desk.reply(first, sent, outcome)
-    assert desk.standing() == "assumed m:0"
+    first = world.bind(stamp="1")
+    sent = world.start(first)
+    world.ledger.pod_changed(observe_pod(BOUND, ALIYUN))
+    world.ledger.pod_gone(REF.uid)
+    assert isinstance(world.start(world.bind("m", stamp="2")), WriteBinding)
+    world.reply(first, sent, outcome)
+    assert world.standing() == "assumed m:0"
 
 
-def test_what_was_read_before_a_list_came_does_not_settle(desk: Desk) -> None:
-    bind = desk.bind()
-    step = desk.reply(bind, desk.start(bind), LOST)
-    desk.ledger.replace_pods([])
-    answer = desk.reply(bind, step, NOBODY)
+def test_what_was_read_before_a_list_came_does_not_settle(world: BindWorld) -> None:
+    bind = world.bind()
+    step = world.reply(bind, world.start(bind), LOST)
+    world.ledger.replace_pods([])
+    answer = world.reply(bind, step, NOBODY)
     assert isinstance(answer, BindResult)
-    assert (answer.reason, desk.standing(), desk.overdue()) == ("gone", "doubt n:0", True)
+    assert (answer.reason, world.standing(), world.overdue()) == ("gone", "doubt n:0", True)
 
 
 @pytest.mark.parametrize("where", [BOUND, ELSEWHERE], ids=["here", "elsewhere"])
-def test_a_pod_that_is_bound_gets_the_same_answer_without_a_call(desk: Desk, where: Pod) -> None:
-    desk.ledger.pod_changed(observe_pod(where, ALIYUN))
-    before = desk.standing()
-    answer = desk.run(desk.bind(), [])
+def test_a_pod_that_is_bound_gets_the_same_answer_without_a_call(
+    world: BindWorld, where: Pod
+) -> None:
+    world.ledger.pod_changed(observe_pod(where, ALIYUN))
+    before = world.standing()
+    answer = world.run(world.bind(), [])
     assert answer.reason == ("bound" if where is BOUND else "bound_elsewhere")
-    assert desk.standing() == before
+    assert world.standing() == before
 
 
 def test_a_pod_whose_binding_was_confirmed_gets_the_same_answer_before_the_watch_shows_it(
-    desk: Desk,
+    world: BindWorld,
 ) -> None:
-    assert desk.run(desk.bind(), [OK]).reason == "bound"
-    assert desk.run(desk.bind(), []) == BindResult("", "bound")
-    assert desk.run(desk.bind("m"), []).reason == "bound_elsewhere"
-    desk.now += LANDED_GRACE
-    assert desk.overdue()
+    assert world.run(world.bind(), [OK]).reason == "bound"
+    assert world.run(world.bind(), []) == BindResult("", "bound")
+    assert world.run(world.bind("m"), []).reason == "bound_elsewhere"
+    world.now += LANDED_GRACE
+    assert world.overdue()
 
 
 @pytest.mark.parametrize(
@@ -412,9 +416,11 @@ def test_a_pod_whose_binding_was_confirmed_gets_the_same_answer_before_the_watch
         (FORBIDDEN, "api"),
     ],
 )
-def test_a_pod_that_is_not_remembered_is_read_first(desk: Desk, reading: Any, reason: str) -> None:
-    answer = desk.run(desk.bind(known=False, asked=None), [reading])
-    assert (answer.reason, desk.standing()) == (reason, "free")
+def test_a_pod_that_is_not_remembered_is_read_first(
+    world: BindWorld, reading: Any, reason: str
+) -> None:
+    answer = world.run(world.bind(known=False, asked=None), [reading])
+    assert (answer.reason, world.standing()) == (reason, "free")
 
 
 PLAIN = [
@@ -436,31 +442,31 @@ PLAIN = [
 @pytest.mark.parametrize(("replies", "reason"), PLAIN, ids=_name)
 @pytest.mark.parametrize("known", [True, False], ids=["remembered", "read-first"])
 def test_a_pod_without_gpu_is_bound_plainly_and_charged_nothing(
-    desk: Desk, known: bool, replies: list[Any], reason: str
+    world: BindWorld, known: bool, replies: list[Any], reason: str
 ) -> None:
-    bind = desk.bind(known=known, asked=None)
-    step = desk.start(bind)
+    bind = world.bind(known=known, asked=None)
+    step = world.start(bind)
     if not known:
-        step = desk.reply(bind, step, read_pod(pod_json("web")))
+        step = world.reply(bind, step, read_pod(pod_json("web")))
     assert step == WriteBinding(REF, "n", {})
     for what in replies:
-        step = desk.reply(bind, step, what)
+        step = world.reply(bind, step, what)
     assert isinstance(step, BindResult)
-    assert (step.reason, desk.standing()) == (reason, "free")
+    assert (step.reason, world.standing()) == (reason, "free")
 
 
-def test_nothing_is_charged_or_written_by_who_may_not_lead_long_enough(desk: Desk) -> None:
-    desk.leads_until = desk.now + BUDGET - 0.01
-    assert desk.run(desk.bind(), []).reason == "not_leading"
-    assert desk.run(desk.bind(asked=None), []).reason == "not_leading"
-    assert desk.run(desk.bind(known=False), [UNBOUND]).reason == "not_leading"
-    assert desk.standing() == "free"
+def test_nothing_is_charged_or_written_by_who_may_not_lead_long_enough(world: BindWorld) -> None:
+    world.leads_until = world.now + BUDGET - 0.01
+    assert world.run(world.bind(), []).reason == "not_leading"
+    assert world.run(world.bind(asked=None), []).reason == "not_leading"
+    assert world.run(world.bind(known=False), [UNBOUND]).reason == "not_leading"
+    assert world.standing() == "free"
 
 
-def test_who_leads_no_more_writes_no_second_binding(desk: Desk) -> None:
-    desk.in_doubt().leads_until = desk.now
-    assert desk.run(desk.bind(), [UNBOUND]).reason == "not_leading"
-    assert desk.standing() == "doubt n:0"
+def test_who_leads_no_more_writes_no_second_binding(world: BindWorld) -> None:
+    world.in_doubt().leads_until = world.now
+    assert world.run(world.bind(), [UNBOUND]).reason == "not_leading"
+    assert world.standing() == "doubt n:0"
 
 
 @pytest.mark.parametrize(
@@ -473,12 +479,12 @@ def test_who_leads_no_more_writes_no_second_binding(desk: Desk) -> None:
     ],
 )
 def test_a_pod_that_does_not_fit_is_refused_with_the_numbers(
-    desk: Desk, node: str, asks: Request, reason: str, text: str
+    world: BindWorld, node: str, asks: Request, reason: str, text: str
 ) -> None:
-    answer = desk.run(desk.bind(node, asked=(desk.books, asks)), [])
+    answer = world.run(world.bind(node, asked=(world.managed, asks)), [])
     assert answer.reason == reason
     assert text in answer.error
-    assert desk.standing() == "free"
+    assert world.standing() == "free"
 
 
 class Thief:
@@ -499,14 +505,14 @@ class Thief:
         return values
 
 
-def test_a_bind_that_loses_a_race_for_the_device_looks_again(desk: Desk) -> None:
-    books = replace(desk.books, rankings={"device-bestfit": Ranking(Thief(desk.ledger, [0]))})
-    assert desk.run(desk.bind(asked=(books, ASKS)), [OK]).reason == "bound"
-    assert desk.standing() == "landed n:1"
+def test_a_bind_that_loses_a_race_for_the_device_looks_again(world: BindWorld) -> None:
+    managed = replace(world.managed, rankings={"device-bestfit": Ranking(Thief(world.ledger, [0]))})
+    assert world.run(world.bind(asked=(managed, ASKS)), [OK]).reason == "bound"
+    assert world.standing() == "landed n:1"
 
 
 def test_a_bind_chooses_anew_where_its_device_still_has_room_but_another_is_better_now(
-    desk: Desk,
+    world: BindWorld,
 ) -> None:
     class Emptiest(Thief):
         def score(self, snapshot: Snapshot, rows: Rows, request: Request) -> Floats:
@@ -514,40 +520,42 @@ def test_a_bind_chooses_anew_where_its_device_still_has_room_but_another_is_bett
             values: Floats = -snapshot.used[rows].astype(float)
             return values
 
-    rankings = {"device-bestfit": Ranking(Emptiest(desk.ledger, [0], units=4))}
-    books = replace(desk.books, rankings=rankings)
-    assert desk.run(desk.bind(asked=(books, ASKS)), [OK]).reason == "bound"
-    assert desk.standing() == "landed n:1"
+    rankings = {"device-bestfit": Ranking(Emptiest(world.ledger, [0], units=4))}
+    managed = replace(world.managed, rankings=rankings)
+    assert world.run(world.bind(asked=(managed, ASKS)), [OK]).reason == "bound"
+    assert world.standing() == "landed n:1"
 
 
-def test_a_bind_that_is_overtaken_every_time_takes_what_fits(desk: Desk) -> None:
-    desk.ledger.node_changed(make_node("n", *[8] * 13))
-    thief = Thief(desk.ledger, range(1, 13))
-    books = replace(desk.books, rankings={"device-bestfit": Ranking(thief)})
-    assert desk.run(desk.bind(asked=(books, ASKS)), [OK]).reason == "bound"
-    assert desk.standing() == "landed n:0"
+def test_a_bind_that_is_overtaken_every_time_takes_what_fits(world: BindWorld) -> None:
+    world.ledger.node_changed(make_node("n", *[8] * 13))
+    thief = Thief(world.ledger, range(1, 13))
+    managed = replace(world.managed, rankings={"device-bestfit": Ranking(thief)})
+    assert world.run(world.bind(asked=(managed, ASKS)), [OK]).reason == "bound"
+    assert world.standing() == "landed n:0"
 
 
-def test_a_bind_that_loses_every_race_is_refused(desk: Desk) -> None:
+def test_a_bind_that_loses_every_race_is_refused(world: BindWorld) -> None:
     asks = replace(ASKS, units=8)
-    desk.ledger.node_changed(make_node("n", *[8] * 13))
-    books = replace(desk.books, rankings={"device-bestfit": Ranking(Thief(desk.ledger, range(12)))})
-    assert desk.run(desk.bind(asked=(books, asks)), []).reason == "InsufficientMemory"
-    assert desk.standing() == "free"
+    world.ledger.node_changed(make_node("n", *[8] * 13))
+    managed = replace(
+        world.managed, rankings={"device-bestfit": Ranking(Thief(world.ledger, range(12)))}
+    )
+    assert world.run(world.bind(asked=(managed, asks)), []).reason == "InsufficientMemory"
+    assert world.standing() == "free"
 
 
 def test_pairing_makes_an_equal_pod_wait_at_bind_too() -> None:
-    desk = Desk(make_books(pairing=Pairing.ON))
+    world = BindWorld(managed_resource(pairing=Pairing.ON))
     served = pod_json("other", 4, node="n", annotations=OURS)
-    desk.ledger.pod_changed(observe_pod(read_pod(served), ALIYUN))
-    assert desk.run(desk.bind(), [OK]).reason == "bound"
-    assert desk.standing() == "landed n:0"
-    third = replace(desk.bind(), ref=PodRef("team", "third", "uid-third"))
-    assert desk.run(third, []).reason == "InsufficientMemory"
+    world.ledger.pod_changed(observe_pod(read_pod(served), ALIYUN))
+    assert world.run(world.bind(), [OK]).reason == "bound"
+    assert world.standing() == "landed n:0"
+    third = replace(world.bind(), ref=PodRef("team", "third", "uid-third"))
+    assert world.run(third, []).reason == "InsufficientMemory"
 
 
-def test_a_pod_is_found_in_the_books_of_whichever_resource_charged_it(desk: Desk) -> None:
-    desk.run(desk.bind(), [OK])
-    resources = (ManagedResource(ALIYUN, Ledger(), RANKINGS, "spread"), desk.books)
-    bind = replace(desk.bind(known=False, asked=None), resources=ManagedResources(resources))
-    assert desk.run(bind, []) == BindResult("", "bound")
+def test_a_pod_is_found_in_the_books_of_whichever_resource_charged_it(world: BindWorld) -> None:
+    world.run(world.bind(), [OK])
+    resources = (ManagedResource(ALIYUN, Ledger(), RANKINGS, "spread"), world.managed)
+    bind = replace(world.bind(known=False, asked=None), resources=ManagedResources(resources))
+    assert world.run(bind, []) == BindResult("", "bound")

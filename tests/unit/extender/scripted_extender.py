@@ -18,7 +18,7 @@ from gpushare.wire.annotations import ALIYUN
 from gpushare.wire.events import ObjectReference
 from tests.support.scripted_api import ScriptedApi
 from tests.unit.core.clusters import node as make_node
-from tests.unit.extender.kit import NPU, make_library
+from tests.unit.extender.kit import NPU, managed_resources
 
 EVERYBODY = ExtenderScope()
 FREE = {"big": 16, "small": 8, "tiny": 2}
@@ -47,7 +47,7 @@ class Heard:
         self.events.append((f"{about.kind} {about.name}", reason, note))
 
 
-class Desk:
+class ScriptedExtender:
     """A service over three nodes with two devices each, and what it told of its calls."""
 
     def __init__(
@@ -57,28 +57,28 @@ class Desk:
         served: ExtenderScope = EVERYBODY,
         shadow: str = "",
     ) -> None:
-        self.library = replace(make_library(ALIYUN, NPU), scope=served)
+        self.resources = replace(managed_resources(ALIYUN, NPU), scope=served)
         self.api = ScriptedApi()
         self.why_not = ""
         self.told: list[tuple[str, str]] = []
         self.rejected: Counter[str] = Counter()
         self.heard = Heard()
         self.hour = LastHour()
-        self.ledger = self.library.resources[0].ledger
+        self.ledger = self.resources.resources[0].ledger
         for name, units in FREE.items():
             self.ledger.node_changed(make_node(name, units, units))
-        self.library.resources[1].ledger.node_changed(make_node("npu", 4))
-        self.shadow = Shadow(self.library, shadow) if shadow else None
-        binder = Binder(self.api, self.library, lambda: float("inf"), self.api.clock)
+        self.resources.resources[1].ledger.node_changed(make_node("npu", 4))
+        self.shadow = Shadow(self.resources, shadow) if shadow else None
+        binder = Binder(self.api, self.resources, lambda: float("inf"), self.api.clock)
         self.service = Service(
-            self.library,
+            self.resources,
             binder,
             not_ready=lambda: self.why_not,
             best_only=best_only,
             bind_slots=BindSlots(max_binds),
             observe=self.observe,
             rejected=self.rejected.update,
-            event_messages=EventMessages(self.heard, self.library, "GiB"),
+            event_messages=EventMessages(self.heard, self.resources, "GiB"),
             last_hour=self.hour,
             shadow=self.shadow.asked if self.shadow is not None else None,
             clock=self.api.clock,
