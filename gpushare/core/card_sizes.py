@@ -36,10 +36,10 @@ def common_sizes(capacity: Ints) -> Mapping[int, int]:
     counts = nodes >= 2
     alone = np.unique(pairs[1][~counts[pairs[0]]])
     largest = capacity.max(axis=1)
-    there = np.sort(largest[largest > 0])
-    if 2 * len(alone) > len(there):
-        counts |= sizes <= FARTHEST * there[(len(there) - 1) // 2]
-    found = sorted(
+    largest = np.sort(largest[largest > 0])
+    if 2 * len(alone) > len(largest):
+        counts |= sizes <= FARTHEST * largest[(len(largest) - 1) // 2]
+    ranked = sorted(
         (-int(nodes[at]), -int(cards[at]), int(sizes[at])) for at in np.flatnonzero(counts)
     )
-    return {size: -count for _, count, size in found[:MOST_SIZES]}
+    return {size: -count for _, count, size in ranked[:MOST_SIZES]}

@@ -43,8 +43,8 @@ class PatternRows:
         """Return the patterns and the index of int8 (N, Y)."""
         nothing = np.zeros((1, taken.shape[1]), dtype=np.int8)
         empty = PatternRows(nothing, np.zeros(0, np.int32), {nothing.tobytes(): 0}, 1)
-        made = empty._with(taken)
-        return replace(made, least=len(made.patterns))
+        rows = empty._with(taken)
+        return replace(rows, least=len(rows.patterns))
 
     def patched(self, rows: Rows, taken: Taken) -> "PatternRows":
         """Return the same with these rows replaced, by int8 (K, Y) in their order."""

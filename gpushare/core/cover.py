@@ -46,7 +46,7 @@ def resolve_devices(cover: Cover, spec: NodeSpec) -> tuple[Cover, Shares | None]
     before = cover.cards or [frozenset([name]) if name else _NONE for name in names]
     known: list[frozenset[str]] = []
     held: dict[int, int] = {}
-    everywhere, found = False, True
+    everywhere, all_present = False, True
     by_identity, indexed = spec.serves_by_identity and not cover.indexed, False
     for (index, units), named, possible in zip(cover.written, names, before, strict=True):
         # The card now at the index if it may be the pod's; "" for one without a uuid.
@@ -67,13 +67,13 @@ def resolve_devices(cover: Cover, spec: NodeSpec) -> tuple[Cover, Shares | None]
             devices.add(index)
         known.append(cards)
         # A uuid that was never seen on the node may be invented: it is not used until it is seen.
-        found &= named in ("", *uuids)
+        all_present &= named in ("", *uuids)
         for device in devices:
             held[device] = max(held.get(device, 0), units)
         # A card may have left the node; one of which nothing is known may be anywhere.
         lost = not devices and not (cards and cards <= gone)
         everywhere |= lost or len(cards) > MAX_CARDS
-    of = cover.of if everywhere or not found else cover.of or len(uuids)
+    of = cover.of if everywhere or not all_present else cover.of or len(uuids)
     if any(uuids) and of not in (0, len(uuids)) and _NONE in known:
         of = _UNKNOWN  # the cards have names now, and which one was meant cannot be known
     if (of, tuple(known), indexed) != (cover.of, cover.cards, cover.indexed):

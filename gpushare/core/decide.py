@@ -326,15 +326,15 @@ def place_parts(
         return tuple(device for device, _ in sorted(shares, key=lambda share: -share[1]))
     # Each part fits wherever a larger one does. So the others fit on what is left whichever device
     # the largest takes of those where it fits.
-    found: list[int] = []
+    devices: list[int] = []
     for part, on_each in zip(least.tolist(), units, strict=True):
         fits = on_each <= free
         if not fits.any():
             return ()
         worth = scorer.score_devices(snapshot, rows, Request().part(part))[0, : len(free)]
-        found.append(int(np.lexsort((-worth, on_each, ~fits))[0]))
-        free[found[-1]] = 0
-    return tuple(found)
+        devices.append(int(np.lexsort((-worth, on_each, ~fits))[0]))
+        free[devices[-1]] = 0
+    return tuple(devices)
 
 
 def best_shares(

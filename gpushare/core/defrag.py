@@ -146,8 +146,8 @@ class Planner:
         missing = np.sort(np.where(usable, short, request.units), axis=1)
         missing = missing[:, : request.devices].sum(axis=1)
         rows = np.flatnonzero(able)
-        found: list[int] = rows[np.argsort(missing[rows], kind="stable")].tolist()
-        return found
+        nearest: list[int] = rows[np.argsort(missing[rows], kind="stable")].tolist()
+        return nearest
 
     def plan(
         self, request: Request, most: int, steps: StepBudget, demands: Demands = NO_DEMANDS
@@ -173,8 +173,8 @@ class Planner:
                 for chosen in nodes[row].sets(size, steps):
                     order = _order(chosen)
                     if best is None or order < best[0]:
-                        found = self._tried(row, chosen, request, steps)
-                        best = (order, found) if found else best
+                        plan = self._tried(row, chosen, request, steps)
+                        best = (order, plan) if plan else best
             if best is not None:
                 return best[1]
         return None
@@ -249,7 +249,7 @@ class _Node:
         request: Request,
     ) -> None:
         self._movers = sorted(
-            movers, key=lambda each: (-each.placement.request.total, each.cost, each.name)
+            movers, key=lambda mover: (-mover.placement.request.total, mover.cost, mover.name)
         )
         self._gives = [_gives(mover) for mover in self._movers]
         view = cluster.view
@@ -278,8 +278,8 @@ class _Node:
 
         Of equal pods in equal places the cheapest go first.
         """
-        found: set[tuple[int, ...]] = set()
-        widest = max((len(each.placement.devices) for each in self._movers), default=0)
+        yielded: set[tuple[int, ...]] = set()
+        widest = max((len(mover.placement.devices) for mover in self._movers), default=0)
         # A device that lacks nothing is taken in any case: to free another one needs more.
         if self._wanted > len(self._lacking) or self._wanted > size * widest:
             return
@@ -291,8 +291,8 @@ class _Node:
                 if steps.left <= 0:
                     return
                 key = tuple(sorted(chosen))
-                if key not in found and self._are_needed(chosen, lack):
-                    found.add(key)
+                if key not in yielded and self._are_needed(chosen, lack):
+                    yielded.add(key)
                     yield tuple(self._movers[at] for at in key)
 
     def _most(self, part: Part) -> int:
@@ -325,12 +325,12 @@ class _Node:
             largest = sorted((self._gives[at][part] for at in pods), reverse=True)
             if sum(largest[:size]) < lack[part] or steps.left <= 0:
                 return
-        part = min(lack, key=lambda each: len(helpful[each]))
+        part = min(lack, key=lambda part: len(helpful[part]))
         for at in helpful[part]:
             if not any(self._are_equal(at, other) for other in barred):
                 gives = self._gives[at]
-                left = {each: amount - gives.get(each, 0) for each, amount in lack.items()}
-                yield from self._covers(left, size - 1, (*chosen, at), barred, steps)
+                still_lacking = {part: amount - gives.get(part, 0) for part, amount in lack.items()}
+                yield from self._covers(still_lacking, size - 1, (*chosen, at), barred, steps)
             barred |= {at}
 
     def _are_equal(self, at: int, other: int) -> bool:
@@ -351,11 +351,11 @@ class _Node:
 def _gives(mover: Mover) -> dict[Part, int]:
     """Return what a node has more once the pod is gone."""
     request = mover.placement.request
-    found = {(_HOST, name): amount for name, amount in amounts_of(request).items()}
+    gives = {(_HOST, name): amount for name, amount in amounts_of(request).items()}
     for device, units in mover.placement.shares:
-        found[device, _MEMORY] = units
-        found[device, _CORES] = request.cores
-    return {part: amount for part, amount in found.items() if amount}
+        gives[device, _MEMORY] = units
+        gives[device, _CORES] = request.cores
+    return {part: amount for part, amount in gives.items() if amount}
 
 
 def _usable(view: Snapshot, rows: Rows, request: Request) -> Bools:
@@ -370,8 +370,8 @@ def _lacks(view: Snapshot, row: int, device: int, request: Request) -> dict[Part
     """Return what has to go from the device so that it has room for the request."""
     used, cores = int(view.used[row, device]), int(view.cores_used[row, device])
     room = 0 if request.alone else int(view.capacity[row, device]) - request.units
-    found = {
+    lacks = {
         (device, _MEMORY): used - room,
         (device, _CORES): max(request.cores, 1) - (ALL_CORES - cores),
     }
-    return {part: amount for part, amount in found.items() if amount > 0}
+    return {part: amount for part, amount in lacks.items() if amount > 0}

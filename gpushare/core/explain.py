@@ -74,7 +74,7 @@ def explain(
     }
     # A dict for its order: texts must not depend on chance.
     left_out = dict.fromkeys(
-        name for name, those in obstacles.items() if any(each.lasting for each in those)
+        name for name, those in obstacles.items() if any(obstacle.lasting for obstacle in those)
     )
     usable = [name for name in known if name not in left_out]
     accepted = has_accepted_model(snapshot, np.arange(len(snapshot.names)), request)
@@ -86,16 +86,16 @@ def explain(
     curable = [
         name
         for name in left_out
-        if accepted[snapshot.row[name]] and all(each.cure for each in obstacles[name])
+        if accepted[snapshot.row[name]] and all(obstacle.cure for obstacle in obstacles[name])
     ]
     rows, possible = _rows(snapshot, asked), _rows(snapshot, [*asked, *curable])
     capacity = np.where(snapshot.closed[possible, None] == 0, snapshot.capacity[possible], 0)
     wanted = has_cards(snapshot, rows, request.cards)
     capacity[~has_cards(snapshot, possible, request.cards)] = 0
-    left = snapshot.capacity[rows] - snapshot.used[rows]
-    memory = snapshot.open[rows] & wanted & (left >= max(request.units, 1))
+    unused = snapshot.capacity[rows] - snapshot.used[rows]
+    memory = snapshot.open[rows] & wanted & (unused >= max(request.units, 1))
     cores = wanted & has_cores(snapshot, rows, request)
-    found = Explanation(
+    explanation = Explanation(
         request,
         fit=fit,
         reasons=Counter(result.failed.values()),
@@ -113,14 +113,14 @@ def explain(
         most_cores=int(np.where(memory, snapshot.cores_free[rows], 0).max(initial=0)),
         models=_models(snapshot, possible) if request.cards != ANY_CARD else (),
     )
-    if found.never:
-        return replace(found, split=_split(capacity, request))
-    if found.fit:
-        return found
+    if explanation.never:
+        return replace(explanation, split=_split(capacity, request))
+    if explanation.fit:
+        return explanation
     search = _Search(snapshot, request, entries_of, now, own)
     remedies = _remedies(search, rows)
     cured = _cured(search, {name: obstacles[name] for name in sorted([*short, *curable])})
-    return replace(found, remedies=(*remedies, *cured))
+    return replace(explanation, remedies=(*remedies, *cured))
 
 
 def _rows(snapshot: Snapshot, names: Sequence[str]) -> Rows:
@@ -165,8 +165,8 @@ def score_bound_pod(
 
 def _models(snapshot: Snapshot, rows: Rows) -> tuple[str, ...]:
     """Return the names of the models of these rows, sorted."""
-    there = np.unique(snapshot.model[rows])
-    names = (snapshot.models[index] for index in there.tolist() if index >= 0)
+    indices = np.unique(snapshot.model[rows])
+    names = (snapshot.models[index] for index in indices.tolist() if index >= 0)
     return tuple(sorted(filter(None, names)))
 
 
@@ -217,14 +217,14 @@ def _remedies(search: "_Search", rows: Rows) -> tuple[Remedy, ...]:
     snapshot, request = search.snapshot, search.request
     rows = rows[snapshot.closed[rows] == 0]
     lacks_with_closed = _shortages(snapshot, rows, request, np.ones_like(snapshot.healthy[rows]))
-    found = [
+    remedies = [
         search.by_ends(_nearest(snapshot, rows, request)),
         search.by_opens(rows[lacks_with_closed == 0], request),
     ]
-    if not any(found):
+    if not any(remedies):
         order = _rising(snapshot, rows, lacks_with_closed)
-        found = [search.by_ends(rows[order], with_closed=True)]
-    return tuple(remedy for remedy in found if remedy is not None)
+        remedies = [search.by_ends(rows[order], with_closed=True)]
+    return tuple(remedy for remedy in remedies if remedy is not None)
 
 
 def _cured(search: "_Search", obstacles: Mapping[str, Sequence[Obstacle]]) -> tuple[Remedy, ...]:
@@ -236,15 +236,15 @@ def _cured(search: "_Search", obstacles: Mapping[str, Sequence[Obstacle]]) -> tu
     roomy = filter_nodes(snapshot, list(obstacles), request).fit
     if roomy:
         node = min(roomy, key=lambda name: len(obstacles[name]))
-        return (Remedy(node, cures=tuple(each.cure for each in obstacles[node])),)
-    found = search.by_ends(_nearest(snapshot, _rows(snapshot, list(obstacles)), request))
-    if found is None:
+        return (Remedy(node, cures=tuple(obstacle.cure for obstacle in obstacles[node])),)
+    remedy = search.by_ends(_nearest(snapshot, _rows(snapshot, list(obstacles)), request))
+    if remedy is None:
         return ()
-    lasting = [each for each in obstacles[found.node] if each.lasting]
+    lasting = [obstacle for obstacle in obstacles[remedy.node] if obstacle.lasting]
     # What is short only for now may be free once these pods have ended.
-    lacks = set(found.lacks) - {each.resource for each in lasting}
-    cures = tuple(each.cure for each in lasting)
-    return (replace(found, lacks=tuple(sorted(lacks)), cures=cures),)
+    lacks = set(remedy.lacks) - {obstacle.resource for obstacle in lasting}
+    cures = tuple(obstacle.cure for obstacle in lasting)
+    return (replace(remedy, lacks=tuple(sorted(lacks)), cures=cures),)
 
 
 def _nearest(snapshot: Snapshot, rows: Rows, request: Request) -> Rows:
@@ -264,7 +264,7 @@ def _shortages(snapshot: Snapshot, rows: Rows, request: Request, usable: Bools) 
     capacity = snapshot.capacity[rows]
     if not capacity.shape[1]:
         return np.full(len(rows), _NO_ROOM)
-    left = capacity - snapshot.used[rows]
+    unused = capacity - snapshot.used[rows]
     cores = np.zeros_like(capacity)
     if request.cores or snapshot.any_cores:
         percent = max(request.cores, 1) - (ALL_CORES - snapshot.cores_used[rows])
@@ -274,7 +274,7 @@ def _shortages(snapshot: Snapshot, rows: Rows, request: Request, usable: Bools) 
     # The largest part first: any other fits where it would have fitted.
     for units in request.parts:
         needed = capacity if request.alone else max(units, 1)
-        lacks = np.maximum(needed - left, 0) + cores
+        lacks = np.maximum(needed - unused, 0) + cores
         lacks[~usable | (capacity < units)] = _NO_ROOM
         device = lacks.argmin(axis=1)
         total += lacks[np.arange(len(rows)), device]
@@ -312,17 +312,19 @@ class _Search:
         Remedies of which all pods are ending already come first. with_closed: closed devices may
         return too.
         """
-        found: list[tuple[tuple[bool, bool, int], int, NodeBooks, Remedy]] = []
+        candidates: list[tuple[tuple[bool, bool, int], int, NodeBooks, Remedy]] = []
         for place, row in enumerate(rows.tolist()):
             books = self._entries_of(self.snapshot.names[row])
             remedy = books and self._ends_on(books, row, with_closed=with_closed)
             if books and remedy:
                 ends_anyway = all(entry.ends_soon(self._now) for entry in remedy.ends)
                 pods = len(remedy.ends) + len(remedy.serves)
-                found.append(((not ends_anyway, bool(remedy.lacks), pods), place, books, remedy))
+                candidates.append(
+                    ((not ends_anyway, bool(remedy.lacks), pods), place, books, remedy)
+                )
         trimmed = (
             self._trimmed(books, remedy)
-            for *_, books, remedy in sorted(found, key=lambda one: one[:2])
+            for *_, books, remedy in sorted(candidates, key=lambda one: one[:2])
         )
         return next((remedy for remedy in trimmed if remedy is not None), None)
 
@@ -360,9 +362,9 @@ class _Search:
         """Return the remedy, with all pods that must be served first if pairing applies."""
         sizes = self.request.sizes if row in self.snapshot.pinned else frozenset[int]()
         serves = tuple(
-            each
-            for each in books.entries
-            if each.request.sizes & sizes and each.charge.pinned is not None
+            entry
+            for entry in books.entries
+            if entry.request.sizes & sizes and entry.charge.pinned is not None
         )
         return Remedy(books.spec.name, ends, tuple(opens), serves, self._lacks(books, ends))
 
@@ -393,7 +395,7 @@ class _Search:
         """Return the resources of which the node would still have too little."""
         gone = [entry.request for entry in ends]
         short = self._own.shortages(books.spec.name, self.request, less=gone)
-        return tuple(each.resource for each in short)
+        return tuple(obstacle.resource for obstacle in short)
 
 
 def _closed(books: NodeBooks) -> tuple[int, ...]:

@@ -53,13 +53,13 @@ class HeldSnapshot(Snapshot):
     @classmethod
     def _copy(cls, base: Snapshot, values: Snapshot, held: Bools, stamps: Ints) -> Self:
         taken = {name: getattr(values, name).copy() for name in _TAKEN}
-        made = object.__new__(cls)
+        copy = object.__new__(cls)
         # With what the books have computed of themselves, such as `open`.
-        vars(made).update(vars(base) | taken, base=base, held=held, stamps=stamps)
+        vars(copy).update(vars(base) | taken, base=base, held=held, stamps=stamps)
         if isinstance(values, HeldSnapshot) and values.takes_cores:
-            made._own_cores(values.cores_used)
-        del vars(made)["used"]
-        return made
+            copy._own_cores(values.cores_used)
+        del vars(copy)["used"]
+        return copy
 
     @property
     def takes_cores(self) -> bool:
@@ -81,11 +81,11 @@ class HeldSnapshot(Snapshot):
 
         These are the held rows that have changed; nothing is taken from them.
         """
-        made = self._copy(books, self, self.held.copy(), self.stamps.copy())
+        copy = self._copy(books, self, self.held.copy(), self.stamps.copy())
         rows = np.flatnonzero(books.row_generation != self.base.row_generation)
         again = set(rows[self.held[rows]].tolist())
-        made.reset(rows)
-        return made, again
+        copy.reset(rows)
+        return copy, again
 
     def take(self, row: int, shares: Shares, request: Request) -> None:
         """Take these units of the row's devices, the cores of the request there, and its CPU."""

@@ -162,7 +162,7 @@ class Mixture:
     def runs(self, cls: PodClass, since: float) -> None:
         """Note a pod that is on a node since then."""
         if cls not in self._lives and len(self._lives) >= _MOST_LIVES:
-            del self._lives[min(self._lives, key=lambda each: self._lives[each].running)]
+            del self._lives[min(self._lives, key=lambda pod_class: self._lives[pod_class].running)]
         self._lives.setdefault(cls, _Lives()).came(since)
 
     def went(self, cls: PodClass, since: float | None, now: float) -> None:

@@ -49,13 +49,13 @@ class NodeState:
 
         resource, capacity: the managed one, and units that its devices have together.
         """
-        found = ["cordoned"] * self.cordoned + ["not ready"] * (not self.ready)
+        reasons = ["cordoned"] * self.cordoned + ["not ready"] * (not self.ready)
         hard = {taint.key for taint in self.taints if taint.effect in HARD_EFFECTS}
-        found += [f"taint {key}" for key in sorted(hard - _OF_NOT_READY)[:_MOST_TAINTS]]
+        reasons += [f"taint {key}" for key in sorted(hard - _OF_NOT_READY)[:_MOST_TAINTS]]
         usable = capacity if self.allocatable is None else self.allocatable.get(resource, 0)
         if usable < capacity:
-            found.append(f"allocatable {usable} of {capacity}")
-        return ", ".join(found)
+            reasons.append(f"allocatable {usable} of {capacity}")
+        return ", ".join(reasons)
 
 
 class NodeStates(Mapping[str, NodeState]):
@@ -82,8 +82,8 @@ class NodeStates(Mapping[str, NodeState]):
 
     def replace(self, states: Iterable[NodeState], keep: Collection[str] = ()) -> None:
         """Take over all nodes; those to keep stay as they were, if no other state is given."""
-        kept = {name: self._states[name] for name in keep if name in self._states}
-        self._states = kept | {state.name: state for state in states}
+        before = {name: self._states[name] for name in keep if name in self._states}
+        self._states = before | {state.name: state for state in states}
         self.version += 1
 
     def put(self, state: NodeState) -> None:
@@ -156,8 +156,8 @@ class OwnFilters:
         state = self.states.get(node)
         if state is None:
             return ()
-        found = list(_refusals(state, demands)) if demands.known else []
-        return (*found, *self.shortages(node, request, more=more))
+        refusals = list(_refusals(state, demands)) if demands.known else []
+        return (*refusals, *self.shortages(node, request, more=more))
 
     def refuses(self, node: str, demands: Demands) -> bool:
         """Return whether the node is kept from a pod with these demands, whatever is free there."""
@@ -185,12 +185,12 @@ class OwnFilters:
         taken.update(more)
         for gone in less:
             taken.subtract(amounts_of(gone))
-        found = []
+        shortages = []
         for name, wanted in amounts_of(request).items():
-            there = state.allocatable.get(name, 0)
-            if 0 < wanted > there - taken[name] and name not in self._ignored:
-                found.append(_shortage(name, lasting=wanted > there))
-        return tuple(found)
+            allocatable = state.allocatable.get(name, 0)
+            if 0 < wanted > allocatable - taken[name] and name not in self._ignored:
+                shortages.append(_shortage(name, lasting=wanted > allocatable))
+        return tuple(shortages)
 
 
 def _refusals(state: NodeState, demands: Demands) -> Iterable[Obstacle]:

@@ -78,7 +78,7 @@ class NodeNames(tuple[str, ...]):
                 rows.flags.writeable = False
                 names._last_rows = self._last_rows[0], rows
         if parts is not None:
-            others = (each for each in parts if each[0] != key)
+            others = (part for part in parts if part[0] != key)
             self._parts = ((key, names), *islice(others, MAX_PARTS - 1))
         return names
 

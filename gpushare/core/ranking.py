@@ -217,11 +217,11 @@ class Ranking:
         differ from the last such snapshot are scored again.
         """
         kind = request.kind
-        kept = self._held_memo.get(kind)
-        if kept is None or kept[0].capacity is not snapshot.capacity:
+        last = self._held_memo.get(kind)
+        if last is None or last[0].capacity is not snapshot.capacity:
             known, rows = self._known(snapshot.base, request), snapshot.rows
         else:
-            known, rows = kept[1], snapshot.differing_rows(kept[0])
+            known, rows = last[1], snapshot.differing_rows(last[0])
         if len(rows):
             known = self._patched(known, snapshot, rows, request)
         _keep_last(self._held_memo, kind, (snapshot, known), _HELD_KINDS)

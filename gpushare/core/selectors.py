@@ -43,7 +43,9 @@ def untolerated(taints: Iterable[Taint], tolerations: Iterable[Toleration]) -> T
     """Return a hard taint that none of the tolerations covers; None if there is none."""
     covering = tuple(tolerations)
     hard = (taint for taint in taints if taint.effect in HARD_EFFECTS)
-    return next((t for t in hard if not any(each.tolerates(t) for each in covering)), None)
+    return next(
+        (t for t in hard if not any(toleration.tolerates(t) for toleration in covering)), None
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,8 +89,8 @@ class Term:
         if not self.labels and not self.fields:
             return False
         named = {"metadata.name": name}
-        return all(each.holds(labels) for each in self.labels) and all(
-            each.holds(named) for each in self.fields
+        return all(requirement.holds(labels) for requirement in self.labels) and all(
+            requirement.holds(named) for requirement in self.fields
         )
 
 
@@ -128,7 +130,7 @@ class Demands:
         return Demands(
             tuple(sorted({*self.node_selector, *other.node_selector})),
             terms,
-            tuple(each for each in self.tolerations if each in other.tolerations),
+            tuple(toleration for toleration in self.tolerations if toleration in other.tolerations),
             self.gated or other.gated,
             self.known and other.known,
         )

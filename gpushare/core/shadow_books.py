@@ -212,12 +212,12 @@ class ShadowBooks:
         bits = self._asked.pop(uid, None)
         among = None if bits is None else _unpacked(bits, len(self.snapshot.names))
         self._cluster.scorer = scorer
-        found = self._cluster.place(request, among)
-        if found is None:
+        placement = self._cluster.place(request, among)
+        if placement is None:
             self.refused.add(uid)
             return None
-        self._tidy(found.row)
-        place = Place(self.snapshot.names[found.row], found.shares, request)
+        self._tidy(placement.row)
+        place = Place(self.snapshot.names[placement.row], placement.shares, request)
         self.places[uid] = place
         return place
 

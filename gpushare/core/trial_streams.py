@@ -73,15 +73,15 @@ class Stream:
     def _fill(self, cluster: MutableCluster) -> tuple[float, float]:
         asked = cluster.allocated
         begin, end = (share * cluster.capacity for share in _FULL)
-        found: list[tuple[int, int]] = []
+        samples: list[tuple[int, int]] = []
         for index in self.which.tolist():
             asked += self.requests[index].total
             cluster.place(self.requests[index])
             if asked >= begin:
-                found.append((cluster.allocated, asked - cluster.allocated))
+                samples.append((cluster.allocated, asked - cluster.allocated))
             if asked >= end:
                 break
-        allocated, refused = zip(*found, strict=True) if found else ((cluster.allocated,), (0,))
+        allocated, refused = zip(*samples, strict=True) if samples else ((cluster.allocated,), (0,))
         return statistics.fmean(allocated), statistics.fmean(refused)
 
     def _flow(self, cluster: MutableCluster) -> tuple[float, float]:
@@ -170,12 +170,12 @@ def _drawn(chances: Floats, evidence: int, rng: np.random.Generator) -> Floats:
 
 def _some(snapshot: Snapshot, part: float, rng: np.random.Generator) -> Rows:
     """Return rows of this part of the nodes, at least one of each group, in random order."""
-    there = rng.permutation(np.flatnonzero(snapshot.capacity.max(axis=1, initial=0)))
+    rows = rng.permutation(np.flatnonzero(snapshot.capacity.max(axis=1, initial=0)))
     if part >= 1:
-        return there
-    groups = snapshot.group[there]
+        return rows
+    groups = snapshot.group[rows]
     chosen = [
-        there[groups == group][: max(1, round(part * int((groups == group).sum())))]
+        rows[groups == group][: max(1, round(part * int((groups == group).sum())))]
         for group in np.unique(groups)
     ]
     return rng.permutation(np.concatenate(chosen))

@@ -19,7 +19,7 @@ class WhatIfNode:
 
     def __init__(self, books: NodeBooks, *, pairs: bool) -> None:
         self._books = books
-        self._charges = {each.ref.uid: each.charge for each in books.entries}
+        self._charges = {entry.ref.uid: entry.charge for entry in books.entries}
         self._pins = {
             uid: (charge.request.sizes, charge.pinned)
             for uid, charge in self._charges.items()
@@ -30,11 +30,11 @@ class WhatIfNode:
     def after(self, remedy: Remedy) -> Snapshot:
         """Return the node, counted as if the remedy had happened."""
         arrays = self._counted(remedy.opens)
-        ended = [self._charges[each.ref.uid] for each in remedy.ends]
+        ended = [self._charges[entry.ref.uid] for entry in remedy.ends]
         for charge in ended:
             arrays.add(charge, -1)
-        left = self._pins.keys() - {each.ref.uid for each in (*remedy.ends, *remedy.serves)}
-        pins = tuple(pin for uid, pin in self._pins.items() if uid in left)
+        remaining = self._pins.keys() - {entry.ref.uid for entry in (*remedy.ends, *remedy.serves)}
+        pins = tuple(pin for uid, pin in self._pins.items() if uid in remaining)
         view = arrays.snapshot({self._books.spec.name: pins} if pins else {})
         for charge in ended:
             arrays.add(charge)

@@ -206,11 +206,11 @@ def _by_category(counts: Mapping[PodClass, int]) -> dict[object, list[tuple[PodC
     for cls, count in ordered:
         pods[cls.devices, cls.models] += count
     common = {category for category, _ in pods.most_common(_MAX_CATEGORIES)}
-    found: dict[object, list[tuple[PodClass, int]]] = defaultdict(list)
+    by_category: dict[object, list[tuple[PodClass, int]]] = defaultdict(list)
     for cls, count in ordered:
         known = cls if (cls.devices, cls.models) in common else replace(cls, models=())
-        found[known.devices, known.models].append((known, count))
-    return found
+        by_category[known.devices, known.models].append((known, count))
+    return by_category
 
 
 def class_of(request: Request) -> PodClass:

@@ -176,8 +176,8 @@ class WorkloadEstimator:
                     cls: count if cls.devices else count * gpu / plain
                     for cls, count in counts.items()
                 }
-            each = units / gpu
-            pods = (held + each) / each
+            mean = units / gpu
+            pods = (held + mean) / mean
             weighted.append((pods * sum(counts.values()) / gpu, mixture, counts))
         return weighted
 
@@ -189,24 +189,24 @@ class WorkloadEstimator:
         """
         stayed, ended = defaultdict[PodClass, float](float), defaultdict[PodClass, float](float)
         for mixture in mixtures:
-            for cls, (time, left) in mixture.lives(now).items():
+            for cls, (time, ends) in mixture.lives(now).items():
                 stayed[cls] += time
-                ended[cls] += left
-        left, time = sum(ended.values()), sum(stayed.values())
-        if not left or not time:
+                ended[cls] += ends
+        ends, time = sum(ended.values()), sum(stayed.values())
+        if not ends or not time:
             return {}
-        mean = time / left
-        found = {
+        mean = time / ends
+        lives = {
             cls: (stayed[cls] + _FEW_ENDED * mean) / (ended[cls] + _FEW_ENDED) / mean
             for cls in counts
         }
         units = sum(count * cls.total for cls, count in counts.items())
-        all_ = sum(count * cls.total * found[cls] for cls, count in counts.items())
+        all_ = sum(count * cls.total * lives[cls] for cls, count in counts.items())
         if not all_:
             return {}
         return {
             cls: min(max(life * units / all_, 1 / _LONGEST), _LONGEST)
-            for cls, life in found.items()
+            for cls, life in lives.items()
         }
 
     def _most(self) -> int:

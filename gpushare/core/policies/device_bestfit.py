@@ -31,16 +31,16 @@ class DeviceBestFit:
         scale = 2.0 * np.maximum(snapshot.capacity[rows].sum(axis=1, keepdims=True), 1)
         # A pod without devices goes where least is free, be it nothing.
         fits = has_room(snapshot, rows, request) if request.devices else free >= 0
-        left: Ints = np.where(fits, free - request.units, MAX_UNITS)
+        leftovers: Ints = np.where(fits, free - request.units, MAX_UNITS)
         k = min(request.devices, free.shape[1])
         if k > 1:
             # The best set with a device is that one and the k-1 tightest others: the larger of its
             # own leftover and the k-th tightest, and the sum of the k-1 tightest.
-            tightest = np.sort(left, axis=1)
-            left = np.maximum(left, tightest[:, k - 1 : k])
-            left += tightest[:, : k - 1].sum(axis=1, keepdims=True)
+            tightest = np.sort(leftovers, axis=1)
+            leftovers = np.maximum(leftovers, tightest[:, k - 1 : k])
+            leftovers += tightest[:, : k - 1].sum(axis=1, keepdims=True)
         rest = free.sum(axis=1, keepdims=True) / scale
         if request.cores and request.devices == 1:
             rest = (snapshot.cores_free[rows] - request.cores + rest) / ALL_CORES
-        value: Floats = -(left + rest)
+        value: Floats = -(leftovers + rest)
         return value

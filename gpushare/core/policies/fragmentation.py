@@ -229,8 +229,8 @@ class Fragmentation:
         more: Ints = self._count(runs) - by_room.cumsum(axis=0).cumsum(axis=1)
         if not self._levels.asked:
             more = more[:, -1:]
-        found: Ints = more.reshape(-1, len(runs)).T.copy()
-        return found
+        table: Ints = more.reshape(-1, len(runs)).T.copy()
+        return table
 
     def _too_many(self, runs: Bools, size: tuple[int, int], width: int) -> Ints:
         """Return int64 (lines, width + 1): pods of this size that need more devices with room."""
@@ -241,8 +241,8 @@ class Fragmentation:
         ]
         devices = np.array([self._classes[at].devices for at in alike])
         lacking = devices[:, None] > np.maximum(np.arange(width + 1), 1)
-        found: Ints = (runs[:, alike] * self._counts[alike]) @ lacking.astype(np.int64)
-        return found
+        pods: Ints = (runs[:, alike] * self._counts[alike]) @ lacking.astype(np.int64)
+        return pods
 
 
 def _amount(units: Ints, rest: Ints, capacity: Ints) -> Ints:

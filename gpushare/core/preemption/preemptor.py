@@ -110,13 +110,13 @@ def _removable_pods(books: NodeBooks, preemptor: Preemptor, proposed_pods: Pods)
     if not preemptor.counted_by_scheduler:
         return ()
     # All devices, healthy or not: the largest sum that kube-scheduler can have used.
-    left = sum(books.spec.capacity) - sum(entry.request.total for entry in books.entries)
-    left += sum(entry.request.total for entry in proposed_pods)
+    free = sum(books.spec.capacity) - sum(entry.request.total for entry in books.entries)
+    free += sum(entry.request.total for entry in proposed_pods)
     wanted = preemptor.request.total
     return tuple(
         entry
         for entry in proposed_pods
-        if left - entry.request.total < wanted and not entry.terminating
+        if free - entry.request.total < wanted and not entry.terminating
     )
 
 
@@ -144,28 +144,28 @@ def _answer(
 ) -> Victims | None:
     """Return the victims, the most important first, with how many of them violate a budget."""
     left_out = {entry.ref.uid for entry in _without(proposed_pods, final)}
-    kept = [uid for uid in uids if uid not in left_out]
+    kept_uids = [uid for uid in uids if uid not in left_out]
     added = _without(final, proposed_pods)
-    if uids and not kept and not added:
+    if uids and not kept_uids and not added:
         # Terminating pods free the devices; the proposed victims do not. kube-scheduler treats a
         # list that we emptied as an error; without the node the pod waits for the terminating ones.
         return None
     # Which of the proposed victims violate a budget is not known: assume as many as possible.
-    violations = min(proposed.violations, len(kept))
+    violations = min(proposed.violations, len(kept_uids))
     if added:
         stayed = _without(final, added)
         violations += selection.violations(stayed + added) - selection.violations(stayed)
-    return Victims(_in_order(kept, proposed_pods, added), violations)
+    return Victims(_in_order(kept_uids, proposed_pods, added), violations)
 
 
-def _in_order(kept: list[str], proposed_pods: Pods, added: Pods) -> tuple[str, ...]:
+def _in_order(kept_uids: list[str], proposed_pods: Pods, added: Pods) -> tuple[str, ...]:
     """Return the uids by falling priority: the kept ones in their order, with `added` inserted.
 
     The ledger does not know the priority of pods without device memory; kube-scheduler sent them in
     their order.
     """
     priorities = {entry.ref.uid: entry.priority for entry in proposed_pods + added}
-    order = kept.copy()
+    order = kept_uids.copy()
     for entry in sorted(added, key=importance):
         lower = (at for at, uid in enumerate(order) if priorities.get(uid, inf) < entry.priority)
         order.insert(next(lower, len(order)), entry.ref.uid)

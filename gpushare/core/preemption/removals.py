@@ -50,7 +50,7 @@ class RemovalEffect:
         self._count = len(spec.capacity)
         # Cores that nobody has asked for matter to nobody.
         self._with_cores = bool(request.cores or any(books.cores_used))
-        self._left: dict[Part, int] = {}
+        self._free: dict[Part, int] = {}
         self._needed: dict[Part, int] = {}
         self._of_device: dict[int, tuple[Part, ...]] = {}
         accepted = request.cards.accepted(spec)
@@ -59,13 +59,13 @@ class RemovalEffect:
             if spec.closed or not (fine and accepted[device] and sizes):
                 continue
             for size in sizes:
-                self._left[device, size] = has - books.used[device]
+                self._free[device, size] = has - books.used[device]
                 # Who wants a device alone needs all of it, however little memory is asked for.
                 self._needed[device, size] = has if request.alone else size
             self._of_device[device] = tuple((device, size) for size in sizes)
             if self._with_cores:
                 held = books.cores_used[device] if books.cores_used else 0
-                self._left[device, CORES] = ALL_CORES - held
+                self._free[device, CORES] = ALL_CORES - held
                 # One whose cores are all given has no room for a pod without cores either.
                 self._needed[device, CORES] = max(request.cores, 1)
 
@@ -84,11 +84,11 @@ class RemovalEffect:
 
         0: there is room. The parts of one device are beside each other.
         """
-        left = self._left.copy()
+        free = self._free.copy()
         for entry in removed:
             for part, amount in self.frees(entry).items():
-                left[part] += amount
-        return {part: max(needed - left[part], 0) for part, needed in self._needed.items()}
+                free[part] += amount
+        return {part: max(needed - free[part], 0) for part, needed in self._needed.items()}
 
     def frees(self, entry: Entry) -> dict[Part, int]:
         """Return what the end of the entry frees of the usable devices: its charge, and without a
@@ -98,14 +98,14 @@ class RemovalEffect:
         if shares is None or any(device >= self._count for device, _ in shares):
             shares = tuple((device, entry.request.total) for device in range(self._count))
             cores = entry.request.cores_on(0)
-        found: dict[Part, int] = {}
+        freed: dict[Part, int] = {}
         for device, units in shares:
             parts = self._of_device.get(device, ())
             for part in parts:
-                found[part] = units
+                freed[part] = units
             if cores and self._with_cores and parts:
-                found[device, CORES] = cores
-        return found
+                freed[device, CORES] = cores
+        return freed
 
     def violations(self, removed: Iterable[Entry]) -> int:
         """Return how many of the pods violate a budget, counting the most important first.

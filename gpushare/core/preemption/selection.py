@@ -119,7 +119,7 @@ class _VictimChooser:
 
     def best(self) -> Pods | None:
         """Return the set of pods with the least loss; None if no set of devices can be freed."""
-        found: Pods | None = None
+        victims: Pods | None = None
         best: tuple[Loss, list[str]] | None = None
         for bound, target in sorted((self._bound(target), target) for target in self._targets()):
             if best is not None and (bound > best[0][:3] or self._steps.left <= 0):
@@ -127,8 +127,8 @@ class _VictimChooser:
             chosen = self._victims_for(target)
             loss = self._total_order(chosen)
             if best is None or loss < best:
-                found, best = chosen, loss
-        return found and self._without_needless(found)
+                victims, best = chosen, loss
+        return victims and self._without_needless(victims)
 
     def _without_needless(self, chosen: Pods) -> Pods:
         """Return the pods without needless ones: a pod on several devices may free one too many,
@@ -251,8 +251,8 @@ class _VictimChooser:
 
     def _pods_on(self, parts: Iterable[Part], limit: int | None) -> list[int]:
         """Return the pods (positions) that hold something of these parts, up to a priority."""
-        found = sorted(set().union(*(self._on[part] for part in parts)))
-        return [at for at in found if limit is None or self._pods[at].priority <= limit]
+        positions = sorted(set().union(*(self._on[part] for part in parts)))
+        return [at for at in positions if limit is None or self._pods[at].priority <= limit]
 
     def _loss(self, chosen: Pods, floor: int, *, with_budgets: bool) -> Loss:
         """Return the loss of these pods, with `floor` as the least highest priority."""

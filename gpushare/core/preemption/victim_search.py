@@ -80,7 +80,7 @@ def find_victims(
 
 
 def _can_reprieve(one: Candidate, spare: Units) -> bool:
-    return all(units <= left for units, left in zip(one.frees, spare, strict=True))
+    return all(units <= surplus for units, surplus in zip(one.frees, spare, strict=True))
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,19 +112,19 @@ class _Remaining:
 
 
 def _remaining(kinds: Sequence[_Kind]) -> list[_Remaining]:
-    found: list[_Remaining] = []
+    remaining: list[_Remaining] = []
     for kind in reversed(kinds):
         here = _Remaining(
             tuple(units * len(kind.pods) for units in kind.frees), kind.frees, kind.pods[0].priority
         )
-        if found:
+        if remaining:
             here = _Remaining(
-                tuple(map(add, here.units, found[-1].units)),
-                tuple(map(max, here.most, found[-1].most)),
-                min(here.lowest, found[-1].lowest),
+                tuple(map(add, here.units, remaining[-1].units)),
+                tuple(map(max, here.most, remaining[-1].most)),
+                min(here.lowest, remaining[-1].lowest),
             )
-        found.append(here)
-    return found[::-1]
+        remaining.append(here)
+    return remaining[::-1]
 
 
 class _Search:
@@ -136,9 +136,9 @@ class _Search:
         self._remaining = _remaining(kinds)
         self._widest = max(sum(units > 0 for units in kind.frees) for kind in kinds)
 
-    def improve(self, found: Pods, needed: Pods, shortage: Units, steps: StepBudget) -> Pods:
-        """Return the set with the least loss that contains `needed`; `found` if none is better."""
-        best = self._loss(found)
+    def improve(self, victims: Pods, needed: Pods, shortage: Units, steps: StepBudget) -> Pods:
+        """Return the set of least loss that contains `needed`; `victims` if none is better."""
+        best = self._loss(victims)
         begun: list[tuple[int, int, Pods, Units]] = [(0, 0, needed, shortage)]
         while begun and steps.left > 0:
             at, taken, chosen, shortage = begun.pop()
@@ -146,7 +146,7 @@ class _Search:
             if max(shortage) <= 0:
                 loss = self._loss(chosen)
                 if loss < best:
-                    found, best = chosen, loss
+                    victims, best = chosen, loss
                 continue
             least = self._lower_bound(at, chosen, shortage)
             if least is None or least >= best:
@@ -156,7 +156,7 @@ class _Search:
             if taken < len(kind.pods):
                 more = (*chosen, kind.pods[taken])
                 begun.append((at, taken + 1, more, tuple(map(sub, shortage, kind.frees))))
-        return found
+        return victims
 
     def _lower_bound(self, at: int, chosen: Pods, shortage: Units) -> Loss | None:
         """Return a lower bound of the loss with pods of the remaining kinds.

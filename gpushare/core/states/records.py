@@ -124,8 +124,8 @@ def observed(record: Record | None, pod: ObservedPod) -> Step:
     if phase is None or phase is _GONE:
         return Step(record if phase is None else None)
     if phase is _CPU_ONLY:
-        there = CpuOnly(pod.node, pod.request, pod.ref.namespace)
-        return Step(record if record == there else there)
+        cpu_only = CpuOnly(pod.node, pod.request, pod.ref.namespace)
+        return Step(record if record == cpu_only else cpu_only)
     if event is _WAITING:
         counted = is_counted(record) or not pod.gated
         waiting = Waiting(

@@ -38,23 +38,23 @@ def stranded(classes: Iterable[tuple[PodClass, int]], capacity: int) -> Floats:
             key = (size, -(-cls.cpu // 1000))
             weights[key] = weights.get(key, 0) + count
     kinds = sorted(weights.items())
-    left = np.zeros((STEPS * MOST_DEVICES + 1, MOST_CORES + 1))
-    for gpu in range(1, len(left)):
+    table = np.zeros((STEPS * MOST_DEVICES + 1, MOST_CORES + 1))
+    for gpu in range(1, len(table)):
         fitting = [kind for kind in kinds if kind[0][0] <= gpu]
-        left[gpu] = _left(left, fitting, gpu)
-    return left * (1000 / STEPS)
+        table[gpu] = _left(table, fitting, gpu)
+    return table * (1000 / STEPS)
 
 
-def _left(left: Floats, kinds: list[tuple[tuple[int, int], int]], gpu: int) -> Floats:
+def _left(table: Floats, kinds: list[tuple[tuple[int, int], int]], gpu: int) -> Floats:
     """Return float64 (cores + 1,): a line of the table, in steps, from the lines before it."""
     total = sum(weight for _, weight in kinds)
     if not total:
-        return np.full(left.shape[1], float(gpu))
-    after, lacking = np.zeros(left.shape[1]), np.zeros(left.shape[1])
+        return np.full(table.shape[1], float(gpu))
+    after, lacking = np.zeros(table.shape[1]), np.zeros(table.shape[1])
     for (size, cores), weight in kinds:
         share = weight / total
         lacking[:cores] += share
-        after[cores:] += share * left[gpu - size, : max(left.shape[1] - cores, 0)]
+        after[cores:] += share * table[gpu - size, : max(table.shape[1] - cores, 0)]
     values: Floats = (after + (1 - ETA) * lacking * gpu) / (1 - ETA * lacking)
     return values
 

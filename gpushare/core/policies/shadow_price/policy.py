@@ -95,8 +95,8 @@ class PriceTables:
     """The parts of a device in `worth`."""
     worth_at: Ints
     worth: Floats
-    left_at: Ints
-    left: Floats
+    stranded_at: Ints
+    stranded: Floats
 
 
 def _weight_of(workload: Workload) -> Callable[[PodClass], int]:
@@ -199,9 +199,11 @@ class ShadowPrice:
         gpu = np.add.reduce(free, axis=1)
         both = gpu - BEFORE_AFTER * request.total
         cpu = snapshot.cpu_free.take(rows) - BEFORE_AFTER * request.cpu
-        left = self._stranded(snapshot, rows, both, cpu)
+        stranded = self._stranded(snapshot, rows, both, cpu)
         node = (
-            left[0] - left[1] - both[1] * (self.shapes(snapshot).even * (self.drain / LARGEST_GPU))
+            stranded[0]
+            - stranded[1]
+            - both[1] * (self.shapes(snapshot).even * (self.drain / LARGEST_GPU))
         )
         hold = self.hold(snapshot)
         if hold:
@@ -221,14 +223,14 @@ class ShadowPrice:
         # As the node is now, and as it will be when the pods with GPU have left.
         alone = snapshot.cpu_capacity.take(rows) - snapshot.cpu_only.take(rows)
         whole = np.add.reduce(snapshot.capacity.take(rows, axis=0), axis=1)
-        left = self._stranded(
+        stranded = self._stranded(
             snapshot,
             rows,
             np.stack([gpu, gpu, whole, whole]),
             np.stack([cpu, cpu - request.cpu, alone, alone - request.cpu]),
         )
-        value = np.floor((fall[:, 0] + left[0] - left[1]) / Q + HALF)
-        value += np.floor(self.mu * (left[2] - left[3]) / Q + HALF)
+        value = np.floor((fall[:, 0] + stranded[0] - stranded[1]) / Q + HALF)
+        value += np.floor(self.mu * (stranded[2] - stranded[3]) / Q + HALF)
         free_gpu = gpu * self.shapes(snapshot).even
         value -= 0.5 * free_gpu / LARGEST_GPU + 0.4 * cpu / LARGEST_CPU
         return np.broadcast_to(value[:, None], free.shape)
@@ -241,10 +243,10 @@ class ShadowPrice:
         steps, capacity = tables.steps.take(rows)[:, None], shapes.capacity.take(rows)[:, None]
         begin = tables.worth_at.take(rows)[:, None]
         lost = tables.worth.take(begin + free * steps // capacity, mode="clip")
-        left = free - request.units
+        free_after = free - request.units
         if request.cores:
-            left[snapshot.cores_free.take(rows, axis=0) <= request.cores] = 0
-        lost -= tables.worth.take(begin + left * steps // capacity, mode="clip")
+            free_after[snapshot.cores_free.take(rows, axis=0) <= request.cores] = 0
+        lost -= tables.worth.take(begin + free_after * steps // capacity, mode="clip")
         if request.devices == 1:
             return lost
         room = free_with_compute(snapshot, rows, request, free)
@@ -255,8 +257,8 @@ class ShadowPrice:
         """Return float64 (..., K): GPU expected to be stranded, in milli, by free GPU and CPU."""
         tables = self.priced(snapshot)
         capacity = self.shapes(snapshot).capacity.take(rows)
-        at = cpu_stranding.index(gpu, cpu, capacity) + tables.left_at.take(rows)
-        return tables.left.take(at, mode="clip")
+        at = cpu_stranding.index(gpu, cpu, capacity) + tables.stranded_at.take(rows)
+        return tables.stranded.take(at, mode="clip")
 
 
 def _of_common(
@@ -274,34 +276,36 @@ class _Prices:
     ) -> None:
         self._classes = classes
         self._devices = devices
-        self._made = self._made_for(devices)
+        self._by_capacity = self._priced(devices)
 
     def tables(self, snapshot: Snapshot) -> PriceTables:
         """Return the tables for the nodes of the snapshot.
 
         They are looked up: only a workload without devices has them made for the nodes' capacities.
         """
-        devices, made = self._devices, self._made
+        devices, priced = self._devices, self._by_capacity
         if not devices:
-            there = np.unique(snapshot.capacity[snapshot.capacity > 0]).tolist()
-            devices = dict.fromkeys(there or [1], 1)
-            made = self._made_for(devices)
+            sizes = np.unique(snapshot.capacity[snapshot.capacity > 0]).tolist()
+            devices = dict.fromkeys(sizes or [1], 1)
+            priced = self._priced(devices)
         shapes, capacities = node_shapes(snapshot), np.array(sorted(devices), dtype=np.int64)
         # A node without devices has the smallest capacity, and nothing of it is looked up.
         index = np.minimum(capacities.searchsorted(shapes.capacity), len(capacities) - 1)
-        lengths = np.array([len(worth_) for worth_, _ in made])
+        lengths = np.array([len(worth_) for worth_, _ in priced])
         begins = np.cumsum(lengths) - lengths
-        lefts = [left.ravel() for _, left in made]
+        stranded = [table.ravel() for _, table in priced]
         parts = (capacities * (shapes.even / MILLI)).tolist()
         return PriceTables(
             steps=(lengths - 1)[index],
             worth_at=begins[index],
-            worth=np.concatenate([worth_ for worth_, _ in made]) * shapes.even,
-            left_at=index * cpu_stranding.SIZE,
-            left=np.concatenate([part * left for part, left in zip(parts, lefts, strict=True)]),
+            worth=np.concatenate([worth_ for worth_, _ in priced]) * shapes.even,
+            stranded_at=index * cpu_stranding.SIZE,
+            stranded=np.concatenate(
+                [part * line for part, line in zip(parts, stranded, strict=True)]
+            ),
         )
 
-    def _made_for(self, devices: Mapping[int, int]) -> list[tuple[Floats, Floats]]:
+    def _priced(self, devices: Mapping[int, int]) -> list[tuple[Floats, Floats]]:
         """Return (value of residues, stranded GPU) by rising capacity of these devices."""
         values = worth(self._classes, devices)
         return [

@@ -84,13 +84,13 @@ def _coarser(demand: Mapping[int, int], capacities: Iterable[int]) -> dict[int, 
 
     No piece is rounded to more than the smallest card that it fits.
     """
-    largest, found = max(demand), dict[int, int]()
+    largest, coarser = max(demand), dict[int, int]()
     for size, count in demand.items():
         part = -(-size * _MOST_SIZES // largest)
         card = min(capacity for capacity in capacities if capacity >= size)
         rounded = min(-(-part * largest // _MOST_SIZES), card)
-        found[rounded] = found.get(rounded, 0) + count
-    return found
+        coarser[rounded] = coarser.get(rounded, 0) + count
+    return coarser
 
 
 def _cards(capacity: int, number: int, sizes: Sequence[int]) -> _Cards:
@@ -142,13 +142,13 @@ class _Programme:
 
     def _improved(self, prices: Sequence[float], scarce: Sequence[float]) -> bool:
         """Add the cuts that are worth more than their device; return whether there were any."""
-        found = False
+        improved = False
         for row, (one, more) in enumerate(zip(self._cards, scarce, strict=True), self._sizes):
             best, pieces = _fill(one, prices)
             if best[one.steps] > (one.capacity + more) * _NO_GAIN:
                 self._cut(row, one, {index: pieces.count(index) for index in pieces})
-                found = True
-        return found
+                improved = True
+        return improved
 
     def _cut(self, row: int, cards: _Cards, pieces: Mapping[int, int]) -> None:
         """Add a way to cut a device. pieces: how many of each size."""

@@ -98,15 +98,15 @@ class Scarcity:
         if whole.max(initial=0) < self.fewest:
             # Usual in a busy cluster: there is no block to break.
             return np.zeros((len(rows), variants * len(self.devices)), dtype=np.int8)
-        left = whole[None]
+        still_whole = whole[None]
         if request.devices == 1:
-            left = whole - BEFORE_AFTER
+            still_whole = whole - BEFORE_AFTER
         elif request.devices:
             chosen = tightest(snapshot.free.take(rows, axis=0), request)
-            left = left - np.add.reduce(chosen & untouched, axis=1)
+            still_whole = still_whole - np.add.reduce(chosen & untouched, axis=1)
         cpu, memory = snapshot.cpu_free.take(rows), snapshot.memory_free.take(rows)
         before = self._blocks(rows, whole, cpu, memory)
-        after = self._blocks(rows, left, cpu - request.cpu, memory - request.memory)
+        after = self._blocks(rows, still_whole, cpu - request.cpu, memory - request.memory)
         broken = (before - after).transpose(1, 0, 2).reshape(len(rows), -1)
         return broken.astype(np.int8)
 
@@ -153,10 +153,10 @@ def missed(come: float, idle: float) -> float:
 def scarcity(snapshot: Snapshot, shares: Shares) -> Scarcity:
     """Return what is scarce among the snapshot's nodes for pods with these shares of GPU."""
     # An empty row of a removed node still has a group number, which is that of other nodes.
-    there = np.flatnonzero(snapshot.capacity.max(axis=1, initial=0))
+    nodes = np.flatnonzero(snapshot.capacity.max(axis=1, initial=0))
     # Nodes of a group are equal, so one stands for all.
-    filled, first = np.unique(snapshot.group[there], return_index=True)
-    groups, rows = int(snapshot.group.max(initial=0)) + 1, there[first]
+    filled, first = np.unique(snapshot.group[nodes], return_index=True)
+    groups, rows = int(snapshot.group.max(initial=0)) + 1, nodes[first]
     fits = np.zeros((len(shares), groups), dtype=bool)
     for line, (cls, _) in zip(fits, shares, strict=True):
         line[filled] = _fits_empty(snapshot, rows, cls)
@@ -218,12 +218,12 @@ def _alone(snapshot: Snapshot, shares: Shares) -> list[tuple[PodClass, float]]:
     capacities = np.unique(snapshot.capacity[snapshot.capacity > 0]).tolist()
     if len(capacities) <= 1:
         return []
-    found: dict[PodClass, float] = {}
+    weights: dict[PodClass, float] = {}
     for cls, share in shares:
         if cls.devices == 1 and 2 * cls.units > capacities[-1]:
             card = PodClass(units=cls.units, devices=1, models=cls.models)
-            found[card] = found.get(card, 0.0) + share
-    return _commonest(found.items())
+            weights[card] = weights.get(card, 0.0) + share
+    return _commonest(weights.items())
 
 
 def _accepts(snapshot: Snapshot, rows: Rows, cls: PodClass) -> Bools:
