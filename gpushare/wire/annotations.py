@@ -132,17 +132,17 @@ def distinct(names: Sequence[Names]) -> None:
     Raises SettingsError that names both: each would read what was written for the other.
     """
     owners: dict[str, str] = {}
-    for each in names:
+    for managed in names:
         derived = {
-            *(each.resource, each.count, each.cores, each.idx, each.allocation),
-            *(each.core_allocation, each.uuids, each.given, each.inventory),
+            *(managed.resource, managed.count, managed.cores, managed.idx, managed.allocation),
+            *(managed.core_allocation, managed.uuids, managed.given, managed.inventory),
         }
         for name in sorted(derived):
-            other = owners.setdefault(name, each.resource)
-            if other != each.resource:
+            other = owners.setdefault(name, managed.resource)
+            if other != managed.resource:
                 raise SettingsError(
-                    f"managedResources: {other} and {each.resource} cannot both be managed: {name}"
-                    " would stand for either; rename one of them"
+                    f"managedResources: {other} and {managed.resource} cannot both be managed:"
+                    f" {name} would stand for either; rename one of them"
                 )
 
 
@@ -274,12 +274,12 @@ def _grants(allocation: Allocation, request: Request) -> dict[str, dict[str, int
     grants: dict[str, dict[str, int]] = {}
     for container, wanted in request.containers:
         grant = grants[str(container)] = {}
-        left = wanted
-        while left and room:
+        lacking = wanted
+        while lacking and room:
             device, free = room[-1]
-            taken = min(left, free)
+            taken = min(lacking, free)
             grant[str(device)] = taken
-            left -= taken
+            lacking -= taken
             room[-1][1] -= taken
             if not room[-1][1]:
                 room.pop()
@@ -299,21 +299,21 @@ def _core_grants(
 
     Parts of a percent are rounded up; that happens on several devices only.
     """
-    found = {}
+    core_grants = {}
     for container, percent in request.core_containers:
         grant = grants.get(str(container), {})
         units = sum(grant.values())
-        found[str(container)] = {
+        core_grants[str(container)] = {
             device: -(-percent * part // units) for device, part in grant.items()
         }
-    return found
+    return core_grants
 
 
 def _evenly(devices: Collection[int], total: int) -> Shares | None:
     if not devices or total % len(devices):
         return None
-    each = total // len(devices)
-    return tuple((device, each) for device in sorted(devices))
+    units = total // len(devices)
+    return tuple((device, units) for device in sorted(devices))
 
 
 def _merge_placements(one: Shares | None, other: Shares | None) -> Shares | None:
@@ -366,10 +366,10 @@ def _object(value: object) -> dict[int, Any]:
 
 def _distinct(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     """Return a JSON object. Raises ValueError if a key comes twice."""
-    found = dict(pairs)
-    if len(found) != len(pairs):
+    fields = dict(pairs)
+    if len(fields) != len(pairs):
         raise ValueError("duplicate key")
-    return found
+    return fields
 
 
 def _refuse_constant(constant: str) -> None:

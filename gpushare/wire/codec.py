@@ -165,11 +165,11 @@ class Codec(Generic[_T]):
         if event.type not in ("ADDED", "MODIFIED", "DELETED"):
             raise MessageError(f"watch event: unknown type {event.type[:20]!a}")
         try:
-            found = self._read(event.object)
+            decoded = self._read(event.object)
         except _UNDECODABLE as error:
             bad, version = _describe(event.object, error)
             return WatchEvent(event.type, resource_version=version, bad=bad)
-        return WatchEvent(event.type, found, _version_of(getattr(found, "metadata", None)))
+        return WatchEvent(event.type, decoded, _version_of(getattr(decoded, "metadata", None)))
 
     def _item_by_item(self, body: bytes) -> Decoded[_T]:
         page, _ = self._around(_RAW_LIST, body, "list")
@@ -191,18 +191,18 @@ class Codec(Generic[_T]):
                 raise
             return self._rescue(tamed(bytes(body)))
 
-    def _around(self, decoder: Decoder[_Item], body: bytes, what: str) -> tuple[_Item, bytes]:
+    def _around(self, decoder: Decoder[_Item], body: bytes, subject: str) -> tuple[_Item, bytes]:
         """Return what is around objects, whatever is in them, and the body as it could be decoded.
 
         Raises MessageError.
         """
         try:
-            return decode_with(decoder, body, what), body
+            return decode_with(decoder, body, subject), body
         except MessageError:
             if self._rescue is None:
                 raise
             body = tamed(body)
-            return decode_with(decoder, body, what), body
+            return decode_with(decoder, body, subject), body
 
     def _items(self, page: _List[_Item]) -> Sequence[_Item]:
         if page.kind != f"{self.kind}List":
@@ -284,12 +284,12 @@ def _whole(escape: re.Match[bytes]) -> bytes:
     return b"\xff" if escape["half"] else escape[0]
 
 
-def decode_with(decoder: Decoder[_T], body: bytes | Raw, what: str) -> _T:
+def decode_with(decoder: Decoder[_T], body: bytes | Raw, subject: str) -> _T:
     """Return the decoded body; every failure is a MessageError naming the field."""
     try:
         return decoder.decode(body)
     except _UNDECODABLE as error:
-        raise MessageError(f"{what}: {_error_text(error)}") from error
+        raise MessageError(f"{subject}: {_error_text(error)}") from error
 
 
 def _describe(raw: Raw, error: Exception) -> tuple[UnreadableObject, str]:

@@ -45,14 +45,18 @@ def node_state(node: objects.Node) -> NodeState:
     if not metadata.name:
         raise MessageError("Node.metadata: name is missing")
     status = node.status or objects.NodeStatus()
-    taints = tuple(_taint(each) for each in (spec.taints or ())[:_MOST_TAINTS])
+    taints = tuple(_taint(taint) for taint in (spec.taints or ())[:_MOST_TAINTS])
     amounts = status.capacity if status.allocatable is None else status.allocatable
     return NodeState(
         metadata.name,
         _labels(metadata.labels or {}),
         tuple(taint for taint in taints if taint != CORDON),
         bool(spec.unschedulable) or CORDON in taints,
-        all(each.status == "True" for each in status.conditions or () if each.type == "Ready"),
+        all(
+            condition.status == "True"
+            for condition in status.conditions or ()
+            if condition.type == "Ready"
+        ),
         None if amounts is None else _amounts(amounts),
     )
 
@@ -74,8 +78,10 @@ def _term(term: objects.Term) -> Term:
 
 def _requirements(items: Iterable[objects.Requirement] | None) -> tuple[Requirement, ...]:
     return tuple(
-        Requirement(each.key or "", each.operator or "", tuple(each.values or ()))
-        for each in items or ()
+        Requirement(
+            requirement.key or "", requirement.operator or "", tuple(requirement.values or ())
+        )
+        for requirement in items or ()
     )
 
 
@@ -92,11 +98,11 @@ def _size(
 ) -> int:
     """Return how many characters they have; an empty part counts as one."""
     texts = [text for pair in selector for text in pair]
-    texts += [each.key + each.value for each in tolerations]
+    texts += [toleration.key + toleration.value for toleration in tolerations]
     for term in terms:
         texts.append("")
-        for each in (*term.labels, *term.fields):
-            texts += [each.key, *each.values]
+        for requirement in (*term.labels, *term.fields):
+            texts += [requirement.key, *requirement.values]
     return sum(len(text) or 1 for text in texts)
 
 
@@ -110,7 +116,7 @@ def _amounts(quantities: Mapping[str, Quantity]) -> Mapping[str, int] | None:
     """Return the amounts; None if there are too many. One that makes no sense counts as 0."""
     if len(quantities) > MOST_RESOURCES:
         return None
-    return {intern(name): _amount(name, each) for name, each in quantities.items()}
+    return {intern(name): _amount(name, quantity) for name, quantity in quantities.items()}
 
 
 def _amount(name: str, quantity: Quantity) -> int:

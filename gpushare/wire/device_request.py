@@ -137,7 +137,7 @@ def _parts(asked: Asked, annotations: Mapping[str, str], names: Names) -> tuple[
         )
     numbers: list[int | None] = [*by_container]
     if text != OWN_DEVICES:
-        numbers = [strict_number(each.strip(), MAX_UNITS) for each in text.split("+")]
+        numbers = [strict_number(part.strip(), MAX_UNITS) for part in text.split("+")]
     parts = [number for number in numbers if number]
     if len(parts) < len(numbers) or len(parts) > MAX_DEVICES_PER_POD:
         raise AnnotationError(

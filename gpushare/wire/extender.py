@@ -162,23 +162,23 @@ class NameLists:
     """
 
     def __init__(self) -> None:
-        self._kept: tuple[tuple[bytes, NodeNames], ...] = ()
+        self._lists: tuple[tuple[bytes, NodeNames], ...] = ()
         self.known: KnownNames | None = None
         self.last_pod: tuple[bytes, Pod, PodRef] | None = None
         """The pod of the last filter, with its JSON: prioritize is called with the same next."""
 
     def decode(self, text: bytes) -> NodeNames:
         """Return the names of a JSON list. Raises MessageError, or msgspec's errors."""
-        names = next((names for kept, names in self._kept if kept == text), None)
+        names = next((names for known_text, names in self._lists if known_text == text), None)
         if names is None:
-            given = _LIST.decode(text)
-            known_ones = None if self.known is None else self.known.find(given)
+            listed = _LIST.decode(text)
+            known_ones = None if self.known is None else self.known.find(listed)
             if known_ones is not None:
                 # Plain names: blanks, or characters written as numbers, would make it longer.
                 names, characters = known_ones
                 as_encoded = len(text) == characters + 3 * len(names) + 1
             else:
-                names = NodeNames(checked_names(given, "NodeNames"))
+                names = NodeNames(checked_names(listed, "NodeNames"))
                 as_encoded = _ENCODER.encode(names) == text
                 plain = len(text) == sum(map(len, names)) + 3 * len(names) + 1
                 if as_encoded and plain and _MANY <= len(names) <= MAX_KNOWN:
@@ -193,7 +193,7 @@ class NameLists:
 
     def encode(self, names: Sequence[str]) -> bytes:
         """Return the names, each once, as a JSON list."""
-        text = next((text for text, known in self._kept if known is names), None)
+        text = next((text for text, known in self._lists if known is names), None)
         if text is None:
             text = _ENCODER.encode(names)
             if len(names) >= _MANY:
@@ -203,8 +203,8 @@ class NameLists:
     def _keep(self, text: bytes, names: NodeNames) -> None:
         """Keep a list as the one used last; the one used longest ago goes."""
         if len(text) <= MAX_TEXT:
-            others = (each for each in self._kept if each[0] != text)
-            self._kept = ((text, names), *islice(others, MAX_PARTS - 1))
+            others = (pair for pair in self._lists if pair[0] != text)
+            self._lists = ((text, names), *islice(others, MAX_PARTS - 1))
 
 
 def checked_names(names: list[str], where: str) -> Sequence[str]:
@@ -236,8 +236,8 @@ def decode_filter(body: bytes, lists: NameLists | None = None) -> FilterArgs:
         usual = _USUAL.decode(body)
         text, last = bytes(usual.pod), lists.last_pod
         if last is None or last[0] != text:
-            given = _USUAL_POD.decode(text)
-            last = text, given, pod_ref(given)
+            usual_pod = _USUAL_POD.decode(text)
+            last = text, usual_pod, pod_ref(usual_pod)
             lists.last_pod = last if len(text) <= MAX_POD_TEXT else None
         known = lists.decode(bytes(usual.node_names))
         return FilterArgs(last[1], known, last[2], kept=last is lists.last_pod)

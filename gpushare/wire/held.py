@@ -57,7 +57,7 @@ def held_document(place: HeldPlace) -> dict[str, Any]:
 def encode_held(unit: str, places: Mapping[str, Iterable[HeldPlace]]) -> bytes:
     """Return the document of all places, by managed resource."""
     resources = [
-        {"resource": resource, "held": [held_document(each) for each in those]}
+        {"resource": resource, "held": [held_document(place) for place in those]}
         for resource, those in places.items()
     ]
     return json.dumps({"unit": unit, "resources": resources}).encode()
@@ -71,8 +71,8 @@ def decode_held(body: bytes, resource: str, unit: str) -> tuple[HeldPlace, ...]:
     try:
         document = json.loads(body)
         theirs = mib_of(document["unit"])
-        found = next(each for each in document["resources"] if each["resource"] == resource)
-        return tuple(_place(each, theirs, mib_of(unit)) for each in found["held"])
+        ours = next(item for item in document["resources"] if item["resource"] == resource)
+        return tuple(_place(place, theirs, mib_of(unit)) for place in ours["held"])
     except StopIteration:
         raise MessageError(f"tells nothing of {resource}") from None
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:

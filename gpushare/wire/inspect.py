@@ -36,16 +36,16 @@ Users = Mapping[str, Sequence[str]]
 def encode_inspect(
     nodes: Iterable[NodeBooks],
     users: Users | None = None,
-    kept: Mapping[str, str] = MappingProxyType({}),
+    kept_nodes: Mapping[str, str] = MappingProxyType({}),
 ) -> str:
     """Return the inspect document of these nodes, sorted by name; compact, without a newline.
 
     Node by node: no other thread runs while one call of json works, be it over 5,000 nodes. users:
-    of books of claims, None for those of pods. kept: why autoscalers leave a node alone, by its
-    name.
+    of books of claims, None for those of pods. kept_nodes: why autoscalers leave a node alone, by
+    its name.
     """
     parts = (
-        _node(books, users, kept.get(books.spec.name, ""))
+        _node(books, users, kept_nodes.get(books.spec.name, ""))
         for books in sorted(nodes, key=lambda b: b.spec.name)
     )
     return f'{{"nodes":[{",".join(map(_ENCODE, parts))}]}}'
@@ -54,7 +54,7 @@ def encode_inspect(
 _ENCODE = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False).encode
 
 
-def _node(books: NodeBooks, users: Users | None, kept: str) -> dict[str, Any]:
+def _node(books: NodeBooks, users: Users | None, why_kept: str) -> dict[str, Any]:
     capacity = books.spec.capacity
     pods: list[list[dict[str, Any]]] = [[] for _ in capacity]
     unplaced: list[dict[str, Any]] = []
@@ -85,8 +85,8 @@ def _node(books: NodeBooks, users: Users | None, kept: str) -> dict[str, Any]:
     }
     if unplaced:
         node["unplaced"] = unplaced
-    if kept:
-        node["keptFromScaleDown"] = kept
+    if why_kept:
+        node["keptFromScaleDown"] = why_kept
     return node
 
 

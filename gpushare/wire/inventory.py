@@ -81,9 +81,9 @@ class Inventory:
 
     def after(self, before: "Inventory") -> "Inventory":
         """Return this one as it is written in place of another: cards of that one have gone."""
-        there = {device.uuid for device in self.devices}
+        present = {device.uuid for device in self.devices}
         known = (*before.gone, *(device.uuid for device in before.devices))
-        gone = dict.fromkeys(uuid for uuid in known if uuid and uuid not in there)
+        gone = dict.fromkeys(uuid for uuid in known if uuid and uuid not in present)
         return replace(self, gone=tuple(gone)[-MAX_DEVICES:])
 
 
@@ -127,7 +127,7 @@ def decode_inventory(text: str) -> Inventory:
     if len(devices) > MAX_DEVICES:
         raise AnnotationError(f"inventory.devices: more than {MAX_DEVICES}")
     decoded = tuple(
-        _decode_device(each, f"inventory.devices[{n}]") for n, each in enumerate(devices)
+        _decode_device(device, f"inventory.devices[{n}]") for n, device in enumerate(devices)
     )
     _must_differ([device.uuid for device in decoded])
     if len({device.mem for device in decoded}) > MAX_SIZES:
@@ -145,10 +145,10 @@ def decode_inventory(text: str) -> Inventory:
 def _uuids(document: Mapping[str, Any], key: str) -> tuple[str, ...]:
     """Return the uuids of cards that are no devices here."""
     where = f"inventory.{key}"
-    found = _typed(document.get(key, []), list, where)
-    if len(found) > MAX_DEVICES:
+    uuids = _typed(document.get(key, []), list, where)
+    if len(uuids) > MAX_DEVICES:
         raise AnnotationError(f"{where}: more than {MAX_DEVICES}")
-    return tuple(_short_text(each, f"{where}[{n}]") for n, each in enumerate(found))
+    return tuple(_short_text(uuid, f"{where}[{n}]") for n, uuid in enumerate(uuids))
 
 
 def is_unit(text: str) -> bool:

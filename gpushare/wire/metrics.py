@@ -100,7 +100,11 @@ def ranking_policies(samples: Samples) -> dict[str, RankingPolicy]:
 
 def _ranking_policy(samples: Samples, resource: str = "", policy: str = "") -> RankingPolicy:
     def of(name: str) -> Iterator[tuple[dict[str, str], float]]:
-        return (each for each in family(samples, name) if each[0].get("resource") == resource)
+        return (
+            (labels, value)
+            for labels, value in family(samples, name)
+            if labels.get("resource") == resource
+        )
 
     def by_candidate(name: str) -> dict[str, float]:
         return {labels.get("policy", ""): value for labels, value in of(name)}
@@ -125,9 +129,9 @@ def _shadow(samples: Samples, resource: str) -> str:
     if on is None:
         return ""
 
-    def count(what: str, **labels: str) -> int:
+    def count(counter: str, **labels: str) -> int:
         return int(
-            total(samples, f"gpushare_shadow_{what}_total", resource=resource, **labels) or 0
+            total(samples, f"gpushare_shadow_{counter}_total", resource=resource, **labels) or 0
         )
 
     asked, same = count("choices"), count("choices", choice="same")

@@ -92,8 +92,8 @@ class MoveRecord:
 
         One that is settled stays: another process has moved that pod before.
         """
-        kept = (move for move in self.moves if move.uid != uid or move.settled)
-        return replace(self, moves=tuple(kept))
+        remaining = (move for move in self.moves if move.uid != uid or move.settled)
+        return replace(self, moves=tuple(remaining))
 
     def document(self) -> dict[str, Any]:
         """Return the ConfigMap."""
@@ -126,8 +126,8 @@ def record_of(document: Mapping[str, Any], now: float) -> MoveRecord:
     try:
         listed = json.loads((document.get("data") or {}).get(_KEY, "[]"))
         moves = tuple(
-            Moved(min(float(each["at"]), now), each["uid"], each["pod"], bool(each["settled"]))
-            for each in listed
+            Moved(min(float(move["at"]), now), move["uid"], move["pod"], bool(move["settled"]))
+            for move in listed
         )
         return MoveRecord(moves, str(document["metadata"]["resourceVersion"]))
     except (ValueError, TypeError, KeyError, AttributeError) as error:

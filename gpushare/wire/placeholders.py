@@ -41,7 +41,7 @@ class Placeholder:
     name: str
     uid: str
     """That of the pod that waits."""
-    told: bool
+    unschedulable: bool
     """Its status says that it is unschedulable."""
     nodes: frozenset[str]
     """Those that its node affinity leaves out."""
@@ -62,14 +62,17 @@ def placeholder_of(pod: Pod) -> Placeholder | None:
     if not (uid and metadata.name and metadata.namespace):
         return None
     conditions = (pod.status and pod.status.conditions) or ()
-    told = any((each.type, each.status, each.reason) == _UNSCHEDULABLE for each in conditions)
+    unschedulable = any(
+        (condition.type, condition.status, condition.reason) == _UNSCHEDULABLE
+        for condition in conditions
+    )
     affinity = spec.affinity and spec.affinity.node_affinity
     terms = (affinity and affinity.required and affinity.required.node_selector_terms) or ()
     listed = (
-        each.values or ()
+        expression.values or ()
         for term in terms
-        for each in term.match_expressions or ()
-        if (each.key, each.operator) == (HOSTNAME, "NotIn")
+        for expression in term.match_expressions or ()
+        if (expression.key, expression.operator) == (HOSTNAME, "NotIn")
     )
     # A pod of the user may leave out nodes itself: ours are in each term, and come last.
     *_, nodes = ((), *listed)
@@ -77,7 +80,14 @@ def placeholder_of(pod: Pod) -> Placeholder | None:
     group = (metadata.annotations or {}).get(GROUP, "")
     gated = bool(spec.scheduling_gates)
     return Placeholder(
-        metadata.namespace, metadata.name, uid, told, frozenset(nodes), created, group, gated
+        metadata.namespace,
+        metadata.name,
+        uid,
+        unschedulable,
+        frozenset(nodes),
+        created,
+        group,
+        gated,
     )
 
 
@@ -109,11 +119,11 @@ def placeholder(
         pod = json.loads(body)
         if not _waits(pod, ref.uid):
             return None
-        made = _made(pod, ref, request, sorted(nodes), namespace)
-        made["metadata"]["annotations"] |= {GROUP: group} if group else {}
+        document = _made(pod, ref, request, sorted(nodes), namespace)
+        document["metadata"]["annotations"] |= {GROUP: group} if group else {}
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         raise MessageError(f"pod {ref}: is not as the API server writes pods") from error
-    return json.dumps(made).encode()
+    return json.dumps(document).encode()
 
 
 def status_patch(now: str) -> bytes:
@@ -138,8 +148,8 @@ def _waits(pod: Mapping[str, Any], uid: str) -> bool:
     if spec.get("schedulingGates") or status.get("nominatedNodeName"):
         return False
     return any(
-        (each.get("type"), each.get("status"), each.get("reason")) == _UNSCHEDULABLE
-        for each in status.get("conditions") or ()
+        (condition.get("type"), condition.get("status"), condition.get("reason")) == _UNSCHEDULABLE
+        for condition in status.get("conditions") or ()
     )
 
 

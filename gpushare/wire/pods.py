@@ -197,9 +197,10 @@ def units_of(pod: Pod, resource: str) -> int:
 def device_sums(pod: Pod, resource: str) -> tuple[int, Shares, tuple[int, ...]]:
     """Return (total GPU units, `containers` and `inits` of the Request). Raises QuantityError."""
     spec = pod.spec or PodSpec()
-    regular = [gpu_units(each, resource) for each in spec.containers or ()]
+    regular = [gpu_units(container, resource) for container in spec.containers or ()]
     inits = [
-        (gpu_units(each, resource), each.restart_policy) for each in spec.init_containers or ()
+        (gpu_units(container, resource), container.restart_policy)
+        for container in spec.init_containers or ()
     ]
     total = peak([sum(regular)], inits) if inits else sum(regular)
     if total > MAX_UNITS:
@@ -222,8 +223,8 @@ def host_sums(pod: Pod, *, strict: bool = True) -> Request:
     spec = pod.spec or PodSpec()
     containers, init_containers = spec.containers or (), spec.init_containers or ()
     own, *asked_by_each = (
-        {**(each.limits or _NOTHING), **(each.requests or _NOTHING)}
-        for each in (
+        {**(resources.limits or _NOTHING), **(resources.requests or _NOTHING)}
+        for resources in (
             spec.resources or _NO_RESOURCES,
             *(container.resources or _NO_RESOURCES for container in containers),
             *(container.resources or _NO_RESOURCES for container in init_containers),
@@ -342,8 +343,9 @@ def observe_pod(pod: Pod, names: Names) -> ObservedPod:
     else:
         # It has gates, or no node passes kube-scheduler itself.
         no_extender_called = bool(pod.spec and pod.spec.scheduling_gates) or any(
-            (each.type, each.status, each.reason) == ("PodScheduled", "False", "Unschedulable")
-            for each in status.conditions or ()
+            (condition.type, condition.status, condition.reason)
+            == ("PodScheduled", "False", "Unschedulable")
+            for condition in status.conditions or ()
         )
     return ObservedPod(
         pod_ref(pod),
@@ -424,13 +426,13 @@ def _accepted_models(spec: PodSpec) -> tuple[str, ...]:
     node = spec.affinity and spec.affinity.node_affinity
     terms = (node and node.required and node.required.node_selector_terms) or ()
     conditions += [
-        frozenset(each.values or ())
-        for each in (len(terms) == 1 and terms[0].match_expressions) or ()
-        if each.key in LABELS and each.operator == "In"
+        frozenset(expression.values or ())
+        for expression in (len(terms) == 1 and terms[0].match_expressions) or ()
+        if expression.key in LABELS and expression.operator == "In"
     ]
     if not conditions:
         return ()
-    models = [each for each in frozenset.intersection(*conditions) if len(each) <= _MAX_LABEL]
+    models = [model for model in frozenset.intersection(*conditions) if len(model) <= _MAX_LABEL]
     return tuple(sorted(models)) if len(models) <= MAX_MODELS else ()
 
 
@@ -440,13 +442,13 @@ def _labels(metadata: Metadata) -> Labels:
     Of more than MAX_LABELS characters the first by key: a budget that selects by another one does
     not protect the pod.
     """
-    kept, room = [], MAX_LABELS
+    labels, room = [], MAX_LABELS
     for key, value in sorted((metadata.labels or {}).items()):
         room -= len(key) + len(value)
         if room < 0:
             break
-        kept.append((intern(key), intern(value)))
-    return tuple(kept)
+        labels.append((intern(key), intern(value)))
+    return tuple(labels)
 
 
 @dataclass(frozen=True, slots=True)

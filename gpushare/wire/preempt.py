@@ -96,14 +96,14 @@ def _victims(raw: Raw, where: str, uid_of: Callable[[Raw], str | None]) -> Victi
     if _is_null(raw):
         return Victims()
     try:
-        found = decode_body(_ON_NODE, _OnNode, raw)
-        uids = [uid_of(pod) for pod in found.pods or () if not _is_null(pod)]
+        victims = decode_body(_ON_NODE, _OnNode, raw)
+        uids = [uid_of(pod) for pod in victims.pods or () if not _is_null(pod)]
     except MessageError as error:
         raise MessageError(f"{where}: {error}") from error
     if not all(uids):
         raise MessageError(f"{where}: a pod without a uid")
     checked = tuple(checked_uid(uid, f"{where}.Pods") for uid in uids if uid)
-    return Victims(checked, min(max(found.violations or 0, 0), _MAX_VIOLATIONS))
+    return Victims(checked, min(max(victims.violations or 0, 0), _MAX_VIOLATIONS))
 
 
 def _is_null(raw: Raw) -> bool:

@@ -126,9 +126,9 @@ def foreign_name(resources: Collection[str], annotations: Collection[str], names
     has none.
     """
     hints = []
-    for table, there in ((RESOURCES, resources), (ANNOTATIONS, annotations)):
+    for table, on_pod in ((RESOURCES, resources), (ANNOTATIONS, annotations)):
         for name, meaning in table.items():
-            if name in there:
+            if name in on_pod:
                 instead = _instead(meaning, names)
                 hints.append(f"{name} is {meaning.product}'s, and nobody counts it here: {instead}")
     return "; ".join(hints)
@@ -145,7 +145,7 @@ def _instead(meaning: ForeignName, names: Names) -> str:
 def blinded(pod: Pod, names: Names) -> str:
     """Return which container says itself which cards it sees, and what to do; "" if none does."""
     for container in _containers(pod):
-        own = [each.name for each in container.env or () if each.name in VISIBLE]
+        own = [variable.name for variable in container.env or () if variable.name in VISIBLE]
         if own and names.resource in _amounts(container):
             return (
                 f"container {container.name} sets {own[0]} itself, which wins over what the device"
@@ -165,8 +165,8 @@ def _containers(pod: Pod) -> Iterator[Container]:
 
 
 def _amounts(container: Container) -> Mapping[str, object]:
-    told = container.resources or Resources()
-    return {**(told.limits or {}), **(told.requests or {})}
+    resources = container.resources or Resources()
+    return {**(resources.limits or {}), **(resources.requests or {})}
 
 
 def _resources_of(pod: Pod) -> set[str]:

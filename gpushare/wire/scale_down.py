@@ -52,11 +52,11 @@ def kept_nodes(marks: Mapping[str, Mark]) -> dict[str, str]:
 
 def mark_of(annotations: Mapping[str, str], version: str = "") -> Mark:
     """Return what the annotations of a node say."""
-    said = {key: annotations[key] for key in KEYS if key in annotations}
+    values = {key: annotations[key] for key in KEYS if key in annotations}
     text = annotations.get(OURS)
     why, wrote = (None, frozenset[str]()) if text is None else _read(text)
-    stay = frozenset(key for key, value in said.items() if value == TRUE)
-    return Mark(version, frozenset(said), stay - wrote, stay & wrote, why)
+    stay = frozenset(key for key, value in values.items() if value == TRUE)
+    return Mark(version, frozenset(values), stay - wrote, stay & wrote, why)
 
 
 def written(why: str, keys: Collection[str]) -> str:

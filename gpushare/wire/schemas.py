@@ -38,29 +38,29 @@ def component_schemas() -> dict[str, Schema]:
     for name, struct in _STRUCTS.items():
         text = text.replace(f'"{struct.__name__}"', f'"{name}"')
         text = text.replace(f'/{struct.__name__}"', f'/{name}"')
-    found: dict[str, Schema] = json.loads(text)
-    for schema in found.values():
+    schemas: dict[str, Schema] = json.loads(text)
+    for schema in schemas.values():
         # It is there to find other spellings of the keys by; unknown keys are ignored.
         schema.pop("additionalProperties", None)
         schema.pop("title", None)
-    _add_constraints(found)
-    return found | _inspect() | {"Refusal": _closed({"error": {"type": "string"}})}
+    _add_constraints(schemas)
+    return schemas | _inspect() | {"Refusal": _closed({"error": {"type": "string"}})}
 
 
-def _add_constraints(found: dict[str, Schema]) -> None:
+def _add_constraints(schemas: dict[str, Schema]) -> None:
     """Add what the decoders want besides the types."""
-    args = found["ExtenderArgs"]
+    args = schemas["ExtenderArgs"]
     args["required"] = ["Pod"]
     args["properties"]["Pod"] = _ref("Pod")
     args["properties"]["NodeNames"] = _nullable({"type": "array", "items": _WORD})
     named = {"required": ["NodeNames"], "properties": {"NodeNames": {"type": "array"}}}
     whole = {"required": ["Nodes"], "properties": {"Nodes": {"type": "object"}}}
     args["anyOf"] = [named, whole]
-    answered = found["ExtenderFilterResult"]["properties"]
+    answered = schemas["ExtenderFilterResult"]["properties"]
     answered["NodeNames"] = _nullable({"type": "array", "items": {"type": "string"}})
     node = {"title": "Node", **_some({"metadata": _some({"name": _WORD}, "name")}, "metadata")}
-    found["NodeList"]["properties"]["items"] = _nullable({"type": "array", "items": node})
-    bind = found["ExtenderBindingArgs"]
+    schemas["NodeList"]["properties"]["items"] = _nullable({"type": "array", "items": node})
+    bind = schemas["ExtenderBindingArgs"]
     bind["required"] = [*bind["properties"]]
     bind["properties"] = dict.fromkeys(bind["properties"], _OBJECT_NAME) | {
         "PodUID": _UID,
@@ -70,10 +70,12 @@ def _add_constraints(found: dict[str, Schema]) -> None:
     patterns = {"name": NAME_PATTERN, "namespace": LABEL_PATTERN, "uid": UID_PATTERN}
     for part, pattern in patterns.items():
         text = {"type": "string", "pattern": f"^({pattern})?$"}
-        found["Metadata"]["properties"][part] = _nullable(text)
+        schemas["Metadata"]["properties"][part] = _nullable(text)
     for of, part in (("PodSpec", "nodeName"), ("PodStatus", "nominatedNodeName")):
-        found[of]["properties"][part] = _nullable({"type": "string", "maxLength": MAX_NAME_LENGTH})
-    preempt_args = found["ExtenderPreemptionArgs"]
+        schemas[of]["properties"][part] = _nullable(
+            {"type": "string", "maxLength": MAX_NAME_LENGTH}
+        )
+    preempt_args = schemas["ExtenderPreemptionArgs"]
     preempt_args["required"] = ["Pod"]
     preempt_args["properties"]["Pod"] = _ref("Pod")
     for form, of in (("NodeNameToVictims", "Victims"), ("NodeNameToMetaVictims", "MetaVictims")):
@@ -83,16 +85,16 @@ def _add_constraints(found: dict[str, Schema]) -> None:
             "additionalProperties": _nullable(_ref(of)),
         }
         preempt_args["properties"][form] = _nullable(by_node)
-    victims = found["Victims"]
+    victims = schemas["Victims"]
     whole_pod = _some({"metadata": _some({"uid": _UID}, "uid")}, "metadata")
     meta_pod = _some({"UID": _UID}, "UID")
-    found["MetaVictims"] = {**victims, "properties": {**victims["properties"]}}
+    schemas["MetaVictims"] = {**victims, "properties": {**victims["properties"]}}
     for of, pod in (("Victims", whole_pod), ("MetaVictims", meta_pod)):
-        found[of]["properties"]["Pods"] = _nullable({"type": "array", "items": _nullable(pod)})
-    score = found["HostPriority"]["properties"]["Score"]
+        schemas[of]["properties"]["Pods"] = _nullable({"type": "array", "items": _nullable(pod)})
+    score = schemas["HostPriority"]["properties"]["Score"]
     score.update(minimum=0, maximum=10)
     for answer in ("ExtenderFilterResult", "HostPriority", "ExtenderBindingResult"):
-        found[answer]["additionalProperties"] = False
+        schemas[answer]["additionalProperties"] = False
 
 
 def _inspect() -> dict[str, Schema]:

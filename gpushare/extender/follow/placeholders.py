@@ -131,7 +131,7 @@ class Placeholders:
         if not self._namespace:
             return None
         for each in self._known.all().values():
-            if each.uid == uid and each.namespace == self._namespace and each.told:
+            if each.uid == uid and each.namespace == self._namespace and each.unschedulable:
                 return NodeAsk.by(each)
         why_not = self._why_not.get(uid)
         return None if why_not is None else NodeAsk(why_not=why_not)
@@ -187,9 +187,9 @@ class Placeholders:
         # No status was written yet: no autoscaler has counted what was just created.
         refused = {group for group in unmade if any(map(self._rests, groups[group]))}
         for uid, each in there.items():
-            if each.group in refused or (each.group in unmade and not each.told):
+            if each.group in refused or (each.group in unmade and not each.unschedulable):
                 done &= self._delete(each)  # one of its group cannot be had
-            elif not each.told:
+            elif not each.unschedulable:
                 done &= self._tell(each, wishes[uid].ref)
         return done
 

@@ -58,20 +58,20 @@ class ClaimRequest:
     @property
     def requests(self) -> tuple[str, ...]:
         """The names of the requests."""
-        return tuple(dict.fromkeys(each.request for each in self.parts))
+        return tuple(dict.fromkeys(part.request for part in self.parts))
 
     @property
     def memory(self) -> int:
         """Bytes on all cards together."""
-        return sum(each.memory for each in self.parts)
+        return sum(part.memory for part in self.parts)
 
     def request(self, unit: int) -> Request:
         """Return it in units of so many bytes, rounded up. Raises MessageError."""
-        found = Request().of_parts(-(-each.memory // unit) for each in self.parts)
-        if found.units > MAX_UNITS:
+        request = Request().of_parts(-(-part.memory // unit) for part in self.parts)
+        if request.units > MAX_UNITS:
             name = self.parts[0].request
             raise MessageError(f"request {name}: more memory than any device has")
-        return found
+        return request
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +92,7 @@ def claim_request(claim: ResourceClaim, class_name: str) -> ClaimRequest | None:
         raise MessageError("the claim's spec cannot be read (its parameters for drivers?)")
     devices = claim.spec.devices or {}
     requests = devices.get("requests")
-    if not isinstance(requests, list) or not any(_names(each, class_name) for each in requests):
+    if not isinstance(requests, list) or not any(_names(item, class_name) for item in requests):
         return None
     _check_known(devices, {"requests", "config", "constraints"}, f"a claim of class {class_name}")
     if devices.get("constraints"):
@@ -100,13 +100,13 @@ def claim_request(claim: ResourceClaim, class_name: str) -> ClaimRequest | None:
             f"a claim of class {class_name} may have no constraints: its devices are different"
             " cards of one node in any case"
         )
-    found = [part for each in requests for part in _parts(each, class_name)]
-    if len(found) > MAX_DEVICES:
+    parts = [part for item in requests for part in _parts(item, class_name)]
+    if len(parts) > MAX_DEVICES:
         raise MessageError(
             f"the requests of a claim of class {class_name} may count {MAX_DEVICES} devices"
             " together"
         )
-    return ClaimRequest(tuple(sorted(found, key=lambda each: -each.memory)))
+    return ClaimRequest(tuple(sorted(parts, key=lambda part: -part.memory)))
 
 
 def given_devices(allocation: ClaimAllocation) -> tuple[GivenDevice, ...]:
@@ -116,9 +116,11 @@ def given_devices(allocation: ClaimAllocation) -> tuple[GivenDevice, ...]:
     """
     results = (allocation.devices and allocation.devices.results) or ()
     return tuple(
-        GivenDevice(DeviceKey(each.driver or "", each.pool or "", each.device or ""), _taken(each))
-        for each in results
-        if each.admin_access is not True
+        GivenDevice(
+            DeviceKey(result.driver or "", result.pool or "", result.device or ""), _taken(result)
+        )
+        for result in results
+        if result.admin_access is not True
     )
 
 
@@ -134,7 +136,8 @@ def _names(request: object, class_name: str) -> bool:
     choices = request.get("firstAvailable")
     every = [request.get("exactly"), *(choices if isinstance(choices, list) else ())]
     return any(
-        isinstance(each, Mapping) and each.get("deviceClassName") == class_name for each in every
+        isinstance(choice, Mapping) and choice.get("deviceClassName") == class_name
+        for choice in every
     )
 
 
@@ -184,12 +187,12 @@ def _memory(exactly: Mapping[str, Any], who: str) -> int:
     if others:
         raise MessageError(f"{who} may ask for {MEMORY} alone, not {others[0][:40]!a}")
     try:
-        found = to_bytes(amounts[MEMORY])
+        memory = to_bytes(amounts[MEMORY])
     except QuantityError as error:
         raise MessageError(f"{who}: capacity.requests.{MEMORY}: {error}") from error
-    if not found:
+    if not memory:
         raise MessageError(f"{who}: capacity.requests.{MEMORY} has to be more than 0")
-    return found
+    return memory
 
 
 def _taken(result: Result) -> int | None:
@@ -216,13 +219,13 @@ def nodes_of(allocation: ClaimAllocation) -> frozenset[str]:
 
 def claim_names(pod: ClaimsPod) -> tuple[str, ...] | None:
     """Return the names of the pod's claims; None while one is still to be made of a template."""
-    made = (pod.status and pod.status.resource_claim_statuses) or ()
-    by_name = {each.name: each.resource_claim_name for each in made}
+    statuses = (pod.status and pod.status.resource_claim_statuses) or ()
+    by_name = {status.name: status.resource_claim_name for status in statuses}
     names: list[str] = []
-    for each in (pod.spec and pod.spec.resource_claims) or ():
-        if not each.resource_claim_name and each.name not in by_name:
+    for claim in (pod.spec and pod.spec.resource_claims) or ():
+        if not claim.resource_claim_name and claim.name not in by_name:
             return None
-        name = each.resource_claim_name or by_name.get(each.name)
+        name = claim.resource_claim_name or by_name.get(claim.name)
         if name:  # of a template that asks for nothing none is made
             names.append(name)
     return tuple(names)

@@ -19,23 +19,23 @@ Dealt = frozenset[SliceCard]
 
 def cards_by_node(cards: Mapping[DeviceKey, SliceCard]) -> dict[str, Cards]:
     """Return the cards of each node, each once, by the name of its device."""
-    found: dict[str, dict[str, SliceCard]] = defaultdict(dict)
+    by_node: dict[str, dict[str, SliceCard]] = defaultdict(dict)
     for _, card in sorted(cards.items()):
-        known = found[card.node].get(card.uuid)
+        known = by_node[card.node].get(card.uuid)
         if known is None or not known.open:
-            found[card.node][card.uuid] = card
-    return {name: tuple(by_uuid.values()) for name, by_uuid in found.items()}
+            by_node[card.node][card.uuid] = card
+    return {name: tuple(by_uuid.values()) for name, by_uuid in by_node.items()}
 
 
 def nodes_by_dealt(on_nodes: Mapping[str, Cards]) -> dict[Dealt, list[str]]:
     """Return the nodes by the kinds of cards that they give out: mostly all have the same."""
     first: dict[object, SliceCard] = {}
-    found: dict[Dealt, list[str]] = defaultdict(list)
+    by_dealt: dict[Dealt, list[str]] = defaultdict(list)
     for name, cards in on_nodes.items():
         given_out = [card for card in cards if card.open and card.shared]
         kinds = (first.setdefault((card.memory, card.policy), card) for card in given_out)
-        found[frozenset(kinds)].append(name)
-    return found
+        by_dealt[frozenset(kinds)].append(name)
+    return by_dealt
 
 
 def units_up(memory: int, unit: int) -> int:

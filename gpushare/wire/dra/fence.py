@@ -75,13 +75,13 @@ BINDINGS: Codec[FenceBinding] = Codec(FenceBinding, "ValidatingAdmissionPolicyBi
 
 def unfenced(policies: Iterable[FencePolicy], bindings: Iterable[FenceBinding], driver: str) -> str:
     """Return why nothing fences the devices of the driver; "" if a policy with a binding does."""
-    named = [each for each in policies if _names(each.spec or PolicySpec(), driver)]
+    named = [policy for policy in policies if _names(policy.spec or PolicySpec(), driver)]
     if not named:
         return f"there is no admission policy for allocations of {driver}"
-    whole = {_name(each) for each in named if _fences(each.spec or PolicySpec())}
+    whole = {_name(policy) for policy in named if _fences(policy.spec or PolicySpec())}
     if not whole:
         return f"the admission policy {_name(named[0])} does not refuse every allocation of others"
-    if not any(_binds(each.spec or BindingSpec(), whole) for each in bindings):
+    if not any(_binds(binding.spec or BindingSpec(), whole) for binding in bindings):
         return f"no binding makes the admission policy {min(whole)} refuse (Deny)"
     return ""
 
@@ -91,8 +91,8 @@ def _name(policy: FencePolicy) -> str:
 
 
 def _names(spec: PolicySpec, driver: str) -> bool:
-    said = [each.expression or "" for each in spec.validations or ()]
-    return any(f"{quote}{driver}{quote}" in each for each in said for quote in "'\"")
+    expressions = [validation.expression or "" for validation in spec.validations or ()]
+    return any(f"{quote}{driver}{quote}" in text for text in expressions for quote in "'\"")
 
 
 def _fences(spec: PolicySpec) -> bool:

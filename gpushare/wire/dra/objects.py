@@ -255,26 +255,26 @@ _TERMS = Decoder(Terms)
 def _what_counts(body: bytes) -> ResourceClaim:
     """Return a claim that does not decode with what is counted of it, and without its spec."""
     read = _COUNTED.decode(body)
-    found = ResourceClaim(read.metadata)
+    claim = ResourceClaim(read.metadata)
     if read.status is None:
-        return found
-    found.status = ClaimStatus(reserved_for=read.status.reserved_for)
-    given = read.status.allocation
-    if given is not None:
+        return claim
+    claim.status = ClaimStatus(reserved_for=read.status.reserved_for)
+    allocation = read.status.allocation
+    if allocation is not None:
         results = [
             Result(
-                driver=each.driver,
-                pool=each.pool,
-                device=each.device,
-                admin_access=bytes(each.admin_access) == b"true",
-                consumed_capacity=_amounts(each.consumed_capacity),
+                driver=result.driver,
+                pool=result.pool,
+                device=result.device,
+                admin_access=bytes(result.admin_access) == b"true",
+                consumed_capacity=_amounts(result.consumed_capacity),
             )
-            for each in (given.devices and given.devices.results) or ()
+            for result in (allocation.devices and allocation.devices.results) or ()
         ]
-        found.status.allocation = ClaimAllocation(
-            DeviceResults(results), node_selector=_or_none(_TERMS, given.node_selector)
+        claim.status.allocation = ClaimAllocation(
+            DeviceResults(results), node_selector=_or_none(_TERMS, allocation.node_selector)
         )
-    return found
+    return claim
 
 
 def _amounts(body: Raw) -> dict[str, Quantity]:

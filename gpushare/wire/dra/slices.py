@@ -63,8 +63,8 @@ class SliceCard:
         elif self.policy is None:
             amount = asked
         elif self.policy.valid_values is not None:
-            amounts = [to_bytes(each) for each in self.policy.valid_values]
-            amount = min((each for each in amounts if each >= asked), default=None)
+            amounts = [to_bytes(value) for value in self.policy.valid_values]
+            amount = min((value for value in amounts if value >= asked), default=None)
         else:
             amount = _in_range(asked, self.policy.valid_range or Range())
         return amount if amount is not None and asked <= amount <= self.memory else None
@@ -82,18 +82,18 @@ def cards_of(slices: Iterable[ResourceSlice]) -> dict[DeviceKey, SliceCard]:
     says that he has it.
     """
     pools: dict[tuple[str, str, str], list[tuple[Pool, SliceSpec]]] = defaultdict(list)
-    for each in slices:
-        spec, pool = each.spec, each.spec and each.spec.pool
+    for item in slices:
+        spec, pool = item.spec, item.spec and item.spec.pool
         if spec and spec.driver and spec.node_name and pool and pool.name:
             pools[spec.driver, pool.name, spec.node_name].append((pool, spec))
-    found: dict[DeviceKey, SliceCard] = {}
+    cards: dict[DeviceKey, SliceCard] = {}
     seen: set[DeviceKey] = set()
     doubtful: set[DeviceKey] = set()
     for (driver, name, node), members in pools.items():
         if node != name and (driver, name, name) in pools:
             continue
         newest = max(pool.generation or 0 for pool, _ in members)
-        current = [each for each in members if (each[0].generation or 0) == newest]
+        current = [member for member in members if (member[0].generation or 0) == newest]
         whole = {pool.resource_slice_count for pool, _ in current} == {len(current)}
         for _, spec in current:
             for device in spec.devices or ():
@@ -103,13 +103,13 @@ def cards_of(slices: Iterable[ResourceSlice]) -> dict[DeviceKey, SliceCard]:
                 seen.add(key)
                 card = _card(key, node, device, whole)
                 if card is not None:
-                    found[key] = card
+                    cards[key] = card
     named: dict[tuple[str, str], list[DeviceKey]] = defaultdict(list)
-    for key, card in found.items():
+    for key, card in cards.items():
         named[card.node, card.uuid].append(key)
     doubtful.update(key for keys in named.values() if len(keys) > 1 for key in keys)
     return {
-        key: replace(card, open=False) if key in doubtful else card for key, card in found.items()
+        key: replace(card, open=False) if key in doubtful else card for key, card in cards.items()
     }
 
 
@@ -137,7 +137,7 @@ def _card(key: DeviceKey, node: str, device: Device, whole: bool) -> SliceCard |
         shared=shared,
         open=whole
         and not unknown
-        and not any(_repels(each.effect) for each in device.taints or ()),
+        and not any(_repels(taint.effect) for taint in device.taints or ()),
         policy=capacity.request_policy,
     )
 
@@ -149,8 +149,8 @@ def _repels(effect: str | None) -> bool:
 
 def _text(device: Device, name: str, driver: str) -> str:
     attributes = device.attributes or {}
-    found = attributes.get(name) or attributes.get(f"{driver}/{name}")
-    return (found and found.string) or ""
+    attribute = attributes.get(name) or attributes.get(f"{driver}/{name}")
+    return (attribute and attribute.string) or ""
 
 
 def _check(capacity: Capacity) -> None:
@@ -158,9 +158,9 @@ def _check(capacity: Capacity) -> None:
     policy = capacity.request_policy or RequestPolicy()
     bounds = policy.valid_range or Range()
     amounts = (*(policy.valid_values or ()), bounds.min, bounds.max, bounds.step)
-    for each in amounts:
-        if each is not None:
-            to_bytes(each)
+    for amount in amounts:
+        if amount is not None:
+            to_bytes(amount)
 
 
 def _in_range(asked: int, bounds: Range) -> int | None:

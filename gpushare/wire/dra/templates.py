@@ -62,12 +62,13 @@ def awaited_template(pod: ClaimsPod) -> SizedTemplate | None:
     that can be written in one way only.
     """
     metadata = pod.metadata or Metadata()
-    made = (pod.status and pod.status.resource_claim_statuses) or ()
-    if metadata.deletion_timestamp or any(each.name == POD_CLAIM for each in made):
+    statuses = (pod.status and pod.status.resource_claim_statuses) or ()
+    if metadata.deletion_timestamp or any(status.name == POD_CLAIM for status in statuses):
         return None
-    for each in (pod.spec and pod.spec.resource_claims) or ():
-        if each.name == POD_CLAIM:
-            return sized_template(metadata.namespace or "", each.resource_claim_template_name or "")
+    for claim in (pod.spec and pod.spec.resource_claims) or ():
+        if claim.name == POD_CLAIM:
+            template = claim.resource_claim_template_name or ""
+            return sized_template(metadata.namespace or "", template)
     return None
 
 

@@ -65,8 +65,8 @@ def allocation(
     ]
     of_class = (device_class.spec and device_class.spec.config) or []
     of_claim = ((claim.spec and claim.spec.devices) or {}).get("config") or []
-    config = [{"source": "FromClass", **each, "requests": [*request.requests]} for each in of_class]
-    config += [{"source": "FromClaim", **each} for each in of_claim]
+    config = [{"source": "FromClass", **item, "requests": [*request.requests]} for item in of_class]
+    config += [{"source": "FromClaim", **item} for item in of_claim]
     field = {"key": "metadata.name", "operator": "In", "values": [*nodes]}
     written = {
         "allocation": {
@@ -86,7 +86,7 @@ def release(claim: ResourceClaim, waiting: PodRef | None = None) -> bytes:
     InvariantError if any other has them reserved.
     """
     reserved = (claim.status and claim.status.reserved_for) or ()
-    if any(waiting is None or each.uid != waiting.uid for each in reserved):
+    if any(waiting is None or consumer.uid != waiting.uid for consumer in reserved):
         raise InvariantError("the claim is reserved")
     return _patch(claim, {}, {"allocation": None, "reservedFor": None})
 
@@ -110,15 +110,15 @@ def _result(part: Part, card: SliceCard, share_id: str) -> Mapping[str, Any]:
     if amount is None or not card.open:
         raise InvariantError("the card cannot be given out by such an amount")
     driver, pool, device = card.key
-    found: dict[str, Any] = {
+    result: dict[str, Any] = {
         "request": part.request,
         "driver": driver,
         "pool": pool,
         "device": device,
     }
     if card.shared:
-        found |= {"shareID": share_id, "consumedCapacity": {MEMORY: str(amount)}}
-    return found
+        result |= {"shareID": share_id, "consumedCapacity": {MEMORY: str(amount)}}
+    return result
 
 
 def _patch(claim: ResourceClaim, metadata: Mapping[str, Any], status: object) -> bytes:

@@ -139,8 +139,8 @@ def _policy(top: Fields) -> SchedulerConfig:
     extenders = _extenders(policy.fields, warnings)
     profile = policy_profile(policy.fields)
     unknown = [f"{_listed(policy.unknown)}: unknown, and not read"] if policy.unknown else []
-    told = (*unknown, *policy.remarks, *warnings)
-    return SchedulerConfig("v1", extenders, (profile,), warnings=told)
+    warned = (*unknown, *policy.remarks, *warnings)
+    return SchedulerConfig("v1", extenders, (profile,), warnings=warned)
 
 
 def _component_config(document: Fields, version: str, release: int) -> SchedulerConfig:
@@ -168,9 +168,9 @@ def _component_config(document: Fields, version: str, release: int) -> Scheduler
     lease, times = _leader_election(top, short, release, warnings)
     profiles = read_profiles(top, short, release)
     extenders = _extenders(top, warnings)
-    told = tuple(warnings)
+    warned = tuple(warnings)
     return SchedulerConfig(
-        version, extenders, profiles, float(initial), float(longest), told, lease, times
+        version, extenders, profiles, float(initial), float(longest), warned, lease, times
     )
 
 
@@ -191,18 +191,18 @@ def _leader_election(
         if short in ("v1beta3", "v1"):
             warnings.append(f"{shown}; kube-scheduler from 1.27 on takes leases alone")
     namespace, name = (
-        text(election, f"resource{what}", where) or default
-        for what, default in zip(("Namespace", "Name"), DEFAULT_LEASE, strict=True)
+        text(election, f"resource{part}", where) or default
+        for part, default in zip(("Namespace", "Name"), DEFAULT_LEASE, strict=True)
     )
-    for what, found in (("Namespace", namespace), ("Name", name)):
-        if NAME.fullmatch(found) is None:
-            raise SettingsError(f"{where}.resource{what}: {found[:80]!r} is no name")
+    for part, value in (("Namespace", namespace), ("Name", name)):
+        if NAME.fullmatch(value) is None:
+            raise SettingsError(f"{where}.resource{part}: {value[:80]!r} is no name")
     if not elects:
         return None, DEFAULT_LEASE_TIMES
-    given = (election.get(key) for key in ("leaseDuration", "renewDeadline", "retryPeriod"))
+    times = (election.get(key) for key in ("leaseDuration", "renewDeadline", "retryPeriod"))
     duration, deadline, retry = (
         value if isinstance(value, float) and value else default
-        for value, default in zip(given, DEFAULT_LEASE_TIMES, strict=True)
+        for value, default in zip(times, DEFAULT_LEASE_TIMES, strict=True)
     )
     if not retry * _JITTER < deadline < duration:
         raise SettingsError(

@@ -70,15 +70,15 @@ def our_entry(config: SchedulerConfig, listen: tuple[str, int] | None) -> Extend
     if not able:
         raise SettingsError("extenders: none has a filterVerb or a bindVerb, so none can be us")
     # What tells none of them apart from the others is passed over.
-    found = [item for item in able if _is_at(item[1], listen)] or able
-    found = [item for item in found if item[1].bind_verb] or found
-    if len(found) > 1:
-        names = ", ".join(f"{where} ({entry.url_prefix[:80]})" for where, entry in found)
+    candidates = [item for item in able if _is_at(item[1], listen)] or able
+    candidates = [item for item in candidates if item[1].bind_verb] or candidates
+    if len(candidates) > 1:
+        names = ", ".join(f"{where} ({entry.url_prefix[:80]})" for where, entry in candidates)
         raise SettingsError(
             f"{names}: more than one could be this extender; give --listen the port of its"
             " urlPrefix, or it alone a bindVerb"
         )
-    where, entry = found[0]
+    where, entry = candidates[0]
     _check(entry, where)
     return entry
 
@@ -106,8 +106,8 @@ def _check(entry: ExtenderConfig, where: str) -> None:
     for field, verb in verbs.items():
         if _PATH.fullmatch(f"/{verb}") is None:
             raise SettingsError(f"{where}.{field}: {verb[:80]!r} cannot be served as a path")
-    given = [verb for verb in verbs.values() if verb]
-    if len(set(given)) < len(given):
+    served = [verb for verb in verbs.values() if verb]
+    if len(set(served)) < len(served):
         raise SettingsError(f"{where}: each verb needs a path of its own")
 
 

@@ -263,10 +263,10 @@ def _mapping(value: Mapping[str, object], comments: _Comments, path: str, indent
 
 
 def _items(
-    found: Sequence[Mapping[str, object]], comments: _Comments, path: str, indent: str
+    entries: Sequence[Mapping[str, object]], comments: _Comments, path: str, indent: str
 ) -> list[str]:
     lines = []
-    for item in found:
+    for item in entries:
         first, *more = _mapping(item, comments, path, f"{indent}  ")
         lines += [f"{indent}- {first.lstrip()}", *more]
     return lines

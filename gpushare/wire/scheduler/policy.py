@@ -184,22 +184,22 @@ def _weights(policy: Fields, args: dict[str, Fields]) -> dict[str, int]:
 
 
 def _known(
-    what: str, entry: Fields, where: str, known: Iterable[str], custom: Mapping[str, str]
+    kind: str, entry: Fields, where: str, known: Iterable[str], custom: Mapping[str, str]
 ) -> str:
     """Return the name under which the tables have a predicate or priority."""
-    given = text(entry, "name", where)
+    written = text(entry, "name", where)
     argument = entry.get("argument")
-    found = [key for key, value in fields_of(argument, where).items() if value is not None]
-    if argument is not None and len([key for key in found if key in custom]) != 1:
+    arguments = [key for key, value in fields_of(argument, where).items() if value is not None]
+    if argument is not None and len([key for key in arguments if key in custom]) != 1:
         raise SettingsError(
-            f"{where}: exactly 1 {what} argument is required, one of {', '.join(custom)}"
+            f"{where}: exactly 1 {kind} argument is required, one of {', '.join(custom)}"
         )
-    name = _OLD_NAMES.get(given, given)
+    name = _OLD_NAMES.get(written, written)
     if name in known:
         return name
     if argument is None:
-        raise SettingsError(f'{where}: {what} type not found for "{given[:80]}"')
-    return next(custom[key] for key in found if key in custom)
+        raise SettingsError(f'{where}: {kind} type not found for "{written[:80]}"')
+    return next(custom[key] for key in arguments if key in custom)
 
 
 def _entries(policy: Fields, key: str) -> list[tuple[str, Fields]]:

@@ -102,7 +102,7 @@ def read_percentage(fields: Fields, where: str, default: int = 0) -> int:
 
 
 def _plugins(profile: Fields, where: str) -> dict[str, PluginSet]:
-    found: dict[str, PluginSet] = {}
+    plugins: dict[str, PluginSet] = {}
     for point, item in fields_of(profile.get("plugins"), where).items():
         path = f"{where}.plugins.{point}"
         fields = fields_of(item, path)
@@ -114,38 +114,38 @@ def _plugins(profile: Fields, where: str) -> dict[str, PluginSet]:
             raise SettingsError(f"{path}.enabled: one plug-in can sort the queue")
         weights = [number(entry, "weight") for entry in enabled]
         off = tuple(text(fields_of(entry, path), "name") for entry in items(fields, "disabled"))
-        found[point] = PluginSet(tuple(zip(names, weights, strict=True)), off)
-    return found
+        plugins[point] = PluginSet(tuple(zip(names, weights, strict=True)), off)
+    return plugins
 
 
 def _args(profile: Fields, where: str) -> dict[str, Fields]:
-    found: dict[str, Fields] = {}
+    args: dict[str, Fields] = {}
     for index, item in enumerate(items(profile, "pluginConfig")):
         here = f"{where}.pluginConfig[{index}]"
         entry = fields_of(item, here)
         name = text(entry, "name", here)
-        if name in found:
+        if name in args:
             raise SettingsError(f"{here}: a second entry for plugin {name[:80]!r}")
-        found[name] = fields_of(entry.get("args"), f"{here}.args")
-    return found
+        args[name] = fields_of(entry.get("args"), f"{here}.args")
+    return args
 
 
 def _named(
     plugins: Mapping[str, PluginSet], args: Mapping[str, Fields], where: str
 ) -> Iterator[tuple[str, str]]:
     """Yield the plug-ins that are enabled or configured, each with where that stands."""
-    for point, found in plugins.items():
-        yield from ((name, f"{where}.plugins.{point}") for name, _ in found.enabled)
+    for point, plugin_set in plugins.items():
+        yield from ((name, f"{where}.plugins.{point}") for name, _ in plugin_set.enabled)
     yield from ((name, f"{where}.pluginConfig") for name in args)
 
 
 def _queue_sort(profile: Profile) -> PluginSet:
     """Return how the profile sorts the queue, as kube-scheduler compares it with the others."""
-    said = profile.plugins.get("queueSort", PluginSet())
+    queue_sort = profile.plugins.get("queueSort", PluginSet())
     if profile.defaults in ("v1", "v1beta3"):
-        return said
+        return queue_sort
     # Before, the default was a part of each profile unless it was disabled; v1beta2 counts a
     # plug-in that is enabled once more as one.
-    off = {"*", "PrioritySort"}.intersection(said.disabled)
-    enabled = (*(() if off else (("PrioritySort", 0),)), *said.enabled)
+    off = {"*", "PrioritySort"}.intersection(queue_sort.disabled)
+    enabled = (*(() if off else (("PrioritySort", 0),)), *queue_sort.enabled)
     return PluginSet(tuple(dict.fromkeys(enabled)) if profile.defaults == "v1beta2" else enabled)

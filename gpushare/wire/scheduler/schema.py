@@ -183,13 +183,13 @@ class _Reader:
 
     def fields(self, value: object, table: Table, where: str, path: str) -> Mapping[str, object]:
         """Return an object by the keys of the table; `where` and `path` as of `value`."""
-        found: dict[str, object] = {}
+        by_key: dict[str, object] = {}
         for written, item in fields_of(value, where or "scheduler configuration").items():
             key = self._key(written, table, where, path)
             if key:
                 inner = f"{path}.{key}" if path else key
-                found[key] = self.value(item, table[key], place(where, key), inner)
-        return {key: item for key, item in found.items() if item is not None}
+                by_key[key] = self.value(item, table[key], place(where, key), inner)
+        return {key: item for key, item in by_key.items() if item is not None}
 
     def _key(self, written: str, table: Table, where: str, path: str) -> str:
         """Return the key of the table that is meant; "" if it is unknown, which is noted."""
@@ -234,8 +234,8 @@ class _Reader:
                 raise SettingsError(f"{where}: must be text")
             return value if kind == "text" else _pem(value, where)
         if isinstance(value, bool) or not isinstance(value, int | float):
-            what = "a number" if kind == "number" else "a whole number"
-            raise SettingsError(f"{where}: must be {what}")
+            expected = "a number" if kind == "number" else "a whole number"
+            raise SettingsError(f"{where}: must be {expected}")
         if kind == "number":
             try:
                 return float(value)

@@ -86,7 +86,8 @@ def test_compute_stands_on_the_nodes_where_a_pod_has_some() -> None:
 
 
 def test_why_autoscalers_leave_a_node_alone_is_said_of_that_node_alone() -> None:
-    text = encode_inspect([books(name="a"), books(name="b")], kept={"b": "team/web has no place"})
+    why = {"b": "team/web has no place"}
+    text = encode_inspect([books(name="a"), books(name="b")], kept_nodes=why)
     first, second = json.loads(text)["nodes"]
     assert "keptFromScaleDown" not in first
     assert second["keptFromScaleDown"] == "team/web has no place"

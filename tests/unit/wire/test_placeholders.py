@@ -140,12 +140,12 @@ def test_it_is_read_as_it_was_written_and_asks_nobody_here_for_anything() -> Non
     shown = PODS.decode(json.dumps(document | {"status": {"phase": "Pending"}}).encode())
     found = placeholder_of(shown)
     assert found is not None
-    assert (found.name, found.uid, found.told) == ("for-uid-web", "uid-web", False)
+    assert (found.name, found.uid, found.unschedulable) == ("for-uid-web", "uid-web", False)
     assert found.nodes == {"n1", "n2"}
     told = document | json.loads(status_patch("2026-01-01T00:00:00Z"))
     after = placeholder_of(PODS.decode(json.dumps(told).encode()))
     assert after is not None
-    assert after.told
+    assert after.unschedulable
     shown.metadata.uid = "own"  # type: ignore[union-attr]
     assert not observe_pod(shown, ALIYUN).request.devices
     assert placeholder_of(PODS.decode(json.dumps(pod()).encode())) is None
