@@ -123,8 +123,8 @@ class Store:
 
     def entries_on(self, node: str) -> list[Entry]:
         """Return the charges on the node."""
-        there = (self.records[uid] for uid in self.on_node.get(node, ()))
-        return [record for record in there if isinstance(record, Entry)]
+        records = (self.records[uid] for uid in self.on_node.get(node, ()))
+        return [record for record in records if isinstance(record, Entry)]
 
     def charges_on(self, node: str) -> list[Charge]:
         """Return what each pod on the node takes of it, also those that hold no device."""
@@ -211,15 +211,15 @@ class Store:
         if entry.placement != allocation.shares:
             raise InsufficientMemory(f"node {node!r}: its devices have come to other indices")
         for device, held in allocation.shares:
-            there = device < len(spec.capacity) and spec.healthy[device] and not spec.closed
+            usable = device < len(spec.capacity) and spec.healthy[device] and not spec.closed
             if (
-                not there
+                not usable
                 or used[device] > spec.capacity[device]
                 # As NodeArrays.has_room, with its own charge among those that are there.
                 or cores[device] - entry.cores > ALL_CORES - least
                 or (entry.request.alone and used[device] > held)
             ):
-                why = "was given to others" if there else "was closed"
+                why = "was given to others" if usable else "was closed"
                 raise InsufficientMemory(f"node {node!r}: device {device} {why} meanwhile")
         self.pins.check(entry.ref.uid, entry.request, allocation)
         return allocation, spec.capacity[devices[0]]
@@ -244,12 +244,12 @@ class Store:
         """Count a charge; sign -1: subtract a counted one."""
         self.arrays.add(charge, sign)
         self.pins.add(uid, charge, sign)
-        there = self.on_node.setdefault(charge.node, set())
+        uids = self.on_node.setdefault(charge.node, set())
         if sign > 0:
-            there.add(uid)
+            uids.add(uid)
         else:
-            there.remove(uid)
-        if not there:
+            uids.remove(uid)
+        if not uids:
             del self.on_node[charge.node]
 
 
@@ -384,7 +384,7 @@ class Reader:
         unplaced: charges on every device of their node, because their own are not known.
         """
         with self._lock:
-            numbers = {phase: len(kept) for phase, kept in self._store.by_phase.items()}
+            numbers = {phase: len(pods) for phase, pods in self._store.by_phase.items()}
             uncharged = list(self._store.by_phase[Phase.UNCHARGED].values())
             nodes, alarms = len(self._store.nodes), dict(self._store.alarm_counts)
             entries = self._store.entries()
@@ -421,8 +421,8 @@ class Reader:
     def waiting(self) -> tuple[Waiting, ...]:
         """Return the pods without a node that ask for devices, oldest first."""
         with self._lock:
-            kept = list(self._store.by_phase[Phase.UNCHARGED].values())
-        return _waiting(kept)
+            uncharged = list(self._store.by_phase[Phase.UNCHARGED].values())
+        return _waiting(uncharged)
 
     # -- one pod, one node --------------------------------------------------------------------
 
@@ -485,7 +485,7 @@ class Reader:
             if entry.assumption
             and (entry.assumption.due or now >= entry.assumption.since + LANDED_GRACE)
         )
-        return tuple(sorted(due, key=lambda each: each.token))
+        return tuple(sorted(due, key=lambda charge: charge.token))
 
     # -- what an audit compares -----------------------------------------------------------------
 
@@ -502,17 +502,17 @@ class Reader:
         outside.
         """
         with self._lock:
-            sums, kept = self._store.arrays.sums(), list(self._store.records.values())
+            sums, records = self._store.arrays.sums(), list(self._store.records.values())
             nodes, unhealthy = dict(self._store.nodes), dict(self._store.unhealthy)
             lent = set(self._store.lent)
         shapes = {
             name: shape_of(known.spec, known.past, unhealthy.get(name), lent=name in lent)
             for name, known in nodes.items()
         }
-        charges = [charge for record in kept if (charge := record.charge) is not None]
+        charges = [charge for record in records if (charge := record.charge) is not None]
         astray = {
             record.node
-            for record in kept
+            for record in records
             if isinstance(record, Entry) and resolved(record, shapes.get(record.node)) is not record
         }
         return sorted(astray.union(differing_nodes(sums, shapes.values(), charges)))

@@ -198,15 +198,16 @@ class Ledger(Reader):
                 if before is not None and before.assumption is not None:
                     raise PodInFlight(f"pod {ref}: another bind of it has not ended")
                 if isinstance(before, CpuOnly):
-                    there = f"{before.node!r}, and asks for no GPU there"
-                    raise PodMismatch(f"pod {ref} is bound to node {there}")
+                    raise PodMismatch(
+                        f"pod {ref} is bound to node {before.node!r}, and asks for no GPU there"
+                    )
                 if isinstance(before, Entry):
                     raise PodMismatch(f"pod {ref} is already bound to node {before.node!r}")
             self._store.check_fits(ref.uid, request, allocation)
             if seen is not None and self._store.arrays.changed(node) > seen:
                 raise InsufficientMemory(f"node {node!r} has changed meanwhile")
             uuids = self._store.nodes[node].spec.uuids
-            named = tuple(uuids[each] for each in allocation.devices) if any(uuids) else ()
+            named = tuple(uuids[device] for device in allocation.devices) if any(uuids) else ()
             allocation = replace(allocation, uuids=named)
             sent = Sent(stamp, now, next(self._tokens))
             self._store.put(ref.uid, records.assumed(before, ref, request, allocation, sent))
@@ -268,8 +269,8 @@ class Ledger(Reader):
         was replaced.
         """
         with self._lock:
-            there = self._store.nodes.get(known.name)
-            unchanged = there is not None and there.spec is known
+            node = self._store.nodes.get(known.name)
+            unchanged = node is not None and node.spec is known
             if unchanged:
                 self._store.set_spec(spec)
             return unchanged
