@@ -116,8 +116,8 @@ class KubeClient:
             raise no_response_error(call.where, error) from error
         except TooLargeError as error:
             response.close()
-            what = f"the answer has more than {MOST_BYTES >> 20} MiB"
-            raise ApiTooLarge(f"{call.where}: {what}", response.status) from error
+            problem = f"the answer has more than {MOST_BYTES >> 20} MiB"
+            raise ApiTooLarge(f"{call.where}: {problem}", response.status) from error
         response.release_conn()
         if not 200 <= response.status < 300:
             raise response_error(call.where, response.status, data)
@@ -218,8 +218,8 @@ class KubeClient:
         send_deadline.not_after, send_deadline.sent = call.not_after, False
         try:
             headers = session.headers(call.content_type)
-            left = call.deadline - time.monotonic()
-            if left <= 0:
+            remaining = call.deadline - time.monotonic()
+            if remaining <= 0:
                 raise TooLateError
             return session.pool.urlopen(
                 call.method,
@@ -230,7 +230,7 @@ class KubeClient:
                 redirect=False,  # a redirect would carry our token elsewhere
                 assert_same_host=False,
                 timeout=urllib3.Timeout(
-                    connect=call.step_timeout, read=call.step_timeout, total=left
+                    connect=call.step_timeout, read=call.step_timeout, total=remaining
                 ),
                 preload_content=False,
             )

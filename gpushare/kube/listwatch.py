@@ -222,11 +222,11 @@ class ListWatch(Generic[PageT, EventT]):
         return self._watch(now, jitter) if self.version else self._list(now)
 
     def on_page(
-        self, body: bytes, now: float, kept: Callable[[PageT], PageT] | None = None
+        self, body: bytes, now: float, trim: Callable[[PageT], PageT] | None = None
     ) -> Replace[PageT] | None:
         """Return the whole list when this was its last page; to be answered with `on_delivered`.
 
-        kept: returns what is kept of a page until then; None: all.
+        trim: returns what is kept of a page until then; None: all.
         """
         try:
             page = self.decoder.decode_list(body)
@@ -241,7 +241,7 @@ class ListWatch(Generic[PageT, EventT]):
             return None
         self._note_contact(now)
         self.decode_errors += len(page.bad)
-        self._pages += (kept(page) if kept else page,)
+        self._pages += (trim(page) if trim else page,)
         self._token = token
         objects = len(page.items) + len(page.bad)
         if objects:

@@ -156,8 +156,8 @@ class Reflector(Generic[PageT, EventT]):
             self._failed("list", error)
             return
         # A page is read, and what its objects are too large for is dropped, before the next one.
-        kept = getattr(self._handler, "kept", None)
-        whole = self._machine.on_page(body, self._clock(), kept)
+        trim = getattr(self._handler, "kept", None)
+        whole = self._machine.on_page(body, self._clock(), trim)
         del body
         if whole is not None:
             if self._deliver(partial(self._handler.replace, whole.pages, whole.started)):

@@ -157,12 +157,12 @@ def read_all(response: Response, deadline: float) -> bytes:
 
 def _read_piece(response: Response, deadline: float) -> bytes:
     """Return the bytes of the body that have come, b"" at its end. Raises TimeoutError."""
-    left = deadline - time.monotonic()
-    if left <= 0:
+    remaining = deadline - time.monotonic()
+    if remaining <= 0:
         raise TimeoutError("the answer's body did not end in time")
     live = getattr(response.connection, "live", None)
     if isinstance(live, socket.socket):
-        live.settimeout(left)
+        live.settimeout(remaining)
     return response.read1(_CHUNK, decode_content=True)
 
 

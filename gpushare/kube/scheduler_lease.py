@@ -101,8 +101,8 @@ class SchedulerLease:
         """Set the fence when the Lease may have come to our host from elsewhere."""
         if not self._held_continuously(lease):
             held = min(self._held_for(lease), now - read_before)
-            left = 0.0 if others_expired else max(0.0, lease.duration - held)
-            self._fence = now + left + self.bind_budget
+            remaining = 0.0 if others_expired else max(0.0, lease.duration - held)
+            self._fence = now + remaining + self.bind_budget
         self._last_own = lease
 
     def _expired_before(self, lease: Lease) -> bool:
