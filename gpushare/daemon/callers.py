@@ -47,9 +47,9 @@ def names_of(certificate: Mapping[str, Any] | None) -> frozenset[str]:
 
     No addresses and no URIs: an allowed name must not match something of another kind.
     """
-    found = certificate or {}
-    names = {value for kind, value in found.get("subjectAltName", ()) if kind == "DNS"}
-    for part in found.get("subject", ()):
+    fields = certificate or {}
+    names = {value for kind, value in fields.get("subjectAltName", ()) if kind == "DNS"}
+    for part in fields.get("subject", ()):
         names.update(value for key, value in part if key == "commonName")
     return frozenset(names)
 

@@ -197,5 +197,5 @@ def _log_thread_end(ended: threading.ExceptHookArgs) -> None:
     logging.getLogger("gpushare").error(Line("a thread has ended", thread=name), exc_info=error)
 
 
-def _escaped(found: re.Match[str]) -> str:
-    return found[0].encode("unicode_escape").decode()
+def _escaped(match: re.Match[str]) -> str:
+    return match[0].encode("unicode_escape").decode()

@@ -173,8 +173,8 @@ class Recorder:
         step = self._aggregator.take(event, now)
         if step is None:
             return
-        while (left := self._bucket.wait(self._clock())) > 0:
-            if self._stopping.wait(left):
+        while (pause := self._bucket.wait(self._clock())) > 0:
+            if self._stopping.wait(pause):
                 return
         self._bucket.take()
         try:
