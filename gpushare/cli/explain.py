@@ -145,7 +145,7 @@ def _ask_for(said: PodExplanation, kubectl: Kubectl) -> NodeAsk | None:
     uid = said.ref.uid
     answer = kubectl.request("GET", "/api/v1/pods", query={"labelSelector": f"{FOR}={uid}"})
     asks = [placeholder_of(each) for each in PODS.decode_list(answer).items]
-    told = [each for each in asks if each is not None and each.told and each.uid == uid]
+    told = [each for each in asks if each is not None and each.unschedulable and each.uid == uid]
     return NodeAsk.by(told[0]) if told else None
 
 

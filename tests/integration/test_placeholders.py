@@ -121,7 +121,8 @@ def test_one_node_comes_and_nothing_is_left(cluster: Cluster, asking: Asking) ->
     assert made["status"]["conditions"][0]["reason"] == "Unschedulable"
     assert coming() == {"gpu": 1}
     poll(
-        lambda: [each.told for each in asking.known.all().values()] == [True], "the watch shows it"
+        lambda: [each.unschedulable for each in asking.known.all().values()] == [True],
+        "the watch shows it",
     )
     assert asking.under_test.round()
     assert len(asking.there()) == 1
