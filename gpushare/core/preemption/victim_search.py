@@ -32,6 +32,7 @@ class StepBudget:
     """
 
     left: int
+    """How many may still be taken; those that take them count them down."""
 
 
 @dataclass(frozen=True, slots=True)
