@@ -66,9 +66,9 @@ def callers_of(settings: Settings, entry: ExtenderConfig) -> Callers:
 
 def certificates(settings: Settings) -> Certificates:
     """Return the certificates to listen with, tried. Raises SettingsError."""
-    made = Certificates(settings.tls_cert, settings.tls_key, settings.tls_client_ca)
-    made.context()
-    return made
+    tried = Certificates(settings.tls_cert, settings.tls_key, settings.tls_client_ca)
+    tried.context()
+    return tried
 
 
 def connect_client(settings: Settings, pool_size: int) -> KubeClient:
@@ -190,16 +190,16 @@ def _policies(default: str) -> dict[str, Policy]:
 
     Raises SettingsError if the default is one of them.
     """
-    made = {default: load_policy(default)}
+    policies = {default: load_policy(default)}
     for name in policy_names():
-        if name not in made:
+        if name not in policies:
             try:
-                made[name] = load_policy(name)
+                policies[name] = load_policy(name)
             except SettingsError as error:  # another package's policy: the others still work
                 log.error(
                     Line("policy left out; pods that wish for it are refused", error=str(error))
                 )
-    return made
+    return policies
 
 
 def health_server(

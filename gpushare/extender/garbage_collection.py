@@ -62,6 +62,6 @@ class GarbageCollection:
 def _of_glibc(name: str) -> Callable[..., object]:
     """Return glibc's function of that name; if the C library has none, one that does nothing."""
     with contextlib.suppress(OSError, AttributeError):
-        found: Callable[..., object] = getattr(ctypes.CDLL(None), name)
-        return found
+        function: Callable[..., object] = getattr(ctypes.CDLL(None), name)
+        return function
     return lambda *_: 0

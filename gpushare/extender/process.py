@@ -197,7 +197,7 @@ class Extender:
             unit=settings.unit,
             shadow=self._shadow.asked if self._shadow is not None else None,
             claims=view,
-            kept=lambda: kept_nodes(marks.all()),
+            kept_nodes=lambda: kept_nodes(marks.all()),
         )
         callers = factory.callers_of(settings, entry)
         self.app = build_app(service, routes_of(entry), settings.body_limit, callers)
@@ -224,7 +224,7 @@ class Extender:
                 mistaken_pods=self._event_messages.mistaken_pods,
                 shadow=self._shadow,
                 claims=view,
-                kept=lambda: kept_nodes(marks.all()),
+                kept_nodes=lambda: kept_nodes(marks.all()),
             )
             self._ui = factory.ui_server(settings, documents.body)
         self._beat = self._warmed = time.monotonic()

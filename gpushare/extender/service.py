@@ -57,7 +57,7 @@ class Service:
     refuses a pod; None: not at all. `promise_wait`: the same before it refuses one for what is held
     for another pod. `last_hour`: counts what is allocated and refused. `shadow`: told of each
     answer of filter, once it is made. `claims`: what may be told of claims, if they are followed.
-    `kept`: returns why autoscalers leave nodes alone, by name. `unit`: the memory unit of the
+    `kept_nodes`: returns why autoscalers leave nodes alone, by name. `unit`: the memory unit of the
     cluster. `wall`: returns seconds since the epoch, by which the grace of pods that are being
     deleted is judged.
     """
@@ -80,7 +80,7 @@ class Service:
         unit: str = "GiB",
         shadow: Callable[[Asked], None] | None = None,
         claims: ClaimsView | None = None,
-        kept: Callable[[], Mapping[str, str]] = dict,
+        kept_nodes: Callable[[], Mapping[str, str]] = dict,
         clock: Callable[[], float] = time.monotonic,
         wall: Callable[[], float] = time.time,
     ) -> None:
@@ -89,7 +89,7 @@ class Service:
         self._observe = observe
         self._shadow = shadow
         self._claims = claims
-        self._kept = kept
+        self._kept_nodes = kept_nodes
         self._tickets = Tickets()
         self._documents = DocumentCache()
         lists, ready = NameLists(), self._why_not_ready
@@ -145,11 +145,11 @@ class Service:
         if managed is None:
             raise UnknownNode(f"resource {resource!r} is not managed here")
         if node is not None:
-            return encode_inspect(managed.ledger.dump(node), users, self._kept()).encode()
+            return encode_inspect(managed.ledger.dump(node), users, self._kept_nodes()).encode()
         ledger = managed.ledger
         return self._documents.get(
             managed.names.resource,
-            lambda: encode_inspect(ledger.dump(), users, self._kept()).encode(),
+            lambda: encode_inspect(ledger.dump(), users, self._kept_nodes()).encode(),
         )
 
     def called(self, uid: str) -> bool:

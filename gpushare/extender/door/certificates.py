@@ -22,13 +22,13 @@ _State = tuple[tuple[int, int, int, int] | None, ...]
 class Certificates:
     """Our certificate, its key, and the CA that callers' certificates must be signed by.
 
-    `made` counts how many contexts were made.
+    `loads` counts how often the files were loaded.
     """
 
     certificate: str
     key: str
     authority: str
-    made: int = 0
+    loads: int = 0
     _context: ssl.SSLContext | None = field(default=None, init=False, repr=False)
     _state: _State = field(default=(), init=False, repr=False)
 
@@ -52,7 +52,7 @@ class Certificates:
         return self._context
 
     def _read(self) -> ssl.SSLContext:
-        self.made += 1
+        self.loads += 1
         context = trust_as_kubernetes(ssl.create_default_context(ssl.Purpose.CLIENT_AUTH))
         context.verify_mode = ssl.CERT_REQUIRED
         # No session is resumed: each handshake checks the certificate by today's date.

@@ -34,9 +34,9 @@ class DocumentCache:
 
         Raises NotReady if too many wait already.
         """
-        found = self._cached(name)
-        if found is not None:
-            return found
+        document = self._cached(name)
+        if document is not None:
+            return document
         if name in self._cheap:
             return self._make(name, make)
         if not self._slots.acquire(blocking=False):

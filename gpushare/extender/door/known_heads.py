@@ -72,10 +72,10 @@ class KnownHeads:
         if form is None or not plain or special or len(head) > _MAX_HEAD:
             return
         environ = wsgi.create(req, conn.sock, conn.client, conn.server, config)[1]
-        kept = {key: value for key, value in environ.items() if key not in _OF_THE_CONNECTION}
+        reusable = {key: value for key, value in environ.items() if key not in _OF_THE_CONNECTION}
         if len(self._environs) >= MAX_HEADS:
             self._environs.pop(next(iter(self._environs)), None)
-        self._environs[form.text] = kept | {"wsgi.multithread": True}
+        self._environs[form.text] = reusable | {"wsgi.multithread": True}
 
 
 class CachedRequest:
@@ -112,13 +112,13 @@ def answer(
 
     keep: whether the connection stays open after it.
     """
-    told: list[tuple[str, list[tuple[str, str]]]] = []
+    heads: list[tuple[str, list[tuple[str, str]]]] = []
 
     def start_response(
         status: str, headers: list[tuple[str, str]], exc_info: object = None
     ) -> Callable[[bytes], object]:
         del exc_info
-        told.append((status, headers))
+        heads.append((status, headers))
         return _refuse_write
 
     parts = app(environ, start_response)
@@ -127,7 +127,7 @@ def answer(
     finally:
         if hasattr(parts, "close"):
             parts.close()
-    status, headers = told[-1]
+    status, headers = heads[-1]
     connection = "keep-alive" if keep else "close"
     lines = [f"HTTP/1.1 {status}", f"Server: {SERVER}", f"Date: {_date(int(time()))}"]
     lines += [f"Connection: {connection}", *(f"{name}: {value}" for name, value in headers)]

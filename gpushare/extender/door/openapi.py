@@ -62,7 +62,9 @@ def openapi_document(paths: Mapping[str, str]) -> bytes:
         _read("version", "The version of this process", "Version"),
         _read("openapi", "This document", ""),
     )
-    named = {method["operationId"]: each for each in operations for method in each.values()}
+    named = {
+        method["operationId"]: methods for methods in operations for method in methods.values()
+    }
     return json.dumps(
         {
             "openapi": "3.1.0",

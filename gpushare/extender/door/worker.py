@@ -247,8 +247,8 @@ class BufferedThreadWorker(ThreadWorker):
 
     def _finish(self, conn: Connection, fs: Future[bool]) -> None:
         super().finish_request(conn, fs)
-        kept = bool(self.keepalived_conns) and self.keepalived_conns[-1] is conn
-        if kept and (conn.received or conn.refused):  # it has begun another request
+        kept_alive = bool(self.keepalived_conns) and self.keepalived_conns[-1] is conn
+        if kept_alive and (conn.received or conn.refused):  # it has begun another request
             self.on_client_socket_readable(conn, conn.sock)
 
     def murder_pending(self) -> None:

@@ -103,7 +103,7 @@ class Auditor:
         self._nodes = UnconfirmedFindings()
         self._pods = UnconfirmedFindings()
         self._open: dict[str, frozenset[Finding]] = {}
-        self._audits = self._found = self._healed = 0
+        self._audits = self._findings = self._healed = 0
         self._beat = self._last = clock()
         self._stopping = wake()
         self._thread: threading.Thread | None = None
@@ -143,7 +143,7 @@ class Auditor:
             "audits_total": self._audits,
             "audit_age_seconds": self._clock() - self._last,
             "audit_findings": sum(map(len, self._open.values())),
-            "audit_findings_total": self._found,
+            "audit_findings_total": self._findings,
             "audit_healed_total": self._healed,
         }
 
@@ -158,15 +158,15 @@ class Auditor:
         self._audits += 1
         self._last = self._clock()
 
-    def _heal_new(self, part: str, found: frozenset[Finding]) -> None:
+    def _heal_new(self, part: str, findings: frozenset[Finding]) -> None:
         """Heal the findings that are new, and report each once.
 
         Raises ApiError if a pod could not be read for that. Its finding is left to the next
         audit; so are the others, unless the API server answers.
         """
-        self._open[part] = known = self._open.get(part, frozenset()) & found
+        self._open[part] = known = self._open.get(part, frozenset()) & findings
         refused: ApiError | None = None
-        for finding in sorted(found - known, key=str):
+        for finding in sorted(findings - known, key=str):
             try:
                 healed = self._heal(finding)
             except (ApiUnavailable, ApiUnreachable):
@@ -175,7 +175,7 @@ class Auditor:
                 refused = error
                 continue
             self._open[part] |= {finding}
-            self._found += 1
+            self._findings += 1
             self._healed += healed
             log.error(Line("the books are wrong", healed=healed, **_values(finding)))
             self._report(finding, healed)
@@ -207,24 +207,26 @@ class Auditor:
             pods_at = pods_at or page.resource_version
             for (managed, *_), seen in zip(entries_and_specs, pods, strict=True):
                 add_pods(page, managed, seen)
-        found = [
+        findings = [
             finding
             for (managed, _, known), listed in zip(entries_and_specs, specs, strict=True)
             for finding in compare_nodes(managed.names.resource, known, listed.read, listed.unread)
         ]
-        confirmed = self._nodes.confirm(found, watch_version["nodes"], nodes_at)
-        found = [
+        confirmed = self._nodes.confirm(findings, watch_version["nodes"], nodes_at)
+        findings = [
             finding
             for (managed, entries, _), seen in zip(entries_and_specs, pods, strict=True)
             for finding in compare_pods(managed.names.resource, entries, seen.read, seen.unread)
         ]
-        return confirmed | self._pods.confirm(found, watch_version["pods"], pods_at)
+        return confirmed | self._pods.confirm(findings, watch_version["pods"], pods_at)
 
     def _pages(self, path: str, codec: Codec[_T], select: str = "") -> Iterator[Decoded[_T]]:
         """Yield the pages of one list."""
         query = {"fieldSelector": select} if select else {}
-        found = pages(self._api, path, codec.decode_list, query, timeout=_TIMEOUT, limit=self._page)
-        for page in found:
+        decoded = pages(
+            self._api, path, codec.decode_list, query, timeout=_TIMEOUT, limit=self._page
+        )
+        for page in decoded:
             self._beat = self._clock()
             yield page
             if page.continue_token:

@@ -84,20 +84,21 @@ class UnconfirmedFindings:
         self._confirmed: frozenset[Finding] = frozenset()
 
     def confirm(
-        self, found: Collection[Finding], watch_version: str, listed_at: str
+        self, findings: Collection[Finding], watch_version: str, listed_at: str
     ) -> frozenset[Finding]:
         """Return the findings that count: found again after the watch had reached the first list.
 
         `watch_version`: where the watch stood when the ledger was copied for this comparison;
         `listed_at`: where this list stands.
         """
-        again = frozenset(finding for finding in found if self._was_found_before(finding))
+        again = frozenset(finding for finding in findings if self._was_found_before(finding))
         caught_up = _is_at(watch_version, self._listed_at)
         self._confirmed = again if caught_up else again & self._confirmed
         if caught_up or not again:
-            self._unconfirmed, self._listed_at = {each: each for each in found}, listed_at
+            self._unconfirmed = {finding: finding for finding in findings}
+            self._listed_at = listed_at
         else:
-            self._unconfirmed = {each: each for each in again}
+            self._unconfirmed = {finding: finding for finding in again}
         return self._confirmed
 
     def _was_found_before(self, finding: Finding) -> bool:

@@ -38,9 +38,9 @@ class DisruptionBudgets:
         """Take over all budgets; one that cannot be read stays as it was."""
         del started
         unread = {(bad.ref.namespace, bad.ref.name) for page in pages for bad in page.bad}
-        kept = {key: budget for key, budget in self._index.budgets.items() if key in unread}
+        before = {key: budget for key, budget in self._index.budgets.items() if key in unread}
         self._index = _BudgetIndex(
-            kept
+            before
             | dict(
                 item if isinstance(item, tuple) else _read(item)
                 for page in pages
@@ -84,13 +84,13 @@ class _BudgetIndex:
         self._by_labels: dict[tuple[str, Labels], tuple[DisruptionBudget, ...]] = {}
 
     def selecting(self, namespace: str, labels: Labels) -> tuple[DisruptionBudget, ...]:
-        found = self._by_labels.get((namespace, labels))
-        if found is None:
+        budgets = self._by_labels.get((namespace, labels))
+        if budgets is None:
             in_namespace = self._by_namespace.get(namespace, ())
-            found = tuple(b for b in in_namespace if b.selects(namespace, dict(labels)))
+            budgets = tuple(b for b in in_namespace if b.selects(namespace, dict(labels)))
             if len(self._by_labels) < _MAX_CACHED:
-                self._by_labels[namespace, labels] = found
-        return found
+                self._by_labels[namespace, labels] = budgets
+        return budgets
 
 
 def _read(item: PodDisruptionBudget) -> _Read:

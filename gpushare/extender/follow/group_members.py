@@ -77,17 +77,17 @@ class GroupMembers:
             for other, asks in members.items()
             if asks is not None and other != uid and other not in placed
         ]
-        found = Counter({kind_of(request): 1})
+        needed = Counter({kind_of(request): 1})
         if size:
             seen = len(members.keys() | placed | {uid})
             unknown = max(size - seen, 0)
-            found[kind_of(request)] += unknown
+            needed[kind_of(request)] += unknown
             have_places = seen - 1 - len(waiting)
-            left = max(size - have_places - 1 - unknown, 0)
-            waiting = sorted(waiting, key=lambda asks: asks.total)[:left]
-        found.update(waiting)
-        kinds = list(found)[:MOST_KINDS]
-        return Counter({kind: found[kind] for kind in kinds})
+            lacking = max(size - have_places - 1 - unknown, 0)
+            waiting = sorted(waiting, key=lambda asks: asks.total)[:lacking]
+        needed.update(waiting)
+        kinds = list(needed)[:MOST_KINDS]
+        return Counter({kind: needed[kind] for kind in kinds})
 
 
 def kind_of(request: Request) -> Request:

@@ -124,15 +124,21 @@ class Placeholders:
         if not self._namespace:
             return {}
         known = self._known.all().values()
-        return {self._namespace: sum(1 for each in known if each.namespace == self._namespace)}
+        return {
+            self._namespace: sum(1 for stand_in in known if stand_in.namespace == self._namespace)
+        }
 
     def ask_for(self, uid: str) -> NodeAsk | None:
         """Return whether an autoscaler was asked for a node for the pod; None: nothing is known."""
         if not self._namespace:
             return None
-        for each in self._known.all().values():
-            if each.uid == uid and each.namespace == self._namespace and each.unschedulable:
-                return NodeAsk.by(each)
+        for stand_in in self._known.all().values():
+            if (
+                stand_in.uid == uid
+                and stand_in.namespace == self._namespace
+                and stand_in.unschedulable
+            ):
+                return NodeAsk.by(stand_in)
         why_not = self._why_not.get(uid)
         return None if why_not is None else NodeAsk(why_not=why_not)
 
@@ -154,43 +160,46 @@ class Placeholders:
         self._look_for_new_nodes()
         wishes = {wish.ref.uid: wish for wish in self._wishes(why_not)} if self._namespace else {}
         self._refused = {uid: why for uid, why in self._refused.items() if uid in wishes}
-        done, there, replaced = True, dict[str, Placeholder](), set[str]()
-        for each in sorted(self._known.all().values(), key=lambda known: known.name):
-            wish = wishes.get(each.uid)
-            ours = not self._namespace or each.namespace == self._namespace
+        done, standing, replaced = True, dict[str, Placeholder](), set[str]()
+        for stand_in in sorted(self._known.all().values(), key=lambda known: known.name):
+            uid, wish = stand_in.uid, wishes.get(stand_in.uid)
+            ours = not self._namespace or stand_in.namespace == self._namespace
             if not ours:
                 continue
-            if wish is None or not wish.full <= each.nodes or each.name != name_for(each.uid):
-                done &= self._delete(each)
-                replaced.add(each.uid)
+            if wish is None or not wish.full <= stand_in.nodes or stand_in.name != name_for(uid):
+                done &= self._delete(stand_in)
+                replaced.add(uid)
             else:
-                there[each.uid] = each
+                standing[uid] = stand_in
         # Whose placeholder goes because it does not leave out a node that misleads now is owed one.
-        self._owed = (self._owed | replaced) & wishes.keys() - there
-        groups = self._groups([wish for uid, wish in wishes.items() if uid not in there], why_not)
+        self._owed = (self._owed | replaced) & wishes.keys() - standing
+        groups = self._groups(
+            [wish for uid, wish in wishes.items() if uid not in standing], why_not
+        )
         if groups is None:
             return False
         # Those that were deleted just now count as well: they may be there for a moment yet.
-        left = MOST - len(there) - len(replaced)
+        room = MOST - len(standing) - len(replaced)
         unmade = set[str]()
         for group, candidates in groups.items():
-            why = _why_not_now(candidates, left, cut=len(wishes) >= _MOST_WISHES)
+            why = _why_not_now(candidates, room, cut=len(wishes) >= _MOST_WISHES)
             if not why:
-                left -= len(candidates)
-                why = self._make(candidates, there)
+                room -= len(candidates)
+                why = self._make(candidates, standing)
                 done &= not why
             if why:
                 unmade.add(group)
-                why_not |= {each.wish.ref.uid: why for each in candidates}
+                why_not |= {candidate.wish.ref.uid: why for candidate in candidates}
             if self._right.missing or self._not_ready():
                 return False
         # No status was written yet: no autoscaler has counted what was just created.
         refused = {group for group in unmade if any(map(self._rests, groups[group]))}
-        for uid, each in there.items():
-            if each.group in refused or (each.group in unmade and not each.unschedulable):
-                done &= self._delete(each)  # one of its group cannot be had
-            elif not each.unschedulable:
-                done &= self._tell(each, wishes[uid].ref)
+        for uid, stand_in in standing.items():
+            counted = stand_in.unschedulable
+            if stand_in.group in refused or (stand_in.group in unmade and not counted):
+                done &= self._delete(stand_in)  # one of its group cannot be had
+            elif not counted:
+                done &= self._tell(stand_in, wishes[uid].ref)
         return done
 
     def _look_for_new_nodes(self) -> None:
@@ -252,17 +261,19 @@ class Placeholders:
         """Return whether its placeholder was refused a short while ago."""
         return self._right.rests(("POST", name_for(candidate.wish.ref.uid)))
 
-    def _make(self, candidates: Sequence[_Candidate], there: dict[str, Placeholder]) -> str:
-        """Create those of one pod or group, and add them to those that are there, by the pod's uid.
+    def _make(self, candidates: Sequence[_Candidate], standing: dict[str, Placeholder]) -> str:
+        """Create those of one pod or group, and add them to those that stand, by the pod's uid.
 
         Return why not all were created, or "".
         """
-        for each in candidates:
-            ref, name = each.wish.ref, name_for(each.wish.ref.uid)
+        for candidate in candidates:
+            ref, name = candidate.wish.ref, name_for(candidate.wish.ref.uid)
             if self._not_ready():
                 return "this process does not lead any more"
             try:
-                self._send("POST", name, f"/api/v1/namespaces/{self._namespace}/pods", each.body)
+                self._send(
+                    "POST", name, f"/api/v1/namespaces/{self._namespace}/pods", candidate.body
+                )
             except ApiConflict:
                 continue  # an earlier create, whose answer was lost; the watch will show it
             except ApiError as error:
@@ -273,44 +284,44 @@ class Placeholders:
                 self._failed(Line("no placeholder", pod=ref, error=str(error)))
                 return why
             self._created += 1
-            log.info(Line("placeholder created", pod=ref, nodes=len(each.wish.nodes)))
-            there[ref.uid] = Placeholder(
-                self._namespace, name, ref.uid, False, each.wish.nodes, group=each.group
+            log.info(Line("placeholder created", pod=ref, nodes=len(candidate.wish.nodes)))
+            standing[ref.uid] = Placeholder(
+                self._namespace, name, ref.uid, False, candidate.wish.nodes, group=candidate.group
             )
         return ""
 
-    def _tell(self, each: Placeholder, ref: PodRef) -> bool:
+    def _tell(self, stand_in: Placeholder, ref: PodRef) -> bool:
         """Write the status, by which an autoscaler counts it."""
-        if self._right.rests(("PATCH", each.name)):
+        if self._right.rests(("PATCH", stand_in.name)):
             return True
-        path = f"/api/v1/namespaces/{each.namespace}/pods/{each.name}/status"
+        path = f"/api/v1/namespaces/{stand_in.namespace}/pods/{stand_in.name}/status"
         now = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(self._wall()))
         try:
-            self._send("PATCH", each.name, path, status_patch(now), _MERGE_PATCH)
+            self._send("PATCH", stand_in.name, path, status_patch(now), _MERGE_PATCH)
         except ApiNotFound:
             return True
         except ApiError as error:
             return self._failed(
-                Line("placeholder not told", placeholder=each.name, error=str(error))
+                Line("placeholder not told", placeholder=stand_in.name, error=str(error))
             )
         self._tell_user(ref, NodeAsk(self._wall()))
         return True
 
-    def _delete(self, each: Placeholder) -> bool:
-        if self._right.rests(("DELETE", each.name)):
+    def _delete(self, stand_in: Placeholder) -> bool:
+        if self._right.rests(("DELETE", stand_in.name)):
             return True
-        path = f"/api/v1/namespaces/{each.namespace}/pods/{each.name}"
+        path = f"/api/v1/namespaces/{stand_in.namespace}/pods/{stand_in.name}"
         at_once = json.dumps({"gracePeriodSeconds": 0}).encode()
         try:
-            self._send("DELETE", each.name, path, at_once)
+            self._send("DELETE", stand_in.name, path, at_once)
         except ApiNotFound:
             return True
         except ApiError as error:
             return self._failed(
-                Line("placeholder not deleted", placeholder=each.name, error=str(error))
+                Line("placeholder not deleted", placeholder=stand_in.name, error=str(error))
             )
         self._deleted += 1
-        log.info(Line("placeholder deleted", placeholder=each.name))
+        log.info(Line("placeholder deleted", placeholder=stand_in.name))
         return True
 
     def _failed(self, line: Line) -> bool:
@@ -336,14 +347,14 @@ class Placeholders:
         self._right.taken((method, name))
 
 
-def _why_not_now(candidates: Sequence[_Candidate], left: int, *, cut: bool) -> str:
+def _why_not_now(candidates: Sequence[_Candidate], room: int, *, cut: bool) -> str:
     """Return why there is none for these, a pod or a group, or "".
 
-    left: how many there may be. cut: a group may have others, which nobody has looked at.
+    room: how many there may be. cut: a group may have others, which nobody has looked at.
     """
-    for each in candidates:
-        if each.why_not:
-            return each.why_not
-    if candidates[0].group and (cut or len(candidates) > left):
+    for candidate in candidates:
+        if candidate.why_not:
+            return candidate.why_not
+    if candidates[0].group and (cut or len(candidates) > room):
         return "its group needs more at once than there may be"
-    return _TOO_MANY if len(candidates) > left else ""
+    return _TOO_MANY if len(candidates) > room else ""

@@ -94,7 +94,7 @@ class Readiness:
         needed = {name: self._sources[name] for name in _FOR_CLAIMS if name in self._sources}
         problems = [self.not_ready()]
         problems += [
-            self._problem_of(name, Source(each.reflector), now) for name, each in needed.items()
+            self._problem_of(name, Source(source.reflector), now) for name, source in needed.items()
         ]
         if self._relist_wanted(now, _WRITTEN):
             problems.append("claims are listed once more after a change of leader")
@@ -185,8 +185,8 @@ class Readiness:
 
         No answer is no refusal; and one that has just started refuses everything for a while.
         """
-        required = (each for each in self._sources.values() if not each.optional)
-        if not all(each.reflector.status.synced for each in required):
+        required = (other for other in self._sources.values() if not other.optional)
+        if not all(other.reflector.status.synced for other in required):
             return False
         restarts = source.reflector.status.restarts
         refusals = sum(restarts[reason] for reason in _REFUSED)

@@ -85,9 +85,9 @@ class ScaleDownGuard:
         """Return the values for metrics; none while the guard is off."""
         if self._running is None:
             return {}
-        kept = sum(1 for mark in self._marks.all().values() if mark.ours)
+        guarded = sum(1 for mark in self._marks.all().values() if mark.ours)
         return {
-            "scale_down_kept_nodes": kept,
+            "scale_down_kept_nodes": guarded,
             "scale_down_failed_writes_total": self._failed_writes,
         }
 
@@ -125,15 +125,16 @@ class ScaleDownGuard:
         if self._judged[0] != state:
             pods = running.all()
             books = [
-                Books.of_pods(each.ledger.view(), each.filters, pods) for each in self._resources
+                Books.of_pods(managed.ledger.view(), managed.filters, pods)
+                for managed in self._resources
             ]
             if self._claims is not None:
                 own, reserved = self._claims.source.filters, self._claims.reserved()
                 books.append(Books.of_claims(self._claims.books.ledger.view(), own, pods, reserved))
             last = frozenset(name for name, mark in marks.items() if mark.ours)
             self._resumed = self._clock()
-            found = must_stay(books, self._policy, staying=staying, last=last, pause=self._rest)
-            self._judged = state, found
+            reasons = must_stay(books, self._policy, staying=staying, last=last, pause=self._rest)
+            self._judged = state, reasons
         return self._judged[1]
 
     def _rest(self) -> None:

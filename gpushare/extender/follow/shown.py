@@ -19,8 +19,8 @@ class Shown(Generic[T]):
 
     def replace(self, shown: Mapping[str, T], keep: Collection[str]) -> None:
         """Take over those of a whole list; objects to keep stay as they were."""
-        kept = {key: value for key, value in self._shown.items() if key in keep}
-        self._shown = kept | dict(shown)
+        before = {key: value for key, value in self._shown.items() if key in keep}
+        self._shown = before | dict(shown)
 
     def put(self, key: str, value: T | None) -> None:
         """Take over that of one object; None: it has none, or is gone."""

@@ -261,8 +261,8 @@ class PodEventHandler:
             asks = may_hold and seen.request.devices
             claims.append(claimant(pod, seen.request) if asks else None)
         claims_some = bool(pod.spec and pod.spec.resource_claims)
-        on_node = [each for each in observed if each and each.node]
-        running = next((each for each in on_node if claims_some or each.request.devices), None)
+        on_node = [shown for shown in observed if shown and shown.node]
+        running = next((shown for shown in on_node if claims_some or shown.request.devices), None)
         return SeenPod(
             (pod.metadata and pod.metadata.uid) or "",
             tuple(observed),

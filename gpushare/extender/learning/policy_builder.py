@@ -77,18 +77,18 @@ def make_policies(
     command: what to start instead of our own. timeout: seconds for each process; there is one, and
     one more for each policy that ends it. Raises RefitFailed if none can be made.
     """
-    made: dict[str, Policy | RefitFailed] = {}
-    left = list(names)
-    while left:
-        calls = {name: (_make, (name, workload)) for name in left}
+    policies: dict[str, Policy | RefitFailed] = {}
+    untried = list(names)
+    while untried:
+        calls = {name: (_make, (name, workload)) for name in untried}
         answers, ended = _answers(calls, command, timeout)
         if not answers:
             raise RefitFailed(ended)
-        made |= {name: _policy(data, wrong) for name, data, wrong in answers if name in left}
-        left = [name for name in left if name not in made]
-        if left:
-            made[left.pop(0)] = RefitFailed(ended)
-    return made
+        policies |= {name: _policy(data, wrong) for name, data, wrong in answers if name in untried}
+        untried = [name for name in untried if name not in policies]
+        if untried:
+            policies[untried.pop(0)] = RefitFailed(ended)
+    return policies
 
 
 def try_policies(
@@ -105,10 +105,10 @@ def try_policies(
     other than a candidate fails.
     """
     failed: dict[str, str] = {}
-    left = list(names)
-    while left:
-        call = (_try, (limit, (snapshot, workload, tuple(left), seed)))
-        answers, ended = _answers({_TRIAL: call}, timeout=limit * len(left) + TIMEOUT)
+    candidates = list(names)
+    while candidates:
+        call = (_try, (limit, (snapshot, workload, tuple(candidates), seed)))
+        answers, ended = _answers({_TRIAL: call}, timeout=limit * len(candidates) + TIMEOUT)
         last, data, wrong = answers[-1] if answers else _STARTED
         if last == _TRIAL and not wrong:
             trial: Trial | None = pickle.loads(data)  # noqa: S301 -- our own child wrote it
@@ -121,7 +121,7 @@ def try_policies(
         ]
         if not turns:
             raise RefitFailed(ended)
-        left.remove(turns[-1])
+        candidates.remove(turns[-1])
         failed[turns[-1]] = f"no end after {limit:g} s" if ended.startswith(_ALARMED) else ended
     return Trial({}, {}, failed)
 
@@ -131,7 +131,7 @@ def _answers(
 ) -> tuple[list[_Answer], str]:
     """Return (what a process answered before it ended, beginning with _STARTED; how it ended)."""
     started = command or (sys.executable, "-P", "-c", _CHILD_PROGRAM)
-    told = pickle.dumps((calls, timeout))
+    message = pickle.dumps((calls, timeout))
     try:
         with subprocess.Popen(  # noqa: S603 -- the command is our own
             started,
@@ -141,20 +141,20 @@ def _answers(
             env=os.environ | _ONE_THREAD,
         ) as process:
             try:
-                answered, said = process.communicate(told, timeout)
+                answered, errors = process.communicate(message, timeout)
             except subprocess.TimeoutExpired as error:
                 process.kill()
                 # Not read to its end: a process that a policy has started may keep it open.
                 answered, ended = error.output or b"", f"not made after {timeout:g} s"
             else:
-                lines = said.decode(errors="replace").strip().splitlines()
+                lines = errors.decode(errors="replace").strip().splitlines()
                 ended = f"status {process.returncode}: {lines[-1] if lines else 'no word'}"
     except OSError as error:
         return [], str(error)
-    found = list(_read(answered))
-    if found[:1] != [_STARTED]:
+    answers = list(_read(answered))
+    if answers[:1] != [_STARTED]:
         return [], f"{ended}; what it answered cannot be read"
-    return found, ended
+    return answers, ended
 
 
 def _read(answered: bytes) -> Iterator[_Answer]:
@@ -209,18 +209,18 @@ def _try(
     send: _Send, limit: float, arguments: tuple[Snapshot, Workload, Sequence[str], int]
 ) -> Trial | None:
     """Return the trial; SIGALRM ends this process when a candidate has had its seconds."""
-    left = defaultdict[str, float](lambda: limit)
+    seconds_left = defaultdict[str, float](lambda: limit)
 
     @contextmanager
     def turn(name: str) -> Iterator[None]:
         send((f"{_CANDIDATE_STARTED}{name}", b"", ""))
         begin = time.monotonic()
         # No handler: it would wait for the end of a call into a library, and could be caught.
-        signal.setitimer(signal.ITIMER_REAL, max(left[name], 0.001))
+        signal.setitimer(signal.ITIMER_REAL, max(seconds_left[name], 0.001))
         try:
             yield
         finally:
-            left[name] -= time.monotonic() - begin
+            seconds_left[name] -= time.monotonic() - begin
             signal.alarm(int(TIMEOUT))
 
     return run_trial(*arguments, timer=turn, go_on=lambda: time.process_time() < _TRIAL_CPU)

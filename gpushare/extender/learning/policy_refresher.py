@@ -72,7 +72,7 @@ class _ResourceState:
     estimator: WorkloadEstimator = field(default_factory=WorkloadEstimator)
     layout: Ints | None = None
     """The capacities of the devices when last seen."""
-    made: int = 0
+    refits: int = 0
     failed: int = 0
     failing: bool = False
     """Whether no policy could be made the last time."""
@@ -183,11 +183,11 @@ class PolicyRefresher:
         now = self._clock()
         return {
             "learned_pods_total": max(state.estimator.seen for state in states),
-            "refits_total": sum(state.made for state in states),
+            "refits_total": sum(state.refits for state in states),
             "refit_failures_total": sum(state.failed for state in states),
             "refit_duration_seconds": max(state.took for state in states),
-            "refit_age_seconds": max(now - state.done if state.made else 0.0 for state in states),
-            "trials_total": sum(state.trials.made for state in states),
+            "refit_age_seconds": max(now - state.done if state.refits else 0.0 for state in states),
+            "trials_total": sum(state.trials.completed for state in states),
             "trial_failures_total": sum(state.trials.failed for state in states),
         }
 
@@ -219,7 +219,7 @@ class PolicyRefresher:
         for name in failed:
             last = state.failed_policies.get(name, _FailedPolicy())
             state.failed_policies[name] = last.failed_again(self._clock())
-        state.made += 1
+        state.refits += 1
         estimator.made(seen, sizes)
         state.done = self._clock()
         state.took = state.done - start
@@ -246,11 +246,11 @@ class PolicyRefresher:
         rankings: dict[str, Ranking] = {}
         failed: dict[str, BaseException] = {}
         try:
-            made = self._make(names, workload)
+            policies = self._make(names, workload)
         except Exception as error:
             return rankings, dict.fromkeys(names, error)
         for name in names:
-            policy = made[name]
+            policy = policies[name]
             try:
                 if isinstance(policy, Exception):
                     raise policy
@@ -268,8 +268,8 @@ class PolicyRefresher:
         for name, error in failed.items():
             alike[f"{type(error).__name__}: {error}"].append(name)
         for text, names in alike.items():
-            told = state.failing or all(name in state.failed_policies for name in names)
-            level = logging.DEBUG if told else logging.WARNING
+            logged = state.failing or all(name in state.failed_policies for name in names)
+            level = logging.DEBUG if logged else logging.WARNING
             values = {"policies": ",".join(names), "error": text, "pods": seen}
             log.log(level, Line("policies stay as they are", **values))
 

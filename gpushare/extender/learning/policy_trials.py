@@ -45,7 +45,7 @@ class PolicyTrials:
         self._again_at = -math.inf
         self._failures: Counter[str] = Counter()
         self._told_failed = False
-        self.made = self.failed = 0
+        self.completed = self.failed = 0
 
     def may_run(self, now: float) -> bool:
         """Return whether a trial may be run now."""
@@ -70,9 +70,9 @@ class PolicyTrials:
             level = logging.DEBUG if self._told_failed else logging.WARNING
             self._told_failed = True
             self.failed += 1
-            said = {"resource": resource, "error": f"{type(error).__name__}: {error}"}
+            values = {"resource": resource, "error": f"{type(error).__name__}: {error}"}
             log.log(
-                level, Line("policies could not be tried", ranks=managed.ranking_policy, **said)
+                level, Line("policies could not be tried", ranks=managed.ranking_policy, **values)
             )
             return managed.ranking_policy
         if trial is None:
@@ -82,12 +82,12 @@ class PolicyTrials:
             return managed.ranking_policy
         before, choice = managed.ranking_policy, trial.choice(managed.choice, self._wall())
         managed.choice = choice
-        self.made += 1  # after the choice: a reader that sees the count sees the figures too
-        told = {name: round(allocated, 1) for name, allocated in choice.allocated.items()}
+        self.completed += 1  # after the choice: a reader that sees the count sees the figures too
+        figures = {name: round(allocated, 1) for name, allocated in choice.allocated.items()}
         if choice.second:
-            told |= {"lead": round(choice.lead, 1), "error": round(choice.error, 1)}
+            figures |= {"lead": round(choice.lead, 1), "error": round(choice.error, 1)}
         text = "policies tried" if choice.policy == before else "policies tried, another one ranks"
-        log.info(Line(text, resource=resource, ranks=choice.policy, before=before, **told))
+        log.info(Line(text, resource=resource, ranks=choice.policy, before=before, **figures))
         return choice.policy
 
     def settle(self) -> None:

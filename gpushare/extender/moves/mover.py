@@ -187,18 +187,18 @@ class Mover:
             self._not_before[pod.uid] = now + PAUSE
             if not self._may_have_moves(pod):
                 continue
-            found = self._plan(managed, pod, rules, most)
-            if found.moves:
-                self._going = _Going(managed, steps.Run(pod, found, now), rules)
+            plan = self._plan(managed, pod, rules, most)
+            if plan.moves:
+                self._going = _Going(managed, steps.Run(pod, plan, now), rules)
                 self._keep_hole(self._going)
-                count = len(found.moves)
-                log.info(Line("moves begin", pod=pod.ref, node=found.node, moves=count))
-                self._messages.makes_room(pod.ref, found.node, count)
+                count = len(plan.moves)
+                log.info(Line("moves begin", pod=pod.ref, node=plan.node, moves=count))
+                self._messages.makes_room(pod.ref, plan.node, count)
                 return
 
     def _ripe(self) -> list[tuple[ManagedResource, Waiting]]:
         """Return the pods that have fitted nowhere for a while, the most important ones first."""
-        now, found = self._clock(), list[tuple[ManagedResource, Waiting]]()
+        now, ripe = self._clock(), list[tuple[ManagedResource, Waiting]]()
         since: dict[str, float] = {}
         for managed in self._resources:
             # kube-scheduler calls no extender for a pod while it finds it unschedulable (`gated`).
@@ -210,11 +210,11 @@ class Mover:
                     since[pod.uid] = self._refused_since.get(pod.uid, now)
                     late = now >= since[pod.uid] + self._after
                     if late and now >= self._not_before.get(pod.uid, -math.inf):
-                        found.append((managed, pod))
+                        ripe.append((managed, pod))
         self._refused_since = since
-        kept = {uid: at for uid, at in self._not_before.items() if uid in since or at > now}
-        self._not_before = kept
-        return found
+        resting = self._not_before.items()
+        self._not_before = {uid: at for uid, at in resting if uid in since or at > now}
+        return ripe
 
     def _may_have_moves(self, pod: Waiting) -> bool:
         """Return whether it is alone and has no gates, and nothing else is about to place it."""
@@ -236,7 +236,7 @@ class Mover:
             self._policy,
             managed.filters,
             most=most,
-            demands={uid: demands_of(each) for uid, each in rules.pods.items()},
+            demands={uid: demands_of(owned) for uid, owned in rules.pods.items()},
             steps=A_GLANCE,
         )
 
@@ -260,13 +260,13 @@ class Mover:
         if node := node_of(waiting):
             return steps.Seen(node=node)
         ledger = going.managed.ledger
-        if not run.left or any(ledger.entry(uid) is not None for uid in going.settled):
+        if not run.unmoved or any(ledger.entry(uid) is not None for uid in going.settled):
             return steps.Seen()
         going.rules = self._reads.rules(self._wall())
-        found = self._plan(going.managed, run.pod, going.rules, len(run.left))
-        entries = (ledger.entry(uid) for uid in run.left)
+        plan = self._plan(going.managed, run.pod, going.rules, len(run.unmoved))
+        entries = (ledger.entry(uid) for uid in run.unmoved)
         spent = any(entry and going.rules.why_not(entry) is Rule.SPENT for entry in entries)
-        return steps.Seen(found=found, spent=spent)
+        return steps.Seen(plan=plan, spent=spent)
 
     def _act(self, going: _Going, step: steps.Step) -> None:
         match step:
@@ -284,7 +284,7 @@ class Mover:
                 log.info(Line("moves end", pod=going.run.pod.ref, node=going.run.node))
                 self._going = None
                 self._let_go()
-            case steps.Wait() if going.run.left and not (going.run.evicted or going.run.sent):
+            case steps.Wait() if going.run.unmoved and not (going.run.evicted or going.run.sent):
                 going.not_before = max(going.not_before, self._clock() + _LOOK)
 
     def _evict(self, going: _Going, move: PodMove) -> None:

@@ -34,12 +34,14 @@ class MoveReads:
     def rules(self, now: float) -> ListedRules:
         """Return which pods may be moved. now: seconds since the epoch."""
         namespaces: dict[str, Mapping[str, str]] = {}
-        for each in self._all("/api/v1/namespaces", NAMESPACES):
-            metadata = each.metadata or Metadata()
+        for namespace in self._all("/api/v1/namespaces", NAMESPACES):
+            metadata = namespace.metadata or Metadata()
             namespaces[metadata.name or ""] = metadata.labels or {}
         budgets = [
-            read_budget((each.metadata and each.metadata.namespace) or "", each.spec, each.status)
-            for each in self._all("/apis/policy/v1/poddisruptionbudgets", BUDGETS)
+            read_budget(
+                (budget.metadata and budget.metadata.namespace) or "", budget.spec, budget.status
+            )
+            for budget in self._all("/apis/policy/v1/poddisruptionbudgets", BUDGETS)
         ]
         pods = self._pods("/api/v1/pods", f"{LABEL}=true")
         for name, labels in namespaces.items():
@@ -66,12 +68,12 @@ class MoveReads:
 
     def _pods(self, path: str, labels: str) -> dict[str, OwnedPod]:
         query = {"fieldSelector": _NOT_ENDED} | ({"labelSelector": labels} if labels else {})
-        found = self._all(path, OWNED_PODS, query)
-        return {(pod.metadata and pod.metadata.uid) or "": pod for pod in found}
+        pods = self._all(path, OWNED_PODS, query)
+        return {(pod.metadata and pod.metadata.uid) or "": pod for pod in pods}
 
     def _all(self, path: str, codec: Codec[_T], query: Mapping[str, str] | None = None) -> list[_T]:
-        found = pages(self._api, path, codec.decode_list, query, timeout=TIMEOUT)
-        return [each for page in found for each in page.items]
+        decoded = pages(self._api, path, codec.decode_list, query, timeout=TIMEOUT)
+        return [item for page in decoded for item in page.items]
 
 
 def is_going(pod: OwnedPod | None) -> bool:
@@ -92,11 +94,11 @@ def heir_of(old: OwnedPod, before: frozenset[str], pods: Mapping[str, OwnedPod])
     before: the uids that were there before the old one was evicted.
     """
     owner, name = controller_of(old) or Owner(), (old.metadata and old.metadata.name) or ""
-    found: list[Heir] = []
+    heirs: list[Heir] = []
     for uid, pod in pods.items():
         metadata = pod.metadata or Metadata()
         if uid in before or is_going(pod) or not may_succeed(pod, owner, name):
             continue
         running = (pod.status and pod.status.phase) == "Running"
-        found.append(Heir(f"{metadata.namespace}/{metadata.name}", node_of(pod), running))
-    return max(found, key=lambda heir: (heir.running, bool(heir.node)), default=None)
+        heirs.append(Heir(f"{metadata.namespace}/{metadata.name}", node_of(pod), running))
+    return max(heirs, key=lambda heir: (heir.running, bool(heir.node)), default=None)

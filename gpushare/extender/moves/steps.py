@@ -57,7 +57,7 @@ class Seen:
 
     node: str | None = ""
     """That of the pod that waits, "" while it waits; None: it is gone."""
-    found: DefragAnswer | None = None
+    plan: DefragAnswer | None = None
     """A plan of as many moves as are left at most, made between moves once the books show the last
     one."""
     spent: bool = False
@@ -107,10 +107,10 @@ Step = Evict | Wait | Settled | Stopped | Done
 class Run:
     """A plan from its first move on. pod: the one that waits."""
 
-    def __init__(self, pod: Waiting, found: DefragAnswer, now: float) -> None:
+    def __init__(self, pod: Waiting, plan: DefragAnswer, now: float) -> None:
         self.pod = pod
-        self.node, self.devices = found.node, found.devices
-        self.left = {move.entry.ref.uid for move in found.moves}
+        self.node, self.devices = plan.node, plan.devices
+        self.unmoved = {move.entry.ref.uid for move in plan.moves}
         self.sent: PodMove | None = None
         """The pod whose eviction was sent, without a clear answer."""
         self.evicted: PodMove | None = None
@@ -149,23 +149,23 @@ class Run:
         if seen.node is None:
             return Stopped(Stop.POD_GONE)
         if seen.node:
-            return Stopped(Stop.POD_BOUND) if self.left else Done()
-        found, late = seen.found, now >= self.until
-        if not self.left:
+            return Stopped(Stop.POD_BOUND) if self.unmoved else Done()
+        plan, late = seen.plan, now >= self.until
+        if not self.unmoved:
             return Stopped(Stop.NOT_BOUND) if late else Wait()
-        if found is None:
+        if plan is None:
             return Stopped(Stop.PLAN) if late else Wait()
-        moved = {move.entry.ref.uid for move in found.moves}
-        if found.node and not moved:
-            self.left.clear()
+        moved = {move.entry.ref.uid for move in plan.moves}
+        if plan.node and not moved:
+            self.unmoved.clear()
             return Wait()
-        if found.node != self.node or not moved <= self.left:
+        if plan.node != self.node or not moved <= self.unmoved:
             # The pod that was moved last may count as disrupted a little longer.
             return Wait() if seen.spent and not late else Stopped(Stop.PLAN)
         if late:
             return Stopped(Stop.REFUSED if self._refused else Stop.PLAN)
-        self.left = moved
-        return Evict(found.moves[0])
+        self.unmoved = moved
+        return Evict(plan.moves[0])
 
     def _unclear(self, move: PodMove, seen: Seen, now: float) -> Step:
         if seen.gone:
@@ -189,5 +189,5 @@ class Run:
     def _gone(self, move: PodMove, now: float) -> None:
         self.sent, self.evicted = None, move
         self._changed = self._refused = False
-        self.left.discard(move.entry.ref.uid)
+        self.unmoved.discard(move.entry.ref.uid)
         self.until = now + WAIT

@@ -24,7 +24,7 @@ SETTLE_EVERY = 60.0
 _SOON = 1.0
 """The same while something is known to be wrong."""
 _FIGURES_EVERY = 5.0
-_TOLD = 10_000
+_MOST_COUNTED = 10_000
 """Refused pods that are remembered, so that each counts once."""
 
 
@@ -75,7 +75,7 @@ class Follower:
         """The shadow's books; None before the first list of pods."""
         self._settled = self._figured = float("-inf")
         self._wrong = self._changed = False
-        self._told: OrderedDict[str, None] = OrderedDict()
+        self._counted: OrderedDict[str, None] = OrderedDict()
         self._rankings: dict[tuple[Fits, str], Ranking] = {}
 
     def rebase(self, now: float) -> None:
@@ -99,16 +99,16 @@ class Follower:
             self._follow_nodes(books, now)
         if asked.fits.any():
             books.ask(asked.uid, asked.names)
-        elif asked.uid not in self._told and books.has_room(asked.request, asked.names):
+        elif asked.uid not in self._counted and books.has_room(asked.request, asked.names):
             self.counts.pods["shadow"] += 1
-            self._told[asked.uid] = None
-            if len(self._told) > _TOLD:
-                self._told.popitem(last=False)
+            self._counted[asked.uid] = None
+            if len(self._counted) > _MOST_COUNTED:
+                self._counted.popitem(last=False)
 
     def came(self, pod: ObservedPod) -> None:
         """Take a pod that is really bound now."""
         uid, books = pod.ref.uid, self.books
-        self._told.pop(uid, None)
+        self._counted.pop(uid, None)
         if books is None or books.knows(uid):
             return
         self._changed = True
@@ -117,17 +117,17 @@ class Follower:
             self.counts.inexact["not_asked"] += 1
             entry = self.managed.ledger.entry(uid)
             shares = entry.placement if entry is not None else pod.placement
-            there = Place(pod.node, shares or (), pod.request)
-            if len(there.shares) != pod.request.devices or not books.put(uid, there):
+            place = Place(pod.node, shares or (), pod.request)
+            if len(place.shares) != pod.request.devices or not books.put(uid, place):
                 books.leave(uid)
                 self._wrong = True
             return
-        found = books.place(uid, pod.request, self._own(pod.request))
-        self.counts.pods["both" if found else "real"] += 1
+        placed = books.place(uid, pod.request, self._own(pod.request))
+        self.counts.pods["both" if placed else "real"] += 1
 
     def went(self, uid: str) -> None:
         """Give back what a pod held that has really ended, or left its node."""
-        self._told.pop(uid, None)
+        self._counted.pop(uid, None)
         if self.books is not None and not self.books.free(uid):
             self._wrong = True
         self._changed = True

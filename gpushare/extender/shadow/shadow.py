@@ -76,7 +76,9 @@ class Shadow:
     @property
     def follows(self) -> bool:
         """Whether it has begun, and is not off."""
-        return not self.off and all(each.books is not None for each in self.followers.values())
+        return not self.off and all(
+            follower.books is not None for follower in self.followers.values()
+        )
 
     @property
     def counts(self) -> Mapping[str, Counts]:
@@ -155,11 +157,12 @@ class Shadow:
             if rebase:
                 # What has moved until now is in the books that are read next; what moves between
                 # is in them and comes once more, which changes nothing.
-                asked = [each for each in self._queue if isinstance(each, Asked)]
+                asked = [event for event in self._queue if isinstance(event, Asked)]
                 # Half of the queue is free then: it is not full again at once.
-                kept = asked[-(MOST // 2) :]
-                self.dropped["event"] += len(asked) - len(kept)
-                self._queue, self._seen = deque(kept), sum(each.seen is not None for each in kept)
+                latest = asked[-(MOST // 2) :]
+                self.dropped["event"] += len(asked) - len(latest)
+                self._queue = deque(latest)
+                self._seen = sum(event.seen is not None for event in latest)
                 event = None
             else:
                 event = self._queue.popleft() if self._queue else None

@@ -19,7 +19,7 @@ def claims_metrics(view: ClaimsView | None) -> bytes:
         return b""
     waits = Counter(no_room=0, refused=0)
     waits.update(
-        "refused" if each.refused else "no_room" for each in view.journal.waiting().values()
+        "refused" if wait.refused else "no_room" for wait in view.journal.waiting().values()
     )
     outcomes, _, _ = view.journal.outcomes()
     states = {"allocated": len(view.books.allocated()), "in_doubt": len(view.books.in_flight())}

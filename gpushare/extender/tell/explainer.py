@@ -93,7 +93,8 @@ class Explainer:
 
     def _held(self) -> bytes:
         return encode_held(
-            self._unit, {each.names.resource: held_places(each.holds) for each in self._resources}
+            self._unit,
+            {managed.names.resource: held_places(managed.holds) for managed in self._resources},
         )
 
     def _in_turn(self, namespace: str, name: str) -> bytes:
@@ -103,10 +104,10 @@ class Explainer:
             with self._making:
                 time.sleep(max(0.0, self._rested_at - time.monotonic()))
                 begin = time.thread_time()
-                made = self._explain(self._read(namespace, name))
+                body = self._explain(self._read(namespace, name))
                 cost = time.thread_time() - begin
                 self._rested_at = time.monotonic() + min(_MAX_REST, cost * _REST)
-                return made
+                return body
         finally:
             self._slots.release()
 
@@ -138,7 +139,7 @@ class Explainer:
                 now=time.time(),
             )
             return json.dumps(document(about)).encode()
-        said = explain_pod(
+        explained = explain_pod(
             pod,
             self._resources.resources,
             self._unit,
@@ -146,20 +147,20 @@ class Explainer:
             asked=self._called(uid),
             now=time.time(),
         )
-        if said.state == "pending" and scope.claims_alone:
-            said = replace(said, state="refused", detail=scope.refusal(pod))
-        elif said.state == "pending":
-            fits = said.explanation is not None and bool(said.explanation.fit)
+        if explained.state == "pending" and scope.claims_alone:
+            explained = replace(explained, state="refused", detail=scope.refusal(pod))
+        elif explained.state == "pending":
+            fits = explained.explanation is not None and bool(explained.explanation.fit)
             ask = None if fits else self._ask_for(uid)
-            said = replace(said, outstanding=self._outstanding(pod), node_ask=ask)
-        return json.dumps(document(said)).encode()
+            explained = replace(explained, outstanding=self._outstanding(pod), node_ask=ask)
+        return json.dumps(document(explained)).encode()
 
     def _outstanding(self, pod: Pod) -> Outstanding:
         """Return what filter keeps for others and not for this pod, and whether its group fits."""
-        found = self._resources.resolve(pod)
-        if found is None:
+        resolved = self._resources.resolve(pod)
+        if resolved is None:
             return Outstanding()
-        managed, request = found
+        managed, request = resolved
         asking = claimant(pod, request)
         # What filter would see, so that both name the same numbers.
         offered = offers_of(managed).to(asking, managed.ledger.snapshot(), time.monotonic())

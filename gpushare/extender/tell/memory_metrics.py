@@ -65,16 +65,16 @@ def device_metrics(resources: Iterable[ManagedResource], unit_bytes: int) -> byt
             for device, units in enumerate(node.spec.capacity):
                 of = f'{{device="{device}",node="{name}",resource="{resource}"}} '
                 usable = node.spec.healthy[device] and not node.spec.closed
-                left = max(units - node.used[device], 0) if usable else 0
+                unused = max(units - node.used[device], 0) if usable else 0
                 if any_cores:
-                    given = node.cores_used[device]
-                    useless, left = (left, 0) if given >= ALL_CORES else (0, left)
-                    cores.append(f"{of}{float(given)}")
+                    cores_given = node.cores_used[device]
+                    useless, unused = (unused, 0) if cores_given >= ALL_CORES else (0, unused)
+                    cores.append(f"{of}{float(cores_given)}")
                     stranded_by_cores.append(of + as_bytes(useless))
                 capacity.append(of + as_bytes(units))
                 used.append(of + as_bytes(node.used[device]))
-                free.append(of + as_bytes(left))
-                stranded.append(of + as_bytes(stranded_units(left, typical_request)))
+                free.append(of + as_bytes(unused))
+                stranded.append(of + as_bytes(stranded_units(unused, typical_request)))
                 healthy.append(of + ("1.0" if usable else "0.0"))
     families = [
         _gauge(

@@ -181,19 +181,19 @@ class _StateCollector:
         build = GaugeMetricFamily("gpushare_build_info", "Version", labels=("version",))
         build.add_metric((__version__,), 1)
         yield build
-        if found := self._stopped_moves():
+        if stopped_moves := self._stopped_moves():
             stopped = CounterMetricFamily(
                 "gpushare_moves_stopped",
                 "Plans of moves that were not carried on, by why; the log names the pod",
                 labels=("why",),
             )
-            for why, count in found.items():
+            for why, count in stopped_moves.items():
                 stopped.add_metric((why,), count)
             yield stopped
-        if there := self._placeholders():
+        if placeholders := self._placeholders():
             text = "Placeholders that there are, as the watch shows"
             family = GaugeMetricFamily("gpushare_placeholders", text, labels=("namespace",))
-            for namespace, count in there.items():
+            for namespace, count in placeholders.items():
                 family.add_metric((namespace,), count)
             yield family
         for name, value in self._state().items():

@@ -14,18 +14,18 @@ def shadow_metrics(shadow: Shadow | None, unit_bytes: int) -> bytes:
     """Return all that is told of the shadow. unit_bytes: bytes of a memory unit."""
     if shadow is None:
         return b""
-    counts = {(("resource", name),): each for name, each in shadow.counts.items()}
+    counts = {(("resource", name),): tally for name, tally in shadow.counts.items()}
     sums = {
-        (*of, ("books", books)): each
-        for of, found in counts.items()
-        for books, each in (("real", found.real), ("shadow", found.shadow))
+        (*of, ("books", books)): figures
+        for of, tally in counts.items()
+        for books, figures in (("real", tally.real), ("shadow", tally.shadow))
     }
 
     def by(label: str, counted: Callable[[Counts], Mapping[str, int]]) -> Samples:
         return {
             (*of, (label, value)): number
-            for of, found in counts.items()
-            for value, number in counted(found).items()
+            for of, tally in counts.items()
+            for value, number in counted(tally).items()
         }
 
     families = (
@@ -38,22 +38,22 @@ def shadow_metrics(shadow: Shadow | None, unit_bytes: int) -> bytes:
             "gpushare_shadow_choices_total",
             "Pods that filter answered for, by whether the shadow policy, on the real books, would"
             " choose the same place or another node or device",
-            by("choice", lambda found: found.choices),
+            by("choice", lambda tally: tally.choices),
         ),
         family(
             "gpushare_shadow_pods_total",
             "Pods by which books took them: both, the real ones alone, or the shadow's alone",
-            by("taken", lambda found: found.pods),
+            by("taken", lambda tally: tally.pods),
         ),
         family(
             "gpushare_shadow_inexact_total",
             "Pods that the shadow's books could not follow exactly, by why",
-            by("why", lambda found: found.inexact),
+            by("why", lambda tally: tally.inexact),
         ),
         family(
             "gpushare_shadow_rebases_total",
             "How often the shadow's books began anew with the real ones",
-            {of: found.rebases for of, found in counts.items()},
+            {of: tally.rebases for of, tally in counts.items()},
         ),
         family(
             "gpushare_shadow_dropped_total",
@@ -64,17 +64,17 @@ def shadow_metrics(shadow: Shadow | None, unit_bytes: int) -> bytes:
         family(
             "gpushare_shadow_running_pods",
             "Pods in the real books and in the shadow's",
-            {of: each.pods for of, each in sums.items()},
+            {of: figures.pods for of, figures in sums.items()},
         ),
         family(
             "gpushare_shadow_allocated_bytes",
             "Memory given to pods in the real books and in the shadow's",
-            {of: each.allocated * unit_bytes for of, each in sums.items()},
+            {of: figures.allocated * unit_bytes for of, figures in sums.items()},
         ),
         family(
             "gpushare_shadow_stranded_bytes",
             "Free memory of devices where the commonest request has no room, in both books",
-            {of: each.stranded * unit_bytes for of, each in sums.items()},
+            {of: figures.stranded * unit_bytes for of, figures in sums.items()},
         ),
     )
     return "".join(families).encode()

@@ -179,11 +179,11 @@ class FilterVerb:
         """Return those of the nodes that fit which the answer names; if asked to, hold the best of
         them for the pod.
         """
-        kept = ""
+        reserved = ""
         if pod is not None and isinstance(seen, HeldSnapshot):  # else nothing is held
-            kept = managed.holds.reserved_for(pod)
-        if kept and kept in fit:  # it was moved there: the rest of a plan stands on that
-            fit = NodeNames((kept,))
+            reserved = managed.holds.reserved_for(pod)
+        if reserved and reserved in fit:  # it was moved there: the rest of a plan stands on that
+            fit = NodeNames((reserved,))
         elif self._best_only:
             best = best_row(seen, fit.rows(seen.row), request, managed.scorer(request))
             fit = fit if best is None else NodeNames(fit[best : best + 1])
@@ -231,7 +231,7 @@ class FilterVerb:
         )
         if promised:
             now = self._clock()
-            if self._promise_wait is not None and any(holds.soon(each, now) for each in others):
+            if self._promise_wait is not None and any(holds.soon(hold, now) for hold in others):
                 self._promise_wait.wait_for(fits_now)
             if pod.group.key and not others:  # the pods of its own group have what it needs
                 judged = judged.replaced(Reason.PROMISED, Reason.GROUP_TOO_LARGE)

@@ -273,7 +273,7 @@ class Holds:
     def gone(self, uid: str) -> None:
         """Forget a pod that is of no group and bound, or is terminating, has ended or is gone."""
         parts = (self._holds, self._binding, self._kept_out, self._members, self._turned_away)
-        if not any(uid in each for each in parts) and _reserved(uid) not in self._holds:
+        if not any(uid in part for part in parts) and _reserved(uid) not in self._holds:
             return
         with self._lock:
             self._forget(uid)
@@ -517,7 +517,7 @@ class Holds:
         """Return what plans of moves keep for the pod: at most one place of each kind is kept."""
         if not self._reserved:
             return []
-        return [each for each in map(self._holds.__getitem__, self._reserved) if each.is_for(pod)]
+        return [hold for hold in map(self._holds.__getitem__, self._reserved) if hold.is_for(pod)]
 
     def _put(self, hold: Hold) -> None:
         key = hold.key
@@ -546,9 +546,9 @@ class Holds:
         self._reserved.discard(key)
         self._priorities[hold.pod.priority] -= 1
         self._priorities += Counter()  # drops what is zero
-        there = self._by_node[hold.node]
-        del there[key]
-        if not there:
+        on_node = self._by_node[hold.node]
+        del on_node[key]
+        if not on_node:
             del self._by_node[hold.node]
         self._note(hold.node)
         group = hold.pod.group.key

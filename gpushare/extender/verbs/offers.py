@@ -69,7 +69,7 @@ class Offers:
         holds = self._holds
         if not holds.expire(now):
             return books
-        priorities = [each for each in holds.priorities() if each >= pod.priority]
+        priorities = [priority for priority in holds.priorities() if priority >= pod.priority]
         common = self._common(min(priorities), books) if priorities else None
         outwaited = {hold.number: hold.node for hold in holds.outwaited(pod, now)}
         nodes = holds.nodes_of(pod) | set(outwaited.values())

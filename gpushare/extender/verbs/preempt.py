@@ -83,8 +83,8 @@ def trim_candidates(
     """
     trimmed_by_node: dict[str, Victims] = {}
     spare = STEPS
-    for done, (node, given) in enumerate(candidates.items()):
-        if _is_charged_elsewhere(ledger, node, given.uids):
+    for done, (node, proposed) in enumerate(candidates.items()):
+        if _is_charged_elsewhere(ledger, node, proposed.uids):
             continue
         try:
             dumped = ledger.dump(node)
@@ -93,7 +93,7 @@ def trim_candidates(
         for books in dumped:
             steps = StepBudget(spare // (len(candidates) - done))
             spare -= steps.left
-            trimmed = trim_victims(books, preemptor, given, steps, budgets_of(books.entries))
+            trimmed = trim_victims(books, preemptor, proposed, steps, budgets_of(books.entries))
             spare += steps.left
             if trimmed is not None:
                 trimmed_by_node[node] = trimmed

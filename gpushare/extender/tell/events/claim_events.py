@@ -29,7 +29,7 @@ _REST = 9.0
 
 
 @dataclass(slots=True)
-class _Told:
+class _Notice:
     """Until when a pod, which waits for this reason, is left alone."""
 
     why: str
@@ -48,7 +48,7 @@ class ClaimEvents:
         self._messages = messages
         self._view = view
         self._clock = clock
-        self._told: dict[str, _Told] = {}
+        self._notices: dict[str, _Notice] = {}
         self._rested_at = -math.inf
 
     def tick(self, ready: bool) -> None:
@@ -58,25 +58,25 @@ class ClaimEvents:
         """
         given = self._view.journal.take_given()
         if not ready:
-            self._told.clear()
+            self._notices.clear()
             return
-        for each in given:
-            self._messages.claim_given(each, self._view.books.unit)
+        for allocation in given:
+            self._messages.claim_given(allocation, self._view.books.unit)
         waiting, now = self._view.journal.waiting(), self._clock()
-        self._told = {uid: told for uid, told in self._told.items() if uid in waiting}
+        self._notices = {uid: notice for uid, notice in self._notices.items() if uid in waiting}
         held_back = self._view.why_held_back()
         for uid, wait in waiting.items():
             why = wait.why if wait.refused else held_back or wait.why
-            told = self._told.get(uid)
-            if told is None or told.why != why:
-                self._told[uid] = _Told(why, now + GRACE)
-        due = [uid for uid, told in self._told.items() if told.due <= now]
+            notice = self._notices.get(uid)
+            if notice is None or notice.why != why:
+                self._notices[uid] = _Notice(why, now + GRACE)
+        due = [uid for uid, notice in self._notices.items() if notice.due <= now]
         if now < self._rested_at:
             return
         begin = time.thread_time()
-        for uid in sorted(due, key=lambda uid: self._told[uid].due)[:_AT_ONCE]:
+        for uid in sorted(due, key=lambda uid: self._notices[uid].due)[:_AT_ONCE]:
             # What is refused stays so.
-            self._told[uid].due = math.inf if waiting[uid].refused else now + _AGAIN
+            self._notices[uid].due = math.inf if waiting[uid].refused else now + _AGAIN
             self._tell(waiting[uid], held_back)
             cost = time.thread_time() - begin
             self._rested_at = now + cost * _REST
@@ -91,10 +91,12 @@ class ClaimEvents:
             self._messages.claim_waits(wait.pod, held_back or wait.why)
             return
         request = wait.request
-        found = claims_explanation(self._view.source, request, wait.demands, time.time())
-        if found.fit:
+        explanation = claims_explanation(self._view.source, request, wait.demands, time.time())
+        if explanation.fit:
             return  # it is about to be given devices
-        reasons = {why.value: count for why, count in found.reasons.items()}
-        for text, count in found.kept_out.items():
+        reasons = {why.value: count for why, count in explanation.reasons.items()}
+        for text, count in explanation.kept_out.items():
             reasons[text] = reasons.get(text, 0) + count
-        self._messages.no_fit(wait.pod, reasons, lambda: (found, Outstanding()), claim=wait.claim)
+        self._messages.no_fit(
+            wait.pod, reasons, lambda: (explanation, Outstanding()), claim=wait.claim
+        )

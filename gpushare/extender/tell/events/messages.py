@@ -115,10 +115,10 @@ class EventMessages:
         with self._lock:
             self._no_fit_limiter.forget(ref.uid)
         if shares:
-            given = ", ".join(
-                f"{amount(units, self._unit)} on device {each}" for each, units in shares
+            cards = ", ".join(
+                f"{amount(units, self._unit)} on device {device}" for device, units in shares
             )
-            self._recorder.record(_pod(ref), ALLOCATED, "Binding", f"node {node}: {given}")
+            self._recorder.record(_pod(ref), ALLOCATED, "Binding", f"node {node}: {cards}")
 
     def bind_failed(self, ref: PodRef, node: str, why: str) -> None:
         """Record that a bind was answered with an error."""
@@ -147,13 +147,13 @@ class EventMessages:
                 return
         total = sum(reasons.values())
         parts = ", ".join(f"{count} {why}" for why, count in sorted(reasons.items()))
-        what = f"the pod with its claim {claim}" if claim else "the pod"
-        note = f"0 of {total} nodes take {what}: {parts}"
+        who = f"the pod with its claim {claim}" if claim else "the pod"
+        note = f"0 of {total} nodes take {who}: {parts}"
 
         def details() -> str:
-            found, between = explain()
+            explanation, between = explain()
             holder = "claim" if claim else "pod"
-            return sentence(found, self._unit, ref.namespace, between, holder=holder)
+            return sentence(explanation, self._unit, ref.namespace, between, holder=holder)
 
         self._recorder.record(
             regarding,

@@ -114,8 +114,10 @@ class MistakenPods:
     def standing(self, resource: str) -> list[Mistake]:
         """Return the mistakes about this managed resource of pods that wait, oldest first."""
         with self._lock:
-            known = [each.mistake for each in self._mistakes.values()]
-        return [each for each in known if each.resource == resource and not each.bound]
+            mistakes = [noted.mistake for noted in self._mistakes.values()]
+        return [
+            mistake for mistake in mistakes if mistake.resource == resource and not mistake.bound
+        ]
 
     def take(self) -> tuple[PodRef, str] | None:
         """Return a mistake that is due, and count it as reported.
@@ -178,7 +180,7 @@ class MistakenPods:
 
 def _looked_at(pod: Pod) -> bool:
     conditions = (pod.status and pod.status.conditions) or ()
-    return any(each.type == "PodScheduled" for each in conditions)
+    return any(condition.type == "PodScheduled" for condition in conditions)
 
 
 def _largest(managed: ManagedResource) -> int:

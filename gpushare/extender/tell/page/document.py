@@ -42,8 +42,8 @@ class Documents:
     unit: the memory unit of the cluster. not_ready: why this process does not answer kube-scheduler
     now, or "". called: whether filter was called for the pod of that uid. mistaken_pods: the pods
     that wait because of a mistake. shadow: a policy that is followed beside. claims: what may be
-    told of claims, None if they are not followed. kept: returns why autoscalers leave nodes alone,
-    by name.
+    told of claims, None if they are not followed. kept_nodes: returns why autoscalers leave nodes
+    alone, by name.
     """
 
     def __init__(
@@ -57,9 +57,9 @@ class Documents:
         mistaken_pods: MistakenPods,
         shadow: Shadow | None = None,
         claims: ClaimsView | None = None,
-        kept: Callable[[], Mapping[str, str]] = dict,
+        kept_nodes: Callable[[], Mapping[str, str]] = dict,
     ) -> None:
-        self._kept = kept
+        self._kept_nodes = kept_nodes
         self._unit = unit
         self._not_ready = not_ready
         self._parts = [
@@ -77,8 +77,8 @@ class Documents:
         """Return the document; the one made before if nothing has changed since."""
         with self._making:
             reason = self._not_ready()
-            kept = self._kept()
-            key = (reason, [part.version() for part in self._parts], kept)
+            kept_nodes = self._kept_nodes()
+            key = (reason, [part.version() for part in self._parts], kept_nodes)
             if key != self._key or not all(part.complete for part in self._parts):
                 head = {
                     "version": __version__,
@@ -86,7 +86,7 @@ class Documents:
                     "notReady": reason or None,
                     "countingSince": int(self._since),
                 }
-                parts = ",".join(part.text(kept) for part in self._parts)
+                parts = ",".join(part.text(kept_nodes) for part in self._parts)
                 self._body = f'{_ENCODE(head)[:-1]},"resources":[{parts}]}}'.encode()
                 self._key = key
             return self._body
@@ -131,8 +131,8 @@ class _Part:
         shadow = _shadow_document(self._shadow, managed.names.resource)
         return changes, hour, managed.ranking_policy, managed.choice, shadow
 
-    def text(self, kept: Mapping[str, str]) -> str:
-        """Return the JSON of this part. kept: why autoscalers leave nodes alone, by name."""
+    def text(self, kept_nodes: Mapping[str, str]) -> str:
+        """Return the JSON of this part. kept_nodes: why autoscalers leave them alone, by name."""
         managed, books = self._managed, self._managed.ledger.view()
         sizes = [entry.request.units for entry in books.entries.values()]
         sizes += [pod.request.units for pod in books.waiting]
@@ -145,21 +145,25 @@ class _Part:
             "shadow": _shadow_document(self._shadow, managed.names.resource),
             "lastHour": self._last_hour.figures(managed.names.resource),
             "pending": self._pending(books),
-            "held": [held_document(each) for each in held_places(managed.holds)],
+            "held": [held_document(place) for place in held_places(managed.holds)],
         }
         # Node by node: no other thread runs while one call of json works.
-        return f'{_ENCODE(head)[:-1]},"nodes":[{",".join(self._nodes(books, typical, kept))}]}}'
+        return (
+            f'{_ENCODE(head)[:-1]},"nodes":[{",".join(self._nodes(books, typical, kept_nodes))}]}}'
+        )
 
     def _pending(self, books: LedgerView) -> list[dict[str, Any]]:
         version = books.snapshot.generation, self._managed.filters.states.version
         asked = ((pod.request, pod.demands) for pod in books.waiting)
-        said = self._explanations.about(asked, self._managed, version)
+        sentences = self._explanations.about(asked, self._managed, version)
         waiting = [
-            self._waiting(pod, said.get((pod.request, pod.demands))) for pod in books.waiting
+            self._waiting(pod, sentences.get((pod.request, pod.demands))) for pod in books.waiting
         ]
-        resource, there = self._managed.names.resource, {pod.uid for pod in books.waiting}
+        resource, waiting_uids = self._managed.names.resource, {pod.uid for pod in books.waiting}
         unread = self._mistaken_pods.standing(resource)
-        return waiting + [_mistaken(each) for each in unread if each.ref.uid not in there]
+        return waiting + [
+            _mistaken(mistake) for mistake in unread if mistake.ref.uid not in waiting_uids
+        ]
 
     def _waiting(self, pod: Waiting, why: str | None) -> dict[str, Any]:
         asked = self._called(pod.ref.uid)
@@ -175,7 +179,9 @@ class _Part:
             "scheduler": None if asked else _not_asked(pod),
         }
 
-    def _nodes(self, books: LedgerView, typical: int, kept: Mapping[str, str]) -> Iterable[str]:
+    def _nodes(
+        self, books: LedgerView, typical: int, kept_nodes: Mapping[str, str]
+    ) -> Iterable[str]:
         on_node: dict[str, list[Entry]] = defaultdict(list)
         for entry in books.entries.values():
             on_node[entry.node].append(entry)
@@ -188,7 +194,7 @@ class _Part:
             row = snapshot.row[name]
             used = tuple(snapshot.used[row].tolist())
             cores = tuple(snapshot.cores_used[row].tolist()) if snapshot.any_cores else ()
-            key = (spec, tuple(on_node[name]), used, typical, cores), kept.get(name, "")
+            key = (spec, tuple(on_node[name]), used, typical, cores), kept_nodes.get(name, "")
             before = texts.get(name)
             if before is None or before[0] != key:
                 shown = node_document(*key[0])
@@ -224,24 +230,24 @@ class _ClaimsPart(_Part):
     def _pending(self, books: LedgerView) -> list[dict[str, Any]]:
         version = books.snapshot.generation, self._managed.filters.states.version
         waits, held_back = self._claims.journal.waiting().values(), self._claims.why_held_back()
-        asked = [(each.request, each.demands) for each in waits if each.request is not None]
-        said = self._explanations.about(asked, self._managed, version)
+        asked = [(wait.request, wait.demands) for wait in waits if wait.request is not None]
+        sentences = self._explanations.about(asked, self._managed, version)
         return [
             {
-                "namespace": each.pod.namespace,
-                "name": each.pod.name,
-                "requested": each.request.total if each.request else 0,
-                "devices": each.request.devices if each.request else 0,
+                "namespace": wait.pod.namespace,
+                "name": wait.pod.name,
+                "requested": wait.request.total if wait.request else 0,
+                "devices": wait.request.devices if wait.request else 0,
                 "created": None,
                 "asked": True,
-                "why": each.why
-                if each.refused
+                "why": wait.why
+                if wait.refused
                 else held_back
-                or (each.request and said.get((each.request, each.demands)))
-                or each.why,
+                or (wait.request and sentences.get((wait.request, wait.demands)))
+                or wait.why,
                 "scheduler": None,
             }
-            for each in waits
+            for wait in waits
         ]
 
 

@@ -42,7 +42,7 @@ class ExplanationCache:
         self._claims = claims
         self._clock = clock
         self._rested_at = 0.0
-        self._said: dict[Asked, tuple[Version, str]] = {}
+        self._sentences: dict[Asked, tuple[Version, str]] = {}
         self.complete = True
         """Whether all sentences are of the last snapshot."""
 
@@ -51,22 +51,26 @@ class ExplanationCache:
     ) -> Mapping[Asked, str]:
         """Return the sentences; one whose turn has not come yet is left out."""
         wanted = dict.fromkeys(asked)
-        self._said = {each: said for each, said in self._said.items() if each in wanted}
+        self._sentences = {
+            question: sentence
+            for question, sentence in self._sentences.items()
+            if question in wanted
+        }
         # First those without a sentence, then those with the oldest ones.
-        stale = [each for each in wanted if self._age(each) != version]
+        stale = [question for question in wanted if self._age(question) != version]
         stale.sort(key=self._age)
         begin = now = self._clock()
         while stale and begin >= self._rested_at and now <= begin + _BUDGET:
-            each = stale.pop(0)
-            self._said[each] = version, self._explain(source, *each)
+            question = stale.pop(0)
+            self._sentences[question] = version, self._explain(source, *question)
             now = self._clock()
         if now > begin:
             self._rested_at = now + (now - begin) * _REST
         self.complete = not stale
-        return {each: text for each, (_, text) in self._said.items()}
+        return {question: text for question, (_, text) in self._sentences.items()}
 
     def _age(self, asked: Asked) -> Version:
-        return self._said.get(asked, (_NEVER, ""))[0]
+        return self._sentences.get(asked, (_NEVER, ""))[0]
 
     def _explain(self, source: ExplainSource, request: Request, demands: Demands) -> str:
         try:
@@ -74,7 +78,7 @@ class ExplanationCache:
         except MessageError as error:
             return f"its request makes no sense: {error}"
         explained = claims_explanation if self._claims else explanation_of
-        found = explained(source, request, demands, time.time())
-        if found.fit:
-            return f"it fits now on {len(found.fit)} node{'s' * (len(found.fit) > 1)}"
-        return sentence(found, self._unit, holder="claim" if self._claims else "pod")
+        explanation = explained(source, request, demands, time.time())
+        if explanation.fit:
+            return f"it fits now on {len(explanation.fit)} node{'s' * (len(explanation.fit) > 1)}"
+        return sentence(explanation, self._unit, holder="claim" if self._claims else "pod")

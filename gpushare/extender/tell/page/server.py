@@ -105,12 +105,12 @@ class _Page(Handler):
         if path == "/":
             return 302, _TEXT, b"gpushare: the page is /ui\n"
         try:
-            found = self.contents.get(path)
+            content = self.contents.get(path)
         except NotReady as error:
             return 503, _TEXT, f"{error}\n".encode()
-        if found is None:
+        if content is None:
             return 404, _TEXT, _NOT_THERE
-        kind, body = found
+        kind, body = content
         return 304 if self.headers.get("If-None-Match") == _tag(body) else 200, kind, body
 
     def headers_of(self, status: int, body: bytes) -> Mapping[str, str]:

@@ -37,7 +37,7 @@ def test_the_same_context_serves_until_a_file_changes(mounted: Path) -> None:
     certificates = reading(mounted)
     first = certificates.context()
     assert all(certificates.context() is first for _ in range(500))
-    assert certificates.made == 1
+    assert certificates.loads == 1
 
 
 def test_a_mount_that_turns_to_another_version_is_seen(mounted: Path) -> None:

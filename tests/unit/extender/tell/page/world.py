@@ -48,7 +48,7 @@ class World:
             not_ready=lambda: self.not_ready,
             called=lambda uid: "unasked" not in uid,
             mistaken_pods=self.mistaken_pods,
-            kept=lambda: dict(self.kept),
+            kept_nodes=lambda: dict(self.kept),
         )
 
     def fill(self, nodes: int, devices: int = 8, pods: int = 3) -> None:
