@@ -156,11 +156,12 @@ class CandidateFinder:
             log.warning(Line("pod-resources does not answer", error=error))
             return self.unlisted(units, answered, refused)
         pods, changes, unread = self._known(listed)
-        found = candidates(listed, pods, answered, refused, units)
+        asking = candidates(listed, pods, answered, refused, units)
         doubtful = [
             pod.key
             for pod in (
-                [each.pod for each in found] or [pods[key] for key in listed if key in pods]
+                [candidate.pod for candidate in asking]
+                or [pods[key] for key in listed if key in pods]
             )
             if may_be_another(pod, listed[pod.key], answered, refused)
         ]
@@ -170,10 +171,10 @@ class CandidateFinder:
             # A pod that cannot be read may have been replaced by a newer one.
             gone = {key for key in doubtful if not read.get(key)}
             pods = {key: pod for key, pod in pods.items() if key not in gone}
-            found = candidates(listed, pods, answered, refused, units)
+            asking = candidates(listed, pods, answered, refused, units)
             unread |= gone - read.keys()
-        if found:
-            return Candidates(found, all(all(listed[key].values()) for key in unread), changes)
+        if asking:
+            return Candidates(asking, all(all(listed[key].values()) for key in unread), changes)
         if any(key not in pods for key in listed):
             return Candidates((), True, changes)
         # A kubelet that does not show the pod it is admitting.
@@ -192,10 +193,10 @@ class CandidateFinder:
         rest = [pod for key, pod in pods.items() if key not in but]
         return Candidates(unlisted(rest, answered, refused, units), False, changes)
 
-    def read_again(self, found: Sequence[Candidate]) -> None:
+    def read_again(self, asking: Sequence[Candidate]) -> None:
         """Read again the candidates, and the pods that the kubelet shows without all their ids."""
         pods, _ = self._pods.now()
-        keys = {each.pod.key for each in found}
+        keys = {candidate.pod.key for candidate in asking}
         with suppress(GpuShareError):
             listed = self._listed()
             keys |= {
@@ -218,9 +219,9 @@ class CandidateFinder:
             return pods, changes, set()
         read = self._pods.look_up(late)
         pods, changes = self._pods.now()
-        kept = {key: until for key, until in self._unknown.items() if until > now}
+        unknown = {key: until for key, until in self._unknown.items() if until > now}
         until = self._clock() + _UNKNOWN_FOR
-        self._unknown = kept | {key: until for key in read if key not in pods}
+        self._unknown = unknown | {key: until for key in read if key not in pods}
         return pods, changes, late - read.keys() - pods.keys()
 
 
@@ -334,27 +335,27 @@ class Allocator:
         read_again = False
         self._settle()
         while True:
-            found = self._finder.find(units, *self._past())
-            decision = decide(found.candidates, units, self._cards())
-            left = deadline - self._clock()
+            asking = self._finder.find(units, *self._past())
+            decision = decide(asking.candidates, units, self._cards())
+            remaining = deadline - self._clock()
             if isinstance(decision, Decided):
                 # Known from the watch only: the kubelet may mean a pod that the watch lacks so far.
-                if found.shown or left <= 0:
-                    return replace(decision, shown=found.shown)
-            elif left <= 0 or (found.shown and not decision.more_may_help):
+                if asking.shown or remaining <= 0:
+                    return replace(decision, shown=asking.shown)
+            elif remaining <= 0 or (asking.shown and not decision.more_may_help):
                 if read_again:
                     with self._lock:
-                        if len(found.candidates) == 1:
-                            self._state.refused.add(found.candidates[0].pod.ref.uid)
+                        if len(asking.candidates) == 1:
+                            self._state.refused.add(asking.candidates[0].pod.ref.uid)
                     raise _refused(decision)
                 # A refusal fails the pod for good: make sure that it is no older pod of that name.
                 read_again = True
-                self._finder.read_again(found.candidates)
+                self._finder.read_again(asking.candidates)
                 continue
             else:
                 # The process before this one may have served it.
                 self.learn(self._recorded() or ())
-            self._pods.wait(found.changes, min(left, _AGAIN))
+            self._pods.wait(asking.changes, min(remaining, _AGAIN))
 
     def _past(self) -> tuple[set[ContainerKey], set[str]]:
         """Return (containers that have had an answer, uids of pods that had an error)."""
@@ -423,19 +424,19 @@ class Allocator:
         """
         if not self._state.pending:
             return self._decide(len(asked))
-        found = self._finder.unlisted(len(asked), *self._past()).candidates
-        decided = self._decided(found, len(asked), "the kubelet took ids without asking which: ")
+        asking = self._finder.unlisted(len(asked), *self._past()).candidates
+        decided = self._decided(asking, len(asked), "the kubelet took ids without asking which: ")
         return replace(decided, shown=False)
 
-    def _decided(self, found: Sequence[Candidate], units: int, said: str = "") -> Decided:
-        decision = decide(found, units, self._cards())
+    def _decided(self, asking: Sequence[Candidate], units: int, preface: str = "") -> Decided:
+        decision = decide(asking, units, self._cards())
         if isinstance(decision, Undecided):
-            raise _refused(decision, said)
+            raise _refused(decision, preface)
         return decision
 
 
-def _refused(decision: Undecided, said: str = "") -> RequestRefused:
+def _refused(decision: Undecided, preface: str = "") -> RequestRefused:
     """Return the refusal for the kubelet; the log says which pods it is about."""
     if decision.whose:
         log.warning(Line("undecided", why=decision.why, whose=decision.whose))
-    return RequestRefused(f"{said}{decision.why}")
+    return RequestRefused(f"{preface}{decision.why}")

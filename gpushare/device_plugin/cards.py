@@ -156,7 +156,7 @@ def unit_mib(unit: str) -> int:
 
 
 def make_cards(
-    found: Sequence[DetectedGpu],
+    gpus: Sequence[DetectedGpu],
     unit: str,
     reserve_mib: int | None,
     uncounted: Sequence[str] = (),
@@ -166,13 +166,13 @@ def make_cards(
 
     Raises SettingsError if the GPUs cannot be counted, or are too many for the kubelet.
     """
-    _check(found)
+    _check(gpus)
     cards = tuple(
-        _card(gpu, unit_mib(unit), reserve_mib) for gpu in sorted(found, key=lambda gpu: gpu.index)
+        _card(gpu, unit_mib(unit), reserve_mib) for gpu in sorted(gpus, key=lambda gpu: gpu.index)
     )
     size = message_size(cards)
     if size > LONGEST_MESSAGE:
-        raise SettingsError(_too_many(found, unit, reserve_mib, size))
+        raise SettingsError(_too_many(gpus, unit, reserve_mib, size))
     return Cards(unit, cards, tuple(uncounted))
 
 
@@ -221,16 +221,16 @@ def message_size(cards: Iterable[Card]) -> int:
     return size
 
 
-def _check(found: Sequence[DetectedGpu]) -> None:
-    if not found:
+def _check(gpus: Sequence[DetectedGpu]) -> None:
+    if not gpus:
         raise SettingsError("there is no GPU on this node")
-    if len(found) > MAX_DEVICES:
-        raise SettingsError(f"{len(found)} GPUs, but a node may have {MAX_DEVICES} at most")
-    if sorted(gpu.index for gpu in found) != list(range(len(found))):
-        indices = ", ".join(str(gpu.index) for gpu in found)
+    if len(gpus) > MAX_DEVICES:
+        raise SettingsError(f"{len(gpus)} GPUs, but a node may have {MAX_DEVICES} at most")
+    if sorted(gpu.index for gpu in gpus) != list(range(len(gpus))):
+        indices = ", ".join(str(gpu.index) for gpu in gpus)
         raise SettingsError(f"the GPUs must have the indices 0, 1, ...; they have {indices}")
     seen: set[str] = set()
-    for gpu in found:
+    for gpu in gpus:
         if not is_uuid(gpu.uuid) or "-_-" in gpu.uuid:
             raise SettingsError(f"GPU {gpu.index}: {gpu.uuid[:80]!r} is no uuid of a GPU")
         if gpu.uuid in seen:
@@ -238,11 +238,11 @@ def _check(found: Sequence[DetectedGpu]) -> None:
         seen.add(gpu.uuid)
 
 
-def _too_many(found: Sequence[DetectedGpu], unit: str, reserve_mib: int | None, size: int) -> str:
+def _too_many(gpus: Sequence[DetectedGpu], unit: str, reserve_mib: int | None, size: int) -> str:
     smaller = unit_mib(unit)
     for chunk in _CHUNKS:
         if chunk > smaller:
-            cards = [_card(gpu, chunk, reserve_mib) for gpu in found]
+            cards = [_card(gpu, chunk, reserve_mib) for gpu in gpus]
             if message_size(cards) <= LONGEST_MESSAGE:
                 better = "GiB" if chunk == 1024 else f"{chunk}MiB"
                 break

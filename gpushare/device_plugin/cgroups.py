@@ -43,7 +43,7 @@ class Cgroups:
 
     def folders(self) -> Mapping[str, Path]:
         """Return the cgroups of containers that can be seen, by the container's id."""
-        found: dict[str, Path] = {}
+        folders: dict[str, Path] = {}
         todo = [self._cgroup]
         for _ in range(_MOST_FOLDERS):
             if not todo:
@@ -53,15 +53,15 @@ class Cgroups:
                 path = f"/{inner.relative_to(self._cgroup)}"
                 container = container_of(path)
                 if container:
-                    found[container] = inner
+                    folders[container] = inner
                 elif "kubepods" in path or path.startswith("/kubelet"):
                     todo.append(inner)
-        return found
+        return folders
 
 
 def _folders(folder: Path) -> list[Path]:
     try:
-        with os.scandir(folder) as found:
-            return [Path(each) for each in found if each.is_dir(follow_symlinks=False)]
+        with os.scandir(folder) as entries:
+            return [Path(entry) for entry in entries if entry.is_dir(follow_symlinks=False)]
     except OSError:  # it has ended meanwhile
         return []

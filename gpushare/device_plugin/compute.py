@@ -38,7 +38,7 @@ class ComputeCheck:
         self._pods = pods
         self._parse = parse
         self._tell = tell
-        self._told: set[str] = set()
+        self._reported: set[str] = set()
         self.unenforced_containers = 0
         """Containers on record that ask for compute and were told no limit of it."""
 
@@ -56,7 +56,7 @@ class ComputeCheck:
             if not compute_limit(answer):
                 unenforced.setdefault(entry.uid, []).append((container, isolation_of(answer)))
         self.unenforced_containers = sum(map(len, unenforced.values()))
-        for uid in sorted(unenforced.keys() - self._told):
+        for uid in sorted(unenforced.keys() - self._reported):
             containers = tuple(container for container, _ in unenforced[uid])
             self._tell(Unenforced(pods[uid], containers, unenforced[uid][0][1]))
-        self._told = set(unenforced)
+        self._reported = set(unenforced)

@@ -103,34 +103,34 @@ def answer(grant: Grant, contract: Contract, uid: str, container: str) -> Contai
     return ContainerAllocation(envs, mounts)
 
 
-def visible_devices(told: ContainerAllocation) -> frozenset[str]:
+def visible_devices(allocation: ContainerAllocation) -> frozenset[str]:
     """Return the uuids, or the indices, of the devices that a container was told of."""
-    by_annotation = told.annotations.get(_CDI_ANNOTATION, "").split(",")
-    names = [*told.cdi_devices, *by_annotation]
+    by_annotation = allocation.annotations.get(_CDI_ANNOTATION, "").split(",")
+    names = [*allocation.cdi_devices, *by_annotation]
     by_cdi = {name.rpartition("=")[2] for name in names if name}
-    visible = told.envs.get(VISIBLE, "")
+    visible = allocation.envs.get(VISIBLE, "")
     if by_cdi or visible == _NO_DEVICES:
         return frozenset(by_cdi)
     return frozenset(visible.split(",")) if visible else frozenset()
 
 
-def isolation_of(told: ContainerAllocation) -> str:
+def isolation_of(allocation: ContainerAllocation) -> str:
     """Return what limits the memory of a container: one of ISOLATIONS, never auto."""
     for name, kind in _TELLTALE.items():
-        if name in told.envs:
+        if name in allocation.envs:
             return kind
     return "none"
 
 
-def driver_limit(told: ContainerAllocation) -> int:
+def driver_limit(allocation: ContainerAllocation) -> int:
     """Return the limit in MiB that the driver was given for a container, 0 if none."""
-    text = told.envs.get(_DRIVER_LIMIT, "")
+    text = allocation.envs.get(_DRIVER_LIMIT, "")
     return int(text) if _MIB_TEXT.fullmatch(text) else 0
 
 
-def compute_limit(told: ContainerAllocation) -> str:
+def compute_limit(allocation: ContainerAllocation) -> str:
     """Return the limit of compute that a container was told, in percent, "" if none."""
-    return told.envs.get(COMPUTE_LIMITS.get(isolation_of(told), ""), "")
+    return allocation.envs.get(COMPUTE_LIMITS.get(isolation_of(allocation), ""), "")
 
 
 def _original(grant: Grant, contract: Contract, ids: Sequence[str]) -> dict[str, str]:

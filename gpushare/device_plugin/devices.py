@@ -76,7 +76,7 @@ class FileSource:
     def __init__(self, path: str) -> None:
         self._path = Path(path)
         self._last: Sequence[DetectedGpu] = ()
-        self._said = ""
+        self._last_error = ""
 
     @property
     def unwatched(self) -> Mapping[str, str]:
@@ -90,11 +90,11 @@ class FileSource:
         except SettingsError as error:
             if not self._last:
                 raise
-            if str(error) != self._said:
+            if str(error) != self._last_error:
                 log.warning(Line("devices not read, they stay as they were", error=error))
-            self._said = str(error)
+            self._last_error = str(error)
         else:
-            self._said = ""
+            self._last_error = ""
         return self._last
 
     def xids(self, seconds: float) -> Sequence[tuple[str, int]]:
@@ -209,10 +209,10 @@ class NvmlSource:
             with contextlib.suppress(pynvml.NVMLError):  # a driver without such a list
                 listed = [*listed, *more(handle)]
         by_process: dict[int, int | None] = {}
-        for each in listed:
-            most = by_process.get(each.pid)
-            told = each.usedGpuMemory
-            by_process[each.pid] = max(most or 0, told) if told is not None else most
+        for process in listed:
+            most = by_process.get(process.pid)
+            used = process.usedGpuMemory
+            by_process[process.pid] = max(most or 0, used) if used is not None else most
         return CardMemory(int(info.total), int(info.used), by_process)
 
     def limit(self, uuid: str, cgroup: Path) -> tuple[int, int]:
@@ -346,7 +346,7 @@ class _Watch:
 
         valid: returns whether NVML has not been initialized again since.
         """
-        found = []
+        errors = []
         if not self._sets:
             time.sleep(seconds)
         part = int(seconds * 1000) // max(1, len(self._sets))
@@ -354,7 +354,7 @@ class _Watch:
             if not valid():
                 break
             try:
-                found.append((uuid, int(pynvml.nvmlEventSetWait_v2(events, part).eventData)))
+                errors.append((uuid, int(pynvml.nvmlEventSetWait_v2(events, part).eventData)))
             except pynvml.NVMLError_Timeout:
                 continue
             except pynvml.NVMLError as error:
@@ -362,7 +362,7 @@ class _Watch:
                 del self._sets[uuid]
                 if error.value not in _UNINITIALIZED:
                     self._free(events)
-        return found
+        return errors
 
     def _register(self, uuid: str, handle: Any) -> None:  # noqa: ANN401 -- a handle of the library
         """Wait for the errors of a card from now on. Raises NVMLError."""

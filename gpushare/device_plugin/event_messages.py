@@ -96,7 +96,9 @@ class EventMessages:
 
     def compute(self, unenforced: Unenforced) -> None:
         """Record that a pod's containers ask for compute, and nothing holds them to it."""
-        asked = ", ".join(f"{each.name} ({each.cores} percent)" for each in unenforced.containers)
+        asked = ", ".join(
+            f"{container.name} ({container.cores} percent)" for container in unenforced.containers
+        )
         if unenforced.isolation in COMPUTE_LIMITS:
             why = (
                 "which pod the kubelet asked for was not certain, or a release that sets none has"

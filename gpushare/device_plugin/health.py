@@ -139,7 +139,7 @@ class Health:
     def refresh(self) -> None:
         """Read the cards once; called by one thread."""
         try:
-            found = tuple(self._source.read())
+            gpus = tuple(self._source.read())
         except SettingsError as error:
             if str(error) != self._failure:
                 log.warning(Line("devices not read", error=error))
@@ -147,10 +147,10 @@ class Health:
             return
         self._failure = ""
         self._read_at = self._clock()
-        if any(not gpu.problem or gpu.problem.fault is not Fault.UNREADABLE for gpu in found):
+        if any(not gpu.problem or gpu.problem.fault is not Fault.UNREADABLE for gpu in gpus):
             self._answered_at = self._read_at
         with self._judging:
-            self._last = found
+            self._last = gpus
             self._take(self._judged())
 
     def on_xid(self, uuid: str, xid: int) -> None:
@@ -170,7 +170,7 @@ class Health:
         """Wait for errors of the cards for these seconds; return the seconds to pause."""
         self._waits_since = self._clock()
         try:
-            found = self._source.xids(seconds)
+            errors = self._source.xids(seconds)
         except SettingsError as error:
             if str(error) != self._watch_failure:
                 log.warning(Line("errors of GPUs are not seen; tried again", error=error))
@@ -188,7 +188,7 @@ class Health:
                 log.warning(Line("errors of a GPU are not seen; tried again", uuid=uuid, why=why))
         for uuid in before.keys() - self._unwatched.keys():
             log.info(Line("errors of a GPU are seen again", uuid=uuid))
-        for uuid, xid in found:
+        for uuid, xid in errors:
             self.on_xid(uuid, xid)
         return 0.1
 
@@ -266,7 +266,7 @@ class Health:
             return True
         seen = by_uuid.get(first.uuid)
         if not first.uuid:
-            known = {each.uuid for each in self._first}
+            known = {gpu.uuid for gpu in self._first}
             new = (gpu for gpu in by_uuid.values() if gpu.uuid not in known)
             seen = next((gpu for gpu in new if gpu.index == first.index), None)
         if seen:

@@ -133,15 +133,15 @@ def candidates(
     with which a kubelet fails them. These, and pods that have started or are being deleted, count
     only if there is no other.
     """
-    found = []
+    asking = []
     for key, containers in listed.items():
         pod = pods.get(key)
         if pod is None or pod.ended:
             continue
         container = next_container(pod, containers, answered)
         if container is not None and container.units == units:
-            found.append(Candidate(pod, container))
-    return _likely(found, refused)
+            asking.append(Candidate(pod, container))
+    return _likely(asking, refused)
 
 
 def unlisted(
@@ -151,14 +151,14 @@ def unlisted(
     units: int,
 ) -> tuple[Candidate, ...]:
     """Return the candidates if the kubelet shows none: any container without an answer."""
-    found = [
+    asking = [
         Candidate(pod, container)
         for pod in pods
         if not pod.ended
         for container in (next_container(pod, {}, answered, shown=False),)
         if container is not None and container.units == units
     ]
-    return _likely(found, refused)
+    return _likely(asking, refused)
 
 
 def next_container(
@@ -207,33 +207,33 @@ def may_be_another(
     return lost or gone or pod.assigned or pod.started
 
 
-def decide(found: Sequence[Candidate], units: int, cards: Cards) -> Decided | Undecided:
-    """Return what to give to the container that the kubelet means, one of `found`."""
-    if not found:
+def decide(asking: Sequence[Candidate], units: int, cards: Cards) -> Decided | Undecided:
+    """Return what to give to the container that the kubelet means, one of `asking`."""
+    if not asking:
         return Undecided(
             f"no pod of this node is known that waits for {units} units; was it bound past the"
             " gpushare extender, or does the device plug-in not hear from the API server?"
         )
     grants = []
-    for candidate in found:
+    for candidate in asking:
         if candidate.pod.problem:
-            return Undecided(candidate.pod.problem, len(found) > 1, str(candidate))
+            return Undecided(candidate.pod.problem, len(asking) > 1, str(candidate))
         grant = granted(candidate, cards)
         if isinstance(grant, str):
-            return Undecided(grant, len(found) > 1, str(candidate))
+            return Undecided(grant, len(asking) > 1, str(candidate))
         grants.append(grant)
     if len({(grant.cores, grant.whole_cards) for grant in grants}) > 1:
         # Another's limit of compute is worse than none; of memory what each asks for is safe.
         grants = [replace(grant, cores=0, whole_cards=False) for grant in grants]
     if any(grant != grants[0] for grant in grants):
-        shown = [f"{candidate} ({grant})" for candidate, grant in zip(found, grants, strict=True)]
+        shown = [f"{candidate} ({grant})" for candidate, grant in zip(asking, grants, strict=True)]
         more = f" and {len(shown) - _NAMED} more" if len(shown) > _NAMED else ""
         return Undecided(
-            f"the kubelet asks for {units} units, and {len(found)} containers wait for as many that"
-            " are to have different devices; the log of the device plug-in names them",
+            f"the kubelet asks for {units} units, and {len(asking)} containers wait for as many"
+            " that are to have different devices; the log of the device plug-in names them",
             whose=f"{'; '.join(shown[:_NAMED])}{more}",
         )
-    return Decided(grants[0], tuple(found))
+    return Decided(grants[0], tuple(asking))
 
 
 def granted(candidate: Candidate, cards: Cards, *, healthy: bool = True) -> Grant | str:
@@ -270,7 +270,7 @@ def choose_ids(
     def take(uuids: Collection[str], wanted: int) -> None:
         """Add ids of these cards."""
         taken, begins = set(chosen), tuple(device_id(uuid, "") for uuid in uuids)
-        free = [each for each in available if each.startswith(begins) and each not in taken]
+        free = [device for device in available if device.startswith(begins) and device not in taken]
         free.sort(key=lambda device: (device in in_use, number_of(device)))
         chosen.extend(free[: max(0, min(wanted, grant.units - len(chosen)))])
 
@@ -282,11 +282,13 @@ def choose_ids(
     return tuple(chosen), {uuid_of(device) for device in chosen} <= grant.uuids
 
 
-def _likely(found: Sequence[Candidate], refused: Collection[str]) -> tuple[Candidate, ...]:
+def _likely(asking: Sequence[Candidate], refused: Collection[str]) -> tuple[Candidate, ...]:
     """Return the candidates whose pods are new, or all if there are none."""
     new = [
-        each
-        for each in found
-        if not (each.pod.started or each.pod.terminating or each.pod.ref.uid in refused)
+        candidate
+        for candidate in asking
+        if not (
+            candidate.pod.started or candidate.pod.terminating or candidate.pod.ref.uid in refused
+        )
     ]
-    return tuple(new or found)
+    return tuple(new or asking)

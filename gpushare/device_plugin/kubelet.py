@@ -144,7 +144,7 @@ class PodsApi:
             "/v1alpha1.Pods/ListPods", pb.Empty(), pb.ListPodsResponse, _LIST_SECONDS
         )
         try:
-            return [_pod(pb.Pod.FromString(each)) for each in answer.pods]
+            return [_pod(pb.Pod.FromString(message)) for message in answer.pods]
         except DecodeError as error:
             raise KubeletError(f"{self._channel.path}: a pod cannot be read: {error}") from error
 
@@ -175,7 +175,7 @@ def parse_checkpoint(text: bytes, resource: str) -> tuple[CheckpointEntry, ...]:
     which has been the same since 1.20: JSON, answers of Allocate in it as the bytes of their
     message. Unlike its API, it has the pods' uids and plain init containers.
     """
-    found = []
+    entries = []
     try:
         document: Any = json.loads(text)
         for item in document["Data"]["PodDeviceEntries"] or ():
@@ -190,10 +190,10 @@ def parse_checkpoint(text: bytes, resource: str) -> tuple[CheckpointEntry, ...]:
                 frozenset(str(device) for group in groups for device in group),
                 base64.b64decode(item.get("AllocResp") or ""),
             )
-            found.append(entry)
+            entries.append(entry)
     except (ValueError, RecursionError, TypeError, KeyError, AttributeError) as error:
         raise MessageError(f"{CHECKPOINT}: {type(error).__name__}: {error}") from error
-    return tuple(found)
+    return tuple(entries)
 
 
 def answer_message(answer: ContainerAllocation) -> pb.ContainerAllocateResponse:
@@ -221,7 +221,7 @@ def parse_answer(data: bytes) -> ContainerAllocation:
         raise MessageError(f"{CHECKPOINT}: AllocResp cannot be read: {error}") from error
     return ContainerAllocation(
         dict(message.envs),
-        [Mount(each.container_path, each.host_path, each.read_only) for each in message.mounts],
+        [Mount(mount.container_path, mount.host_path, mount.read_only) for mount in message.mounts],
         [device.name for device in message.cdi_devices],
         dict(message.annotations),
     )
@@ -247,8 +247,8 @@ def _pod(message: pb.Pod) -> Pod:
         ),
         PodSpec(
             node_name=message.spec.node_name,
-            containers=[_container(each) for each in message.spec.containers],
-            init_containers=[_container(each) for each in message.spec.init_containers],
+            containers=[_container(container) for container in message.spec.containers],
+            init_containers=[_container(container) for container in message.spec.init_containers],
         ),
         PodStatus(phase=status.phase, start_time=_time(status, "start_time")),
     )

@@ -62,7 +62,7 @@ class Marker:
         self._look_too = look_too
         self._every = every
         self._clock = clock
-        self._told: set[tuple[str, str]] = set()
+        self._reported: set[tuple[str, str]] = set()
         self._marked: set[str] = set()
         self._look_at = clock() + _FIRST_LOOK
         self._mark_at = 0.0
@@ -132,10 +132,10 @@ class Marker:
         self.wrong_containers = len(wrongs)
         seen = {(wrong.pod.ref.uid, wrong.container) for wrong in wrongs}
         for wrong in wrongs:
-            if (wrong.pod.ref.uid, wrong.container) not in self._told:
+            if (wrong.pod.ref.uid, wrong.container) not in self._reported:
                 log.error(Line("wrong device", found=wrong))
                 self._tell(wrong)
-        self._told = seen
+        self._reported = seen
         for pod, given in _beside(wrongs):
             try:
                 self._annotate(pod, write_given(given, self._pods.names))
@@ -183,8 +183,8 @@ def _beside(wrongs: Sequence[Wrong]) -> Iterator[tuple[NodePod, Mapping[str, int
     for wrong in wrongs:
         had.setdefault(wrong.pod.ref.uid, Counter()).update(wrong.given)
     for uid, pod in pods.items():
-        told = Counter(dict(pod.given))
+        annotated = Counter(dict(pod.given))
         # A container takes over the units of an init container.
         most = Counter({card: min(units, pod.total or units) for card, units in had[uid].items()})
-        if most | told != told:
-            yield pod, most | told  # of each the larger number
+        if most | annotated != annotated:
+            yield pod, most | annotated  # of each the larger number

@@ -118,7 +118,7 @@ class Memory:
         self._tell = tell
         self._clock = clock
         self._seen = Seen(at=clock())
-        self._told: set[tuple[str, str, str, bool]] = set()
+        self._reported: set[tuple[str, str, str, bool]] = set()
         self._silent: set[str] = set()
         self._stopping = threading.Event()
 
@@ -151,11 +151,11 @@ class Memory:
         used, of_cards = self._used(pods, cards)
         uses = tuple(self._uses(pods, cards, used))
         self._seen = Seen(uses, of_cards, self._clock())
-        self._told = {each for each in self._told if each[0] in pods}
+        self._reported = {key for key in self._reported if key[0] in pods}
         for use in uses:
-            what = (use.pod.ref.uid, use.container, use.uuid, use.exceeded)
-            if (use.exceeded or use.enforced is False) and what not in self._told:
-                self._told.add(what)
+            key = (use.pod.ref.uid, use.container, use.uuid, use.exceeded)
+            if (use.exceeded or use.enforced is False) and key not in self._reported:
+                self._reported.add(key)
                 self._tell(use)
 
     def _used(
@@ -163,9 +163,9 @@ class Memory:
     ) -> tuple[Mapping[_Place, int | None], Mapping[str, int]]:
         """Return (bytes by container and card, None if NVML does not tell; bytes of each card)."""
         owners = {
-            each: (uid, name)
+            container_id: (uid, name)
             for uid, pod in pods.items()
-            for each, name in (pod.container_names or {}).items()
+            for container_id, name in (pod.container_names or {}).items()
         }
         used: dict[_Place, int | None] = {}
         of_cards: dict[str, int] = {}
@@ -200,9 +200,9 @@ class Memory:
     def _uses(
         self, pods: Mapping[str, NodePod], cards: Cards, used: Mapping[_Place, int | None]
     ) -> Iterator[Use]:
-        told = self._record()
-        folders = self._folders() if any(driver_limit(answer) for _, answer in told) else {}
-        for entry, answer in told:
+        record = self._record()
+        folders = self._folders() if any(driver_limit(answer) for _, answer in record) else {}
+        for entry, answer in record:
             pod = pods.get(entry.uid)
             container = pod.gpu_container(entry.container) if pod else None
             grant = (
@@ -213,11 +213,13 @@ class Memory:
             if pod is None or not isinstance(grant, Grant):
                 continue
             ids = [
-                each
-                for each, name in (pod.container_names or {}).items()
+                container_id
+                for container_id, name in (pod.container_names or {}).items()
                 if name == entry.container
             ]
-            folder = next((folders[each] for each in ids if each in folders), None)
+            folder = next(
+                (folders[container_id] for container_id in ids if container_id in folders), None
+            )
             for card in cards.all:
                 asked = grant.limit_of(card.uuid) * cards.unit_mib * _MIB
                 limit = driver_limit(answer) * _MIB if asked else 0

@@ -112,9 +112,9 @@ def _container_names(status: PodStatus) -> dict[str, str] | None:
         return None
     listed = (*(status.init_container_statuses or ()), *(status.container_statuses or ()))
     by_id = {
-        (each.container_id or "").rpartition("//")[2]: each.name or ""
-        for each in listed
-        if each.container_id
+        (container.container_id or "").rpartition("//")[2]: container.name or ""
+        for container in listed
+        if container.container_id
     }
     return by_id or None
 
@@ -161,30 +161,30 @@ def _placed(
     granted: Counter[int] = Counter()
     for grant in grants.values():
         granted.update(grant)
-    left = [(device, units - granted[device]) for device, units in shares]
+    rest = [(device, units - granted[device]) for device, units in shares]
     placed = []
     for index, container in _gpu_containers(pod, names):
         if container.init:
-            given, _ = _take(shares, container.units)
+            own, _ = _take(shares, container.units)
         elif index in grants:
-            given = tuple(sorted(grants[index].items()))
+            own = tuple(sorted(grants[index].items()))
         else:
-            given, left = _take(left, container.units)
-        placed.append(replace(container, shares=given))
+            own, rest = _take(rest, container.units)
+        placed.append(replace(container, shares=own))
     return tuple(placed)
 
 
 def _take(shares: Sequence[tuple[int, int]], units: int) -> tuple[Shares, list[tuple[int, int]]]:
     """Return (shares of this number of units, the rest), from the first device on."""
-    given, rest = [], []
-    for device, there in shares:
-        taken = min(there, units)
-        units -= taken
-        if taken:
-            given.append((device, taken))
-        if there > taken:
-            rest.append((device, there - taken))
-    return tuple(given), rest
+    taken, rest = [], []
+    for device, available in shares:
+        part = min(available, units)
+        units -= part
+        if part:
+            taken.append((device, part))
+        if available > part:
+            rest.append((device, available - part))
+    return tuple(taken), rest
 
 
 def _gpu_containers(pod: Pod, names: Names) -> Iterator[tuple[int, GpuContainer]]:

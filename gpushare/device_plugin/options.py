@@ -64,15 +64,15 @@ def read_options(words: Sequence[str], environ: Mapping[str, str]) -> Options:
 
     Raises SettingsError for a value that makes no sense; a wrong flag ends the process with 2.
     """
-    given = vars(_parser(environ).parse_args(words))
-    resource = given.pop("resource")
-    pods_api = given.pop("pods_api_socket")
-    reserve = given.pop("reserve_mib")
+    values = vars(_parser(environ).parse_args(words))
+    resource = values.pop("resource")
+    pods_api = values.pop("pods_api_socket")
+    reserve = values.pop("reserve_mib")
     options = Options(
         names=Names.for_resource(resource),
         pods_api_socket=Path(pods_api) if pods_api else None,
         reserve_mib=None if reserve == "auto" else _mib(reserve),
-        **given,
+        **values,
     )
     _check(options)
     return options

@@ -224,9 +224,14 @@ class DevicePlugin:
                 folder.chmod(0o777)  # any user of a container may write to it
             except OSError as error:
                 raise RequestRefused(f"hami-core: {folder} cannot be made: {error}") from error
-        for each in served.owners:
+        for candidate in served.owners:
             log.info(
-                Line("served", pod=each.pod.ref, container=each.container.name, given=served.grant)
+                Line(
+                    "served",
+                    pod=candidate.pod.ref,
+                    container=candidate.container.name,
+                    given=served.grant,
+                )
             )
         self._marker.served()
         return answer(served.grant, contract, uid, container)

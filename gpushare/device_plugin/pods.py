@@ -172,11 +172,11 @@ def _kept(before: NodePod | None, pod: NodePod) -> NodePod:
     """
     if before is None or before.ref.uid != pod.ref.uid:
         return pod
-    kept = pod.with_placement_of(before)
-    return replace(kept, container_names=kept.container_names or before.container_names)
+    placed = pod.with_placement_of(before)
+    return replace(placed, container_names=placed.container_names or before.container_names)
 
 
 def _logged(bad: Sequence[UnreadableObject]) -> Sequence[UnreadableObject]:
-    for each in bad:
-        log.warning(Line("pod not understood", error=each))
+    for unread in bad:
+        log.warning(Line("pod not understood", error=unread))
     return bad

@@ -85,7 +85,7 @@ class Registration:
         self._due = 0.0
         self._failures = 0
         self._losses = 0
-        self._said = ""
+        self._last_error = ""
         self._stopping = False
         self._wake = threading.Event()
         self._thread = threading.Thread(target=self._run, name="registration", daemon=True)
@@ -105,7 +105,7 @@ class Registration:
     def problem(self) -> str:
         """Return why the kubelet does not follow us, or ""."""
         if self._registered is None:
-            return self._said or "not registered with the kubelet yet"
+            return self._last_error or "not registered with the kubelet yet"
         return "" if self._server.watched else "the kubelet does not follow our devices"
 
     def alive(self) -> bool:
@@ -142,8 +142,8 @@ class Registration:
         """Return the seconds to the next look; the next try may be later."""
         self._registered = None
         self._failures += 1
-        if str(error) != self._said:
-            self._said = str(error)
+        if str(error) != self._last_error:
+            self._last_error = str(error)
             log.warning(Line("not registered", error=error))
         tries = self._failures + self._losses
         pause = min(_LONGEST_PAUSE, _FIRST_PAUSE * 2.0 ** min(tries - 1, 16))
@@ -186,7 +186,7 @@ class Registration:
             raise OSError(f"{self._server.socket} was removed at once")
         register(self._folder, self._server.socket.name, self._resource)
         self._registered = _Registered(kubelet, ours, self._clock())
-        self._failures, self._said = 0, ""
+        self._failures, self._last_error = 0, ""
         log.info(Line("registered", resource=self._resource, socket=self._server.socket))
 
 

@@ -43,8 +43,8 @@ class RejectedPods:
 
     def _look(self, pod: NodePod) -> None:
         path = f"/api/v1/namespaces/{pod.ref.namespace}/pods/{pod.ref.name}"
-        found: Any = json.loads(self._api.request("GET", path, timeout=_TIMEOUT))
-        if isinstance(found, dict) and _was_rejected(found, pod.ref.uid):
+        document: Any = json.loads(self._api.request("GET", path, timeout=_TIMEOUT))
+        if isinstance(document, dict) and _was_rejected(document, pod.ref.uid):
             options = {
                 "apiVersion": "v1",
                 "kind": "DeleteOptions",

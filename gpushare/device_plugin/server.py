@@ -186,17 +186,17 @@ class PluginServer:
         answers = [
             pb.ContainerPreferredAllocationResponse(
                 deviceIDs=self._allocator.prefer(
-                    each.available_deviceIDs, each.must_include_deviceIDs, each.allocation_size
+                    asked.available_deviceIDs, asked.must_include_deviceIDs, asked.allocation_size
                 )
             )
-            for each in request.container_requests
+            for asked in request.container_requests
         ]
         return pb.PreferredAllocationResponse(container_responses=answers)
 
     def _allocate(self, request: pb.AllocateRequest) -> pb.AllocateResponse:
         answers = [
-            answer_message(self._answer(self._allocator.allocate(each.devices_ids)))
-            for each in request.container_requests
+            answer_message(self._answer(self._allocator.allocate(asked.devices_ids)))
+            for asked in request.container_requests
         ]
         return pb.AllocateResponse(container_responses=answers)
 

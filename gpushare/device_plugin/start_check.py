@@ -131,8 +131,8 @@ class StartCheck:
         read = self._pods.look_up(
             key for key, containers in listed.items() if asked in containers.values()
         )
-        for (namespace, name), there in read.items():
-            if not there:
+        for (namespace, name), exists in read.items():
+            if not exists:
                 log.warning(Line("the kubelet shows a pod that is gone", pod=f"{namespace}/{name}"))
                 raise RequestRefused(
                     "the API server does not have the pod, so it cannot be checked which devices"

@@ -37,13 +37,13 @@ stderr). docs/claims.md tells how it works, and how to try it.
 
 def main(argv: Sequence[str]) -> int:
     """Serve until a signal ends it. 2: an option is wrong, said in one line on stderr."""
-    given = _parser(os.environ).parse_args(argv)
+    options = _parser(os.environ).parse_args(argv)
     ended = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: ended.set())
-    writer = configure(given.log_level, given.log_format)
+    writer = configure(options.log_level, options.log_format)
     try:
-        publisher, server = _composed(given)
+        publisher, server = _composed(options)
         server.start()
     except SettingsError as error:
         print(f"gpushare dra-driver: {error}", file=sys.stderr)
@@ -58,33 +58,33 @@ def main(argv: Sequence[str]) -> int:
     return 0
 
 
-def _composed(given: argparse.Namespace) -> tuple[Publisher, DriverServer]:
+def _composed(options: argparse.Namespace) -> tuple[Publisher, DriverServer]:
     """Return the parts. Raises SettingsError."""
-    if NAME.fullmatch(given.node_name) is None:
+    if NAME.fullmatch(options.node_name) is None:
         raise SettingsError(
-            f"node-name: {given.node_name[:80]!r} is no name of a node; in a pod, have NODE_NAME"
+            f"node-name: {options.node_name[:80]!r} is no name of a node; in a pod, have NODE_NAME"
             " set from spec.nodeName"
         )
-    if _DRIVER.fullmatch(given.driver) is None:
-        raise SettingsError(f"driver: {given.driver[:80]!r} is no name of a driver")
-    if len(f"{given.node_name}-{given.driver}") > MAX_NAME_LENGTH:
+    if _DRIVER.fullmatch(options.driver) is None:
+        raise SettingsError(f"driver: {options.driver[:80]!r} is no name of a driver")
+    if len(f"{options.node_name}-{options.driver}") > MAX_NAME_LENGTH:
         raise SettingsError("node-name and driver together are too long for a slice's name")
-    unit_mib(given.memory_unit)
-    source = FileSource(given.devices_file)
+    unit_mib(options.memory_unit)
+    source = FileSource(options.devices_file)
 
     def read() -> Cards:
-        return make_cards(source.read(), given.memory_unit, 0)
+        return make_cards(source.read(), options.memory_unit, 0)
 
     read()
     client = connect(
-        given.kubeconfig or None,
-        given.context or None,
+        options.kubeconfig or None,
+        options.context or None,
         pool_size=4,
         user_agent="gpushare-dra-driver",
     )
-    preparer = Preparer(client, given.driver, given.cdi_dir, read)
-    server = DriverServer(given.driver, given.kubelet_dir, preparer)
-    return Publisher(client, given.driver, given.node_name, read), server
+    preparer = Preparer(client, options.driver, options.cdi_dir, read)
+    server = DriverServer(options.driver, options.kubelet_dir, preparer)
+    return Publisher(client, options.driver, options.node_name, read), server
 
 
 def _parser(environ: Mapping[str, str]) -> Parser:

@@ -90,16 +90,16 @@ class Preparer:
             if not _made_of(path, results):
                 _put(path, _document(ref.uid, results, self._read()))
                 log.info(Line("prepared", claim=ref, devices=_mark(results)))
-        found = []
-        told: set[str] = set()
-        for each in results:
-            name = _request(each)
+        prepared = []
+        with_cdi: set[str] = set()
+        for result in results:
+            name = _request(result)
             # All GPUs of a request are in one CDI device: of two that set one variable, one counts.
-            cdi = () if name in told else (f"{KIND}={ref.uid}-{name}",)
-            told.add(name)
-            share = each.share_id
-            found.append(Prepared(name, each.pool or "", each.device or "", share, cdi))
-        return found
+            cdi = () if name in with_cdi else (f"{KIND}={ref.uid}-{name}",)
+            with_cdi.add(name)
+            share = result.share_id
+            prepared.append(Prepared(name, result.pool or "", result.device or "", share, cdi))
+        return prepared
 
     def unprepare(self, ref: ClaimRef) -> None:
         """Remove what was prepared, if anything was. Raises GpuShareError."""
@@ -126,10 +126,10 @@ class Preparer:
             raise RequestRefused(f"claim {ref} is another one by now")
         devices = claim.status and claim.status.allocation and claim.status.allocation.devices
         results = (devices and devices.results) or ()
-        ours = [each for each in results if each.driver == self._driver]
+        ours = [result for result in results if result.driver == self._driver]
         if not ours:
             raise RequestRefused(f"claim {ref} has no device of {self._driver}")
-        if any(each.admin_access for each in ours):
+        if any(result.admin_access for result in ours):
             raise RequestRefused(f"claim {ref} asks for an administrator's access, which is no use")
         return ours
 
@@ -141,7 +141,7 @@ def _request(result: Result) -> str:
 
 def _mark(results: Sequence[Result]) -> str:
     """Return what tells this allocation from any other of the claim: its shares are its own."""
-    return ",".join(f"{each.pool}/{each.device}/{each.share_id or ''}" for each in results)
+    return ",".join(f"{result.pool}/{result.device}/{result.share_id or ''}" for result in results)
 
 
 def _made_of(path: Path, results: Sequence[Result]) -> bool:
@@ -160,18 +160,18 @@ def _document(uid: str, results: Sequence[Result], cards: Cards) -> Mapping[str,
     """
     by_name = {device_name(card): card for card in cards.all}
     shares: dict[str, list[tuple[Card, int]]] = {}
-    for each in results:
-        card = by_name.get(each.device or "")
+    for result in results:
+        card = by_name.get(result.device or "")
         if card is None or card.problem:
             why = card.problem if card else "is not there any more"
-            raise RequestRefused(f"device {each.device}: {why}")
-        shares.setdefault(_request(each), []).append((card, _units(each, card, cards.unit_mib)))
-    total = sum(units for given in shares.values() for _, units in given)
+            raise RequestRefused(f"device {result.device}: {why}")
+        shares.setdefault(_request(result), []).append((card, _units(result, card, cards.unit_mib)))
+    total = sum(units for of_request in shares.values() for _, units in of_request)
     contract = Contract(ALIYUN, cards.unit_mib, isolation="driver")
     devices = []
-    for name, given in shares.items():
-        told = answer(Grant(tuple(given), total), contract, "", "")
-        edits = {"env": [f"{key}={value}" for key, value in told.envs.items()]}
+    for name, of_request in shares.items():
+        allocation = answer(Grant(tuple(of_request), total), contract, "", "")
+        edits = {"env": [f"{key}={value}" for key, value in allocation.envs.items()]}
         devices.append({"name": f"{uid}-{name}", "containerEdits": edits})
     return {
         "cdiVersion": _CDI_VERSION,
@@ -203,10 +203,10 @@ def _units(result: Result, card: Card, unit_mib: int) -> int:
 
 def _put(path: Path, document: Mapping[str, Any]) -> None:
     """Write the file at once and whole: runtimes read the folder whenever it changes."""
-    made = path.with_suffix(".tmp")  # no runtime reads a file of that name
+    temporary = path.with_suffix(".tmp")  # no runtime reads a file of that name
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        made.write_text(json.dumps(document, indent=1), encoding="utf-8")
-        made.replace(path)
+        temporary.write_text(json.dumps(document, indent=1), encoding="utf-8")
+        temporary.replace(path)
     except OSError as error:
         raise RequestRefused(f"{path} cannot be written: {error}") from error

@@ -46,9 +46,9 @@ class Publisher:
         self._read = read
         self.name = f"{node}-{driver}"
         """Of the slice. It is the same each time, so that there are never two."""
-        self._there: ResourceSlice | None = None
+        self._slice: ResourceSlice | None = None
         self._listed = False
-        self._said = ""
+        self._last_error = ""
         self._stopping = False
         self._wake = threading.Event()
         # A node's own account may see the slices of its node alone.
@@ -71,15 +71,15 @@ class Publisher:
     def replace(self, pages: Sequence[Decoded[ResourceSlice]], started: float) -> None:
         """Take over the list of the driver's slices on the node."""
         del started
-        items = (each for page in pages for each in page.items)
-        self._there = next((each for each in items if self._is_ours(each)), None)
+        items = (item for page in pages for item in page.items)
+        self._slice = next((item for item in items if self._is_ours(item)), None)
         self._listed = True
         self._wake.set()
 
     def apply(self, event: WatchEvent[ResourceSlice]) -> None:
         """Take over a change of one of them."""
         if event.object is not None and self._is_ours(event.object):
-            self._there = None if event.kind == "DELETED" else event.object
+            self._slice = None if event.kind == "DELETED" else event.object
             self._wake.set()
 
     def step(self) -> None:
@@ -90,15 +90,15 @@ class Publisher:
         """
         if not self._listed:
             return
-        there, cards = self._there, self._read()
-        if there is None:
+        current, cards = self._slice, self._read()
+        if current is None:
             self._write("POST", SLICES, {}, self._spec(cards, 1))
             return
-        pool = there.spec and there.spec.pool
+        pool = current.spec and current.spec.pool
         generation = (pool and pool.generation) or 0
         wanted = {"spec": self._spec(cards, generation)}
-        if RESOURCE_SLICES.decode(json.dumps(wanted).encode()).spec != there.spec:
-            version = there.metadata and there.metadata.resource_version
+        if RESOURCE_SLICES.decode(json.dumps(wanted).encode()).spec != current.spec:
+            version = current.metadata and current.metadata.resource_version
             changed = self._spec(cards, generation + 1)
             self._write("PUT", f"{SLICES}/{self.name}", {"resourceVersion": version}, changed)
 
@@ -108,10 +108,10 @@ class Publisher:
             self._wake.clear()
             try:
                 self.step()
-                self._said = ""
+                self._last_error = ""
             except GpuShareError as error:
-                if str(error) != self._said:
-                    self._said = str(error)
+                if str(error) != self._last_error:
+                    self._last_error = str(error)
                     log.warning(Line("slice not written", error=error))
             except Exception:  # the thread must go on
                 log.exception("slice not written")
@@ -135,8 +135,8 @@ class Publisher:
         self._api.request(method, path, body=json.dumps(body).encode(), timeout=_WRITE_SECONDS)
         log.info(Line("slice written", name=self.name, generation=spec["pool"]["generation"]))
 
-    def _is_ours(self, found: ResourceSlice) -> bool:
-        return bool(found.metadata and found.metadata.name == self.name)
+    def _is_ours(self, item: ResourceSlice) -> bool:
+        return bool(item.metadata and item.metadata.name == self.name)
 
 
 def device_name(card: Card) -> str:

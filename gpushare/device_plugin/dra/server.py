@@ -102,13 +102,13 @@ class DriverServer:
                 log.warning(Line("not prepared", claim=ref, error=error))
                 result.error = f"{_SAYS}{error}"
                 continue
-            for each in devices:
+            for device in devices:
                 result.devices.add(
-                    request_names=[each.request],
-                    pool_name=each.pool,
-                    device_name=each.device,
-                    cdi_device_ids=each.cdi,
-                    share_id=each.share,
+                    request_names=[device.request],
+                    pool_name=device.pool,
+                    device_name=device.device,
+                    cdi_device_ids=device.cdi,
+                    share_id=device.share,
                 )
         return answer
 
