@@ -90,8 +90,8 @@ class Collector:
         asks_seen = None
         if asks:
             rights += placeholder_rights(asks)
-            what, todo = f"the namespace {asks}", "let this account get namespaces"
-            phase = _read_or_unread(lambda: self._phase(asks), what, todo, "skip")
+            subject, todo = f"the namespace {asks}", "let this account get namespaces"
+            phase = _read_or_unread(lambda: self._phase(asks), subject, todo, "skip")
             asks_seen = AsksSeen(asks, phase)
         return Facts(
             now,
@@ -170,7 +170,7 @@ class Collector:
         """Return the ConfigMaps by which operators close devices."""
         items = self._items(f"/api/v1/namespaces/{self._namespace}/configmaps")
         closed = (read_closed(item, self._names) for item in items)
-        return tuple(each for each in closed if each is not None)
+        return tuple(seen for seen in closed if seen is not None)
 
     def _claims(self) -> ClaimsSeen:
         """Return what there is of claims; nothing more is read where their class is missing."""
@@ -245,14 +245,14 @@ def _document(body: bytes) -> Fields:
 
 def _read_or_unread(
     read: Callable[[], _T],
-    what: str,
+    subject: str,
     todo: str,
     level: Any = "fail",  # noqa: ANN401 -- Level, which a default cannot narrow to
 ) -> _T | Unread:
     try:
         return read()
     except (ApiError, WireError) as error:
-        return Unread(f"{what} cannot be read: {' '.join(str(error).split())}", todo, level)
+        return Unread(f"{subject} cannot be read: {' '.join(str(error).split())}", todo, level)
 
 
 def facts_without(api: Unread, now: float, why: str) -> Facts:

@@ -26,6 +26,7 @@ class Finding:
     check: str
     level: Level
     what: str
+    """What is so, after the check's name on its line."""
     todo: str = ""
     """What to do, "" if there is nothing."""
 

@@ -82,7 +82,9 @@ def read_node(node: Fields, names: Names, unit: str) -> NodeSeen:
         spec = NodeSpec(name, closed=Reason.BROKEN_CAPACITY)
     total = _units(capacity.get(names.resource, allocatable.get(names.resource)))
     usable = _units(allocatable.get(names.resource))
-    whole = tuple(each for each in capacity if is_whole(each) and _units(capacity[each]))
+    whole = tuple(
+        resource for resource in capacity if is_whole(resource) and _units(capacity[resource])
+    )
     return NodeSeen(
         *(name, spec, total, usable, inventory, broken, labelled, state, whole, leads),
         cores=_units(capacity.get(names.cores, allocatable.get(names.cores))),
@@ -298,10 +300,10 @@ def seconds(stamp: object) -> float:
 def read_classes(classes: Iterable[Fields]) -> dict[str, tuple[str, ...]]:
     """Return the expressions that a device has to meet, by the names that our class may have."""
     expressions = {}
-    for each in classes:
-        name = str(_map(each.get("metadata")).get("name"))
+    for device_class in classes:
+        name = str(_map(device_class.get("metadata")).get("name"))
         if name in {CLASS, CLASS_ASIDE}:
-            every = _maps(_map(each.get("spec")).get("selectors"))
+            every = _maps(_map(device_class.get("spec")).get("selectors"))
             expressions[name] = tuple(str(_map(one.get("cel")).get("expression")) for one in every)
     return expressions
 
@@ -323,7 +325,9 @@ def read_fences(policies: Iterable[Fields], bindings: Iterable[Fields]) -> Itera
         ]
         if not rules:
             continue
-        text = " ".join(str(each.get("expression")) for each in _maps(spec.get("validations")))
+        text = " ".join(
+            str(validation.get("expression")) for validation in _maps(spec.get("validations"))
+        )
         gaps = (
             [] if spec.get("failurePolicy", "Fail") == "Fail" else ["its failurePolicy is not Fail"]
         )
@@ -387,13 +391,13 @@ def _lack(driver: str, device: Device) -> str:
 
 def read_unused(claims: Iterable[Fields]) -> Iterator[tuple[str, float]]:
     """Yield the claims of our class that have devices, and that nobody has reserved."""
-    for each in claims:
-        status, metadata = _map(each.get("status")), _map(each.get("metadata"))
+    for claim in claims:
+        status, metadata = _map(claim.get("status")), _map(claim.get("metadata"))
         allocation = _map(status.get("allocation"))
         if not allocation or status.get("reservedFor"):
             continue
         try:
-            if claim_request(RESOURCE_CLAIMS.decode(json.dumps(each).encode()), CLASS) is None:
+            if claim_request(RESOURCE_CLAIMS.decode(json.dumps(claim).encode()), CLASS) is None:
                 continue
         except MessageError:
             pass  # it has devices all the same

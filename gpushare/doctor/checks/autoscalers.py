@@ -22,8 +22,8 @@ _OK = 200
 def placeholders_namespace(seen: ExtenderSeen | Unread | None) -> str:
     """Return where the extender has its placeholders; "" where it has none, or does not say it."""
     samples = seen.samples if isinstance(seen, ExtenderSeen) else {}
-    there = family(samples, "gpushare_placeholders")
-    namespace = next((labels.get("namespace", "") for labels, _ in there), "")
+    counts = family(samples, "gpushare_placeholders")
+    namespace = next((labels.get("namespace", "") for labels, _ in counts), "")
     return namespace if _LABEL.fullmatch(namespace) else ""
 
 
@@ -43,18 +43,18 @@ def check_autoscalers(facts: Facts) -> Iterator[Finding]:
     problems = list(_problems(seen, facts))
     yield from problems or [ok(_NAME, "nothing is left of an option that is off")]
     if facts.asks is not None:
-        found = list(_namespace_problems(facts.asks, facts))
+        problems = list(_namespace_problems(facts.asks, facts))
         place = f"the namespace {facts.asks.namespace}"
-        yield from found or [ok(_PLACE, f"{place} is there, for placeholders alone")]
+        yield from problems or [ok(_PLACE, f"{place} is there, for placeholders alone")]
 
 
 def _problems(seen: ExtenderSeen, facts: Facts) -> Iterator[Finding]:
-    kept = [node.name for node in facts.known_nodes if node.kept]
+    kept_nodes = [node.name for node in facts.known_nodes if node.kept]
     if total(seen.samples, "gpushare_scale_down_kept_nodes") is None:
-        if kept:
+        if kept_nodes:
             yield warn(
                 _NAME,
-                f"--scale-down-guard is off, and still kept from scale-down: {some(kept)}",
+                f"--scale-down-guard is off, and still kept from scale-down: {some(kept_nodes)}",
                 "if that lasts, let the extender's account patch nodes, so that it takes its"
                 " annotations away",
             )

@@ -94,7 +94,7 @@ def _class(claims: ClaimsSeen, served: str) -> Finding:
             " no such DeviceClass: none is ever asked for",
             _APPLY,
         )
-    open_ones = [name for name, each in claims.classes.items() if each != ("false",)]
+    open_ones = [name for name, expressions in claims.classes.items() if expressions != ("false",)]
     if open_ones:
         return fail(
             "claims-class",
@@ -117,7 +117,7 @@ def _fence(claims: ClaimsSeen, driver: str) -> Finding:
     if sound:
         return ok("claims-fence", f"{some(sound)}: nobody else allocates devices of {driver}")
     if not ours:
-        others = sorted({each for fence in claims.fences for each in fence.drivers})
+        others = sorted({name for fence in claims.fences for name in fence.drivers})
         named = f" (there is one for {some(others)})" if others else ""
         return fail(
             "claims-fence",
@@ -141,10 +141,10 @@ def _devices(claims: ClaimsSeen, driver: str) -> Finding:
         return skip("claims-devices", "which driver is served is told by the extender (--extender)")
     seen = claims.drivers.get(driver)
     if seen is None:
-        there = f"; there are those of {some(claims.drivers)}" if claims.drivers else ""
+        others = f"; there are those of {some(claims.drivers)}" if claims.drivers else ""
         return fail(
             "claims-devices",
-            f"there is no ResourceSlice of {driver}{there}",
+            f"there is no ResourceSlice of {driver}{others}",
             "look whether its pods run on the nodes with GPUs, and at --claims",
         )
     unfit = ", ".join(f"{number} with {why}" for why, number in sorted(seen.unfit.items()))

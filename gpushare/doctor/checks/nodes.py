@@ -280,7 +280,7 @@ def check_unhealthy_configmaps(facts: Facts) -> Iterator[Finding]:
     if isinstance(closed, Unread):
         yield closed.finding(_CLOSED)
         return
-    broken = {prefix + each.node: each.broken for each in closed if each.broken}
+    broken = {prefix + seen.node: seen.broken for seen in closed if seen.broken}
     if broken:
         yield fail(
             _CLOSED,
@@ -297,8 +297,8 @@ def check_unhealthy_configmaps(facts: Facts) -> Iterator[Finding]:
             f"correct it, or delete it; its name is {prefix}NODE",
         )
         return
-    devices = sum(len(each.devices) for each in closed)
-    nodes = sum(bool(each.devices) for each in closed)
+    devices = sum(len(seen.devices) for seen in closed)
+    nodes = sum(bool(seen.devices) for seen in closed)
     where = f" on {count(nodes, 'node')}" if devices else ""
     yield ok(_CLOSED, f"{count(devices, 'device')} closed by ConfigMaps{where}")
 
@@ -307,13 +307,13 @@ def _misnamed(closed: Sequence[ClosedSeen], nodes: Sequence[NodeSeen]) -> dict[s
     """Return the devices that ConfigMaps name and that do not exist, by node."""
     specs = {node.name: node.spec for node in nodes}
     misnamed = {}
-    for each in closed:
-        spec = specs.get(each.node)
+    for seen in closed:
+        spec = specs.get(seen.node)
         if spec is None:
-            misnamed[each.node] = f"there is no node {each.node}"
+            misnamed[seen.node] = f"there is no node {seen.node}"
         # A node that is closed as a whole has no known devices.
         elif spec.capacity:
-            there = {*range(len(spec.capacity)), *spec.uuids}
-            if beyond := sorted(map(str, each.devices - there)):
-                misnamed[each.node] = f"{each.node} has no device {beyond[0]}"
+            devices = {*range(len(spec.capacity)), *spec.uuids}
+            if beyond := sorted(map(str, seen.devices - devices)):
+                misnamed[seen.node] = f"{seen.node} has no device {beyond[0]}"
     return misnamed

@@ -123,10 +123,10 @@ def _moved(pods: PodsSeen, nodes: tuple[NodeSeen, ...] | Unread) -> Finding:
 
 def _misplaced(pod: PodSeen, spec: NodeSpec) -> bool:
     """Return whether a card that the pod names is at another index now, or gone."""
-    there = spec.uuids + ("",) * len(pod.uuids)
+    uuids = spec.uuids + ("",) * len(pod.uuids)
     beside = zip(pod.placement or (), pod.uuids, strict=False)
     return bool(spec.capacity) and any(
-        uuid and (index >= len(there) or there[index] != uuid) for (index, _), uuid in beside
+        uuid and (index >= len(uuids) or uuids[index] != uuid) for (index, _), uuid in beside
     )
 
 
@@ -156,8 +156,8 @@ def _unserved(pods: PodsSeen, facts: Facts) -> Finding:
 def _placed(pod: PodSeen, devices: dict[str, int]) -> bool:
     if pod.placement is None:
         return False
-    there = devices.get(pod.node)
-    return not there or all(index < there for index, _ in pod.placement)
+    number = devices.get(pod.node)
+    return not number or all(index < number for index, _ in pod.placement)
 
 
 def check_pending(facts: Facts) -> Iterator[Finding]:
@@ -182,25 +182,25 @@ def _verdict(pod: PodSeen, facts: Facts) -> Finding:
             return ok(_PENDING, "waits since a moment ago")
         todo = f"look whether a scheduler named {pod.scheduler} runs"
         return fail(_PENDING, "no scheduler has looked so far", todo)
-    said = " ".join(pod.message.split())[:_MAX_SHOWN]
+    message = " ".join(pod.message.split())[:_MAX_SHOWN]
     if pod.scheduler not in known:
         todo = f"write schedulerName: {known[0]}, whose pods come to the extender"
-        return warn(_PENDING, f"refused by another scheduler, {pod.scheduler}: {said}", todo)
+        return warn(_PENDING, f"refused by another scheduler, {pod.scheduler}: {message}", todo)
     # In a burst the extender refuses one of several binds.
     if "binding rejected: gpushare: " in pod.message.lower() and pod.age <= _BURST:
-        return ok(_PENDING, f"its bind came too late, and is tried again: {said}")
+        return ok(_PENDING, f"its bind came too late, and is tried again: {message}")
     if pod.reason == "SchedulerError":
         todo = "a text about the extender means that urlPrefix is wrong or that it does not answer"
-        return fail(_PENDING, f"scheduling fails: {said}", todo)
+        return fail(_PENDING, f"scheduling fails: {message}", todo)
     if any(reason.value in pod.message for reason in Reason if reason.resolvable):
-        return ok(_PENDING, f"waits for room, as the extender has said: {said}")
+        return ok(_PENDING, f"waits for room, as the extender has said: {message}")
     if _is_ours(pod, facts):
         todo = "change what the pod asks for, or the nodes: other pods that end do not help"
-        return warn(_PENDING, f"refused by the extender: {said}", todo)
+        return warn(_PENDING, f"refused by the extender: {message}", todo)
     if is_left_out(pod):
-        return ok(_PENDING, f"waits, as kube-scheduler's own filters leave no node: {said}")
+        return ok(_PENDING, f"waits, as kube-scheduler's own filters leave no node: {message}")
     todo = "either kube-scheduler's own filters leave no node, or it does not call the extender"
-    return warn(_PENDING, f"refused without a word of the extender: {said}", todo)
+    return warn(_PENDING, f"refused without a word of the extender: {message}", todo)
 
 
 def is_left_out(pod: PodSeen) -> bool:

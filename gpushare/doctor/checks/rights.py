@@ -93,7 +93,7 @@ def check_rights(facts: Facts) -> Iterator[Finding]:
         yield rights.finding("rights")
         return
     alone = served_alone(facts)
-    required = [each for each in REQUIRED if not (alone and each.resource == _TO_BIND)]
+    required = [right for right in REQUIRED if not (alone and right.resource == _TO_BIND)]
     lacking = [right for right in required if not rights.get(right)]
     unled = [right for right in lease_rights(facts.namespace) if not rights.get(right)]
     if not any(rights.get(right) for right in scheduler_lease_rights(facts.scheduler)):
