@@ -39,7 +39,7 @@ class Defrag:
 
 
 @dataclass(slots=True)
-class There:
+class Running:
     """A pod that runs."""
 
     placement: Placement
@@ -63,14 +63,14 @@ class Defragmenter:
         return self._departures % self._how.every == 0
 
     def make_room(
-        self, request: Request, there: Mapping[int, There], now: float
+        self, request: Request, running: Mapping[int, Running], now: float
     ) -> Placement | None:
         """Move pods and place the one that waits; None if there is no plan."""
-        plan = self._plan(request, there, now)
+        plan = self._plan(request, running, now)
         if plan is None:
             return None
         for move in plan.moves:
-            pod = there[int(move.mover.name)]
+            pod = running[int(move.mover.name)]
             self._cluster.release(pod.placement)
             if now >= self._start:
                 self.moves += 1
@@ -79,19 +79,19 @@ class Defragmenter:
             pod.began = now
         return self._cluster.put(*plan.hole)
 
-    def _plan(self, request: Request, there: Mapping[int, There], now: float) -> Plan | None:
+    def _plan(self, request: Request, running: Mapping[int, Running], now: float) -> Plan | None:
         scorer = self._cluster.scorer
         if isinstance(scorer, LearningScorer):  # it counts what it is asked for as pods that come
             scorer = scorer.ranking
         tried = MutableCluster(self._cluster.view, scorer)
         movers = (
             Mover(f"{number:09}", pod.placement, _lost(pod, now))
-            for number, pod in there.items()
+            for number, pod in running.items()
             if pod.placement.devices
         )
         return Planner(tried, movers).plan(request, self._how.k, StepBudget(_STEPS))
 
 
-def _lost(pod: There, now: float) -> float:
+def _lost(pod: Running, now: float) -> float:
     """Return what is lost if the pod is moved: units times time."""
     return pod.placement.request.total * (now - pod.began)

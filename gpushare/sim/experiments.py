@@ -192,9 +192,9 @@ def churn(
 
 
 def _number(record: Record, key: str) -> float:
-    found = record[key]
-    assert isinstance(found, float)  # noqa: S101  # as Flow makes it
-    return found
+    value = record[key]
+    assert isinstance(value, float)  # noqa: S101  # as Flow makes it
+    return value
 
 
 def _churn(
@@ -279,16 +279,16 @@ def _clock_of(cluster: Cluster) -> Callable[[float], None]:
 
 def _named(experiment: str, policy: str, seed: int, options: Options) -> Record:
     """Return the part of a record that names its run."""
-    told: Record = {"experiment": experiment, "policy": policy, "seed": seed}
-    told["workload"] = options.workload
+    named: Record = {"experiment": experiment, "policy": policy, "seed": seed}
+    named["workload"] = options.workload
     if experiment == "replay":
-        return {**told, "speed": options.speed}
-    told["load"] = options.load
+        return {**named, "speed": options.speed}
+    named["load"] = options.load
     if experiment == "inflation":
-        return told
+        return named
     times = {"life": options.life, "warmup": options.warmup, "lifetimes": options.lifetimes}
     moved = {"defrag": str(options.defrag)} if options.defrag else {}
-    return {**told, **times, **moved}
+    return {**named, **times, **moved}
 
 
 def coming_and_going(
@@ -306,13 +306,13 @@ def coming_and_going(
         return Stream(tuple(requests), times, which, rng.exponential(1, number))
     lifetimes = lifetimes_of(pods, int(cluster.view.capacity.max()))
     stay = lifetimes.drawn(which, rng)
-    there, left = lifetimes.running_at_start(rate, rng)
+    running, remaining = lifetimes.running_at_start(rate, rng)
     return Stream(
         tuple(requests),
         # Pods that run at first have come before the beginning, so they do not count as offered.
-        np.concatenate([np.full(len(there), np.nextafter(0, -1)), times]),
-        np.concatenate([there, which]),
-        np.concatenate([left, stay]),
+        np.concatenate([np.full(len(running), np.nextafter(0, -1)), times]),
+        np.concatenate([running, which]),
+        np.concatenate([remaining, stay]),
     )
 
 

@@ -18,7 +18,7 @@ import numpy as np
 from gpushare.core.model import Kind, Request
 from gpushare.core.mutable_cluster import Placement
 from gpushare.core.snapshot import Floats, Ints, stranded_by_compute
-from gpushare.sim.defrag import OLDEST, Defrag, Defragmenter, There
+from gpushare.sim.defrag import OLDEST, Defrag, Defragmenter, Running
 from gpushare.sim.engine import Cluster, size_class
 from gpushare.sim.progress import GoOn, always
 
@@ -72,7 +72,7 @@ class Flow:
         self._now = 0.0
         self._orders = count()
         self._leaving: list[tuple[float, int]] = []
-        self._there: dict[int, There] = {}
+        self._running: dict[int, Running] = {}
         self._queues: dict[Kind, deque[_Waiting]] = defaultdict(deque)
         self._kinds: dict[Kind, Request] = {}
         self._waiting: dict[str, int] = defaultdict(int)
@@ -119,14 +119,14 @@ class Flow:
 
     def _stay(self, placement: Placement, lifetime: float) -> None:
         number = next(self._orders)
-        self._there[number] = There(placement, self._now)
+        self._running[number] = Running(placement, self._now)
         heapq.heappush(self._leaving, (self._now + lifetime, number))
 
     def _leave_until(self, time: float) -> None:
         while self._leaving and self._leaving[0][0] <= time:
             leaves, number = heapq.heappop(self._leaving)
             self._pass_to(leaves)
-            placement = self._there.pop(number).placement
+            placement = self._running.pop(number).placement
             self._cluster.release(placement)
             if self._queues:
                 self._try_waiting(placement.row)
@@ -140,7 +140,7 @@ class Flow:
         for _, kind in heapq.nsmallest(OLDEST, heads):
             # A place that was made for the first one may have been enough for the second.
             if kind in self._queues and self._kinds[kind].devices:
-                placement = defrag.make_room(self._kinds[kind], self._there, self._now)
+                placement = defrag.make_room(self._kinds[kind], self._running, self._now)
                 if placement is not None:
                     self._first_waiting_has(kind, placement)
                     self._try_waiting(placement.row)

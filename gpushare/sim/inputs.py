@@ -109,9 +109,9 @@ def _without_misfits(inputs: Inputs) -> Inputs:
             f"{inputs.name}: no pod that asks for GPU fits any of the nodes, even while they are"
             " empty: see its units, models, CPU and memory"
         )
-    there = {node.model for node in shapes if node.devices}
+    models = {node.model for node in shapes if node.devices}
     unknown = Counter(
-        "|".join(pod.models) for pod in inputs.pods if pod.models and there.isdisjoint(pod.models)
+        "|".join(pod.models) for pod in inputs.pods if pod.models and models.isdisjoint(pod.models)
     )
     nowhere = len(inputs.pods) - len(fitting)
     return replace(inputs, pods=fitting, nowhere=nowhere, unknown=unknown)
@@ -137,12 +137,12 @@ def _of_files(nodes_file: str, pods_file: str, lifetimes: str) -> Inputs:
 
 def _of_cluster(rows: Mapping[str, object], pods_file: str) -> Inputs:
     """Return the nodes of a live cluster, and its pods unless a file of pods is given."""
-    told = rows["notes"]
-    notes = [*map(str, told)] if isinstance(told, list) else []
+    listed = rows["notes"]
+    notes = [*map(str, listed)] if isinstance(listed, list) else []
     try:
-        for what in ("nodes",) if pods_file else ("nodes", "pods"):
-            if not rows[what]:
-                raise TraceError(f"the cluster has no {what} to simulate")
+        for kind in ("nodes",) if pods_file else ("nodes", "pods"):
+            if not rows[kind]:
+                raise TraceError(f"the cluster has no {kind} to simulate")
         nodes = nodes_of(of_items("nodes of the cluster", rows["nodes"]), "the cluster", notes)
         if pods_file:
             pods = read_pods(Path(pods_file))

@@ -32,7 +32,7 @@ class Job:
     policy: str
     seed: int
     parameters: experiments.Options
-    told: Mapping[str, object]
+    labels: Mapping[str, object]
     """What its record contains besides the measures."""
     place: tuple[int, int, int]
     """The position of its record, by line of a table, policy and seed."""
@@ -43,10 +43,10 @@ def jobs_of(options: Options, listing: Listing | None) -> list[Job]:
 
     listing: lists a live cluster. Raises SettingsError, WireError, and whatever `listing` raises.
     """
-    there = (*policy_names(), *SIMULATED)
+    policies = (*policy_names(), *SIMULATED)
     for name in options.policies:
-        if name not in there:
-            known = ", ".join(there)
+        if name not in policies:
+            known = ", ".join(policies)
             raise SettingsError(f"no policy is called {name[:40]!r}; there are: {known}")
     if options.tables:
         return list(_of_tables(options.tables))
@@ -75,12 +75,12 @@ def _of_tables(tables: Sequence[Table]) -> Iterator[Job]:
     read = cache(read_shipped)  # many lines are of one list
     for number, (table, line) in enumerate(lines):
         inputs = read(line.file, line.units, line.parameters.lifetimes)
-        told = {"table": table.name, **line.told}
+        labels = {"table": table.name, **line.labels}
         for seed in table.seeds:
             for place, (policy, workload) in enumerate(table.variants):
                 parameters = replace(line.parameters, workload=workload)
                 where = (number, place, seed)
-                yield Job(line.experiment, inputs, policy, seed, parameters, told, where)
+                yield Job(line.experiment, inputs, policy, seed, parameters, labels, where)
 
 
 def _check_times(inputs: Inputs) -> None:
@@ -94,16 +94,16 @@ def _check_times(inputs: Inputs) -> None:
 
 def _check_length(options: Options, inputs: Inputs) -> None:
     """Raise SettingsError if so many pods would come that a run would take too long."""
-    given = options.parameters
-    lasts = given.life
-    if given.lifetimes == TRACE:
+    parameters = options.parameters
+    lasts = parameters.life
+    if parameters.lifetimes == TRACE:
         # As many more are there when churn begins as come in this time.
         try:
             capacity = max(node.capacity for node in inputs.nodes if node.devices)
             lasts += float(lifetimes_of(inputs.pods, capacity).means.mean())
         except ValueError as error:
             raise SettingsError(f"{inputs.name}: --lifetimes trace: {error}") from error
-    spans = {"inflation": 1.3, "churn": given.load * lasts}
+    spans = {"inflation": 1.3, "churn": parameters.load * lasts}
     asked = sum(pod.devices * pod.units for pod in inputs.pods) / len(inputs.pods)
     pods = spans.get(options.experiment, 0.0) * inputs.units / asked
     if pods > _MOST_PODS:

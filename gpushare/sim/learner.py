@@ -36,9 +36,9 @@ def learns(policy: str, workload: Workload) -> bool:
     """
     if policy == AUTO:
         return True
-    made = [load_policy(policy, expected) for expected in (Workload(), workload)]
+    policies = [load_policy(policy, expected) for expected in (Workload(), workload)]
     try:
-        one, other = map(pickle.dumps, made)
+        one, other = map(pickle.dumps, policies)
     except Exception:  # another package's policy may hold what cannot be sent
         return True
     return one != other
@@ -71,7 +71,7 @@ class LearningScorer:
         """Time, in any unit."""
         self.choices: list[Choice] = []
         """Of `auto`, one for each trial."""
-        self._there: dict[int, tuple[str, PodClass, float]] = {}
+        self._placed: dict[int, tuple[str, PodClass, float]] = {}
         for cls in before:
             self._learned.created("", cls)
         self.ranking = self._made()
@@ -90,15 +90,15 @@ class LearningScorer:
         """Count that a pod has been placed (by: 1), or has left (-1)."""
         if by > 0:
             cls = class_of(placement.request)
-            self._there[id(placement)] = self.namespace, cls, self.now
+            self._placed[id(placement)] = self.namespace, cls, self.now
             self._learned.came(self.namespace, cls, self.now)
         else:
-            self._learned.went(*self._there.pop(id(placement)), self.now)
+            self._learned.went(*self._placed.pop(id(placement)), self.now)
 
     def restart(self) -> None:
         """Forget all but the pods that are there, as a process does that begins anew."""
         self._learned = WorkloadEstimator(self._learned.devices)
-        self._learned.found(self._there.values(), self.now)
+        self._learned.found(self._placed.values(), self.now)
         self.choices = []
         self.ranking = self._made()
 
@@ -134,6 +134,6 @@ class LearningScorer:
 
     def _held(self) -> dict[str, int]:
         held = Counter[str]()
-        for namespace, cls, _ in self._there.values():
+        for namespace, cls, _ in self._placed.values():
             held[namespace] += cls.total
         return held

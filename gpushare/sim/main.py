@@ -71,8 +71,10 @@ def main(argv: Sequence[str], listing: Listing | None = None) -> int:
 def run(job: Job) -> _Done:
     """Run one job and return its record."""
     inputs, procedure = job.inputs, _EXPERIMENTS[job.experiment]
-    found = procedure(inputs.nodes, inputs.pods, job.policy, job.seed, job.parameters, go_on=go_on)
-    return job.place, {**job.told, **found}
+    measures = procedure(
+        inputs.nodes, inputs.pods, job.policy, job.seed, job.parameters, go_on=go_on
+    )
+    return job.place, {**job.labels, **measures}
 
 
 def _failed(error: Exception, code: int) -> int:
@@ -189,19 +191,19 @@ def _tellings(
 
 def _renew(path: Path, tables: Sequence[Table], records: Sequence[Record]) -> None:
     """Put the tables into the document. Raises OSError, SettingsError."""
-    made = {}
+    texts = {}
     for table in tables:
-        made.update(table.markdown(records))
-    path.write_text(_renewed(path, made), encoding="utf-8")
+        texts.update(table.markdown(records))
+    path.write_text(_renewed(path, texts), encoding="utf-8")
 
 
-def _renewed(path: Path, made: Mapping[str, str]) -> str:
+def _renewed(path: Path, texts: Mapping[str, str]) -> str:
     """Return the document with these tables. Raises SettingsError if it has no place for one."""
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise SettingsError(f"{path}: cannot be read: {error}") from error
-    return renew(text, made)
+    return renew(text, texts)
 
 
 def _table(
@@ -242,9 +244,11 @@ def _part_way(broken_off: Sequence[Record]) -> str:
     lines = ["Broken off, and not in the table:"]
     for record in broken_off:
         share, alloc = record[REACHED], record.get("alloc")
-        told = f"ALLOC {alloc:.2f} until then" if isinstance(alloc, float) else "nothing measured"
+        measured = (
+            f"ALLOC {alloc:.2f} until then" if isinstance(alloc, float) else "nothing measured"
+        )
         assert isinstance(share, float)  # noqa: S101  # as the experiments make it
-        lines.append(f"  {record['policy']}, seed {record['seed']}: {share:.0%} done, {told}")
+        lines.append(f"  {record['policy']}, seed {record['seed']}: {share:.0%} done, {measured}")
     return "\n".join(["", *lines, ""])
 
 

@@ -81,38 +81,38 @@ def read_options(argv: Sequence[str]) -> Options:
 
     Raises SettingsError if options do not go together.
     """
-    given = _parser().parse_args(argv)
-    if given.from_cluster and given.nodes:
+    values = _parser().parse_args(argv)
+    if values.from_cluster and values.nodes:
         raise SettingsError("--from-cluster takes the nodes of a cluster: leave out --nodes")
-    if given.experiment == "churn" and given.warmup >= given.life:
+    if values.experiment == "churn" and values.warmup >= values.life:
         raise SettingsError("--warmup must be less than --life")
-    if given.experiment == "churn" and given.lifetimes == TRACE and given.workload == LEARNED:
+    if values.experiment == "churn" and values.lifetimes == TRACE and values.workload == LEARNED:
         raise SettingsError(
             "--lifetimes trace begins with pods that are there, which no policy has seen come:"
             " add --workload known"
         )
-    if given.experiment == "churn" and given.defrag and not given.wait:
+    if values.experiment == "churn" and values.defrag and not values.wait:
         raise SettingsError("--defrag moves pods for those that wait: add --wait")
-    tables = chosen(given.tables, given.files, given.policy, given.seeds)
+    tables = chosen(values.tables, values.files, values.policy, values.seeds)
     names = {field.name for field in fields(experiments.Options)}
-    parameters = {name: value for name, value in vars(given).items() if name in names}
-    live = ClusterOptions(given.kubeconfig, given.context, given.resource, given.unit)
+    parameters = {name: value for name, value in vars(values).items() if name in names}
+    live = ClusterOptions(values.kubeconfig, values.context, values.resource, values.unit)
     return Options(
-        experiment=given.experiment,
-        nodes=given.nodes,
-        pods=given.pods,
-        cluster=live if given.from_cluster else None,
-        policies=given.policy,
-        seeds=given.seeds,
-        units=given.devices,
-        parameters=replace(experiments.Options(), picture=given.plot is not None, **parameters),
+        experiment=values.experiment,
+        nodes=values.nodes,
+        pods=values.pods,
+        cluster=live if values.from_cluster else None,
+        policies=values.policy,
+        seeds=values.seeds,
+        units=values.devices,
+        parameters=replace(experiments.Options(), picture=values.plot is not None, **parameters),
         tables=tables,
-        document=given.write,
-        json=given.json,
-        csv=given.csv,
-        plots=given.plot,
-        output=given.output,
-        jobs=given.jobs,
+        document=values.write,
+        json=values.json,
+        csv=values.csv,
+        plots=values.plot,
+        output=values.output,
+        jobs=values.jobs,
     )
 
 
@@ -228,8 +228,8 @@ def _replay(verb: argparse.ArgumentParser) -> None:
 
 
 def _add_wait(verb: argparse.ArgumentParser) -> None:
-    what = "what fits nowhere waits, first come, first tried, instead of being lost"
-    verb.add_argument("--wait", action="store_true", help=what)
+    text = "what fits nowhere waits, first come, first tried, instead of being lost"
+    verb.add_argument("--wait", action="store_true", help=text)
 
 
 def _add_input(verb: argparse.ArgumentParser) -> None:
@@ -296,7 +296,7 @@ def _cores() -> int:
 
 def seeds(text: str) -> tuple[int, ...]:
     """Return the numbers of a text such as 42-51 or 42,43,50-52, each once."""
-    found: dict[int, None] = {}
+    numbers: dict[int, None] = {}
     for part in text.split(","):
         match = re.fullmatch(r"([0-9]{1,9})(?:-([0-9]{1,9}))?", part.strip(), re.ASCII)
         if match is None:
@@ -304,18 +304,18 @@ def seeds(text: str) -> tuple[int, ...]:
         first, last = int(match[1]), int(match[2] or match[1])
         if last < first or last - first >= _MOST_SEEDS:
             raise argparse.ArgumentTypeError(f"{part[:40]!r} is not 1 to {_MOST_SEEDS} seeds")
-        found.update(dict.fromkeys(range(first, last + 1)))
-    if len(found) > _MOST_SEEDS:
+        numbers.update(dict.fromkeys(range(first, last + 1)))
+    if len(numbers) > _MOST_SEEDS:
         raise argparse.ArgumentTypeError(f"more than {_MOST_SEEDS} seeds")
-    return tuple(found)
+    return tuple(numbers)
 
 
 def words(text: str) -> tuple[str, ...]:
     """Return the parts of a list with commas, each once."""
-    found = tuple(dict.fromkeys(part.strip() for part in text.split(",")))
-    if not all(found):
+    parts = tuple(dict.fromkeys(part.strip() for part in text.split(",")))
+    if not all(parts):
         raise argparse.ArgumentTypeError(f"{text[:40]!r} has an empty name in it")
-    return found
+    return parts
 
 
 def device_units(text: str) -> int:
@@ -328,16 +328,16 @@ def device_units(text: str) -> int:
 
 def moves(text: str) -> Defrag:
     """Return how pods are moved by a text such as k=3,every=20; what is not told is as usual."""
-    told: dict[str, int] = {}
+    values: dict[str, int] = {}
     for part in text.split(","):
         match = re.fullmatch(r"(k|every)=([0-9]{1,6})", part.strip(), re.ASCII)
         most = _MOST_MOVES if match and match[1] == "k" else _MOST_DEPARTURES
-        if match is None or match[1] in told or not 1 <= int(match[2]) <= most:
+        if match is None or match[1] in values or not 1 <= int(match[2]) <= most:
             raise argparse.ArgumentTypeError(
                 f"{text[:40]!r} is not like k=3,every=20, with k up to {_MOST_MOVES}"
             )
-        told[match[1]] = int(match[2])
-    return Defrag(**told)
+        values[match[1]] = int(match[2])
+    return Defrag(**values)
 
 
 def number(least: float, most: float, text: str) -> float:

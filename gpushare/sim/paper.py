@@ -62,24 +62,24 @@ def published() -> dict[tuple[str, str, int], float]:
 def cells(records: Sequence[Record]) -> list[Cell]:
     """Return a cell for each file, policy and load of the records; each record names its `file`."""
     known = published()
-    found = []
+    compared = []
     for file in _in_order(records, "file", FILES):
         of_file = [record for record in records if record["file"] == file]
         for policy in _in_order(of_file, "policy", PUBLISHED):
             for load in LOADS:
                 ours = statistic(of_file, policy, policy, allocated_at(load))
                 if ours is not None:
-                    told = known.get((file, policy, load))
-                    found.append(Cell(file, policy, load, told, ours.mean, ours.seeds))
-    return found
+                    figure = known.get((file, policy, load))
+                    compared.append(Cell(file, policy, load, figure, ours.mean, ours.seeds))
+    return compared
 
 
-def side_by_side(found: Sequence[Cell]) -> list[list[str]]:
+def side_by_side(compared: Sequence[Cell]) -> list[list[str]]:
     """Return rows of text: by file and policy, published, ours and the difference at each load."""
     rows = [["FILE", "POLICY"]]
     rows[0] += [f"{word}@{load}" for load in LOADS for word in ("PUBLISHED", "OURS", "DIFF")]
-    by_key = {(cell.file, cell.policy, cell.load): cell for cell in found}
-    for file, policy in dict.fromkeys((cell.file, cell.policy) for cell in found):
+    by_key = {(cell.file, cell.policy, cell.load): cell for cell in compared}
+    for file, policy in dict.fromkeys((cell.file, cell.policy) for cell in compared):
         row = [file, policy]
         for load in LOADS:
             cell = by_key.get((file, policy, load))
@@ -95,22 +95,22 @@ def side_by_side(found: Sequence[Cell]) -> list[list[str]]:
 
 def printed(records: Sequence[Record]) -> str:
     """Return the published figures and ours, and the largest difference."""
-    found = cells(records)
-    far = worst(found)
-    table = aligned(side_by_side(found))
+    compared = cells(records)
+    far = worst(compared)
+    table = aligned(side_by_side(compared))
     if far is None:
         return table
     where = f"{far.file}, {far.policy} at {far.load}"
     return f"{table}farthest from the published figures: {far.difference:+.2f} ({where})\n"
 
 
-def worst(found: Sequence[Cell]) -> Cell | None:
+def worst(compared: Sequence[Cell]) -> Cell | None:
     """Return the cell with the largest difference from the published figure."""
-    compared = [cell for cell in found if cell.difference is not None]
-    return max(compared, key=lambda cell: abs(cell.difference or 0), default=None)
+    published_ones = [cell for cell in compared if cell.difference is not None]
+    return max(published_ones, key=lambda cell: abs(cell.difference or 0), default=None)
 
 
 def _in_order(records: Sequence[Record], key: str, order: Sequence[str]) -> list[str]:
     """Return the values of the records: those in `order` first, then others as they come."""
-    there = dict.fromkeys(str(record[key]) for record in records)
-    return [*(one for one in order if one in there), *(one for one in there if one not in order)]
+    values = dict.fromkeys(str(record[key]) for record in records)
+    return [*(one for one in order if one in values), *(one for one in values if one not in order)]

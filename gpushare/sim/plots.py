@@ -128,8 +128,10 @@ def _on_grid(course: Mapping[str, float], grid: npt.NDArray[np.int64]) -> _Float
 def _refused(axes: Axes, records: Sequence[Record]) -> bool:
     """Draw the mean number of refused pods by size; return whether there are any."""
     policies = policies_of(records)
-    there = {size for one in records for size in _numbers(one, "failed_by_size")}
-    sizes = sorted(there, key=lambda size: (size.isdecimal(), size.zfill(4)))
+    sizes = sorted(
+        {size for one in records for size in _numbers(one, "failed_by_size")},
+        key=lambda size: (size.isdecimal(), size.zfill(4)),
+    )
     width = 0.8 / max(len(policies), 1)
     most = 0.0
     for number, policy in enumerate(policies):
@@ -164,17 +166,17 @@ _Node = tuple[str, list[int], list[int]]
 
 def _named(title: str, nodes: Sequence[_Node]) -> Figure:
     """Draw the nodes side by side by name, each device with its used and all units."""
-    highest = max(len(there) for _, there, _ in nodes)
+    highest = max(len(capacities) for _, capacities, _ in nodes)
     cells = np.full((highest, len(nodes)), np.nan)
     size = (max(_SIZE[0], 2 + 0.8 * len(nodes)), 1.6 + 0.42 * highest)
     figure = Figure(figsize=size, layout="constrained")
     axes = figure.add_subplot()
-    for column, (_, there, held) in enumerate(nodes):
-        for row, (units, taken) in enumerate(zip(there, held, strict=True)):
+    for column, (_, capacities, held) in enumerate(nodes):
+        for row, (units, taken) in enumerate(zip(capacities, held, strict=True)):
             free = cells[row, column] = 1 - taken / units
             ink = "black" if free > 0.6 else "white"
-            told = f"{taken}/{units}"
-            axes.text(column, row, told, ha="center", va="center", color=ink, fontsize=8)
+            label = f"{taken}/{units}"
+            axes.text(column, row, label, ha="center", va="center", color=ink, fontsize=8)
     _paint(figure, axes, cells, title)
     for line, edges in ((axes.axhline, highest), (axes.axvline, len(nodes))):
         for edge in range(1, edges):
@@ -191,8 +193,8 @@ def _named(title: str, nodes: Sequence[_Node]) -> Figure:
 def _banded(title: str, nodes: Sequence[_Node]) -> Figure:
     """Draw many nodes as bands without names: one band per number of devices, fullest first."""
     free = [
-        sorted(1 - taken / units for taken, units in zip(held, there, strict=True))
-        for _, there, held in nodes
+        sorted(1 - taken / units for taken, units in zip(held, capacities, strict=True))
+        for _, capacities, held in nodes
     ]
     bands = [
         alike[start : start + _NODES_A_BAND]
@@ -228,5 +230,5 @@ def _paint(figure: Figure, axes: Axes, cells: _Floats, title: str) -> None:
 
 
 def _numbers(record: Record, key: str) -> Mapping[str, float]:
-    found = record.get(key)
-    return found if isinstance(found, dict) else {}
+    value = record.get(key)
+    return value if isinstance(value, dict) else {}

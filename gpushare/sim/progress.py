@@ -120,5 +120,5 @@ def _draw(shown: "tqdm[None]", progress: Progress, ended: threading.Event) -> No
 
 
 def _told(progress: Progress) -> str:
-    told = f"simulate {progress.finished}/{progress.runs} runs"
-    return f"{told}, ending (Ctrl-C: at once)" if progress.stopping else told
+    text = f"simulate {progress.finished}/{progress.runs} runs"
+    return f"{text}, ending (Ctrl-C: at once)" if progress.stopping else text

@@ -58,27 +58,29 @@ def allocated_at(load: int) -> Measure:
 
 def measures_of(records: Sequence[Record], load: float = 1.0) -> Sequence[Measure]:
     """Return the measures for a table of these records, in % except for counts and times."""
-    there = {key for record in records for key in record}
-    found: list[Measure] = []
-    if "allocated" in there:
+    keys = {key for record in records for key in record}
+    measures: list[Measure] = []
+    if "allocated" in keys:
         loads = sorted({95, 100, 130, round(100 * load)})
-        found += [*map(allocated_at, loads), Measure("failed", "FAILED", digits=0)]
-    if there & {"blocked_gpu", "waiting"}:
-        found.append(Measure("alloc", "ALLOC"))
-    if "compute_stranded" in there:
-        at = str(round(100 * load)) if "allocated" in there else ""
-        found.append(Measure("compute_stranded", "STRANDED", at))
-    if "blocked_gpu" in there:
-        found += [Measure("blocked_gpu", "BLOCKED GPU"), Measure("blocked_pods", "BLOCKED PODS")]
-    if "waiting" in there:
+        measures += [*map(allocated_at, loads), Measure("failed", "FAILED", digits=0)]
+    if keys & {"blocked_gpu", "waiting"}:
+        measures.append(Measure("alloc", "ALLOC"))
+    if "compute_stranded" in keys:
+        at = str(round(100 * load)) if "allocated" in keys else ""
+        measures.append(Measure("compute_stranded", "STRANDED", at))
+    if "blocked_gpu" in keys:
+        measures += [Measure("blocked_gpu", "BLOCKED GPU"), Measure("blocked_pods", "BLOCKED PODS")]
+    if "waiting" in keys:
         waits = [record.get("wait_mean") for record in records]
-        sizes = sorted({size for told in waits if isinstance(told, Mapping) for size in told})
-        found.append(Measure("waiting", "WAITING"))
-        found += [Measure("wait_mean", f"WAIT {size}", size, 4) for size in sizes]
-    if "gained" in there:
-        found.append(Measure("gained", "GAINED"))
-        found += [Measure("moves", "MOVES"), Measure("lost", "LOST", digits=3)]
-    return found
+        sizes = sorted(
+            {size for by_size in waits if isinstance(by_size, Mapping) for size in by_size}
+        )
+        measures.append(Measure("waiting", "WAITING"))
+        measures += [Measure("wait_mean", f"WAIT {size}", size, 4) for size in sizes]
+    if "gained" in keys:
+        measures.append(Measure("gained", "GAINED"))
+        measures += [Measure("moves", "MOVES"), Measure("lost", "LOST", digits=3)]
+    return measures
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,9 +125,9 @@ def as_table(records: Sequence[Record], measures: Sequence[Measure]) -> str:
     rows = [["POLICY", "SEEDS", *(measure.head for measure in measures)]]
     differences: list[list[str]] = []
     for policy in policies:
-        found = [statistic(records, policy, policies[0], measure) for measure in measures]
-        seeds = max((one.seeds for one in found if one), default=0)
-        pairs = list(zip(measures, found, strict=True))
+        stats = [statistic(records, policy, policies[0], measure) for measure in measures]
+        seeds = max((one.seeds for one in stats if one), default=0)
+        pairs = list(zip(measures, stats, strict=True))
         rows.append([policy, str(seeds), *(_mean(one, m.digits) for m, one in pairs)])
         if policy != policies[0]:
             cells = [difference(one, m.digits) for m, one in pairs]
@@ -155,16 +157,16 @@ def document(
             **dict(case),
             "policy": policy,
             "measure": measure.name,
-            "seeds": found.seeds,
-            "mean": found.mean,
-            "deviation": found.spread,
-            "difference": found.difference,
-            "error": found.error,
+            "seeds": stat.seeds,
+            "mean": stat.mean,
+            "deviation": stat.spread,
+            "difference": stat.difference,
+            "error": stat.error,
         }
         for case, some in _by_case(records).items()
         for policy in policies_of(some)
         for measure in measures
-        if (found := statistic(some, policy, policies_of(some)[0], measure)) is not None
+        if (stat := statistic(some, policy, policies_of(some)[0], measure)) is not None
     ]
     return {
         "apiVersion": API_VERSION,
@@ -211,16 +213,16 @@ def _by_seed(records: Iterable[Record], policy: str, measure: Measure) -> dict[o
     }
 
 
-def _mean(found: Statistic | None, digits: int) -> str:
-    if found is None:
+def _mean(stat: Statistic | None, digits: int) -> str:
+    if stat is None:
         return "-"
-    spread = "" if found.spread is None else f" ±{found.spread:.{digits}f}"
-    return f"{found.mean:.{digits}f}{spread}"
+    spread = "" if stat.spread is None else f" ±{stat.spread:.{digits}f}"
+    return f"{stat.mean:.{digits}f}{spread}"
 
 
-def difference(found: Statistic | None, digits: int) -> str:
+def difference(stat: Statistic | None, digits: int) -> str:
     """Return the lead over the first policy, with the error in brackets; "-" if not known."""
-    if found is None or found.difference is None:
+    if stat is None or stat.difference is None:
         return "-"
-    error = "" if found.error is None else f" ({found.error:.{digits}f})"
-    return f"{found.difference:+.{digits}f}{error}"
+    error = "" if stat.error is None else f" ({stat.error:.{digits}f})"
+    return f"{stat.difference:+.{digits}f}{error}"

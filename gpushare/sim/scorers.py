@@ -103,8 +103,8 @@ def node_scores(snapshot: Snapshot, rows: Rows, request: Request, *, packs: bool
 
 def _share(capacity: Ints, free: Ints, packs: bool) -> Ints:
     """Return the share that is free, or used if it packs, 0 to 100."""
-    left = np.maximum(free, 0)
-    return (np.maximum(capacity - left, 0) if packs else left) * _MOST // np.maximum(capacity, 1)
+    free = np.maximum(free, 0)
+    return (np.maximum(capacity - free, 0) if packs else free) * _MOST // np.maximum(capacity, 1)
 
 
 def _used(capacity: Ints, free: Ints) -> Floats:

@@ -50,15 +50,15 @@ class Line:
     """Of a device, where it is changed; 0: it is not."""
 
     @property
-    def told(self) -> Mapping[str, object]:
+    def labels(self) -> Mapping[str, object]:
         """The keys and values by which the records of its runs are found."""
         load = self.parameters.load
-        told = {"file": self.file, "experiment": self.experiment, "load": load}
-        return {**told, "units": self.units}
+        labels = {"file": self.file, "experiment": self.experiment, "load": load}
+        return {**labels, "units": self.units}
 
     def has(self, record: Record) -> bool:
         """Return whether the record is of one of its runs."""
-        return all(record[key] == value for key, value in self.told.items())
+        return all(record[key] == value for key, value in self.labels.items())
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +88,7 @@ class Table:
         for line in self.lines:
             of_line = [_labelled(record) for record in records if line.has(record)]
             if of_line:
-                names = [str(line.told[head]) for head in self.heads]
+                names = [str(line.labels[head]) for head in self.heads]
                 rows.append([*names, _seeds(of_line), *(one.text(of_line) for one in columns)])
         return rows
 
@@ -275,25 +275,25 @@ def chosen(
             raise SettingsError(f"no table is called {name[:40]!r}; there are: {', '.join(known)}")
     for file in files:
         if file not in FILES:
-            there = ", ".join(sorted(FILES))
-            raise SettingsError(f"no shipped trace is called {file[:40]!r}: {there}")
-    made = []
+            shipped = ", ".join(sorted(FILES))
+            raise SettingsError(f"no shipped trace is called {file[:40]!r}: {shipped}")
+    tables = []
     for table in (known[name] for name in names):
         lines = tuple(line for line in table.lines if not files or line.file in files)
         if not lines:
             raise SettingsError(f"the table {table.name} has no line for {', '.join(files)}")
         some = replace(table, lines=lines, policies=tuple(policies) or table.policies)
-        made.append(replace(some, seeds=tuple(seeds) or table.seeds))
-    return tuple(made)
+        tables.append(replace(some, seeds=tuple(seeds) or table.seeds))
+    return tuple(tables)
 
 
-def renew(document: str, made: Mapping[str, str]) -> str:
+def renew(document: str, texts: Mapping[str, str]) -> str:
     """Return the document with these tables between its marks.
 
     Marks are `<!-- simulate:NAME -->` and `<!-- /simulate -->`. Raises SettingsError if the
     document has none for one of the tables.
     """
-    for name, table in made.items():
+    for name, table in texts.items():
         begin, end = f"<!-- simulate:{name} -->\n", "\n<!-- /simulate -->"
         before, mark, rest = document.partition(begin)
         _, last, after = rest.partition(end)

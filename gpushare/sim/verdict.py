@@ -39,8 +39,8 @@ def legend(measures: Sequence[Measure], scale: Scale) -> list[str]:
     """Return a line for each column of the table."""
     heads = [measure.head for measure in measures]
     width = max(map(len, heads), default=0)
-    said = [_meaning(measure, scale) for measure in measures]
-    return [f"{head.ljust(width)}  {text}" for head, text in zip(heads, said, strict=True)]
+    meanings = [_meaning(measure, scale) for measure in measures]
+    return [f"{head.ljust(width)}  {text}" for head, text in zip(heads, meanings, strict=True)]
 
 
 def _meaning(measure: Measure, scale: Scale) -> str:
@@ -66,9 +66,9 @@ def verdicts(records: Sequence[Record], measure: Measure | None) -> Iterator[str
     if measure is None or len(policies) < 2:
         return
     for policy in policies[1:]:
-        found = statistic(records, policy, policies[0], measure)
-        if found is not None and found.difference is not None:
-            yield f"{measure.head}: {_verdict(policy, policies[0], found)}"
+        stat = statistic(records, policy, policies[0], measure)
+        if stat is not None and stat.difference is not None:
+            yield f"{measure.head}: {_verdict(policy, policies[0], stat)}"
 
 
 def choices_told(records: Sequence[Record]) -> Iterator[str]:
@@ -94,13 +94,13 @@ def _lead(choice: Mapping[str, object]) -> str:
     return f"{since}: in its trial {lead_text(lead, error, str(second))}"
 
 
-def _verdict(policy: str, first: str, found: Statistic) -> str:
+def _verdict(policy: str, first: str, stat: Statistic) -> str:
     both = f"{policy} and {first}"
-    if found.error is None or found.difference is None:
+    if stat.error is None or stat.difference is None:
         return f"one seed cannot tell whether {both} differ; give more, as --seeds 42-51"
-    pairs = found.seeds - 1
-    errors = found.error * (_T[pairs] if pairs < len(_T) else 1.96 + 2.5 / pairs)
-    low, high = found.difference - errors, found.difference + errors
+    pairs = stat.seeds - 1
+    errors = stat.error * (_T[pairs] if pairs < len(_T) else 1.96 + 2.5 / pairs)
+    low, high = stat.difference - errors, stat.difference + errors
     if low > 0 or high < 0:
         least, most = sorted((abs(low), abs(high)))
         more = "more" if low > 0 else "less"
@@ -110,6 +110,6 @@ def _verdict(policy: str, first: str, found: Statistic) -> str:
     if errors == 0:
         return f"no difference between {both}: every seed ends alike"
     text = f"no difference between {both} can be told from chance: {low:+.1f} to {high:+.1f} points"
-    if found.error > abs(found.difference):
+    if stat.error > abs(stat.difference):
         text += "; the error is larger than the difference, so give more seeds"
     return text

@@ -11,7 +11,7 @@ from gpushare.core.model import Request
 from gpushare.core.mutable_cluster import ranking
 from gpushare.core.policies.binpack import Binpack
 from gpushare.errors import SettingsError
-from gpushare.sim.defrag import Defrag, Defragmenter, There
+from gpushare.sim.defrag import Defrag, Defragmenter, Running
 from gpushare.sim.engine import Cluster
 from gpushare.sim.experiments import Options, churn
 from gpushare.sim.main import main
@@ -25,7 +25,7 @@ NODES = [TraceNode(f"n-{at}", 16_000, 2**16, 2, 8, "card") for at in range(2)]
 def test_the_oldest_gets_the_place_that_moves_open() -> None:
     cluster = Cluster(NODES, ranking(Binpack(), 2))
     there = {
-        number: There(cluster.put(row, ((device, units),), Request(units, 1)), began)
+        number: Running(cluster.put(row, ((device, units),), Request(units, 1)), began)
         for number, (row, device, units, began) in enumerate(
             [(0, 0, 2, 1.0), (0, 1, 8, 0.0), (1, 0, 6, 0.0), (1, 1, 5, 0.0)]
         )

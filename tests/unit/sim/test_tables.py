@@ -23,7 +23,7 @@ def only(name: str, *files: str) -> Table:
 def runs(table: Table, line: int, **by_policy: tuple[float, ...]) -> list[Record]:
     """Records of a line: GPU allocated by each policy with the seeds 42, 43 and so on."""
     return [
-        {"table": table.name, **table.lines[line].told, "policy": policy, "seed": seed}
+        {"table": table.name, **table.lines[line].labels, "policy": policy, "seed": seed}
         | {"workload": "known", "alloc": value, "allocated": {"95": value - 1, "100": value}}
         for policy, values in by_policy.items()
         for seed, value in enumerate(values, 42)
@@ -41,8 +41,8 @@ def test_every_table_names_lists_and_policies_that_are_there_and_has_its_marks(
     assert {line.file for line in table.lines} <= set(shipped())
     assert {policy for policy, _ in table.variants} <= {*policy_names(), RANDOM}
     renew(DOCUMENT, dict.fromkeys(table.views, ""))
-    found = [line.told for line in table.lines]
-    assert all(found.count(told) == 1 for told in found)
+    found = [line.labels for line in table.lines]
+    assert all(found.count(labels) == 1 for labels in found)
 
 
 def test_a_line_compares_ours_with_each_other_policy_by_pairs_of_seeds() -> None:
@@ -126,7 +126,7 @@ def test_a_table_that_nothing_was_run_for_is_left_as_it_is() -> None:
 
 def test_tables_are_chosen_with_files_policies_and_seeds_instead_of_their_own() -> None:
     churn, lifetimes = chosen(["churn", "lifetimes"], ["gpuspec33"], ["fgd"], [7])
-    assert [line.told["load"] for line in churn.lines] == [1.0, 1.1, 1.3]
+    assert [line.labels["load"] for line in churn.lines] == [1.0, 1.1, 1.3]
     assert len(lifetimes.lines) == 1
     assert (churn.policies, churn.seeds) == (("fgd",), (7,))
     assert len(only("inflation").seeds) == 10
