@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from gpushare.core.model import ALL_CORES, Request
-from gpushare.trace.rows import Columns, Found, Row, TraceError, named, of_file, read_rows
+from gpushare.trace.rows import Columns, RawRows, Row, TraceError, named, of_file, read_rows
 
 _T = TypeVar("_T")
 
@@ -116,20 +116,20 @@ def read_pods(path: Path) -> list[TracePod]:
     return pods_of(of_file(path), str(path))
 
 
-def nodes_of(found: Found, where: str, left_out: list[str] | None = None) -> list[TraceNode]:
+def nodes_of(raw_rows: RawRows, where: str, left_out: list[str] | None = None) -> list[TraceNode]:
     """Return the nodes of these rows. Raises TraceError.
 
     left_out: a list to which errors of rows are added, which are left out; None: they are raised.
     """
-    nodes = list(_each(named(read_rows(found, _NODE, _NODE_OPTIONAL)), _node, left_out))
+    nodes = list(_each(named(read_rows(raw_rows, _NODE, _NODE_OPTIONAL)), _node, left_out))
     if not any(node.devices for node in nodes):
         raise TraceError(f"{where}: no node has a GPU")
     return nodes
 
 
-def pods_of(found: Found, where: str, left_out: list[str] | None = None) -> list[TracePod]:
+def pods_of(raw_rows: RawRows, where: str, left_out: list[str] | None = None) -> list[TracePod]:
     """Return the pods of these rows. left_out: as in nodes_of. Raises TraceError."""
-    rows = named(read_rows(found, _POD, _POD_OPTIONAL))
+    rows = named(read_rows(raw_rows, _POD, _POD_OPTIONAL))
     pods = list(_each(rows, _pod, left_out))
     if not any(pod.devices for pod in pods):
         raise TraceError(f"{where}: no pod asks for a GPU")

@@ -21,7 +21,7 @@ from typing import BinaryIO, cast
 
 from gpushare.errors import WireError
 
-Found = Iterator[tuple[str, dict[str, str]]]
+RawRows = Iterator[tuple[str, dict[str, str]]]
 """(position, cells by name) of each row."""
 
 Columns = Mapping[str, tuple[str, ...]]
@@ -51,9 +51,9 @@ class Row:
     cells: Mapping[str, str]
     """The text by the name of the column."""
 
-    def wrong(self, role: str, what: str) -> TraceError:
+    def wrong(self, role: str, problem: str) -> TraceError:
         """Return the error for a cell that makes no sense."""
-        return TraceError(f"{self.where}, column {self.columns[role]}: {what}")
+        return TraceError(f"{self.where}, column {self.columns[role]}: {problem}")
 
     def text(self, role: str) -> str:
         """Return the cell; "" if there is no such column."""
@@ -63,8 +63,8 @@ class Row:
         """Return the name in the row."""
         name = self.text("name")
         if not name or not name.isprintable() or len(name) > _LONGEST:
-            what = f"is no name of 1 to {_LONGEST} printable characters: {name[:40]!r}"
-            raise self.wrong("name", what)
+            problem = f"is no name of 1 to {_LONGEST} printable characters: {name[:40]!r}"
+            raise self.wrong("name", problem)
         return name
 
     def count(self, role: str, least: int, most: int) -> int:
@@ -105,23 +105,23 @@ def named(rows: Iterator[Row]) -> Iterator[Row]:
         yield row
 
 
-def read_rows(found: Found, columns: Columns, optional: Collection[str]) -> Iterator[Row]:
+def read_rows(rows: RawRows, columns: Columns, optional: Collection[str]) -> Iterator[Row]:
     """Yield the rows with the known columns. Raises TraceError if a needed column is missing."""
     roles: dict[str, str] = {}
     known: Collection[str] = ()
-    for where, cells in found:
+    for where, cells in rows:
         if cells.keys() != known:
             known, roles = cells.keys(), _roles(where, cells, columns, optional)
         yield Row(where, roles, cells)
 
 
-def of_file(path: Path) -> Found:
+def of_file(path: Path) -> RawRows:
     """Return the rows of a file. Raises TraceError."""
     text = _text(path)
     return _json(path, text) if ".json" in path.suffixes else _csv(path, text)
 
 
-def of_items(where: str, items: object) -> Found:
+def of_items(where: str, items: object) -> RawRows:
     """Yield the rows of a list of objects. Raises TraceError."""
     if not isinstance(items, list) or not items:
         raise TraceError(f"{where}: must be a list of objects, and not empty")
@@ -133,19 +133,19 @@ def of_items(where: str, items: object) -> Found:
 
 
 def _roles(
-    where: str, given: Collection[str], columns: Columns, optional: Collection[str]
+    where: str, header: Collection[str], columns: Columns, optional: Collection[str]
 ) -> dict[str, str]:
     """Return the names of the columns here, by role."""
     roles, missing = {}, []
     for role, names in columns.items():
-        name = next((name for name in names if name in given), None)
+        name = next((name for name in names if name in header), None)
         if name is not None:
             roles[role] = name
         elif role not in optional:
             missing.append(" or ".join(names))
     if missing:
         file, line, _ = where.rpartition(" line ")
-        there_are = ", ".join(given)
+        there_are = ", ".join(header)
         there_are = there_are if len(there_are) <= _SHOWN else f"{there_are[:_SHOWN]}..."
         raise TraceError(
             f"{f'{file} line 1' if line else where}: has no column {'; '.join(missing)}; it has:"
@@ -172,7 +172,7 @@ def _unpacked(packed: BinaryIO, suffix: str) -> BinaryIO:
     return cast(BinaryIO, gzip.open(packed)) if suffix == ".gz" else packed
 
 
-def _csv(path: Path, text: str) -> Found:
+def _csv(path: Path, text: str) -> RawRows:
     lines = csv.reader(io.StringIO(text), strict=True)
     try:
         header = [name.strip() for name in next(lines, [])]
@@ -198,7 +198,7 @@ def _csv(path: Path, text: str) -> Found:
         raise TraceError(f"{path}: has a header and nothing under it")
 
 
-def _json(path: Path, text: str) -> Found:
+def _json(path: Path, text: str) -> RawRows:
     try:
         items = json.loads(text)
     except (ValueError, RecursionError) as error:
