@@ -148,8 +148,8 @@ def _check(policy: Policy, case: _Case, random: np.random.Generator) -> None:
     rows = _rows(view)
     mask = case.mask(view, rows)
 
-    def require(kept: bool, sentence: str) -> None:
-        _require(kept, sentence, case.where)
+    def require(holds: bool, sentence: str) -> None:
+        _require(holds, sentence, case.where)
 
     try:
         scores = policy.score(cast(Snapshot, _Promised(view)), rows, request)
@@ -228,8 +228,8 @@ class _Promised:
         return value
 
 
-def _require(kept: bool, sentence: str, where: str) -> None:
-    if not kept:
+def _require(holds: bool, sentence: str, where: str) -> None:
+    if not holds:
         raise AssertionError(f"{sentence}: {where}" if where else sentence)
 
 
