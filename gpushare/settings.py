@@ -330,8 +330,10 @@ def _check_ports(settings: Settings) -> None:
         if not text:
             continue
         host, port = address(text, flag)
-        for other, there, same in taken:
-            if port == same != 0 and (host == there or not _EVERYWHERE.isdisjoint((host, there))):
+        for other, other_host, same in taken:
+            if port == same != 0 and (
+                host == other_host or not _EVERYWHERE.isdisjoint((host, other_host))
+            ):
                 raise SettingsError(f"{flag}: port {port} is that of {other}: give it another")
         taken.append((flag, host, port))
 

@@ -102,8 +102,8 @@ def _documents(text: str, where: str) -> list[object]:
         raise SettingsError(f"{where}: {' '.join(str(error).split())}") from error
 
 
-def _refused(what: str, mark: yaml.Mark) -> yaml.YAMLError:
-    return yaml.MarkedYAMLError(problem=what, problem_mark=mark)
+def _refused(problem: str, mark: yaml.Mark) -> yaml.YAMLError:
+    return yaml.MarkedYAMLError(problem=problem, problem_mark=mark)
 
 
 class BoundedLoader(yaml.SafeLoader):
@@ -141,11 +141,11 @@ class BoundedLoader(yaml.SafeLoader):
             return 1
         inner = node.value
         if isinstance(node, yaml.MappingNode):
-            inner = [each for pair in node.value for each in pair]
-        count = 1 + sum(self._values[id(each)] for each in inner)
+            inner = [child for pair in node.value for child in pair]
+        count = 1 + sum(self._values[id(child)] for child in inner)
         if count > MAX_VALUES:
-            what = f"more than {MAX_VALUES} values, with aliases as what they stand for"
-            raise _refused(what, node.start_mark)
+            problem = f"more than {MAX_VALUES} values, with aliases as what they stand for"
+            raise _refused(problem, node.start_mark)
         return count
 
 
