@@ -12,7 +12,15 @@ from typing import NamedTuple
 import numpy as np
 
 from gpushare.core.held_snapshot import HeldSnapshot
-from gpushare.core.model import ANY_CARD, MAX_UNITS, Allocation, Reason, Request, Shares
+from gpushare.core.model import (
+    ALL_CORES,
+    ANY_CARD,
+    MAX_UNITS,
+    Allocation,
+    Reason,
+    Request,
+    Shares,
+)
 from gpushare.core.node_names import looked_up
 from gpushare.core.pairing import paired_devices
 from gpushare.core.policy import APART
@@ -43,6 +51,8 @@ UNKNOWN_NODE = "node not found"
 """The reason for a node that the ledger does not have, without its name."""
 UNKNOWN = len(REASONS)
 """The code of a node that the ledger does not have."""
+NO_ROOM = 2**40
+"""What `missing_units` says of a row that could never have room."""
 _REASON_OF = (*REASONS, None)
 _TEXTS = ["", *(reason.value for reason in Reason), UNKNOWN_NODE]
 _RESOLVABLE = np.array([reason is not None and reason.resolvable for reason in _REASON_OF])
@@ -167,10 +177,21 @@ def room_for(snapshot: Snapshot, request: Request, most: int) -> int:
     """Return how many pods that ask for this fit at once, by their devices alone, at most `most`.
 
     On one node `m` pods of `k` devices fit exactly if the devices' places, at most `m` of each,
-    are `k * m` or more. Of split ones it counts the least part on each device, so fewer may fit.
+    are `k * m` or more. Of split ones fewer may fit: each of their parts is counted with those that
+    are as large, not beside the smaller ones.
     """
     rows = np.flatnonzero(has_accepted_model(snapshot, np.arange(len(snapshot.names)), request))
-    places = snapshot.free[rows] // max(request.least, 1)
+    at_least = {units: number for number, units in enumerate(request.parts, 1)}
+    every = [
+        _room_by_row(snapshot, rows, request.of_parts([units] * number), most)
+        for units, number in at_least.items()
+    ]
+    return min(int(np.min(every, axis=0, initial=most).sum()), most)
+
+
+def _room_by_row(snapshot: Snapshot, rows: Rows, request: Request, most: int) -> Ints:
+    """Return int64 (K,): on each row, how many pods with the same units on each device fit."""
+    places = snapshot.free[rows] // max(request.units, 1)
     if request.cores:
         places = np.minimum(places, snapshot.cores_free[rows] // request.cores)
         places[~has_cores(snapshot, rows, request)] = 0
@@ -181,7 +202,47 @@ def room_for(snapshot: Snapshot, request: Request, most: int) -> int:
         middle = (low + high + 1) // 2
         fits = np.minimum(places, middle[:, None]).sum(axis=1) >= request.devices * middle
         low, high = np.where(fits, middle, low), np.where(fits, high, middle - 1)
-    return min(int(low.sum()), most)
+    return low
+
+
+def parts_placed(among: Bools, request: Request, units: Ints) -> Ints:
+    """Return int64 (K,): for how many parts of the request each row has devices at once.
+
+    among: bool (K, D), the devices that may be used. units: int64 (K, D), what each has.
+    """
+    placed = np.zeros(len(among), dtype=np.int64)
+    for part in request.parts:
+        # A device with room for a part has room for each smaller one.
+        placed = np.minimum(placed + 1, (among & (units >= max(part, 1))).sum(axis=1))
+    return placed
+
+
+def missing_units(snapshot: Snapshot, rows: Rows, request: Request, usable: Bools) -> Ints:
+    """Return int64 (K,): how few units have to become free on each row for the request.
+
+    usable: bool (K, D), the devices that may be used, if they are wanted and large enough. Missing
+    cores count as so much of the device's memory. 0 where it fits, NO_ROOM or more if there are too
+    few such devices.
+    """
+    capacity = snapshot.capacity[rows]
+    if not capacity.shape[1]:
+        return np.full(len(rows), NO_ROOM)
+    left = capacity - snapshot.used[rows]
+    cores = np.zeros_like(capacity)
+    if request.cores or snapshot.any_cores:
+        percent = max(request.cores, 1) - (ALL_CORES - snapshot.cores_used[rows])
+        cores = -(-np.maximum(percent, 0) * capacity // ALL_CORES)
+    usable = usable & has_cards(snapshot, rows, request.cards)
+    total = np.zeros(len(rows), dtype=np.int64)
+    # The largest part first: any other fits where it would have fitted.
+    for units in request.parts:
+        needed = capacity if request.alone else max(units, 1)
+        lacks = np.maximum(needed - left, 0) + cores
+        lacks[~usable | (capacity < max(units, 1))] = NO_ROOM
+        device = lacks.argmin(axis=1)
+        total += lacks[np.arange(len(rows)), device]
+        usable[np.arange(len(rows)), device] = False
+    return total
 
 
 def feasible(snapshot: Snapshot, rows: Rows, request: Request) -> Bools:

@@ -9,25 +9,28 @@ found before that has the fewest moves, and of these the least cost. Whoever ask
 what is tried on it is taken back.
 """
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from itertools import combinations, permutations
-from typing import Protocol
 
 import numpy as np
 
+from gpushare.core.decide import NO_ROOM, missing_units
 from gpushare.core.model import ALL_CORES, ANY_CARD, Request
 from gpushare.core.mutable_cluster import MutableCluster, Placement, fits
 from gpushare.core.node_filters import CPU, MEMORY, amounts_of
 from gpushare.core.preemption.victim_search import StepBudget
 from gpushare.core.selectors import NO_DEMANDS, Demands
-from gpushare.core.snapshot import Bools, Rows, Snapshot, has_accepted_model, has_cards
+from gpushare.core.snapshot import Bools, Snapshot, has_accepted_model, has_cards
 
 Part = tuple[int, str]
 """What a node may have too little of: memory or cores of a device, or, of device -1, a resource of
 the host."""
+
+_Lack = dict[Part, int]
+"""How much of each part has to go until there is room."""
 
 _Order = tuple[float, int, list[str]]
 
@@ -37,42 +40,30 @@ _OF_A_PLACE = 50
 """Steps of one decision where a pod goes; a look at a pod is one, 5 to 10 us."""
 
 
-class Host(Protocol):
-    """What kube-scheduler itself enforces on the rows of a cluster."""
+class Host:
+    """What kube-scheduler itself enforces on the rows of a cluster.
 
-    def open_to(self, demands: Demands) -> Bools:
-        """Return bool (N,): the rows that are not kept from such pods, whatever is free there."""
+    This one keeps no pod out: CPU and memory of a cluster in memory count without it. rows: their
+    number.
+    """
 
-    def among(self, request: Request, demands: Demands = NO_DEMANDS) -> Bools:
-        """Return bool (N,): the rows of these that have what the pod asks of the host, too."""
-
-    def lacks(self, row: int, request: Request) -> Mapping[str, int]:
-        """Return by resource how much too little the row has for the request, if it has."""
-
-    def take(self, row: int, request: Request, pods: int = 1) -> None:
-        """Count what so many pods take of a row; -1: give back what one took."""
-
-
-class OpenHost:
-    """Keeps no pod out: CPU and memory of a cluster in memory count without it. size: its rows."""
-
-    def __init__(self, size: int) -> None:
-        self._every = np.ones(size, dtype=bool)
+    def __init__(self, rows: int) -> None:
+        self._every = np.ones(rows, dtype=bool)
 
     def open_to(self, _demands: Demands) -> Bools:
-        """Return all rows."""
+        """Return bool (N,): the rows that are not kept from such pods, whatever is free there."""
         return self._every
 
     def among(self, _request: Request, _demands: Demands = NO_DEMANDS) -> Bools:
-        """Return all rows."""
+        """Return bool (N,): the rows of these that have what the pod asks of the host, too."""
         return self._every
 
     def lacks(self, _row: int, _request: Request) -> Mapping[str, int]:
-        """Return nothing."""
+        """Return by resource how much too little the row has for the request, if it has."""
         return {}
 
     def take(self, row: int, request: Request, pods: int = 1) -> None:
-        """Count nothing."""
+        """Count what so many pods take of a row; -1: give back what one took."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +109,7 @@ class Planner:
         self, cluster: MutableCluster, movers: Iterable[Mover], host: Host | None = None
     ) -> None:
         self._cluster = cluster
-        self._host = host or OpenHost(len(cluster.view.names))
+        self._host = host or Host(len(cluster.view.names))
         self._movers: defaultdict[int, list[Mover]] = defaultdict(list)
         for mover in movers:
             self._movers[mover.placement.row].append(mover)
@@ -139,15 +130,11 @@ class Planner:
         """
         view = self._cluster.view
         every = np.arange(len(view.names))
-        usable = _usable(view, every, request)
-        able = usable.sum(axis=1) >= max(request.devices, 1)
-        able &= has_accepted_model(view, every, request) & self._host.open_to(demands)
-        short = np.maximum(request.units - view.free, 0)
-        missing = np.sort(np.where(usable, short, request.units), axis=1)
-        missing = missing[:, : request.devices].sum(axis=1)
-        rows = np.flatnonzero(able)
-        nearest: list[int] = rows[np.argsort(missing[rows], kind="stable")].tolist()
-        return nearest
+        missing = missing_units(view, every, request, view.open)
+        able = (missing < NO_ROOM) & has_accepted_model(view, every, request)
+        rows = np.flatnonzero(able & self._host.open_to(demands))
+        found: list[int] = rows[np.argsort(missing[rows], kind="stable")].tolist()
+        return found
 
     def plan(
         self, request: Request, most: int, steps: StepBudget, demands: Demands = NO_DEMANDS
@@ -252,17 +239,19 @@ class _Node:
             movers, key=lambda mover: (-mover.placement.request.total, mover.cost, mover.name)
         )
         self._gives = [_gives(mover) for mover in self._movers]
+        # (units, how many) of the parts of the request, the largest first.
+        self._parts = [*Counter(request.parts).items()]
+        # By the units of a part and by device, what has to go for it.
+        self._lacks: dict[int, dict[int, _Lack]] = {}
         view = cluster.view
-        lacking = {
-            device: _lacks(view, row, device, request)
-            for device in np.flatnonzero(_usable(view, np.array([row]), request)[0]).tolist()
-        }
-        self._wanted = request.devices - sum(not parts for parts in lacking.values())
-        self._lacking = {
-            device: parts
-            for device, parts in lacking.items()
-            if parts and all(self._most(part) >= amount for part, amount in parts.items())
-        }
+        for units, _ in self._parts:
+            part = request.part(units)
+            lacks = {device: _lack(view, row, device, part) for device in _usable(view, row, part)}
+            self._lacks[units] = {
+                device: lack
+                for device, lack in lacks.items()
+                if all(self._most(part) >= amount for part, amount in lack.items())
+            }
         host_lacks = dict(host.lacks(row, request))
         for resource, wanted, free in (
             (CPU, request.cpu, int(view.cpu_free[row])),
@@ -278,22 +267,41 @@ class _Node:
 
         Of equal pods in equal places the cheapest go first.
         """
-        yielded: set[tuple[int, ...]] = set()
-        widest = max((len(mover.placement.devices) for mover in self._movers), default=0)
-        # A device that lacks nothing is taken in any case: to free another one needs more.
-        if self._wanted > len(self._lacking) or self._wanted > size * widest:
-            return
-        for devices in combinations(self._lacking, max(self._wanted, 0)):
-            lack = dict(self._host)
-            for device in devices:
-                lack |= self._lacking[device]
+        found: set[tuple[int, ...]] = set()
+        widest = max((len(each.placement.devices) for each in self._movers), default=0)
+        for lack in self._targets(self._parts, size * widest, frozenset()):
             for chosen in self._covers(lack, size, (), frozenset(), steps):
                 if steps.left <= 0:
                     return
                 key = tuple(sorted(chosen))
-                if key not in yielded and self._are_needed(chosen, lack):
-                    yielded.add(key)
+                if key not in found and self._are_needed(chosen):
+                    found.add(key)
                     yield tuple(self._movers[at] for at in key)
+            if steps.left <= 0:
+                return
+
+    def _targets(
+        self, parts: Sequence[tuple[int, int]], most: int, taken: frozenset[int]
+    ) -> Iterator[_Lack]:
+        """Yield what is lacking, on the host too, for each choice of devices for these parts.
+
+        most: how many devices can be freed. taken: those that larger parts have.
+        """
+        if not parts:
+            yield self._host
+            return
+        (units, count), *smaller = parts
+        free = {device: lack for device, lack in self._lacks[units].items() if device not in taken}
+        # A device that lacks nothing is taken in any case: any other one lacks more, and would do
+        # as well for the smaller part that could have had it.
+        ready = [device for device, lack in free.items() if not lack][:count]
+        wanted = count - len(ready)
+        if wanted > most:
+            return
+        for chosen in combinations([device for device, lack in free.items() if lack], wanted):
+            lacking = {part: amount for at in chosen for part, amount in free[at].items()}
+            for lack in self._targets(smaller, most - wanted, taken.union(ready, chosen)):
+                yield lack | lacking
 
     def _most(self, part: Part) -> int:
         return sum(gives.get(part, 0) for gives in self._gives)
@@ -337,15 +345,30 @@ class _Node:
         one, two = self._movers[at], self._movers[other]
         return one.placement == two.placement and one.demands == two.demands
 
-    def _are_needed(self, chosen: Sequence[int], lack: Mapping[Part, int]) -> bool:
-        """Return whether without any of these pods the others do not cover it."""
-        return all(
-            any(
-                sum(self._gives[at].get(part, 0) for at in chosen if at != left_out) < amount
-                for part, amount in lack.items()
-            )
-            for left_out in chosen
+    def _are_needed(self, chosen: Sequence[int]) -> bool:
+        """Return whether without any of these pods the others make no room."""
+        return not any(
+            self._make_room(at for at in chosen if at != left_out) for left_out in chosen
         )
+
+    def _make_room(self, gone: Iterable[int]) -> bool:
+        """Return whether the request fits once these pods are gone."""
+        freed = Counter[Part]()
+        for at in gone:
+            freed.update(self._gives[at])
+        if not _is_covered(self._host, freed):
+            return False
+        wanted = 0
+        for units, count in self._parts:
+            wanted += count
+            # A device with room for a part has room for each smaller one.
+            if sum(_is_covered(lack, freed) for lack in self._lacks[units].values()) < wanted:
+                return False
+        return True
+
+
+def _is_covered(lack: _Lack, freed: Mapping[Part, int]) -> bool:
+    return all(freed[part] >= amount for part, amount in lack.items())
 
 
 def _gives(mover: Mover) -> dict[Part, int]:
@@ -358,20 +381,21 @@ def _gives(mover: Mover) -> dict[Part, int]:
     return {part: amount for part, amount in gives.items() if amount}
 
 
-def _usable(view: Snapshot, rows: Rows, request: Request) -> Bools:
-    """Return bool (K, D): the devices of these rows that have room for the request if empty."""
-    usable: Bools = view.open[rows] & (view.capacity[rows] >= max(request.units, 1))
-    if request.cards != ANY_CARD:
-        usable &= has_cards(view, rows, request.cards)
-    return usable
+def _usable(view: Snapshot, row: int, part: Request) -> list[int]:
+    """Return the devices of the row that have room for the one part if they are empty."""
+    usable = view.open[row] & (view.capacity[row] >= max(part.units, 1))
+    if part.cards != ANY_CARD:
+        usable &= has_cards(view, np.array([row]), part.cards)[0]
+    found: list[int] = np.flatnonzero(usable).tolist()
+    return found
 
 
-def _lacks(view: Snapshot, row: int, device: int, request: Request) -> dict[Part, int]:
-    """Return what has to go from the device so that it has room for the request."""
+def _lack(view: Snapshot, row: int, device: int, part: Request) -> _Lack:
+    """Return what has to go from the device so that it has room for the one part."""
     used, cores = int(view.used[row, device]), int(view.cores_used[row, device])
-    room = 0 if request.alone else int(view.capacity[row, device]) - request.units
-    lacks = {
+    room = 0 if part.alone else int(view.capacity[row, device]) - part.units
+    found = {
         (device, _MEMORY): used - room,
-        (device, _CORES): max(request.cores, 1) - (ALL_CORES - cores),
+        (device, _CORES): max(part.cores, 1) - (ALL_CORES - cores),
     }
     return {part: amount for part, amount in lacks.items() if amount > 0}

@@ -6,12 +6,21 @@ it is reported: the node's arrays are counted as if it had happened, and filter 
 """
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
 
-from gpushare.core.decide import BEST, best_shares, feasible, filter_nodes, score_nodes
+from gpushare.core.decide import (
+    BEST,
+    NO_ROOM,
+    best_shares,
+    feasible,
+    filter_nodes,
+    missing_units,
+    parts_placed,
+    score_nodes,
+)
 from gpushare.core.explanation import BoundPodScore, DeviceScore, Explanation, FreeDevice, Remedy
 from gpushare.core.model import ALL_CORES, ANY_CARD, Pinned, Request
 from gpushare.core.node_filters import Obstacle, OwnFilters
@@ -21,8 +30,8 @@ from gpushare.core.preemption.victim_search import Pods, StepBudget
 from gpushare.core.ranking import Ranking
 from gpushare.core.selectors import NO_DEMANDS, Demands
 from gpushare.core.snapshot import (
-    Bools,
     Ints,
+    NodeArrays,
     Rows,
     Snapshot,
     has_accepted_model,
@@ -32,7 +41,6 @@ from gpushare.core.snapshot import (
     has_room,
 )
 from gpushare.core.states.entry import Entry, NodeBooks
-from gpushare.core.what_if_node import WhatIfNode, healthy_with
 
 EntriesOf = Callable[[str], NodeBooks | None]
 """Returns the books of a node; None for a node that is not known or shares nothing."""
@@ -44,9 +52,6 @@ _STEPS = 100_000
 """Steps of all these searches together: about 0.3 s."""
 
 _NO_FILTERS = OwnFilters()
-
-_NO_ROOM = 2**40
-"""The shortage of a device that the request can never use."""
 
 
 def explain(
@@ -92,10 +97,11 @@ def explain(
     capacity = np.where(snapshot.closed[possible, None] == 0, snapshot.capacity[possible], 0)
     wanted = has_cards(snapshot, rows, request.cards)
     capacity[~has_cards(snapshot, possible, request.cards)] = 0
-    unused = snapshot.capacity[rows] - snapshot.used[rows]
-    memory = snapshot.open[rows] & wanted & (unused >= max(request.units, 1))
+    left = snapshot.capacity[rows] - snapshot.used[rows]
+    memory = snapshot.open[rows] & wanted & (left >= max(request.least, 1))
     cores = wanted & has_cores(snapshot, rows, request)
-    explanation = Explanation(
+    free = np.where(cores, snapshot.free[rows], 0)
+    found = Explanation(
         request,
         fit=fit,
         reasons=Counter(result.failed.values()),
@@ -103,8 +109,10 @@ def explain(
         kept_out=Counter(obstacles[name][0].text for name in (*left_out, *short)),
         other_models=len(usable) - len(asked),
         largest=_largest(snapshot, rows),
-        fits_now=_most_units(np.where(cores, snapshot.free[rows], 0), request.devices),
+        fits_now=_most_units(free, request.devices),
+        parts_now=_nearest_parts(free, request),
         most_units=_most_units(capacity, request.devices),
+        most_parts=_nearest_parts(capacity, request),
         most_devices=_most_devices(capacity, request),
         most_alone=int(capacity.max(initial=0)),
         with_memory=int(memory.sum()),
@@ -181,12 +189,12 @@ def _largest(snapshot: Snapshot, rows: Rows) -> FreeDevice | None:
 
 
 def _split(capacity: Ints, request: Request) -> int:
-    """Return the least number of devices of one row of (K, D), more than asked for, on which the
-    same total would fit in equal parts, the cores too; 0 for none.
+    """Return the least number of devices of one row of (K, D), more than asked for if these have
+    equal parts, on which the same total would fit in equal parts, the cores too; 0 for none.
     """
     total, cores = request.total, request.cores * request.devices
-    for devices in range(request.devices + 1, capacity.shape[1] + 1):
-        if total % devices or cores % devices:
+    for devices in range(1 if request.split else request.devices + 1, capacity.shape[1] + 1):
+        if total % devices or cores % devices or cores > ALL_CORES * devices:
             continue
         if _most_units(capacity, devices) >= total // devices > 0:
             return devices
@@ -195,11 +203,9 @@ def _split(capacity: Ints, request: Request) -> int:
 
 def _most_devices(capacity: Ints, request: Request) -> int:
     """Return the most devices of one row of (K, D) that are large enough for the request."""
-    most = int((capacity >= max(request.units, 1)).sum(axis=1).max(initial=0))
-    if not request.split:
-        return most
-    fits = has_devices(capacity >= request.least, request, capacity).any()
-    return request.devices if fits else min(most, request.devices - 1)
+    large = capacity >= max(request.least, 1)
+    most = parts_placed(large, request, capacity) if request.split else large.sum(axis=1)
+    return int(most.max(initial=0))
 
 
 def _most_units(units: Ints, devices: int) -> int:
@@ -209,6 +215,17 @@ def _most_units(units: Ints, devices: int) -> int:
     return int(np.sort(units, axis=1)[:, -devices].max(initial=0))
 
 
+def _nearest_parts(units: Ints, request: Request) -> tuple[int, ...]:
+    """Return of each part of a split request what devices of one row of (K, D) have, most of it in
+    all; () for one that is not split, or if no row has so many devices.
+    """
+    if not request.split or not _most_units(units, request.devices):
+        return ()
+    most = np.sort(units, axis=1)[:, ::-1][:, : request.devices]
+    parts = np.minimum(most, request.split)[most[:, -1] > 0]
+    return max((sum(each), tuple(each)) for each in parts.tolist())[1]
+
+
 def _remedies(search: "_Search", rows: Rows) -> tuple[Remedy, ...]:
     """Return what would help: pods that end, closed devices that return, or both.
 
@@ -216,8 +233,8 @@ def _remedies(search: "_Search", rows: Rows) -> tuple[Remedy, ...]:
     """
     snapshot, request = search.snapshot, search.request
     rows = rows[snapshot.closed[rows] == 0]
-    lacks_with_closed = _shortages(snapshot, rows, request, np.ones_like(snapshot.healthy[rows]))
-    remedies = [
+    lacks_with_closed = missing_units(snapshot, rows, request, np.ones_like(snapshot.healthy[rows]))
+    found = [
         search.by_ends(_nearest(snapshot, rows, request)),
         search.by_opens(rows[lacks_with_closed == 0], request),
     ]
@@ -251,41 +268,14 @@ def _nearest(snapshot: Snapshot, rows: Rows, request: Request) -> Rows:
     """Return the rows by rising shortage, without nodes that can never fit."""
     rows = rows[snapshot.closed[rows] == 0]
     return rows[
-        _rising(snapshot, rows, _shortages(snapshot, rows, request, snapshot.healthy[rows]))
+        _rising(snapshot, rows, missing_units(snapshot, rows, request, snapshot.healthy[rows]))
     ]
-
-
-def _shortages(snapshot: Snapshot, rows: Rows, request: Request, usable: Bools) -> Ints:
-    """Return int64 (K,): how few units are missing on each row.
-
-    Missing cores count as so much of the device's memory. It is 0 where the request fits, and
-    _NO_ROOM or more if too few devices are usable (K, D) and large enough.
-    """
-    capacity = snapshot.capacity[rows]
-    if not capacity.shape[1]:
-        return np.full(len(rows), _NO_ROOM)
-    unused = capacity - snapshot.used[rows]
-    cores = np.zeros_like(capacity)
-    if request.cores or snapshot.any_cores:
-        percent = max(request.cores, 1) - (ALL_CORES - snapshot.cores_used[rows])
-        cores = -(-np.maximum(percent, 0) * capacity // ALL_CORES)
-    usable = usable & has_cards(snapshot, rows, request.cards)
-    total = np.zeros(len(rows), dtype=np.int64)
-    # The largest part first: any other fits where it would have fitted.
-    for units in request.parts:
-        needed = capacity if request.alone else max(units, 1)
-        lacks = np.maximum(needed - unused, 0) + cores
-        lacks[~usable | (capacity < units)] = _NO_ROOM
-        device = lacks.argmin(axis=1)
-        total += lacks[np.arange(len(rows)), device]
-        usable[np.arange(len(rows)), device] = False
-    return total
 
 
 def _rising(snapshot: Snapshot, rows: Rows, lacks: Ints) -> Rows:
     """Return intp: positions in `rows` by rising shortage, without nodes that can never fit."""
     order = np.lexsort((snapshot.order[rows], lacks))
-    return order[lacks[order] < _NO_ROOM][:_MAX_NODES]
+    return order[lacks[order] < NO_ROOM][:_MAX_NODES]
 
 
 class _Search:
@@ -331,10 +321,9 @@ class _Search:
     def by_opens(self, rows: Rows, request: Request) -> Remedy | None:
         """Return the remedy with the fewest closed devices, on nodes where they are enough."""
         free = has_room(self.snapshot, rows, request)
-        fits = has_devices(free, request, self.snapshot.free, rows)
-        needed = request.devices - free.sum(axis=1)
+        needed = request.devices - parts_placed(free, request, self.snapshot.free[rows])
         for place in np.argsort(needed, kind="stable").tolist():
-            if fits[place]:
+            if not needed[place]:
                 continue
             row = int(rows[place])
             books = self._entries_of(self.snapshot.names[row])
@@ -345,7 +334,7 @@ class _Search:
     def _ends_on(self, books: NodeBooks, row: int, *, with_closed: bool) -> Remedy | None:
         """Return a remedy on the node, perhaps with needless parts; None if none helps."""
         opens = _closed(books) if with_closed else ()
-        spec = replace(books.spec, healthy=healthy_with(books, opens))
+        spec = replace(books.spec, healthy=_healthy_with(books, opens))
         selection = VictimSelection(replace(books, spec=spec), self.request)
         # Nobody preempts here, so all pods cost the same, except that ending pods cost less.
         alike = tuple(
@@ -373,7 +362,7 @@ class _Search:
 
         None if it does not help, or if the request fits without any remedy.
         """
-        what_if = WhatIfNode(books, pairs=bool(remedy.serves))
+        what_if = _WhatIfNode(books, pairs=bool(remedy.serves))
 
         def helps(one: Remedy) -> bool:
             return bool(filter_nodes(what_if.after(one), [one.node], self.request).fit)
@@ -398,6 +387,51 @@ class _Search:
         return tuple(obstacle.resource for obstacle in short)
 
 
+class _WhatIfNode:
+    """A node, counted as if a remedy had happened. pairs: pairing applies there.
+
+    All its pods are counted once. To try a remedy, its pods are subtracted from the sums and added
+    again. With 10,000 pods on a node a try would otherwise take a third of a second.
+    """
+
+    def __init__(self, books: NodeBooks, *, pairs: bool) -> None:
+        self._books = books
+        self._charges = {each.ref.uid: each.charge for each in books.entries}
+        self._pins = {
+            uid: (charge.request.sizes, charge.pinned)
+            for uid, charge in self._charges.items()
+            if pairs and charge.pinned is not None
+        }
+        self._arrays: dict[tuple[int, ...], NodeArrays] = {}
+
+    def after(self, remedy: Remedy) -> Snapshot:
+        """Return the node, counted as if the remedy had happened."""
+        arrays = self._counted(remedy.opens)
+        ended = [self._charges[each.ref.uid] for each in remedy.ends]
+        for charge in ended:
+            arrays.add(charge, -1)
+        left = self._pins.keys() - {each.ref.uid for each in (*remedy.ends, *remedy.serves)}
+        pins = tuple(pin for uid, pin in self._pins.items() if uid in left)
+        view = arrays.snapshot({self._books.spec.name: pins} if pins else {})
+        for charge in ended:
+            arrays.add(charge)
+        return view
+
+    def _counted(self, opens: tuple[int, ...]) -> NodeArrays:
+        """Return the sums of all pods, with these closed devices open again."""
+        if opens not in self._arrays:
+            arrays = NodeArrays()
+            spec = replace(self._books.spec, healthy=_healthy_with(self._books, opens))
+            arrays.set_node(spec, self._charges.values())
+            self._arrays[opens] = arrays
+        return self._arrays[opens]
+
+
+def _healthy_with(books: NodeBooks, opens: Collection[int]) -> tuple[bool, ...]:
+    """Return which devices are healthy once these closed ones have returned."""
+    return tuple(ok or device in opens for device, ok in enumerate(books.spec.healthy))
+
+
 def _closed(books: NodeBooks) -> tuple[int, ...]:
     return tuple(device for device, ok in enumerate(books.spec.healthy) if not ok)
 
@@ -406,7 +440,7 @@ def _without(snapshot: Snapshot, books: NodeBooks, entry: Entry) -> Snapshot:
     """Return the snapshot without the charge of one pod of the node."""
     row = snapshot.row[entry.node]
     pairs = row in snapshot.pinned
-    one = WhatIfNode(books, pairs=pairs).after(Remedy(entry.node, ends=(entry,)))
+    one = _WhatIfNode(books, pairs=pairs).after(Remedy(entry.node, ends=(entry,)))
     used, kinds = snapshot.used.copy(), snapshot.kinds.copy()
     cores_used = snapshot.cores_used.copy()
     cpu_free, memory_free = snapshot.cpu_free.copy(), snapshot.memory_free.copy()

@@ -62,10 +62,16 @@ class Explanation:
     fits_now: int = 0
     """The most units on each device with which a request of as many devices, with the same cores,
     would fit now, 0 for none."""
+    parts_now: tuple[int, ...] = ()
+    """Of a split request, as much of each part as one node has now on as many devices, with the
+    same cores: the node that lacks least. () if the request is not split, or no node has them."""
     most_units: int = 0
-    """The same on empty nodes with all devices healthy."""
+    """The same as `fits_now` on empty nodes with all devices healthy."""
+    most_parts: tuple[int, ...] = ()
+    """The same as `parts_now` there."""
     most_devices: int = 0
-    """The most devices with as many units on each, there too."""
+    """The most devices with as many units on each, there too; of a split request, the most of its
+    parts that have a device each."""
     most_alone: int = 0
     """The units of the largest device."""
     split: int = 0
@@ -73,7 +79,8 @@ class Explanation:
     remedies: tuple[Remedy, ...] = ()
     """Each alone is enough; () if the pod fits now, or never."""
     with_memory: int = 0
-    """Open devices of the nodes in question with room for the memory, whatever cores they have."""
+    """Open devices of the nodes in question with room for the memory, of a split request for its
+    least part, whatever cores they have."""
     with_cores: int = 0
     """The same with room for the cores, whatever memory they have."""
     with_both: int = 0

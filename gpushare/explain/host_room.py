@@ -10,6 +10,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from gpushare.core.defrag import Host
 from gpushare.core.model import Request
 from gpushare.core.node_filters import OwnFilters, amounts_of
 from gpushare.core.selectors import NO_DEMANDS, Demands
@@ -44,10 +45,11 @@ class HostFilters:
         return self._left[resource]
 
 
-class HostRoom:
+class HostRoom(Host):
     """Some of these nodes, on which pods are placed. rows: of the nodes, in the order used here."""
 
     def __init__(self, filters: HostFilters, rows: Rows) -> None:
+        super().__init__(len(rows))
         self._filters = filters
         self._rows = rows
         self._left: dict[str, Ints] = {}

@@ -34,15 +34,21 @@ class Pod:
     request: Request
     node: str
     devices: tuple[int, ...]
+    """Of its parts, the largest first."""
     cost: float = 0.0
     movable: bool = True
+
+    @property
+    def shares(self) -> Shares:
+        return tuple(sorted(zip(self.devices, self.request.parts, strict=True)))
 
 
 State = Mapping[str, Pod]
 
 
-def shares_of(pod: Pod) -> Shares:
-    return tuple((device, pod.request.units) for device in pod.devices)
+def by_part(shares: Shares) -> tuple[int, ...]:
+    """The devices in the order of the parts."""
+    return tuple(device for device, _ in sorted(shares, key=lambda share: -share[1]))
 
 
 @dataclass(frozen=True)
@@ -58,7 +64,7 @@ class World:
             here = [pod for pod in pods.values() if pod.node == spec.name]
             arrays.set_node(
                 spec,
-                [Charge(spec.name, pod.request, shares_of(pod)) for pod in here],
+                [Charge(spec.name, pod.request, pod.shares) for pod in here],
             )
         return arrays.snapshot({})
 
@@ -67,7 +73,7 @@ class World:
         view = mutable(self.snapshot(self.pods), rows, empty=False)
         cluster = MutableCluster(view, ranking(POLICIES[policy], len(rows)))
         movers = [
-            Mover(pod.name, Placement(view.row[pod.node], shares_of(pod), pod.request), pod.cost)
+            Mover(pod.name, Placement(view.row[pod.node], pod.shares, pod.request), pod.cost)
             for pod in self.pods.values()
             if pod.movable
         ]
@@ -79,8 +85,8 @@ class World:
         for pod in pods.values():
             if pod.node == spec.name:
                 cpu += pod.request.cpu
-                for device in pod.devices:
-                    units[device] += pod.request.units
+                for device, held in pod.shares:
+                    units[device] += held
                     cores[device] += pod.request.cores
         return units, cores, cpu
 
@@ -93,7 +99,7 @@ class World:
                 return False
             for pod in pods.values():
                 whole = pod.node == spec.name and pod.request.alone
-                if whole and any(units[d] != pod.request.units for d in pod.devices):
+                if whole and any(units[device] != held for device, held in pod.shares):
                     return False
         return True
 
@@ -101,13 +107,14 @@ class World:
         """Whether the node has room for the request, by sums."""
         units, cores, cpu = self.sums(spec, pods)
         room = [
-            has - used >= request.units
-            and held < 100
-            and held + request.cores <= 100
-            and not (request.alone and used)
+            has - used
             for has, used, held in zip(spec.capacity, units, cores, strict=True)
+            if held < 100 and held + request.cores <= 100 and not (request.alone and used)
         ]
-        return sum(room) >= request.devices and (spec.cpu or 0) - cpu >= request.cpu
+        return (spec.cpu or 0) - cpu >= request.cpu and any(
+            all(has >= part for has, part in zip(chosen, request.parts, strict=True))
+            for chosen in permutations(room, request.devices)
+        )
 
     def decided(
         self, request: Request, pods: State, policy: str, without: str
@@ -122,7 +129,7 @@ class World:
         best = best_row(view, rows_of(view, names), request, scorer)
         if best is None:
             return None
-        return names[best], place(view, names[best], request, scorer).devices
+        return names[best], by_part(place(view, names[best], request, scorer).shares)
 
     def sets_that_open(self, spec: NodeSpec, request: Request, size: int) -> Iterator[list[Pod]]:
         """Each set of movable pods on the node without which it has room, and with which not."""
@@ -170,12 +177,15 @@ class World:
 
 @st.composite
 def wanted(draw: st.DrawFn, cores: bool, least: int = 1, most: int = 8) -> Request:
-    return Request(
+    """Of one device, or of two with equal parts or unlike ones."""
+    request = Request(
         draw(st.integers(least, most)),
         draw(st.sampled_from([1, 1, 1, 2])),
         cpu=draw(st.sampled_from([0, 0, 1000, 3000])),
         cores=draw(st.sampled_from([0, 0, 40, 70, 100])) if cores else 0,
     )
+    others = draw(st.lists(st.integers(1, request.units), max_size=2))
+    return request.of_parts([request.units, *others]) if draw(st.booleans()) else request
 
 
 @st.composite
@@ -198,7 +208,7 @@ def worlds(draw: st.DrawFn, most_nodes: int = 3, most_pods: int = 12) -> World:
         places = [
             (spec.name, devices)
             for spec in nodes
-            for devices in combinations(range(len(spec.capacity)), request.devices)
+            for devices in permutations(range(len(spec.capacity)), request.devices)
         ]
         made = [Pod(f"p{at}", request, *where, cost, movable) for where in places]
         lawful = [pod for pod in made if world.is_lawful({**pods, pod.name: pod})]
@@ -216,7 +226,7 @@ def check_prefixes(world: World, plan: Plan, request: Request) -> None:
     gone, standing = dict(world.pods), dict(world.pods)
     for move in plan.moves:
         pod = world.pods[move.mover.name]
-        moved = replace(pod, node=names[move.to.row], devices=move.to.devices)
+        moved = replace(pod, node=names[move.to.row], devices=by_part(move.to.shares))
         assert pod.movable
         assert pod.node == names[plan.hole.row] != moved.node
         # The new one may come before the old one has ended, and later ones may never go.
@@ -224,7 +234,7 @@ def check_prefixes(world: World, plan: Plan, request: Request) -> None:
         assert world.is_lawful(standing)
         gone[pod.name] = moved
         assert world.is_lawful(gone)
-    hole = Pod("hole", request, names[plan.hole.row], plan.hole.devices)
+    hole = Pod("hole", request, names[plan.hole.row], by_part(plan.hole.shares))
     assert world.is_lawful({**gone, "hole": hole})
 
 
@@ -335,6 +345,41 @@ def test_the_smaller_pod_goes_first_if_it_has_a_place_only_then() -> None:
     assert plan is not None
     assert [(move.mover.name, move.to.row) for move in plan.moves] == [("small", 1), ("large", 2)]
     check_prefixes(world, plan, wanted_place)
+
+
+@pytest.mark.parametrize(
+    ("wants", "moved", "devices"),
+    [
+        (Request(6, 2, split=(6, 2)), ["small"], (0, 1)),
+        (Request(6, 2), ["large", "small"], (0, 1)),
+        (Request(8, 2, split=(8, 4)), ["large"], (0, 1)),
+        (Request(8, 2, split=(8, 6)), ["large", "small"], (0, 1)),
+    ],
+)
+def test_each_part_of_a_split_pod_counts_by_itself(
+    wants: Request, moved: list[str], devices: tuple[int, ...]
+) -> None:
+    world = full_of(
+        Pod("small", Request(3, 1), "a", (0,)),
+        Pod("large", Request(6, 1), "a", (1,)),
+        nodes=(TWO[0], replace(TWO[1], capacity=(9,))),
+    )
+    plan = world.planner("binpack")[0].plan(wants, 4, StepBudget(PLENTY))
+    assert plan is not None
+    assert sorted(move.mover.name for move in plan.moves) == moved
+    assert plan.hole.devices == devices
+    check_prefixes(world, plan, wants)
+
+
+def test_a_node_that_misses_less_for_all_parts_is_looked_at_first() -> None:
+    nodes = (node("a", 8, 8, cpu=1, memory=1), node("b", 8, 4, cpu=1, memory=1))
+    world = full_of(
+        Pod("a", Request(6, 2), "a", (0, 1)), Pod("b", Request(3, 1), "b", (0,)), nodes=nodes
+    )
+    planner = world.planner("binpack")[0]
+    assert planner.rows_for(Request(8, 2, split=(8, 3))) == [1, 0]
+    assert planner.rows_for(Request(8, 2, split=(8, 5))) == [0]
+    assert planner.rows_for(Request(8, 3, split=(8, 3, 1))) == []
 
 
 @pytest.mark.parametrize(

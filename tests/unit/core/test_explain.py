@@ -2,8 +2,9 @@
 not.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import combinations, permutations
 from typing import Any
 
 import pytest
@@ -94,10 +95,10 @@ def with_less(remedy: Remedy) -> Iterator[Remedy]:
 
 
 def pod(uid: str, where: str, units: int, *devices: int, **more: Any) -> ObservedPod:
-    """A bound pod; without devices it is unplaced."""
-    count, cores = max(len(devices), 1), more.pop("cores", 0)
-    request = Request(units, count, containers=((0, units * count),), cores=cores)
-    placement = tuple((device, units) for device in devices) or None
+    """A bound pod; without devices it is unplaced. parts: of each device, if they are unlike."""
+    parts = more.pop("parts", (units,) * max(len(devices), 1))
+    request = Request(cores=more.pop("cores", 0), containers=((0, sum(parts)),)).of_parts(parts)
+    placement = tuple(zip(devices, parts, strict=True)) if devices else None
     seen = ObservedPod(PodRef("ns", uid, uid), request, where, placement)
     return seen._replace(**more)
 
@@ -122,12 +123,16 @@ def worlds(draw: st.DrawFn) -> World:
                 st.sets(st.integers(0, len(capacity) - 1), max_size=min(2, len(capacity)))
             )
             served = SERVED if draw(st.booleans()) else {}
+            parts = draw(st.tuples(*[st.integers(1, 6)] * max(len(devices), 1)))
+            if draw(st.booleans()):
+                parts = (parts[0],) * len(parts)
             pods.append(
                 pod(
                     f"p{index}-{number}",
                     name,
-                    draw(st.integers(1, 6)),
+                    parts[0],
                     *sorted(devices),
+                    parts=parts,
                     terminating=draw(st.booleans()),
                     cores=draw(cores),
                     **served,
@@ -160,6 +165,96 @@ def test_what_is_said_to_help_helps_and_nothing_less_does(world: World, request:
         assert remedy.node in filter_nodes(after.ledger().snapshot(), world.names, request).fit
         for less in with_less(remedy):
             assert not world.after(less).fits(request), less
+
+
+def open_devices(world: World, name: str) -> list[tuple[int, int, int]]:
+    """Of each device of a node that may be given out: units, those in use, percent in use."""
+    return [
+        (has, used, cores)
+        for books in world.ledger().dump(name)
+        for has, used, cores, healthy in zip(
+            books.spec.capacity,
+            books.used,
+            books.cores_used or (0,) * len(books.used),
+            books.spec.healthy,
+            strict=True,
+        )
+        if healthy and not books.spec.closed
+    ]
+
+
+def free_devices(world: World, name: str, request: Request) -> list[int]:
+    """What each device of a node has left that has the cores for it, too."""
+    return [
+        has - used
+        for has, used, cores in open_devices(world, name)
+        if cores <= 100 - max(request.cores, 1) and not (request.alone and used)
+    ]
+
+
+def most_of_parts(nodes: Iterable[Sequence[int]], parts: Sequence[int]) -> int:
+    """The most units of the parts, some of each, that devices of one of these nodes have."""
+    return max(
+        (
+            sum(map(min, chosen, parts))
+            for devices in nodes
+            for chosen in permutations(devices, len(parts))
+            if all(units > 0 for units in chosen)
+        ),
+        default=0,
+    )
+
+
+@given(worlds(), requests_of_parts())
+def test_each_part_of_a_split_request_is_told_as_far_as_it_fits(
+    world: World, request: Request
+) -> None:
+    world = replace(world, pairing=Pairing.OFF)
+    found = world.explain(request)
+    if not request.split:
+        assert found.parts_now == found.most_parts == ()
+        return
+    now = [free_devices(world, name, request) for name in world.names]
+    ever = [() if spec.closed else spec.capacity for spec in world.nodes]
+    for told, nodes in ((found.parts_now, now), (found.most_parts, ever)):
+        assert sum(told) == most_of_parts(nodes, request.parts)
+        assert all(some <= part for some, part in zip(told, request.parts, strict=False))
+    assert (found.parts_now == request.parts) == world.fits(request)
+    assert (found.most_parts == request.parts) == (not found.never)
+    if found.parts_now:
+        assert world.fits(request.of_parts(found.parts_now))
+    every = [device for name in world.names for device in open_devices(world, name)]
+    assert found.with_memory == sum(has - used >= request.least for has, used, _ in every)
+
+
+@given(worlds(), requests_of_parts())
+def test_as_few_pods_or_closed_devices_are_named_as_help_on_any_node(
+    world: World, request: Request
+) -> None:
+    world = replace(world, pairing=Pairing.OFF)
+    found = world.explain(request)
+    for remedy in found.remedies:
+        if remedy.opens and not remedy.ends:
+            those, name = remedy.opens, "opens"
+        elif remedy.ends and not remedy.opens:
+            those, name = remedy.ends, "ends"
+        else:
+            continue
+        if any(each.terminating for each in remedy.ends):
+            continue  # those that end anyway come first, though they may be more
+        for spec in world.nodes:
+            every = every_part(world, spec, name)
+            for some in combinations(every, min(len(those) - 1, len(every))):
+                less = Remedy(spec.name, **{name: some})
+                assert not world.after(less).fits(request), less
+
+
+def every_part(world: World, spec: NodeSpec, name: str) -> Sequence[Any]:
+    """All pods of a node that could end, or all its devices that could return."""
+    if name == "opens":
+        return [device for device, ok in enumerate(spec.healthy) if not ok]
+    entries, _ = world.ledger().entries_and_specs()
+    return [entry for entry in entries.values() if entry.node == spec.name]
 
 
 @given(worlds(), requests_of_parts())
@@ -253,6 +348,14 @@ def test_a_closed_device_and_the_end_of_a_pod_are_told_as_a_choice() -> None:
     assert (by_return.ends, by_return.opens) == ((), (1,))
 
 
+def test_closed_devices_are_counted_for_each_part() -> None:
+    world = World(
+        (node("a", 3, 3, 3, 8, 8, unhealthy=[3, 4]), node("b", 8, 8, 3, unhealthy=[2])),
+    )
+    (remedy,) = world.explain(Request().of_parts([8, 8, 3])).remedies
+    assert (remedy.node, remedy.opens) == ("b", (2,))
+
+
 def test_a_host_that_would_lack_cpu_is_said() -> None:
     ref = PodRef("ns", "cpu", "uid-cpu")
     cpu_only = ObservedPod(ref, Request(cpu=1500, memory=2**30), "a")
@@ -312,6 +415,14 @@ def test_a_bound_pod_is_judged_as_the_extender_would_judge_without_it(
         ].tolist()
         if found.chosen:
             assert found.chosen == place(without, entry.node, seen.request, ranking).devices
+
+
+def test_equal_parts_are_named_where_unlike_ones_never_fit() -> None:
+    world = World((node("a", 24, 24), node("b", 40)))
+    found = world.explain(Request().of_parts([30, 10]))
+    assert (found.most_parts, found.most_devices, found.split) == ((24, 10), 1, 1)
+    assert world.explain(Request().of_parts([32, 10])).split == 2
+    assert world.explain(Request(cores=60).of_parts([30, 10])).split == 2
 
 
 def test_no_split_is_named_that_would_not_split_the_cores() -> None:

@@ -95,15 +95,20 @@ def test_the_best_node_is_the_best_for_its_largest_part_of_those_where_it_fits(
 
 
 @given(cluster=clusters(pins=False), request=split_requests(), most=st.integers(0, 4))
-def test_no_more_are_said_to_fit_at_once_than_least_parts_do(
+def test_as_many_are_said_to_fit_at_once_as_parts_of_each_size_do_and_no_fewer_than_do(
     cluster: Cluster, request: Request, most: int
 ) -> None:
-    request = replace(request, models=())
+    request = replace(request, models=(), cpu=0, memory=0)
     view = cluster.snapshot()
-    least = replace(request, units=request.least, split=())
-    assert room_for(view, request, most) == room_for(view, least, most)
-    some = fits_somewhere(view, replace(request, cpu=0, memory=0))
-    assert some == bool(filter_nodes(view, cluster.names, request).fit)
+    said = room_for(view, request, most)
+    for number, units in enumerate(request.split, 1):
+        assert said <= room_for(view, request.of_parts([units] * number), most)
+    some = bool(filter_nodes(view, cluster.names, request).fit)
+    assert fits_somewhere(view, request) == some
+    assert (said > 0) == (most > 0 and some)
+    rows = np.array(sorted(view.row.values()))
+    copy = MutableCluster(mutable(view, rows, empty=False), ranking(POLICIES["fgd"], len(rows)))
+    assert said >= sum(copy.place(request) is not None for _ in range(most))
 
 
 @given(cluster=clusters(pins=False), request=split_requests())
