@@ -17,7 +17,7 @@ from gpushare.cli.whatif_text import NOT_JUDGED, judged_line, number_of, some
 from gpushare.core.model import Request
 from gpushare.explain.defrag import DefragAnswer, PodMove, Stays
 from gpushare.explain.movable import Rule
-from gpushare.explain.text import amount
+from gpushare.explain.text import units_text
 
 KIND = "GPUShareDefragPlan"
 _UNCHANGED = "Nothing was changed: --apply evicts them, each once the one before runs again."
@@ -58,9 +58,10 @@ def lines_of(look: Look, options: argparse.Namespace) -> Iterator[str]:
 
 
 def _size_text(request: Request, unit: str) -> str:
-    """Return what a request asks for of devices, as `2 x 40 GiB`."""
-    size = amount(request.units, unit)
-    size = f"{request.devices} x {size}" if request.devices > 1 else size
+    """Return what a request asks for of devices, as `2 x 40 GiB` or `30 + 10 GiB`."""
+    size = units_text(request, unit)
+    if request.devices > 1 and not request.split:
+        size = f"{request.devices} x {size}"
     return f"{size} and {request.cores} % of the compute" if request.cores else size
 
 
@@ -137,6 +138,7 @@ def document_of(look: Look, options: argparse.Namespace) -> dict[str, Any]:
             "name": look.name,
             "units": request.units,
             "devices": request.devices,
+            "split": list(request.split) or None,
             "cores": request.cores,
             "priority": look.hole.priority,
         },
@@ -157,6 +159,7 @@ def _move(move: PodMove) -> dict[str, Any]:
     entry = move.entry
     return asdict(entry.ref) | {
         "units": entry.request.units,
+        "split": list(entry.request.split) or None,
         "from": {"node": entry.node, "devices": [device for device, _ in entry.placement or ()]},
         "to": {"node": move.node, "devices": list(move.devices)},
         "owner": move.owner or None,

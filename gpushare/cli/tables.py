@@ -345,7 +345,7 @@ def kept(report: Report, style: Style) -> str:
             (
                 printable(place.pod.name),
                 printable(place.pod.namespace),
-                _on_each(place.units, place.devices),
+                " + ".join(map(str, place.split)) or _on_each(place.units, place.devices),
                 *[_on_each(place.cores, place.devices)] * cores,
                 printable(place.node),
                 place.until_text,

@@ -223,6 +223,7 @@ def _placed_document(placed: PlacementResult) -> dict[str, Any]:
         "name": placed.wanted.name,
         "units": request.units,
         "devices": request.devices,
+        **({"split": list(request.split)} if request.split else {}),
         **({"cores": request.cores} if request.cores else {}),
         **({"also": also} if also else {}),
         "priority": placed.wanted.priority,

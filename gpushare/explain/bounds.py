@@ -6,6 +6,7 @@ memory, compute, places for pods of a size. Pure.
 Tested in `tests/unit/explain/test_need.py`.
 """
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from fractions import Fraction
@@ -99,20 +100,26 @@ def measures(
     ]
     yield from _sums(there, shapes, pods)
     yield from _compute(there, shapes, pods)
-    sizes: dict[tuple[int, int, int], int] = {}
+    asked = Counter[tuple[tuple[int, ...], int]]()
     for each in pods:
-        # Of a split pod the least part: what it takes at least.
-        size = each.request.least, each.request.devices, each.request.cores
-        sizes[size] = sizes.get(size, 0) + (each.count or 0)
-    largest = sorted((size for size in sizes if size[1]), key=lambda size: -size[0] * size[1])
+        asked[each.request.parts, each.request.cores] += each.count or 0
+    # (units, on how many devices at least as many, cores).
+    sizes = {
+        (units, devices, cores)
+        for parts, cores in asked
+        for units, devices in {units: number for number, units in enumerate(parts, 1)}.items()
+    }
+    largest = sorted(sizes, key=lambda size: (-size[0] * size[1], size))
     for units, devices, cores in largest[:_MOST_SIZES]:
-        # A device has as many places for these units as fit there; a pod of more units takes as
+        # A device has as many places for these units as fit there; a part of more units takes as
         # many of them as fit into its own.
-        places = sum(n * k * (u // units) for (u, k, _), n in sizes.items())
+        places = sum(n * sum(part // units for part in parts) for (parts, _), n in asked.items())
         gives = tuple(_places(each, units) for each in shapes)
         yield Measure.of(places, _places(there, units), gives)
         as_large = sum(
-            n for (u, k, c), n in sizes.items() if u >= units and k >= devices and c >= cores
+            n
+            for (parts, c), n in asked.items()
+            if parts[devices - 1 : devices] >= (units,) and c >= cores
         )
         request = Request(units, devices, cores=cores)
         room = tuple(room_for(each, request, as_large) for each in shapes)

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from gpushare.core.defrag import Mover, Planner
-from gpushare.core.model import Request
+from gpushare.core.model import Request, Shares
 from gpushare.core.mutable_cluster import MutableCluster, Placement, ranking
 from gpushare.core.node_filters import OwnFilters
 from gpushare.core.policy import Policy
@@ -49,12 +49,17 @@ class PodMove:
 
     entry: Entry
     node: str
-    devices: tuple[int, ...]
+    shares: Shares
     lost: float | None
     gpu_hours: float
     """The lost work, in hours of a whole device."""
     owner: str
     allowed: int | None
+
+    @property
+    def devices(self) -> tuple[int, ...]:
+        """Those that it has then."""
+        return tuple(device for device, _ in self.shares)
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,17 +74,22 @@ class Stays:
 class DefragAnswer:
     """Which moves open the hole, in their order.
 
-    node, devices: where it is then; "" if no plan was found. stays: who else is on that node and
+    node, shares: where it is then; "" if no plan was found. stays: who else is on that node and
     holds devices; without a plan who is on all nodes that could have the place. able: how many
     these are. every: whether all plans were tried, if none is found.
     """
 
     node: str
-    devices: tuple[int, ...]
+    shares: Shares
     moves: tuple[PodMove, ...]
     stays: tuple[Stays, ...]
     able: int
     every: bool
+
+    @property
+    def devices(self) -> tuple[int, ...]:
+        """Those of the hole."""
+        return tuple(device for device, _ in self.shares)
 
     @property
     def unit_seconds(self) -> float | None:
@@ -138,7 +148,7 @@ def find_moves(
     ]
     return DefragAnswer(
         view.names[plan.hole.row] if plan else "",
-        plan.hole.devices if plan else (),
+        plan.hole.shares if plan else (),
         tuple(
             _move(entries[uid], move.to, rules, snapshot, view.names) for uid, move in moved.items()
         ),
@@ -169,4 +179,4 @@ def _move(
     cards = sum(units / capacity[device] for device, units in entry.placement or ())
     hours = cards * (lost or 0.0) / 3600
     owner, allowed = rules.owner(entry), rules.allowed(entry)
-    return PodMove(entry, names[to.row], to.devices, lost, hours, owner, allowed)
+    return PodMove(entry, names[to.row], to.shares, lost, hours, owner, allowed)

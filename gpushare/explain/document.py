@@ -89,6 +89,7 @@ def _group(group: GroupNeed) -> dict[str, Any]:
         {
             "units": asks.units,
             "devices": asks.devices,
+            "split": list(asks.split) or None,
             "cores": asks.cores or None,
             "needed": needed,
             "fitting": fitting,
@@ -111,8 +112,10 @@ def _explanation(found: Explanation) -> dict[str, Any]:
         "largestFree": largest
         and {"node": largest.node, "device": largest.device, "free": largest.units},
         "fitsNow": found.fits_now,
+        "partsNow": list(found.parts_now) or None,
         "never": found.never,
         "mostUnits": found.most_units,
+        "mostParts": list(found.most_parts) or None,
         "mostDevices": found.most_devices,
         "largestDevice": found.most_alone,
         "devicesWithMemory": found.with_memory,

@@ -173,23 +173,24 @@ def explain_pod(
             mistake = misplaced(pod, entry.request, books.names)
             said = replace(said, resource=books.names.resource, mistake=mistake)
             return _charged(said, books, entry)
+    by_names = {books.names: books for books in every}
     try:
-        found = request_among(pod, [books.names for books in every])
-        asked_of = next((each for each in every if found and each.names is found[0]), None)
-        if asked_of and found:
-            asked_of.ranking(found[1])
+        found = request_among(pod, by_names)
+        if found is not None:
+            by_names[found[0]].ranking(found[1])
     except WireError as error:
         return replace(said, state="refused", detail=str(error))
-    if asked_of is None or found is None:
+    if found is None:
         raise MessageError(f"pod {ref} asks for no {resources}: gpushare has no say in it")
-    said = replace(said, resource=asked_of.names.resource, request=found[1])
+    names, request = found
+    said = replace(said, resource=names.resource, request=request)
     node = (pod.spec and pod.spec.node_name) or ""
     if has_ended(pod):
         return said
     if node:
         return replace(said, state="bound", node=node, detail=_NOT_IN_BOOKS)
-    explanation = explanation_of(asked_of, found[1], demands_of(pod), now)
-    mistake = misplaced(pod, found[1], asked_of.names)
+    explanation = explanation_of(by_names[names], request, demands_of(pod), now)
+    mistake = misplaced(pod, request, names)
     return replace(said, state="pending", explanation=explanation, mistake=mistake)
 
 

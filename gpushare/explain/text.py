@@ -141,7 +141,7 @@ def _claim(claim: ClaimSaid, unit: str) -> str:
 
 def _asked(request: Request, unit: str) -> str:
     if request.split:
-        text = f"{_units(request, unit)}, each on a device of its own"
+        text = f"{units_text(request, unit)}, each on a device of its own"
     else:
         text = _on_devices(request.units, request.devices, unit)
     if request.alone:
@@ -152,11 +152,13 @@ def _asked(request: Request, unit: str) -> str:
     return f"{text}, on cards {wish}" if wish else text
 
 
-def _units(request: Request, unit: str) -> str:
-    """Return the units of each device, of a split request one after the other: 10 + 30 GiB."""
-    if not request.split:
-        return amount(request.units, unit)
-    *others, least = request.split
+def units_text(request: Request, unit: str) -> str:
+    """Return the units of each device, of a split request one after the other: 30 + 10 GiB."""
+    return _parts(request.split, unit) if request.split else amount(request.units, unit)
+
+
+def _parts(parts: Sequence[int], unit: str) -> str:
+    *others, least = parts
     return " + ".join([*map(str, others), amount(least, unit)])
 
 
@@ -187,9 +189,8 @@ def _compute(found: Explanation, unit: str) -> str:
     if not devices or found.with_both:
         return ""
     one = devices == 1
-    have = (
-        f"{devices} device{'' if one else 's'} {'has' if one else 'have'} {_units(request, unit)}"
-    )
+    have = "1 device has" if one else f"{devices} devices have"
+    have += f" {amount(request.units, unit)}"
     if request.alone:
         return f"{have} free and {'is in use' if one else 'all of them are in use'}"
     if not request.cores:
@@ -222,6 +223,8 @@ def _free(found: Explanation, unit: str) -> str:
         return f"{text}, and {amount(found.fits_now, unit)} on the cards that it wants{with_cores}"
     if not found.fits_now:
         return f"{text}; no node has {devices} devices with memory free"
+    if found.parts_now:
+        return f"{text}, and {_parts(found.parts_now, unit)} on {devices} devices of one node"
     return f"{text}, and {_on_devices(found.fits_now, devices, unit)} of one node"
 
 
@@ -259,7 +262,8 @@ def _outstanding(said: PodExplanation) -> list[tuple[str, str]]:
     if between.group:
         rows.append(("Group", group_text(between.group, said.unit)))
     for held in between.held[:_MOST_NAMES]:
-        size = _size(Request(held.units, held.devices, cores=held.cores), said.unit)
+        asks = Request(held.units, held.devices, cores=held.cores, split=held.split)
+        size = _size(asks, said.unit)
         rows.append(("Held", f"{size} on {held.node} for {held.pod} until {held.until_text}"))
     if len(between.held) > _MOST_NAMES:
         rows.append(("Held", f"and {len(between.held) - _MOST_NAMES} more"))
@@ -267,7 +271,7 @@ def _outstanding(said: PodExplanation) -> list[tuple[str, str]]:
 
 
 def _size(request: Request, unit: str) -> str:
-    text = _units(request, unit)
+    text = units_text(request, unit)
     if request.devices > 1 and not request.split:
         text += f" x {request.devices} devices"
     return f"{text} with {request.cores} % of cores" if request.cores else text
@@ -276,11 +280,14 @@ def _size(request: Request, unit: str) -> str:
 def _most(found: Explanation, unit: str) -> str:
     """Return the largest requests with which the pod could fit."""
     request, could = found.request, []
-    if found.most_units:
+    if found.most_parts:
+        parts = _parts(found.most_parts, unit)
+        could.append(f"with at most {parts} on {request.devices} devices")
+    elif found.most_units:
         could.append(f"with at most {_on_devices(found.most_units, request.devices, unit)}")
-    if found.most_devices:
+    if found.most_devices and not request.split:
         devices = "one device" if found.most_devices == 1 else f"{found.most_devices} devices"
-        could.append(f"on at most {devices} of {_units(request, unit)}")
+        could.append(f"on at most {devices} of {units_text(request, unit)}")
     if not could and found.most_alone:
         could.append(f"with at most {_on_devices(found.most_alone, 1, unit)}")
     if not could and found.models and (wish := _wish(request.cards)):
@@ -292,7 +299,9 @@ def _most(found: Explanation, unit: str) -> str:
     if found.split:
         each = request.total // found.split
         spread = _on_devices(each, found.split, unit)
-        could.append(f"with {spread}: a gpu-count of {found.split}, as an annotation of the pod")
+        place = " in place of its split" if request.split else ""
+        count = f"a gpu-count of {found.split}, as an annotation of the pod{place}"
+        could.append(f"with {spread}: {count}")
     return f"even on an empty node it could only fit {' or '.join(could)}"
 
 

@@ -11,6 +11,7 @@ import threading
 from collections import Counter, deque
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
+from itertools import chain
 from typing import cast
 
 from gpushare.core.arrays_check import differing_nodes
@@ -31,6 +32,7 @@ from gpushare.core.snapshot import NodeArrays, Snapshot
 from gpushare.core.states.entry import Entry, NodeBooks, Phase, Waiting
 from gpushare.core.states.phases import ASSUMED, CHARGED, RECORDED
 from gpushare.core.states.records import Alarm, Record
+from gpushare.core.stranded import typical_units
 from gpushare.errors import InsufficientMemory, InvariantError, RequestRefused, UnknownNode
 
 LANDED_GRACE = 10.0
@@ -302,6 +304,12 @@ class LedgerView:
     """The charges by uid."""
     waiting: tuple[Waiting, ...]
     """The pods without a node that ask for devices, oldest first."""
+
+    @property
+    def typical_units(self) -> int:
+        """The size of the typical request (core/stranded.py); a split pod asks for each part."""
+        pods = chain(self.entries.values(), self.waiting)
+        return typical_units(units for pod in pods for units in {*pod.request.parts})
 
 
 class Reader:

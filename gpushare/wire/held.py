@@ -19,7 +19,13 @@ from gpushare.wire.inventory import mib_of
 
 @dataclass(frozen=True, slots=True)
 class HeldPlace:
-    """A place that filter keeps for a pod that is not bound yet."""
+    """A place that filter keeps for a pod that is not bound yet.
+
+    units, cores: on each of `devices` devices of the node, cores in percent of its compute. split:
+    the units on each of them where they are not the same on all, the most first; else (). until:
+    when it may be given away, in seconds since the epoch; None while kube-scheduler nominates the
+    pod.
+    """
 
     pod: PodRef
     node: str
@@ -31,7 +37,7 @@ class HeldPlace:
     """When it may be given away, in seconds since the epoch; None while kube-scheduler nominates
     the pod."""
     cores: int = 0
-    """Percent of the compute of each of the devices."""
+    split: tuple[int, ...] = ()
 
     @property
     def until_text(self) -> str:
@@ -42,7 +48,9 @@ class HeldPlace:
 
 
 def held_document(place: HeldPlace) -> dict[str, Any]:
-    """Return the JSON object of one place; it has `cores` if the pod asks for compute."""
+    """Return the JSON object of one place; it has `cores` if the pod asks for compute, and
+    `split` if it asks for unlike parts.
+    """
     moment = None if place.until is None else datetime.fromtimestamp(round(place.until), UTC)
     return {
         "pod": asdict(place.pod),
@@ -50,6 +58,7 @@ def held_document(place: HeldPlace) -> dict[str, Any]:
         "units": place.units,
         "devices": place.devices,
         **({"cores": place.cores} if place.cores else {}),
+        **({"split": list(place.split)} if place.split else {}),
         "until": moment and f"{moment:%Y-%m-%dT%H:%M:%SZ}",
     }
 
@@ -88,4 +97,5 @@ def _place(item: Mapping[str, Any], theirs: int, ours: int) -> HeldPlace:
         int(item["devices"]),
         None if until is None else datetime.fromisoformat(until).timestamp(),
         int(item.get("cores", 0)),
+        tuple(-(-int(units) * theirs // ours) for units in item.get("split", ())),
     )

@@ -188,7 +188,7 @@ def wrong_unit(request: Request, names: Names, unit: str, largest: Largest = unk
             return ""
         counted = unit if unit in ("GiB", "MiB") else f"x {unit}"
         limit = f"the largest has {most}" if most else f"no card has {NO_CARD_HAS} GiB"
-        instead = -(-request.units // factor) * request.devices
+        instead = sum(-(-part // factor) for part in request.parts)
         return (
             f"{names.resource}: {request.units} {counted} are asked of one device, and {limit};"
             f" the unit is {unit} already: if {meant} meant, write {instead}"

@@ -357,11 +357,11 @@ class Mover:
         holds, run, now = going.managed.holds, going.run, self._clock()
         pod = Claimant(run.pod.ref, run.pod.request, run.pod.priority)
         holds.release()
-        holds.reserve(pod, run.node, run.devices, now + steps.WAIT, now)
+        holds.reserve(pod, run.node, run.shares, now + steps.WAIT, now)
 
     def _keep_place(self, going: _Going, move: PodMove, old: OwnedPod) -> None:
         now, heir = self._clock(), claimant(old, move.entry.request)
-        going.managed.holds.reserve(heir, move.node, move.devices, now + steps.WAIT, now, heir=True)
+        going.managed.holds.reserve(heir, move.node, move.shares, now + steps.WAIT, now, heir=True)
 
     def _is_held_for_others(self, going: _Going, move: PodMove) -> bool:
         """Return whether filter has promised anything on one of both nodes to another pod."""

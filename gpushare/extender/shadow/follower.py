@@ -16,7 +16,6 @@ from gpushare.core.node_names import NodeNames
 from gpushare.core.ranking import Fits, Ranking, Scorer, fits_devices
 from gpushare.core.shadow_books import Place, ShadowBooks, Sums, sums_of
 from gpushare.core.snapshot import Bools, Snapshot
-from gpushare.core.stranded import typical_units
 from gpushare.extender.managed_resources import ManagedResource
 
 SETTLE_EVERY = 60.0
@@ -158,8 +157,7 @@ class Follower:
     def _figure(self, books: ShadowBooks, now: float) -> None:
         """Count what both books hold."""
         view = self.managed.ledger.view()
-        sizes = [entry.request.units for entry in view.entries.values()]
-        typical = typical_units([*sizes, *(pod.request.units for pod in view.waiting)])
+        typical = view.typical_units
         self.counts.real = sums_of(view.snapshot, len(view.entries), typical)
         self.counts.shadow = sums_of(books.snapshot, books.pods, typical)
         self._figured, self._changed = now, False

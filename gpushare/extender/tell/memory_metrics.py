@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 
 from gpushare.core.model import ALL_CORES
-from gpushare.core.stranded import stranded_units, typical_units
+from gpushare.core.stranded import stranded_units
 from gpushare.extender.managed_resources import ManagedResource
 
 _ESCAPES = str.maketrans({"\\": r"\\", "\n": r"\n", '"': r"\""})
@@ -54,9 +54,7 @@ def device_metrics(resources: Iterable[ManagedResource], unit_bytes: int) -> byt
 
     for managed in resources:
         nodes = managed.ledger.dump()
-        bound = (entry.request.units for node in nodes for entry in node.entries)
-        waiting = (pod.request.units for pod in managed.ledger.waiting())
-        typical_request = typical_units([*bound, *waiting])
+        typical_request = managed.ledger.view().typical_units
         any_cores = any(any(node.cores_used) for node in nodes)
         resource = managed.names.resource.translate(_ESCAPES)
         typical.append(f'{{resource="{resource}"}} {as_bytes(typical_request)}')

@@ -18,7 +18,7 @@ from itertools import count
 from operator import attrgetter
 from typing import NamedTuple
 
-from gpushare.core.model import Request
+from gpushare.core.model import Request, Shares
 from gpushare.extender.follow.group_members import GroupMembers
 from gpushare.wire.pods import Claimant
 
@@ -46,12 +46,15 @@ _number = attrgetter("number")
 
 @dataclass(frozen=True, slots=True)
 class Reserved:
-    """What makes a hold one of a plan of moves (moves/mover.py)."""
+    """What makes a hold one of a plan of moves (moves/mover.py).
+
+    until: when it ends, whatever happens. shares: of the node; what is free of them is held even
+    while that is too little. heir: it is for the pod that its controller makes in place of this
+    one, known by the controller and by what it asks for.
+    """
 
     until: float
-    """When it ends, whatever happens."""
-    devices: tuple[int, ...]
-    """Of the node; what is free of them is held even while that is too little."""
+    shares: Shares
     heir: bool = False
     """It is for the pod that its controller makes in place of this one, known by the controller and
     by what it asks for."""
@@ -308,7 +311,7 @@ class Holds:
         self,
         pod: Claimant,
         node: str,
-        devices: tuple[int, ...],
+        shares: Shares,
         until: float,
         now: float,
         *,
@@ -322,7 +325,7 @@ class Holds:
         with self._lock:
             if heir:
                 pod = replace(pod, ref=replace(pod.ref, uid=_heir(pod.ref.uid)))
-            reserved = Reserved(until, devices, heir)
+            reserved = Reserved(until, shares, heir)
             self._put(Hold(pod, node, next(self._numbers), now, reserved=reserved))
 
     def release(self) -> None:

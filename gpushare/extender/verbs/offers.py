@@ -18,7 +18,7 @@ from dataclasses import dataclass, field, replace
 
 from gpushare.core.decide import Judgement, judge, judge_all, room_for, take_best
 from gpushare.core.held_snapshot import HeldSnapshot
-from gpushare.core.model import ALL_CORES, Reason, Request
+from gpushare.core.model import ALL_CORES, Reason, Request, Shares
 from gpushare.core.node_names import NodeNames
 from gpushare.core.ranking import Scorer
 from gpushare.core.snapshot import Snapshot
@@ -164,22 +164,22 @@ class Offers:
             if self._charged(hold.pod.ref.uid):
                 continue
             if hold.reserved is not None:
-                _take_free(offered, row, hold.reserved.devices, hold.pod.request)
+                _take_free(offered, row, hold.reserved.shares, hold.pod.request)
                 continue
             # Without its policy its bind will be refused.
             with contextlib.suppress(WireError):
                 take_best(offered, row, hold.pod.request, self._scorer_of(hold.pod))
 
 
-def _take_free(offered: HeldSnapshot, row: int, devices: Sequence[int], request: Request) -> None:
+def _take_free(offered: HeldSnapshot, row: int, planned: Shares, request: Request) -> None:
     """Take what the request needs of these devices, as far as it is free: a place that opens bit by
     bit is kept bit by bit.
     """
     shares, cores = [], request.cores
-    for device in devices:
+    for device, needed in planned:
         if device < offered.free.shape[1]:
             free = int(offered.free[row, device])
-            units = free if request.alone else min(request.units, free)
+            units = free if request.alone else min(needed, free)
             if units > 0:
                 shares.append((device, units))
                 cores = min(cores, ALL_CORES - int(offered.cores_used[row, device]))
@@ -224,6 +224,7 @@ def held_places(holds: Holds, against: Claimant | None = None) -> tuple[HeldPlac
             hold.pod.request.devices,
             None if (end := holds.until(hold)) is None else since_epoch + end,
             hold.pod.request.cores,
+            hold.pod.request.split,
         )
         for hold in holds.live()
         if (counts_against(hold, against) if against else not hold.lapsed)

@@ -89,7 +89,7 @@ def test_of_several_requests_each_one_is_told() -> None:
     assert said(process, pod)["lines"][1:-1] == [
         "Claim:      default/b waits and asks for 20 + 5 GiB, each on a device of its own",
         "Waits:      no node has room for its claim default/b",
-        "Free now:   at most 10 GiB on n1 device 0, and 4 GiB on each of 2 devices of one node",
+        "Free now:   at most 10 GiB on n1 device 0, and 10 + 4 GiB on 2 devices of one node",
         "Nodes:      0 of 1 have room on their devices: 1 Insufficient GPU Memory in enough"
         " devices",
         "Would fit:  on n1 once claim default/a (90 GiB) is freed",

@@ -95,6 +95,41 @@ def test_what_never_fits_is_told_with_the_requests_that_could(
     assert f"Never fits: {line}" in told(pod, filled(spec))
 
 
+THIRTY_TEN = pod_json("late", 40, annotations={SPLIT: "10+30"})
+
+
+@pytest.mark.parametrize(
+    ("spec", "line"),
+    [
+        (node("a", 24, 24, 4), "24 + 10 GiB on 2 devices or with 20 GiB on each of 2 devices: a"
+         " gpu-count of 2, as an annotation of the pod in place of its split"),
+        (node("a", 20, 9), "20 + 9 GiB on 2 devices"),
+        (node("a", 80), "80 GiB on one device or with 40 GiB on one device: a gpu-count of 1, as an"
+         " annotation of the pod in place of its split"),
+    ],
+)  # fmt: skip
+def test_what_of_a_split_pods_parts_could_fit_is_told(spec: NodeSpec, line: str) -> None:
+    said = f"Never fits: even on an empty node it could only fit with at most {line}"
+    assert said in told(THIRTY_TEN, filled(spec))
+
+
+def test_what_is_free_for_each_part_of_a_split_pod_is_told() -> None:
+    pods = (placed("x", 5, "a", "1"), placed("y", 20, "b", "0"), placed("z", 20, "b", "1"))
+    books = filled(node("a", 40, 12), node("b", 40, 40), pods=pods)
+    free = "Free now:   at most 40 GiB on a device 0, and 30 + 7 GiB on 2 devices of one node"
+    assert free in told(THIRTY_TEN, books)
+    said = document(explain_pod(read_pod(THIRTY_TEN), [books], "GiB"))["explanation"]
+    assert (said["partsNow"], said["mostParts"]) == ([30, 7], [30, 10])
+    assert (said["fitsNow"], said["devicesWithMemory"]) == (20, 3)
+    (line,) = [line for line in told(THIRTY_TEN, books) if line.startswith("Would fit")]
+    assert line == "Would fit:  on a once team/x (5 GiB) ends"
+    one = filled(node("a", 40, 12), pods=(placed("x", 12, "a", "1"),))
+    none = "Free now:   at most 40 GiB on a device 0; no node has 2 devices with memory free"
+    assert none in told(THIRTY_TEN, one)
+    even = document(explain_pod(read_pod(pod_json("late", 48)), [books], "GiB"))["explanation"]
+    assert (even["partsNow"], even["mostParts"]) == (None, None)
+
+
 CORES, MODELS = ALIYUN.cores, ("A100-SXM4-80GB", "Tesla-T4")
 
 

@@ -11,19 +11,22 @@ from gpushare.wire.held import HeldPlace, decode_held, encode_held
 MEM = "aliyun.com/gpu-mem"
 ONE = HeldPlace(PodRef("team", "train", "uid-1"), "gpu-a", 10, 2, 1_790_000_000.0)
 TWO = HeldPlace(PodRef("other", "slow", "uid-2"), "gpu-b", 3, 1)
+SPLIT = HeldPlace(PodRef("other", "two", "uid-4"), "gpu-b", 30, 2, split=(30, 10))
 THREE = HeldPlace(PodRef("other", "some", "uid-3"), "gpu-b", 3, 1, cores=30)
 
 
 def test_what_is_written_is_read_back() -> None:
-    body = encode_held("GiB", {MEM: [ONE, TWO, THREE], "example.com/npu-mem": []})
-    assert decode_held(body, MEM, "GiB") == (ONE, TWO, THREE)
-    assert body.count(b"cores") == 1  # where there is no compute, there is no word of it
+    body = encode_held("GiB", {MEM: [ONE, TWO, THREE, SPLIT], "example.com/npu-mem": []})
+    assert decode_held(body, MEM, "GiB") == (ONE, TWO, THREE, SPLIT)
+    # Where there is no compute, and no split, there is no word of it.
+    assert body.count(b"cores") == body.count(b"split") == 1
     assert decode_held(body, "example.com/npu-mem", "GiB") == ()
 
 
 def test_another_unit_is_converted_and_rounded_up() -> None:
     assert decode_held(encode_held("GiB", {MEM: [TWO]}), MEM, "MiB")[0].units == 3072
     assert decode_held(encode_held("256MiB", {MEM: [ONE]}), MEM, "GiB")[0].units == 3
+    assert decode_held(encode_held("256MiB", {MEM: [SPLIT]}), MEM, "GiB")[0].split == (8, 3)
 
 
 def test_the_end_is_told_as_a_time_of_day() -> None:

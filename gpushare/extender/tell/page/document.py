@@ -16,7 +16,7 @@ from typing import Any
 from gpushare import __version__
 from gpushare.core.model import ALL_CORES, NodeSpec
 from gpushare.core.states.entry import Entry, Waiting
-from gpushare.core.stranded import stranded_units, typical_units
+from gpushare.core.stranded import stranded_units
 from gpushare.extender.claims.view import ClaimsView
 from gpushare.extender.managed_resources import ManagedResource, ManagedResources
 from gpushare.extender.shadow.shadow import Shadow
@@ -134,9 +134,7 @@ class _Part:
     def text(self, kept_nodes: Mapping[str, str]) -> str:
         """Return the JSON of this part. kept_nodes: why autoscalers leave them alone, by name."""
         managed, books = self._managed, self._managed.ledger.view()
-        sizes = [entry.request.units for entry in books.entries.values()]
-        sizes += [pod.request.units for pod in books.waiting]
-        typical = typical_units(sizes)
+        typical = books.typical_units
         head = {
             "resource": managed.names.resource,
             **self.more,

@@ -7,6 +7,7 @@ from typing import Any
 from gpushare.core.model import PodRef, Reason, Request
 from gpushare.extender.verbs.holds import Holds
 from gpushare.wire.annotations import ALIYUN
+from gpushare.wire.device_request import SPLIT
 from gpushare.wire.objects import PODS
 from gpushare.wire.pods import Claimant, claimant, request_of
 from tests.unit.extender.follow.test_watch_handlers import event
@@ -28,7 +29,7 @@ def test_a_place_ends_by_time_by_bind_and_with_its_pod() -> None:
     ]
     for end in ends:
         holds = Holds()
-        holds.reserve(LATE, "a", (0,), until=160.0, now=100.0)
+        holds.reserve(LATE, "a", ((0, 12),), until=160.0, now=100.0)
         holds.expire(159.0)
         assert [hold.node for hold in holds.live()] == ["a"]
         end(holds)
@@ -37,7 +38,7 @@ def test_a_place_ends_by_time_by_bind_and_with_its_pod() -> None:
 
 def test_a_refusal_and_a_whole_list_leave_it_but_a_refused_bind_does_too() -> None:
     holds = Holds()
-    holds.reserve(LATE, "a", (0,), until=160.0, now=100.0)
+    holds.reserve(LATE, "a", ((0, 12),), until=160.0, now=100.0)
     holds.refused(LATE)
     holds.keep(())
     holds.bind("uid-late", refused=True)
@@ -48,7 +49,7 @@ def test_a_refusal_and_a_whole_list_leave_it_but_a_refused_bind_does_too() -> No
 
 def test_an_heir_is_known_by_controller_request_and_namespace() -> None:
     holds = Holds()
-    holds.reserve(OLD, "b", (1,), until=160.0, now=100.0, heir=True)
+    holds.reserve(OLD, "b", ((1, 6),), until=160.0, now=100.0, heir=True)
     assert holds.reserved_for(NEW) == "b"
     for other in (
         replace(NEW, owner="others"),
@@ -62,7 +63,7 @@ def test_an_heir_is_known_by_controller_request_and_namespace() -> None:
 
 def test_an_heir_that_was_offered_its_node_has_one_hold_that_its_bind_ends() -> None:
     holds = Holds()
-    holds.reserve(OLD, "b", (1,), until=160.0, now=100.0, heir=True)
+    holds.reserve(OLD, "b", ((1, 6),), until=160.0, now=100.0, heir=True)
     holds.offered(NEW, "b", 101.0)
     holds.shown(NEW, "b", 101.5)
     assert [hold.pod.ref for hold in holds.live()] == [NEW.ref]
@@ -74,7 +75,7 @@ def test_an_heir_that_was_offered_its_node_has_one_hold_that_its_bind_ends() -> 
 
 def test_an_heir_offered_another_node_holds_that_one_too() -> None:
     holds = Holds()
-    holds.reserve(OLD, "b", (1,), until=160.0, now=100.0, heir=True)
+    holds.reserve(OLD, "b", ((1, 6),), until=160.0, now=100.0, heir=True)
     holds.offered(NEW, "c", 101.0)
     assert sorted(hold.node for hold in holds.live()) == ["b", "c"]
 
@@ -92,8 +93,8 @@ def test_filter_keeps_what_opens_bit_by_bit_from_all_but_the_pod() -> None:
     first, second = (shown(world, name, units, "a", 0) for name, units in (("f", 10), ("s", 6)))
     late = pod("late", 12)
     request = request_of(read_pod(late), ALIYUN)
-    world.holds.reserve(claimant(read_pod(late), request), "a", (0,), world.now + 60, world.now)
-    world.watch.apply(event(PODS, "DELETED", second))
+    desk.holds.reserve(claimant(read_pod(late), request), "a", ((0, 12),), desk.now + 60, desk.now)
+    desk.watch.apply(event(PODS, "DELETED", second))
     # Six are free, too few for the pod: yet nobody else has them.
     assert world.filter(pod("little", 4)) == ([], {"a": Reason.PROMISED.value})
     assert world.filter(late)[0] == []
@@ -103,12 +104,23 @@ def test_filter_keeps_what_opens_bit_by_bit_from_all_but_the_pod() -> None:
     assert world.filter(late) == (["a"], {})
 
 
+def test_filter_keeps_for_a_split_pod_what_each_of_its_parts_needs() -> None:
+    desk = Desk("a", best=False)
+    shown(desk, "f", 10, "a", 0)
+    late = pod_json("late", 16, annotations={SPLIT: "12+4"})
+    request = request_of(read_pod(late), ALIYUN)
+    holder = claimant(read_pod(late), request)
+    desk.holds.reserve(holder, "a", ((0, 12), (1, 4)), desk.now + 60, desk.now)
+    assert desk.filter(pod("fits", 12)) == (["a"], {})
+    assert desk.filter(pod("larger", 13)) == ([], {"a": Reason.PROMISED.value})
+
+
 def test_filter_answers_an_heir_with_its_node_alone() -> None:
     world = FilterWorld("a", "b", best=False)
     old = pod("old", 6)
     old["metadata"]["ownerReferences"] = [{"uid": "replicas", "controller": True}]
     gone = claimant(read_pod(old), request_of(read_pod(old), ALIYUN))
-    world.holds.reserve(gone, "b", (0,), world.now + 60, world.now, heir=True)
+    desk.holds.reserve(gone, "b", ((0, 6),), desk.now + 60, desk.now, heir=True)
     heir = pod("heir", 6)
     assert world.filter(heir)[0] == ["a", "b"]
     heir["metadata"]["ownerReferences"] = old["metadata"]["ownerReferences"]
