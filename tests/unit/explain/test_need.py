@@ -64,6 +64,17 @@ def test_the_fewest_nodes_of_one_shape() -> None:
     assert (found.before.nodes, found.after.nodes) == (1, 4)
 
 
+def test_each_part_of_a_split_pod_is_counted_in_what_is_needed_at_least() -> None:
+    """Each takes 20 of one device and 10 of another; by 10 on each, three would fit on a node."""
+    wanted = [Wanted("split", Request().of_parts([20, 10]), 3)]
+    found = answer(books(), wanted, SMALL)
+    assert (found.counts, found.bound) == ((3,), Fraction(3))
+    assert [each.used for each in found.nodes] == [(20, 10)] * 3
+    room = Shape("4x24", node("", 24, 24, 24, 24))
+    found = answer(books(), [Wanted("split", Request().of_parts([20, 10]), 4)], room)
+    assert (found.counts, found.bound) == ((2,), Fraction(2))
+
+
 def test_compute_is_counted_in_what_is_needed_at_least() -> None:
     """By its sum, by places for so much of it, and by devices that have to be empty."""
     for cores, pods, nodes in ((10, 21, 1), (60, 5, 2), (100, 4, 2)):
@@ -153,12 +164,16 @@ SHAPES = st.builds(
     st.sampled_from([None, 4000, 16000]),
     st.just(None),
 )
+UNITS = st.sampled_from([2, 3, 5, 8, 12, 16, 24])
 PODS = st.builds(
-    lambda units, devices, cpu, models, cores, count, priority: Wanted(
-        "p", Request(units, devices, cpu=cpu, models=models, cores=cores), count, priority=priority
+    lambda parts, cpu, models, cores, count, priority: Wanted(
+        "p",
+        Request(cpu=cpu, models=models, cores=cores).of_parts(parts),
+        count,
+        priority=priority,
     ),
-    st.sampled_from([2, 3, 5, 8, 12, 16, 24]),
-    st.sampled_from([1, 1, 1, 2, 3]),
+    st.builds(lambda units, devices: [units] * devices, UNITS, st.sampled_from([1, 1, 1, 2, 3]))
+    | st.lists(UNITS, min_size=2, max_size=3),
     st.sampled_from([0, 500, 3000]),
     st.sampled_from([(), (), ("A100",), ("H100",)]),
     st.sampled_from([0, 0, 0, 30, 60, 100]),

@@ -50,6 +50,22 @@ def names(found: list[Wish]) -> list[str]:
     return [wish.ref.name for wish in found]
 
 
+def test_of_a_split_pod_each_part_counts_by_itself() -> None:
+    ledger = full()
+    split = Request(resources=((MEM, 10),))
+    for name, parts in (("fits", (6, 4)), ("large", (8, 2)), ("never", (17, 1))):
+        ref = PodRef("default", name, f"uid-{name}")
+        ledger.pod_changed(ObservedPod(ref, split.of_parts(parts), created=1.0))
+    ledger.pod_gone("uid-fits")
+    assert names(wishes(ledger)) == ["large"]
+    assert why_not(ledger) == {
+        "uid-never": "it would not fit an empty node like those that are there"
+    }
+    waiting = full()
+    waiting.pod_changed(ObservedPod(PodRef("default", "f", "f"), split.of_parts((6, 4))))
+    assert asked(waiting) == Wishes()
+
+
 def test_who_fits_by_the_sum_alone_needs_a_node() -> None:
     ledger = full()
     waits(ledger, "web", 8)

@@ -63,6 +63,14 @@ def test_of_two_that_could_be_emptied_into_each_other_one_may_go() -> None:
     assert [*staying(cluster(a=(4,), b=(4,)), last=["a"])] == ["a"]
 
 
+def test_of_a_split_pod_each_part_needs_a_device_elsewhere() -> None:
+    for in_use, stays in (((4, 12), []), ((5, 11), ["a"])):
+        ledger = books(node("a", 16, 16), node("b", 16, 16))
+        bind(ledger, "a0", Request().of_parts([12, 4]), "a")
+        bind(ledger, "b0", Request().of_parts(in_use), "b")
+        assert [*staying(ledger, protected=["b"])] == stays
+
+
 def test_an_empty_node_may_go_so_its_room_counts_for_nobody() -> None:
     ledger = cluster(a=(10,), empty=())
     assert [*staying(ledger)] == ["a"]

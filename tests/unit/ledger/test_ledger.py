@@ -69,6 +69,19 @@ def test_the_books_are_of_one_moment_and_their_version_tells_of_each_change(
     assert [(str(pod.ref), pod.created) for pod in books.waiting] == [("default/late", 7.0)]
 
 
+def test_the_typical_request_is_the_commonest_size_on_a_device_of_all_pods(ledger: Ledger) -> None:
+    ledger.node_changed(node("gpu-a", 16, 16))
+    assert ledger.view().typical_units == 0
+    ledger.pod_changed(_pod("p", Request(4, 2)))
+    for name, parts in (("split", [8, 3, 3]), ("other", [8])):
+        late = ObservedPod(PodRef("default", name, name), Request().of_parts(parts))
+        ledger.pod_changed(late)
+    # 8 twice, 4 and 3 once each, on however many devices of one pod.
+    assert ledger.view().typical_units == 8
+    ledger.pod_gone("other")
+    assert ledger.view().typical_units == 3
+
+
 def test_cpu_and_memory_of_all_pods_are_counted_and_follow_a_resize(ledger: Ledger) -> None:
     ledger.node_changed(node("gpu-a", 16, cpu=8000, memory=100))
     ledger.pod_changed(_pod("gpu", Request(4, 1, cpu=1000, memory=10)))

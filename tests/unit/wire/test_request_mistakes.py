@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from gpushare.wire.annotations import ALIYUN
-from gpushare.wire.device_request import WISHES, wanted_cards
+from gpushare.wire.device_request import SPLIT, WISHES, wanted_cards
 from gpushare.wire.objects import PODS
 from gpushare.wire.request_mistakes import ANNOTATIONS, RESOURCES, mistake_of
 from gpushare.wire.whole_card import WHOLE_CARD
@@ -49,6 +49,9 @@ def test_where_no_device_is_known_it_is_what_no_card_has(amount: str, words: str
 
 def test_a_count_of_devices_is_asked_for_as_a_whole() -> None:
     assert told("65536", count="4").endswith("if MiB are meant, write 64")
+    made = pod_json("web", "40000", annotations={SPLIT: "30000+10000"})
+    said = mistake_of(PODS.decode(json.dumps(made).encode()), ALIYUN, "GiB", lambda: 16)
+    assert said.endswith("if MiB are meant, write 40")
     assert told("10", count="3").endswith("(aliyun.com/gpu-count): write 9 or 12, or another count")
     assert told("2", count="3").endswith("write 3, or another count")
 
