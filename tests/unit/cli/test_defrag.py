@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from gpushare.cli.defrag import main
+from gpushare.wire.device_request import SPLIT
 from tests.support.figures import ROOT, renew, shown
 from tests.unit.cli.fake_kubectl import MEM, FakeKubectl, inventory, node, pending, pod
 from tests.unit.cli.test_inspect_claims import slice_on
@@ -173,6 +174,20 @@ def test_a_plan_for_a_pod_that_waits_is_that_of_its_size(defrag: Answer) -> None
         del plan["lostUnitSeconds"], plan["lostGpuHours"]
     assert sized == waits
     assert document(defrag, "--for", "pod/late-0", "-n", "team-a")["plan"]["node"] == "gpu-1"
+
+
+def test_each_part_of_a_split_pod_counts_by_itself(cluster: Cluster, defrag: Answer) -> None:
+    late = pending("split-0", 110, namespace="team-a")
+    late["metadata"]["annotations"] = {SPLIT: "50+60"}
+    cluster.pods.append(late | {"kind": "Pod"})
+    _, out, _ = defrag("--for", "pod", "team-a/split-0")
+    assert out.splitlines()[0] == (
+        "Room:     1 move would open 60 + 50 GiB for pod team-a/split-0 on gpu-1 devices 0, 1"
+    )
+    found = document(defrag, "--for", "pod", "team-a/split-0")
+    assert found["for"]["split"] == [60, 50]
+    assert [each["name"] for each in found["plan"]["moves"]] == ["embed-7f9c-x"]
+    assert found["plan"]["moves"][0]["split"] is None
 
 
 def test_no_place_is_made_and_nobody_moves_to_where_cards_are_given_to_claims(

@@ -17,6 +17,7 @@ from gpushare.errors import SettingsError
 from gpushare.explain.shapes import new_names
 from gpushare.ledger import Ledger
 from gpushare.wire.annotations import ALIYUN
+from gpushare.wire.device_request import SPLIT
 from tests.unit.cli.fake_kubectl import MEM, FakeKubectl, inventory, node, pending, pod
 from tests.unit.extender.kit import NPU, pod_json
 
@@ -241,6 +242,19 @@ def test_a_report_of_an_older_release_is_read(
     document["nodes"][0]["leftOut"] = "cordoned"
     saved.write_text(json.dumps(document))
     assert json.loads(whatif(capsys, *words)[1])["pods"][0]["fit"] == 0
+
+
+def test_a_split_pod_is_told_with_its_parts(
+    saved: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "pods.json"
+    file.write_text(json.dumps(pod_json("split", 40, annotations={SPLIT: "10+30"})))
+    words = ("--snapshot", str(saved), "--pods", str(file), "--add", "1:2x32GiB", "-o", "json")
+    (found,) = json.loads(whatif(capsys, *words)[1])["pods"]
+    assert (found["units"], found["devices"], found["split"]) == (30, 2, [30, 10])
+    assert found["on"] == [{"node": "new-1", "pods": 1}]
+    _, out, _ = whatif(capsys, *words[:2], "--gang", str(file))
+    assert "needs 1 x 30 + 10 GiB at once: 0 fit now" in out
 
 
 @pytest.mark.parametrize(
