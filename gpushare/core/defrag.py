@@ -25,12 +25,12 @@ from gpushare.core.preemption.victim_search import StepBudget
 from gpushare.core.selectors import NO_DEMANDS, Demands
 from gpushare.core.snapshot import Bools, Snapshot, has_accepted_model, has_cards
 
-Part = tuple[int, str]
-"""What a node may have too little of: memory or cores of a device, or, of device -1, a resource of
-the host."""
+Resource = tuple[int, str]
+"""What a node may have too little of: memory or cores of a device, or something of the host, which
+is device -1."""
 
-_Lack = dict[Part, int]
-"""How much of each part has to go until there is room."""
+_Lack = dict[Resource, int]
+"""How much has to go until there is room."""
 
 _Order = tuple[float, int, list[str]]
 
@@ -238,20 +238,23 @@ class _Node:
         self._movers = sorted(
             movers, key=lambda mover: (-mover.placement.request.total, mover.cost, mover.name)
         )
+        self._alike = [(mover.placement, mover.demands) for mover in self._movers]
         self._gives = [_gives(mover) for mover in self._movers]
+        most = Counter[Resource]()
+        for gives in self._gives:
+            most.update(gives)
         # (units, how many) of the parts of the request, the largest first.
         self._parts = [*Counter(request.parts).items()]
-        # By the units of a part and by device, what has to go for it.
-        self._lacks: dict[int, dict[int, _Lack]] = {}
-        view = cluster.view
-        for units, _ in self._parts:
-            part = request.part(units)
-            lacks = {device: _lack(view, row, device, part) for device in _usable(view, row, part)}
-            self._lacks[units] = {
+        # By the units of a part and by device, what has to go for it, if it can.
+        self._lacks = {
+            units: {
                 device: lack
-                for device, lack in lacks.items()
-                if all(self._most(part) >= amount for part, amount in lack.items())
+                for device, lack in _lacks(cluster.view, row, request.part(units)).items()
+                if _is_covered(lack, most)
             }
+            for units, _ in self._parts
+        }
+        view = cluster.view
         host_lacks = dict(host.lacks(row, request))
         for resource, wanted, free in (
             (CPU, request.cpu, int(view.cpu_free[row])),
@@ -299,51 +302,44 @@ class _Node:
         if wanted > most:
             return
         for chosen in combinations([device for device, lack in free.items() if lack], wanted):
-            lacking = {part: amount for at in chosen for part, amount in free[at].items()}
+            lacking = {name: amount for at in chosen for name, amount in free[at].items()}
             for lack in self._targets(smaller, most - wanted, taken.union(ready, chosen)):
                 yield lack | lacking
 
-    def _most(self, part: Part) -> int:
-        return sum(gives.get(part, 0) for gives in self._gives)
-
     def _covers(
         self,
-        lack: Mapping[Part, int],
+        lack: Mapping[Resource, int],
         size: int,
         chosen: tuple[int, ...],
         barred: frozenset[int],
         steps: StepBudget,
     ) -> Iterator[tuple[int, ...]]:
         """Yield each set of `size` pods more that covers what is lacking, as positions."""
-        lack = {part: amount for part, amount in lack.items() if amount > 0}
+        lack = {name: amount for name, amount in lack.items() if amount > 0}
         if not lack or not size:
             if not lack and not size:
                 yield chosen
             return
         helpful = {
-            part: [
+            name: [
                 at
                 for at, gives in enumerate(self._gives)
-                if part in gives and at not in chosen and at not in barred
+                if name in gives and at not in chosen and at not in barred
             ]
-            for part in lack
+            for name in lack
         }
         steps.left -= len(self._movers)
-        for part, pods in helpful.items():
-            largest = sorted((self._gives[at][part] for at in pods), reverse=True)
-            if sum(largest[:size]) < lack[part] or steps.left <= 0:
+        for name, pods in helpful.items():
+            largest = sorted((self._gives[at][name] for at in pods), reverse=True)
+            if sum(largest[:size]) < lack[name] or steps.left <= 0:
                 return
-        part = min(lack, key=lambda part: len(helpful[part]))
-        for at in helpful[part]:
-            if not any(self._are_equal(at, other) for other in barred):
+        name = min(lack, key=lambda each: len(helpful[each]))
+        for at in helpful[name]:
+            if not any(self._alike[at] == self._alike[other] for other in barred):
                 gives = self._gives[at]
                 still_lacking = {part: amount - gives.get(part, 0) for part, amount in lack.items()}
                 yield from self._covers(still_lacking, size - 1, (*chosen, at), barred, steps)
             barred |= {at}
-
-    def _are_equal(self, at: int, other: int) -> bool:
-        one, two = self._movers[at], self._movers[other]
-        return one.placement == two.placement and one.demands == two.demands
 
     def _are_needed(self, chosen: Sequence[int]) -> bool:
         """Return whether without any of these pods the others make no room."""
@@ -353,7 +349,7 @@ class _Node:
 
     def _make_room(self, gone: Iterable[int]) -> bool:
         """Return whether the request fits once these pods are gone."""
-        freed = Counter[Part]()
+        freed = Counter[Resource]()
         for at in gone:
             freed.update(self._gives[at])
         if not _is_covered(self._host, freed):
@@ -367,35 +363,32 @@ class _Node:
         return True
 
 
-def _is_covered(lack: _Lack, freed: Mapping[Part, int]) -> bool:
-    return all(freed[part] >= amount for part, amount in lack.items())
+def _is_covered(lack: _Lack, freed: Mapping[Resource, int]) -> bool:
+    return all(freed[name] >= amount for name, amount in lack.items())
 
 
-def _gives(mover: Mover) -> dict[Part, int]:
+def _gives(mover: Mover) -> dict[Resource, int]:
     """Return what a node has more once the pod is gone."""
     request = mover.placement.request
     gives = {(_HOST, name): amount for name, amount in amounts_of(request).items()}
     for device, units in mover.placement.shares:
-        gives[device, _MEMORY] = units
-        gives[device, _CORES] = request.cores
-    return {part: amount for part, amount in gives.items() if amount}
+        found[device, _MEMORY] = units
+        found[device, _CORES] = request.cores
+    return {name: amount for name, amount in found.items() if amount}
 
 
-def _usable(view: Snapshot, row: int, part: Request) -> list[int]:
-    """Return the devices of the row that have room for the one part if they are empty."""
+def _lacks(view: Snapshot, row: int, part: Request) -> dict[int, _Lack]:
+    """Return what has to go from each device that has room for the one part if it is empty."""
     usable = view.open[row] & (view.capacity[row] >= max(part.units, 1))
     if part.cards != ANY_CARD:
         usable &= has_cards(view, np.array([row]), part.cards)[0]
-    found: list[int] = np.flatnonzero(usable).tolist()
+    found = {}
+    for device in np.flatnonzero(usable).tolist():
+        used, cores = int(view.used[row, device]), int(view.cores_used[row, device])
+        room = 0 if part.alone else int(view.capacity[row, device]) - part.units
+        lack = {
+            (device, _MEMORY): used - room,
+            (device, _CORES): max(part.cores, 1) - (ALL_CORES - cores),
+        }
+        found[device] = {resource: amount for resource, amount in lack.items() if amount > 0}
     return found
-
-
-def _lack(view: Snapshot, row: int, device: int, part: Request) -> _Lack:
-    """Return what has to go from the device so that it has room for the one part."""
-    used, cores = int(view.used[row, device]), int(view.cores_used[row, device])
-    room = 0 if part.alone else int(view.capacity[row, device]) - part.units
-    found = {
-        (device, _MEMORY): used - room,
-        (device, _CORES): max(part.cores, 1) - (ALL_CORES - cores),
-    }
-    return {part: amount for part, amount in lacks.items() if amount > 0}

@@ -110,9 +110,9 @@ def explain(
         other_models=len(usable) - len(asked),
         largest=_largest(snapshot, rows),
         fits_now=_most_units(free, request.devices),
-        parts_now=_nearest_parts(free, request),
+        parts_now=_nearest_parts(free, request) if request.split else (),
         most_units=_most_units(capacity, request.devices),
-        most_parts=_nearest_parts(capacity, request),
+        most_parts=_nearest_parts(capacity, request) if request.split else (),
         most_devices=_most_devices(capacity, request),
         most_alone=int(capacity.max(initial=0)),
         with_memory=int(memory.sum()),
@@ -126,9 +126,8 @@ def explain(
     if explanation.fit:
         return explanation
     search = _Search(snapshot, request, entries_of, now, own)
-    remedies = _remedies(search, rows)
-    cured = _cured(search, {name: obstacles[name] for name in sorted([*short, *curable])})
-    return replace(explanation, remedies=(*remedies, *cured))
+    cured = search.cured({name: obstacles[name] for name in sorted([*short, *curable])})
+    return replace(found, remedies=(*search.remedies(rows), *cured))
 
 
 def _rows(snapshot: Snapshot, names: Sequence[str]) -> Rows:
@@ -217,65 +216,13 @@ def _most_units(units: Ints, devices: int) -> int:
 
 def _nearest_parts(units: Ints, request: Request) -> tuple[int, ...]:
     """Return of each part of a split request what devices of one row of (K, D) have, most of it in
-    all; () for one that is not split, or if no row has so many devices.
+    all; () if no row has so many devices.
     """
-    if not request.split or not _most_units(units, request.devices):
+    if not _most_units(units, request.devices):
         return ()
     most = np.sort(units, axis=1)[:, ::-1][:, : request.devices]
     parts = np.minimum(most, request.split)[most[:, -1] > 0]
     return max((sum(each), tuple(each)) for each in parts.tolist())[1]
-
-
-def _remedies(search: "_Search", rows: Rows) -> tuple[Remedy, ...]:
-    """Return what would help: pods that end, closed devices that return, or both.
-
-    Both together are tried only if neither helps alone.
-    """
-    snapshot, request = search.snapshot, search.request
-    rows = rows[snapshot.closed[rows] == 0]
-    lacks_with_closed = missing_units(snapshot, rows, request, np.ones_like(snapshot.healthy[rows]))
-    found = [
-        search.by_ends(_nearest(snapshot, rows, request)),
-        search.by_opens(rows[lacks_with_closed == 0], request),
-    ]
-    if not any(remedies):
-        order = _rising(snapshot, rows, lacks_with_closed)
-        remedies = [search.by_ends(rows[order], with_closed=True)]
-    return tuple(remedy for remedy in remedies if remedy is not None)
-
-
-def _cured(search: "_Search", obstacles: Mapping[str, Sequence[Obstacle]]) -> tuple[Remedy, ...]:
-    """Return what would make room on one of these nodes, which kube-scheduler itself leaves out.
-
-    One that has room on its devices comes first, then one with as few obstacles as possible.
-    """
-    snapshot, request = search.snapshot, search.request
-    roomy = filter_nodes(snapshot, list(obstacles), request).fit
-    if roomy:
-        node = min(roomy, key=lambda name: len(obstacles[name]))
-        return (Remedy(node, cures=tuple(obstacle.cure for obstacle in obstacles[node])),)
-    remedy = search.by_ends(_nearest(snapshot, _rows(snapshot, list(obstacles)), request))
-    if remedy is None:
-        return ()
-    lasting = [obstacle for obstacle in obstacles[remedy.node] if obstacle.lasting]
-    # What is short only for now may be free once these pods have ended.
-    lacks = set(remedy.lacks) - {obstacle.resource for obstacle in lasting}
-    cures = tuple(obstacle.cure for obstacle in lasting)
-    return (replace(remedy, lacks=tuple(sorted(lacks)), cures=cures),)
-
-
-def _nearest(snapshot: Snapshot, rows: Rows, request: Request) -> Rows:
-    """Return the rows by rising shortage, without nodes that can never fit."""
-    rows = rows[snapshot.closed[rows] == 0]
-    return rows[
-        _rising(snapshot, rows, missing_units(snapshot, rows, request, snapshot.healthy[rows]))
-    ]
-
-
-def _rising(snapshot: Snapshot, rows: Rows, lacks: Ints) -> Rows:
-    """Return intp: positions in `rows` by rising shortage, without nodes that can never fit."""
-    order = np.lexsort((snapshot.order[rows], lacks))
-    return order[lacks[order] < NO_ROOM][:_MAX_NODES]
 
 
 class _Search:
@@ -290,21 +237,59 @@ class _Search:
         own: OwnFilters,
     ) -> None:
         self._now = now
-        self.snapshot = snapshot
-        self.request = request
+        self._snapshot = snapshot
+        self._request = request
         self._entries_of = entries_of
         self._own = own
         self._steps = StepBudget(_STEPS)
 
-    def by_ends(self, rows: Rows, *, with_closed: bool = False) -> Remedy | None:
+    def remedies(self, rows: Rows) -> tuple[Remedy, ...]:
+        """Return what would help: pods that end, closed devices that return, or both.
+
+        Both together are tried only if neither helps alone.
+        """
+        found = [self._by_ends(rows), self._by_opens(rows)]
+        if not any(found):
+            found = [self._by_ends(rows, with_closed=True)]
+        return tuple(remedy for remedy in found if remedy is not None)
+
+    def cured(self, obstacles: Mapping[str, Sequence[Obstacle]]) -> tuple[Remedy, ...]:
+        """Return what would make room on one of these nodes, which kube-scheduler itself leaves
+        out.
+
+        One that has room on its devices comes first, then one with as few obstacles as possible.
+        """
+        roomy = filter_nodes(self._snapshot, list(obstacles), self._request).fit
+        if roomy:
+            node = min(roomy, key=lambda name: len(obstacles[name]))
+            return (Remedy(node, cures=tuple(each.cure for each in obstacles[node])),)
+        found = self._by_ends(_rows(self._snapshot, list(obstacles)))
+        if found is None:
+            return ()
+        lasting = [each for each in obstacles[found.node] if each.lasting]
+        # What is short only for now may be free once these pods have ended.
+        lacks = set(found.lacks) - {each.resource for each in lasting}
+        cures = tuple(each.cure for each in lasting)
+        return (replace(found, lacks=tuple(sorted(lacks)), cures=cures),)
+
+    def _missing(self, rows: Rows, *, with_closed: bool) -> Ints:
+        """Return int64 (K,): how few units are missing, of closed devices too if they return."""
+        healthy = self._snapshot.healthy[rows] | with_closed
+        usable = healthy & (self._snapshot.closed[rows] == 0)[:, None]
+        return missing_units(self._snapshot, rows, self._request, usable)
+
+    def _by_ends(self, rows: Rows, *, with_closed: bool = False) -> Remedy | None:
         """Return the remedy with the fewest pods on these nodes.
 
         Remedies of which all pods are ending already come first. with_closed: closed devices may
         return too.
         """
-        candidates: list[tuple[tuple[bool, bool, int], int, NodeBooks, Remedy]] = []
-        for place, row in enumerate(rows.tolist()):
-            books = self._entries_of(self.snapshot.names[row])
+        missing = self._missing(rows, with_closed=with_closed)
+        order = np.lexsort((self._snapshot.order[rows], missing))
+        nearest = rows[order[missing[order] < NO_ROOM][:_MAX_NODES]]
+        found: list[tuple[tuple[bool, bool, int], int, NodeBooks, Remedy]] = []
+        for place, row in enumerate(nearest.tolist()):
+            books = self._entries_of(self._snapshot.names[row])
             remedy = books and self._ends_on(books, row, with_closed=with_closed)
             if books and remedy:
                 ends_anyway = all(entry.ends_soon(self._now) for entry in remedy.ends)
@@ -318,15 +303,16 @@ class _Search:
         )
         return next((remedy for remedy in trimmed if remedy is not None), None)
 
-    def by_opens(self, rows: Rows, request: Request) -> Remedy | None:
+    def _by_opens(self, rows: Rows) -> Remedy | None:
         """Return the remedy with the fewest closed devices, on nodes where they are enough."""
-        free = has_room(self.snapshot, rows, request)
-        needed = request.devices - parts_placed(free, request, self.snapshot.free[rows])
-        for place in np.argsort(needed, kind="stable").tolist():
-            if not needed[place]:
+        rows = rows[self._missing(rows, with_closed=True) == 0]
+        free = has_room(self._snapshot, rows, self._request)
+        placed = parts_placed(free, self._request, self._snapshot.free[rows])
+        for place in np.argsort(-placed, kind="stable").tolist():
+            if placed[place] == self._request.devices:
                 continue
             row = int(rows[place])
-            books = self._entries_of(self.snapshot.names[row])
+            books = self._entries_of(self._snapshot.names[row])
             if books is not None:
                 return self._trimmed(books, self._remedy(books, row, (), _closed(books)))
         return None
@@ -335,7 +321,7 @@ class _Search:
         """Return a remedy on the node, perhaps with needless parts; None if none helps."""
         opens = _closed(books) if with_closed else ()
         spec = replace(books.spec, healthy=_healthy_with(books, opens))
-        selection = VictimSelection(replace(books, spec=spec), self.request)
+        selection = VictimSelection(replace(books, spec=spec), self._request)
         # Nobody preempts here, so all pods cost the same, except that ending pods cost less.
         alike = tuple(
             replace(entry, priority=-entry.ends_soon(self._now)) for entry in books.entries
@@ -349,7 +335,7 @@ class _Search:
 
     def _remedy(self, books: NodeBooks, row: int, ends: Pods, opens: Sequence[int]) -> Remedy:
         """Return the remedy, with all pods that must be served first if pairing applies."""
-        sizes = self.request.sizes if row in self.snapshot.pinned else frozenset[int]()
+        sizes = self._request.sizes if row in self._snapshot.pinned else frozenset[int]()
         serves = tuple(
             entry
             for entry in books.entries
@@ -365,7 +351,7 @@ class _Search:
         what_if = _WhatIfNode(books, pairs=bool(remedy.serves))
 
         def helps(one: Remedy) -> bool:
-            return bool(filter_nodes(what_if.after(one), [one.node], self.request).fit)
+            return bool(filter_nodes(what_if.after(one), [one.node], self._request).fit)
 
         if not helps(remedy) or helps(Remedy(books.spec.name)):
             return None
@@ -383,8 +369,8 @@ class _Search:
     def _lacks(self, books: NodeBooks, ends: Pods) -> tuple[str, ...]:
         """Return the resources of which the node would still have too little."""
         gone = [entry.request for entry in ends]
-        short = self._own.shortages(books.spec.name, self.request, less=gone)
-        return tuple(obstacle.resource for obstacle in short)
+        short = self._own.shortages(books.spec.name, self._request, less=gone)
+        return tuple(each.resource for each in short)
 
 
 class _WhatIfNode:

@@ -6,11 +6,11 @@ doubt a pod stays where it is. No I/O.
 Tested in `tests/unit/cli/test_defrag.py`.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from fnmatch import fnmatchcase
-from typing import Protocol
 
 from gpushare.core.states.entry import Entry
 from gpushare.wire.annotations import strict_number
@@ -50,24 +50,28 @@ class Rule(Enum):
     NO_PLACE = "it fits on no other node"
 
 
-class MoveRules(Protocol):
-    """What is known of the pods of a cluster."""
+class MoveRules(ABC):
+    """What is known of the pods of a cluster: here, nothing."""
 
+    @abstractmethod
     def why_not(self, entry: Entry) -> Rule | None:
         """Return why the pod may not be moved, whatever it is moved for; None if it may."""
 
-    def lost(self, entry: Entry) -> float | None:
+    def lost(self, _entry: Entry) -> float | None:
         """Return the seconds of work that are lost if it is moved; None if that is not known."""
+        return None
 
-    def owner(self, entry: Entry) -> str:
+    def owner(self, _entry: Entry) -> str:
         """Return KIND/NAME of what makes it anew; "" if that is not known."""
+        return ""
 
-    def allowed(self, entry: Entry) -> int | None:
+    def allowed(self, _entry: Entry) -> int | None:
         """Return how many disruptions its budget allows; None if that is not known."""
+        return None
 
 
 @dataclass(frozen=True)
-class ListedRules:
+class ListedRules(MoveRules):
     """The rules of a cluster that was listed.
 
     pods: by uid. namespaces: their labels, as far as they may be read. now: seconds since the
@@ -155,7 +159,7 @@ def _is_bound_by_more(pod: OwnedPod) -> bool:
 
 
 @dataclass(frozen=True)
-class NamedPods:
+class NamedPods(MoveRules):
     """The rules where nothing is known of pods but their names: whoever asks says which may move.
 
     patterns: of NAMESPACE/NAME, with `*` and `?`.
@@ -167,13 +171,3 @@ class NamedPods:
         """Return that it consents to nothing if no pattern names it."""
         named = any(fnmatchcase(str(entry.ref), pattern) for pattern in self.patterns)
         return None if named else Rule.CONSENT
-
-    def lost(self, _entry: Entry) -> None:
-        """Return that it is not known."""
-
-    def owner(self, _entry: Entry) -> str:
-        """Return that it is not known."""
-        return ""
-
-    def allowed(self, _entry: Entry) -> None:
-        """Return that it is not known."""

@@ -8,6 +8,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain, groupby, islice
+from operator import attrgetter
 from types import MappingProxyType
 
 import numpy as np
@@ -153,15 +154,12 @@ def _unknown(view: Snapshot, pods: Iterable[Wanted]) -> Counter[str]:
     """Return by accepted models how many pods accept none that a node has."""
     rows = np.arange(len(view.names))
     found: Counter[str] = Counter()
-    for models, alike in groupby(sorted(pods, key=_models), key=_models):
+    models_of = attrgetter("request.models")
+    for models, alike in groupby(sorted(pods, key=models_of), key=models_of):
         each = [*alike]
         if models and not has_accepted_model(view, rows, each[0].request).any():
             found["|".join(models)] = sum(1 if pod.count is None else pod.count for pod in each)
     return found
-
-
-def _models(pod: Wanted) -> tuple[str, ...]:
-    return pod.request.models
 
 
 def in_turn(pods: Sequence[Wanted]) -> list[int]:
