@@ -28,19 +28,18 @@ from gpushare.cli.listed_cluster import (
     list_rules,
 )
 from gpushare.cli.options import connection, report_format
-from gpushare.cli.pod_specs import units_of_words, values_of_words
+from gpushare.cli.pod_specs import host_amount, units_of_words, values_of_words
 from gpushare.cli.tables import printable
 from gpushare.commandline import USAGE, Parser
-from gpushare.core.model import ALL_CORES, HOST_BOUND, PodRef, Request
+from gpushare.core.model import ALL_CORES, PodRef, Request
 from gpushare.core.node_filters import CPU, MEMORY
 from gpushare.core.policy import load_policy
-from gpushare.errors import GpuShareError, QuantityError, SettingsError
+from gpushare.errors import GpuShareError, SettingsError
 from gpushare.explain.defrag import MOST_MOVES, Hole, find_moves
 from gpushare.explain.movable import MoveRules, NamedPods
 from gpushare.wire.annotations import ALIYUN, MAX_DEVICES_PER_POD, Names
 from gpushare.wire.gpu_models import label_value
 from gpushare.wire.inventory import check_unit
-from gpushare.wire.quantity import to_bytes, to_milli
 from gpushare.yamlfile import read_documents
 
 _EPILOG = """\
@@ -205,25 +204,15 @@ def _request(word: str, books: ListedResource) -> Request:
     cores = more.get("cores", "0").removesuffix("%")
     if not re.fullmatch(r"\d{1,3}", cores, re.ASCII) or int(cores) > ALL_CORES:
         raise SettingsError(f"{wrong}: cores={more['cores'][:40]} is not from 0 to {ALL_CORES}")
+    asks = "a pod may ask for"
     return replace(
         request,
-        cpu=_host(CPU, more, wrong),
-        memory=_host(MEMORY, more, wrong),
+        cpu=host_amount(CPU, more, wrong, least=0, of=asks) or 0,
+        memory=host_amount(MEMORY, more, wrong, least=0, of=asks) or 0,
         cores=int(cores),
         models=(label_value(more["model"]),) if "model" in more else (),
         resources=((books.names.resource, request.total),),
     )
-
-
-def _host(key: str, more: dict[str, str], wrong: str) -> int:
-    """Return the CPU or the memory that is told."""
-    try:
-        amount = (to_milli if key == CPU else to_bytes)(more.get(key, "0"))
-    except QuantityError as error:
-        raise SettingsError(f"{wrong}: {key}: {error}") from error
-    if not 0 <= amount < HOST_BOUND:
-        raise SettingsError(f"{wrong}: {key}={more[key][:40]} is no amount that a pod may ask for")
-    return amount
 
 
 def _parser(prog: str) -> argparse.ArgumentParser:

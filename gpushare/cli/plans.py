@@ -11,24 +11,23 @@ Tested in `tests/unit/cli/test_whatif.py`, `tests/unit/cli/test_need.py` and
 
 import re
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from itertools import islice
 
 from gpushare.cli.listed_claims import ListedCards
 from gpushare.cli.listed_cluster import ListedResource
-from gpushare.cli.pod_specs import units_of_words, values_of_words
-from gpushare.core.model import HOST_BOUND, NodeSpec
+from gpushare.cli.pod_specs import host_amount, units_of_words, values_of_words
+from gpushare.core.model import NodeSpec
 from gpushare.core.node_filters import CPU, MEMORY, NodeState
 from gpushare.core.selectors import Demands
-from gpushare.errors import QuantityError, SettingsError
+from gpushare.errors import SettingsError
 from gpushare.explain.placer import Wanted
 from gpushare.explain.shapes import Shape, bare, new_names, state_like
 from gpushare.wire.gpu_models import label_value
 from gpushare.wire.inventory import MAX_DEVICES
 from gpushare.wire.nodes import SHAPE
-from gpushare.wire.quantity import to_bytes, to_milli
 
 _ADDED = re.compile(r"(\d{1,4}):(.+)")
 _PRICE = re.compile(r"\d{1,12}(\.\d{1,6})?", re.ASCII)
@@ -168,8 +167,8 @@ def shape_of_words(text: str, flag: str, books: ListedResource) -> Shape:
         (True,) * devices,
         (model,) * devices,
         ("",) * devices,
-        cpu=_host(CPU, more, wrong),
-        memory=_host(MEMORY, more, wrong),
+        cpu=host_amount(CPU, more, wrong, least=1, of="a node has"),
+        memory=host_amount(MEMORY, more, wrong, least=1, of="a node has"),
     )
     name = ",".join([first, *(f"{key}={more[key]}" for key in known[:3] if key in more)])
     return Shape(name, spec, None, price)
@@ -235,19 +234,6 @@ def _look(spec: NodeSpec, state: NodeState | None, keys: set[str], resource: str
     like = state_like(spec, state, resource)
     labels = tuple((key, (like.labels or {}).get(key)) for key in sorted(keys))
     return spec.capacity, spec.models, host, frozenset(like.taints), labels
-
-
-def _host(key: str, more: Mapping[str, str], wrong: str) -> int | None:
-    """Return the CPU or the memory that is told."""
-    if key not in more:
-        return None
-    try:
-        amount = (to_milli if key == CPU else to_bytes)(more[key])
-    except QuantityError as error:
-        raise SettingsError(f"{wrong}: {key}: {error}") from error
-    if not 0 < amount < HOST_BOUND:
-        raise SettingsError(f"{wrong}: {key}={more[key][:40]} is no amount that a node has")
-    return amount
 
 
 def _price(text: str, wrong: str) -> Fraction:

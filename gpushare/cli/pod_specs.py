@@ -16,8 +16,9 @@ from typing import Any
 
 from gpushare.cli.listed_claims import Claims, ListedCards
 from gpushare.cli.listed_cluster import ListedResource, Priorities
-from gpushare.core.model import ALL_CORES, MAX_UNITS, Request
-from gpushare.errors import SettingsError, WireError
+from gpushare.core.model import ALL_CORES, HOST_BOUND, MAX_UNITS, Request
+from gpushare.core.node_filters import CPU
+from gpushare.errors import QuantityError, SettingsError, WireError
 from gpushare.explain.claim_pods import ClaimsUser, user_of, wanted_of
 from gpushare.explain.placer import Wanted
 from gpushare.explain.text import NO_UNIT
@@ -28,6 +29,7 @@ from gpushare.wire.dra.claims import CLASS
 from gpushare.wire.dra.objects import CLAIM_TEMPLATES, CLAIMS_PODS, RESOURCE_CLAIMS, ClaimsPod
 from gpushare.wire.inventory import units_of
 from gpushare.wire.pods import request_among
+from gpushare.wire.quantity import to_bytes, to_milli
 from gpushare.yamlfile import MAX_BYTES, read_documents, read_text
 
 _PODS = re.compile(
@@ -192,6 +194,24 @@ def values_of_words(parts: Iterable[str], known: Sequence[str], wrong: str) -> d
         what = f"{unknown!r:.42} is not" if unknown is not None else "has something twice; write"
         raise SettingsError(f"{wrong}: {what} one of {', '.join(f'{key}=...' for key in known)}")
     return dict(pairs)
+
+
+def host_amount(
+    key: str, values: Mapping[str, str], wrong: str, *, least: int, of: str
+) -> int | None:
+    """Return the CPU or the memory that words say, None if they do not.
+
+    wrong: how an error begins. of: what may have it, from `least` on.
+    """
+    if key not in values:
+        return None
+    try:
+        amount = (to_milli if key == CPU else to_bytes)(values[key])
+    except QuantityError as error:
+        raise SettingsError(f"{wrong}: {key}: {error}") from error
+    if not least <= amount < HOST_BOUND:
+        raise SettingsError(f"{wrong}: {key}={values[key][:40]} is no amount that {of}")
+    return amount
 
 
 def _items(document: object, where: str) -> Iterator[dict[str, Any]]:

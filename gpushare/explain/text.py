@@ -316,7 +316,8 @@ def _remedy(remedy: Remedy, unit: str, reader: str | None, holder: str) -> str:
     needs = []
     if remedy.serves:
         names = _some(_name(entry, reader, holder) for entry in remedy.serves)
-        needs.append(f"{names} {_has(remedy.serves)} been given the device by the device plug-in")
+        have = "has" if len(remedy.serves) == 1 else "have"
+        needs.append(f"{names} {have} been given the device by the device plug-in")
     if remedy.opens:
         indices = ", ".join(map(str, remedy.opens))
         several = len(remedy.opens) > 1
@@ -325,17 +326,16 @@ def _remedy(remedy: Remedy, unit: str, reader: str | None, holder: str) -> str:
         names = _some(
             f"{_name(each, reader, holder)} ({_held(each, unit)})" for each in remedy.ends
         )
-        needs.append(f"{names} {_end(len(remedy.ends), holder)}")
+        ends, end = _ENDS[holder]
+        needs.append(f"{names} {ends if len(remedy.ends) == 1 else end}")
     needs += remedy.cures
     text = f"on {remedy.node} once {' and '.join(needs)}"
     lacks = " and ".join(remedy.lacks)
     return f"{text} (but the node would still have too little {lacks})" if lacks else text
 
 
-def _end(count: int, holder: str) -> str:
-    if holder == "claim":
-        return "is freed" if count == 1 else "are freed"
-    return "ends" if count == 1 else "end"
+_ENDS = {"pod": ("ends", "end"), "claim": ("is freed", "are freed")}
+"""How the memory of one comes back, and of several."""
 
 
 def _name(entry: Entry, reader: str | None, holder: str) -> str:
@@ -353,10 +353,6 @@ def _held(entry: Entry, unit: str) -> str:
             ending += f" with a grace until {until:%Y-%m-%d %H:%M:%S} UTC"
     cores = f" with {entry.cores} % of cores" if entry.cores else ""
     return f"{amount(entry.request.total, unit)}{cores}{ending}"
-
-
-def _has(entries: Sequence[Entry]) -> str:
-    return "has" if len(entries) == 1 else "have"
 
 
 def _some(names: Iterable[str]) -> str:
@@ -398,7 +394,8 @@ def _scheduler(said: PodExplanation) -> str:
     if view.ours or said.asked:
         return f"{text}, and asked gpushare about the others" if text else f"{view.name} {_ASKED}"
     if text:
-        return f"{text}, and did not ask gpushare" if _all(view) else text
+        all_removed = sum(view.own.values()) >= view.nodes
+        return f"{text}, and did not ask gpushare" if all_removed else text
     return f"{view.name} has not asked gpushare: {view.message}"
 
 
@@ -419,7 +416,3 @@ def _own(view: SchedulerView) -> str:
     """Return how many nodes kube-scheduler removed itself: a node may have several reasons."""
     reasons = ", ".join(f"{count} {text}" for text, count in view.own.items())
     return f"{view.nodes - sum(view.ours.values())} of {view.nodes} nodes ({reasons})"
-
-
-def _all(view: SchedulerView) -> bool:
-    return sum(view.own.values()) >= view.nodes
