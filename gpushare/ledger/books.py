@@ -308,8 +308,11 @@ class LedgerView:
     @property
     def typical_units(self) -> int:
         """The size of the typical request (core/stranded.py); a split pod asks for each part."""
-        pods = chain(self.entries.values(), self.waiting)
-        return typical_units(units for pod in pods for units in {*pod.request.parts})
+        bound = (entry.request for entry in self.entries.values())
+        waiting = (pod.request for pod in self.waiting)
+        return typical_units(
+            units for request in chain(bound, waiting) for units in {*request.parts}
+        )
 
 
 class Reader:

@@ -234,17 +234,13 @@ def test_as_few_pods_or_closed_devices_are_named_as_help_on_any_node(
     world = replace(world, pairing=Pairing.OFF)
     found = world.explain(request)
     for remedy in found.remedies:
-        if remedy.opens and not remedy.ends:
-            those, name = remedy.opens, "opens"
-        elif remedy.ends and not remedy.opens:
-            those, name = remedy.ends, "ends"
-        else:
-            continue
-        if any(each.terminating for each in remedy.ends):
+        if (remedy.ends and remedy.opens) or any(each.terminating for each in remedy.ends):
             continue  # those that end anyway come first, though they may be more
+        name = "ends" if remedy.ends else "opens"
+        number = len(getattr(remedy, name))
         for spec in world.nodes:
             every = every_part(world, spec, name)
-            for some in combinations(every, min(len(those) - 1, len(every))):
+            for some in combinations(every, min(number - 1, len(every))):
                 less = Remedy(spec.name, **{name: some})
                 assert not world.after(less).fits(request), less
 
