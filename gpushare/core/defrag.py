@@ -160,8 +160,8 @@ class Planner:
                 for chosen in nodes[row].sets(size, steps):
                     order = _order(chosen)
                     if best is None or order < best[0]:
-                        plan = self._tried(row, chosen, request, steps)
-                        best = (order, plan) if plan else best
+                        found = self._tried(row, chosen, request, steps)
+                        best = (order, found) if found else best
             if best is not None:
                 return best[1]
         return None
@@ -236,7 +236,7 @@ class _Node:
         request: Request,
     ) -> None:
         self._movers = sorted(
-            movers, key=lambda mover: (-mover.placement.request.total, mover.cost, mover.name)
+            movers, key=lambda each: (-each.placement.request.total, each.cost, each.name)
         )
         self._alike = [(mover.placement, mover.demands) for mover in self._movers]
         self._gives = [_gives(mover) for mover in self._movers]
@@ -337,8 +337,8 @@ class _Node:
         for at in helpful[name]:
             if not any(self._alike[at] == self._alike[other] for other in barred):
                 gives = self._gives[at]
-                still_lacking = {part: amount - gives.get(part, 0) for part, amount in lack.items()}
-                yield from self._covers(still_lacking, size - 1, (*chosen, at), barred, steps)
+                left = {each: amount - gives.get(each, 0) for each, amount in lack.items()}
+                yield from self._covers(left, size - 1, (*chosen, at), barred, steps)
             barred |= {at}
 
     def _are_needed(self, chosen: Sequence[int]) -> bool:
@@ -370,7 +370,7 @@ def _is_covered(lack: _Lack, freed: Mapping[Resource, int]) -> bool:
 def _gives(mover: Mover) -> dict[Resource, int]:
     """Return what a node has more once the pod is gone."""
     request = mover.placement.request
-    gives = {(_HOST, name): amount for name, amount in amounts_of(request).items()}
+    found = {(_HOST, name): amount for name, amount in amounts_of(request).items()}
     for device, units in mover.placement.shares:
         found[device, _MEMORY] = units
         found[device, _CORES] = request.cores

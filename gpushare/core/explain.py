@@ -79,7 +79,7 @@ def explain(
     }
     # A dict for its order: texts must not depend on chance.
     left_out = dict.fromkeys(
-        name for name, those in obstacles.items() if any(obstacle.lasting for obstacle in those)
+        name for name, those in obstacles.items() if any(each.lasting for each in those)
     )
     usable = [name for name in known if name not in left_out]
     accepted = has_accepted_model(snapshot, np.arange(len(snapshot.names)), request)
@@ -91,7 +91,7 @@ def explain(
     curable = [
         name
         for name in left_out
-        if accepted[snapshot.row[name]] and all(obstacle.cure for obstacle in obstacles[name])
+        if accepted[snapshot.row[name]] and all(each.cure for each in obstacles[name])
     ]
     rows, possible = _rows(snapshot, asked), _rows(snapshot, [*asked, *curable])
     capacity = np.where(snapshot.closed[possible, None] == 0, snapshot.capacity[possible], 0)
@@ -121,10 +121,10 @@ def explain(
         most_cores=int(np.where(memory, snapshot.cores_free[rows], 0).max(initial=0)),
         models=_models(snapshot, possible) if request.cards != ANY_CARD else (),
     )
-    if explanation.never:
-        return replace(explanation, split=_split(capacity, request))
-    if explanation.fit:
-        return explanation
+    if found.never:
+        return replace(found, split=_split(capacity, request))
+    if found.fit:
+        return found
     search = _Search(snapshot, request, entries_of, now, own)
     cured = search.cured({name: obstacles[name] for name in sorted([*short, *curable])})
     return replace(found, remedies=(*search.remedies(rows), *cured))
@@ -172,8 +172,8 @@ def score_bound_pod(
 
 def _models(snapshot: Snapshot, rows: Rows) -> tuple[str, ...]:
     """Return the names of the models of these rows, sorted."""
-    indices = np.unique(snapshot.model[rows])
-    names = (snapshot.models[index] for index in indices.tolist() if index >= 0)
+    there = np.unique(snapshot.model[rows])
+    names = (snapshot.models[index] for index in there.tolist() if index >= 0)
     return tuple(sorted(filter(None, names)))
 
 
@@ -294,12 +294,10 @@ class _Search:
             if books and remedy:
                 ends_anyway = all(entry.ends_soon(self._now) for entry in remedy.ends)
                 pods = len(remedy.ends) + len(remedy.serves)
-                candidates.append(
-                    ((not ends_anyway, bool(remedy.lacks), pods), place, books, remedy)
-                )
+                found.append(((not ends_anyway, bool(remedy.lacks), pods), place, books, remedy))
         trimmed = (
             self._trimmed(books, remedy)
-            for *_, books, remedy in sorted(candidates, key=lambda one: one[:2])
+            for *_, books, remedy in sorted(found, key=lambda one: one[:2])
         )
         return next((remedy for remedy in trimmed if remedy is not None), None)
 
@@ -337,9 +335,9 @@ class _Search:
         """Return the remedy, with all pods that must be served first if pairing applies."""
         sizes = self._request.sizes if row in self._snapshot.pinned else frozenset[int]()
         serves = tuple(
-            entry
-            for entry in books.entries
-            if entry.request.sizes & sizes and entry.charge.pinned is not None
+            each
+            for each in books.entries
+            if each.request.sizes & sizes and each.charge.pinned is not None
         )
         return Remedy(books.spec.name, ends, tuple(opens), serves, self._lacks(books, ends))
 

@@ -109,8 +109,8 @@ class Run:
 
     def __init__(self, pod: Waiting, plan: DefragAnswer, now: float) -> None:
         self.pod = pod
-        self.node, self.shares = found.node, found.shares
-        self.left = {move.entry.ref.uid for move in found.moves}
+        self.node, self.shares = plan.node, plan.shares
+        self.unmoved = {move.entry.ref.uid for move in plan.moves}
         self.sent: PodMove | None = None
         """The pod whose eviction was sent, without a clear answer."""
         self.evicted: PodMove | None = None

@@ -93,8 +93,10 @@ def test_filter_keeps_what_opens_bit_by_bit_from_all_but_the_pod() -> None:
     first, second = (shown(world, name, units, "a", 0) for name, units in (("f", 10), ("s", 6)))
     late = pod("late", 12)
     request = request_of(read_pod(late), ALIYUN)
-    desk.holds.reserve(claimant(read_pod(late), request), "a", ((0, 12),), desk.now + 60, desk.now)
-    desk.watch.apply(event(PODS, "DELETED", second))
+    world.holds.reserve(
+        claimant(read_pod(late), request), "a", ((0, 12),), world.now + 60, world.now
+    )
+    world.watch.apply(event(PODS, "DELETED", second))
     # Six are free, too few for the pod: yet nobody else has them.
     assert world.filter(pod("little", 4)) == ([], {"a": Reason.PROMISED.value})
     assert world.filter(late)[0] == []
@@ -105,14 +107,14 @@ def test_filter_keeps_what_opens_bit_by_bit_from_all_but_the_pod() -> None:
 
 
 def test_filter_keeps_for_a_split_pod_what_each_of_its_parts_needs() -> None:
-    desk = Desk("a", best=False)
-    shown(desk, "f", 10, "a", 0)
+    world = FilterWorld("a", best=False)
+    shown(world, "f", 10, "a", 0)
     late = pod_json("late", 16, annotations={SPLIT: "12+4"})
     request = request_of(read_pod(late), ALIYUN)
     holder = claimant(read_pod(late), request)
-    desk.holds.reserve(holder, "a", ((0, 12), (1, 4)), desk.now + 60, desk.now)
-    assert desk.filter(pod("fits", 12)) == (["a"], {})
-    assert desk.filter(pod("larger", 13)) == ([], {"a": Reason.PROMISED.value})
+    world.holds.reserve(holder, "a", ((0, 12), (1, 4)), world.now + 60, world.now)
+    assert world.filter(pod("fits", 12)) == (["a"], {})
+    assert world.filter(pod("larger", 13)) == ([], {"a": Reason.PROMISED.value})
 
 
 def test_filter_answers_an_heir_with_its_node_alone() -> None:
@@ -120,7 +122,7 @@ def test_filter_answers_an_heir_with_its_node_alone() -> None:
     old = pod("old", 6)
     old["metadata"]["ownerReferences"] = [{"uid": "replicas", "controller": True}]
     gone = claimant(read_pod(old), request_of(read_pod(old), ALIYUN))
-    desk.holds.reserve(gone, "b", ((0, 6),), desk.now + 60, desk.now, heir=True)
+    world.holds.reserve(gone, "b", ((0, 6),), world.now + 60, world.now, heir=True)
     heir = pod("heir", 6)
     assert world.filter(heir)[0] == ["a", "b"]
     heir["metadata"]["ownerReferences"] = old["metadata"]["ownerReferences"]
