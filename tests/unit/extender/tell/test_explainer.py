@@ -151,7 +151,9 @@ def test_what_is_held_for_others_and_whether_the_group_fits_is_said() -> None:
         "needed": 3,
         "fitting": 1,
         "atOnce": True,
-        "kinds": [{"units": 10, "devices": 1, "cores": None, "needed": 3, "fitting": 1}],
+        "kinds": [
+            {"units": 10, "devices": 1, "split": None, "cores": None, "needed": 3, "fitting": 1}
+        ],
     }
     assert [(each["pod"]["name"], each["node"]) for each in document["held"]] == [
         ("train", "a"),

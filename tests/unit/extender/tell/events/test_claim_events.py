@@ -71,7 +71,7 @@ def test_of_several_requests_each_device_is_told_with_its_own_amount() -> None:
     (event,) = world.seconds(5)
     assert event[2] == (
         "0 of 1 nodes take the pod with its claim default/c: 1 Insufficient GPU Memory in enough"
-        " devices; free now: at most 40 GiB on n1 device 0, and 19 GiB on each of 2 devices of one"
+        " devices; free now: at most 40 GiB on n1 device 0, and 30 + 19 GiB on 2 devices of one"
         " node; it would fit on n1 once claim default/a (45 GiB) is freed"
     )
 
