@@ -369,8 +369,10 @@ function drawDetail() {
   if (node.closed) parts.unshift(`No pod may be placed here: ${node.closed}.`);
   if (node.unplaced) parts.push(`${amount(node.unplaced)} belong to pods whose device is not known.`);
   if (node.keptFromScaleDown) parts.push(`Autoscalers leave it alone: ${node.keptFromScaleDown}.`);
-  for (const each of held(node))
-    parts.push(`${amount(each.units * each.devices)} are held for ${each.pod.namespace}/${each.pod.name} ${until(each)}.`);
+  for (const each of held(node)) {
+    const units = each.split?.reduce((sum, one) => sum + one) ?? each.units * each.devices;
+    parts.push(`${amount(units)} are held for ${each.pod.namespace}/${each.pod.name} ${until(each)}.`);
+  }
   put("detail-text", parts.join(" "));
   put("detail-devices", ...node.devices.map((device) => {
     const label = element("td", {}, String(device.index), " ", element("small", {}, device.model ?? ""));
