@@ -44,31 +44,32 @@ _WRONG = (400, 401, 405, 422)
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """A cluster as it was listed, and the plan on it. pod: the one that waits, if it is for one."""
+    """A cluster as it was listed, and the plan on it."""
 
     books: ListedResource
     rules: MoveRules
     name: str
     hole: Hole
     pod: PodRef | None
+    """The one that waits, if it is for one."""
     found: DefragAnswer
 
 
 @dataclass(slots=True)
 class Outcome:
-    """Where a run stands.
-
-    moved: the moves that are made, each with the name of the pod that came instead. evicted: the
-    pod that is gone and whose successor does not run yet. unsettled: the pod whose eviction was
-    sent, without an answer. bound: the node of the pod that waited. stopped: why not all is done.
-    """
+    """Where a run stands."""
 
     left: list[PodMove]
     moved: list[tuple[PodMove, str]] = field(default_factory=list)
+    """The moves that are made, each with the name of the pod that came instead."""
     evicted: PodMove | None = None
+    """The pod that is gone and whose successor does not run yet."""
     unsettled: PodMove | None = None
+    """The pod whose eviction was sent, without an answer."""
     bound: str = ""
+    """The node of the pod that waited."""
     stopped: str = ""
+    """Why not all is done."""
     interrupted: bool = False
 
     @property

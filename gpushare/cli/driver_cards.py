@@ -25,15 +25,14 @@ _NO_CLASS = f"there is no DeviceClass {CLASS}"
 
 @dataclass(frozen=True)
 class DriverCards:
-    """The cards of the driver that serves claims. why_not: "" or why there are none that count.
-
-    notes: what could not be read; nothing where nobody uses claims.
-    """
+    """The cards of the driver that serves claims."""
 
     driver: str = ""
     cards: Mapping[DeviceKey, SliceCard] = field(default_factory=dict)
     why_not: str = ""
+    """Why there are none that count, or ""."""
     notes: tuple[str, ...] = ()
+    """What could not be read; nothing where nobody uses claims."""
 
     @property
     def nodes(self) -> frozenset[str]:

@@ -37,59 +37,57 @@ _ENDED = frozenset({"Succeeded", "Failed"})
 
 @dataclass(frozen=True, slots=True)
 class NodeFacts:
-    """A node that shares devices, or should.
-
-    address: its InternalIP, or "". unit: what its inventory counts memory in, "" if it has none.
-    devices: by index, memory in that unit. closed: why no pod may be placed there, or None; detail
-    says more if there is more to say. state: what kube-scheduler's own filters see of it, None if
-    nobody asked; left_out: what of that keeps everybody from it, or "". kept: why autoscalers leave
-    it alone, or "".
-    """
+    """A node that shares devices, or should."""
 
     name: str
     address: str
+    """Its InternalIP, or ""."""
     unit: str
+    """What its inventory counts memory in, "" if it has none."""
     devices: tuple[Device, ...]
+    """By index, memory in that unit."""
     closed: Reason | None = None
+    """Why no pod may be placed there, or None."""
     detail: str = ""
+    """More of that, if there is more to say."""
     serves_by_identity: bool = False
     gone: tuple[str, ...] = ()
     left_out: str = ""
+    """What of its `state` keeps everybody from it, or ""."""
     state: NodeState | None = None
+    """What kube-scheduler's own filters see of it, None if nobody asked."""
     kept: str = ""
+    """Why autoscalers leave it alone, or ""."""
 
 
 @dataclass(frozen=True, slots=True)
 class PodFacts:
-    """A pod that holds memory of a node: what it asks for of devices, and which if it is known.
-
-    shares: as its annotations name them; uuids: theirs, () if none is named. given: what its
-    device plug-in says that it has on other cards.
-    """
+    """A pod that holds memory of a node: what it asks for of devices, and which if it is known."""
 
     ref: PodRef
     node: str
     request: Request
     shares: Shares
+    """As its annotations name them."""
     phase: str
     assigned: bool
     uuids: tuple[str, ...] = ()
+    """Of these devices, () if none is named."""
     given: Given = ()
+    """What its device plug-in says that it has on other cards."""
 
 
 @dataclass(frozen=True, slots=True)
 class PendingFacts:
-    """A pod that asks for memory and has no node yet: units in all, and why it waits.
-
-    devices: over how many the memory is spread; 1 if what the pod says of it makes no sense.
-    cores: percent of the compute of each of them.
-    """
+    """A pod that asks for memory and has no node yet: units in all, and why it waits."""
 
     ref: PodRef
     units: int
     reason: str
     devices: int = 1
+    """Over how many the memory is spread; 1 if what the pod says of it makes no sense."""
     cores: int = 0
+    """Percent of the compute of each of them."""
 
 
 def mapping(value: object) -> Fields:

@@ -55,14 +55,13 @@ _MAX_LENGTH = 1000
 
 @dataclass(frozen=True)
 class Kubectl:
-    """A kubectl and the flags that say which cluster it talks to.
-
-    command: the program. kubeconfig: one file, several as KUBECONFIG lists them, or "".
-    """
+    """A kubectl and the flags that say which cluster it talks to."""
 
     command: str = "kubectl"
+    """The program."""
     flags: tuple[str, ...] = ()
     kubeconfig: str = ""
+    """One file, several as KUBECONFIG lists them, or ""."""
     environ: Mapping[str, str] = field(default_factory=lambda: os.environ)
 
     def get(self, path: str, **query: str) -> Fields:

@@ -57,24 +57,25 @@ NAMESPACE = "kube-system"
 
 @dataclass(frozen=True)
 class ListedResource:
-    """One managed resource of a cluster that was listed (see `explain.pod.ExplainSource`).
-
-    unit: of all amounts. notes: what could not be read. states: of the nodes, as kube-scheduler's
-    own filters see them. demands: of nodes, of pods that run, by uid. daemons: by node what pods of
-    DaemonSets take of it. pods: those that hold devices, by uid, as they were listed. claiming: by
-    uid the pods that have claims.
-    """
+    """One managed resource of a cluster that was listed (see `explain.pod.ExplainSource`)."""
 
     names: Names
     ledger: Ledger
     unit: str
+    """That of all amounts."""
     ranking_policy: str = DEFAULT_POLICY
     notes: list[str] = field(default_factory=list)
+    """What could not be read."""
     states: NodeStates = field(default_factory=NodeStates)
+    """The nodes, as kube-scheduler's own filters see them."""
     demands: dict[str, Demands] = field(default_factory=dict)
+    """What pods that run demand of nodes, by uid."""
     daemons: dict[str, Counter[str]] = field(default_factory=dict)
+    """What pods of DaemonSets take of each node, by its name."""
     pods: dict[str, OwnedPod] = field(default_factory=dict)
+    """Those that hold devices, by uid, as they were listed."""
     claiming: set[str] = field(default_factory=set)
+    """The uids of pods that have claims."""
 
     @property
     def title(self) -> str:

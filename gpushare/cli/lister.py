@@ -52,14 +52,12 @@ _HOLDING = "status.phase!=Succeeded,status.phase!=Failed"
 
 @dataclass(frozen=True)
 class Scope:
-    """Which nodes: those named, else those with the labels, else all.
-
-    more: the pods that wait (they are of no node, so of all nodes alone), and closed devices.
-    """
+    """Which nodes: those named, else those with the labels, else all."""
 
     nodes: tuple[str, ...] = ()
     selector: str = ""
     more: bool = False
+    """The pods that wait (they are of no node, so of all nodes alone), and closed devices."""
 
     def __post_init__(self) -> None:
         for name in self.nodes:
@@ -93,12 +91,7 @@ class Scope:
 
 @dataclass
 class Observed:
-    """What was read: sharing nodes by name, pods by uid; by uid also why a pod could not be read.
-
-    pending: pods that wait, by uid. closed: by node the devices that its ConfigMap closes, by index
-    or uuid. listed_nodes: the names of all nodes that were listed. slices, claims: by name, and by
-    namespace and name, if the cluster has the device class of claims; else None.
-    """
+    """What was read: nodes by name, pods by uid; by uid also why a pod could not be read."""
 
     names: Names
     scope: Scope
@@ -106,10 +99,15 @@ class Observed:
     pods: dict[str, PodFacts] = field(default_factory=dict)
     unread: dict[str, str] = field(default_factory=dict)
     pending: dict[str, PendingFacts] = field(default_factory=dict)
+    """Pods that wait, by uid."""
     closed: dict[str, frozenset[int | str]] = field(default_factory=dict)
+    """By node the devices that its ConfigMap closes, by index or uuid."""
     listed_nodes: set[str] = field(default_factory=set)
+    """The names of all nodes that were listed."""
     slices: dict[str, Fields] | None = None
+    """By name, if the cluster has the device class of claims; else None."""
     claims: dict[tuple[str, str], Fields] | None = None
+    """By namespace and name, if the cluster has that class; else None."""
 
     @property
     def warnings(self) -> list[str]:

@@ -40,22 +40,20 @@ environment: KUBECTL names the kubectl to run; KUBECONFIG is read by it as alway
 
 @dataclass(frozen=True)
 class Options:
-    """What is asked for.
-
-    output: one of FORMATS or "" for the tables of the original. extender: the URL of its health
-    listener, or "".
-    """
+    """What is asked for."""
 
     kubectl: Kubectl
     scope: Scope
     names: Names
     unit: str
     output: str
+    """One of FORMATS or "" for the tables of the original."""
     namespace: str
     details: bool
     headers: bool
     watch: bool
     extender: str = ""
+    """The URL of its health listener, or ""."""
 
 
 class _Parser(Parser):

@@ -39,11 +39,7 @@ _MOST_SHAPES = 6
 
 @dataclass
 class Plan:
-    """What is asked of one resource: pods and groups that come, nodes that go and come.
-
-    left_out: by node what keeps kube-scheduler from it, whoever asks. shapes: of nodes that may
-    come; none: like those that are there.
-    """
+    """What is asked of one resource: pods and groups that come, nodes that go and come."""
 
     books: ListedResource
     wanted: list[Wanted] = field(default_factory=list)
@@ -51,7 +47,9 @@ class Plan:
     without: list[str] = field(default_factory=list)
     added: list[NodeSpec] = field(default_factory=list)
     shapes: list[Shape] = field(default_factory=list)
+    """Those of nodes that may come; none: like those that are there."""
     left_out: dict[str, str] = field(default_factory=dict)
+    """What keeps kube-scheduler from a node, whoever asks, by the node's name."""
 
     @property
     def is_asked(self) -> bool:

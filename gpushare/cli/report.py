@@ -31,58 +31,59 @@ LARGEST_IN_GIB = 100
 
 @dataclass(frozen=True, slots=True)
 class DeviceLine:
-    """One device. free is what the extender can still give out of it.
-
-    cores: percent of its compute that its own pods have; cores_free: what can still be given out.
-    stranded: units that would be free, if all of its compute were not given away.
-    """
+    """One device."""
 
     index: int
     total: int
     allocated: int
     free: int
+    """What the extender can still give out of it."""
     healthy: bool
     model: str
     uuid: str
     cores: int = 0
+    """Percent of its compute that its own pods have."""
     cores_free: int = ALL_CORES
+    """Percent of its compute that can still be given out."""
     stranded: int = 0
+    """Units that would be free, if all of its compute were not given away."""
 
 
 @dataclass(frozen=True, slots=True)
 class PodLine:
-    """One pod that holds memory; shares is () if it is unplaced.
-
-    cores: percent of the compute of each of its devices, or of all of the node if it is unplaced.
-    """
+    """One pod that holds memory."""
 
     ref: PodRef
     phase: str
     assigned: bool
     units: int
     shares: Shares
+    """() if it is unplaced."""
     cores: int = 0
+    """Percent of the compute of each of its devices, or of all of the node if it is unplaced."""
 
 
 @dataclass(frozen=True, slots=True)
 class NodeLine:
-    """One node; unit is the one it counts in, the numbers are in the report's. closed: why no pod
-    may be placed on it, or ""; left_out: what keeps kube-scheduler itself from it, or "". state:
-    what its filters see, device memory in the report's unit. unplaced_cores: percent of the compute
-    of each device that the unplaced pods may have. kept: why autoscalers leave it alone, or "".
-    """
+    """One node."""
 
     name: str
     address: str
     unit: str
+    """What it counts in itself; the numbers are in the report's."""
     devices: tuple[DeviceLine, ...]
     pods: tuple[PodLine, ...]
     unplaced: int
     closed: str
+    """Why no pod may be placed on it, or ""."""
     left_out: str = ""
+    """What keeps kube-scheduler itself from it, or ""."""
     state: NodeState | None = None
+    """What its filters see, device memory in the report's unit."""
     unplaced_cores: int = 0
+    """Percent of the compute of each device that the unplaced pods may have."""
     kept: str = ""
+    """Why autoscalers leave it alone, or ""."""
 
     @property
     def total(self) -> int:
@@ -107,23 +108,23 @@ class NodeLine:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """Nodes by name, and what is wrong, one line each.
-
-    unit: what all numbers count. unit_from: "inventory", "flag" or "guess". policy: the one that
-    ranks pods, None if nobody was asked or it is not known. pending: pods that wait, by
-    namespace and name; () if they were not asked for. held: what filter keeps for pods, None as for
-    the policy. claims: the cards of claims, None if the cluster has no device class of them.
-    """
+    """Nodes by name, and what is wrong, one line each."""
 
     resource: str
     unit: str
+    """What all numbers count."""
     unit_from: str
+    """One of "inventory", "flag" and "guess"."""
     nodes: tuple[NodeLine, ...]
     warnings: tuple[str, ...]
     policy: "RankingPolicy | None" = None
+    """The one that ranks pods, None if nobody was asked or it is not known."""
     pending: tuple[PendingFacts, ...] = ()
+    """Pods that wait, by namespace and name; () if they were not asked for."""
     held: "tuple[HeldPlace, ...] | None" = None
+    """What filter keeps for pods, None as for the policy."""
     claims: "ClaimsReport | None" = None
+    """The cards of claims, None if the cluster has no device class of them."""
 
     @property
     def total(self) -> int:

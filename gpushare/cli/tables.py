@@ -33,15 +33,18 @@ Row = Sequence[str]
 
 @dataclass(frozen=True, slots=True)
 class Style:
-    """bars: devices are drawn, as on a terminal. colours: by how much room there is. columns: of
-    the terminal. bar: characters of a bar. short: heads of columns are short.
-    """
+    """How tables and bars are drawn."""
 
     bars: bool = False
+    """Devices are drawn, as on a terminal."""
     colours: bool = False
+    """Bars are coloured by how much room there is."""
     columns: int = 80
+    """Those of the terminal."""
     bar: int = _BAR
+    """Characters of a bar."""
     short: bool = False
+    """The heads of columns are short."""
 
     def fitted(self, draw: Callable[["Style"], str]) -> str:
         """Return what `draw` makes in this style, or in one that takes less room if this terminal

@@ -29,12 +29,12 @@ _MOST_MEASURES = 24
 
 
 class Measure(NamedTuple):
-    """lack: what the pods want beyond what is there. gives: what a node gives, by shape, at most
-    all that is lacking: half a node does not come.
-    """
+    """One amount of which there is too little."""
 
     lack: int
+    """What the pods want beyond what is there."""
     gives: tuple[int, ...]
+    """What a node gives, by shape, at most all that is lacking: half a node does not come."""
 
     @staticmethod
     def of(wanted: int, there: int, gives: Iterable[int]) -> "Measure":

@@ -34,27 +34,29 @@ A_GLANCE = 50_000
 
 @dataclass(frozen=True, slots=True)
 class Hole:
-    """The place that is wanted; priority: of the pod that waits for it."""
+    """The place that is wanted."""
 
     request: Request
     priority: int = 0
+    """That of the pod that waits for it."""
     demands: Demands = NO_DEMANDS
 
 
 @dataclass(frozen=True, slots=True)
 class PodMove:
-    """A pod that is moved. lost: seconds of work, None if not known. owner: what makes it anew.
-    allowed: disruptions that its budget allows now.
-    """
+    """A pod that is moved."""
 
     entry: Entry
     node: str
     shares: Shares
     lost: float | None
+    """Seconds of work that are lost, None if not known."""
     gpu_hours: float
     """The lost work, in hours of a whole device."""
     owner: str
+    """What makes it anew."""
     allowed: int | None
+    """Disruptions that its budget allows now."""
 
     @property
     def devices(self) -> tuple[int, ...]:
@@ -72,19 +74,20 @@ class Stays:
 
 @dataclass(frozen=True, slots=True)
 class DefragAnswer:
-    """Which moves open the hole, in their order.
-
-    node, shares: where it is then; "" if no plan was found. stays: who else is on that node and
-    holds devices; without a plan who is on all nodes that could have the place. able: how many
-    these are. every: whether all plans were tried, if none is found.
-    """
+    """Which moves open the hole, in their order."""
 
     node: str
+    """Where the hole is then; "" if no plan was found."""
     shares: Shares
+    """Its devices there."""
     moves: tuple[PodMove, ...]
     stays: tuple[Stays, ...]
+    """Who else is on that node and holds devices; without a plan who is on all nodes that could
+    have the place."""
     able: int
+    """How many nodes could have the place."""
     every: bool
+    """Whether all plans were tried, if none is found."""
 
     @property
     def devices(self) -> tuple[int, ...]:

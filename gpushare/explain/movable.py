@@ -72,16 +72,15 @@ class MoveRules(ABC):
 
 @dataclass(frozen=True)
 class ListedRules(MoveRules):
-    """The rules of a cluster that was listed.
-
-    pods: by uid. namespaces: their labels, as far as they may be read. now: seconds since the
-    epoch.
-    """
+    """The rules of a cluster that was listed."""
 
     pods: Mapping[str, OwnedPod]
+    """By uid."""
     namespaces: Mapping[str, Mapping[str, str]]
+    """Their labels, as far as they may be read."""
     budgets: Sequence[DisruptionBudget]
     now: float
+    """Seconds since the epoch."""
 
     def why_not(self, entry: Entry) -> Rule | None:
         """Return the first rule against it."""
@@ -160,12 +159,10 @@ def _is_bound_by_more(pod: OwnedPod) -> bool:
 
 @dataclass(frozen=True)
 class NamedPods(MoveRules):
-    """The rules where nothing is known of pods but their names: whoever asks says which may move.
-
-    patterns: of NAMESPACE/NAME, with `*` and `?`.
-    """
+    """The rules where only the names of pods are known: whoever asks says which may move."""
 
     patterns: Sequence[str]
+    """Of NAMESPACE/NAME, with `*` and `?`."""
 
     def why_not(self, entry: Entry) -> Rule | None:
         """Return that it consents to nothing if no pattern names it."""

@@ -29,43 +29,46 @@ from gpushare.ledger import Ledger
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """What is asked. wanted: pods that come, each with a count. shapes: at least one, with a price
-    each or none. without, added: nodes that go and come in any case. there: None: the pods of the
-    ledger, which demand nothing. resource: the managed one.
-    """
+    """What is asked."""
 
     wanted: Sequence[Wanted]
+    """Pods that come, each with a count."""
     shapes: Sequence[Shape]
+    """At least one, with a price each or none."""
     resource: str
+    """The name of the managed resource."""
     without: Iterable[str] = ()
+    """Nodes that go in any case."""
     added: Iterable[NodeSpec] = ()
+    """Nodes that come in any case."""
     there: PodsThere | None = None
+    """The pods that are there; None: those of the ledger, which demand nothing."""
 
 
 @dataclass(frozen=True, slots=True)
 class Need:
-    """The answer.
-
-    counts: nodes by shape. bound: what the nodes cost at least, whatever the placement. placed:
-    results of the pods of nodes that go, of those that wait and of the wanted ones, together: so
-    many were `moved`, and so many are `waiting`. gated: how many more scheduling gates hold back.
-    largest: units of the largest pod without compute that still fits, by its number of devices,
-    from one on. any_cores: whether a pod has compute then.
-    """
+    """The answer."""
 
     before: Sums
     after: Sums
     shapes: tuple[Shape, ...]
     counts: Counts
+    """Nodes by shape."""
     bound: Fraction
+    """What the nodes cost at least, whatever the placement."""
     moved: int
     waiting: int
     gated: int
+    """How many pods scheduling gates hold back."""
     placed: tuple[PlacementResult, ...]
+    """Results of the pods of nodes that go, of those that wait and of the wanted ones, together."""
     left_out: tuple[LeftOut, ...]
     nodes: tuple[NewNode, ...]
     largest: tuple[int, ...]
+    """Units of the largest pod without compute that still fits, by its number of devices, from one
+    on."""
     any_cores: bool
+    """Whether a pod has compute then."""
 
     @property
     def cost(self) -> Fraction:

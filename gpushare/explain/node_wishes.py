@@ -30,41 +30,36 @@ MOST_NODES = 300
 
 @dataclass(frozen=True, slots=True)
 class Wish:
-    """A pod that needs another node.
-
-    created: when it was, in seconds since the epoch. full: the nodes that sums would let it on and
-    no device has room on. nodes: they, and if they are not too many all others that no device has
-    room on.
-    """
+    """A pod that needs another node."""
 
     ref: PodRef
     request: Request
     created: float
+    """When it was, in seconds since the epoch."""
     full: frozenset[str]
+    """The nodes that sums would let it on and no device has room on."""
     nodes: frozenset[str]
+    """They, and if they are not too many all others that no device has room on."""
 
 
 @dataclass(frozen=True, slots=True)
 class Wishes:
-    """What the pods that wait wish for.
-
-    found: the most important first, then the oldest. why_not: by uid, why a pod that has no room
-    has no wish.
-    """
+    """What the pods that wait wish for."""
 
     found: list[Wish] = field(default_factory=list)
+    """The most important first, then the oldest."""
     why_not: dict[str, str] = field(default_factory=dict)
+    """By uid, why a pod that has no room has no wish."""
 
 
 @dataclass(frozen=True, slots=True)
 class NodeAsk:
-    """Whether an autoscaler was asked for a node for a pod.
-
-    asked: when, in seconds since the epoch; None: not yet. why_not: then the reason.
-    """
+    """Whether an autoscaler was asked for a node for a pod."""
 
     asked: float | None = None
+    """When, in seconds since the epoch; None: not yet."""
     why_not: str = ""
+    """Why not, if it was not."""
 
     @classmethod
     def by(cls, told: Placeholder) -> Self:

@@ -35,19 +35,19 @@ TOGETHER = "room for the pod's largest claim, not for all of them"
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """Equal pods to be placed.
-
-    count: how many; None: as many as fit, at most MOST. demands: of nodes. priority: those of a
-    higher one are placed first. also: what each asks for besides, of devices of the same node,
-    which may be those of the request or of one another.
-    """
+    """Equal pods to be placed."""
 
     name: str
     request: Request
     count: int | None = 1
+    """How many; None: as many as fit, at most MOST."""
     demands: Demands = NO_DEMANDS
+    """What they demand of nodes."""
     priority: int = 0
+    """Those of a higher one are placed first."""
     also: tuple[Request, ...] = ()
+    """What each asks for besides, of devices of the same node, which may be those of the request or
+    of one another."""
 
     @property
     def kind(self) -> tuple[Request, tuple[Request, ...], Demands]:
@@ -67,15 +67,14 @@ besides."""
 
 @dataclass(frozen=True, slots=True)
 class PlacementResult:
-    """How many of the wanted pods fit.
-
-    on: how many on each node. reasons: by reason, how many nodes have no room for one more.
-    """
+    """How many of the wanted pods fit."""
 
     wanted: Wanted
     fit: int
     on: Mapping[str, int] = field(default_factory=dict)
+    """How many on each node."""
     reasons: Mapping[str, int] = field(default_factory=dict)
+    """By reason, how many nodes have no room for one more."""
 
     @property
     def all_fit(self) -> bool:

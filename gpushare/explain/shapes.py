@@ -20,16 +20,16 @@ _OF_CONTROLLERS = "node.kubernetes.io/"
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """What a node that could come is like.
-
-    spec: as of `bare`. like: what kube-scheduler sees of a node that is there and is like it; None:
-    nothing is known that keeps pods out. price: of one node, None if none has a price.
-    """
+    """What a node that could come is like."""
 
     name: str
     spec: NodeSpec
+    """As `bare` returns it."""
     like: NodeState | None = None
+    """What kube-scheduler sees of a node that is there and is like it; None: nothing is known that
+    keeps pods out."""
     price: Fraction | None = None
+    """That of one node, None if none has a price."""
 
     @property
     def units(self) -> int:

@@ -28,45 +28,47 @@ _NO_DEMANDS: Mapping[str, Demands] = MappingProxyType({})
 
 @dataclass(frozen=True, slots=True)
 class Sums:
-    """The nodes with open devices, and of these devices their number, units and free units.
-
-    stranded: units that would be free, if all compute of their devices were not given.
-    """
+    """The nodes with open devices, and of these devices their number, units and free units."""
 
     nodes: int
     devices: int
     total: int
     free: int
     stranded: int = 0
+    """Units that would be free, if all compute of their devices were not given."""
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """The answer. moved: the pods of nodes that go, one by one; waiting: those that wait already.
-    placed: the wanted pods. gangs: the wanted groups. gated: how many more wait that scheduling
-    gates hold back. unknown: by models that a pod accepts, joined by "|", how many of all these
-    pods accept none that a node has.
-    """
+    """The answer."""
 
     before: Sums
     after: Sums
     moved: tuple[PlacementResult, ...]
+    """The pods of nodes that go, one by one."""
     waiting: tuple[PlacementResult, ...]
+    """Those that wait already."""
     placed: tuple[PlacementResult, ...]
+    """The wanted pods."""
     gangs: tuple[GangResult, ...] = ()
+    """The wanted groups."""
     gated: int = 0
+    """How many more wait that scheduling gates hold back."""
     unknown: Mapping[str, int] = field(default_factory=dict)
+    """By models that a pod accepts, joined by "|", how many of all these pods accept none that a
+    node has."""
 
 
 @dataclass(frozen=True, slots=True)
 class PodsThere:
-    """The pods of books. on: those that have devices, by node. waiting: those that have none yet,
-    the oldest first. gated: how many more wait that scheduling gates hold back.
-    """
+    """The pods of books."""
 
     on: Mapping[str, Sequence[Wanted]]
+    """Those that have devices, by node."""
     waiting: Sequence[Wanted]
+    """Those that have none yet, the oldest first."""
     gated: int = 0
+    """How many more wait that scheduling gates hold back."""
 
 
 def pods_there(ledger: Ledger, demands: Mapping[str, Demands] = _NO_DEMANDS) -> PodsThere:

@@ -19,13 +19,7 @@ from gpushare.wire.inventory import mib_of
 
 @dataclass(frozen=True, slots=True)
 class HeldPlace:
-    """A place that filter keeps for a pod that is not bound yet.
-
-    units, cores: on each of `devices` devices of the node, cores in percent of its compute. split:
-    the units on each of them where they are not the same on all, the most first; else (). until:
-    when it may be given away, in seconds since the epoch; None while kube-scheduler nominates the
-    pod.
-    """
+    """A place that filter keeps for a pod that is not bound yet."""
 
     pod: PodRef
     node: str
@@ -37,7 +31,9 @@ class HeldPlace:
     """When it may be given away, in seconds since the epoch; None while kube-scheduler nominates
     the pod."""
     cores: int = 0
+    """Percent of the compute of each of the devices."""
     split: tuple[int, ...] = ()
+    """The units on each of the devices where they are not the same on all, the most first."""
 
     @property
     def until_text(self) -> str:

@@ -46,15 +46,12 @@ _number = attrgetter("number")
 
 @dataclass(frozen=True, slots=True)
 class Reserved:
-    """What makes a hold one of a plan of moves (moves/mover.py).
-
-    until: when it ends, whatever happens. shares: of the node; what is free of them is held even
-    while that is too little. heir: it is for the pod that its controller makes in place of this
-    one, known by the controller and by what it asks for.
-    """
+    """What makes a hold one of a plan of moves (moves/mover.py)."""
 
     until: float
+    """When it ends, whatever happens."""
     shares: Shares
+    """Of the node's devices; what is free of them is held even while that is too little."""
     heir: bool = False
     """It is for the pod that its controller makes in place of this one, known by the controller and
     by what it asks for."""
