@@ -44,15 +44,11 @@ class Case:
 
         unit: the bytes of one.
         """
-        asked = [asks.request(unit) for _, asks in self.wanted]
+        asked = combined(self.request, (asks.asked(unit) for _, asks in self.wanted))
         names = ", ".join(str(claim_ref(claim)) for claim, _ in self.wanted)
-        request = combined(self.request, asked)
-        why = (
-            f"no node has room for its claims {names}"
-            if len(asked) > 1
-            else f"no node has room for its claim {names}"
-        )
-        return Wait(self.pod, why, claim=names, request=request, demands=self.demands)
+        several = "s" * (len(self.wanted) > 1)
+        why = f"no node has room for its claim{several} {names}"
+        return Wait(self.pod, why, claim=names, asked=asked, demands=self.demands)
 
     def sharing(self, homes: Mapping[str, str]) -> "Case":
         """Return it without the claims that others bring to a node. homes: nodes by claim."""

@@ -10,6 +10,7 @@ from dataclasses import replace
 
 from gpushare.core.ranking import Ranking
 from gpushare.explain.claim_filters import ClaimFilters
+from gpushare.explain.claims import DriverNodes
 from gpushare.extender.claims.books import ClaimBooks
 from gpushare.extender.claims.journal import Journal
 from gpushare.extender.managed_resources import ManagedResource, ManagedResources
@@ -52,6 +53,11 @@ class ClaimsView:
                 lambda node: any(managed.ledger.serves(node) for managed in resources),
             ),
         )
+
+    @property
+    def nodes(self) -> DriverNodes:
+        """The driver's nodes, as claims are explained on them."""
+        return DriverNodes(self.source, self.books.dealing)
 
     def users(self) -> dict[str, tuple[str, ...]]:
         """Return the pods for which each claim that has devices is reserved: names by its uid."""

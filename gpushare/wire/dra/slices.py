@@ -26,6 +26,9 @@ from gpushare.wire.quantity import Quantity, parse_quantity, to_bytes
 MEMORY, UUID, MODEL = "memory", "uuid", "productName"
 """Of a device: its capacity, and the attributes that say which card it is, and of what model."""
 
+NO_SUCH_AMOUNT = "the driver deals out no such amount of memory"
+"""What is wrong with a claim if cards are large enough for it."""
+
 
 class DeviceKey(NamedTuple):
     """By what an allocation names a device."""
@@ -33,6 +36,58 @@ class DeviceKey(NamedTuple):
     driver: str
     pool: str
     device: str
+
+
+@dataclass(frozen=True, slots=True)
+class CardDeals:
+    """By which amounts a card is dealt out: equal for cards that are dealt out alike."""
+
+    memory: int
+    """Bytes."""
+    shared: bool
+    """Several claims may have parts of it."""
+    policy: RequestPolicy | None
+
+    def consumed(self, asked: int) -> int | None:
+        """Return the bytes that a claim for so many takes, rounded up as the driver wants it.
+
+        None: it has no such amount, whatever is free.
+        """
+        if not self.shared:
+            amount: int | None = self.memory
+        elif self.policy is None:
+            amount = asked
+        elif self.policy.valid_values is not None:
+            amount = min((each for each in self._values() if each >= asked), default=None)
+        else:
+            least, step, most = self._range()
+            amount = least + -(-max(asked - least, 0) // step) * step
+            amount = amount if amount <= most else None
+        return amount if amount is not None and asked <= amount <= self.memory else None
+
+    def most(self, amount: int) -> int:
+        """Return the most bytes that a claim may be for to take so many; 0 if none takes so few."""
+        amount = min(amount, self.memory)
+        if not self.shared:
+            return amount if amount == self.memory else 0
+        if self.policy is None:
+            return amount
+        if self.policy.valid_values is not None:
+            return max((each for each in self._values() if each <= amount), default=0)
+        least, step, most = self._range()
+        amount = min(amount, most)
+        return amount - (amount - least) % step if amount >= least else 0
+
+    def _values(self) -> list[int]:
+        values = (self.policy and self.policy.valid_values) or ()
+        return [to_bytes(each) for each in values]
+
+    def _range(self) -> tuple[int, int, int]:
+        """Return the least amount, the step from there on, and the most that there may be."""
+        bounds = (self.policy and self.policy.valid_range) or Range()
+        least = 0 if bounds.min is None else to_bytes(bounds.min)
+        step = 0 if bounds.step is None else to_bytes(bounds.step)
+        return least, step or 1, self.memory if bounds.max is None else to_bytes(bounds.max)
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,21 +108,18 @@ class SliceCard:
     policy: RequestPolicy | None = None
     """By which amounts the driver deals it out."""
 
-    def consumed(self, asked: int) -> int | None:
-        """Return the bytes that a claim for so many takes, rounded up as the driver wants it.
+    @property
+    def deals(self) -> CardDeals:
+        """By which amounts it is dealt out."""
+        return CardDeals(self.memory, self.shared, self.policy)
 
-        None: it has no such amount, whatever is free.
-        """
-        if not self.shared:
-            amount: int | None = self.memory
-        elif self.policy is None:
-            amount = asked
-        elif self.policy.valid_values is not None:
-            amounts = [to_bytes(each) for each in self.policy.valid_values]
-            amount = min((each for each in amounts if each >= asked), default=None)
-        else:
-            amount = _in_range(asked, self.policy.valid_range or Range())
-        return amount if amount is not None and asked <= amount <= self.memory else None
+    def consumed(self, asked: int) -> int | None:
+        """Return the bytes that a claim for so many takes; None if it has no such amount."""
+        return self.deals.consumed(asked)
+
+    def given(self, asked: int) -> int:
+        """Return the bytes that a claim for so many has of it: the whole, if it cannot be told."""
+        return self.consumed(asked) or self.memory
 
 
 def cards_of(slices: Iterable[ResourceSlice]) -> dict[DeviceKey, SliceCard]:
@@ -161,15 +213,6 @@ def _check(capacity: Capacity) -> None:
     for each in amounts:
         if each is not None:
             to_bytes(each)
-
-
-def _in_range(asked: int, bounds: Range) -> int | None:
-    least = 0 if bounds.min is None else to_bytes(bounds.min)
-    step = 0 if bounds.step is None else to_bytes(bounds.step)
-    amount = max(asked, least)
-    if step:
-        amount = least + -(-(amount - least) // step) * step
-    return amount if bounds.max is None or amount <= to_bytes(bounds.max) else None
 
 
 def _whole_down(quantity: Quantity) -> int:

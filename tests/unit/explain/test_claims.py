@@ -19,7 +19,7 @@ def said(process: Process, pod: ClaimsPod) -> Mapping[str, Any]:
     uid = (pod.metadata and pod.metadata.uid) or ""
     why = process.view.why(uid)
     return document(
-        explain_claims(pod, process.books, process.view.source, "GiB", waits=why, now=0.0)
+        explain_claims(pod, process.books, process.view.nodes, "GiB", waits=why, now=0.0)
     )
 
 
@@ -123,7 +123,7 @@ def test_an_allocation_without_an_answer_is_in_doubt() -> None:
     process.show()
     process.waits(pod)
     process.round()
-    about = explain_claims(pod, process.books, process.view.source, "GiB")
+    about = explain_claims(pod, process.books, process.view.nodes, "GiB")
     assert [claim.state for claim in about.claims] == ["in doubt"]
 
 

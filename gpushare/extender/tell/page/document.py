@@ -14,6 +14,7 @@ from types import MappingProxyType
 from typing import Any
 
 from gpushare import __version__
+from gpushare.core.dealing import Asked
 from gpushare.core.model import ALL_CORES, NodeSpec
 from gpushare.core.states.entry import Entry, Waiting
 from gpushare.core.stranded import stranded_units, typical_units
@@ -152,11 +153,9 @@ class _Part:
 
     def _pending(self, books: LedgerView) -> list[dict[str, Any]]:
         version = books.snapshot.generation, self._managed.filters.states.version
-        asked = ((pod.request, pod.demands) for pod in books.waiting)
-        said = self._explanations.about(asked, self._managed, version)
-        waiting = [
-            self._waiting(pod, said.get((pod.request, pod.demands))) for pod in books.waiting
-        ]
+        asked = {pod.uid: (Asked(pod.request), pod.demands) for pod in books.waiting}
+        said = self._explanations.about(asked.values(), self._managed, version)
+        waiting = [self._waiting(pod, said.get(asked[pod.uid])) for pod in books.waiting]
         resource, there = self._managed.names.resource, {pod.uid for pod in books.waiting}
         unread = self._mistaken_pods.standing(resource)
         return waiting + [_mistaken(each) for each in unread if each.ref.uid not in there]
@@ -214,7 +213,6 @@ class _ClaimsPart(_Part):
     ) -> None:
         super().__init__(claims.source, unit, last_hour, called, mistaken_pods)
         self._claims = claims
-        self._explanations = ExplanationCache(unit, claims=True)
 
     def version(self) -> object:
         """Return a value that differs whenever the text does."""
@@ -224,21 +222,19 @@ class _ClaimsPart(_Part):
     def _pending(self, books: LedgerView) -> list[dict[str, Any]]:
         version = books.snapshot.generation, self._managed.filters.states.version
         waits, held_back = self._claims.journal.waiting().values(), self._claims.why_held_back()
-        asked = [(each.request, each.demands) for each in waits if each.request is not None]
-        said = self._explanations.about(asked, self._managed, version)
+        asked = [(each.asked, each.demands) for each in waits if each.asked is not None]
+        said = self._explanations.about(asked, self._claims.nodes, version)
         return [
             {
                 "namespace": each.pod.namespace,
                 "name": each.pod.name,
-                "requested": each.request.total if each.request else 0,
-                "devices": each.request.devices if each.request else 0,
+                "requested": each.asked.request.total if each.asked else 0,
+                "devices": each.asked.request.devices if each.asked else 0,
                 "created": None,
                 "asked": True,
                 "why": each.why
                 if each.refused
-                else held_back
-                or (each.request and said.get((each.request, each.demands)))
-                or each.why,
+                else held_back or (each.asked and said.get((each.asked, each.demands))) or each.why,
                 "scheduler": None,
             }
             for each in waits

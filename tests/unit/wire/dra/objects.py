@@ -37,7 +37,7 @@ def device(number: int, gib: int = 80, **changes: object) -> Json:
 def slice_of(*devices: Json, node: str = "n1", **pool: object) -> ResourceSlice:
     whole = {"name": node, "generation": 1, "resourceSliceCount": 1, **pool}
     spec = {"driver": DRIVER, "nodeName": node, "pool": whole, "devices": list(devices)}
-    body = {"metadata": {"name": "s", "uid": "u", "generation": 1}, "spec": spec}
+    body = {"metadata": {"name": node, "uid": f"uid-{node}", "generation": 1}, "spec": spec}
     return RESOURCE_SLICES.decode(json.dumps(body).encode())
 
 

@@ -4,11 +4,11 @@ from typing import Any
 
 import pytest
 
+from gpushare.core.dealing import Asked
 from gpushare.core.explanation import Explanation
-from gpushare.core.model import NodeSpec, Request
+from gpushare.core.model import NodeSpec
 from gpushare.core.node_filters import NodeState
-from gpushare.explain.claims import claims_explanation
-from gpushare.explain.pod import ExplainSource
+from gpushare.explain.claims import DriverNodes
 from gpushare.extender.claims.view import ClaimsView
 from gpushare.extender.tell.events.claim_events import ClaimEvents
 from gpushare.extender.tell.events.messages import EventMessages
@@ -135,13 +135,13 @@ def test_who_does_not_lead_tells_nothing() -> None:
 def test_of_very_many_that_wait_a_few_are_explained_at_a_time(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    world, explained = World(), list[Request]()
+    world, explained, original = World(), list[Asked](), DriverNodes.explanation
 
-    def explain(source: ExplainSource, request: Request, *more: Any) -> Explanation:
-        explained.append(request)
-        return claims_explanation(source, request, *more)
+    def explain(nodes: DriverNodes, asked: Asked, *more: Any) -> Explanation:
+        explained.append(asked)
+        return original(nodes, asked, *more)
 
-    monkeypatch.setattr(f"{ClaimEvents.__module__}.claims_explanation", explain)
+    monkeypatch.setattr(DriverNodes, "explanation", explain)
     world.wait(*((f"c{at:03}", 100) for at in range(60)))
     world.seconds(3)
     assert len(explained) == 4

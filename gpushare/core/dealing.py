@@ -1,0 +1,194 @@
+"""Devices that deal out memory in amounts of their own, so that a request takes more of some.
+
+A driver may round up what is asked for, on one card to other amounts than on another. What a
+request takes of a device is told by the device's `Deals` alone: the allocator places by it, and
+explanations judge by it.
+
+Tested in `tests/unit/core/test_dealing.py`.
+"""
+
+import itertools
+from collections import defaultdict
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from itertools import compress
+
+import numpy as np
+
+from gpushare.core.decide import best_row, place_parts, rows_of
+from gpushare.core.model import MAX_UNITS, Deals, NodeSpec, Request, Shares
+from gpushare.core.ranking import Scorer
+from gpushare.core.snapshot import Ints, Rows, Snapshot
+
+_TRIED_FIRST = 8
+"""Nodes that are asked about one by one, the best first, before all others are asked about: where
+most are allowed, asking about thousands would take the time."""
+
+Units = tuple[int, ...]
+"""For each part of a request."""
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What is asked of devices that may deal out memory in amounts of their own."""
+
+    request: Request
+    """In units, rounded up."""
+    exact: tuple[int, ...] = ()
+    """What is asked of each device, as `Deals` compare it, the most first; (): so many units."""
+
+
+class Dealing:
+    """How the devices of nodes are dealt out: what a request takes of each.
+
+    Of a node of which nothing is said it takes what it asks for.
+    """
+
+    def __init__(self, nodes: Iterable[NodeSpec] = ()) -> None:
+        self._nodes = {spec.name: spec for spec in nodes if spec.capacity}
+        numbers: dict[tuple[Deals, ...], int] = {}
+        self._number = {
+            name: numbers.setdefault(spec.deals, len(numbers)) for name, spec in self._nodes.items()
+        }
+        self._tuples = tuple(numbers)
+        # Nodes by the kinds of devices that they give out: mostly all have the same.
+        self._alike: dict[frozenset[Deals], list[str]] = defaultdict(list)
+        for name, spec in self._nodes.items():
+            self._alike[frozenset(compress(spec.deals, spec.healthy))].append(name)
+
+    def on(self, node: str) -> tuple[Deals, ...]:
+        """Return how the devices of a node are dealt out; () if nothing is said of it."""
+        spec = self._nodes.get(node)
+        return spec.deals if spec else ()
+
+    def takes(self, node: str, asked: Asked) -> list[list[int]]:
+        """Return for each part, the largest first, the units that it takes of each device of the
+        node; more than MAX_UNITS of one that deals out no such amount.
+        """
+        spec = self._nodes[node]
+        if not spec.deals:
+            return [[units] * len(spec.capacity) for units in asked.request.parts]
+        return [[one.takes(amount) for one in spec.deals] for amount in asked.exact]
+
+    def where(self, asked: Asked) -> list[tuple[Units, list[str]]]:
+        """Return nodes by the units that each part takes of a device there, the least first; of a
+        node with unlike devices it is the least that it takes of any.
+
+        Nodes that deal out no such amounts are left out.
+        """
+        found: dict[Units, list[str]] = defaultdict(list)
+        for kinds, names in self._alike.items():
+            least = asked.request.parts
+            if kinds:
+                least = tuple(min(one.takes(amount) for one in kinds) for amount in asked.exact)
+            if max(least) <= MAX_UNITS:
+                found[least] += names
+        return sorted(found.items(), key=lambda each: sum(each[0]))
+
+    def place(
+        self, snapshot: Snapshot, asked: Asked, allowed: Callable[[str], bool], scorer: Scorer
+    ) -> tuple[str, Shares] | None:
+        """Return the best of the allowed nodes, and for each part the best device there with the
+        units that it takes; None if no node has room now.
+
+        What is rounded up more is taken where nothing else has room.
+        """
+        for units, names in self.where(asked):
+            rows, request = rows_of(snapshot, names).copy(), Request().of_parts(units)
+            while (at := _best(snapshot, rows, request, allowed, scorer)) is not None:
+                node = snapshot.names[rows[at]]
+                takes = self.takes(node, asked)
+                devices = place_parts(snapshot, node, takes, scorer)
+                if devices:
+                    taken = [
+                        on_each[device] for on_each, device in zip(takes, devices, strict=True)
+                    ]
+                    return node, tuple(zip(devices, taken, strict=True))
+                rows[at] = -1
+        return None
+
+    def deals(self, snapshot: Snapshot) -> list[tuple[tuple[Deals, ...], Rows]]:
+        """Return the rows whose devices have said how they are dealt out, by how they are."""
+        numbers = np.array([self._number.get(name, -1) for name in snapshot.names])
+        found = [(deals, np.flatnonzero(numbers == at)) for at, deals in enumerate(self._tuples)]
+        return [(deals, rows) for deals, rows in found if deals and len(rows)]
+
+
+def _best(
+    snapshot: Snapshot,
+    rows: Rows,
+    request: Request,
+    allowed: Callable[[str], bool],
+    scorer: Scorer,
+) -> int | None:
+    """Return the place of the best of the rows that is allowed and has room; None if none.
+
+    rows: those that are not allowed are made -1.
+    """
+    for tried in itertools.count(1):
+        at = best_row(snapshot, rows, request, scorer)
+        if at is None or allowed(snapshot.names[rows[at]]):
+            return at
+        rows[at] = -1
+        if tried == _TRIED_FIRST:
+            rows[[row < 0 or not allowed(snapshot.names[row]) for row in rows.tolist()]] = -1
+    return None
+
+
+class AsDealt:
+    """A request, as it stands on nodes whose devices deal out memory in amounts of their own.
+
+    In its views a device has so many units, and so many of them free, as could be asked of it. So
+    the request fits there where it fits in a view, as any other request does.
+    """
+
+    def __init__(self, dealing: Dealing, asked: Asked) -> None:
+        self._dealing = dealing
+        self._asked = asked
+        sizes = [*asked.request.parts]
+        for at in range(len(asked.exact) - 2, -1, -1):
+            # Of two unlike amounts within one unit the larger counts as one more: they may differ
+            # in where they fit.
+            more = asked.exact[at] > asked.exact[at + 1]
+            sizes[at] = max(sizes[at], sizes[at + 1] + more)
+        self._sizes = dict(zip(sizes, asked.exact, strict=False))
+        self.request = asked.request.of_parts(sizes) if asked.exact else asked.request
+
+    def view(self, snapshot: Snapshot) -> Snapshot:
+        """Return the snapshot with what could be asked for in the place of what there is."""
+        deals = self._dealing.deals(snapshot) if self._sizes else []
+        if not deals:
+            return snapshot
+        capacity = snapshot.capacity.copy()
+        free = np.maximum(capacity - snapshot.used, 0)
+        for on_node, rows in deals:
+            for device, one in enumerate(on_node):
+                for units in (capacity, free):
+                    units[rows, device] = self._could_ask(one, units[rows, device])
+        return replace(snapshot, capacity=capacity, used=capacity - free)
+
+    def takes(self, node: str) -> dict[tuple[int, int], int]:
+        """Return the units that the request's parts take of a node's devices, by device and size.
+
+        More than MAX_UNITS of one that deals out no such amount.
+        """
+        return {
+            (device, size): one.takes(exact)
+            for device, one in enumerate(self._dealing.on(node))
+            for size, exact in self._sizes.items()
+        }
+
+    def _could_ask(self, deals: Deals, units: Ints) -> Ints:
+        """Return for so many units of a device what could be asked of them."""
+        values, places = np.unique(units, return_inverse=True)
+        found: Ints = np.array([self._most(deals, each) for each in values.tolist()])[places]
+        return found
+
+    def _most(self, deals: Deals, units: int) -> int:
+        """Return the most that could be asked of so many units: exact for the request's parts."""
+        most, below = deals.most(units), MAX_UNITS
+        for size, exact in self._sizes.items():
+            if deals.takes(exact) <= units:
+                return min(max(most, size), below)
+            below = size - 1
+        return min(most, below)
