@@ -15,18 +15,32 @@ from gpushare.cli.cluster import NOT_ENDED, items
 from gpushare.cli.driver_cards import DriverCards
 from gpushare.cli.listed_cluster import ListedResource
 from gpushare.cli.lister import CLAIMS, DRA
-from gpushare.core.model import PodRef
+from gpushare.core.model import Deals, PodRef
 from gpushare.core.node_filters import OwnFilters
 from gpushare.errors import ApiError, ApiNotFound, MessageError, WireError
 from gpushare.explain.claim_filters import BY_ANNOTATION, UNKNOWN_NODE, ClaimFilters
-from gpushare.explain.claim_pods import ClaimsUser, dealt, user_of, wanted_of
+from gpushare.explain.claim_pods import (
+    ClaimsUser,
+    DealsAsAny,
+    asked_of,
+    least_dealt,
+    user_of,
+    wanted_of,
+)
+from gpushare.explain.placer import Wanted
 from gpushare.explain.text import NO_UNIT
 from gpushare.explain.whatif import PodsThere
 from gpushare.kube.api import Getter
 from gpushare.ledger import Ledger
 from gpushare.wire.annotations import ALIYUN
-from gpushare.wire.dra.claims import CLASS, given_devices
-from gpushare.wire.dra.counted import cards_by_node, holders_of, node_of_cards, units_up
+from gpushare.wire.dra.claims import CLASS, ClaimRequest, Part, given_devices
+from gpushare.wire.dra.counted import (
+    DealsInUnits,
+    cards_by_node,
+    holders_of,
+    node_of_cards,
+    units_up,
+)
 from gpushare.wire.dra.objects import (
     CLAIM_TEMPLATES,
     CLAIMS_PODS,
@@ -94,11 +108,24 @@ class Claims:
             self._templates[key] = self._listed_template(namespace, name) or by_size
         return self._templates[key]
 
-    def dealt(self, memory: int) -> int:
-        """Return the bytes that a claim for so many takes."""
+    def least_dealt(self, memory: int) -> int:
+        """Return the fewest bytes that a claim for so many takes."""
         if memory not in self._dealt:
-            self._dealt[memory] = dealt(self._cards, memory)
+            self._dealt[memory] = least_dealt(self._cards, memory)
         return self._dealt[memory]
+
+    def deals_as_any(self) -> DealsAsAny:
+        """Return how a card is dealt out of which nothing is known."""
+        given_out = (card for card in self._cards if card.shared and card.open)
+        kinds = frozenset(DealsInUnits(card.deals, self.unit) for card in given_out)
+        return DealsAsAny(kinds, self.unit)
+
+    def in_words(self, pods: Wanted) -> Wanted:
+        """Return pods that ask for so many units as pods with one claim each."""
+        parts = (Part("", units * self.unit) for units in pods.request.parts)
+        asked = asked_of(ClaimRequest(tuple(parts)), self)
+        request = pods.request.of_parts(asked.request.parts)
+        return replace(pods, request=request, exact=asked.exact)
 
     def _listed_template(self, namespace: str, name: str) -> ResourceClaim | None:
         if self._api is None:
@@ -144,6 +171,10 @@ class ListedCards(ListedResource):
     def there(self) -> PodsThere:
         """The pods that have cards, and those that wait for some."""
         return self.users
+
+    def deals_of_words(self, devices: int) -> tuple[Deals, ...]:
+        """Return how the devices of a node are dealt out that is told in words."""
+        return (self.claims.deals_as_any(),) * devices
 
     def left_out(self, node: str, units: int) -> str:
         """Return what keeps pods with claims from the node whoever asks; "" if nothing does."""

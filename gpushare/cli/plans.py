@@ -170,6 +170,7 @@ def shape_of_words(text: str, flag: str, books: ListedResource) -> Shape:
         ("",) * devices,
         cpu=_host(CPU, more, wrong),
         memory=_host(MEMORY, more, wrong),
+        deals=books.deals_of_words(devices),
     )
     name = ",".join([first, *(f"{key}={more[key]}" for key in known[:3] if key in more)])
     return Shape(name, spec, None, price)
@@ -230,11 +231,12 @@ def shapes_of_cluster(books: ListedResource, demands: Iterable[Demands]) -> list
 def _look(spec: NodeSpec, state: NodeState | None, keys: set[str], resource: str) -> object:
     """Return what makes another shape."""
     host = spec.cpu, (spec.memory or 0) >> 30
+    devices = spec.capacity, spec.models, spec.deals
     if state is None:
-        return spec.capacity, spec.models, host
+        return devices, host
     like = state_like(spec, state, resource)
     labels = tuple((key, (like.labels or {}).get(key)) for key in sorted(keys))
-    return spec.capacity, spec.models, host, frozenset(like.taints), labels
+    return devices, host, frozenset(like.taints), labels
 
 
 def _host(key: str, more: Mapping[str, str], wrong: str) -> int | None:

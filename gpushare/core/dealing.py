@@ -9,20 +9,23 @@ Tested in `tests/unit/core/test_dealing.py`.
 
 import itertools
 from collections import defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from itertools import compress
+from types import MappingProxyType
 
 import numpy as np
 
 from gpushare.core.decide import best_row, place_parts, rows_of
 from gpushare.core.model import MAX_UNITS, Deals, NodeSpec, Request, Shares
 from gpushare.core.ranking import Scorer
-from gpushare.core.snapshot import Ints, Rows, Snapshot
+from gpushare.core.snapshot import Rows, Snapshot
 
 _TRIED_FIRST = 8
 """Nodes that are asked about one by one, the best first, before all others are asked about: where
 most are allowed, asking about thousands would take the time."""
+
+_NONE: Mapping[int, int] = MappingProxyType({})
 
 Units = tuple[int, ...]
 """For each part of a request."""
@@ -94,7 +97,7 @@ class Dealing:
         What is rounded up more is taken where nothing else has room.
         """
         for units, names in self.where(asked):
-            rows, request = rows_of(snapshot, names).copy(), Request().of_parts(units)
+            rows, request = rows_of(snapshot, names).copy(), asked.request.of_parts(units)
             while (at := _best(snapshot, rows, request, allowed, scorer)) is not None:
                 node = snapshot.names[rows[at]]
                 takes = self.takes(node, asked)
@@ -107,11 +110,25 @@ class Dealing:
                 rows[at] = -1
         return None
 
-    def deals(self, snapshot: Snapshot) -> list[tuple[tuple[Deals, ...], Rows]]:
-        """Return the rows whose devices have said how they are dealt out, by how they are."""
+    def view(self, snapshot: Snapshot, exact: Mapping[int, int] = _NONE) -> Snapshot:
+        """Return the snapshot with what could be asked of a device in the place of what there is.
+
+        Rounded down to units, but for the sizes of which `exact` tells what is asked for, the
+        largest first: what is there for a part is enough for its size.
+        """
         numbers = np.array([self._number.get(name, -1) for name in snapshot.names])
-        found = [(deals, np.flatnonzero(numbers == at)) for at, deals in enumerate(self._tuples)]
-        return [(deals, rows) for deals, rows in found if deals and len(rows)]
+        capacity = snapshot.capacity.copy()
+        free = np.maximum(capacity - snapshot.used, 0)
+        changed = False
+        for number, deals in enumerate(self._tuples):
+            rows = np.flatnonzero(numbers == number)
+            changed |= bool(deals and len(rows))
+            for device, one in enumerate(deals if len(rows) else ()):
+                for units in (capacity, free):
+                    values, places = np.unique(units[rows, device], return_inverse=True)
+                    most = [_most(one, each, exact) for each in values.tolist()]
+                    units[rows, device] = np.array(most)[places]
+        return replace(snapshot, capacity=capacity, used=capacity - free) if changed else snapshot
 
 
 def _best(
@@ -135,37 +152,36 @@ def _best(
     return None
 
 
+def _most(deals: Deals, units: int, exact: Mapping[int, int]) -> int:
+    """Return the most units that could be asked for to take so many of a device."""
+    most, below = deals.most(units), MAX_UNITS
+    for size, asked in exact.items():
+        if deals.takes(asked) <= units:
+            return min(max(most, size), below)
+        below = size - 1
+    return min(most, below)
+
+
 class AsDealt:
     """A request, as it stands on nodes whose devices deal out memory in amounts of their own.
 
-    In its views a device has so many units, and so many of them free, as could be asked of it. So
-    the request fits there where it fits in a view, as any other request does.
+    It fits there where it fits in a view, as any other request does.
     """
 
     def __init__(self, dealing: Dealing, asked: Asked) -> None:
         self._dealing = dealing
-        self._asked = asked
         sizes = [*asked.request.parts]
         for at in range(len(asked.exact) - 2, -1, -1):
             # Of two unlike amounts within one unit the larger counts as one more: they may differ
             # in where they fit.
             more = asked.exact[at] > asked.exact[at + 1]
             sizes[at] = max(sizes[at], sizes[at + 1] + more)
-        self._sizes = dict(zip(sizes, asked.exact, strict=False))
+        self._exact = dict(zip(sizes, asked.exact, strict=False))
         self.request = asked.request.of_parts(sizes) if asked.exact else asked.request
 
     def view(self, snapshot: Snapshot) -> Snapshot:
         """Return the snapshot with what could be asked for in the place of what there is."""
-        deals = self._dealing.deals(snapshot) if self._sizes else []
-        if not deals:
-            return snapshot
-        capacity = snapshot.capacity.copy()
-        free = np.maximum(capacity - snapshot.used, 0)
-        for on_node, rows in deals:
-            for device, one in enumerate(on_node):
-                for units in (capacity, free):
-                    units[rows, device] = self._could_ask(one, units[rows, device])
-        return replace(snapshot, capacity=capacity, used=capacity - free)
+        return self._dealing.view(snapshot, self._exact) if self._exact else snapshot
 
     def takes(self, node: str) -> dict[tuple[int, int], int]:
         """Return the units that the request's parts take of a node's devices, by device and size.
@@ -175,20 +191,5 @@ class AsDealt:
         return {
             (device, size): one.takes(exact)
             for device, one in enumerate(self._dealing.on(node))
-            for size, exact in self._sizes.items()
+            for size, exact in self._exact.items()
         }
-
-    def _could_ask(self, deals: Deals, units: Ints) -> Ints:
-        """Return for so many units of a device what could be asked of them."""
-        values, places = np.unique(units, return_inverse=True)
-        found: Ints = np.array([self._most(deals, each) for each in values.tolist()])[places]
-        return found
-
-    def _most(self, deals: Deals, units: int) -> int:
-        """Return the most that could be asked of so many units: exact for the request's parts."""
-        most, below = deals.most(units), MAX_UNITS
-        for size, exact in self._sizes.items():
-            if deals.takes(exact) <= units:
-                return min(max(most, size), below)
-            below = size - 1
-        return min(most, below)

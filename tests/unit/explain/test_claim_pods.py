@@ -8,11 +8,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from gpushare.core.dealing import Asked
 from gpushare.core.model import Request
 from gpushare.core.node_filters import NodeState, amounts_of
 from gpushare.core.policies.device_bestfit import DeviceBestFit
 from gpushare.errors import MessageError
-from gpushare.explain.claim_pods import AskedClaim, ClaimsUser, dealt, user_of, wanted_of
+from gpushare.explain.claim_pods import AskedClaim, ClaimsUser, least_dealt, user_of, wanted_of
 from gpushare.explain.placer import TOGETHER, Wanted
 from gpushare.explain.whatif import PodsThere, what_if
 from gpushare.wire.annotations import ALIYUN
@@ -29,7 +30,7 @@ SLICES = [slice_of(device(0, 24), device(1, 24)), slice_of(device(2, 40), node="
 
 
 def asks(gib: int, devices: int = 1, key: str = "") -> AskedClaim:
-    return AskedClaim(Request(gib, devices), key)
+    return AskedClaim(Asked(Request(gib, devices), (gib * GIB,) * devices), key)
 
 
 def user(name: str, *claims: AskedClaim, **more: Any) -> ClaimsUser:
@@ -39,7 +40,7 @@ def user(name: str, *claims: AskedClaim, **more: Any) -> ClaimsUser:
 def test_all_claims_of_a_pod_are_on_one_node_and_may_share_a_card() -> None:
     ledger = books(node("a", 16), node("b", 24))
     (both,) = wanted_of([user("p", asks(8), asks(12))])
-    assert (both.request.units, [each.units for each in both.also]) == (12, [8])
+    assert (both.request.units, [each.request.units for each in both.also]) == (12, [8])
     (placed,) = what_if(ledger, [both], POLICY).placed
     assert placed.on == {"b": 1}
 
@@ -70,7 +71,7 @@ def test_pods_that_share_a_claim_are_one_and_it_is_counted_once() -> None:
     ]
     one, alone = wanted_of(users)
     assert (one.name, one.count, one.priority) == ("a (4 pods that share a claim)", 1, 7)
-    assert [each.units for each in (one.request, *one.also)] == [8, 4, 2]
+    assert [each.request.units for each in (one.asked, *one.also)] == [8, 4, 2]
     assert amounts_of(one.request) == {"cpu": 2000, "memory": 0, "pods": 4}
     assert (alone.name, alone.request.units, alone.also) == ("alone", 3, ())
 
@@ -100,7 +101,7 @@ class Source:
     def of_template(self, namespace: str, name: str) -> ResourceClaim | None:
         return self.named(namespace, name) if name.startswith("t") else None
 
-    def dealt(self, memory: int) -> int:
+    def least_dealt(self, memory: int) -> int:
         return memory
 
 
@@ -133,14 +134,15 @@ def test_what_a_pod_wants_by_its_claims() -> None:
     wants = pod({NAMED: "mine"}, {TEMPLATE: "t"}, {TEMPLATE: "nothing"}, made={"c2": None})
     found = user_of(wants, ALIYUN, source, name="p", namespace="default")
     assert found is not None
-    assert found.claims == (AskedClaim(Request(10, 1), "default/mine"), AskedClaim(Request(2, 2)))
+    pair = AskedClaim(Asked(Request(2, 2), (1500 * 2**20,) * 2))
+    assert found.claims == (asks(10, key="default/mine"), pair)
     assert found.request.cpu == 2000
     # What was made of a template is its own.
     made = user_of(
         pod({TEMPLATE: "t"}, made={"c0": "mine"}), ALIYUN, source, name="p", namespace="default"
     )
     assert made is not None
-    assert made.claims == (AskedClaim(Request(10, 1)),)
+    assert made.claims == (asks(10),)
 
 
 def test_what_is_allocated_pins_the_pod_and_of_a_node_that_goes_is_wanted_anew() -> None:
@@ -188,11 +190,11 @@ def test_a_claim_takes_what_the_driver_deals_out() -> None:
 
     steps = {"validRange": {"min": "4Gi", "step": "4Gi"}}
     halves = {"validValues": ["40Gi", "80Gi"]}
-    assert dealt(cards(steps), 5 * GIB) == 8 * GIB
-    assert dealt(cards(steps, halves), 5 * GIB) == 40 * GIB  # nobody knows which it will be
-    assert dealt(cards(steps, None), 99 * GIB) == 99 * GIB  # no card is so large: filter says so
+    assert least_dealt(cards(steps), 5 * GIB) == 8 * GIB
+    assert least_dealt(cards(steps, halves), 5 * GIB) == 8 * GIB
+    assert least_dealt(cards(steps, None), 99 * GIB) == 99 * GIB  # no card is so large
     with pytest.raises(MessageError, match="deals out no such amount"):
-        dealt(cards({"validValues": ["10Gi"]}), 11 * GIB)
+        least_dealt(cards({"validValues": ["10Gi"]}), 11 * GIB)
 
 
 def decoded(raw: Any) -> ResourceClaim:
