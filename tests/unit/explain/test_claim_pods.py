@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Mapping
+from itertools import chain
 from typing import Any
 
 import pytest
@@ -13,12 +14,30 @@ from gpushare.core.model import Request
 from gpushare.core.node_filters import NodeState, amounts_of
 from gpushare.core.policies.device_bestfit import DeviceBestFit
 from gpushare.errors import MessageError
-from gpushare.explain.claim_pods import AskedClaim, ClaimsUser, least_dealt, user_of, wanted_of
+from gpushare.explain.claim_pods import (
+    AskedClaim,
+    ClaimsUser,
+    DealsAsAny,
+    asked_of,
+    least_dealt,
+    user_of,
+    wanted_of,
+)
+from gpushare.explain.claims import explain_claims
 from gpushare.explain.placer import TOGETHER, Wanted
 from gpushare.explain.whatif import PodsThere, what_if
 from gpushare.wire.annotations import ALIYUN
-from gpushare.wire.dra.objects import CLAIMS_PODS, RESOURCE_CLAIMS, ClaimsPod, ResourceClaim
-from gpushare.wire.dra.slices import cards_of
+from gpushare.wire.dra.claims import ClaimRequest, Part, nodes_of
+from gpushare.wire.dra.counted import DealsInUnits
+from gpushare.wire.dra.objects import (
+    CLAIMS_PODS,
+    RESOURCE_CLAIMS,
+    ClaimsPod,
+    Range,
+    RequestPolicy,
+    ResourceClaim,
+)
+from gpushare.wire.dra.slices import CardDeals, SliceCard, cards_of
 from tests.unit.core.clusters import node
 from tests.unit.explain.test_whatif import books
 from tests.unit.extender.claims.store import ClaimStore, waiting_pod
@@ -26,7 +45,6 @@ from tests.unit.extender.claims.test_allocator import Process
 from tests.unit.wire.dra.objects import GIB, claim, device, exactly, slice_of
 
 POLICY = DeviceBestFit()
-SLICES = [slice_of(device(0, 24), device(1, 24)), slice_of(device(2, 40), node="n2")]
 
 
 def asks(gib: int, devices: int = 1, key: str = "") -> AskedClaim:
@@ -93,6 +111,7 @@ class Source:
 
     def __init__(self, **claims: ResourceClaim) -> None:
         self.claims = claims
+        self.cards: list[SliceCard] = []
 
     def named(self, namespace: str, name: str) -> ResourceClaim | None:
         assert namespace == "default"
@@ -102,7 +121,7 @@ class Source:
         return self.named(namespace, name) if name.startswith("t") else None
 
     def least_dealt(self, memory: int) -> int:
-        return memory
+        return least_dealt(self.cards, memory)
 
 
 def pod(*claims: Mapping[str, str], made: Mapping[str, str | None] | None = None) -> ClaimsPod:
@@ -201,37 +220,94 @@ def decoded(raw: Any) -> ResourceClaim:
     return RESOURCE_CLAIMS.decode(json.dumps(raw).encode())
 
 
-@settings(max_examples=30, deadline=None)
+HALF = GIB // 2
+CARDS = st.lists(
+    st.builds(
+        lambda gib, policy: {"value": f"{gib}Gi"} | ({"requestPolicy": policy} if policy else {}),
+        st.sampled_from((8, 24, 40)),
+        st.none()
+        | st.builds(
+            lambda step, most: {"validRange": {"min": step, "step": step, "max": most}},
+            st.integers(1, 24).map(lambda halves: halves * HALF),
+            st.sampled_from((6 * GIB, 40 * GIB)),
+        )
+        | st.just({"validValues": ["1Gi", "10Gi", "20Gi"]}),
+    ),
+    min_size=1,
+    max_size=2,
+)
+"""The cards of a node by their memory, each dealt out by a policy of its own."""
+
+
+@settings(max_examples=60, deadline=None)
 @given(
+    st.lists(CARDS, min_size=1, max_size=3),
     st.lists(
-        st.lists(st.tuples(st.integers(1, 30), st.integers(1, 2)), min_size=1, max_size=3),
+        st.lists(st.tuples(st.integers(1, 60), st.integers(1, 2)), min_size=1, max_size=3),
         min_size=1,
         max_size=6,
-    )
+    ),
 )
-def test_who_fits_is_who_the_allocator_gives_cards(pods: list[list[tuple[int, int]]]) -> None:
-    """One pod after the other, on a real allocator and its store."""
+def test_who_fits_is_who_the_allocator_gives_cards(
+    nodes: list[list[Any]], pods: list[list[tuple[int, int]]]
+) -> None:
+    """One pod after the other, on a real allocator and its store; amounts in halves of a GiB."""
+    slices = [
+        slice_of(
+            *(device(10 * at + n, capacity={"memory": each}) for n, each in enumerate(cards)),
+            node=f"n{at}",
+        )
+        for at, cards in enumerate(nodes)
+    ]
     store = ClaimStore()
-    process = Process(store, *SLICES)
-    for name in ("n1", "n2"):
-        process.resources.node_states.put(NodeState(name))
-    users = []
+    process = Process(store, *slices)
+    for at in range(len(nodes)):
+        process.resources.node_states.put(NodeState(f"n{at}"))
+    source = Source()
+    source.cards = [*cards_of(slices).values()]
+    users, able = [], []
     for number, claims in enumerate(pods):
-        asked = tuple(asks(gib, devices) for gib, devices in claims)
+        wanted = [ClaimRequest((Part("gpu", halves * HALF),) * k) for halves, k in claims]
+        try:
+            asked = tuple(AskedClaim(asked_of(each, source)) for each in wanted)
+        except MessageError:
+            continue
+        able.append(number)
         users.append(ClaimsUser(f"default/p{number}", Request(), asked))
-    fresh = Process(ClaimStore(), *SLICES).books.ledger
+    fresh = Process(ClaimStore(), *slices).books.ledger
     there = PodsThere({}, wanted_of(users))
-    told = what_if(fresh, [], POLICY, own=process.view.source.filters, there=there).waiting
+    found = what_if(fresh, [], POLICY, own=process.view.source.filters, there=there)
+    told = dict(zip(able, found.waiting, strict=True))
     for number, claims in enumerate(pods):
         names = [f"{number}-{at}" for at in range(len(claims))]
-        for name, (gib, devices) in zip(names, claims, strict=True):
-            store.create(name, gib, count=devices)
+        for name, (halves, devices) in zip(names, claims, strict=True):
+            memory = {"requests": {"memory": f"{halves * 512}Mi"}}
+            store.create(name, 1, count=devices, capacity=memory)
+        waits = waiting_pod(f"p{number}", *names)
         process.show()
-        process.waits(waiting_pod(f"p{number}", *names))
+        said = explain_claims(waits, process.books, process.view.nodes, "GiB").explanation
+        process.waits(waits)
         process.round()
         process.show()
         status = [decoded(store.claims[name]).status for name in names]
-        assert all(each and each.allocation for each in status) == (told[number].fit == 1)
+        given = [each.allocation for each in status if each and each.allocation]
+        assert (len(given) == len(names)) == (number in told and told[number].fit == 1)
+        assert said
+        if len(names) == 1:
+            assert bool(given) == bool(said.fit)
+        for each in given:
+            assert nodes_of(each) <= {*said.fit}
+        for name, count in told[number].on.items() if number in told else ():
+            assert count == 1
+            assert {name} == {*chain.from_iterable(nodes_of(each) for each in given)}
         process.waits()
-    given_out = sum(each.wanted.total for each in told if each.fit)
-    assert process.books.ledger.snapshot().used.sum() == given_out
+    assert process.books.ledger.snapshot().used.sum() == found.before.free - found.after.free
+
+
+def test_of_cards_of_which_nothing_is_known_a_claim_takes_the_most_of_any() -> None:
+    steps = CardDeals(80 * GIB, True, RequestPolicy(valid_range=Range(min="4Gi", step="4Gi")))
+    halves = CardDeals(24 * GIB, True, RequestPolicy(valid_values=("10Gi", "20Gi")))
+    deals = DealsAsAny(frozenset(DealsInUnits(each, GIB) for each in (steps, halves)), GIB)
+    taken = {5: 10, 11: 20, 21: 24, 81: 81}
+    assert {asked: deals.takes(asked * GIB) for asked in taken} == taken
+    assert [deals.most(units) for units in (9, 12, 30, 100)] == [0, 10, 28, 100]
