@@ -113,8 +113,8 @@ class Dealing:
     def view(self, snapshot: Snapshot, exact: Mapping[int, int] = _NONE) -> Snapshot:
         """Return the snapshot with what could be asked of a device in the place of what there is.
 
-        Rounded down to units, but for the sizes of which `exact` tells what is asked for, the
-        largest first: what is there for a part is enough for its size.
+        Rounded down to units, but for the sizes of which `exact` tells what is asked for: where
+        there is room for that, there is for the size.
         """
         numbers = np.array([self._number.get(name, -1) for name in snapshot.names])
         capacity = snapshot.capacity.copy()
@@ -154,12 +154,8 @@ def _best(
 
 def _most(deals: Deals, units: int, exact: Mapping[int, int]) -> int:
     """Return the most units that could be asked for to take so many of a device."""
-    most, below = deals.most(units), MAX_UNITS
-    for size, asked in exact.items():
-        if deals.takes(asked) <= units:
-            return min(max(most, size), below)
-        below = size - 1
-    return min(most, below)
+    sizes = (size for size, asked in exact.items() if deals.takes(asked) <= units)
+    return max(deals.most(units), *sizes, 0)
 
 
 class AsDealt:
