@@ -3,8 +3,11 @@
 from collections.abc import Mapping
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from gpushare.wire.dra.slices import DeviceKey, SliceCard, cards_of
+from gpushare.wire.dra.objects import Range, RequestPolicy
+from gpushare.wire.dra.slices import CardDeals, DeviceKey, SliceCard, cards_of
 from tests.unit.wire.dra.objects import DRIVER, GIB, Json, device, slice_of
 
 MIB = 2**20
@@ -139,6 +142,32 @@ def test_amounts_are_rounded_up_as_the_driver_deals_them_out(
     card: SliceCard, asked: int, consumed: int | None
 ) -> None:
     assert card.consumed(asked) == consumed
+
+
+AMOUNT = st.integers(0, 40)
+POLICIES = (
+    st.none()
+    | st.builds(
+        lambda least, step, most: RequestPolicy(
+            valid_range=Range(min=least, step=step or None, max=most)
+        ),
+        st.none() | AMOUNT,
+        AMOUNT,
+        st.none() | AMOUNT,
+    )
+    | st.builds(
+        lambda values: RequestPolicy(valid_values=tuple(values)),
+        st.lists(st.integers(1, 40), min_size=1, max_size=4),
+    )
+)
+
+
+@given(st.builds(CardDeals, st.integers(1, 40), st.booleans(), POLICIES), AMOUNT, AMOUNT)
+def test_no_more_takes_an_amount_than_what_may_be_asked_for_it(
+    card: CardDeals, asked: int, amount: int
+) -> None:
+    consumed = card.consumed(asked + 1)
+    assert (consumed is not None and consumed <= amount) == (asked + 1 <= card.most(amount))
 
 
 def test_a_card_that_is_not_shared_is_taken_whole() -> None:
