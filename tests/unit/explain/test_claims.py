@@ -163,7 +163,7 @@ def test_of_unlike_cards_each_request_is_judged_by_what_it_takes_there() -> None
         assert said(process, waiting_pod(name, name))["explanation"]["fit"] == fit
     placed(process, pod := waiting_pod("pd", "d"))
     assert said(process, pod)["lines"][-2] == (
-        "Would fit:  on n1 once claim default/a (19 GiB) is freed"
+        "Would fit:  on n1 once claim default/a (20 GiB) is freed"
     )
 
 
