@@ -5,7 +5,8 @@ Tested in `tests/unit/wire/dra/test_counted.py`.
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from typing import NamedTuple
 
 from gpushare.core.model import MAX_UNITS, NodeSpec, ObservedPod, PodRef, Request
 from gpushare.wire.dra.slices import CardDeals, DeviceKey, SliceCard
@@ -14,8 +15,7 @@ Cards = tuple[SliceCard, ...]
 """The cards of a node, each where its device has its index."""
 
 
-@dataclass(frozen=True, slots=True)
-class DealsInUnits:
+class DealsInUnits(NamedTuple):
     """How a card is dealt out, in units of so many bytes; what is asked for is in bytes."""
 
     card: CardDeals
@@ -28,7 +28,7 @@ class DealsInUnits:
 
     def most(self, units: int) -> int:
         """Return the most whole units that may be asked for to take so many, 0 for none."""
-        return self.card.most(units * self.unit) // self.unit
+        return self.card.could_ask(units * self.unit) // self.unit
 
 
 def cards_by_node(cards: Mapping[DeviceKey, SliceCard]) -> dict[str, Cards]:

@@ -13,7 +13,6 @@ from typing import NamedTuple
 
 from gpushare.errors import QuantityError
 from gpushare.wire.dra.objects import (
-    Capacity,
     Device,
     Pool,
     Range,
@@ -38,56 +37,48 @@ class DeviceKey(NamedTuple):
     device: str
 
 
-@dataclass(frozen=True, slots=True)
-class CardDeals:
-    """By which amounts a card is dealt out: equal for cards that are dealt out alike."""
+class CardDeals(NamedTuple):
+    """By which amounts a card is dealt out, in bytes: equal for cards that are dealt out alike."""
 
     memory: int
-    """Bytes."""
-    shared: bool
-    """Several claims may have parts of it."""
-    policy: RequestPolicy | None
+    values: tuple[int, ...] | None
+    """All that there are; None: those of the range."""
+    least: int
+    step: int
+    """From the least one on."""
+    most: int
+
+    @classmethod
+    def by(cls, memory: int, policy: RequestPolicy | None, *, shared: bool) -> "CardDeals":
+        """Return how a card of so much is dealt out. Raises QuantityError."""
+        values = policy and policy.valid_values
+        bounds = (policy and policy.valid_range) or Range()
+        amounts = None if values is None else tuple(map(to_bytes, values))
+        least, step, most = (to_bytes(each or 0) for each in (bounds.min, bounds.step, bounds.max))
+        if bounds.max is None:
+            most = memory
+        if not shared:
+            amounts = (memory,)
+        return cls(memory, amounts, least, step or 1, min(most, memory))
 
     def consumed(self, asked: int) -> int | None:
         """Return the bytes that a claim for so many takes, rounded up as the driver wants it.
 
         None: it has no such amount, whatever is free.
         """
-        if not self.shared:
-            amount: int | None = self.memory
-        elif self.policy is None:
-            amount = asked
-        elif self.policy.valid_values is not None:
-            amount = min((each for each in self._values() if each >= asked), default=None)
-        else:
-            least, step, most = self._range()
-            amount = least + -(-max(asked - least, 0) // step) * step
-            amount = amount if amount <= most else None
-        return amount if amount is not None and asked <= amount <= self.memory else None
+        if self.values is None:
+            amount = self.least + -(-max(asked - self.least, 0) // self.step) * self.step
+            return amount if asked <= amount <= self.most else None
+        amount = min((each for each in self.values if each >= asked), default=self.memory + 1)
+        return amount if amount <= self.memory else None
 
-    def most(self, amount: int) -> int:
+    def could_ask(self, amount: int) -> int:
         """Return the most bytes that a claim may be for to take so many; 0 if none takes so few."""
+        if self.values is None:
+            amount = min(amount, self.most)
+            return amount - (amount - self.least) % self.step if amount >= self.least else 0
         amount = min(amount, self.memory)
-        if not self.shared:
-            return amount if amount == self.memory else 0
-        if self.policy is None:
-            return amount
-        if self.policy.valid_values is not None:
-            return max((each for each in self._values() if each <= amount), default=0)
-        least, step, most = self._range()
-        amount = min(amount, most)
-        return amount - (amount - least) % step if amount >= least else 0
-
-    def _values(self) -> list[int]:
-        values = (self.policy and self.policy.valid_values) or ()
-        return [to_bytes(each) for each in values]
-
-    def _range(self) -> tuple[int, int, int]:
-        """Return the least amount, the step from there on, and the most that there may be."""
-        bounds = (self.policy and self.policy.valid_range) or Range()
-        least = 0 if bounds.min is None else to_bytes(bounds.min)
-        step = 0 if bounds.step is None else to_bytes(bounds.step)
-        return least, step or 1, self.memory if bounds.max is None else to_bytes(bounds.max)
+        return max((each for each in self.values if each <= amount), default=0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,13 +96,8 @@ class SliceCard:
     open: bool
     """It may be given out: its pool is whole, nothing taints it, and we can tell all that giving
     it out would take."""
-    policy: RequestPolicy | None = None
+    deals: CardDeals
     """By which amounts the driver deals it out."""
-
-    @property
-    def deals(self) -> CardDeals:
-        """By which amounts it is dealt out."""
-        return CardDeals(self.memory, self.shared, self.policy)
 
     def consumed(self, asked: int) -> int | None:
         """Return the bytes that a claim for so many takes; None if it has no such amount."""
@@ -170,12 +156,12 @@ def _card(key: DeviceKey, node: str, device: Device, whole: bool) -> SliceCard |
     uuid = _text(device, UUID, key.driver)
     if not (key.device and uuid and capacity and capacity.value is not None):
         return None
+    shared = device.allow_multiple_allocations is True
     try:
         memory = _whole_down(capacity.value)
-        _check(capacity)
+        deals = CardDeals.by(memory, capacity.request_policy, shared=shared)
     except QuantityError:
         return None
-    shared = device.allow_multiple_allocations is True
     # Counters are shared with other devices, and conditions are met by others after us. Of a shared
     # device each claim also takes of every other capacity, which nobody here counts.
     others = shared and len(device.capacity or {}) > 1
@@ -190,7 +176,7 @@ def _card(key: DeviceKey, node: str, device: Device, whole: bool) -> SliceCard |
         open=whole
         and not unknown
         and not any(_repels(each.effect) for each in device.taints or ()),
-        policy=capacity.request_policy,
+        deals=deals,
     )
 
 
@@ -203,16 +189,6 @@ def _text(device: Device, name: str, driver: str) -> str:
     attributes = device.attributes or {}
     found = attributes.get(name) or attributes.get(f"{driver}/{name}")
     return (found and found.string) or ""
-
-
-def _check(capacity: Capacity) -> None:
-    """Read all amounts of the policy. Raises QuantityError."""
-    policy = capacity.request_policy or RequestPolicy()
-    bounds = policy.valid_range or Range()
-    amounts = (*(policy.valid_values or ()), bounds.min, bounds.max, bounds.step)
-    for each in amounts:
-        if each is not None:
-            to_bytes(each)
 
 
 def _whole_down(quantity: Quantity) -> int:

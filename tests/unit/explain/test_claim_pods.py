@@ -33,8 +33,6 @@ from gpushare.wire.dra.objects import (
     CLAIMS_PODS,
     RESOURCE_CLAIMS,
     ClaimsPod,
-    Range,
-    RequestPolicy,
     ResourceClaim,
 )
 from gpushare.wire.dra.slices import CardDeals, SliceCard, cards_of
@@ -305,8 +303,8 @@ def test_who_fits_is_who_the_allocator_gives_cards(
 
 
 def test_of_cards_of_which_nothing_is_known_a_claim_takes_the_most_of_any() -> None:
-    steps = CardDeals(80 * GIB, True, RequestPolicy(valid_range=Range(min="4Gi", step="4Gi")))
-    halves = CardDeals(24 * GIB, True, RequestPolicy(valid_values=("10Gi", "20Gi")))
+    steps = CardDeals(80 * GIB, None, 4 * GIB, 4 * GIB, 80 * GIB)
+    halves = CardDeals(24 * GIB, (10 * GIB, 20 * GIB), 0, 1, 24 * GIB)
     deals = DealsAsAny(frozenset(DealsInUnits(each, GIB) for each in (steps, halves)), GIB)
     taken = {5: 10, 11: 20, 21: 24, 81: 81}
     assert {asked: deals.takes(asked * GIB) for asked in taken} == taken
