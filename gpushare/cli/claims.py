@@ -32,7 +32,7 @@ _T = TypeVar("_T")
 
 
 class ListedClaims:
-    """Cards and claims that were listed (see `explain.claims.ClaimReader`).
+    """Cards, and claims by namespace and name, that were listed (see `explain.claims.ClaimReader`).
 
     unit: the bytes of a unit.
     """

@@ -109,9 +109,8 @@ def user_of(
         except MessageError as error:
             raise MessageError(f"its claim {each.name}: {error}") from error
         ours = ours or asked is not None
-        given = claim.status and claim.status.allocation
-        if given and not anew:
-            demands = _on(nodes_of(given), demands)
+        if claim.allocation and not anew:
+            demands = _on(nodes_of(claim.allocation), demands)
         elif asked is not None:
             claims.append(AskedClaim(asked_of(asked, source), key))
     if not ours:

@@ -128,20 +128,19 @@ def claim_said(
     claim = books.named(namespace, name)
     if claim is None:
         return ClaimSaid(PodRef(namespace, name, ""), "missing")
-    status = claim.status
     ref = PodRef(namespace, name, (claim.metadata and claim.metadata.uid) or "")
     asked, wrong = None, ""
     try:
         request = claim_request(claim, CLASS)
-        if request is None and not (foreign and status and status.allocation):
+        if request is None and not (foreign and claim.allocation):
             return None
         asked = request.asked(books.unit) if request is not None else None
     except MessageError as error:
         wrong = refusal(error)
-    if status and status.allocation:
-        where = ", ".join(sorted(nodes_of(status.allocation)))
-        pods = tuple(each.name or "" for each in status.reserved_for or ())
-        cards = given_cards(status.allocation, books)
+    if claim.allocation:
+        where = ", ".join(sorted(nodes_of(claim.allocation)))
+        pods = tuple(each.name or "" for each in claim.reserved)
+        cards = given_cards(claim.allocation, books)
         return ClaimSaid(ref, "allocated", wrong, asked, where, cards, pods)
     if wrong:
         return ClaimSaid(ref, "refused", wrong)

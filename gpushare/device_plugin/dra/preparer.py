@@ -123,7 +123,7 @@ class Preparer:
         claim: ResourceClaim = RESOURCE_CLAIMS.decode_answer(body, ref.namespace, ref.name)
         if not claim.metadata or claim.metadata.uid != ref.uid:
             raise RequestRefused(f"claim {ref} is another one by now")
-        devices = claim.status and claim.status.allocation and claim.status.allocation.devices
+        devices = claim.allocation and claim.allocation.devices
         results = (devices and devices.results) or ()
         ours = [each for each in results if each.driver == self._driver]
         if not ours:

@@ -134,7 +134,7 @@ class ClaimBooks:
         read: it was read or written, and may have been shown gone since.
         """
         ref, version = claim_ref(claim), version_of(claim)
-        allocation = claim.status and claim.status.allocation
+        allocation = claim.allocation
         if allocation:
             given = given_devices(allocation)
             ours = [each.key for each in given if each.key.driver == self.driver]
@@ -180,10 +180,9 @@ class ClaimBooks:
     def is_given_to(self, claim: PodRef, pod: PodRef) -> bool:
         """Return whether the claim is shown to have devices, and to be reserved for the pod."""
         found = self.named(claim.namespace, claim.name)
-        if found is None or claim_ref(found).uid != claim.uid or found.status is None:
+        if found is None or claim_ref(found).uid != claim.uid or found.allocation is None:
             return False
-        reserved = found.status.reserved_for or ()
-        return bool(found.status.allocation) and pod.uid in {each.uid for each in reserved}
+        return pod.uid in {each.uid for each in found.reserved}
 
     def nodes(self) -> tuple[str, ...]:
         """Return the driver's nodes."""
@@ -253,7 +252,7 @@ class ClaimBooks:
         """Return the claims that are shown to have devices of the driver."""
         with self._lock:
             charged = [self._claims[uid] for uid in self._charged if uid in self._claims]
-        return tuple(claim for claim in charged if claim.status and claim.status.allocation)
+        return tuple(claim for claim in charged if claim.allocation)
 
     def held_back(self) -> str:
         """Return why nothing is given out, whatever is free; "" if nothing is in the way."""
@@ -292,7 +291,7 @@ class ClaimBooks:
             for part, card in zip(sent.asked.parts, sent.cards, strict=True):
                 found[card.node, card.uuid] += units_up(card.given(part.memory), self._unit)
         claim = self._claims.get(uid)
-        allocation = claim and claim.status and claim.status.allocation
+        allocation = claim.allocation if claim else None
         if not allocation:
             self._meant.pop(uid, None)
             return found

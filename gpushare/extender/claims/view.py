@@ -102,9 +102,4 @@ class ClaimsView:
         return self.why_held_back() or (wait.why if wait else "")
 
     def _reserved(self) -> dict[str, Sequence[Consumer]]:
-        return {
-            (claim.metadata and claim.metadata.uid) or "": (
-                (claim.status and claim.status.reserved_for) or ()
-            )
-            for claim in self.books.allocated()
-        }
+        return {claim_ref(claim).uid: claim.reserved for claim in self.books.allocated()}
