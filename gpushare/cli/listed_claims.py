@@ -110,12 +110,6 @@ class Claims(ListedClaims):
             self._dealt[memory] = least_dealt(self.cards.values(), memory)
         return self._dealt[memory]
 
-    def deals_as_any(self) -> DealsAsAny:
-        """Return how a card is dealt out of which nothing is known."""
-        given_out = (card for card in self.cards.values() if card.shared and card.open)
-        kinds = frozenset(DealsInUnits(card.deals, self.unit) for card in given_out)
-        return DealsAsAny(kinds, self.unit)
-
     def in_words(self, pods: Wanted) -> Wanted:
         """Return pods that ask for so many units as pods with one claim each."""
         parts = (Part("", units * self.unit) for units in pods.request.parts)
@@ -170,7 +164,10 @@ class ListedCards(ListedResource):
 
     def deals_of_words(self, devices: int) -> tuple[Deals, ...]:
         """Return how the devices of a node are dealt out that is told in words."""
-        return (self.claims.deals_as_any(),) * devices
+        unit, cards = self.claims.unit, self.claims.cards.values()
+        given_out = (card for card in cards if card.shared and card.open)
+        kinds = frozenset(DealsInUnits(card.deals, unit) for card in given_out)
+        return (DealsAsAny(kinds, unit),) * devices if kinds else ()
 
     def left_out(self, node: str, units: int) -> str:
         """Return what keeps pods with claims from the node whoever asks; "" if nothing does."""

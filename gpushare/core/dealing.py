@@ -59,6 +59,11 @@ class Dealing:
         for name, spec in self._nodes.items():
             self._alike[frozenset(compress(spec.deals, spec.healthy))].append(name)
 
+    @property
+    def rounds(self) -> bool:
+        """Whether anything is said of any node."""
+        return any(self._tuples)
+
     def on(self, node: str) -> tuple[Deals, ...]:
         """Return how the devices of a node are dealt out; () if nothing is said of it."""
         spec = self._nodes.get(node)
@@ -123,7 +128,8 @@ class Dealing:
         for number, deals in enumerate(self._tuples):
             rows = np.flatnonzero(numbers == number)
             changed |= bool(deals and len(rows))
-            for device, one in enumerate(deals if len(rows) else ()):
+            # What is known of a node may be older or newer than the snapshot.
+            for device, one in enumerate(deals[: capacity.shape[1]] if len(rows) else ()):
                 for units in (capacity, free):
                     values, places = np.unique(units[rows, device], return_inverse=True)
                     most = [_most(one, each, exact) for each in values.tolist()]
@@ -166,14 +172,18 @@ class AsDealt:
 
     def __init__(self, dealing: Dealing, asked: Asked) -> None:
         self._dealing = dealing
+        self._exact: dict[int, int] = {}
+        self.request = asked.request
+        if not (asked.exact and dealing.rounds):
+            return
         sizes = [*asked.request.parts]
-        for at in range(len(asked.exact) - 2, -1, -1):
+        for at in range(len(sizes) - 2, -1, -1):
             # Of two unlike amounts within one unit the larger counts as one more: they may differ
             # in where they fit.
             more = asked.exact[at] > asked.exact[at + 1]
             sizes[at] = max(sizes[at], sizes[at + 1] + more)
-        self._exact = dict(zip(sizes, asked.exact, strict=False))
-        self.request = asked.request.of_parts(sizes) if asked.exact else asked.request
+        self._exact = dict(zip(sizes, asked.exact, strict=True))
+        self.request = asked.request.of_parts(sizes)
 
     def view(self, snapshot: Snapshot) -> Snapshot:
         """Return the snapshot with what could be asked for in the place of what there is."""

@@ -167,5 +167,5 @@ def combined(pod: Request, claims: Iterable[Asked]) -> Asked:
 
     It is what keeps the pod out, if one claim alone does.
     """
-    largest = max(claims, key=lambda each: (each.request.units, each.request.total))
+    largest = max(claims, key=lambda each: (each.exact[0], sum(each.exact)))
     return Asked(pod.of_parts(largest.request.parts), largest.exact)

@@ -51,8 +51,8 @@ class CardDeals(NamedTuple):
     @classmethod
     def by(cls, memory: int, policy: RequestPolicy | None, *, shared: bool) -> "CardDeals":
         """Return how a card of so much is dealt out. Raises QuantityError."""
-        values = policy and policy.valid_values
-        bounds = (policy and policy.valid_range) or Range()
+        policy = policy or RequestPolicy()
+        bounds, values = policy.valid_range or Range(), policy.valid_values
         amounts = None if values is None else tuple(map(to_bytes, values))
         least, step, most = (to_bytes(each or 0) for each in (bounds.min, bounds.step, bounds.max))
         if bounds.max is None:
@@ -175,14 +175,10 @@ def _card(key: DeviceKey, node: str, device: Device, whole: bool) -> SliceCard |
         shared=shared,
         open=whole
         and not unknown
-        and not any(_repels(each.effect) for each in device.taints or ()),
+        # A taint of an effect that is not known may keep claims off.
+        and not any(each.effect != "None" for each in device.taints or ()),
         deals=deals,
     )
-
-
-def _repels(effect: str | None) -> bool:
-    """Return whether a taint of this effect keeps claims off; one that is not known may."""
-    return effect != "None"
 
 
 def _text(device: Device, name: str, driver: str) -> str:

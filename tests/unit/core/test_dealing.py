@@ -198,6 +198,15 @@ def test_the_pods_whose_end_makes_room_are_told_by_what_each_device_takes() -> N
     assert found > 1000
 
 
+def test_where_nothing_is_said_a_request_is_judged_by_what_it_asks_for() -> None:
+    ledger = books(node("plain", 8, 8), plain=(7, 7))
+    dealing = Dealing(ledger.entries_and_specs()[1].values())
+    as_dealt = AsDealt(dealing, asks(4, 3))
+    assert as_dealt.view(ledger.snapshot()) is ledger.snapshot()
+    assert (as_dealt.request, as_dealt.takes("plain")) == (Request(1, 2), {})
+    assert dealing.place(ledger.snapshot(), asks(4, 3), "plain".__eq__, Ranking(DeviceBestFit()))
+
+
 @pytest.mark.parametrize("seed", range(40))
 def test_the_most_that_could_be_asked_for_has_room_and_one_more_has_not(seed: int) -> None:
     chance = random.Random(seed)
