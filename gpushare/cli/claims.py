@@ -32,7 +32,7 @@ _T = TypeVar("_T")
 
 
 class ListedClaims:
-    """Cards and claims that were listed (see `explain.claims.ClaimReader`).
+    """Cards, and claims by namespace and name, that were listed (see `explain.claims.ClaimReader`).
 
     unit: the bytes of a unit.
     """
@@ -155,7 +155,7 @@ def _claim(claim: ClaimSaid) -> dict[str, Any]:
         "uid": claim.ref.uid,
         "state": claim.state,
         "detail": claim.detail or None,
-        "requested": claim.request.total if claim.request else None,
+        "requested": claim.asked.request.total if claim.asked else None,
         "node": claim.node or None,
         "devices": given_documents(claim),
         "pods": list(claim.pods),

@@ -10,23 +10,39 @@ Tested in `tests/unit/cli/test_whatif_claims.py`.
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from types import MappingProxyType
 
+from gpushare.cli.claims import ListedClaims
 from gpushare.cli.cluster import NOT_ENDED, items
 from gpushare.cli.driver_cards import DriverCards
 from gpushare.cli.listed_cluster import ListedResource
 from gpushare.cli.lister import CLAIMS, DRA
-from gpushare.core.model import PodRef
+from gpushare.core.model import Deals, PodRef
 from gpushare.core.node_filters import OwnFilters
 from gpushare.errors import ApiError, ApiNotFound, MessageError, WireError
 from gpushare.explain.claim_filters import BY_ANNOTATION, UNKNOWN_NODE, ClaimFilters
-from gpushare.explain.claim_pods import ClaimsUser, dealt, user_of, wanted_of
+from gpushare.explain.claim_pods import (
+    ClaimsUser,
+    DealsAsAny,
+    asked_of,
+    least_dealt,
+    user_of,
+    wanted_of,
+)
+from gpushare.explain.placer import Wanted
 from gpushare.explain.text import NO_UNIT
 from gpushare.explain.whatif import PodsThere
 from gpushare.kube.api import Getter
 from gpushare.ledger import Ledger
 from gpushare.wire.annotations import ALIYUN
-from gpushare.wire.dra.claims import CLASS, given_devices
-from gpushare.wire.dra.counted import cards_by_node, holders_of, node_of_cards, units_up
+from gpushare.wire.dra.claims import CLASS, ClaimRequest, Part, given_devices
+from gpushare.wire.dra.counted import (
+    DealsInUnits,
+    cards_by_node,
+    holders_of,
+    node_of_cards,
+    units_up,
+)
 from gpushare.wire.dra.objects import (
     CLAIM_TEMPLATES,
     CLAIMS_PODS,
@@ -46,43 +62,37 @@ _MOST_NAMED = 3
 """Pods that are left out and named."""
 
 
-class Claims:
-    """Claims and templates (see `explain.claim_pods.ClaimSource`).
+class Claims(ListedClaims):
+    """Claims with templates (see `explain.claim_pods.ClaimSource`), those of manifests too.
 
-    api: None: there is no cluster. unit: the bytes of a unit. cards: what is dealt out. namespace:
-    returns that of what names none. why_not: "", or why claims do not count.
+    api: None: there is no cluster. cards: what is dealt out. namespace: returns that of what names
+    none. why_not: "", or why claims do not count.
     """
 
     def __init__(
         self,
         api: Getter | None,
         unit: int,
-        cards: Iterable[SliceCard] = (),
+        cards: Mapping[DeviceKey, SliceCard] = MappingProxyType({}),
         claims: Iterable[ResourceClaim] = (),
         *,
         namespace: Callable[[], str] = lambda: "default",
         why_not: str = "",
     ) -> None:
+        super().__init__(cards, claims, unit)
         self._api = api
         self.namespace = namespace
         self.why_not = why_not
-        self.unit = unit
-        self._cards = tuple(cards)
-        self._claims = {_name_of(claim): claim for claim in claims}
         self._templates: dict[tuple[str, str], ResourceClaim | None] = {}
         self._dealt: dict[int, int] = {}
 
     def put(self, namespace: str, name: str, claim: ResourceClaim) -> None:
         """Take a claim of a manifest; one that the cluster has stays as it is there."""
-        self._claims.setdefault((namespace, name), claim)
+        self.claims.setdefault((namespace, name), claim)
 
     def put_template(self, namespace: str, name: str, claim: ResourceClaim) -> None:
         """Take a template of a manifest, as a claim that it makes."""
         self._templates[namespace, name] = claim
-
-    def named(self, namespace: str, name: str) -> ResourceClaim | None:
-        """Return the claim of that name."""
-        return self._claims.get((namespace, name))
 
     def of_template(self, namespace: str, name: str) -> ResourceClaim | None:
         """Return a claim as the template of that name makes it; None if there is no template."""
@@ -94,11 +104,18 @@ class Claims:
             self._templates[key] = self._listed_template(namespace, name) or by_size
         return self._templates[key]
 
-    def dealt(self, memory: int) -> int:
-        """Return the bytes that a claim for so many takes."""
+    def least_dealt(self, memory: int) -> int:
+        """Return the fewest bytes that a claim for so many takes."""
         if memory not in self._dealt:
-            self._dealt[memory] = dealt(self._cards, memory)
+            self._dealt[memory] = least_dealt(self.cards.values(), memory)
         return self._dealt[memory]
+
+    def in_words(self, pods: Wanted) -> Wanted:
+        """Return pods that ask for so many units as pods with one claim each."""
+        parts = (Part("", units * self.unit) for units in pods.request.parts)
+        asked = asked_of(ClaimRequest(tuple(parts)), self)
+        request = pods.request.of_parts(asked.request.parts)
+        return replace(pods, request=request, exact=asked.exact)
 
     def _listed_template(self, namespace: str, name: str) -> ResourceClaim | None:
         if self._api is None:
@@ -145,6 +162,13 @@ class ListedCards(ListedResource):
         """The pods that have cards, and those that wait for some."""
         return self.users
 
+    def deals_of_words(self, devices: int) -> tuple[Deals, ...]:
+        """Return how the devices of a node are dealt out that is told in words."""
+        unit, cards = self.claims.unit, self.claims.cards.values()
+        given_out = (card for card in cards if card.shared and card.open)
+        kinds = frozenset(DealsInUnits(card.deals, unit) for card in given_out)
+        return (DealsAsAny(kinds, unit),) * devices if kinds else ()
+
     def left_out(self, node: str, units: int) -> str:
         """Return what keeps pods with claims from the node whoever asks; "" if nothing does."""
         if not self.driver:
@@ -170,15 +194,15 @@ def listed_cards(
     """
     notes = [*cards.notes]
     unit = mib_of(host.unit) << 20
-    listed = [*items(api, CLAIMS, RESOURCE_CLAIMS, {}, notes)]
-    claims = Claims(api, unit, cards.cards.values(), listed, namespace=namespace)
+    listed = items(api, CLAIMS, RESOURCE_CLAIMS, {}, notes)
+    claims = Claims(api, unit, cards.cards, listed, namespace=namespace)
     ledger, on_nodes = Ledger(), cards_by_node(cards.cards)
-    for name, its_cards in on_nodes.items():
-        ledger.node_changed(node_of_cards(name, its_cards, unit))
-    for claim in listed:
+    for node, its_cards in on_nodes.items():
+        ledger.node_changed(node_of_cards(node, its_cards, unit))
+    for name, claim in claims.claims.items():
         taken = _taken(claim, cards.cards, unit)
         uid = (claim.metadata and claim.metadata.uid) or ""
-        for holder in holders_of(PodRef(*_name_of(claim), uid), taken, on_nodes, unit):
+        for holder in holders_of(PodRef(*name, uid), taken, on_nodes, unit):
             ledger.pod_changed(holder)
     users = _users(api, host, claims, notes) if host.claiming else PodsThere({}, ())
     return ListedCards(
@@ -214,19 +238,12 @@ def cards_of_table(table: ListedResource) -> ListedCards:
     )
 
 
-def _name_of(claim: ResourceClaim) -> tuple[str, str]:
-    """Return namespace and name of the claim."""
-    metadata = claim.metadata
-    return (metadata and metadata.namespace) or "", (metadata and metadata.name) or ""
-
-
 def _taken(
     claim: ResourceClaim, cards: Mapping[DeviceKey, SliceCard], unit: int
 ) -> dict[tuple[str, str], int]:
     """Return the units that a claim has, by node and card."""
     taken: Counter[tuple[str, str]] = Counter()
-    allocation = claim.status and claim.status.allocation
-    for each in given_devices(allocation) if allocation else ():
+    for each in given_devices(claim.allocation) if claim.allocation else ():
         card = cards.get(each.key)
         if card is not None:
             memory = card.memory if each.memory is None else each.memory

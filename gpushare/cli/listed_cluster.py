@@ -16,7 +16,7 @@ from gpushare.cli.cluster import NOT_ENDED, OF_A_DAEMON, items
 from gpushare.cli.driver_cards import DriverCards, list_cards
 from gpushare.cli.options import add_connection
 from gpushare.cli.report import LARGEST_IN_GIB
-from gpushare.core.model import Request
+from gpushare.core.model import Deals, Request
 from gpushare.core.node_filters import NodeStates, OwnFilters, amounts_of
 from gpushare.core.policy import load_policy
 from gpushare.core.ranking import Ranking
@@ -102,6 +102,11 @@ class ListedResource:
     def there(self) -> PodsThere:
         """The pods that have devices, and those that wait for some."""
         return pods_there(self.ledger, self.demands)
+
+    def deals_of_words(self, devices: int) -> tuple[Deals, ...]:
+        """Return how the devices of a node are dealt out that is told in words."""
+        del devices
+        return ()
 
     def left_out(self, node: str, units: int) -> str:
         """Return what keeps pods from the node whoever asks; "" if nothing does.

@@ -167,6 +167,7 @@ def shape_of_words(text: str, flag: str, books: ListedResource) -> Shape:
         ("",) * devices,
         cpu=host_amount(CPU, more, wrong, least=1, of="a node has"),
         memory=host_amount(MEMORY, more, wrong, least=1, of="a node has"),
+        deals=books.deals_of_words(devices),
     )
     name = ",".join([first, *(f"{key}={more[key]}" for key in known[:3] if key in more)])
     return Shape(name, spec, None, price)
@@ -227,11 +228,12 @@ def shapes_of_cluster(books: ListedResource, demands: Iterable[Demands]) -> list
 def _look(spec: NodeSpec, state: NodeState | None, keys: set[str], resource: str) -> object:
     """Return what makes another shape."""
     host = spec.cpu, (spec.memory or 0) >> 30
+    devices = spec.capacity, spec.models, spec.deals
     if state is None:
-        return spec.capacity, spec.models, host
+        return devices, host
     like = state_like(spec, state, resource)
     labels = tuple((key, (like.labels or {}).get(key)) for key in sorted(keys))
-    return spec.capacity, spec.models, host, frozenset(like.taints), labels
+    return devices, host, frozenset(like.taints), labels
 
 
 def _price(text: str, wrong: str) -> Fraction:

@@ -18,7 +18,7 @@ from gpushare.cli.listed_claims import Claims, ListedCards
 from gpushare.cli.listed_cluster import ListedResource, Priorities
 from gpushare.core.model import ALL_CORES, HOST_BOUND, MAX_UNITS, Request
 from gpushare.core.node_filters import CPU
-from gpushare.errors import QuantityError, SettingsError, WireError
+from gpushare.errors import MessageError, QuantityError, SettingsError, WireError
 from gpushare.explain.claim_pods import ClaimsUser, user_of, wanted_of
 from gpushare.explain.placer import Wanted
 from gpushare.explain.text import NO_UNIT
@@ -71,19 +71,24 @@ class PodReader:
             if flag == "--gang" and pods.count is None:
                 text = f"{word!r}: how many at once? write '{word.strip()} x 3'"
                 raise SettingsError(f"--gang: {text}")
-            return self._of_books([pods])
+            return self._of_books([pods], f"{flag}: {word!r}")
         if word != "-" and not Path(word).exists():
             raise SettingsError(
                 f"{flag}: {word!r} is no file, nor is it as '8GiB x 3' (see --help)"
             )
         if word != "-" and _holds_rows(Path(word)):
-            return self._of_books(_pods_of_rows(Path(word), resource, self._priority))
+            return self._of_books(_pods_of_rows(Path(word), resource, self._priority), word)
         documents = read_documents(word)
         specs = pods_of_documents(documents, word, self._every, self._priorities(), self._claims)
         return specs.pods, wanted_of(specs.users)
 
-    def _of_books(self, pods: list[Wanted]) -> tuple[list[Wanted], list[Wanted]]:
-        return ([], pods) if isinstance(self._books, ListedCards) else (pods, [])
+    def _of_books(self, pods: list[Wanted], where: str) -> tuple[list[Wanted], list[Wanted]]:
+        if not isinstance(self._books, ListedCards):
+            return pods, []
+        try:
+            return [], [self._claims.in_words(each) for each in pods]
+        except MessageError as error:
+            raise SettingsError(f"{where}: {error}") from error
 
 
 def pods_of_words(text: str, unit: str, resource: str, priority: int = 0) -> Wanted | None:

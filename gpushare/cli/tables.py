@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, TextIO
 
 from gpushare.cli.report import NodeLine, PodLine, Report
-from gpushare.core.model import ALL_CORES
+from gpushare.core.model import ALL_CORES, Request
 
 if TYPE_CHECKING:  # it loads more than the rest of the command
     from gpushare.cli.claims import ClaimsReport
@@ -389,13 +389,17 @@ def _holders(report: Report, claims: "ClaimsReport", style: Style) -> str:
             [
                 printable(claim.ref.name),
                 printable(claim.ref.namespace),
-                _on_each(claim.request.units, claim.request.devices) if claim.request else "-",
+                _amounts(claim.asked.request) if claim.asked else "-",
                 printable(claim.node) or "-",
                 printable(",".join(devices)) or claim.state,
                 printable(",".join(claim.pods)) or "-",
             ]
         )
     return align(rows)
+
+
+def _amounts(request: Request) -> str:
+    return "+".join(map(str, request.split)) or _on_each(request.units, request.devices)
 
 
 def _on_each(amount: int, devices: int) -> str:

@@ -218,7 +218,8 @@ def _first_fields(kind: str, plan: Plan, policy: str, before: Sums) -> dict[str,
 def _placed_document(placed: PlacementResult) -> dict[str, Any]:
     """Return what became of pods as a part of a document."""
     request = placed.wanted.request
-    also = [{"units": each.units, "devices": each.devices} for each in placed.wanted.also]
+    others = [each.request for each in placed.wanted.also]
+    also = [{"units": each.units, "devices": each.devices} for each in others]
     return {
         "name": placed.wanted.name,
         "units": request.units,

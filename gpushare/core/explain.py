@@ -11,6 +11,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from gpushare.core.dealing import AsDealt, Asked, Dealing
 from gpushare.core.decide import (
     BEST,
     NO_ROOM,
@@ -63,15 +64,19 @@ def explain(
     *,
     own: OwnFilters = _NO_FILTERS,
     demands: Demands = NO_DEMANDS,
+    dealt: AsDealt | None = None,
 ) -> Explanation:
     """Return how the request stands on the named nodes (each once).
 
     now: seconds since the epoch; it tells which pods that are being deleted are about to be gone.
-    own: kube-scheduler's filters; demands: what the pod demands of them.
+    own: kube-scheduler's filters; demands: what the pod demands of them. dealt: the request where
+    devices deal out memory in amounts of their own.
     """
+    dealt = dealt or AsDealt(Dealing(), Asked(request))
+    there, snapshot, request = snapshot, dealt.view(snapshot), dealt.request
     unknown = [name for name in names if name not in snapshot.row]
     known = [name for name in names if name in snapshot.row]
-    shares = (snapshot.capacity > 0).sum(axis=1) > 0
+    shares = (there.capacity > 0).sum(axis=1) > 0
     obstacles = {
         # Of a node without devices nothing else needs to be said.
         name: own.obstacles(name, request, demands) if shares[snapshot.row[name]] else ()
@@ -108,7 +113,7 @@ def explain(
         unknown=len(unknown),
         kept_out=Counter(obstacles[name][0].text for name in (*left_out, *short)),
         other_models=len(usable) - len(asked),
-        largest=_largest(snapshot, rows),
+        largest=_largest(there, rows),
         fits_now=_most_units(free, request.devices),
         parts_now=_nearest_parts(free, request) if request.split else (),
         most_units=_most_units(capacity, request.devices),
@@ -120,12 +125,13 @@ def explain(
         with_both=int((memory & cores).sum()),
         most_cores=int(np.where(memory, snapshot.cores_free[rows], 0).max(initial=0)),
         models=_models(snapshot, possible) if request.cards != ANY_CARD else (),
+        rounded=snapshot is not there,
     )
     if found.never:
         return replace(found, split=_split(capacity, request))
     if found.fit:
         return found
-    search = _Search(snapshot, request, entries_of, now, own)
+    search = _Search(snapshot, dealt, entries_of, now, own)
     cured = search.cured({name: obstacles[name] for name in sorted([*short, *curable])})
     return replace(found, remedies=(*search.remedies(rows), *cured))
 
@@ -226,19 +232,20 @@ def _nearest_parts(units: Ints, request: Request) -> tuple[int, ...]:
 
 
 class _Search:
-    """A search for what makes the request fit on one node."""
+    """A search for what makes the request fit on one node. snapshot: as the request sees it."""
 
     def __init__(
         self,
         snapshot: Snapshot,
-        request: Request,
+        dealt: AsDealt,
         entries_of: EntriesOf,
         now: float,
         own: OwnFilters,
     ) -> None:
         self._now = now
         self._snapshot = snapshot
-        self._request = request
+        self._request = dealt.request
+        self._dealt = dealt
         self._entries_of = entries_of
         self._own = own
         self._steps = StepBudget(_STEPS)
@@ -319,7 +326,8 @@ class _Search:
         """Return a remedy on the node, perhaps with needless parts; None if none helps."""
         opens = _closed(books) if with_closed else ()
         spec = replace(books.spec, healthy=_healthy_with(books, opens))
-        selection = VictimSelection(replace(books, spec=spec), self._request)
+        takes = self._dealt.takes(spec.name)
+        selection = VictimSelection(replace(books, spec=spec), self._request, takes=takes)
         # Nobody preempts here, so all pods cost the same, except that ending pods cost less.
         alike = tuple(
             replace(entry, priority=-entry.ends_soon(self._now)) for entry in books.entries
@@ -349,7 +357,8 @@ class _Search:
         what_if = _WhatIfNode(books, pairs=bool(remedy.serves))
 
         def helps(one: Remedy) -> bool:
-            return bool(filter_nodes(what_if.after(one), [one.node], self._request).fit)
+            after = self._dealt.view(what_if.after(one))
+            return bool(filter_nodes(after, [one.node], self._request).fit)
 
         if not helps(remedy) or helps(Remedy(books.spec.name)):
             return None

@@ -90,6 +90,9 @@ class Explanation:
     models: tuple[str, ...] = ()
     """The models that there are on the nodes in question, sorted, if the request wants certain
     cards."""
+    rounded: bool = False
+    """Devices round up what is asked for: units are then those that may be asked for, but those of
+    the largest device, which are there."""
 
     @property
     def nodes(self) -> int:

@@ -96,7 +96,7 @@ def measures(
     # What one asks for besides is something else to sums: they do not see that it is of one node.
     pods = [
         *pods,
-        *(replace(each, request=more, also=()) for each in pods for more in each.also),
+        *(replace(each, request=more.request, also=()) for each in pods for more in each.also),
     ]
     yield from _sums(there, shapes, pods)
     yield from _compute(there, shapes, pods)

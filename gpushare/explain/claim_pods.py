@@ -11,7 +11,8 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
-from gpushare.core.model import Request
+from gpushare.core.dealing import Asked
+from gpushare.core.model import MAX_UNITS, Request
 from gpushare.core.node_filters import PODS
 from gpushare.core.selectors import NO_DEMANDS, Demands, Requirement, Term
 from gpushare.errors import MessageError
@@ -19,8 +20,9 @@ from gpushare.explain.placer import Wanted
 from gpushare.wire.annotations import Names
 from gpushare.wire.demands import demands_of
 from gpushare.wire.dra.claims import CLASS, ClaimRequest, claim_request, nodes_of
+from gpushare.wire.dra.counted import DealsInUnits, units_up
 from gpushare.wire.dra.objects import ClaimsPod, PodClaim, ResourceClaim
-from gpushare.wire.dra.slices import SliceCard
+from gpushare.wire.dra.slices import NO_SUCH_AMOUNT, SliceCard
 from gpushare.wire.pods import priority_of, request_of
 
 
@@ -28,7 +30,7 @@ from gpushare.wire.pods import priority_of, request_of
 class AskedClaim:
     """A claim that wants devices. key: by what other pods know it, too; "": it is the pod's own."""
 
-    request: Request
+    asked: Asked
     key: str = ""
 
 
@@ -47,7 +49,7 @@ class ClaimsUser:
 
 
 class ClaimSource(Protocol):
-    """Claims and templates, and what the driver's cards make of an amount."""
+    """Claims and templates, and what a claim takes of the driver's cards at least."""
 
     @property
     def unit(self) -> int:
@@ -59,9 +61,9 @@ class ClaimSource(Protocol):
     def of_template(self, namespace: str, name: str) -> ResourceClaim | None:
         """Return a claim as the template of that name makes it; None if there is no template."""
 
-    def dealt(self, memory: int) -> int:
-        """Return the bytes that a claim for so many takes. Raises MessageError if it can be had
-        of no card.
+    def least_dealt(self, memory: int) -> int:
+        """Return the fewest bytes that a claim for so many takes. Raises MessageError if it can be
+        had of no card.
         """
 
 
@@ -107,27 +109,54 @@ def user_of(
         except MessageError as error:
             raise MessageError(f"its claim {each.name}: {error}") from error
         ours = ours or asked is not None
-        given = claim.status and claim.status.allocation
-        if given and not anew:
-            demands = _on(nodes_of(given), demands)
+        if claim.allocation and not anew:
+            demands = _on(nodes_of(claim.allocation), demands)
         elif asked is not None:
-            parts = (part._replace(memory=source.dealt(part.memory)) for part in asked.parts)
-            claims.append(AskedClaim(ClaimRequest(tuple(parts)).request(source.unit), key))
+            claims.append(AskedClaim(asked_of(asked, source), key))
     if not ours:
         return None
     return ClaimsUser(name, request_of(pod, names), tuple(claims), demands, priority_of(pod))
 
 
-def dealt(cards: Iterable[SliceCard], memory: int) -> int:
-    """Return the bytes that a claim for so many takes of a card; of unlike cards the most.
+def asked_of(claim: ClaimRequest, source: ClaimSource) -> Asked:
+    """Return what the claim asks for, with the units that it takes at least.
+
+    Raises MessageError if no card has it.
+    """
+    least = (part._replace(memory=source.least_dealt(part.memory)) for part in claim.parts)
+    units = ClaimRequest(tuple(least)).asked(source.unit).request
+    return Asked(units, claim.asked(source.unit).exact)
+
+
+def least_dealt(cards: Iterable[SliceCard], memory: int) -> int:
+    """Return the bytes that a claim for so many takes of a card; of unlike cards the fewest.
 
     Raises MessageError if cards are large enough, and deal out no such amount.
     """
     large = [card for card in cards if card.shared and card.open and card.memory >= memory]
     amounts = [amount for card in large if (amount := card.consumed(memory)) is not None]
     if large and not amounts:
-        raise MessageError("the driver deals out no such amount of memory")
-    return max(amounts, default=memory)
+        raise MessageError(NO_SUCH_AMOUNT)
+    return min(amounts, default=memory)
+
+
+@dataclass(frozen=True, slots=True)
+class DealsAsAny:
+    """How a card is dealt out of which nothing is known: as any of these, whichever takes most."""
+
+    cards: frozenset[DealsInUnits]
+    unit: int
+
+    def takes(self, asked: int) -> int:
+        """Return the units that a claim for so many bytes takes."""
+        units = (one.takes(asked) for one in self.cards)
+        known = [each for each in units if each <= MAX_UNITS]
+        return max(known, default=units_up(asked, self.unit))
+
+    def most(self, units: int) -> int:
+        """Return the most units that may be asked for to take so many, 0 for none."""
+        large = (one for one in self.cards if one.card.memory >= units * self.unit)
+        return min((one.most(units) for one in large), default=units)
 
 
 def _claims(
@@ -196,6 +225,7 @@ def _of_claims(
     name: str, count: int, host: Request, claims: Iterable[AskedClaim], like: ClaimsUser
 ) -> Wanted:
     """Return what asks for all these claims; the largest one is with what is taken of the host."""
-    largest, *rest = sorted((claim.request for claim in claims), key=lambda each: -each.total)
-    request = host.of_parts(largest.parts)
-    return Wanted(name, request, count, like.demands, like.priority, tuple(rest))
+    every = (claim.asked for claim in claims)
+    largest, *rest = sorted(every, key=lambda each: (-sum(each.exact), -each.request.total))
+    request = host.of_parts(largest.request.parts)
+    return Wanted(name, request, count, like.demands, like.priority, largest.exact, tuple(rest))

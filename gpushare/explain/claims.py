@@ -7,9 +7,10 @@ Tested in `tests/unit/explain/test_claims.py`.
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Protocol
 
+from gpushare.core.dealing import AsDealt, Asked, Dealing
 from gpushare.core.explanation import Explanation
 from gpushare.core.model import PodRef, Request
 from gpushare.core.selectors import Demands
@@ -52,10 +53,27 @@ class ClaimReader(Protocol):
         """Return the uids of claims of which nobody knows whether an allocation lands."""
 
 
+@dataclass(frozen=True, slots=True)
+class DriverNodes:
+    """The nodes of the driver."""
+
+    source: ExplainSource
+    """A resource named after the class, whose pods are claims."""
+    dealing: Dealing
+    """How the cards are dealt out."""
+
+    def explanation(self, asked: Asked, demands: Demands, now: float) -> Explanation:
+        """Return how it stands on the nodes."""
+        dealt = AsDealt(self.dealing, asked)
+        found = explanation_of(self.source, asked.request, demands, now, dealt)
+        # Several cards for one amount are written as a count of the claim, which its author knows.
+        return replace(found, split=0)
+
+
 def explain_claims(
     pod: ClaimsPod,
     books: ClaimReader,
-    source: ExplainSource | None,
+    nodes: DriverNodes | None,
     unit: str,
     *,
     waits: str = "",
@@ -63,9 +81,8 @@ def explain_claims(
 ) -> PodExplanation:
     """Return the explanation of a pod with claims as it is now, in seconds since the epoch.
 
-    source: the driver's nodes, None if nothing is to be said of them. waits: why its claims got no
-    devices when that was last tried, or "". Raises MessageError if none of its claims is of our
-    class.
+    nodes: None if nothing is to be said of them. waits: why its claims got no devices when that was
+    last tried, or "". Raises MessageError if none of its claims is of our class.
     """
     ref = pod_ref(pod)
     said = PodExplanation(ref, CLASS, unit, "ended", scheduler_view(pod))
@@ -84,16 +101,16 @@ def explain_claims(
         return replace(said, state="bound", node=node)
     if names is None:
         return replace(said, state="pending", waits=_TO_BE_MADE)
-    asked = [claim.request for claim in ours if claim.state == "waiting" and claim.request]
-    said = replace(said, state="pending", waits=waits if asked else "")
-    if not asked or source is None:
+    waiting = [claim.asked for claim in ours if claim.state == "waiting" and claim.asked]
+    said = replace(said, state="pending", waits=waits if waiting else "")
+    if not waiting or nodes is None:
         return said
     try:
-        request = combined(observe_pod(pod, source.names).request, asked)
+        asked = combined(observe_pod(pod, nodes.source.names).request, waiting)
     except WireError as error:
         return replace(said, waits=str(error))
-    found = claims_explanation(source, request, demands_of(pod), now)
-    return replace(said, request=request, explanation=found)
+    found = nodes.explanation(asked, demands_of(pod), now)
+    return replace(said, request=asked.request, explanation=found)
 
 
 def by_claims(pod: ClaimsPod, resources: Sequence[str]) -> bool:
@@ -111,24 +128,23 @@ def claim_said(
     claim = books.named(namespace, name)
     if claim is None:
         return ClaimSaid(PodRef(namespace, name, ""), "missing")
-    status = claim.status
     ref = PodRef(namespace, name, (claim.metadata and claim.metadata.uid) or "")
-    request, wrong = None, ""
+    asked, wrong = None, ""
     try:
-        asked = claim_request(claim, CLASS)
-        if asked is None and not (foreign and status and status.allocation):
+        request = claim_request(claim, CLASS)
+        if request is None and not (foreign and claim.allocation):
             return None
-        request = asked.request(books.unit) if asked is not None else None
+        asked = request.asked(books.unit) if request is not None else None
     except MessageError as error:
         wrong = refusal(error)
-    if status and status.allocation:
-        where = ", ".join(sorted(nodes_of(status.allocation)))
-        pods = tuple(each.name or "" for each in status.reserved_for or ())
-        cards = given_cards(status.allocation, books)
-        return ClaimSaid(ref, "allocated", wrong, request, where, cards, pods)
+    if claim.allocation:
+        where = ", ".join(sorted(nodes_of(claim.allocation)))
+        pods = tuple(each.name or "" for each in claim.reserved)
+        cards = given_cards(claim.allocation, books)
+        return ClaimSaid(ref, "allocated", wrong, asked, where, cards, pods)
     if wrong:
         return ClaimSaid(ref, "refused", wrong)
-    return ClaimSaid(ref, "in doubt" if ref.uid in books.in_flight() else "waiting", "", request)
+    return ClaimSaid(ref, "in doubt" if ref.uid in books.in_flight() else "waiting", "", asked)
 
 
 def refusal(why: object) -> str:
@@ -146,17 +162,10 @@ def given_cards(allocation: ClaimAllocation, books: ClaimReader) -> tuple[GivenC
     return tuple(found)
 
 
-def combined(pod: Request, asked: Iterable[Request]) -> Request:
+def combined(pod: Request, claims: Iterable[Asked]) -> Asked:
     """Return what a pod needs of a node: CPU and memory, and of its claims the largest one.
 
     It is what keeps the pod out, if one claim alone does.
     """
-    return pod.of_parts(max(asked, key=lambda each: (each.units, each.total)).parts)
-
-
-def claims_explanation(
-    source: ExplainSource, request: Request, demands: Demands, now: float
-) -> Explanation:
-    """Return how it stands on the nodes of the driver."""
-    # Several cards for one amount are written as a count of the claim, which its author knows.
-    return replace(explanation_of(source, request, demands, now), split=0)
+    largest = max(claims, key=lambda each: (each.exact[0], sum(each.exact)))
+    return Asked(pod.of_parts(largest.request.parts), largest.exact)

@@ -77,7 +77,7 @@ def _claim(claim: ClaimSaid) -> dict[str, Any]:
     return asdict(claim.ref) | {
         "state": claim.state,
         "detail": claim.detail or None,
-        "request": _request(claim.request),
+        "request": _request(claim.asked.request if claim.asked else None),
         "node": claim.node or None,
         "devices": given_documents(claim),
         "pods": list(claim.pods),

@@ -118,7 +118,9 @@ def need(
         placed,
         tuple(tries.left_out(placed)),
         tuple(nodes.shown(counts, view)),
-        _largest(view, nodes.filters().open_to(NO_DEMANDS)[nodes.rows(counts)]),
+        _largest(
+            nodes.dealing().view(view), nodes.filters().open_to(NO_DEMANDS)[nodes.rows(counts)]
+        ),
         bool(view.cores_used.any()),
     )
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from gpushare.core.dealing import AsDealt, Asked, Dealing
 from gpushare.core.decide import filter_nodes
 from gpushare.core.model import Reason, Request
 from gpushare.core.mutable_cluster import MutableCluster, Placement, ranking
@@ -45,19 +46,26 @@ class Wanted:
     """What they demand of nodes."""
     priority: int = 0
     """Those of a higher one are placed first."""
-    also: tuple[Request, ...] = ()
+    exact: tuple[int, ...] = ()
+    """As `Asked.exact`, of the request."""
+    also: tuple[Asked, ...] = ()
     """What each asks for besides, of devices of the same node, which may be those of the request or
     of one another."""
 
     @property
-    def kind(self) -> tuple[Request, tuple[Request, ...], Demands]:
+    def asked(self) -> Asked:
+        """What each asks for, of devices that may deal out memory in amounts of their own."""
+        return Asked(self.request, self.exact)
+
+    @property
+    def kind(self) -> tuple[Asked, tuple[Asked, ...], Demands]:
         """What decides where it has room."""
-        return self.request, self.also, self.demands
+        return self.asked, self.also, self.demands
 
     @property
     def total(self) -> int:
         """Units that each of them asks for."""
-        return self.request.total + sum(each.total for each in self.also)
+        return self.request.total + sum(each.request.total for each in self.also)
 
 
 Place = tuple[Placement, ...]
@@ -101,12 +109,19 @@ class Placer:
     """Places pods on nodes, where kube-scheduler's own filters let them.
 
     rows: of the snapshot, the nodes that there are; of equally good ones the first is taken.
-    filters: over all rows of the snapshot. view: the nodes with what is placed.
+    filters: over all rows of the snapshot. dealing: of its nodes. view: the nodes with what is
+    placed.
     """
 
     def __init__(
-        self, snapshot: Snapshot, rows: Rows, filters: HostFilters, policy: Policy
+        self,
+        snapshot: Snapshot,
+        rows: Rows,
+        filters: HostFilters,
+        policy: Policy,
+        dealing: Dealing | None = None,
     ) -> None:
+        self._dealing = dealing or Dealing()
         self.view = mutable(snapshot, rows, empty=False)
         self._cluster = MutableCluster(self.view, ranking(policy, len(rows)))
         self._own = filters.own
@@ -189,10 +204,11 @@ class Placer:
 
     def _place(self, wanted: Wanted, among: Bools) -> Place:
         """Place one pod with all that it asks for on one of these nodes; () if none has room."""
-        while (first := self._cluster.place(wanted.request, among)) is not None:
+        rows = np.arange(len(among))
+        while (first := self._place_asked(wanted.asked, among)) is not None:
             place: Place = (first,)
-            for request in wanted.also:
-                more = self._cluster.place_on(first.row, request)
+            for asked in wanted.also:
+                more = self._place_asked(asked, rows == first.row)
                 if more is None:
                     break
                 place += (more,)
@@ -201,6 +217,20 @@ class Placer:
             self._release(place)
             among[first.row] = False
         return ()
+
+    def _place_asked(self, asked: Asked, among: Bools) -> Placement | None:
+        """Place what is asked for on the best of these nodes; None if none has room."""
+        if not asked.exact:
+            return self._cluster.place(asked.request, among)
+        row = self.view.row
+        found = self._dealing.place(
+            self.view, asked, lambda name: bool(among[row[name]]), self._cluster.scorer
+        )
+        if found is None:
+            return None
+        node, shares = found
+        request = asked.request.of_parts(units for _, units in shares)
+        return self._cluster.put(row[node], tuple(sorted(shares)), request)
 
     def _release(self, place: Place) -> None:
         for placement in place:
@@ -227,7 +257,8 @@ class Placer:
         return found
 
     def _reasons_by_node(self, wanted: Wanted) -> Iterator[str]:
-        view, request = self.view, wanted.request
+        dealt = AsDealt(self._dealing, wanted.asked)
+        view, request = dealt.view(self.view), dealt.request
         failed = filter_nodes(view, view.names, request).failed
         accepted = has_accepted_model(view, np.arange(len(view.names)), request).tolist()
         for name, has_model in zip(view.names, accepted, strict=True):

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Protocol
 
+from gpushare.core.dealing import AsDealt, Asked
 from gpushare.core.explain import explain, score_bound_pod
 from gpushare.core.explanation import BoundPodScore, Explanation
 from gpushare.core.model import PodRef, Request, Shares
@@ -99,14 +100,14 @@ class ClaimSaid:
     """A ResourceClaim of a pod.
 
     state: "allocated"; "in doubt": an allocation is being written, or got no answer; "waiting";
-    "refused": it asks for what cannot be given, detail says what; or "missing". request: on each
+    "refused": it asks for what cannot be given, detail says what; or "missing". asked: on each
     device. node, cards: where it is allocated. pods: the names of those that it is reserved for.
     """
 
     ref: PodRef
     state: str
     detail: str = ""
-    request: Request | None = None
+    asked: Asked | None = None
     node: str = ""
     cards: tuple[GivenCard, ...] = ()
     pods: tuple[str, ...] = ()
@@ -195,14 +196,21 @@ def explain_pod(
 
 
 def explanation_of(
-    source: ExplainSource, request: Request, demands: Demands = NO_DEMANDS, now: float = 0.0
+    source: ExplainSource,
+    request: Request,
+    demands: Demands = NO_DEMANDS,
+    now: float = 0.0,
+    dealt: AsDealt | None = None,
 ) -> Explanation:
-    """Return how the request of a pod that demands this stands on all nodes as they are now."""
+    """Return how the request of a pod that demands this stands on all nodes as they are now.
+
+    dealt: the request where devices deal out memory in amounts of their own.
+    """
     ledger, own = source.ledger, source.filters
     snapshot = ledger.snapshot()
     names = [name for name in snapshot.names if name]
     books_of = partial(node_books, ledger)
-    return explain(snapshot, names, request, books_of, now, own=own, demands=demands)
+    return explain(snapshot, names, request, books_of, now, own=own, demands=demands, dealt=dealt)
 
 
 def node_books(ledger: Reader, node: str) -> NodeBooks | None:

@@ -9,8 +9,10 @@ No I/O.
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Self, TypeVar
 
+from gpushare.core.dealing import Asked, Dealing
 from gpushare.core.model import ObservedPod, Request
 from gpushare.core.node_filters import OwnFilters
 from gpushare.core.policy import Policy
@@ -52,18 +54,22 @@ class Books:
         own: OwnFilters,
         running: Mapping[str, ObservedPod],
         reserved: Mapping[str, Collection[str]],
+        asked: Mapping[str, Asked] = MappingProxyType({}),
     ) -> Self:
         """Return those whose holders are claims (wire/dra/counted.py).
 
         running: pods on nodes by uid, with their demands. reserved: by claim, the uids of the pods
-        that it is reserved for. A claim whose pods are on no node yet is placed by itself.
+        that it is reserved for. A claim whose pods are on no node yet is placed by itself. asked:
+        by claim, what it asks for, which may take more elsewhere; else it is what it has.
         """
         held = defaultdict[str, list[AskedClaim]](list)
         users = defaultdict[str, list[ClaimsUser]](list)
         for entry in view.entries.values():
-            uids = reserved.get(entry.ref.uid.removesuffix(f"/{entry.node}"), ())
+            of_claim = entry.ref.uid.removesuffix(f"/{entry.node}")
+            uids = reserved.get(of_claim, ())
             there = [uid for uid in uids if uid in running and running[uid].node == entry.node]
-            claim = AskedClaim(entry.request, str(entry.ref) if len(there) > 1 else "")
+            wants = asked.get(of_claim, Asked(entry.request))
+            claim = AskedClaim(wants, str(entry.ref) if len(there) > 1 else "")
             for uid in there:
                 held[uid].append(claim)
             if uids and not there:
@@ -128,7 +134,8 @@ class _OneResource:
     def __init__(self, books: Books, policy: Policy) -> None:
         snapshot = books.view.snapshot
         filters = HostFilters(books.own, snapshot.names)
-        self._placer = Placer(snapshot, rows_by_name(snapshot), filters, policy)
+        dealing = Dealing(books.view.nodes.values())
+        self._placer = Placer(snapshot, rows_by_name(snapshot), filters, policy, dealing)
         self._pods = defaultdict[str, list[Wanted]](list)
         self._pods |= {node: [*pods] for node, pods in books.pods.items()}
         self._moved: list[Place] = []

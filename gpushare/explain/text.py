@@ -119,7 +119,7 @@ def _head(said: PodExplanation) -> str:
 
 
 def _claim(claim: ClaimSaid, unit: str) -> str:
-    asks = f"asks for {_asked(claim.request, unit)}" if claim.request else ""
+    asks = f"asks for {_asked(claim.asked.request, unit)}" if claim.asked else ""
     match claim.state:
         case "allocated":
             given = ", ".join(
@@ -216,6 +216,10 @@ def _free(found: Explanation, unit: str) -> str:
     text = f"at most {amount(largest.units, unit)} on {largest.node} device {largest.device}"
     devices = found.request.devices
     if devices == 1:
+        if found.rounded and found.fits_now < largest.units:
+            less = f"a claim for at most {amount(found.fits_now, unit)}"
+            fits = less if found.fits_now else "no claim"
+            return f"{text}; as the driver rounds amounts up, {fits} fits now"
         wants = found.request.cards != ANY_CARD and found.fits_now < largest.units
         if not wants or not found.most_alone:
             return text

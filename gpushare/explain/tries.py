@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from gpushare.core.dealing import Dealing
 from gpushare.core.node_filters import OwnFilters
 from gpushare.core.policy import Policy
 from gpushare.core.snapshot import Rows, Snapshot
@@ -68,6 +69,7 @@ class Nodes:
         self._there = ledger.snapshot().row.keys()
         self._made = [0] * len(shapes)
         self._filters: HostFilters | None = None
+        self._dealing: Dealing | None = None
 
     def rows(self, counts: Counts) -> Rows:
         """Return intp (K,): the nodes that are there and this many of each shape, by name."""
@@ -77,7 +79,7 @@ class Nodes:
                 spec, state = self.shapes[number].node(name, self._resource)
                 self._ledger.node_changed(spec)
                 self._own.states.put(state)
-                self._made[number], self._filters = place + 1, None
+                self._made[number], self._filters, self._dealing = place + 1, None, None
         row = self.snapshot.row
         by_name = {name: row[name] for name in self._there}
         by_name |= {shown: row[name] for name, shown in self.names(counts).items()}
@@ -103,6 +105,12 @@ class Nodes:
         if self._filters is None:
             self._filters = HostFilters(self._own, self.snapshot.names)
         return self._filters
+
+    def dealing(self) -> Dealing:
+        """Return how the devices of all nodes are dealt out."""
+        if self._dealing is None:
+            self._dealing = Dealing(self._ledger.entries_and_specs()[1].values())
+        return self._dealing
 
     def shown(self, counts: Counts, view: Snapshot) -> list[NewNode]:
         """Return the nodes that come, as they are in this view."""
@@ -225,12 +233,14 @@ class Tries:
         return Placer(self.nodes.snapshot, rows[usable], filters, self._policy).view
 
     def _alone(self, number: int) -> Placer:
-        rows = self.nodes.alone(number)
-        return Placer(self.nodes.snapshot, rows, self.nodes.filters(), self._policy)
+        return self._on(self.nodes.alone(number))
 
     def _placer(self, counts: Counts) -> Placer:
-        rows = self.nodes.rows(counts)
-        return Placer(self.nodes.snapshot, rows, self.nodes.filters(), self._policy)
+        return self._on(self.nodes.rows(counts))
+
+    def _on(self, rows: Rows) -> Placer:
+        nodes = self.nodes
+        return Placer(nodes.snapshot, rows, nodes.filters(), self._policy, nodes.dealing())
 
     def _all_fit(self, placer: Placer) -> bool:
         """Return whether all pods fit that have to, and enough of the others."""

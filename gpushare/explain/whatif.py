@@ -13,6 +13,7 @@ from types import MappingProxyType
 
 import numpy as np
 
+from gpushare.core.dealing import Dealing
 from gpushare.core.model import ALL_CORES, NodeSpec
 from gpushare.core.node_filters import OwnFilters
 from gpushare.core.policy import Policy
@@ -110,7 +111,8 @@ def what_if(
     moved = change_nodes(ledger, there, without, added)
     snapshot = ledger.snapshot()
     filters = HostFilters(own or OwnFilters(), snapshot.names)
-    placer = Placer(snapshot, rows_by_name(snapshot), filters, policy)
+    dealing = Dealing(ledger.entries_and_specs()[1].values())
+    placer = Placer(snapshot, rows_by_name(snapshot), filters, policy, dealing)
     every = [*moved, *there.waiting, *wanted]
     found: dict[int, PlacementResult] = {}
     for place in in_turn(every):

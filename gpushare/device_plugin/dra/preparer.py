@@ -124,7 +124,7 @@ class Preparer:
         claim: ResourceClaim = RESOURCE_CLAIMS.decode_answer(body, ref.namespace, ref.name)
         if not claim.metadata or claim.metadata.uid != ref.uid:
             raise RequestRefused(f"claim {ref} is another one by now")
-        devices = claim.status and claim.status.allocation and claim.status.allocation.devices
+        devices = claim.allocation and claim.allocation.devices
         results = (devices and devices.results) or ()
         ours = [result for result in results if result.driver == self._driver]
         if not ours:

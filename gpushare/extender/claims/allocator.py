@@ -415,8 +415,7 @@ class Allocator:
         """
         found = False
         for claim in case.held:
-            reserved = (claim.status and claim.status.reserved_for) or ()
-            if [each.uid for each in reserved] == [case.pod.uid]:
+            if [each.uid for each in claim.reserved] == [case.pod.uid]:
                 found = self._writes.take_back(claim, release(claim, case.pod)) or found
         return found
 

@@ -11,44 +11,34 @@ Any thread may call; nothing here waits for anything.
 Tested in `tests/unit/extender/claims`.
 """
 
-import itertools
 import threading
 from collections import Counter, defaultdict
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 
-from gpushare.core.decide import best_row, place_parts, rows_of
-from gpushare.core.model import MAX_UNITS, Amounts, PodRef, Request
+from gpushare.core.dealing import Asked, Dealing
+from gpushare.core.model import Amounts, NodeSpec, PodRef, Request
 from gpushare.core.node_filters import amounts_of
 from gpushare.core.pairing import Pairing
 from gpushare.core.ranking import Ranking
-from gpushare.core.snapshot import Rows, Snapshot
 from gpushare.errors import MessageError
 from gpushare.ledger import Ledger
 from gpushare.wire.dra.claims import ClaimRequest, given_devices, nodes_of
 from gpushare.wire.dra.counted import (
     Cards,
-    Dealt,
     cards_by_node,
     holders_of,
     node_of_cards,
-    nodes_by_dealt,
     units_up,
 )
 from gpushare.wire.dra.objects import ResourceClaim, ResourceSlice
-from gpushare.wire.dra.slices import DeviceKey, SliceCard, cards_of
+from gpushare.wire.dra.slices import NO_SUCH_AMOUNT, DeviceKey, SliceCard, cards_of
 
 _NEVER_SENT = -1
 _NOTHING: Amounts = MappingProxyType({})
 _SHOWN = 1.0
 """Seconds within which all watches have shown that a pod is bound."""
-_TRIED_FIRST = 8
-"""Nodes that are asked about one by one, the best first, before all others are asked about: where
-most are allowed, asking about thousands would take the time."""
-
-_Units = tuple[int, ...]
-"""For each part of what a claim asks for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +86,8 @@ class ClaimBooks:
         # As last shown; one whose slice has gone is not open.
         self._cards: dict[DeviceKey, SliceCard] = {}
         self._on_node: dict[str, Cards] = {}
-        self._dealt: dict[Dealt, list[str]] = {}
+        self._specs: dict[str, NodeSpec] = {}
+        self._dealing = Dealing()
         self._claims: dict[str, ResourceClaim] = {}
         self._by_name: dict[tuple[str, str], str] = {}
         self._unread: frozenset[str] = frozenset()
@@ -118,10 +109,11 @@ class ClaimBooks:
             for name, now in cards_by_node(self._cards).items():
                 if self._on_node.get(name) != now:
                     self._on_node[name] = now
+                    self._specs[name] = node_of_cards(name, now, self._unit)
                     # Anew: which card is at which index may have changed.
                     self.ledger.node_gone(name)
-                    self.ledger.node_changed(node_of_cards(name, now, self._unit))
-            self._dealt = nodes_by_dealt(self._on_node)
+                    self.ledger.node_changed(self._specs[name])
+            self._dealing = Dealing(self._specs.values())
             for uid in self._claims:
                 self._count(uid)
 
@@ -142,7 +134,7 @@ class ClaimBooks:
         read: it was read or written, and may have been shown gone since.
         """
         ref, version = claim_ref(claim), version_of(claim)
-        allocation = claim.status and claim.status.allocation
+        allocation = claim.allocation
         if allocation:
             given = given_devices(allocation)
             ours = [each.key for each in given if each.key.driver == self.driver]
@@ -188,10 +180,9 @@ class ClaimBooks:
     def is_given_to(self, claim: PodRef, pod: PodRef) -> bool:
         """Return whether the claim is shown to have devices, and to be reserved for the pod."""
         found = self.named(claim.namespace, claim.name)
-        if found is None or claim_ref(found).uid != claim.uid or found.status is None:
+        if found is None or claim_ref(found).uid != claim.uid or found.allocation is None:
             return False
-        reserved = found.status.reserved_for or ()
-        return bool(found.status.allocation) and pod.uid in {each.uid for each in reserved}
+        return pod.uid in {each.uid for each in found.reserved}
 
     def nodes(self) -> tuple[str, ...]:
         """Return the driver's nodes."""
@@ -204,25 +195,22 @@ class ClaimBooks:
         """Charge the best cards of one of these nodes, and return one for each part of what is
         asked; () if none has room now.
 
-        What cards round up more is taken where nothing else has room. claim: as last shown, and not
-        allocated. Raises MessageError if it can never have any.
+        claim: as last shown, and not allocated. Raises MessageError if it can never have any.
         """
-        asked.request(self._unit)  # no more than can be counted
+        wanted = asked.asked(self._unit)
         with self._lock:
             ref = claim_ref(claim)
             if self._unread or self._claims.get(ref.uid) is not claim or ref.uid in self._sent:
                 return ()
-            snapshot = self.ledger.snapshot()
-            for units, names in self._where_it_takes(asked):
-                rows = rows_of(snapshot, names).copy()
-                while (at := self._best(snapshot, names, rows, units, nodes)) is not None:
-                    cards = self._best_cards(snapshot, names[at], asked)
-                    if cards:
-                        self._sent[ref.uid] = _Sent(cards, asked)
-                        self._count(ref.uid)
-                        return cards
-                    rows[at] = -1
-            return ()
+            found = self._dealing.place(self.ledger.snapshot(), wanted, nodes, self._ranking)
+            if found is None:
+                self._check_dealt(wanted)
+                return ()
+            node, shares = found
+            cards = tuple(self._on_node[node][device] for device, _ in shares)
+            self._sent[ref.uid] = _Sent(cards, asked)
+            self._count(ref.uid)
+            return cards
 
     def sending(self, uid: str, version: int) -> bool:
         """Note that the allocation is sent now, and lands if the claim is in that version; return
@@ -245,6 +233,12 @@ class ClaimBooks:
                 self._count(uid)
 
     @property
+    def dealing(self) -> Dealing:
+        """How the driver's cards are dealt out."""
+        with self._lock:
+            return self._dealing
+
+    @property
     def unit(self) -> int:
         """The bytes of a unit."""
         return self._unit
@@ -258,7 +252,7 @@ class ClaimBooks:
         """Return the claims that are shown to have devices of the driver."""
         with self._lock:
             charged = [self._claims[uid] for uid in self._charged if uid in self._claims]
-        return tuple(claim for claim in charged if claim.status and claim.status.allocation)
+        return tuple(claim for claim in charged if claim.allocation)
 
     def held_back(self) -> str:
         """Return why nothing is given out, whatever is free; "" if nothing is in the way."""
@@ -282,62 +276,12 @@ class ClaimBooks:
         at = snapshot.row[card.node], device
         return bool(snapshot.healthy[at] and snapshot.used[at] <= snapshot.capacity[at])
 
-    def _where_it_takes(self, asked: ClaimRequest) -> list[tuple[_Units, list[str]]]:
-        """Return nodes by the units that each part takes of a card there, the least first; of a
-        node with unlike cards it is the least that it takes of any.
-
-        Raises MessageError if cards are large enough, and deal out no such amount.
-        """
-        found: dict[_Units, list[str]] = defaultdict(list)
-        large = False
-        for kinds, names in self._dealt.items():
-            least = {
-                memory: min(filter(None, (card.consumed(memory) for card in kinds)), default=0)
-                for memory in {part.memory for part in asked.parts}
-            }
-            large = large or any(card.memory >= asked.parts[0].memory for card in kinds)
-            if all(least.values()):
-                found[tuple(self._units(least[part.memory]) for part in asked.parts)] += names
-        if large and not found:
-            raise MessageError("the driver deals out no such amount of memory")
-        return sorted(found.items(), key=lambda each: sum(each[0]))
-
-    def _best(
-        self,
-        snapshot: Snapshot,
-        names: Sequence[str],
-        rows: Rows,
-        units: _Units,
-        nodes: Callable[[str], bool],
-    ) -> int | None:
-        """Return the place of the best allowed node that has room for so many units; None if none.
-
-        rows: of the names; those that are not allowed are made -1.
-        """
-        request = Request().of_parts(units)
-        for tried in itertools.count(1):
-            at = best_row(snapshot, rows, request, self._ranking)
-            if at is None or nodes(names[at]):
-                return at
-            rows[at] = -1
-            if tried == _TRIED_FIRST:
-                rows[[not nodes(name) for name in names]] = -1
-        return None
-
-    def _best_cards(
-        self, snapshot: Snapshot, node: str, asked: ClaimRequest
-    ) -> tuple[SliceCard, ...]:
-        """Return the best card of the node for each part of what is asked; () if not all fit."""
-        cards = self._on_node[node]
-        amounts = [[card.consumed(part.memory) for card in cards] for part in asked.parts]
-        takes = [
-            [self._units(amount) if amount else MAX_UNITS + 1 for amount in by_card]
-            for by_card in amounts
-        ]
-        return tuple(cards[at] for at in place_parts(snapshot, node, takes, self._ranking))
-
-    def _units(self, memory: int) -> int:
-        return units_up(memory, self._unit)
+    def _check_dealt(self, wanted: Asked) -> None:
+        """Raise MessageError if cards are large enough, and no node deals out such amounts."""
+        given_out = (card for card in self._cards.values() if card.open and card.shared)
+        large = any(card.memory >= wanted.exact[0] for card in given_out)
+        if large and not self._dealing.where(wanted):
+            raise MessageError(NO_SUCH_AMOUNT)
 
     def _taken(self, uid: str) -> Mapping[tuple[str, str], int]:
         """Return the units that the claim has, by node and card."""
@@ -345,10 +289,9 @@ class ClaimBooks:
         sent = self._sent.get(uid)
         if sent is not None:
             for part, card in zip(sent.asked.parts, sent.cards, strict=True):
-                amount = card.consumed(part.memory) or card.memory
-                found[card.node, card.uuid] += self._units(amount)
+                found[card.node, card.uuid] += units_up(card.given(part.memory), self._unit)
         claim = self._claims.get(uid)
-        allocation = claim and claim.status and claim.status.allocation
+        allocation = claim.allocation if claim else None
         if not allocation:
             self._meant.pop(uid, None)
             return found
@@ -360,7 +303,7 @@ class ClaimBooks:
                     cards[self._cards[each.key].uuid] = self._cards[each.key]
                 for card in cards.values():
                     whole = card.memory if each.memory is None else each.memory
-                    found[card.node, card.uuid] += self._units(whole)
+                    found[card.node, card.uuid] += units_up(whole, self._unit)
         return found
 
     def _count(self, uid: str) -> None:

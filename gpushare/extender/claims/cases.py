@@ -15,7 +15,7 @@ from gpushare.extender.claims.journal import Wait
 from gpushare.wire.annotations import Names
 from gpushare.wire.demands import demands_of
 from gpushare.wire.dra.claims import CLASS, ClaimRequest, claim_names, claim_request, nodes_of
-from gpushare.wire.dra.objects import ClaimAllocation, ClaimsPod, ResourceClaim
+from gpushare.wire.dra.objects import ClaimsPod, ResourceClaim
 from gpushare.wire.pods import observe_pod, pod_ref
 
 
@@ -44,15 +44,11 @@ class Case:
 
         unit: the bytes of one.
         """
-        asked = [asks.request(unit) for _, asks in self.wanted]
+        asked = combined(self.request, (asks.asked(unit) for _, asks in self.wanted))
         names = ", ".join(str(claim_ref(claim)) for claim, _ in self.wanted)
-        request = combined(self.request, asked)
-        why = (
-            f"no node has room for its claims {names}"
-            if len(asked) > 1
-            else f"no node has room for its claim {names}"
-        )
-        return Wait(self.pod, why, claim=names, request=request, demands=self.demands)
+        several = "s" * (len(self.wanted) > 1)
+        why = f"no node has room for its claim{several} {names}"
+        return Wait(self.pod, why, claim=names, asked=asked, demands=self.demands)
 
     def sharing(self, homes: Mapping[str, str]) -> "Case":
         """Return it without the claims that others bring to a node. homes: nodes by claim."""
@@ -94,15 +90,16 @@ def case_of(pod: ClaimsPod, books: ClaimBooks, names: Names) -> Case | None:
     present = [claim for claim in claims if claim is not None]
     found = [(claim, _asked(claim)) for claim in present]
     ours = [(claim, asked) for claim, asked in found if asked is not None]
-    held = tuple(claim for claim, _ in ours if _allocation_of(claim))
-    wanted = [(claim, asked) for claim, asked in ours if not _allocation_of(claim)]
+    held = tuple(claim for claim, _ in ours if claim.allocation)
+    wanted = [(claim, asked) for claim, asked in ours if not claim.allocation]
     under_way = books.in_flight()
     if not wanted or not all(
-        _may_be_allocated(claim) and claim_ref(claim).uid not in under_way for claim, _ in wanted
+        claim.is_open and not claim.reserved and claim_ref(claim).uid not in under_way
+        for claim, _ in wanted
     ):
         return None
     wanted.sort(key=lambda each: -each[1].memory)
-    given = [allocation for claim in present if (allocation := _allocation_of(claim))]
+    given = [claim.allocation for claim in present if claim.allocation]
     pinned = [nodes for nodes in map(nodes_of, given) if nodes]
     nodes = frozenset.intersection(*pinned) if pinned else None
     request = observe_pod(pod, names).request
@@ -118,7 +115,7 @@ def has_devices(pod: ClaimsPod, books: ClaimBooks) -> bool:
         return bool(claims) and all(
             claim is not None
             and (
-                bool(_allocation_of(claim))
+                claim.allocation is not None
                 or claim_ref(claim).uid in under_way
                 or _asked(claim) is None
             )
@@ -134,13 +131,3 @@ def _asked(claim: ResourceClaim) -> ClaimRequest | None:
         return claim_request(claim, CLASS)
     except MessageError as error:
         raise MessageError(f"claim {claim_ref(claim)}: {error}") from error
-
-
-def _allocation_of(claim: ResourceClaim) -> ClaimAllocation | None:
-    return None if claim.status is None else claim.status.allocation
-
-
-def _may_be_allocated(claim: ResourceClaim) -> bool:
-    status = claim.status
-    deleted = claim.metadata is None or claim.metadata.deletion_timestamp is not None
-    return not deleted and not (status and (status.allocation or status.reserved_for))

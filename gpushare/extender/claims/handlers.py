@@ -8,6 +8,7 @@ import math
 import threading
 import time
 from collections.abc import Callable, Sequence
+from typing import Generic, TypeVar
 
 from gpushare.errors import MessageError
 from gpushare.extender.claims.books import ClaimBooks, claim_ref, version_of
@@ -18,9 +19,31 @@ from gpushare.wire.dra.objects import ClaimsPod, DeviceClass, ResourceClaim, Res
 
 log = logging.getLogger("gpushare.claims")
 
+_T = TypeVar("_T", ResourceSlice, DeviceClass)
 
 _SHARE = 4.0
 """A rest is this many times as long as it took to take over all slices before it."""
+
+
+class _Shown(Generic[_T]):
+    """Objects by name, as last shown; one that cannot be read stays as it was."""
+
+    def __init__(self) -> None:
+        self.now: dict[str, _T] = {}
+
+    def replace(self, pages: Sequence[Decoded[_T]]) -> None:
+        """Take over a list."""
+        unread = {bad.ref.name for page in pages for bad in page.bad}
+        kept = {name: each for name, each in self.now.items() if name in unread}
+        self.now = kept | {_name(each): each for page in pages for each in page.items}
+
+    def apply(self, event: WatchEvent[_T]) -> None:
+        """Take over one."""
+        name = _name(event.object) if event.object else event.bad.ref.name if event.bad else ""
+        if event.kind == "DELETED":
+            self.now.pop(name, None)
+        elif event.object is not None:
+            self.now[name] = event.object
 
 
 class SliceHandler:
@@ -42,25 +65,19 @@ class SliceHandler:
         self._lock = threading.Lock()
         self._fresh = False
         self._due = -math.inf
-        self._slices: dict[str, ResourceSlice] = {}
+        self._slices = _Shown[ResourceSlice]()
 
     def replace(self, pages: Sequence[Decoded[ResourceSlice]], started: float) -> None:
         """Take over all slices."""
         del started
-        unread = {bad.ref.name for page in pages for bad in page.bad}
-        kept = {name: each for name, each in self._slices.items() if name in unread}
-        self._slices = kept | {_name(each): each for page in pages for each in page.items}
+        self._slices.replace(pages)
         self._fresh, self._due = True, -math.inf
         self.take_over()
         self._changed()
 
     def apply(self, event: WatchEvent[ResourceSlice]) -> None:
-        """Take over one slice; one that cannot be read stays as it was."""
-        name = _name(event.object) if event.object else event.bad.ref.name if event.bad else ""
-        if event.kind == "DELETED":
-            self._slices.pop(name, None)
-        elif event.object is not None:
-            self._slices[name] = event.object
+        """Take over one slice."""
+        self._slices.apply(event)
         self._fresh = True
         self.take_over()
         self._changed()
@@ -72,7 +89,7 @@ class SliceHandler:
             if not self._fresh or begun < self._due:
                 return
             self._fresh = False
-            self._books.slices_changed([*self._slices.values()])
+            self._books.slices_changed([*self._slices.now.values()])
             now = self._clock()
             self._due = now + (now - begun) * _SHARE
 
@@ -82,28 +99,22 @@ class ClassHandler:
 
     def __init__(self, changed: Callable[[], None]) -> None:
         self._changed = changed
-        self._classes: dict[str, DeviceClass] = {}
+        self._classes = _Shown[DeviceClass]()
 
     @property
     def found(self) -> DeviceClass | None:
         """Our class as last shown; None if it is not there."""
-        return self._classes.get(CLASS) or self._classes.get(CLASS_ASIDE)
+        return self._classes.now.get(CLASS) or self._classes.now.get(CLASS_ASIDE)
 
     def replace(self, pages: Sequence[Decoded[DeviceClass]], started: float) -> None:
-        """Take over what is listed; one that cannot be read stays as it was."""
+        """Take over what is listed."""
         del started
-        unread = {bad.ref.name for page in pages for bad in page.bad}
-        kept = {name: each for name, each in self._classes.items() if name in unread}
-        self._classes = kept | {_name(each): each for page in pages for each in page.items}
+        self._classes.replace(pages)
         self._changed()
 
     def apply(self, event: WatchEvent[DeviceClass]) -> None:
-        """Take over one class; one that cannot be read stays as it was."""
-        name = _name(event.object) if event.object else event.bad.ref.name if event.bad else ""
-        if event.kind == "DELETED":
-            self._classes.pop(name, None)
-        elif event.object is not None:
-            self._classes[name] = event.object
+        """Take over one class."""
+        self._classes.apply(event)
         self._changed()
 
 
@@ -138,7 +149,7 @@ class ClaimHandler:
             self._books.claim_unread(_logged(uid, event.bad.error if event.bad else "no identity"))
         else:
             self._books.claim_changed(claim)
-            if claim.status and claim.status.allocation:
+            if claim.allocation:
                 return  # it takes, and frees nothing
         self._changed()
 

@@ -11,7 +11,8 @@ from collections import Counter, deque
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 
-from gpushare.core.model import PodRef, Request
+from gpushare.core.dealing import Asked
+from gpushare.core.model import PodRef
 from gpushare.core.selectors import NO_DEMANDS, Demands
 from gpushare.wire.dra.claims import ClaimRequest
 from gpushare.wire.dra.slices import SliceCard
@@ -33,7 +34,7 @@ class Wait:
     """The claim or the pod has to be another one; no other node or time helps."""
     claim: str = ""
     """The one for which no node has room."""
-    request: Request | None = None
+    asked: Asked | None = None
     """What no node has room for, with the CPU and memory of the pod; None: that is not why."""
     demands: Demands = NO_DEMANDS
     """What the pod demands of its node."""

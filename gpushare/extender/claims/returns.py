@@ -49,7 +49,8 @@ class Returns:
             ref = pod_ref(pod)
             for name in claim_names(pod) or ():
                 claim = self._books.named(ref.namespace, name)
-                if claim is not None and _is_ours(claim) and _holders(claim) == [ref.uid]:
+                holders = [each.uid for each in claim.reserved] if claim else []
+                if claim is not None and holders == [ref.uid] and _is_ours(claim):
                     self._write(claim, withdrawal(claim))
 
     def sweep(self) -> None:
@@ -61,17 +62,12 @@ class Returns:
         free = {
             (claim_ref(claim).uid, version_of(claim)): claim
             for claim in self._books.allocated()
-            if not _holders(claim) and _is_ours(claim)
+            if not claim.reserved and _is_ours(claim)
         }
         self._since = {key: self._since.get(key, now) for key in free}
         for key, since in self._since.items():
             if now >= since + UNRESERVED:
                 self._write(free[key], release(free[key]))
-
-
-def _holders(claim: ResourceClaim) -> list[str]:
-    """Return the uids for which the claim is reserved."""
-    return [each.uid or "" for each in (claim.status and claim.status.reserved_for) or ()]
 
 
 def _is_ours(claim: ResourceClaim) -> bool:

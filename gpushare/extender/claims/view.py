@@ -8,13 +8,16 @@ Tested in `tests/unit/extender/claims/test_view.py`.
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
+from gpushare.core.dealing import Asked
 from gpushare.core.ranking import Ranking
+from gpushare.errors import MessageError
 from gpushare.explain.claim_filters import ClaimFilters
-from gpushare.extender.claims.books import ClaimBooks
+from gpushare.explain.claims import DriverNodes
+from gpushare.extender.claims.books import ClaimBooks, claim_ref
 from gpushare.extender.claims.journal import Journal
 from gpushare.extender.managed_resources import ManagedResource, ManagedResources
 from gpushare.wire.annotations import ALIYUN
-from gpushare.wire.dra.claims import CLASS
+from gpushare.wire.dra.claims import CLASS, claim_request
 from gpushare.wire.dra.objects import Consumer
 
 
@@ -53,6 +56,11 @@ class ClaimsView:
             ),
         )
 
+    @property
+    def nodes(self) -> DriverNodes:
+        """The driver's nodes, as claims are explained on them."""
+        return DriverNodes(self.source, self.books.dealing)
+
     def users(self) -> dict[str, tuple[str, ...]]:
         """Return the pods for which each claim that has devices is reserved: names by its uid."""
         return {
@@ -64,6 +72,18 @@ class ClaimsView:
         return {
             uid: tuple(each.uid or "" for each in pods) for uid, pods in self._reserved().items()
         }
+
+    def asked(self) -> dict[str, Asked]:
+        """Return what each claim that has devices asks for, by its uid, if that can be told."""
+        found = {}
+        for claim in self.books.allocated():
+            try:
+                request = claim_request(claim, CLASS)
+                if request is not None:
+                    found[claim_ref(claim).uid] = request.asked(self.books.unit)
+            except MessageError:
+                continue
+        return found
 
     def held_back(self) -> dict[str, bool]:
         """Return by kind of reason whether nothing is given out because of it."""
@@ -82,9 +102,4 @@ class ClaimsView:
         return self.why_held_back() or (wait.why if wait else "")
 
     def _reserved(self) -> dict[str, Sequence[Consumer]]:
-        return {
-            (claim.metadata and claim.metadata.uid) or "": (
-                (claim.status and claim.status.reserved_for) or ()
-            )
-            for claim in self.books.allocated()
-        }
+        return {claim_ref(claim).uid: claim.reserved for claim in self.books.allocated()}

@@ -129,8 +129,9 @@ class ScaleDownGuard:
                 for managed in self._resources
             ]
             if self._claims is not None:
-                own, reserved = self._claims.source.filters, self._claims.reserved()
-                books.append(Books.of_claims(self._claims.books.ledger.view(), own, pods, reserved))
+                view, claims = self._claims.books.ledger.view(), self._claims
+                own, reserved, asked = claims.source.filters, claims.reserved(), claims.asked()
+                books.append(Books.of_claims(view, own, pods, reserved, asked))
             last = frozenset(name for name, mark in marks.items() if mark.ours)
             self._resumed = self._clock()
             reasons = must_stay(books, self._policy, staying=staying, last=last, pause=self._rest)

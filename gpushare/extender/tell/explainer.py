@@ -133,7 +133,7 @@ class Explainer:
             about = explain_claims(
                 pod,
                 claims.books,
-                claims.source,
+                claims.nodes,
                 self._unit,
                 waits=claims.why(uid),
                 now=time.time(),

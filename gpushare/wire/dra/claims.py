@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from gpushare.core.dealing import Asked
 from gpushare.core.model import MAX_UNITS, Request
 from gpushare.errors import MessageError, QuantityError
 from gpushare.wire.annotations import MAX_DEVICES_PER_POD
@@ -65,13 +66,13 @@ class ClaimRequest:
         """Bytes on all cards together."""
         return sum(part.memory for part in self.parts)
 
-    def request(self, unit: int) -> Request:
+    def asked(self, unit: int) -> Asked:
         """Return it in units of so many bytes, rounded up. Raises MessageError."""
         request = Request().of_parts(-(-part.memory // unit) for part in self.parts)
         if request.units > MAX_UNITS:
             name = self.parts[0].request
             raise MessageError(f"request {name}: more memory than any device has")
-        return request
+        return Asked(request, tuple(part.memory for part in self.parts))
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,15 +6,29 @@ Tested in `tests/unit/wire/dra/test_counted.py`.
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from typing import NamedTuple
 
 from gpushare.core.model import MAX_UNITS, NodeSpec, ObservedPod, PodRef, Request
-from gpushare.wire.dra.slices import DeviceKey, SliceCard
+from gpushare.wire.dra.slices import CardDeals, DeviceKey, SliceCard
 
 Cards = tuple[SliceCard, ...]
 """The cards of a node, each where its device has its index."""
 
-Dealt = frozenset[SliceCard]
-"""One card of each kind that a node gives out: what an amount comes to depends on the kind."""
+
+class DealsInUnits(NamedTuple):
+    """How a card is dealt out, in units of so many bytes; what is asked for is in bytes."""
+
+    card: CardDeals
+    unit: int
+
+    def takes(self, asked: int) -> int:
+        """Return the units that a claim takes; more than MAX_UNITS if there is no such amount."""
+        amount = self.card.consumed(asked)
+        return MAX_UNITS + 1 if amount is None else units_up(amount, self.unit)
+
+    def most(self, units: int) -> int:
+        """Return the most whole units that may be asked for to take so many, 0 for none."""
+        return self.card.could_ask(units * self.unit) // self.unit
 
 
 def cards_by_node(cards: Mapping[DeviceKey, SliceCard]) -> dict[str, Cards]:
@@ -25,17 +39,6 @@ def cards_by_node(cards: Mapping[DeviceKey, SliceCard]) -> dict[str, Cards]:
         if known is None or not known.open:
             by_node[card.node][card.uuid] = card
     return {name: tuple(by_uuid.values()) for name, by_uuid in by_node.items()}
-
-
-def nodes_by_dealt(on_nodes: Mapping[str, Cards]) -> dict[Dealt, list[str]]:
-    """Return the nodes by the kinds of cards that they give out: mostly all have the same."""
-    first: dict[object, SliceCard] = {}
-    by_dealt: dict[Dealt, list[str]] = defaultdict(list)
-    for name, cards in on_nodes.items():
-        given_out = [card for card in cards if card.open and card.shared]
-        kinds = (first.setdefault((card.memory, card.policy), card) for card in given_out)
-        by_dealt[frozenset(kinds)].append(name)
-    return by_dealt
 
 
 def units_up(memory: int, unit: int) -> int:
@@ -52,6 +55,7 @@ def node_of_cards(name: str, cards: Cards, unit: int) -> NodeSpec:
         tuple(card.model for card in cards),
         tuple(card.uuid for card in cards),
         serves_by_identity=True,
+        deals=tuple(DealsInUnits(card.deals, unit) for card in cards),
     )
 
 

@@ -7,6 +7,7 @@ Knows nothing of what the fields mean to us (see slices.py and claims.py).
 Tested in `tests/unit/wire/dra`.
 """
 
+from collections.abc import Sequence
 from typing import Any, TypeVar
 
 import msgspec
@@ -164,6 +165,22 @@ class ResourceClaim(Struct, gc=False):
     metadata: ClaimMetadata | None = None
     spec: ClaimSpec | None = None
     status: ClaimStatus | None = None
+
+    @property
+    def allocation(self) -> ClaimAllocation | None:
+        """What it has; None if it has nothing."""
+        return self.status.allocation if self.status else None
+
+    @property
+    def reserved(self) -> Sequence[Consumer]:
+        """For whom it is reserved."""
+        return (self.status and self.status.reserved_for) or ()
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it may be allocated: it has nothing, and is there to stay."""
+        stays = self.metadata is not None and self.metadata.deletion_timestamp is None
+        return stays and self.allocation is None
 
 
 class ClaimTemplateSpec(Struct, gc=False):

@@ -13,7 +13,6 @@ from typing import NamedTuple
 
 from gpushare.errors import QuantityError
 from gpushare.wire.dra.objects import (
-    Capacity,
     Device,
     Pool,
     Range,
@@ -26,6 +25,9 @@ from gpushare.wire.quantity import Quantity, parse_quantity, to_bytes
 MEMORY, UUID, MODEL = "memory", "uuid", "productName"
 """Of a device: its capacity, and the attributes that say which card it is, and of what model."""
 
+NO_SUCH_AMOUNT = "the driver deals out no such amount of memory"
+"""What is wrong with a claim if cards are large enough for it."""
+
 
 class DeviceKey(NamedTuple):
     """By what an allocation names a device."""
@@ -33,6 +35,50 @@ class DeviceKey(NamedTuple):
     driver: str
     pool: str
     device: str
+
+
+class CardDeals(NamedTuple):
+    """By which amounts a card is dealt out, in bytes: equal for cards that are dealt out alike."""
+
+    memory: int
+    values: tuple[int, ...] | None
+    """All that there are; None: those of the range."""
+    least: int
+    step: int
+    """From the least one on."""
+    most: int
+
+    @classmethod
+    def by(cls, memory: int, policy: RequestPolicy | None, *, shared: bool) -> "CardDeals":
+        """Return how a card of so much is dealt out. Raises QuantityError."""
+        policy = policy or RequestPolicy()
+        bounds, values = policy.valid_range or Range(), policy.valid_values
+        amounts = None if values is None else tuple(map(to_bytes, values))
+        least, step, most = (to_bytes(each or 0) for each in (bounds.min, bounds.step, bounds.max))
+        if bounds.max is None:
+            most = memory
+        if not shared:
+            amounts = (memory,)
+        return cls(memory, amounts, least, step or 1, min(most, memory))
+
+    def consumed(self, asked: int) -> int | None:
+        """Return the bytes that a claim for so many takes, rounded up as the driver wants it.
+
+        None: it has no such amount, whatever is free.
+        """
+        if self.values is None:
+            amount = self.least + -(-max(asked - self.least, 0) // self.step) * self.step
+            return amount if asked <= amount <= self.most else None
+        amount = min((each for each in self.values if each >= asked), default=self.memory + 1)
+        return amount if amount <= self.memory else None
+
+    def could_ask(self, amount: int) -> int:
+        """Return the most bytes that a claim may be for to take so many; 0 if none takes so few."""
+        if self.values is None:
+            amount = min(amount, self.most)
+            return amount - (amount - self.least) % self.step if amount >= self.least else 0
+        amount = min(amount, self.memory)
+        return max((each for each in self.values if each <= amount), default=0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,24 +96,16 @@ class SliceCard:
     open: bool
     """It may be given out: its pool is whole, nothing taints it, and we can tell all that giving
     it out would take."""
-    policy: RequestPolicy | None = None
+    deals: CardDeals
     """By which amounts the driver deals it out."""
 
     def consumed(self, asked: int) -> int | None:
-        """Return the bytes that a claim for so many takes, rounded up as the driver wants it.
+        """Return the bytes that a claim for so many takes; None if it has no such amount."""
+        return self.deals.consumed(asked)
 
-        None: it has no such amount, whatever is free.
-        """
-        if not self.shared:
-            amount: int | None = self.memory
-        elif self.policy is None:
-            amount = asked
-        elif self.policy.valid_values is not None:
-            amounts = [to_bytes(value) for value in self.policy.valid_values]
-            amount = min((value for value in amounts if value >= asked), default=None)
-        else:
-            amount = _in_range(asked, self.policy.valid_range or Range())
-        return amount if amount is not None and asked <= amount <= self.memory else None
+    def given(self, asked: int) -> int:
+        """Return the bytes that a claim for so many has of it: the whole, if it cannot be told."""
+        return self.consumed(asked) or self.memory
 
 
 def cards_of(slices: Iterable[ResourceSlice]) -> dict[DeviceKey, SliceCard]:
@@ -118,12 +156,12 @@ def _card(key: DeviceKey, node: str, device: Device, whole: bool) -> SliceCard |
     uuid = _text(device, UUID, key.driver)
     if not (key.device and uuid and capacity and capacity.value is not None):
         return None
+    shared = device.allow_multiple_allocations is True
     try:
         memory = _whole_down(capacity.value)
-        _check(capacity)
+        deals = CardDeals.by(memory, capacity.request_policy, shared=shared)
     except QuantityError:
         return None
-    shared = device.allow_multiple_allocations is True
     # Counters are shared with other devices, and conditions are met by others after us. Of a shared
     # device each claim also takes of every other capacity, which nobody here counts.
     others = shared and len(device.capacity or {}) > 1
@@ -137,39 +175,16 @@ def _card(key: DeviceKey, node: str, device: Device, whole: bool) -> SliceCard |
         shared=shared,
         open=whole
         and not unknown
-        and not any(_repels(taint.effect) for taint in device.taints or ()),
-        policy=capacity.request_policy,
+        # A taint of an effect that is not known may keep claims off.
+        and not any(taint.effect != "None" for taint in device.taints or ()),
+        deals=deals,
     )
-
-
-def _repels(effect: str | None) -> bool:
-    """Return whether a taint of this effect keeps claims off; one that is not known may."""
-    return effect != "None"
 
 
 def _text(device: Device, name: str, driver: str) -> str:
     attributes = device.attributes or {}
     attribute = attributes.get(name) or attributes.get(f"{driver}/{name}")
     return (attribute and attribute.string) or ""
-
-
-def _check(capacity: Capacity) -> None:
-    """Read all amounts of the policy. Raises QuantityError."""
-    policy = capacity.request_policy or RequestPolicy()
-    bounds = policy.valid_range or Range()
-    amounts = (*(policy.valid_values or ()), bounds.min, bounds.max, bounds.step)
-    for amount in amounts:
-        if amount is not None:
-            to_bytes(amount)
-
-
-def _in_range(asked: int, bounds: Range) -> int | None:
-    least = 0 if bounds.min is None else to_bytes(bounds.min)
-    step = 0 if bounds.step is None else to_bytes(bounds.step)
-    amount = max(asked, least)
-    if step:
-        amount = least + -(-(amount - least) // step) * step
-    return amount if bounds.max is None or amount <= to_bytes(bounds.max) else None
 
 
 def _whole_down(quantity: Quantity) -> int:

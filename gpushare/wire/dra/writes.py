@@ -51,9 +51,7 @@ def allocation(
     if the claim is not protected, has devices already or is being deleted, or if these are not the
     cards that it asks for.
     """
-    status = claim.status
-    deleted = claim.metadata is None or claim.metadata.deletion_timestamp is not None
-    if not is_protected(claim) or deleted or (status and status.allocation):
+    if not (is_protected(claim) and claim.is_open):
         raise InvariantError("the claim is not one that may be allocated")
     nodes = {card.node for card in cards}
     uuids = {card.uuid for card in cards}
@@ -85,8 +83,7 @@ def release(claim: ResourceClaim, waiting: PodRef | None = None) -> bytes:
     waiting: the pod for which it was allocated, if it is on no node, or is gone. Raises
     InvariantError if any other has them reserved.
     """
-    reserved = (claim.status and claim.status.reserved_for) or ()
-    if any(waiting is None or consumer.uid != waiting.uid for consumer in reserved):
+    if any(waiting is None or consumer.uid != waiting.uid for consumer in claim.reserved):
         raise InvariantError("the claim is reserved")
     return _patch(claim, {}, {"allocation": None, "reservedFor": None})
 

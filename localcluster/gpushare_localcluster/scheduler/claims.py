@@ -61,7 +61,7 @@ class Claims:
                 claim = read_claim(after) if after else None
                 if claim is not None:
                     self._claims[key] = claim
-                if claim is None or (claim.status and claim.status.allocation):
+                if claim is None or claim.allocation:
                     self._assumed.pop(str(meta.get("uid")), None)
             elif kind is Resource.RESOURCE_SLICE:
                 self._slices.pop(name, None)
@@ -102,9 +102,7 @@ class Claims:
         """
         found: Counter[DeviceKey] = Counter()
         with self._lock:
-            allocations = [
-                claim.status and claim.status.allocation for claim in self._claims.values()
-            ]
+            allocations = [claim.allocation for claim in self._claims.values()]
             given = [given_devices(each) for each in allocations if each]
             given += self._assumed.values()
         for device in (device for devices in given for device in devices):

@@ -4,6 +4,8 @@ import json
 from collections.abc import Callable
 from typing import Any
 
+from gpushare.core import dealing
+from gpushare.core.dealing import Dealing
 from gpushare.extender.claims import books, writer
 from gpushare.extender.claims.allocator import Allocator
 from gpushare.extender.claims.books import ClaimBooks
@@ -13,9 +15,9 @@ from gpushare.extender.claims.returns import Returns
 from gpushare.extender.claims.writer import ClaimWriter
 from gpushare.extender.follow.group_members import GroupMembers
 from gpushare.extender.follow.readiness import Readiness
-from gpushare.wire.dra import writes
+from gpushare.wire.dra import counted, writes
 from gpushare.wire.dra.claims import ClaimRequest
-from gpushare.wire.dra.slices import SliceCard
+from gpushare.wire.dra.slices import CardDeals
 from tests.simulation.mutants.museum import Change, Mutant
 
 MUTANTS: list[Mutant] = []
@@ -151,24 +153,28 @@ def counts_the_first_device_alone(original: Any) -> Any:
     return lambda allocation: original(allocation)[:1]
 
 
-@_mutant(ClaimBooks, "_best_cards")
+@_mutant(dealing, "place_parts")
 def mixes_up_the_requests(original: Any) -> Any:
     return lambda *of: original(*of)[::-1]
 
 
-@_mutant(ClaimBooks, "_units")
-def rounds_down(original: Any) -> Any:
+def _down(original: Any) -> Any:
     del original
-    return lambda self, memory: memory // self._unit
+    return lambda memory, unit: memory // unit
 
 
-@_mutant(SliceCard, "consumed")
+@_mutant(books, "units_up", (counted, "units_up", _down))
+def rounds_down(original: Any) -> Any:
+    return _down(original)
+
+
+@_mutant(CardDeals, "consumed")
 def knows_no_steps(original: Any) -> Any:
     del original
     return lambda self, asked: asked if asked <= self.memory else None
 
 
-@_mutant(ClaimBooks, "_where_it_takes")
+@_mutant(Dealing, "where")
 def looks_where_it_takes_the_least_alone(original: Any) -> Any:
     return lambda self, asked: original(self, asked)[:1]
 

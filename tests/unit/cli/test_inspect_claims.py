@@ -86,6 +86,17 @@ wrong  team       -                -     refused               -
     assert text.startswith("NAME  IPADDRESS  GPU0(Allocated/Total)")
 
 
+def test_a_claim_of_several_requests_is_listed_with_each_amount(
+    kubectl: FakeKubectl, inspect: Inspect
+) -> None:
+    both = claim("both", 20)
+    requests = both["spec"]["devices"]["requests"]
+    requests.append({"name": "more", "exactly": exactly("5Gi")})
+    kubectl.cluster([node("n1", 0)], [], slices=[slice_on("n1", device(1))], claims=[both])
+    line = inspect("-o", "wide")[1].splitlines()[-1]
+    assert line.split() == ["both", "team", "20+5", "-", "waiting", "-"]
+
+
 def test_the_form_of_the_original_says_nothing_of_claims_and_asks_nothing(
     cluster: FakeKubectl, inspect: Inspect
 ) -> None:

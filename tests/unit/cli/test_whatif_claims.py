@@ -11,7 +11,7 @@ import yaml
 from gpushare.cli.whatif import main
 from tests.unit.cli.fake_kubectl import FakeKubectl, inventory, node, pending, pod
 from tests.unit.cli.test_inspect_claims import claim, slice_on
-from tests.unit.wire.dra.objects import DRIVER, device, exactly
+from tests.unit.wire.dra.objects import DRIVER, device, exactly, stepped
 
 Json = dict[str, Any]
 Told = Callable[..., Json]
@@ -209,6 +209,51 @@ def test_a_pod_by_annotation_is_never_on_a_node_of_the_driver_nor_one_by_claims_
     assert fits(found) == [("24GiB x 9", 4, {"n1": 4})]
     assert found["leftOut"] == [{"node": "both", "why": "shares devices by annotation"}]
     assert {"reason": "shares devices by annotation", "nodes": 1} in found["pods"][0]["reasons"]
+
+
+STEPS = (slice_on("n1", stepped(1, 80, 40)), slice_on("n2", stepped(2, 24, 1)))
+"""A node whose card is dealt out by halves, and one of fine steps."""
+
+
+def test_a_claim_takes_of_each_node_what_the_allocator_would_round_it_up_to(
+    kubectl: FakeKubectl, told: Told, wrong: Callable[..., str], tmp_path: Path
+) -> None:
+    kubectl.cluster([node("n1", 0), node("n2", 0)], [], page=500, slices=STEPS, claims=[])
+    file = manifest(
+        tmp_path, template("t", "7Gi"), deployment("w", 9, user("x", template="t", cpu="0"))
+    )
+    for words in (("--pods", file), ("--resource", CLASS, "--pods", "7GiB x 9")):
+        found = told(*words)
+        assert fits(found)[0][1:] == (5, {"n2": 3, "n1": 2})
+        assert found["pods"][0]["units"] == 7
+        assert (found["before"]["free"], found["after"]["free"]) == (104, 3)
+        assert found["pods"][0]["reasons"] == [
+            {"reason": "Insufficient GPU Memory in one device", "nodes": 2}
+        ]
+    # A node like n1 is dealt out like it; of one that is told in words nobody knows it.
+    added = told("--pods", file, "--add", "1:n1", "--add", "1:1x48GiB")
+    assert fits(added)[0][1:] == (8, {"n2": 3, "n1": 2, "new-1": 2, "new-2": 1})
+    assert told("--need", "--pods", file, "--shape", "n1")["needed"] == 2
+    assert told("--need", "--pods", file, "--shape", "n2")["needed"] == 2
+    shapes = told("--need", "--pods", file)["shapes"]
+    assert [each["name"] for each in shapes] == ["like n1", "like n2"]
+
+
+def test_nodes_of_unlike_steps_are_unlike_and_the_largest_is_what_may_be_asked_for(
+    kubectl: FakeKubectl, told: Told, wrong: Callable[..., str]
+) -> None:
+    slices = [slice_on("n1", stepped(1, 24, 10)), slice_on("n2", stepped(2, 24, 1))]
+    kubectl.cluster([node("n1", 0), node("n2", 0)], [], page=500, slices=slices, claims=[])
+    words = ("--need", "--resource", CLASS)
+    found = told(*words, "--pods", "20GiB x 3")
+    assert [each["name"] for each in found["shapes"]] == ["like n1", "like n2"]
+    assert found["largest"] == [{"devices": 1, "units": 4}]
+    found = told(*words, "--pods", "20GiB x 3", "--shape", "n1", "--without", "n2")
+    assert found["largest"] == []
+    kubectl.cluster([node("n1", 0)], [], page=500, slices=slices[:1], claims=[])
+    assert "--pods: '22GiB': the driver deals out no such amount" in wrong(
+        "--resource", CLASS, "--pods", "22GiB"
+    )
 
 
 def test_cpu_and_node_selectors_keep_pods_with_claims_out(

@@ -6,12 +6,14 @@ from typing import Any
 
 import pytest
 
+from gpushare.core.node_filters import NodeState
 from gpushare.errors import MessageError
 from gpushare.explain.claims import explain_claims
 from gpushare.explain.document import document
 from gpushare.wire.dra.objects import CLAIMS_PODS, ClaimsPod
 from tests.unit.extender.claims.store import ClaimStore, waiting_pod
 from tests.unit.extender.claims.test_allocator import Process
+from tests.unit.wire.dra.objects import slice_of, stepped
 
 
 def said(process: Process, pod: ClaimsPod) -> Mapping[str, Any]:
@@ -19,7 +21,7 @@ def said(process: Process, pod: ClaimsPod) -> Mapping[str, Any]:
     uid = (pod.metadata and pod.metadata.uid) or ""
     why = process.view.why(uid)
     return document(
-        explain_claims(pod, process.books, process.view.source, "GiB", waits=why, now=0.0)
+        explain_claims(pod, process.books, process.view.nodes, "GiB", waits=why, now=0.0)
     )
 
 
@@ -100,6 +102,71 @@ def test_of_several_requests_each_one_is_told() -> None:
     )
 
 
+COARSE = slice_of(stepped(0, 78, 10))
+"""Cards of 78 that are dealt out by 10."""
+
+
+def test_a_claim_that_would_fit_but_for_its_rounding_is_not_said_to_fit() -> None:
+    store = ClaimStore()
+    for name, gib in (("a", 65), ("b", 7)):
+        store.create(name, gib)
+    process, pod = Process(store, COARSE), waiting_pod("pb", "b")
+    placed(process, waiting_pod("pa", "a"), pod)
+    assert said(process, pod)["lines"][1:-1] == [
+        "Claim:      default/b waits and asks for 7 GiB on one device",
+        "Waits:      no node has room for its claim default/b",
+        "Free now:   at most 8 GiB on n1 device 0; as the driver rounds amounts up, no claim fits"
+        " now",
+        "Nodes:      0 of 1 have room on their devices: 1 Insufficient GPU Memory in one device",
+        "Would fit:  on n1 once claim default/a (70 GiB) is freed",
+    ]
+
+
+def test_beside_coarse_steps_what_fine_ones_have_room_for_is_said_to_fit() -> None:
+    store = ClaimStore()
+    for name, gib in (("a", 65), ("b", 7)):
+        store.create(name, gib)
+    process, pod = Process(store, COARSE, slice_of(stepped(1, 8, 1), node="n2")), waiting_pod("p")
+    process.resources.node_states.put(NodeState("n2"))
+    placed(process, waiting_pod("pa", "a"))
+    found = said(process, waiting_pod("pb", "b"))
+    assert found["explanation"]["fit"] == ["n2"]
+    store.create("c", 2)
+    placed(process, waiting_pod("pb", "b"), pod := waiting_pod("pc", "c"))
+    assert said(process, pod)["lines"][3] == (
+        "Free now:   at most 8 GiB on n1 device 0; as the driver rounds amounts up, a claim for at"
+        " most 1 GiB fits now"
+    )
+
+
+def test_the_most_that_a_claim_may_ask_for_is_told_as_it_is_dealt_out() -> None:
+    store = ClaimStore()
+    store.create("a", 75)
+    process, pod = Process(store, COARSE), waiting_pod("p", "a")
+    placed(process, pod)
+    found = said(process, pod)
+    assert found["waits"] == ("claim default/a: the driver deals out no such amount of memory")
+    assert found["lines"][-2] == (
+        "Never fits: even on an empty node it could only fit with at most 70 GiB on one device"
+    )
+
+
+def test_of_unlike_cards_each_request_is_judged_by_what_it_takes_there() -> None:
+    """Of the coarse card 30 are left, and 10 of the fine one."""
+    store = ClaimStore()
+    process = Process(store, slice_of(stepped(0, 40, 10), stepped(1, 20, 1)))
+    store.create("a", 10, 9)
+    placed(process, waiting_pod("pa", "a"))
+    for name, sizes, fit in (("b", (21, 10), ["n1"]), ("c", (12, 11), []), ("d", (31, 1), [])):
+        store.create(name, *sizes)
+        process.show()
+        assert said(process, waiting_pod(name, name))["explanation"]["fit"] == fit
+    placed(process, pod := waiting_pod("pd", "d"))
+    assert said(process, pod)["lines"][-2] == (
+        "Would fit:  on n1 once claim default/a (20 GiB) is freed"
+    )
+
+
 def test_a_claim_that_is_refused_says_what_to_do() -> None:
     store = ClaimStore()
     store.create("a", 10, adminAccess=True)
@@ -123,7 +190,7 @@ def test_an_allocation_without_an_answer_is_in_doubt() -> None:
     process.show()
     process.waits(pod)
     process.round()
-    about = explain_claims(pod, process.books, process.view.source, "GiB")
+    about = explain_claims(pod, process.books, process.view.nodes, "GiB")
     assert [claim.state for claim in about.claims] == ["in doubt"]
 
 

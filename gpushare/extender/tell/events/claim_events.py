@@ -11,7 +11,6 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from gpushare.explain.claims import claims_explanation
 from gpushare.explain.pod import Outstanding
 from gpushare.extender.claims.journal import Wait
 from gpushare.extender.claims.view import ClaimsView
@@ -87,11 +86,10 @@ class ClaimEvents:
         if wait.refused:
             self._messages.claim_refused(wait.pod, wait.why)
             return
-        if held_back or wait.request is None:
+        if held_back or wait.asked is None:
             self._messages.claim_waits(wait.pod, held_back or wait.why)
             return
-        request = wait.request
-        explanation = claims_explanation(self._view.source, request, wait.demands, time.time())
+        explanation = self._view.nodes.explanation(wait.asked, wait.demands, time.time())
         if explanation.fit:
             return  # it is about to be given devices
         reasons = {why.value: count for why, count in explanation.reasons.items()}

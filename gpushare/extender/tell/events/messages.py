@@ -23,6 +23,7 @@ from gpushare.extender.claims.journal import Given
 from gpushare.extender.follow.comparer import Finding
 from gpushare.extender.managed_resources import ManagedResources
 from gpushare.extender.tell.events.mistaken_pods import MistakenPods
+from gpushare.wire.dra.counted import units_up
 from gpushare.wire.events import ObjectReference
 
 ALLOCATED = "GPUShareAllocated"
@@ -169,8 +170,8 @@ class EventMessages:
         with self._lock:
             self._no_fit_limiter.forget(given.pod.uid)
         cards = ", ".join(
-            f"{amount(-(-part.memory // unit_bytes), self._unit)} on {card.key.device}"
-            f" ({card.uuid})"
+            f"{amount(units_up(card.given(part.memory), unit_bytes), self._unit)}"
+            f" on {card.key.device} ({card.uuid})"
             for part, card in zip(given.asked.parts, given.cards, strict=True)
         )
         note = f"claim {given.claim}: node {given.cards[0].node}: {cards}"

@@ -14,6 +14,7 @@ from types import MappingProxyType
 from typing import Any
 
 from gpushare import __version__
+from gpushare.core.dealing import Asked
 from gpushare.core.model import ALL_CORES, NodeSpec
 from gpushare.core.states.entry import Entry, Waiting
 from gpushare.core.stranded import stranded_units
@@ -152,11 +153,9 @@ class _Part:
 
     def _pending(self, books: LedgerView) -> list[dict[str, Any]]:
         version = books.snapshot.generation, self._managed.filters.states.version
-        asked = ((pod.request, pod.demands) for pod in books.waiting)
-        sentences = self._explanations.about(asked, self._managed, version)
-        waiting = [
-            self._waiting(pod, sentences.get((pod.request, pod.demands))) for pod in books.waiting
-        ]
+        asked = {pod.uid: (Asked(pod.request), pod.demands) for pod in books.waiting}
+        sentences = self._explanations.about(asked.values(), self._managed, version)
+        waiting = [self._waiting(pod, sentences.get(asked[pod.uid])) for pod in books.waiting]
         resource, waiting_uids = self._managed.names.resource, {pod.uid for pod in books.waiting}
         unread = self._mistaken_pods.standing(resource)
         return waiting + [
@@ -218,7 +217,6 @@ class _ClaimsPart(_Part):
     ) -> None:
         super().__init__(claims.source, unit, last_hour, called, mistaken_pods)
         self._claims = claims
-        self._explanations = ExplanationCache(unit, claims=True)
 
     def version(self) -> object:
         """Return a value that differs whenever the text does."""
@@ -228,20 +226,20 @@ class _ClaimsPart(_Part):
     def _pending(self, books: LedgerView) -> list[dict[str, Any]]:
         version = books.snapshot.generation, self._managed.filters.states.version
         waits, held_back = self._claims.journal.waiting().values(), self._claims.why_held_back()
-        asked = [(wait.request, wait.demands) for wait in waits if wait.request is not None]
-        sentences = self._explanations.about(asked, self._managed, version)
+        asked = [(wait.asked, wait.demands) for wait in waits if wait.asked is not None]
+        sentences = self._explanations.about(asked, self._claims.nodes, version)
         return [
             {
                 "namespace": wait.pod.namespace,
                 "name": wait.pod.name,
-                "requested": wait.request.total if wait.request else 0,
-                "devices": wait.request.devices if wait.request else 0,
+                "requested": wait.asked.request.total if wait.asked else 0,
+                "devices": wait.asked.request.devices if wait.asked else 0,
                 "created": None,
                 "asked": True,
                 "why": wait.why
                 if wait.refused
                 else held_back
-                or (wait.request and sentences.get((wait.request, wait.demands)))
+                or (wait.asked and sentences.get((wait.asked, wait.demands)))
                 or wait.why,
                 "scheduler": None,
             }

@@ -8,14 +8,14 @@ of the time is spent on it; the others keep the sentence that they have until it
 import time
 from collections.abc import Callable, Iterable, Mapping
 
-from gpushare.core.model import Request
+from gpushare.core.dealing import Asked
 from gpushare.core.selectors import Demands
 from gpushare.errors import MessageError
-from gpushare.explain.claims import claims_explanation
+from gpushare.explain.claims import DriverNodes
 from gpushare.explain.pod import ExplainSource, explanation_of
 from gpushare.explain.text import sentence
 
-Asked = tuple[Request, Demands]
+AskedOf = tuple[Asked, Demands]
 """What a pod asks for, and what it demands of nodes."""
 
 Version = tuple[int, int]
@@ -31,24 +31,20 @@ _REST = 9.0
 class ExplanationCache:
     """The explanations of the requests that wait for one resource, each in one sentence.
 
-    unit: of its memory. claims: it is that of claims. clock: seconds of a clock that only goes
-    forward.
+    unit: of its memory. clock: seconds of a clock that only goes forward.
     """
 
-    def __init__(
-        self, unit: str, clock: Callable[[], float] = time.monotonic, *, claims: bool = False
-    ) -> None:
+    def __init__(self, unit: str, clock: Callable[[], float] = time.monotonic) -> None:
         self._unit = unit
-        self._claims = claims
         self._clock = clock
         self._rested_at = 0.0
-        self._sentences: dict[Asked, tuple[Version, str]] = {}
+        self._sentences: dict[AskedOf, tuple[Version, str]] = {}
         self.complete = True
         """Whether all sentences are of the last snapshot."""
 
     def about(
-        self, asked: Iterable[Asked], source: ExplainSource, version: Version
-    ) -> Mapping[Asked, str]:
+        self, asked: Iterable[AskedOf], source: ExplainSource | DriverNodes, version: Version
+    ) -> Mapping[AskedOf, str]:
         """Return the sentences; one whose turn has not come yet is left out."""
         wanted = dict.fromkeys(asked)
         self._sentences = {
@@ -69,16 +65,19 @@ class ExplanationCache:
         self.complete = not stale
         return {question: text for question, (_, text) in self._sentences.items()}
 
-    def _age(self, asked: Asked) -> Version:
+    def _age(self, asked: AskedOf) -> Version:
         return self._sentences.get(asked, (_NEVER, ""))[0]
 
-    def _explain(self, source: ExplainSource, request: Request, demands: Demands) -> str:
-        try:
-            source.ranking(request)
-        except MessageError as error:
-            return f"its request makes no sense: {error}"
-        explained = claims_explanation if self._claims else explanation_of
-        explanation = explained(source, request, demands, time.time())
+    def _explain(self, source: ExplainSource | DriverNodes, asked: Asked, demands: Demands) -> str:
+        holder = "pod"
+        if isinstance(source, DriverNodes):
+            holder, explanation = "claim", source.explanation(asked, demands, time.time())
+        else:
+            try:
+                source.ranking(asked.request)
+            except MessageError as error:
+                return f"its request makes no sense: {error}"
+            explanation = explanation_of(source, asked.request, demands, time.time())
         if explanation.fit:
             return f"it fits now on {len(explanation.fit)} node{'s' * (len(explanation.fit) > 1)}"
-        return sentence(explanation, self._unit, holder="claim" if self._claims else "pod")
+        return sentence(explanation, self._unit, holder=holder)

@@ -101,7 +101,7 @@ class DynamicResources:
         asked = _Asked()
         try:
             for claim in self._of(pod):
-                if claim.status and claim.status.allocation:
+                if claim.allocation:
                     asked.given.append(claim)
                 else:
                     asked.wanted.append(self._wanted(claim))
@@ -116,7 +116,7 @@ class DynamicResources:
         """Return Success, or that the claims' devices are elsewhere, or are not to be had here."""
         asked = state.read(_STATE, _Asked)
         for claim in asked.given:
-            names = claim.status and claim.status.allocation and nodes_of(claim.status.allocation)
+            names = claim.allocation and nodes_of(claim.allocation)
             if names and node.name not in names:
                 asked.elsewhere.append(claim)
                 return _ELSEWHERE

@@ -13,7 +13,17 @@ from gpushare.extender.claims.books import ClaimBooks, version_of
 from gpushare.wire.dra.claims import claim_request
 from gpushare.wire.dra.objects import ResourceClaim
 from gpushare.wire.dra.slices import SliceCard
-from tests.unit.wire.dra.objects import CLASS, DRIVER, GIB, Json, claim, device, exactly, slice_of
+from tests.unit.wire.dra.objects import (
+    CLASS,
+    DRIVER,
+    GIB,
+    Json,
+    claim,
+    device,
+    exactly,
+    slice_of,
+    stepped,
+)
 
 
 def books(lent: list[str] | None = None) -> ClaimBooks:
@@ -231,13 +241,6 @@ def test_each_request_has_a_card_of_its_own_for_its_amount() -> None:
     for number in (1, 3):
         kept.forget(f"uid-{number}")
     assert used(kept) == {"GPU-100": 0, "GPU-101": 0}
-
-
-def stepped(number: int, gib: int, step: int, **bounds: str) -> Json:
-    """A card that is dealt out in steps of so many GiB."""
-    by_step = {"min": f"{step}Gi", "step": f"{step}Gi", **bounds}
-    policy = {"default": f"{step}Gi", "validRange": by_step}
-    return device(number, capacity={"memory": {"value": f"{gib}Gi", "requestPolicy": policy}})
 
 
 @pytest.mark.parametrize("nodes", [("n1", "n2"), ("n2", "n1")])

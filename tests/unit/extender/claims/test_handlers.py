@@ -54,7 +54,7 @@ def test_a_slice_counts_until_it_is_deleted_and_stays_where_it_cannot_be_read(
     there = slice_of(device(0))
     handler.replace([Decoded([there], "")], 0.0)
     assert gives(books)
-    bad = UnreadableObject(PodRef("", "s", "u"), "no number")
+    bad = UnreadableObject(PodRef("", "n1", "uid-n1"), "no number")
     handler.apply(WatchEvent("MODIFIED", bad=bad))
     handler.replace([Decoded([], "", bad=(bad,))], 0.0)
     assert gives(books)

@@ -2,11 +2,13 @@
 
 import json
 
+from gpushare.core.dealing import Asked
 from gpushare.core.model import Request
 from gpushare.core.node_filters import NodeState
 from gpushare.wire.inspect import encode_inspect
 from tests.unit.extender.claims.store import ClaimStore, waiting_pod
 from tests.unit.extender.claims.test_allocator import Process
+from tests.unit.wire.dra.objects import DRIVER, GIB, claim, exactly
 
 ONE = Request(units=10, devices=1)
 
@@ -63,3 +65,19 @@ def test_the_cpu_that_a_node_lacks_does_not_come_back_with_the_end_of_a_claim() 
     filters = process.view.source.filters
     (short,) = filters.shortages("n1", Request(10, 1, cpu=2000), less=[Request(10, 1, cpu=2000)])
     assert short.text == "too little cpu even if empty"
+
+
+def test_what_claims_with_devices_ask_for_is_told_of_those_that_can_be_read() -> None:
+    process = Process(ClaimStore())
+    result = {"request": "gpu", "driver": DRIVER, "pool": "n1", "device": "gpu-0"}
+    status = {"allocation": {"devices": {"results": [result]}}}
+    for name, request in (
+        ("ours", exactly("1536Mi", count=2)),
+        ("other", exactly(deviceClassName="other")),
+        ("odd", exactly(adminAccess=True)),
+    ):
+        process.books.claim_changed(
+            claim(request, status=status, meta={"name": name, "uid": f"uid-{name}"})
+        )
+    assert len(process.books.allocated()) == 3
+    assert process.view.asked() == {"uid-ours": Asked(Request(2, 2), (3 * GIB // 2,) * 2)}

@@ -45,7 +45,7 @@ from tests.unit.extender.kit import (
     read_pod,
     refusal,
 )
-from tests.unit.wire.dra.objects import CLASS, DRIVER, GIB, claim, slice_of
+from tests.unit.wire.dra.objects import CLASS, DRIVER, GIB, claim, exactly, slice_of, stepped
 from tests.unit.wire.dra.objects import device as card
 
 CA = "cluster-autoscaler.kubernetes.io/scale-down-disabled"
@@ -270,6 +270,36 @@ def test_a_pod_by_claim_keeps_its_node_too_where_it_may_not_go_elsewhere() -> No
     assert [card.node for card in given] == ["b"]
     world.round()
     assert world.why("a") == "team/p would have no device on another node"
+
+
+@pytest.mark.parametrize(("step", "stays"), [(1, False), (16, True)])
+def test_a_claim_needs_elsewhere_what_it_is_rounded_up_to_there(step: int, stays: bool) -> None:
+    """Of the other node 8 are free."""
+    world = World("a", "b")
+    for name in "ab":  # no devices by annotation
+        world.nodes[name]["status"] = {"allocatable": {"pods": "110"}}
+    world.shown()
+    view = claims_view(world.resources)
+    view.books.slices_changed(
+        [slice_of(card(0, 16), node="a"), slice_of(stepped(1, 24, step), node="b")]
+    )
+    for at, name in enumerate("ab"):
+        result = {"request": "gpu", "driver": DRIVER, "pool": name, "device": f"gpu-{at}"}
+        consumed = {"consumedCapacity": {"memory": f"{(6, 16)[at]}Gi"}}
+        pods = [{"resource": "pods", "name": name, "uid": f"uid-p{name}"}]
+        allocation = {"devices": {"results": [{**result, **consumed}]}}
+        meta = {"name": name, "uid": f"uid-{name}"}
+        request = exactly(f"{(6, 16)[at]}Gi")
+        status = {"allocation": allocation, "reservedFor": pods}
+        view.books.claim_changed(claim(request, status=status, meta=meta))
+    world.restart(on=True, claims=view)
+    world.changed("b", **{CA: "true"})
+    for name in "ab":
+        pod = pod_json(f"p{name}", node=name, phase="Running")
+        pod["spec"] |= {"resourceClaims": [{"name": "gpu"}]}
+        world.pods.apply(WatchEvent("MODIFIED", object=read_pod(pod)))
+    world.round()
+    assert bool(world.notes("a")) == stays
 
 
 @pytest.mark.parametrize("on", [True, False])

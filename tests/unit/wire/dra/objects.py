@@ -34,10 +34,17 @@ def device(number: int, gib: int = 80, **changes: object) -> Json:
     }
 
 
+def stepped(number: int, gib: int, step: int, **bounds: str) -> Json:
+    """A card that is dealt out in steps of so many GiB."""
+    by_step = {"min": f"{step}Gi", "step": f"{step}Gi", **bounds}
+    policy = {"default": f"{step}Gi", "validRange": by_step}
+    return device(number, capacity={"memory": {"value": f"{gib}Gi", "requestPolicy": policy}})
+
+
 def slice_of(*devices: Json, node: str = "n1", **pool: object) -> ResourceSlice:
     whole = {"name": node, "generation": 1, "resourceSliceCount": 1, **pool}
     spec = {"driver": DRIVER, "nodeName": node, "pool": whole, "devices": list(devices)}
-    body = {"metadata": {"name": "s", "uid": "u", "generation": 1}, "spec": spec}
+    body = {"metadata": {"name": node, "uid": f"uid-{node}", "generation": 1}, "spec": spec}
     return RESOURCE_SLICES.decode(json.dumps(body).encode())
 
 

@@ -15,8 +15,8 @@ def test_the_request_of_a_claim_is_read_in_units_rounded_up() -> None:
     found = claim_request(claim(exactly("9.5Gi", count=2)), CLASS)
     assert found is not None
     assert found.parts == (("gpu", 19 * GIB // 2),) * 2
-    assert found.request(GIB) == Request(10, 2)
-    assert found.request(2**20).units == 9728
+    assert found.asked(GIB).request == Request(10, 2)
+    assert found.asked(2**20).request.units == 9728
 
 
 def test_several_requests_ask_for_a_card_each_the_largest_first() -> None:
@@ -30,14 +30,14 @@ def test_several_requests_ask_for_a_card_each_the_largest_first() -> None:
     assert [each.request for each in found.parts] == ["main", "main", "cache", "draft"]
     assert found.requests == ("main", "cache", "draft")
     assert found.memory == 179 * GIB // 2
-    assert found.request(GIB).parts == (40, 40, 5, 5)
+    assert found.asked(GIB).request.parts == (40, 40, 5, 5)
 
 
 def test_requests_of_one_size_in_units_are_one_of_several_devices() -> None:
     requests = [{"name": name, "exactly": exactly(size)} for name, size in _NEARLY_EQUAL.items()]
     found = claim_request(claim(devices={"requests": requests}), CLASS)
     assert found is not None
-    assert found.request(GIB) == Request(5, 2)
+    assert found.asked(GIB).request == Request(5, 2)
 
 
 def test_one_device_is_meant_where_nothing_is_counted() -> None:
@@ -111,7 +111,7 @@ def test_more_memory_than_any_device_has_is_refused() -> None:
     found = claim_request(claim(exactly("4Ei")), CLASS)
     assert found is not None
     with pytest.raises(MessageError, match="more memory than any device"):
-        found.request(2**20)
+        found.asked(2**20)
 
 
 def given(**result: object) -> ClaimAllocation:

@@ -1,8 +1,14 @@
 """What a ledger is told of cards and claims: nodes, and holders with their units."""
 
-from gpushare.core.model import PodRef
+from gpushare.core.model import MAX_UNITS, PodRef
 from gpushare.ledger import Ledger
-from gpushare.wire.dra.counted import cards_by_node, holders_of, node_of_cards, units_up
+from gpushare.wire.dra.counted import (
+    DealsInUnits,
+    cards_by_node,
+    holders_of,
+    node_of_cards,
+    units_up,
+)
 from gpushare.wire.dra.slices import cards_of
 from tests.unit.wire.dra.objects import GIB, device, slice_of
 
@@ -23,6 +29,17 @@ def test_half_a_unit_is_taken_as_one_and_is_none_of_a_card() -> None:
     cards = cards_by_node(cards_of([slice_of(device(1, 80))]))
     assert node_of_cards("n1", cards["n1"], 3 * GIB).capacity == (26,)
     assert [units_up(memory, GIB) for memory in (0, 1, GIB, GIB + 1)] == [0, 1, 1, 2]
+
+
+def test_what_a_card_deals_out_counts_in_whole_units() -> None:
+    steps = {"validRange": {"min": "1536Mi", "step": "1536Mi"}}
+    memory = {"memory": {"value": "8Gi", "requestPolicy": steps}}
+    cards = cards_by_node(cards_of([slice_of(device(1, capacity=memory), device(2))]))
+    (odd, fine) = node_of_cards("n1", cards["n1"], GIB).deals
+    assert odd == DealsInUnits(cards["n1"][0].deals, GIB) != fine
+    assert [odd.takes(asked) for asked in (1, 1536 * 2**20, 2 * GIB, 7 * GIB)] == [2, 2, 3, 8]
+    assert odd.takes(8 * GIB) > MAX_UNITS
+    assert [odd.most(units) for units in (1, 2, 3, 5, 8)] == [0, 1, 3, 4, 7]
 
 
 def test_a_claim_holds_on_each_node_what_it_has_there_and_never_more_than_the_card() -> None:

@@ -3,8 +3,11 @@
 from collections.abc import Mapping
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from gpushare.wire.dra.slices import DeviceKey, SliceCard, cards_of
+from gpushare.wire.dra.objects import Range, RequestPolicy
+from gpushare.wire.dra.slices import CardDeals, DeviceKey, SliceCard, cards_of
 from tests.unit.wire.dra.objects import DRIVER, GIB, Json, device, slice_of
 
 MIB = 2**20
@@ -141,6 +144,41 @@ def test_amounts_are_rounded_up_as_the_driver_deals_them_out(
     assert card.consumed(asked) == consumed
 
 
+AMOUNT = st.integers(0, 40)
+POLICIES = (
+    st.none()
+    | st.builds(
+        lambda least, step, most: RequestPolicy(
+            valid_range=Range(min=least, step=step or None, max=most)
+        ),
+        st.none() | AMOUNT,
+        AMOUNT,
+        st.none() | AMOUNT,
+    )
+    | st.builds(
+        lambda values: RequestPolicy(valid_values=tuple(values)),
+        st.lists(st.integers(1, 40), min_size=1, max_size=4),
+    )
+)
+
+
+@given(
+    st.builds(
+        lambda memory, policy, shared: CardDeals.by(memory, policy, shared=shared),
+        st.integers(1, 40),
+        POLICIES,
+        st.booleans(),
+    ),
+    AMOUNT,
+    AMOUNT,
+)
+def test_no_more_takes_an_amount_than_what_may_be_asked_for_it(
+    card: CardDeals, asked: int, amount: int
+) -> None:
+    consumed = card.consumed(asked + 1)
+    assert (consumed is not None and consumed <= amount) == (asked + 1 <= card.could_ask(amount))
+
+
 def test_a_card_that_is_not_shared_is_taken_whole() -> None:
     card = cards_of([slice_of(device(0, 16, allowMultipleAllocations=None))])[key(0)]
     assert card.consumed(1) == 16 * GIB
@@ -190,9 +228,6 @@ def test_a_gpu_of_nvidias_driver_is_dealt_out_by_the_mebibyte() -> None:
     ]
     assert card.consumed(81559 * MIB) == 81559 * MIB
     assert card.consumed(81559 * MIB + 1) is None
-    # kube-scheduler gives the whole GPU to a claim that names no amount.
-    assert card.policy
-    assert card.policy.default == "81559Mi"
 
 
 def test_without_consumable_shares_a_gpu_is_taken_whole() -> None:

@@ -4,25 +4,27 @@ from typing import Any
 
 import pytest
 
+from gpushare.core.dealing import Asked
 from gpushare.core.explanation import Explanation
-from gpushare.core.model import NodeSpec, Request
+from gpushare.core.model import NodeSpec
 from gpushare.core.node_filters import NodeState
-from gpushare.explain.claims import claims_explanation
-from gpushare.explain.pod import ExplainSource
+from gpushare.explain.claims import DriverNodes
 from gpushare.extender.claims.view import ClaimsView
 from gpushare.extender.tell.events.claim_events import ClaimEvents
 from gpushare.extender.tell.events.messages import EventMessages
+from gpushare.wire.dra.objects import ResourceSlice
 from tests.unit.extender.claims.store import ClaimStore, waiting_pod
 from tests.unit.extender.claims.test_allocator import Process
 from tests.unit.extender.scripted_extender import Heard
+from tests.unit.wire.dra.objects import slice_of, stepped
 
 
 class World:
     """An allocator over a store, and the events that are written of it."""
 
-    def __init__(self) -> None:
+    def __init__(self, *slices: ResourceSlice) -> None:
         self.store, self.heard, self.now = ClaimStore(), Heard(), 0.0
-        self.process = Process(self.store)
+        self.process = Process(self.store, *slices)
         messages = EventMessages(self.heard, self.process.resources, "GiB", clock=lambda: self.now)
         self.view: ClaimsView = self.process.view
         self.events = ClaimEvents(messages, self.view, clock=lambda: self.now)
@@ -73,6 +75,21 @@ def test_of_several_requests_each_device_is_told_with_its_own_amount() -> None:
         "0 of 1 nodes take the pod with its claim default/c: 1 Insufficient GPU Memory in enough"
         " devices; free now: at most 40 GiB on n1 device 0, and 30 + 19 GiB on 2 devices of one"
         " node; it would fit on n1 once claim default/a (45 GiB) is freed"
+    )
+
+
+def test_who_is_rounded_up_is_told_what_he_has_and_who_finds_no_room_for_it_is_told_so() -> None:
+    world = World(slice_of(stepped(0, 78, 10)))
+    world.wait(("a", 65))
+    (event,) = world.seconds(1)
+    assert event[2] == "claim default/a: node n1: 70 GiB on gpu-0 (GPU-100)"
+    world.wait(("b", 7))
+    (event,) = world.seconds(30)
+    assert event[1:] == (
+        "GPUShareNoFit",
+        "0 of 1 nodes take the pod with its claim default/b: 1 Insufficient GPU Memory in one"
+        " device; free now: at most 8 GiB on n1 device 0; as the driver rounds amounts up, no claim"
+        " fits now; it would fit on n1 once claim default/a (70 GiB) is freed",
     )
 
 
@@ -135,13 +152,13 @@ def test_who_does_not_lead_tells_nothing() -> None:
 def test_of_very_many_that_wait_a_few_are_explained_at_a_time(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    world, explained = World(), list[Request]()
+    world, explained, original = World(), list[Asked](), DriverNodes.explanation
 
-    def explain(source: ExplainSource, request: Request, *more: Any) -> Explanation:
-        explained.append(request)
-        return claims_explanation(source, request, *more)
+    def explain(nodes: DriverNodes, asked: Asked, *more: Any) -> Explanation:
+        explained.append(asked)
+        return original(nodes, asked, *more)
 
-    monkeypatch.setattr(f"{ClaimEvents.__module__}.claims_explanation", explain)
+    monkeypatch.setattr(DriverNodes, "explanation", explain)
     world.wait(*((f"c{at:03}", 100) for at in range(60)))
     world.seconds(3)
     assert len(explained) == 4

@@ -21,6 +21,7 @@ from tests.unit.extender.claims.test_allocator import Process
 from tests.unit.extender.kit import pod_json, read_pod
 from tests.unit.extender.shadow.traffic import Traffic
 from tests.unit.extender.tell.page.world import HOSTILE, World, pod
+from tests.unit.wire.dra.objects import slice_of, stepped
 
 MEM = "aliyun.com/gpu-mem"
 
@@ -289,6 +290,32 @@ def test_a_node_says_why_autoscalers_leave_it_alone_as_long_as_they_do() -> None
     assert not any("keptFromScaleDown" in node for node in part(world)["nodes"])
 
 
+def documents_of(process: Process) -> Documents:
+    """The page of a process with claims."""
+    return Documents(
+        process.resources,
+        "GiB",
+        LastHour(),
+        not_ready=str,
+        called=lambda _: False,
+        mistaken_pods=MistakenPods(process.resources, "GiB", time.monotonic),
+        claims=process.view,
+    )
+
+
+def test_why_a_claim_waits_is_told_by_what_it_takes() -> None:
+    store = ClaimStore()
+    for name, gib in (("a", 65), ("b", 7)):
+        store.create(name, gib)
+    process = Process(store, slice_of(stepped(0, 78, 10)))
+    process.waits(waiting_pod("pa", "a"), waiting_pod("pb", "b"))
+    process.round()
+    process.show()
+    (waits,) = json.loads(documents_of(process).body())["resources"][1]["pending"]
+    assert (waits["requested"], waits["devices"]) == (7, 1)
+    assert waits["why"].startswith("free now: at most 8 GiB on n1 device 0; as the driver rounds")
+
+
 def test_the_cards_of_claims_stand_beside_the_others() -> None:
     store = ClaimStore()
     for name, gib in (("a", 70), ("b", 70)):
@@ -298,15 +325,7 @@ def test_the_cards_of_claims_stand_beside_the_others() -> None:
     process.waits(*(waiting_pod(f"p{name}", name) for name in "abc"))
     process.round()
     process.show()
-    documents = Documents(
-        process.resources,
-        "GiB",
-        LastHour(),
-        not_ready=str,
-        called=lambda _: False,
-        mistaken_pods=MistakenPods(process.resources, "GiB", time.monotonic),
-        claims=process.view,
-    )
+    documents = documents_of(process)
     _, part = json.loads(documents.body())["resources"]
     assert (part["resource"], part["holder"]) == ("gpushare.io", "claim")
     (shown,) = part["nodes"]

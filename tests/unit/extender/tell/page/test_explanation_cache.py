@@ -1,5 +1,6 @@
 """Why pods wait, at a bounded cost."""
 
+from gpushare.core.dealing import Asked
 from gpushare.core.model import Request
 from gpushare.core.selectors import NO_DEMANDS
 from gpushare.explain.pod import explanation_of
@@ -25,7 +26,7 @@ def test_the_sentence_is_that_of_explain() -> None:
     world = World()
     world.fill(3)
     request = Request(90, 1)
-    asked = request, NO_DEMANDS
+    asked = Asked(request), NO_DEMANDS
     said = ExplanationCache("GiB").about([asked, asked], world.managed, (1, 0))
     assert said == {asked: sentence(explanation_of(world.managed, request), "GiB")}
     assert said[asked].startswith("it can never fit")
@@ -34,9 +35,9 @@ def test_the_sentence_is_that_of_explain() -> None:
 def test_a_pod_that_fits_is_said_to_fit() -> None:
     world = World()
     world.ledger.node_changed(node("a", 16))
-    request = Request(4, 1)
-    said = ExplanationCache("GiB").about([(request, NO_DEMANDS)], world.managed, (1, 0))
-    assert said[request, NO_DEMANDS] == "it fits now on 1 node"
+    asked = Asked(Request(4, 1)), NO_DEMANDS
+    said = ExplanationCache("GiB").about([asked], world.managed, (1, 0))
+    assert said[asked] == "it fits now on 1 node"
 
 
 def test_slow_explanations_take_a_tenth_of_the_time_and_each_has_its_turn() -> None:
@@ -44,7 +45,7 @@ def test_slow_explanations_take_a_tenth_of_the_time_and_each_has_its_turn() -> N
     world.fill(2)
     clock = Clock(1.0)
     sentences = ExplanationCache("GiB", clock)
-    wanted = [(Request(units, 1), NO_DEMANDS) for units in (81, 82, 83)]
+    wanted = [(Asked(Request(units, 1)), NO_DEMANDS) for units in (81, 82, 83)]
     turns = []
     for _ in range(60):
         turns.append(len(sentences.about(wanted, world.managed, (7, 0))))
@@ -59,7 +60,7 @@ def test_what_was_said_of_older_books_stays_until_it_is_said_anew() -> None:
     world = World()
     world.ledger.node_changed(node("a", 16))
     sentences = ExplanationCache("GiB", Clock(1.0))
-    asked = Request(20, 1), NO_DEMANDS
+    asked = Asked(Request(20, 1)), NO_DEMANDS
     before = sentences.about([asked], world.managed, (1, 0))
     world.ledger.node_changed(node("b", 32))
     assert sentences.about([asked], world.managed, (2, 0)) == before
