@@ -133,16 +133,14 @@ class Claims(ListedClaims):
 
 @dataclass(frozen=True)
 class ListedCards(ListedResource):
-    """The cards of a driver, as a resource named after the class; its pods are claims.
-
-    host: the nodes and pods by annotation, of the same nodes. users: the pods that have, or wait
-    for, cards by claims.
-    """
+    """The cards of a driver, as a resource named after the class; its pods are claims."""
 
     host: ListedResource = field(kw_only=True)
+    """The nodes and pods by annotation, of the same nodes."""
     driver: str = field(kw_only=True)
     claims: Claims = field(kw_only=True)
     users: PodsThere = field(kw_only=True)
+    """The pods that have, or wait for, cards by claims."""
     by_annotation: frozenset[str] = frozenset()
 
     @property

@@ -28,21 +28,22 @@ from gpushare.wire.pods import priority_of, request_of
 
 @dataclass(frozen=True, slots=True)
 class AskedClaim:
-    """A claim that wants devices. key: by what other pods know it, too; "": it is the pod's own."""
+    """A claim that wants devices."""
 
     asked: Asked
     key: str = ""
+    """By what other pods know it, too; "": it is the pod's own."""
 
 
 @dataclass(frozen=True, slots=True)
 class ClaimsUser:
-    """Equal pods that ask by claims. request: what each takes of the host. claims: those without
-    devices.
-    """
+    """Equal pods that ask by claims."""
 
     name: str
     request: Request
+    """What each takes of the host."""
     claims: tuple[AskedClaim, ...]
+    """Those without devices."""
     demands: Demands = NO_DEMANDS
     priority: int = 0
     count: int = 1

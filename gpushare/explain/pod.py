@@ -58,96 +58,96 @@ class ExplainSource(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class GroupNeed:
-    """What the group of a pod has no place for yet.
-
-    kinds: of each kind of request, the pod's own first, (what it asks for, how many places the
-    group needs, how many of them fit). at_once: the group says how many pods it needs; else these
-    are its pods that wait.
-    """
+    """What the group of a pod has no place for yet."""
 
     kinds: tuple[tuple[Request, int, int], ...]
+    """Of each kind of request, the pod's own first, (what it asks for, how many places the group
+    needs, how many of them fit)."""
     at_once: bool
+    """The group says how many pods it needs; else these are its pods that wait."""
 
 
 @dataclass(frozen=True, slots=True)
 class Outstanding:
-    """What is between filter and bind that concerns a pod that waits.
-
-    held: for others, oldest first. group: None if the pod is the only one of a group that waits.
-    """
+    """What is between filter and bind that concerns a pod that waits."""
 
     held: tuple[HeldPlace, ...] = ()
+    """Places that are held for others, oldest first."""
     group: GroupNeed | None = None
+    """None if the pod is the only one of a group that waits."""
 
 
 @dataclass(frozen=True, slots=True)
 class GivenCard:
-    """A device that a claim has.
-
-    driver, pool, device: by what its slice calls it. uuid: of the card, "" if that is not known.
-    units: None: all of it.
-    """
+    """A device that a claim has."""
 
     driver: str
+    """The driver, the pool and the device name it in its slice."""
     pool: str
     device: str
     uuid: str
+    """That of the card, "" if it is not known."""
     units: int | None
+    """What the claim has of it; None: all."""
 
 
 @dataclass(frozen=True, slots=True)
 class ClaimSaid:
-    """A ResourceClaim of a pod.
-
-    state: "allocated"; "in doubt": an allocation is being written, or got no answer; "waiting";
-    "refused": it asks for what cannot be given, detail says what; or "missing". asked: on each
-    device. node, cards: where it is allocated. pods: the names of those that it is reserved for.
-    """
+    """A ResourceClaim of a pod."""
 
     ref: PodRef
     state: str
+    """One of "allocated", "in doubt" (an allocation is being written, or got no answer), "waiting",
+    "refused" (it asks for what cannot be given, detail says what) and "missing"."""
     detail: str = ""
     asked: Asked | None = None
+    """What it asks for, of each device."""
     node: str = ""
+    """Where it is allocated, "" if it is not."""
     cards: tuple[GivenCard, ...] = ()
+    """Its devices there."""
     pods: tuple[str, ...] = ()
+    """The names of those that it is reserved for."""
 
 
 @dataclass(frozen=True, slots=True)
 class PodExplanation:
-    """The explanation of one pod.
-
-    unit: the cluster's. state: "pending"; "refused": its request makes no sense; "binding": a bind
-    of it is under way, or in doubt; "bound"; or "ended". node, shares: where it is bound. detail: a
-    further note, or "". served: whether kube-scheduler's file has a profile of the pod's
-    schedulerName; asked: whether the extender was called for the pod; both None if that is not
-    known. explanation: while pending. judgement: while bound, if a policy can score its place.
-    mistake: what in its spec does not go with device memory and takes effect all the same, or "".
-    moves: how many moves of other pods would make room, 0 if none is known or nobody has looked.
-    claims: those of our class, of a pod that asks by claims. waits: why they have no devices, as
-    was found when that was last tried, or "".
-    node_ask: whether an autoscaler was asked for a node for it; None if that is not known.
-    """
+    """The explanation of one pod."""
 
     ref: PodRef
     resource: str
     unit: str
+    """The memory unit of the cluster."""
     state: str
+    """One of "pending", "refused" (its request makes no sense), "binding" (a bind of it is under
+    way, or in doubt), "bound" and "ended"."""
     scheduler: SchedulerView
     request: Request | None = None
     node: str = ""
+    """Where it is bound, "" if it is not."""
     shares: Shares | None = None
+    """Its devices there."""
     detail: str = ""
+    """A further note, or ""."""
     served: bool | None = None
+    """Whether kube-scheduler's file has a profile of its schedulerName; None: not known."""
     asked: bool | None = None
+    """Whether the extender was called for it; None: not known."""
     explanation: Explanation | None = None
+    """How it stands, while it is pending."""
     outstanding: Outstanding = Outstanding()
     judgement: BoundPodScore | None = None
+    """How its place is scored, while it is bound, if a policy can score it."""
     mistake: str = ""
+    """What in its spec does not go with device memory and takes effect all the same, or ""."""
     moves: int = 0
+    """How many moves of other pods would make room, 0 if none is known or nobody has looked."""
     claims: tuple[ClaimSaid, ...] = ()
+    """Those of our class, of a pod that asks by claims."""
     waits: str = ""
+    """Why these have no devices, as was found when that was last tried, or ""."""
     node_ask: NodeAsk | None = None
+    """Whether an autoscaler was asked for a node for it; None if that is not known."""
 
 
 def explain_pod(
