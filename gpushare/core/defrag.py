@@ -133,8 +133,8 @@ class Planner:
         missing = missing_units(view, every, request, view.open)
         able = (missing < NO_ROOM) & has_accepted_model(view, every, request)
         rows = np.flatnonzero(able & self._host.open_to(demands))
-        found: list[int] = rows[np.argsort(missing[rows], kind="stable")].tolist()
-        return found
+        nearest: list[int] = rows[np.argsort(missing[rows], kind="stable")].tolist()
+        return nearest
 
     def plan(
         self, request: Request, most: int, steps: StepBudget, demands: Demands = NO_DEMANDS
@@ -160,8 +160,8 @@ class Planner:
                 for chosen in nodes[row].sets(size, steps):
                     order = _order(chosen)
                     if best is None or order < best[0]:
-                        found = self._tried(row, chosen, request, steps)
-                        best = (order, found) if found else best
+                        plan = self._tried(row, chosen, request, steps)
+                        best = (order, plan) if plan else best
             if best is not None:
                 return best[1]
         return None
@@ -236,7 +236,7 @@ class _Node:
         request: Request,
     ) -> None:
         self._movers = sorted(
-            movers, key=lambda each: (-each.placement.request.total, each.cost, each.name)
+            movers, key=lambda mover: (-mover.placement.request.total, mover.cost, mover.name)
         )
         self._alike = [(mover.placement, mover.demands) for mover in self._movers]
         self._gives = [_gives(mover) for mover in self._movers]
@@ -270,15 +270,15 @@ class _Node:
 
         Of equal pods in equal places the cheapest go first.
         """
-        found: set[tuple[int, ...]] = set()
-        widest = max((len(each.placement.devices) for each in self._movers), default=0)
+        yielded: set[tuple[int, ...]] = set()
+        widest = max((len(mover.placement.devices) for mover in self._movers), default=0)
         for lack in self._targets(self._parts, size * widest, frozenset()):
             for chosen in self._covers(lack, size, (), frozenset(), steps):
                 if steps.left <= 0:
                     return
                 key = tuple(sorted(chosen))
-                if key not in found and self._are_needed(chosen):
-                    found.add(key)
+                if key not in yielded and self._are_needed(chosen):
+                    yielded.add(key)
                     yield tuple(self._movers[at] for at in key)
             if steps.left <= 0:
                 return
@@ -333,12 +333,14 @@ class _Node:
             largest = sorted((self._gives[at][name] for at in pods), reverse=True)
             if sum(largest[:size]) < lack[name] or steps.left <= 0:
                 return
-        name = min(lack, key=lambda each: len(helpful[each]))
+        name = min(lack, key=lambda resource: len(helpful[resource]))
         for at in helpful[name]:
             if not any(self._alike[at] == self._alike[other] for other in barred):
                 gives = self._gives[at]
-                left = {each: amount - gives.get(each, 0) for each, amount in lack.items()}
-                yield from self._covers(left, size - 1, (*chosen, at), barred, steps)
+                still_lacking = {
+                    resource: amount - gives.get(resource, 0) for resource, amount in lack.items()
+                }
+                yield from self._covers(still_lacking, size - 1, (*chosen, at), barred, steps)
             barred |= {at}
 
     def _are_needed(self, chosen: Sequence[int]) -> bool:
@@ -370,11 +372,11 @@ def _is_covered(lack: _Lack, freed: Mapping[Resource, int]) -> bool:
 def _gives(mover: Mover) -> dict[Resource, int]:
     """Return what a node has more once the pod is gone."""
     request = mover.placement.request
-    found = {(_HOST, name): amount for name, amount in amounts_of(request).items()}
+    gives = {(_HOST, name): amount for name, amount in amounts_of(request).items()}
     for device, units in mover.placement.shares:
-        found[device, _MEMORY] = units
-        found[device, _CORES] = request.cores
-    return {name: amount for name, amount in found.items() if amount}
+        gives[device, _MEMORY] = units
+        gives[device, _CORES] = request.cores
+    return {name: amount for name, amount in gives.items() if amount}
 
 
 def _lacks(view: Snapshot, row: int, part: Request) -> dict[int, _Lack]:
@@ -382,7 +384,7 @@ def _lacks(view: Snapshot, row: int, part: Request) -> dict[int, _Lack]:
     usable = view.open[row] & (view.capacity[row] >= max(part.units, 1))
     if part.cards != ANY_CARD:
         usable &= has_cards(view, np.array([row]), part.cards)[0]
-    found = {}
+    by_device = {}
     for device in np.flatnonzero(usable).tolist():
         used, cores = int(view.used[row, device]), int(view.cores_used[row, device])
         room = 0 if part.alone else int(view.capacity[row, device]) - part.units
@@ -390,5 +392,5 @@ def _lacks(view: Snapshot, row: int, part: Request) -> dict[int, _Lack]:
             (device, _MEMORY): used - room,
             (device, _CORES): max(part.cores, 1) - (ALL_CORES - cores),
         }
-        found[device] = {resource: amount for resource, amount in lack.items() if amount > 0}
-    return found
+        by_device[device] = {resource: amount for resource, amount in lack.items() if amount > 0}
+    return by_device

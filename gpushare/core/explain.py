@@ -11,7 +11,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from gpushare.core.dealing import AsDealt, Asked, Dealing
+from gpushare.core.dealing import AsDealt
 from gpushare.core.decide import (
     BEST,
     NO_ROOM,
@@ -72,11 +72,12 @@ def explain(
     own: kube-scheduler's filters; demands: what the pod demands of them. dealt: the request where
     devices deal out memory in amounts of their own.
     """
-    dealt = dealt or AsDealt(Dealing(), Asked(request))
-    there, snapshot, request = snapshot, dealt.view(snapshot), dealt.request
+    counted = snapshot
+    if dealt is not None:
+        snapshot, request = dealt.view(counted), dealt.request
     unknown = [name for name in names if name not in snapshot.row]
     known = [name for name in names if name in snapshot.row]
-    shares = (there.capacity > 0).sum(axis=1) > 0
+    shares = (counted.capacity > 0).sum(axis=1) > 0
     obstacles = {
         # Of a node without devices nothing else needs to be said.
         name: own.obstacles(name, request, demands) if shares[snapshot.row[name]] else ()
@@ -84,7 +85,7 @@ def explain(
     }
     # A dict for its order: texts must not depend on chance.
     left_out = dict.fromkeys(
-        name for name, those in obstacles.items() if any(each.lasting for each in those)
+        name for name, hurdles in obstacles.items() if any(obstacle.lasting for obstacle in hurdles)
     )
     usable = [name for name in known if name not in left_out]
     accepted = has_accepted_model(snapshot, np.arange(len(snapshot.names)), request)
@@ -96,24 +97,24 @@ def explain(
     curable = [
         name
         for name in left_out
-        if accepted[snapshot.row[name]] and all(each.cure for each in obstacles[name])
+        if accepted[snapshot.row[name]] and all(obstacle.cure for obstacle in obstacles[name])
     ]
     rows, possible = _rows(snapshot, asked), _rows(snapshot, [*asked, *curable])
     capacity = np.where(snapshot.closed[possible, None] == 0, snapshot.capacity[possible], 0)
     wanted = has_cards(snapshot, rows, request.cards)
     capacity[~has_cards(snapshot, possible, request.cards)] = 0
-    left = snapshot.capacity[rows] - snapshot.used[rows]
-    memory = snapshot.open[rows] & wanted & (left >= max(request.least, 1))
+    unused = snapshot.capacity[rows] - snapshot.used[rows]
+    memory = snapshot.open[rows] & wanted & (unused >= max(request.least, 1))
     cores = wanted & has_cores(snapshot, rows, request)
     free = np.where(cores, snapshot.free[rows], 0)
-    found = Explanation(
+    explanation = Explanation(
         request,
         fit=fit,
         reasons=Counter(result.failed.values()),
         unknown=len(unknown),
         kept_out=Counter(obstacles[name][0].text for name in (*left_out, *short)),
         other_models=len(usable) - len(asked),
-        largest=_largest(there, rows),
+        largest=_largest(counted, rows),
         fits_now=_most_units(free, request.devices),
         parts_now=_nearest_parts(free, request) if request.split else (),
         most_units=_most_units(capacity, request.devices),
@@ -125,15 +126,15 @@ def explain(
         with_both=int((memory & cores).sum()),
         most_cores=int(np.where(memory, snapshot.cores_free[rows], 0).max(initial=0)),
         models=_models(snapshot, possible) if request.cards != ANY_CARD else (),
-        rounded=snapshot is not there,
+        rounded=snapshot is not counted,
     )
-    if found.never:
-        return replace(found, split=_split(capacity, request))
-    if found.fit:
-        return found
-    search = _Search(snapshot, dealt, entries_of, now, own)
+    if explanation.never:
+        return replace(explanation, split=_split(capacity, request))
+    if explanation.fit:
+        return explanation
+    search = _Search(snapshot, request, entries_of, now, own=own, dealt=dealt)
     cured = search.cured({name: obstacles[name] for name in sorted([*short, *curable])})
-    return replace(found, remedies=(*search.remedies(rows), *cured))
+    return replace(explanation, remedies=(*search.remedies(rows), *cured))
 
 
 def _rows(snapshot: Snapshot, names: Sequence[str]) -> Rows:
@@ -150,7 +151,7 @@ def score_bound_pod(
     view = _without(snapshot, books, entry)
     request, node = entry.request, entry.node
     ranking = Ranking(policy, kinds=1)  # of its own: the books' ranking remembers true snapshots
-    names = [each for each in view.names if each]
+    names = [name for name in view.names if name]
     scores = score_nodes(view, names, request, ranking)
     rows = np.array([view.row[node]], dtype=np.intp)
     mask = feasible(view, rows, request)
@@ -162,7 +163,7 @@ def score_bound_pod(
         shares=entry.placement,
         policy=name,
         fits=fits,
-        score=next((score for score, those in scores.items() if node in those), 0),
+        score=next((score for score, nodes in scores.items() if node in nodes), 0),
         best=scores[BEST][0] if scores else "",
         fitting=len(filter_nodes(view, names, request).fit),
         devices=tuple(
@@ -178,8 +179,8 @@ def score_bound_pod(
 
 def _models(snapshot: Snapshot, rows: Rows) -> tuple[str, ...]:
     """Return the names of the models of these rows, sorted."""
-    there = np.unique(snapshot.model[rows])
-    names = (snapshot.models[index] for index in there.tolist() if index >= 0)
+    indices = np.unique(snapshot.model[rows])
+    names = (snapshot.models[index] for index in indices.tolist() if index >= 0)
     return tuple(sorted(filter(None, names)))
 
 
@@ -228,7 +229,7 @@ def _nearest_parts(units: Ints, request: Request) -> tuple[int, ...]:
         return ()
     most = np.sort(units, axis=1)[:, ::-1][:, : request.devices]
     parts = np.minimum(most, request.split)[most[:, -1] > 0]
-    return max((sum(each), tuple(each)) for each in parts.tolist())[1]
+    return max((sum(row), tuple(row)) for row in parts.tolist())[1]
 
 
 class _Search:
@@ -237,14 +238,16 @@ class _Search:
     def __init__(
         self,
         snapshot: Snapshot,
-        dealt: AsDealt,
+        request: Request,
         entries_of: EntriesOf,
         now: float,
+        *,
         own: OwnFilters,
+        dealt: AsDealt | None,
     ) -> None:
         self._now = now
         self._snapshot = snapshot
-        self._request = dealt.request
+        self._request = request
         self._dealt = dealt
         self._entries_of = entries_of
         self._own = own
@@ -255,10 +258,10 @@ class _Search:
 
         Both together are tried only if neither helps alone.
         """
-        found = [self._by_ends(rows), self._by_opens(rows)]
-        if not any(found):
-            found = [self._by_ends(rows, with_closed=True)]
-        return tuple(remedy for remedy in found if remedy is not None)
+        remedies = [self._by_ends(rows), self._by_opens(rows)]
+        if not any(remedies):
+            remedies = [self._by_ends(rows, with_closed=True)]
+        return tuple(remedy for remedy in remedies if remedy is not None)
 
     def cured(self, obstacles: Mapping[str, Sequence[Obstacle]]) -> tuple[Remedy, ...]:
         """Return what would make room on one of these nodes, which kube-scheduler itself leaves
@@ -269,15 +272,15 @@ class _Search:
         roomy = filter_nodes(self._snapshot, list(obstacles), self._request).fit
         if roomy:
             node = min(roomy, key=lambda name: len(obstacles[name]))
-            return (Remedy(node, cures=tuple(each.cure for each in obstacles[node])),)
-        found = self._by_ends(_rows(self._snapshot, list(obstacles)))
-        if found is None:
+            return (Remedy(node, cures=tuple(obstacle.cure for obstacle in obstacles[node])),)
+        remedy = self._by_ends(_rows(self._snapshot, list(obstacles)))
+        if remedy is None:
             return ()
-        lasting = [each for each in obstacles[found.node] if each.lasting]
+        lasting = [obstacle for obstacle in obstacles[remedy.node] if obstacle.lasting]
         # What is short only for now may be free once these pods have ended.
-        lacks = set(found.lacks) - {each.resource for each in lasting}
-        cures = tuple(each.cure for each in lasting)
-        return (replace(found, lacks=tuple(sorted(lacks)), cures=cures),)
+        lacks = set(remedy.lacks) - {obstacle.resource for obstacle in lasting}
+        cures = tuple(obstacle.cure for obstacle in lasting)
+        return (replace(remedy, lacks=tuple(sorted(lacks)), cures=cures),)
 
     def _missing(self, rows: Rows, *, with_closed: bool) -> Ints:
         """Return int64 (K,): how few units are missing, of closed devices too if they return."""
@@ -294,17 +297,19 @@ class _Search:
         missing = self._missing(rows, with_closed=with_closed)
         order = np.lexsort((self._snapshot.order[rows], missing))
         nearest = rows[order[missing[order] < NO_ROOM][:_MAX_NODES]]
-        found: list[tuple[tuple[bool, bool, int], int, NodeBooks, Remedy]] = []
+        candidates: list[tuple[tuple[bool, bool, int], int, NodeBooks, Remedy]] = []
         for place, row in enumerate(nearest.tolist()):
             books = self._entries_of(self._snapshot.names[row])
             remedy = books and self._ends_on(books, row, with_closed=with_closed)
             if books and remedy:
                 ends_anyway = all(entry.ends_soon(self._now) for entry in remedy.ends)
                 pods = len(remedy.ends) + len(remedy.serves)
-                found.append(((not ends_anyway, bool(remedy.lacks), pods), place, books, remedy))
+                candidates.append(
+                    ((not ends_anyway, bool(remedy.lacks), pods), place, books, remedy)
+                )
         trimmed = (
             self._trimmed(books, remedy)
-            for *_, books, remedy in sorted(found, key=lambda one: one[:2])
+            for *_, books, remedy in sorted(candidates, key=lambda candidate: candidate[:2])
         )
         return next((remedy for remedy in trimmed if remedy is not None), None)
 
@@ -326,7 +331,7 @@ class _Search:
         """Return a remedy on the node, perhaps with needless parts; None if none helps."""
         opens = _closed(books) if with_closed else ()
         spec = replace(books.spec, healthy=_healthy_with(books, opens))
-        takes = self._dealt.takes(spec.name)
+        takes = self._dealt.takes(spec.name) if self._dealt else {}
         selection = VictimSelection(replace(books, spec=spec), self._request, takes=takes)
         # Nobody preempts here, so all pods cost the same, except that ending pods cost less.
         alike = tuple(
@@ -343,9 +348,9 @@ class _Search:
         """Return the remedy, with all pods that must be served first if pairing applies."""
         sizes = self._request.sizes if row in self._snapshot.pinned else frozenset[int]()
         serves = tuple(
-            each
-            for each in books.entries
-            if each.request.sizes & sizes and each.charge.pinned is not None
+            entry
+            for entry in books.entries
+            if entry.request.sizes & sizes and entry.charge.pinned is not None
         )
         return Remedy(books.spec.name, ends, tuple(opens), serves, self._lacks(books, ends))
 
@@ -357,7 +362,8 @@ class _Search:
         what_if = _WhatIfNode(books, pairs=bool(remedy.serves))
 
         def helps(one: Remedy) -> bool:
-            after = self._dealt.view(what_if.after(one))
+            after = what_if.after(one)
+            after = self._dealt.view(after) if self._dealt else after
             return bool(filter_nodes(after, [one.node], self._request).fit)
 
         if not helps(remedy) or helps(Remedy(books.spec.name)):
@@ -377,7 +383,7 @@ class _Search:
         """Return the resources of which the node would still have too little."""
         gone = [entry.request for entry in ends]
         short = self._own.shortages(books.spec.name, self._request, less=gone)
-        return tuple(each.resource for each in short)
+        return tuple(obstacle.resource for obstacle in short)
 
 
 class _WhatIfNode:
@@ -389,7 +395,7 @@ class _WhatIfNode:
 
     def __init__(self, books: NodeBooks, *, pairs: bool) -> None:
         self._books = books
-        self._charges = {each.ref.uid: each.charge for each in books.entries}
+        self._charges = {entry.ref.uid: entry.charge for entry in books.entries}
         self._pins = {
             uid: (charge.request.sizes, charge.pinned)
             for uid, charge in self._charges.items()
@@ -400,11 +406,13 @@ class _WhatIfNode:
     def after(self, remedy: Remedy) -> Snapshot:
         """Return the node, counted as if the remedy had happened."""
         arrays = self._counted(remedy.opens)
-        ended = [self._charges[each.ref.uid] for each in remedy.ends]
+        ended = [self._charges[entry.ref.uid] for entry in remedy.ends]
         for charge in ended:
             arrays.add(charge, -1)
-        left = self._pins.keys() - {each.ref.uid for each in (*remedy.ends, *remedy.serves)}
-        pins = tuple(pin for uid, pin in self._pins.items() if uid in left)
+        still_pinned = self._pins.keys() - {
+            entry.ref.uid for entry in (*remedy.ends, *remedy.serves)
+        }
+        pins = tuple(pin for uid, pin in self._pins.items() if uid in still_pinned)
         view = arrays.snapshot({self._books.spec.name: pins} if pins else {})
         for charge in ended:
             arrays.add(charge)
