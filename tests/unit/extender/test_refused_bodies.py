@@ -16,6 +16,8 @@ from gpushare.extender.door.app import Routes, build_app
 from tests.unit.extender.desk import Desk, bind_request, request
 from tests.unit.extender.kit import pod_json
 
+pytestmark = pytest.mark.usefixtures("frozen_heap")
+
 LIMIT = 20_000
 WEB = pod_json("web", 4)
 BODIES = {

@@ -20,6 +20,8 @@ from gpushare.wire.annotations import ALIYUN
 from tests.unit.extender.desk import FREE, Desk, bind_request, request
 from tests.unit.extender.kit import make_books, pod_json
 
+pytestmark = pytest.mark.usefixtures("frozen_heap")
+
 MANY = 25
 SMALL = 1 << 20
 """Bytes that may stay of a hundred hostile calls."""
