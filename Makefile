@@ -47,6 +47,8 @@ demo: $(RUNTIME) ## try it: pods share GPUs on a cluster that lives in this mach
 venv: $(RUNTIME) ## make .venv with what the extender, the demo and the simulator need
 
 test: $(INSTALLED) ## the unit, contract and integration tests
+	@# In a new clone: compiled once, and not by each process for itself.
+	@[ -d tests/unit/__pycache__ ] || $(BIN)/python -m pytest --collect-only -qq >/dev/null || :
 	@PATH="$$PATH:$$($(CONTROLPLANE) --built $(VERSION))" \
 	  $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -p tests.support.parts --durations=5 $(PYTEST)
 

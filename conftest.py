@@ -5,6 +5,7 @@ stands in that area.
 name: `from tests.unit.core.clusters import ...`.
 """
 
+import gc
 from collections.abc import Iterator
 
 import pytest
@@ -18,6 +19,10 @@ settings.register_profile(
     "gpushare", deadline=None, print_blob=True, suppress_health_check=[HealthCheck.too_slow]
 )
 settings.load_profile("gpushare")
+
+
+# Finding the tests makes half a million objects, in each process, and hardly any garbage.
+gc.disable()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -41,6 +46,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         for number, item in enumerate(long):
             others.insert(number % processes * (len(items) // processes), item)
         items[:] = others
+
+
+def pytest_collection_finish() -> None:
+    """Spare the garbage collector what finding the tests has made: it stays until the end."""
+    gc.freeze()
+    gc.enable()
 
 
 @pytest.fixture

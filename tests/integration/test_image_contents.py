@@ -13,7 +13,8 @@ import sys
 import tomllib
 from collections.abc import Iterator
 from dataclasses import dataclass
-from importlib.metadata import packages_distributions
+from functools import cache
+from importlib import metadata
 from pathlib import Path
 
 import pytest
@@ -56,6 +57,9 @@ print(*sorted(name for name in sys.modules if name.startswith("gpushare.")))
 """
 
 
+packages_distributions = cache(metadata.packages_distributions)
+
+
 @dataclass(frozen=True)
 class Image:
     """A target: where its package is, and the names of what its lock file has."""
@@ -87,6 +91,12 @@ class Image:
 
     def gpushare(self, *words: str) -> "subprocess.CompletedProcess[str]":
         return self.python("from gpushare.cli.main import main; sys.exit(main())", *words)
+
+
+@cache
+def walked(image: Image) -> "subprocess.CompletedProcess[str]":
+    """What is said where all modules are imported that the image is for: their names."""
+    return image.python(_WALK.format(start=_STARTS.get(image.target, "gpushare.")))
 
 
 def normal(name: str) -> str:
@@ -131,7 +141,7 @@ def image(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
     for path, place in copied(f"code-{target}"):
         there = folder / place.removeprefix("/")
         if path.is_dir():
-            shutil.copytree(path, there, ignore=shutil.ignore_patterns("__pycache__"))
+            shutil.copytree(path, there)
         else:
             there.mkdir(exist_ok=True)
             shutil.copy(path, there)
@@ -158,13 +168,13 @@ def test_what_is_left_out_says_so_and_what_to_do(image: Image) -> None:
 
 
 def test_nothing_that_is_left_in_imports_what_is_left_out(image: Image) -> None:
-    done = image.python(_WALK.format(start=_STARTS.get(image.target, "gpushare.")))
+    done = walked(image)
     assert done.returncode == 0, done.stderr
 
 
 @pytest.mark.parametrize("image", list(_STARTS), indirect=True)
 def test_each_package_of_an_image_is_imported_by_its_code(image: Image) -> None:
-    loaded = image.python(_WALK.format(start=_STARTS[image.target])).stdout.split()
+    loaded = walked(image).stdout.split()
     owners = packages_distributions()
     imported = {
         normal(owner)

@@ -77,15 +77,16 @@ class Driver:
     """The stand-in, and the plug-in's view of it; `now` is the view's clock."""
 
     def __init__(self, folder: Path) -> None:
-        self.file = folder / "nvml"
+        self.folder = folder
         self.now = 0.0
         self.numbers = count()
         self.says()
 
     def says(self, *lines: str, node: list[str] = NODE) -> None:
-        new = self.file.with_suffix(".new")
-        new.write_text("".join(f"{line}\n" for line in [*node, *lines]))
-        new.replace(self.file)
+        # Thousands of times: a new file is written faster than one takes another one's place.
+        file = self.folder / f"nvml-{next(self.numbers)}"
+        file.write_text("".join(f"{line}\n" for line in [*node, *lines]))
+        os.environ["STAND_IN_NVML"] = str(file)
 
     def start(self) -> None:
         self.source = NvmlSource(topology=True)
@@ -127,7 +128,6 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ctypes.CDLL]:
 
 @pytest.fixture
 def driver(library: ctypes.CDLL, tmp_path: Path) -> Iterator[Driver]:
-    os.environ["STAND_IN_NVML"] = str(tmp_path / "nvml")
     made = Driver(tmp_path)
     yield made
     made.says()

@@ -203,13 +203,13 @@ def stuck(kubectl: Kubectl, pods: Pods, replicas: int, strategy: Json) -> None:
 
 def looked_at(kubectl: Kubectl) -> None:
     """Wait until the controller has seen the Deployment as it is, and found nothing to do."""
-    fields = "{.metadata.generation} {.status.observedGeneration} {.status.replicas}"
 
     def settled() -> bool:
-        before = kubectl("get", "deploy,rs", "-o", "yaml")
-        generation, seen, _ = kubectl("get", "deploy", "web", "-o", f"jsonpath={fields}").split()
+        before = kubectl("get", "deploy,rs", "-o", "json")
+        (web,) = (each for each in json.loads(before)["items"] if each["kind"] == "Deployment")
         threading.Event().wait(0.5)
-        return generation == seen and kubectl("get", "deploy,rs", "-o", "yaml") == before
+        seen = web["metadata"]["generation"] == web["status"].get("observedGeneration")
+        return seen and kubectl("get", "deploy,rs", "-o", "json") == before
 
     until(settled, "the Deployment and its ReplicaSets stay as they are")
 

@@ -15,11 +15,18 @@ MEM = "aliyun.com/gpu-mem"
 
 _DRA = "/apis/resource.k8s.io/v1"
 
+# Hundreds of tests start it several times: a program that it started would cost as much as itself.
 _SCRIPT = """\
 #!/bin/sh
 echo "KUBECONFIG=$KUBECONFIG $*" >> "{folder}/log"
-words=$(printf %s "$*" | sed 's/ --output=//')
-file="{folder}/$(printf %s "$words" | tr -c 'A-Za-z0-9' _)"
+rest="$*"
+case "$rest" in *" --output="*) rest="${{rest%%" --output="*}}${{rest#*" --output="}}";; esac
+file="{folder}/"
+while [ "$rest" ]; do
+  after="${{rest#?}}"
+  case "$rest" in [A-Za-z0-9]*) file="$file${{rest%"$after"}}";; *) file="${{file}}_";; esac
+  rest="$after"
+done
 if [ -p "$file" ]; then exec cat "$file"; fi
 if [ -f "$file.sh" ]; then . "$file.sh"; fi
 if [ -f "$file" ]; then exec cat "$file"; fi

@@ -25,7 +25,7 @@ enum {
     SUCCESS = 0, UNINITIALIZED = 1, NOT_SUPPORTED = 3, NOT_FOUND = 6, TOO_SMALL = 7,
     DRIVER_NOT_LOADED = 9, TIMEOUT = 10, LOST = 15, HANG = 9999
 };
-enum { MOST = 64, XID_EVENT = 8, RECOVERY_ACTION = 230 };
+enum { MOST = 64, MOST_LINES = 4096, XID_EVENT = 8, RECOVERY_ACTION = 230 };
 
 struct gpu { char uuid[80]; unsigned long long mib; int mig, code; };
 struct memory { unsigned long long total, free, used; };
@@ -44,25 +44,21 @@ struct set { char uuids[MOST][80]; int count; };
 static __thread struct gpu gpus[MOST];
 static __thread int count;
 static __thread int loads;
-static __thread char text[65536];
+static __thread char text[65536], *lines[MOST_LINES + 1];
 static __thread struct stat known;
 static int initialized;
 static char reported[65536];
 
-/* Copy the line at *place, and go on to the next; return 0 if there is none. */
-static int next_line(const char **place, char *line, size_t size) {
-    size_t length = strcspn(*place, "\n");
-    if (!**place) return 0;
-    snprintf(line, size, "%.*s", (int)length, *place);
-    *place += length + ((*place)[length] == '\n');
-    return 1;
+/* Return what follows the word that a line begins with; NULL if it begins with another. */
+static const char *after(const char *line, const char *word) {
+    size_t length = strlen(word);
+    return strncmp(line, word, length) == 0 && line[length] == ' ' ? line + length : NULL;
 }
 
 /* Read the file, if it is another one than before: it is only ever replaced. */
 static void load(void) {
-    const char *path = getenv("STAND_IN_NVML"), *place = text;
-    char line[256], word[80];
-    int number;
+    const char *path = getenv("STAND_IN_NVML");
+    char **line = lines, *rest = text;
     struct stat now;
     FILE *file;
     if (stat(path, &now) == 0 && now.st_ino == known.st_ino && now.st_size == known.st_size
@@ -74,29 +70,35 @@ static void load(void) {
     fclose(file);
     count = 0;
     loads = 1;
-    while (next_line(&place, line, sizeof line)) {
+    while ((*line = strsep(&rest, "\n")))
+        if (++line == lines + MOST_LINES) abort();
+    for (line = lines; *line; line++) {
         struct gpu *one = &gpus[count];
-        if (sscanf(line, "loads %d", &loads) == 1) continue;
-        if (sscanf(line, "xid %79s", word) == 1 || sscanf(line, "limit %79s", word) == 1
-            || sscanf(line, "answer %79s %d", word, &number) == 2) continue;
-        if (sscanf(line, "%79s %llu %d %d", one->uuid, &one->mib, &one->mig, &one->code) == 4
+        if (sscanf(*line, "loads %d", &loads) == 1) continue;
+        if (after(*line, "xid") || after(*line, "limit") || after(*line, "answer")) continue;
+        if (sscanf(*line, "%79s %llu %d %d", one->uuid, &one->mib, &one->mig, &one->code) == 4
             && count < MOST - 1) count++;
     }
 }
 
-/* What a function answers that is not its own business: about a GPU, or about none. */
-static int says(const char *function, const char *uuid) {
-    char line[256], name[80], whom[80];
+/* What a function answers, as the file was last read, that is not its own business: of a GPU. */
+static int told(const char *function, const char *uuid) {
+    char **line, name[80], whom[80];
     int code, found = SUCCESS;
-    const char *place = text;
-    load();
     if (loads != initialized && strncmp(function, "nvmlInit", 8) != 0) return UNINITIALIZED;
-    while (next_line(&place, line, sizeof line)) {
-        if (sscanf(line, "answer %79s %d %79s", name, &code, whom) != 3) continue;
+    for (line = lines; *line; line++) {
+        const char *words = after(*line, "answer");
+        if (!words || sscanf(words, "%79s %d %79s", name, &code, whom) != 3) continue;
         if (strcmp(name, function) != 0) continue;
         if (strcmp(whom, "*") == 0 || strcmp(whom, uuid) == 0) found = code;
     }
     return found;
+}
+
+/* The same of a GPU, or of none, as the file is now. */
+static int says(const char *function, const char *uuid) {
+    load();
+    return told(function, uuid);
 }
 
 static int asked(const char *function, void *handle, struct gpu **found) {
@@ -104,24 +106,20 @@ static int asked(const char *function, void *handle, struct gpu **found) {
     load();
     *found = &gpus[(long)handle - 1];
     if ((long)handle > count) return loads == initialized ? NOT_FOUND : UNINITIALIZED;
-    code = says(function, (*found)->uuid);
+    code = told(function, (*found)->uuid);
     while ((*found)->code == HANG) { sleep(1); load(); }
     return code ? code : (*found)->code;
 }
 
 /* Read "KIND UUID ONE OTHER"; return how many numbers are there. */
 static int line_of(const char *kind, const char *uuid, long *one, long *other) {
-    char line[256], word[80], whom[80];
-    int numbers = 0;
-    const char *place = text;
-    while (next_line(&place, line, sizeof line)) {
-        int read = sscanf(line, "%79s %79s %ld %ld", word, whom, one, other);
-        if (read >= 3 && strcmp(word, kind) == 0 && strcmp(whom, uuid) == 0) {
-            numbers = read - 2;
-            break;
-        }
+    char **line, whom[80];
+    for (line = lines; *line; line++) {
+        const char *words = after(*line, kind);
+        int read = words ? sscanf(words, "%79s %ld %ld", whom, one, other) : 0;
+        if (read >= 2 && strcmp(whom, uuid) == 0) return read - 1;
     }
-    return numbers;
+    return 0;
 }
 
 int nvmlInitWithFlags(unsigned int flags) {
@@ -158,7 +156,7 @@ int nvmlDeviceGetHandleByIndex_v2(unsigned int index, void **handle) {
     load();
     *handle = (void *)(long)(index + 1);
     return index < (unsigned)count
-        ? says("nvmlDeviceGetHandleByIndex_v2", gpus[index].uuid) : NOT_FOUND;
+        ? told("nvmlDeviceGetHandleByIndex_v2", gpus[index].uuid) : NOT_FOUND;
 }
 
 int nvmlDeviceGetUUID(void *handle, char *text, unsigned int size) {
@@ -168,7 +166,7 @@ int nvmlDeviceGetUUID(void *handle, char *text, unsigned int size) {
     /* A GPU that is lost or hangs still has its name: the library keeps it. */
     if ((long)handle > count) return NOT_FOUND;
     snprintf(text, size, "%s", one->uuid);
-    return says("nvmlDeviceGetUUID", one->uuid);
+    return told("nvmlDeviceGetUUID", one->uuid);
 }
 
 int nvmlDeviceGetName(void *handle, char *text, unsigned int size) {
@@ -214,7 +212,7 @@ int nvmlDeviceGetFieldValues(void *handle, int wanted, struct field *fields) {
             && line_of("recovery", one->uuid, &action, &none);
         fields[each].type = 1;
         fields[each].value.number = action;
-        fields[each].answer = known ? says("field", one->uuid) : NOT_SUPPORTED;
+        fields[each].answer = known ? told("field", one->uuid) : NOT_SUPPORTED;
     }
     return code;
 }
@@ -251,15 +249,14 @@ int nvmlDeviceGetPciInfo_v3(void *handle, struct slot *slot) {
 int nvmlDeviceGetComputeRunningProcesses_v3(void *handle, unsigned int *found,
                                             struct process *processes) {
     struct gpu *one;
-    char line[256], uuid[80];
+    char **line, uuid[80];
     struct process each = {0, 0, -1, -1};
     unsigned int room = processes ? *found : 0;
     long long used;
     int code = asked("nvmlDeviceGetComputeRunningProcesses_v3", handle, &one);
-    const char *place = text;
     *found = 0;
-    while (next_line(&place, line, sizeof line)) {
-        if (sscanf(line, "process %79s %u %lld", uuid, &each.pid, &used) != 3) continue;
+    for (line = lines; *line; line++) {
+        if (sscanf(*line, "process %79s %u %lld", uuid, &each.pid, &used) != 3) continue;
         if (strcmp(uuid, one->uuid) != 0) continue;
         each.used = used;
         if (*found < room) processes[*found] = each;
@@ -270,12 +267,11 @@ int nvmlDeviceGetComputeRunningProcesses_v3(void *handle, unsigned int *found,
 
 int nvmlDeviceGetMemoryLimits_v1(void *handle, struct limit *limit) {
     struct gpu *one;
-    char line[256], uuid[80], name[80];
+    char **line, uuid[80], name[80];
     long long hard, used;
     int code = asked("nvmlDeviceGetMemoryLimits_v1", handle, &one), known = 0;
-    const char *place = text;
-    while (next_line(&place, line, sizeof line)) {
-        if (sscanf(line, "limit %79s %79s %lld %lld", uuid, name, &hard, &used) != 4) continue;
+    for (line = lines; *line; line++) {
+        if (sscanf(*line, "limit %79s %79s %lld %lld", uuid, name, &hard, &used) != 4) continue;
         if (strcmp(uuid, one->uuid) != 0 || !strstr(limit->cgroup, name)) continue;
         limit->hard = hard;
         limit->used = used;
@@ -300,7 +296,7 @@ int nvmlDeviceGetSupportedEventTypes(void *handle, unsigned long long *types) {
     load();
     one = &gpus[(long)handle - 1];
     *types = XID_EVENT;
-    return (long)handle > count ? NOT_FOUND : says("nvmlDeviceGetSupportedEventTypes", one->uuid);
+    return (long)handle > count ? NOT_FOUND : told("nvmlDeviceGetSupportedEventTypes", one->uuid);
 }
 
 int nvmlDeviceRegisterEvents(void *handle, unsigned long long types, void *events) {
@@ -310,7 +306,7 @@ int nvmlDeviceRegisterEvents(void *handle, unsigned long long types, void *event
     load();
     one = &gpus[(long)handle - 1];
     if ((long)handle > count) return NOT_FOUND;
-    code = says("nvmlDeviceRegisterEvents", one->uuid);
+    code = told("nvmlDeviceRegisterEvents", one->uuid);
     if (!code && types != XID_EVENT) code = NOT_SUPPORTED;
     if (!code && set->count < MOST) strcpy(set->uuids[set->count++], one->uuid);
     return code;
@@ -318,13 +314,14 @@ int nvmlDeviceRegisterEvents(void *handle, unsigned long long types, void *event
 
 /* Return 0 and the event if there is an error of the set's GPUs that was not reported yet. */
 static int next_xid(const struct set *set, struct event *data) {
-    char line[256], uuid[80], once[260];
+    char **line, uuid[80], once[260];
     unsigned long long number;
     int index, one, code = TIMEOUT;
-    const char *place = text;
-    while (code && next_line(&place, line, sizeof line)) {
-        snprintf(once, sizeof once, "%s\n", line);
-        if (sscanf(line, "xid %79s %llu", uuid, &number) != 2 || strstr(reported, once)) continue;
+    for (line = lines; code && *line; line++) {
+        const char *words = after(*line, "xid");
+        if (!words || sscanf(words, "%79s %llu", uuid, &number) != 2) continue;
+        snprintf(once, sizeof once, "%s\n", *line);
+        if (strstr(reported, once)) continue;
         for (index = 0; index < set->count; index++) {
             if (strcmp(set->uuids[index], uuid) != 0) continue;
             strncat(reported, once, sizeof reported - strlen(reported) - 1);
@@ -346,7 +343,7 @@ int nvmlEventSetWait_v2(void *events, struct event *data, unsigned int milliseco
         int index, one, code = TIMEOUT;
         load();
         for (index = 0; index < set->count; index++) {
-            int other = says("nvmlEventSetWait_v2", set->uuids[index]);
+            int other = told("nvmlEventSetWait_v2", set->uuids[index]);
             if (other) code = other;
             for (one = 0; one < count; one++)
                 if (gpus[one].code == LOST && strcmp(set->uuids[index], gpus[one].uuid) == 0)
