@@ -182,8 +182,8 @@ DEVICES, CPU_ASKED = st.sampled_from([1, 1, 1, 2]), st.sampled_from([0, 0, 1000,
 CORES = st.sampled_from([0, 0, 40, 70, 100])
 
 
-def wanted(draw: st.DrawFn, cores: bool, least: int = 1, most: int = 8) -> Request:
-    """Of one device, or of two with equal parts or unlike ones."""
+def asked(draw: st.DrawFn, cores: bool, least: int = 1, most: int = 8) -> Request:
+    """Of one device, or of several with equal parts or unlike ones."""
     request = Request(
         draw(st.integers(least, most)),
         draw(DEVICES),
@@ -192,6 +192,9 @@ def wanted(draw: st.DrawFn, cores: bool, least: int = 1, most: int = 8) -> Reque
     )
     others = draw(st.lists(st.integers(1, request.units), max_size=2))
     return request.of_parts([request.units, *others]) if draw(st.booleans()) else request
+
+
+wanted = st.composite(asked)
 
 
 @st.composite
@@ -209,7 +212,7 @@ def worlds(draw: st.DrawFn, most_nodes: int = 3, most_pods: int = 12) -> World:
     )
     world, pods = World(nodes, {}), dict[str, Pod]()
     for at in range(draw(st.integers(most_pods // 2, most_pods))):
-        request, cost = wanted(draw, cores, most=4), float(draw(st.integers(0, 3)))
+        request, cost = asked(draw, cores, most=4), float(draw(st.integers(0, 3)))
         movable = draw(st.integers(0, 5)) > 0
         places = [
             (spec.name, devices)
@@ -249,7 +252,7 @@ def check_prefixes(world: World, plan: Plan, request: Request) -> None:
 def test_whoever_stops_after_any_move_leaves_a_lawful_cluster(
     data: st.DataObject, world: World, policy: str
 ) -> None:
-    request = wanted(data.draw, data.draw(st.booleans()), least=4)
+    request = data.draw(wanted(data.draw(st.booleans()), least=4))
     planner, cluster = world.planner(policy)
     before = {name: getattr(cluster.view, name).tolist() for name in ("used", "free", "cpu_free")}
     plan = planner.plan(request, 4, StepBudget(data.draw(st.sampled_from([300, 3000, PLENTY]))))
@@ -264,7 +267,7 @@ def test_whoever_stops_after_any_move_leaves_a_lawful_cluster(
 def test_no_plan_of_one_level_has_fewer_moves_or_costs_less(
     data: st.DataObject, world: World, policy: str
 ) -> None:
-    request = wanted(data.draw, data.draw(st.booleans()), least=4)
+    request = data.draw(wanted(data.draw(st.booleans()), least=4))
     fits = any(world.fits(spec, request, world.pods) for spec in world.nodes)
     plan = world.planner(policy)[0].plan(request, 3, StepBudget(PLENTY))
     if fits:
