@@ -133,6 +133,7 @@ def driver(library: ctypes.CDLL, tmp_path: Path) -> Iterator[Driver]:
     made.says()
     library.nvmlShutdown()
     del os.environ["STAND_IN_NVML"]
+    shutil.rmtree(tmp_path)
 
 
 def test_no_call_is_left_out(driver: Driver) -> None:
