@@ -180,9 +180,12 @@ def _run(
                 left = cluster.autoscaling.off()
                 report.expectation("switched off, nothing is left of what it needs", left)
                 good = good and left is None
-        report.line(f"\n{'all expectations held' if good else 'NOT all expectations held'}")
+        verdict = f"\n{'all expectations held' if good else 'NOT all expectations held'}"
         if arguments.keep:
+            report.line(verdict)
             _keep(cluster)
+    if not arguments.keep:
+        report.line(verdict)  # nothing more is told of pods: the cluster has ended
     return 0 if good else 1
 
 

@@ -172,9 +172,6 @@ class Extender(Verbs):
         self.kill()
 
 
-_RESERVED: dict[int, socket.socket] = {}
-
-
 def free_port() -> int:
     """Return a port that nothing listens on, and that no other test of this machine is given.
 
@@ -194,6 +191,6 @@ def free_port() -> int:
         except OSError:
             reserved.close()
             continue
-        _RESERVED[port] = reserved
+        reserved.detach()
         return port
     raise AssertionError("no free port")
