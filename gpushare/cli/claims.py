@@ -80,8 +80,8 @@ class ClaimsReport:
 
     def within(self, namespace: str) -> "ClaimsReport":
         """Return the report with the claims of this namespace alone; sums stay those of all."""
-        kept = tuple(claim for claim in self.claims if claim.ref.namespace == namespace)
-        return replace(self, claims=kept)
+        claims = tuple(claim for claim in self.claims if claim.ref.namespace == namespace)
+        return replace(self, claims=claims)
 
 
 def claims_report(
@@ -95,23 +95,23 @@ def claims_report(
     cards = cards_of(_decoded(slices, RESOURCE_SLICES, notes))
     listed = ListedClaims(cards, _decoded(claims, RESOURCE_CLAIMS, notes), unit)
     every = [claim_said(*name, listed, foreign=True) for name in sorted(listed.claims)]
-    said = [claim for claim in every if claim is not None]
-    given: Counter[DeviceKey] = Counter()
-    for key, units in ((_key(each), each.units) for claim in said for each in claim.cards):
+    ours = [claim for claim in every if claim is not None]
+    allocated: Counter[DeviceKey] = Counter()
+    for key, units in ((_key(given), given.units) for claim in ours for given in claim.cards):
         if (card := listed.cards.get(key)) is not None:
             # Whatever a claim says that it has: the whole card at most.
             whole = card.memory // unit
-            given[key] += whole if units is None else min(units, whole)
+            allocated[key] += whole if units is None else min(units, whole)
     by_node: dict[str, list[CardLine]] = {}
     for key, card in sorted(listed.cards.items(), key=lambda item: _order(item[0])):
         if card.shared and (nodes is None or card.node in nodes):
-            line = CardLine(card, card.memory // unit, given[key])
+            line = CardLine(card, card.memory // unit, allocated[key])
             by_node.setdefault(card.node, []).append(line)
     shown = tuple(
         claim
-        for claim in said
+        for claim in ours
         if (nodes is None or claim.node in nodes)
-        and (not claim.cards or any(_is_shared(listed, each) for each in claim.cards))
+        and (not claim.cards or any(_is_shared(listed, given) for given in claim.cards))
     )
     return ClaimsReport(
         tuple(sorted((name, tuple(of)) for name, of in by_node.items())), shown

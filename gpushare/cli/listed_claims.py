@@ -241,10 +241,10 @@ def _taken(
 ) -> dict[tuple[str, str], int]:
     """Return the units that a claim has, by node and card."""
     taken: Counter[tuple[str, str]] = Counter()
-    for each in given_devices(claim.allocation) if claim.allocation else ():
-        card = cards.get(each.key)
+    for device in given_devices(claim.allocation) if claim.allocation else ():
+        card = cards.get(device.key)
         if card is not None:
-            memory = card.memory if each.memory is None else each.memory
+            memory = card.memory if device.memory is None else device.memory
             taken[card.node, card.uuid] += units_up(memory, unit)
     return taken
 

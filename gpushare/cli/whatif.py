@@ -203,8 +203,8 @@ def _needed(plans: Sequence[Plan], options: argparse.Namespace, policy: Policy) 
                 "--overlay: autoscalers are told of devices by annotation; of the cards of a DRA"
                 " driver they know by its slices"
             )
-        (found, plan), *_ = needs
-        return overlay_text(found, plan.books.names, plan.books.unit)
+        (need, plan), *_ = needs
+        return overlay_text(need, plan.books.names, plan.books.unit)
     if options.output:
         documents = [need_document(*each, options.policy) for each in needs]
         return dumped(_as_one(documents), options.output)
