@@ -16,9 +16,9 @@ from typing import Any, TypeVar
 
 from gpushare.cli.facts import Fields, pod_ref
 from gpushare.errors import WireError
-from gpushare.explain.claims import claim_said
+from gpushare.explain.claims import explain_claim
 from gpushare.explain.document import given_documents
-from gpushare.explain.pod import ClaimSaid, GivenCard
+from gpushare.explain.pod import ClaimExplanation, GivenCard
 from gpushare.wire.codec import Codec
 from gpushare.wire.dra.claims import CLASS
 from gpushare.wire.dra.objects import (
@@ -76,7 +76,7 @@ class ClaimsReport:
     """Cards by node and name, and the claims of our class by namespace and name."""
 
     nodes: tuple[tuple[str, tuple[CardLine, ...]], ...]
-    claims: tuple[ClaimSaid, ...]
+    claims: tuple[ClaimExplanation, ...]
 
     def within(self, namespace: str) -> "ClaimsReport":
         """Return the report with the claims of this namespace alone; sums stay those of all."""
@@ -94,7 +94,7 @@ def claims_report(
     notes: list[str] = []
     cards = cards_of(_decoded(slices, RESOURCE_SLICES, notes))
     listed = ListedClaims(cards, _decoded(claims, RESOURCE_CLAIMS, notes), unit)
-    every = [claim_said(*name, listed, foreign=True) for name in sorted(listed.claims)]
+    every = [explain_claim(*name, listed, foreign=True) for name in sorted(listed.claims)]
     ours = [claim for claim in every if claim is not None]
     allocated: Counter[DeviceKey] = Counter()
     for key, units in ((_key(given), given.units) for claim in ours for given in claim.cards):
@@ -148,7 +148,7 @@ def _device(line: CardLine) -> dict[str, Any]:
     }
 
 
-def _claim(claim: ClaimSaid) -> dict[str, Any]:
+def _claim(claim: ClaimExplanation) -> dict[str, Any]:
     return {
         "namespace": claim.ref.namespace,
         "name": claim.ref.name,

@@ -23,7 +23,7 @@ from gpushare.core.ranking import Ranking
 from gpushare.core.selectors import Demands
 from gpushare.errors import AnnotationError, ApiError, MessageError, SettingsError, WireError
 from gpushare.explain.movable import ListedRules
-from gpushare.explain.whatif import PodsThere, pods_there
+from gpushare.explain.whatif import CurrentPods, current_pods
 from gpushare.kube.api import Getter
 from gpushare.ledger import Ledger
 from gpushare.wire.annotations import Names
@@ -99,9 +99,9 @@ class ListedResource:
         return OwnFilters(self.states, self.ledger.taken, frozenset([cores] * (not counted)))
 
     @property
-    def there(self) -> PodsThere:
+    def current_pods(self) -> CurrentPods:
         """The pods that have devices, and those that wait for some."""
-        return pods_there(self.ledger, self.demands)
+        return current_pods(self.ledger, self.demands)
 
     def deals_of_words(self, devices: int) -> tuple[Deals, ...]:
         """Return how the devices of a node are dealt out that is told in words."""

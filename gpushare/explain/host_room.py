@@ -39,8 +39,8 @@ class HostFilters:
     def left(self, resource: str) -> Ints:
         """Return int64 (N,): what is left of the resource."""
         if resource not in self._left:
-            found = (self.own.left(name, resource) for name in self.names)
-            counted = [_PLENTY if each is None else min(each, _PLENTY) for each in found]
+            amounts = (self.own.left(name, resource) for name in self.names)
+            counted = [_PLENTY if each is None else min(each, _PLENTY) for each in amounts]
             self._left[resource] = np.array(counted, dtype=np.int64)
         return self._left[resource]
 
@@ -56,16 +56,16 @@ class HostRoom(Host):
 
     def open_to(self, demands: Demands) -> Bools:
         """Return bool (K,): the nodes that are not kept from such pods, whatever is free there."""
-        found: Bools = self._filters.open_to(demands)[self._rows]
-        return found
+        allowed: Bools = self._filters.open_to(demands)[self._rows]
+        return allowed
 
     def among(self, request: Request, demands: Demands = NO_DEMANDS) -> Bools:
         """Return bool (K,): the nodes on which kube-scheduler's own filters let the pod."""
-        found = self.open_to(demands)
+        allowed = self.open_to(demands)
         for resource, amount in amounts_of(request).items():
             if amount > 0:
-                found &= self._now(resource) >= amount
-        return found
+                allowed &= self._now(resource) >= amount
+        return allowed
 
     def lacks(self, row: int, request: Request) -> dict[str, int]:
         """Return by resource how much too little a node has for the request, if it has."""
