@@ -170,7 +170,7 @@ class WaitingPods:
         with self._lock:
             return dict(self._pods)
 
-    def kept(self, page: Decoded[ClaimsPod]) -> Decoded[ClaimsPod]:
+    def trim(self, page: Decoded[ClaimsPod]) -> Decoded[ClaimsPod]:
         """Return the page with the pods that have claims."""
         return page.with_items([pod for pod in page.items if _has_claims(pod)])
 

@@ -126,7 +126,7 @@ def test_pods_with_claims_wait_until_they_are_gone() -> None:
     pods = WaitingPods(lambda: told.append(1))
     pod, plain = waiting_pod("p", "a"), waiting_pod("plain")
     page = Decoded([pod, plain], "")
-    assert pods.kept(page).items == [pod]
+    assert pods.trim(page).items == [pod]
     pods.replace([page], 0.0)
     assert pods.all() == {"uid-p": pod}
     pods.apply(WatchEvent("DELETED", pod))
