@@ -16,9 +16,9 @@ from typing import Any, TypeVar
 
 from gpushare.cli.facts import Fields, pod_ref
 from gpushare.errors import WireError
-from gpushare.explain.claims import claim_said
+from gpushare.explain.claims import explain_claim
 from gpushare.explain.document import given_documents
-from gpushare.explain.pod import ClaimSaid, GivenCard
+from gpushare.explain.pod import ClaimExplanation, GivenCard
 from gpushare.wire.codec import Codec
 from gpushare.wire.dra.claims import CLASS
 from gpushare.wire.dra.objects import (
@@ -76,12 +76,12 @@ class ClaimsReport:
     """Cards by node and name, and the claims of our class by namespace and name."""
 
     nodes: tuple[tuple[str, tuple[CardLine, ...]], ...]
-    claims: tuple[ClaimSaid, ...]
+    claims: tuple[ClaimExplanation, ...]
 
     def within(self, namespace: str) -> "ClaimsReport":
         """Return the report with the claims of this namespace alone; sums stay those of all."""
-        kept = tuple(claim for claim in self.claims if claim.ref.namespace == namespace)
-        return replace(self, claims=kept)
+        claims = tuple(claim for claim in self.claims if claim.ref.namespace == namespace)
+        return replace(self, claims=claims)
 
 
 def claims_report(
@@ -94,24 +94,24 @@ def claims_report(
     notes: list[str] = []
     cards = cards_of(_decoded(slices, RESOURCE_SLICES, notes))
     listed = ListedClaims(cards, _decoded(claims, RESOURCE_CLAIMS, notes), unit)
-    every = [claim_said(*name, listed, foreign=True) for name in sorted(listed.claims)]
-    said = [claim for claim in every if claim is not None]
-    given: Counter[DeviceKey] = Counter()
-    for key, units in ((_key(each), each.units) for claim in said for each in claim.cards):
+    every = [explain_claim(*name, listed, foreign=True) for name in sorted(listed.claims)]
+    ours = [claim for claim in every if claim is not None]
+    allocated: Counter[DeviceKey] = Counter()
+    for key, units in ((_key(given), given.units) for claim in ours for given in claim.cards):
         if (card := listed.cards.get(key)) is not None:
             # Whatever a claim says that it has: the whole card at most.
             whole = card.memory // unit
-            given[key] += whole if units is None else min(units, whole)
+            allocated[key] += whole if units is None else min(units, whole)
     by_node: dict[str, list[CardLine]] = {}
     for key, card in sorted(listed.cards.items(), key=lambda item: _order(item[0])):
         if card.shared and (nodes is None or card.node in nodes):
-            line = CardLine(card, card.memory // unit, given[key])
+            line = CardLine(card, card.memory // unit, allocated[key])
             by_node.setdefault(card.node, []).append(line)
     shown = tuple(
         claim
-        for claim in said
+        for claim in ours
         if (nodes is None or claim.node in nodes)
-        and (not claim.cards or any(_is_shared(listed, each) for each in claim.cards))
+        and (not claim.cards or any(_is_shared(listed, given) for given in claim.cards))
     )
     return ClaimsReport(
         tuple(sorted((name, tuple(of)) for name, of in by_node.items())), shown
@@ -148,7 +148,7 @@ def _device(line: CardLine) -> dict[str, Any]:
     }
 
 
-def _claim(claim: ClaimSaid) -> dict[str, Any]:
+def _claim(claim: ClaimExplanation) -> dict[str, Any]:
     return {
         "namespace": claim.ref.namespace,
         "name": claim.ref.name,

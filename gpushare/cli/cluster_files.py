@@ -157,8 +157,8 @@ def _pods(node: Mapping[str, object], spec: NodeSpec, where: str) -> Iterator[Ob
         total, cores = _number(pod, "allocated", at), min(_cores(pod, "cores", at), ALL_CORES)
         shares = tuple(
             sorted(
-                (_number(each, "index", at), _number(each, "allocated", at))
-                for each in _list(pod, "devices", at)
+                (_number(device, "index", at), _number(device, "allocated", at))
+                for device in _list(pod, "devices", at)
             )
         )
         if any(device >= len(rest) for device, _ in shares) or len(dict(shares)) < len(shares):

@@ -87,13 +87,13 @@ def _answer(options: argparse.Namespace) -> int:
         raise SettingsError(f"--wait: {options.wait} is not from 1 to {_LONGEST_WAIT} seconds")
     kubectl = connection(vars(options), os.environ)
     look = _look(options, kubectl, options.moves)
-    if options.apply and look.found.moves:
+    if options.apply and look.answer.moves:
         return _carry_out(look, options, kubectl)
     if options.output:
         print(dumped(document_of(look, options), options.output), end="")
     else:
         print(_text(look, options), end="")
-    return 0 if look.found.node else _NO_PLAN
+    return 0 if look.answer.node else _NO_PLAN
 
 
 def _look(options: argparse.Namespace, kubectl: Kubectl, most: int) -> Look:
@@ -101,10 +101,10 @@ def _look(options: argparse.Namespace, kubectl: Kubectl, most: int) -> Look:
     policy = load_policy(options.policy)
     books, rules = _books(options, kubectl)
     name, hole, pod = _hole(options, books, kubectl)
-    found = find_moves(
+    answer = find_moves(
         books.ledger, hole, rules, policy, books.filters, most=most, demands=books.demands
     )
-    return Look(books, rules, name, hole, pod, found)
+    return Look(books, rules, name, hole, pod, answer)
 
 
 def _text(look: Look, options: argparse.Namespace) -> str:

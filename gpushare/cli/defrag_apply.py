@@ -52,14 +52,14 @@ class Look:
     hole: Hole
     pod: PodRef | None
     """The one that waits, if it is for one."""
-    found: DefragAnswer
+    answer: DefragAnswer
 
 
 @dataclass(slots=True)
 class Outcome:
     """Where a run stands."""
 
-    left: list[PodMove]
+    remaining: list[PodMove]
     moved: list[tuple[PodMove, str]] = field(default_factory=list)
     """The moves that are made, each with the name of the pod that came instead."""
     evicted: PodMove | None = None
@@ -75,7 +75,7 @@ class Outcome:
     @property
     def untouched(self) -> list[PodMove]:
         """What is left, without the pod whose eviction was sent."""
-        return [move for move in self.left if move not in (self.evicted, self.unsettled)]
+        return [move for move in self.remaining if move not in (self.evicted, self.unsettled)]
 
 
 class _Stopped(GpuShareError):
@@ -153,13 +153,13 @@ class Run:
         say: Callable[[str], None],
     ) -> None:
         self._kubectl, self._record = kubectl, _Record(kubectl, namespace)
-        self._node, self._pod = first.found.node, first.pod
+        self._node, self._pod = first.answer.node, first.pod
         self._look = look
         self._wait = wait
         self._say = say
-        self._all = len(first.found.moves)
-        self._done = Outcome(list(first.found.moves))
-        self._told: set[PodRef] = set()
+        self._all = len(first.answer.moves)
+        self._done = Outcome(list(first.answer.moves))
+        self._announced: set[PodRef] = set()
 
     def outcome(self) -> Outcome:
         """Carry the plan out as far as it holds; return where it stands then."""
@@ -179,13 +179,13 @@ class Run:
     def _carry_out(self) -> None:
         done = self._done
         refused_until: float | None = None
-        while done.left:
+        while done.remaining:
             look = self._holding()
-            done.left = list(look.found.moves) if look else []
-            if not (look and done.left):
+            done.remaining = list(look.answer.moves) if look else []
+            if not (look and done.remaining):
                 self._say("The room is open: what was left of the plan need not move.")
                 break
-            move = done.left[0]
+            move = done.remaining[0]
             try:
                 self._move(move, look.books.pods[move.entry.ref.uid])
             except _Refused as refused:
@@ -208,7 +208,7 @@ class Run:
         None if the pod that waited has the room already. A budget that allows nothing now is waited
         for: the pod that was moved last may count as disrupted a little longer.
         """
-        left = {move.entry.ref.uid for move in self._done.left}
+        remaining = {move.entry.ref.uid for move in self._done.remaining}
         until, announced = time.monotonic() + self._wait, False
         while True:
             bound = self._node_of_waiting(self._pod) if self._pod else ""
@@ -217,10 +217,10 @@ class Run:
             if bound:
                 self._done.bound = bound
                 raise _Stopped(f"pod {self._pod} is bound to {bound} already")
-            look = self._look(len(left))
-            found = look.found
-            moved = {move.entry.ref.uid for move in found.moves}
-            if found.node and (not moved or (found.node == self._node and moved <= left)):
+            look = self._look(len(remaining))
+            answer = look.answer
+            moved = {move.entry.ref.uid for move in answer.moves}
+            if answer.node and (not moved or (answer.node == self._node and moved <= remaining)):
                 return look
             spent = self._spent(look)
             if spent is None or time.monotonic() >= until:
@@ -232,14 +232,14 @@ class Run:
 
     def _spent(self, look: Look) -> PodRef | None:
         """Return a pod of the rest that only its budget keeps."""
-        for move in self._done.left:
+        for move in self._done.remaining:
             entry = look.books.ledger.entry(move.entry.ref.uid)
             if entry is not None and look.rules.why_not(entry) is Rule.SPENT:
                 return entry.ref
         return None
 
     def _why_not(self, look: Look) -> str:
-        for move in self._done.left:
+        for move in self._done.remaining:
             ref = move.entry.ref
             entry = look.books.ledger.entry(ref.uid)
             rule = look.rules.why_not(entry) if entry else None
@@ -247,8 +247,8 @@ class Run:
                 return f"{ref} is gone"
             if rule is not None:
                 return f"{ref}: {rule.value}"
-        if look.found.node:
-            return f"now the fewest moves are others, on {look.found.node}"
+        if look.answer.node:
+            return f"now the fewest moves are others, on {look.answer.node}"
         return f"it does not open the room on {self._node} any more"
 
     def _node_of_waiting(self, ref: PodRef) -> str:
@@ -269,8 +269,8 @@ class Run:
         ref, done = move.entry.ref, self._done
         counted = f"move {len(done.moved) + 1} of {self._all}"
         before = self._pods(ref.namespace)
-        if ref not in self._told:
-            self._told.add(ref)
+        if ref not in self._announced:
+            self._announced.add(ref)
             self._say(f"{counted}: evicting {ref} from {move.entry.node}, for {move.node}")
         self._begin(ref)
         try:
@@ -280,7 +280,7 @@ class Run:
                 self._record.withdraw(ref.uid)
             raise
         done.evicted, done.unsettled = move, None
-        done.left.remove(move)
+        done.remaining.remove(move)
         name = self._successor(move, controller_of(pod) or Owner(), frozenset(before))
         done.moved.append((move, name))
         done.evicted = None
@@ -404,8 +404,8 @@ class Run:
     def _check_room(self) -> None:
         """Wait until the pod that waits is bound; without one, see whether there is room."""
         if self._pod is None:
-            found = self._look(1).found
-            if not found.node or found.moves:
+            answer = self._look(1).answer
+            if not answer.node or answer.moves:
                 raise _Stopped("all was moved, but there is no room: something else took it")
             return
         until = time.monotonic() + self._wait

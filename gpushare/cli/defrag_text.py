@@ -26,34 +26,34 @@ _HEAD = ("MOVE", "POD", "SIZE", "FROM", "TO", "OWNER", "BUDGET", "LOST")
 
 def lines_of(look: Look, options: argparse.Namespace) -> Iterator[str]:
     """Yield the lines."""
-    found, unit = look.found, look.books.unit
+    answer, unit = look.answer, look.books.unit
     asked = _size_text(look.hole.request, unit)
     if look.pod is not None:
         asked = f"{asked} for {look.name}"
-    place = f"{found.node} device{'s' * (len(found.devices) != 1)} {_indices(found.devices)}"
-    if found.moves:
-        moves = "1 move" if len(found.moves) == 1 else f"{len(found.moves)} moves"
+    place = f"{answer.node} device{'s' * (len(answer.devices) != 1)} {_indices(answer.devices)}"
+    if answer.moves:
+        moves = "1 move" if len(answer.moves) == 1 else f"{len(answer.moves)} moves"
         yield f"Room:     {moves} would open {asked} on {place}"
         cost = "not known: the file does not tell since when pods run"
-        if found.unit_seconds is not None:
-            hours = sum(move.gpu_hours for move in found.moves)
+        if answer.unit_seconds is not None:
+            hours = sum(move.gpu_hours for move in answer.moves)
             cost = f"{hours:.2g} GPU-hours of work at most, and the restarts"
         yield f"Cost:     {cost}"
-    elif found.node:
+    elif answer.node:
         yield f"Room:     {asked} fits now on {place}: nothing has to move"
         yield judged_line(look.books, options.policy)
         return
     else:
-        yield f"Room:     {_no_plan(found, asked, options.moves)}"
-    yield from _staying(found)
+        yield f"Room:     {_no_plan(answer, asked, options.moves)}"
+    yield from _staying(answer)
     yield judged_line(look.books, options.policy)
-    if found.moves:
+    if answer.moves:
         if options.apply:
             yield "Next:     they are evicted one at a time, each once the one before runs again"
         else:
             yield _UNCHANGED
         yield ""
-        rows = [_row(at, move, unit) for at, move in enumerate(found.moves, 1)]
+        rows = [_row(at, move, unit) for at, move in enumerate(answer.moves, 1)]
         yield from align([_HEAD, *rows]).splitlines()
 
 
@@ -69,27 +69,27 @@ def _indices(devices: Sequence[int]) -> str:
     return ", ".join(map(str, devices))
 
 
-def _no_plan(found: DefragAnswer, asked: str, most: int) -> str:
-    if not found.able:
+def _no_plan(answer: DefragAnswer, asked: str, most: int) -> str:
+    if not answer.able:
         return f"no node has devices for {asked} that the pod may use, even if it were empty"
-    nodes = "the 1 node" if found.able == 1 else f"any of the {found.able} nodes"
-    if not found.every:
+    nodes = "the 1 node" if answer.able == 1 else f"any of the {answer.able} nodes"
+    if not answer.every:
         return f"no plan was found for {asked}, and not all of them were tried"
     at_most = "1 move does not open" if most == 1 else f"no {most} moves or fewer open"
     return f"{at_most} {asked} on {nodes} that would have it if empty"
 
 
-def _staying(found: DefragAnswer) -> Iterator[str]:
+def _staying(answer: DefragAnswer) -> Iterator[str]:
     """Yield by rule who is not moved, the commonest first."""
     by_rule: defaultdict[Rule, list[Stays]] = defaultdict(list)
-    for each in found.stays:
-        by_rule[each.rule].append(each)
-    label, where = "Stays:", f"on {found.node}: " if found.node else ""
+    for staying in answer.stays:
+        by_rule[staying.rule].append(staying)
+    label, where = "Stays:", f"on {answer.node}: " if answer.node else ""
     for rule, some_of_them in sorted(by_rule.items(), key=lambda item: -len(item[1])):
         names = some([str(each.entry.ref) for each in some_of_them])
         yield f"{label:<10}{where}{number_of(len(some_of_them))}: {rule.value} ({names})"
         label, where = "", ""
-    if not found.node and found.able and not found.stays:
+    if not answer.node and answer.able and not answer.stays:
         yield f"{label:<10}nobody: each pod there may move and has a place, but not enough at once"
 
 
@@ -118,15 +118,15 @@ def _duration(seconds: float) -> str:
 
 def document_of(look: Look, options: argparse.Namespace) -> dict[str, Any]:
     """Return the document."""
-    books, found, request = look.books, look.found, look.hole.request
+    books, answer, request = look.books, look.answer, look.hole.request
     plan = {
-        "node": found.node,
-        "devices": list(found.devices),
-        "moves": [_move(move) for move in found.moves],
-        "lostUnitSeconds": found.unit_seconds,
+        "node": answer.node,
+        "devices": list(answer.devices),
+        "moves": [_move(move) for move in answer.moves],
+        "lostUnitSeconds": answer.unit_seconds,
         "lostGpuHours": None
-        if found.unit_seconds is None
-        else sum(move.gpu_hours for move in found.moves),
+        if answer.unit_seconds is None
+        else sum(move.gpu_hours for move in answer.moves),
     }
     return {
         "apiVersion": API_VERSION,
@@ -143,13 +143,13 @@ def document_of(look: Look, options: argparse.Namespace) -> dict[str, Any]:
             "priority": look.hole.priority,
         },
         "mostMoves": options.moves,
-        "plan": plan if found.node else None,
-        "nodes": found.able,
-        "every": found.every,
+        "plan": plan if answer.node else None,
+        "nodes": answer.able,
+        "every": answer.every,
         "stays": [
-            asdict(each.entry.ref)
-            | {"node": each.entry.node, "rule": each.rule.name, "reason": each.rule.value}
-            for each in found.stays
+            asdict(staying.entry.ref)
+            | {"node": staying.entry.node, "rule": staying.rule.name, "reason": staying.rule.value}
+            for staying in answer.stays
         ],
         "notes": [*books.notes, NOT_JUDGED],
     }

@@ -51,7 +51,8 @@ def list_cards(api: Getter, driver: str) -> DriverCards:
     try:
         body = api.request("GET", CLASSES, query={}, timeout=_TIMEOUT)
         names = {
-            each.metadata and each.metadata.name for each in CLASS_CODEC.decode_list(body).items
+            device_class.metadata and device_class.metadata.name
+            for device_class in CLASS_CODEC.decode_list(body).items
         }
         if not names & {CLASS, CLASS_ASIDE}:
             return DriverCards(why_not=_NO_CLASS)

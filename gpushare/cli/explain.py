@@ -70,11 +70,11 @@ def main(argv: Sequence[str] | None = None, prog: str = "gpushare explain") -> i
 
 
 def _explain(options: argparse.Namespace) -> None:
-    found = _explained(options)
+    explanation = _explained(options)
     if options.output:
-        print(dumped(found, options.output), end="")
+        print(dumped(explanation, options.output), end="")
     else:
-        print("".join(f"{printable(line)}\n" for line in found["lines"]), end="")
+        print("".join(f"{printable(line)}\n" for line in explanation["lines"]), end="")
 
 
 def _explained(options: argparse.Namespace) -> dict[str, Any]:
@@ -90,16 +90,17 @@ def _explained(options: argparse.Namespace) -> dict[str, Any]:
     every = [Names.for_resource(resource) for resource in options.resource or [ALIYUN.resource]]
     if by_claims(pod, [names.resource for names in every]):
         return document(_by_claims(pod, kubectl, options.unit or "GiB"))
-    found = list_resources(
+    resources = list_resources(
         kubectl, every, options.unit, policy=options.policy, namespace=options.extender_namespace
     )
-    for note in found[0].notes:
+    for note in resources[0].notes:
         print(f"Warning: {printable(note)}", file=sys.stderr)
-    said = explain_pod(pod, found, found[0].unit, now=time.time())
-    said = replace(said, moves=_moves(said, pod, found, kubectl), node_ask=_ask_for(said, kubectl))
-    if said.judgement and said.request and not (options.policy or said.request.policy):
-        said = replace(said, detail=_OWN_POLICY)
-    return document(said)
+    answer = explain_pod(pod, resources, resources[0].unit, now=time.time())
+    moves, node_ask = _moves(answer, pod, resources, kubectl), _ask_for(answer, kubectl)
+    answer = replace(answer, moves=moves, node_ask=node_ask)
+    if answer.judgement and answer.request and not (options.policy or answer.request.policy):
+        answer = replace(answer, detail=_OWN_POLICY)
+    return document(answer)
 
 
 def _by_claims(pod: ClaimsPod, kubectl: Kubectl, unit: str) -> PodExplanation:
@@ -111,23 +112,23 @@ def _by_claims(pod: ClaimsPod, kubectl: Kubectl, unit: str) -> PodExplanation:
     listed = ListedClaims(
         cards, items(kubectl, path, RESOURCE_CLAIMS, {}, notes), mib_of(unit) << 20
     )
-    said = explain_claims(pod, listed, None, unit, waits=_ASK, now=time.time())
+    answer = explain_claims(pod, listed, None, unit, waits=_ASK, now=time.time())
     for note in notes:
         print(f"Warning: {printable(note)}", file=sys.stderr)
-    return said
+    return answer
 
 
 def _moves(
-    said: PodExplanation, pod: Pod, every: Sequence[ListedResource], kubectl: Kubectl
+    answer: PodExplanation, pod: Pod, every: Sequence[ListedResource], kubectl: Kubectl
 ) -> int:
     """Return how many moves of other pods would make room for one that waits, after a glance."""
-    found, demands = said.explanation, demands_of(pod)
-    if found is None or found.fit or found.never or demands.gated:
+    explanation, demands = answer.explanation, demands_of(pod)
+    if explanation is None or explanation.fit or explanation.never or demands.gated:
         return 0
-    books = next(each for each in every if each.names.resource == said.resource)
-    answer = find_moves(
+    books = next(each for each in every if each.names.resource == answer.resource)
+    plan = find_moves(
         books.ledger,
-        Hole(found.request, priority_of(pod), demands),
+        Hole(explanation.request, priority_of(pod), demands),
         list_rules(kubectl, books, [], time.time()),
         books.ranking(Request()).policy,
         books.filters,
@@ -135,18 +136,20 @@ def _moves(
         demands=books.demands,
         steps=A_GLANCE,
     )
-    return len(answer.moves)
+    return len(plan.moves)
 
 
-def _ask_for(said: PodExplanation, kubectl: Kubectl) -> NodeAsk | None:
+def _ask_for(answer: PodExplanation, kubectl: Kubectl) -> NodeAsk | None:
     """Return when an autoscaler was asked for a node for a pod that waits; None: nobody knows."""
-    if said.explanation is None or said.explanation.fit:
+    if answer.explanation is None or answer.explanation.fit:
         return None
-    uid = said.ref.uid
-    answer = kubectl.request("GET", "/api/v1/pods", query={"labelSelector": f"{FOR}={uid}"})
-    asks = [placeholder_of(each) for each in PODS.decode_list(answer).items]
-    told = [each for each in asks if each is not None and each.unschedulable and each.uid == uid]
-    return NodeAsk.by(told[0]) if told else None
+    uid = answer.ref.uid
+    body = kubectl.request("GET", "/api/v1/pods", query={"labelSelector": f"{FOR}={uid}"})
+    asks = [placeholder_of(item) for item in PODS.decode_list(body).items]
+    unschedulable = [
+        ask for ask in asks if ask is not None and ask.unschedulable and ask.uid == uid
+    ]
+    return NodeAsk.by(unschedulable[0]) if unschedulable else None
 
 
 def pod_named(word: str, namespace: str, kubectl: Kubectl) -> tuple[str, str]:
@@ -156,9 +159,9 @@ def pod_named(word: str, namespace: str, kubectl: Kubectl) -> tuple[str, str]:
         namespace = first
     if not namespace:
         namespace = kubectl.namespace()
-    for text, what in ((namespace, "a namespace"), (name, "a pod")):
+    for text, kind in ((namespace, "a namespace"), (name, "a pod")):
         if NAME.fullmatch(text) is None:
-            raise SettingsError(f"{text[:80]!r} is no name of {what}")
+            raise SettingsError(f"{text[:80]!r} is no name of {kind}")
     return namespace, name
 
 
@@ -181,14 +184,14 @@ def _ask(url: str, namespace: str, name: str) -> dict[str, Any]:
     finally:
         client.close()
     try:
-        found = json.loads(body)
+        explanation = json.loads(body)
     except (ValueError, RecursionError):
-        found = None
-    if not isinstance(found, dict):
+        explanation = None
+    if not isinstance(explanation, dict):
         raise MessageError(f"{url} answered {status}, and no explanation: is it --health-listen?")
-    if "error" in found or not isinstance(found.get("lines"), list):
-        raise MessageError(f"{url}: {found.get('error') or 'the answer is no explanation'}")
-    return found
+    if "error" in explanation or not isinstance(explanation.get("lines"), list):
+        raise MessageError(f"{url}: {explanation.get('error') or 'the answer is no explanation'}")
+    return explanation
 
 
 def _parser(prog: str) -> argparse.ArgumentParser:

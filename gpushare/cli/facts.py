@@ -117,16 +117,16 @@ def read_node(node: Fields, names: Names) -> NodeFacts | None:
     An inventory annotation leads; without one every device has total / count units of the node's
     capacity, or of allocatable if that alone is given. Whatever cannot be read closes the node.
     """
-    found = _read_devices(node, names)
-    if found is None:
+    facts = _read_devices(node, names)
+    if facts is None:
         return None
-    state = _state(node, found.name)
+    state = _state(node, facts.name)
     # A node of an inventory alone need not tell the kubelet of its memory.
     advertised = names.resource in (state.allocatable or {})
     judged = state if advertised else replace(state, allocatable=None)
-    label = judged.label(names.resource, sum(device.mem for device in found.devices))
+    label = judged.label(names.resource, sum(device.mem for device in facts.devices))
     kept = mark_of(_annotations(mapping(node.get("metadata")))).kept
-    return replace(found, left_out=label, state=state, kept=kept)
+    return replace(facts, left_out=label, state=state, kept=kept)
 
 
 def _state(node: Fields, name: str) -> NodeState:
@@ -134,8 +134,8 @@ def _state(node: Fields, name: str) -> NodeState:
     spec, status = mapping(node.get("spec")), mapping(node.get("status"))
     labels = mapping(mapping(node.get("metadata")).get("labels"))
     taints = [
-        Taint(*(text(each.get(key)) for key in ("key", "value", "effect")))
-        for each in map(mapping, elements(spec.get("taints")))
+        Taint(*(text(taint.get(key)) for key in ("key", "value", "effect")))
+        for taint in map(mapping, elements(spec.get("taints")))
     ]
     conditions = map(mapping, elements(status.get("conditions")))
     ready = (text(each.get("status")) for each in conditions if each.get("type") == "Ready")
@@ -224,8 +224,8 @@ def read_pending(pod: Fields, names: Names) -> PendingFacts | None:
     for condition in map(mapping, elements(status.get("conditions"))):
         if condition.get("type") == "PodScheduled" and condition.get("status") == "False":
             # What follows says the same again, of preemption.
-            said = text(condition.get("message")).partition(" preemption: ")[0]
-            reason = said or text(condition.get("reason")) or reason
+            message = text(condition.get("message")).partition(" preemption: ")[0]
+            reason = message or text(condition.get("reason")) or reason
     return PendingFacts(pod_ref(pod), request.total, reason, request.devices, request.cores)
 
 

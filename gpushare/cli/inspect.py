@@ -98,8 +98,8 @@ def _with_claims(report: Report, observed: Observed) -> Report:
 
     scope, slices, claims = observed.scope, observed.slices or {}, observed.claims or {}
     nodes = observed.listed_nodes if scope.nodes or scope.selector else None
-    found, notes = claims_report(slices.values(), claims.values(), mib_of(report.unit) << 20, nodes)
-    return replace(report, claims=found, warnings=(*report.warnings, *notes))
+    cards, notes = claims_report(slices.values(), claims.values(), mib_of(report.unit) << 20, nodes)
+    return replace(report, claims=cards, warnings=(*report.warnings, *notes))
 
 
 def _asked(report: Report, options: Options) -> Report:

@@ -31,7 +31,7 @@ from gpushare.explain.claim_pods import (
 )
 from gpushare.explain.placer import Wanted
 from gpushare.explain.text import NO_UNIT
-from gpushare.explain.whatif import PodsThere
+from gpushare.explain.whatif import CurrentPods
 from gpushare.kube.api import Getter
 from gpushare.ledger import Ledger
 from gpushare.wire.annotations import ALIYUN
@@ -139,7 +139,7 @@ class ListedCards(ListedResource):
     """The nodes and pods by annotation, of the same nodes."""
     driver: str = field(kw_only=True)
     claims: Claims = field(kw_only=True)
-    users: PodsThere = field(kw_only=True)
+    users: CurrentPods = field(kw_only=True)
     """The pods that have, or wait for, cards by claims."""
     by_annotation: frozenset[str] = frozenset()
 
@@ -156,7 +156,7 @@ class ListedCards(ListedResource):
         return ClaimFilters(self.host.filters, self.by_annotation.__contains__)
 
     @property
-    def there(self) -> PodsThere:
+    def current_pods(self) -> CurrentPods:
         """The pods that have cards, and those that wait for some."""
         return self.users
 
@@ -202,7 +202,7 @@ def listed_cards(
         uid = (claim.metadata and claim.metadata.uid) or ""
         for holder in holders_of(PodRef(*name, uid), taken, on_nodes, unit):
             ledger.pod_changed(holder)
-    users = _users(api, host, claims, notes) if host.claiming else PodsThere({}, ())
+    users = _users(api, host, claims, notes) if host.claiming else CurrentPods({}, ())
     return ListedCards(
         replace(ALIYUN, resource=CLASS),
         ledger,
@@ -232,7 +232,7 @@ def cards_of_table(table: ListedResource) -> ListedCards:
         claims=Claims(None, 1, why_not=_NO_UNIT)
         if table.unit == NO_UNIT
         else Claims(None, mib_of(table.unit) << 20),
-        users=PodsThere({}, ()),
+        users=CurrentPods({}, ()),
     )
 
 
@@ -241,15 +241,15 @@ def _taken(
 ) -> dict[tuple[str, str], int]:
     """Return the units that a claim has, by node and card."""
     taken: Counter[tuple[str, str]] = Counter()
-    for each in given_devices(claim.allocation) if claim.allocation else ():
-        card = cards.get(each.key)
+    for device in given_devices(claim.allocation) if claim.allocation else ():
+        card = cards.get(device.key)
         if card is not None:
-            memory = card.memory if each.memory is None else each.memory
+            memory = card.memory if device.memory is None else device.memory
             taken[card.node, card.uuid] += units_up(memory, unit)
     return taken
 
 
-def _users(api: Getter, host: ListedResource, claims: Claims, notes: list[str]) -> PodsThere:
+def _users(api: Getter, host: ListedResource, claims: Claims, notes: list[str]) -> CurrentPods:
     """Return the pods that ask by claims of our class."""
     on = defaultdict[str, list[ClaimsUser]](list)
     waiting: list[tuple[str, ClaimsUser]] = []
@@ -278,7 +278,7 @@ def _users(api: Getter, host: ListedResource, claims: Claims, notes: list[str]) 
         more = f"; and {len(wrong) - _MOST_NAMED} more" if len(wrong) > _MOST_NAMED else ""
         notes.append(f"pods with claims are left out: {'; '.join(wrong[:_MOST_NAMED])}{more}")
     waiting.sort(key=lambda each: each[0])
-    return PodsThere(
+    return CurrentPods(
         {name: wanted_of(users) for name, users in on.items()},
         wanted_of(user for _, user in waiting),
         gated,

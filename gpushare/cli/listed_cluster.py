@@ -23,7 +23,7 @@ from gpushare.core.ranking import Ranking
 from gpushare.core.selectors import Demands
 from gpushare.errors import AnnotationError, ApiError, MessageError, SettingsError, WireError
 from gpushare.explain.movable import ListedRules
-from gpushare.explain.whatif import PodsThere, pods_there
+from gpushare.explain.whatif import CurrentPods, current_pods
 from gpushare.kube.api import Getter
 from gpushare.ledger import Ledger
 from gpushare.wire.annotations import Names
@@ -99,9 +99,9 @@ class ListedResource:
         return OwnFilters(self.states, self.ledger.taken, frozenset([cores] * (not counted)))
 
     @property
-    def there(self) -> PodsThere:
+    def current_pods(self) -> CurrentPods:
         """The pods that have devices, and those that wait for some."""
-        return pods_there(self.ledger, self.demands)
+        return current_pods(self.ledger, self.demands)
 
     def deals_of_words(self, devices: int) -> tuple[Deals, ...]:
         """Return how the devices of a node are dealt out that is told in words."""
@@ -210,9 +210,9 @@ def list_priorities(api: Getter, notes: list[str]) -> Priorities:
     classes: dict[str, int] = {}
     default = 0
     try:
-        for each in items(api, _CLASSES, PRIORITY_CLASSES, {}, notes):
-            classes[(each.metadata and each.metadata.name) or ""] = each.value
-            default = each.value if each.global_default else default
+        for item in items(api, _CLASSES, PRIORITY_CLASSES, {}, notes):
+            classes[(item.metadata and item.metadata.name) or ""] = item.value
+            default = item.value if item.global_default else default
     except ApiError as error:
         notes.append(f"PriorityClasses are not known: {error}")
     return Priorities(classes, default)
@@ -226,8 +226,8 @@ def list_rules(api: Getter, books: ListedResource, notes: list[str], now: float)
     namespaces: dict[str, Mapping[str, str]] = {}
     budgets: list[DisruptionBudget] = []
     try:
-        for each in items(api, "/api/v1/namespaces", NAMESPACES, {}, notes):
-            metadata = each.metadata or Metadata()
+        for item in items(api, "/api/v1/namespaces", NAMESPACES, {}, notes):
+            metadata = item.metadata or Metadata()
             namespaces[metadata.name or ""] = metadata.labels or {}
     except ApiError as error:
         notes.append(f"labels of namespaces are not known: {error}")

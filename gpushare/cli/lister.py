@@ -112,18 +112,18 @@ class Observed:
     @property
     def warnings(self) -> list[str]:
         """What the numbers leave out, one line each."""
-        found = sorted(self.unread.values())
+        warnings = sorted(self.unread.values())
         if not self.scope.selector:
             strays: dict[str, int] = {}
             for pod in self.pods.values():
                 if pod.node not in self.nodes:
                     strays[pod.node] = strays.get(pod.node, 0) + 1
-            found += [
+            warnings += [
                 f"node {node} shares no {self.names.resource}, and"
                 f" {'1 pod on it asks' if count == 1 else f'{count} pods on it ask'} for it"
                 for node, count in sorted(strays.items())
             ]
-        return found
+        return warnings
 
     def take_node(self, item: Fields, *, gone: bool = False) -> None:
         """Take over a node as it is now."""

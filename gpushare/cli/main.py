@@ -101,8 +101,8 @@ def _run(words: Sequence[str]) -> int:
 
 def _usage() -> str:
     """Return the commands; those of another distribution only if it is installed."""
-    there = find_spec(_MODULES["demo"].partition(".")[0]) is not None
-    return _USAGE.format(demo=_DEMO if there else "")
+    installed = find_spec(_MODULES["demo"].partition(".")[0]) is not None
+    return _USAGE.format(demo=_DEMO if installed else "")
 
 
 def _remedy(command: str) -> str:

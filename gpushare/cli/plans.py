@@ -119,7 +119,7 @@ class Plans:
 
     def add_pods(self, pods: tuple[list[Wanted], list[Wanted]]) -> None:
         """Take pods that come: those by annotation, and those by claims."""
-        for plan, wanted in self._each(pods):
+        for plan, wanted in self._by_plan(pods):
             plan.wanted += wanted
 
     def add_gang(self, pods: tuple[list[Wanted], list[Wanted]], word: str) -> None:
@@ -129,10 +129,10 @@ class Plans:
                 f"--gang: {word!r}: some pods ask by annotation and some by claims, and nothing"
                 " starts them at once: say them as two groups"
             )
-        for plan, wanted in self._each(pods):
+        for plan, wanted in self._by_plan(pods):
             plan.gangs.append(wanted)
 
-    def _each(self, pods: tuple[list[Wanted], list[Wanted]]) -> list[tuple[Plan, list[Wanted]]]:
+    def _by_plan(self, pods: tuple[list[Wanted], list[Wanted]]) -> list[tuple[Plan, list[Wanted]]]:
         pairs = zip((self.host, self.cards), pods, strict=True)
         return [(plan, wanted) for plan, wanted in pairs if plan is not None and wanted]
 
@@ -144,11 +144,11 @@ def shape_of_words(text: str, flag: str, books: ListedResource) -> Shape:
     first, *rest = text.split(",")
     first = first.strip()
     wrong = f"{flag}: {text!r:.{_SHOWN}}"
-    there = books.ledger.has_node(first)
-    known = ("price",) if there else ("cpu", "memory", "model", "price")
+    exists = books.ledger.has_node(first)
+    known = ("price",) if exists else ("cpu", "memory", "model", "price")
     more = values_of_words(rest, known, wrong)
     price = _price(more["price"], wrong) if "price" in more else None
-    if there:
+    if exists:
         return replace(shape_like(first, books), price=price)
     words = SHAPE.fullmatch(first)
     if words is None:
@@ -180,8 +180,10 @@ def shape_like(node: str, books: ListedResource) -> Shape:
     cpu = None if spec.cpu is None else max(spec.cpu - taken[CPU], 0)
     memory = None if spec.memory is None else max(spec.memory - taken[MEMORY], 0)
     if state is not None and state.allocatable is not None:
-        left = {name: max(units - taken[name], 0) for name, units in state.allocatable.items()}
-        state = replace(state, allocatable=left)
+        allocatable = {
+            name: max(units - taken[name], 0) for name, units in state.allocatable.items()
+        }
+        state = replace(state, allocatable=allocatable)
     return Shape(f"like {node}", replace(bare(spec), name="", cpu=cpu, memory=memory), state)
 
 
@@ -207,9 +209,9 @@ def shapes_of_cluster(books: ListedResource, demands: Iterable[Demands]) -> list
     models, CPU, memory, taints and the labels that they name.
     """
     keys = set[str]()
-    for each in demands:
-        keys.update(key for key, _ in each.node_selector)
-        keys.update(label.key for term in each.terms or () for label in term.labels)
+    for pod_demands in demands:
+        keys.update(key for key, _ in pod_demands.node_selector)
+        keys.update(label.key for term in pod_demands.terms or () for label in term.labels)
     alike: defaultdict[object, list[str]] = defaultdict(list)
     for name, spec in sorted(books.ledger.entries_and_specs()[1].items()):
         if any(spec.capacity):

@@ -196,8 +196,8 @@ def values_of_words(parts: Iterable[str], known: Sequence[str], wrong: str) -> d
     pairs = [part.strip().partition("=")[::2] for part in parts]
     unknown = next((key for key, value in pairs if key not in known or not value), None)
     if unknown is not None or len(dict(pairs)) < len(pairs):
-        what = f"{unknown!r:.42} is not" if unknown is not None else "has something twice; write"
-        raise SettingsError(f"{wrong}: {what} one of {', '.join(f'{key}=...' for key in known)}")
+        mistake = f"{unknown!r:.42} is not" if unknown is not None else "has something twice; write"
+        raise SettingsError(f"{wrong}: {mistake} one of {', '.join(f'{key}=...' for key in known)}")
     return dict(pairs)
 
 
@@ -226,7 +226,7 @@ def _items(document: object, where: str) -> Iterator[dict[str, Any]]:
         raise SettingsError(f"{where}: is no object of Kubernetes")
     if str(document.get("kind")).endswith("List"):
         listed = document.get("items")
-        yield from (item for each in listed or () for item in _items(each, where))
+        yield from (item for element in listed or () for item in _items(element, where))
     else:
         yield document
 
@@ -252,17 +252,17 @@ def _wanted(
         )
     try:
         read = CLAIMS_PODS.decode(json.dumps(pod, default=str).encode())
-        found = request_among(read, every)
+        asked = request_among(read, every)
     except WireError as error:
         raise SettingsError(f"{where}: {error}") from error
     name, priority = f"{kind.lower()}/{name}", _priority(pod, priorities, where)
-    if found is None and read.spec and read.spec.resource_claims:
+    if asked is None and read.spec and read.spec.resource_claims:
         namespace = str(metadata.get("namespace") or claims.namespace())
         user = replace(_user(read, namespace, every[0], claims, where), name=name)
         return replace(user, count=count, priority=priority)
-    if found is None or found[0] is not every[0]:
+    if asked is None or asked[0] is not every[0]:
         raise SettingsError(f"{where}: asks for no {every[0].resource}, so nothing is known of it")
-    return Wanted(name, found[1], count, demands_of(read), priority)
+    return Wanted(name, asked[1], count, demands_of(read), priority)
 
 
 def _user(pod: ClaimsPod, namespace: str, names: Names, claims: Claims, where: str) -> ClaimsUser:

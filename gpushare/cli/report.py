@@ -265,20 +265,20 @@ def _node_line(
     devices = []
     for index, device in enumerate(node.devices):
         is_open = device.healthy and node.closed is None
-        left = max(0, device.mem * scale - allocated[index] - unplaced) if is_open else 0
+        units_free = max(0, device.mem * scale - allocated[index] - unplaced) if is_open else 0
         cores_free = max(0, ALL_CORES - cores[index] - unplaced_cores) if is_open else 0
         devices.append(
             DeviceLine(
                 index=index,
                 total=device.mem * scale,
                 allocated=allocated[index],
-                free=left if cores_free else 0,
+                free=units_free if cores_free else 0,
                 healthy=device.healthy,
                 model=device.model,
                 uuid=device.uuid,
                 cores=cores[index],
                 cores_free=cores_free,
-                stranded=0 if cores_free else left,
+                stranded=0 if cores_free else units_free,
             )
         )
     closed, state = node.closed.value if node.closed else "", node.state

@@ -48,12 +48,12 @@ def _read(url: str, path: str) -> bytes:
             return body
     except urllib.error.HTTPError as error:
         with error:  # it has the answer's body
-            raise MessageError(f"does not answer: {_said(error) or error}") from error
+            raise MessageError(f"does not answer: {_message_of(error) or error}") from error
     except (OSError, http.client.HTTPException, ValueError) as error:
         raise MessageError(f"does not answer: {error}") from error
 
 
-def _said(error: urllib.error.HTTPError) -> str:
+def _message_of(error: urllib.error.HTTPError) -> str:
     """Return what an extender that has an answer gave in its place."""
     try:
         return str(json.loads(error.read(4096))["error"])[:300]

@@ -161,7 +161,7 @@ def as_tables(report: Report, style: Style, *, pods: bool, wide: bool, headers: 
     if (style.bars or wide) and any(node.kept for node in report.nodes):
         tables.append(_kept_nodes(report, style))
     if report.held:
-        tables.append(kept(report, style))
+        tables.append(held_places(report, style))
     claims = report.claims
     if claims is not None and claims.nodes:
         tables.append(_cards_of_claims(report, claims, style))
@@ -202,8 +202,8 @@ def _summary(report: Report, *, wide: bool, headers: bool, style: Style) -> str:
     if not headers:
         return align(table)
     kind = device_kind(report.resource)
-    what = "" if style.short else "(Allocated/Total)"
-    head = ["NAME", "IPADDRESS", *(f"{kind}{i}{what}" for i in range(devices))]
+    suffix = "" if style.short else "(Allocated/Total)"
+    head = ["NAME", "IPADDRESS", *(f"{kind}{i}{suffix}" for i in range(devices))]
     head += ["PENDING(Allocated)"] if pending else []
     head.append(report.unit if style.short else f"{kind} Memory({report.unit})")
     if wide:
@@ -332,7 +332,7 @@ def _kept_nodes(report: Report, style: Style) -> str:
     return align(rows)
 
 
-def kept(report: Report, style: Style) -> str:
+def held_places(report: Report, style: Style) -> str:
     """Return a table of the places that filter keeps for pods that are not bound yet."""
     kind, cores = device_kind(report.resource), any(place.cores for place in report.held or ())
     rows: list[Row] = [
@@ -368,10 +368,10 @@ def _cards_of_claims(report: Report, claims: "ClaimsReport", style: Style) -> st
     ]
     for name, lines in claims.nodes:
         cells = [
-            style.device(each.allocated, each.total, closed=not each.card.open) for each in lines
+            style.device(line.allocated, line.total, closed=not line.card.open) for line in lines
         ]
         cells += [""] * (columns - len(lines))
-        allocated, total = sum(each.allocated for each in lines), sum(each.total for each in lines)
+        allocated, total = sum(line.allocated for line in lines), sum(line.total for line in lines)
         rows.append([printable(name), *cells, f"{allocated}/{total}"])
     return align(rows)
 
@@ -382,8 +382,8 @@ def _holders(report: Report, claims: "ClaimsReport", style: Style) -> str:
     rows: list[Row] = [[style.painted("little", "CLAIM"), *head, "DEVICES", "PODS"]]
     for claim in claims.claims:
         devices = [
-            each.device if each.units is None else f"{each.device}({each.units})"
-            for each in claim.cards
+            card.device if card.units is None else f"{card.device}({card.units})"
+            for card in claim.cards
         ]
         rows.append(
             [

@@ -98,7 +98,10 @@ def _answer(options: argparse.Namespace) -> str:
         for plan in plans.every
         if plan.is_asked
         # Nodes may be needed for pods that nobody named.
-        or (options.need and (plan.books.there.waiting or (options.more and plan.books.there.on)))
+        or (
+            options.need
+            and (plan.books.current_pods.waiting or (options.more and plan.books.current_pods.on))
+        )
     ] or [plans.first]
     if options.need:
         return _needed(asked, options, policy)
@@ -112,7 +115,7 @@ def _answer(options: argparse.Namespace) -> str:
             added=plan.added,
             gangs=plan.gangs,
             own=plan.books.filters,
-            there=plan.books.there,
+            current=plan.books.current_pods,
         )
         outcomes.append((outcome, plan))
     if options.output:
@@ -203,8 +206,8 @@ def _needed(plans: Sequence[Plan], options: argparse.Namespace, policy: Policy) 
                 "--overlay: autoscalers are told of devices by annotation; of the cards of a DRA"
                 " driver they know by its slices"
             )
-        (found, plan), *_ = needs
-        return overlay_text(found, plan.books.names, plan.books.unit)
+        (need, plan), *_ = needs
+        return overlay_text(need, plan.books.names, plan.books.unit)
     if options.output:
         documents = [need_document(*each, options.policy) for each in needs]
         return dumped(_as_one(documents), options.output)
@@ -213,7 +216,7 @@ def _needed(plans: Sequence[Plan], options: argparse.Namespace, policy: Policy) 
 
 
 def _need(plan: Plan, options: argparse.Namespace, policy: Policy) -> Need:
-    books, there = plan.books, plan.books.there
+    books, current = plan.books, plan.books.current_pods
     wanted = [*plan.wanted, *chain.from_iterable(plan.gangs)]
     endless = next((each.name for each in wanted if each.count is None), None)
     if endless is not None:
@@ -222,19 +225,19 @@ def _need(plan: Plan, options: argparse.Namespace, policy: Policy) -> Need:
         share = _SHARE.fullmatch(options.more.strip())
         if share is None or not (part := Fraction(share[1]) / 100):
             raise SettingsError(f"--more: {options.more[:40]!r} is not like 20%")
-        running = [*chain.from_iterable(there.on.values())]
+        running = [*chain.from_iterable(current.on.values())]
         if not running:
             raise SettingsError("--more: no pod runs there, so nothing is more of it")
         wanted += more_of(running, part)
-    gone = chain.from_iterable(there.on.get(name, ()) for name in plan.without)
-    demands = {pod.demands for pod in (*wanted, *there.waiting, *gone)}
+    gone = chain.from_iterable(current.on.get(name, ()) for name in plan.without)
+    demands = {pod.demands for pod in (*wanted, *current.waiting, *gone)}
     asked = Asked(
         wanted,
         plan.shapes or shapes_of_cluster(books, demands),
         books.names.resource,
         plan.without,
         plan.added,
-        there,
+        current,
     )
     with _progress() as tell:
         return need(books.ledger, asked, policy, books.filters, tell)

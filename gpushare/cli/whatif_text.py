@@ -51,11 +51,11 @@ def lines_of(outcome: Outcome, plan: Plan, policy: str) -> Iterator[str]:
     yield from _pods_lines(outcome.placed)
     for gang in outcome.gangs:
         when = "" if plan.without or plan.added or plan.wanted else " now"
-        for each in gang.placed:
-            request, count = each.wanted.request, each.wanted.count or 0
-            need = GroupNeed(((request, count, each.fit),), at_once=True)
+        for result in gang.placed:
+            request, count = result.wanted.request, result.wanted.count or 0
+            need = GroupNeed(((request, count, result.fit),), at_once=True)
             text = group_text(need, books.unit, when)
-            yield f"Gang:     {each.wanted.name}: {text}{_where(each)}"
+            yield f"Gang:     {result.wanted.name}: {text}{_where(result)}"
         if len(gang.placed) > 1 and not gang.fits:
             yield "          so none of these pods is placed"
     if outcome.unknown:
@@ -94,9 +94,9 @@ def _pods_lines(placed: Sequence[PlacementResult]) -> Iterator[str]:
 def _together(placed: Sequence[PlacementResult]) -> list[PlacementResult]:
     """Return one result for all equal pods, those first of which most did not fit."""
     by_kind: dict[object, list[PlacementResult]] = {}
-    for each in placed:
-        wanted = each.wanted
-        by_kind.setdefault((wanted.kind, wanted.priority), []).append(each)
+    for result in placed:
+        wanted = result.wanted
+        by_kind.setdefault((wanted.kind, wanted.priority), []).append(result)
     merged = [_merged(alike) for alike in by_kind.values()]
     return sorted(merged, key=lambda each: each.fit - (each.wanted.count or 0))
 
@@ -106,8 +106,8 @@ def _merged(alike: Sequence[PlacementResult]) -> PlacementResult:
     if len(alike) == 1 or first.count is None:
         return alike[0]
     on: Counter[str] = Counter()
-    for each in alike:
-        on.update(each.on)
+    for result in alike:
+        on.update(result.on)
     count = sum(each.wanted.count or 0 for each in alike)
     name = f"{first.name} and {count - 1} like it"
     reasons = next((each.reasons for each in alike if each.reasons), {})
@@ -303,12 +303,12 @@ def _least(need: Need) -> Iterator[str]:
 def _fitting(need: Need) -> str:
     """Return how many pods fit, whose they are, and where."""
     new = {node.name for node in need.nodes}
-    fit = sum(each.fit for each in need.placed)
-    on_new = sum(pods for each in need.placed for node, pods in each.on.items() if node in new)
+    fit = sum(result.fit for result in need.placed)
+    on_new = sum(pods for result in need.placed for node, pods in result.on.items() if node in new)
     if not need.placed:
         return "none wait; --pods and --more say which would come"
     moved, waiting = need.moved, need.waiting
-    asked = sum(each.wanted.count or 0 for each in need.placed)
+    asked = sum(result.wanted.count or 0 for result in need.placed)
     whose = [
         f"{number} {text}"
         for number, text in (
@@ -327,14 +327,14 @@ def _fitting(need: Need) -> str:
 def _left_out(need: Need) -> Iterator[str]:
     """Yield who is left out, and why; equal pods are told together."""
     every = [
-        PlacementResult(each.wanted, each.wanted.count - each.count, {}, each.reasons)
-        for each in need.left_out
-        if each.wanted.count
+        PlacementResult(pods.wanted, pods.wanted.count - pods.count, {}, pods.reasons)
+        for pods in need.left_out
+        if pods.wanted.count
     ]
     merged = _together(every)
-    for each in merged[:_MOST_LEFT_OUT]:
-        count = (each.wanted.count or 0) - each.fit
-        yield f"{each.wanted.name}: {count}: {'; '.join(each.reasons)}"
+    for result in merged[:_MOST_LEFT_OUT]:
+        count = (result.wanted.count or 0) - result.fit
+        yield f"{result.wanted.name}: {count}: {'; '.join(result.reasons)}"
     if len(merged) > _MOST_LEFT_OUT:
         yield f"and {len(merged) - _MOST_LEFT_OUT} more kinds"
 
@@ -403,13 +403,13 @@ def need_document(need: Need, plan: Plan, policy: str) -> dict[str, Any]:
         "gated": need.gated,
         "podsLeftOut": [
             {
-                "name": each.wanted.name,
-                "pods": each.count,
+                "name": pods.wanted.name,
+                "pods": pods.count,
                 "reasons": [
-                    {"reason": why, "shapes": count} for why, count in each.reasons.items()
+                    {"reason": why, "shapes": count} for why, count in pods.reasons.items()
                 ],
             }
-            for each in need.left_out
+            for pods in need.left_out
         ],
         "largest": [
             {"devices": devices, "units": units} for devices, units in enumerate(need.largest, 1)
@@ -438,9 +438,9 @@ def _node_documents(need: Need) -> Sequence[dict[str, Any]]:
 def _device_document(
     index: int, total: int, used: int, cores: int, *, any_cores: bool
 ) -> dict[str, int]:
-    left = total - used
-    free = 0 if cores >= ALL_CORES else left
+    unused = total - used
+    free = 0 if cores >= ALL_CORES else unused
     document = {"index": index, "total": total, "allocated": used, "free": free}
     if any_cores:
-        document |= {"strandedByCores": left - free, "coresAllocated": cores}
+        document |= {"strandedByCores": unused - free, "coresAllocated": cores}
     return document

@@ -76,7 +76,7 @@ class Dealing:
         spec = self._nodes[node]
         if not spec.deals:
             return [[units] * len(spec.capacity) for units in asked.request.parts]
-        return [[one.takes(amount) for one in spec.deals] for amount in asked.exact]
+        return [[deals.takes(amount) for deals in spec.deals] for amount in asked.exact]
 
     def where(self, asked: Asked) -> list[tuple[Units, list[str]]]:
         """Return nodes by the units that each part takes of a device there, the least first; of a
@@ -84,14 +84,14 @@ class Dealing:
 
         Nodes that deal out no such amounts are left out.
         """
-        found: dict[Units, list[str]] = defaultdict(list)
+        by_units: dict[Units, list[str]] = defaultdict(list)
         for kinds, names in self._alike.items():
             least = asked.request.parts
             if kinds:
-                least = tuple(min(one.takes(amount) for one in kinds) for amount in asked.exact)
+                least = tuple(min(deals.takes(amount) for deals in kinds) for amount in asked.exact)
             if max(least) <= MAX_UNITS:
-                found[least] += names
-        return sorted(found.items(), key=lambda each: sum(each[0]))
+                by_units[least] += names
+        return sorted(by_units.items(), key=lambda each: sum(each[0]))
 
     def place(
         self, snapshot: Snapshot, asked: Asked, allowed: Callable[[str], bool], scorer: Scorer
@@ -125,14 +125,14 @@ class Dealing:
         capacity = snapshot.capacity.copy()
         free = np.maximum(capacity - snapshot.used, 0)
         changed = False
-        for number, deals in enumerate(self._tuples):
+        for number, by_device in enumerate(self._tuples):
             rows = np.flatnonzero(numbers == number)
-            changed |= bool(deals and len(rows))
+            changed |= bool(by_device and len(rows))
             # What is known of a node may be older or newer than the snapshot.
-            for device, one in enumerate(deals[: capacity.shape[1]] if len(rows) else ()):
+            for device, deals in enumerate(by_device[: capacity.shape[1]] if len(rows) else ()):
                 for units in (capacity, free):
                     values, places = np.unique(units[rows, device], return_inverse=True)
-                    most = [_most(one, each, exact) for each in values.tolist()]
+                    most = [_most(deals, each, exact) for each in values.tolist()]
                     units[rows, device] = np.array(most)[places]
         return replace(snapshot, capacity=capacity, used=capacity - free) if changed else snapshot
 
@@ -195,7 +195,7 @@ class AsDealt:
         More than MAX_UNITS of one that deals out no such amount.
         """
         return {
-            (device, size): one.takes(exact)
-            for device, one in enumerate(self._dealing.on(node))
+            (device, size): deals.takes(exact)
+            for device, deals in enumerate(self._dealing.on(node))
             for size, exact in self._exact.items()
         }

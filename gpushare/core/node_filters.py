@@ -164,7 +164,7 @@ class OwnFilters:
         state = self.states.get(node)
         return state is not None and demands.known and any(True for _ in _refusals(state, demands))
 
-    def left(self, node: str, resource: str) -> int | None:
+    def free(self, node: str, resource: str) -> int | None:
         """Return how much of a resource is left for pods; None if it is not counted there."""
         state = self.states.get(node)
         if state is None or state.allocatable is None or resource in self._ignored:

@@ -185,7 +185,7 @@ def mutable(snapshot: Snapshot, rows: Rows, *, empty: bool) -> MutableSnapshot:
     """Return these nodes with their pods, or empty; closed devices have no room."""
     capacity = np.where(snapshot.open, snapshot.capacity, 0)[rows]
 
-    def left(free: Ints, whole: Ints) -> Ints:
+    def host_free(free: Ints, whole: Ints) -> Ints:
         known: Ints = (whole if empty else free)[rows]
         return np.where(whole[rows] < 0, HOST_BOUND, known)
 
@@ -203,8 +203,8 @@ def mutable(snapshot: Snapshot, rows: Rows, *, empty: bool) -> MutableSnapshot:
         uuids=tuple(snapshot.uuids[row] for row in rows.tolist()),
         cpu_capacity=snapshot.cpu_capacity[rows],
         memory_capacity=snapshot.memory_capacity[rows],
-        cpu_free=left(snapshot.cpu_free, snapshot.cpu_capacity),
-        memory_free=left(snapshot.memory_free, snapshot.memory_capacity),
+        cpu_free=host_free(snapshot.cpu_free, snapshot.cpu_capacity),
+        memory_free=host_free(snapshot.memory_free, snapshot.memory_capacity),
         cpu_only=snapshot.cpu_only[rows] * (not empty),
         kinds=snapshot.kinds[rows] * (not empty),
         group=snapshot.group[rows],

@@ -87,7 +87,7 @@ class WorkloadEstimator:
             self.fit_at = min(self.fit_at, self.seen)
             self.trial_at = min(self.trial_at, self.seen + RECENT)
 
-    def found(self, pods: Iterable[tuple[str, PodClass, float]], now: float) -> None:
+    def adopt(self, pods: Iterable[tuple[str, PodClass, float]], now: float) -> None:
         """Take the pods that ran when we began to look, as (namespace, class, since when), for
         evidence of those that come: so a restart forgets little, and an old cluster is known at
         once.
@@ -115,7 +115,7 @@ class WorkloadEstimator:
         """Return whether policies are due to be made again."""
         return self.seen >= self.fit_at or not self.sizes <= self._made_for
 
-    def made(self, seen: int, sizes: frozenset[int]) -> None:
+    def policies_made(self, seen: int, sizes: frozenset[int]) -> None:
         """Record that policies were made for what was known when `seen` pods had been seen."""
         self._made_for = sizes
         first = next((first for first in (50, 100, 200) if first > seen), 0)

@@ -66,7 +66,7 @@ class Channel:
             return call(request, timeout=seconds)
         except grpc.RpcError as error:
             self.close()
-            raise KubeletError(f"{self.path}: {method}: {_said(error)}") from error
+            raise KubeletError(f"{self.path}: {method}: {_message_of(error)}") from error
 
     def close(self) -> None:
         """Close the connection; the next call opens another."""
@@ -227,7 +227,7 @@ def parse_answer(data: bytes) -> ContainerAllocation:
     )
 
 
-def _said(error: Any) -> str:  # noqa: ANN401 -- an RpcError is a Call as well
+def _message_of(error: Any) -> str:  # noqa: ANN401 -- an RpcError is a Call as well
     with contextlib.suppress(AttributeError):
         return f"{error.code().name}: {error.details()}"
     return str(error)

@@ -97,7 +97,7 @@ class Pods:
                 break
         return read
 
-    def kept(self, page: Decoded[Pod]) -> Decoded[NodePod]:
+    def trim(self, page: Decoded[Pod]) -> Decoded[NodePod]:
         """Return what is kept of a page: pods may be large."""
         pods = [self._read(item) for item in page.items]
         return page.with_items([pod for pod in pods if pod is not None])
@@ -112,7 +112,7 @@ class Pods:
             for item in page.items:
                 pod = item if isinstance(item, NodePod) else self._read(item)
                 if pod is not None:
-                    pods[pod.key] = _kept(before.get(pod.key), pod)
+                    pods[pod.key] = _as_first_seen(before.get(pod.key), pod)
         with self._news:
             self._ahead.clear()
             self._put(pods)
@@ -146,7 +146,7 @@ class Pods:
                 return  # the watch still tells of a pod that had this name before
             elif not ahead:
                 self._ahead.discard(pod.key)
-            self._put({**self._by_key, pod.key: _kept(known, pod)})
+            self._put({**self._by_key, pod.key: _as_first_seen(known, pod)})
 
     def _read(self, item: Pod) -> NodePod | None:
         """Return the pod, if it is of this node."""
@@ -165,7 +165,7 @@ class Pods:
             self._news.notify_all()
 
 
-def _kept(before: NodePod | None, pod: NodePod) -> NodePod:
+def _as_first_seen(before: NodePod | None, pod: NodePod) -> NodePod:
     """Return the pod with the devices of the first time it was seen.
 
     The kubelet's Pods API has no ids of containers, so those of the watch stay.

@@ -105,7 +105,7 @@ class PluginServer:
         ) -> "grpc.RpcMethodHandler[Any, Any]":
             name = getattr(call, "__name__", "").strip("_")
             return grpc.unary_unary_rpc_method_handler(
-                self._told(name, call),
+                self._handler(name, call),
                 request.FromString,
                 lambda message: message.SerializeToString(),
             )
@@ -125,12 +125,12 @@ class PluginServer:
         }
         return grpc.method_handlers_generic_handler("v1beta1.DevicePlugin", methods)
 
-    def _told(
+    def _handler(
         self, name: str, call: Callable[[Any], Message]
     ) -> Callable[[Any, grpc.ServicerContext], Message]:
         """Return the call as gRPC wants it: errors as status codes, and counted."""
 
-        def told(request: Any, context: grpc.ServicerContext) -> Message:  # noqa: ANN401
+        def handle(request: Any, context: grpc.ServicerContext) -> Message:  # noqa: ANN401
             began = time.monotonic()
             outcome = "failed"
             try:
@@ -147,7 +147,7 @@ class PluginServer:
                 self._observe(name, outcome, time.monotonic() - began)
             return message
 
-        return told
+        return handle
 
     def _get_device_plugin_options(self, request: pb.Empty) -> pb.DevicePluginOptions:
         del request

@@ -84,7 +84,7 @@ class StartCheck:
         if known:
             return
         # Where the ids are of the cards that it was told, this plug-in chose them.
-        if not (self._certain(asked) and self._told(owners[-1]) == uuids_of(asked)):
+        if not (self._certain(asked) and self._visible(owners[-1]) == uuids_of(asked)):
             raise RequestRefused(
                 "the pod is not known, as the API server does not answer, so it cannot be checked"
                 " which devices it has; the kubelet tries again"
@@ -99,7 +99,7 @@ class StartCheck:
         container = pod.gpu_container(entry.container) if pod else None
         if pod is None or container is None or pod.ended:
             return None
-        visible, cards = self._told(entry), self._cards()
+        visible, cards = self._visible(entry), self._cards()
         given = {
             card.uuid: len(entry.ids)
             for card in cards.all
@@ -118,7 +118,7 @@ class StartCheck:
             pod, container.name, f"was bound to {grant}, but was told of device {has}", given
         )
 
-    def _told(self, entry: CheckpointEntry) -> frozenset[str]:
+    def _visible(self, entry: CheckpointEntry) -> frozenset[str]:
         return visible_devices(self._parse(entry.response))
 
     def _read(self, asked: frozenset[str]) -> None:

@@ -37,9 +37,9 @@ class Measure(NamedTuple):
     """What a node gives, by shape, at most all that is lacking: half a node does not come."""
 
     @staticmethod
-    def of(wanted: int, there: int, gives: Iterable[int]) -> "Measure":
+    def of(wanted: int, available: int, gives: Iterable[int]) -> "Measure":
         """Return the measure of which so much is wanted, and so much is there."""
-        lack = max(wanted - there, 0)
+        lack = max(wanted - available, 0)
         return Measure(lack, tuple(min(each, lack) for each in gives))
 
 
@@ -70,14 +70,14 @@ def _together(pair: Sequence[Measure], costs: Sequence[Fraction]) -> Iterator[Fr
     than it costs, then the nodes cost at least the worth of what is lacking. The best x and y are
     those for which two of the shapes give exactly what they cost.
     """
-    one, other = pair
-    shapes = [*zip(one.gives, other.gives, costs, strict=True)]
+    first, second = pair
+    shapes = [*zip(first.gives, second.gives, costs, strict=True)]
     for (a, b, cost), (c, d, price) in combinations(shapes, 2):
         both = a * d - b * c
         if both:
             x, y = (cost * d - b * price) / both, (a * price - cost * c) / both
             if x >= 0 <= y and all(x * e + y * f <= most for e, f, most in shapes):
-                yield x * one.lack + y * other.lack
+                yield x * first.lack + y * second.lack
 
 
 def _common_measure(costs: Sequence[Fraction]) -> Fraction:
@@ -87,7 +87,7 @@ def _common_measure(costs: Sequence[Fraction]) -> Fraction:
 
 
 def measures(
-    there: Snapshot, shapes: Sequence[Snapshot], pods: Sequence[Wanted]
+    existing: Snapshot, shapes: Sequence[Snapshot], pods: Sequence[Wanted]
 ) -> Iterator[Measure]:
     """Yield what these pods lack on the nodes that are there.
 
@@ -96,13 +96,13 @@ def measures(
     # What one asks for besides is something else to sums: they do not see that it is of one node.
     pods = [
         *pods,
-        *(replace(each, request=more.request, also=()) for each in pods for more in each.also),
+        *(replace(pod, request=more.request, also=()) for pod in pods for more in pod.also),
     ]
-    yield from _sums(there, shapes, pods)
-    yield from _compute(there, shapes, pods)
+    yield from _sums(existing, shapes, pods)
+    yield from _compute(existing, shapes, pods)
     asked = Counter[tuple[tuple[int, ...], int]]()
-    for each in pods:
-        asked[each.request.parts, each.request.cores] += each.count or 0
+    for pod in pods:
+        asked[pod.request.parts, pod.request.cores] += pod.count or 0
     # (units, on how many devices at least as many, cores).
     sizes = {
         (units, devices, cores)
@@ -115,7 +115,7 @@ def measures(
         # many of them as fit into its own.
         places = sum(n * sum(part // units for part in parts) for (parts, _), n in asked.items())
         gives = tuple(_places(each, units) for each in shapes)
-        yield Measure.of(places, _places(there, units), gives)
+        yield Measure.of(places, _places(existing, units), gives)
         as_large = sum(
             n
             for (parts, c), n in asked.items()
@@ -123,36 +123,38 @@ def measures(
         )
         request = Request(units, devices, cores=cores)
         room = tuple(room_for(each, request, as_large) for each in shapes)
-        yield Measure.of(as_large, room_for(there, request, as_large), room)
+        yield Measure.of(as_large, room_for(existing, request, as_large), room)
 
 
-def _sums(there: Snapshot, shapes: Sequence[Snapshot], pods: Sequence[Wanted]) -> Iterator[Measure]:
+def _sums(
+    existing: Snapshot, shapes: Sequence[Snapshot], pods: Sequence[Wanted]
+) -> Iterator[Measure]:
     """Yield units, CPU and memory."""
-    units = sum(each.request.total * (each.count or 0) for each in pods)
+    units = sum(pod.request.total * (pod.count or 0) for pod in pods)
     gives = tuple(int(each.free.sum()) for each in shapes)
-    yield Measure.of(units, int(there.free.sum()), gives)
-    cpu = sum(each.request.cpu * (each.count or 0) for each in pods)
-    memory = sum(each.request.memory * (each.count or 0) for each in pods)
+    yield Measure.of(units, int(existing.free.sum()), gives)
+    cpu = sum(pod.request.cpu * (pod.count or 0) for pod in pods)
+    memory = sum(pod.request.memory * (pod.count or 0) for pod in pods)
     for asked, name in ((cpu, "cpu_free"), (memory, "memory_free")):
-        every = [_left(getattr(each, name)) for each in (there, *shapes)]
+        every = [_total(getattr(each, name)) for each in (existing, *shapes)]
         if None not in every:
-            left, *given = (each or 0 for each in every)
-            yield Measure.of(asked, left, given)
+            available, *by_shape = (each or 0 for each in every)
+            yield Measure.of(asked, available, by_shape)
 
 
 def _compute(
-    there: Snapshot, shapes: Sequence[Snapshot], pods: Sequence[Wanted]
+    existing: Snapshot, shapes: Sequence[Snapshot], pods: Sequence[Wanted]
 ) -> Iterator[Measure]:
     """Yield the compute, and places for so much of it on one device."""
     wanted: dict[int, int] = {}
-    for each in pods:
-        if cores := each.request.cores:
-            devices = each.request.devices * (each.count or 0)
+    for pod in pods:
+        if cores := pod.request.cores:
+            devices = pod.request.devices * (pod.count or 0)
             wanted[cores] = wanted.get(cores, 0) + devices
     for cores in {1, *wanted} if wanted else ():
         places = sum(devices * (asked // cores) for asked, devices in wanted.items())
-        left, *gives = (_places_of_cores(each, cores) for each in (there, *shapes))
-        yield Measure.of(places, left, gives)
+        available, *gives = (_places_of_cores(each, cores) for each in (existing, *shapes))
+        yield Measure.of(places, available, gives)
 
 
 def _places_of_cores(snapshot: Snapshot, cores: int) -> int:
@@ -163,7 +165,7 @@ def _places_of_cores(snapshot: Snapshot, cores: int) -> int:
     return int(places.sum())
 
 
-def _left(free: Ints) -> int | None:
+def _total(free: Ints) -> int | None:
     """Return the sum; None if it is not known of some node."""
     return None if (free > HOST_BOUND // 2).any() else int(np.maximum(free, 0).sum())
 

@@ -48,9 +48,9 @@ class ClaimFilters(OwnFilters):
         closed = node not in self.states or self._by_annotation(node)
         return closed or self._own.refuses(node, demands)
 
-    def left(self, node: str, resource: str) -> int | None:
+    def free(self, node: str, resource: str) -> int | None:
         """Return how much of a resource is left for pods; None if it is not counted there."""
-        return self._own.left(node, resource)
+        return self._own.free(node, resource)
 
     def shortages(
         self, node: str, request: Request, *, less: Iterable[Request] = (), more: Amounts = _NOTHING

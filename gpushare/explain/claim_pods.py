@@ -73,18 +73,18 @@ def wanted_of(users: Iterable[ClaimsUser]) -> list[Wanted]:
 
     Users that ask for nothing are left out.
     """
-    found: list[list[ClaimsUser]] = []
+    groups: list[list[ClaimsUser]] = []
     for user in users:
         keys = _keys([user])
-        joined = [group for group in found if keys & _keys(group)] if keys else []
-        merged = [each for group in joined for each in group] + [user]
+        joined = [group for group in groups if keys & _keys(group)] if keys else []
+        merged = [member for group in joined for member in group] + [user]
         if joined:
-            found[found.index(joined[0])] = merged
+            groups[groups.index(joined[0])] = merged
             for group in joined[1:]:
-                found.remove(group)
+                groups.remove(group)
         elif user.claims:
-            found.append(merged)
-    return [_wanted(group) for group in found]
+            groups.append(merged)
+    return [_wanted(group) for group in groups]
 
 
 def user_of(
@@ -104,11 +104,11 @@ def user_of(
     """
     claims: list[AskedClaim] = []
     demands, ours = demands_of(pod), False
-    for each, claim, key in _claims(pod, namespace, source):
+    for pod_claim, claim, key in _claims(pod, namespace, source):
         try:
             asked = claim_request(claim, CLASS)
         except MessageError as error:
-            raise MessageError(f"its claim {each.name}: {error}") from error
+            raise MessageError(f"its claim {pod_claim.name}: {error}") from error
         ours = ours or asked is not None
         if claim.allocation and not anew:
             demands = _on(nodes_of(claim.allocation), demands)
@@ -150,14 +150,14 @@ class DealsAsAny:
 
     def takes(self, asked: int) -> int:
         """Return the units that a claim for so many bytes takes."""
-        units = (one.takes(asked) for one in self.cards)
+        units = (deals.takes(asked) for deals in self.cards)
         known = [each for each in units if each <= MAX_UNITS]
         return max(known, default=units_up(asked, self.unit))
 
     def most(self, units: int) -> int:
         """Return the most units that may be asked for to take so many, 0 for none."""
-        large = (one for one in self.cards if one.card.memory >= units * self.unit)
-        return min((one.most(units) for one in large), default=units)
+        large = (deals for deals in self.cards if deals.card.memory >= units * self.unit)
+        return min((deals.most(units) for deals in large), default=units)
 
 
 def _claims(
@@ -165,25 +165,25 @@ def _claims(
 ) -> Iterator[tuple[PodClaim, ResourceClaim, str]]:
     """Yield the pod's claims, and by what key others know each; what is only named comes once."""
     statuses = (pod.status and pod.status.resource_claim_statuses) or ()
-    made = {each.name: each.resource_claim_name for each in statuses}
+    generated = {each.name: each.resource_claim_name for each in statuses}
     seen: set[str] = set()
-    for each in (pod.spec and pod.spec.resource_claims) or ():
-        name = each.resource_claim_name or made.get(each.name) or ""
+    for pod_claim in (pod.spec and pod.spec.resource_claims) or ():
+        name = pod_claim.resource_claim_name or generated.get(pod_claim.name) or ""
         if name:
             claim = source.named(namespace, name)
-            key = f"{namespace}/{name}" if each.resource_claim_name else ""
-            what = f"claim {namespace}/{name}"
-        elif each.name in made:  # of a template that asks for nothing none is made
+            key = f"{namespace}/{name}" if pod_claim.resource_claim_name else ""
+            label = f"claim {namespace}/{name}"
+        elif pod_claim.name in generated:  # of a template that asks for nothing none is made
             continue
         else:
-            template = each.resource_claim_template_name or ""
+            template = pod_claim.resource_claim_template_name or ""
             claim, key = source.of_template(namespace, template), ""
-            what = f"ResourceClaimTemplate {namespace}/{template}"
+            label = f"ResourceClaimTemplate {namespace}/{template}"
         if claim is None:
-            raise MessageError(f"there is no {what}")
+            raise MessageError(f"there is no {label}")
         if key not in seen:
             seen |= {key} - {""}
-            yield each, claim, key
+            yield pod_claim, claim, key
 
 
 def _on(nodes: Collection[str], demands: Demands) -> Demands:

@@ -16,7 +16,7 @@ from gpushare.core.model import PodRef, Request
 from gpushare.core.selectors import Demands
 from gpushare.errors import MessageError, WireError
 from gpushare.explain.pod import (
-    ClaimSaid,
+    ClaimExplanation,
     ExplainSource,
     GivenCard,
     PodExplanation,
@@ -65,9 +65,9 @@ class DriverNodes:
     def explanation(self, asked: Asked, demands: Demands, now: float) -> Explanation:
         """Return how it stands on the nodes."""
         dealt = AsDealt(self.dealing, asked)
-        found = explanation_of(self.source, asked.request, demands, now, dealt)
+        explanation = explanation_of(self.source, asked.request, demands, now, dealt)
         # Several cards for one amount are written as a count of the claim, which its author knows.
-        return replace(found, split=0)
+        return replace(explanation, split=0)
 
 
 def explain_claims(
@@ -85,32 +85,32 @@ def explain_claims(
     last tried, or "". Raises MessageError if none of its claims is of our class.
     """
     ref = pod_ref(pod)
-    said = PodExplanation(ref, CLASS, unit, "ended", scheduler_view(pod))
+    answer = PodExplanation(ref, CLASS, unit, "ended", scheduler_view(pod))
     if has_ended(pod):
-        return said
+        return answer
     names = claim_names(pod)
-    claims = [claim_said(ref.namespace, name, books) for name in names or ()]
+    claims = [explain_claim(ref.namespace, name, books) for name in names or ()]
     ours = tuple(claim for claim in claims if claim is not None)
     if names is not None and not ours:
         raise MessageError(
             f"none of the claims of pod {ref} is of class {CLASS}: gpushare has no say in it"
         )
-    said = replace(said, claims=ours)
+    answer = replace(answer, claims=ours)
     node = (pod.spec and pod.spec.node_name) or ""
     if node:
-        return replace(said, state="bound", node=node)
+        return replace(answer, state="bound", node=node)
     if names is None:
-        return replace(said, state="pending", waits=_TO_BE_MADE)
+        return replace(answer, state="pending", waits=_TO_BE_MADE)
     waiting = [claim.asked for claim in ours if claim.state == "waiting" and claim.asked]
-    said = replace(said, state="pending", waits=waits if waiting else "")
+    answer = replace(answer, state="pending", waits=waits if waiting else "")
     if not waiting or nodes is None:
-        return said
+        return answer
     try:
         asked = combined(observe_pod(pod, nodes.source.names).request, waiting)
     except WireError as error:
-        return replace(said, waits=str(error))
-    found = nodes.explanation(asked, demands_of(pod), now)
-    return replace(said, request=asked.request, explanation=found)
+        return replace(answer, waits=str(error))
+    explanation = nodes.explanation(asked, demands_of(pod), now)
+    return replace(answer, request=asked.request, explanation=explanation)
 
 
 def by_claims(pod: ClaimsPod, resources: Sequence[str]) -> bool:
@@ -118,16 +118,16 @@ def by_claims(pod: ClaimsPod, resources: Sequence[str]) -> bool:
     return bool(pod.spec and pod.spec.resource_claims) and not names_any(pod, resources)
 
 
-def claim_said(
+def explain_claim(
     namespace: str, name: str, books: ClaimReader, *, foreign: bool = False
-) -> ClaimSaid | None:
+) -> ClaimExplanation | None:
     """Return what is to be said of the claim; None if it is of another class.
 
     foreign: say it of another class too, if the claim is allocated.
     """
     claim = books.named(namespace, name)
     if claim is None:
-        return ClaimSaid(PodRef(namespace, name, ""), "missing")
+        return ClaimExplanation(PodRef(namespace, name, ""), "missing")
     ref = PodRef(namespace, name, (claim.metadata and claim.metadata.uid) or "")
     asked, wrong = None, ""
     try:
@@ -141,10 +141,12 @@ def claim_said(
         where = ", ".join(sorted(nodes_of(claim.allocation)))
         pods = tuple(each.name or "" for each in claim.reserved)
         cards = given_cards(claim.allocation, books)
-        return ClaimSaid(ref, "allocated", wrong, asked, where, cards, pods)
+        return ClaimExplanation(ref, "allocated", wrong, asked, where, cards, pods)
     if wrong:
-        return ClaimSaid(ref, "refused", wrong)
-    return ClaimSaid(ref, "in doubt" if ref.uid in books.in_flight() else "waiting", "", asked)
+        return ClaimExplanation(ref, "refused", wrong)
+    return ClaimExplanation(
+        ref, "in doubt" if ref.uid in books.in_flight() else "waiting", "", asked
+    )
 
 
 def refusal(why: object) -> str:
@@ -154,12 +156,12 @@ def refusal(why: object) -> str:
 
 def given_cards(allocation: ClaimAllocation, books: ClaimReader) -> tuple[GivenCard, ...]:
     """Return the devices of an allocation, and of which cards they are now."""
-    found = []
-    for each in given_devices(allocation):
-        card = books.card(each.key)
-        units = None if each.memory is None else -(-each.memory // books.unit)
-        found.append(GivenCard(*each.key, card.uuid if card else "", units))
-    return tuple(found)
+    cards = []
+    for device in given_devices(allocation):
+        card = books.card(device.key)
+        units = None if device.memory is None else -(-device.memory // books.unit)
+        cards.append(GivenCard(*device.key, card.uuid if card else "", units))
+    return tuple(cards)
 
 
 def combined(pod: Request, claims: Iterable[Asked]) -> Asked:

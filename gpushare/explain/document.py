@@ -15,7 +15,7 @@ from gpushare.core.explanation import BoundPodScore, Explanation
 from gpushare.core.model import ANY_CARD, Request, Shares
 from gpushare.core.states.entry import Entry
 from gpushare.explain.node_wishes import NodeAsk
-from gpushare.explain.pod import ClaimSaid, GroupNeed, PodExplanation
+from gpushare.explain.pod import ClaimExplanation, GroupNeed, PodExplanation
 from gpushare.explain.text import lines
 from gpushare.wire.held import held_document
 
@@ -23,57 +23,57 @@ API_VERSION = "gpushare.io/v1"
 KIND = "GPUShareExplanation"
 
 
-def document(said: PodExplanation) -> dict[str, Any]:
+def document(pod: PodExplanation) -> dict[str, Any]:
     """Return the document, ready for JSON."""
-    view = said.scheduler
+    view = pod.scheduler
     return {
         "apiVersion": API_VERSION,
         "kind": KIND,
-        "pod": asdict(said.ref),
-        "resource": said.resource,
-        "unit": said.unit,
-        "state": said.state,
-        "detail": said.detail or None,
-        "mistake": said.mistake or None,
-        "request": _request(said.request),
-        "node": said.node or None,
-        "devices": _shares(said.shares),
+        "pod": asdict(pod.ref),
+        "resource": pod.resource,
+        "unit": pod.unit,
+        "state": pod.state,
+        "detail": pod.detail or None,
+        "mistake": pod.mistake or None,
+        "request": _request(pod.request),
+        "node": pod.node or None,
+        "devices": _shares(pod.shares),
         "scheduler": {
             "name": view.name,
-            "served": said.served,
-            "asked": said.asked,
+            "served": pod.served,
+            "asked": pod.asked,
             "gated": view.gates,
             "message": view.message,
             "nodes": view.nodes or None,
             "removed": [{"reason": text, "nodes": count} for text, count in view.own.items()],
         },
-        "explanation": said.explanation and _explanation(said.explanation),
-        "group": said.outstanding.group and _group(said.outstanding.group),
-        "held": [held_document(each) for each in said.outstanding.held],
-        "moves": said.moves or None,
-        "newNode": said.node_ask and _node_ask(said.node_ask),
-        "judgement": said.judgement and _judgement(said.judgement),
-        "claims": [_claim(each) for each in said.claims] or None,
-        "waits": said.waits or None,
-        "lines": lines(said),
+        "explanation": pod.explanation and _explanation(pod.explanation),
+        "group": pod.outstanding.group and _group(pod.outstanding.group),
+        "held": [held_document(each) for each in pod.outstanding.held],
+        "moves": pod.moves or None,
+        "newNode": pod.node_ask and _node_ask(pod.node_ask),
+        "judgement": pod.judgement and _judgement(pod.judgement),
+        "claims": [_claim(each) for each in pod.claims] or None,
+        "waits": pod.waits or None,
+        "lines": lines(pod),
     }
 
 
-def given_documents(claim: ClaimSaid) -> list[dict[str, Any]]:
+def given_documents(claim: ClaimExplanation) -> list[dict[str, Any]]:
     """Return the devices that the claim has, for programs."""
     return [
         {
-            "driver": each.driver,
-            "pool": each.pool,
-            "device": each.device,
-            "uuid": each.uuid or None,
-            "allocated": each.units,
+            "driver": card.driver,
+            "pool": card.pool,
+            "device": card.device,
+            "uuid": card.uuid or None,
+            "allocated": card.units,
         }
-        for each in claim.cards
+        for card in claim.cards
     ]
 
 
-def _claim(claim: ClaimSaid) -> dict[str, Any]:
+def _claim(claim: ClaimExplanation) -> dict[str, Any]:
     return asdict(claim.ref) | {
         "state": claim.state,
         "detail": claim.detail or None,
@@ -100,28 +100,28 @@ def _group(group: GroupNeed) -> dict[str, Any]:
     return own | {"atOnce": group.at_once, "kinds": kinds}
 
 
-def _explanation(found: Explanation) -> dict[str, Any]:
-    largest = found.largest
+def _explanation(explanation: Explanation) -> dict[str, Any]:
+    largest = explanation.largest
     return {
-        "nodes": found.nodes,
-        "fit": list(found.fit),
-        "reasons": [{"reason": why.value, "nodes": n} for why, n in found.reasons.items()],
-        "unknownNodes": found.unknown,
-        "keptOut": [{"reason": why, "nodes": n} for why, n in found.kept_out.items()],
-        "otherModels": found.other_models,
+        "nodes": explanation.nodes,
+        "fit": list(explanation.fit),
+        "reasons": [{"reason": why.value, "nodes": n} for why, n in explanation.reasons.items()],
+        "unknownNodes": explanation.unknown,
+        "keptOut": [{"reason": why, "nodes": n} for why, n in explanation.kept_out.items()],
+        "otherModels": explanation.other_models,
         "largestFree": largest
         and {"node": largest.node, "device": largest.device, "free": largest.units},
-        "fitsNow": found.fits_now,
-        "partsNow": list(found.parts_now) or None,
-        "never": found.never,
-        "mostUnits": found.most_units,
-        "mostParts": list(found.most_parts) or None,
-        "mostDevices": found.most_devices,
-        "largestDevice": found.most_alone,
-        "devicesWithMemory": found.with_memory,
-        "devicesWithCores": found.with_cores,
-        "devicesWithBoth": found.with_both,
-        "mostCores": found.most_cores,
+        "fitsNow": explanation.fits_now,
+        "partsNow": list(explanation.parts_now) or None,
+        "never": explanation.never,
+        "mostUnits": explanation.most_units,
+        "mostParts": list(explanation.most_parts) or None,
+        "mostDevices": explanation.most_devices,
+        "largestDevice": explanation.most_alone,
+        "devicesWithMemory": explanation.with_memory,
+        "devicesWithCores": explanation.with_cores,
+        "devicesWithBoth": explanation.with_both,
+        "mostCores": explanation.most_cores,
         "remedies": [
             {
                 "node": remedy.node,
@@ -131,7 +131,7 @@ def _explanation(found: Explanation) -> dict[str, Any]:
                 "lacks": list(remedy.lacks),
                 "cures": list(remedy.cures),
             }
-            for remedy in found.remedies
+            for remedy in explanation.remedies
         ],
     }
 
@@ -152,8 +152,8 @@ def _judgement(scored: BoundPodScore) -> dict[str, Any]:
         "fitting": scored.fitting,
         "chosen": list(scored.chosen),
         "devices": [
-            {"index": each.device, "free": each.free, "value": each.value}
-            for each in scored.devices
+            {"index": device.device, "free": device.free, "value": device.value}
+            for device in scored.devices
         ],
     }
 

@@ -27,7 +27,7 @@ class HostFilters:
         self.own = own
         self.names = names
         self._open: dict[Demands, Bools] = {}
-        self._left: dict[str, Ints] = {}
+        self._free: dict[str, Ints] = {}
 
     def open_to(self, demands: Demands) -> Bools:
         """Return bool (N,): the nodes that are not kept from such pods, whatever is free there."""
@@ -36,13 +36,13 @@ class HostFilters:
             self._open[demands] = ~np.array(refused, dtype=bool)
         return self._open[demands]
 
-    def left(self, resource: str) -> Ints:
+    def free(self, resource: str) -> Ints:
         """Return int64 (N,): what is left of the resource."""
-        if resource not in self._left:
-            found = (self.own.left(name, resource) for name in self.names)
-            counted = [_PLENTY if each is None else min(each, _PLENTY) for each in found]
-            self._left[resource] = np.array(counted, dtype=np.int64)
-        return self._left[resource]
+        if resource not in self._free:
+            amounts = (self.own.free(name, resource) for name in self.names)
+            counted = [_PLENTY if each is None else min(each, _PLENTY) for each in amounts]
+            self._free[resource] = np.array(counted, dtype=np.int64)
+        return self._free[resource]
 
 
 class HostRoom(Host):
@@ -52,20 +52,20 @@ class HostRoom(Host):
         super().__init__(len(rows))
         self._filters = filters
         self._rows = rows
-        self._left: dict[str, Ints] = {}
+        self._free: dict[str, Ints] = {}
 
     def open_to(self, demands: Demands) -> Bools:
         """Return bool (K,): the nodes that are not kept from such pods, whatever is free there."""
-        found: Bools = self._filters.open_to(demands)[self._rows]
-        return found
+        allowed: Bools = self._filters.open_to(demands)[self._rows]
+        return allowed
 
     def among(self, request: Request, demands: Demands = NO_DEMANDS) -> Bools:
         """Return bool (K,): the nodes on which kube-scheduler's own filters let the pod."""
-        found = self.open_to(demands)
+        allowed = self.open_to(demands)
         for resource, amount in amounts_of(request).items():
             if amount > 0:
-                found &= self._now(resource) >= amount
-        return found
+                allowed &= self._now(resource) >= amount
+        return allowed
 
     def lacks(self, row: int, request: Request) -> dict[str, int]:
         """Return by resource how much too little a node has for the request, if it has."""
@@ -82,6 +82,6 @@ class HostRoom(Host):
             self._now(resource)[row] -= pods * amount
 
     def _now(self, resource: str) -> Ints:
-        if resource not in self._left:
-            self._left[resource] = self._filters.left(resource)[self._rows]
-        return self._left[resource]
+        if resource not in self._free:
+            self._free[resource] = self._filters.free(resource)[self._rows]
+        return self._free[resource]

@@ -109,25 +109,25 @@ class ListedRules(MoveRules):
         since = max(self.now - entry.started, 0.0)
         pod = self.pods.get(entry.ref.uid)
         annotations = (pod and pod.metadata and pod.metadata.annotations) or {}
-        told = strict_number(annotations.get(CHECKPOINT, ""), _MOST_SECONDS)
-        return since if told is None else min(since, float(told))
+        interval = strict_number(annotations.get(CHECKPOINT, ""), _MOST_SECONDS)
+        return since if interval is None else min(since, float(interval))
 
     def owner(self, entry: Entry) -> str:
         """Return its controller."""
         pod = self.pods.get(entry.ref.uid)
-        found = pod and self._owner(pod)
-        return f"{found.kind}/{found.name}" if found else ""
+        owner = pod and self._owner(pod)
+        return f"{owner.kind}/{owner.name}" if owner else ""
 
     def allowed(self, entry: Entry) -> int | None:
         """Return what its one budget allows."""
         pod = self.pods.get(entry.ref.uid)
-        found = self._budgets(entry, pod) if pod else []
-        return found[0].allowed if len(found) == 1 else None
+        budgets = self._budgets(entry, pod) if pod else []
+        return budgets[0].allowed if len(budgets) == 1 else None
 
     def _consents(self, namespace: str, pod: OwnedPod) -> bool:
         labels = (pod.metadata and pod.metadata.labels) or {}
-        told = labels.get(LABEL, self.namespaces.get(namespace, {}).get(LABEL))
-        return told == "true"
+        consent = labels.get(LABEL, self.namespaces.get(namespace, {}).get(LABEL))
+        return consent == "true"
 
     def _owner(self, pod: OwnedPod) -> Owner | None:
         metadata = pod.metadata or Metadata()
@@ -150,7 +150,9 @@ def _is_bound_by_more(pod: OwnedPod) -> bool:
         or affinity.pod_anti_affinity
         or spec.topology_spread_constraints
         or spec.host_network
-        or any(port.host_port for each in spec.containers or () for port in each.ports or ())
+        or any(
+            port.host_port for container in spec.containers or () for port in container.ports or ()
+        )
         or any(volume.host_path for volume in spec.volumes or ())
         or may_wait(pod)
         or not demands_of(pod).known

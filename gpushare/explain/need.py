@@ -23,7 +23,7 @@ from gpushare.explain.packing import Search, cost_of
 from gpushare.explain.placer import PlacementResult, Wanted
 from gpushare.explain.shapes import Shape
 from gpushare.explain.tries import Counts, LeftOut, NewNode, Nodes, Tell, Tries
-from gpushare.explain.whatif import PodsThere, Sums, change_nodes, pods_there, sums_of
+from gpushare.explain.whatif import CurrentPods, Sums, change_nodes, current_pods, sums_of
 from gpushare.ledger import Ledger
 
 
@@ -41,7 +41,7 @@ class Asked:
     """Nodes that go in any case."""
     added: Iterable[NodeSpec] = ()
     """Nodes that come in any case."""
-    there: PodsThere | None = None
+    current: CurrentPods | None = None
     """The pods that are there; None: those of the ledger, which demand nothing."""
 
 
@@ -94,9 +94,9 @@ def need(
     `whatif.change_nodes`.
     """
     before = sums_of(ledger.snapshot())
-    there = asked.there or pods_there(ledger)
-    moved = change_nodes(ledger, there, asked.without, asked.added)
-    pods = [*moved, *there.waiting, *asked.wanted]
+    current = asked.current or current_pods(ledger)
+    moved = change_nodes(ledger, current, asked.without, asked.added)
+    pods = [*moved, *current.waiting, *asked.wanted]
     nodes = Nodes(ledger, own, asked.shapes, asked.resource)
     tries = Tries(nodes, pods, policy, tell)
     search = Search(tries)
@@ -113,8 +113,8 @@ def need(
         counts,
         search.bound,
         len(moved),
-        len(there.waiting),
-        there.gated,
+        len(current.waiting),
+        current.gated,
         placed,
         tuple(tries.left_out(placed)),
         tuple(nodes.shown(counts, view)),
@@ -131,14 +131,14 @@ def more_of(pods: Iterable[Wanted], share: Fraction) -> list[Wanted]:
     Of the pods by size, the largest first, every 1/share-th counts, the first among them: so
     together they ask for no less than this share of the memory.
     """
-    found: dict[object, Wanted] = {}
+    by_kind: dict[object, Wanted] = {}
     for place, pod in enumerate(sorted(pods, key=lambda each: (-each.total, each.name))):
         times = ceil((place + 1) * share) - ceil(place * share)
         if times:
             first = replace(pod, name=f"more like {pod.name}", count=0)
-            known = found.get((pod.kind, pod.priority), first)
-            found[pod.kind, pod.priority] = replace(known, count=(known.count or 0) + times)
-    return list(found.values())
+            known = by_kind.get((pod.kind, pod.priority), first)
+            by_kind[pod.kind, pod.priority] = replace(known, count=(known.count or 0) + times)
+    return list(by_kind.values())
 
 
 def _largest(view: Snapshot, usable: Bools) -> tuple[int, ...]:

@@ -62,12 +62,12 @@ class NodeAsk:
     """Why not, if it was not."""
 
     @classmethod
-    def by(cls, told: Placeholder) -> Self:
+    def by(cls, placeholder: Placeholder) -> Self:
         """Return it of a pod whose placeholder has its status."""
-        if told.gated:
-            name = f"{told.namespace}/{told.name}"
+        if placeholder.gated:
+            name = f"{placeholder.namespace}/{placeholder.name}"
             return cls(why_not=f"its placeholder {name} has a scheduling gate, as Kueue sets them")
-        return cls(told.created)
+        return cls(placeholder.created)
 
     @property
     def text(self) -> str:

@@ -17,8 +17,8 @@ _MOST_WORK = 100_000_000
 
 def cost_of(shapes: Sequence[Shape], counts: Counts) -> Fraction:
     """Return the price of this many nodes of each shape, or their number if none has a price."""
-    each = (count * shape.cost for shape, count in zip(shapes, counts, strict=True))
-    return sum(each, Fraction(0))
+    costs = (count * shape.cost for shape, count in zip(shapes, counts, strict=True))
+    return sum(costs, Fraction(0))
 
 
 class Search:
@@ -29,7 +29,7 @@ class Search:
         self._shapes = shapes = tries.nodes.shapes
         self._most = sum(pod.count or 0 for pod in tries.taken) + MOST_PLENTY
         empty = [tries.empty(number) for number in range(len(shapes))]
-        self._measures = list(measures(tries.there(), empty, tries.taken))
+        self._measures = list(measures(tries.existing(), empty, tries.taken))
         self.bound = least_cost(self._measures, [shape.cost for shape in shapes])
 
     def fewest(self) -> Counts | None:
@@ -50,8 +50,8 @@ class Search:
             for order in self._orders():
                 rich = None if best and self._spent else self._rich()
                 best = self._better(best, rich and self._reduced(rich, order))
-        while best and not self._spent and (found := self._exchanged(best)):
-            best = found
+        while best and not self._spent and (exchanged := self._exchanged(best)):
+            best = exchanged
         return best
 
     @property
@@ -59,9 +59,9 @@ class Search:
         """Whether so much has been tried that no better counts are looked for."""
         return self._tries.work > _MOST_WORK
 
-    def _better(self, one: Counts | None, other: Counts | None) -> Counts | None:
-        there = [each for each in (one, other) if each is not None]
-        return min(there, key=self._key, default=None)
+    def _better(self, best: Counts | None, other: Counts | None) -> Counts | None:
+        known = [each for each in (best, other) if each is not None]
+        return min(known, key=self._key, default=None)
 
     def _key(self, counts: Counts) -> tuple[Fraction, int]:
         """Return what is to be low: the cost, then the units of all nodes."""
@@ -116,11 +116,11 @@ class Search:
 
     def _rich(self) -> Counts | None:
         """Return counts of all shapes that fit."""
-        each = max(ceil(self.bound / sum(shape.cost for shape in self._shapes)), 1)
-        while not self._tries.fits(counts := (each,) * len(self._shapes)):
-            if each > self._most:
+        count = max(ceil(self.bound / sum(shape.cost for shape in self._shapes)), 1)
+        while not self._tries.fits(counts := (count,) * len(self._shapes)):
+            if count > self._most:
                 return None
-            each *= 2
+            count *= 2
         used = self._tries.used(counts)
         return used if self._tries.fits(used) else counts
 
@@ -149,10 +149,10 @@ class Search:
             for gone in sorted({counts[old], (counts[old] + 1) // 2, 1}, reverse=True):
                 comes = int(gone * self._shapes[old].cost / self._shapes[new].cost)
                 for come in (comes, comes - 1):
-                    found = _with(_with(counts, old, counts[old] - gone), new, counts[new] + come)
-                    better = come >= 0 and self._key(found) < self._key(counts)
-                    if better and not self._spent and self._tries.fits(found):
-                        return self._reduced(found, [old, new, *every])
+                    mix = _with(_with(counts, old, counts[old] - gone), new, counts[new] + come)
+                    better = come >= 0 and self._key(mix) < self._key(counts)
+                    if better and not self._spent and self._tries.fits(mix):
+                        return self._reduced(mix, [old, new, *every])
         return None
 
 

@@ -148,27 +148,27 @@ class Placer:
 
     def placed_at_once(self, gang: Sequence[Wanted]) -> GangResult:
         """Place all pods of the group, or none; return where they would be."""
-        made: list[Place] = []
+        places: list[Place] = []
         results = []
         for wanted in gang:
             put = self._put(wanted)
             results.append(self._result(wanted, put))
-            made += put
-        found = GangResult(tuple(results))
-        if not found.fits:
-            self.take_back(made)
-        return found
+            places += put
+        result = GangResult(tuple(results))
+        if not result.fits:
+            self.take_back(places)
+        return result
 
     def put_all(self, pods: Iterable[Wanted]) -> tuple[list[Place], Wanted | None]:
         """Place all of these pods, or none; return where, and the first that has no place."""
-        made: list[Place] = []
+        places: list[Place] = []
         for wanted in pods:
             put = self._put(wanted)
-            made += put
+            places += put
             if len(put) != wanted.count:
-                self.take_back(made)
+                self.take_back(places)
                 return [], wanted
-        return made, None
+        return places, None
 
     def refused_by_device(self, wanted: Wanted) -> dict[str, tuple[Reason, bool]]:
         """Return why no device of a node takes one more, and whether all else would let it in, by
@@ -184,23 +184,23 @@ class Placer:
             if reason is not Reason.NO_DEVICE
         }
 
-    def take_back(self, made: Iterable[Place]) -> None:
+    def take_back(self, places: Iterable[Place]) -> None:
         """Take pods away that were placed."""
-        for place in made:
+        for place in places:
             self._release(place)
             self._count(place[0], -1)
 
     def _put(self, wanted: Wanted) -> list[Place]:
-        made: list[Place] = []
+        places: list[Place] = []
         count = MOST if wanted.count is None else wanted.count
-        while len(made) < count:
+        while len(places) < count:
             among = self._room.among(wanted.request, wanted.demands) & ~self._shut
             place = self._place(wanted, among)
             if not place:
                 break
-            made.append(place)
+            places.append(place)
             self._count(place[0], 1)
-        return made
+        return places
 
     def _place(self, wanted: Wanted, among: Bools) -> Place:
         """Place one pod with all that it asks for on one of these nodes; () if none has room."""
@@ -223,12 +223,12 @@ class Placer:
         if not asked.exact:
             return self._cluster.place(asked.request, among)
         row = self.view.row
-        found = self._dealing.place(
+        best = self._dealing.place(
             self.view, asked, lambda name: bool(among[row[name]]), self._cluster.scorer
         )
-        if found is None:
+        if best is None:
             return None
-        node, shares = found
+        node, shares = best
         request = asked.request.of_parts(units for _, units in shares)
         return self._cluster.put(row[node], tuple(sorted(shares)), request)
 
@@ -236,11 +236,11 @@ class Placer:
         for placement in place:
             self._cluster.release(placement)
 
-    def _result(self, wanted: Wanted, made: Sequence[Place]) -> PlacementResult:
+    def _result(self, wanted: Wanted, places: Sequence[Place]) -> PlacementResult:
         count = MOST if wanted.count is None else wanted.count
-        reasons = self._reasons(wanted) if len(made) < count else {}
-        on = Counter(self.view.names[place[0].row] for place in made)
-        return PlacementResult(wanted, len(made), on, reasons)
+        reasons = self._reasons(wanted) if len(places) < count else {}
+        on = Counter(self.view.names[place[0].row] for place in places)
+        return PlacementResult(wanted, len(places), on, reasons)
 
     def _count(self, placement: Placement, sign: int) -> None:
         self._room.take(placement.row, placement.request, sign)
@@ -250,11 +250,11 @@ class Placer:
 
     def _reasons(self, wanted: Wanted) -> Mapping[str, int]:
         """Return by reason how many nodes have no room for one more."""
-        generation, found = self._known.get(wanted.kind, (-1, {}))
+        generation, reasons = self._known.get(wanted.kind, (-1, {}))
         if generation != self.view.generation:
-            found = Counter(self._reasons_by_node(wanted))
-            self._known[wanted.kind] = self.view.generation, found
-        return found
+            reasons = Counter(self._reasons_by_node(wanted))
+            self._known[wanted.kind] = self.view.generation, reasons
+        return reasons
 
     def _reasons_by_node(self, wanted: Wanted) -> Iterator[str]:
         dealt = AsDealt(self._dealing, wanted.asked)

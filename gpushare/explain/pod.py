@@ -92,7 +92,7 @@ class GivenCard:
 
 
 @dataclass(frozen=True, slots=True)
-class ClaimSaid:
+class ClaimExplanation:
     """A ResourceClaim of a pod."""
 
     ref: PodRef
@@ -142,7 +142,7 @@ class PodExplanation:
     """What in its spec does not go with device memory and takes effect all the same, or ""."""
     moves: int = 0
     """How many moves of other pods would make room, 0 if none is known or nobody has looked."""
-    claims: tuple[ClaimSaid, ...] = ()
+    claims: tuple[ClaimExplanation, ...] = ()
     """Those of our class, of a pod that asks by claims."""
     waits: str = ""
     """Why these have no devices, as was found when that was last tried, or ""."""
@@ -165,34 +165,34 @@ def explain_pod(
     """
     ref, view = pod_ref(pod), scheduler_view(pod)
     resources = ", ".join(books.names.resource for books in every)
-    said = PodExplanation(
+    answer = PodExplanation(
         ref, resources, unit, "ended", view, served=served, asked=asked or bool(view.ours) or None
     )
     for books in every:
         entry = books.ledger.entry(ref.uid)
         if entry is not None:
             mistake = misplaced(pod, entry.request, books.names)
-            said = replace(said, resource=books.names.resource, mistake=mistake)
-            return _charged(said, books, entry)
+            answer = replace(answer, resource=books.names.resource, mistake=mistake)
+            return _charged(answer, books, entry)
     by_names = {books.names: books for books in every}
     try:
-        found = request_among(pod, by_names)
-        if found is not None:
-            by_names[found[0]].ranking(found[1])
+        wanted = request_among(pod, by_names)
+        if wanted is not None:
+            by_names[wanted[0]].ranking(wanted[1])
     except WireError as error:
-        return replace(said, state="refused", detail=str(error))
-    if found is None:
+        return replace(answer, state="refused", detail=str(error))
+    if wanted is None:
         raise MessageError(f"pod {ref} asks for no {resources}: gpushare has no say in it")
-    names, request = found
-    said = replace(said, resource=names.resource, request=request)
+    names, request = wanted
+    answer = replace(answer, resource=names.resource, request=request)
     node = (pod.spec and pod.spec.node_name) or ""
     if has_ended(pod):
-        return said
+        return answer
     if node:
-        return replace(said, state="bound", node=node, detail=_NOT_IN_BOOKS)
+        return replace(answer, state="bound", node=node, detail=_NOT_IN_BOOKS)
     explanation = explanation_of(by_names[names], request, demands_of(pod), now)
     mistake = misplaced(pod, request, names)
-    return replace(said, state="pending", explanation=explanation, mistake=mistake)
+    return replace(answer, state="pending", explanation=explanation, mistake=mistake)
 
 
 def explanation_of(
@@ -221,20 +221,20 @@ def node_books(ledger: Reader, node: str) -> NodeBooks | None:
         return None
 
 
-def _charged(said: PodExplanation, books: ExplainSource, entry: Entry) -> PodExplanation:
+def _charged(answer: PodExplanation, books: ExplainSource, entry: Entry) -> PodExplanation:
     """Return the explanation of a pod that is in the books."""
     state = "bound" if entry.known_bound else "binding"
-    said = replace(said, state=state, request=entry.request, node=entry.node)
+    answer = replace(answer, state=state, request=entry.request, node=entry.node)
     if not entry.placement:
-        return replace(said, detail=_NO_DEVICES if entry.placement is None else _NO_CARD)
-    said = replace(said, shares=entry.placement)
-    snapshot, there = books.ledger.snapshot(), node_books(books.ledger, entry.node)
-    if there is None or entry.node not in snapshot.row:
-        return replace(said, detail=f"node {entry.node!r} shares no {said.resource} now")
+        return replace(answer, detail=_NO_DEVICES if entry.placement is None else _NO_CARD)
+    answer = replace(answer, shares=entry.placement)
+    snapshot, of_node = books.ledger.snapshot(), node_books(books.ledger, entry.node)
+    if of_node is None or entry.node not in snapshot.row:
+        return replace(answer, detail=f"node {entry.node!r} shares no {answer.resource} now")
     name = entry.request.policy or books.ranking_policy
     try:
         policy = books.ranking(entry.request).policy
-        return replace(said, judgement=score_bound_pod(snapshot, there, entry, policy, name))
+        return replace(answer, judgement=score_bound_pod(snapshot, of_node, entry, policy, name))
     except (Exception, SystemExit) as error:  # a policy may raise whatever it likes
         failed = f"the policy {name} cannot judge its place: {type(error).__name__}: {error}"
-        return replace(said, detail=failed)
+        return replace(answer, detail=failed)

@@ -39,12 +39,12 @@ class Books:
     def of_pods(cls, view: LedgerView, own: OwnFilters, running: Mapping[str, ObservedPod]) -> Self:
         """Return those of a managed resource. running: pods on nodes by uid, with their demands."""
         pods = defaultdict[str, list[Wanted]](list)
-        for each in _in_turn(view.entries.values()):
-            if each.request.devices:
-                shown = running.get(each.ref.uid)
+        for entry in _in_turn(view.entries.values()):
+            if entry.request.devices:
+                shown = running.get(entry.ref.uid)
                 known = NO_DEMANDS if shown is None else shown.demands
-                pod = Wanted(str(each.ref), each.request, 1, known, each.priority)
-                pods[each.node].append(pod)
+                pod = Wanted(str(entry.ref), entry.request, 1, known, entry.priority)
+                pods[entry.node].append(pod)
         return cls(view, own, pods)
 
     @classmethod
@@ -67,18 +67,18 @@ class Books:
         for entry in view.entries.values():
             of_claim = entry.ref.uid.removesuffix(f"/{entry.node}")
             uids = reserved.get(of_claim, ())
-            there = [uid for uid in uids if uid in running and running[uid].node == entry.node]
+            on_node = [uid for uid in uids if uid in running and running[uid].node == entry.node]
             wants = asked.get(of_claim, Asked(entry.request))
-            claim = AskedClaim(wants, str(entry.ref) if len(there) > 1 else "")
-            for uid in there:
+            claim = AskedClaim(wants, str(entry.ref) if len(on_node) > 1 else "")
+            for uid in on_node:
                 held[uid].append(claim)
-            if uids and not there:
+            if uids and not on_node:
                 users[entry.node].append(ClaimsUser(f"claim {entry.ref}", Request(), (claim,)))
         for pod in _in_turn(running[uid] for uid in held):
             claims = tuple(held[pod.ref.uid])
             user = ClaimsUser(str(pod.ref), pod.request, claims, pod.demands, pod.priority)
             users[pod.node].append(user)
-        return cls(view, own, {node: wanted_of(there) for node, there in users.items()})
+        return cls(view, own, {node: wanted_of(node_users) for node, node_users in users.items()})
 
 
 _P = TypeVar("_P", Entry, ObservedPod)
@@ -103,24 +103,26 @@ def must_stay(
     can. pause: called after each node.
     """
     every = [_OneResource(each, policy) for each in books]
-    nodes = {name for each in books for name, spec in each.view.nodes.items() if spec.capacity}
+    nodes = {
+        name for resource in books for name, spec in resource.view.nodes.items() if spec.capacity
+    }
     used = {name: sum(each.used(name) for each in every) for name in nodes}
     order = sorted(
         nodes - {*staying}, key=lambda name: (used[name] > 0, name in last, used[name], name)
     )
-    found = {}
+    reasons = {}
     for name in order:
         stranded = _take_out(name, every)
         if stranded is not None:
-            found[name] = f"{stranded.name} would have no device on another node"
+            reasons[name] = f"{stranded.name} would have no device on another node"
         pause()
-    return found
+    return reasons
 
 
 def _take_out(node: str, every: Sequence["_OneResource"]) -> Wanted | None:
     """Empty the node into the others, or leave all as it is; return a pod that has no place."""
-    for number, each in enumerate(every):
-        stranded = each.take_out(node)
+    for number, resource in enumerate(every):
+        stranded = resource.take_out(node)
         if stranded is not None:
             for done in every[:number]:
                 done.put_back(node)

@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from gpushare.core.explanation import BoundPodScore, Explanation, Remedy
 from gpushare.core.model import ANY_CARD, Cards, Reason, Request
 from gpushare.core.states.entry import Entry
-from gpushare.explain.pod import ClaimSaid, GroupNeed, Outstanding, PodExplanation
+from gpushare.explain.pod import ClaimExplanation, GroupNeed, Outstanding, PodExplanation
 from gpushare.wire.conditions import SchedulerView
 
 _MOST_NAMES = 5
@@ -34,7 +34,7 @@ def group_text(group: GroupNeed, unit: str, when: str = " now") -> str:
 
 
 def sentence(
-    found: Explanation,
+    explanation: Explanation,
     unit: str,
     reader: str | None = None,
     between: Outstanding = Outstanding(),  # noqa: B008 -- frozen
@@ -47,89 +47,89 @@ def sentence(
     for those who may. between: what its group needs. holder: "claim" if the books are of claims.
     """
     group = f"its group {group_text(between.group, unit)}" if between.group else ""
-    return "; ".join(filter(None, (group, _help(found, unit, reader, holder))))
+    return "; ".join(filter(None, (group, _help(explanation, unit, reader, holder))))
 
 
-def _help(found: Explanation, unit: str, reader: str | None, holder: str) -> str:
-    if found.fit:
+def _help(explanation: Explanation, unit: str, reader: str | None, holder: str) -> str:
+    if explanation.fit:
         return ""
-    if found.never:
-        return f"it can never fit: {_most(found, unit)}"
-    compute = _compute(found, unit)
-    free = f"{_free(found, unit)}, but {compute}" if compute else _free(found, unit)
-    return f"free now: {free}; {_remedies(found, unit, reader, holder)}"
+    if explanation.never:
+        return f"it can never fit: {_most(explanation, unit)}"
+    compute = _compute(explanation, unit)
+    free = f"{_free(explanation, unit)}, but {compute}" if compute else _free(explanation, unit)
+    return f"free now: {free}; {_remedies(explanation, unit, reader, holder)}"
 
 
-def lines(said: PodExplanation) -> list[str]:
+def lines(pod: PodExplanation) -> list[str]:
     """Return the lines for a terminal."""
-    rows = [("Pod", _head(said))]
-    rows += [("Claim", _claim(claim, said.unit)) for claim in said.claims]
-    if said.waits:
-        rows.append(("Waits", said.waits))
-    found, scored = said.explanation, said.judgement
-    if found is not None:
-        rows.append(("Free now", _free(found, said.unit)))
-        if compute := _compute(found, said.unit):
+    rows = [("Pod", _head(pod))]
+    rows += [("Claim", _claim(claim, pod.unit)) for claim in pod.claims]
+    if pod.waits:
+        rows.append(("Waits", pod.waits))
+    explanation, scored = pod.explanation, pod.judgement
+    if explanation is not None:
+        rows.append(("Free now", _free(explanation, pod.unit)))
+        if compute := _compute(explanation, pod.unit):
             rows.append(("Compute", compute))
-        rows.append(("Nodes", _nodes(found)))
-        rows.append(_outlook(found, said))
-    if said.moves:
-        moves = "1 move" if said.moves == 1 else f"{said.moves} moves"
-        rows.append(("Moves", f"{moves} would make room: gpushare defrag --for pod {said.ref}"))
-    if said.node_ask is not None:
-        rows.append(("New node", said.node_ask.text))
-    rows += _outstanding(said)
+        rows.append(("Nodes", _nodes(explanation)))
+        rows.append(_outlook(explanation, pod))
+    if pod.moves:
+        moves = "1 move" if pod.moves == 1 else f"{pod.moves} moves"
+        rows.append(("Moves", f"{moves} would make room: gpushare defrag --for pod {pod.ref}"))
+    if pod.node_ask is not None:
+        rows.append(("New node", pod.node_ask.text))
+    rows += _outstanding(pod)
     if scored is not None:
         rows.append(("Node", _node_score(scored)))
-        rows.append(("Devices", _device_scores(scored, said.unit)))
+        rows.append(("Devices", _device_scores(scored, pod.unit)))
         rows.append(("Judged", f"by policy {scored.policy}, {_AS_OF_NOW}"))
-    if said.mistake:
-        rows.append(("Mistake", said.mistake))
-    if said.shares and said.detail:
-        rows.append(("Note", said.detail))
-    if said.state == "pending":
-        rows.append(("Scheduler", _scheduler_of_claims(said) if said.claims else _scheduler(said)))
+    if pod.mistake:
+        rows.append(("Mistake", pod.mistake))
+    if pod.shares and pod.detail:
+        rows.append(("Note", pod.detail))
+    if pod.state == "pending":
+        rows.append(("Scheduler", _scheduler_of_claims(pod) if pod.claims else _scheduler(pod)))
     return [f"{label + ':':<12}{text}" for label, text in rows]
 
 
 _AS_OF_NOW = "as the books are now without this pod; those of the time of its bind are gone"
 
 
-def _head(said: PodExplanation) -> str:
-    asks = f"asks for {_asked(said.request, said.unit)} ({said.resource})" if said.request else ""
-    match said.state:
-        case "bound" if said.claims:
-            return f"{said.ref} is bound to {said.node}, by claims of class {said.resource}"
-        case "pending" if said.claims:
-            return f"{said.ref} is pending, and asks by claims of class {said.resource}"
+def _head(pod: PodExplanation) -> str:
+    asks = f"asks for {_asked(pod.request, pod.unit)} ({pod.resource})" if pod.request else ""
+    match pod.state:
+        case "bound" if pod.claims:
+            return f"{pod.ref} is bound to {pod.node}, by claims of class {pod.resource}"
+        case "pending" if pod.claims:
+            return f"{pod.ref} is pending, and asks by claims of class {pod.resource}"
         case "pending":
-            return f"{said.ref} is pending and {asks}"
-        case "bound" if said.shares:
-            given = ", ".join(
-                f"{amount(units, said.unit)} on device {device}" for device, units in said.shares
+            return f"{pod.ref} is pending and {asks}"
+        case "bound" if pod.shares:
+            shares = ", ".join(
+                f"{amount(units, pod.unit)} on device {device}" for device, units in pod.shares
             )
-            return f"{said.ref} is bound to {said.node}: {given} ({said.resource})"
+            return f"{pod.ref} is bound to {pod.node}: {shares} ({pod.resource})"
         case "bound":
-            return f"{said.ref} is bound to {said.node} and {asks}; {said.detail}"
+            return f"{pod.ref} is bound to {pod.node} and {asks}; {pod.detail}"
         case "binding":
-            return f"{said.ref} is being bound to {said.node} and {asks}"
+            return f"{pod.ref} is being bound to {pod.node} and {asks}"
         case "refused":
-            return f"{said.ref} fits no node, since its request makes no sense: {said.detail}"
-    return f"{said.ref} has ended and holds nothing"
+            return f"{pod.ref} fits no node, since its request makes no sense: {pod.detail}"
+    return f"{pod.ref} has ended and holds nothing"
 
 
-def _claim(claim: ClaimSaid, unit: str) -> str:
+def _claim(claim: ClaimExplanation, unit: str) -> str:
     asks = f"asks for {_asked(claim.asked.request, unit)}" if claim.asked else ""
     match claim.state:
         case "allocated":
-            given = ", ".join(
+            devices = ", ".join(
                 f"{'all' if card.units is None else amount(card.units, unit)} of {card.device}"
                 + (f" ({card.uuid})" if card.uuid else "")
                 for card in claim.cards
             )
             where = f" on {claim.node}" if claim.node else ""
             users = f"; reserved for {_some(claim.pods)}" if claim.pods else ""
-            return f"{claim.ref} is allocated{where}: {given or 'no device'}{users}"
+            return f"{claim.ref} is allocated{where}: {devices or 'no device'}{users}"
         case "in doubt":
             return f"{claim.ref} is being allocated: {asks}"
         case "refused":
@@ -176,28 +176,29 @@ def _wish(cards: Cards) -> str:
     return ", ".join(wishes)
 
 
-def _compute(found: Explanation, unit: str) -> str:
+def _compute(explanation: Explanation, unit: str) -> str:
     """Return how compute keeps the pod out where memory does not; "" if it does not."""
-    request, devices = found.request, found.with_memory
-    if found.fit or not found.reasons.keys() & _BY_CORES:
+    request, devices = explanation.request, explanation.with_memory
+    if explanation.fit or not explanation.reasons.keys() & _BY_CORES:
         return ""
     if request.devices > 1:
         if request.alone:
             return f"no node has {request.devices} such devices that nobody uses"
         share = f"also {request.cores} % of its cores" if request.cores else "any cores"
         return f"no node has {request.devices} devices with the memory and {share} free"
-    if not devices or found.with_both:
+    if not devices or explanation.with_both:
         return ""
-    one = devices == 1
-    have = "1 device has" if one else f"{devices} devices have"
+    single = devices == 1
+    have = "1 device has" if single else f"{devices} devices have"
     have += f" {amount(request.units, unit)}"
     if request.alone:
-        return f"{have} free and {'is in use' if one else 'all of them are in use'}"
+        return f"{have} free and {'is in use' if single else 'all of them are in use'}"
     if not request.cores:
-        return f"{have} free, and all of {'its' if one else 'their'} cores are given"
-    which = "not" if one else "none of them"
+        return f"{have} free, and all of {'its' if single else 'their'} cores are given"
+    which = "not" if single else "none of them"
     return (
-        f"{have} free, {which} also {request.cores} % of its cores (at most {found.most_cores} %)"
+        f"{have} free, {which} also {request.cores} % of its cores"
+        f" (at most {explanation.most_cores} %)"
     )
 
 
@@ -205,69 +206,70 @@ _BY_CORES = frozenset({Reason.INSUFFICIENT_CORES, Reason.INSUFFICIENT_TOGETHER})
 
 
 def _on_devices(units: int, devices: int, unit: str) -> str:
-    each = "one device" if devices == 1 else f"each of {devices} devices"
-    return f"{amount(units, unit)} on {each}"
+    where = "one device" if devices == 1 else f"each of {devices} devices"
+    return f"{amount(units, unit)} on {where}"
 
 
-def _free(found: Explanation, unit: str) -> str:
-    if found.largest is None:
+def _free(explanation: Explanation, unit: str) -> str:
+    if explanation.largest is None:
         return "nothing"
-    largest = found.largest
+    largest = explanation.largest
     text = f"at most {amount(largest.units, unit)} on {largest.node} device {largest.device}"
-    devices = found.request.devices
+    devices = explanation.request.devices
     if devices == 1:
-        if found.rounded and found.fits_now < largest.units:
-            less = f"a claim for at most {amount(found.fits_now, unit)}"
-            fits = less if found.fits_now else "no claim"
+        if explanation.rounded and explanation.fits_now < largest.units:
+            less = f"a claim for at most {amount(explanation.fits_now, unit)}"
+            fits = less if explanation.fits_now else "no claim"
             return f"{text}; as the driver rounds amounts up, {fits} fits now"
-        wants = found.request.cards != ANY_CARD and found.fits_now < largest.units
-        if not wants or not found.most_alone:
+        wants = explanation.request.cards != ANY_CARD and explanation.fits_now < largest.units
+        if not wants or not explanation.most_alone:
             return text
-        with_cores = " with room for its cores" if found.request.cores else ""
-        return f"{text}, and {amount(found.fits_now, unit)} on the cards that it wants{with_cores}"
-    if not found.fits_now:
+        with_cores = " with room for its cores" if explanation.request.cores else ""
+        fits = amount(explanation.fits_now, unit)
+        return f"{text}, and {fits} on the cards that it wants{with_cores}"
+    if not explanation.fits_now:
         return f"{text}; no node has {devices} devices with memory free"
-    if found.parts_now:
-        return f"{text}, and {_parts(found.parts_now, unit)} on {devices} devices of one node"
-    return f"{text}, and {_on_devices(found.fits_now, devices, unit)} of one node"
+    if explanation.parts_now:
+        return f"{text}, and {_parts(explanation.parts_now, unit)} on {devices} devices of one node"
+    return f"{text}, and {_on_devices(explanation.fits_now, devices, unit)} of one node"
 
 
-def _nodes(found: Explanation) -> str:
-    reasons = [f"{count} {why.value}" for why, count in found.reasons.items()]
-    reasons += [f"{found.unknown} not found"] if found.unknown else []
-    text = f"{len(found.fit)} of {found.nodes} have room on their devices"
+def _nodes(explanation: Explanation) -> str:
+    reasons = [f"{count} {why.value}" for why, count in explanation.reasons.items()]
+    reasons += [f"{explanation.unknown} not found"] if explanation.unknown else []
+    text = f"{len(explanation.fit)} of {explanation.nodes} have room on their devices"
     text += f": {', '.join(reasons)}" if reasons else ""
-    left_out = [f"{count} {why}" for why, count in found.kept_out.items()]
+    left_out = [f"{count} {why}" for why, count in explanation.kept_out.items()]
     if left_out:
-        more = sum(found.kept_out.values())
+        more = sum(explanation.kept_out.values())
         text += f"; kube-scheduler itself leaves out {more} more: {', '.join(left_out)}"
-    if found.other_models:
-        are = "is" if found.other_models == 1 else "are"
-        text += f"; {found.other_models} more {are} of another GPU model than the pod accepts"
+    if explanation.other_models:
+        are = "is" if explanation.other_models == 1 else "are"
+        text += f"; {explanation.other_models} more {are} of another GPU model than the pod accepts"
     return text
 
 
-def _outlook(found: Explanation, said: PodExplanation) -> tuple[str, str]:
-    if found.fit and said.scheduler.gates:
-        return "Would fit", f"on {_some(found.fit)} once its scheduling gates are removed"
-    if found.fit:
+def _outlook(explanation: Explanation, pod: PodExplanation) -> tuple[str, str]:
+    if explanation.fit and pod.scheduler.gates:
+        return "Would fit", f"on {_some(explanation.fit)} once its scheduling gates are removed"
+    if explanation.fit:
         again = "; kube-scheduler tries a pod that it has refused again within 5 minutes"
-        return "Fits now", f"on {_some(found.fit)}" + again * bool(said.scheduler.ours)
-    if found.never:
-        return "Never fits", _most(found, said.unit)
-    holder = "claim" if said.claims else "pod"
-    text = _remedies(found, said.unit, holder=holder)
+        return "Fits now", f"on {_some(explanation.fit)}" + again * bool(pod.scheduler.ours)
+    if explanation.never:
+        return "Never fits", _most(explanation, pod.unit)
+    holder = "claim" if pod.claims else "pod"
+    text = _remedies(explanation, pod.unit, holder=holder)
     return "Would fit", text.removeprefix("it would fit ")
 
 
-def _outstanding(said: PodExplanation) -> list[tuple[str, str]]:
+def _outstanding(pod: PodExplanation) -> list[tuple[str, str]]:
     """Return a row for the pod's group, and one for each place that is kept for another pod."""
-    rows, between = [], said.outstanding
+    rows, between = [], pod.outstanding
     if between.group:
-        rows.append(("Group", group_text(between.group, said.unit)))
+        rows.append(("Group", group_text(between.group, pod.unit)))
     for held in between.held[:_MOST_NAMES]:
         asks = Request(held.units, held.devices, cores=held.cores, split=held.split)
-        size = _size(asks, said.unit)
+        size = _size(asks, pod.unit)
         rows.append(("Held", f"{size} on {held.node} for {held.pod} until {held.until_text}"))
     if len(between.held) > _MOST_NAMES:
         rows.append(("Held", f"and {len(between.held) - _MOST_NAMES} more"))
@@ -281,38 +283,42 @@ def _size(request: Request, unit: str) -> str:
     return f"{text} with {request.cores} % of cores" if request.cores else text
 
 
-def _most(found: Explanation, unit: str) -> str:
+def _most(explanation: Explanation, unit: str) -> str:
     """Return the largest requests with which the pod could fit."""
-    request, could = found.request, []
-    if found.most_parts:
-        parts = _parts(found.most_parts, unit)
+    request, could = explanation.request, []
+    if explanation.most_parts:
+        parts = _parts(explanation.most_parts, unit)
         could.append(f"with at most {parts} on {request.devices} devices")
-    elif found.most_units:
-        could.append(f"with at most {_on_devices(found.most_units, request.devices, unit)}")
-    if found.most_devices and not request.split:
-        devices = "one device" if found.most_devices == 1 else f"{found.most_devices} devices"
+    elif explanation.most_units:
+        could.append(f"with at most {_on_devices(explanation.most_units, request.devices, unit)}")
+    if explanation.most_devices and not request.split:
+        devices = (
+            "one device" if explanation.most_devices == 1 else f"{explanation.most_devices} devices"
+        )
         could.append(f"on at most {devices} of {units_text(request, unit)}")
-    if not could and found.most_alone:
-        could.append(f"with at most {_on_devices(found.most_alone, 1, unit)}")
-    if not could and found.models and (wish := _wish(request.cards)):
-        return f"no device is one {wish}; there are models {_some(found.models)}"
-    if not could and found.kept_out:
+    if not could and explanation.most_alone:
+        could.append(f"with at most {_on_devices(explanation.most_alone, 1, unit)}")
+    if not could and explanation.models and (wish := _wish(request.cards)):
+        return f"no device is one {wish}; there are models {_some(explanation.models)}"
+    if not could and explanation.kept_out:
         return "kube-scheduler itself leaves out every node with a device that would do"
     if not could:
         return "no node that the pod may use shares a device"
-    if found.split:
-        each = request.total // found.split
-        spread = _on_devices(each, found.split, unit)
+    if explanation.split:
+        units = request.total // explanation.split
+        spread = _on_devices(units, explanation.split, unit)
         place = " in place of its split" if request.split else ""
-        count = f"a gpu-count of {found.split}, as an annotation of the pod{place}"
+        count = f"a gpu-count of {explanation.split}, as an annotation of the pod{place}"
         could.append(f"with {spread}: {count}")
     return f"even on an empty node it could only fit {' or '.join(could)}"
 
 
-def _remedies(found: Explanation, unit: str, reader: str | None = None, holder: str = "pod") -> str:
-    if not found.remedies:
+def _remedies(
+    explanation: Explanation, unit: str, reader: str | None = None, holder: str = "pod"
+) -> str:
+    if not explanation.remedies:
         return "it may fit soon: the books have just changed, or are about to"
-    ways = (_remedy(remedy, unit, reader, holder) for remedy in found.remedies)
+    ways = (_remedy(remedy, unit, reader, holder) for remedy in explanation.remedies)
     return f"it would fit {'; or '.join(ways)}"
 
 
@@ -328,7 +334,7 @@ def _remedy(remedy: Remedy, unit: str, reader: str | None, holder: str) -> str:
         needs.append(f"closed device{'s' * several} {indices} return{'s' * (not several)}")
     if remedy.ends:
         names = _some(
-            f"{_name(each, reader, holder)} ({_held(each, unit)})" for each in remedy.ends
+            f"{_name(entry, reader, holder)} ({_held(entry, unit)})" for entry in remedy.ends
         )
         ends, end = _ENDS[holder]
         needs.append(f"{names} {ends if len(remedy.ends) == 1 else end}")
@@ -377,25 +383,25 @@ def _node_score(scored: BoundPodScore) -> str:
 
 def _device_scores(scored: BoundPodScore, unit: str) -> str:
     parts = []
-    for each in scored.devices:
-        value = "too little" if each.value is None else f"value {each.value:.4g}"
-        parts.append(f"{each.device} has {amount(each.free, unit)} free, {value}")
+    for device in scored.devices:
+        value = "too little" if device.value is None else f"value {device.value:.4g}"
+        parts.append(f"{device.device} has {amount(device.free, unit)} free, {value}")
     best = ", ".join(map(str, scored.chosen))
     taken = f"; the policy would take {best}" if scored.chosen else ""
     return f"{'; '.join(parts)}{taken}"
 
 
-def _scheduler(said: PodExplanation) -> str:
-    view = said.scheduler
+def _scheduler(pod: PodExplanation) -> str:
+    view = pod.scheduler
     if view.gates:
         return "scheduling gates hold the pod back: no scheduler looks at it until they are removed"
-    if said.served is False:
+    if pod.served is False:
         return f"kube-scheduler's file has no profile {view.name!r}: nobody schedules this pod"
     if view.message is None:
         text = f"no scheduler has looked at it yet: does one run with the name {view.name!r}?"
-        return f"{text} {_ASKED}" if said.asked else text
+        return f"{text} {_ASKED}" if pod.asked else text
     text = f"{view.name} removed {_own(view)} itself" if view.own else ""
-    if view.ours or said.asked:
+    if view.ours or pod.asked:
         return f"{text}, and asked gpushare about the others" if text else f"{view.name} {_ASKED}"
     if text:
         all_removed = sum(view.own.values()) >= view.nodes
@@ -403,9 +409,9 @@ def _scheduler(said: PodExplanation) -> str:
     return f"{view.name} has not asked gpushare: {view.message}"
 
 
-def _scheduler_of_claims(said: PodExplanation) -> str:
+def _scheduler_of_claims(pod: PodExplanation) -> str:
     """Return what kube-scheduler says, which takes a pod whose claims have their devices."""
-    view = said.scheduler
+    view = pod.scheduler
     if view.gates:
         return (
             "scheduling gates hold the pod back: its claims get no devices until they are removed"

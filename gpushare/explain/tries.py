@@ -66,34 +66,36 @@ class Nodes:
         self._own = own
         self._resource = resource
         self.shapes = shapes
-        self._there = ledger.snapshot().row.keys()
-        self._made = [0] * len(shapes)
+        self._existing = ledger.snapshot().row.keys()
+        self._created = [0] * len(shapes)
         self._filters: HostFilters | None = None
         self._dealing: Dealing | None = None
 
     def rows(self, counts: Counts) -> Rows:
         """Return intp (K,): the nodes that are there and this many of each shape, by name."""
         for number, count in enumerate(counts):
-            for place in range(self._made[number], count):
-                name = _made_name(number, place)
+            for place in range(self._created[number], count):
+                name = _ledger_name(number, place)
                 spec, state = self.shapes[number].node(name, self._resource)
                 self._ledger.node_changed(spec)
                 self._own.states.put(state)
-                self._made[number], self._filters, self._dealing = place + 1, None, None
+                self._created[number], self._filters, self._dealing = place + 1, None, None
         row = self.snapshot.row
-        by_name = {name: row[name] for name in self._there}
+        by_name = {name: row[name] for name in self._existing}
         by_name |= {shown: row[name] for name, shown in self.names(counts).items()}
         return np.array([by_name[name] for name in sorted(by_name)], dtype=np.intp)
 
     def names(self, counts: Counts) -> dict[str, str]:
         """Return by name in the ledger how the nodes that come are called."""
-        made = (_made_name(number, n) for number, count in enumerate(counts) for n in range(count))
-        return dict(zip(made, new_names(self._there), strict=False))
+        names = (
+            _ledger_name(number, n) for number, count in enumerate(counts) for n in range(count)
+        )
+        return dict(zip(names, new_names(self._existing), strict=False))
 
     def alone(self, number: int) -> Rows:
         """Return intp (1,): one node of the shape."""
         self.rows(tuple(int(each == number) for each in range(len(self.shapes))))
-        return np.array([self.snapshot.row[_made_name(number, 0)]], dtype=np.intp)
+        return np.array([self.snapshot.row[_ledger_name(number, 0)]], dtype=np.intp)
 
     @property
     def snapshot(self) -> Snapshot:
@@ -115,15 +117,15 @@ class Nodes:
     def shown(self, counts: Counts, view: Snapshot) -> list[NewNode]:
         """Return the nodes that come, as they are in this view."""
         shapes = [number for number, count in enumerate(counts) for _ in range(count)]
-        found = []
+        nodes = []
         for (name, shown), number in zip(self.names(counts).items(), shapes, strict=True):
             row, devices = view.row[name], len(self.shapes[number].spec.capacity)
             used, cores = view.used[row, :devices], view.cores_used[row, :devices]
-            found.append(NewNode(shown, number, tuple(used.tolist()), tuple(cores.tolist())))
-        return found
+            nodes.append(NewNode(shown, number, tuple(used.tolist()), tuple(cores.tolist())))
+        return nodes
 
 
-def _made_name(shape: int, place: int) -> str:
+def _ledger_name(shape: int, place: int) -> str:
     """Return a name that no node of a cluster has."""
     return f"{shape} {place}"
 
@@ -156,9 +158,9 @@ class Tries:
     def takers(self, pod: Wanted) -> tuple[int, ...]:
         """Return the shapes of which an empty node takes such a pod."""
         if pod.kind not in self._takers:
-            one = replace(pod, count=1)
+            single = replace(pod, count=1)
             every = range(len(self.nodes.shapes))
-            self._takers[pod.kind] = tuple(n for n in every if self._alone(n).put(one))
+            self._takers[pod.kind] = tuple(n for n in every if self._alone(n).put(single))
         return self._takers[pod.kind]
 
     def fits(self, counts: Counts) -> bool:
@@ -174,12 +176,12 @@ class Tries:
         """Return where the pods are if this many nodes come, and the nodes then."""
         if self._last is None or self._last[0] != counts:
             placer = self._placer(counts)
-            found = {place: placer.placed(self._pods[place]) for place in self._turn}
+            results = {place: placer.placed(self._pods[place]) for place in self._turn}
             names = self.nodes.names(counts)
-            for place, each in found.items():
-                on = {names.get(name, name): pods for name, pods in each.on.items()}
-                found[place] = replace(each, on=on)
-            placed = tuple(found[place] for place in range(len(self._pods)))
+            for place, result in results.items():
+                on = {names.get(name, name): pods for name, pods in result.on.items()}
+                results[place] = replace(result, on=on)
+            placed = tuple(results[place] for place in range(len(self._pods)))
             self._last = counts, placed, placer.view
         return self._last[1:]
 
@@ -193,38 +195,40 @@ class Tries:
         """Have as many as possible fit, too, of the pods that no new node takes: some may fit on
         others if there are more new ones for the pods there. Return whether there are such pods.
         """
-        found, view = self.result(counts)
+        placed, view = self.result(counts)
         new = {each.name for each in self.nodes.shown(counts, view)}
         movable = sum(
-            sum(pods for name, pods in found[place].on.items() if name not in new)
+            sum(pods for name, pods in placed[place].on.items() if name not in new)
             for place in self._have_to_fit
         )
-        lost = _lost(found)
+        lost = _lost(placed)
         if not lost or not movable:
             return False
         plenty = tuple(each + min(movable, MOST_PLENTY) for each in counts)
         self._tell(plenty, len(self._known))
-        there, _ = self.result(plenty)
-        if _lost(there) >= lost or not all(there[place].all_fit for place in self._have_to_fit):
+        with_plenty, _ = self.result(plenty)
+        if _lost(with_plenty) >= lost or not all(
+            with_plenty[place].all_fit for place in self._have_to_fit
+        ):
             return False
-        self._most_lost = _lost(there)
+        self._most_lost = _lost(with_plenty)
         self._known = {plenty: True}
         return True
 
     def left_out(self, placed: Sequence[PlacementResult]) -> Iterator[LeftOut]:
         """Yield the pods without a place, with the reasons why no shape takes them."""
-        for each in placed:
-            if not each.all_fit:
+        for result in placed:
+            if not result.all_fit:
                 reasons: Counter[str] = Counter()
                 for number in range(len(self.nodes.shapes)):
-                    reasons.update(self._alone(number).placed(each.wanted).reasons)
-                yield LeftOut(each.wanted, (each.wanted.count or 0) - each.fit, reasons)
+                    reasons.update(self._alone(number).placed(result.wanted).reasons)
+                yield LeftOut(result.wanted, (result.wanted.count or 0) - result.fit, reasons)
 
     def empty(self, number: int) -> Snapshot:
         """Return one empty node of the shape."""
         return self._alone(number).view
 
-    def there(self) -> Snapshot:
+    def existing(self) -> Snapshot:
         """Return the nodes that are there and that some of the pods may use."""
         rows, filters = self.nodes.rows((0,) * len(self.nodes.shapes)), self.nodes.filters()
         usable = np.zeros(len(rows), dtype=bool)

@@ -61,7 +61,7 @@ class Outcome:
 
 
 @dataclass(frozen=True, slots=True)
-class PodsThere:
+class CurrentPods:
     """The pods of books."""
 
     on: Mapping[str, Sequence[Wanted]]
@@ -72,19 +72,19 @@ class PodsThere:
     """How many more wait that scheduling gates hold back."""
 
 
-def pods_there(ledger: Ledger, demands: Mapping[str, Demands] = _NO_DEMANDS) -> PodsThere:
+def current_pods(ledger: Ledger, demands: Mapping[str, Demands] = _NO_DEMANDS) -> CurrentPods:
     """Return the pods of a ledger that has pods. demands: of those that run, by uid."""
     on = defaultdict[str, list[Wanted]](list)
-    for uid, each in ledger.entries_and_specs()[0].items():
+    for uid, entry in ledger.entries_and_specs()[0].items():
         known = demands.get(uid, NO_DEMANDS)
-        on[each.node].append(Wanted(str(each.ref), each.request, 1, known, each.priority))
-    there = ledger.waiting()
+        on[entry.node].append(Wanted(str(entry.ref), entry.request, 1, known, entry.priority))
+    unbound = ledger.waiting()
     waiting = [
         Wanted(str(pod.ref), pod.request, 1, pod.demands, pod.priority)
-        for pod in there
+        for pod in unbound
         if not pod.demands.gated
     ]
-    return PodsThere(on, waiting, len(there) - len(waiting))
+    return CurrentPods(on, waiting, len(unbound) - len(waiting))
 
 
 def what_if(
@@ -96,44 +96,44 @@ def what_if(
     added: Iterable[NodeSpec] = (),
     gangs: Iterable[Sequence[Wanted]] = (),
     own: OwnFilters | None = None,
-    there: PodsThere | None = None,
+    current: CurrentPods | None = None,
 ) -> Outcome:
     """Return the outcome if these nodes go and come, and then these pods come.
 
     The most important pods are placed first. Of equal ones those of nodes that go come first, then
     those that wait already, the oldest first, then the wanted ones in this order. gangs: groups
     that come last, each whole or not at all. own: kube-scheduler's filters; None: they keep no pod
-    out. there: None: the pods of the ledger, which demand nothing. The caller's ledger is changed.
-    Raises SettingsError as `change_nodes`.
+    out. current: None: the pods of the ledger, which demand nothing. The caller's ledger is
+    changed. Raises SettingsError as `change_nodes`.
     """
     before = sums_of(ledger.snapshot())
-    there = there or pods_there(ledger)
-    moved = change_nodes(ledger, there, without, added)
+    current = current or current_pods(ledger)
+    moved = change_nodes(ledger, current, without, added)
     snapshot = ledger.snapshot()
     filters = HostFilters(own or OwnFilters(), snapshot.names)
     dealing = Dealing(ledger.entries_and_specs()[1].values())
     placer = Placer(snapshot, rows_by_name(snapshot), filters, policy, dealing)
-    every = [*moved, *there.waiting, *wanted]
-    found: dict[int, PlacementResult] = {}
+    every = [*moved, *current.waiting, *wanted]
+    by_place: dict[int, PlacementResult] = {}
     for place in in_turn(every):
-        found[place] = placer.placed(every[place])
-    results = iter(found[place] for place in range(len(every)))
+        by_place[place] = placer.placed(every[place])
+    results = iter(by_place[place] for place in range(len(every)))
     gangs = list(gangs)
     whole = tuple(placer.placed_at_once(gang) for gang in gangs)
     return Outcome(
         before,
         sums_of(placer.view),
         tuple(islice(results, len(moved))),
-        tuple(islice(results, len(there.waiting))),
+        tuple(islice(results, len(current.waiting))),
         tuple(results),
         whole,
-        there.gated,
+        current.gated,
         _unknown(placer.view, [*every, *chain(*gangs)]),
     )
 
 
 def change_nodes(
-    ledger: Ledger, there: PodsThere, without: Iterable[str], added: Iterable[NodeSpec]
+    ledger: Ledger, current: CurrentPods, without: Iterable[str], added: Iterable[NodeSpec]
 ) -> list[Wanted]:
     """Let nodes go and come in the ledger; return the pods of those that go, the most important
     first.
@@ -145,7 +145,7 @@ def change_nodes(
     for name in without:
         if not ledger.has_node(name):
             raise SettingsError(f"there is no node {name!r} that could go")
-        homeless += there.on.get(name, ())
+        homeless += current.on.get(name, ())
         ledger.node_gone(name)
     for spec in added:
         if ledger.has_node(spec.name):
@@ -157,13 +157,13 @@ def change_nodes(
 def _unknown(view: Snapshot, pods: Iterable[Wanted]) -> Counter[str]:
     """Return by accepted models how many pods accept none that a node has."""
     rows = np.arange(len(view.names))
-    found: Counter[str] = Counter()
+    counts: Counter[str] = Counter()
     models_of = attrgetter("request.models")
     for models, alike in groupby(sorted(pods, key=models_of), key=models_of):
-        each = [*alike]
-        if models and not has_accepted_model(view, rows, each[0].request).any():
-            found["|".join(models)] = sum(1 if pod.count is None else pod.count for pod in each)
-    return found
+        members = [*alike]
+        if models and not has_accepted_model(view, rows, members[0].request).any():
+            counts["|".join(models)] = sum(1 if pod.count is None else pod.count for pod in members)
+    return counts
 
 
 def in_turn(pods: Sequence[Wanted]) -> list[int]:
@@ -180,6 +180,6 @@ def sums_of(view: Snapshot) -> Sums:
     """Return the sums of a cluster."""
     capacity = np.where(view.open, view.capacity, 0)
     nodes, devices = int(capacity.any(axis=1).sum()), int((capacity > 0).sum())
-    left = np.maximum(capacity - view.used, 0)
-    stranded = int(left[view.cores_used >= ALL_CORES].sum())
+    unused = np.maximum(capacity - view.used, 0)
+    stranded = int(unused[view.cores_used >= ALL_CORES].sum())
     return Sums(nodes, devices, int(capacity.sum()), int(view.free.sum()), stranded)

@@ -165,7 +165,7 @@ class Extender:
             shadow=self._shadow,
             claims=view,
             stopped_moves=self._mover.stopped,
-            placeholders=self._placeholders.there,
+            placeholders=self._placeholders.counts,
         )
         self._auditor = Auditor(
             self._client,

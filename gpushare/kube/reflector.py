@@ -39,7 +39,7 @@ class EventHandler(Protocol[_PageT_contra, _EventT_contra]):
     """What takes the objects of a collection.
 
     It is called by one thread; after an exception everything is listed again. It may have a method
-    `kept(page)` that returns the page with less in it: what is kept until the list is whole.
+    `trim(page)` that returns the page with less in it: what is kept until the list is whole.
     """
 
     def replace(self, pages: Sequence[_PageT_contra], started: float) -> None:
@@ -156,7 +156,7 @@ class Reflector(Generic[PageT, EventT]):
             self._failed("list", error)
             return
         # A page is read, and what its objects are too large for is dropped, before the next one.
-        trim = getattr(self._handler, "kept", None)
+        trim = getattr(self._handler, "trim", None)
         whole = self._machine.on_page(body, self._clock(), trim)
         del body
         if whole is not None:

@@ -74,7 +74,7 @@ class LearningScorer:
         self._placed: dict[int, tuple[str, PodClass, float]] = {}
         for cls in before:
             self._learned.created("", cls)
-        self.ranking = self._made()
+        self.ranking = self._new_ranking()
         """What it ranks by now; it learns nothing from what that is asked."""
 
     def scores(self, snapshot: Snapshot, request: Request) -> Scores:
@@ -82,7 +82,7 @@ class LearningScorer:
         if self._name == AUTO and self._learned.is_trial_due():
             self._try(snapshot)
         if self._learned.is_due():
-            self.ranking = self._made()
+            self.ranking = self._new_ranking()
         self._learned.created(self.namespace, class_of(request))
         return self.ranking.scores(snapshot, request)
 
@@ -98,9 +98,9 @@ class LearningScorer:
     def restart(self) -> None:
         """Forget all but the pods that are there, as a process does that begins anew."""
         self._learned = WorkloadEstimator(self._learned.devices)
-        self._learned.found(self._placed.values(), self.now)
+        self._learned.adopt(self._placed.values(), self.now)
         self.choices = []
-        self.ranking = self._made()
+        self.ranking = self._new_ranking()
 
     def score_devices(self, snapshot: Snapshot, rows: Rows, request: Request) -> Floats:
         """Return float64 (K, D): the score of each device of these rows, whether it fits or not."""
@@ -118,14 +118,14 @@ class LearningScorer:
             before = self.choices[-1] if self.choices else None
             self.choices.append(trial.choice(before, learned.seen))
             if self.choices[-1].policy != (before.policy if before else FALLBACK_POLICY):
-                self.ranking = self._made()
+                self.ranking = self._new_ranking()
 
-    def _made(self) -> Ranking:
+    def _new_ranking(self) -> Ranking:
         learned, name = self._learned, self._name
         if name == AUTO:
             name = self.choices[-1].policy if self.choices else FALLBACK_POLICY
         policy = load_policy(name, self._workload())
-        learned.made(learned.seen, learned.sizes)
+        learned.policies_made(learned.seen, learned.sizes)
         return ranking(policy, self._nodes)
 
     def _workload(self) -> Workload:

@@ -94,7 +94,7 @@ def bar(progress: Progress) -> Iterator[None]:
     # disable=None: the bar is shown only if stderr is a terminal.
     with tqdm(
         total=progress.runs,
-        desc=_told(progress),
+        desc=_description(progress),
         unit="run",
         disable=None,
         leave=False,
@@ -115,10 +115,10 @@ def bar(progress: Progress) -> Iterator[None]:
 def _draw(shown: "tqdm[None]", progress: Progress, ended: threading.Event) -> None:
     while not ended.wait(_REDRAWN):
         shown.n = progress.done
-        shown.set_description_str(_told(progress), refresh=False)
+        shown.set_description_str(_description(progress), refresh=False)
         shown.refresh()
 
 
-def _told(progress: Progress) -> str:
+def _description(progress: Progress) -> str:
     text = f"simulate {progress.finished}/{progress.runs} runs"
     return f"{text}, ending (Ctrl-C: at once)" if progress.stopping else text

@@ -140,7 +140,7 @@ def waits(policies: Sequence[str]) -> list[Column]:
     ]
 
 
-def kept(policies: Sequence[str]) -> list[Column]:
+def with_learning(policies: Sequence[str]) -> list[Column]:
     """Return what ours allocates when it learns the workload, and the share of its lead left."""
     learner = learning(OURS)
     return [
@@ -253,7 +253,7 @@ TABLES = (
         "learned",
         ("file", "experiment"),
         tuple(Line(file, experiment) for file in _FOUR for experiment in ("inflation", "churn")),
-        {"learned": kept},
+        {"learned": with_learning},
         policies=(BEST, OURS),
         learners=(OURS,),
     ),

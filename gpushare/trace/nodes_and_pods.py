@@ -121,7 +121,7 @@ def nodes_of(raw_rows: RawRows, where: str, left_out: list[str] | None = None) -
 
     left_out: a list to which errors of rows are added, which are left out; None: they are raised.
     """
-    nodes = list(_each(named(read_rows(raw_rows, _NODE, _NODE_OPTIONAL)), _node, left_out))
+    nodes = list(_readable(named(read_rows(raw_rows, _NODE, _NODE_OPTIONAL)), _node, left_out))
     if not any(node.devices for node in nodes):
         raise TraceError(f"{where}: no node has a GPU")
     return nodes
@@ -130,13 +130,13 @@ def nodes_of(raw_rows: RawRows, where: str, left_out: list[str] | None = None) -
 def pods_of(raw_rows: RawRows, where: str, left_out: list[str] | None = None) -> list[TracePod]:
     """Return the pods of these rows. left_out: as in nodes_of. Raises TraceError."""
     rows = named(read_rows(raw_rows, _POD, _POD_OPTIONAL))
-    pods = list(_each(rows, _pod, left_out))
+    pods = list(_readable(rows, _pod, left_out))
     if not any(pod.devices for pod in pods):
         raise TraceError(f"{where}: no pod asks for a GPU")
     return pods
 
 
-def _each(
+def _readable(
     rows: Iterator[Row], read: Callable[[Row], _T], left_out: list[str] | None
 ) -> Iterator[_T]:
     for row in rows:

@@ -69,7 +69,7 @@ class MoveRecord:
     version: str = ""
     """That of the ConfigMap as it was read; "": there is none."""
 
-    def left(self, budget: int, now: float) -> int:
+    def moves_left(self, budget: int, now: float) -> int:
         """Return how many more there may be now, of so many an hour."""
         return max(budget - len(self._last_hour(now)), 0)
 

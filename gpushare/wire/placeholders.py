@@ -119,7 +119,7 @@ def placeholder(
         pod = json.loads(body)
         if not _waits(pod, ref.uid):
             return None
-        document = _made(pod, ref, request, sorted(nodes), namespace)
+        document = _document(pod, ref, request, sorted(nodes), namespace)
         document["metadata"]["annotations"] |= {GROUP: group} if group else {}
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         raise MessageError(f"pod {ref}: is not as the API server writes pods") from error
@@ -153,7 +153,7 @@ def _waits(pod: Mapping[str, Any], uid: str) -> bool:
     )
 
 
-def _made(
+def _document(
     pod: Mapping[str, Any], ref: PodRef, request: Request, nodes: Collection[str], namespace: str
 ) -> dict[str, Any]:
     spec = pod["spec"]

@@ -122,7 +122,7 @@ def test_every_metric_is_listed() -> None:
         detail="pods",
         shadow=shadow,
         stopped_moves=mover.stopped,
-        placeholders=placeholders.there,
+        placeholders=placeholders.counts,
     )
     metrics.observe("filter", "fit", 0.1)
     metrics.rejected({"busy": 1})

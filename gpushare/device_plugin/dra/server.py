@@ -54,7 +54,9 @@ class DriverServer:
                     "pluginregistration.Registration",
                     {
                         "GetInfo": _unary(self._info, pb.Empty),
-                        "NotifyRegistrationStatus": _unary(_told, pb.RegistrationStatus),
+                        "NotifyRegistrationStatus": _unary(
+                            _log_registration, pb.RegistrationStatus
+                        ),
                     },
                 ),
                 grpc.method_handlers_generic_handler(
@@ -125,7 +127,7 @@ class DriverServer:
         return answer
 
 
-def _told(status: pb.RegistrationStatus) -> pb.Empty:
+def _log_registration(status: pb.RegistrationStatus) -> pb.Empty:
     if status.plugin_registered:
         log.info("the kubelet has registered us")
     else:

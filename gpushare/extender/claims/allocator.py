@@ -157,11 +157,11 @@ class Allocator:
 
     def problems(self) -> Mapping[str, str]:
         """Return by kind what keeps back all claims while this process leads, or "" if nothing."""
-        found = {"fence": "", "class": "", "unread": self._books.held_back()}
+        problems = {"fence": "", "class": "", "unread": self._books.held_back()}
         if not self._not_ready():
-            found["fence"] = self._fence.problem
-            found["class"] = "" if self._device_class() else f"there is no DeviceClass {CLASS}"
-        return found
+            problems["fence"] = self._fence.problem
+            problems["class"] = "" if self._device_class() else f"there is no DeviceClass {CLASS}"
+        return problems
 
     def round(self) -> None:
         """Try all pods that wait and are due: those of higher priority first, then the oldest."""
@@ -243,8 +243,8 @@ class Allocator:
         """Give devices to as many of its pods as it needs to start, or to none; return whether
         others may be tried now: they may not have the room of those whose write was refused.
         """
-        given = self._given(gang)
-        needed = gang.needed(given)
+        with_devices = self._with_devices(gang)
+        needed = gang.needed(with_devices)
         if not needed:
             for case in cases:
                 self._allocate(case, self._tries[case.pod.uid], device_class)
@@ -252,7 +252,7 @@ class Allocator:
         for case in cases:
             self._tries[case.pod.uid].later(self._clock())
             self._arrivals.not_expected(case.pod.uid)
-        why = gang.why_not_yet(needed, len(cases), given)
+        why = gang.why_not_yet(needed, len(cases), with_devices)
         taken = [] if why else self._take_whole(sorted(cases, key=Case.size)[:needed][::-1])
         if len(taken) == needed:
             return self._send_gang(gang, taken, device_class)
@@ -282,12 +282,12 @@ class Allocator:
 
     def _look_at(self, gang: Gang) -> None:
         """Note whether a part of it alone has devices; give them back if that is so for long."""
-        given = self._given(gang)
-        self._gangs.note(gang, in_part=given > 0 and gang.needed(given) > 0)
+        with_devices = self._with_devices(gang)
+        self._gangs.note(gang, in_part=with_devices > 0 and gang.needed(with_devices) > 0)
         if self._gangs.is_overdue(gang):
             self._returns.withdraw(gang.pods)
 
-    def _given(self, gang: Gang) -> int:
+    def _with_devices(self, gang: Gang) -> int:
         return sum(has_devices(pod, self._books) for pod in gang.pods)
 
     def _take_whole(self, cases: Sequence[Case]) -> _Taken:
@@ -296,8 +296,8 @@ class Allocator:
         """
         taken: _Taken = []
         homes: dict[str, str] = {}
-        for each in cases:
-            case = each.sharing(homes)
+        for member in cases:
+            case = member.sharing(homes)
             try:
                 cards = self._take(case, self._tries[case.pod.uid].nodes)
             except WireError as error:
@@ -391,9 +391,9 @@ class Allocator:
             taken: list[tuple[SliceCard, ...]] = []
             try:
                 for claim, asked in case.wanted:
-                    there = taken[0][0].node.__eq__ if taken else allowed
+                    nodes = taken[0][0].node.__eq__ if taken else allowed
                     try:
-                        cards = self._books.take(claim, asked, there)
+                        cards = self._books.take(claim, asked, nodes)
                     except MessageError as error:
                         raise MessageError(f"claim {claim_ref(claim)}: {error}") from error
                     if not cards:
@@ -413,11 +413,11 @@ class Allocator:
 
         It cannot be bound meanwhile: one of its claims has no devices.
         """
-        found = False
+        taken_back = False
         for claim in case.held:
             if [each.uid for each in claim.reserved] == [case.pod.uid]:
-                found = self._writes.take_back(claim, release(claim, case.pod)) or found
-        return found
+                taken_back = self._writes.take_back(claim, release(claim, case.pod)) or taken_back
+        return taken_back
 
     def _fits(self, case: Case, node: str) -> bool:
         """Return whether the node is the driver's alone, and kube-scheduler would not refuse it."""

@@ -100,12 +100,12 @@ class ClaimBooks:
 
     def slices_changed(self, slices: Iterable[ResourceSlice]) -> None:
         """Take over all slices as they are now."""
-        found = {key: card for key, card in cards_of(slices).items() if key.driver == self.driver}
-        for card in found.values():
+        cards = {key: card for key, card in cards_of(slices).items() if key.driver == self.driver}
+        for card in cards.values():
             self._lend(card.node)
         with self._lock:
             gone = {key: replace(card, open=False) for key, card in self._cards.items()}
-            self._cards = gone | found
+            self._cards = gone | cards
             for name, now in cards_by_node(self._cards).items():
                 if self._on_node.get(name) != now:
                     self._on_node[name] = now
@@ -136,8 +136,8 @@ class ClaimBooks:
         ref, version = claim_ref(claim), version_of(claim)
         allocation = claim.allocation
         if allocation:
-            given = given_devices(allocation)
-            ours = [each.key for each in given if each.key.driver == self.driver]
+            devices = given_devices(allocation)
+            ours = [each.key for each in devices if each.key.driver == self.driver]
             # Before its slices are there the pool's name tells, with what we write ourselves.
             for name in nodes_of(allocation).union(key.pool for key in ours) if ours else ():
                 self._lend(name)
@@ -179,10 +179,10 @@ class ClaimBooks:
 
     def is_given_to(self, claim: PodRef, pod: PodRef) -> bool:
         """Return whether the claim is shown to have devices, and to be reserved for the pod."""
-        found = self.named(claim.namespace, claim.name)
-        if found is None or claim_ref(found).uid != claim.uid or found.allocation is None:
+        shown = self.named(claim.namespace, claim.name)
+        if shown is None or claim_ref(shown).uid != claim.uid or shown.allocation is None:
             return False
-        return pod.uid in {each.uid for each in found.reserved}
+        return pod.uid in {each.uid for each in shown.reserved}
 
     def nodes(self) -> tuple[str, ...]:
         """Return the driver's nodes."""
@@ -202,11 +202,11 @@ class ClaimBooks:
             ref = claim_ref(claim)
             if self._unread or self._claims.get(ref.uid) is not claim or ref.uid in self._sent:
                 return ()
-            found = self._dealing.place(self.ledger.snapshot(), wanted, nodes, self._ranking)
-            if found is None:
+            best = self._dealing.place(self.ledger.snapshot(), wanted, nodes, self._ranking)
+            if best is None:
                 self._check_dealt(wanted)
                 return ()
-            node, shares = found
+            node, shares = best
             cards = tuple(self._on_node[node][device] for device, _ in shares)
             self._sent[ref.uid] = _Sent(cards, asked)
             self._count(ref.uid)
@@ -285,26 +285,26 @@ class ClaimBooks:
 
     def _taken(self, uid: str) -> Mapping[tuple[str, str], int]:
         """Return the units that the claim has, by node and card."""
-        found: dict[tuple[str, str], int] = defaultdict(int)
+        taken: dict[tuple[str, str], int] = defaultdict(int)
         sent = self._sent.get(uid)
         if sent is not None:
             for part, card in zip(sent.asked.parts, sent.cards, strict=True):
-                found[card.node, card.uuid] += units_up(card.given(part.memory), self._unit)
+                taken[card.node, card.uuid] += units_up(card.given(part.memory), self._unit)
         claim = self._claims.get(uid)
         allocation = claim.allocation if claim else None
         if not allocation:
             self._meant.pop(uid, None)
-            return found
+            return taken
         meant = self._meant.setdefault(uid, {})
-        for each in given_devices(allocation):
-            if each.key.driver == self.driver:
-                cards = meant.setdefault(each.key, {})
-                if each.key in self._cards:
-                    cards[self._cards[each.key].uuid] = self._cards[each.key]
+        for device in given_devices(allocation):
+            if device.key.driver == self.driver:
+                cards = meant.setdefault(device.key, {})
+                if device.key in self._cards:
+                    cards[self._cards[device.key].uuid] = self._cards[device.key]
                 for card in cards.values():
-                    whole = card.memory if each.memory is None else each.memory
-                    found[card.node, card.uuid] += units_up(whole, self._unit)
-        return found
+                    whole = card.memory if device.memory is None else device.memory
+                    taken[card.node, card.uuid] += units_up(whole, self._unit)
+        return taken
 
     def _count(self, uid: str) -> None:
         """Count the claim anew, with a charge on each node of which it has cards."""

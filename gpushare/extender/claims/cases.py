@@ -53,18 +53,20 @@ class Case:
     def sharing(self, homes: Mapping[str, str]) -> "Case":
         """Return it without the claims that others bring to a node. homes: nodes by claim."""
         uids = {claim_ref(claim).uid for claim, _ in self.wanted}
-        there = frozenset(homes[uid] for uid in uids & homes.keys())
-        if not there:
+        required = frozenset(homes[uid] for uid in uids & homes.keys())
+        if not required:
             return self
-        left = tuple(each for each in self.wanted if claim_ref(each[0]).uid not in homes)
+        wanted = tuple(each for each in self.wanted if claim_ref(each[0]).uid not in homes)
         # Of two nodes none: it has to be on both.
-        nodes = there if len(there) == 1 else frozenset[str]()
-        return replace(self, wanted=left, nodes=nodes if self.nodes is None else nodes & self.nodes)
+        nodes = required if len(required) == 1 else frozenset[str]()
+        return replace(
+            self, wanted=wanted, nodes=nodes if self.nodes is None else nodes & self.nodes
+        )
 
     def where_nominated(self) -> "Case":
         """Return it as one that may be nowhere else than where it is nominated."""
-        there = frozenset({self.nominated})
-        nodes = there if self.nodes is None else there & self.nodes
+        nominated = frozenset({self.nominated})
+        nodes = nominated if self.nodes is None else nominated & self.nodes
         return replace(self, nodes=nodes, nominated="")
 
     def only_node(self) -> str:
@@ -88,8 +90,8 @@ def case_of(pod: ClaimsPod, books: ClaimBooks, names: Names) -> Case | None:
     if None in claims:
         return None
     present = [claim for claim in claims if claim is not None]
-    found = [(claim, _asked(claim)) for claim in present]
-    ours = [(claim, asked) for claim, asked in found if asked is not None]
+    requests = [(claim, _asked(claim)) for claim in present]
+    ours = [(claim, asked) for claim, asked in requests if asked is not None]
     held = tuple(claim for claim, _ in ours if claim.allocation)
     wanted = [(claim, asked) for claim, asked in ours if not claim.allocation]
     under_way = books.in_flight()
@@ -99,8 +101,8 @@ def case_of(pod: ClaimsPod, books: ClaimBooks, names: Names) -> Case | None:
     ):
         return None
     wanted.sort(key=lambda each: -each[1].memory)
-    given = [claim.allocation for claim in present if claim.allocation]
-    pinned = [nodes for nodes in map(nodes_of, given) if nodes]
+    allocations = [claim.allocation for claim in present if claim.allocation]
+    pinned = [nodes for nodes in map(nodes_of, allocations) if nodes]
     nodes = frozenset.intersection(*pinned) if pinned else None
     request = observe_pod(pod, names).request
     nominated = (pod.status and pod.status.nominated_node_name) or ""

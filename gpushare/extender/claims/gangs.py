@@ -29,18 +29,18 @@ class Gang:
     tried: bool = False
     """It was tried in this round."""
 
-    def needed(self, given: int) -> int:
-        """Return how many pods have to get devices at once. given: of those that wait."""
-        return max(self.group.size - len(self.others) - given, 0)
+    def needed(self, with_devices: int) -> int:
+        """Return how many pods have to get devices at once. with_devices: of those that wait."""
+        return max(self.group.size - len(self.others) - with_devices, 0)
 
-    def why_not_yet(self, needed: int, able: int, given: int) -> str:
+    def why_not_yet(self, needed: int, able: int, with_devices: int) -> str:
         """Return why it cannot be tried, with so many pods of those needed; "" if it can."""
         if needed <= able:
             return ""
         size, known = self.group.size, len(self.others) + len(self.pods)
         if known < size:
             return f"its group needs {size} pods at once: {known} are there"
-        ready = len(self.others) + given + able
+        ready = len(self.others) + with_devices + able
         return f"its group needs {size} pods at once: {ready} have their claims"
 
 

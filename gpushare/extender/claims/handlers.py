@@ -34,8 +34,8 @@ class _Shown(Generic[_T]):
     def replace(self, pages: Sequence[Decoded[_T]]) -> None:
         """Take over a list."""
         unread = {bad.ref.name for page in pages for bad in page.bad}
-        kept = {name: each for name, each in self.now.items() if name in unread}
-        self.now = kept | {_name(each): each for page in pages for each in page.items}
+        unchanged = {name: item for name, item in self.now.items() if name in unread}
+        self.now = unchanged | {_name(item): item for page in pages for item in page.items}
 
     def apply(self, event: WatchEvent[_T]) -> None:
         """Take over one."""
@@ -102,7 +102,7 @@ class ClassHandler:
         self._classes = _Shown[DeviceClass]()
 
     @property
-    def found(self) -> DeviceClass | None:
+    def ours(self) -> DeviceClass | None:
         """Our class as last shown; None if it is not there."""
         return self._classes.now.get(CLASS) or self._classes.now.get(CLASS_ASIDE)
 
@@ -132,10 +132,10 @@ class ClaimHandler:
         """Take over all claims."""
         del started
         unread = {_logged(bad.ref.uid, bad.error) for page in pages for bad in page.bad}
-        claims = [each for page in pages for each in page.items]
-        wrong = {_uid(each): each for each in claims if _mistake(each)}
+        claims = [claim for page in pages for claim in page.items]
+        wrong = {_uid(claim): claim for claim in claims if _mistake(claim)}
         self._books.replace_claims(
-            (each for each in claims if _uid(each) not in wrong), keep=unread | wrong.keys()
+            (claim for claim in claims if _uid(claim) not in wrong), keep=unread | wrong.keys()
         )
         self._changed()
 
@@ -170,16 +170,16 @@ class WaitingPods:
         with self._lock:
             return dict(self._pods)
 
-    def kept(self, page: Decoded[ClaimsPod]) -> Decoded[ClaimsPod]:
+    def trim(self, page: Decoded[ClaimsPod]) -> Decoded[ClaimsPod]:
         """Return the page with the pods that have claims."""
         return page.with_items([pod for pod in page.items if _has_claims(pod)])
 
     def replace(self, pages: Sequence[Decoded[ClaimsPod]], started: float) -> None:
         """Take over all pods."""
         del started
-        found = {_uid(pod): pod for page in pages for pod in page.items if _has_claims(pod)}
+        pods = {_uid(pod): pod for page in pages for pod in page.items if _has_claims(pod)}
         with self._lock:
-            self._pods = found
+            self._pods = pods
         self._changed()
 
     def apply(self, event: WatchEvent[ClaimsPod]) -> None:
@@ -205,12 +205,12 @@ def _has_claims(pod: ClaimsPod) -> bool:
     return bool(pod.spec and pod.spec.resource_claims)
 
 
-def _name(each: ResourceSlice | DeviceClass) -> str:
-    return (each.metadata and each.metadata.name) or ""
+def _name(item: ResourceSlice | DeviceClass) -> str:
+    return (item.metadata and item.metadata.name) or ""
 
 
-def _uid(each: ResourceClaim | ClaimsPod) -> str:
-    return (each.metadata and each.metadata.uid) or ""
+def _uid(item: ResourceClaim | ClaimsPod) -> str:
+    return (item.metadata and item.metadata.uid) or ""
 
 
 def _mistake(claim: ResourceClaim) -> str:

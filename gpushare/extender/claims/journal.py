@@ -101,10 +101,10 @@ class Journal:
         with self._lock:
             known = [uid for uid in self._unanswered if uid not in in_flight]
             settled = [self._unanswered.pop(uid) for uid in known]
-        found = [each for each in settled if landed(each.claim, each.pod)]
+        allocated = [each for each in settled if landed(each.claim, each.pod)]
         with self._lock:
-            self._outcomes["allocated"] += len(found)
-            self._given.extend(found)
+            self._outcomes["allocated"] += len(allocated)
+            self._given.extend(allocated)
 
     # -- for those who tell ---------------------------------------------------------------------
 

@@ -89,7 +89,7 @@ class ClaimsService:
             self._waiting,
             self._resources,
             self._changed,
-            device_class=lambda: self._class.found,
+            device_class=lambda: self._class.ours,
             take_over=self._slices.take_over,
             journal=self._journal,
             not_ready=readiness.not_ready_for_claims,

@@ -75,15 +75,15 @@ class ClaimsView:
 
     def asked(self) -> dict[str, Asked]:
         """Return what each claim that has devices asks for, by its uid, if that can be told."""
-        found = {}
+        asked = {}
         for claim in self.books.allocated():
             try:
                 request = claim_request(claim, CLASS)
                 if request is not None:
-                    found[claim_ref(claim).uid] = request.asked(self.books.unit)
+                    asked[claim_ref(claim).uid] = request.asked(self.books.unit)
             except MessageError:
                 continue
-        return found
+        return asked
 
     def held_back(self) -> dict[str, bool]:
         """Return by kind of reason whether nothing is given out because of it."""

@@ -103,8 +103,8 @@ class ClaimWriter:
         except Exception:
             log.exception(Line("claim not allocated", pod=case.pod))
         finally:
-            for each in unsent:
-                self._books.forget(each)
+            for uid in unsent:
+                self._books.forget(uid)
         return False
 
     def take_back(self, claim: ResourceClaim, body: bytes) -> bool:
@@ -171,15 +171,15 @@ class ClaimWriter:
 
     def _protect(self, ref: PodRef, claim: ResourceClaim) -> ResourceClaim:
         answer = self._patch(ref, protection(claim), self._clock() + _TIMEOUT)
-        found = RESOURCE_CLAIMS.decode_answer(answer, ref.namespace, ref.name)
-        self._books.claim_changed(found, read=True)
-        return found
+        protected = RESOURCE_CLAIMS.decode_answer(answer, ref.namespace, ref.name)
+        self._books.claim_changed(protected, read=True)
+        return protected
 
     def _show(self, ref: PodRef, answer: bytes) -> None:
         """Show the books the claim as a write has left it."""
         try:
-            found = RESOURCE_CLAIMS.decode_answer(answer, ref.namespace, ref.name)
-            self._books.claim_changed(found, read=True)
+            claim = RESOURCE_CLAIMS.decode_answer(answer, ref.namespace, ref.name)
+            self._books.claim_changed(claim, read=True)
         except WireError as error:
             # Who answered is not the API server, so nothing is known.
             log.warning(Line("allocation in doubt", claim=ref, error=str(error)))

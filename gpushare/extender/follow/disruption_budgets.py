@@ -28,7 +28,7 @@ class DisruptionBudgets:
     def __init__(self) -> None:
         self._index = _BudgetIndex({})
 
-    def kept(self, page: Decoded[PodDisruptionBudget]) -> Decoded[_Read]:
+    def trim(self, page: Decoded[PodDisruptionBudget]) -> Decoded[_Read]:
         """Return what is kept of a page: selectors may be large."""
         return page.with_items([_read(item) for item in page.items])
 

@@ -119,7 +119,7 @@ class Placeholders:
             "placeholders_failed_writes_total": self._failed_writes,
         }
 
-    def there(self) -> dict[str, int]:
+    def counts(self) -> dict[str, int]:
         """Return how many there are, by their namespace; nothing while the option is off."""
         if not self._namespace:
             return {}

@@ -110,7 +110,9 @@ class SchedulerWaker:
                 if self._write(node, now):
                     for managed, kinds in taken:
                         waiting = managed.ledger.waiting()
-                        managed.holds.told(pod.uid for pod in waiting if _kind(pod) in kinds)
+                        managed.holds.forget_turned_away(
+                            pod.uid for pod in waiting if _kind(pod) in kinds
+                        )
                 return
 
     def state(self) -> dict[str, float]:

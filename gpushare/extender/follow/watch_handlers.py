@@ -67,7 +67,7 @@ class NodeEventHandler:
         self._unit = unit
         self._marks = Shown[Mark]() if marks is None else marks
 
-    def kept(self, page: Decoded[Node]) -> Decoded[SeenNode]:
+    def trim(self, page: Decoded[Node]) -> Decoded[SeenNode]:
         """Return what is kept of a page."""
         return page.with_items([self._seen(node) for node in page.items])
 
@@ -176,7 +176,7 @@ class PodEventHandler:
         self._clock = clock
         self._listed = False
 
-    def kept(self, page: Decoded[Pod]) -> Decoded[SeenPod]:
+    def trim(self, page: Decoded[Pod]) -> Decoded[SeenPod]:
         """Return what is kept of a page: a list may be long, and pods large."""
         return page.with_items([self._seen(pod) for pod in page.items])
 
@@ -313,7 +313,7 @@ class UnhealthyEventHandler:
         self._room_on = room_on
         self._closed: set[tuple[str, str]] = set()
 
-    def kept(self, page: Decoded[ConfigMap]) -> Decoded[ConfigMap]:
+    def trim(self, page: Decoded[ConfigMap]) -> Decoded[ConfigMap]:
         """Return what is kept of a page: the ConfigMaps that may close devices, and of these what
         does.
         """

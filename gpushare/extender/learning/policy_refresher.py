@@ -157,7 +157,7 @@ class PolicyRefresher:
                     (pod.namespace, class_of(pod.request), pod.started or now)
                     for pod in changes.came
                 ]
-                estimator.found(running, now)
+                estimator.adopt(running, now)
             else:
                 for pod in changes.came:
                     estimator.came(pod.namespace, class_of(pod.request), now)
@@ -220,7 +220,7 @@ class PolicyRefresher:
             last = state.failed_policies.get(name, _FailedPolicy())
             state.failed_policies[name] = last.failed_again(self._clock())
         state.refits += 1
-        estimator.made(seen, sizes)
+        estimator.policies_made(seen, sizes)
         state.done = self._clock()
         state.took = state.done - start
         classes = len(workload.classes)

@@ -139,7 +139,7 @@ class Mover:
         return {
             "moves_total": self._moved,
             "moves_refused_total": self._refused,
-            "moves_left": self._record.left(self._budget, self._wall()),
+            "moves_left": self._record.moves_left(self._budget, self._wall()),
         }
 
     def stopped(self) -> Mapping[str, int]:
@@ -179,7 +179,7 @@ class Mover:
             return
         now, wall = self._clock(), self._wall()
         self._record = record = self._read_record()
-        most = min(record.left(self._budget, wall), MOST_MOVES)
+        most = min(record.moves_left(self._budget, wall), MOST_MOVES)
         if not most or record.under_way(wall):
             return
         rules = self._reads.rules(wall)
@@ -298,7 +298,7 @@ class Mover:
             record, wall = self._read_record(), self._wall()
             for uid in going.settled:  # that may not have been written
                 record = record.settled(uid)
-            if not record.left(self._budget, wall) or record.under_way(wall):
+            if not record.moves_left(self._budget, wall) or record.under_way(wall):
                 self._end(going, steps.Stop.PLAN)  # another process has moved something
                 return
             self._write_record(record.sent(ref.uid, str(ref), wall))

@@ -374,7 +374,7 @@ class Holds:
             groups, self._ended = self._ended, {}
             return Ended(dict(self._turned_away) if groups else {}, groups)
 
-    def told(self, uids: Iterable[str]) -> None:
+    def forget_turned_away(self, uids: Iterable[str]) -> None:
         """Forget that these pods were turned away: kube-scheduler will ask about them again."""
         with self._lock:
             for uid in uids:

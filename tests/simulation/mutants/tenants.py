@@ -166,7 +166,7 @@ def asks_for_as_many_again(original: Any) -> Any:
     return on_error
 
 
-@mutant("T9", "whole pages are kept until the list is whole", PodEventHandler, "kept",
+@mutant("T9", "whole pages are kept until the list is whole", PodEventHandler, "trim",
         test="tests/unit/extender/follow/test_watch_handlers.py::"
         "test_of_a_page_of_large_pods_little_is_kept_until_the_list_is_whole")  # fmt: skip
 def keeps_whole_pages(original: Any) -> Any:

@@ -25,7 +25,7 @@ def test_policies_are_due_for_the_devices_there_are_then_at_50_100_200_and_every
     for seen in range(1001):
         if learned.is_due():
             due.append(seen)
-            learned.made(learned.seen, learned.sizes)
+            learned.policies_made(learned.seen, learned.sizes)
         learned.created("team", SMALL)
     assert due == [0, 50, 100, 200, 450, 700, 950]
 
@@ -53,7 +53,7 @@ def test_a_trial_is_due_too_when_a_fifth_of_the_devices_is_new_or_gone() -> None
 
 def test_devices_of_a_new_size_make_policies_due_and_fewer_sizes_do_not() -> None:
     learned = WorkloadEstimator(devices={16: 1, 80: 1})
-    learned.made(0, learned.sizes)
+    learned.policies_made(0, learned.sizes)
     learned.devices = {16: 1}
     assert not learned.is_due()
     learned.devices = {16: 1, 40: 1}
@@ -71,7 +71,7 @@ def test_until_50_pods_have_come_nothing_is_expected() -> None:
 def test_when_other_pods_begin_to_come_policies_are_due_at_once_and_a_trial_soon() -> None:
     learned = WorkloadEstimator(devices={16: 1})
     come(learned, SMALL, 3000)
-    learned.made(learned.seen, learned.sizes)
+    learned.policies_made(learned.seen, learned.sizes)
     learned.tried()
     come(learned, LARGE, 100)
     assert learned.is_due()
@@ -132,7 +132,7 @@ def test_how_many_pods_leave_is_weighted_by_namespace_too() -> None:
 def test_what_runs_at_the_start_is_known_at_once() -> None:
     learned = WorkloadEstimator(devices={16: 100}, held={"team": 300, "other": 320})
     there = [("team", SMALL, 0.0)] * 150 + [("other", LARGE, 0.0)] * 10
-    learned.found(there, 1000.0)
+    learned.adopt(there, 1000.0)
     assert learned.is_due()
     assert learned.is_trial_due()
     assert share(learned, LARGE) == pytest.approx(10 / 160, abs=0.02)

@@ -25,7 +25,7 @@ from gpushare.explain.claim_pods import (
 )
 from gpushare.explain.claims import explain_claims
 from gpushare.explain.placer import TOGETHER, Wanted
-from gpushare.explain.whatif import PodsThere, what_if
+from gpushare.explain.whatif import CurrentPods, what_if
 from gpushare.wire.annotations import ALIYUN
 from gpushare.wire.dra.claims import ClaimRequest, Part, nodes_of
 from gpushare.wire.dra.counted import DealsInUnits
@@ -273,8 +273,8 @@ def test_who_fits_is_who_the_allocator_gives_cards(
         able.append(number)
         users.append(ClaimsUser(f"default/p{number}", Request(), asked))
     fresh = Process(ClaimStore(), *slices).books.ledger
-    there = PodsThere({}, wanted_of(users))
-    found = what_if(fresh, [], POLICY, own=process.view.source.filters, there=there)
+    current = CurrentPods({}, wanted_of(users))
+    found = what_if(fresh, [], POLICY, own=process.view.source.filters, current=current)
     told = dict(zip(able, found.waiting, strict=True))
     for number, claims in enumerate(pods):
         names = [f"{number}-{at}" for at in range(len(claims))]

@@ -30,14 +30,14 @@ def _placed_one_by_one(policy: str) -> list[Placement | None]:
     """Each pod is placed by a policy made of the pods before it; no pod leaves."""
     learned = WorkloadEstimator(dict.fromkeys(SIZES, 1))
     cluster = Cluster(NODES, Ranking(load_policy(policy, learned.workload()), 99, fits))
-    learned.made(0, learned.sizes)
+    learned.policies_made(0, learned.sizes)
     placed = []
     for request in COMING:
         placed.append(cluster.place(request))
         learned.created("", class_of(request))
         if learned.is_due():
             cluster.scorer = Ranking(load_policy(policy, learned.workload()), 99, fits)
-            learned.made(learned.seen, learned.sizes)
+            learned.policies_made(learned.seen, learned.sizes)
     return placed
 
 

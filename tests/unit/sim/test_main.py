@@ -15,7 +15,7 @@ from gpushare.core.trial_lead import lead_text
 from gpushare.sim import tables
 from gpushare.sim.experiments import Options
 from gpushare.sim.main import main as simulator
-from gpushare.sim.tables import Line, Table, compared, kept
+from gpushare.sim.tables import Line, Table, compared, with_learning
 
 Capsys = pytest.CaptureFixture[str]
 
@@ -382,7 +382,7 @@ def test_tables_are_printed_and_renewed_and_each_run_says_what_it_is_of(
         Line("multigpu50", parameters=Options(load=load, life=0.5, warmup=0.1), units=16)
         for load in (0.1, 0.2)
     ]
-    short = Table("short", ("file", "load"), tuple(lines), {"one": compared, "two": kept})
+    short = Table("short", ("file", "load"), tuple(lines), {"one": compared, "two": with_learning})
     monkeypatch.setattr(tables, "TABLES", (replace(short, learners=("fgd",)),))
     document, out = marked(tmp_path, "one", "two", "other"), tmp_path / "out.json"
     words = ["--tables", "short", "--policy", "binpack,fgd", "--seeds", "42", "--jobs", "1"]

@@ -41,11 +41,11 @@ def stranded(classes: Iterable[tuple[PodClass, int]], capacity: int) -> Floats:
     table = np.zeros((STEPS * MOST_DEVICES + 1, MOST_CORES + 1))
     for gpu in range(1, len(table)):
         fitting = [kind for kind in kinds if kind[0][0] <= gpu]
-        table[gpu] = _left(table, fitting, gpu)
+        table[gpu] = _line(table, fitting, gpu)
     return table * (1000 / STEPS)
 
 
-def _left(table: Floats, kinds: list[tuple[tuple[int, int], int]], gpu: int) -> Floats:
+def _line(table: Floats, kinds: list[tuple[tuple[int, int], int]], gpu: int) -> Floats:
     """Return float64 (cores + 1,): a line of the table, in steps, from the lines before it."""
     total = sum(weight for _, weight in kinds)
     if not total:

@@ -73,23 +73,23 @@ def test_the_class_is_found_by_either_name_and_stays_where_it_cannot_be_read() -
     handler = ClassHandler(lambda: None)
     proper, aside, other = map(class_named, (CLASS, "settings.gpushare.io", "another"))
     handler.replace([Decoded([other], "")], 0.0)
-    assert handler.found is None
+    assert handler.ours is None
     handler.apply(WatchEvent("ADDED", aside))
-    assert handler.found is aside
+    assert handler.ours is aside
     # While it is renamed both are there, and kube-scheduler finds the one that claims name.
     handler.apply(WatchEvent("ADDED", proper))
-    assert handler.found is proper
+    assert handler.ours is proper
     handler.apply(WatchEvent("DELETED", proper))
-    assert handler.found is aside
+    assert handler.ours is aside
     bad = UnreadableObject(PodRef("", "settings.gpushare.io", "u"), "no object")
     handler.apply(WatchEvent("MODIFIED", bad=bad))
     handler.replace([Decoded([other], "", bad=(bad,))], 0.0)
-    assert handler.found is aside
+    assert handler.ours is aside
     unread = UnreadableObject(PodRef("", "another", "u"), "no object")
     handler.replace([Decoded([proper], "", bad=(unread,))], 0.0)
-    assert handler.found is proper
+    assert handler.ours is proper
     handler.replace([Decoded([], "")], 0.0)
-    assert handler.found is None
+    assert handler.ours is None
 
 
 def test_slices_that_come_one_after_the_other_take_a_fifth_of_the_time(books: ClaimBooks) -> None:
@@ -126,7 +126,7 @@ def test_pods_with_claims_wait_until_they_are_gone() -> None:
     pods = WaitingPods(lambda: told.append(1))
     pod, plain = waiting_pod("p", "a"), waiting_pod("plain")
     page = Decoded([pod, plain], "")
-    assert pods.kept(page).items == [pod]
+    assert pods.trim(page).items == [pod]
     pods.replace([page], 0.0)
     assert pods.all() == {"uid-p": pod}
     pods.apply(WatchEvent("DELETED", pod))

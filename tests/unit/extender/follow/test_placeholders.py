@@ -259,7 +259,7 @@ def test_a_status_or_an_end_that_is_refused_rests_alone() -> None:
 
 
 def numbers(world: World) -> list[float]:
-    return [world.under_test.there()["asks"], *world.under_test.state().values()]
+    return [world.under_test.counts()["asks"], *world.under_test.state().values()]
 
 
 def test_metrics_count_what_is_there_and_what_was_done() -> None:
@@ -288,7 +288,7 @@ def test_metrics_tell_nothing_while_it_is_off() -> None:
     world = asked()
     world.start("")
     assert world.under_test.state() == {}
-    assert world.under_test.there() == {}
+    assert world.under_test.counts() == {}
 
 
 def test_pods_of_others_are_left_alone() -> None:

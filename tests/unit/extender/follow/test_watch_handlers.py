@@ -147,7 +147,7 @@ def test_of_a_page_of_large_pods_little_is_kept_until_the_list_is_whole(
 ) -> None:
     large = bound(annotations={**ON_0, "note": "x" * 200_000})
     large["metadata"]["labels"] = {f"example.com/{at}": "y" * 60 for at in range(10_000)}
-    kept = pods.kept(page(PODS, large))
+    kept = pods.trim(page(PODS, large))
     assert len(repr(kept)) < 16_384
 
 

@@ -71,7 +71,7 @@ def test_a_pod_that_is_asked_about_or_told_or_gone_is_forgotten(holds: Holds) ->
     told, gone, placed = map(claimant, ("told", "gone", "placed"))
     turn_away(holds, P, Q, M, told, gone, placed)
     holds.asked(P, 0.0)
-    holds.told(["told", "nobody"])
+    holds.forget_turned_away(["told", "nobody"])
     holds.gone("gone")
     holds.placed("placed", "gang")
     end_one(holds, "n")
