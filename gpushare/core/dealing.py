@@ -17,6 +17,7 @@ from types import MappingProxyType
 import numpy as np
 
 from gpushare.core.decide import best_row, place_parts, rows_of
+from gpushare.core.held_snapshot import HeldSnapshot
 from gpushare.core.model import MAX_UNITS, Deals, NodeSpec, Request, Shares
 from gpushare.core.ranking import Scorer
 from gpushare.core.snapshot import Rows, Snapshot
@@ -105,15 +106,37 @@ class Dealing:
             rows, request = rows_of(snapshot, names).copy(), asked.request.of_parts(units)
             while (at := _best(snapshot, rows, request, allowed, scorer)) is not None:
                 node = snapshot.names[rows[at]]
-                takes = self.takes(node, asked)
-                devices = place_parts(snapshot, node, takes, scorer)
-                if devices:
-                    taken = [
-                        on_each[device] for on_each, device in zip(takes, devices, strict=True)
-                    ]
-                    return node, tuple(zip(devices, taken, strict=True))
+                if shares := self._place_on(snapshot, node, asked, scorer):
+                    return node, shares
                 rows[at] = -1
         return None
+
+    def all_fit(
+        self, held: HeldSnapshot, node: str, claims: Iterable[Asked], scorer: Scorer
+    ) -> bool:
+        """Return whether the node has room for all of these, each placed as `place` does.
+
+        held: nothing is taken from it afterwards.
+        """
+        row = held.row[node]
+        try:
+            for asked in claims:
+                shares = self._place_on(held, node, asked, scorer)
+                if not shares:
+                    return False
+                held.take(row, shares, asked.request)
+            return True
+        finally:
+            held.reset(row)
+
+    def _place_on(self, snapshot: Snapshot, node: str, asked: Asked, scorer: Scorer) -> Shares:
+        takes = self.takes(node, asked)
+        devices = place_parts(snapshot, node, takes, scorer)
+        if not devices:
+            return ()
+        return tuple(
+            (device, on_each[device]) for on_each, device in zip(takes, devices, strict=True)
+        )
 
     def view(self, snapshot: Snapshot, exact: Mapping[int, int] = _NONE) -> Snapshot:
         """Return the snapshot with what could be asked of a device in the place of what there is.

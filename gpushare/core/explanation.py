@@ -11,6 +11,9 @@ from dataclasses import dataclass, field
 from gpushare.core.model import Reason, Request, Shares
 from gpushare.core.states.entry import Entry
 
+TOGETHER = "room for the pod's largest claim, not for all of them"
+"""The reason of a node that takes the largest claim of a pod, and not its other ones besides."""
+
 
 @dataclass(frozen=True, slots=True)
 class FreeDevice:
@@ -57,6 +60,9 @@ class Explanation:
     about these."""
     other_models: int = 0
     """How many more have a GPU model that the pod does not accept. It does not ask about these."""
+    apart: int = 0
+    """How many have room for the largest claim of a pod, which this is about, and not for all of
+    its claims."""
     largest: FreeDevice | None = None
     """Of the nodes in question, the device with the most free memory; None if all are full."""
     fits_now: int = 0
@@ -97,7 +103,7 @@ class Explanation:
     @property
     def nodes(self) -> int:
         """How many nodes this is about."""
-        return len(self.fit) + sum(self.reasons.values()) + self.unknown
+        return len(self.fit) + sum(self.reasons.values()) + self.unknown + self.apart
 
     @property
     def never(self) -> bool:

@@ -12,8 +12,9 @@ from typing import Protocol
 
 from gpushare.core.dealing import AsDealt, Asked, Dealing
 from gpushare.core.explanation import Explanation
+from gpushare.core.held_snapshot import HeldSnapshot
 from gpushare.core.model import PodRef, Request
-from gpushare.core.selectors import Demands
+from gpushare.core.selectors import NO_DEMANDS, Demands
 from gpushare.errors import MessageError, WireError
 from gpushare.explain.pod import (
     ClaimExplanation,
@@ -29,6 +30,7 @@ from gpushare.wire.dra.objects import ClaimAllocation, ClaimsPod, ResourceClaim
 from gpushare.wire.dra.slices import DeviceKey, SliceCard
 from gpushare.wire.pods import has_ended, names_any, observe_pod, pod_ref
 
+_NO_HOST = Request()
 _TO_BE_MADE = "its claims are still to be made of their templates"
 _ANEW = (
     "; what a claim asks for cannot be changed: correct it, or its template, and create it and the"
@@ -54,6 +56,27 @@ class ClaimReader(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
+class ClaimsLack:
+    """What a pod has no devices for yet, and where it may have them."""
+
+    claims: tuple[Asked, ...]
+    """What they ask for, all on one node, in the order in which they are given devices."""
+    host: Request = _NO_HOST
+    """The CPU and memory of the pod."""
+    demands: Demands = NO_DEMANDS
+    """What the pod demands of its node."""
+    nodes: frozenset[str] | None = None
+    """Where the devices are that others use with it, so that they are not given back; None:
+    anywhere."""
+
+    @property
+    def largest(self) -> Asked:
+        """What it needs of a node for its largest claim: what keeps it out, if one claim does."""
+        claim = max(self.claims, key=lambda asked: (asked.exact[0], sum(asked.exact)))
+        return Asked(self.host.of_parts(claim.request.parts), claim.exact)
+
+
+@dataclass(frozen=True, slots=True)
 class DriverNodes:
     """The nodes of the driver."""
 
@@ -62,12 +85,32 @@ class DriverNodes:
     dealing: Dealing
     """How the cards are dealt out."""
 
-    def explanation(self, asked: Asked, demands: Demands, now: float) -> Explanation:
-        """Return how it stands on the nodes."""
-        dealt = AsDealt(self.dealing, asked)
-        explanation = explanation_of(self.source, asked.request, demands, now, dealt)
+    def explanation(self, lack: ClaimsLack, now: float) -> Explanation:
+        """Return how a pod stands on the nodes that lacks this.
+
+        It is that of the largest claim, which fits only where all others do with it.
+        """
+        largest = lack.largest
+        explanation = explanation_of(
+            self.source,
+            largest.request,
+            lack.demands,
+            now,
+            dealt=AsDealt(self.dealing, largest),
+            nodes=lack.nodes,
+        )
         # Several cards for one amount are written as a count of the claim, which its author knows.
-        return replace(explanation, split=0)
+        explanation = replace(explanation, split=0)
+        if not explanation.fit or len(lack.claims) == 1:
+            return explanation
+        held = HeldSnapshot.of(self.source.ledger.snapshot())
+        scorer = self.source.ranking(largest.request)
+        fit = tuple(
+            node
+            for node in explanation.fit
+            if node in held.row and self.dealing.all_fit(held, node, lack.claims, scorer)
+        )
+        return replace(explanation, fit=fit, apart=len(explanation.fit) - len(fit))
 
 
 def explain_claims(
@@ -89,7 +132,7 @@ def explain_claims(
     if has_ended(pod):
         return answer
     names = claim_names(pod)
-    claims = [explain_claim(ref.namespace, name, books) for name in names or ()]
+    claims = [explain_claim(ref.namespace, name, books) for name in dict.fromkeys(names or ())]
     ours = tuple(claim for claim in claims if claim is not None)
     if names is not None and not ours:
         raise MessageError(
@@ -106,11 +149,15 @@ def explain_claims(
     if not waiting or nodes is None:
         return answer
     try:
-        asked = combined(observe_pod(pod, nodes.source.names).request, waiting)
+        request = observe_pod(pod, nodes.source.names).request
     except WireError as error:
         return replace(answer, waits=str(error))
-    explanation = nodes.explanation(asked, demands_of(pod), now)
-    return replace(answer, request=asked.request, explanation=explanation)
+    shown = (books.named(ref.namespace, name) for name in names)
+    lasting = lasting_nodes(ref.uid, (claim for claim in shown if claim is not None))
+    in_order = tuple(sorted(waiting, key=lambda asked: -sum(asked.exact)))
+    lack = ClaimsLack(in_order, request, demands_of(pod), lasting)
+    explanation = nodes.explanation(lack, now)
+    return replace(answer, request=lack.largest.request, explanation=explanation)
 
 
 def by_claims(pod: ClaimsPod, resources: Sequence[str]) -> bool:
@@ -164,10 +211,14 @@ def given_cards(allocation: ClaimAllocation, books: ClaimReader) -> tuple[GivenC
     return tuple(cards)
 
 
-def combined(pod: Request, claims: Iterable[Asked]) -> Asked:
-    """Return what a pod needs of a node: CPU and memory, and of its claims the largest one.
+def lasting_nodes(uid: str, claims: Iterable[ResourceClaim]) -> frozenset[str] | None:
+    """Return the nodes where a pod has to be for devices that its claims have; None: any.
 
-    It is what keeps the pod out, if one claim alone does.
+    What is reserved for the pod alone is given back if its other claims need another node.
     """
-    largest = max(claims, key=lambda each: (each.exact[0], sum(each.exact)))
-    return Asked(pod.of_parts(largest.request.parts), largest.exact)
+    nodes = [
+        nodes_of(claim.allocation)
+        for claim in claims
+        if claim.allocation and [consumer.uid for consumer in claim.reserved] != [uid]
+    ]
+    return frozenset.intersection(*pinned) if (pinned := list(filter(None, nodes))) else None

@@ -109,6 +109,7 @@ def _explanation(explanation: Explanation) -> dict[str, Any]:
         "unknownNodes": explanation.unknown,
         "keptOut": [{"reason": why, "nodes": n} for why, n in explanation.kept_out.items()],
         "otherModels": explanation.other_models,
+        "roomForLargestClaim": explanation.apart,
         "largestFree": largest
         and {"node": largest.node, "device": largest.device, "free": largest.units},
         "fitsNow": explanation.fits_now,

@@ -13,6 +13,7 @@ import numpy as np
 
 from gpushare.core.dealing import AsDealt, Asked, Dealing
 from gpushare.core.decide import filter_nodes
+from gpushare.core.explanation import TOGETHER
 from gpushare.core.model import Reason, Request
 from gpushare.core.mutable_cluster import MutableCluster, Placement, ranking
 from gpushare.core.node_filters import amounts_of
@@ -29,9 +30,6 @@ HOST = "too little CPU or memory"
 """The reason if devices have room but the node still does not fit."""
 
 MODEL = "another GPU model than the pod accepts"
-
-TOGETHER = "room for the pod's largest claim, not for all of them"
-"""The reason if the node takes the request, and not what is asked for besides."""
 
 
 @dataclass(frozen=True, slots=True)

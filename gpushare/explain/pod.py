@@ -4,7 +4,7 @@ It reads the books and changes nothing; no I/O. The extender uses its own books,
 books that it has filled from lists.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Protocol
@@ -200,15 +200,17 @@ def explanation_of(
     request: Request,
     demands: Demands = NO_DEMANDS,
     now: float = 0.0,
+    *,
     dealt: AsDealt | None = None,
+    nodes: Collection[str] | None = None,
 ) -> Explanation:
-    """Return how the request of a pod that demands this stands on all nodes as they are now.
+    """Return how the request of a pod that demands this stands on the nodes as they are now.
 
-    dealt: the request where devices deal out memory in amounts of their own.
+    dealt: the request where devices deal out memory in amounts of their own. nodes: None: all.
     """
     ledger, own = source.ledger, source.filters
     snapshot = ledger.snapshot()
-    names = [name for name in snapshot.names if name]
+    names = [name for name in snapshot.names if name and (nodes is None or name in nodes)]
     books_of = partial(node_books, ledger)
     return explain(snapshot, names, request, books_of, now, own=own, demands=demands, dealt=dealt)
 

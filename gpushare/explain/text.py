@@ -6,7 +6,7 @@ Tested in `tests/unit/explain/test_pod.py`.
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 
-from gpushare.core.explanation import BoundPodScore, Explanation, Remedy
+from gpushare.core.explanation import TOGETHER, BoundPodScore, Explanation, Remedy
 from gpushare.core.model import ANY_CARD, Cards, Reason, Request
 from gpushare.core.states.entry import Entry
 from gpushare.explain.pod import ClaimExplanation, GroupNeed, Outstanding, PodExplanation
@@ -239,6 +239,8 @@ def _nodes(explanation: Explanation) -> str:
     reasons += [f"{explanation.unknown} not found"] if explanation.unknown else []
     text = f"{len(explanation.fit)} of {explanation.nodes} have room on their devices"
     text += f": {', '.join(reasons)}" if reasons else ""
+    if explanation.apart:
+        text += f"; {explanation.apart} with {TOGETHER}"
     left_out = [f"{count} {why}" for why, count in explanation.kept_out.items()]
     if left_out:
         more = sum(explanation.kept_out.values())
@@ -316,6 +318,8 @@ def _most(explanation: Explanation, unit: str) -> str:
 def _remedies(
     explanation: Explanation, unit: str, reader: str | None = None, holder: str = "pod"
 ) -> str:
+    if not explanation.remedies and explanation.apart:
+        return "it would fit once one node has room for all its claims"
     if not explanation.remedies:
         return "it may fit soon: the books have just changed, or are about to"
     ways = (_remedy(remedy, unit, reader, holder) for remedy in explanation.remedies)

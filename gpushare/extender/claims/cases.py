@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from gpushare.core.model import PodRef, Request
 from gpushare.core.selectors import Demands
 from gpushare.errors import MessageError, WireError
-from gpushare.explain.claims import combined
+from gpushare.explain.claims import ClaimsLack, lasting_nodes
 from gpushare.extender.claims.books import ClaimBooks, claim_ref
 from gpushare.extender.claims.journal import Wait
 from gpushare.wire.annotations import Names
@@ -32,6 +32,8 @@ class Case:
     """Where the devices are that it has; None: anywhere."""
     request: Request
     demands: Demands
+    lasting: frozenset[str] | None = None
+    """Those of the nodes that stay so if it gives back what is reserved for it alone."""
     nominated: str = ""
     """The node on which kube-scheduler makes room for it by evicting others; "": none."""
 
@@ -40,15 +42,13 @@ class Case:
         return sum(asked.memory for _, asked in self.wanted)
 
     def no_room(self, unit: int) -> Wait:
-        """Return that no node has room for its claims, of which the largest one is explained.
-
-        unit: the bytes of one.
-        """
-        asked = combined(self.request, (asks.asked(unit) for _, asks in self.wanted))
+        """Return that no node has room for its claims. unit: the bytes of one."""
+        claims = tuple(asked.asked(unit) for _, asked in self.wanted)
+        lack = ClaimsLack(claims, self.request, self.demands, self.lasting)
         names = ", ".join(str(claim_ref(claim)) for claim, _ in self.wanted)
         several = "s" * (len(self.wanted) > 1)
         why = f"no node has room for its claim{several} {names}"
-        return Wait(self.pod, why, claim=names, asked=asked, demands=self.demands)
+        return Wait(self.pod, why, claim=names, lack=lack)
 
     def sharing(self, homes: Mapping[str, str]) -> "Case":
         """Return it without the claims that others bring to a node. homes: nodes by claim."""
@@ -106,7 +106,8 @@ def case_of(pod: ClaimsPod, books: ClaimBooks, names: Names) -> Case | None:
     nodes = frozenset.intersection(*pinned) if pinned else None
     request = observe_pod(pod, names).request
     nominated = (pod.status and pod.status.nominated_node_name) or ""
-    return Case(ref, tuple(wanted), held, nodes, request, demands_of(pod), nominated)
+    lasting = lasting_nodes(ref.uid, present)
+    return Case(ref, tuple(wanted), held, nodes, request, demands_of(pod), lasting, nominated)
 
 
 def has_devices(pod: ClaimsPod, books: ClaimBooks) -> bool:

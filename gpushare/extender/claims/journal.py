@@ -11,9 +11,8 @@ from collections import Counter, deque
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 
-from gpushare.core.dealing import Asked
 from gpushare.core.model import PodRef
-from gpushare.core.selectors import NO_DEMANDS, Demands
+from gpushare.explain.claims import ClaimsLack
 from gpushare.wire.dra.claims import ClaimRequest
 from gpushare.wire.dra.slices import SliceCard
 
@@ -34,10 +33,8 @@ class Wait:
     """The claim or the pod has to be another one; no other node or time helps."""
     claim: str = ""
     """The one for which no node has room."""
-    asked: Asked | None = None
-    """What no node has room for, with the CPU and memory of the pod; None: that is not why."""
-    demands: Demands = NO_DEMANDS
-    """What the pod demands of its node."""
+    lack: ClaimsLack | None = None
+    """What no node has room for; None: that is not why."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpushare.core.dealing import Asked
+from gpushare.core.explanation import TOGETHER
 from gpushare.core.model import Request
 from gpushare.core.node_filters import NodeState, amounts_of
 from gpushare.core.policies.device_bestfit import DeviceBestFit
@@ -24,7 +25,7 @@ from gpushare.explain.claim_pods import (
     wanted_of,
 )
 from gpushare.explain.claims import explain_claims
-from gpushare.explain.placer import TOGETHER, Wanted
+from gpushare.explain.placer import Wanted
 from gpushare.explain.whatif import CurrentPods, what_if
 from gpushare.wire.annotations import ALIYUN
 from gpushare.wire.dra.claims import ClaimRequest, Part, nodes_of
@@ -291,8 +292,7 @@ def test_who_fits_is_who_the_allocator_gives_cards(
         given = [each.allocation for each in status if each and each.allocation]
         assert (len(given) == len(names)) == (number in told and told[number].fit == 1)
         assert said
-        if len(names) == 1:
-            assert bool(given) == bool(said.fit)
+        assert bool(given) == bool(said.fit)
         for each in given:
             assert nodes_of(each) <= {*said.fit}
         for name, count in told[number].on.items() if number in told else ():

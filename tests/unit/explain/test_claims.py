@@ -13,7 +13,7 @@ from gpushare.explain.document import document
 from gpushare.wire.dra.objects import CLAIMS_PODS, ClaimsPod
 from tests.unit.extender.claims.store import ClaimStore, waiting_pod
 from tests.unit.extender.claims.test_allocator import Process
-from tests.unit.wire.dra.objects import slice_of, stepped
+from tests.unit.wire.dra.objects import device, slice_of, stepped
 
 
 def said(process: Process, pod: ClaimsPod) -> Mapping[str, Any]:
@@ -217,3 +217,39 @@ def test_claims_of_other_classes_are_not_ours() -> None:
     store.create("a", 10, deviceClassName="other")
     with pytest.raises(MessageError, match="none of the claims of pod default/p is of class"):
         said(Process(store), waiting_pod("p", "a"))
+
+
+def test_a_pod_fits_only_where_all_its_claims_do() -> None:
+    store = ClaimStore()
+    for name, gib in (("full", 60), ("a", 20), ("b", 20), ("c", 20)):
+        store.create(name, gib)
+    process = Process(store)
+    placed(process, waiting_pod("q", "full"))
+    # 20 GiB are left of one card, and 24 of the other.
+    assert said(process, waiting_pod("p", "a", "b"))["explanation"]["fit"] == ["n1"]
+    found = said(process, waiting_pod("p", "a", "b", "c"))
+    assert found["explanation"]["fit"] == []
+    assert found["explanation"]["roomForLargestClaim"] == 1
+    assert found["lines"][-3:-1] == [
+        "Nodes:      0 of 1 have room on their devices; 1 with room for the pod's largest claim,"
+        " not for all of them",
+        "Would fit:  once one node has room for all its claims",
+    ]
+
+
+def test_a_claim_that_others_use_too_keeps_a_pod_on_its_node() -> None:
+    """One that is reserved for the pod alone is given back if that makes room."""
+    store = ClaimStore()
+    for name, gib in (("shared", 60), ("a", 60)):
+        store.create(name, gib)
+    process = Process(store, slice_of(device(0)), slice_of(device(1), node="n2"))
+    process.resources.node_states.put(NodeState("n2"))
+    user, other = waiting_pod("q", "shared"), waiting_pod("p", "shared", "a")
+    placed(process, user)
+    (claim,) = said(process, user)["claims"]
+    elsewhere = {"n1", "n2"} - {claim["node"]}
+    assert said(process, waiting_pod("r", "a"))["explanation"]["fit"] == [*elsewhere]
+    found = said(process, other)["explanation"]
+    assert (found["fit"], found["nodes"]) == ([], 1)
+    placed(process, user, other)
+    assert said(process, other)["claims"][1]["state"] == "waiting"

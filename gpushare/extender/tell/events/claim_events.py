@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from gpushare.core.explanation import TOGETHER
 from gpushare.explain.pod import Outstanding
 from gpushare.extender.claims.journal import Wait
 from gpushare.extender.claims.view import ClaimsView
@@ -86,15 +87,17 @@ class ClaimEvents:
         if wait.refused:
             self._messages.claim_refused(wait.pod, wait.why)
             return
-        if held_back or wait.asked is None:
+        if held_back or wait.lack is None:
             self._messages.claim_waits(wait.pod, held_back or wait.why)
             return
-        explanation = self._view.nodes.explanation(wait.asked, wait.demands, time.time())
+        explanation = self._view.nodes.explanation(wait.lack, time.time())
         if explanation.fit:
             return  # it is about to be given devices
         reasons = {why.value: count for why, count in explanation.reasons.items()}
         for text, count in explanation.kept_out.items():
             reasons[text] = reasons.get(text, 0) + count
+        if explanation.apart:
+            reasons[TOGETHER] = explanation.apart
         self._messages.no_fit(
             wait.pod, reasons, lambda: (explanation, Outstanding()), claim=wait.claim
         )

@@ -137,7 +137,8 @@ class EventMessages:
         """Record that no node takes the pod. `reasons`: the number of nodes by reason.
 
         `explain`: says what would help, and what its group needs; it is called by the thread that
-        writes. `claim`: of the pod, for which no node has room.
+        writes. `claim`: those of the pod for which no node has
+        room, if they are why.
         """
         regarding = _pod(ref)
         if not regarding.is_sound:
@@ -148,7 +149,8 @@ class EventMessages:
                 return
         total = sum(reasons.values())
         parts = ", ".join(f"{count} {why}" for why, count in sorted(reasons.items()))
-        who = f"the pod with its claim {claim}" if claim else "the pod"
+        several = "s" * (", " in claim)
+        who = f"the pod with its claim{several} {claim}" if claim else "the pod"
         note = f"0 of {total} nodes take {who}: {parts}"
 
         def details() -> str:

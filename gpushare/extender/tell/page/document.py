@@ -14,10 +14,12 @@ from types import MappingProxyType
 from typing import Any
 
 from gpushare import __version__
-from gpushare.core.dealing import Asked
-from gpushare.core.model import ALL_CORES, NodeSpec
+from gpushare.core.explanation import Explanation
+from gpushare.core.model import ALL_CORES, NodeSpec, Request
+from gpushare.core.selectors import Demands
 from gpushare.core.states.entry import Entry, Waiting
 from gpushare.core.stranded import stranded_units
+from gpushare.explain.pod import explanation_of
 from gpushare.extender.claims.view import ClaimsView
 from gpushare.extender.managed_resources import ManagedResource, ManagedResources
 from gpushare.extender.shadow.shadow import Shadow
@@ -114,7 +116,7 @@ class _Part:
         self._mistaken_pods = mistaken_pods
         self._last_hour = last_hour
         self._called = called
-        self._explanations = ExplanationCache(unit)
+        self._explanations = ExplanationCache(unit, holder=str(self.more.get("holder", "pod")))
         self._texts: dict[str, tuple[tuple[_Books, str], str]] = {}
 
     @property
@@ -153,14 +155,21 @@ class _Part:
 
     def _pending(self, books: LedgerView) -> list[dict[str, Any]]:
         version = books.snapshot.generation, self._managed.filters.states.version
-        asked = {pod.uid: (Asked(pod.request), pod.demands) for pod in books.waiting}
-        sentences = self._explanations.about(asked.values(), self._managed, version)
-        waiting = [self._waiting(pod, sentences.get(asked[pod.uid])) for pod in books.waiting]
+        asked = ((pod.request, pod.demands) for pod in books.waiting)
+        sentences = self._explanations.about(asked, self._explain, version)
+        waiting = [
+            self._waiting(pod, sentences.get((pod.request, pod.demands))) for pod in books.waiting
+        ]
         resource, waiting_uids = self._managed.names.resource, {pod.uid for pod in books.waiting}
         unread = self._mistaken_pods.standing(resource)
         return waiting + [
             _mistaken(mistake) for mistake in unread if mistake.ref.uid not in waiting_uids
         ]
+
+    def _explain(self, asked: tuple[Request, Demands]) -> Explanation:
+        request, demands = asked
+        self._managed.ranking(request)
+        return explanation_of(self._managed, request, demands, time.time())
 
     def _waiting(self, pod: Waiting, why: str | None) -> dict[str, Any]:
         asked = self._called(pod.ref.uid)
@@ -226,25 +235,28 @@ class _ClaimsPart(_Part):
     def _pending(self, books: LedgerView) -> list[dict[str, Any]]:
         version = books.snapshot.generation, self._managed.filters.states.version
         waits, held_back = self._claims.journal.waiting().values(), self._claims.why_held_back()
-        asked = [(wait.asked, wait.demands) for wait in waits if wait.asked is not None]
-        sentences = self._explanations.about(asked, self._claims.nodes, version)
-        return [
-            {
-                "namespace": wait.pod.namespace,
-                "name": wait.pod.name,
-                "requested": wait.asked.request.total if wait.asked else 0,
-                "devices": wait.asked.request.devices if wait.asked else 0,
-                "created": None,
-                "asked": True,
-                "why": wait.why
-                if wait.refused
-                else held_back
-                or (wait.asked and sentences.get((wait.asked, wait.demands)))
-                or wait.why,
-                "scheduler": None,
-            }
-            for wait in waits
-        ]
+        lacks = [wait.lack for wait in waits if wait.lack is not None]
+        nodes = self._claims.nodes
+        sentences = self._explanations.about(
+            lacks, lambda lack: nodes.explanation(lack, time.time()), version
+        )
+        pending = []
+        for wait in waits:
+            claims = wait.lack.claims if wait.lack else ()
+            why = held_back or sentences.get(wait.lack) or wait.why
+            pending.append(
+                {
+                    "namespace": wait.pod.namespace,
+                    "name": wait.pod.name,
+                    "requested": sum(asked.request.total for asked in claims),
+                    "devices": sum(asked.request.devices for asked in claims),
+                    "created": None,
+                    "asked": True,
+                    "why": wait.why if wait.refused else why,
+                    "scheduler": None,
+                }
+            )
+        return pending
 
 
 def _mistaken(mistake: Mistake) -> dict[str, Any]:

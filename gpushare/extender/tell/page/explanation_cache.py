@@ -6,17 +6,15 @@ of the time is spent on it; the others keep the sentence that they have until it
 """
 
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping
+from typing import TypeVar
 
-from gpushare.core.dealing import Asked
-from gpushare.core.selectors import Demands
+from gpushare.core.explanation import Explanation
 from gpushare.errors import MessageError
-from gpushare.explain.claims import DriverNodes
-from gpushare.explain.pod import ExplainSource, explanation_of
 from gpushare.explain.text import sentence
 
-AskedOf = tuple[Asked, Demands]
-"""What a pod asks for, and what it demands of nodes."""
+_Question = TypeVar("_Question", bound=Hashable)
+"""What a pod asks for, with all else that its explanation depends on."""
 
 Version = tuple[int, int]
 """Of the books' last snapshot, and of the nodes as kube-scheduler's own filters see them."""
@@ -31,22 +29,32 @@ _REST = 9.0
 class ExplanationCache:
     """The explanations of the requests that wait for one resource, each in one sentence.
 
-    unit: of its memory. clock: seconds of a clock that only goes forward.
+    unit: of its memory. holder: what it is given out to. clock: seconds of a clock that only goes
+    forward.
     """
 
-    def __init__(self, unit: str, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self, unit: str, clock: Callable[[], float] = time.monotonic, *, holder: str = "pod"
+    ) -> None:
         self._unit = unit
+        self._holder = holder
         self._clock = clock
         self._rested_at = 0.0
-        self._sentences: dict[AskedOf, tuple[Version, str]] = {}
+        self._sentences: dict[Hashable, tuple[Version, str]] = {}
         self.complete = True
         """Whether all sentences are of the last snapshot."""
 
     def about(
-        self, asked: Iterable[AskedOf], source: ExplainSource | DriverNodes, version: Version
-    ) -> Mapping[AskedOf, str]:
-        """Return the sentences; one whose turn has not come yet is left out."""
-        wanted = dict.fromkeys(asked)
+        self,
+        questions: Iterable[_Question],
+        explain: Callable[[_Question], Explanation],
+        version: Version,
+    ) -> Mapping[Hashable, str]:
+        """Return the sentences; one whose turn has not come yet is left out.
+
+        explain: raises MessageError for what makes no sense.
+        """
+        wanted = dict.fromkeys(questions)
         self._sentences = {
             question: sentence
             for question, sentence in self._sentences.items()
@@ -58,26 +66,21 @@ class ExplanationCache:
         begin = now = self._clock()
         while stale and begin >= self._rested_at and now <= begin + _BUDGET:
             question = stale.pop(0)
-            self._sentences[question] = version, self._explain(source, *question)
+            self._sentences[question] = version, self._sentence(explain, question)
             now = self._clock()
         if now > begin:
             self._rested_at = now + (now - begin) * _REST
         self.complete = not stale
         return {question: text for question, (_, text) in self._sentences.items()}
 
-    def _age(self, asked: AskedOf) -> Version:
-        return self._sentences.get(asked, (_NEVER, ""))[0]
+    def _age(self, question: Hashable) -> Version:
+        return self._sentences.get(question, (_NEVER, ""))[0]
 
-    def _explain(self, source: ExplainSource | DriverNodes, asked: Asked, demands: Demands) -> str:
-        holder = "pod"
-        if isinstance(source, DriverNodes):
-            holder, explanation = "claim", source.explanation(asked, demands, time.time())
-        else:
-            try:
-                source.ranking(asked.request)
-            except MessageError as error:
-                return f"its request makes no sense: {error}"
-            explanation = explanation_of(source, asked.request, demands, time.time())
+    def _sentence(self, explain: Callable[[_Question], Explanation], question: _Question) -> str:
+        try:
+            explanation = explain(question)
+        except MessageError as error:
+            return f"its request makes no sense: {error}"
         if explanation.fit:
             return f"it fits now on {len(explanation.fit)} node{'s' * (len(explanation.fit) > 1)}"
-        return sentence(explanation, self._unit, holder=holder)
+        return sentence(explanation, self._unit, holder=self._holder)

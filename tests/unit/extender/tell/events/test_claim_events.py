@@ -4,11 +4,10 @@ from typing import Any
 
 import pytest
 
-from gpushare.core.dealing import Asked
 from gpushare.core.explanation import Explanation
 from gpushare.core.model import NodeSpec
 from gpushare.core.node_filters import NodeState
-from gpushare.explain.claims import DriverNodes
+from gpushare.explain.claims import ClaimsLack, DriverNodes
 from gpushare.extender.claims.view import ClaimsView
 from gpushare.extender.tell.events.claim_events import ClaimEvents
 from gpushare.extender.tell.events.messages import EventMessages
@@ -152,11 +151,11 @@ def test_who_does_not_lead_tells_nothing() -> None:
 def test_of_very_many_that_wait_a_few_are_explained_at_a_time(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    world, explained, original = World(), list[Asked](), DriverNodes.explanation
+    world, explained, original = World(), list[ClaimsLack](), DriverNodes.explanation
 
-    def explain(nodes: DriverNodes, asked: Asked, *more: Any) -> Explanation:
-        explained.append(asked)
-        return original(nodes, asked, *more)
+    def explain(nodes: DriverNodes, lack: ClaimsLack, *more: Any) -> Explanation:
+        explained.append(lack)
+        return original(nodes, lack, *more)
 
     monkeypatch.setattr(DriverNodes, "explanation", explain)
     world.wait(*((f"c{at:03}", 100) for at in range(60)))
@@ -172,3 +171,21 @@ def test_a_node_of_both_worlds_is_told_of() -> None:
     world.wait(("a", 10))
     (event,) = world.seconds(30)
     assert "1 shares devices by annotation; " in event[2]
+
+
+def test_who_has_room_for_each_claim_and_not_for_all_is_told_so() -> None:
+    world = World()
+    world.wait(("full", 76))  # 4 GiB are left of one card, and the other one has 24
+    world.seconds(5)
+    for name in ("a", "b"):
+        world.store.create(name, 20)
+    world.process.show()
+    world.process.waits(waiting_pod("p", "a", "b"))
+    (event,) = world.seconds(200)
+    assert event == (
+        "Pod p",
+        "GPUShareNoFit",
+        "0 of 1 nodes take the pod with its claims default/a, default/b: 1 room for the pod's"
+        " largest claim, not for all of them; free now: at most 24 GiB on n1 device 1; it would fit"
+        " once one node has room for all its claims",
+    )
