@@ -58,7 +58,8 @@ class Dealing:
         # Nodes by the kinds of devices that they give out: mostly all have the same.
         self._alike: dict[frozenset[Deals], list[str]] = defaultdict(list)
         for name, spec in self._nodes.items():
-            self._alike[frozenset(compress(spec.deals, spec.healthy))].append(name)
+            if any(spec.healthy):
+                self._alike[frozenset(compress(spec.deals, spec.healthy))].append(name)
 
     @property
     def rounds(self) -> bool:
@@ -83,7 +84,7 @@ class Dealing:
         """Return nodes by the units that each part takes of a device there, the least first; of a
         node with unlike devices it is the least that it takes of any.
 
-        Nodes that deal out no such amounts are left out.
+        Nodes that give out no device, or deal out no such amounts, are left out.
         """
         by_units: dict[Units, list[str]] = defaultdict(list)
         for kinds, names in self._alike.items():

@@ -74,7 +74,8 @@ def test_each_part_takes_what_the_device_makes_of_it() -> None:
     assert Dealing(nodes).where(asked) == [((7, 1), ["a", "plain"])]
     closed = NodeSpec("b", (80, 80), (False, True), ("", ""), deals=(FINE, COARSE))
     coarse = dealt("c", (80, COARSE))
-    assert Dealing([coarse, closed, nodes[1]]).where(asks(7 * GRAIN)) == [
+    gone = NodeSpec("d", (80,), (False,), ("",), deals=(FINE,))
+    assert Dealing([coarse, closed, gone, nodes[1]]).where(asks(7 * GRAIN)) == [
         ((7,), ["plain"]),
         ((10,), ["c", "b"]),
     ]

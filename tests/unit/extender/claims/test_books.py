@@ -264,6 +264,10 @@ def test_what_one_nodes_cards_do_not_deal_out_is_had_of_another() -> None:
         take(kept, each)
     kept.slices_changed([slice_of(small), slice_of(large, node="n2")])
     assert take(kept, each, ("n1", "n2")) == ["GPU-101"]
+    kept.forget("uid-1")
+    kept.slices_changed([slice_of(small)])  # the cards that are gone deal out nothing
+    with pytest.raises(MessageError, match="no such amount"):
+        take(kept, each, ("n1", "n2"))
 
 
 @pytest.mark.parametrize("seed", range(30))
