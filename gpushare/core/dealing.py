@@ -115,10 +115,13 @@ class Dealing:
     def all_fit(
         self, held: HeldSnapshot, node: str, claims: Iterable[Asked], scorer: Scorer
     ) -> bool:
-        """Return whether the node has room for all of these, each placed as `place` does.
+        """Return whether the node has room for all of these, each placed as `place` does: never on
+        a node that has come since.
 
         held: nothing is taken from it afterwards.
         """
+        if node not in self._nodes:
+            return False
         row = held.row[node]
         try:
             for asked in claims:

@@ -9,6 +9,7 @@ import pytest
 
 from gpushare.core.dealing import AsDealt, Asked, Dealing
 from gpushare.core.decide import filter_nodes
+from gpushare.core.held_snapshot import HeldSnapshot
 from gpushare.core.model import MAX_UNITS, Deals, NodeSpec, ObservedPod, PodRef, Request
 from gpushare.core.pairing import Pairing
 from gpushare.core.policies.device_bestfit import DeviceBestFit
@@ -206,6 +207,16 @@ def test_where_nothing_is_said_a_request_is_judged_by_what_it_asks_for() -> None
     assert as_dealt.view(ledger.snapshot()) is ledger.snapshot()
     assert (as_dealt.request, as_dealt.takes("plain")) == (Request(1, 2), {})
     assert dealing.place(ledger.snapshot(), asks(4, 3), "plain".__eq__, Ranking(DeviceBestFit()))
+
+
+def test_a_node_that_came_since_is_none_where_several_fit_as_it_is_none_to_place_on() -> None:
+    snapshot, ranking = books(node("a", 8), node("b", 8)).snapshot(), Ranking(DeviceBestFit())
+    dealing, held = Dealing([node("a", 8)]), HeldSnapshot.of(snapshot)
+    for name, fits in (("a", True), ("b", False)):
+        assert dealing.all_fit(held, name, [asks(4), asks(8)], ranking) == fits
+        assert bool(dealing.place(snapshot, asks(4), name.__eq__, ranking)) == fits
+    assert not dealing.all_fit(held, "a", [asks(20), asks(16)], ranking)
+    assert held.free.tolist() == snapshot.free.tolist()
 
 
 @pytest.mark.parametrize("seed", range(40))
