@@ -137,8 +137,7 @@ class EventMessages:
         """Record that no node takes the pod. `reasons`: the number of nodes by reason.
 
         `explain`: says what would help, and what its group needs; it is called by the thread that
-        writes. `claim`: those of the pod for which no node has
-        room, if they are why.
+        writes. `claim`: those of the pod for which no node has room, if they are why.
         """
         regarding = _pod(ref)
         if not regarding.is_sound:
