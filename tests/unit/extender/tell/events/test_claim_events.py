@@ -189,3 +189,16 @@ def test_who_has_room_for_each_claim_and_not_for_all_is_told_so() -> None:
         " largest claim, not for all of them; free now: at most 24 GiB on n1 device 1; it would fit"
         " once one node has room for all its claims",
     )
+
+
+def test_of_whose_claims_are_on_two_nodes_no_node_is_counted() -> None:
+    world = World(slice_of(stepped(0, 80, 1)), slice_of(stepped(1, 80, 1), node="n2"))
+    world.process.resources.node_states.put(NodeState("n2"))
+    world.wait(("a", 60), ("b", 60))
+    assert len(world.seconds(1)) == 2
+    world.store.create("c", 5)
+    world.process.show()
+    world.process.waits(waiting_pod("p", "a", "b", "c"))
+    assert world.seconds(200) == [
+        ("Pod p", "GPUShareNoFit", "no node has room for its claim default/c")
+    ]
