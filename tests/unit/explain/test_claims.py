@@ -237,6 +237,25 @@ def test_a_pod_fits_only_where_all_its_claims_do() -> None:
     ]
 
 
+def test_devices_that_come_while_a_pod_is_explained_are_no_error() -> None:
+    store = ClaimStore()
+    for name, gib in (("a", 80), ("b", 80)):
+        store.create(name, gib)
+    process = Process(store, slice_of(device(0)))
+    process.resources.node_states.put(NodeState("n2"))
+    process.show()
+    nodes, pod = process.view.nodes, waiting_pod("p", "a", "b")
+    for slices, fit in (
+        ([slice_of(device(0))], ()),
+        ([slice_of(device(0)), slice_of(device(1), device(2), node="n2")], ("n2",)),
+        ([slice_of(device(0), device(3))], ("n1",)),
+    ):
+        process.books.slices_changed(slices)
+        explanation = explain_claims(pod, process.books, nodes, "GiB").explanation
+        assert explanation
+        assert explanation.fit == fit
+
+
 def test_a_claim_that_others_use_too_keeps_a_pod_on_its_node() -> None:
     """One that is reserved for the pod alone is given back if that makes room."""
     store = ClaimStore()
