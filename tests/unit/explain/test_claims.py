@@ -122,6 +122,17 @@ def test_a_claim_that_would_fit_but_for_its_rounding_is_not_said_to_fit() -> Non
     ]
 
 
+def test_of_several_devices_what_rounding_leaves_of_them_is_not_said_to_be_used() -> None:
+    store = ClaimStore()
+    for name, gib in (("a", 65), ("b", 7)):
+        store.create(name, gib, count=2)
+    process = Process(store, slice_of(stepped(0, 78, 10), stepped(1, 78, 10)))
+    placed(process, waiting_pod("pa", "a"), pod := waiting_pod("pb", "b"))
+    assert said(process, pod)["lines"][3] == (
+        "Free now:   at most 8 GiB on n1 device 0; no claim for 2 devices fits now"
+    )
+
+
 def test_beside_coarse_steps_what_fine_ones_have_room_for_is_said_to_fit() -> None:
     store = ClaimStore()
     for name, gib in (("a", 65), ("b", 7)):
