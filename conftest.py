@@ -48,8 +48,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         items[:] = others
 
 
-def pytest_collection_finish() -> None:
-    """Spare the garbage collector what finding the tests has made: it stays until the end."""
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtestloop() -> None:
+    """Spare the garbage collector what finding the tests has made: it stays until the end.
+
+    The process that only hands tests to others finds none, and comes here all the same.
+    """
     gc.freeze()
     gc.enable()
 

@@ -59,7 +59,7 @@ class ListedClaims:
 
 @dataclass(frozen=True, slots=True)
 class CardLine:
-    """A card that claims may have parts of. open: it may be given out."""
+    """A card that claims may have parts of."""
 
     card: SliceCard
     total: int

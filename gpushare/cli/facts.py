@@ -72,7 +72,7 @@ class PodFacts:
     phase: str
     assigned: bool
     uuids: tuple[str, ...] = ()
-    """Of these devices, () if none is named."""
+    """Those of the devices of `shares`, () if none is named."""
     given: Given = ()
     """What its device plug-in says that it has on other cards."""
 

@@ -57,7 +57,7 @@ class Scope:
     nodes: tuple[str, ...] = ()
     selector: str = ""
     more: bool = False
-    """The pods that wait (they are of no node, so of all nodes alone), and closed devices."""
+    """Also the pods that wait (they are of no node, so of all nodes alone), and closed devices."""
 
     def __post_init__(self) -> None:
         for name in self.nodes:

@@ -38,7 +38,7 @@ class Style:
     bars: bool = False
     """Devices are drawn, as on a terminal."""
     colours: bool = False
-    """Bars are coloured by how much room there is."""
+    """Devices are coloured by how much room there is."""
     columns: int = 80
     """Those of the terminal."""
     bar: int = _BAR

@@ -15,7 +15,7 @@ from gpushare.cli.documents import API_VERSION
 from gpushare.cli.listed_cluster import ListedResource
 from gpushare.cli.plans import Plan
 from gpushare.cli.tables import PLAIN, Style, align, device_kind, printable
-from gpushare.core.model import ALL_CORES
+from gpushare.core.model import ALL_CORES, Request
 from gpushare.explain.need import Need
 from gpushare.explain.placer import MOST, PlacementResult
 from gpushare.explain.pod import GroupNeed
@@ -218,13 +218,10 @@ def _first_fields(kind: str, plan: Plan, policy: str, before: Sums) -> dict[str,
 def _placed_document(placed: PlacementResult) -> dict[str, Any]:
     """Return what became of pods as a part of a document."""
     request = placed.wanted.request
-    others = [each.request for each in placed.wanted.also]
-    also = [{"units": each.units, "devices": each.devices} for each in others]
+    also = [_amounts(each.request) for each in placed.wanted.also]
     return {
         "name": placed.wanted.name,
-        "units": request.units,
-        "devices": request.devices,
-        **({"split": list(request.split)} if request.split else {}),
+        **_amounts(request),
         **({"cores": request.cores} if request.cores else {}),
         **({"also": also} if also else {}),
         "priority": placed.wanted.priority,
@@ -233,6 +230,12 @@ def _placed_document(placed: PlacementResult) -> dict[str, Any]:
         "on": [{"node": node, "pods": count} for node, count in placed.on.items()],
         "reasons": [{"reason": why, "nodes": count} for why, count in placed.reasons.items()],
     }
+
+
+def _amounts(request: Request) -> dict[str, Any]:
+    """Return the units of each device, as a part of a document."""
+    amounts = {"units": request.units, "devices": request.devices}
+    return amounts | ({"split": list(request.split)} if request.split else {})
 
 
 def need_lines(need: Need, plan: Plan, policy: str, style: Style = PLAIN) -> str:

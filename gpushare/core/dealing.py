@@ -115,14 +115,14 @@ class Dealing:
     def all_fit(
         self, held: HeldSnapshot, node: str, claims: Iterable[Asked], scorer: Scorer
     ) -> bool:
-        """Return whether the node has room for all of these, each placed as `place` does: never on
-        a node that has come since.
+        """Return whether the node has room for all of these, each placed as `place` does.
 
-        held: nothing is taken from it afterwards.
+        held: nothing is taken from it afterwards; devices that have come since the nodes were read
+        keep nothing out, since nobody knows yet how they are dealt out.
         """
-        if node not in self._nodes:
-            return False
-        row = held.row[node]
+        row, spec = held.row[node], self._nodes.get(node)
+        if spec is None or held.capacity[row, len(spec.capacity) :].any():
+            return True
         try:
             for asked in claims:
                 shares = self._place_on(held, node, asked, scorer)

@@ -264,7 +264,9 @@ class Facts:
     rights: Mapping[Right, bool] | Unread
     closed: tuple[ClosedSeen, ...] | Unread
     scheduler: SchedulerFile | Unread | None = None
+    """None: not asked for."""
     extender: ExtenderSeen | Unread | None = None
+    """The same."""
     route: int | Unread | None = None
     """The status that a GET of the filter verb gave, None if it was not sent; an extender answers
     405."""

@@ -227,6 +227,8 @@ def _free(explanation: Explanation, unit: str) -> str:
         with_cores = " with room for its cores" if explanation.request.cores else ""
         fits = amount(explanation.fits_now, unit)
         return f"{text}, and {fits} on the cards that it wants{with_cores}"
+    if not explanation.fits_now and explanation.rounded:
+        return f"{text}; no claim for {devices} devices fits now"
     if not explanation.fits_now:
         return f"{text}; no node has {devices} devices with memory free"
     if explanation.parts_now:

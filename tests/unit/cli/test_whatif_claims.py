@@ -337,6 +337,17 @@ def test_pods_of_a_node_that_goes_take_their_claims_along(
     assert "Without:  n1, n2: 1 of 2 pods fit elsewhere" in text
 
 
+def test_each_amount_of_every_claim_of_a_pod_is_told(kubectl: FakeKubectl, told: Told) -> None:
+    small = claim("small", 5)
+    small["spec"]["devices"]["requests"].append({"name": "more", "exactly": exactly("3Gi")})
+    claims = [claim("large", 20), small]
+    pods = [user("waits", "small", "large")]
+    kubectl.cluster([node("n1", 0)], pods, page=500, slices=SLICES[:1], claims=claims)
+    (found,) = told("--resource", CLASS, "--pods", "1GiB")["waiting"]
+    assert (found["units"], found["devices"], "split" in found) == (20, 1, False)
+    assert found["also"] == [{"units": 5, "devices": 2, "split": [5, 3]}]
+
+
 def test_what_a_node_lacks_for_all_claims_of_a_pod_is_said(
     kubectl: FakeKubectl, told: Told, tmp_path: Path
 ) -> None:

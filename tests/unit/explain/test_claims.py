@@ -122,6 +122,17 @@ def test_a_claim_that_would_fit_but_for_its_rounding_is_not_said_to_fit() -> Non
     ]
 
 
+def test_of_several_devices_what_rounding_leaves_of_them_is_not_said_to_be_used() -> None:
+    store = ClaimStore()
+    for name, gib in (("a", 65), ("b", 7)):
+        store.create(name, gib, count=2)
+    process = Process(store, slice_of(stepped(0, 78, 10), stepped(1, 78, 10)))
+    placed(process, waiting_pod("pa", "a"), pod := waiting_pod("pb", "b"))
+    assert said(process, pod)["lines"][3] == (
+        "Free now:   at most 8 GiB on n1 device 0; no claim for 2 devices fits now"
+    )
+
+
 def test_beside_coarse_steps_what_fine_ones_have_room_for_is_said_to_fit() -> None:
     store = ClaimStore()
     for name, gib in (("a", 65), ("b", 7)):
@@ -235,6 +246,25 @@ def test_a_pod_fits_only_where_all_its_claims_do() -> None:
         " not for all of them",
         "Would fit:  once one node has room for all its claims",
     ]
+
+
+def test_devices_that_come_while_a_pod_is_explained_are_no_error() -> None:
+    store = ClaimStore()
+    for name, gib in (("a", 80), ("b", 80)):
+        store.create(name, gib)
+    process = Process(store, slice_of(device(0)))
+    process.resources.node_states.put(NodeState("n2"))
+    process.show()
+    nodes, pod = process.view.nodes, waiting_pod("p", "a", "b")
+    for slices, fit in (
+        ([slice_of(device(0))], ()),
+        ([slice_of(device(0)), slice_of(device(1), device(2), node="n2")], ("n2",)),
+        ([slice_of(device(0), device(3))], ("n1",)),
+    ):
+        process.books.slices_changed(slices)
+        explanation = explain_claims(pod, process.books, nodes, "GiB").explanation
+        assert explanation
+        assert explanation.fit == fit
 
 
 def test_a_claim_that_others_use_too_keeps_a_pod_on_its_node() -> None:
