@@ -32,6 +32,12 @@ from gpushare.wire.pods import has_ended, names_any, observe_pod, pod_ref
 
 _NO_HOST = Request()
 _TO_BE_MADE = "its claims are still to be made of their templates"
+ON_SEVERAL = (
+    "its claims have devices on different nodes, and other pods use them: no node has them all;"
+    " delete those pods, or create this one with other claims"
+)
+"""Why a pod can be on no node, whatever is free."""
+
 _ANEW = (
     "; what a claim asks for cannot be changed: correct it, or its template, and create it and the"
     " pod again"
@@ -154,6 +160,8 @@ def explain_claims(
         return replace(answer, waits=str(error))
     shown = (books.named(ref.namespace, name) for name in names)
     lasting = lasting_nodes(ref.uid, (claim for claim in shown if claim is not None))
+    if lasting is not None and not lasting:
+        return replace(answer, waits=ON_SEVERAL)
     in_order = tuple(sorted(waiting, key=lambda asked: -sum(asked.exact)))
     lack = ClaimsLack(in_order, request, demands_of(pod), lasting)
     explanation = nodes.explanation(lack, now)

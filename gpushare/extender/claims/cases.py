@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from gpushare.core.model import PodRef, Request
 from gpushare.core.selectors import Demands
 from gpushare.errors import MessageError, WireError
-from gpushare.explain.claims import ClaimsLack, lasting_nodes
+from gpushare.explain.claims import ON_SEVERAL, ClaimsLack, lasting_nodes
 from gpushare.extender.claims.books import ClaimBooks, claim_ref
 from gpushare.extender.claims.journal import Wait
 from gpushare.wire.annotations import Names
@@ -43,6 +43,8 @@ class Case:
 
     def no_room(self, unit: int) -> Wait:
         """Return that no node has room for its claims. unit: the bytes of one."""
+        if self.lasting is not None and not self.lasting:
+            return Wait(self.pod, ON_SEVERAL)
         claims = tuple(asked.asked(unit) for _, asked in self.wanted)
         lack = ClaimsLack(claims, self.request, self.demands, self.lasting)
         names = ", ".join(str(claim_ref(claim)) for claim, _ in self.wanted)

@@ -283,3 +283,17 @@ def test_a_claim_that_others_use_too_keeps_a_pod_on_its_node() -> None:
     assert (found["fit"], found["nodes"]) == ([], 1)
     placed(process, user, other)
     assert said(process, other)["claims"][1]["state"] == "waiting"
+
+
+def test_claims_that_others_use_on_different_nodes_are_why_a_pod_can_be_on_none() -> None:
+    store = ClaimStore()
+    for name, gib in (("a", 60), ("b", 60), ("c", 10)):
+        store.create(name, gib)
+    process = Process(store, slice_of(device(0)), slice_of(device(1), node="n2"))
+    process.resources.node_states.put(NodeState("n2"))
+    users = waiting_pod("q", "a"), waiting_pod("r", "b")
+    placed(process, *users)
+    found = said(process, waiting_pod("p", "a", "b", "c"))
+    assert {claim["node"] for claim in found["claims"]} == {"n1", "n2", None}
+    assert found["waits"].startswith("its claims have devices on different nodes")
+    assert found["explanation"] is None
