@@ -73,7 +73,10 @@ class Driver:
         """The variables of each CDI device that there is, by its name."""
         found = {}
         for file in self._cdi.glob("*.json"):
-            document = json.loads(file.read_text())
+            try:
+                document = json.loads(file.read_text())
+            except FileNotFoundError:  # its claim has just been unprepared
+                continue
             for device in document["devices"]:
                 variables = device["containerEdits"]["env"]
                 name = f"{document['kind']}={device['name']}"
