@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, TextIO
 
 from gpushare.cli.report import NodeLine, PodLine, Report
-from gpushare.core.model import ALL_CORES, Request
+from gpushare.core.model import ALL_CORES
 
 if TYPE_CHECKING:  # it loads more than the rest of the command
     from gpushare.cli.claims import ClaimsReport
@@ -348,7 +348,7 @@ def held_places(report: Report, style: Style) -> str:
             (
                 printable(place.pod.name),
                 printable(place.pod.namespace),
-                " + ".join(map(str, place.split)) or _on_each(place.units, place.devices),
+                _units(place.split, place.units, place.devices),
                 *[_on_each(place.cores, place.devices)] * cores,
                 printable(place.node),
                 place.until_text,
@@ -385,11 +385,12 @@ def _holders(report: Report, claims: "ClaimsReport", style: Style) -> str:
             card.device if card.units is None else f"{card.device}({card.units})"
             for card in claim.cards
         ]
+        asked = claim.asked.request if claim.asked else None
         rows.append(
             [
                 printable(claim.ref.name),
                 printable(claim.ref.namespace),
-                _amounts(claim.asked.request) if claim.asked else "-",
+                _units(asked.split, asked.units, asked.devices) if asked else "-",
                 printable(claim.node) or "-",
                 printable(",".join(devices)) or claim.state,
                 printable(",".join(claim.pods)) or "-",
@@ -398,8 +399,9 @@ def _holders(report: Report, claims: "ClaimsReport", style: Style) -> str:
     return align(rows)
 
 
-def _amounts(request: Request) -> str:
-    return "+".join(map(str, request.split)) or _on_each(request.units, request.devices)
+def _units(split: Sequence[int], units: int, devices: int) -> str:
+    """Return the units on each device, of unlike ones as the annotation writes them: 30+10."""
+    return "+".join(map(str, split)) or _on_each(units, devices)
 
 
 def _on_each(amount: int, devices: int) -> str:

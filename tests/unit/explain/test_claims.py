@@ -137,7 +137,7 @@ def test_beside_coarse_steps_what_fine_ones_have_room_for_is_said_to_fit() -> No
     store = ClaimStore()
     for name, gib in (("a", 65), ("b", 7)):
         store.create(name, gib)
-    process, pod = Process(store, COARSE, slice_of(stepped(1, 8, 1), node="n2")), waiting_pod("p")
+    process = Process(store, COARSE, slice_of(stepped(1, 8, 1), node="n2"))
     process.resources.node_states.put(NodeState("n2"))
     placed(process, waiting_pod("pa", "a"))
     found = said(process, waiting_pod("pb", "b"))
