@@ -224,9 +224,13 @@ def lasting_nodes(uid: str, claims: Iterable[ResourceClaim]) -> frozenset[str] |
 
     What is reserved for the pod alone is given back if its other claims need another node.
     """
-    nodes = [
-        nodes_of(claim.allocation)
-        for claim in claims
-        if claim.allocation and [consumer.uid for consumer in claim.reserved] != [uid]
-    ]
-    return frozenset.intersection(*pinned) if (pinned := list(filter(None, nodes))) else None
+    return common_nodes(
+        claim for claim in claims if [consumer.uid for consumer in claim.reserved] != [uid]
+    )
+
+
+def common_nodes(claims: Iterable[ResourceClaim]) -> frozenset[str] | None:
+    """Return the nodes where all devices can be used that these claims have; None: any."""
+    allocations = [claim.allocation for claim in claims if claim.allocation]
+    pinned = [nodes for nodes in map(nodes_of, allocations) if nodes]
+    return frozenset.intersection(*pinned) if pinned else None

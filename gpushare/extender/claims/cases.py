@@ -9,12 +9,12 @@ from dataclasses import dataclass, replace
 from gpushare.core.model import PodRef, Request
 from gpushare.core.selectors import Demands
 from gpushare.errors import MessageError, WireError
-from gpushare.explain.claims import ON_SEVERAL, ClaimsLack, lasting_nodes
+from gpushare.explain.claims import ON_SEVERAL, ClaimsLack, common_nodes, lasting_nodes
 from gpushare.extender.claims.books import ClaimBooks, claim_ref
 from gpushare.extender.claims.journal import Wait
 from gpushare.wire.annotations import Names
 from gpushare.wire.demands import demands_of
-from gpushare.wire.dra.claims import CLASS, ClaimRequest, claim_names, claim_request, nodes_of
+from gpushare.wire.dra.claims import CLASS, ClaimRequest, claim_names, claim_request
 from gpushare.wire.dra.objects import ClaimsPod, ResourceClaim
 from gpushare.wire.pods import observe_pod, pod_ref
 
@@ -103,9 +103,7 @@ def case_of(pod: ClaimsPod, books: ClaimBooks, names: Names) -> Case | None:
     ):
         return None
     wanted.sort(key=lambda each: -each[1].memory)
-    allocations = [claim.allocation for claim in present if claim.allocation]
-    pinned = [nodes for nodes in map(nodes_of, allocations) if nodes]
-    nodes = frozenset.intersection(*pinned) if pinned else None
+    nodes = common_nodes(present)
     request = observe_pod(pod, names).request
     nominated = (pod.status and pod.status.nominated_node_name) or ""
     lasting = lasting_nodes(ref.uid, present)

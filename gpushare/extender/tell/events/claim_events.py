@@ -98,7 +98,7 @@ class ClaimEvents:
             reasons[text] = reasons.get(text, 0) + count
         if explanation.apart:
             reasons[TOGETHER] = explanation.apart
-        if not reasons:  # what it shares with others is on two nodes, or on none of the driver's
+        if not reasons:  # what it shares with others is on no node of the driver's
             self._messages.claim_waits(wait.pod, wait.why)
             return
         self._messages.no_fit(
