@@ -70,6 +70,8 @@ class Store:
         self.lent: set[str] = set()
         """The nodes, there or not, whose devices are given out in other books."""
         self.arrays = NodeArrays()
+        self.taken: dict[str, tuple[int, Amounts]] = {}
+        """By node there, what its pods take of it by resource, and since which generation."""
         self.pins = Pins(pairing)
         self.changes = 0
         """How often a record was changed."""
@@ -156,6 +158,7 @@ class Store:
         """Close a node. Its pods stay charged."""
         if self.nodes.pop(name, None) is not None:
             self.arrays.remove_node(name)
+            self.taken.pop(name, None)
             self.pins.serves_by_identity(name, known=False)
 
     def set_unhealthy(self, node: str, devices: frozenset[int | str]) -> None:
@@ -322,7 +325,6 @@ class Reader:
         self._lock = threading.RLock()
         self._store = Store(pairing)
         self._view: Snapshot | None = None
-        self._taken: dict[str, tuple[int, Amounts]] = {}
 
     def snapshot(self) -> Snapshot:
         """Return all that is charged as arrays, never changed again."""
@@ -374,11 +376,10 @@ class Reader:
     def taken(self, node: str) -> Amounts:
         """Return what the pods of a node take of it, by resource; added up once for each change."""
         with self._lock:
-            arrays = self._store.arrays
+            arrays, memo = self._store.arrays, self._store.taken
             if node not in arrays.row:
-                self._taken.pop(node, None)
                 return {}
-            version, known = arrays.changed(node), self._taken.get(node)
+            version, known = arrays.changed(node), memo.get(node)
             if known is not None and known[0] == version:
                 return known[1]
             charges = self._store.charges_on(node)
@@ -386,7 +387,8 @@ class Reader:
         for charge in charges:
             sums.update(amounts_of(charge.request))
         with self._lock:
-            self._taken[node] = version, sums
+            if node in arrays.row:
+                memo[node] = version, sums
         return sums
 
     def counts(self) -> dict[str, int]:

@@ -15,6 +15,7 @@ import threading
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
+from itertools import chain
 from types import MappingProxyType
 
 from gpushare.core.dealing import Asked, Dealing
@@ -72,18 +73,25 @@ class ClaimBooks:
     """The books of the driver's cards, in units of so many bytes.
 
     lend: called with each node that is, or may be, the driver's, before a card of it is given out.
+    knows: returns whether the cluster has such a node.
     """
 
     def __init__(
-        self, driver: str, unit: int, ranking: Ranking, lend: Callable[[str], None] = lambda _: None
+        self,
+        driver: str,
+        unit: int,
+        ranking: Ranking,
+        lend: Callable[[str], None] = lambda _: None,
+        knows: Callable[[str], bool] = lambda _: True,
     ) -> None:
         self.ledger = Ledger(Pairing.OFF)
         self.driver = driver
         self._unit = unit
         self._ranking = ranking
         self._lend = lend
+        self._knows = knows
         self._lock = threading.Lock()
-        # As last shown; one whose slice has gone is not open.
+        # As last shown; one whose slice has gone is not open, until its node is gone too.
         self._cards: dict[DeviceKey, SliceCard] = {}
         self._on_node: dict[str, Cards] = {}
         self._specs: dict[str, NodeSpec] = {}
@@ -101,11 +109,24 @@ class ClaimBooks:
     def slices_changed(self, slices: Iterable[ResourceSlice]) -> None:
         """Take over all slices as they are now."""
         cards = {key: card for key, card in cards_of(slices).items() if key.driver == self.driver}
-        for card in cards.values():
-            self._lend(card.node)
+        listed = {card.node for card in cards.values()}
+        for name in listed:
+            self._lend(name)
+        gone = {name for name in self.nodes() if name not in listed and not self._knows(name)}
         with self._lock:
-            gone = {key: replace(card, open=False) for key, card in self._cards.items()}
-            self._cards = gone | cards
+            sent = [card for each in self._sent.values() for card in each.cards]
+            meant = (by_uuid for by_key in self._meant.values() for by_uuid in by_key.values())
+            for card in chain(sent, *(by_uuid.values() for by_uuid in meant)):
+                gone.discard(card.node)
+            for name in gone:
+                self.ledger.node_gone(name)
+                del self._on_node[name], self._specs[name]
+            closed = {
+                key: replace(card, open=False)
+                for key, card in self._cards.items()
+                if card.node not in gone
+            }
+            self._cards = closed | cards
             for name, now in cards_by_node(self._cards).items():
                 if self._on_node.get(name) != now:
                     self._on_node[name] = now

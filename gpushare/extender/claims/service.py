@@ -57,7 +57,9 @@ class ClaimsService:
         ranks = policy if policy != AUTO else FALLBACK_POLICY
         ranking, self._journal = Ranking(load_policy(ranks)), Journal()
         self._changed = threading.Event()
-        self._books = books = ClaimBooks(driver, mib_of(unit) << 20, ranking, self._lend)
+        self._books = books = ClaimBooks(
+            driver, mib_of(unit) << 20, ranking, self._lend, resources.knows
+        )
         self._waiting = waiting = WaitingPods(self._changed.set)
         slices = ListWatch(f"{DRA}/resourceslices", RESOURCE_SLICES)
         claims = ListWatch(f"{DRA}/resourceclaims", RESOURCE_CLAIMS)

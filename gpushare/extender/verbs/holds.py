@@ -41,6 +41,9 @@ _MOST_KEPT_OUT = 10_000
 _MOST_TURNED_AWAY = 20_000
 """Pods that are to be woken, the latest ones; more than that wait for kube-scheduler's own time."""
 
+_MOST_CHANGED = 20_000
+"""Nodes of which it is known when their holds changed last; others come and go for years."""
+
 _number = attrgetter("number")
 
 
@@ -150,7 +153,9 @@ class Holds:
         self._numbers = count()
         self.version = 0
         """Rises with each change."""
+        # By node, the version of its last change; the oldest go first, up to the version forgotten.
         self._changed: dict[str, int] = {}
+        self._forgotten = -1
         self._due: list[tuple[float, int, str]] = []
         self.lapsed_total = 0
         """How many holds have ended by time alone."""
@@ -321,7 +326,8 @@ class Holds:
         """
         with self._lock:
             if heir:
-                pod = replace(pod, ref=replace(pod.ref, uid=_heir(pod.ref.uid)))
+                # The uid is another one's: while the old pod ends the books charge that.
+                pod = replace(pod, ref=replace(pod.ref, uid=f"heir of {pod.ref.uid}"))
             reserved = Reserved(until, shares, heir)
             self._put(Hold(pod, node, next(self._numbers), now, reserved=reserved))
 
@@ -363,10 +369,12 @@ class Holds:
                         del self._rounds[group]
             return bool(self._holds)
 
-    def changed_since(self, version: int) -> tuple[int, list[str]]:
-        """Return (the version now, the nodes whose holds have changed since that version)."""
+    def changed_since(self, version: int) -> tuple[int, list[str] | None]:
+        """Return (the version now, the nodes whose holds have changed since that version); None if
+        it is so long ago that any may have.
+        """
         with self._lock:
-            return self.version, self._since(version)
+            return self.version, None if version < self._forgotten else self._since(version)
 
     def take_ended(self) -> Ended:
         """Return what has ended for pods that filter had turned away; nothing comes twice."""
@@ -569,6 +577,8 @@ class Holds:
         self.version += 1
         self._changed.pop(node, None)
         self._changed[node] = self.version
+        if len(self._changed) > _MOST_CHANGED:
+            self._forgotten = self._changed.pop(next(iter(self._changed)))
 
 
 def counts_against(hold: Hold, pod: Claimant) -> bool:
@@ -587,11 +597,3 @@ def counts_against(hold: Hold, pod: Claimant) -> bool:
 def _reserved(uid: str) -> str:
     """Return the key of what a plan of moves keeps for the pod, beside its other hold."""
     return f"{uid} reserved"
-
-
-def _heir(uid: str) -> str:
-    """Return what stands for the uid of the pod that will come in place of this one.
-
-    It is another one's: while the old pod ends the books charge that.
-    """
-    return f"heir of {uid}"

@@ -131,6 +131,9 @@ class Offers:
     def _brought_up(self, view: _View, priority: int, books: Snapshot) -> HeldSnapshot:
         """Bring the view up to date with the holds and these books, and return what it offers."""
         version, changed = self._holds.changed_since(view.version)
+        if changed is None:
+            placed = {books.names[row] for row in view.placed}
+            changed = [*placed.union(hold.node for hold in self._holds.live())]
         moved = {}
         for node in changed:
             row = books.row.get(node)

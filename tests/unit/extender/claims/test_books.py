@@ -12,7 +12,7 @@ from gpushare.errors import MessageError
 from gpushare.extender.claims.books import ClaimBooks, version_of
 from gpushare.wire.dra.claims import claim_request
 from gpushare.wire.dra.objects import ResourceClaim
-from gpushare.wire.dra.slices import SliceCard
+from gpushare.wire.dra.slices import DeviceKey, SliceCard
 from tests.unit.wire.dra.objects import (
     CLASS,
     DRIVER,
@@ -153,6 +153,39 @@ def test_a_slice_that_vanishes_frees_nothing_and_takes_nothing_new() -> None:
     assert take(kept, each) == []
     kept.slices_changed([slice_of(device(0))])
     assert take(kept, each) == ["GPU-100"]
+
+
+def test_a_node_that_is_gone_is_forgotten_once_nobody_holds_a_card_of_it() -> None:
+    """Else an autoscaler's nodes of a year are looked through at each change of a slice."""
+    known = {"n1", "n2"}
+    ranking = Ranking(load_policy("device-bestfit"))
+    kept = ClaimBooks(DRIVER, GIB, ranking, knows=known.__contains__)
+    kept.slices_changed([slice_of(device(0), node="n1"), slice_of(device(1), node="n2")])
+    kept.claim_changed(shown(1, 5, ("gpu-0", 10)))
+    kept.slices_changed([])
+    assert set(kept.nodes()) == {"n1", "n2"}  # a driver that starts anew
+    known.clear()
+    kept.slices_changed([])
+    assert (kept.nodes(), used(kept)) == (("n1",), {"GPU-100": 10})
+    kept.claim_gone("uid-1")
+    kept.slices_changed([])
+    assert (kept.nodes(), used(kept), kept.card(DeviceKey(DRIVER, "n1", "gpu-0"))) == ((), {}, None)
+    kept.slices_changed([slice_of(device(0))])
+    kept.claim_changed(each := shown(2, 5))
+    assert take(kept, each) == ["GPU-100"]
+
+
+def test_a_node_that_is_gone_is_kept_while_an_allocation_of_its_card_is_written() -> None:
+    ranking = Ranking(load_policy("device-bestfit"))
+    kept = ClaimBooks(DRIVER, GIB, ranking, knows=lambda _: False)
+    kept.slices_changed([slice_of(device(0))])
+    kept.claim_changed(each := shown(1, 5))
+    assert take(kept, each) == ["GPU-100"]
+    kept.slices_changed([])
+    assert (used(kept), kept.sending("uid-1", 5)) == ({"GPU-100": 10}, False)
+    kept.forget("uid-1")
+    kept.slices_changed([])
+    assert kept.nodes() == ()
 
 
 def test_what_was_allocated_before_its_slice_is_seen_is_charged_with_it() -> None:

@@ -313,8 +313,20 @@ def test_readers_are_told_which_nodes_have_changed(holds: Holds) -> None:
     assert nodes == ["n"]
     offer(holds, B, 0.0, "other")
     holds.bind(A.ref.uid)
-    assert sorted(holds.changed_since(version)[1]) == ["n", "other"]
+    assert sorted(holds.changed_since(version)[1] or ()) == ["n", "other"]
     assert holds.changed_since(holds.version)[1] == []
+
+
+def test_of_nodes_that_come_and_go_for_years_only_the_latest_are_known(
+    holds: Holds, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("gpushare.extender.verbs.holds._MOST_CHANGED", 3)
+    offer(holds, A, 0.0, "first")
+    before = holds.version
+    for number in range(10):
+        offer(holds, A, 0.0, f"n{number}")
+    assert holds.changed_since(before)[1] is None
+    assert holds.changed_since(holds.version - 2)[1] == ["n9", "n8"]
 
 
 def test_time_that_has_passed_ends_everything_that_is_not_nominated(holds: Holds) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any
+from unittest import mock
 
 import pytest
 from hypothesis import given
@@ -22,6 +23,7 @@ from gpushare.errors import GpuShareError, InsufficientMemory
 from gpushare.extender.follow.watch_handlers import PodEventHandler
 from gpushare.extender.managed_resources import ExtenderScope, ManagedResources
 from gpushare.extender.tell.explainer import Explainer
+from gpushare.extender.verbs import holds as holds_module
 from gpushare.extender.verbs import offers
 from gpushare.extender.verbs.filter import FilterVerb
 from gpushare.extender.verbs.holds import Holds
@@ -595,11 +597,22 @@ def assert_same(mine: Snapshot, anew: Snapshot, ranking: Ranking) -> None:
         assert ranking.scores(mine, asked).values.tolist() == fresh
 
 
-@given(changes=_CHANGES, policy=st.sampled_from(("binpack", "packing", "shadow-price")))
+@given(
+    changes=_CHANGES,
+    policy=st.sampled_from(("binpack", "packing", "shadow-price")),
+    known=st.sampled_from((1, 2, 20_000)),
+)
 def test_what_is_kept_of_offers_is_what_is_made_anew(
-    changes: list[tuple[str, int, int, int]], policy: str
+    changes: list[tuple[str, int, int, int]], policy: str, known: int
 ) -> None:
-    """Whatever changes in the books or among the holds, and whichever books are looked at."""
+    """Whatever changes in the books or among the holds, and whichever books are looked at; of so
+    many nodes it is known when their holds changed.
+    """
+    with mock.patch.object(holds_module, "_MOST_CHANGED", known):
+        check_offers(changes, policy)
+
+
+def check_offers(changes: list[tuple[str, int, int, int]], policy: str) -> None:
     ledger, holds = Ledger(Pairing.OFF), Holds(nominates=True)
     ledger.replace_nodes([node(f"n{number}", 16, 16, 16) for number in range(4)])
     ranking, now = Ranking(load_policy(policy)), 1000.0

@@ -1,0 +1,169 @@
+"""Years of a cluster whose nodes and pods never have a name twice: what is kept does not grow.
+
+An autoscaler's nodes have a new name each time, and so have pods. What a process keeps by name must
+go with the name, or be bounded by count; here all such bounds are small.
+"""
+
+import json
+from collections import deque
+from collections.abc import Iterator, Mapping
+from itertools import count
+from typing import Any
+
+import numpy as np
+import pytest
+
+from gpushare.core.pairing import Pairing
+from gpushare.core.policy import load_policy
+from gpushare.core.ranking import Ranking
+from gpushare.extender.claims.books import ClaimBooks
+from gpushare.extender.follow.watch_handlers import NodeEventHandler, PodEventHandler
+from gpushare.extender.managed_resources import ManagedResource, ManagedResources
+from gpushare.extender.service import Service
+from gpushare.extender.tell.events.messages import EventMessages
+from gpushare.extender.verbs.bind.binder import Binder
+from gpushare.extender.verbs.tickets import BindSlots
+from gpushare.ledger import Ledger
+from gpushare.wire.annotations import ALIYUN
+from gpushare.wire.objects import NODES, PODS
+from tests.support.scripted_api import ScriptedApi
+from tests.unit.extender.kit import node_json, pod_json
+from tests.unit.extender.scripted_extender import Heard
+from tests.unit.wire.dra.objects import DRIVER, GIB, claim, device, exactly, slice_of
+
+Json = dict[str, Any]
+
+BOUNDS = {
+    "gpushare.extender.verbs.tickets.MAX_TICKETS": 20,
+    "gpushare.extender.verbs.tickets._MAX_NODES": 20,
+    "gpushare.extender.verbs.holds._MOST_CHANGED": 20,
+    "gpushare.extender.verbs.holds._MOST_TURNED_AWAY": 20,
+    "gpushare.extender.verbs.holds._MOST_KEPT_OUT": 20,
+    "gpushare.wire.extender.MAX_KNOWN": 40,
+}
+THERE = 8
+"""Nodes at a time."""
+ROUNDS = 60
+
+
+class Cluster:
+    """A process's books, watches and verbs, and a cluster in which all is there for a short time.
+
+    Each round some seconds pass, a node comes and the oldest goes; a pod is bound, one of a group
+    waits, and one fits nowhere; a claim has a card of the new node.
+    """
+
+    def __init__(self) -> None:
+        self.api = ScriptedApi()
+        ranking = Ranking(load_policy("shadow-price"))
+        self.managed = ManagedResource(
+            ALIYUN, Ledger(Pairing.AUTO), {"shadow-price": ranking}, "shadow-price"
+        )
+        self.resources = ManagedResources((self.managed,))
+        self.service = Service(
+            self.resources,
+            Binder(self.api, self.resources, lambda: float("inf"), self.api.clock),
+            not_ready=str,
+            best_only=True,
+            bind_slots=BindSlots(8),
+            observe=lambda *_: None,
+            event_messages=EventMessages(Heard(), self.resources, "GiB"),
+            clock=self.api.clock,
+        )
+        self.pods = PodEventHandler(self.resources, clock=self.api.clock)
+        self.node_handler = NodeEventHandler(self.resources, "GiB")
+        self.claims = ClaimBooks(
+            DRIVER, GIB, ranking, self.managed.ledger.lend, self.resources.knows
+        )
+        self.nodes: deque[str] = deque()
+        self.numbers = count()
+
+    def round(self) -> None:
+        """Let a round pass."""
+        number = next(self.numbers)
+        self.api.now += 90
+        self._node("ADDED", name := f"node-{number}")
+        self.nodes.append(name)
+        self._pod(pod_json(f"bound-{number}", 4), bound=True)
+        grouped = pod_json(f"grouped-{number}", 4)
+        grouped["metadata"]["labels"] = {
+            "scheduling.x-k8s.io/pod-group": f"group-{number}",
+            "pod-group.scheduling.sigs.k8s.io/min-available": "2",
+        }
+        self._pod(grouped)
+        self._pod(pod_json(f"large-{number}", 20))
+        assert self.managed.ledger.taken(name) is not None
+        if len(self.nodes) > THERE:
+            self._node("DELETED", self.nodes.popleft())
+        self.claims.slices_changed(
+            slice_of(device(at), node=node) for at, node in enumerate(self.nodes)
+        )
+        meta = {"name": name, "uid": name, "resourceVersion": "5"}
+        result = {"request": "gpu", "driver": DRIVER, "pool": name, "device": f"gpu-{number}"}
+        status = {"allocation": {"devices": {"results": [result]}}}
+        self.claims.claim_changed(claim(exactly("10Gi"), meta=meta, status=status))
+        self.claims.claim_gone(name)
+        self.api.calls.clear()
+
+    def _node(self, kind: str, name: str) -> None:
+        node = node_json(name, 32, 2) | {"kind": "Node", "apiVersion": "v1"}
+        self.node_handler.apply(NODES.decode_event(_body({"type": kind, "object": node})))
+
+    def _pod(self, pod: Json, *, bound: bool = False) -> None:
+        meta = pod["metadata"]
+        self._watch("ADDED", pod)
+        asked = _body({"Pod": pod, "NodeNames": list(self.nodes)})
+        names = json.loads(self.service.filter(asked))["NodeNames"]
+        self.service.prioritize(asked)
+        if bound:
+            ref = {"PodName": meta["name"], "PodNamespace": "team", "PodUID": meta["uid"]}
+            answer = self.service.bind(_body(ref | {"Node": names[0]}))
+            assert json.loads(answer) == {"Error": ""}
+            pod["spec"]["nodeName"] = names[0]
+            self._watch("MODIFIED", pod)
+        self._watch("DELETED", pod)
+
+    def _watch(self, kind: str, pod: Json) -> None:
+        self.pods.apply(PODS.decode_event(_body({"type": kind, "object": pod})))
+
+
+def _body(value: Any) -> bytes:
+    return json.dumps(value, separators=(",", ":")).encode()
+
+
+def parts_of(value: Any) -> Iterator[Any]:
+    """What a value is made of, as far as it may grow."""
+    if isinstance(value, Mapping):
+        yield from (part for pair in value.items() for part in pair)
+    elif isinstance(value, list | tuple | set | frozenset | deque):
+        yield from value
+    elif type(value).__module__.startswith("gpushare"):
+        yield from vars(value).values() if hasattr(value, "__dict__") else ()
+        slots = (name for kind in type(value).__mro__ for name in getattr(kind, "__slots__", ()))
+        yield from (getattr(value, name) for name in slots if hasattr(value, name))
+
+
+def size_of(*roots: Any) -> int:
+    """How many values they are made of, each once; of an array its elements."""
+    known: dict[int, Any] = {}
+    waiting, size = list(roots), 0
+    while waiting:
+        value = waiting.pop()
+        if id(value) not in known:
+            known[id(value)] = value
+            size += value.size if isinstance(value, np.ndarray) else 1
+            waiting += parts_of(value)
+    return size
+
+
+def test_what_is_kept_does_not_grow_with_names(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, most in BOUNDS.items():
+        monkeypatch.setattr(name, most)
+    cluster, sizes = Cluster(), []
+    for _ in range(3):
+        for _ in range(ROUNDS):
+            cluster.round()
+        sizes.append(size_of(cluster.service, cluster.pods, cluster.node_handler, cluster.claims))
+    # The name of each node whose cards were a driver's, and no more: it stays closed to pods by
+    # annotation, whoever comes back by that name.
+    assert [size - sizes[0] for size in sizes] == [0, ROUNDS, 2 * ROUNDS]
