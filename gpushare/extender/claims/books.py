@@ -95,6 +95,8 @@ class ClaimBooks:
         self._cards: dict[DeviceKey, SliceCard] = {}
         self._on_node: dict[str, Cards] = {}
         self._specs: dict[str, NodeSpec] = {}
+        # Nodes of which no slice is there; replaced whole.
+        self._unlisted: set[str] = set()
         self._dealing = Dealing()
         self._claims: dict[str, ResourceClaim] = {}
         self._by_name: dict[tuple[str, str], str] = {}
@@ -112,20 +114,11 @@ class ClaimBooks:
         listed = {card.node for card in cards.values()}
         for name in listed:
             self._lend(name)
-        gone = {name for name in self.nodes() if name not in listed and not self._knows(name)}
         with self._lock:
-            sent = [card for each in self._sent.values() for card in each.cards]
-            meant = (by_uuid for by_key in self._meant.values() for by_uuid in by_key.values())
-            for card in chain(sent, *(by_uuid.values() for by_uuid in meant)):
-                gone.discard(card.node)
-            for name in gone:
-                self.ledger.node_gone(name)
-                del self._on_node[name], self._specs[name]
-            closed = {
-                key: replace(card, open=False)
-                for key, card in self._cards.items()
-                if card.node not in gone
-            }
+            self._unlisted = {*self._on_node} - listed
+        self.forget_nodes()
+        with self._lock:
+            closed = {key: replace(card, open=False) for key, card in self._cards.items()}
             self._cards = closed | cards
             for name, now in cards_by_node(self._cards).items():
                 if self._on_node.get(name) != now:
@@ -137,6 +130,23 @@ class ClaimBooks:
             self._dealing = Dealing(self._specs.values())
             for uid in self._claims:
                 self._count(uid)
+
+    def forget_nodes(self) -> None:
+        """Forget the nodes that the cluster has no more, and of which nobody has a card."""
+        gone = {name for name in self._unlisted if not self._knows(name)}
+        if not gone:
+            return
+        with self._lock:
+            gone &= self._unlisted
+            sent = [card for each in self._sent.values() for card in each.cards]
+            meant = (by_uuid for by_key in self._meant.values() for by_uuid in by_key.values())
+            for card in chain(sent, *(by_uuid.values() for by_uuid in meant)):
+                gone.discard(card.node)
+            for name in gone:
+                self.ledger.node_gone(name)
+                del self._on_node[name], self._specs[name]
+            self._cards = {key: card for key, card in self._cards.items() if card.node not in gone}
+            self._unlisted = self._unlisted - gone
 
     def replace_claims(self, claims: Iterable[ResourceClaim], keep: Collection[str]) -> None:
         """Take over a whole list; keep: uids of claims that could not be read."""

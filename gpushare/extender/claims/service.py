@@ -117,7 +117,11 @@ class ClaimsService:
         return self._allocator is None or self._allocator.settled()
 
     def tick(self, ready: bool) -> None:
-        """Tell users by events what has come of their claims. ready: this process leads."""
+        """Tell users by events what has come of their claims, and forget nodes that have gone.
+
+        ready: this process leads.
+        """
+        self._books.forget_nodes()
         self._events.tick(ready)
 
     def _lend(self, node: str) -> None:

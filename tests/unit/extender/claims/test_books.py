@@ -165,7 +165,7 @@ def test_a_node_that_is_gone_is_forgotten_once_nobody_holds_a_card_of_it() -> No
     kept.slices_changed([])
     assert set(kept.nodes()) == {"n1", "n2"}  # a driver that starts anew
     known.clear()
-    kept.slices_changed([])
+    kept.forget_nodes()
     assert (kept.nodes(), used(kept)) == (("n1",), {"GPU-100": 10})
     kept.claim_gone("uid-1")
     kept.slices_changed([])
