@@ -152,6 +152,8 @@ class FilterVerb:
             "never": len(never),
             "unknown": unknown,
         }
+        if request.split:
+            line["split"] = "+".join(map(str, request.split))
         if request.cores:
             line["cores"] = request.cores
         if promised := reasons.get(Reason.PROMISED.value):

@@ -658,6 +658,15 @@ def check_offers(changes: list[tuple[str, int, int, int]], policy: str) -> None:
         ranking.scores(seen[-1], _ASKED)  # so that the memo of the books is up to date too
 
 
+def test_the_line_of_a_split_pod_says_all_of_its_parts() -> None:
+    world = FilterWorld("n0")
+    split = pod_json("uneven", 14, annotations={"gpushare.io/split": "10+4"})
+    line = world.verb.answer(json.dumps({"Pod": split, "NodeNames": ["n0"]}).encode()).line
+    assert (line["units"], line["devices"], line["split"]) == (10, 2, "10+4")
+    line = world.verb.answer(json.dumps({"Pod": pod("even"), "NodeNames": ["n0"]}).encode()).line
+    assert "split" not in line
+
+
 def test_a_policy_that_fails_while_places_are_taken_loses_no_hold() -> None:
     world = FilterWorld("n0", "n1")
     world.filter(pod("first"))
