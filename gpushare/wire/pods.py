@@ -110,7 +110,7 @@ def request_of(pod: Pod, names: Names) -> Request:
     if not (units or cores):
         return host
     metadata = pod.metadata or Metadata()
-    return device_request(
+    request = device_request(
         Asked(units, containers, inits, cores, core_containers),
         metadata.annotations or {},
         metadata.labels or {},
@@ -118,6 +118,13 @@ def request_of(pod: Pod, names: Names) -> Request:
         host=host,
         models=_accepted_models(pod.spec or PodSpec()),
     )
+    return _one_request(request)
+
+
+@lru_cache(maxsize=1 << 10)
+def _one_request(request: Request) -> Request:
+    """Return the request, the same object for all pods that ask for the same."""
+    return request
 
 
 def request_among(pod: Pod, every: Iterable[Names]) -> tuple[Names, Request] | None:
@@ -448,7 +455,13 @@ def _labels(metadata: Metadata) -> Labels:
         if room < 0:
             break
         labels.append((intern(key), intern(value)))
-    return tuple(labels)
+    return _one_labels(tuple(labels))
+
+
+@lru_cache(maxsize=1 << 10)
+def _one_labels(labels: Labels) -> Labels:
+    """Return the labels, the same object for all pods that have them."""
+    return labels
 
 
 @dataclass(frozen=True, slots=True)

@@ -301,6 +301,20 @@ def test_another_resource_works_without_a_change() -> None:
     assert request_of(made, ALIYUN).devices == 0
 
 
+def test_what_pods_of_a_controller_have_alike_is_kept_once() -> None:
+    """Thousands of replicas would keep their wishes and labels as often: 50 KB, at the worst."""
+    wishes, labels = {"gpushare.io/not-models": "T4,P4"}, {"app": "web", "tier": "back"}
+    replicas = [
+        pod(container("4", cpu="2"), annotations=wishes, labels=labels, nodeName="n")
+        for _ in range(2)
+    ]
+    one, other = (observe_pod(replica, ALIYUN) for replica in replicas)
+    assert one.request is other.request
+    assert one.request.cards.not_models == ("p4", "t4")
+    assert one.labels is other.labels
+    assert one.labels == (("app", "web"), ("tier", "back"))
+
+
 def test_a_bound_pod_is_observed_with_its_placement() -> None:
     made = pod(
         container("4"),
