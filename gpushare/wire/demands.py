@@ -17,7 +17,11 @@ from gpushare.wire import objects
 from gpushare.wire.quantity import Quantity, to_bytes, to_milli
 
 MOST_TEXT = 8 * 1024
-"""Characters that are kept of the labels of a node, and of the demands of a pod."""
+"""Characters that are kept of the labels of a node."""
+
+MOST_DEMANDS = 16 * 1024
+"""Bytes that are kept of the demands of a pod: characters, and _EACH for each text."""
+_EACH = 64
 
 MOST_RESOURCES = 64
 """Resources that are kept of what one pod asks for, and of what a node has."""
@@ -34,7 +38,7 @@ def demands_of(pod: objects.Pod) -> Demands:
     selector = tuple(sorted((spec.node_selector or {}).items()))
     terms = None if not required else tuple(map(_term, required.node_selector_terms or ()))
     tolerations = tuple(map(_toleration, spec.tolerations or ()))
-    if _size(selector, terms or (), tolerations) > MOST_TEXT:
+    if _size(selector, terms or (), tolerations) > MOST_DEMANDS:
         return Demands(gated=gated, known=False)
     return _once(selector, terms, tolerations, gated)
 
@@ -96,14 +100,14 @@ def _taint(item: objects.Taint) -> Taint:
 def _size(
     selector: Iterable[tuple[str, str]], terms: Iterable[Term], tolerations: Iterable[Toleration]
 ) -> int:
-    """Return how many characters they have; an empty part counts as one."""
+    """Return how many bytes they take, by about; an empty part counts as a text."""
     texts = [text for pair in selector for text in pair]
     texts += [toleration.key + toleration.value for toleration in tolerations]
     for term in terms:
         texts.append("")
         for requirement in (*term.labels, *term.fields):
             texts += [requirement.key, *requirement.values]
-    return sum(len(text) or 1 for text in texts)
+    return sum(_EACH + len(text) for text in texts)
 
 
 def _labels(labels: Mapping[str, str]) -> Mapping[str, str] | None:

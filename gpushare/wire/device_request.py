@@ -41,6 +41,8 @@ WISHES = {
 
 MOST_WISHES = 64
 _MOST_CHARACTERS = 128
+MOST_TEXT = 6 * 1024
+"""Characters of all wishes of a pod together."""
 _POLICY = re.compile(r"[A-Za-z0-9]([A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?")
 _NO_HOST = Request()
 _WITHOUT_MEMORY = (
@@ -175,6 +177,12 @@ def wanted_cards(annotations: Mapping[str, str]) -> Cards:
                 f"{ours} and {hamis} mean the same and differ: leave out one of them"
             )
         wishes.append(wish)
+    characters = sum(len(value) for wish in wishes for value in wish)
+    if characters > MOST_TEXT:
+        raise AnnotationError(
+            f"{', '.join(WISHES)}: {characters} characters together; {MOST_TEXT} are allowed:"
+            " leave out some values"
+        )
     return Cards(*wishes)
 
 

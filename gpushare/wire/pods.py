@@ -15,7 +15,7 @@ that make groups; not what a PodGroup object says. Tested in `tests/unit/wire/te
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from itertools import chain
+from itertools import accumulate, chain
 from sys import intern
 
 from gpushare.core.model import (
@@ -68,8 +68,11 @@ MAX_MODELS = 64
 """Models that are kept of what one pod accepts."""
 _MAX_LABEL = 63
 """Characters of the value of a label."""
-MAX_LABELS = 8 * 1024
-"""Characters of the labels of a pod that are kept."""
+MAX_LABELS = 16 * 1024
+"""Bytes of the labels of a pod that are kept: characters, and _EACH_LABEL for each."""
+_EACH_LABEL = 160
+_MOST_NAMES = 4 * 1024
+"""Characters of the names of the resources that are kept of what a pod asks for."""
 
 MAX_MEMBERS = 10_000
 """A group that says that it has more says nothing."""
@@ -219,7 +222,7 @@ def device_sums(pod: Pod, resource: str) -> tuple[int, Shares, tuple[int, ...]]:
 
 
 def host_sums(pod: Pod, *, strict: bool = True) -> Request:
-    """Return the request without GPU: CPU, memory, and at most MOST_RESOURCES others by name.
+    """Return the request without GPU: CPU, memory, and some others by name, at most MOST_RESOURCES.
 
     Requests count, or the limits if there are none, as the API server fills them in; those of the
     pod itself if it has them (1.34). At most HOST_BOUND: no node has so much, and what is beyond it
@@ -240,7 +243,9 @@ def host_sums(pod: Pod, *, strict: bool = True) -> Request:
     regular, of_inits = asked_by_each[: len(containers)], asked_by_each[len(containers) :]
     overhead = spec.overhead or _NOTHING
     every = {*overhead, *chain(*asked_by_each)}
-    others = sorted(every.difference(_OF_THE_HOST))[:MOST_RESOURCES]
+    named = sorted(every.difference(_OF_THE_HOST))[:MOST_RESOURCES]
+    lengths = accumulate(map(len, named))
+    others = [name for name, all_ in zip(named, lengths, strict=True) if all_ <= _MOST_NAMES]
     sums = dict.fromkeys(_OF_THE_HOST, 0)
     for name in (*_OF_THE_HOST, *others):
         convert = _to_milli if name == "cpu" else _to_bytes
@@ -446,12 +451,12 @@ def _accepted_models(spec: PodSpec) -> tuple[str, ...]:
 def _labels(metadata: Metadata) -> Labels:
     """Return the labels, stored once for all pods of a controller.
 
-    Of more than MAX_LABELS characters the first by key: a budget that selects by another one does
+    Of more than MAX_LABELS bytes the first by key: a budget that selects by another one does
     not protect the pod.
     """
     labels, room = [], MAX_LABELS
     for key, value in sorted((metadata.labels or {}).items()):
-        room -= len(key) + len(value)
+        room -= _EACH_LABEL + len(key) + len(value)
         if room < 0:
             break
         labels.append((intern(key), intern(value)))

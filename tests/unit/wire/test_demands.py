@@ -7,7 +7,7 @@ import pytest
 
 from gpushare.core.selectors import NO_DEMANDS, Demands, Requirement, Taint, Term, Toleration
 from gpushare.errors import MessageError
-from gpushare.wire.demands import MOST_RESOURCES, MOST_TEXT, demands_of, node_state
+from gpushare.wire.demands import MOST_DEMANDS, MOST_RESOURCES, MOST_TEXT, demands_of, node_state
 from gpushare.wire.objects import NODES, PODS
 from gpushare.wire.pods import host_sums
 
@@ -45,11 +45,12 @@ def test_a_pods_demands_are_those_of_its_spec() -> None:
 @pytest.mark.parametrize(
     "spec",
     [
-        {"nodeSelector": {"a": "x" * MOST_TEXT}},
-        {"tolerations": [{"key": "x" * MOST_TEXT + "y"}]},
-        {"tolerations": [{}] * (MOST_TEXT + 1)},
+        {"nodeSelector": {"a": "x" * MOST_DEMANDS}},
+        {"tolerations": [{"key": "x" * MOST_DEMANDS + "y"}]},
+        {"tolerations": [{}] * (MOST_DEMANDS // 64 + 1)},
+        {"tolerations": [{"key": f"k{at}"} for at in range(250)]},
         {"affinity": {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {
-            "nodeSelectorTerms": [{}] * (MOST_TEXT + 1)}}}},
+            "nodeSelectorTerms": [{}] * (MOST_DEMANDS + 1)}}}},
     ],
 )  # fmt: skip
 def test_of_a_pod_that_demands_very_much_nothing_is_known(spec: dict[str, Any]) -> None:
@@ -67,6 +68,8 @@ def test_all_resources_but_cpu_and_memory_are_summed() -> None:
     }
     many = {f"x/{number:03}": "1" for number in range(MOST_RESOURCES + 1)}
     assert len(sums({"requests": many})) == MOST_RESOURCES
+    long = {f"{'x' * 240}/{number:03}": "1" for number in range(MOST_RESOURCES)}
+    assert sums({"requests": long}).keys() == {*sorted(long)[:16]}
 
 
 def state(**node: Any) -> Any:

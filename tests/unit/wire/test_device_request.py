@@ -28,6 +28,10 @@ def test_without_a_wish_any_card_will_do() -> None:
         ({"gpushare.io/not-models": "x" * 129}, "more than 128 characters"),
         ({"nvidia.com/use-gpuuuid": ",".join(map(str, range(MOST_WISHES + 1)))}, "more than 64"),
         (
+            {name: ",".join(f"{at:040}" for at in range(MOST_WISHES)) for name in WISHES},
+            "10240 characters together; 6144 are allowed",
+        ),
+        (
             {"gpushare.io/use-models": "A100", "nvidia.com/use-gputype": "T4"},
             "gpushare.io/use-models and nvidia.com/use-gputype mean the same and differ",
         ),
