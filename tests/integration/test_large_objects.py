@@ -90,6 +90,56 @@ def dense() -> Json:
     return found
 
 
+def claim(**metadata: Any) -> Json:
+    asked = {"deviceClassName": "gpushare.io", "count": 1, "allocationMode": "ExactCount"}
+    asked |= {"capacity": {"requests": {"memory": "1Gi"}}}
+    meta = {"name": "NAME", "namespace": "tenant", "uid": "NAME", "resourceVersion": "7"}
+    requests = [{"name": "gpu", "exactly": asked}]
+    return {"metadata": meta | metadata, "spec": {"devices": {"requests": requests}}}
+
+
+def configured() -> Json:
+    """As many parameters for drivers as there may be, of 10 KiB each, in small parts."""
+    found = claim()
+    parameters: Json = {f"NAME{at}": [] for at in range(10_240 // 20)}
+    opaque = {"driver": "gpu.example.com", "parameters": parameters}
+    found["spec"]["devices"]["config"] = [{"opaque": opaque}] * 32
+    return found
+
+
+def held_by_many() -> Json:
+    found = claim()
+    found["status"] = {
+        "reservedFor": [
+            {"resource": "pods", "name": f"NAME{at}", "uid": f"NAME{at:030}"} for at in range(256)
+        ]
+    }
+    return found
+
+
+def waiting(**metadata: Any) -> Json:
+    found = pod(**metadata)
+    del found["spec"]["nodeName"]
+    found["spec"]["resourceClaims"] = [{"name": "gpu", "resourceClaimName": "NAME"}]
+    return found
+
+
+def many_claims() -> Json:
+    found = many_containers()
+    del found["spec"]["nodeName"]
+    found["spec"]["resourceClaims"] = [{"name": "gpu", "resourceClaimName": "NAME"}]
+    return found
+
+
+def attributed() -> Json:
+    """A slice with as many attributes of its devices as there may be."""
+    device = {"attributes": {f"NAME{at}": {"string": "x" * 60} for at in range(32)}}
+    devices = [{"name": f"gpu-{at}"} | device for at in range(128)]
+    pool = {"name": "NAME", "generation": 1, "resourceSliceCount": 1}
+    spec = {"driver": "gpu.nvidia.com", "nodeName": "NAME", "pool": pool, "devices": devices}
+    return {"metadata": {"name": "NAME", "uid": "NAME"}, "spec": spec}
+
+
 LABELS = strings(LARGEST // 80, 60)
 KINDS: list[tuple[str, str, str, Callable[[], Json]]] = [
     ("pods", "args", "Pod", fat_args),
@@ -114,6 +164,14 @@ KINDS: list[tuple[str, str, str, Callable[[], Json]]] = [
             "spec": {"selector": {"matchLabels": LABELS}},
         },
     ),
+    ("claims", "annotations", "ResourceClaim", lambda: claim(annotations=strings(25, 10_000))),
+    ("claims", "labels", "ResourceClaim", lambda: claim(labels=LABELS)),
+    ("claims", "parameters", "ResourceClaim", configured),
+    ("claims", "holders", "ResourceClaim", held_by_many),
+    ("waiting", "labels", "Pod", lambda: waiting(labels=LABELS)),
+    ("waiting", "annotations", "Pod", lambda: waiting(annotations=strings(25, 10_000))),
+    ("waiting", "containers", "Pod", many_claims),
+    ("slices", "attributes", "ResourceSlice", attributed),
     ("plugin", "args", "Pod", fat_args),
     ("plugin", "labels", "Pod", lambda: pod(labels=LABELS)),
 ]
