@@ -22,8 +22,7 @@ from gpushare.cli.kubectl import Kubectl
 from gpushare.cli.listed_cluster import ListedResource
 from gpushare.core.model import PodRef
 from gpushare.errors import ApiConflict, ApiError, ApiNotFound, GpuShareError, MessageError
-from gpushare.explain.defrag import DefragAnswer, Hole, PodMove
-from gpushare.explain.movable import MoveRules, Rule
+from gpushare.explain.defrag import DefragAnswer, Hole, MoveRules, PodMove, Rule
 from gpushare.wire.kept import MOVES
 from gpushare.wire.moves import MoveRecord, eviction, may_succeed, pod_path, record_of
 from gpushare.wire.objects import OWNED_PODS, Metadata, OwnedPod, Owner

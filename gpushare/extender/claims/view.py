@@ -11,8 +11,7 @@ from dataclasses import replace
 from gpushare.core.dealing import Asked
 from gpushare.core.ranking import Ranking
 from gpushare.errors import MessageError
-from gpushare.explain.claim_filters import ClaimFilters
-from gpushare.explain.claims import DriverNodes
+from gpushare.explain.claims import ClaimFilters, DriverNodes
 from gpushare.extender.claims.books import ClaimBooks, claim_ref
 from gpushare.extender.claims.journal import Journal
 from gpushare.extender.managed_resources import ManagedResource, ManagedResources

@@ -15,8 +15,7 @@ from dataclasses import replace
 from gpushare.errors import ApiError, ApiNotFound, GpuShareError, MessageError, NotReady
 from gpushare.explain.claims import by_claims, explain_claims
 from gpushare.explain.document import document
-from gpushare.explain.node_wishes import NodeAsk
-from gpushare.explain.pod import Outstanding, explain_pod
+from gpushare.explain.pod import NodeAsk, Outstanding, explain_pod
 from gpushare.extender.claims.view import ClaimsView
 from gpushare.extender.door.document_cache import DocumentCache
 from gpushare.extender.managed_resources import ManagedResources

@@ -16,8 +16,7 @@ from gpushare.core.snapshot import Snapshot
 from gpushare.daemon.events.aggregator import Buckets
 from gpushare.daemon.events.recorder import EventRecorder
 from gpushare.explain.claims import refusal
-from gpushare.explain.node_wishes import NodeAsk
-from gpushare.explain.pod import Outstanding
+from gpushare.explain.pod import NodeAsk, Outstanding
 from gpushare.explain.text import amount, sentence
 from gpushare.extender.claims.journal import Given
 from gpushare.extender.follow.comparer import Finding
