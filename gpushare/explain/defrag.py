@@ -8,11 +8,11 @@ core/defrag.py. No I/O.
 Tested in `tests/unit/cli/test_defrag.py`.
 """
 
-from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from fnmatch import fnmatchcase
+from typing import Protocol
 
 from gpushare.core.defrag import Mover, Planner
 from gpushare.core.model import Request, Shares
@@ -29,8 +29,8 @@ from gpushare.ledger import Reader
 from gpushare.wire.annotations import strict_number
 from gpushare.wire.budgets import DisruptionBudget
 from gpushare.wire.demands import demands_of
-from gpushare.wire.objects import Metadata, OwnedPod, OwnedPodSpec, Owner, PodsAffinity
-from gpushare.wire.pods import NO_GROUP, group_of, may_wait
+from gpushare.wire.objects import Metadata, OwnedPod, OwnedPodSpec, PodsAffinity
+from gpushare.wire.pods import NO_GROUP, controller_of, group_of, may_wait
 
 MOST_MOVES = 4
 """Of a plan, if nobody says another number."""
@@ -72,28 +72,29 @@ class Rule(Enum):
     NO_PLACE = "it fits on no other node"
 
 
-class MoveRules(ABC):
-    """What is known of the pods of a cluster: here, nothing."""
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """Whether a pod may be moved, whatever it is moved for, and what is known of its move."""
 
-    @abstractmethod
-    def why_not(self, entry: Entry) -> Rule | None:
-        """Return why the pod may not be moved, whatever it is moved for; None if it may."""
+    rule: Rule | None
+    """Why it may not; None if it may."""
+    lost: float | None = None
+    """The seconds of work that are lost; None if that is not known."""
+    owner: str = ""
+    """KIND/NAME of what makes it anew; "" if that is not known."""
+    allowed: int | None = None
+    """How many disruptions its budget allows; None if that is not known."""
 
-    def lost(self, _entry: Entry) -> float | None:
-        """Return the seconds of work that are lost if it is moved; None if that is not known."""
-        return None
 
-    def owner(self, _entry: Entry) -> str:
-        """Return KIND/NAME of what makes it anew; "" if that is not known."""
-        return ""
+class MoveRules(Protocol):
+    """The rules of a cluster."""
 
-    def allowed(self, _entry: Entry) -> int | None:
-        """Return how many disruptions its budget allows; None if that is not known."""
-        return None
+    def judge(self, entry: Entry) -> Verdict:
+        """Return what they say of the pod."""
 
 
 @dataclass(frozen=True)
-class ListedRules(MoveRules):
+class ListedRules:
     """The rules of a cluster that was listed."""
 
     pods: Mapping[str, OwnedPod]
@@ -104,63 +105,36 @@ class ListedRules(MoveRules):
     now: float
     """Seconds since the epoch."""
 
-    def why_not(self, entry: Entry) -> Rule | None:
-        """Return the first rule against it."""
-        pod = self.pods.get(entry.ref.uid)
-        if pod is None or not self._consents(entry.ref.namespace, pod):
-            return Rule.CONSENT
-        if self._owner(pod) is None:
-            return Rule.OWNER
+    def judge(self, entry: Entry) -> Verdict:
+        """Return the first rule against the pod, else what is known of its move.
+
+        Lost are the seconds since it started, or since its last checkpoint at worst.
+        """
+        pod, ref = self.pods.get(entry.ref.uid), entry.ref
+        metadata = (pod and pod.metadata) or Metadata()
+        labels, annotations = metadata.labels or {}, metadata.annotations or {}
+        consent = labels.get(LABEL, self.namespaces.get(ref.namespace, {}).get(LABEL))
+        if pod is None or consent != "true":
+            return Verdict(Rule.CONSENT)
+        owner = controller_of(pod)
+        if owner is None or owner.kind not in _OWNERS or owner.api_version != "apps/v1":
+            return Verdict(Rule.OWNER)
         if group_of(pod) != NO_GROUP:
-            return Rule.GROUP
+            return Verdict(Rule.GROUP)
         if entry.terminating:
-            return Rule.ENDING
+            return Verdict(Rule.ENDING)
         if not entry.running or not 0 < entry.started <= self.now - LEAST_AGE:
-            return Rule.AGE
+            return Verdict(Rule.AGE)
         if _is_bound_by_more(pod):
-            return Rule.CONSTRAINTS
-        match self._budgets(entry, pod):
-            case []:
-                return Rule.NO_BUDGET
-            case [budget]:
-                return None if budget.allowed > 0 else Rule.SPENT
-        return Rule.BUDGETS
-
-    def lost(self, entry: Entry) -> float:
-        """Return the seconds since it started, or since its last checkpoint at worst."""
-        since = max(self.now - entry.started, 0.0)
-        pod = self.pods.get(entry.ref.uid)
-        annotations = (pod and pod.metadata and pod.metadata.annotations) or {}
+            return Verdict(Rule.CONSTRAINTS)
+        covering = [each for each in self.budgets if each.covers(ref.namespace, ref.name, labels)]
+        if len(covering) != 1:
+            return Verdict(Rule.BUDGETS if covering else Rule.NO_BUDGET)
+        lost, allowed = max(self.now - entry.started, 0.0), covering[0].allowed
         interval = strict_number(annotations.get(CHECKPOINT, ""), _MOST_SECONDS)
-        return since if interval is None else min(since, float(interval))
-
-    def owner(self, entry: Entry) -> str:
-        """Return its controller."""
-        pod = self.pods.get(entry.ref.uid)
-        owner = pod and self._owner(pod)
-        return f"{owner.kind}/{owner.name}" if owner else ""
-
-    def allowed(self, entry: Entry) -> int | None:
-        """Return what its one budget allows."""
-        pod = self.pods.get(entry.ref.uid)
-        budgets = self._budgets(entry, pod) if pod else []
-        return budgets[0].allowed if len(budgets) == 1 else None
-
-    def _consents(self, namespace: str, pod: OwnedPod) -> bool:
-        labels = (pod.metadata and pod.metadata.labels) or {}
-        consent = labels.get(LABEL, self.namespaces.get(namespace, {}).get(LABEL))
-        return consent == "true"
-
-    def _owner(self, pod: OwnedPod) -> Owner | None:
-        metadata = pod.metadata or Metadata()
-        for owner in metadata.owner_references or ():
-            if owner.controller and owner.kind in _OWNERS and owner.api_version == "apps/v1":
-                return owner
-        return None
-
-    def _budgets(self, entry: Entry, pod: OwnedPod) -> list[DisruptionBudget]:
-        labels, ref = (pod.metadata and pod.metadata.labels) or {}, entry.ref
-        return [each for each in self.budgets if each.covers(ref.namespace, ref.name, labels)]
+        lost = lost if interval is None else min(lost, float(interval))
+        rule = None if allowed > 0 else Rule.SPENT
+        return Verdict(rule, lost, f"{owner.kind}/{owner.name}", allowed)
 
 
 def _is_bound_by_more(pod: OwnedPod) -> bool:
@@ -182,16 +156,16 @@ def _is_bound_by_more(pod: OwnedPod) -> bool:
 
 
 @dataclass(frozen=True)
-class NamedPods(MoveRules):
+class NamedPods:
     """The rules where only the names of pods are known: whoever asks says which may move."""
 
     patterns: Sequence[str]
     """Of NAMESPACE/NAME, with `*` and `?`."""
 
-    def why_not(self, entry: Entry) -> Rule | None:
+    def judge(self, entry: Entry) -> Verdict:
         """Return that it consents to nothing if no pattern names it."""
         named = any(fnmatchcase(str(entry.ref), pattern) for pattern in self.patterns)
-        return None if named else Rule.CONSENT
+        return Verdict(None if named else Rule.CONSENT)
 
 
 @dataclass(frozen=True, slots=True)
@@ -284,16 +258,18 @@ def find_moves(
     view = mutable(snapshot, rows, empty=False)
     cluster = MutableCluster(view, ranking(policy, len(rows)))
     room = HostRoom(HostFilters(own, snapshot.names), rows)
-    verdicts: dict[str, Rule | None] = {}
+    verdicts: dict[str, Verdict] = {}
+    against: dict[str, Rule | None] = {}
     movers: dict[str, Mover] = {}
     for uid, entry in entries.items():
         if not entry.request.devices or entry.node not in view.row:
             continue
         above = Rule.PRIORITY if entry.priority > hole.priority else None
-        verdicts[uid] = rules.why_not(entry) or above or _why_not_counted(entry, snapshot)
-        if verdicts[uid] is None:
+        verdicts[uid] = verdict = rules.judge(entry)
+        against[uid] = verdict.rule or above or _why_not_counted(entry, snapshot)
+        if against[uid] is None:
             placement = Placement(view.row[entry.node], entry.placement or (), entry.request)
-            cost = entry.request.total * (rules.lost(entry) or 0.0)
+            cost = entry.request.total * (verdict.lost or 0.0)
             demanded = demands.get(uid, NO_DEMANDS)
             movers[uid] = Mover(f"{entry.ref} {uid}", placement, cost, demanded)
     planner = Planner(cluster, movers.values(), room)
@@ -304,18 +280,19 @@ def find_moves(
     moved = {uids[move.mover.name]: move for move in plan.moves} if plan else {}
     for uid, mover in movers.items():
         if uid not in moved and not planner.has_place(mover):
-            verdicts[uid] = Rule.NO_PLACE
+            against[uid] = Rule.NO_PLACE
     where = {view.names[row] for row in ([plan.hole.row] if plan else able)}
     stays = [
         Stays(entries[uid], rule)
-        for uid, rule in verdicts.items()
+        for uid, rule in against.items()
         if rule is not None and entries[uid].node in where
     ]
     return DefragAnswer(
         view.names[plan.hole.row] if plan else "",
         plan.hole.shares if plan else (),
         tuple(
-            _move(entries[uid], move.to, rules, snapshot, view.names) for uid, move in moved.items()
+            _move(entries[uid], move.to, verdicts[uid], snapshot, view.names)
+            for uid, move in moved.items()
         ),
         tuple(sorted(stays, key=lambda each: str(each.entry.ref))),
         len(able),
@@ -337,11 +314,9 @@ def _why_not_counted(entry: Entry, snapshot: Snapshot) -> Rule | None:
 
 
 def _move(
-    entry: Entry, to: Placement, rules: MoveRules, snapshot: Snapshot, names: tuple[str, ...]
+    entry: Entry, to: Placement, verdict: Verdict, snapshot: Snapshot, names: tuple[str, ...]
 ) -> PodMove:
-    lost = rules.lost(entry)
-    capacity = snapshot.capacity[snapshot.row[entry.node]].tolist()
+    lost, capacity = verdict.lost, snapshot.capacity[snapshot.row[entry.node]].tolist()
     cards = sum(units / capacity[device] for device, units in entry.placement or ())
     hours = cards * (lost or 0.0) / 3600
-    owner, allowed = rules.owner(entry), rules.allowed(entry)
-    return PodMove(entry, names[to.row], to.shares, lost, hours, owner, allowed)
+    return PodMove(entry, names[to.row], to.shares, lost, hours, verdict.owner, verdict.allowed)

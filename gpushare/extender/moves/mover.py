@@ -273,7 +273,7 @@ class Mover:
         going.rules = self._reads.rules(self._wall())
         plan = self._plan(going.managed, run.pod, going.rules, len(run.unmoved))
         entries = (ledger.entry(uid) for uid in run.unmoved)
-        spent = any(entry and going.rules.why_not(entry) is Rule.SPENT for entry in entries)
+        spent = any(entry and going.rules.judge(entry).rule is Rule.SPENT for entry in entries)
         return steps.Seen(plan=plan, spent=spent)
 
     def _act(self, going: _Going, step: steps.Step) -> None:
