@@ -320,7 +320,7 @@ class Extender:
             self._ready_since = time.time()
         self._event_messages.tick(ready)
         if self._claims is not None:
-            self._claims.tick(ready)
+            self._claims.events.tick(ready)
         self._waker.tick(ready)
 
     def _state(self) -> dict[str, float]:

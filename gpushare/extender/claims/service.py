@@ -12,9 +12,8 @@ from gpushare.core.trial import AUTO, FALLBACK_POLICY
 from gpushare.extender.claims.allocator import Allocator
 from gpushare.extender.claims.books import ClaimBooks
 from gpushare.extender.claims.handlers import ClaimHandler, ClassHandler, SliceHandler, WaitingPods
-from gpushare.extender.claims.journal import Journal
 from gpushare.extender.claims.templates import Templates
-from gpushare.extender.claims.view import ClaimsView
+from gpushare.extender.claims.view import ClaimsView, Journal
 from gpushare.extender.claims.writer import DRA
 from gpushare.extender.follow.readiness import Readiness, Source
 from gpushare.extender.managed_resources import ManagedResources
@@ -40,7 +39,8 @@ _WAITING_PODS = (("fieldSelector", "spec.nodeName=,status.phase=Pending"),)
 class ClaimsService:
     """The claims of one driver, in the cluster's memory unit, ranked by a policy.
 
-    sources: what is listed and watched for them, by name. view: what may be told of them.
+    sources: what is listed and watched for them, by name. view: what may be told of them. events:
+    tell users what has come of their claims.
     """
 
     def __init__(
@@ -77,7 +77,7 @@ class ClaimsService:
         self.view = ClaimsView(
             driver, books, self._journal, resources, policy=ranks, ranking=ranking
         )
-        self._events = ClaimEvents(messages, self.view)
+        self.events = ClaimEvents(messages, self.view)
         self._allocator: Allocator | None = None
         self._templates: Templates | None = None
 
@@ -113,10 +113,6 @@ class ClaimsService:
     def settled(self) -> bool:
         """Return whether nothing sent from here can still land."""
         return self._allocator is None or self._allocator.settled()
-
-    def tick(self, ready: bool) -> None:
-        """Tell users by events what has come of their claims. ready: this process leads."""
-        self._events.tick(ready)
 
     def _lend(self, node: str) -> None:
         for managed in self._resources:

@@ -6,8 +6,7 @@ Tested in `tests/unit/extender/tell/test_claims_metrics.py`.
 from collections import Counter
 from itertools import accumulate
 
-from gpushare.extender.claims.journal import BUCKETS, Journal
-from gpushare.extender.claims.view import ClaimsView
+from gpushare.extender.claims.view import BUCKETS, ClaimsView, Journal
 from gpushare.extender.tell.memory_metrics import family
 
 _DURATION = "gpushare_claim_allocation_duration_seconds"
@@ -42,7 +41,7 @@ def claims_metrics(view: ClaimsView | None) -> bytes:
         family(
             "gpushare_claims_held_back",
             "1 while nothing is given out to claims, by why; the log and gpushare explain say more",
-            {(("reason", why),): float(holds) for why, holds in view.held_back().items()},
+            {(("reason", kind),): float(bool(why)) for kind, why in view.problems().items()},
         ),
         family(
             "gpushare_claims_alone",
