@@ -19,7 +19,7 @@ from gpushare.explain.claims import refusal
 from gpushare.explain.pod import NodeAsk, Outstanding
 from gpushare.explain.text import amount, sentence
 from gpushare.extender.claims.view import Given
-from gpushare.extender.follow.comparer import Finding
+from gpushare.extender.follow.auditor import Finding
 from gpushare.extender.managed_resources import ManagedResources
 from gpushare.extender.tell.events.mistaken_pods import MistakenPods
 from gpushare.wire.dra.counted import units_up
