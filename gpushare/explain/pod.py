@@ -8,7 +8,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import partial
-from typing import Protocol, Self
+from typing import Protocol, Self, TypeVar
 
 from gpushare.core.dealing import AsDealt, Asked
 from gpushare.core.explain import explain, score_bound_pod
@@ -56,6 +56,9 @@ class ExplainSource(Protocol):
 
     def ranking(self, request: Request) -> Ranking:
         """Return the ranking for the request. Raises MessageError for an unknown policy."""
+
+
+_Source = TypeVar("_Source", bound=ExplainSource)
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,25 +204,36 @@ def explain_pod(
             mistake = misplaced(pod, entry.request, books.names)
             answer = replace(answer, resource=books.names.resource, mistake=mistake)
             return _charged(answer, books, entry)
-    by_names = {books.names: books for books in every}
     try:
-        wanted = request_among(pod, by_names)
-        if wanted is not None:
-            by_names[wanted[0]].ranking(wanted[1])
+        resolved = resolve(pod, every)
     except WireError as error:
         return replace(answer, state="refused", detail=str(error))
-    if wanted is None:
+    if resolved is None:
         raise MessageError(f"pod {ref} asks for no {resources}: gpushare has no say in it")
-    names, request = wanted
-    answer = replace(answer, resource=names.resource, request=request)
+    books, request = resolved
+    answer = replace(answer, resource=books.names.resource, request=request)
     node = (pod.spec and pod.spec.node_name) or ""
     if has_ended(pod):
         return answer
     if node:
         return replace(answer, state="bound", node=node, detail=_NOT_IN_BOOKS)
-    explanation = explanation_of(by_names[names], request, demands_of(pod), now)
-    mistake = misplaced(pod, request, names)
+    explanation = explanation_of(books, request, demands_of(pod), now)
+    mistake = misplaced(pod, request, books.names)
     return replace(answer, state="pending", explanation=explanation, mistake=mistake)
+
+
+def resolve(pod: Pod, every: Sequence[_Source]) -> tuple[_Source, Request] | None:
+    """Return the resource that a pod asks for, and its request there; None if it asks for none.
+
+    Raises WireError for a request that makes no sense or asks for two of the resources.
+    """
+    asked = request_among(pod, (books.names for books in every))
+    if asked is None:
+        return None
+    names, request = asked
+    source = next(books for books in every if books.names is names)
+    source.ranking(request)
+    return source, request
 
 
 def explanation_of(
