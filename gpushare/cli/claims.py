@@ -94,7 +94,9 @@ def claims_report(
     notes: list[str] = []
     cards = cards_of(_decoded(slices, RESOURCE_SLICES, notes))
     listed = ListedClaims(cards, _decoded(claims, RESOURCE_CLAIMS, notes), unit)
-    every = [explain_claim(*name, listed, foreign=True) for name in sorted(listed.claims)]
+    every = [
+        explain_claim(listed.claims[name], listed, foreign=True) for name in sorted(listed.claims)
+    ]
     ours = [claim for claim in every if claim is not None]
     allocated: Counter[DeviceKey] = Counter()
     for key, units in ((_key(given), given.units) for claim in ours for given in claim.cards):

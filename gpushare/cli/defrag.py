@@ -35,8 +35,7 @@ from gpushare.core.model import ALL_CORES, PodRef, Request
 from gpushare.core.node_filters import CPU, MEMORY
 from gpushare.core.policy import load_policy
 from gpushare.errors import GpuShareError, SettingsError
-from gpushare.explain.defrag import MOST_MOVES, Hole, find_moves
-from gpushare.explain.movable import MoveRules, NamedPods
+from gpushare.explain.defrag import MOST_MOVES, Hole, MoveRules, NamedPods, find_moves
 from gpushare.wire.annotations import ALIYUN, MAX_DEVICES_PER_POD, Names
 from gpushare.wire.gpu_models import label_value
 from gpushare.wire.inventory import check_unit

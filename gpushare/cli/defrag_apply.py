@@ -22,8 +22,7 @@ from gpushare.cli.kubectl import Kubectl
 from gpushare.cli.listed_cluster import ListedResource
 from gpushare.core.model import PodRef
 from gpushare.errors import ApiConflict, ApiError, ApiNotFound, GpuShareError, MessageError
-from gpushare.explain.defrag import DefragAnswer, Hole, PodMove
-from gpushare.explain.movable import MoveRules, Rule
+from gpushare.explain.defrag import DefragAnswer, Hole, MoveRules, PodMove, Rule
 from gpushare.wire.kept import MOVES
 from gpushare.wire.moves import MoveRecord, eviction, may_succeed, pod_path, record_of
 from gpushare.wire.objects import OWNED_PODS, Metadata, OwnedPod, Owner
@@ -234,7 +233,7 @@ class Run:
         """Return a pod of the rest that only its budget keeps."""
         for move in self._done.remaining:
             entry = look.books.ledger.entry(move.entry.ref.uid)
-            if entry is not None and look.rules.why_not(entry) is Rule.SPENT:
+            if entry is not None and look.rules.judge(entry).rule is Rule.SPENT:
                 return entry.ref
         return None
 
@@ -242,7 +241,7 @@ class Run:
         for move in self._done.remaining:
             ref = move.entry.ref
             entry = look.books.ledger.entry(ref.uid)
-            rule = look.rules.why_not(entry) if entry else None
+            rule = look.rules.judge(entry).rule if entry else None
             if entry is None or entry.node != self._node:
                 return f"{ref} is gone"
             if rule is not None:

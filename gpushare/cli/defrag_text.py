@@ -15,8 +15,7 @@ from gpushare.cli.documents import API_VERSION
 from gpushare.cli.tables import align
 from gpushare.cli.whatif_text import NOT_JUDGED, judged_line, number_of, some
 from gpushare.core.model import Request
-from gpushare.explain.defrag import DefragAnswer, PodMove, Stays
-from gpushare.explain.movable import Rule
+from gpushare.explain.defrag import DefragAnswer, PodMove, Rule, Stays
 from gpushare.explain.text import units_text
 
 KIND = "GPUShareDefragPlan"

@@ -38,8 +38,7 @@ from gpushare.errors import MessageError, SettingsError
 from gpushare.explain.claims import by_claims, explain_claims
 from gpushare.explain.defrag import A_GLANCE, MOST_MOVES, Hole, find_moves
 from gpushare.explain.document import document
-from gpushare.explain.node_wishes import NodeAsk
-from gpushare.explain.pod import PodExplanation, explain_pod
+from gpushare.explain.pod import NodeAsk, PodExplanation, explain_pod
 from gpushare.wire.annotations import ALIYUN, Names
 from gpushare.wire.demands import demands_of
 from gpushare.wire.dra.objects import (

@@ -20,7 +20,6 @@ from gpushare.cli.lister import CLAIMS, DRA
 from gpushare.core.model import Deals, PodRef
 from gpushare.core.node_filters import OwnFilters
 from gpushare.errors import ApiError, ApiNotFound, MessageError, WireError
-from gpushare.explain.claim_filters import BY_ANNOTATION, UNKNOWN_NODE, ClaimFilters
 from gpushare.explain.claim_pods import (
     ClaimsUser,
     DealsAsAny,
@@ -29,6 +28,7 @@ from gpushare.explain.claim_pods import (
     user_of,
     wanted_of,
 )
+from gpushare.explain.claims import BY_ANNOTATION, UNKNOWN_NODE, ClaimFilters
 from gpushare.explain.placer import Wanted
 from gpushare.explain.text import NO_UNIT
 from gpushare.explain.whatif import CurrentPods

@@ -22,7 +22,7 @@ from gpushare.core.policy import load_policy
 from gpushare.core.ranking import Ranking
 from gpushare.core.selectors import Demands
 from gpushare.errors import AnnotationError, ApiError, MessageError, SettingsError, WireError
-from gpushare.explain.movable import ListedRules
+from gpushare.explain.defrag import ListedRules
 from gpushare.explain.whatif import CurrentPods, current_pods
 from gpushare.kube.api import Getter
 from gpushare.ledger import Ledger

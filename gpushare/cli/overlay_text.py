@@ -15,8 +15,8 @@ from gpushare.cli.tables import printable
 from gpushare.core.model import ALL_CORES
 from gpushare.core.node_filters import CPU, MEMORY
 from gpushare.explain.need import Need
-from gpushare.explain.shapes import Shape
 from gpushare.explain.text import NO_UNIT
+from gpushare.explain.whatif import Shape
 from gpushare.wire.annotations import Names
 from gpushare.wire.gpu_models import LABELS
 from gpushare.wire.inventory import mib_of

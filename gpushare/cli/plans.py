@@ -24,7 +24,7 @@ from gpushare.core.node_filters import CPU, MEMORY, NodeState
 from gpushare.core.selectors import Demands
 from gpushare.errors import SettingsError
 from gpushare.explain.placer import Wanted
-from gpushare.explain.shapes import Shape, bare, new_names, state_like
+from gpushare.explain.whatif import Shape, bare, new_names, state_like
 from gpushare.wire.gpu_models import label_value
 from gpushare.wire.inventory import MAX_DEVICES
 from gpushare.wire.nodes import SHAPE

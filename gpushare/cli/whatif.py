@@ -38,7 +38,7 @@ from gpushare.cli.tables import printable, style_of
 from gpushare.cli.whatif_text import document_of, lines_of, need_document, need_lines
 from gpushare.core.policy import Policy, load_policy
 from gpushare.errors import ApiError, SettingsError
-from gpushare.explain.need import Asked, Need, more_of, need
+from gpushare.explain.need import Need, more_of, need
 from gpushare.explain.text import NO_UNIT
 from gpushare.explain.tries import Counts, Tell
 from gpushare.explain.whatif import what_if
@@ -231,16 +231,20 @@ def _need(plan: Plan, options: argparse.Namespace, policy: Policy) -> Need:
         wanted += more_of(running, part)
     gone = chain.from_iterable(current.on.get(name, ()) for name in plan.without)
     demands = {pod.demands for pod in (*wanted, *current.waiting, *gone)}
-    asked = Asked(
-        wanted,
-        plan.shapes or shapes_of_cluster(books, demands),
-        books.names.resource,
-        plan.without,
-        plan.added,
-        current,
-    )
+    shapes = plan.shapes or shapes_of_cluster(books, demands)
     with _progress() as tell:
-        return need(books.ledger, asked, policy, books.filters, tell)
+        return need(
+            books.ledger,
+            wanted,
+            shapes,
+            policy,
+            books.filters,
+            resource=books.names.resource,
+            without=plan.without,
+            added=plan.added,
+            current=current,
+            tell=tell,
+        )
 
 
 @contextmanager

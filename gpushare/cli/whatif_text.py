@@ -19,9 +19,8 @@ from gpushare.core.model import ALL_CORES, Request
 from gpushare.explain.need import Need
 from gpushare.explain.placer import MOST, PlacementResult
 from gpushare.explain.pod import GroupNeed
-from gpushare.explain.shapes import Shape
 from gpushare.explain.text import amount, group_text
-from gpushare.explain.whatif import Outcome, Sums
+from gpushare.explain.whatif import Outcome, Shape, Sums
 
 KIND = "GPUShareWhatIf"
 NEED_KIND = "GPUShareNeed"

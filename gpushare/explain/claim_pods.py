@@ -7,7 +7,7 @@ Tested in `tests/unit/explain/test_claim_pods.py`.
 """
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
@@ -16,6 +16,7 @@ from gpushare.core.model import MAX_UNITS, Request
 from gpushare.core.node_filters import PODS
 from gpushare.core.selectors import NO_DEMANDS, Demands, Requirement, Term
 from gpushare.errors import MessageError
+from gpushare.explain.claims import ShownClaims
 from gpushare.explain.placer import Wanted
 from gpushare.wire.annotations import Names
 from gpushare.wire.demands import demands_of
@@ -49,15 +50,8 @@ class ClaimsUser:
     count: int = 1
 
 
-class ClaimSource(Protocol):
+class ClaimSource(ShownClaims, Protocol):
     """Claims and templates, and what a claim takes of the driver's cards at least."""
-
-    @property
-    def unit(self) -> int:
-        """The bytes of a unit."""
-
-    def named(self, namespace: str, name: str) -> ResourceClaim | None:
-        """Return the claim of that name."""
 
     def of_template(self, namespace: str, name: str) -> ResourceClaim | None:
         """Return a claim as the template of that name makes it; None if there is no template."""
@@ -111,7 +105,10 @@ def user_of(
             raise MessageError(f"its claim {pod_claim.name}: {error}") from error
         ours = ours or asked is not None
         if claim.allocation and not anew:
-            demands = _on(nodes_of(claim.allocation), demands)
+            nodes = tuple(sorted(nodes_of(claim.allocation)))
+            if nodes:  # else any will do
+                named = Term(fields=(Requirement("metadata.name", "In", nodes),))
+                demands = demands.both(Demands(terms=(named,), tolerations=demands.tolerations))
         elif asked is not None:
             claims.append(AskedClaim(asked_of(asked, source), key))
     if not ours:
@@ -184,14 +181,6 @@ def _claims(
         if key not in seen:
             seen |= {key} - {""}
             yield pod_claim, claim, key
-
-
-def _on(nodes: Collection[str], demands: Demands) -> Demands:
-    """Return the demands, and that one of these nodes is demanded; of none named any will do."""
-    if not nodes:
-        return demands
-    named = Term(fields=(Requirement("metadata.name", "In", tuple(sorted(nodes))),))
-    return demands.both(Demands(terms=(named,), tolerations=demands.tolerations))
 
 
 def _keys(users: Iterable[ClaimsUser]) -> frozenset[str]:

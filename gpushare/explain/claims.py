@@ -1,19 +1,22 @@
 """The explanation of a pod that asks by ResourceClaims, from the pod and the books of claims.
 
 It reads the books and changes nothing; no I/O. How the pod stands on the nodes is told by the code
-that tells it of pods by annotation, over the ledger whose holders are claims.
+that tells it of pods by annotation, over the ledger whose holders are claims. Which nodes take pods
+with claims is told by kube-scheduler's own filters, and by the mode of each node.
 
-Tested in `tests/unit/explain/test_claims.py`.
+Tested in `tests/unit/explain/test_claims.py` and `tests/unit/explain/test_claim_filters.py`.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 from typing import Protocol
 
 from gpushare.core.dealing import AsDealt, Asked, Dealing
 from gpushare.core.explanation import Explanation
 from gpushare.core.held_snapshot import HeldSnapshot
-from gpushare.core.model import PodRef, Request
+from gpushare.core.model import Amounts, PodRef, Request
+from gpushare.core.node_filters import Obstacle, OwnFilters
 from gpushare.core.selectors import NO_DEMANDS, Demands
 from gpushare.errors import MessageError, WireError
 from gpushare.explain.pod import (
@@ -26,10 +29,16 @@ from gpushare.explain.pod import (
 from gpushare.wire.conditions import scheduler_view
 from gpushare.wire.demands import demands_of
 from gpushare.wire.dra.claims import CLASS, claim_names, claim_request, given_devices, nodes_of
-from gpushare.wire.dra.objects import ClaimAllocation, ClaimsPod, ResourceClaim
+from gpushare.wire.dra.objects import ClaimMetadata, ClaimsPod, ResourceClaim
 from gpushare.wire.dra.slices import DeviceKey, SliceCard
 from gpushare.wire.pods import has_ended, names_any, observe_pod, pod_ref
 
+BY_ANNOTATION = Obstacle(
+    "shares devices by annotation", "its device plug-in and the pods by annotation are gone"
+)
+UNKNOWN_NODE = Obstacle("known by slices alone", "the API server shows the node")
+
+_NOTHING: Amounts = MappingProxyType({})
 _NO_HOST = Request()
 _TO_BE_MADE = "its claims are still to be made of their templates"
 ON_SEVERAL = (
@@ -44,8 +53,8 @@ _ANEW = (
 )
 
 
-class ClaimReader(Protocol):
-    """Claims as last shown, and what names of devices mean."""
+class ShownClaims(Protocol):
+    """Claims as last shown."""
 
     @property
     def unit(self) -> int:
@@ -54,11 +63,57 @@ class ClaimReader(Protocol):
     def named(self, namespace: str, name: str) -> ResourceClaim | None:
         """Return the claim of that name."""
 
+
+class ClaimReader(ShownClaims, Protocol):
+    """Claims as last shown, and what names of devices mean."""
+
     def card(self, key: DeviceKey) -> SliceCard | None:
         """Return the card that a slice last gave this name."""
 
     def in_flight(self) -> frozenset[str]:
         """Return the uids of claims of which nobody knows whether an allocation lands."""
+
+
+class ClaimFilters(OwnFilters):
+    """kube-scheduler's own filters, and which nodes take no claims whatever is free there.
+
+    own: over the same nodes and all their pods. by_annotation: returns whether a node has devices
+    by annotation, or pods that hold some.
+    """
+
+    def __init__(self, own: OwnFilters, by_annotation: Callable[[str], bool]) -> None:
+        super().__init__(own.states)
+        self._own = own
+        self._by_annotation = by_annotation
+
+    def obstacles(
+        self,
+        node: str,
+        request: Request,
+        demands: Demands = NO_DEMANDS,
+        more: Amounts = _NOTHING,
+    ) -> tuple[Obstacle, ...]:
+        """Return all that keeps the pod from the node, the gravest first."""
+        if node not in self.states:
+            return (UNKNOWN_NODE,)
+        both = (BY_ANNOTATION,) * self._by_annotation(node)
+        return both + self._own.obstacles(node, request, demands, more)
+
+    def refuses(self, node: str, demands: Demands) -> bool:
+        """Return whether the node is kept from a pod with these demands, whatever is free there."""
+        closed = node not in self.states or self._by_annotation(node)
+        return closed or self._own.refuses(node, demands)
+
+    def free(self, node: str, resource: str) -> int | None:
+        """Return how much of a resource is left for pods; None if it is not counted there."""
+        return self._own.free(node, resource)
+
+    def shortages(
+        self, node: str, request: Request, *, less: Iterable[Request] = (), more: Amounts = _NOTHING
+    ) -> tuple[Obstacle, ...]:
+        """Return the resources of which the node has too little; the end of claims frees none."""
+        del less
+        return self._own.shortages(node, request, more=more)
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,12 +151,13 @@ class DriverNodes:
 
         It is that of the largest claim, which fits only where all others do with it.
         """
-        largest = lack.largest
+        largest, snapshot = lack.largest, self.source.ledger.snapshot()
         explanation = explanation_of(
             self.source,
             largest.request,
             lack.demands,
             now,
+            snapshot=snapshot,
             dealt=AsDealt(self.dealing, largest),
             nodes=lack.nodes,
         )
@@ -109,12 +165,12 @@ class DriverNodes:
         explanation = replace(explanation, split=0)
         if not explanation.fit or len(lack.claims) == 1:
             return explanation
-        held = HeldSnapshot.of(self.source.ledger.snapshot())
+        held = HeldSnapshot.of(snapshot)
         scorer = self.source.ranking(largest.request)
         fit = tuple(
             node
             for node in explanation.fit
-            if node in held.row and self.dealing.all_fit(held, node, lack.claims, scorer)
+            if self.dealing.all_fit(held, node, lack.claims, scorer)
         )
         return replace(explanation, fit=fit, apart=len(explanation.fit) - len(fit))
 
@@ -138,7 +194,13 @@ def explain_claims(
     if has_ended(pod):
         return answer
     names = claim_names(pod)
-    claims = [explain_claim(ref.namespace, name, books) for name in dict.fromkeys(names or ())]
+    shown = {name: books.named(ref.namespace, name) for name in names or ()}
+    claims = [
+        explain_claim(claim, books)
+        if claim is not None
+        else ClaimExplanation(PodRef(ref.namespace, name, ""), "missing")
+        for name, claim in shown.items()
+    ]
     ours = tuple(claim for claim in claims if claim is not None)
     if names is not None and not ours:
         raise MessageError(
@@ -158,8 +220,7 @@ def explain_claims(
         request = observe_pod(pod, nodes.source.names).request
     except WireError as error:
         return replace(answer, waits=str(error))
-    shown = (books.named(ref.namespace, name) for name in names)
-    lasting = lasting_nodes(ref.uid, (claim for claim in shown if claim is not None))
+    lasting = lasting_nodes(ref.uid, (claim for claim in shown.values() if claim is not None))
     if lasting is not None and not lasting:
         return replace(answer, waits=ON_SEVERAL)
     in_order = tuple(sorted(waiting, key=lambda asked: -sum(asked.exact)))
@@ -174,16 +235,14 @@ def by_claims(pod: ClaimsPod, resources: Sequence[str]) -> bool:
 
 
 def explain_claim(
-    namespace: str, name: str, books: ClaimReader, *, foreign: bool = False
+    claim: ResourceClaim, books: ClaimReader, *, foreign: bool = False
 ) -> ClaimExplanation | None:
     """Return what is to be said of the claim; None if it is of another class.
 
     foreign: say it of another class too, if the claim is allocated.
     """
-    claim = books.named(namespace, name)
-    if claim is None:
-        return ClaimExplanation(PodRef(namespace, name, ""), "missing")
-    ref = PodRef(namespace, name, (claim.metadata and claim.metadata.uid) or "")
+    read = claim.metadata or ClaimMetadata()
+    ref = PodRef(read.namespace or "", read.name or "", read.uid or "")
     asked, wrong = None, ""
     try:
         request = claim_request(claim, CLASS)
@@ -195,8 +254,12 @@ def explain_claim(
     if claim.allocation:
         where = ", ".join(sorted(nodes_of(claim.allocation)))
         pods = tuple(each.name or "" for each in claim.reserved)
-        cards = given_cards(claim.allocation, books)
-        return ClaimExplanation(ref, "allocated", wrong, asked, where, cards, pods)
+        cards = []
+        for device in given_devices(claim.allocation):
+            card = books.card(device.key)
+            units = None if device.memory is None else -(-device.memory // books.unit)
+            cards.append(GivenCard(*device.key, card.uuid if card else "", units))
+        return ClaimExplanation(ref, "allocated", wrong, asked, where, tuple(cards), pods)
     if wrong:
         return ClaimExplanation(ref, "refused", wrong)
     return ClaimExplanation(
@@ -207,16 +270,6 @@ def explain_claim(
 def refusal(why: object) -> str:
     """Return why a claim can have no devices, and what its author can do."""
     return f"{why}{_ANEW}"
-
-
-def given_cards(allocation: ClaimAllocation, books: ClaimReader) -> tuple[GivenCard, ...]:
-    """Return the devices of an allocation, and of which cards they are now."""
-    cards = []
-    for device in given_devices(allocation):
-        card = books.card(device.key)
-        units = None if device.memory is None else -(-device.memory // books.unit)
-        cards.append(GivenCard(*device.key, card.uuid if card else "", units))
-    return tuple(cards)
 
 
 def lasting_nodes(uid: str, claims: Iterable[ResourceClaim]) -> frozenset[str] | None:

@@ -14,7 +14,6 @@ from typing import Any
 from gpushare.core.explanation import BoundPodScore, Explanation
 from gpushare.core.model import ANY_CARD, Request, Shares
 from gpushare.core.states.entry import Entry
-from gpushare.explain.node_wishes import NodeAsk
 from gpushare.explain.pod import ClaimExplanation, GroupNeed, PodExplanation
 from gpushare.explain.text import lines
 from gpushare.wire.held import held_document
@@ -25,7 +24,8 @@ KIND = "GPUShareExplanation"
 
 def document(pod: PodExplanation) -> dict[str, Any]:
     """Return the document, ready for JSON."""
-    view = pod.scheduler
+    view, ask = pod.scheduler, pod.node_ask
+    asked = ask and ask.asked is not None and datetime.fromtimestamp(ask.asked, UTC)
     return {
         "apiVersion": API_VERSION,
         "kind": KIND,
@@ -51,7 +51,11 @@ def document(pod: PodExplanation) -> dict[str, Any]:
         "group": pod.outstanding.group and _group(pod.outstanding.group),
         "held": [held_document(each) for each in pod.outstanding.held],
         "moves": pod.moves or None,
-        "newNode": pod.node_ask and _node_ask(pod.node_ask),
+        "newNode": ask
+        and {
+            "askedAt": f"{asked:%Y-%m-%dT%H:%M:%SZ}" if asked else None,
+            "whyNot": ask.why_not or None,
+        },
         "judgement": pod.judgement and _judgement(pod.judgement),
         "claims": [_claim(each) for each in pod.claims] or None,
         "waits": pod.waits or None,
@@ -135,12 +139,6 @@ def _explanation(explanation: Explanation) -> dict[str, Any]:
             for remedy in explanation.remedies
         ],
     }
-
-
-def _node_ask(ask: NodeAsk) -> dict[str, Any]:
-    moment = None if ask.asked is None else datetime.fromtimestamp(ask.asked, UTC)
-    asked = moment and f"{moment:%Y-%m-%dT%H:%M:%SZ}"
-    return {"askedAt": asked, "whyNot": ask.why_not or None}
 
 
 def _judgement(scored: BoundPodScore) -> dict[str, Any]:

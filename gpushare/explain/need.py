@@ -1,48 +1,55 @@
 """How many more nodes are needed: the fewest of given shapes, or the cheapest, that take all pods.
 
-A number of nodes is tried by placing all pods, with the decisions of the extender. That more nodes
-never hurt is not taken for granted, since a policy may place all pods otherwise once there is one
-more: so each answer was tried itself, and so was each with one node fewer. Sums tell below which
-number no placement can do. No I/O.
+A number of nodes is tried by placing all pods, with the decisions of the extender (tries.py). That
+more nodes never hurt is not taken for granted, since a policy may place all pods otherwise once
+there is one more: so each answer was tried itself, and so was each with one node fewer. Sums tell
+below which number no placement can do: each measure is something of which the pods want a sum and
+each node gives an amount, as units, CPU, memory, compute, places for pods of a size. No I/O.
 """
 
-from collections.abc import Iterable, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
-from math import ceil
+from itertools import combinations
+from math import ceil, gcd, lcm
+from typing import NamedTuple
 
 import numpy as np
 
-from gpushare.core.model import NodeSpec
+from gpushare.core.decide import room_for
+from gpushare.core.model import ALL_CORES, HOST_BOUND, NodeSpec, Request
 from gpushare.core.node_filters import OwnFilters
 from gpushare.core.policy import Policy
 from gpushare.core.selectors import NO_DEMANDS
-from gpushare.core.snapshot import Bools, Snapshot
+from gpushare.core.snapshot import Snapshot
 from gpushare.errors import SettingsError
-from gpushare.explain.packing import Search, cost_of
 from gpushare.explain.placer import PlacementResult, Wanted
-from gpushare.explain.shapes import Shape
-from gpushare.explain.tries import Counts, LeftOut, NewNode, Nodes, Tell, Tries
-from gpushare.explain.whatif import CurrentPods, Sums, change_nodes, current_pods, sums_of
+from gpushare.explain.tries import MOST_PLENTY, Counts, LeftOut, NewNode, Nodes, Tell, Tries
+from gpushare.explain.whatif import (
+    CurrentPods,
+    Shape,
+    Sums,
+    change_nodes,
+    current_pods,
+    sums_of,
+)
 from gpushare.ledger import Ledger
 
+_MOST_SIZES = 64
+"""Sizes of pods of which places are counted."""
 
-@dataclass(frozen=True, slots=True)
-class Asked:
-    """What is asked."""
+_MOST_MEASURES = 24
+"""Measures that are looked at two at a time."""
 
-    wanted: Sequence[Wanted]
-    """Pods that come, each with a count."""
-    shapes: Sequence[Shape]
-    """At least one, with a price each or none."""
-    resource: str
-    """The name of the managed resource."""
-    without: Iterable[str] = ()
-    """Nodes that go in any case."""
-    added: Iterable[NodeSpec] = ()
-    """Nodes that come in any case."""
-    current: CurrentPods | None = None
-    """The pods that are there; None: those of the ledger, which demand nothing."""
+_MOST_WORK = 100_000_000
+"""Work, as `Tries.work` counts it, until no better mix of shapes is looked for: half a minute."""
+
+
+def _cost_of(shapes: Sequence[Shape], counts: Counts) -> Fraction:
+    """Return the price of this many nodes of each shape, or their number if none has a price."""
+    costs = (count * shape.cost for shape, count in zip(shapes, counts, strict=True))
+    return sum(costs, Fraction(0))
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +80,7 @@ class Need:
     @property
     def cost(self) -> Fraction:
         """The price of all nodes that come, or their number."""
-        return cost_of(self.shapes, self.counts)
+        return _cost_of(self.shapes, self.counts)
 
     @property
     def least(self) -> bool:
@@ -83,33 +90,42 @@ class Need:
 
 def need(
     ledger: Ledger,
-    asked: Asked,
+    wanted: Iterable[Wanted],
+    shapes: Sequence[Shape],
     policy: Policy,
     own: OwnFilters,
+    *,
+    resource: str,
+    without: Iterable[str] = (),
+    added: Iterable[NodeSpec] = (),
+    current: CurrentPods | None = None,
     tell: Tell = lambda _counts, _tries: None,
 ) -> Need:
     """Return the fewest nodes, or the cheapest, so that all pods fit which these nodes could take.
 
-    The caller's ledger and the states of `own` are changed. Raises SettingsError as
-    `whatif.change_nodes`.
+    wanted: pods that come, each with a count. shapes: at least one, with a price each or none.
+    resource: the name of the managed one. without, added: nodes that go and come in any case.
+    current: the pods that are there; None: those of the ledger, which demand nothing. The caller's
+    ledger and the states of `own` are changed. Raises SettingsError as `whatif.change_nodes`.
     """
     before = sums_of(ledger.snapshot())
-    current = asked.current or current_pods(ledger)
-    moved = change_nodes(ledger, current, asked.without, asked.added)
-    pods = [*moved, *current.waiting, *asked.wanted]
-    nodes = Nodes(ledger, own, asked.shapes, asked.resource)
-    tries = Tries(nodes, pods, policy, tell)
-    search = Search(tries)
+    current = current or current_pods(ledger)
+    moved = change_nodes(ledger, current, without, added)
+    nodes = Nodes(ledger, own, shapes, resource)
+    tries = Tries(nodes, [*moved, *current.waiting, *wanted], policy, tell)
+    search = _Search(tries)
     counts = search.fewest()
     if counts is None:
         raise SettingsError("no number of these nodes takes all pods by this policy")
     if tries.taken_elsewhere(counts):
         counts = search.fewest() or counts
     placed, view = tries.result(counts)
+    usable = nodes.filters.open_to(NO_DEMANDS)[nodes.rows(counts)]
+    free = -np.sort(-nodes.dealing.view(view).free[usable], axis=1)
     return Need(
         before,
         sums_of(view),
-        tuple(asked.shapes),
+        tuple(shapes),
         counts,
         search.bound,
         len(moved),
@@ -118,9 +134,7 @@ def need(
         placed,
         tuple(tries.left_out(placed)),
         tuple(nodes.shown(counts, view)),
-        _largest(
-            nodes.dealing().view(view), nodes.filters().open_to(NO_DEMANDS)[nodes.rows(counts)]
-        ),
+        tuple(each for each in free.max(axis=0, initial=0).tolist() if each),
         bool(view.cores_used.any()),
     )
 
@@ -141,7 +155,252 @@ def more_of(pods: Iterable[Wanted], share: Fraction) -> list[Wanted]:
     return list(by_kind.values())
 
 
-def _largest(view: Snapshot, usable: Bools) -> tuple[int, ...]:
-    """Return the units of the largest pod that still fits, by its number of devices."""
-    free = -np.sort(-view.free[usable], axis=1)
-    return tuple(each for each in free.max(axis=0, initial=0).tolist() if each)
+class _Search:
+    """Looks for numbers of nodes by tries. bound: what they cost at least, by sums."""
+
+    def __init__(self, tries: Tries) -> None:
+        self._tries = tries
+        self._shapes = shapes = tries.nodes.shapes
+        self._most = sum(pod.count or 0 for pod in tries.taken) + MOST_PLENTY
+        empty = [tries.empty(number) for number in range(len(shapes))]
+        self._measures = list(_measures(tries.existing(), empty, tries.taken))
+        self.bound = _least_cost(self._measures, [shape.cost for shape in shapes])
+
+    def fewest(self) -> Counts | None:
+        """Return the best numbers of nodes that are found. All pods fit with them that have to, and
+        not with one node fewer of any shape. None if no number does, which cannot be for pods that
+        an empty node takes.
+        """
+        none = (0,) * len(self._shapes)
+        if self._tries.fits(none):
+            return none
+        best: Counts | None = None
+        for number in self._promising():
+            least = _with(none, number, self._least(none, number))
+            if best is None or (self._key(least) < self._key(best) and not self._spent):
+                best = self._better(best, self._grown(none, number))
+        several = len(self._shapes) > 1
+        if several and (best is None or _cost_of(self._shapes, best) > self.bound):
+            dear = sorted(
+                range(len(self._shapes)),
+                key=lambda number: -self._shapes[number].cost / max(self._shapes[number].units, 1),
+            )
+            # The dearest for its memory is reduced first, or last.
+            for order in (dear, dear[::-1]):
+                rich = None if best and self._spent else self._rich()
+                best = self._better(best, rich and self._reduced(rich, order))
+        while best and not self._spent and (exchanged := self._exchanged(best)):
+            best = exchanged
+        return best
+
+    @property
+    def _spent(self) -> bool:
+        """Whether so much has been tried that no better counts are looked for."""
+        return self._tries.work > _MOST_WORK
+
+    def _better(self, best: Counts | None, other: Counts | None) -> Counts | None:
+        known = [each for each in (best, other) if each is not None]
+        return min(known, key=self._key, default=None)
+
+    def _key(self, counts: Counts) -> tuple[Fraction, int]:
+        """Return what is to be low: the cost, then the units of all nodes."""
+        units = (shape.units * count for shape, count in zip(self._shapes, counts, strict=True))
+        return _cost_of(self._shapes, counts), sum(units)
+
+    def _promising(self) -> list[int]:
+        """Return the shapes that may do alone, those first that may do best."""
+        every = [set(self._tries.takers(pod)) for pod in self._tries.taken]
+        able = set(range(len(self._shapes))).intersection(*every)
+        none = (0,) * len(self._shapes)
+        at_least = {each: _with(none, each, self._least(none, each)) for each in able}
+        return sorted(able, key=lambda number: (self._key(at_least[number]), number))
+
+    def _least(self, counts: Counts, number: int) -> int:
+        """Return how many nodes of the shape there are at least beside so many of the others."""
+        least = 0
+        for lack, gives in self._measures:
+            others = sum(
+                gives[other] * count for other, count in enumerate(counts) if other != number
+            )
+            if gives[number] and lack > others:
+                least = max(least, -(-(lack - others) // gives[number]))
+        return least
+
+    def _grown(self, counts: Counts, number: int) -> Counts | None:
+        """Return the counts with as many of this shape as it takes; None if no number does."""
+        low = self._least(counts, number)
+        bad, good, step = low - 1, low, 1
+        while not self._tries.fits(_with(counts, number, good)):
+            if good >= self._most:
+                return None
+            bad, good, step = good, min(good + step, self._most), step * 2
+        return self._between(counts, number, bad, good)
+
+    def _between(self, counts: Counts, number: int, bad: int, good: int) -> Counts:
+        """Return counts that fit, with one of the shape fewer they do not; `good` fits."""
+        while good - bad > 1:
+            middle = (bad + good) // 2
+            if self._tries.fits(_with(counts, number, middle)):
+                good = middle
+            else:
+                bad = middle
+        return _with(counts, number, good)
+
+    def _rich(self) -> Counts | None:
+        """Return counts of all shapes that fit."""
+        count = max(ceil(self.bound / sum(shape.cost for shape in self._shapes)), 1)
+        while not self._tries.fits(counts := (count,) * len(self._shapes)):
+            if count > self._most:
+                return None
+            count *= 2
+        used = self._tries.used(counts)
+        return used if self._tries.fits(used) else counts
+
+    def _reduced(self, counts: Counts, order: Sequence[int]) -> Counts:
+        """Return counts that fit, and with one node fewer of any shape they do not."""
+        before = None
+        while before != counts:
+            before = counts
+            for number in order:
+                low, good, step = self._least(counts, number), counts[number], 1
+                while good > low and self._tries.fits(_with(counts, number, max(good - step, low))):
+                    good, step = max(good - step, low), step * 2
+                counts = self._between(counts, number, max(good - step, low - 1), good)
+        return counts
+
+    def _exchanged(self, counts: Counts) -> Counts | None:
+        """Return better counts, with nodes of one shape in the place of some of another."""
+        every = range(len(counts))
+        for old, new in ((old, new) for old in every if counts[old] for new in every if new != old):
+            for gone in sorted({counts[old], (counts[old] + 1) // 2, 1}, reverse=True):
+                comes = int(gone * self._shapes[old].cost / self._shapes[new].cost)
+                for come in (comes, comes - 1):
+                    mix = _with(_with(counts, old, counts[old] - gone), new, counts[new] + come)
+                    better = come >= 0 and self._key(mix) < self._key(counts)
+                    if better and not self._spent and self._tries.fits(mix):
+                        return self._reduced(mix, [old, new, *every])
+        return None
+
+
+def _with(counts: Counts, number: int, count: int) -> Counts:
+    return (*counts[:number], count, *counts[number + 1 :])
+
+
+class _Measure(NamedTuple):
+    """One amount of which there is too little."""
+
+    lack: int
+    """What the pods want beyond what is there."""
+    gives: tuple[int, ...]
+    """What a node gives, by shape, at most all that is lacking: half a node does not come."""
+
+
+def _least_cost(every: Iterable[_Measure], costs: Sequence[Fraction]) -> Fraction:
+    """Return what nodes cost at least that give what is lacking by each measure.
+
+    costs: of a node, by shape. It is a multiple of what all of them are multiples of.
+    """
+    lacking = [each for each in set(every) if each.lack > 0 and any(each.gives)]
+    dear = sorted(lacking, key=lambda each: (-_alone(each, costs), each))[:_MOST_MEASURES]
+    least = max((_alone(each, costs) for each in dear), default=Fraction(0))
+    for pair in combinations(dear, 2):
+        least = max([least, *_together(pair, costs)])
+    below = lcm(*(cost.denominator for cost in costs))
+    step = Fraction(gcd(*(int(cost * below) for cost in costs)), below)
+    return ceil(least / step) * step
+
+
+def _alone(measure: _Measure, costs: Sequence[Fraction]) -> Fraction:
+    """Return the least cost of nodes that give as much."""
+    rates = [cost / gives for cost, gives in zip(costs, measure.gives, strict=True) if gives]
+    return measure.lack * min(rates)
+
+
+def _together(pair: Sequence[_Measure], costs: Sequence[Fraction]) -> Iterator[Fraction]:
+    """Yield what nodes cost at least that give as much by both measures.
+
+    If each thing of the one measure is worth x and of the other y, and no shape gives more worth
+    than it costs, then the nodes cost at least the worth of what is lacking. The best x and y are
+    those for which two of the shapes give exactly what they cost.
+    """
+    first, second = pair
+    shapes = [*zip(first.gives, second.gives, costs, strict=True)]
+    for (a, b, cost), (c, d, price) in combinations(shapes, 2):
+        both = a * d - b * c
+        if both:
+            x, y = (cost * d - b * price) / both, (a * price - cost * c) / both
+            if x >= 0 <= y and all(x * e + y * f <= most for e, f, most in shapes):
+                yield x * first.lack + y * second.lack
+
+
+def _measures(
+    existing: Snapshot, shapes: Sequence[Snapshot], pods: Sequence[Wanted]
+) -> Iterator[_Measure]:
+    """Yield what these pods lack on the nodes that are there.
+
+    shapes: one empty node of each. pods: each with a count.
+    """
+    # What one asks for besides is something else to sums: they do not see that it is of one node.
+    pods = [
+        *pods,
+        *(replace(pod, request=more.request, also=()) for pod in pods for more in pod.also),
+    ]
+    every = (existing, *shapes)
+    yield from _sums(every, pods)
+    asked = Counter[tuple[tuple[int, ...], int]]()
+    for pod in pods:
+        asked[pod.request.parts, pod.request.cores] += pod.count or 0
+    # (units, on how many devices at least as many, cores).
+    sizes = {
+        (units, devices, cores)
+        for parts, cores in asked
+        for units, devices in {units: number for number, units in enumerate(parts, 1)}.items()
+    }
+    largest = sorted(sizes, key=lambda size: (-size[0] * size[1], size))
+    for units, devices, cores in largest[:_MOST_SIZES]:
+        # A device has as many places for these units as fit there; a part of more units takes as
+        # many of them as fit into its own.
+        places = sum(n * sum(part // units for part in parts) for (parts, _), n in asked.items())
+        yield _measure(places, [int((each.free // max(units, 1)).sum()) for each in every])
+        as_large = sum(
+            n
+            for (parts, c), n in asked.items()
+            if parts[devices - 1 : devices] >= (units,) and c >= cores
+        )
+        request = Request(units, devices, cores=cores)
+        yield _measure(as_large, [room_for(each, request, as_large) for each in every])
+
+
+def _sums(every: Sequence[Snapshot], pods: Sequence[Wanted]) -> Iterator[_Measure]:
+    """Yield units, CPU, memory, compute, and places for so much compute on one device."""
+    units = sum(pod.request.total * (pod.count or 0) for pod in pods)
+    yield _measure(units, [int(each.free.sum()) for each in every])
+    cpu = sum(pod.request.cpu * (pod.count or 0) for pod in pods)
+    memory = sum(pod.request.memory * (pod.count or 0) for pod in pods)
+    for asked, name in ((cpu, "cpu_free"), (memory, "memory_free")):
+        free = [getattr(each, name) for each in every]
+        if not any((each > HOST_BOUND // 2).any() for each in free):  # else it is not known
+            yield _measure(asked, [int(np.maximum(each, 0).sum()) for each in free])
+    wanted = Counter[int]()
+    for pod in pods:
+        if pod.request.cores:
+            wanted[pod.request.cores] += pod.request.devices * (pod.count or 0)
+    for cores in {1, *wanted} if wanted else ():
+        places = sum(devices * (asked // cores) for asked, devices in wanted.items())
+        yield _measure(places, [_places_of_cores(each, cores) for each in every])
+
+
+def _measure(wanted: int, amounts: Sequence[int]) -> _Measure:
+    """Return the measure of which so much is wanted. amounts: what is there, and then what a node
+    gives, by shape.
+    """
+    lack = max(wanted - amounts[0], 0)
+    return _Measure(lack, tuple(min(each, lack) for each in amounts[1:]))
+
+
+def _places_of_cores(snapshot: Snapshot, cores: int) -> int:
+    """Return how many times so much compute can be had; all of a device only if it is empty."""
+    places = snapshot.cores_free // cores
+    if cores == ALL_CORES:
+        places[snapshot.used > 0] = 0
+    return int(places.sum())

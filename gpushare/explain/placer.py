@@ -1,27 +1,28 @@
 """Pods placed one after the other by the decisions of the extender, as the simulator does.
 
-What kube-scheduler's own filters enforce is enforced as far as nodes and pods tell it. No I/O.
-
-Tested in `tests/unit/explain/test_whatif.py`.
+What kube-scheduler's own filters enforce is enforced as far as nodes and pods tell it. It is said
+as arrays over many nodes at once (core/node_filters.py says it of one): placing thousands of pods
+on a thousand nodes would else take minutes. No I/O.
 """
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Self
 
 import numpy as np
 
 from gpushare.core.dealing import AsDealt, Asked, Dealing
 from gpushare.core.decide import filter_nodes
+from gpushare.core.defrag import Host
 from gpushare.core.explanation import TOGETHER
 from gpushare.core.model import Reason, Request
 from gpushare.core.mutable_cluster import MutableCluster, Placement, ranking
-from gpushare.core.node_filters import amounts_of
+from gpushare.core.node_filters import OwnFilters, amounts_of
 from gpushare.core.policy import Policy
 from gpushare.core.selectors import NO_DEMANDS, Demands
-from gpushare.core.snapshot import Bools, Rows, Snapshot, has_accepted_model
+from gpushare.core.snapshot import Bools, Ints, Rows, Snapshot, has_accepted_model
 from gpushare.core.trial_streams import mutable
-from gpushare.explain.host_room import HostFilters, HostRoom
 
 MOST = 10_000
 """Pods that are placed at most if the question is how many fit."""
@@ -30,6 +31,81 @@ HOST = "too little CPU or memory"
 """The reason if devices have room but the node still does not fit."""
 
 MODEL = "another GPU model than the pod accepts"
+
+_PLENTY = 2**62
+"""What is left of a resource that is not counted, and the most that is counted."""
+
+
+def rows_by_name(snapshot: Snapshot) -> Rows:
+    """Return intp (K,): the rows with nodes, by name, as the extender prefers equal nodes."""
+    return np.array(sorted(snapshot.row.values(), key=snapshot.names.__getitem__), dtype=np.intp)
+
+
+class HostFilters:
+    """The filters over these nodes as they are. What was looked at once is kept."""
+
+    def __init__(self, own: OwnFilters, names: Sequence[str]) -> None:
+        self.own = own
+        self.names = names
+        self._open: dict[Demands, Bools] = {}
+        self._free: dict[str, Ints] = {}
+
+    def open_to(self, demands: Demands) -> Bools:
+        """Return bool (N,): the nodes that are not kept from such pods, whatever is free there."""
+        if demands not in self._open:
+            refused = [self.own.refuses(name, demands) for name in self.names]
+            self._open[demands] = ~np.array(refused, dtype=bool)
+        return self._open[demands]
+
+    def free(self, resource: str) -> Ints:
+        """Return int64 (N,): what is left of the resource."""
+        if resource not in self._free:
+            amounts = (self.own.free(name, resource) for name in self.names)
+            counted = [_PLENTY if each is None else min(each, _PLENTY) for each in amounts]
+            self._free[resource] = np.array(counted, dtype=np.int64)
+        return self._free[resource]
+
+
+class HostRoom(Host):
+    """Some of these nodes, on which pods are placed. rows: of the nodes, in the order used here."""
+
+    def __init__(self, filters: HostFilters, rows: Rows) -> None:
+        super().__init__(len(rows))
+        self._filters = filters
+        self._rows = rows
+        self._free: dict[str, Ints] = {}
+
+    def open_to(self, demands: Demands) -> Bools:
+        """Return bool (K,): the nodes that are not kept from such pods, whatever is free there."""
+        allowed: Bools = self._filters.open_to(demands)[self._rows]
+        return allowed
+
+    def among(self, request: Request, demands: Demands = NO_DEMANDS) -> Bools:
+        """Return bool (K,): the nodes on which kube-scheduler's own filters let the pod."""
+        allowed = self.open_to(demands)
+        for resource, amount in amounts_of(request).items():
+            if amount > 0:
+                allowed &= self._now(resource) >= amount
+        return allowed
+
+    def lacks(self, row: int, request: Request) -> dict[str, int]:
+        """Return by resource how much too little a node has for the request, if it has."""
+        short = {
+            resource: amount - int(self._now(resource)[row])
+            for resource, amount in amounts_of(request).items()
+            if amount > 0
+        }
+        return {resource: amount for resource, amount in short.items() if amount > 0}
+
+    def take(self, row: int, request: Request, pods: int = 1) -> None:
+        """Count what this many pods take of a node; -1: give back what one took."""
+        for resource, amount in amounts_of(request).items():
+            self._now(resource)[row] -= pods * amount
+
+    def _now(self, resource: str) -> Ints:
+        if resource not in self._free:
+            self._free[resource] = self._filters.free(resource)[self._rows]
+        return self._free[resource]
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +184,7 @@ class Placer:
 
     rows: of the snapshot, the nodes that there are; of equally good ones the first is taken.
     filters: over all rows of the snapshot. dealing: of its nodes. view: the nodes with what is
-    placed.
+    placed. shut: bool (K,), those on which nothing is placed.
     """
 
     def __init__(
@@ -126,30 +202,39 @@ class Placer:
         self._room = HostRoom(filters, rows)
         self._more: defaultdict[str, Counter[str]] = defaultdict(Counter)
         self._known: dict[object, tuple[int, Mapping[str, int]]] = {}
-        self._shut = np.zeros(len(rows), dtype=bool)
+        self.shut = np.zeros(len(rows), dtype=bool)
 
-    def shut(self, node: str) -> None:
-        """Place nothing on the node from now on."""
-        self._shut[self.view.row[node]] = True
+    @classmethod
+    def over(
+        cls, snapshot: Snapshot, own: OwnFilters, policy: Policy, dealing: Dealing | None = None
+    ) -> Self:
+        """Return one over all nodes of the snapshot. own: kube-scheduler's filters."""
+        filters = HostFilters(own, snapshot.names)
+        return cls(snapshot, rows_by_name(snapshot), filters, policy, dealing)
 
-    def reopen(self, node: str) -> None:
-        """Place pods on the node again."""
-        self._shut[self.view.row[node]] = False
-
-    def put(self, wanted: Wanted) -> int:
-        """Place pods as long as they fit, and return how many did."""
-        return len(self._put(wanted))
+    def put(self, wanted: Wanted) -> list[Place]:
+        """Place pods as long as they fit, and return where they are."""
+        places: list[Place] = []
+        count = MOST if wanted.count is None else wanted.count
+        while len(places) < count:
+            among = self._room.among(wanted.request, wanted.demands) & ~self.shut
+            place = self._place(wanted, among)
+            if not place:
+                break
+            places.append(place)
+            self._count(place[0], 1)
+        return places
 
     def placed(self, wanted: Wanted) -> PlacementResult:
-        """Place pods as long as they fit, and return where they are."""
-        return self._result(wanted, self._put(wanted))
+        """Place pods as long as they fit, and return how many did, and why no more."""
+        return self._result(wanted, self.put(wanted))
 
     def placed_at_once(self, gang: Sequence[Wanted]) -> GangResult:
         """Place all pods of the group, or none; return where they would be."""
         places: list[Place] = []
         results = []
         for wanted in gang:
-            put = self._put(wanted)
+            put = self.put(wanted)
             results.append(self._result(wanted, put))
             places += put
         result = GangResult(tuple(results))
@@ -161,7 +246,7 @@ class Placer:
         """Place all of these pods, or none; return where, and the first that has no place."""
         places: list[Place] = []
         for wanted in pods:
-            put = self._put(wanted)
+            put = self.put(wanted)
             places += put
             if len(put) != wanted.count:
                 self.take_back(places)
@@ -185,20 +270,9 @@ class Placer:
     def take_back(self, places: Iterable[Place]) -> None:
         """Take pods away that were placed."""
         for place in places:
-            self._release(place)
+            for placement in place:
+                self._cluster.release(placement)
             self._count(place[0], -1)
-
-    def _put(self, wanted: Wanted) -> list[Place]:
-        places: list[Place] = []
-        count = MOST if wanted.count is None else wanted.count
-        while len(places) < count:
-            among = self._room.among(wanted.request, wanted.demands) & ~self._shut
-            place = self._place(wanted, among)
-            if not place:
-                break
-            places.append(place)
-            self._count(place[0], 1)
-        return places
 
     def _place(self, wanted: Wanted, among: Bools) -> Place:
         """Place one pod with all that it asks for on one of these nodes; () if none has room."""
@@ -212,7 +286,8 @@ class Placer:
                 place += (more,)
             else:
                 return place
-            self._release(place)
+            for placement in place:
+                self._cluster.release(placement)
             among[first.row] = False
         return ()
 
@@ -230,10 +305,6 @@ class Placer:
         request = asked.request.of_parts(units for _, units in shares)
         return self._cluster.put(row[node], tuple(sorted(shares)), request)
 
-    def _release(self, place: Place) -> None:
-        for placement in place:
-            self._cluster.release(placement)
-
     def _result(self, wanted: Wanted, places: Sequence[Place]) -> PlacementResult:
         count = MOST if wanted.count is None else wanted.count
         reasons = self._reasons(wanted) if len(places) < count else {}
@@ -248,13 +319,10 @@ class Placer:
 
     def _reasons(self, wanted: Wanted) -> Mapping[str, int]:
         """Return by reason how many nodes have no room for one more."""
-        generation, reasons = self._known.get(wanted.kind, (-1, {}))
-        if generation != self.view.generation:
-            reasons = Counter(self._reasons_by_node(wanted))
-            self._known[wanted.kind] = self.view.generation, reasons
-        return reasons
-
-    def _reasons_by_node(self, wanted: Wanted) -> Iterator[str]:
+        generation, known = self._known.get(wanted.kind, (-1, {}))
+        if generation == self.view.generation:
+            return known
+        reasons = Counter[str]()
         dealt = AsDealt(self._dealing, wanted.asked)
         view, request = dealt.view(self.view), dealt.request
         failed = filter_nodes(view, view.names, request).failed
@@ -263,13 +331,15 @@ class Placer:
             refused, more = failed.get(name), self._more[name]
             obstacles = self._own.obstacles(name, request, wanted.demands, more)
             kept_out = any(each.lasting for each in obstacles)
+            reason = HOST if not wanted.also else TOGETHER
             if refused is Reason.NO_DEVICE:
-                yield refused.value
+                reason = refused.value
             elif obstacles and (kept_out or refused is None):
-                yield obstacles[0].text
+                reason = obstacles[0].text
             elif not has_model:
-                yield MODEL
+                reason = MODEL
             elif refused is not None:
-                yield refused.value
-            else:
-                yield TOGETHER if wanted.also else HOST
+                reason = refused.value
+            reasons[reason] += 1
+        self._known[wanted.kind] = self.view.generation, reasons
+        return reasons

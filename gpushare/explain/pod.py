@@ -6,8 +6,9 @@ books that it has filled from lists.
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from functools import partial
-from typing import Protocol
+from typing import Protocol, Self, TypeVar
 
 from gpushare.core.dealing import AsDealt, Asked
 from gpushare.core.explain import explain, score_bound_pod
@@ -16,15 +17,16 @@ from gpushare.core.model import PodRef, Request, Shares
 from gpushare.core.node_filters import OwnFilters
 from gpushare.core.ranking import Ranking
 from gpushare.core.selectors import NO_DEMANDS, Demands
+from gpushare.core.snapshot import Snapshot
 from gpushare.core.states.entry import Entry, NodeBooks
 from gpushare.errors import MessageError, UnknownNode, WireError
-from gpushare.explain.node_wishes import NodeAsk
 from gpushare.ledger import Reader
 from gpushare.wire.annotations import Names
 from gpushare.wire.conditions import SchedulerView, scheduler_view
 from gpushare.wire.demands import demands_of
 from gpushare.wire.held import HeldPlace
 from gpushare.wire.objects import Pod
+from gpushare.wire.placeholders import Placeholder
 from gpushare.wire.pods import has_ended, pod_ref, request_among
 from gpushare.wire.request_mistakes import misplaced
 
@@ -56,6 +58,9 @@ class ExplainSource(Protocol):
         """Return the ranking for the request. Raises MessageError for an unknown policy."""
 
 
+_Source = TypeVar("_Source", bound=ExplainSource)
+
+
 @dataclass(frozen=True, slots=True)
 class GroupNeed:
     """What the group of a pod has no place for yet."""
@@ -75,6 +80,31 @@ class Outstanding:
     """Places that are held for others, oldest first."""
     group: GroupNeed | None = None
     """None if the pod is the only one of a group that waits."""
+
+
+@dataclass(frozen=True, slots=True)
+class NodeAsk:
+    """Whether an autoscaler was asked for a node for a pod."""
+
+    asked: float | None = None
+    """When, in seconds since the epoch; None: not yet."""
+    why_not: str = ""
+    """Why not, if it was not."""
+
+    @classmethod
+    def by(cls, placeholder: Placeholder) -> Self:
+        """Return it of a pod whose placeholder has its status."""
+        if placeholder.gated:
+            name = f"{placeholder.namespace}/{placeholder.name}"
+            return cls(why_not=f"its placeholder {name} has a scheduling gate, as Kueue sets them")
+        return cls(placeholder.created)
+
+    @property
+    def text(self) -> str:
+        """It as people read it."""
+        if self.asked is None:
+            return f"none was asked for: {self.why_not}"
+        return f"asked for at {datetime.fromtimestamp(self.asked, UTC):%Y-%m-%d %H:%M:%S} UTC"
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,25 +204,36 @@ def explain_pod(
             mistake = misplaced(pod, entry.request, books.names)
             answer = replace(answer, resource=books.names.resource, mistake=mistake)
             return _charged(answer, books, entry)
-    by_names = {books.names: books for books in every}
     try:
-        wanted = request_among(pod, by_names)
-        if wanted is not None:
-            by_names[wanted[0]].ranking(wanted[1])
+        resolved = resolve(pod, every)
     except WireError as error:
         return replace(answer, state="refused", detail=str(error))
-    if wanted is None:
+    if resolved is None:
         raise MessageError(f"pod {ref} asks for no {resources}: gpushare has no say in it")
-    names, request = wanted
-    answer = replace(answer, resource=names.resource, request=request)
+    books, request = resolved
+    answer = replace(answer, resource=books.names.resource, request=request)
     node = (pod.spec and pod.spec.node_name) or ""
     if has_ended(pod):
         return answer
     if node:
         return replace(answer, state="bound", node=node, detail=_NOT_IN_BOOKS)
-    explanation = explanation_of(by_names[names], request, demands_of(pod), now)
-    mistake = misplaced(pod, request, names)
+    explanation = explanation_of(books, request, demands_of(pod), now)
+    mistake = misplaced(pod, request, books.names)
     return replace(answer, state="pending", explanation=explanation, mistake=mistake)
+
+
+def resolve(pod: Pod, every: Sequence[_Source]) -> tuple[_Source, Request] | None:
+    """Return the resource that a pod asks for, and its request there; None if it asks for none.
+
+    Raises WireError for a request that makes no sense or asks for two of the resources.
+    """
+    asked = request_among(pod, (books.names for books in every))
+    if asked is None:
+        return None
+    names, request = asked
+    source = next(books for books in every if books.names is names)
+    source.ranking(request)
+    return source, request
 
 
 def explanation_of(
@@ -201,15 +242,17 @@ def explanation_of(
     demands: Demands = NO_DEMANDS,
     now: float = 0.0,
     *,
+    snapshot: Snapshot | None = None,
     dealt: AsDealt | None = None,
     nodes: Collection[str] | None = None,
 ) -> Explanation:
-    """Return how the request of a pod that demands this stands on the nodes as they are now.
+    """Return how the request of a pod that demands this stands on the nodes.
 
-    dealt: the request where devices deal out memory in amounts of their own. nodes: None: all.
+    snapshot: of the source's books; None: as they are now. dealt: the request where devices deal
+    out memory in amounts of their own. nodes: None: all.
     """
     ledger, own = source.ledger, source.filters
-    snapshot = ledger.snapshot()
+    snapshot = snapshot or ledger.snapshot()
     names = [name for name in snapshot.names if name and (nodes is None or name in nodes)]
     books_of = partial(node_books, ledger)
     return explain(snapshot, names, request, books_of, now, own=own, demands=demands, dealt=dealt)

@@ -10,7 +10,6 @@ from gpushare.core.explanation import TOGETHER, BoundPodScore, Explanation, Reme
 from gpushare.core.model import ANY_CARD, Cards, Reason, Request
 from gpushare.core.states.entry import Entry
 from gpushare.explain.pod import ClaimExplanation, GroupNeed, Outstanding, PodExplanation
-from gpushare.wire.conditions import SchedulerView
 
 _MOST_NAMES = 5
 """Names in a line; the document has all."""
@@ -46,18 +45,14 @@ def sentence(
     reader: the namespace whose users read it, and may not know the names of pods elsewhere; None
     for those who may. between: what its group needs. holder: "claim" if the books are of claims.
     """
-    group = f"its group {group_text(between.group, unit)}" if between.group else ""
-    return "; ".join(filter(None, (group, _help(explanation, unit, reader, holder))))
-
-
-def _help(explanation: Explanation, unit: str, reader: str | None, holder: str) -> str:
-    if explanation.fit:
-        return ""
-    if explanation.never:
-        return f"it can never fit: {_most(explanation, unit)}"
-    compute = _compute(explanation, unit)
-    free = f"{_free(explanation, unit)}, but {compute}" if compute else _free(explanation, unit)
-    return f"free now: {free}; {_remedies(explanation, unit, reader, holder)}"
+    parts = [f"its group {group_text(between.group, unit)}"] if between.group else []
+    if explanation.never and not explanation.fit:
+        parts.append(f"it can never fit: {_most(explanation, unit)}")
+    elif not explanation.fit:
+        compute = _compute(explanation, unit)
+        free = f"{_free(explanation, unit)}, but {compute}" if compute else _free(explanation, unit)
+        parts += [f"free now: {free}", _remedies(explanation, unit, reader, holder)]
+    return "; ".join(parts)
 
 
 def lines(pod: PodExplanation) -> list[str]:
@@ -80,15 +75,13 @@ def lines(pod: PodExplanation) -> list[str]:
         rows.append(("New node", pod.node_ask.text))
     rows += _outstanding(pod)
     if scored is not None:
-        rows.append(("Node", _node_score(scored)))
-        rows.append(("Devices", _device_scores(scored, pod.unit)))
-        rows.append(("Judged", f"by policy {scored.policy}, {_AS_OF_NOW}"))
+        rows += _judgement(scored, pod.unit)
     if pod.mistake:
         rows.append(("Mistake", pod.mistake))
     if pod.shares and pod.detail:
         rows.append(("Note", pod.detail))
     if pod.state == "pending":
-        rows.append(("Scheduler", _scheduler_of_claims(pod) if pod.claims else _scheduler(pod)))
+        rows.append(("Scheduler", _scheduler(pod)))
     return [f"{label + ':':<12}{text}" for label, text in rows]
 
 
@@ -379,34 +372,40 @@ def _some(names: Iterable[str]) -> str:
     return f"{', '.join(first)} and {last}" if first else last
 
 
-def _node_score(scored: BoundPodScore) -> str:
-    if not scored.fits:
-        return f"it would not fit on {scored.node} any more"
-    score = f"score {scored.score} of 10"
-    score += "" if scored.best == scored.node else f" ({scored.best} has 10)"
-    return f"{score}; nodes with room: {scored.fitting}"
-
-
-def _device_scores(scored: BoundPodScore, unit: str) -> str:
+def _judgement(scored: BoundPodScore, unit: str) -> list[tuple[str, str]]:
+    """Return the rows of how a policy scores the place of a bound pod."""
+    node = f"it would not fit on {scored.node} any more"
+    if scored.fits:
+        best = "" if scored.best == scored.node else f" ({scored.best} has 10)"
+        node = f"score {scored.score} of 10{best}; nodes with room: {scored.fitting}"
     parts = []
     for device in scored.devices:
         value = "too little" if device.value is None else f"value {device.value:.4g}"
         parts.append(f"{device.device} has {amount(device.free, unit)} free, {value}")
-    best = ", ".join(map(str, scored.chosen))
-    taken = f"; the policy would take {best}" if scored.chosen else ""
-    return f"{'; '.join(parts)}{taken}"
+    if scored.chosen:
+        parts.append(f"the policy would take {', '.join(map(str, scored.chosen))}")
+    judged = f"by policy {scored.policy}, {_AS_OF_NOW}"
+    return [("Node", node), ("Devices", "; ".join(parts)), ("Judged", judged)]
 
 
 def _scheduler(pod: PodExplanation) -> str:
+    """Return what kube-scheduler says of the pod, and whether it has asked gpushare."""
     view = pod.scheduler
     if view.gates:
-        return "scheduling gates hold the pod back: no scheduler looks at it until they are removed"
+        waits = "its claims get no devices" if pod.claims else "no scheduler looks at it"
+        return f"scheduling gates hold the pod back: {waits} until they are removed"
+    if pod.claims:  # it takes a pod whose claims have their devices
+        return f"{view.name} says: {view.message}" if view.message else "it has said nothing yet"
     if pod.served is False:
         return f"kube-scheduler's file has no profile {view.name!r}: nobody schedules this pod"
     if view.message is None:
         text = f"no scheduler has looked at it yet: does one run with the name {view.name!r}?"
         return f"{text} {_ASKED}" if pod.asked else text
-    text = f"{view.name} removed {_own(view)} itself" if view.own else ""
+    text = ""
+    if view.own:  # a node may have several reasons
+        reasons = ", ".join(f"{count} {why}" for why, count in view.own.items())
+        removed = view.nodes - sum(view.ours.values())
+        text = f"{view.name} removed {removed} of {view.nodes} nodes ({reasons}) itself"
     if view.ours or pod.asked:
         return f"{text}, and asked gpushare about the others" if text else f"{view.name} {_ASKED}"
     if text:
@@ -415,20 +414,4 @@ def _scheduler(pod: PodExplanation) -> str:
     return f"{view.name} has not asked gpushare: {view.message}"
 
 
-def _scheduler_of_claims(pod: PodExplanation) -> str:
-    """Return what kube-scheduler says, which takes a pod whose claims have their devices."""
-    view = pod.scheduler
-    if view.gates:
-        return (
-            "scheduling gates hold the pod back: its claims get no devices until they are removed"
-        )
-    return f"{view.name} says: {view.message}" if view.message else "it has said nothing yet"
-
-
 _ASKED = "has asked gpushare"
-
-
-def _own(view: SchedulerView) -> str:
-    """Return how many nodes kube-scheduler removed itself: a node may have several reasons."""
-    reasons = ", ".join(f"{count} {text}" for text, count in view.own.items())
-    return f"{view.nodes - sum(view.ours.values())} of {view.nodes} nodes ({reasons})"

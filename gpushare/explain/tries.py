@@ -13,10 +13,8 @@ from gpushare.core.dealing import Dealing
 from gpushare.core.node_filters import OwnFilters
 from gpushare.core.policy import Policy
 from gpushare.core.snapshot import Rows, Snapshot
-from gpushare.explain.host_room import HostFilters
-from gpushare.explain.placer import PlacementResult, Placer, Wanted
-from gpushare.explain.shapes import Shape, new_names
-from gpushare.explain.whatif import in_turn
+from gpushare.explain.placer import HostFilters, PlacementResult, Placer, Wanted
+from gpushare.explain.whatif import Shape, in_turn, new_names
 from gpushare.ledger import Ledger
 
 Counts = tuple[int, ...]
@@ -57,6 +55,7 @@ class Nodes:
     """The nodes that are there, and as many of each shape as have been asked for so far.
 
     Those that come stand among the others as if they were named as `whatif --add` names them.
+    snapshot, filters, dealing: of all of them.
     """
 
     def __init__(
@@ -68,18 +67,26 @@ class Nodes:
         self.shapes = shapes
         self._existing = ledger.snapshot().row.keys()
         self._created = [0] * len(shapes)
-        self._filters: HostFilters | None = None
-        self._dealing: Dealing | None = None
+        self._look()
+
+    def _look(self) -> None:
+        """Look anew at the nodes of the ledger."""
+        self.snapshot = self._ledger.snapshot()
+        self.filters = HostFilters(self._own, self.snapshot.names)
+        self.dealing = Dealing(self._ledger.entries_and_specs()[1].values())
 
     def rows(self, counts: Counts) -> Rows:
         """Return intp (K,): the nodes that are there and this many of each shape, by name."""
+        created = self._created
         for number, count in enumerate(counts):
-            for place in range(self._created[number], count):
+            for place in range(created[number], count):
                 name = _ledger_name(number, place)
                 spec, state = self.shapes[number].node(name, self._resource)
                 self._ledger.node_changed(spec)
                 self._own.states.put(state)
-                self._created[number], self._filters, self._dealing = place + 1, None, None
+        self._created = [max(pair) for pair in zip(created, counts, strict=True)]
+        if self._created != created:
+            self._look()
         row = self.snapshot.row
         by_name = {name: row[name] for name in self._existing}
         by_name |= {shown: row[name] for name, shown in self.names(counts).items()}
@@ -96,23 +103,6 @@ class Nodes:
         """Return intp (1,): one node of the shape."""
         self.rows(tuple(int(each == number) for each in range(len(self.shapes))))
         return np.array([self.snapshot.row[_ledger_name(number, 0)]], dtype=np.intp)
-
-    @property
-    def snapshot(self) -> Snapshot:
-        """All nodes."""
-        return self._ledger.snapshot()
-
-    def filters(self) -> HostFilters:
-        """Return kube-scheduler's filters over all nodes."""
-        if self._filters is None:
-            self._filters = HostFilters(self._own, self.snapshot.names)
-        return self._filters
-
-    def dealing(self) -> Dealing:
-        """Return how the devices of all nodes are dealt out."""
-        if self._dealing is None:
-            self._dealing = Dealing(self._ledger.entries_and_specs()[1].values())
-        return self._dealing
 
     def shown(self, counts: Counts, view: Snapshot) -> list[NewNode]:
         """Return the nodes that come, as they are in this view."""
@@ -133,8 +123,8 @@ def _ledger_name(shape: int, place: int) -> str:
 class Tries:
     """Tries of numbers of nodes: each places all pods. Tries are remembered.
 
-    pods: in the order of the answer. work: pods that were placed, each with the nodes that were
-    looked at.
+    pods: in the order of the answer. taken: those that an empty node of some shape takes. work:
+    pods that were placed, each with the nodes that were looked at.
     """
 
     def __init__(self, nodes: Nodes, pods: Sequence[Wanted], policy: Policy, tell: Tell) -> None:
@@ -146,36 +136,44 @@ class Tries:
         self._known: dict[Counts, bool] = {}
         self._takers: dict[object, tuple[int, ...]] = {}
         self._have_to_fit = {place for place, pod in enumerate(pods) if self.takers(pod)}
+        self.taken = [pod for pod in pods if self.takers(pod)]
         self._most_lost = sum(pod.count or 0 for pod in pods)
         self._last: tuple[Counts, tuple[PlacementResult, ...], Snapshot] | None = None
         self.work = 0
-
-    @property
-    def taken(self) -> list[Wanted]:
-        """The pods that an empty node of some shape takes."""
-        return [pod for pod in self._pods if self.takers(pod)]
 
     def takers(self, pod: Wanted) -> tuple[int, ...]:
         """Return the shapes of which an empty node takes such a pod."""
         if pod.kind not in self._takers:
             single = replace(pod, count=1)
             every = range(len(self.nodes.shapes))
-            self._takers[pod.kind] = tuple(n for n in every if self._alone(n).put(single))
+            self._takers[pod.kind] = tuple(
+                n for n in every if self._placer(self.nodes.alone(n)).put(single)
+            )
         return self._takers[pod.kind]
 
     def fits(self, counts: Counts) -> bool:
         """Return whether all pods fit that a new node takes, and of the others as many as are
         known to, if this many nodes come.
         """
-        if counts not in self._known:
-            self._tell(counts, len(self._known))
-            self._known[counts] = self._all_fit(self._placer(counts))
+        if counts in self._known:
+            return self._known[counts]
+        self._tell(counts, len(self._known))
+        placer, lost = self._placer(self.nodes.rows(counts)), 0
+        self._known[counts] = True
+        for place in self._turn:
+            pod = self._pods[place]
+            put = len(placer.put(pod))
+            self.work += put * (_OF_A_POD + len(placer.view.names))
+            lost += (pod.count or 0) - put
+            if put != pod.count and (place in self._have_to_fit or lost > self._most_lost):
+                self._known[counts] = False
+                break
         return self._known[counts]
 
     def result(self, counts: Counts) -> tuple[tuple[PlacementResult, ...], Snapshot]:
         """Return where the pods are if this many nodes come, and the nodes then."""
         if self._last is None or self._last[0] != counts:
-            placer = self._placer(counts)
+            placer = self._placer(self.nodes.rows(counts))
             results = {place: placer.placed(self._pods[place]) for place in self._turn}
             names = self.nodes.names(counts)
             for place, result in results.items():
@@ -221,42 +219,25 @@ class Tries:
             if not result.all_fit:
                 reasons: Counter[str] = Counter()
                 for number in range(len(self.nodes.shapes)):
-                    reasons.update(self._alone(number).placed(result.wanted).reasons)
+                    alone = self._placer(self.nodes.alone(number))
+                    reasons.update(alone.placed(result.wanted).reasons)
                 yield LeftOut(result.wanted, (result.wanted.count or 0) - result.fit, reasons)
 
     def empty(self, number: int) -> Snapshot:
         """Return one empty node of the shape."""
-        return self._alone(number).view
+        return self._placer(self.nodes.alone(number)).view
 
     def existing(self) -> Snapshot:
         """Return the nodes that are there and that some of the pods may use."""
-        rows, filters = self.nodes.rows((0,) * len(self.nodes.shapes)), self.nodes.filters()
+        rows, filters = self.nodes.rows((0,) * len(self.nodes.shapes)), self.nodes.filters
         usable = np.zeros(len(rows), dtype=bool)
         for demands in {pod.demands for pod in self._pods}:
             usable |= filters.open_to(demands)[rows]
         return Placer(self.nodes.snapshot, rows[usable], filters, self._policy).view
 
-    def _alone(self, number: int) -> Placer:
-        return self._on(self.nodes.alone(number))
-
-    def _placer(self, counts: Counts) -> Placer:
-        return self._on(self.nodes.rows(counts))
-
-    def _on(self, rows: Rows) -> Placer:
+    def _placer(self, rows: Rows) -> Placer:
         nodes = self.nodes
-        return Placer(nodes.snapshot, rows, nodes.filters(), self._policy, nodes.dealing())
-
-    def _all_fit(self, placer: Placer) -> bool:
-        """Return whether all pods fit that have to, and enough of the others."""
-        lost = 0
-        for place in self._turn:
-            pod = self._pods[place]
-            put = placer.put(pod)
-            self.work += put * (_OF_A_POD + len(placer.view.names))
-            lost += (pod.count or 0) - put
-            if put != pod.count and (place in self._have_to_fit or lost > self._most_lost):
-                return False
-        return True
+        return Placer(nodes.snapshot, rows, nodes.filters, self._policy, nodes.dealing)
 
 
 def _lost(placed: Iterable[PlacementResult]) -> int:

@@ -1,13 +1,16 @@
 """Answer what-if questions: which pods would fit if some nodes went and others came.
 
+A node that comes is of a shape: like one that is there, or of so many devices of a size.
+
 It places pods on a copy of the books with the decisions of the extender, as the simulator does.
 What kube-scheduler's own filters enforce is enforced as far as nodes and pods tell it. No I/O.
 """
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from itertools import chain, groupby, islice
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from fractions import Fraction
+from itertools import chain, count, groupby, islice
 from operator import attrgetter
 from types import MappingProxyType
 
@@ -15,16 +18,85 @@ import numpy as np
 
 from gpushare.core.dealing import Dealing
 from gpushare.core.model import ALL_CORES, NodeSpec
-from gpushare.core.node_filters import OwnFilters
+from gpushare.core.node_filters import NodeState, OwnFilters
 from gpushare.core.policy import Policy
 from gpushare.core.selectors import NO_DEMANDS, Demands
-from gpushare.core.snapshot import Rows, Snapshot, has_accepted_model
+from gpushare.core.snapshot import Snapshot, has_accepted_model
 from gpushare.errors import SettingsError
-from gpushare.explain.host_room import HostFilters
 from gpushare.explain.placer import GangResult, PlacementResult, Placer, Wanted
 from gpushare.ledger import Ledger
+from gpushare.wire.annotations import Names
+from gpushare.wire.dra.claims import CLASS
 
 _NO_DEMANDS: Mapping[str, Demands] = MappingProxyType({})
+_HOSTNAME = "kubernetes.io/hostname"
+_OF_CONTROLLERS = "node.kubernetes.io/"
+"""Taints that kube-controller-manager writes and removes by the state of a node."""
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """What a node that could come is like."""
+
+    name: str
+    spec: NodeSpec
+    """As `bare` returns it."""
+    like: NodeState | None = None
+    """What kube-scheduler sees of a node that is there and is like it; None: nothing is known that
+    keeps pods out."""
+    price: Fraction | None = None
+    """That of one node, None if none has a price."""
+
+    @property
+    def units(self) -> int:
+        """Units of all devices."""
+        return sum(self.spec.capacity)
+
+    @property
+    def cost(self) -> Fraction:
+        """What counts against one node: its price, else that it is one."""
+        return Fraction(1) if self.price is None else self.price
+
+    def node(self, name: str, resource: str) -> tuple[NodeSpec, NodeState]:
+        """Return a node of this shape; resource: the managed one."""
+        spec = replace(self.spec, name=name)
+        return spec, state_like(spec, self.like, resource)
+
+
+def bare(spec: NodeSpec) -> NodeSpec:
+    """Return what another node like this one is before any pod is there: all devices healthy."""
+    size = len(spec.capacity)
+    return replace(
+        spec,
+        healthy=(True,) * size,
+        uuids=("",) * size,
+        closed=None,
+        counted=False,
+        gone=(),
+    )
+
+
+def new_names(taken: Collection[str], prefix: str = "new") -> Iterator[str]:
+    """Yield names for nodes that come, which no other node has."""
+    return (name for number in count(1) if (name := f"{prefix}-{number}") not in taken)
+
+
+def state_like(spec: NodeSpec, like: NodeState | None, resource: str) -> NodeState:
+    """Return what kube-scheduler sees of a node that comes: like one that is there, but in order.
+
+    Of one that is like none that is there nothing is known that keeps pods out.
+    """
+    if like is None:
+        return NodeState(spec.name)
+    labels = None if like.labels is None else dict(like.labels) | {_HOSTNAME: spec.name}
+    amounts = like.allocatable
+    if amounts is not None and resource != CLASS:  # cards of claims are no resource of the node
+        cores = Names.for_resource(resource).cores
+        amounts = dict(amounts) | {resource: sum(spec.capacity)}
+        if cores in amounts:
+            amounts[cores] = ALL_CORES * len(spec.capacity)
+    taints = tuple(each for each in like.taints if not each.key.startswith(_OF_CONTROLLERS))
+    return NodeState(spec.name, labels, taints, allocatable=amounts)
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,10 +181,8 @@ def what_if(
     before = sums_of(ledger.snapshot())
     current = current or current_pods(ledger)
     moved = change_nodes(ledger, current, without, added)
-    snapshot = ledger.snapshot()
-    filters = HostFilters(own or OwnFilters(), snapshot.names)
     dealing = Dealing(ledger.entries_and_specs()[1].values())
-    placer = Placer(snapshot, rows_by_name(snapshot), filters, policy, dealing)
+    placer = Placer.over(ledger.snapshot(), own or OwnFilters(), policy, dealing)
     every = [*moved, *current.waiting, *wanted]
     by_place: dict[int, PlacementResult] = {}
     for place in in_turn(every):
@@ -169,11 +239,6 @@ def _unknown(view: Snapshot, pods: Iterable[Wanted]) -> Counter[str]:
 def in_turn(pods: Sequence[Wanted]) -> list[int]:
     """Return the places of the pods in the order in which they are placed: by priority."""
     return sorted(range(len(pods)), key=lambda place: -pods[place].priority)
-
-
-def rows_by_name(snapshot: Snapshot) -> Rows:
-    """Return intp (K,): the rows with nodes, by name, as the extender prefers equal nodes."""
-    return np.array(sorted(snapshot.row.values(), key=snapshot.names.__getitem__), dtype=np.intp)
 
 
 def sums_of(view: Snapshot) -> Sums:

@@ -16,13 +16,14 @@ from gpushare.core.ranking import FallbackScorer, NoPreference, Ranking, Scorer
 from gpushare.core.selectors import Demands
 from gpushare.core.trial import AUTO, Choice
 from gpushare.errors import MessageError
+from gpushare.explain.pod import resolve
 from gpushare.extender.verbs.holds import Holds
 from gpushare.ledger import Ledger
 from gpushare.logline import Line
 from gpushare.wire.annotations import Names
 from gpushare.wire.dra.claims import CLASS
 from gpushare.wire.objects import Pod
-from gpushare.wire.pods import names_any, request_among, scheduler_of
+from gpushare.wire.pods import names_any, scheduler_of
 
 log = logging.getLogger("gpushare.policies")
 
@@ -221,12 +222,7 @@ class ManagedResources:
         last = self._last
         if last is not None and last[0] is pod:  # by prioritize, after filter
             return last[1]
-        asked = request_among(pod, (managed.names for managed in self.resources))
-        if asked is None:
-            return None
-        names, request = asked
-        managed = next(managed for managed in self.resources if managed.names is names)
-        managed.ranking(request)
-        if keep:
-            self._last = pod, (managed, request)
-        return managed, request
+        resolved = resolve(pod, self.resources)
+        if keep and resolved is not None:
+            self._last = pod, resolved
+        return resolved

@@ -36,8 +36,7 @@ from gpushare.extender.moves.mover import Mover
 from gpushare.extender.scheduler_file import SchedulerFile, routes_of
 from gpushare.extender.service import Service
 from gpushare.extender.tell.events.messages import EventMessages
-from gpushare.extender.tell.events.pending_without_call import pending_without_call
-from gpushare.extender.tell.events.unserved_pods import UnservedPods
+from gpushare.extender.tell.events.overdue_pods import UnservedPods, pending_without_call
 from gpushare.extender.tell.explainer import Explainer
 from gpushare.extender.tell.metrics import Metrics
 from gpushare.extender.tell.page.document import Documents

@@ -13,7 +13,7 @@ import pytest
 
 from gpushare.core.node_filters import NodeStates, OwnFilters
 from gpushare.core.policy import load_policy
-from gpushare.explain.scale_down import Books, must_stay
+from gpushare.explain.autoscalers import Books, must_stay
 from gpushare.ledger import Ledger
 from gpushare.wire.annotations import ALIYUN
 from gpushare.wire.demands import node_state

@@ -19,7 +19,7 @@ from functools import partial
 
 from gpushare.core.states.entry import Entry, NodeBooks
 from gpushare.errors import ApiError
-from gpushare.extender.follow.comparer import Finding
+from gpushare.extender.follow.auditor import Finding
 from gpushare.extender.verbs.bind.transaction import BUDGET
 from gpushare_localcluster.api.records import Change
 from tests.simulation.network import Client, Request

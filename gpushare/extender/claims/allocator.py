@@ -17,17 +17,15 @@ import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
+from functools import partial
 
-from gpushare.core.model import PodRef
 from gpushare.errors import MessageError, WireError
 from gpushare.extender.claims.books import Arrivals, ClaimBooks, claim_ref
 from gpushare.extender.claims.cases import Case, case_of, has_devices
-from gpushare.extender.claims.fence_watch import FenceWatch
-from gpushare.extender.claims.gangs import Gang, Gangs
+from gpushare.extender.claims.gangs import Gang, Gangs, Returns
 from gpushare.extender.claims.handlers import WaitingPods
-from gpushare.extender.claims.journal import Journal, Wait
-from gpushare.extender.claims.returns import Returns
-from gpushare.extender.claims.writer import ClaimWriter
+from gpushare.extender.claims.view import Journal, Wait
+from gpushare.extender.claims.writer import ClaimWriter, FenceWatch
 from gpushare.extender.managed_resources import ManagedResources
 from gpushare.kube.api import Calls
 from gpushare.logline import Line
@@ -59,10 +57,6 @@ class _Tries:
     """
     nodes: set[str] = field(default_factory=set)
     """Where its claim was allocated; as it waits again, kube-scheduler took that back."""
-
-    def is_due(self, now: float, version: tuple[int, int]) -> bool:
-        """Return whether to try it now. version: of the books."""
-        return now >= self.due or self.seen not in (None, version)
 
     def later(self, now: float, seen: tuple[int, int] | None = None) -> None:
         self.seen = seen
@@ -108,7 +102,6 @@ class Allocator:
         self._journal = journal or Journal()
         self._not_ready = not_ready
         self._clock = clock
-        self._stopped = False
         self._fence = FenceWatch(api, books.driver, clock)
         self._writes = ClaimWriter(
             api,
@@ -138,8 +131,7 @@ class Allocator:
 
     def stop(self) -> None:
         """Begin no write any more; one that is under way is waited for a little."""
-        self._stopped = True
-        self._writes.stop()
+        self._writes.stopped = True
         self._changed.set()
         if self._thread is not None:
             self._thread.join(1.0)
@@ -183,17 +175,20 @@ class Allocator:
             self._held_back = held_back
             log.info(Line("claims are given out", held_back=held_back or "no"))
         pods = self._waiting.all()
-        self._arrivals.forget(self._clock())
+        self._arrivals.keep(pods.keys(), self._clock())
         for gone in self._tries.keys() - pods.keys():
-            self._arrivals.gone(gone, self._clock())
             del self._tries[gone]
         self._journal.keep(pods.keys())
         now, version = self._clock(), self._books.ledger.version()
         tried = [(self._tries.setdefault(uid, _Tries()), pod) for uid, pod in pods.items()]
         self._gangs.look(pods)
-        due = [(tries, pod) for tries, pod in tried if tries.is_due(now, version)]
+        due = [
+            (tries, pod)
+            for tries, pod in tried
+            if now >= tries.due or tries.seen not in (None, version)
+        ]
         for tries, pod in sorted(due, key=lambda each: self._turn(each[1])):
-            if self._stopped or self._not_ready():
+            if self._writes.stopped or self._not_ready():
                 return
             try:
                 if not self._try(pod, tries):
@@ -301,7 +296,7 @@ class Allocator:
             try:
                 cards = self._take(case, self._tries[case.pod.uid].nodes)
             except WireError as error:
-                self._refuse(case.pod, str(error))
+                self._tell(Wait(case.pod, str(error), refused=True))
                 continue
             node = cards[0][0].node if cards else case.only_node()
             if cards or (node and not case.wanted):
@@ -323,7 +318,7 @@ class Allocator:
         try:
             return case_of(pod, self._books, next(iter(self._resources)).names)
         except WireError as error:
-            self._refuse(ref, str(error))
+            self._tell(Wait(ref, str(error), refused=True))
             return None
 
     def _allocate(self, case: Case, tries: _Tries, device_class: DeviceClass) -> None:
@@ -333,7 +328,7 @@ class Allocator:
         try:
             taken = self._take(case, tries.nodes)
         except WireError as error:
-            self._refuse(case.pod, str(error))
+            self._tell(Wait(case.pod, str(error), refused=True))
             return
         if not taken:
             self._tell(case.no_room(self._books.unit))
@@ -378,15 +373,7 @@ class Allocator:
         if case.nominated and (cards_there := self._take(case.where_nominated(), ())):
             return cards_there
         left_out = {*tried}
-
-        def allowed(name: str) -> bool:
-            if name in left_out:
-                return False
-            if (case.nodes is None or name in case.nodes) and self._fits(case, name):
-                return True
-            left_out.add(name)
-            return False
-
+        allowed = partial(self._may_go, case, left_out)
         while True:
             taken: list[tuple[SliceCard, ...]] = []
             try:
@@ -419,24 +406,30 @@ class Allocator:
                 taken_back = self._writes.take_back(claim, release(claim, case.pod)) or taken_back
         return taken_back
 
-    def _fits(self, case: Case, node: str) -> bool:
-        """Return whether the node is the driver's alone, and kube-scheduler would not refuse it."""
-        if any(managed.ledger.serves(node) for managed in self._resources):
-            return False
-        filters, coming = next(iter(self._resources)).filters, self._arrivals.on(node)
-        return node in filters.states and not filters.obstacles(
-            node, case.request, case.demands, coming
-        )
+    def _may_go(self, case: Case, left_out: set[str], node: str) -> bool:
+        """Return whether the node is the driver's alone, and kube-scheduler would not refuse it.
 
-    def _refuse(self, pod: PodRef, why: str) -> None:
-        self._tell(Wait(pod, why, refused=True))
+        left_out: the nodes that are not asked about; one that will not do is added.
+        """
+        if node in left_out:
+            return False
+        filters = next(iter(self._resources)).filters
+        if (
+            (case.nodes is None or node in case.nodes)
+            and not any(managed.ledger.serves(node) for managed in self._resources)
+            and node in filters.states
+            and not filters.obstacles(node, case.request, case.demands, self._arrivals.on(node))
+        ):
+            return True
+        left_out.add(node)
+        return False
 
     def _tell(self, wait: Wait) -> None:
         if self._journal.waits(wait):
             log.info(Line("claim waits", pod=wait.pod, why=wait.why))
 
     def _run(self) -> None:
-        while not self._stopped:
+        while not self._writes.stopped:
             self._changed.wait(_EVERY)
             self._changed.clear()
             try:

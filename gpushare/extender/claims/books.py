@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 from itertools import chain
 from types import MappingProxyType
 
-from gpushare.core.dealing import Asked, Dealing
+from gpushare.core.dealing import Dealing
 from gpushare.core.model import Amounts, NodeSpec, PodRef, Request
 from gpushare.core.node_filters import amounts_of
 from gpushare.core.pairing import Pairing
@@ -86,7 +86,7 @@ class ClaimBooks:
     ) -> None:
         self.ledger = Ledger(Pairing.OFF)
         self.driver = driver
-        self._unit = unit
+        self.unit = unit
         self._ranking = ranking
         self._lend = lend
         self._knows = knows
@@ -97,7 +97,8 @@ class ClaimBooks:
         self._specs: dict[str, NodeSpec] = {}
         # Nodes of which no slice is there; replaced whole.
         self._unlisted: set[str] = set()
-        self._dealing = Dealing()
+        self.dealing = Dealing()
+        """How the driver's cards are dealt out."""
         self._claims: dict[str, ResourceClaim] = {}
         self._by_name: dict[tuple[str, str], str] = {}
         self._unread: frozenset[str] = frozenset()
@@ -123,11 +124,11 @@ class ClaimBooks:
             for name, now in cards_by_node(self._cards).items():
                 if self._on_node.get(name) != now:
                     self._on_node[name] = now
-                    self._specs[name] = node_of_cards(name, now, self._unit)
+                    self._specs[name] = node_of_cards(name, now, self.unit)
                     # Anew: which card is at which index may have changed.
                     self.ledger.node_gone(name)
                     self.ledger.node_changed(self._specs[name])
-            self._dealing = Dealing(self._specs.values())
+            self.dealing = Dealing(self._specs.values())
             for uid in self._claims:
                 self._count(uid)
 
@@ -215,11 +216,6 @@ class ClaimBooks:
             return False
         return pod.uid in {each.uid for each in shown.reserved}
 
-    def nodes(self) -> tuple[str, ...]:
-        """Return the driver's nodes."""
-        with self._lock:
-            return tuple(self._on_node)
-
     def take(
         self, claim: ResourceClaim, asked: ClaimRequest, nodes: Callable[[str], bool]
     ) -> tuple[SliceCard, ...]:
@@ -228,14 +224,17 @@ class ClaimBooks:
 
         claim: as last shown, and not allocated. Raises MessageError if it can never have any.
         """
-        wanted = asked.asked(self._unit)
+        wanted = asked.asked(self.unit)
         with self._lock:
             ref = claim_ref(claim)
             if self._unread or self._claims.get(ref.uid) is not claim or ref.uid in self._sent:
                 return ()
-            best = self._dealing.place(self.ledger.snapshot(), wanted, nodes, self._ranking)
+            best = self.dealing.place(self.ledger.snapshot(), wanted, nodes, self._ranking)
             if best is None:
-                self._check_dealt(wanted)
+                given_out = (card for card in self._cards.values() if card.open and card.shared)
+                large = any(card.memory >= wanted.exact[0] for card in given_out)
+                if large and not self.dealing.where(wanted):
+                    raise MessageError(NO_SUCH_AMOUNT)
                 return ()
             node, shares = best
             cards = tuple(self._on_node[node][device] for device, _ in shares)
@@ -262,17 +261,6 @@ class ClaimBooks:
         with self._lock:
             if self._sent.pop(uid, None):
                 self._count(uid)
-
-    @property
-    def dealing(self) -> Dealing:
-        """How the driver's cards are dealt out."""
-        with self._lock:
-            return self._dealing
-
-    @property
-    def unit(self) -> int:
-        """The bytes of a unit."""
-        return self._unit
 
     def card(self, key: DeviceKey) -> SliceCard | None:
         """Return the card that a slice last gave this name."""
@@ -307,20 +295,13 @@ class ClaimBooks:
         at = snapshot.row[card.node], device
         return bool(snapshot.healthy[at] and snapshot.used[at] <= snapshot.capacity[at])
 
-    def _check_dealt(self, wanted: Asked) -> None:
-        """Raise MessageError if cards are large enough, and no node deals out such amounts."""
-        given_out = (card for card in self._cards.values() if card.open and card.shared)
-        large = any(card.memory >= wanted.exact[0] for card in given_out)
-        if large and not self._dealing.where(wanted):
-            raise MessageError(NO_SUCH_AMOUNT)
-
     def _taken(self, uid: str) -> Mapping[tuple[str, str], int]:
         """Return the units that the claim has, by node and card."""
         taken: dict[tuple[str, str], int] = defaultdict(int)
         sent = self._sent.get(uid)
         if sent is not None:
             for part, card in zip(sent.asked.parts, sent.cards, strict=True):
-                taken[card.node, card.uuid] += units_up(card.given(part.memory), self._unit)
+                taken[card.node, card.uuid] += units_up(card.given(part.memory), self.unit)
         claim = self._claims.get(uid)
         allocation = claim.allocation if claim else None
         if not allocation:
@@ -334,7 +315,7 @@ class ClaimBooks:
                     cards[self._cards[device.key].uuid] = self._cards[device.key]
                 for card in cards.values():
                     whole = card.memory if device.memory is None else device.memory
-                    taken[card.node, card.uuid] += units_up(whole, self._unit)
+                    taken[card.node, card.uuid] += units_up(whole, self.unit)
         return taken
 
     def _count(self, uid: str) -> None:
@@ -342,7 +323,7 @@ class ClaimBooks:
         claim = self._claims.get(uid)
         taken = self._taken(uid) if claim is not None else {}
         ref = claim_ref(claim) if claim is not None else PodRef("", "", uid)
-        held = {pod.node: pod for pod in holders_of(ref, taken, self._on_node, self._unit)}
+        held = {pod.node: pod for pod in holders_of(ref, taken, self._on_node, self.unit)}
         for name in self._charged.pop(uid, frozenset()) - {*held}:
             self.ledger.pod_gone(f"{uid}/{name}")
         if claim is None:
@@ -372,13 +353,13 @@ class Arrivals:
         self._node[uid] = node, request
         self._taken[node].update(amounts_of(request))
 
-    def gone(self, uid: str, now: float) -> None:
-        """Note that it waits no more. If it was bound, another watch may tell the books later."""
-        if uid in self._node:
-            self._gone[uid] = now
-
-    def forget(self, now: float) -> None:
-        """Count no more who has gone a while ago."""
+    def keep(self, waiting: Collection[str], now: float) -> None:
+        """Count no more who has waited no more for a while. If it was bound, another watch than
+        that of those who wait may tell the books later.
+        """
+        for uid in self._node:
+            if uid not in waiting:
+                self._gone.setdefault(uid, now)
         for uid in [uid for uid, since in self._gone.items() if now - since >= _SHOWN]:
             del self._gone[uid]
             self.not_expected(uid)

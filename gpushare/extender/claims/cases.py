@@ -11,7 +11,7 @@ from gpushare.core.selectors import Demands
 from gpushare.errors import MessageError, WireError
 from gpushare.explain.claims import ON_SEVERAL, ClaimsLack, common_nodes, lasting_nodes
 from gpushare.extender.claims.books import ClaimBooks, claim_ref
-from gpushare.extender.claims.journal import Wait
+from gpushare.extender.claims.view import Wait
 from gpushare.wire.annotations import Names
 from gpushare.wire.demands import demands_of
 from gpushare.wire.dra.claims import CLASS, ClaimRequest, claim_names, claim_request

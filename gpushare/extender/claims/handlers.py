@@ -25,29 +25,40 @@ _SHARE = 4.0
 """A rest is this many times as long as it took to take over all slices before it."""
 
 
-class _Shown(Generic[_T]):
-    """Objects by name, as last shown; one that cannot be read stays as it was."""
+class _Followed(Generic[_T]):
+    """Handler that keeps objects by name, as last shown; one that cannot be read stays as it was.
 
-    def __init__(self) -> None:
-        self.now: dict[str, _T] = {}
+    changed: called after each change.
+    """
 
-    def replace(self, pages: Sequence[Decoded[_T]]) -> None:
-        """Take over a list."""
+    def __init__(self, changed: Callable[[], None]) -> None:
+        self._changed = changed
+        self._now: dict[str, _T] = {}
+
+    def replace(self, pages: Sequence[Decoded[_T]], started: float) -> None:
+        """Take over all objects."""
+        del started
         unread = {bad.ref.name for page in pages for bad in page.bad}
-        unchanged = {name: item for name, item in self.now.items() if name in unread}
-        self.now = unchanged | {_name(item): item for page in pages for item in page.items}
+        unchanged = {name: item for name, item in self._now.items() if name in unread}
+        self._now = unchanged | {_name(item): item for page in pages for item in page.items}
+        self._came(at_once=True)
 
     def apply(self, event: WatchEvent[_T]) -> None:
-        """Take over one."""
+        """Take over one object."""
         name = _name(event.object) if event.object else event.bad.ref.name if event.bad else ""
         if event.kind == "DELETED":
-            self.now.pop(name, None)
+            self._now.pop(name, None)
         elif event.object is not None:
-            self.now[name] = event.object
+            self._now[name] = event.object
+        self._came(at_once=False)
+
+    def _came(self, *, at_once: bool) -> None:
+        del at_once
+        self._changed()
 
 
-class SliceHandler:
-    """Handler for slices. changed: called after each change.
+class SliceHandler(_Followed[ResourceSlice]):
+    """Handler for slices.
 
     A slice may change what the others of its pool or node say, so all are taken over together, at
     once; of the many that come when a driver is rolled out, some together, by `take_over`.
@@ -59,26 +70,17 @@ class SliceHandler:
         changed: Callable[[], None],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
+        super().__init__(changed)
         self._books = books
-        self._changed = changed
         self._clock = clock
         self._lock = threading.Lock()
         self._fresh = False
         self._due = -math.inf
-        self._slices = _Shown[ResourceSlice]()
 
-    def replace(self, pages: Sequence[Decoded[ResourceSlice]], started: float) -> None:
-        """Take over all slices."""
-        del started
-        self._slices.replace(pages)
-        self._fresh, self._due = True, -math.inf
-        self.take_over()
-        self._changed()
-
-    def apply(self, event: WatchEvent[ResourceSlice]) -> None:
-        """Take over one slice."""
-        self._slices.apply(event)
+    def _came(self, *, at_once: bool) -> None:
         self._fresh = True
+        if at_once:
+            self._due = -math.inf
         self.take_over()
         self._changed()
 
@@ -89,33 +91,18 @@ class SliceHandler:
             if not self._fresh or begun < self._due:
                 return
             self._fresh = False
-            self._books.slices_changed([*self._slices.now.values()])
+            self._books.slices_changed([*self._now.values()])
             now = self._clock()
             self._due = now + (now - begun) * _SHARE
 
 
-class ClassHandler:
-    """Handler for device classes, of which one is ours. changed: called after each change."""
-
-    def __init__(self, changed: Callable[[], None]) -> None:
-        self._changed = changed
-        self._classes = _Shown[DeviceClass]()
+class ClassHandler(_Followed[DeviceClass]):
+    """Handler for device classes, of which one is ours."""
 
     @property
     def ours(self) -> DeviceClass | None:
         """Our class as last shown; None if it is not there."""
-        return self._classes.now.get(CLASS) or self._classes.now.get(CLASS_ASIDE)
-
-    def replace(self, pages: Sequence[Decoded[DeviceClass]], started: float) -> None:
-        """Take over what is listed."""
-        del started
-        self._classes.replace(pages)
-        self._changed()
-
-    def apply(self, event: WatchEvent[DeviceClass]) -> None:
-        """Take over one class."""
-        self._classes.apply(event)
-        self._changed()
+        return self._now.get(CLASS) or self._now.get(CLASS_ASIDE)
 
 
 class ClaimHandler:

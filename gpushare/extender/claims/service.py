@@ -12,9 +12,8 @@ from gpushare.core.trial import AUTO, FALLBACK_POLICY
 from gpushare.extender.claims.allocator import Allocator
 from gpushare.extender.claims.books import ClaimBooks
 from gpushare.extender.claims.handlers import ClaimHandler, ClassHandler, SliceHandler, WaitingPods
-from gpushare.extender.claims.journal import Journal
 from gpushare.extender.claims.templates import Templates
-from gpushare.extender.claims.view import ClaimsView
+from gpushare.extender.claims.view import ClaimsView, Journal
 from gpushare.extender.claims.writer import DRA
 from gpushare.extender.follow.readiness import Readiness, Source
 from gpushare.extender.managed_resources import ManagedResources
@@ -40,7 +39,8 @@ _WAITING_PODS = (("fieldSelector", "spec.nodeName=,status.phase=Pending"),)
 class ClaimsService:
     """The claims of one driver, in the cluster's memory unit, ranked by a policy.
 
-    sources: what is listed and watched for them, by name. view: what may be told of them.
+    sources: what is listed and watched for them, by name. view: what may be told of them. events:
+    tell users what has come of their claims.
     """
 
     def __init__(
@@ -79,7 +79,7 @@ class ClaimsService:
         self.view = ClaimsView(
             driver, books, self._journal, resources, policy=ranks, ranking=ranking
         )
-        self._events = ClaimEvents(messages, self.view)
+        self.events = ClaimEvents(messages, self.view)
         self._allocator: Allocator | None = None
         self._templates: Templates | None = None
 
@@ -122,7 +122,7 @@ class ClaimsService:
         ready: this process leads.
         """
         self._books.forget_nodes()
-        self._events.tick(ready)
+        self.events.tick(ready)
 
     def _lend(self, node: str) -> None:
         for managed in self._resources:

@@ -63,17 +63,14 @@ class Templates:
             if self._not_ready():
                 return False
             self._due[template] = now + AGAIN
-            self._write(template)
+            path = f"{DRA}/namespaces/{template.namespace}/resourceclaimtemplates"
+            names = {"namespace": template.namespace, "template": template.name}
+            try:
+                self._api.request("POST", path, body=template.body(CLASS), timeout=_TIMEOUT)
+            except ApiConflict:
+                continue
+            except ApiError as error:
+                log.warning(Line("template of claims not written", **names, error=str(error)))
+            else:
+                log.info(Line("template of claims written", **names))
         return not due
-
-    def _write(self, template: SizedTemplate) -> None:
-        path = f"{DRA}/namespaces/{template.namespace}/resourceclaimtemplates"
-        names = {"namespace": template.namespace, "template": template.name}
-        try:
-            self._api.request("POST", path, body=template.body(CLASS), timeout=_TIMEOUT)
-        except ApiConflict:
-            pass
-        except ApiError as error:
-            log.warning(Line("template of claims not written", **names, error=str(error)))
-        else:
-            log.info(Line("template of claims written", **names))

@@ -3,10 +3,14 @@
 An allocation whose outcome is unknown keeps its charge. It is settled by another write, of an
 annotation: after that one it cannot land any more, and the answer shows whether it has.
 
+Nothing is allocated while the fence is not there that keeps everybody else from allocating the
+driver's devices.
+
 Tested in `tests/unit/extender/claims/test_allocator.py`.
 """
 
 import logging
+import math
 import time
 import uuid
 from collections.abc import Callable, Sequence
@@ -16,12 +20,12 @@ from gpushare.core.model import PodRef
 from gpushare.errors import ApiError, ApiTooLarge, ApiUnavailable, InvariantError, WireError
 from gpushare.extender.claims.books import ClaimBooks, claim_ref, version_of
 from gpushare.extender.claims.cases import Case
-from gpushare.extender.claims.fence_watch import FenceWatch
-from gpushare.extender.claims.journal import Given, Journal
+from gpushare.extender.claims.view import Given, Journal
 from gpushare.extender.verbs.bind.transaction import BUDGET
 from gpushare.kube.api import Calls
 from gpushare.logline import Line
 from gpushare.wire.dra.claims import is_protected
+from gpushare.wire.dra.fence import BINDINGS, POLICIES, unfenced
 from gpushare.wire.dra.objects import RESOURCE_CLAIMS, DeviceClass, ResourceClaim
 from gpushare.wire.dra.slices import SliceCard
 from gpushare.wire.dra.writes import allocation, protection, settlement
@@ -30,14 +34,50 @@ log = logging.getLogger("gpushare.claims")
 
 DRA = "/apis/resource.k8s.io/v1"
 _TIMEOUT = 3.0
-"""Seconds that a write may take. It begins within the rest of BUDGET after leadership was checked,
-so it ends while this process leads."""
+"""Seconds that a call may take. A write begins within the rest of BUDGET after leadership was
+checked, so it ends while this process leads."""
+_LOOK_EVERY, _LOOK_AGAIN = 60.0, 5.0
+"""Seconds until the fence is looked at again, and until then where it was not there."""
+
+
+class FenceWatch:
+    """Whether the fence is there: looked at once a minute."""
+
+    def __init__(self, api: Calls, driver: str, clock: Callable[[], float]) -> None:
+        self.problem = "the fence has not been looked at yet"
+        """Why nothing may be given out; "" if nothing is in the way."""
+        self._api = api
+        self._driver = driver
+        self._clock = clock
+        self._due = -math.inf
+
+    def look(self) -> None:
+        """Look again, if it is time to."""
+        if self._clock() < self._due:
+            return
+        self._due = self._clock() + _LOOK_EVERY
+        try:
+            policies = POLICIES.decode_list(self._read("validatingadmissionpolicies"))
+            bindings = BINDINGS.decode_list(self._read("validatingadmissionpolicybindings"))
+            self.problem = unfenced(policies.items, bindings.items, self._driver)
+        except ApiUnavailable as error:
+            # Without an answer it is as it was; allocations would get none either.
+            log.warning(Line("fence not looked at", error=str(error)))
+        except (ApiError, WireError) as error:
+            self.problem = f"the fence cannot be looked at: {str(error)[:200]}"
+        if self.problem:
+            self._due = self._clock() + _LOOK_AGAIN
+
+    def _read(self, name: str) -> bytes:
+        path = f"/apis/admissionregistration.k8s.io/v1/{name}"
+        return self._api.request("GET", path, timeout=_TIMEOUT)
 
 
 class ClaimWriter:
     """The one that writes to claims, and tells the books what it sends and what came of it.
 
-    Several threads may give, each to another pod; one thread calls all else.
+    Several threads may give, each to another pod; one thread calls all else. stopped: no write
+    begins any more.
     """
 
     def __init__(
@@ -58,13 +98,9 @@ class ClaimWriter:
         self._not_ready = not_ready
         self._leads_until = leads_until
         self._clock = clock
-        self._stopped = False
+        self.stopped = False
         self._doubts: dict[str, PodRef] = {}
         """The claims of which an allocation got no answer that tells its outcome, by uid."""
-
-    def stop(self) -> None:
-        """Begin no write any more."""
-        self._stopped = True
 
     def give(
         self, case: Case, taken: Sequence[tuple[SliceCard, ...]], device_class: DeviceClass
@@ -165,7 +201,7 @@ class ClaimWriter:
     def _may_write_until(self) -> float | None:
         """Return when a write may begin at the latest; None if none may."""
         now = self._clock()
-        if self._stopped or self._not_ready() or now + BUDGET > self._leads_until():
+        if self.stopped or self._not_ready() or now + BUDGET > self._leads_until():
             return None
         return now + BUDGET - _TIMEOUT
 

@@ -1,7 +1,7 @@
 """Placeholders for pods that wait for a device, so that an autoscaler brings a node.
 
 Every ten seconds the books are asked which pods need another node although sums have room
-(explain/node_wishes.py). Each such pod that kube-scheduler has refused gets one placeholder
+(explain/autoscalers.py). Each such pod that kube-scheduler has refused gets one placeholder
 (wire/placeholders.py), named after it, so a create whose answer is lost makes no second one. Which
 there are is known from the watch alone: a status that was not written is written in the next round,
 and a placeholder whose pod is bound, gone or has room is deleted, whoever created it. A group has
@@ -24,7 +24,8 @@ from gpushare.core.model import PodRef
 from gpushare.core.policy import load_policy
 from gpushare.core.trial import FALLBACK_POLICY
 from gpushare.errors import ApiConflict, ApiError, ApiNotFound, MessageError
-from gpushare.explain.node_wishes import NodeAsk, Wish, node_wishes
+from gpushare.explain.autoscalers import Wish, node_wishes
+from gpushare.explain.pod import NodeAsk
 from gpushare.extender.follow.rights import WriteRight
 from gpushare.extender.follow.rounds import Rounds
 from gpushare.extender.follow.shown import Shown

@@ -2,7 +2,7 @@
 
 They count a node's sum of memory, and would take a node away although no device of another one has
 room for its pods. Once a minute the books are asked which nodes could go, all at once
-(explain/scale_down.py). The others are annotated: for cluster-autoscaler, for Karpenter, and with
+(explain/autoscalers.py). The others are annotated: for cluster-autoscaler, for Karpenter, and with
 our own word of why, which says too what we wrote. What somebody else wrote is never touched: each
 write holds for the Node as the watch has shown it. What is annotated is known from the watch alone,
 so a write whose outcome is unknown is simply looked at again, and what an earlier process has left
@@ -21,7 +21,7 @@ from gpushare.core.model import ObservedPod
 from gpushare.core.policy import load_policy
 from gpushare.core.trial import FALLBACK_POLICY
 from gpushare.errors import ApiError, ApiNotFound
-from gpushare.explain.scale_down import Books, must_stay
+from gpushare.explain.autoscalers import Books, must_stay
 from gpushare.extender.claims.view import ClaimsView
 from gpushare.extender.follow.rights import WriteRight
 from gpushare.extender.follow.rounds import Rounds

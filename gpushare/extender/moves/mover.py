@@ -22,8 +22,16 @@ from gpushare.core.policy import load_policy
 from gpushare.core.states.entry import Waiting
 from gpushare.core.trial import FALLBACK_POLICY
 from gpushare.errors import ApiConflict, ApiError, ApiNotFound, GpuShareError
-from gpushare.explain.defrag import A_GLANCE, MOST_MOVES, DefragAnswer, Hole, PodMove, find_moves
-from gpushare.explain.movable import ListedRules, Rule
+from gpushare.explain.defrag import (
+    A_GLANCE,
+    MOST_MOVES,
+    DefragAnswer,
+    Hole,
+    ListedRules,
+    PodMove,
+    Rule,
+    find_moves,
+)
 from gpushare.extender.follow.rights import REFUSED, WriteRight
 from gpushare.extender.follow.rounds import Rounds
 from gpushare.extender.managed_resources import ManagedResource, ManagedResources
@@ -265,7 +273,7 @@ class Mover:
         going.rules = self._reads.rules(self._wall())
         plan = self._plan(going.managed, run.pod, going.rules, len(run.unmoved))
         entries = (ledger.entry(uid) for uid in run.unmoved)
-        spent = any(entry and going.rules.why_not(entry) is Rule.SPENT for entry in entries)
+        spent = any(entry and going.rules.judge(entry).rule is Rule.SPENT for entry in entries)
         return steps.Seen(plan=plan, spent=spent)
 
     def _act(self, going: _Going, step: steps.Step) -> None:

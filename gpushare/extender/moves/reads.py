@@ -8,7 +8,7 @@ from typing import TypeVar
 
 from gpushare.core.model import PodRef
 from gpushare.errors import ApiNotFound
-from gpushare.explain.movable import LABEL, ListedRules
+from gpushare.explain.defrag import LABEL, ListedRules
 from gpushare.extender.moves.steps import Heir
 from gpushare.kube.api import Calls, pages
 from gpushare.wire.budgets import read_budget

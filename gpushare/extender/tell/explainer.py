@@ -15,8 +15,7 @@ from dataclasses import replace
 from gpushare.errors import ApiError, ApiNotFound, GpuShareError, MessageError, NotReady
 from gpushare.explain.claims import by_claims, explain_claims
 from gpushare.explain.document import document
-from gpushare.explain.node_wishes import NodeAsk
-from gpushare.explain.pod import Outstanding, explain_pod
+from gpushare.explain.pod import NodeAsk, Outstanding, PodExplanation, explain_pod
 from gpushare.extender.claims.view import ClaimsView
 from gpushare.extender.door.document_cache import DocumentCache
 from gpushare.extender.managed_resources import ManagedResources
@@ -152,15 +151,16 @@ class Explainer:
         elif explained.state == "pending":
             fits = explained.explanation is not None and bool(explained.explanation.fit)
             ask = None if fits else self._ask_for(uid)
-            explained = replace(explained, outstanding=self._outstanding(pod), node_ask=ask)
+            explained = replace(
+                explained, outstanding=self._outstanding(pod, explained), node_ask=ask
+            )
         return json.dumps(document(explained)).encode()
 
-    def _outstanding(self, pod: Pod) -> Outstanding:
+    def _outstanding(self, pod: Pod, explained: PodExplanation) -> Outstanding:
         """Return what filter keeps for others and not for this pod, and whether its group fits."""
-        resolved = self._resources.resolve(pod)
-        if resolved is None:
+        managed, request = self._resources.find(explained.resource), explained.request
+        if managed is None or request is None:
             return Outstanding()
-        managed, request = resolved
         asking = claimant(pod, request)
         # What filter would see, so that both name the same numbers.
         offered = offers_of(managed).to(asking, managed.ledger.snapshot(), time.monotonic())

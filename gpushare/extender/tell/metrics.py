@@ -22,9 +22,12 @@ from gpushare import __version__
 from gpushare.extender.claims.view import ClaimsView
 from gpushare.extender.managed_resources import ManagedResources
 from gpushare.extender.shadow.shadow import Shadow
-from gpushare.extender.tell.claims_metrics import claims_metrics
-from gpushare.extender.tell.memory_metrics import device_metrics, usage_metrics
-from gpushare.extender.tell.shadow_metrics import shadow_metrics
+from gpushare.extender.tell.written_metrics import (
+    claims_metrics,
+    device_metrics,
+    shadow_metrics,
+    usage_metrics,
+)
 
 _BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0)
 _ALARMS = ("placement_edited", "bound_by_another", "binding_lost")

@@ -9,9 +9,8 @@ from gpushare.core.dealing import Dealing
 from gpushare.extender.claims import books, writer
 from gpushare.extender.claims.allocator import Allocator
 from gpushare.extender.claims.books import ClaimBooks
-from gpushare.extender.claims.gangs import Gang
+from gpushare.extender.claims.gangs import Gang, Returns
 from gpushare.extender.claims.handlers import WaitingPods
-from gpushare.extender.claims.returns import Returns
 from gpushare.extender.claims.writer import ClaimWriter
 from gpushare.extender.follow.group_members import GroupMembers
 from gpushare.extender.follow.readiness import Readiness

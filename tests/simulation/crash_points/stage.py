@@ -14,7 +14,7 @@ from functools import partial
 from typing import Any
 
 from gpushare.core.pairing import Pairing
-from gpushare.extender.follow.comparer import Finding
+from gpushare.extender.follow.auditor import Finding
 from gpushare_localcluster.api.deletion import DeleteOptions
 from gpushare_localcluster.api.resources import NODES, PODS
 from gpushare_localcluster.api.status import StatusError

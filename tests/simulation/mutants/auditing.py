@@ -3,9 +3,8 @@
 from dataclasses import replace
 from typing import Any
 
-from gpushare.extender.follow import auditor, comparer
-from gpushare.extender.follow.auditor import Auditor
-from gpushare.extender.follow.comparer import LEAKED, UnconfirmedFindings
+from gpushare.extender.follow import auditor
+from gpushare.extender.follow.auditor import LEAKED, Auditor, UnconfirmedFindings
 from tests.simulation.mutants.museum import mutant
 
 
@@ -19,7 +18,7 @@ def counts_at_the_first_look(original: Any) -> Any:
 
 
 @mutant(
-    "B22", "a difference counts when it is seen again, however far the watch is", comparer, "_is_at"
+    "B22", "a difference counts when it is seen again, however far the watch is", auditor, "_is_at"
 )
 def counts_without_the_watch(original: Any) -> Any:
     del original

@@ -15,7 +15,7 @@ from gpushare.explain import text
 from gpushare.extender.follow import watch_handlers
 from gpushare.extender.follow.watch_handlers import PodEventHandler
 from gpushare.extender.managed_resources import ExtenderScope
-from gpushare.extender.tell.events import messages, pending_without_call
+from gpushare.extender.tell.events import messages, overdue_pods
 from gpushare.extender.tell.events.mistaken_pods import MistakenPods
 from gpushare.kube.listwatch import ListWatch
 from gpushare.wire import inventory, pods
@@ -114,7 +114,7 @@ def limits_all_together(original: Any) -> Any:
     return allows
 
 
-@mutant("T7", "pods of one namespace take all looks", pending_without_call, "_MAX_OF_ONE",
+@mutant("T7", "pods of one namespace take all looks", overdue_pods, "_MAX_OF_ONE",
         test=f"{_EVENTS}/test_pending_without_call.py::"
         "test_pods_of_one_namespace_hide_none_of_another")  # fmt: skip
 def looks_at_one_namespace(original: Any) -> Any:

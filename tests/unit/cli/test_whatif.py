@@ -14,7 +14,7 @@ from gpushare.cli.pod_specs import pods_of_documents, pods_of_words
 from gpushare.cli.whatif import main
 from gpushare.core.model import NodeSpec, Request
 from gpushare.errors import SettingsError
-from gpushare.explain.shapes import new_names
+from gpushare.explain.whatif import new_names
 from gpushare.ledger import Ledger
 from gpushare.wire.annotations import ALIYUN
 from gpushare.wire.device_request import SPLIT

@@ -6,8 +6,8 @@ import pytest
 from gpushare.core.model import Request
 from gpushare.core.node_filters import NodeState, NodeStates, OwnFilters
 from gpushare.core.selectors import NO_DEMANDS
-from gpushare.explain.claim_filters import BY_ANNOTATION, UNKNOWN_NODE, ClaimFilters
-from gpushare.explain.host_room import HostFilters, HostRoom
+from gpushare.explain.claims import BY_ANNOTATION, UNKNOWN_NODE, ClaimFilters
+from gpushare.explain.placer import HostFilters, HostRoom
 
 STATES = [
     NodeState("free", allocatable={"cpu": 4000, "pods": 10}),

@@ -3,6 +3,7 @@
 import json
 from collections.abc import Mapping
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -265,6 +266,38 @@ def test_devices_that_come_while_a_pod_is_explained_are_no_error() -> None:
         explanation = explain_claims(pod, process.books, nodes, "GiB").explanation
         assert explanation
         assert explanation.fit == fit
+
+
+def test_a_node_that_goes_while_a_pod_is_explained_does_not_count_as_one_for_its_largest_claim(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The nodes are looked at once: all that is said is of one moment."""
+    store = ClaimStore()
+    for name in ("a", "b"):
+        store.create(name, 40)
+    process = Process(store, slice_of(device(0)))
+    process.show()
+    seen = [process.books.ledger.snapshot()]
+    process.books.ledger.node_gone("n1")
+    seen.append(process.books.ledger.snapshot())
+    monkeypatch.setattr(process.view.source, "ledger", Mock(wraps=process.books.ledger))
+    monkeypatch.setattr(process.view.source.ledger, "snapshot", lambda: seen.pop(0))
+    pod = waiting_pod("p", "a", "b")
+    explanation = explain_claims(pod, process.books, process.view.nodes, "GiB").explanation
+    assert explanation
+    assert (explanation.fit, explanation.apart) == (("n1",), 0)
+
+
+def test_each_claim_is_looked_up_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is said of a claim, and the nodes that it binds the pod to, are of one moment."""
+    store = ClaimStore()
+    store.create("a", 40)
+    process = Process(store, slice_of(device(0)))
+    process.show()
+    named = Mock(wraps=process.books.named)
+    monkeypatch.setattr(process.books, "named", named)
+    explain_claims(waiting_pod("p", "a"), process.books, process.view.nodes, "GiB")
+    named.assert_called_once_with("default", "a")
 
 
 def test_a_claim_that_others_use_too_keeps_a_pod_on_its_node() -> None:

@@ -12,10 +12,9 @@ from gpushare.core.model import ObservedPod, PodRef, Request
 from gpushare.core.node_filters import NodeStates, OwnFilters
 from gpushare.core.policy import Policy, load_policy
 from gpushare.core.selectors import Demands
-from gpushare.explain.need import Asked, Need, more_of, need
+from gpushare.explain.need import Need, more_of, need
 from gpushare.explain.placer import MODEL, Wanted
-from gpushare.explain.shapes import Shape
-from gpushare.explain.whatif import Outcome, what_if
+from gpushare.explain.whatif import Outcome, Shape, what_if
 from gpushare.ledger import Ledger
 from tests.unit.core.clusters import node, state_of
 from tests.unit.explain.test_whatif import MEM, POLICY, bind, books
@@ -33,7 +32,7 @@ def answer(
     states: NodeStates | None = None,
 ) -> Need:
     own = OwnFilters(states, ledger.taken)
-    return need(ledger, Asked(wanted, shapes, MEM), policy, own)
+    return need(ledger, wanted, shapes, policy, own, resource=MEM)
 
 
 def applied(

@@ -7,7 +7,7 @@ import pytest
 from gpushare.core.model import Cards, NodeSpec, ObservedPod, PodRef, Request
 from gpushare.core.node_filters import NodeStates, OwnFilters
 from gpushare.core.selectors import Demands
-from gpushare.explain.node_wishes import MOST_NODES, Wish, Wishes, node_wishes
+from gpushare.explain.autoscalers import MOST_NODES, Wish, Wishes, node_wishes
 from gpushare.ledger import Ledger
 from tests.unit.core.clusters import node, state_of
 from tests.unit.explain.test_whatif import MEM, POLICY, bind, books

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from gpushare.core.model import NodeSpec, ObservedPod, PodRef, Request
 from gpushare.core.node_filters import NodeStates, OwnFilters
 from gpushare.core.selectors import NO_DEMANDS, Demands
-from gpushare.explain.scale_down import Books, must_stay
+from gpushare.explain.autoscalers import Books, must_stay
 from gpushare.explain.whatif import what_if
 from gpushare.ledger import Ledger
 from tests.unit.core.clusters import node, state_of

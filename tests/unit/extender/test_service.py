@@ -15,7 +15,7 @@ from gpushare.core.model import Allocation, ObservedPod, PodRef, Reason, Request
 from gpushare.core.states.entry import Phase
 from gpushare.errors import ApiNotFound, ApiUnavailable, MessageError, NotReady, UnknownNode
 from gpushare.extender.managed_resources import ExtenderScope
-from gpushare.extender.tell.events.pending_without_call import pending_without_call
+from gpushare.extender.tell.events.overdue_pods import pending_without_call
 from gpushare.wire.annotations import ALIYUN
 from gpushare.wire.device_request import OWN_DEVICES, SPLIT
 from gpushare.wire.pods import observe_pod

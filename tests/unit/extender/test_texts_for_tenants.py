@@ -24,7 +24,7 @@ from gpushare.errors import (
     RequestRefused,
     WireError,
 )
-from gpushare.extender.follow.comparer import LEAKED, MISPLACED, Finding
+from gpushare.extender.follow.auditor import LEAKED, MISPLACED, Finding
 from gpushare.extender.managed_resources import ManagedResources
 from gpushare.extender.service import Service
 from gpushare.extender.tell.events.messages import EventMessages

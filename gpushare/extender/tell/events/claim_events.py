@@ -13,8 +13,7 @@ from dataclasses import dataclass
 
 from gpushare.core.explanation import TOGETHER
 from gpushare.explain.pod import Outstanding
-from gpushare.extender.claims.journal import Wait
-from gpushare.extender.claims.view import ClaimsView
+from gpushare.extender.claims.view import ClaimsView, Wait
 from gpushare.extender.tell.events.messages import EventMessages
 
 GRACE = 2.0

@@ -16,11 +16,10 @@ from gpushare.core.snapshot import Snapshot
 from gpushare.daemon.events.aggregator import Buckets
 from gpushare.daemon.events.recorder import EventRecorder
 from gpushare.explain.claims import refusal
-from gpushare.explain.node_wishes import NodeAsk
-from gpushare.explain.pod import Outstanding
+from gpushare.explain.pod import NodeAsk, Outstanding
 from gpushare.explain.text import amount, sentence
-from gpushare.extender.claims.journal import Given
-from gpushare.extender.follow.comparer import Finding
+from gpushare.extender.claims.view import Given
+from gpushare.extender.follow.auditor import Finding
 from gpushare.extender.managed_resources import ManagedResources
 from gpushare.extender.tell.events.mistaken_pods import MistakenPods
 from gpushare.wire.dra.counted import units_up
@@ -256,15 +255,11 @@ class EventMessages:
             if new := is_now - was:
                 note = f"{resource}: nothing new is placed on {_devices(new)}"
                 self._recorder.record(_node(node), UNHEALTHY, "Monitoring", note, warning=True)
-            if opened := (was - is_now) & _open(view, node):
+            row = view.row.get(node)  # none if the node is gone
+            usable = view.open[row].nonzero()[0].tolist() if row is not None else ()
+            if opened := (was - is_now).intersection(usable):
                 note = f"{resource}: {_devices(opened)} may be used again"
                 self._recorder.record(_node(node), HEALTHY, "Monitoring", note)
-
-
-def _open(view: Snapshot, node: str) -> frozenset[int]:
-    """Return the open devices of the node; none if the node is gone or closed."""
-    row = view.row.get(node)
-    return frozenset(view.open[row].nonzero()[0].tolist()) if row is not None else frozenset()
 
 
 def _devices(devices: frozenset[int]) -> str:

@@ -73,15 +73,12 @@ class MistakenPods:
         with suppress(WireError):
             ref = pod_ref(pod)
             if pod.spec and pod.spec.node_name:
-                return self._mistake_of_bound(pod, ref)
+                for managed in self._resources:
+                    if text := blinded(pod, managed.names):
+                        return Mistake(ref, text, 0.0, managed.names.resource, bound=True)
+                return None
             text, delay, resource = self._judge(pod)
             return Mistake(ref, text, delay, resource) if text else None
-        return None
-
-    def _mistake_of_bound(self, pod: Pod, ref: PodRef) -> Mistake | None:
-        for managed in self._resources:
-            if text := blinded(pod, managed.names):
-                return Mistake(ref, text, 0.0, managed.names.resource, bound=True)
         return None
 
     def observe(self, uid: str, mistake: Mistake | None) -> None:
@@ -166,7 +163,10 @@ class MistakenPods:
         asks = names_any(pod, [managed.names.resource for managed in self._resources])
         if asks and scope.claims_alone:
             return scope.refusal(pod), 0.0, ""
-        if asks and schedulers and scheduler_of(pod) not in schedulers and not _looked_at(pod):
+        if asks and schedulers and scheduler_of(pod) not in schedulers:
+            conditions = (pod.status and pod.status.conditions) or ()
+            if any(condition.type == "PodScheduled" for condition in conditions):
+                return "", 0.0, ""  # a scheduler has looked at it
             names = ", ".join(sorted(schedulers))
             return (
                 f"its schedulerName is {scheduler_of(pod)[:80]!r}, and no scheduler of that name"
@@ -176,11 +176,6 @@ class MistakenPods:
                 "",
             )
         return "", 0.0, ""
-
-
-def _looked_at(pod: Pod) -> bool:
-    conditions = (pod.status and pod.status.conditions) or ()
-    return any(condition.type == "PodScheduled" for condition in conditions)
 
 
 def _largest(managed: ManagedResource) -> int:

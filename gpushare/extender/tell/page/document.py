@@ -9,9 +9,9 @@ import json
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from types import MappingProxyType
-from typing import Any
+from typing import Any, TypeVar
 
 from gpushare import __version__
 from gpushare.core.explanation import Explanation
@@ -19,12 +19,13 @@ from gpushare.core.model import ALL_CORES, NodeSpec, Request
 from gpushare.core.selectors import Demands
 from gpushare.core.states.entry import Entry, Waiting
 from gpushare.core.stranded import stranded_units
+from gpushare.errors import MessageError
 from gpushare.explain.pod import explanation_of
+from gpushare.explain.text import sentence
 from gpushare.extender.claims.view import ClaimsView
 from gpushare.extender.managed_resources import ManagedResource, ManagedResources
 from gpushare.extender.shadow.shadow import Shadow
 from gpushare.extender.tell.events.mistaken_pods import Mistake, MistakenPods
-from gpushare.extender.tell.page.explanation_cache import ExplanationCache
 from gpushare.extender.tell.page.last_hour import LastHour
 from gpushare.extender.verbs.offers import held_places
 from gpushare.ledger import LedgerView
@@ -35,6 +36,18 @@ _Books = tuple[NodeSpec, _Entries, tuple[int, ...], int, tuple[int, ...]]
 """All that is shown of a node's books depends on: its shape, charges, units used, the typical
 request, the compute used.
 """
+
+_Question = TypeVar("_Question", bound=Hashable)
+"""What a pod asks for, with all else that its explanation depends on."""
+
+Version = tuple[int, int]
+"""Of the books' last snapshot, and of the nodes as kube-scheduler's own filters see them."""
+
+_NEVER: Version = (-1, -1)
+_BUDGET = 0.05
+"""Seconds of one turn; the first explanation of it is always made."""
+_REST = 9.0
+"""Rest after a turn, as a multiple of its time."""
 
 _ENCODE = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False).encode
 
@@ -82,7 +95,7 @@ class Documents:
             reason = self._not_ready()
             kept_nodes = self._kept_nodes()
             key = (reason, [part.version() for part in self._parts], kept_nodes)
-            if key != self._key or not all(part.complete for part in self._parts):
+            if key != self._key or not all(part.explanations.complete for part in self._parts):
                 head = {
                     "version": __version__,
                     "unit": self._unit,
@@ -93,6 +106,68 @@ class Documents:
                 self._body = f'{_ENCODE(head)[:-1]},"resources":[{parts}]}}'.encode()
                 self._key = key
             return self._body
+
+
+class ExplanationCache:
+    """The explanations of the requests that wait for one resource, each in one sentence.
+
+    To explain a request on a full cluster takes up to 0.3 s of the processor, and many requests may
+    wait. So pods that ask for the same and demand the same are explained once, and no more than a
+    tenth of the time is spent on it; the others keep the sentence that they have until it is their
+    turn.
+
+    unit: of its memory. holder: what it is given out to. clock: seconds of a clock that only goes
+    forward.
+    """
+
+    def __init__(
+        self, unit: str, clock: Callable[[], float] = time.monotonic, *, holder: str = "pod"
+    ) -> None:
+        self._unit = unit
+        self._holder = holder
+        self._clock = clock
+        self._rested_at = 0.0
+        self._sentences: dict[Hashable, tuple[Version, str]] = {}
+        self.complete = True
+        """Whether all sentences are of the last snapshot."""
+
+    def about(
+        self,
+        questions: Iterable[_Question],
+        explain: Callable[[_Question], Explanation],
+        version: Version,
+    ) -> Mapping[Hashable, str]:
+        """Return the sentences; one whose turn has not come yet is left out.
+
+        explain: raises MessageError for what makes no sense.
+        """
+        wanted = dict.fromkeys(questions)
+        known = self._sentences.items()
+        self._sentences = {question: told for question, told in known if question in wanted}
+        # First those without a sentence, then those with the oldest ones.
+        stale = [question for question in wanted if self._age(question) != version]
+        stale.sort(key=self._age)
+        begin = now = self._clock()
+        while stale and begin >= self._rested_at and now <= begin + _BUDGET:
+            question = stale.pop(0)
+            try:
+                explanation = explain(question)
+            except MessageError as error:
+                text = f"its request makes no sense: {error}"
+            else:
+                fit = len(explanation.fit)
+                text = f"it fits now on {fit} node{'s' * (fit > 1)}"
+                if not fit:
+                    text = sentence(explanation, self._unit, holder=self._holder)
+            self._sentences[question] = version, text
+            now = self._clock()
+        if now > begin:
+            self._rested_at = now + (now - begin) * _REST
+        self.complete = not stale
+        return {question: text for question, (_, text) in self._sentences.items()}
+
+    def _age(self, question: Hashable) -> Version:
+        return self._sentences.get(question, (_NEVER, ""))[0]
 
 
 class _Part:
@@ -116,13 +191,8 @@ class _Part:
         self._mistaken_pods = mistaken_pods
         self._last_hour = last_hour
         self._called = called
-        self._explanations = ExplanationCache(unit, holder=str(self.more.get("holder", "pod")))
+        self.explanations = ExplanationCache(unit, holder=str(self.more.get("holder", "pod")))
         self._texts: dict[str, tuple[tuple[_Books, str], str]] = {}
-
-    @property
-    def complete(self) -> bool:
-        """Whether each waiting pod is explained by the last snapshot."""
-        return self._explanations.complete
 
     def version(self) -> object:
         """Return a value that differs whenever the text does."""
@@ -156,7 +226,7 @@ class _Part:
     def _pending(self, books: LedgerView) -> list[dict[str, Any]]:
         version = books.snapshot.generation, self._managed.filters.states.version
         asked = ((pod.request, pod.demands) for pod in books.waiting)
-        sentences = self._explanations.about(asked, self._explain, version)
+        sentences = self.explanations.about(asked, self._explain, version)
         waiting = [
             self._waiting(pod, sentences.get((pod.request, pod.demands))) for pod in books.waiting
         ]
@@ -237,7 +307,7 @@ class _ClaimsPart(_Part):
         waits, held_back = self._claims.journal.waiting().values(), self._claims.why_held_back()
         lacks = [wait.lack for wait in waits if wait.lack is not None]
         nodes = self._claims.nodes
-        sentences = self._explanations.about(
+        sentences = self.explanations.about(
             lacks, lambda lack: nodes.explanation(lack, time.time()), version
         )
         pending = []
@@ -344,7 +414,14 @@ def node_document(
     ]
     if cores_used:
         for shown, percent in zip(devices, cores_used, strict=False):
-            shown.update(_compute(shown, percent))
+            # Of a device whose compute is all given, that of unplaced pods too, no memory is free.
+            gone = percent >= ALL_CORES
+            shown |= {
+                "free": 0 if gone else shown["free"],
+                "stranded": 0 if gone else shown["stranded"],
+                "strandedByCores": shown["free"] if gone else 0,
+                "cores": percent,
+            }
     stranded = sum(device.get("strandedByCores", 0) for device in devices)
     return {
         "name": spec.name,
@@ -371,19 +448,6 @@ def _device(spec: NodeSpec, index: int, allocated: int, used: int, typical: int)
         "allocated": allocated,
         "free": free,
         "stranded": stranded_units(free, typical),
-    }
-
-
-def _compute(device: Mapping[str, Any], cores: int) -> dict[str, int]:
-    """Return what is said of a device's compute, and what of its memory is free then: nothing if
-    all compute is given. cores: percent in use, that of unplaced pods too.
-    """
-    gone = cores >= ALL_CORES
-    return {
-        "free": 0 if gone else device["free"],
-        "stranded": 0 if gone else device["stranded"],
-        "strandedByCores": device["free"] if gone else 0,
-        "cores": cores,
     }
 
 

@@ -18,8 +18,7 @@ from gpushare.extender.claims import writer
 from gpushare.extender.claims.allocator import Allocator
 from gpushare.extender.claims.books import ClaimBooks
 from gpushare.extender.claims.handlers import ClaimHandler, SliceHandler, WaitingPods
-from gpushare.extender.claims.journal import Journal
-from gpushare.extender.claims.view import ClaimsView
+from gpushare.extender.claims.view import ClaimsView, Journal
 from gpushare.extender.managed_resources import ManagedResources
 from gpushare.wire.codec import Decoded, WatchEvent
 from gpushare.wire.dra.objects import (

@@ -1,7 +1,6 @@
 """Gangs of pods with claims: all that are needed at once get devices, or none does."""
 
-from gpushare.extender.claims.gangs import COMPLETED_WITHIN
-from gpushare.extender.claims.returns import UNRESERVED
+from gpushare.extender.claims.gangs import COMPLETED_WITHIN, UNRESERVED
 from gpushare.wire.dra.claims import ClaimRequest, Part
 from gpushare.wire.dra.objects import ClaimsPod
 from tests.unit.extender.claims.store import ClaimStore, waiting_pod

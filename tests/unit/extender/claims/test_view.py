@@ -42,11 +42,11 @@ def test_what_holds_all_back_is_said_before_what_lacks_room() -> None:
     process.waits(waiting_pod("pa", "a"), waiting_pod("pb", "b"))
     process.round()
     process.books.claim_unread("uid-x")
-    assert process.view.held_back() == {"unread": True}
+    assert process.view.problems()["unread"]
     assert "cannot be read" in process.view.why("uid-pa")
     assert "adminAccess" in process.view.why("uid-pb")
     process.books.claim_gone("uid-x")
-    assert process.view.held_back() == {"unread": False}
+    assert process.view.problems() == {"unread": ""}
     assert process.view.why("uid-pa") == "no node has room for its claim default/a"
 
 

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from gpushare.errors import ApiConflict, ApiError, ApiNotFound, ApiUnavailable
-from gpushare.explain.node_wishes import NodeAsk
+from gpushare.explain.pod import NodeAsk
 from gpushare.extender.follow.placeholders import AFTER_JOIN, WAITING, Placeholders
 from gpushare.extender.follow.shown import Shown
 from gpushare.extender.follow.watch_handlers import NodeEventHandler, PodEventHandler

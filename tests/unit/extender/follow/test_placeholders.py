@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from gpushare.errors import ApiError
-from gpushare.explain.node_wishes import NodeAsk
+from gpushare.explain.pod import NodeAsk
 from gpushare.extender.follow.placeholders import AFTER_JOIN, MOST, WAITING
 from gpushare.wire.codec import WatchEvent
 from gpushare.wire.placeholders import FOR

@@ -19,8 +19,7 @@ from gpushare.core.policy import load_policy
 from gpushare.core.ranking import Ranking
 from gpushare.errors import ApiConflict, ApiError, ApiNotFound, ApiUnavailable
 from gpushare.extender.claims.books import ClaimBooks
-from gpushare.extender.claims.journal import Journal
-from gpushare.extender.claims.view import ClaimsView
+from gpushare.extender.claims.view import ClaimsView, Journal
 from gpushare.extender.follow.scale_down_guard import AGAIN, ScaleDownGuard
 from gpushare.extender.follow.shown import Shown
 from gpushare.extender.follow.watch_handlers import NodeEventHandler, PodEventHandler

@@ -11,7 +11,7 @@ import pytest
 
 from gpushare.core.model import Request
 from gpushare.errors import ApiError, ApiNotFound, ApiUnavailable
-from gpushare.explain.node_wishes import NodeAsk
+from gpushare.explain.pod import NodeAsk
 from gpushare.extender.managed_resources import ExtenderScope
 from gpushare.extender.tell.explainer import Explainer
 from gpushare.wire.annotations import ALIYUN

@@ -4,7 +4,7 @@ import pytest
 
 from gpushare.core.model import Allocation, ObservedPod, PodRef, Reason, Request
 from gpushare.errors import ApiError
-from gpushare.explain.node_wishes import NodeAsk
+from gpushare.explain.pod import NodeAsk
 from gpushare.extender.tell.events.messages import NO_FIT_EVERY, EventMessages, NoFitLimiter
 from gpushare.ledger import Ledger
 from tests.unit.core.clusters import node as make_node

@@ -5,7 +5,7 @@ from msgspec import Raw
 
 from gpushare.core.model import ObservedPod, PodRef, Request
 from gpushare.extender.managed_resources import ManagedResources
-from gpushare.extender.tell.events.pending_without_call import pending_without_call
+from gpushare.extender.tell.events.overdue_pods import pending_without_call
 from gpushare.wire.annotations import ALIYUN
 from gpushare.wire.pods import observe_pod
 from tests.unit.core.clusters import node as make_node

@@ -3,7 +3,7 @@
 import pytest
 
 from gpushare.core.model import ObservedPod, PodRef, Request
-from gpushare.extender.tell.events.unserved_pods import UnservedPods
+from gpushare.extender.tell.events.overdue_pods import UnservedPods
 from gpushare.wire.annotations import ALIYUN
 from tests.unit.core.clusters import node
 from tests.unit.extender.kit import NPU, managed_resources

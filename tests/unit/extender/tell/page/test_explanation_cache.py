@@ -7,7 +7,7 @@ from gpushare.core.explanation import Explanation
 from gpushare.core.model import Request
 from gpushare.explain.pod import explanation_of
 from gpushare.explain.text import sentence
-from gpushare.extender.tell.page.explanation_cache import ExplanationCache
+from gpushare.extender.tell.page.document import ExplanationCache
 from tests.unit.core.clusters import node
 from tests.unit.extender.tell.page.world import World
 

@@ -1,28 +1,108 @@
-"""Which nodes an autoscaler may take away: those whose pods would have devices elsewhere.
+"""What autoscalers do not see, since they count sums: which pods need a node that they would not
+bring, and which nodes they must not take away.
+
+The pods that wait are placed on a copy of the books. Of those without a place the ones are told
+that kube-scheduler's own filters, and so an autoscaler's sums, would let on a node where no device
+has room, but one would if the node were empty: another node like it would do.
 
 All of the nodes that may go could go at once: one after the other is taken out of a copy of the
 books, and its pods are placed on what is left, or it stays. So of two nodes that could each be
 emptied into the other one may go. A node without pods may go, and its room counts for nobody.
 No I/O.
+
+Tested in `tests/unit/explain/test_node_wishes.py` and `tests/unit/explain/test_scale_down.py`.
 """
 
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Self, TypeVar
 
 from gpushare.core.dealing import Asked, Dealing
-from gpushare.core.model import ObservedPod, Request
+from gpushare.core.model import ObservedPod, PodRef, Request
 from gpushare.core.node_filters import OwnFilters
 from gpushare.core.policy import Policy
-from gpushare.core.selectors import NO_DEMANDS
+from gpushare.core.selectors import NO_DEMANDS, Demands
 from gpushare.core.states.entry import Entry
 from gpushare.explain.claim_pods import AskedClaim, ClaimsUser, wanted_of
-from gpushare.explain.host_room import HostFilters
 from gpushare.explain.placer import Place, Placer, Wanted
-from gpushare.explain.whatif import rows_by_name
 from gpushare.ledger import LedgerView
+
+MOST_PODS = 500
+"""Pods that are placed, the most important and the oldest ones."""
+
+MOST_NODES = 300
+"""Names that one pod's node affinity may have to list."""
+
+
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """A pod that needs another node."""
+
+    ref: PodRef
+    request: Request
+    created: float
+    """When it was, in seconds since the epoch."""
+    full: frozenset[str]
+    """The nodes that sums would let it on and no device has room on."""
+    nodes: frozenset[str]
+    """They, and if they are not too many all others that no device has room on."""
+
+
+@dataclass(frozen=True, slots=True)
+class Wishes:
+    """What the pods that wait wish for."""
+
+    found: list[Wish] = field(default_factory=list)
+    """The most important first, then the oldest."""
+    why_not: dict[str, str] = field(default_factory=dict)
+    """By uid, why a pod that has no room has no wish."""
+
+
+def node_wishes(view: LedgerView, own: OwnFilters, policy: Policy, most: int) -> Wishes:
+    """Return what the pods that wait wish for: so many wishes at most."""
+    wishes = Wishes()
+    if not view.waiting:
+        return wishes
+    placer = Placer.over(view.snapshot, own, policy)
+    known: dict[tuple[Request, Demands], tuple[frozenset[str], frozenset[str], str]] = {}
+    waiting = [pod for pod in view.waiting if pod.served and not pod.demands.gated]
+    for pod in sorted(waiting, key=lambda pod: -pod.priority)[:MOST_PODS]:
+        wanted = Wanted(str(pod.ref), pod.request, 1, pod.demands, pod.priority)
+        if placer.put(wanted):
+            known.clear()
+            continue
+        if pod.request.cards.uuids:
+            # It is on the node where it is, and on no other.
+            wishes.why_not[pod.ref.uid] = "no new node has a card that is asked for by its uuid"
+            continue
+        if len(wishes.found) >= most:
+            wishes.why_not[pod.ref.uid] = f"{most} other pods that need one come first"
+            continue
+        kind = pod.request, pod.demands
+        if kind not in known:
+            known[kind] = _misleading(placer, wanted)
+        full, nodes, why_not = known[kind]
+        if why_not:
+            wishes.why_not[pod.ref.uid] = why_not
+        else:
+            wishes.found.append(Wish(pod.ref, pod.request, pod.created, full, nodes))
+    return wishes
+
+
+def _misleading(placer: Placer, wanted: Wanted) -> tuple[frozenset[str], frozenset[str], str]:
+    """Return `full` and `nodes` of a pod's wish, and why it is to have none, or ""."""
+    none = frozenset[str]()
+    by_device = placer.refused_by_device(wanted)
+    full = frozenset(name for name, (_, lets_in) in by_device.items() if lets_in)
+    if not full:
+        return none, none, "no node has room by sum, so autoscalers see that it needs one"
+    if len(full) > MOST_NODES:
+        return none, none, f"more than {MOST_NODES} nodes have room by sum alone"
+    if not any(by_device[name][0].resolvable for name in full):
+        return none, none, "it would not fit an empty node like those that are there"
+    return full, frozenset(by_device) if len(by_device) <= MOST_NODES else full, ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,67 +186,56 @@ def must_stay(
     nodes = {
         name for resource in books for name, spec in resource.view.nodes.items() if spec.capacity
     }
-    used = {name: sum(each.used(name) for each in every) for name in nodes}
+    used = {name: sum(pod.total for each in every for pod in each.pods[name]) for name in nodes}
     order = sorted(
         nodes - {*staying}, key=lambda name: (used[name] > 0, name in last, used[name], name)
     )
     reasons = {}
     for name in order:
-        stranded = _take_out(name, every)
-        if stranded is not None:
-            reasons[name] = f"{stranded.name} would have no device on another node"
+        for number, resource in enumerate(every):
+            stranded = resource.take_out(name)
+            if stranded is not None:
+                reasons[name] = f"{stranded.name} would have no device on another node"
+                for done in every[:number]:
+                    done.put_back(name)
+                break
         pause()
     return reasons
 
 
-def _take_out(node: str, every: Sequence["_OneResource"]) -> Wanted | None:
-    """Empty the node into the others, or leave all as it is; return a pod that has no place."""
-    for number, resource in enumerate(every):
-        stranded = resource.take_out(node)
-        if stranded is not None:
-            for done in every[:number]:
-                done.put_back(node)
-            return stranded
-    return None
-
-
 class _OneResource:
-    """The nodes and pods of some books, while nodes are taken out."""
+    """The nodes and pods of some books, while nodes are taken out. pods: by node."""
 
     def __init__(self, books: Books, policy: Policy) -> None:
-        snapshot = books.view.snapshot
-        filters = HostFilters(books.own, snapshot.names)
         dealing = Dealing(books.view.nodes.values())
-        self._placer = Placer(snapshot, rows_by_name(snapshot), filters, policy, dealing)
-        self._pods = defaultdict[str, list[Wanted]](list)
-        self._pods |= {node: [*pods] for node, pods in books.pods.items()}
+        self._placer = Placer.over(books.view.snapshot, books.own, policy, dealing)
+        self.pods = defaultdict[str, list[Wanted]](list)
+        self.pods |= {node: [*pods] for node, pods in books.pods.items()}
         self._moved: list[Place] = []
-
-    def used(self, node: str) -> int:
-        """Return the units that the pods of the node ask for."""
-        return sum(pod.total for pod in self._pods[node])
 
     def take_out(self, node: str) -> Wanted | None:
         """Place the pods of the node elsewhere: its own, and those that have come meanwhile.
 
         Return the first one that has no place; then nothing has changed.
         """
-        if node not in self._placer.view.row:
+        row = self._placer.view.row.get(node)
+        if row is None:
             return None
-        self._placer.shut(node)
-        self._moved, stranded = self._placer.put_all(self._pods[node])
+        self._placer.shut[row] = True
+        self._moved, stranded = self._placer.put_all(self.pods[node])
         if stranded is not None:
-            self._placer.reopen(node)
+            self._placer.shut[row] = False
             return stranded
-        for pod, place in zip(self._pods[node], self._moved, strict=True):
-            self._pods[self._placer.view.names[place[0].row]].append(pod)
+        for pod, place in zip(self.pods[node], self._moved, strict=True):
+            self.pods[self._placer.view.names[place[0].row]].append(pod)
         return None
 
     def put_back(self, node: str) -> None:
         """Undo the last `take_out`, which was of this node."""
-        if node not in self._placer.view.row:
+        row = self._placer.view.row.get(node)
+        if row is None:
             return
         self._placer.take_back(self._moved)
         for place in self._moved:
-            self._pods[self._placer.view.names[place[0].row]].pop()
-        self._placer.reopen(node)
+            self.pods[self._placer.view.names[place[0].row]].pop()
+        self._placer.shut[row] = False

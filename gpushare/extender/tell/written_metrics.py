@@ -1,28 +1,36 @@
-"""The metrics of memory: of each device, and of who holds it, in Prometheus' text format.
+"""The metrics that are written by hand, in Prometheus' text format: of devices, of who holds their
+memory, of claims, and of the shadow policy.
 
-Written by hand: of 5,000 nodes with 8 devices they are 200,000 lines, for which prometheus_client
-takes 3.5 s of CPU, and this 0.3.
+Of 5,000 nodes with 8 devices they are 200,000 lines, for which prometheus_client takes 3.5 s of
+CPU, and this 0.3.
 
 Names of tenants are told only if the operator asks for them: any pod of the cluster may be able
 to read metrics. The series of namespaces and pods are limited.
+
+Tested in `tests/unit/extender/tell/test_memory_metrics.py`,
+`tests/unit/extender/tell/test_claims_metrics.py` and `tests/unit/extender/shadow/test_shadow.py`.
 """
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache
+from itertools import accumulate
 
 from gpushare.core.model import ALL_CORES
 from gpushare.core.stranded import stranded_units
+from gpushare.extender.claims.view import BUCKETS, ClaimsView
 from gpushare.extender.managed_resources import ManagedResource
+from gpushare.extender.shadow.follower import Counts
+from gpushare.extender.shadow.shadow import Shadow
 
 _ESCAPES = str.maketrans({"\\": r"\\", "\n": r"\n", '"': r"\""})
 """Of the values of labels."""
 
 _Labels = tuple[tuple[str, str], ...]
-Samples = Mapping[_Labels, float]
+_Samples = Mapping[_Labels, float]
 """The value of each sample by its labels."""
 
-Held = Counter[tuple[str, ...]]
+_Held = Counter[tuple[str, ...]]
 """Units by names."""
 NAMESPACES = 100
 """Series of a resource at most; what the other namespaces hold is in one more."""
@@ -30,6 +38,8 @@ PODS = 500
 """The same for pods."""
 OTHERS = "_others"
 """In place of each name in that one. No namespace or pod can be called so."""
+
+_DURATION = "gpushare_claim_allocation_duration_seconds"
 
 
 def device_metrics(resources: Iterable[ManagedResource], unit_bytes: int) -> bytes:
@@ -139,8 +149,8 @@ def usage_metrics(
     pods: dict[_Labels, float] = {}
     for managed in [*resources, *([claims] if claims else [])]:
         resource = ("resource", managed.names.resource)
-        by_pod: Held = Counter()
-        by_namespace: Held = Counter()
+        by_pod: _Held = Counter()
+        by_namespace: _Held = Counter()
         for node in managed.ledger.dump():
             for entry in node.entries:
                 units, ref = entry.request.total, entry.ref
@@ -153,13 +163,13 @@ def usage_metrics(
             for (namespace, pod, name), units in _largest(by_pod, PODS):
                 of = (("namespace", namespace), ("pod", pod), ("node", name), resource)
                 pods[of] = units * unit_bytes
-    text = family(
+    text = _family(
         "gpushare_namespace_memory_allocated_bytes",
         f"Memory given to the pods of a namespace; {OTHERS}: of all but the {NAMESPACES} largest",
         namespaces,
     )
     if detail == "pods":
-        text += family(
+        text += _family(
             "gpushare_pod_memory_allocated_bytes",
             f"Memory given to a pod; {OTHERS}: to all but the {PODS} largest",
             pods,
@@ -167,7 +177,129 @@ def usage_metrics(
     return text.encode()
 
 
-def family(name: str, text: str, samples: Samples) -> str:
+def claims_metrics(view: ClaimsView | None) -> bytes:
+    """Return all that is told of claims but their devices; nothing if they are not followed."""
+    if view is None:
+        return b""
+    waits = Counter(no_room=0, refused=0)
+    waits.update(
+        "refused" if wait.refused else "no_room" for wait in view.journal.waiting().values()
+    )
+    outcomes, counts, seconds = view.journal.outcomes()
+    sums = list(accumulate(counts))
+    bounds = zip([*map(str, BUCKETS), "+Inf"], sums, strict=True)
+    states = {"allocated": len(view.books.allocated()), "in_doubt": len(view.books.in_flight())}
+    families = (
+        _family(
+            "gpushare_claims",
+            "Claims that have devices of the driver; in_doubt: an allocation is being written, or"
+            " got no answer",
+            {
+                (("driver", view.driver), ("state", state)): float(number)
+                for state, number in states.items()
+            },
+        ),
+        _family(
+            "gpushare_claims_waiting_pods",
+            "Pods whose claims got no devices when that was last tried; refused: they ask for what"
+            " cannot be given, their events say what",
+            {(("why", why),): float(number) for why, number in waits.items()},
+        ),
+        _family(
+            "gpushare_claims_held_back",
+            "1 while nothing is given out to claims, by why; the log and gpushare explain say more",
+            {(("reason", kind),): float(bool(why)) for kind, why in view.problems().items()},
+        ),
+        _family(
+            "gpushare_claims_alone",
+            "1 if nothing but claims is served (--claims-alone), so that no filter call comes",
+            {(("driver", view.driver),): float(view.alone)},
+        ),
+        _family(
+            "gpushare_claim_allocations_total",
+            "Allocations written, by outcome; in_doubt: no answer, allocated too once it landed",
+            {(("outcome", outcome),): float(number) for outcome, number in outcomes.items()},
+        ),
+        f"# HELP {_DURATION} Time to write an allocation, until the API server answers\n",
+        f"# TYPE {_DURATION} histogram\n",
+        *(f'{_DURATION}_bucket{{le="{bound}"}} {float(number)}\n' for bound, number in bounds),
+        f"{_DURATION}_count {float(sums[-1])}\n",
+        f"{_DURATION}_sum {seconds}\n",
+    )
+    return "".join(families).encode()
+
+
+def shadow_metrics(shadow: Shadow | None, unit_bytes: int) -> bytes:
+    """Return all that is told of the shadow. unit_bytes: bytes of a memory unit."""
+    if shadow is None:
+        return b""
+    counts = {(("resource", name),): tally for name, tally in shadow.counts.items()}
+    sums = {
+        (*of, ("books", books)): figures
+        for of, tally in counts.items()
+        for books, figures in (("real", tally.real), ("shadow", tally.shadow))
+    }
+
+    def by(label: str, counted: Callable[[Counts], Mapping[str, int]]) -> _Samples:
+        return {
+            (*of, (label, value)): number
+            for of, tally in counts.items()
+            for value, number in counted(tally).items()
+        }
+
+    families = (
+        _family(
+            "gpushare_shadow_on",
+            "1 while the shadow policy follows; 0 for long: it failed, the log says how",
+            {(("policy", shadow.policy),): float(shadow.follows)},
+        ),
+        _family(
+            "gpushare_shadow_choices_total",
+            "Pods that filter answered for, by whether the shadow policy, on the real books, would"
+            " choose the same place or another node or device",
+            by("choice", lambda tally: tally.choices),
+        ),
+        _family(
+            "gpushare_shadow_pods_total",
+            "Pods by which books took them: both, the real ones alone, or the shadow's alone",
+            by("taken", lambda tally: tally.pods),
+        ),
+        _family(
+            "gpushare_shadow_inexact_total",
+            "Pods that the shadow's books could not follow exactly, by why",
+            by("why", lambda tally: tally.inexact),
+        ),
+        _family(
+            "gpushare_shadow_rebases_total",
+            "How often the shadow's books began anew with the real ones",
+            {of: tally.rebases for of, tally in counts.items()},
+        ),
+        _family(
+            "gpushare_shadow_dropped_total",
+            "What the shadow had no time for: choices not compared; events, after which its books"
+            " begin anew",
+            {(("what", what),): number for what, number in shadow.dropped.items()},
+        ),
+        _family(
+            "gpushare_shadow_running_pods",
+            "Pods in the real books and in the shadow's",
+            {of: figures.pods for of, figures in sums.items()},
+        ),
+        _family(
+            "gpushare_shadow_allocated_bytes",
+            "Memory given to pods in the real books and in the shadow's",
+            {of: figures.allocated * unit_bytes for of, figures in sums.items()},
+        ),
+        _family(
+            "gpushare_shadow_stranded_bytes",
+            "Free memory of devices where the commonest request has no room, in both books",
+            {of: figures.stranded * unit_bytes for of, figures in sums.items()},
+        ),
+    )
+    return "".join(families).encode()
+
+
+def _family(name: str, text: str, samples: _Samples) -> str:
     """Return a metric family; whether it is a counter is told by its name."""
     kind = "counter" if name.endswith("_total") else "gauge"
     lines = [f"# HELP {name} {text}", f"# TYPE {name} {kind}"]
@@ -182,7 +314,7 @@ def _gauge(name: str, text: str, samples: Sequence[str]) -> str:
     return f"\n{name}".join([f"# HELP {name} {text}\n# TYPE {name} gauge", *samples]) + "\n"
 
 
-def _largest(held: Held, most: int) -> list[tuple[tuple[str, ...], int]]:
+def _largest(held: _Held, most: int) -> list[tuple[tuple[str, ...], int]]:
     """Return the `most` largest, among equals always the same, and the sum of the rest."""
     ordered = sorted(held.items(), key=lambda item: (-item[1], item[0]))
     rest = ordered[most:]

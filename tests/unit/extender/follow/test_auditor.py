@@ -13,8 +13,7 @@ from gpushare.core.model import Allocation, Charge, Cover, ObservedPod, PodRef, 
 from gpushare.core.snapshot import NodeArrays
 from gpushare.core.states.entry import Entry
 from gpushare.errors import ApiError, ApiNotFound, ApiUnavailable, InsufficientMemory
-from gpushare.extender.follow.auditor import Auditor
-from gpushare.extender.follow.comparer import Finding, narrowed
+from gpushare.extender.follow.auditor import Auditor, Finding, narrowed
 from gpushare.extender.tell.events.messages import EventMessages
 from gpushare.ledger import Ledger, books
 from gpushare.wire.annotations import ALIYUN

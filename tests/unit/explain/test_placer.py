@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from gpushare.core.model import Request
 from gpushare.core.node_filters import NodeState, NodeStates, OwnFilters, amounts_of
 from gpushare.core.selectors import Demands, Taint, Toleration
-from gpushare.explain.host_room import HostFilters, HostRoom
+from gpushare.explain.placer import HostFilters, HostRoom
 
 MEM, OTHER = "aliyun.com/gpu-mem", "example.com/thing"
 TAINT = Taint("dedicated", "ml", "NoSchedule")

@@ -1,0 +1,87 @@
+"""How long pods have waited for what should come at once: a filter call, or a device plug-in.
+
+It reads the ledger when it is called, and time is an argument.
+
+Tested in `tests/unit/extender/tell/events/test_pending_without_call.py` and
+`tests/unit/extender/tell/events/test_unserved_pods.py`.
+"""
+
+from collections import Counter
+from collections.abc import Callable
+
+from gpushare.core.decide import fits_somewhere
+from gpushare.core.model import Kind
+from gpushare.core.selectors import Demands
+from gpushare.core.states.entry import Phase
+from gpushare.extender.managed_resources import ManagedResource, ManagedResources
+
+_MAX_REQUESTS, _MAX_OF_ONE = 256, 8
+"""Different requests tried at one scrape, in all and for the pods of one namespace; a cluster asks
+for few, and one namespace must not hide the pods of another."""
+
+
+def pending_without_call(
+    resources: ManagedResources, called: Callable[[str], bool], since: float, now: float
+) -> float:
+    """Return how many seconds (of the wall clock) the oldest pod has waited without a filter call,
+    0 if none has: the sign of a scheduler that does not call us.
+
+    kube-scheduler calls no extender for a pod that its own plug-ins find no node for. So a pod
+    counts only while the ledger shows a node with room for it, CPU and memory of the host included,
+    that kube-scheduler does not leave out.
+
+    called: whether filter was called for the pod of that uid. since: when we began to listen.
+    """
+    return max((_longest_wait(managed, called, since, now) for managed in resources), default=0.0)
+
+
+def _longest_wait(
+    managed: ManagedResource, called: Callable[[str], bool], since: float, now: float
+) -> float:
+    fits: dict[tuple[Kind, frozenset[int], Demands], bool] = {}
+    tried: Counter[str] = Counter()
+    for pod in managed.ledger.waiting():
+        if pod.gated or called(pod.uid):
+            continue
+        key = (pod.request.kind, pod.request.sizes, pod.demands)
+        if key not in fits:
+            tried[pod.ref.namespace] += 1
+            if tried[pod.ref.namespace] > _MAX_OF_ONE:
+                continue
+            if len(fits) == _MAX_REQUESTS:
+                break
+            room = fits_somewhere(managed.ledger.snapshot(), pod.request)
+            fits[key] = room and any(True for _ in managed.places(pod.request, pod.demands))
+        if fits[key]:
+            return max(0.0, now - max(pod.created, since))
+    return 0.0
+
+
+class UnservedPods:
+    """When each pod that is bound and not served by a device plug-in was first seen.
+
+    Such a pod waits for a plug-in or a kubelet that is away, or its container was started with no
+    device, or a wrong one: if the original's plug-in finds no pod, it answers the kubelet with an
+    unusable environment (allocate.go). What the pod holds is not freed. For one thread at a time.
+    """
+
+    def __init__(self, resources: ManagedResources) -> None:
+        self._resources = resources
+        self._since: dict[tuple[str, str], float] = {}
+
+    def longest_seconds(self, now: float) -> float:
+        """Return the seconds since the pod that waits longest was first seen unserved; 0 if none.
+
+        now: by any clock, the same one at each call.
+        """
+        since: dict[tuple[str, str], float] = {}
+        for managed in self._resources:
+            entries, specs = managed.ledger.entries_and_specs()
+            for uid, entry in entries.items():
+                node = specs.get(entry.node)
+                waits = entry.phase is Phase.BOUND and not entry.assigned and not entry.terminating
+                if waits and entry.cover.written is not None and node and node.marks_served:
+                    key = managed.names.resource, uid
+                    since[key] = self._since.get(key, now)
+        self._since = since
+        return now - min(since.values(), default=now)
