@@ -14,8 +14,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from gpushare.cli.report import DeviceLine, NodeLine, Report
-from gpushare.core.node_filters import NodeState
+from gpushare.cli.report import NodeLine, Report
 
 if TYPE_CHECKING:  # it loads more than the rest of the command
     from gpushare.wire.metrics import RankingPolicy
@@ -130,7 +129,25 @@ def _policy(policy: "RankingPolicy | None") -> dict[str, Any] | None:
 
 
 def _node(node: NodeLine, *, cores: bool) -> dict[str, Any]:
-    compute = {"strandedByCores": node.stranded, "coresUnplaced": node.unplaced_cores}
+    state, compute = node.state, {}
+    if cores:
+        compute = {"strandedByCores": node.stranded, "coresUnplaced": node.unplaced_cores}
+    devices = []
+    for device in node.devices:
+        shown = {
+            "index": device.index,
+            "uuid": device.uuid or None,
+            "model": device.model or None,
+            "healthy": device.healthy,
+            "total": device.total,
+            "allocated": device.allocated,
+            "free": device.free,
+        }
+        if cores:
+            shown["strandedByCores"] = device.stranded
+            shown["coresAllocated"] = device.cores
+            shown["coresFree"] = device.cores_free
+        devices.append(shown)
     return {
         "name": node.name,
         "address": node.address or None,
@@ -138,13 +155,21 @@ def _node(node: NodeLine, *, cores: bool) -> dict[str, Any]:
         "closed": node.closed or None,
         "leftOut": node.left_out or None,
         "keptFromScaleDown": node.kept or None,
-        "scheduling": _scheduling(node.state),
+        "scheduling": None
+        if state is None
+        else {
+            "cordoned": state.cordoned,
+            "ready": state.ready,
+            "taints": [asdict(taint) for taint in state.taints],
+            "labels": None if state.labels is None else dict(state.labels),
+            "allocatable": None if state.allocatable is None else dict(state.allocatable),
+        },
         "total": node.total,
         "allocated": node.allocated,
         "unplaced": node.unplaced,
         "free": node.free,
-        **(compute if cores else {}),
-        "devices": [_device(device, cores=cores) for device in node.devices],
+        **compute,
+        "devices": devices,
         "pods": [
             {
                 **asdict(pod.ref),
@@ -156,34 +181,4 @@ def _node(node: NodeLine, *, cores: bool) -> dict[str, Any]:
             }
             for pod in node.pods
         ],
-    }
-
-
-def _scheduling(state: NodeState | None) -> dict[str, Any] | None:
-    if state is None:
-        return None
-    return {
-        "cordoned": state.cordoned,
-        "ready": state.ready,
-        "taints": [asdict(taint) for taint in state.taints],
-        "labels": None if state.labels is None else dict(state.labels),
-        "allocatable": None if state.allocatable is None else dict(state.allocatable),
-    }
-
-
-def _device(device: DeviceLine, *, cores: bool) -> dict[str, Any]:
-    compute = {
-        "strandedByCores": device.stranded,
-        "coresAllocated": device.cores,
-        "coresFree": device.cores_free,
-    }
-    return {
-        "index": device.index,
-        "uuid": device.uuid or None,
-        "model": device.model or None,
-        "healthy": device.healthy,
-        "total": device.total,
-        "allocated": device.allocated,
-        "free": device.free,
-        **(compute if cores else {}),
     }

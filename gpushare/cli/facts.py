@@ -170,7 +170,20 @@ def _read_devices(node: Fields, names: Names) -> NodeFacts | None:
             break
     written = mapping(metadata.get("annotations")).get(names.inventory)
     if isinstance(written, str):
-        return _from_inventory(name, address, written)
+        try:
+            inventory = decode_inventory(written)
+        except AnnotationError as error:
+            return NodeFacts(name, address, "", (), Reason.BROKEN_INVENTORY, str(error))
+        if not inventory.devices:
+            return None
+        return NodeFacts(
+            name,
+            address,
+            inventory.unit,
+            inventory.devices,
+            serves_by_identity=inventory.serves_by_identity,
+            gone=inventory.gone,
+        )
     capacity, allocatable = (mapping(status.get(key)) for key in ("capacity", "allocatable"))
     try:
         devices, closed = _from_totals(capacity, allocatable, names)
@@ -259,23 +272,6 @@ def _request(spec: Fields, metadata: Fields, names: Names) -> Request | None:
         )
     except WireError:
         return replace(whole, cores=min(cores, ALL_CORES))
-
-
-def _from_inventory(name: str, address: str, written: str) -> NodeFacts | None:
-    try:
-        inventory = decode_inventory(written)
-    except AnnotationError as error:
-        return NodeFacts(name, address, "", (), Reason.BROKEN_INVENTORY, str(error))
-    if not inventory.devices:
-        return None
-    return NodeFacts(
-        name,
-        address,
-        inventory.unit,
-        inventory.devices,
-        serves_by_identity=inventory.serves_by_identity,
-        gone=inventory.gone,
-    )
 
 
 def _from_totals(

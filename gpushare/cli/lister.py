@@ -65,21 +65,6 @@ class Scope:
                 raise SettingsError(f"{name[:80]!r} is not the name of a node")
 
     @property
-    def node_query(self) -> dict[str, str]:
-        """The selectors of the nodes."""
-        if len(self.nodes) == 1:
-            return {"fieldSelector": f"metadata.name={self.nodes[0]}"}
-        return {"labelSelector": self.selector} if self.selector else {}
-
-    @property
-    def pod_query(self) -> dict[str, str]:
-        """The selectors of the pods that hold memory of them, and perhaps of others."""
-        if self.pending:
-            return {"fieldSelector": _HOLDING}
-        node = f"spec.nodeName={self.nodes[0]}" if len(self.nodes) == 1 else "spec.nodeName!="
-        return {"fieldSelector": f"{_HOLDING},{node}"}
-
-    @property
     def pending(self) -> bool:
         """Whether pods without a node are shown."""
         return self.more and not self.nodes and not self.selector
@@ -218,13 +203,18 @@ def _observe(
     kubectl: Kubectl, scope: Scope, names: Names, limit: int
 ) -> tuple[Observed, list[Listed]]:
     observed = Observed(names, scope)
-    nodes = Listed(NODES, scope.node_query, "", observed.take_node)
-    listed = [_list(kubectl, nodes, limit)]
+    query = {"labelSelector": scope.selector} if scope.selector else {}
+    held_by = "spec.nodeName!="
+    if len(scope.nodes) == 1:
+        query = {"fieldSelector": f"metadata.name={scope.nodes[0]}"}
+        held_by = f"spec.nodeName={scope.nodes[0]}"
+    listed = [_list(kubectl, Listed(NODES, query, "", observed.take_node), limit)]
     unknown = [name for name in scope.nodes if name not in observed.listed_nodes]
     if unknown:
         raise SettingsError("; ".join(f'node "{name}" not found' for name in unknown))
-    pods = Listed(PODS, scope.pod_query, "", observed.take_pod)
-    listed.append(_list(kubectl, pods, limit))
+    # The pods that hold memory of these nodes, and perhaps of others.
+    query = {"fieldSelector": _HOLDING if scope.pending else f"{_HOLDING},{held_by}"}
+    listed.append(_list(kubectl, Listed(PODS, query, "", observed.take_pod), limit))
     if scope.more:
         maps = Listed(CONFIG_MAPS, {}, "", observed.take_config_map)
         try:

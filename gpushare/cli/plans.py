@@ -147,7 +147,12 @@ def shape_of_words(text: str, flag: str, books: ListedResource) -> Shape:
     exists = books.ledger.has_node(first)
     known = ("price",) if exists else ("cpu", "memory", "model", "price")
     more = values_of_words(rest, known, wrong)
-    price = _price(more["price"], wrong) if "price" in more else None
+    price = None
+    if "price" in more:
+        price = Fraction(more["price"]) if _PRICE.fullmatch(more["price"]) else None
+        if not price:
+            wrong_price = f"{more['price']!r:.{_SHOWN // 2}} is no number above 0, such as 12.5"
+            raise SettingsError(f"{wrong}: price: {wrong_price}")
     if exists:
         return replace(shape_like(first, books), price=price)
     words = SHAPE.fullmatch(first)
@@ -214,8 +219,15 @@ def shapes_of_cluster(books: ListedResource, demands: Iterable[Demands]) -> list
         keys.update(label.key for term in pod_demands.terms or () for label in term.labels)
     alike: defaultdict[object, list[str]] = defaultdict(list)
     for name, spec in sorted(books.ledger.entries_and_specs()[1].items()):
-        if any(spec.capacity):
-            alike[_look(spec, books.states.get(name), keys, books.names.resource)].append(name)
+        if not any(spec.capacity):
+            continue
+        look: tuple[object, ...] = (spec.capacity, spec.models, spec.deals, spec.cpu)
+        look += ((spec.memory or 0) >> 30,)
+        if state := books.states.get(name):
+            like = state_like(spec, state, books.names.resource)
+            labels = tuple((key, (like.labels or {}).get(key)) for key in sorted(keys))
+            look += (frozenset(like.taints), labels)
+        alike[look].append(name)
     groups = sorted(alike.values(), key=lambda names: (-len(names), names[0]))
     if not groups:
         raise SettingsError("no node can be one to be like: say --shape 8x80GiB")
@@ -225,23 +237,3 @@ def shapes_of_cluster(books: ListedResource, demands: Iterable[Demands]) -> list
             " --shape NODE"
         )
     return [shape_like(names[0], books) for names in groups[:_MOST_SHAPES]]
-
-
-def _look(spec: NodeSpec, state: NodeState | None, keys: set[str], resource: str) -> object:
-    """Return what makes another shape."""
-    host = spec.cpu, (spec.memory or 0) >> 30
-    devices = spec.capacity, spec.models, spec.deals
-    if state is None:
-        return devices, host
-    like = state_like(spec, state, resource)
-    labels = tuple((key, (like.labels or {}).get(key)) for key in sorted(keys))
-    return devices, host, frozenset(like.taints), labels
-
-
-def _price(text: str, wrong: str) -> Fraction:
-    price = Fraction(text) if _PRICE.fullmatch(text) else Fraction(0)
-    if not price:
-        raise SettingsError(
-            f"{wrong}: price: {text!r:.{_SHOWN // 2}} is no number above 0, such as 12.5"
-        )
-    return price

@@ -72,12 +72,24 @@ class PodReader:
                 text = f"{word!r}: how many at once? write '{word.strip()} x 3'"
                 raise SettingsError(f"--gang: {text}")
             return self._of_books([pods], f"{flag}: {word!r}")
-        if word != "-" and not Path(word).exists():
+        path = Path(word)
+        if word != "-" and not path.exists():
             raise SettingsError(
                 f"{flag}: {word!r} is no file, nor is it as '8GiB x 3' (see --help)"
             )
-        if word != "-" and _holds_rows(Path(word)):
-            return self._of_books(_pods_of_rows(Path(word), resource, self._priority), word)
+        # A table of pods, as `gpushare simulate` reads it: by its name or, of JSON, as a list.
+        is_table = bool({".csv", ".xz", ".gz"} & set(path.suffixes))
+        if path.suffix == ".json" and not is_table:
+            is_table = read_text(str(path), MAX_BYTES).lstrip()[:1] == "["
+        if is_table:
+            rows = []
+            for pod in read_pods(path):
+                request = request_of(pod)
+                if request.cores:
+                    _check_no_claims(resource, f"{path}: {pod.name}")
+                request = replace(request, resources=_resources(request, resource))
+                rows.append(Wanted(pod.name, request, 1, priority=self._priority))
+            return self._of_books(rows, word)
         documents = read_documents(word)
         specs = pods_of_documents(documents, word, self._every, self._priorities(), self._claims)
         return specs.pods, wanted_of(specs.users)
@@ -165,9 +177,10 @@ def _is_claim(item: dict[str, Any], where: str, claims: Claims) -> bool:
     body = json.dumps(item, default=str).encode()
     try:
         if kind == "ResourceClaim":
-            claims.put(namespace, name, RESOURCE_CLAIMS.decode(body))
+            # One that the cluster has stays as it is there.
+            claims.claims.setdefault((namespace, name), RESOURCE_CLAIMS.decode(body))
         else:
-            claims.put_template(namespace, name, CLAIM_TEMPLATES.decode(body).claim())
+            claims.templates[namespace, name] = CLAIM_TEMPLATES.decode(body).claim()
     except WireError as error:
         raise SettingsError(f"{where}: {kind} {name}: {error}") from error
     return True
@@ -308,27 +321,6 @@ def _count(kind: str, spec: Mapping[str, object], where: str) -> int:
 
 def _mapping(value: object) -> dict[str, Any]:
     return value if isinstance(value, dict) else {}
-
-
-def _holds_rows(path: Path) -> bool:
-    """Return whether the file is a table of pods, as `gpushare simulate` reads it, by its name or,
-    of JSON, because it is a list.
-    """
-    if {".csv", ".xz", ".gz"} & set(path.suffixes):
-        return True
-    return path.suffix == ".json" and read_text(str(path), MAX_BYTES).lstrip()[:1] == "["
-
-
-def _pods_of_rows(path: Path, resource: str, priority: int = 0) -> list[Wanted]:
-    """Return the pods of a table, in its order. Raises TraceError."""
-    rows = []
-    for pod in read_pods(path):
-        request = request_of(pod)
-        if request.cores:
-            _check_no_claims(resource, f"{path}: {pod.name}")
-        request = replace(request, resources=_resources(request, resource))
-        rows.append(Wanted(pod.name, request, 1, priority=priority))
-    return rows
 
 
 def _resources(request: Request, resource: str) -> tuple[tuple[str, int], ...]:
