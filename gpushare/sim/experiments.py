@@ -19,13 +19,12 @@ from gpushare.core.policy import load_policy
 from gpushare.core.snapshot import stranded_by_compute
 from gpushare.core.trial import AUTO, Choice
 from gpushare.core.workload import Workload
-from gpushare.sim.defrag import Defrag
 from gpushare.sim.engine import Cluster, size_class, workload_of_trace
-from gpushare.sim.flow import REACHED, Flow, Record, Stream
+from gpushare.sim.flow import REACHED, Defrag, Flow, Record, Stream
 from gpushare.sim.learner import KNOWN, LEARNED, LearningScorer, chosen, learns
 from gpushare.sim.lifetimes import EXPONENTIAL, TRACE, lifetimes_of
-from gpushare.sim.progress import GoOn, always
 from gpushare.sim.report import allocated_at
+from gpushare.sim.runner import GoOn, always
 from gpushare.sim.scorers import SIMULATED
 from gpushare.trace.nodes_and_pods import TraceNode, TracePod, request_of
 

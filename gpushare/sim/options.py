@@ -17,7 +17,7 @@ from pathlib import Path
 from gpushare.commandline import Parser
 from gpushare.errors import SettingsError
 from gpushare.sim import experiments
-from gpushare.sim.defrag import Defrag
+from gpushare.sim.flow import Defrag
 from gpushare.sim.learner import KNOWN, LEARNED
 from gpushare.sim.lifetimes import EXPONENTIAL, TRACE
 from gpushare.sim.tables import TABLES, Table, chosen
@@ -262,6 +262,9 @@ def _add_input(verb: argparse.ArgumentParser) -> None:
 
 def _add_common(verb: argparse.ArgumentParser, policies: str, some_seeds: str) -> None:
     add = verb.add_argument
+    # The cores that this process may use, as far as the system tells.
+    affinity = getattr(os, "sched_getaffinity", None)
+    cores = len(affinity(0)) if affinity else os.cpu_count() or 1
     add(
         "--policy",
         type=words,
@@ -282,16 +285,10 @@ def _add_common(verb: argparse.ArgumentParser, policies: str, some_seeds: str) -
     add(
         "--jobs",
         type=_count,
-        default=_cores(),
+        default=cores,
         metavar="N",
         help="runs at a time (default: one for each core)",
     )
-
-
-def _cores() -> int:
-    """Return the number of cores that this process may use, as far as the system tells."""
-    affinity = getattr(os, "sched_getaffinity", None)
-    return len(affinity(0)) if affinity else os.cpu_count() or 1
 
 
 def seeds(text: str) -> tuple[int, ...]:
