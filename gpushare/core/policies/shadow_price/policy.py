@@ -44,8 +44,6 @@ from typing import TypeVar
 import numpy as np
 
 from gpushare.core.model import Request
-from gpushare.core.policies.bestfit import LARGEST_CPU, LARGEST_GPU
-from gpushare.core.policies.compute import free_with_compute
 from gpushare.core.policies.device_bestfit import DeviceBestFit
 from gpushare.core.policies.fragmentation import Fragmentation
 from gpushare.core.policies.node_shape import (
@@ -56,10 +54,12 @@ from gpushare.core.policies.node_shape import (
     CommonNodes,
     PerLayout,
     common_nodes,
+    free_with_compute,
     node_shapes,
     rank_unknown_last,
     tightest,
 )
+from gpushare.core.policies.published import LARGEST_CPU, LARGEST_GPU
 from gpushare.core.policies.shadow_price import cpu_stranding, scarcity
 from gpushare.core.policies.shadow_price.residual_value import worth
 from gpushare.core.policy import Taken
