@@ -270,7 +270,8 @@ def lines_of(look: Look, options: argparse.Namespace) -> Iterator[str]:
     asked = _size_text(look.hole.request, unit)
     if look.pod is not None:
         asked = f"{asked} for {look.name}"
-    place = f"{answer.node} device{'s' * (len(answer.devices) != 1)} {_indices(answer.devices)}"
+    devices = ", ".join(map(str, answer.devices))
+    place = f"{answer.node} device{'s' * (len(answer.devices) != 1)} {devices}"
     if answer.moves:
         moves = "1 move" if len(answer.moves) == 1 else f"{len(answer.moves)} moves"
         yield f"Room:     {moves} would open {asked} on {place}"
@@ -303,10 +304,6 @@ def _size_text(request: Request, unit: str) -> str:
     if request.devices > 1 and not request.split:
         size = f"{request.devices} x {size}"
     return f"{size} and {request.cores} % of the compute" if request.cores else size
-
-
-def _indices(devices: Sequence[int]) -> str:
-    return ", ".join(map(str, devices))
 
 
 def _no_plan(answer: DefragAnswer, asked: str, most: int) -> str:
@@ -344,8 +341,8 @@ def _row(at: int, move: PodMove, unit: str) -> list[str]:
         str(at),
         str(entry.ref),
         _size_text(entry.request, unit),
-        f"{entry.node}:{_indices(devices)}",
-        f"{move.node}:{_indices(move.devices)}",
+        f"{entry.node}:{', '.join(map(str, devices))}",
+        f"{move.node}:{', '.join(map(str, move.devices))}",
         move.owner or "-",
         "-" if move.allowed is None else f"allows {move.allowed}",
         lost,

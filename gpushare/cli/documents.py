@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from gpushare.cli.report import NodeLine, Report
 
 if TYPE_CHECKING:  # it loads more than the rest of the command
-    from gpushare.wire.metrics import RankingPolicy
+    pass
 
 API_VERSION = "gpushare.io/v1"
 KIND = "GPUShareReport"
@@ -62,20 +62,20 @@ def _yaml_scalar(value: object) -> str:
         return json.dumps(value)
     if _UNQUOTED.fullmatch(value) and value.lower() not in _YAML_WORDS:
         return value
-    return '"' + "".join(map(_yaml_quoted, value)) + '"'
-
-
-def _yaml_quoted(char: str) -> str:
-    if char in '"\\':
-        return "\\" + char
-    if char.isprintable():
-        return char
-    return f"\\u{ord(char):04x}" if ord(char) < 0x10000 else f"\\U{ord(char):08x}"
+    quoted = ""
+    for char in value:
+        if char in '"\\':
+            quoted += "\\" + char
+        elif char.isprintable():
+            quoted += char
+        else:
+            quoted += f"\\u{ord(char):04x}" if ord(char) < 0x10000 else f"\\U{ord(char):08x}"
+    return f'"{quoted}"'
 
 
 def report_document(report: Report) -> dict[str, Any]:
     """Return the report as a document."""
-    cores, held, claims = report.any_cores, None, {}
+    cores, held, claims, policy = report.any_cores, None, {}, report.policy
     if report.held is not None:
         from gpushare.wire.held import held_document
 
@@ -94,7 +94,19 @@ def report_document(report: Report) -> dict[str, Any]:
         "allocated": report.allocated,
         "unplaced": sum(node.unplaced for node in report.nodes),
         "free": sum(node.free for node in report.nodes),
-        "policy": _policy(report.policy),
+        "policy": None
+        if policy is None
+        else {
+            "name": policy.name,
+            "since": policy.since or None,
+            "lead": policy.lead if policy.second else None,
+            "error": policy.error if policy.second else None,
+            "second": policy.second or None,
+            "candidates": [
+                {"name": name, "allocated": allocated, "refused": policy.refused.get(name)}
+                for name, allocated in policy.allocated.items()
+            ],
+        },
         "nodes": [_node(node, cores=cores) for node in report.nodes],
         "pending": [
             {
@@ -109,22 +121,6 @@ def report_document(report: Report) -> dict[str, Any]:
         "held": held,
         **claims,
         "warnings": list(report.warnings),
-    }
-
-
-def _policy(policy: "RankingPolicy | None") -> dict[str, Any] | None:
-    if policy is None:
-        return None
-    return {
-        "name": policy.name,
-        "since": policy.since or None,
-        "lead": policy.lead if policy.second else None,
-        "error": policy.error if policy.second else None,
-        "second": policy.second or None,
-        "candidates": [
-            {"name": name, "allocated": allocated, "refused": policy.refused.get(name)}
-            for name, allocated in policy.allocated.items()
-        ],
     }
 
 

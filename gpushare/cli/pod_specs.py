@@ -155,7 +155,23 @@ def pods_of_documents(
         for number, document in enumerate(documents, 1)
         for item in _items(document, f"{where}: document {number}")
     ]
-    pods = [each for each in items if not _is_claim(*each, claims)]
+    pods = []
+    for item, at in items:
+        kind, metadata = item.get("kind"), _mapping(item.get("metadata"))
+        if kind not in ("ResourceClaim", "ResourceClaimTemplate"):
+            pods.append((item, at))
+            continue
+        name = str(metadata.get("name") or "")[:253]
+        namespace = str(metadata.get("namespace") or claims.namespace())
+        body = json.dumps(item, default=str).encode()
+        try:
+            if kind == "ResourceClaim":
+                # One that the cluster has stays as it is there.
+                claims.claims.setdefault((namespace, name), RESOURCE_CLAIMS.decode(body))
+            else:
+                claims.templates[namespace, name] = CLAIM_TEMPLATES.decode(body).claim()
+        except WireError as error:
+            raise SettingsError(f"{at}: {kind} {name}: {error}") from error
     for item, at in pods:
         pod = _wanted(item, at, every, priorities, claims)
         if isinstance(pod, Wanted):
@@ -165,25 +181,6 @@ def pods_of_documents(
     if not pods:
         raise SettingsError(f"{where}: has no pods")
     return specs
-
-
-def _is_claim(item: dict[str, Any], where: str, claims: Claims) -> bool:
-    """Return whether it is a claim or a template of one, which is then known."""
-    kind, metadata = item.get("kind"), _mapping(item.get("metadata"))
-    if kind not in ("ResourceClaim", "ResourceClaimTemplate"):
-        return False
-    name = str(metadata.get("name") or "")[:253]
-    namespace = str(metadata.get("namespace") or claims.namespace())
-    body = json.dumps(item, default=str).encode()
-    try:
-        if kind == "ResourceClaim":
-            # One that the cluster has stays as it is there.
-            claims.claims.setdefault((namespace, name), RESOURCE_CLAIMS.decode(body))
-        else:
-            claims.templates[namespace, name] = CLAIM_TEMPLATES.decode(body).claim()
-    except WireError as error:
-        raise SettingsError(f"{where}: {kind} {name}: {error}") from error
-    return True
 
 
 def units_of_words(size: int, size_unit: str | None, unit: str, text: str) -> int:
@@ -258,7 +255,12 @@ def _wanted(
     if kind == "Pod":
         pod, count = item, 1
     elif kind in _TEMPLATED:
-        pod, count = _mapping(spec.get("template")), _count(kind, spec, where)
+        pod, count = _mapping(spec.get("template")), 1
+        told = spec.get("parallelism" if kind == "Job" else "replicas")
+        if told is not None:
+            if not isinstance(told, int) or isinstance(told, bool) or not 0 <= told < 10**6:
+                raise SettingsError(f"{where}: {told!r} is no number of pods")
+            count = told
     else:
         raise SettingsError(
             f"{where}: makes no pods that whatif knows: {', '.join(sorted(_TEMPLATED))}, Pod"
@@ -308,15 +310,6 @@ def _priority(pod: Mapping[str, object], priorities: Priorities, where: str) -> 
             raise SettingsError(f"{where}: there is no PriorityClass {str(name)[:253]!r}")
         return priorities.classes[str(name)]
     return number if type(number) is int else priorities.default
-
-
-def _count(kind: str, spec: Mapping[str, object], where: str) -> int:
-    value = spec.get("parallelism" if kind == "Job" else "replicas")
-    if value is None:
-        return 1
-    if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value < 10**6:
-        raise SettingsError(f"{where}: {value!r} is no number of pods")
-    return value
 
 
 def _mapping(value: object) -> dict[str, Any]:

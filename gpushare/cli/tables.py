@@ -151,8 +151,13 @@ def as_tables(report: Report, style: Style, *, pods: bool, wide: bool, headers: 
     pods: of each node the pods, not one line. Without headers there are only the lines of nodes,
     or of pods.
     """
-    table = details if pods else summary
-    tables = [table(report, wide=wide, headers=headers, style=style)] if report.nodes else []
+    tables = []
+    if report.nodes and pods:
+        tables.append(details(report, wide=wide, headers=headers, style=style))
+    elif report.nodes and wide:
+        tables.append(summary(report, wide=True, headers=headers, style=style))
+    elif report.nodes:  # on a terminal as narrow as that, if it can be
+        tables.append(style.fitted(lambda fit: summary(report, headers=headers, style=fit)))
     if not headers:
         return "".join(tables)
     if report.pending:
@@ -181,16 +186,8 @@ def summary(
     report: Report, *, wide: bool = False, headers: bool = True, style: Style = PLAIN
 ) -> str:
     """Return one line for each node, then the sum of the cluster; without headers only the nodes'
-    lines. On a terminal it is as narrow as that, if it can be; wide: it need not be.
+    lines.
     """
-    if wide:
-        return _summary(report, wide=True, headers=headers, style=style)
-    return style.fitted(
-        lambda narrower: _summary(report, wide=False, headers=headers, style=narrower)
-    )
-
-
-def _summary(report: Report, *, wide: bool, headers: bool, style: Style) -> str:
     devices = max((len(node.devices) for node in report.nodes), default=0)
     pending = any(node.unplaced for node in report.nodes)
     rows = [_summary_row(node, devices, style, pending=pending) for node in report.nodes]
@@ -254,7 +251,11 @@ def details(
         rows.append(["IPADDRESS:", printable(node.address or "unknown")])
         if wide:
             rows += [["MODEL:", _models(node)], ["NOTE:", _note(node) or "-"]]
-        head = [*_details_head(node, kind, style), *["Cores(%)"] * cores]
+        head = ["NAME", "NAMESPACE"]
+        for device in node.devices:
+            closed = style.bars and (node.closed or not device.healthy)
+            head.append(f"{kind}{device.index}({'closed' if closed else 'Allocated'})")
+        head += ["Pending(Allocated)"] * pending + ["Cores(%)"] * cores
         rows += [[""], [*head, *(_WIDE_POD if wide else ()), ""]]
         rows += [
             [*row, *(_wide_pod(pod) if wide else ()), ""]
@@ -423,14 +424,6 @@ _WIDE_POD = ("REQUEST", "PHASE", "ASSIGNED")
 
 def _wide_pod(pod: PodLine) -> list[str]:
     return [str(pod.units), printable(pod.phase) or "-", "yes" if pod.assigned else "no"]
-
-
-def _details_head(node: NodeLine, kind: str, style: Style) -> list[str]:
-    head = ["NAME", "NAMESPACE"]
-    for device in node.devices:
-        closed = style.bars and (node.closed or not device.healthy)
-        head.append(f"{kind}{device.index}({'closed' if closed else 'Allocated'})")
-    return [*head, "Pending(Allocated)"] if node.unplaced else head
 
 
 def _pod_rows(node: NodeLine, devices: int, *, pending: bool, cores: bool) -> list[list[str]]:

@@ -239,9 +239,7 @@ def _amounts(request: Request) -> dict[str, Any]:
 def need_lines(need: Need, plan: Plan, policy: str, style: Style = PLAIN) -> str:
     """Return the text: what is needed, who is left out, what is left over, the nodes that come."""
     unit = plan.books.unit
-    lines = [*_now_lines(need.before, plan), f"Need:     {_needed(need, unit)}"]
-    if any(need.counts):
-        lines.append(f"Least:    {_least(need)}")
+    lines = [*_now_lines(need.before, plan), *_needed(need, unit)]
     lines.append(f"Pods:     {_fitting(need)}")
     if need.left_out:
         pods = number_of(sum(each.count for each in need.left_out))
@@ -275,12 +273,15 @@ def need_lines(need: Need, plan: Plan, policy: str, style: Style = PLAIN) -> str
     return f"{text}and {rest} more\n" if rest > 0 else text
 
 
-def _needed(need: Need, unit: str) -> str:
-    """Return how many nodes are needed, of which shapes, and for which price."""
-    number = sum(need.counts)
+def _needed(need: Need, unit: str) -> Iterator[str]:
+    """Yield how many nodes are needed, of which shapes and for which price, and how near that is to
+    the least.
+    """
+    number, priced = sum(need.counts), need.shapes[0].price is not None
     nodes = "1 node" if number == 1 else f"{number} nodes"
     if not number:
-        return f"{nodes}: what is there has room"
+        yield f"Need:     {nodes}: what is there has room"
+        return
     shapes = []
     for shape, count in zip(need.shapes, need.counts, strict=True):
         size = ""
@@ -290,19 +291,15 @@ def _needed(need: Need, unit: str) -> str:
             size = f" ({' and '.join(texts)})"
         if count:
             shapes.append(f"{count} x {shape.name}{size}")
-    price = f", for {_price(need.cost)}" if need.shapes[0].price is not None else ""
-    return f"{nodes}: {', '.join(shapes)}{price}"
-
-
-def _least(need: Need) -> str:
-    """Return how near that is to the least."""
-    priced = need.shapes[0].price is not None
+    price = f", for {_price(need.cost)}" if priced else ""
+    yield f"Need:     {nodes}: {', '.join(shapes)}{price}"
     if need.least:
-        return f"nothing {'cheaper' if priced else 'fewer'} could do, by sums alone"
+        yield f"Least:    nothing {'cheaper' if priced else 'fewer'} could do, by sums alone"
+        return
     bound = f"for {_price(need.bound)}" if priced else str(need.bound or "none")
-    return (
-        f"by sums alone {bound} might do; placed by this policy, the pods need these, and do not"
-        " all fit with one node fewer"
+    yield (
+        f"Least:    by sums alone {bound} might do; placed by this policy, the pods need these, and"
+        " do not all fit with one node fewer"
     )
 
 
