@@ -16,7 +16,7 @@ from gpushare.cli.claims import ListedClaims
 from gpushare.cli.cluster import NOT_ENDED, items
 from gpushare.cli.listed_cluster import DriverCards, ListedResource
 from gpushare.cli.lister import CLAIMS, DRA
-from gpushare.core.model import Deals, PodRef
+from gpushare.core.model import PodRef
 from gpushare.core.node_filters import OwnFilters
 from gpushare.errors import ApiError, ApiNotFound, MessageError, WireError
 from gpushare.explain.claim_filters import BY_ANNOTATION, UNKNOWN_NODE, ClaimFilters
@@ -128,16 +128,10 @@ class ListedCards(ListedResource):
 
     host: ListedResource = field(kw_only=True)
     """The nodes and pods by annotation, of the same nodes."""
-    driver: str = field(kw_only=True)
     claims: Claims = field(kw_only=True)
     users: CurrentPods = field(kw_only=True)
     """The pods that have, or wait for, cards by claims."""
     by_annotation: frozenset[str] = frozenset()
-
-    @property
-    def title(self) -> str:
-        """What the answer is about."""
-        return f"{self.names.resource}{f' of {self.driver}' if self.driver else ''}"
 
     @property
     def filters(self) -> OwnFilters:
@@ -150,13 +144,6 @@ class ListedCards(ListedResource):
     def current_pods(self) -> CurrentPods:
         """The pods that have cards, and those that wait for some."""
         return self.users
-
-    def deals_of_words(self, devices: int) -> tuple[Deals, ...]:
-        """Return how the devices of a node are dealt out that is told in words."""
-        unit, cards = self.claims.unit, self.claims.cards.values()
-        given_out = (card for card in cards if card.shared and card.open)
-        kinds = frozenset(DealsInUnits(card.deals, unit) for card in given_out)
-        return (DealsAsAny(kinds, unit),) * devices if kinds else ()
 
     def left_out(self, node: str, units: int) -> str:
         """Return what keeps pods with claims from the node whoever asks; "" if nothing does."""
@@ -199,6 +186,8 @@ def listed_cards(
         for holder in holders_of(PodRef(*name, uid), taken, on_nodes, unit):
             ledger.pod_changed(holder)
     users = _users(api, host, claims, notes) if host.claiming else CurrentPods({}, ())
+    given_out = (card for card in cards.cards.values() if card.shared and card.open)
+    kinds = frozenset(DealsInUnits(card.deals, unit) for card in given_out)
     return ListedCards(
         replace(ALIYUN, resource=CLASS),
         ledger,
@@ -209,6 +198,7 @@ def listed_cards(
         daemons=host.daemons,
         host=host,
         driver=cards.driver,
+        deals=(DealsAsAny(kinds, unit),) if kinds else (),
         claims=claims,
         users=users,
         by_annotation=frozenset(name for name in on_nodes if host.ledger.serves(name)),
@@ -224,7 +214,6 @@ def cards_of_table(table: ListedResource) -> ListedCards:
         table.ranking_policy,
         table.notes,
         host=table,
-        driver="",
         claims=Claims(None, 1, why_not=_NO_UNIT)
         if table.unit == NO_UNIT
         else Claims(None, mib_of(table.unit) << 20),

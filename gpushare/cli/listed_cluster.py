@@ -136,11 +136,10 @@ class ListedResource:
     """Those that hold devices, by uid, as they were listed."""
     claiming: set[str] = field(default_factory=set)
     """The uids of pods that have claims."""
-
-    @property
-    def title(self) -> str:
-        """What the answer is about."""
-        return self.names.resource
+    driver: str = ""
+    """Whose cards they are, if they are those of a DRA driver that is known."""
+    deals: tuple[Deals, ...] = ()
+    """How a device of a node is dealt out that is told in words: () as it is, else one."""
 
     @property
     def shares(self) -> bool:
@@ -162,11 +161,6 @@ class ListedResource:
     def current_pods(self) -> CurrentPods:
         """The pods that have devices, and those that wait for some."""
         return current_pods(self.ledger, self.demands)
-
-    def deals_of_words(self, devices: int) -> tuple[Deals, ...]:
-        """Return how the devices of a node are dealt out that is told in words."""
-        del devices
-        return ()
 
     def left_out(self, node: str, units: int) -> str:
         """Return what keeps pods from the node whoever asks; "" if nothing does.

@@ -51,11 +51,6 @@ class Plan:
     left_out: dict[str, str] = field(default_factory=dict)
     """What keeps kube-scheduler from a node, whoever asks, by the node's name."""
 
-    @property
-    def is_asked(self) -> bool:
-        """Whether anything is."""
-        return bool(self.wanted or self.gangs or self.without or self.added or self.shapes)
-
 
 class Plans:
     """The plan by annotation, and the one of cards, if there are any that count.
@@ -172,7 +167,7 @@ def shape_of_words(text: str, flag: str, books: ListedResource) -> Shape:
         ("",) * devices,
         cpu=host_amount(CPU, more, wrong, least=1, of="a node has"),
         memory=host_amount(MEMORY, more, wrong, least=1, of="a node has"),
-        deals=books.deals_of_words(devices),
+        deals=books.deals * devices,
     )
     name = ",".join([first, *(f"{key}={more[key]}" for key in known[:3] if key in more)])
     return Shape(name, spec, None, price)

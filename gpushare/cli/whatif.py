@@ -96,7 +96,7 @@ def _answer(options: argparse.Namespace) -> str:
     asked = [
         plan
         for plan in plans.every
-        if plan.is_asked
+        if (plan.wanted or plan.gangs or plan.without or plan.added or plan.shapes)
         # Nodes may be needed for pods that nobody named.
         or (
             options.need

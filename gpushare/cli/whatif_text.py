@@ -67,7 +67,9 @@ def lines_of(outcome: Outcome, plan: Plan, policy: str) -> Iterator[str]:
 
 def _now_lines(before: Sums, plan: Plan) -> Iterator[str]:
     """Yield what there is now, and which nodes kube-scheduler leaves out."""
-    yield f"Now:      {_sums_text(before, plan.books.unit)} ({plan.books.title})"
+    books = plan.books
+    title = f"{books.names.resource} of {books.driver}" if books.driver else books.names.resource
+    yield f"Now:      {_sums_text(before, books.unit)} ({title})"
     if plan.left_out:
         nodes = [f"{name} {label}" for name, label in plan.left_out.items()]
         yield f"Nodes:    {some(nodes, '; ')}"

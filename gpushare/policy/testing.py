@@ -100,7 +100,9 @@ def check_policy(make: Callable[[Workload], Policy], *, clusters: int = 100, see
         for number in range(clusters):
             names = (f"node-{index}" for index in range(int(random.integers(1, 7))))
             nodes = tuple(_drawn_node(random, name) for name in names)
-            case = _Case(nodes, _drawn_request(random), f"cluster {number} of seed {seed}")
+            request = _drawn_request(random)
+            where = f"cluster {number} of seed {seed}: {request} on {nodes}"
+            case = _Case(nodes, request, where)
             _check(policy, case, random)
             _require(
                 np.array_equal(case.scores(copy), case.scores(policy)),
@@ -116,12 +118,8 @@ class _Case:
     nodes: tuple[tuple[NodeSpec, Charge], ...]
     """Each with what its pods hold of it."""
     request: Request
-    name: str
-
-    @property
-    def where(self) -> str:
-        """How a message names it."""
-        return f"{self.name}: {self.request} on {self.nodes}"
+    where: str
+    """How a message names it."""
 
     def snapshot(self, only: str = "") -> Snapshot:
         """Return the cluster as arrays; only: leave out the pods of all other nodes."""

@@ -135,7 +135,11 @@ def as_table(records: Sequence[Record], measures: Sequence[Measure]) -> str:
         stats = [statistic(records, policy, policies[0], measure) for measure in measures]
         seeds = max((one.seeds for one in stats if one), default=0)
         pairs = list(zip(measures, stats, strict=True))
-        rows.append([policy, str(seeds), *(_mean(one, m.digits) for m, one in pairs)])
+        cells = []
+        for measure, one in pairs:
+            spread = f" ±{one.spread:.{measure.digits}f}" if one and one.spread is not None else ""
+            cells.append(f"{one.mean:.{measure.digits}f}{spread}" if one else "-")
+        rows.append([policy, str(seeds), *cells])
         if policy != policies[0]:
             cells = [difference(one, m.digits) for m, one in pairs]
             differences.append([f"{policy} - {policies[0]}", "", *cells])
@@ -215,13 +219,6 @@ def _by_seed(records: Iterable[Record], policy: str, measure: Measure) -> dict[o
     }
 
 
-def _mean(stat: Statistic | None, digits: int) -> str:
-    if stat is None:
-        return "-"
-    spread = "" if stat.spread is None else f" ±{stat.spread:.{digits}f}"
-    return f"{stat.mean:.{digits}f}{spread}"
-
-
 def difference(stat: Statistic | None, digits: int) -> str:
     """Return the lead over the first policy, with the error in brackets; "-" if not known."""
     if stat is None or stat.difference is None:
@@ -296,15 +293,13 @@ def choices_told(records: Sequence[Record]) -> Iterator[str]:
         yield f"auto was in the end {', '.join(parts)}"
         return
     (name,), first = counts, last[0]
-    yield f"auto was {name}" + (_lead(first) if last.count(first) == len(last) else "")
-
-
-def _lead(choice: Mapping[str, object]) -> str:
-    second, lead, error = choice["second"], choice["lead"], choice["error"]
-    if not second or not isinstance(lead, float) or not isinstance(error, float):
-        return ""
-    since = f" after {choice['since']} pods" * bool(choice["since"])
-    return f"{since}: in its trial {lead_text(lead, error, str(second))}"
+    told = f"auto was {name}"
+    if last.count(first) == len(last):
+        second, lead, error = first["second"], first["lead"], first["error"]
+        if second and isinstance(lead, float) and isinstance(error, float):
+            since = f" after {first['since']} pods" * bool(first["since"])
+            told += f"{since}: in its trial {lead_text(lead, error, str(second))}"
+    yield told
 
 
 def _verdict(policy: str, first: str, stat: Statistic) -> str:

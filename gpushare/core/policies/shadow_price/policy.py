@@ -182,11 +182,8 @@ class ShadowPrice:
     ) -> Floats:
         """Return what a placement costs the pods that need blocks."""
         cost: Floats = self.scarce(snapshot).taken_prices(taken, totals)
-        return np.floor(self.block_weight(request) * cost + HAIR)
-
-    def block_weight(self, request: Request) -> float:
-        """Return the weight of a block that a placement breaks."""
-        return (BLOCK_GPU if request.devices else BLOCK_CPU) * self.guard
+        weight = (BLOCK_GPU if request.devices else BLOCK_CPU) * self.guard
+        return np.floor(weight * cost + HAIR)
 
     def hold(self, snapshot: Snapshot) -> float:
         """Return the cost, in milli, of holding an empty node for the lifetime of a pod."""
