@@ -22,6 +22,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing
 from dataclasses import dataclass, field
+from functools import partial
 from typing import IO, NamedTuple
 
 from gpushare.cli.facts import (
@@ -100,8 +101,8 @@ class Observed:
     """By node the devices that its ConfigMap closes, by index or uuid."""
     listed_nodes: set[str] = field(default_factory=set)
     """The names of all nodes that were listed."""
-    slices: dict[str, Fields] | None = None
-    """By name, if the cluster has the device class of claims; else None."""
+    slices: dict[tuple[str, str], Fields] | None = None
+    """By "" and name, if the cluster has the device class of claims; else None."""
     claims: dict[tuple[str, str], Fields] | None = None
     """By namespace and name, if the cluster has that class; else None."""
 
@@ -165,22 +166,6 @@ class Observed:
             self.closed[node] = decode_unhealthy(data)
         except WireError as error:
             self.unread[name] = f"ConfigMap {name}: {error}"
-
-    def take_slice(self, item: Fields, *, gone: bool = False) -> None:
-        """Take over a ResourceSlice as it is now."""
-        if self.slices is not None:
-            name = text(mapping(item.get("metadata")).get("name"))
-            self.slices.pop(name, None)
-            if not gone:
-                self.slices[name] = item
-
-    def take_claim(self, item: Fields, *, gone: bool = False) -> None:
-        """Take over a ResourceClaim as it is now."""
-        if self.claims is not None:
-            ref = pod_ref(item)
-            self.claims.pop((ref.namespace, ref.name), None)
-            if not gone:
-                self.claims[ref.namespace, ref.name] = item
 
 
 class Listed(NamedTuple):
@@ -255,8 +240,8 @@ def _list_claims(kubectl: Kubectl, observed: Observed, limit: int) -> list[Liste
     observed.slices, observed.claims = {}, {}
     try:
         return [
-            _list(kubectl, Listed(SLICES, {}, "", observed.take_slice), limit),
-            _list(kubectl, Listed(CLAIMS, {}, "", observed.take_claim), limit),
+            _list(kubectl, Listed(SLICES, {}, "", partial(_take, observed.slices)), limit),
+            _list(kubectl, Listed(CLAIMS, {}, "", partial(_take, observed.claims)), limit),
         ]
     except ApiGone:
         raise
@@ -264,6 +249,14 @@ def _list_claims(kubectl: Kubectl, observed: Observed, limit: int) -> list[Liste
         observed.unread[CLAIMS] = f"claims are not known: {error}"
         observed.slices = observed.claims = None
         return []
+
+
+def _take(kept: dict[tuple[str, str], Fields], item: Fields, *, gone: bool = False) -> None:
+    """Take over an object as it is now."""
+    ref = pod_ref(item)
+    kept.pop((ref.namespace, ref.name), None)
+    if not gone:
+        kept[ref.namespace, ref.name] = item
 
 
 def _list(kubectl: Kubectl, of: Listed, limit: int) -> Listed:

@@ -237,11 +237,15 @@ def replay(
     cluster, choices = _cluster(nodes, workload, policy, seed, options)
     first = timed[0][1]
     times = np.array([(created - first) / options.speed for _, created in timed])
+    stay = []  # seconds that each ran; for ever if its end is not known
+    for pod, created in timed:
+        start = created if pod.scheduled is None else pod.scheduled
+        stay.append(np.inf if pod.deleted is None else pod.deleted - start)
     stream = Stream(
         tuple(request_of(pod) for pod, _ in timed),
         times,
         np.arange(len(timed)),
-        np.array([_lifetime(pod) for pod, _ in timed]),
+        np.array(stay),
     )
     flow = Flow(cluster, 0.0, float(times[-1]), options.wait, _clock_of(cluster))
     named = _named("replay", policy, seed, options)
@@ -313,12 +317,6 @@ def coming_and_going(
         np.concatenate([running, which]),
         np.concatenate([remaining, stay]),
     )
-
-
-def _lifetime(pod: TracePod) -> float:
-    """Return the seconds that the pod ran; infinity if its end is not known."""
-    start = pod.created if pod.scheduled is None else pod.scheduled
-    return np.inf if pod.deleted is None or start is None else pod.deleted - start
 
 
 def filling(pods: Sequence[TracePod], capacity: int, seed: int) -> list[int]:

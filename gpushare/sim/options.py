@@ -126,14 +126,32 @@ def _parser() -> Parser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     verbs = whole.add_subparsers(dest="experiment", required=True, metavar="EXPERIMENT")
-    for name, help_text, add in (
-        ("inflation", "pods arrive until the cluster overflows; none leaves", _inflation),
-        ("churn", "pods come and go; what fits nowhere is lost, or waits", _churn),
-        ("replay", "pods come and go at the times of the trace", _replay),
+    for name, help_text in (
+        ("inflation", "pods arrive until the cluster overflows; none leaves"),
+        ("churn", "pods come and go; what fits nowhere is lost, or waits"),
+        ("replay", "pods come and go at the times of the trace"),
     ):
         verb = verbs.add_parser(name, help=help_text, description=f"{help_text.capitalize()}.")
         _add_input(verb)
-        add(verb)
+        if name == "inflation":
+            verb.add_argument(
+                "--load",
+                type=partial(number, 0, 1.3),
+                default=1.0,
+                help="tell also what is allocated when this much has been asked for, in parts of"
+                " the cluster's GPU; pods come until 1.3 (default: %(default)s)",
+            )
+        elif name == "churn":
+            _churn(verb)
+        else:
+            verb.add_argument(
+                "--speed",
+                type=partial(number, 0, 10_000),
+                default=1.0,
+                help="how many times as fast the pods come; they stay as long"
+                " (default: %(default)s)",
+            )
+            _add_wait(verb)
         verb.add_argument(
             "--workload",
             choices=(KNOWN, LEARNED),
@@ -168,16 +186,6 @@ def _paper(verb: argparse.ArgumentParser) -> None:
     live = dict.fromkeys(("kubeconfig", "context", "resource", "unit"), "")
     verb.set_defaults(nodes="", pods="", devices=0, from_cluster=False, plot=None, **live)
     _add_common(verb, "", "")
-
-
-def _inflation(verb: argparse.ArgumentParser) -> None:
-    verb.add_argument(
-        "--load",
-        type=partial(number, 0, 1.3),
-        default=1.0,
-        help="tell also what is allocated when this much has been asked for, in parts of the"
-        " cluster's GPU; pods come until 1.3 (default: %(default)s)",
-    )
 
 
 def _churn(verb: argparse.ArgumentParser) -> None:
@@ -215,16 +223,6 @@ def _churn(verb: argparse.ArgumentParser) -> None:
         help="with --wait: after every 20th departure move at most 3 pods for the oldest that wait;"
         " each run is compared with one without moves",
     )
-
-
-def _replay(verb: argparse.ArgumentParser) -> None:
-    verb.add_argument(
-        "--speed",
-        type=partial(number, 0, 10_000),
-        default=1.0,
-        help="how many times as fast the pods come; they stay as long (default: %(default)s)",
-    )
-    _add_wait(verb)
 
 
 def _add_wait(verb: argparse.ArgumentParser) -> None:

@@ -66,6 +66,12 @@ class Progress:
         """How many runs are done, with those under way counted by their share."""
         return float(sum(self._shares))
 
+    @property
+    def description(self) -> str:
+        """What the bar says of it."""
+        text = f"simulate {self.finished}/{self.runs} runs"
+        return f"{text}, ending (Ctrl-C: at once)" if self.stopping else text
+
     def tell(self, number: int, share: float) -> bool:
         """Note the share of a run that is done; return whether the run should go on."""
         self._shares[number] = share
@@ -95,7 +101,7 @@ def bar(progress: Progress) -> Iterator[None]:
     # disable=None: the bar is shown only if stderr is a terminal.
     with tqdm(
         total=progress.runs,
-        desc=_description(progress),
+        desc=progress.description,
         unit="run",
         disable=None,
         leave=False,
@@ -116,13 +122,8 @@ def bar(progress: Progress) -> Iterator[None]:
 def _draw(shown: "tqdm[None]", progress: Progress, ended: threading.Event) -> None:
     while not ended.wait(_REDRAWN):
         shown.n = progress.done
-        shown.set_description_str(_description(progress), refresh=False)
+        shown.set_description_str(progress.description, refresh=False)
         shown.refresh()
-
-
-def _description(progress: Progress) -> str:
-    text = f"simulate {progress.finished}/{progress.runs} runs"
-    return f"{text}, ending (Ctrl-C: at once)" if progress.stopping else text
 
 
 _Job = TypeVar("_Job")

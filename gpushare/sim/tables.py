@@ -208,22 +208,19 @@ class Table:
                     of_line.append({**record, "policy": learning(policy) if learns else policy})
             if of_line:
                 names = [str(line.labels[head]) for head in self.heads]
-                rows.append([*names, _seeds(of_line), *(one.text(of_line) for one in columns)])
+                runs: dict[object, set[object]] = {}
+                for record in of_line:
+                    runs.setdefault(record["policy"], set()).add(record["seed"])
+                # "2 to 5" if the policies have different numbers of seeds.
+                counts = sorted({len(seeds) for seeds in runs.values()})
+                seeds = f"{counts[0]} to {counts[-1]}" if len(counts) > 1 else f"{counts[0]}"
+                rows.append([*names, seeds, *(one.text(of_line) for one in columns)])
         return rows
 
     def markdown(self, records: Sequence[Record]) -> dict[str, str]:
         """Return the views, by the name in their marks; nothing if there are no records."""
         own = [record for record in records if record["table"] == self.name]
         return {view: markdown(self.rows(view, own)) for view in self.views} if own else {}
-
-
-def _seeds(records: Sequence[Record]) -> str:
-    """Return the number of seeds; "2 to 5" if the policies have different numbers."""
-    runs: dict[object, set[object]] = {}
-    for record in records:
-        runs.setdefault(record["policy"], set()).add(record["seed"])
-    counts = sorted({len(seeds) for seeds in runs.values()})
-    return f"{counts[0]} to {counts[-1]}" if len(counts) > 1 else f"{counts[0]}"
 
 
 def learning(policy: str) -> str:
