@@ -130,23 +130,20 @@ class BoundedLoader(yaml.SafeLoader):
             raise _refused(f"nested in more than {MAX_DEPTH} levels", self.get_mark())
         node = super().compose_node(parent, index)
         self._depth -= 1
-        if node is not None:
-            self._values[id(node)] = self._count(node)
-        return node
-
-    def _count(self, node: yaml.Node) -> int:
         if isinstance(node, yaml.ScalarNode):
             if len(node.value) > _MAX_NUMBER and not node.tag.endswith((":str", ":binary")):
                 raise _refused(f"{node.value[:20]}... is too long for a number", node.start_mark)
-            return 1
-        inner = node.value
-        if isinstance(node, yaml.MappingNode):
-            inner = [child for pair in node.value for child in pair]
-        count = 1 + sum(self._values[id(child)] for child in inner)
-        if count > MAX_VALUES:
-            problem = f"more than {MAX_VALUES} values, with aliases as what they stand for"
-            raise _refused(problem, node.start_mark)
-        return count
+            self._values[id(node)] = 1
+        elif node is not None:
+            inner = node.value
+            if isinstance(node, yaml.MappingNode):
+                inner = [child for pair in node.value for child in pair]
+            count = 1 + sum(self._values[id(child)] for child in inner)
+            if count > MAX_VALUES:
+                problem = f"more than {MAX_VALUES} values, with aliases as what they stand for"
+                raise _refused(problem, node.start_mark)
+            self._values[id(node)] = count
+        return node
 
 
 def _object(pairs: Sequence[tuple[str, object]]) -> dict[str, object]:

@@ -18,7 +18,7 @@ from gpushare.cli.facts import Fields, pod_ref
 from gpushare.errors import WireError
 from gpushare.explain.claims import explain_claim
 from gpushare.explain.document import given_documents
-from gpushare.explain.pod import ClaimExplanation, GivenCard
+from gpushare.explain.pod import ClaimExplanation
 from gpushare.wire.codec import Codec
 from gpushare.wire.dra.claims import CLASS
 from gpushare.wire.dra.objects import (
@@ -94,30 +94,30 @@ def claims_report(
     notes: list[str] = []
     cards = cards_of(_decoded(slices, RESOURCE_SLICES, notes))
     listed = ListedClaims(cards, _decoded(claims, RESOURCE_CLAIMS, notes), unit)
-    every = [
-        explain_claim(listed.claims[name], listed, foreign=True) for name in sorted(listed.claims)
-    ]
-    ours = [claim for claim in every if claim is not None]
     allocated: Counter[DeviceKey] = Counter()
-    for key, units in ((_key(given), given.units) for claim in ours for given in claim.cards):
-        if (card := listed.cards.get(key)) is not None:
-            # Whatever a claim says that it has: the whole card at most.
-            whole = card.memory // unit
-            allocated[key] += whole if units is None else min(units, whole)
+    shown: list[ClaimExplanation] = []
+    for name in sorted(listed.claims):
+        claim = explain_claim(listed.claims[name], listed, foreign=True)
+        if claim is None:
+            continue
+        can_show = not claim.cards
+        for given in claim.cards:
+            key = DeviceKey(given.driver, given.pool, given.device)
+            card = cards.get(key)
+            can_show = can_show or card is None or card.shared
+            if card is not None:
+                # Whatever a claim says that it has: the whole card at most.
+                whole = card.memory // unit
+                allocated[key] += whole if given.units is None else min(given.units, whole)
+        if can_show and (nodes is None or claim.node in nodes):
+            shown.append(claim)
     by_node: dict[str, list[CardLine]] = {}
-    for key, card in sorted(listed.cards.items(), key=lambda item: _order(item[0])):
+    for key, card in sorted(cards.items(), key=lambda item: _order(item[0])):
         if card.shared and (nodes is None or card.node in nodes):
             line = CardLine(card, card.memory // unit, allocated[key])
             by_node.setdefault(card.node, []).append(line)
-    shown = tuple(
-        claim
-        for claim in ours
-        if (nodes is None or claim.node in nodes)
-        and (not claim.cards or any(_is_shared(listed, given) for given in claim.cards))
-    )
-    return ClaimsReport(
-        tuple(sorted((name, tuple(of)) for name, of in by_node.items())), shown
-    ), notes
+    by_name = tuple(sorted((name, tuple(lines)) for name, lines in by_node.items()))
+    return ClaimsReport(by_name, tuple(shown)), notes
 
 
 def claims_document(report: ClaimsReport) -> dict[str, Any]:
@@ -128,39 +128,39 @@ def claims_document(report: ClaimsReport) -> dict[str, Any]:
         "allocated": sum(line.allocated for _, lines in report.nodes for line in lines),
         "free": sum(line.free for _, lines in report.nodes for line in lines),
         "nodes": [
-            {"name": name, "devices": [_device(line) for line in lines]}
+            {
+                "name": name,
+                "devices": [
+                    {
+                        "driver": line.card.key.driver,
+                        "pool": line.card.key.pool,
+                        "device": line.card.key.device,
+                        "uuid": line.card.uuid,
+                        "model": line.card.model or None,
+                        "open": line.card.open,
+                        "total": line.total,
+                        "allocated": line.allocated,
+                        "free": line.free,
+                    }
+                    for line in lines
+                ],
+            }
             for name, lines in report.nodes
         ],
-        "claims": [_claim(claim) for claim in report.claims],
-    }
-
-
-def _device(line: CardLine) -> dict[str, Any]:
-    card = line.card
-    return {
-        "driver": card.key.driver,
-        "pool": card.key.pool,
-        "device": card.key.device,
-        "uuid": card.uuid,
-        "model": card.model or None,
-        "open": card.open,
-        "total": line.total,
-        "allocated": line.allocated,
-        "free": line.free,
-    }
-
-
-def _claim(claim: ClaimExplanation) -> dict[str, Any]:
-    return {
-        "namespace": claim.ref.namespace,
-        "name": claim.ref.name,
-        "uid": claim.ref.uid,
-        "state": claim.state,
-        "detail": claim.detail or None,
-        "requested": claim.asked.request.total if claim.asked else None,
-        "node": claim.node or None,
-        "devices": given_documents(claim),
-        "pods": list(claim.pods),
+        "claims": [
+            {
+                "namespace": claim.ref.namespace,
+                "name": claim.ref.name,
+                "uid": claim.ref.uid,
+                "state": claim.state,
+                "detail": claim.detail or None,
+                "requested": claim.asked.request.total if claim.asked else None,
+                "node": claim.node or None,
+                "devices": given_documents(claim),
+                "pods": list(claim.pods),
+            }
+            for claim in report.claims
+        ],
     }
 
 
@@ -175,15 +175,6 @@ def _decoded(items: Iterable[Fields], codec: Codec[_T], notes: list[str]) -> Ite
 def _name(claim: ResourceClaim) -> tuple[str, str]:
     metadata = claim.metadata
     return (metadata and metadata.namespace) or "", (metadata and metadata.name) or ""
-
-
-def _key(card: GivenCard) -> DeviceKey:
-    return DeviceKey(card.driver, card.pool, card.device)
-
-
-def _is_shared(listed: ListedClaims, given: GivenCard) -> bool:
-    card = listed.cards.get(_key(given))
-    return card is None or card.shared
 
 
 def _order(key: DeviceKey) -> tuple[str, str, list[tuple[int, str]]]:

@@ -61,7 +61,13 @@ def resource_of_report(document: object, where: str, policy: str) -> ListedResou
     """Return the resource that a report shows. Raises SettingsError that begins with `where`."""
     if not isinstance(document, dict):
         raise SettingsError(f"{where}: is no report; {_AGAIN}")
-    _check_version(document, where)
+    version, kind = document.get("apiVersion"), document.get("kind")
+    if version is None and kind is None and "nodes" in document:
+        text = "is an inspect document of the extender, not a report"
+        raise SettingsError(f"{where}: {text}; {_AGAIN}")
+    if (version, kind) != (API_VERSION, KIND):
+        shown = f"{str(version)[:40]} {str(kind)[:40]}"
+        raise SettingsError(f"{where}: is a {shown}, not a {API_VERSION} {KIND}; {_AGAIN}")
     resource, unit = _text(document, "resource", where), _text(document, "unit", where)
     if not is_unit(unit):
         raise SettingsError(f"{where}: unit: {unit[:40]!r} is no unit of memory; {_AGAIN}")
@@ -112,16 +118,6 @@ def _state(node: Mapping[str, object], name: str, where: str) -> NodeState:
         scheduling.get("ready") is not False,
         None if amounts is None else {key: _number(amounts, key, at, MAX_VALUE) for key in amounts},
     )
-
-
-def _check_version(document: Mapping[str, object], where: str) -> None:
-    version, kind = document.get("apiVersion"), document.get("kind")
-    if version is None and kind is None and "nodes" in document:
-        text = "is an inspect document of the extender, not a report"
-        raise SettingsError(f"{where}: {text}; {_AGAIN}")
-    if (version, kind) != (API_VERSION, KIND):
-        shown = f"{str(version)[:40]} {str(kind)[:40]}"
-        raise SettingsError(f"{where}: is a {shown}, not a {API_VERSION} {KIND}; {_AGAIN}")
 
 
 def _node(node: Mapping[str, object], where: str) -> NodeSpec:

@@ -14,11 +14,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from gpushare.cli.report import DeviceLine, NodeLine, Report
-from gpushare.core.node_filters import NodeState
+from gpushare.cli.report import NodeLine, Report
 
 if TYPE_CHECKING:  # it loads more than the rest of the command
-    from gpushare.wire.metrics import RankingPolicy
+    pass
 
 API_VERSION = "gpushare.io/v1"
 KIND = "GPUShareReport"
@@ -63,20 +62,20 @@ def _yaml_scalar(value: object) -> str:
         return json.dumps(value)
     if _UNQUOTED.fullmatch(value) and value.lower() not in _YAML_WORDS:
         return value
-    return '"' + "".join(map(_yaml_quoted, value)) + '"'
-
-
-def _yaml_quoted(char: str) -> str:
-    if char in '"\\':
-        return "\\" + char
-    if char.isprintable():
-        return char
-    return f"\\u{ord(char):04x}" if ord(char) < 0x10000 else f"\\U{ord(char):08x}"
+    quoted = ""
+    for char in value:
+        if char in '"\\':
+            quoted += "\\" + char
+        elif char.isprintable():
+            quoted += char
+        else:
+            quoted += f"\\u{ord(char):04x}" if ord(char) < 0x10000 else f"\\U{ord(char):08x}"
+    return f'"{quoted}"'
 
 
 def report_document(report: Report) -> dict[str, Any]:
     """Return the report as a document."""
-    cores, held, claims = report.any_cores, None, {}
+    cores, held, claims, policy = report.any_cores, None, {}, report.policy
     if report.held is not None:
         from gpushare.wire.held import held_document
 
@@ -95,7 +94,19 @@ def report_document(report: Report) -> dict[str, Any]:
         "allocated": report.allocated,
         "unplaced": sum(node.unplaced for node in report.nodes),
         "free": sum(node.free for node in report.nodes),
-        "policy": _policy(report.policy),
+        "policy": None
+        if policy is None
+        else {
+            "name": policy.name,
+            "since": policy.since or None,
+            "lead": policy.lead if policy.second else None,
+            "error": policy.error if policy.second else None,
+            "second": policy.second or None,
+            "candidates": [
+                {"name": name, "allocated": allocated, "refused": policy.refused.get(name)}
+                for name, allocated in policy.allocated.items()
+            ],
+        },
         "nodes": [_node(node, cores=cores) for node in report.nodes],
         "pending": [
             {
@@ -113,24 +124,26 @@ def report_document(report: Report) -> dict[str, Any]:
     }
 
 
-def _policy(policy: "RankingPolicy | None") -> dict[str, Any] | None:
-    if policy is None:
-        return None
-    return {
-        "name": policy.name,
-        "since": policy.since or None,
-        "lead": policy.lead if policy.second else None,
-        "error": policy.error if policy.second else None,
-        "second": policy.second or None,
-        "candidates": [
-            {"name": name, "allocated": allocated, "refused": policy.refused.get(name)}
-            for name, allocated in policy.allocated.items()
-        ],
-    }
-
-
 def _node(node: NodeLine, *, cores: bool) -> dict[str, Any]:
-    compute = {"strandedByCores": node.stranded, "coresUnplaced": node.unplaced_cores}
+    state, compute = node.state, {}
+    if cores:
+        compute = {"strandedByCores": node.stranded, "coresUnplaced": node.unplaced_cores}
+    devices = []
+    for device in node.devices:
+        shown = {
+            "index": device.index,
+            "uuid": device.uuid or None,
+            "model": device.model or None,
+            "healthy": device.healthy,
+            "total": device.total,
+            "allocated": device.allocated,
+            "free": device.free,
+        }
+        if cores:
+            shown["strandedByCores"] = device.stranded
+            shown["coresAllocated"] = device.cores
+            shown["coresFree"] = device.cores_free
+        devices.append(shown)
     return {
         "name": node.name,
         "address": node.address or None,
@@ -138,13 +151,21 @@ def _node(node: NodeLine, *, cores: bool) -> dict[str, Any]:
         "closed": node.closed or None,
         "leftOut": node.left_out or None,
         "keptFromScaleDown": node.kept or None,
-        "scheduling": _scheduling(node.state),
+        "scheduling": None
+        if state is None
+        else {
+            "cordoned": state.cordoned,
+            "ready": state.ready,
+            "taints": [asdict(taint) for taint in state.taints],
+            "labels": None if state.labels is None else dict(state.labels),
+            "allocatable": None if state.allocatable is None else dict(state.allocatable),
+        },
         "total": node.total,
         "allocated": node.allocated,
         "unplaced": node.unplaced,
         "free": node.free,
-        **(compute if cores else {}),
-        "devices": [_device(device, cores=cores) for device in node.devices],
+        **compute,
+        "devices": devices,
         "pods": [
             {
                 **asdict(pod.ref),
@@ -156,34 +177,4 @@ def _node(node: NodeLine, *, cores: bool) -> dict[str, Any]:
             }
             for pod in node.pods
         ],
-    }
-
-
-def _scheduling(state: NodeState | None) -> dict[str, Any] | None:
-    if state is None:
-        return None
-    return {
-        "cordoned": state.cordoned,
-        "ready": state.ready,
-        "taints": [asdict(taint) for taint in state.taints],
-        "labels": None if state.labels is None else dict(state.labels),
-        "allocatable": None if state.allocatable is None else dict(state.allocatable),
-    }
-
-
-def _device(device: DeviceLine, *, cores: bool) -> dict[str, Any]:
-    compute = {
-        "strandedByCores": device.stranded,
-        "coresAllocated": device.cores,
-        "coresFree": device.cores_free,
-    }
-    return {
-        "index": device.index,
-        "uuid": device.uuid or None,
-        "model": device.model or None,
-        "healthy": device.healthy,
-        "total": device.total,
-        "allocated": device.allocated,
-        "free": device.free,
-        **(compute if cores else {}),
     }

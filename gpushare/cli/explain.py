@@ -20,7 +20,6 @@ from urllib.parse import urlsplit
 from gpushare.cli.claims import ListedClaims
 from gpushare.cli.cluster import items
 from gpushare.cli.documents import dumped
-from gpushare.cli.driver_cards import every_card
 from gpushare.cli.exit_codes import ended_as_kubectl
 from gpushare.cli.kubectl import Kubectl
 from gpushare.cli.listed_cluster import (
@@ -30,7 +29,7 @@ from gpushare.cli.listed_cluster import (
     list_resources,
     list_rules,
 )
-from gpushare.cli.lister import DRA
+from gpushare.cli.lister import DRA, SLICES
 from gpushare.cli.options import connection, make_parser, report_format
 from gpushare.cli.tables import printable
 from gpushare.core.model import Request
@@ -44,8 +43,10 @@ from gpushare.wire.demands import demands_of
 from gpushare.wire.dra.objects import (
     CLAIMS_PODS,
     RESOURCE_CLAIMS,
+    RESOURCE_SLICES,
     ClaimsPod,
 )
+from gpushare.wire.dra.slices import cards_of
 from gpushare.wire.fields import NAME
 from gpushare.wire.inventory import check_unit, mib_of
 from gpushare.wire.objects import PODS, Pod
@@ -105,7 +106,7 @@ def _explained(options: argparse.Namespace) -> dict[str, Any]:
 def _by_claims(pod: ClaimsPod, kubectl: Kubectl, unit: str) -> PodExplanation:
     """Return what the API server shows of the pod's claims; of the nodes the extender knows."""
     notes: list[str] = []
-    cards = every_card(kubectl, notes)
+    cards = cards_of(items(kubectl, SLICES, RESOURCE_SLICES, {}, notes))
     namespace = (pod.metadata and pod.metadata.namespace) or ""
     path = f"{DRA}/namespaces/{namespace}/resourceclaims"
     listed = ListedClaims(

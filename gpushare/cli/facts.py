@@ -120,19 +120,7 @@ def read_node(node: Fields, names: Names) -> NodeFacts | None:
     facts = _read_devices(node, names)
     if facts is None:
         return None
-    state = _state(node, facts.name)
-    # A node of an inventory alone need not tell the kubelet of its memory.
-    advertised = names.resource in (state.allocatable or {})
-    judged = state if advertised else replace(state, allocatable=None)
-    label = judged.label(names.resource, sum(device.mem for device in facts.devices))
-    kept = mark_of(_annotations(mapping(node.get("metadata")))).kept
-    return replace(facts, left_out=label, state=state, kept=kept)
-
-
-def _state(node: Fields, name: str) -> NodeState:
-    """Return what kube-scheduler's own filters see."""
-    spec, status = mapping(node.get("spec")), mapping(node.get("status"))
-    labels = mapping(mapping(node.get("metadata")).get("labels"))
+    spec, status, metadata = (mapping(node.get(key)) for key in ("spec", "status", "metadata"))
     taints = [
         Taint(*(text(taint.get(key)) for key in ("key", "value", "effect")))
         for taint in map(mapping, elements(spec.get("taints")))
@@ -141,9 +129,9 @@ def _state(node: Fields, name: str) -> NodeState:
     ready = (text(each.get("status")) for each in conditions if each.get("type") == "Ready")
     usable = status.get("allocatable")
     usable = status.get("capacity") if usable is None else usable
-    return NodeState(
-        name,
-        {key: text(value) for key, value in labels.items()},
+    state = NodeState(
+        facts.name,
+        {key: text(value) for key, value in mapping(metadata.get("labels")).items()},
         taints=tuple(taint for taint in taints if taint != CORDON),
         cordoned=spec.get("unschedulable") is True or CORDON in taints,
         ready=all(each == "True" for each in ready),
@@ -151,6 +139,12 @@ def _state(node: Fields, name: str) -> NodeState:
         if usable is None
         else {key: _amount(key, value) for key, value in mapping(usable).items()},
     )
+    # A node of an inventory alone need not tell the kubelet of its memory.
+    advertised = names.resource in (state.allocatable or {})
+    judged = state if advertised else replace(state, allocatable=None)
+    label = judged.label(names.resource, sum(device.mem for device in facts.devices))
+    kept = mark_of(_annotations(metadata)).kept
+    return replace(facts, left_out=label, state=state, kept=kept)
 
 
 def _amount(resource: str, quantity: object) -> int:
@@ -170,7 +164,20 @@ def _read_devices(node: Fields, names: Names) -> NodeFacts | None:
             break
     written = mapping(metadata.get("annotations")).get(names.inventory)
     if isinstance(written, str):
-        return _from_inventory(name, address, written)
+        try:
+            inventory = decode_inventory(written)
+        except AnnotationError as error:
+            return NodeFacts(name, address, "", (), Reason.BROKEN_INVENTORY, str(error))
+        if not inventory.devices:
+            return None
+        return NodeFacts(
+            name,
+            address,
+            inventory.unit,
+            inventory.devices,
+            serves_by_identity=inventory.serves_by_identity,
+            gone=inventory.gone,
+        )
     capacity, allocatable = (mapping(status.get(key)) for key in ("capacity", "allocatable"))
     try:
         devices, closed = _from_totals(capacity, allocatable, names)
@@ -259,23 +266,6 @@ def _request(spec: Fields, metadata: Fields, names: Names) -> Request | None:
         )
     except WireError:
         return replace(whole, cores=min(cores, ALL_CORES))
-
-
-def _from_inventory(name: str, address: str, written: str) -> NodeFacts | None:
-    try:
-        inventory = decode_inventory(written)
-    except AnnotationError as error:
-        return NodeFacts(name, address, "", (), Reason.BROKEN_INVENTORY, str(error))
-    if not inventory.devices:
-        return None
-    return NodeFacts(
-        name,
-        address,
-        inventory.unit,
-        inventory.devices,
-        serves_by_identity=inventory.serves_by_identity,
-        gone=inventory.gone,
-    )
 
 
 def _from_totals(

@@ -12,8 +12,9 @@ from typing import NoReturn
 
 from gpushare.cli.documents import dumped, report_document
 from gpushare.cli.exit_codes import ended_as_kubectl
-from gpushare.cli.lister import Observed, Scope, observe
+from gpushare.cli.lister import Observed, Scope, follow, observe
 from gpushare.cli.options import Options, read_options
+from gpushare.cli.options import complete as completions
 from gpushare.cli.report import Report, make_report
 from gpushare.cli.tables import PLAIN, Style, as_tables, printable, style_of
 from gpushare.wire.inventory import mib_of
@@ -36,8 +37,6 @@ def complete(argv: Sequence[str] | None = None) -> int:
     """Return the exit code of kubectl_complete-inspect-gpushare, which prints completions for
     kubectl.
     """
-    from gpushare.cli.completion import complete as completions
-
     print(completions(sys.argv[1:] if argv is None else argv, os.environ), end="")
     return 0
 
@@ -67,20 +66,12 @@ def _show(options: Options) -> None:
     more = options.output in ("wide", "json", "yaml") or (style.bars and not options.output)
     scope = replace(options.scope, more=more)
     for number, observed in enumerate(_observations(options, scope)):
-        report = make_report(
-            observed.nodes.values(),
-            observed.pods.values(),
-            options.names,
-            options.unit,
-            pending=observed.pending.values(),
-            closed=observed.closed,
-        )
-        report = replace(report, warnings=(*report.warnings, *observed.warnings))
-        if observed.slices is not None:
-            report = _with_claims(report, observed)
-        if options.extender:
-            report = _asked(report, options)
-        text, notes = render(report, options, style), _notes(report, options)
+        report = _reported(observed, options)
+        text = render(report, options, style)
+        notes = [f"Warning: {warning}" for warning in report.warnings]
+        cards = report.claims is not None and report.claims.nodes
+        if not report.nodes and not cards and options.output not in ("json", "yaml"):
+            notes.append(f"No nodes with {options.names.resource} found.")
         if (text, notes) == last:
             continue
         if redraws:
@@ -88,33 +79,49 @@ def _show(options: Options) -> None:
         if redraws or notes != last[1]:
             print("".join(f"{printable(note)}\n" for note in notes), end="", file=sys.stderr)
         if not redraws:
-            print(_between(number, options) + text, end="", flush=True)
+            between = ""  # what separates a report from the one before
+            if options.output == "yaml" and options.watch:
+                between = "---\n"
+            elif number and options.output in ("", "wide") and options.headers:
+                between = "\n"
+            print(between + text, end="", flush=True)
         last = (text, notes)
 
 
-def _with_claims(report: Report, observed: Observed) -> Report:
-    """Return the report with the cards of claims."""
-    from gpushare.cli.claims import claims_report
+def _reported(observed: Observed, options: Options) -> Report:
+    """Return the report of what was listed, with the cards of claims if the cluster has any, and
+    with what the running extender says if it is asked.
+    """
+    report = make_report(
+        observed.nodes.values(),
+        observed.pods.values(),
+        options.names,
+        options.unit,
+        pending=observed.pending.values(),
+        closed=observed.closed,
+    )
+    warnings = [*report.warnings, *observed.warnings]
+    if observed.slices is not None:
+        from gpushare.cli.claims import claims_report
 
-    scope, slices, claims = observed.scope, observed.slices or {}, observed.claims or {}
-    nodes = observed.listed_nodes if scope.nodes or scope.selector else None
-    cards, notes = claims_report(slices.values(), claims.values(), mib_of(report.unit) << 20, nodes)
-    return replace(report, claims=cards, warnings=(*report.warnings, *notes))
+        scope, slices, claims = observed.scope, observed.slices, observed.claims or {}
+        nodes = observed.listed_nodes if scope.nodes or scope.selector else None
+        unit = mib_of(report.unit) << 20
+        cards, notes = claims_report(slices.values(), claims.values(), unit, nodes)
+        report, warnings = replace(report, claims=cards), warnings + notes
+    if options.extender:
+        from gpushare.cli.running_extender import read_held, read_policy
 
-
-def _asked(report: Report, options: Options) -> Report:
-    """Return the report with what the running extender says."""
-    from gpushare.cli.running_extender import read_held, read_policy
-
-    policy, wrong = read_policy(options.extender, options.names.resource)
-    held, unheard = None, ""
-    if policy is not None and options.output in ("wide", "json", "yaml"):
-        held, unheard = read_held(options.extender, options.names.resource, report.unit)
-    if held is not None:
-        shown = {node.name for node in report.nodes}
-        held = tuple(place for place in held if place.node in shown)
-    warnings = (*report.warnings, *(text for text in (wrong, unheard) if text))
-    return replace(report, policy=policy, held=held, warnings=warnings)
+        policy, wrong = read_policy(options.extender, options.names.resource)
+        held, unheard = None, ""
+        if policy is not None and options.output in ("wide", "json", "yaml"):
+            held, unheard = read_held(options.extender, options.names.resource, report.unit)
+        if held is not None:
+            shown = {node.name for node in report.nodes}
+            held = tuple(place for place in held if place.node in shown)
+        warnings += [text for text in (wrong, unheard) if text]
+        report = replace(report, policy=policy, held=held)
+    return replace(report, warnings=tuple(warnings))
 
 
 def _observations(options: Options, scope: Scope) -> Iterator[Observed]:
@@ -123,8 +130,6 @@ def _observations(options: Options, scope: Scope) -> Iterator[Observed]:
         return
     import signal
 
-    from gpushare.cli.watch import follow
-
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, _end)  # an end in order takes the kubectls along
     yield from follow(options.kubectl, scope, options.names)
@@ -132,22 +137,3 @@ def _observations(options: Options, scope: Scope) -> Iterator[Observed]:
 
 def _end(number: int, _frame: object) -> NoReturn:
     raise SystemExit(128 + number)
-
-
-def _notes(report: Report, options: Options) -> list[str]:
-    notes = [f"Warning: {warning}" for warning in report.warnings]
-    cards = report.claims is not None and report.claims.nodes
-    if not report.nodes and not cards and options.output not in ("json", "yaml"):
-        notes.append(f"No nodes with {options.names.resource} found.")
-    return notes
-
-
-def _between(number: int, options: Options) -> str:
-    """Return what stands before a report: nothing, or in a watch what separates it from the one
-    before.
-    """
-    if options.output == "yaml" and options.watch:
-        return "---\n"
-    if number and options.output in ("", "wide") and options.headers:
-        return "\n"
-    return ""

@@ -179,16 +179,14 @@ def _any_there(paths: list[str]) -> bool:
 
 
 def _raw(path: str, query: Mapping[str, str]) -> tuple[str, ...]:
-    """Return kubectl's words for a GET."""
-    pairs = "&".join(f"{key}={_escaped(value)}" for key, value in query.items())
+    """Return kubectl's words for a GET; importing urllib would take longer than all of main."""
+    pairs = []
+    for key, value in query.items():
+        octets = value.encode(errors="surrogateescape")
+        escaped = (chr(each) if each in _UNRESERVED else f"%{each:02X}" for each in octets)
+        pairs.append(f"{key}={''.join(escaped)}")
     # A kuberc file (from kubectl 1.34 on) may give `get` an output, which --raw refuses.
-    return ("get", "--raw", f"{path}?{pairs}" if query else path, "--output=")
-
-
-def _escaped(value: str) -> str:
-    """Return the value as a URI has it; importing urllib would take longer than all of main."""
-    octets = value.encode(errors="surrogateescape")
-    return "".join(chr(each) if each in _UNRESERVED else f"%{each:02X}" for each in octets)
+    return ("get", "--raw", f"{path}?{'&'.join(pairs)}" if query else path, "--output=")
 
 
 def _failure(stderr_text: str, code: int) -> ApiError:

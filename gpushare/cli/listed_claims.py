@@ -14,10 +14,9 @@ from types import MappingProxyType
 
 from gpushare.cli.claims import ListedClaims
 from gpushare.cli.cluster import NOT_ENDED, items
-from gpushare.cli.driver_cards import DriverCards
-from gpushare.cli.listed_cluster import ListedResource
+from gpushare.cli.listed_cluster import DriverCards, ListedResource
 from gpushare.cli.lister import CLAIMS, DRA
-from gpushare.core.model import Deals, PodRef
+from gpushare.core.model import PodRef
 from gpushare.core.node_filters import OwnFilters
 from gpushare.errors import ApiError, ApiNotFound, MessageError, WireError
 from gpushare.explain.claim_pods import (
@@ -47,7 +46,6 @@ from gpushare.wire.dra.objects import (
     CLAIM_TEMPLATES,
     CLAIMS_PODS,
     RESOURCE_CLAIMS,
-    ClaimsPod,
     ResourceClaim,
 )
 from gpushare.wire.dra.slices import DeviceKey, SliceCard
@@ -83,26 +81,19 @@ class Claims(ListedClaims):
         self._api = api
         self.namespace = namespace
         self.why_not = why_not
-        self._templates: dict[tuple[str, str], ResourceClaim | None] = {}
+        self.templates: dict[tuple[str, str], ResourceClaim | None] = {}
+        """As a claim that each makes, by namespace and name; None: there is none."""
         self._dealt: dict[int, int] = {}
-
-    def put(self, namespace: str, name: str, claim: ResourceClaim) -> None:
-        """Take a claim of a manifest; one that the cluster has stays as it is there."""
-        self.claims.setdefault((namespace, name), claim)
-
-    def put_template(self, namespace: str, name: str, claim: ResourceClaim) -> None:
-        """Take a template of a manifest, as a claim that it makes."""
-        self._templates[namespace, name] = claim
 
     def of_template(self, namespace: str, name: str) -> ResourceClaim | None:
         """Return a claim as the template of that name makes it; None if there is no template."""
         key = namespace, name
-        if key not in self._templates:
+        if key not in self.templates:
             # One by size is written as soon as a pod waits for it.
             sized = sized_template(namespace, name)
             by_size = CLAIM_TEMPLATES.decode(sized.body(CLASS)).claim() if sized else None
-            self._templates[key] = self._listed_template(namespace, name) or by_size
-        return self._templates[key]
+            self.templates[key] = self._listed_template(namespace, name) or by_size
+        return self.templates[key]
 
     def least_dealt(self, memory: int) -> int:
         """Return the fewest bytes that a claim for so many takes."""
@@ -137,16 +128,10 @@ class ListedCards(ListedResource):
 
     host: ListedResource = field(kw_only=True)
     """The nodes and pods by annotation, of the same nodes."""
-    driver: str = field(kw_only=True)
     claims: Claims = field(kw_only=True)
     users: CurrentPods = field(kw_only=True)
     """The pods that have, or wait for, cards by claims."""
     by_annotation: frozenset[str] = frozenset()
-
-    @property
-    def title(self) -> str:
-        """What the answer is about."""
-        return f"{self.names.resource}{f' of {self.driver}' if self.driver else ''}"
 
     @property
     def filters(self) -> OwnFilters:
@@ -159,13 +144,6 @@ class ListedCards(ListedResource):
     def current_pods(self) -> CurrentPods:
         """The pods that have cards, and those that wait for some."""
         return self.users
-
-    def deals_of_words(self, devices: int) -> tuple[Deals, ...]:
-        """Return how the devices of a node are dealt out that is told in words."""
-        unit, cards = self.claims.unit, self.claims.cards.values()
-        given_out = (card for card in cards if card.shared and card.open)
-        kinds = frozenset(DealsInUnits(card.deals, unit) for card in given_out)
-        return (DealsAsAny(kinds, unit),) * devices if kinds else ()
 
     def left_out(self, node: str, units: int) -> str:
         """Return what keeps pods with claims from the node whoever asks; "" if nothing does."""
@@ -198,11 +176,18 @@ def listed_cards(
     for node, its_cards in on_nodes.items():
         ledger.node_changed(node_of_cards(node, its_cards, unit))
     for name, claim in claims.claims.items():
-        taken = _taken(claim, cards.cards, unit)
+        taken: Counter[tuple[str, str]] = Counter()
+        for device in given_devices(claim.allocation) if claim.allocation else ():
+            card = cards.cards.get(device.key)
+            if card is not None:
+                memory = card.memory if device.memory is None else device.memory
+                taken[card.node, card.uuid] += units_up(memory, unit)
         uid = (claim.metadata and claim.metadata.uid) or ""
         for holder in holders_of(PodRef(*name, uid), taken, on_nodes, unit):
             ledger.pod_changed(holder)
     users = _users(api, host, claims, notes) if host.claiming else CurrentPods({}, ())
+    given_out = (card for card in cards.cards.values() if card.shared and card.open)
+    kinds = frozenset(DealsInUnits(card.deals, unit) for card in given_out)
     return ListedCards(
         replace(ALIYUN, resource=CLASS),
         ledger,
@@ -213,6 +198,7 @@ def listed_cards(
         daemons=host.daemons,
         host=host,
         driver=cards.driver,
+        deals=(DealsAsAny(kinds, unit),) if kinds else (),
         claims=claims,
         users=users,
         by_annotation=frozenset(name for name in on_nodes if host.ledger.serves(name)),
@@ -228,25 +214,11 @@ def cards_of_table(table: ListedResource) -> ListedCards:
         table.ranking_policy,
         table.notes,
         host=table,
-        driver="",
         claims=Claims(None, 1, why_not=_NO_UNIT)
         if table.unit == NO_UNIT
         else Claims(None, mib_of(table.unit) << 20),
         users=CurrentPods({}, ()),
     )
-
-
-def _taken(
-    claim: ResourceClaim, cards: Mapping[DeviceKey, SliceCard], unit: int
-) -> dict[tuple[str, str], int]:
-    """Return the units that a claim has, by node and card."""
-    taken: Counter[tuple[str, str]] = Counter()
-    for device in given_devices(claim.allocation) if claim.allocation else ():
-        card = cards.get(device.key)
-        if card is not None:
-            memory = card.memory if device.memory is None else device.memory
-            taken[card.node, card.uuid] += units_up(memory, unit)
-    return taken
 
 
 def _users(api: Getter, host: ListedResource, claims: Claims, notes: list[str]) -> CurrentPods:
@@ -262,11 +234,15 @@ def _users(api: Getter, host: ListedResource, claims: Claims, notes: list[str]) 
         ):
             continue
         try:
-            user = _user(pod, host, claims, on_node=bool(node))
+            if names_any(pod, [host.names.resource]):
+                continue
+            ref = pod_ref(pod)
+            of, anew = ref.namespace, bool(node)
+            user = user_of(pod, host.names, claims, name=str(ref), namespace=of, anew=anew)
         except WireError as error:
             wrong.append(f"{metadata.namespace}/{metadata.name}: {error}")
             continue
-        if user is None:
+        if user is None or not user.claims:
             continue
         if node:
             on[node].append(user)
@@ -283,14 +259,3 @@ def _users(api: Getter, host: ListedResource, claims: Claims, notes: list[str]) 
         wanted_of(user for _, user in waiting),
         gated,
     )
-
-
-def _user(
-    pod: ClaimsPod, host: ListedResource, claims: Claims, *, on_node: bool
-) -> ClaimsUser | None:
-    """Return what the pod wants by claims; None if that is nothing, or it is none of ours."""
-    if names_any(pod, [host.names.resource]):
-        return None
-    ref = pod_ref(pod)
-    user = user_of(pod, host.names, claims, name=str(ref), namespace=ref.namespace, anew=on_node)
-    return user if user and user.claims else None

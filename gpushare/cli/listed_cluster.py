@@ -1,10 +1,11 @@
-"""Ledgers of a live cluster, filled here from lists of its nodes and pods.
+"""Ledgers of a live cluster, filled here from lists of its nodes and pods, and the cards of the DRA
+driver that serves claims, as its slices say.
 
 Knows the API server's lists and the ledger, which counts them as the extender counts. Three things
 only the extender knows: binds that are under way, placements as first seen if annotations were
 edited since, and the policy that it ranks by.
 
-Tested in `tests/unit/cli/test_whatif.py`.
+Tested in `tests/unit/cli/test_whatif.py` and `tests/unit/cli/test_whatif_claims.py`.
 """
 
 import argparse
@@ -13,7 +14,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from gpushare.cli.cluster import NOT_ENDED, OF_A_DAEMON, items
-from gpushare.cli.driver_cards import DriverCards, list_cards
+from gpushare.cli.lister import DEVICE_CLASSES as CLASSES
+from gpushare.cli.lister import SLICES
 from gpushare.cli.options import add_connection
 from gpushare.cli.report import LARGEST_IN_GIB
 from gpushare.core.model import Deals, Request
@@ -21,7 +23,14 @@ from gpushare.core.node_filters import NodeStates, OwnFilters, amounts_of
 from gpushare.core.policy import load_policy
 from gpushare.core.ranking import Ranking
 from gpushare.core.selectors import Demands
-from gpushare.errors import AnnotationError, ApiError, MessageError, SettingsError, WireError
+from gpushare.errors import (
+    AnnotationError,
+    ApiError,
+    ApiNotFound,
+    MessageError,
+    SettingsError,
+    WireError,
+)
 from gpushare.explain.defrag import ListedRules
 from gpushare.explain.whatif import CurrentPods, current_pods
 from gpushare.kube.api import Getter
@@ -29,6 +38,10 @@ from gpushare.ledger import Ledger
 from gpushare.wire.annotations import Names
 from gpushare.wire.budgets import DisruptionBudget, read_budget
 from gpushare.wire.demands import demands_of, node_state
+from gpushare.wire.dra.claims import CLASS, CLASS_ASIDE
+from gpushare.wire.dra.objects import DEVICE_CLASSES as CLASS_CODEC
+from gpushare.wire.dra.objects import RESOURCE_SLICES
+from gpushare.wire.dra.slices import DeviceKey, SliceCard, cards_of
 from gpushare.wire.inventory import decode_inventory, decode_unhealthy
 from gpushare.wire.nodes import node_spec
 from gpushare.wire.objects import (
@@ -38,12 +51,59 @@ from gpushare.wire.objects import (
     NODES,
     OWNED_PODS,
     PRIORITY_CLASSES,
-    ConfigMap,
     Metadata,
     Node,
     OwnedPod,
 )
 from gpushare.wire.pods import observe_pod
+
+_TIMEOUT = 30.0
+_FORBIDDEN = 403
+_NO_CLASS = f"there is no DeviceClass {CLASS}"
+
+
+@dataclass(frozen=True)
+class DriverCards:
+    """The cards of the driver that serves claims."""
+
+    driver: str = ""
+    cards: Mapping[DeviceKey, SliceCard] = field(default_factory=dict)
+    why_not: str = ""
+    """Why there are none that count, or ""."""
+    notes: tuple[str, ...] = ()
+    """What could not be read; nothing where nobody uses claims."""
+
+
+def list_cards(api: Getter, driver: str) -> DriverCards:
+    """Return the cards of this driver; "": of the only one whose cards may be shared."""
+    notes: list[str] = []
+    try:
+        body = api.request("GET", CLASSES, query={}, timeout=_TIMEOUT)
+        names = {
+            device_class.metadata and device_class.metadata.name
+            for device_class in CLASS_CODEC.decode_list(body).items
+        }
+        if not names & {CLASS, CLASS_ASIDE}:
+            return DriverCards(why_not=_NO_CLASS)
+        cards = cards_of(items(api, SLICES, RESOURCE_SLICES, {}, notes))
+    except ApiNotFound:
+        return DriverCards(why_not=_NO_CLASS)
+    except ApiError as error:
+        why_not = f"claims are not known: {error}"
+        return DriverCards(why_not=why_not, notes=() if error.status == _FORBIDDEN else (why_not,))
+    shared = sorted({card.key.driver for card in cards.values() if card.shared})
+    if not driver and len(shared) > 1:
+        why_not = (
+            f"of {' and '.join(shared)} one has to be named by --claims: whose cards are given"
+        )
+        return DriverCards(why_not=why_not, notes=(f"claims do not count: {why_not}",))
+    driver = driver or next(iter(shared), "")
+    if driver not in shared:
+        whose = f"of {driver} that" if driver else "that"
+        return DriverCards(driver, why_not=f"no slice has a card {whose} several claims may share")
+    own = {key: card for key, card in cards.items() if key.driver == driver}
+    return DriverCards(driver, own, notes=tuple(notes))
+
 
 DEFAULT_POLICY = "device-bestfit"
 """The extender's own policy depends on the pods that it has seen, which only it knows."""
@@ -76,11 +136,10 @@ class ListedResource:
     """Those that hold devices, by uid, as they were listed."""
     claiming: set[str] = field(default_factory=set)
     """The uids of pods that have claims."""
-
-    @property
-    def title(self) -> str:
-        """What the answer is about."""
-        return self.names.resource
+    driver: str = ""
+    """Whose cards they are, if they are those of a DRA driver that is known."""
+    deals: tuple[Deals, ...] = ()
+    """How a device of a node is dealt out that is told in words: () as it is, else one."""
 
     @property
     def shares(self) -> bool:
@@ -102,11 +161,6 @@ class ListedResource:
     def current_pods(self) -> CurrentPods:
         """The pods that have devices, and those that wait for some."""
         return current_pods(self.ledger, self.demands)
-
-    def deals_of_words(self, devices: int) -> tuple[Deals, ...]:
-        """Return how the devices of a node are dealt out that is told in words."""
-        del devices
-        return ()
 
     def left_out(self, node: str, units: int) -> str:
         """Return what keeps pods from the node whoever asks; "" if nothing does.
@@ -180,8 +234,16 @@ def list_books(
     for books in resources:
         specs = [node_spec(node, books.names, unit) for node in nodes]
         books.ledger.replace_nodes(specs)
-        _close(books, maps)
-        for name in cards.nodes:
+        for config_map in maps:
+            name = (config_map.metadata and config_map.metadata.name) or ""
+            node_name = name.removeprefix(books.names.unhealthy)
+            if node_name != name:
+                try:
+                    unhealthy = decode_unhealthy(config_map.data or {})
+                    books.ledger.set_unhealthy(node_name, unhealthy)
+                except AnnotationError as error:
+                    notes.append(f"ConfigMap {name} closes no device: {error}")
+        for name in {card.node for card in cards.cards.values()}:
             books.ledger.lend(name)
         for pod in pods:
             _take(books, pod)
@@ -256,17 +318,6 @@ def _take(books: ListedResource, pod: OwnedPod) -> None:
         books.pods[seen.ref.uid] = pod
     elif seen.node and OF_A_DAEMON in ((pod.metadata and pod.metadata.labels) or {}):
         books.daemons.setdefault(seen.node, Counter()).update(amounts_of(seen.request))
-
-
-def _close(books: ListedResource, maps: Iterable[ConfigMap]) -> None:
-    for config_map in maps:
-        name = (config_map.metadata and config_map.metadata.name) or ""
-        node = name.removeprefix(books.names.unhealthy)
-        if node != name:
-            try:
-                books.ledger.set_unhealthy(node, decode_unhealthy(config_map.data or {}))
-            except AnnotationError as error:
-                books.notes.append(f"ConfigMap {name} closes no device: {error}")
 
 
 def _unit(nodes: Iterable[Node], every: Sequence[Names]) -> str:

@@ -1,17 +1,29 @@
-"""Nodes and pods of a cluster as kubectl lists them, reduced page by page to what is shown of them.
+"""Nodes and pods of a cluster as kubectl lists them and as they change, reduced page by page to
+what is shown of them.
 
 Knows the list paths of the API and its selectors. Only pods that hold memory of a node are listed,
 and for one node only its own; a page at a time, so that a large cluster costs little memory here
 and no long request there. Output formats that the original does not have show more: the pods that
 wait, and the devices that ConfigMaps close.
 
+Watch events are as the API server writes them, a JSON object a line. If one watch ends, for
+whatever reason, all end, and everything is listed again: the list is right, and its error says why
+a watch does not work.
+
 Tested in `tests/unit/cli/test_inspect_parts.py`.
 """
 
 import gc
-from collections.abc import Callable, Mapping
+import json
+import queue
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from functools import partial
+from typing import IO, NamedTuple
 
 from gpushare.cli.facts import (
     Fields,
@@ -65,21 +77,6 @@ class Scope:
                 raise SettingsError(f"{name[:80]!r} is not the name of a node")
 
     @property
-    def node_query(self) -> dict[str, str]:
-        """The selectors of the nodes."""
-        if len(self.nodes) == 1:
-            return {"fieldSelector": f"metadata.name={self.nodes[0]}"}
-        return {"labelSelector": self.selector} if self.selector else {}
-
-    @property
-    def pod_query(self) -> dict[str, str]:
-        """The selectors of the pods that hold memory of them, and perhaps of others."""
-        if self.pending:
-            return {"fieldSelector": _HOLDING}
-        node = f"spec.nodeName={self.nodes[0]}" if len(self.nodes) == 1 else "spec.nodeName!="
-        return {"fieldSelector": f"{_HOLDING},{node}"}
-
-    @property
     def pending(self) -> bool:
         """Whether pods without a node are shown."""
         return self.more and not self.nodes and not self.selector
@@ -104,8 +101,8 @@ class Observed:
     """By node the devices that its ConfigMap closes, by index or uuid."""
     listed_nodes: set[str] = field(default_factory=set)
     """The names of all nodes that were listed."""
-    slices: dict[str, Fields] | None = None
-    """By name, if the cluster has the device class of claims; else None."""
+    slices: dict[tuple[str, str], Fields] | None = None
+    """By "" and name, if the cluster has the device class of claims; else None."""
     claims: dict[tuple[str, str], Fields] | None = None
     """By namespace and name, if the cluster has that class; else None."""
 
@@ -170,22 +167,6 @@ class Observed:
         except WireError as error:
             self.unread[name] = f"ConfigMap {name}: {error}"
 
-    def take_slice(self, item: Fields, *, gone: bool = False) -> None:
-        """Take over a ResourceSlice as it is now."""
-        if self.slices is not None:
-            name = text(mapping(item.get("metadata")).get("name"))
-            self.slices.pop(name, None)
-            if not gone:
-                self.slices[name] = item
-
-    def take_claim(self, item: Fields, *, gone: bool = False) -> None:
-        """Take over a ResourceClaim as it is now."""
-        if self.claims is not None:
-            ref = pod_ref(item)
-            self.claims.pop((ref.namespace, ref.name), None)
-            if not gone:
-                self.claims[ref.namespace, ref.name] = item
-
 
 class Listed(NamedTuple):
     """A list that was read: where to watch from, and the function that takes its changes."""
@@ -218,13 +199,18 @@ def _observe(
     kubectl: Kubectl, scope: Scope, names: Names, limit: int
 ) -> tuple[Observed, list[Listed]]:
     observed = Observed(names, scope)
-    nodes = Listed(NODES, scope.node_query, "", observed.take_node)
-    listed = [_list(kubectl, nodes, limit)]
+    query = {"labelSelector": scope.selector} if scope.selector else {}
+    held_by = "spec.nodeName!="
+    if len(scope.nodes) == 1:
+        query = {"fieldSelector": f"metadata.name={scope.nodes[0]}"}
+        held_by = f"spec.nodeName={scope.nodes[0]}"
+    listed = [_list(kubectl, Listed(NODES, query, "", observed.take_node), limit)]
     unknown = [name for name in scope.nodes if name not in observed.listed_nodes]
     if unknown:
         raise SettingsError("; ".join(f'node "{name}" not found' for name in unknown))
-    pods = Listed(PODS, scope.pod_query, "", observed.take_pod)
-    listed.append(_list(kubectl, pods, limit))
+    # The pods that hold memory of these nodes, and perhaps of others.
+    query = {"fieldSelector": _HOLDING if scope.pending else f"{_HOLDING},{held_by}"}
+    listed.append(_list(kubectl, Listed(PODS, query, "", observed.take_pod), limit))
     if scope.more:
         maps = Listed(CONFIG_MAPS, {}, "", observed.take_config_map)
         try:
@@ -254,8 +240,8 @@ def _list_claims(kubectl: Kubectl, observed: Observed, limit: int) -> list[Liste
     observed.slices, observed.claims = {}, {}
     try:
         return [
-            _list(kubectl, Listed(SLICES, {}, "", observed.take_slice), limit),
-            _list(kubectl, Listed(CLAIMS, {}, "", observed.take_claim), limit),
+            _list(kubectl, Listed(SLICES, {}, "", partial(_take, observed.slices)), limit),
+            _list(kubectl, Listed(CLAIMS, {}, "", partial(_take, observed.claims)), limit),
         ]
     except ApiGone:
         raise
@@ -263,6 +249,14 @@ def _list_claims(kubectl: Kubectl, observed: Observed, limit: int) -> list[Liste
         observed.unread[CLAIMS] = f"claims are not known: {error}"
         observed.slices = observed.claims = None
         return []
+
+
+def _take(kept: dict[tuple[str, str], Fields], item: Fields, *, gone: bool = False) -> None:
+    """Take over an object as it is now."""
+    ref = pod_ref(item)
+    kept.pop((ref.namespace, ref.name), None)
+    if not gone:
+        kept[ref.namespace, ref.name] = item
 
 
 def _list(kubectl: Kubectl, of: Listed, limit: int) -> Listed:
@@ -277,3 +271,82 @@ def _list(kubectl: Kubectl, of: Listed, limit: int) -> Listed:
         if not token:
             return of._replace(version=text(metadata.get("resourceVersion")))
         page = {"continue": token}
+
+
+SETTLE = 0.2
+"""Seconds in which changes are gathered before they are shown as one."""
+
+RELIST_PAUSE = 1.0
+"""Seconds from the end of a watch to the next list, so that a broken watch is no load."""
+
+_WRAPPED = 1.0
+"""Seconds to wait for the end of output: the real kubectl may be the child of a script."""
+
+_Take = Callable[..., None]
+_Line = tuple[_Take, bytes]
+_KINDS = frozenset({"ADDED", "MODIFIED", "DELETED"})
+
+
+def follow(kubectl: Kubectl, scope: Scope, names: Names) -> Iterator[Observed]:
+    """Yield what the cluster shows, now and after each change, without end.
+
+    Raises whatever `observe` raises, at the first list or a later one.
+    """
+    while True:
+        observed, listed = observe(kubectl, scope, names)
+        yield observed
+        with closing(_Streams()) as streams:
+            for of in listed:
+                watch = kubectl.watch(of.path, **of.query, resourceVersion=of.version)
+                streams.start(watch, of.take)
+            while streams.gather():
+                yield observed
+        time.sleep(RELIST_PAUSE)
+
+
+class _Streams:
+    """Watches whose lines arrive in one queue; an empty line is the end of one."""
+
+    def __init__(self) -> None:
+        self._lines: queue.SimpleQueue[_Line] = queue.SimpleQueue()
+        self._running: list[tuple[subprocess.Popen[bytes], threading.Thread]] = []
+
+    def start(self, process: "subprocess.Popen[bytes]", take: _Take) -> None:
+        """Read the lines that this process prints; `take` gets their objects."""
+        assert process.stdout is not None  # noqa: S101  # watch() asked for the pipe
+        thread = threading.Thread(target=self._read, args=(process.stdout, take), daemon=True)
+        self._running.append((process, thread))
+        thread.start()
+
+    def gather(self) -> bool:
+        """Return whether a change was taken over (and those right after it); False at the end."""
+        take, line = self._lines.get()
+        until = time.monotonic() + SETTLE
+        while True:
+            try:
+                event = mapping(json.loads(line))
+            except (ValueError, RecursionError):
+                return False
+            kind = text(event.get("type"))
+            if kind not in _KINDS:
+                return False  # the watch has ended, or cannot go on
+            take(mapping(event.get("object")), gone=kind == "DELETED")
+            try:
+                take, line = self._lines.get(timeout=max(0.0, until - time.monotonic()))
+            except queue.Empty:
+                return True
+
+    def close(self) -> None:
+        """End the processes."""
+        for process, _thread in self._running:
+            process.kill()
+        for process, thread in self._running:
+            thread.join(_WRAPPED)
+            if not thread.is_alive():
+                with process:
+                    pass  # closes the pipe and waits
+
+    def _read(self, lines: IO[bytes], take: _Take) -> None:
+        for line in lines:
+            self._lines.put((take, line))
+        self._lines.put((take, b""))

@@ -67,6 +67,16 @@ _EXTRA_PACKAGES = {
 }
 """What a command needs besides its own package; some images leave it out (see Dockerfile)."""
 
+_REMEDIES = {
+    "demo": "Install gpushare-localcluster: `pip install ./localcluster` in a clone, where"
+    " `make demo` does both (see README.md).",
+    "simulate": "The image leaves it out; run it from a clone (see README.md).",
+}
+_OTHER_IMAGE = (
+    "The image leaves it out; run it from a clone (see README.md), or in another image (see"
+    " Dockerfile)."
+)
+
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Return the exit code of the command; 2 for an unknown one; see also `ended`."""
@@ -83,7 +93,8 @@ def _run(words: Sequence[str]) -> int:
             needs = _EXTRA_PACKAGES.get(command) or _MODULES[command].rpartition(".")[0]
             if find_spec(needs) is None:
                 lacks = f"{command} is not in this installation, which lacks {needs}"
-                print(f"gpushare: {lacks}. {_remedy(command)}", file=sys.stderr)
+                remedy = _REMEDIES.get(command, _OTHER_IMAGE)
+                print(f"gpushare: {lacks}. {remedy}", file=sys.stderr)
                 return 1
             return _called(command, rest)
         case [word, *_]:
@@ -103,21 +114,6 @@ def _usage() -> str:
     """Return the commands; those of another distribution only if it is installed."""
     installed = find_spec(_MODULES["demo"].partition(".")[0]) is not None
     return _USAGE.format(demo=_DEMO if installed else "")
-
-
-def _remedy(command: str) -> str:
-    match command:
-        case "demo":
-            return (
-                "Install gpushare-localcluster: `pip install ./localcluster` in a clone, where"
-                " `make demo` does both (see README.md)."
-            )
-        case "simulate":
-            return "The image leaves it out; run it from a clone (see README.md)."
-    return (
-        "The image leaves it out; run it from a clone (see README.md), or in another image"
-        " (see Dockerfile)."
-    )
 
 
 def _called(command: str, words: Sequence[str]) -> int:

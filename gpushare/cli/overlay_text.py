@@ -7,8 +7,7 @@ Tested in `tests/unit/cli/test_overlay.py`.
 """
 
 import re
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Iterator
 
 from gpushare.cli.documents import to_yaml
 from gpushare.cli.tables import printable
@@ -41,7 +40,11 @@ def overlay_text(need: Need, names: Names, unit: str) -> str:
     parts = []
     taken: set[str] = set()
     for shape, count in needed:
-        name = _object_name(shape.name, taken)
+        words = re.sub("[^a-z0-9]+", "-", shape.name.lower())[:_LONGEST].strip("-")
+        name, number = f"gpushare-{words}", 1
+        while name in taken:
+            number += 1
+            name = f"gpushare-{words}-{number}"
         taken.add(name)
         title = f"# {count} x {printable(shape.name)}\n"
         parts.append(title + "---\n".join(_documents(shape, name, names, unit)))
@@ -54,6 +57,12 @@ def _documents(shape: Shape, name: str, names: Names, unit: str) -> Iterator[str
     if labels:
         of_node_pool = "# Labels of the NodePool, in spec.template.metadata.labels:\n"
         of_node_pool += "".join(f"#   {line}\n" for line in to_yaml(labels).splitlines())
+    # The instance types of this shape: that of the node it is like, else those of a NodePool with
+    # its label.
+    key, value = _INSTANCE_TYPE, ((shape.like and shape.like.labels) or {}).get(_INSTANCE_TYPE)
+    if value is None and names.shape in labels:
+        key, value = names.shape, labels[names.shape]
+    requirement = {"key": key, "operator": "In", "values": [value or "INSTANCE-TYPE"]}
     yield (
         "# Karpenter, with its feature gate NodeOverlay.\n"
         + of_node_pool
@@ -62,28 +71,28 @@ def _documents(shape: Shape, name: str, names: Names, unit: str) -> Iterator[str
                 "apiVersion": "karpenter.sh/v1alpha1",
                 "kind": "NodeOverlay",
                 "metadata": {"name": name},
-                "spec": {"requirements": [_requirement(shape, labels, names)], "capacity": amounts},
+                "spec": {"requirements": [requirement], "capacity": amounts},
             }
         )
     )
     tags = {f"{_TEMPLATE}/resources/{key}": value for key, value in amounts.items()}
     tags |= {f"{_TEMPLATE}/label/{key}": value for key, value in labels.items()}
     yield "# cluster-autoscaler on AWS: tags of the Auto Scaling group.\n" + to_yaml({"tags": tags})
+    # Cluster API has one resource of a GPU, whose name may be any.
+    annotations = {}
+    if shape.spec.cpu is not None:
+        annotations[f"{_CAPACITY}/{CPU}"] = f"{shape.spec.cpu}m"
+    if shape.spec.memory is not None:
+        annotations[f"{_CAPACITY}/{MEMORY}"] = f"{shape.spec.memory >> 20}Mi"
+    annotations[f"{_CAPACITY}/gpu-type"] = names.resource
+    annotations[f"{_CAPACITY}/gpu-count"] = str(shape.units)
+    if labels:
+        pairs = (f"{key}={value}" for key, value in labels.items())
+        annotations[f"{_CAPACITY}/labels"] = ",".join(pairs)
     yield (
         "# cluster-autoscaler with Cluster API: annotations of the MachineDeployment.\n"
-        + to_yaml({"annotations": _annotations(shape, labels, names)})
+        + to_yaml({"annotations": annotations})
     )
-
-
-def _requirement(shape: Shape, labels: Mapping[str, str], names: Names) -> dict[str, Any]:
-    """Return which instance types are of this shape: those of the node that it is like, else those
-    of a NodePool with its label.
-    """
-    instance_type = ((shape.like and shape.like.labels) or {}).get(_INSTANCE_TYPE)
-    if instance_type is None and names.shape in labels:
-        return {"key": names.shape, "operator": "In", "values": [labels[names.shape]]}
-    wanted = instance_type or "INSTANCE-TYPE"
-    return {"key": _INSTANCE_TYPE, "operator": "In", "values": [wanted]}
 
 
 def _labels(shape: Shape, names: Names, unit: str) -> dict[str, str]:
@@ -113,28 +122,3 @@ def _amounts(shape: Shape, names: Names) -> dict[str, str]:
     if shape.like is not None and shape.like.allocatable is not None:
         cores = shape.like.allocatable.get(names.cores, 0)
     return amounts | ({names.cores: str(cores)} if cores else {})
-
-
-def _annotations(shape: Shape, labels: Mapping[str, str], names: Names) -> dict[str, str]:
-    """Return the annotations: Cluster API has one resource of a GPU, whose name may be any."""
-    annotations = {}
-    if shape.spec.cpu is not None:
-        annotations[f"{_CAPACITY}/{CPU}"] = f"{shape.spec.cpu}m"
-    if shape.spec.memory is not None:
-        annotations[f"{_CAPACITY}/{MEMORY}"] = f"{shape.spec.memory >> 20}Mi"
-    annotations[f"{_CAPACITY}/gpu-type"] = names.resource
-    annotations[f"{_CAPACITY}/gpu-count"] = str(shape.units)
-    if labels:
-        annotations[f"{_CAPACITY}/labels"] = ",".join(
-            f"{key}={value}" for key, value in labels.items()
-        )
-    return annotations
-
-
-def _object_name(shape: str, taken: set[str]) -> str:
-    words = re.sub("[^a-z0-9]+", "-", shape.lower())[:_LONGEST].strip("-")
-    name, number = f"gpushare-{words}", 1
-    while name in taken:
-        number += 1
-        name = f"gpushare-{words}-{number}"
-    return name

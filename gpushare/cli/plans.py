@@ -51,11 +51,6 @@ class Plan:
     left_out: dict[str, str] = field(default_factory=dict)
     """What keeps kube-scheduler from a node, whoever asks, by the node's name."""
 
-    @property
-    def is_asked(self) -> bool:
-        """Whether anything is."""
-        return bool(self.wanted or self.gangs or self.without or self.added or self.shapes)
-
 
 class Plans:
     """The plan by annotation, and the one of cards, if there are any that count.
@@ -147,7 +142,12 @@ def shape_of_words(text: str, flag: str, books: ListedResource) -> Shape:
     exists = books.ledger.has_node(first)
     known = ("price",) if exists else ("cpu", "memory", "model", "price")
     more = values_of_words(rest, known, wrong)
-    price = _price(more["price"], wrong) if "price" in more else None
+    price = None
+    if "price" in more:
+        price = Fraction(more["price"]) if _PRICE.fullmatch(more["price"]) else None
+        if not price:
+            wrong_price = f"{more['price']!r:.{_SHOWN // 2}} is no number above 0, such as 12.5"
+            raise SettingsError(f"{wrong}: price: {wrong_price}")
     if exists:
         return replace(shape_like(first, books), price=price)
     words = SHAPE.fullmatch(first)
@@ -167,7 +167,7 @@ def shape_of_words(text: str, flag: str, books: ListedResource) -> Shape:
         ("",) * devices,
         cpu=host_amount(CPU, more, wrong, least=1, of="a node has"),
         memory=host_amount(MEMORY, more, wrong, least=1, of="a node has"),
-        deals=books.deals_of_words(devices),
+        deals=books.deals * devices,
     )
     name = ",".join([first, *(f"{key}={more[key]}" for key in known[:3] if key in more)])
     return Shape(name, spec, None, price)
@@ -214,8 +214,15 @@ def shapes_of_cluster(books: ListedResource, demands: Iterable[Demands]) -> list
         keys.update(label.key for term in pod_demands.terms or () for label in term.labels)
     alike: defaultdict[object, list[str]] = defaultdict(list)
     for name, spec in sorted(books.ledger.entries_and_specs()[1].items()):
-        if any(spec.capacity):
-            alike[_look(spec, books.states.get(name), keys, books.names.resource)].append(name)
+        if not any(spec.capacity):
+            continue
+        look: tuple[object, ...] = (spec.capacity, spec.models, spec.deals, spec.cpu)
+        look += ((spec.memory or 0) >> 30,)
+        if state := books.states.get(name):
+            like = state_like(spec, state, books.names.resource)
+            labels = tuple((key, (like.labels or {}).get(key)) for key in sorted(keys))
+            look += (frozenset(like.taints), labels)
+        alike[look].append(name)
     groups = sorted(alike.values(), key=lambda names: (-len(names), names[0]))
     if not groups:
         raise SettingsError("no node can be one to be like: say --shape 8x80GiB")
@@ -225,23 +232,3 @@ def shapes_of_cluster(books: ListedResource, demands: Iterable[Demands]) -> list
             " --shape NODE"
         )
     return [shape_like(names[0], books) for names in groups[:_MOST_SHAPES]]
-
-
-def _look(spec: NodeSpec, state: NodeState | None, keys: set[str], resource: str) -> object:
-    """Return what makes another shape."""
-    host = spec.cpu, (spec.memory or 0) >> 30
-    devices = spec.capacity, spec.models, spec.deals
-    if state is None:
-        return devices, host
-    like = state_like(spec, state, resource)
-    labels = tuple((key, (like.labels or {}).get(key)) for key in sorted(keys))
-    return devices, host, frozenset(like.taints), labels
-
-
-def _price(text: str, wrong: str) -> Fraction:
-    price = Fraction(text) if _PRICE.fullmatch(text) else Fraction(0)
-    if not price:
-        raise SettingsError(
-            f"{wrong}: price: {text!r:.{_SHOWN // 2}} is no number above 0, such as 12.5"
-        )
-    return price

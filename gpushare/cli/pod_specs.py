@@ -72,12 +72,24 @@ class PodReader:
                 text = f"{word!r}: how many at once? write '{word.strip()} x 3'"
                 raise SettingsError(f"--gang: {text}")
             return self._of_books([pods], f"{flag}: {word!r}")
-        if word != "-" and not Path(word).exists():
+        path = Path(word)
+        if word != "-" and not path.exists():
             raise SettingsError(
                 f"{flag}: {word!r} is no file, nor is it as '8GiB x 3' (see --help)"
             )
-        if word != "-" and _holds_rows(Path(word)):
-            return self._of_books(_pods_of_rows(Path(word), resource, self._priority), word)
+        # A table of pods, as `gpushare simulate` reads it: by its name or, of JSON, as a list.
+        is_table = bool({".csv", ".xz", ".gz"} & set(path.suffixes))
+        if path.suffix == ".json" and not is_table:
+            is_table = read_text(str(path), MAX_BYTES).lstrip()[:1] == "["
+        if is_table:
+            rows = []
+            for pod in read_pods(path):
+                request = request_of(pod)
+                if request.cores:
+                    _check_no_claims(resource, f"{path}: {pod.name}")
+                request = replace(request, resources=_resources(request, resource))
+                rows.append(Wanted(pod.name, request, 1, priority=self._priority))
+            return self._of_books(rows, word)
         documents = read_documents(word)
         specs = pods_of_documents(documents, word, self._every, self._priorities(), self._claims)
         return specs.pods, wanted_of(specs.users)
@@ -143,7 +155,23 @@ def pods_of_documents(
         for number, document in enumerate(documents, 1)
         for item in _items(document, f"{where}: document {number}")
     ]
-    pods = [each for each in items if not _is_claim(*each, claims)]
+    pods = []
+    for item, at in items:
+        kind, metadata = item.get("kind"), _mapping(item.get("metadata"))
+        if kind not in ("ResourceClaim", "ResourceClaimTemplate"):
+            pods.append((item, at))
+            continue
+        name = str(metadata.get("name") or "")[:253]
+        namespace = str(metadata.get("namespace") or claims.namespace())
+        body = json.dumps(item, default=str).encode()
+        try:
+            if kind == "ResourceClaim":
+                # One that the cluster has stays as it is there.
+                claims.claims.setdefault((namespace, name), RESOURCE_CLAIMS.decode(body))
+            else:
+                claims.templates[namespace, name] = CLAIM_TEMPLATES.decode(body).claim()
+        except WireError as error:
+            raise SettingsError(f"{at}: {kind} {name}: {error}") from error
     for item, at in pods:
         pod = _wanted(item, at, every, priorities, claims)
         if isinstance(pod, Wanted):
@@ -153,24 +181,6 @@ def pods_of_documents(
     if not pods:
         raise SettingsError(f"{where}: has no pods")
     return specs
-
-
-def _is_claim(item: dict[str, Any], where: str, claims: Claims) -> bool:
-    """Return whether it is a claim or a template of one, which is then known."""
-    kind, metadata = item.get("kind"), _mapping(item.get("metadata"))
-    if kind not in ("ResourceClaim", "ResourceClaimTemplate"):
-        return False
-    name = str(metadata.get("name") or "")[:253]
-    namespace = str(metadata.get("namespace") or claims.namespace())
-    body = json.dumps(item, default=str).encode()
-    try:
-        if kind == "ResourceClaim":
-            claims.put(namespace, name, RESOURCE_CLAIMS.decode(body))
-        else:
-            claims.put_template(namespace, name, CLAIM_TEMPLATES.decode(body).claim())
-    except WireError as error:
-        raise SettingsError(f"{where}: {kind} {name}: {error}") from error
-    return True
 
 
 def units_of_words(size: int, size_unit: str | None, unit: str, text: str) -> int:
@@ -245,7 +255,12 @@ def _wanted(
     if kind == "Pod":
         pod, count = item, 1
     elif kind in _TEMPLATED:
-        pod, count = _mapping(spec.get("template")), _count(kind, spec, where)
+        pod, count = _mapping(spec.get("template")), 1
+        told = spec.get("parallelism" if kind == "Job" else "replicas")
+        if told is not None:
+            if not isinstance(told, int) or isinstance(told, bool) or not 0 <= told < 10**6:
+                raise SettingsError(f"{where}: {told!r} is no number of pods")
+            count = told
     else:
         raise SettingsError(
             f"{where}: makes no pods that whatif knows: {', '.join(sorted(_TEMPLATED))}, Pod"
@@ -297,38 +312,8 @@ def _priority(pod: Mapping[str, object], priorities: Priorities, where: str) -> 
     return number if type(number) is int else priorities.default
 
 
-def _count(kind: str, spec: Mapping[str, object], where: str) -> int:
-    value = spec.get("parallelism" if kind == "Job" else "replicas")
-    if value is None:
-        return 1
-    if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value < 10**6:
-        raise SettingsError(f"{where}: {value!r} is no number of pods")
-    return value
-
-
 def _mapping(value: object) -> dict[str, Any]:
     return value if isinstance(value, dict) else {}
-
-
-def _holds_rows(path: Path) -> bool:
-    """Return whether the file is a table of pods, as `gpushare simulate` reads it, by its name or,
-    of JSON, because it is a list.
-    """
-    if {".csv", ".xz", ".gz"} & set(path.suffixes):
-        return True
-    return path.suffix == ".json" and read_text(str(path), MAX_BYTES).lstrip()[:1] == "["
-
-
-def _pods_of_rows(path: Path, resource: str, priority: int = 0) -> list[Wanted]:
-    """Return the pods of a table, in its order. Raises TraceError."""
-    rows = []
-    for pod in read_pods(path):
-        request = request_of(pod)
-        if request.cores:
-            _check_no_claims(resource, f"{path}: {pod.name}")
-        request = replace(request, resources=_resources(request, resource))
-        rows.append(Wanted(pod.name, request, 1, priority=priority))
-    return rows
 
 
 def _resources(request: Request, resource: str) -> tuple[tuple[str, int], ...]:

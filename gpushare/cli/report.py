@@ -173,10 +173,14 @@ def make_report(
     name, and if none does it is guessed. pending: pods that wait. closed: by node the devices
     that ConfigMaps close, by index or uuid.
     """
-    sorted_nodes = sorted(
-        (_with_closed(node, closed.get(node.name, ())) for node in nodes),
-        key=lambda node: node.name,
-    )
+    sorted_nodes = []
+    for node in sorted(nodes, key=lambda node: node.name):
+        unhealthy = {*closed.get(node.name, ())}
+        devices = tuple(
+            replace(device, healthy=False) if {index, device.uuid} & unhealthy else device
+            for index, device in enumerate(node.devices)
+        )
+        sorted_nodes.append(replace(node, devices=devices))
     fallback, unit_from = _fallback(sorted_nodes, unit)
     units = {node.name: node.unit or fallback for node in sorted_nodes}
     used = sorted(set(units.values())) or [fallback]
@@ -195,7 +199,14 @@ def make_report(
         )
         for node in sorted_nodes
     )
-    warnings = [_closed_warning(node) for node in sorted_nodes if node.closed]
+    warnings = []
+    for node in sorted_nodes:
+        if node.closed is not None:
+            detail = f" ({node.detail})" if node.detail else ""
+            lost = (
+                "" if node.devices or node.closed is Reason.UNEVEN else "; its memory counts as 0"
+            )
+            warnings.append(f"node {node.name}: {node.closed.value}{detail}{lost}")
     if len(used) > 1:
         groups = "; ".join(
             f"{unit}: {', '.join(name for name, own in units.items() if own == unit)}"
@@ -210,15 +221,6 @@ def make_report(
         for pod in sorted(pending, key=_name_of)
     )
     return Report(names.resource, common, unit_from, lines, tuple(warnings), pending=waiting)
-
-
-def _with_closed(node: NodeFacts, closed: Collection[int | str]) -> NodeFacts:
-    """Return the node with these devices unhealthy, as the extender takes them."""
-    devices = tuple(
-        replace(device, healthy=False) if {index, device.uuid} & {*closed} else device
-        for index, device in enumerate(node.devices)
-    )
-    return replace(node, devices=devices)
 
 
 def _fallback(nodes: Sequence[NodeFacts], flag: str) -> tuple[str, str]:
@@ -322,10 +324,3 @@ def _shares(pod: PodFacts, node: NodeFacts) -> Shares:
 def _name_of(pod: PodFacts | PendingFacts) -> tuple[str, str, str]:
     """Return what pods are sorted by."""
     return pod.ref.namespace, pod.ref.name, pod.ref.uid
-
-
-def _closed_warning(node: NodeFacts) -> str:
-    reason = node.closed.value if node.closed else ""
-    detail = f" ({node.detail})" if node.detail else ""
-    lost = "" if node.devices or node.closed is Reason.UNEVEN else "; its memory counts as 0"
-    return f"node {node.name}: {reason}{detail}{lost}"

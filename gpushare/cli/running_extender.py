@@ -9,6 +9,7 @@ import http.client
 import json
 import urllib.error
 import urllib.request
+from contextlib import suppress
 
 from gpushare.errors import MessageError
 from gpushare.wire.held import HeldPlace, decode_held
@@ -47,15 +48,9 @@ def _read(url: str, path: str) -> bytes:
             body: bytes = answer.read(_LARGEST)
             return body
     except urllib.error.HTTPError as error:
-        with error:  # it has the answer's body
-            raise MessageError(f"does not answer: {_message_of(error) or error}") from error
+        why = ""  # what an extender that has an answer gave in its place
+        with error, suppress(OSError, http.client.HTTPException, ValueError, TypeError, KeyError):
+            why = str(json.loads(error.read(4096))["error"])[:300]
+        raise MessageError(f"does not answer: {why or error}") from error
     except (OSError, http.client.HTTPException, ValueError) as error:
         raise MessageError(f"does not answer: {error}") from error
-
-
-def _message_of(error: urllib.error.HTTPError) -> str:
-    """Return what an extender that has an answer gave in its place."""
-    try:
-        return str(json.loads(error.read(4096))["error"])[:300]
-    except (OSError, http.client.HTTPException, ValueError, TypeError, KeyError):
-        return ""

@@ -3,24 +3,26 @@
 Knows the command line; what stands in the file, and why, is `gpushare.wire.scheduler.files`.
 """
 
-import argparse
+import json
 import sys
 from collections.abc import Sequence
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
 from gpushare.commandline import USAGE, Parser
-from gpushare.errors import GpuShareError, SettingsError
+from gpushare.errors import GpuShareError, MessageError, SettingsError
 from gpushare.wire.scheduler.files import (
     DEFAULT_URL,
     FORMS,
     ORDERS,
     STYLES,
-    FileOptions,
     default_options,
     ready_made,
     render_file,
 )
+
+_TIMEOUT = 30.0
 
 
 def main(argv: Sequence[str]) -> int:
@@ -33,7 +35,10 @@ def main(argv: Sequence[str]) -> int:
                 Path(flags.all, name).write_text(text, encoding="utf-8")
             return 0
         flags.kubernetes = flags.kubernetes or _release(flags.kubeconfig, flags.context)
-        options = _options(flags)
+        options = default_options(flags.kubernetes, flags.form, flags.order)
+        options = replace(options, url=flags.url)
+        if flags.resource:
+            options = replace(options, resources=tuple(flags.resource))
         usual = "json" if options.form == "policy" else "yaml"
         print(render_file(options, flags.format or usual), end="")
     except SettingsError as error:
@@ -46,10 +51,23 @@ def main(argv: Sequence[str]) -> int:
 
 def _release(kubeconfig: str, context: str) -> str:
     """Return the release of the cluster, and say so. Raises SettingsError if none tells it."""
-    from gpushare.cli.cluster import release
+    from gpushare.kube.client import connect
+    from gpushare.kube.session import usual_kubeconfig
 
     try:
-        kubernetes = release(kubeconfig, context)
+        client = connect(
+            kubeconfig or usual_kubeconfig(),
+            context or None,
+            pool_size=1,
+            user_agent="gpushare-scheduler-config",
+        )
+        with closing(client):
+            body = client.request("GET", "/version", timeout=_TIMEOUT)
+        try:
+            version = json.loads(body)
+            kubernetes = f"{version['major']}.{version['minor']}".rstrip("+")
+        except (ValueError, TypeError, KeyError) as error:
+            raise MessageError("/version of the API server names no release") from error
     except GpuShareError as error:
         needed = "--kubernetes is needed (kube-scheduler's release, such as 1.27)"
         raise SettingsError(f"{needed}, as no cluster tells its own: {error}") from error
@@ -57,11 +75,6 @@ def _release(kubeconfig: str, context: str) -> str:
         f"for {kubernetes}, as the cluster is; --kubernetes names another release", file=sys.stderr
     )
     return kubernetes
-
-
-def _options(flags: argparse.Namespace) -> FileOptions:
-    options = replace(default_options(flags.kubernetes, flags.form, flags.order), url=flags.url)
-    return replace(options, resources=tuple(flags.resource)) if flags.resource else options
 
 
 def _parser() -> Parser:

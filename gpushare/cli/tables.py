@@ -151,15 +151,22 @@ def as_tables(report: Report, style: Style, *, pods: bool, wide: bool, headers: 
     pods: of each node the pods, not one line. Without headers there are only the lines of nodes,
     or of pods.
     """
-    table = details if pods else summary
-    tables = [table(report, wide=wide, headers=headers, style=style)] if report.nodes else []
+    tables = []
+    if report.nodes and pods:
+        tables.append(details(report, wide=wide, headers=headers, style=style))
+    elif report.nodes and wide:
+        tables.append(summary(report, wide=True, headers=headers, style=style))
+    elif report.nodes:  # on a terminal as narrow as that, if it can be
+        tables.append(style.fitted(lambda fit: summary(report, headers=headers, style=fit)))
     if not headers:
         return "".join(tables)
     if report.pending:
         tables.append(_waiting(report, style))
     # What is read by a program in the original's form keeps to that.
     if (style.bars or wide) and any(node.kept for node in report.nodes):
-        tables.append(_kept_nodes(report, style))
+        rows: list[Row] = [(style.painted("little", "KEPT FROM SCALE-DOWN"), "REASON")]
+        rows += [(printable(each.name), printable(each.kept)) for each in report.nodes if each.kept]
+        tables.append(align(rows))
     if report.held:
         tables.append(held_places(report, style))
     claims = report.claims
@@ -179,28 +186,23 @@ def summary(
     report: Report, *, wide: bool = False, headers: bool = True, style: Style = PLAIN
 ) -> str:
     """Return one line for each node, then the sum of the cluster; without headers only the nodes'
-    lines. On a terminal it is as narrow as that, if it can be; wide: it need not be.
+    lines.
     """
-    if wide:
-        return _summary(report, wide=True, headers=headers, style=style)
-    return style.fitted(
-        lambda narrower: _summary(report, wide=False, headers=headers, style=narrower)
-    )
-
-
-def _summary(report: Report, *, wide: bool, headers: bool, style: Style) -> str:
     devices = max((len(node.devices) for node in report.nodes), default=0)
     pending = any(node.unplaced for node in report.nodes)
     rows = [_summary_row(node, devices, style, pending=pending) for node in report.nodes]
     # Bars say what is closed; nobody counts the columns of a terminal.
     notes = style.bars and not wide and any(node.left_out for node in report.nodes)
     cores = report.any_cores
-    more = [
-        _wide_cells(node, cores=cores) if wide else [node.left_out] * notes for node in report.nodes
-    ]
-    table: list[Row] = [[*row, *cells] for row, cells in zip(rows, more, strict=True)]
+    for node, row in zip(report.nodes, rows, strict=True):
+        if wide:
+            compute = [str(node.stranded), " ".join(_cores_cells(node)) or "-"] * cores
+            row += [str(node.free), *compute, str(len(node.pods)), _models(node)]
+            row.append(_note(node) or "-")
+        elif notes:
+            row.append(node.left_out)
     if not headers:
-        return align(table)
+        return align(rows)
     kind = device_kind(report.resource)
     suffix = "" if style.short else "(Allocated/Total)"
     head = ["NAME", "IPADDRESS", *(f"{kind}{i}{suffix}" for i in range(devices))]
@@ -215,9 +217,9 @@ def _summary(report: Report, *, wide: bool, headers: bool, style: Style) -> str:
     total = [
         ["-" * (_bytes(plain, ended=False) + 20)],
         [f"Allocated/Total {kind} Memory In Cluster:"],
-        [_cluster_sum(report), ""],
+        [f"{report.allocated}/{report.total} ({_percent(report)}%)", ""],
     ]
-    return align([head, *table, *total])
+    return align([head, *rows, *total])
 
 
 def details(
@@ -249,7 +251,11 @@ def details(
         rows.append(["IPADDRESS:", printable(node.address or "unknown")])
         if wide:
             rows += [["MODEL:", _models(node)], ["NOTE:", _note(node) or "-"]]
-        head = [*_details_head(node, kind, style), *["Cores(%)"] * cores]
+        head = ["NAME", "NAMESPACE"]
+        for device in node.devices:
+            closed = style.bars and (node.closed or not device.healthy)
+            head.append(f"{kind}{device.index}({'closed' if closed else 'Allocated'})")
+        head += ["Pending(Allocated)"] * pending + ["Cores(%)"] * cores
         rows += [[""], [*head, *(_WIDE_POD if wide else ()), ""]]
         rows += [
             [*row, *(_wide_pod(pod) if wide else ()), ""]
@@ -265,7 +271,8 @@ def details(
         rows.append(["Total :", f"{node.total} ", ""])
         rows.append(["-" * dashes])
     label = f"Allocated/Total {kind} Memory In Cluster:"
-    return align([*rows, [""], [""], [label, _cluster_sum(report), ""]])
+    total = f"{report.allocated}/{report.total} ({_percent(report)}%)"
+    return align([*rows, [""], [""], [label, total, ""]])
 
 
 def device_kind(resource: str) -> str:
@@ -323,13 +330,6 @@ def _waiting(report: Report, style: Style) -> str:
         ),
     ]
     return align([[style.painted("little", row[0]), *row[1:]] for row in rows])
-
-
-def _kept_nodes(report: Report, style: Style) -> str:
-    """Return a table of the nodes that autoscalers leave alone, each with its reason."""
-    rows: list[Row] = [(style.painted("little", "KEPT FROM SCALE-DOWN"), "REASON")]
-    rows += [(printable(each.name), printable(each.kept)) for each in report.nodes if each.kept]
-    return align(rows)
 
 
 def held_places(report: Report, style: Style) -> str:
@@ -408,11 +408,6 @@ def _on_each(amount: int, devices: int) -> str:
     return f"{amount} x {devices}" if devices > 1 else str(amount)
 
 
-def _wide_cells(node: NodeLine, *, cores: bool) -> list[str]:
-    compute = [str(node.stranded), " ".join(_cores_cells(node)) or "-"] if cores else []
-    return [str(node.free), *compute, str(len(node.pods)), _models(node), _note(node) or "-"]
-
-
 def _models(node: NodeLine) -> str:
     models = dict.fromkeys(device.model for device in node.devices if device.model)
     return printable(",".join(models)) or "-"
@@ -429,14 +424,6 @@ _WIDE_POD = ("REQUEST", "PHASE", "ASSIGNED")
 
 def _wide_pod(pod: PodLine) -> list[str]:
     return [str(pod.units), printable(pod.phase) or "-", "yes" if pod.assigned else "no"]
-
-
-def _details_head(node: NodeLine, kind: str, style: Style) -> list[str]:
-    head = ["NAME", "NAMESPACE"]
-    for device in node.devices:
-        closed = style.bars and (node.closed or not device.healthy)
-        head.append(f"{kind}{device.index}({'closed' if closed else 'Allocated'})")
-    return [*head, "Pending(Allocated)"] if node.unplaced else head
 
 
 def _pod_rows(node: NodeLine, devices: int, *, pending: bool, cores: bool) -> list[list[str]]:
@@ -459,10 +446,6 @@ def _bytes(rows: Iterable[Row], *, ended: bool) -> int:
     ended: a tab stands after the last cell too.
     """
     return sum(len("\t".join(row).encode()) + (2 if ended else 1) for row in rows)
-
-
-def _cluster_sum(report: Report) -> str:
-    return f"{report.allocated}/{report.total} ({_percent(report)}%)"
 
 
 def _percent(part: NodeLine | Report) -> int:

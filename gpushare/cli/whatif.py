@@ -18,7 +18,6 @@ from typing import Any
 
 from gpushare.cli.cluster_files import resource_of_nodes, resource_of_report
 from gpushare.cli.documents import dumped
-from gpushare.cli.driver_cards import list_cards
 from gpushare.cli.exit_codes import ended_as_kubectl
 from gpushare.cli.listed_claims import Claims, ListedCards, cards_of_table, listed_cards
 from gpushare.cli.listed_cluster import (
@@ -28,6 +27,7 @@ from gpushare.cli.listed_cluster import (
     add_cluster_flags,
     check_shared,
     list_books,
+    list_cards,
     list_priorities,
 )
 from gpushare.cli.options import connection, make_parser, report_format
@@ -96,7 +96,7 @@ def _answer(options: argparse.Namespace) -> str:
     asked = [
         plan
         for plan in plans.every
-        if plan.is_asked
+        if (plan.wanted or plan.gangs or plan.without or plan.added or plan.shapes)
         # Nodes may be needed for pods that nobody named.
         or (
             options.need

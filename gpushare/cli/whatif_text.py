@@ -20,7 +20,7 @@ from gpushare.explain.need import Need
 from gpushare.explain.placer import MOST, PlacementResult
 from gpushare.explain.pod import GroupNeed
 from gpushare.explain.text import amount, group_text
-from gpushare.explain.whatif import Outcome, Shape, Sums
+from gpushare.explain.whatif import Outcome, Sums
 
 KIND = "GPUShareWhatIf"
 NEED_KIND = "GPUShareNeed"
@@ -67,7 +67,9 @@ def lines_of(outcome: Outcome, plan: Plan, policy: str) -> Iterator[str]:
 
 def _now_lines(before: Sums, plan: Plan) -> Iterator[str]:
     """Yield what there is now, and which nodes kube-scheduler leaves out."""
-    yield f"Now:      {_sums_text(before, plan.books.unit)} ({plan.books.title})"
+    books = plan.books
+    title = f"{books.names.resource} of {books.driver}" if books.driver else books.names.resource
+    yield f"Now:      {_sums_text(before, books.unit)} ({title})"
     if plan.left_out:
         nodes = [f"{name} {label}" for name, label in plan.left_out.items()]
         yield f"Nodes:    {some(nodes, '; ')}"
@@ -96,22 +98,21 @@ def _together(placed: Sequence[PlacementResult]) -> list[PlacementResult]:
     for result in placed:
         wanted = result.wanted
         by_kind.setdefault((wanted.kind, wanted.priority), []).append(result)
-    merged = [_merged(alike) for alike in by_kind.values()]
+    merged = []
+    for alike in by_kind.values():
+        first = alike[0].wanted
+        if len(alike) == 1 or first.count is None:
+            merged.append(alike[0])
+            continue
+        on: Counter[str] = Counter()
+        for result in alike:
+            on.update(result.on)
+        count = sum(each.wanted.count or 0 for each in alike)
+        name = f"{first.name} and {count - 1} like it"
+        reasons = next((each.reasons for each in alike if each.reasons), {})
+        fit = sum(each.fit for each in alike)
+        merged.append(PlacementResult(replace(first, name=name, count=count), fit, on, reasons))
     return sorted(merged, key=lambda each: each.fit - (each.wanted.count or 0))
-
-
-def _merged(alike: Sequence[PlacementResult]) -> PlacementResult:
-    first = alike[0].wanted
-    if len(alike) == 1 or first.count is None:
-        return alike[0]
-    on: Counter[str] = Counter()
-    for result in alike:
-        on.update(result.on)
-    count = sum(each.wanted.count or 0 for each in alike)
-    name = f"{first.name} and {count - 1} like it"
-    reasons = next((each.reasons for each in alike if each.reasons), {})
-    fit = sum(each.fit for each in alike)
-    return PlacementResult(replace(first, name=name, count=count), fit, on, reasons)
 
 
 def _waiting(outcome: Outcome) -> Iterator[str]:
@@ -239,7 +240,32 @@ def _amounts(request: Request) -> dict[str, Any]:
 
 def need_lines(need: Need, plan: Plan, policy: str, style: Style = PLAIN) -> str:
     """Return the text: what is needed, who is left out, what is left over, the nodes that come."""
-    lines = [*_need_lines(need, plan), judged_line(plan.books, policy)]
+    unit = plan.books.unit
+    lines = [*_now_lines(need.before, plan), *_needed(need, unit)]
+    lines.append(f"Pods:     {_fitting(need)}")
+    if need.left_out:
+        pods = number_of(sum(each.count for each in need.left_out))
+        lines.append(
+            f"Left out: {pods} that no node of these shapes takes, and no other has room for"
+        )
+        # Equal pods are told together.
+        merged = _together(
+            [
+                PlacementResult(pods.wanted, pods.wanted.count - pods.count, {}, pods.reasons)
+                for pods in need.left_out
+                if pods.wanted.count
+            ]
+        )
+        for result in merged[:_MOST_LEFT_OUT]:
+            count = (result.wanted.count or 0) - result.fit
+            why = "; ".join(result.reasons)
+            lines.append(f"          {result.wanted.name}: {count}: {why}")
+        if len(merged) > _MOST_LEFT_OUT:
+            lines.append(f"          and {len(merged) - _MOST_LEFT_OUT} more kinds")
+    if need.gated:
+        lines.append(_gated_line(need.gated))
+    lines.append(f"Then:     {_sums_text(need.after, unit)}{_largest(need, unit)}")
+    lines.append(judged_line(plan.books, policy))
     text = "".join(f"{printable(line)}\n" for line in lines)
     if not need.nodes:
         return text
@@ -249,56 +275,33 @@ def need_lines(need: Need, plan: Plan, policy: str, style: Style = PLAIN) -> str
     return f"{text}and {rest} more\n" if rest > 0 else text
 
 
-def _need_lines(need: Need, plan: Plan) -> Iterator[str]:
-    unit = plan.books.unit
-    yield from _now_lines(need.before, plan)
-    yield f"Need:     {_needed(need, unit)}"
-    yield from (f"Least:    {text}" for text in _least(need))
-    yield f"Pods:     {_fitting(need)}"
-    if need.left_out:
-        pods = number_of(sum(each.count for each in need.left_out))
-        yield f"Left out: {pods} that no node of these shapes takes, and no other has room for"
-        yield from (f"          {text}" for text in _left_out(need))
-    if need.gated:
-        yield _gated_line(need.gated)
-    yield f"Then:     {_sums_text(need.after, unit)}{_largest(need, unit)}"
-
-
-def _needed(need: Need, unit: str) -> str:
-    """Return how many nodes are needed, of which shapes, and for which price."""
-    number = sum(need.counts)
+def _needed(need: Need, unit: str) -> Iterator[str]:
+    """Yield how many nodes are needed, of which shapes and for which price, and how near that is to
+    the least.
+    """
+    number, priced = sum(need.counts), need.shapes[0].price is not None
     nodes = "1 node" if number == 1 else f"{number} nodes"
     if not number:
-        return f"{nodes}: what is there has room"
-    shapes = [
-        f"{count} x {shape.name}{_size(shape, unit)}"
-        for shape, count in zip(need.shapes, need.counts, strict=True)
-        if count
-    ]
-    price = f", for {_price(need.cost)}" if need.shapes[0].price is not None else ""
-    return f"{nodes}: {', '.join(shapes)}{price}"
-
-
-def _size(shape: Shape, unit: str) -> str:
-    """Return the devices of a shape that is told by a node that has them."""
-    if not shape.name.startswith("like "):
-        return ""
-    sizes = Counter(shape.spec.capacity).items()
-    return f" ({' and '.join(f'{devices} x {amount(units, unit)}' for units, devices in sizes)})"
-
-
-def _least(need: Need) -> Iterator[str]:
-    """Yield how near that is to the least."""
-    if not any(need.counts):
+        yield f"Need:     {nodes}: what is there has room"
         return
-    priced = need.shapes[0].price is not None
+    shapes = []
+    for shape, count in zip(need.shapes, need.counts, strict=True):
+        size = ""
+        if shape.name.startswith("like "):  # of that node only its name is told
+            sizes = Counter(shape.spec.capacity).items()
+            texts = (f"{devices} x {amount(units, unit)}" for units, devices in sizes)
+            size = f" ({' and '.join(texts)})"
+        if count:
+            shapes.append(f"{count} x {shape.name}{size}")
+    price = f", for {_price(need.cost)}" if priced else ""
+    yield f"Need:     {nodes}: {', '.join(shapes)}{price}"
     if need.least:
-        yield f"nothing {'cheaper' if priced else 'fewer'} could do, by sums alone"
+        yield f"Least:    nothing {'cheaper' if priced else 'fewer'} could do, by sums alone"
         return
     bound = f"for {_price(need.bound)}" if priced else str(need.bound or "none")
     yield (
-        f"by sums alone {bound} might do; placed by this policy, the pods need these, and do not"
-        " all fit with one node fewer"
+        f"Least:    by sums alone {bound} might do; placed by this policy, the pods need these, and"
+        " do not all fit with one node fewer"
     )
 
 
@@ -324,21 +327,6 @@ def _fitting(need: Need) -> str:
         f"{fit} of {asked} fit ({', '.join(whose)}): {fit - on_new} on nodes that are there,"
         f" {on_new} on new ones"
     )
-
-
-def _left_out(need: Need) -> Iterator[str]:
-    """Yield who is left out, and why; equal pods are told together."""
-    every = [
-        PlacementResult(pods.wanted, pods.wanted.count - pods.count, {}, pods.reasons)
-        for pods in need.left_out
-        if pods.wanted.count
-    ]
-    merged = _together(every)
-    for result in merged[:_MOST_LEFT_OUT]:
-        count = (result.wanted.count or 0) - result.fit
-        yield f"{result.wanted.name}: {count}: {'; '.join(result.reasons)}"
-    if len(merged) > _MOST_LEFT_OUT:
-        yield f"and {len(merged) - _MOST_LEFT_OUT} more kinds"
 
 
 def _largest(need: Need, unit: str) -> str:
@@ -381,6 +369,17 @@ def need_document(need: Need, plan: Plan, policy: str) -> dict[str, Any]:
         "waiting": need.placed[moved : moved + waiting],
         "pods": need.placed[moved + waiting :],
     }
+    nodes = []
+    for node in need.nodes:
+        shape, devices = need.shapes[node.shape], []
+        amounts = zip(shape.spec.capacity, node.used, node.cores, strict=True)
+        for index, (total, used, cores) in enumerate(amounts):
+            free = 0 if cores >= ALL_CORES else total - used
+            device = {"index": index, "total": total, "allocated": used, "free": free}
+            if need.any_cores:
+                device |= {"strandedByCores": total - used - free, "coresAllocated": cores}
+            devices.append(device)
+        nodes.append({"name": node.name, "shape": shape.name, "devices": devices})
     priced = need.shapes[0].price is not None
     return {
         **_first_fields(NEED_KIND, plan, policy, need.before),
@@ -400,7 +399,7 @@ def need_document(need: Need, plan: Plan, policy: str) -> dict[str, Any]:
             }
             for shape, count in zip(need.shapes, need.counts, strict=True)
         ],
-        "nodes": _node_documents(need),
+        "nodes": nodes,
         **{name: [_placed_document(each) for each in part] for name, part in parts.items()},
         "gated": need.gated,
         "podsLeftOut": [
@@ -419,30 +418,3 @@ def need_document(need: Need, plan: Plan, policy: str) -> dict[str, Any]:
         "after": _sums_document(need.after),
         "notes": [*plan.books.notes, NOT_JUDGED],
     }
-
-
-def _node_documents(need: Need) -> Sequence[dict[str, Any]]:
-    return [
-        {
-            "name": node.name,
-            "shape": need.shapes[node.shape].name,
-            "devices": [
-                _device_document(index, total, *used, any_cores=need.any_cores)
-                for index, (total, *used) in enumerate(
-                    zip(need.shapes[node.shape].spec.capacity, node.used, node.cores, strict=True)
-                )
-            ],
-        }
-        for node in need.nodes
-    ]
-
-
-def _device_document(
-    index: int, total: int, used: int, cores: int, *, any_cores: bool
-) -> dict[str, int]:
-    unused = total - used
-    free = 0 if cores >= ALL_CORES else unused
-    document = {"index": index, "total": total, "allocated": used, "free": free}
-    if any_cores:
-        document |= {"strandedByCores": unused - free, "coresAllocated": cores}
-    return document

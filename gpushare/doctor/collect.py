@@ -15,10 +15,11 @@ from email.utils import parsedate_to_datetime
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
+from gpushare.doctor import objects
 from gpushare.doctor.checks.autoscalers import placeholder_rights
 from gpushare.doctor.checks.claims import CLAIMS_RIGHTS, TEMPLATES
-from gpushare.doctor.checks.rights import rights_to_review
 from gpushare.doctor.checks.scheduler_file import minor_of
+from gpushare.doctor.checks.server import rights_to_review
 from gpushare.doctor.facts import (
     ApiServer,
     AsksSeen,
@@ -33,17 +34,7 @@ from gpushare.doctor.facts import (
     SchedulerFile,
     Unread,
 )
-from gpushare.doctor.objects import (
-    Fields,
-    read_classes,
-    read_closed,
-    read_drivers,
-    read_fences,
-    read_lease,
-    read_node,
-    read_pods,
-    read_unused,
-)
+from gpushare.doctor.objects import Fields
 from gpushare.errors import ApiError, ApiNotFound, MessageError, WireError
 from gpushare.kube.api import pages
 from gpushare.kube.client import ServerTimeClient
@@ -136,12 +127,12 @@ class Collector:
 
     def _nodes(self) -> tuple[NodeSeen, ...]:
         items = self._items("/api/v1/nodes")
-        return tuple(read_node(item, self._names, self._unit) for item in items)
+        return tuple(objects.read_node(item, self._names, self._unit) for item in items)
 
     def _pods(self, now: float, asks: str) -> PodsSeen:
         """Return the pods that have not ended."""
         query = {"fieldSelector": "status.phase!=Succeeded,status.phase!=Failed"}
-        return read_pods(self._items("/api/v1/pods", query), self._names, now, asks)
+        return objects.read_pods(self._items("/api/v1/pods", query), self._names, now, asks)
 
     def _phase(self, namespace: str) -> str:
         """Return the phase of the namespace; "" if there is none."""
@@ -156,26 +147,26 @@ class Collector:
         """Return the extenders' Leases: of all namespaces if these may be listed, else of one."""
         try:
             query = {"fieldSelector": f"metadata.name={LEASE}"}
-            return tuple(map(read_lease, self._items(f"{_LEASES}/leases", query)))
+            return tuple(map(objects.read_lease, self._items(f"{_LEASES}/leases", query)))
         except ApiError as error:
             if error.status != _FORBIDDEN:
                 raise
         try:
             path = f"{_LEASES}/namespaces/{self._namespace}/leases/{LEASE}"
-            return (read_lease(self._get(path)),)
+            return (objects.read_lease(self._get(path)),)
         except ApiNotFound:
             return ()
 
     def _closed(self) -> tuple[ClosedSeen, ...]:
         """Return the ConfigMaps by which operators close devices."""
         items = self._items(f"/api/v1/namespaces/{self._namespace}/configmaps")
-        closed = (read_closed(item, self._names) for item in items)
+        closed = (objects.read_closed(item, self._names) for item in items)
         return tuple(seen for seen in closed if seen is not None)
 
     def _claims(self) -> ClaimsSeen:
         """Return what there is of claims; nothing more is read where their class is missing."""
         try:
-            classes = read_classes(self._items(f"{_DRA}/deviceclasses"))
+            classes = objects.read_classes(self._items(f"{_DRA}/deviceclasses"))
         except ApiNotFound:
             return ClaimsSeen()
         if not classes:
@@ -184,9 +175,9 @@ class Collector:
         bindings = self._items(f"{_ADMISSION}/validatingadmissionpolicybindings")
         return ClaimsSeen(
             classes,
-            tuple(read_fences(policies, bindings)),
-            read_drivers(self._items(f"{_DRA}/resourceslices")),
-            tuple(read_unused(self._items(f"{_DRA}/resourceclaims"))),
+            tuple(objects.read_fences(policies, bindings)),
+            objects.read_drivers(self._items(f"{_DRA}/resourceslices")),
+            tuple(objects.read_unused(self._items(f"{_DRA}/resourceclaims"))),
         )
 
     def _allowed(self, right: Right) -> bool:

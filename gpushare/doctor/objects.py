@@ -36,7 +36,7 @@ from gpushare.wire.dra.objects import (
 )
 from gpushare.wire.dra.slices import MEMORY, UUID, DeviceKey, cards_of
 from gpushare.wire.dra.templates import POD_CLAIM, sized_template
-from gpushare.wire.inventory import UNHEALTHY_KEY, Inventory, decode_inventory, decode_unhealthy
+from gpushare.wire.inventory import UNHEALTHY_KEY, decode_inventory, decode_unhealthy
 from gpushare.wire.nodes import node_spec
 from gpushare.wire.objects import NODES, PODS
 from gpushare.wire.placeholders import SCHEDULER
@@ -73,7 +73,12 @@ def read_node(node: Fields, names: Names, unit: str) -> NodeSeen:
     labelled, leads = labels.get("gpushare") == "true", any(role in labels for role in _ROLES)
     capacity, allocatable = _map(status.get("capacity")), _map(status.get("allocatable"))
     text = _map(metadata.get("annotations")).get(names.inventory)
-    inventory, broken = _inventory(text)
+    inventory, broken = None, ""
+    if isinstance(text, str):
+        try:
+            inventory = decode_inventory(text)
+        except AnnotationError as error:
+            broken = str(error)
     state = None
     try:
         read = NODES.decode(json.dumps(node).encode())
@@ -90,15 +95,6 @@ def read_node(node: Fields, names: Names, unit: str) -> NodeSeen:
         cores=_units(capacity.get(names.cores, allocatable.get(names.cores))),
         kept=SCALE_DOWN_GUARD in _map(metadata.get("annotations")),
     )
-
-
-def _inventory(text: object) -> tuple[Inventory | None, str]:
-    if not isinstance(text, str):
-        return None, ""
-    try:
-        return decode_inventory(text), ""
-    except AnnotationError as error:
-        return None, str(error)
 
 
 def _units(quantity: object) -> int | None:

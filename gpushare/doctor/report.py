@@ -9,37 +9,36 @@ import json
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 
-from gpushare.doctor.checks.address import check_address
-from gpushare.doctor.checks.autoscalers import check_autoscalers
-from gpushare.doctor.checks.claims import check_claims
-from gpushare.doctor.checks.compute import check_compute
-from gpushare.doctor.checks.extender import check_extender
-from gpushare.doctor.checks.nodes import check_nodes, check_unhealthy_configmaps
-from gpushare.doctor.checks.other_binders import check_other_binders
-from gpushare.doctor.checks.pods import check_pending, check_pods
-from gpushare.doctor.checks.rights import check_rights
-from gpushare.doctor.checks.scheduler_file import check_scheduler_file, check_versions
-from gpushare.doctor.checks.server import check_server
+from gpushare.doctor.checks import (
+    autoscalers,
+    claims,
+    extender,
+    nodes,
+    other_binders,
+    pods,
+    scheduler_file,
+    server,
+)
 from gpushare.doctor.facts import Facts
 from gpushare.doctor.finding import LEVELS, Finding, Level
 
 Check = Callable[[Facts], Iterable[Finding]]
 
 CHECKS: tuple[Check, ...] = (
-    check_server,
-    check_scheduler_file,
-    check_versions,
-    check_address,
-    check_extender,
-    check_rights,
-    check_autoscalers,
-    check_nodes,
-    check_compute,
-    check_unhealthy_configmaps,
-    check_pods,
-    check_pending,
-    check_other_binders,
-    check_claims,
+    server.check_server,
+    scheduler_file.check_scheduler_file,
+    scheduler_file.check_versions,
+    extender.check_address,
+    extender.check_extender,
+    server.check_rights,
+    autoscalers.check_autoscalers,
+    nodes.check_nodes,
+    nodes.check_compute,
+    nodes.check_unhealthy_configmaps,
+    pods.check_pods,
+    pods.check_pending,
+    other_binders.check_other_binders,
+    claims.check_claims,
 )
 """In the order in which one would look for a fault: from the border inwards."""
 
@@ -59,21 +58,18 @@ def failed(findings: Iterable[Finding]) -> bool:
 def as_text(findings: Sequence[Finding], *, colours: bool) -> str:
     """Return a line for each finding, and one that counts them."""
     width = max((len(finding.check) for finding in findings), default=0)
-    lines = [_line(finding, width, colours=colours) for finding in findings]
+    lines = []
+    for finding in findings:
+        mark = f"{finding.level:<4}"
+        if colours:
+            mark = f"\033[{_COLOURS[finding.level]}m{mark}\033[0m"
+        todo = f" -> {finding.todo}" if finding.todo else ""
+        body = f"  {finding.check:<{width}}  {finding.what}{todo}"
+        # Texts of the cluster are in it: nothing of them may move a terminal's cursor.
+        lines.append(mark + "".join(char if char.isprintable() else "?" for char in body))
     counts = Counter(finding.level for finding in findings)
     summary = ", ".join(f"{counts[level]} {level}" for level in LEVELS)
     return "\n".join([*lines, summary, ""])
-
-
-def _line(finding: Finding, width: int, *, colours: bool) -> str:
-    mark = f"{finding.level:<4}"
-    if colours:
-        mark = f"\033[{_COLOURS[finding.level]}m{mark}\033[0m"
-    todo = f" -> {finding.todo}" if finding.todo else ""
-    line = f"{mark}  {finding.check:<{width}}  {finding.what}{todo}"
-    # Texts of the cluster are in it: nothing of them may move a terminal's cursor.
-    body = line.removeprefix(mark)
-    return mark + "".join(char if char.isprintable() else "?" for char in body)
 
 
 def as_json(findings: Sequence[Finding]) -> str:

@@ -12,6 +12,7 @@ makes a small cluster by hand, to test what a policy prefers.
 import pickle
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import NotRequired, TypedDict, cast
 
 import numpy as np
@@ -100,10 +101,16 @@ def check_policy(make: Callable[[Workload], Policy], *, clusters: int = 100, see
         for number in range(clusters):
             names = (f"node-{index}" for index in range(int(random.integers(1, 7))))
             nodes = tuple(_drawn_node(random, name) for name in names)
-            case = _Case(nodes, _drawn_request(random), f"cluster {number} of seed {seed}")
+            request = _drawn_request(random)
+            where = f"cluster {number} of seed {seed}: {request} on {nodes}"
+            case = _Case(nodes, request, where)
             _check(policy, case, random)
+            scores, again = (
+                case.scores(each, view, _rows(view), request)
+                for each, view in ((copy, case.snapshot()), (policy, case.snapshot()))
+            )
             _require(
-                np.array_equal(case.scores(copy), case.scores(policy)),
+                np.array_equal(scores, again),
                 "a pickled copy scores differently; keep what score needs through a pickle",
                 case.where,
             )
@@ -116,12 +123,8 @@ class _Case:
     nodes: tuple[tuple[NodeSpec, Charge], ...]
     """Each with what its pods hold of it."""
     request: Request
-    name: str
-
-    @property
-    def where(self) -> str:
-        """How a message names it."""
-        return f"{self.name}: {self.request} on {self.nodes}"
+    where: str
+    """How a message names it."""
 
     def snapshot(self, only: str = "") -> Snapshot:
         """Return the cluster as arrays; only: leave out the pods of all other nodes."""
@@ -130,11 +133,9 @@ class _Case:
             arrays.set_node(node, [held] if only in ("", node.name) else [])
         return arrays.snapshot({})
 
-    def scores(self, policy: Policy) -> Floats:
-        """Return the scores of all nodes where the request fits, 0 elsewhere."""
-        view = self.snapshot()
-        rows = _rows(view)
-        return np.where(self.mask(view, rows), policy.score(view, rows, self.request), 0.0)
+    def scores(self, policy: Policy, view: Snapshot, rows: Rows, request: Request) -> Floats:
+        """Return the scores of these nodes where the case's request fits, 0 elsewhere."""
+        return np.where(self.mask(view, rows), policy.score(view, rows, request), 0.0)
 
     def mask(self, view: Snapshot, rows: Rows) -> Bools:
         """Return bool (K, D): where the request fits; if it has no devices, by CPU and memory."""
@@ -148,9 +149,7 @@ def _check(policy: Policy, case: _Case, random: np.random.Generator) -> None:
     rows = _rows(view)
     mask = case.mask(view, rows)
 
-    def require(holds: bool, sentence: str) -> None:
-        _require(holds, sentence, case.where)
-
+    require = partial(_require, where=case.where)
     try:
         scores = policy.score(cast(Snapshot, _Promised(view)), rows, request)
     except Exception as error:
@@ -164,29 +163,26 @@ def _check(policy: Policy, case: _Case, random: np.random.Generator) -> None:
     require(bool(np.isfinite(scores[mask]).all()), "a score must be finite where the request fits")
     require(np.array_equal(rows, _rows(view)), "score must not change the rows it is given")
 
-    def scored(which: Snapshot, some: Rows, asked: Request) -> Floats:
-        return np.where(case.mask(which, some), policy.score(which, some, asked), 0.0)
-
     before = np.where(mask, scores, 0.0)
     none = policy.score(view, rows[:0], request)
     require(none.shape == (0, view.free.shape[1]), "for no rows score must return shape (0, D)")
     policy.score(view, rows, _OTHER)
     require(
-        np.array_equal(scored(view, rows, request), before),
+        np.array_equal(case.scores(policy, view, rows, request), before),
         "the same question must get the same answer; score must keep no state, and use no chance",
     )
     order = random.permutation(rows)
     require(
-        np.array_equal(scored(view, order, request), before[order]),
+        np.array_equal(case.scores(policy, view, order, request), before[order]),
         "a score must not depend on the order of the rows, nor on which others are asked for",
     )
     same = replace(request, containers=((0, 1),), policy="x", inits=(1,))
     require(
-        np.array_equal(scored(view, rows, same), before),
+        np.array_equal(case.scores(policy, view, rows, same), before),
         f"a score may depend on the request's {', '.join(REQUEST_FIELDS)} only",
     )
     for row, name in enumerate(view.names):
-        own = scored(case.snapshot(only=name), rows[row : row + 1], request)
+        own = case.scores(policy, case.snapshot(only=name), rows[row : row + 1], request)
         require(
             np.array_equal(own[0], before[row]),
             "a score must not depend on the pods of other nodes: it is kept until its own row "

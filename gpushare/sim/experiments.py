@@ -19,13 +19,12 @@ from gpushare.core.policy import load_policy
 from gpushare.core.snapshot import stranded_by_compute
 from gpushare.core.trial import AUTO, Choice
 from gpushare.core.workload import Workload
-from gpushare.sim.defrag import Defrag
 from gpushare.sim.engine import Cluster, size_class, workload_of_trace
-from gpushare.sim.flow import REACHED, Flow, Record, Stream
+from gpushare.sim.flow import REACHED, Defrag, Flow, Record, Stream
 from gpushare.sim.learner import KNOWN, LEARNED, LearningScorer, chosen, learns
 from gpushare.sim.lifetimes import EXPONENTIAL, TRACE, lifetimes_of
-from gpushare.sim.progress import GoOn, always
 from gpushare.sim.report import allocated_at
+from gpushare.sim.runner import GoOn, always
 from gpushare.sim.scorers import SIMULATED
 from gpushare.trace.nodes_and_pods import TraceNode, TracePod, request_of
 
@@ -238,11 +237,15 @@ def replay(
     cluster, choices = _cluster(nodes, workload, policy, seed, options)
     first = timed[0][1]
     times = np.array([(created - first) / options.speed for _, created in timed])
+    stay = []  # seconds that each ran; for ever if its end is not known
+    for pod, created in timed:
+        start = created if pod.scheduled is None else pod.scheduled
+        stay.append(np.inf if pod.deleted is None else pod.deleted - start)
     stream = Stream(
         tuple(request_of(pod) for pod, _ in timed),
         times,
         np.arange(len(timed)),
-        np.array([_lifetime(pod) for pod, _ in timed]),
+        np.array(stay),
     )
     flow = Flow(cluster, 0.0, float(times[-1]), options.wait, _clock_of(cluster))
     named = _named("replay", policy, seed, options)
@@ -314,12 +317,6 @@ def coming_and_going(
         np.concatenate([running, which]),
         np.concatenate([remaining, stay]),
     )
-
-
-def _lifetime(pod: TracePod) -> float:
-    """Return the seconds that the pod ran; infinity if its end is not known."""
-    start = pod.created if pod.scheduled is None else pod.scheduled
-    return np.inf if pod.deleted is None or start is None else pod.deleted - start
 
 
 def filling(pods: Sequence[TracePod], capacity: int, seed: int) -> list[int]:

@@ -69,9 +69,10 @@ def shipped() -> dict[str, Path]:
 
 
 def read_inputs(options: Options, listing: Listing | None) -> Inputs:
-    """Return the inputs that the options name.
+    """Return the inputs that the options name, without pods that fit no node.
 
-    Raises TraceError, SettingsError, and whatever `listing` raises.
+    Raises TraceError, SettingsError (for one if no pod that asks for GPU is left), and whatever
+    `listing` raises.
     """
     if options.cluster is not None:
         if listing is None:
@@ -81,27 +82,9 @@ def read_inputs(options: Options, listing: Listing | None) -> Inputs:
         inputs = _of_cluster(rows, options.pods)
     else:
         inputs = _of_files(options.nodes, options.pods, options.parameters.lifetimes)
-    return _without_misfits(_in_units(inputs, options.units))
-
-
-def read_shipped(name: str, units: int, lifetimes: str) -> Inputs:
-    """Return a shipped list of pods on the shipped nodes; units: of a device, 0: unchanged."""
-    return _in_units(_of_files("", name, lifetimes), units)
-
-
-def _in_units(inputs: Inputs, units: int) -> Inputs:
-    if not units:
-        return inputs
-    nodes, pods = in_units(inputs.nodes, inputs.pods, units)
-    return replace(inputs, nodes=nodes, pods=pods)
-
-
-def _without_misfits(inputs: Inputs) -> Inputs:
-    """Return the inputs without the pods that fit no node even while it is empty.
-
-    No policy can place them, so they would only hide how policies differ. Raises SettingsError if
-    no pod that asks for GPU is left.
-    """
+    inputs = _in_units(inputs, options.units)
+    # No policy can place a pod that fits no node even while it is empty: such pods would only hide
+    # how policies differ.
     shapes = {replace(node, name="") for node in inputs.nodes}
     fitting = [pod for pod in inputs.pods if any(node.can_run(pod) for node in shapes)]
     if not any(pod.devices for pod in fitting):
@@ -115,6 +98,18 @@ def _without_misfits(inputs: Inputs) -> Inputs:
     )
     nowhere = len(inputs.pods) - len(fitting)
     return replace(inputs, pods=fitting, nowhere=nowhere, unknown=unknown)
+
+
+def read_shipped(name: str, units: int, lifetimes: str) -> Inputs:
+    """Return a shipped list of pods on the shipped nodes; units: of a device, 0: unchanged."""
+    return _in_units(_of_files("", name, lifetimes), units)
+
+
+def _in_units(inputs: Inputs, units: int) -> Inputs:
+    if not units:
+        return inputs
+    nodes, pods = in_units(inputs.nodes, inputs.pods, units)
+    return replace(inputs, nodes=nodes, pods=pods)
 
 
 def _of_files(nodes_file: str, pods_file: str, lifetimes: str) -> Inputs:

@@ -18,6 +18,7 @@ from gpushare.core.trial import AUTO, CANDIDATES, FALLBACK_POLICY, Choice, run_t
 from gpushare.core.workload import Capacities, PodClass, Workload, class_of
 from gpushare.core.workload_estimator import WorkloadEstimator
 from gpushare.sim.engine import empty
+from gpushare.sim.scorers import KeepsNothing
 from gpushare.trace.nodes_and_pods import TraceNode
 
 KNOWN, LEARNED = "known", "learned"
@@ -54,7 +55,7 @@ def chosen(nodes: tuple[TraceNode, ...], workload: Workload) -> Choice | None:
     return trial.choice(None, 0) if trial else None
 
 
-class LearningScorer:
+class LearningScorer(KeepsNothing):
     """A Scorer by the policy of that name, which is made again as pods come.
 
     before: the classes of pods that had come before it began, oldest first.
@@ -105,10 +106,6 @@ class LearningScorer:
     def score_devices(self, snapshot: Snapshot, rows: Rows, request: Request) -> Floats:
         """Return float64 (K, D): the score of each device of these rows, whether it fits or not."""
         return self.ranking.score_devices(snapshot, rows, request)
-
-    def best_device(self, _snapshot: Snapshot, _row: int, _request: Request) -> int | None:
-        """Return None: nothing is kept."""
-        return None
 
     def _try(self, snapshot: Snapshot) -> None:
         learned = self._learned

@@ -1,7 +1,8 @@
 """`gpushare simulate`: the composition root. It reads traces, starts the runs, prints and writes.
 
-However it ends, finished runs are reported. The caller lists the nodes and pods of a live cluster
-and passes them as rows, like those of a file.
+Everything that is wrong with the input is reported before the first run. However it ends, finished
+runs are reported. The caller lists the nodes and pods of a live cluster and passes them as rows,
+like those of a file.
 """
 
 import json
@@ -10,24 +11,118 @@ import sys
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
-from dataclasses import asdict
-from functools import partial
+from dataclasses import asdict, dataclass, replace
+from functools import cache, partial
 from pathlib import Path
 from types import FrameType
 
 import yaml
 
+from gpushare.core.policy import policy_names
 from gpushare.errors import GpuShareError, SettingsError, WireError
-from gpushare.sim import experiments, paper, report
+from gpushare.sim import experiments, report, tables
 from gpushare.sim.flow import REACHED
-from gpushare.sim.inputs import Inputs, Listing
-from gpushare.sim.jobs import Job, jobs_of
-from gpushare.sim.options import Options, read_options
-from gpushare.sim.progress import Progress, bar, go_on
-from gpushare.sim.report import Measure, Record
-from gpushare.sim.runner import run_all
-from gpushare.sim.tables import Table, renew
-from gpushare.sim.verdict import Scale, choices_told, headline, legend, verdicts
+from gpushare.sim.inputs import Inputs, Listing, read_inputs, read_shipped
+from gpushare.sim.lifetimes import TRACE, lifetimes_of
+from gpushare.sim.options import SMALL, Options, read_options
+from gpushare.sim.report import Measure, Record, Scale, choices_told, headline, legend, verdicts
+from gpushare.sim.runner import Progress, bar, go_on, run_all
+from gpushare.sim.scorers import SIMULATED
+from gpushare.sim.tables import Table
+
+_SEEDS = tuple(range(42, 52))
+"""The default seeds; for a large cluster only the first two."""
+
+_MOST_PODS = 5_000_000
+"""The most pods of a run: about an hour of the quickest policy."""
+
+
+@dataclass(frozen=True)
+class Job:
+    """One run."""
+
+    experiment: str
+    inputs: Inputs
+    policy: str
+    seed: int
+    parameters: experiments.Options
+    labels: Mapping[str, object]
+    """What its record contains besides the measures."""
+    place: tuple[int, int, int]
+    """The position of its record, by line of a table, policy and seed."""
+
+
+def jobs_of(options: Options, listing: Listing | None) -> list[Job]:
+    """Return all runs, those of a seed together, so that finished runs can be compared.
+
+    listing: lists a live cluster. Raises SettingsError, WireError, and whatever `listing` raises.
+    """
+    policies = (*policy_names(), *SIMULATED)
+    for name in options.policies:
+        if name not in policies:
+            known = ", ".join(policies)
+            raise SettingsError(f"no policy is called {name[:40]!r}; there are: {known}")
+    if options.tables:
+        return list(_of_tables(options.tables))
+    inputs = read_inputs(options, listing)
+    if options.experiment == "replay":
+        times = {pod.created for pod in inputs.pods if pod.created is not None}
+        if not times:
+            raise SettingsError(f"{inputs.name}: replay needs the column created or creation_time")
+        if len(times) == 1:
+            raise SettingsError(
+                f"{inputs.name}: all pods came at one moment, so none can be replayed"
+            )
+    _check_length(options, inputs)
+    seeds = options.seeds or (_SEEDS if len(inputs.nodes) <= SMALL else _SEEDS[:2])
+    return [
+        Job(
+            options.experiment,
+            inputs,
+            policy,
+            seed,
+            options.parameters,
+            {"file": inputs.name},
+            (0, place, seed),
+        )
+        for seed in seeds
+        for place, policy in enumerate(options.policies)
+    ]
+
+
+def _of_tables(wanted: Sequence[Table]) -> Iterator[Job]:
+    lines = [(table, line) for table in wanted for line in table.lines]
+    read = cache(read_shipped)  # many lines are of one list
+    for number, (table, line) in enumerate(lines):
+        inputs = read(line.file, line.units, line.parameters.lifetimes)
+        labels = {"table": table.name, **line.labels}
+        for seed in table.seeds:
+            for place, (policy, workload) in enumerate(table.variants):
+                parameters = replace(line.parameters, workload=workload)
+                where = (number, place, seed)
+                yield Job(line.experiment, inputs, policy, seed, parameters, labels, where)
+
+
+def _check_length(options: Options, inputs: Inputs) -> None:
+    """Raise SettingsError if so many pods would come that a run would take too long."""
+    parameters = options.parameters
+    lasts = parameters.life
+    if parameters.lifetimes == TRACE:
+        # As many more are there when churn begins as come in this time.
+        try:
+            capacity = max(node.capacity for node in inputs.nodes if node.devices)
+            lasts += float(lifetimes_of(inputs.pods, capacity).means.mean())
+        except ValueError as error:
+            raise SettingsError(f"{inputs.name}: --lifetimes trace: {error}") from error
+    spans = {"inflation": 1.3, "churn": parameters.load * lasts}
+    asked = sum(pod.devices * pod.units for pod in inputs.pods) / len(inputs.pods)
+    pods = spans.get(options.experiment, 0.0) * inputs.units / asked
+    if pods > _MOST_PODS:
+        raise SettingsError(
+            f"{inputs.name}: {pods:.2g} pods would come in a run, more than {_MOST_PODS:.2g};"
+            " they ask for too little, or --load and --life are too large"
+        )
+
 
 _EXPERIMENTS: Mapping[str, Callable[..., Record]] = {
     "inflation": experiments.inflation,
@@ -189,10 +284,10 @@ def _tellings(
     yield partial(print, text, end="", flush=True)
 
 
-def _renew(path: Path, tables: Sequence[Table], records: Sequence[Record]) -> None:
+def _renew(path: Path, wanted: Sequence[Table], records: Sequence[Record]) -> None:
     """Put the tables into the document. Raises OSError, SettingsError."""
     texts = {}
-    for table in tables:
+    for table in wanted:
         texts.update(table.markdown(records))
     path.write_text(_renewed(path, texts), encoding="utf-8")
 
@@ -203,7 +298,7 @@ def _renewed(path: Path, texts: Mapping[str, str]) -> str:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise SettingsError(f"{path}: cannot be read: {error}") from error
-    return renew(text, texts)
+    return tables.renew(text, texts)
 
 
 def _table(
@@ -252,12 +347,12 @@ def _part_way(broken_off: Sequence[Record]) -> str:
     return "\n".join(["", *lines, ""])
 
 
-def _printed(tables: Iterable[Table], records: Sequence[Record]) -> Iterator[str]:
+def _printed(wanted: Iterable[Table], records: Sequence[Record]) -> Iterator[str]:
     """Yield each table as a terminal shows it; the published figures have a form of their own."""
-    for table in tables:
+    for table in wanted:
         own = [record for record in records if record["table"] == table.name]
         if table.name == "inflation":
-            yield paper.printed(own)
+            yield tables.printed(own)
         else:
             for view in table.views:
                 yield report.aligned(table.rows(view, own))

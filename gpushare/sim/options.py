@@ -17,7 +17,7 @@ from pathlib import Path
 from gpushare.commandline import Parser
 from gpushare.errors import SettingsError
 from gpushare.sim import experiments
-from gpushare.sim.defrag import Defrag
+from gpushare.sim.flow import Defrag
 from gpushare.sim.learner import KNOWN, LEARNED
 from gpushare.sim.lifetimes import EXPONENTIAL, TRACE
 from gpushare.sim.tables import TABLES, Table, chosen
@@ -126,14 +126,32 @@ def _parser() -> Parser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     verbs = whole.add_subparsers(dest="experiment", required=True, metavar="EXPERIMENT")
-    for name, help_text, add in (
-        ("inflation", "pods arrive until the cluster overflows; none leaves", _inflation),
-        ("churn", "pods come and go; what fits nowhere is lost, or waits", _churn),
-        ("replay", "pods come and go at the times of the trace", _replay),
+    for name, help_text in (
+        ("inflation", "pods arrive until the cluster overflows; none leaves"),
+        ("churn", "pods come and go; what fits nowhere is lost, or waits"),
+        ("replay", "pods come and go at the times of the trace"),
     ):
         verb = verbs.add_parser(name, help=help_text, description=f"{help_text.capitalize()}.")
         _add_input(verb)
-        add(verb)
+        if name == "inflation":
+            verb.add_argument(
+                "--load",
+                type=partial(number, 0, 1.3),
+                default=1.0,
+                help="tell also what is allocated when this much has been asked for, in parts of"
+                " the cluster's GPU; pods come until 1.3 (default: %(default)s)",
+            )
+        elif name == "churn":
+            _churn(verb)
+        else:
+            verb.add_argument(
+                "--speed",
+                type=partial(number, 0, 10_000),
+                default=1.0,
+                help="how many times as fast the pods come; they stay as long"
+                " (default: %(default)s)",
+            )
+            _add_wait(verb)
         verb.add_argument(
             "--workload",
             choices=(KNOWN, LEARNED),
@@ -168,16 +186,6 @@ def _paper(verb: argparse.ArgumentParser) -> None:
     live = dict.fromkeys(("kubeconfig", "context", "resource", "unit"), "")
     verb.set_defaults(nodes="", pods="", devices=0, from_cluster=False, plot=None, **live)
     _add_common(verb, "", "")
-
-
-def _inflation(verb: argparse.ArgumentParser) -> None:
-    verb.add_argument(
-        "--load",
-        type=partial(number, 0, 1.3),
-        default=1.0,
-        help="tell also what is allocated when this much has been asked for, in parts of the"
-        " cluster's GPU; pods come until 1.3 (default: %(default)s)",
-    )
 
 
 def _churn(verb: argparse.ArgumentParser) -> None:
@@ -217,16 +225,6 @@ def _churn(verb: argparse.ArgumentParser) -> None:
     )
 
 
-def _replay(verb: argparse.ArgumentParser) -> None:
-    verb.add_argument(
-        "--speed",
-        type=partial(number, 0, 10_000),
-        default=1.0,
-        help="how many times as fast the pods come; they stay as long (default: %(default)s)",
-    )
-    _add_wait(verb)
-
-
 def _add_wait(verb: argparse.ArgumentParser) -> None:
     text = "what fits nowhere waits, first come, first tried, instead of being lost"
     verb.add_argument("--wait", action="store_true", help=text)
@@ -262,6 +260,9 @@ def _add_input(verb: argparse.ArgumentParser) -> None:
 
 def _add_common(verb: argparse.ArgumentParser, policies: str, some_seeds: str) -> None:
     add = verb.add_argument
+    # The cores that this process may use, as far as the system tells.
+    affinity = getattr(os, "sched_getaffinity", None)
+    cores = len(affinity(0)) if affinity else os.cpu_count() or 1
     add(
         "--policy",
         type=words,
@@ -282,16 +283,10 @@ def _add_common(verb: argparse.ArgumentParser, policies: str, some_seeds: str) -
     add(
         "--jobs",
         type=_count,
-        default=_cores(),
+        default=cores,
         metavar="N",
         help="runs at a time (default: one for each core)",
     )
-
-
-def _cores() -> int:
-    """Return the number of cores that this process may use, as far as the system tells."""
-    affinity = getattr(os, "sched_getaffinity", None)
-    return len(affinity(0)) if affinity else os.cpu_count() or 1
 
 
 def seeds(text: str) -> tuple[int, ...]:

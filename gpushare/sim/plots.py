@@ -38,26 +38,22 @@ _MANY = 100
 def draw(records: Sequence[Record], folder: Path) -> list[Path]:
     """Write the pictures for which the records have data to the folder; return their files."""
     folder.mkdir(parents=True, exist_ok=True)
-    drawn: list[Path] = []
-
-    def save(figure: Figure, name: str) -> None:
-        path = folder / f"{name}.png"
-        figure.savefig(path, dpi=_DPI)
-        drawn.append(path)
-
+    pictures: dict[str, Figure | None] = {}
     lost = partial(_steps, key="fragmentation", unit="GPU, % of the cluster's")
     for name, title, painter in (
         ("allocated", "GPU allocated while the cluster fills", _allocated),
         ("refused", "Pods refused, by what they ask for", _refused),
         ("fragmentation", "Free GPU that typical pods could not use", lost),
     ):
-        figure = _figure(title, records, painter)
-        if figure is not None:
-            save(figure, name)
+        pictures[name] = _figure(title, records, painter)
     for policy in policies_of(records):
-        picture = _devices(next(one for one in records if one["policy"] == policy))
-        if picture is not None:
-            save(picture, f"devices-{policy}")
+        first = next(one for one in records if one["policy"] == policy)
+        pictures[f"devices-{policy}"] = _devices(first)
+    drawn: list[Path] = []
+    for name, figure in pictures.items():
+        if figure is not None:
+            drawn.append(folder / f"{name}.png")
+            figure.savefig(drawn[-1], dpi=_DPI)
     return drawn
 
 

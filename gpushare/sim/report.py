@@ -1,16 +1,23 @@
-"""The summary of runs: means, spreads and paired differences, as a table, CSV and a document.
+"""The summary of runs: means, spreads and paired differences, as a table, CSV and a document; and
+in sentences what its columns mean, and which differences are real.
 
 Pure. A record is what one run measured, by name; see experiments.py for the names. Policies are
 compared in pairs of the same seed: both had the same pods in the same order, so most of the spread
-between seeds drops out of the difference.
+between seeds drops out of the difference. It is significant if its 95 % interval, by Student's t
+over the seeds of both, does not contain zero.
+
+Tested in `tests/unit/sim/test_report.py` and `tests/unit/sim/test_report_verdicts.py`.
 """
 
 import csv
 import io
 import math
 import statistics
-from collections.abc import Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+
+from gpushare.core.trial_lead import lead_text
 
 Record = Mapping[str, object]
 
@@ -128,7 +135,11 @@ def as_table(records: Sequence[Record], measures: Sequence[Measure]) -> str:
         stats = [statistic(records, policy, policies[0], measure) for measure in measures]
         seeds = max((one.seeds for one in stats if one), default=0)
         pairs = list(zip(measures, stats, strict=True))
-        rows.append([policy, str(seeds), *(_mean(one, m.digits) for m, one in pairs)])
+        cells = []
+        for measure, one in pairs:
+            spread = f" ±{one.spread:.{measure.digits}f}" if one and one.spread is not None else ""
+            cells.append(f"{one.mean:.{measure.digits}f}{spread}" if one else "-")
+        rows.append([policy, str(seeds), *cells])
         if policy != policies[0]:
             cells = [difference(one, m.digits) for m, one in pairs]
             differences.append([f"{policy} - {policies[0]}", "", *cells])
@@ -152,6 +163,10 @@ def document(
     records: Sequence[Record], measures: Sequence[Measure], about: Mapping[str, object]
 ) -> dict[str, object]:
     """Return the runs and their summary, for programs; keys may be added, none changes."""
+    cases: dict[tuple[tuple[str, object], ...], list[Record]] = {}
+    for record in records:
+        case = tuple((key, record[key]) for key in _CASE if key in record)
+        cases.setdefault(case, []).append(record)
     summary = [
         {
             **dict(case),
@@ -163,7 +178,7 @@ def document(
             "difference": stat.difference,
             "error": stat.error,
         }
-        for case, some in _by_case(records).items()
+        for case, some in cases.items()
         for policy in policies_of(some)
         for measure in measures
         if (stat := statistic(some, policy, policies_of(some)[0], measure)) is not None
@@ -196,15 +211,6 @@ def markdown(rows: Sequence[Sequence[str]]) -> str:
     return "\n".join([head, f"|{' --- |' * len(rows[0])}", *rest])
 
 
-def _by_case(records: Iterable[Record]) -> dict[tuple[tuple[str, object], ...], list[Record]]:
-    """Return groups of records that may be compared, by what they have in common."""
-    cases: dict[tuple[tuple[str, object], ...], list[Record]] = {}
-    for record in records:
-        case = tuple((key, record[key]) for key in _CASE if key in record)
-        cases.setdefault(case, []).append(record)
-    return cases
-
-
 def _by_seed(records: Iterable[Record], policy: str, measure: Measure) -> dict[object, float]:
     return {
         record["seed"]: value
@@ -213,16 +219,105 @@ def _by_seed(records: Iterable[Record], policy: str, measure: Measure) -> dict[o
     }
 
 
-def _mean(stat: Statistic | None, digits: int) -> str:
-    if stat is None:
-        return "-"
-    spread = "" if stat.spread is None else f" ±{stat.spread:.{digits}f}"
-    return f"{stat.mean:.{digits}f}{spread}"
-
-
 def difference(stat: Statistic | None, digits: int) -> str:
     """Return the lead over the first policy, with the error in brackets; "-" if not known."""
     if stat is None or stat.difference is None:
         return "-"
     error = "" if stat.error is None else f" ({stat.error:.{digits}f})"
     return f"{stat.difference:+.{digits}f}{error}"
+
+
+_T = (math.inf, 12.71, 4.30, 3.18, 2.78, 2.57, 2.45, 2.36, 2.31, 2.26, 2.23)
+"""The standard errors of a 95 % interval, by the number of pairs minus one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Scale:
+    """What a cluster has: units of GPU, and devices."""
+
+    units: int
+    devices: int
+
+
+def headline(measures: Sequence[Measure], load: float) -> Measure | None:
+    """Return the measure by which policies are compared; None if there is none."""
+    wanted = allocated_at(round(100 * load)) if measures and measures[0].at else None
+    return next((one for one in measures if wanted in (None, one)), None)
+
+
+def legend(measures: Sequence[Measure], scale: Scale) -> list[str]:
+    """Return a line for each column of the table."""
+    width = max((len(measure.head) for measure in measures), default=0)
+    gpu = f"of {scale.units} units on {scale.devices} devices, the % in use"
+    point = f"1 point is {scale.units / 100:.5g} units, {scale.devices / 100:.4g} devices"
+    lines = []
+    for measure in measures:
+        meaning = {
+            "allocated": f"{gpu} when pods have asked for {measure.at} % of them; {point}",
+            "failed": "pods that found no room by the end, when 130 % had been asked for",
+            "alloc": f"{gpu}, in the mean of time; {point}",
+            "compute_stranded": "of all units, the % that nobody has on devices whose compute is"
+            " given",
+            "blocked_gpu": "of the GPU that pods asked for, the % that was turned away",
+            "blocked_pods": "of the pods, the % that was turned away",
+            "waiting": "pods that wait, in the mean of time",
+            "gained": "ALLOC less that of the same run without moves",
+            "moves": "pods moved for each 100 that came",
+            "lost": "what moved pods had done and have to do again, in the unit of ALLOC",
+            "wait_mean": f"how long pods of that size wait in the mean: {measure.at}",
+        }[measure.key]
+        lines.append(f"{measure.head.ljust(width)}  {meaning}")
+    return lines
+
+
+def verdicts(records: Sequence[Record], measure: Measure | None) -> Iterator[str]:
+    """Yield a sentence for each policy except the first, which compares it with the first."""
+    policies = policies_of(records)
+    if measure is None or len(policies) < 2:
+        return
+    for policy in policies[1:]:
+        stat = statistic(records, policy, policies[0], measure)
+        if stat is not None and stat.difference is not None:
+            yield f"{measure.head}: {_verdict(policy, policies[0], stat)}"
+
+
+def choices_told(records: Sequence[Record]) -> Iterator[str]:
+    """Yield a sentence on what `auto` was at the end of its runs, with the lead if all agree."""
+    choices = [record.get("choices") for record in records]
+    last = [chosen[-1] for chosen in choices if isinstance(chosen, list) and chosen]
+    if not last:
+        return
+    counts = Counter(str(choice["policy"]) for choice in last)
+    if len(counts) > 1:
+        parts = [f"{name} in {count} of {len(last)} runs" for name, count in counts.most_common()]
+        yield f"auto was in the end {', '.join(parts)}"
+        return
+    (name,), first = counts, last[0]
+    told = f"auto was {name}"
+    if last.count(first) == len(last):
+        second, lead, error = first["second"], first["lead"], first["error"]
+        if second and isinstance(lead, float) and isinstance(error, float):
+            since = f" after {first['since']} pods" * bool(first["since"])
+            told += f"{since}: in its trial {lead_text(lead, error, str(second))}"
+    yield told
+
+
+def _verdict(policy: str, first: str, stat: Statistic) -> str:
+    both = f"{policy} and {first}"
+    if stat.error is None or stat.difference is None:
+        return f"one seed cannot tell whether {both} differ; give more, as --seeds 42-51"
+    pairs = stat.seeds - 1
+    errors = stat.error * (_T[pairs] if pairs < len(_T) else 1.96 + 2.5 / pairs)
+    low, high = stat.difference - errors, stat.difference + errors
+    if low > 0 or high < 0:
+        least, most = sorted((abs(low), abs(high)))
+        more = "more" if low > 0 else "less"
+        return (
+            f"{policy} allocates {least:.1f} to {most:.1f} points {more} than {first}: significant"
+        )
+    if errors == 0:
+        return f"no difference between {both}: every seed ends alike"
+    text = f"no difference between {both} can be told from chance: {low:+.1f} to {high:+.1f} points"
+    if stat.error > abs(stat.difference):
+        text += "; the error is larger than the difference, so give more seeds"
+    return text

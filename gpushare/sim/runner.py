@@ -1,21 +1,130 @@
-"""Parallel runs in a pool of processes, results as they come, and a clean end when interrupted.
+"""Parallel runs in a pool of processes: results as they come, their progress as a bar, and a clean
+end when interrupted.
 
-Knows processes, but not what is run. Runs share nothing, so that a result depends only on its
-arguments and not on how many run at a time.
+Knows processes and terminals, but not what is run. Runs share nothing but their progress and the
+request to stop, so that a result depends only on its arguments and not on how many run at a time.
 """
 
-import contextlib
 import multiprocessing
 import os
 import signal
 import threading
-from collections.abc import Callable, Generator, Sequence
+import time
+from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
 from typing import TypeVar
 
+from tqdm import tqdm
+
 from gpushare.errors import GpuShareError
-from gpushare.sim.progress import Progress, begin
+
+GoOn = Callable[[float], bool]
+"""Takes the share of a run that is done, from 0 to 1; returns whether the run should go on."""
+
+PATIENCE = 5.0
+"""Seconds that runs have to end by themselves after they were asked to."""
+
+_REDRAWN = 0.2
+_FORMAT = "{desc} {percentage:3.0f}%|{bar}| [{elapsed}<{remaining}, {rate_fmt}]"
+
+
+class Progress:
+    """The share of each run that is done, and whether runs should end.
+
+    It can be handed to a process only when that is started.
+    """
+
+    def __init__(self, runs: int) -> None:
+        context = multiprocessing.get_context("spawn")
+        self._shares = context.RawArray("d", runs)
+        self._stopped_at = context.RawValue("d", 0.0)
+        self.runs = runs
+
+    def stop(self) -> None:
+        """Ask all runs to end soon."""
+        self._stopped_at.value = time.monotonic()
+
+    @property
+    def stopping(self) -> bool:
+        """Whether runs are asked to end."""
+        return bool(self._stopped_at.value)
+
+    @property
+    def overdue(self) -> bool:
+        """Whether runs were asked so long ago that those left will not end by themselves."""
+        return self.stopping and time.monotonic() - self._stopped_at.value > PATIENCE
+
+    @property
+    def finished(self) -> int:
+        """How many runs are done."""
+        return sum(share >= 1 for share in self._shares)
+
+    @property
+    def done(self) -> float:
+        """How many runs are done, with those under way counted by their share."""
+        return float(sum(self._shares))
+
+    @property
+    def description(self) -> str:
+        """What the bar says of it."""
+        text = f"simulate {self.finished}/{self.runs} runs"
+        return f"{text}, ending (Ctrl-C: at once)" if self.stopping else text
+
+    def tell(self, number: int, share: float) -> bool:
+        """Note the share of a run that is done; return whether the run should go on."""
+        self._shares[number] = share
+        return not self.stopping
+
+
+_here: tuple[Progress, int] | None = None
+
+
+def go_on(share: float) -> bool:
+    """Report the progress of this process's run; return whether it should go on."""
+    return _here is None or _here[0].tell(_here[1], share)
+
+
+def always(_share: float) -> bool:
+    """Return True, for a run without Progress."""
+    return True
+
+
+@contextmanager
+def bar(progress: Progress) -> Iterator[None]:
+    """Show on stderr, while open, how many runs are done, their rate and the time left.
+
+    Only if stderr is a terminal. Runs may take minutes, so the bar moves with the shares of those
+    under way.
+    """
+    # disable=None: the bar is shown only if stderr is a terminal.
+    with tqdm(
+        total=progress.runs,
+        desc=progress.description,
+        unit="run",
+        disable=None,
+        leave=False,
+        bar_format=_FORMAT,
+    ) as shown:
+        ended = threading.Event()
+        drawer = threading.Thread(target=_draw, args=(shown, progress, ended), daemon=True)
+        if not shown.disable:
+            drawer.start()
+        try:
+            yield
+        finally:
+            ended.set()
+            if not shown.disable:
+                drawer.join()
+
+
+def _draw(shown: "tqdm[None]", progress: Progress, ended: threading.Event) -> None:
+    while not ended.wait(_REDRAWN):
+        shown.n = progress.done
+        shown.set_description_str(progress.description, refresh=False)
+        shown.refresh()
+
 
 _Job = TypeVar("_Job")
 _Result = TypeVar("_Result")
@@ -50,11 +159,10 @@ def run_all(
         yield from _side_by_side(run, jobs, processes, watched)
         return
     for number, job in enumerate(jobs):
-        if watched.stopping:
+        try:
+            result = _run(run, number, job, watched)
+        except _NotBegun:
             return
-        begin(watched, number)
-        result = run(job)
-        watched.tell(number, 1.0)
         yield result
 
 
@@ -90,7 +198,7 @@ def _side_by_side(
         pool.shutdown(cancel_futures=True)
 
 
-@contextlib.contextmanager
+@contextmanager
 def _safe_path() -> Generator[None]:
     """Keep processes that start meanwhile from importing modules of the current folder."""
     before = os.environ.get("PYTHONSAFEPATH")
@@ -116,14 +224,18 @@ def _begin(progress: Progress) -> None:
     threading.Thread(target=_end_with_parent, daemon=True).start()
 
 
-def _run(run: Callable[[_Job], _Result], number: int, job: _Job) -> _Result:
-    """Run the job in this process, which is one of several."""
-    assert _progress is not None  # noqa: S101  # _begin has set it
-    if _progress.stopping:
+def _run(
+    run: Callable[[_Job], _Result], number: int, job: _Job, progress: Progress | None = None
+) -> _Result:
+    """Run the job as the current one of this process. progress: None: as _begin has set it."""
+    global _here  # noqa: PLW0603  # a process has one run at a time
+    watched = progress or _progress
+    assert watched is not None  # noqa: S101  # _begin has set it
+    if watched.stopping:
         raise _NotBegun
-    begin(_progress, number)
+    _here = (watched, number)
     result = run(job)
-    _progress.tell(number, 1.0)
+    watched.tell(number, 1.0)
     return result
 
 

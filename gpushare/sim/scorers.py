@@ -26,7 +26,15 @@ _UNASKED_CPU, _UNASKED_MEMORY = 100, 200 * 2**20
 """What LeastAllocated counts for a pod that requests nothing, in milli and bytes."""
 
 
-class RandomScorer:
+class KeepsNothing:
+    """A scorer that keeps no best devices, and is asked for the scores."""
+
+    def best_device(self, _snapshot: Snapshot, _row: int, _request: Request) -> int | None:
+        """Return None: nothing is kept."""
+        return None
+
+
+class RandomScorer(KeepsNothing):
     """Any node that fits, then any device that fits, by a seeded generator.
 
     Its scores differ at each call.
@@ -46,12 +54,8 @@ class RandomScorer:
         """Return a random score for each device."""
         return self._rng.random((len(rows), snapshot.used.shape[1]))
 
-    def best_device(self, _snapshot: Snapshot, _row: int, _request: Request) -> int | None:
-        """Return None: nothing is kept."""
-        return None
 
-
-class FirstFitScorer:
+class FirstFitScorer(KeepsNothing):
     """What kube-scheduler does with claims of Dynamic Resource Allocation by itself.
 
     On a node it takes the first devices that fit, in the order of the driver's slice. The node it
@@ -79,44 +83,36 @@ class FirstFitScorer:
         shape = len(rows), snapshot.used.shape[1]
         return np.broadcast_to(-np.arange(shape[1], dtype=np.float64), shape)
 
-    def best_device(self, _snapshot: Snapshot, _row: int, _request: Request) -> int | None:
-        """Return None: nothing is kept."""
-        return None
-
 
 def node_scores(snapshot: Snapshot, rows: Rows, request: Request, *, packs: bool) -> Ints:
     """Return int64 (K,): the sum of the two default scores that differ between nodes."""
-    cpu, memory = snapshot.cpu_capacity[rows], snapshot.memory_capacity[rows]
-    free_cpu, free_memory = snapshot.cpu_free[rows], snapshot.memory_free[rows]
-    fit = _share(cpu, free_cpu - (request.cpu or _UNASKED_CPU), packs)
-    fit += _share(memory, free_memory - (request.memory or _UNASKED_MEMORY), packs)
-    before = _balance(_used(cpu, free_cpu), _used(memory, free_memory))
-    after = _balance(
-        _used(cpu, free_cpu - request.cpu), _used(memory, free_memory - request.memory)
+    fit: Ints = np.zeros(len(rows), dtype=np.int64)
+    in_use = []
+    for capacity, free, asked, unasked in (
+        (snapshot.cpu_capacity[rows], snapshot.cpu_free[rows], request.cpu, _UNASKED_CPU),
+        (
+            snapshot.memory_capacity[rows],
+            snapshot.memory_free[rows],
+            request.memory,
+            _UNASKED_MEMORY,
+        ),
+    ):
+        whole = np.maximum(capacity, 1)
+        left = np.maximum(free - (asked or unasked), 0)
+        # The share that is free, or used if it packs, 0 to 100.
+        fit += (np.maximum(capacity - left, 0) if packs else left) * _MOST // whole
+        # The share in use, 0 to 1, before and after.
+        in_use.append([1 - np.clip((free - taken) / whole, 0, 1) for taken in (0, asked)])
+    # 100 where both are used equally, less the more they differ.
+    before, after = (
+        ((1 - np.abs(cpu - memory) / 2) * _MOST).astype(np.int64)
+        for cpu, memory in zip(*in_use, strict=True)
     )
     half = _MOST // 2
     # Go's division rounds towards zero.
     balanced = half + np.trunc((half + after - before) / 2).astype(np.int64)
     scores: Ints = fit // 2 + balanced
     return scores
-
-
-def _share(capacity: Ints, free: Ints, packs: bool) -> Ints:
-    """Return the share that is free, or used if it packs, 0 to 100."""
-    free = np.maximum(free, 0)
-    return (np.maximum(capacity - free, 0) if packs else free) * _MOST // np.maximum(capacity, 1)
-
-
-def _used(capacity: Ints, free: Ints) -> Floats:
-    """Return the share in use, 0 to 1."""
-    used: Floats = 1 - np.clip(free / np.maximum(capacity, 1), 0, 1)
-    return used
-
-
-def _balance(cpu: Floats, memory: Floats) -> Ints:
-    """Return 100 where both are used equally, less the more they differ."""
-    points: Ints = ((1 - np.abs(cpu - memory) / 2) * _MOST).astype(np.int64)
-    return points
 
 
 SIMULATED: Mapping[str, Callable[[int], Scorer]] = {

@@ -4,18 +4,136 @@ A table is data: lines, each an experiment on a shipped list of pods, the polici
 and the columns of its views. A view is the text between one pair of marks of a document. A column
 has a heading, and a text computed from the records of one line: means of policies, and leads by
 pairs of seeds. Knows records, but not how runs are made.
+
+The first table has the published figures beside ours: Weng et al., "Beware of Fragmentation",
+USENIX ATC 2023, whose repository holds the expected results (see data/README.md).
+
+Tested in `tests/unit/sim/test_tables.py` and `tests/unit/sim/test_tables_published.py`.
 """
 
+import csv
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from pathlib import Path
 
 from gpushare.errors import SettingsError
 from gpushare.sim.experiments import Options
 from gpushare.sim.learner import KNOWN, LEARNED
 from gpushare.sim.lifetimes import TRACE
-from gpushare.sim.paper import BEST, FILES, LOADS, OURS, PUBLISHED, published
-from gpushare.sim.report import Measure, Record, allocated_at, difference, markdown, statistic
+from gpushare.sim.report import (
+    Measure,
+    Record,
+    aligned,
+    allocated_at,
+    difference,
+    markdown,
+    statistic,
+)
+
+FILES = (
+    "default",
+    "cpu050",
+    "cpu250",
+    "gpushare40",
+    "gpushare100",
+    "multigpu20",
+    "multigpu50",
+    "gpuspec10",
+    "gpuspec33",
+)
+"""The lists of pods for which figures are shipped, in the order of the tables."""
+
+LOADS = (95, 100, 130)
+PUBLISHED = ("random", "dotproduct", "clustering", "packing", "bestfit", "fgd")
+BEST, OURS = "fgd", "shadow-price"
+"""The best of the published policies, and ours."""
+
+_SOURCE = Path(__file__).parent / "data" / "published.csv"
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """Allocated GPU in percent of the cluster's: what was published and what we measured."""
+
+    file: str
+    policy: str
+    load: int
+    published: float | None
+    ours: float
+    seeds: int
+
+    @property
+    def difference(self) -> float | None:
+        """Ours minus the published figure."""
+        return None if self.published is None else self.ours - self.published
+
+
+def published() -> dict[tuple[str, str, int], float]:
+    """Return the published means by file, policy and load, in percent."""
+    with _SOURCE.open(encoding="utf-8", newline="") as lines:
+        return {
+            (row["file"], row["policy"], int(row["load"])): float(row["mean"])
+            for row in csv.DictReader(lines)
+        }
+
+
+def cells(records: Sequence[Record]) -> list[Cell]:
+    """Return a cell for each file, policy and load of the records; each record names its `file`."""
+    known = published()
+    compared = []
+    for file in _in_order(records, "file", FILES):
+        of_file = [record for record in records if record["file"] == file]
+        for policy in _in_order(of_file, "policy", PUBLISHED):
+            for load in LOADS:
+                ours = statistic(of_file, policy, policy, allocated_at(load))
+                if ours is not None:
+                    figure = known.get((file, policy, load))
+                    compared.append(Cell(file, policy, load, figure, ours.mean, ours.seeds))
+    return compared
+
+
+def side_by_side(compared: Sequence[Cell]) -> list[list[str]]:
+    """Return rows of text: by file and policy, published, ours and the difference at each load."""
+    rows = [["FILE", "POLICY"]]
+    rows[0] += [f"{word}@{load}" for load in LOADS for word in ("PUBLISHED", "OURS", "DIFF")]
+    by_key = {(cell.file, cell.policy, cell.load): cell for cell in compared}
+    for file, policy in dict.fromkeys((cell.file, cell.policy) for cell in compared):
+        row = [file, policy]
+        for load in LOADS:
+            cell = by_key.get((file, policy, load))
+            if cell is None:
+                row += ["-", "-", "-"]
+            elif cell.published is None or cell.difference is None:
+                row += ["-", f"{cell.ours:.2f}", "-"]
+            else:
+                row += [f"{cell.published:.2f}", f"{cell.ours:.2f}", f"{cell.difference:+.2f}"]
+        rows.append(row)
+    return rows
+
+
+def printed(records: Sequence[Record]) -> str:
+    """Return the published figures and ours, and the largest difference."""
+    compared = cells(records)
+    far = worst(compared)
+    table = aligned(side_by_side(compared))
+    if far is None:
+        return table
+    where = f"{far.file}, {far.policy} at {far.load}"
+    return f"{table}farthest from the published figures: {far.difference:+.2f} ({where})\n"
+
+
+def worst(compared: Sequence[Cell]) -> Cell | None:
+    """Return the cell with the largest difference from the published figure."""
+    published_ones = [cell for cell in compared if cell.difference is not None]
+    return max(published_ones, key=lambda cell: abs(cell.difference or 0), default=None)
+
+
+def _in_order(records: Sequence[Record], key: str, order: Sequence[str]) -> list[str]:
+    """Return the values of the records: those in `order` first, then others as they come."""
+    values = dict.fromkeys(str(record[key]) for record in records)
+    return [*(one for one in order if one in values), *(one for one in values if one not in order)]
+
 
 ALLOC = Measure("alloc", "ALLOC")
 WAITING = Measure("waiting", "WAITING")
@@ -56,10 +174,6 @@ class Line:
         labels = {"file": self.file, "experiment": self.experiment, "load": load}
         return {**labels, "units": self.units}
 
-    def has(self, record: Record) -> bool:
-        """Return whether the record is of one of its runs."""
-        return all(record[key] == value for key, value in self.labels.items())
-
 
 @dataclass(frozen=True, slots=True)
 class Table:
@@ -86,31 +200,27 @@ class Table:
         columns = self.views[view](self.policies)
         rows = [[*self.heads, "seeds", *(column.head for column in columns)]]
         for line in self.lines:
-            of_line = [_labelled(record) for record in records if line.has(record)]
+            of_line = []
+            for record in records:
+                if all(record[key] == value for key, value in line.labels.items()):
+                    policy = str(record["policy"])
+                    learns = record["workload"] == LEARNED
+                    of_line.append({**record, "policy": learning(policy) if learns else policy})
             if of_line:
                 names = [str(line.labels[head]) for head in self.heads]
-                rows.append([*names, _seeds(of_line), *(one.text(of_line) for one in columns)])
+                runs: dict[object, set[object]] = {}
+                for record in of_line:
+                    runs.setdefault(record["policy"], set()).add(record["seed"])
+                # "2 to 5" if the policies have different numbers of seeds.
+                counts = sorted({len(seeds) for seeds in runs.values()})
+                seeds = f"{counts[0]} to {counts[-1]}" if len(counts) > 1 else f"{counts[0]}"
+                rows.append([*names, seeds, *(one.text(of_line) for one in columns)])
         return rows
 
     def markdown(self, records: Sequence[Record]) -> dict[str, str]:
         """Return the views, by the name in their marks; nothing if there are no records."""
         own = [record for record in records if record["table"] == self.name]
         return {view: markdown(self.rows(view, own)) for view in self.views} if own else {}
-
-
-def _labelled(record: Record) -> Record:
-    """Return the record with a policy name that says whether it learned."""
-    learns = record["workload"] == LEARNED
-    return {**record, "policy": learning(str(record["policy"]))} if learns else record
-
-
-def _seeds(records: Sequence[Record]) -> str:
-    """Return the number of seeds; "2 to 5" if the policies have different numbers."""
-    runs: dict[object, set[object]] = {}
-    for record in records:
-        runs.setdefault(record["policy"], set()).add(record["seed"])
-    counts = sorted({len(seeds) for seeds in runs.values()})
-    return f"{counts[0]} to {counts[-1]}" if len(counts) > 1 else f"{counts[0]}"
 
 
 def learning(policy: str) -> str:

@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from gpushare.core.model import ALL_CORES, Request
-from gpushare.trace.rows import Columns, RawRows, Row, TraceError, named, of_file, read_rows
+from gpushare.trace.rows import Columns, RawRows, Row, TraceError, of_file, read_rows
 
 _T = TypeVar("_T")
 
@@ -121,7 +121,7 @@ def nodes_of(raw_rows: RawRows, where: str, left_out: list[str] | None = None) -
 
     left_out: a list to which errors of rows are added, which are left out; None: they are raised.
     """
-    nodes = list(_readable(named(read_rows(raw_rows, _NODE, _NODE_OPTIONAL)), _node, left_out))
+    nodes = list(_readable(read_rows(raw_rows, _NODE, _NODE_OPTIONAL), _node, left_out))
     if not any(node.devices for node in nodes):
         raise TraceError(f"{where}: no node has a GPU")
     return nodes
@@ -129,8 +129,7 @@ def nodes_of(raw_rows: RawRows, where: str, left_out: list[str] | None = None) -
 
 def pods_of(raw_rows: RawRows, where: str, left_out: list[str] | None = None) -> list[TracePod]:
     """Return the pods of these rows. left_out: as in nodes_of. Raises TraceError."""
-    rows = named(read_rows(raw_rows, _POD, _POD_OPTIONAL))
-    pods = list(_readable(rows, _pod, left_out))
+    pods = list(_readable(read_rows(raw_rows, _POD, _POD_OPTIONAL), _pod, left_out))
     if not any(pod.devices for pod in pods):
         raise TraceError(f"{where}: no pod asks for a GPU")
     return pods
@@ -180,33 +179,21 @@ def _pod(row: Row) -> TracePod:
     if deleted is not None and start is not None and deleted < start:
         raise row.wrong("deleted", "lies before the pod's creation or placement")
     devices = row.count("gpu", 0, _MOST_DEVICES)
-    return TracePod(
-        row.name(),
-        row.count("cpu", 0, _MOST_CPU),
-        row.count("memory", 0, _MOST_MEMORY),
-        devices,
-        # Size and model mean nothing if a pod asks for no device.
-        _units(row) if devices else 0,
-        _models(row) if devices else (),
-        created,
-        scheduled,
-        deleted,
-        row.count("cores", 0, ALL_CORES) if devices and row.text("cores") else 0,
-    )
-
-
-def _units(row: Row) -> int:
-    units = row.count("units", 1, _MOST_UNITS)
-    # In the traces more than a whole device means a whole device.
-    return min(units, MILLI) if row.columns["units"] == "gpu_milli" else units
-
-
-def _models(row: Row) -> tuple[str, ...]:
-    text = row.text("models")
-    models = tuple(dict.fromkeys(text.split("|"))) if text else ()
-    if "" in models:
-        raise row.wrong("models", f"has an empty name: {text[:40]!r}")
-    return models
+    name = row.name()
+    cpu, memory = row.count("cpu", 0, _MOST_CPU), row.count("memory", 0, _MOST_MEMORY)
+    units, cores = 0, 0
+    models: tuple[str, ...] = ()
+    # Size and model mean nothing if a pod asks for no device.
+    if devices:
+        units = row.count("units", 1, _MOST_UNITS)
+        # In the traces more than a whole device means a whole device.
+        units = min(units, MILLI) if row.columns["units"] == "gpu_milli" else units
+        text = row.text("models")
+        models = tuple(dict.fromkeys(text.split("|"))) if text else ()
+        if "" in models:
+            raise row.wrong("models", f"has an empty name: {text[:40]!r}")
+        cores = row.count("cores", 0, ALL_CORES) if row.text("cores") else 0
+    return TracePod(name, cpu, memory, devices, units, models, created, scheduled, deleted, cores)
 
 
 def in_units(

@@ -94,10 +94,18 @@ class Row:
         return number
 
 
-def named(rows: Iterator[Row]) -> Iterator[Row]:
-    """Yield the same rows; raise TraceError if two have the same name."""
+def read_rows(rows: RawRows, columns: Columns, optional: Collection[str]) -> Iterator[Row]:
+    """Yield the rows with the known columns.
+
+    Raises TraceError if a needed column is missing, or if two rows have the same name.
+    """
+    roles: dict[str, str] = {}
+    known: Collection[str] = ()
     seen: set[str] = set()
-    for row in rows:
+    for where, cells in rows:
+        if cells.keys() != known:
+            known, roles = cells.keys(), _roles(where, cells, columns, optional)
+        row = Row(where, roles, cells)
         name = row.name()
         if name in seen:
             raise row.wrong("name", f"{name!r} is there twice")
@@ -105,20 +113,21 @@ def named(rows: Iterator[Row]) -> Iterator[Row]:
         yield row
 
 
-def read_rows(rows: RawRows, columns: Columns, optional: Collection[str]) -> Iterator[Row]:
-    """Yield the rows with the known columns. Raises TraceError if a needed column is missing."""
-    roles: dict[str, str] = {}
-    known: Collection[str] = ()
-    for where, cells in rows:
-        if cells.keys() != known:
-            known, roles = cells.keys(), _roles(where, cells, columns, optional)
-        yield Row(where, roles, cells)
-
-
 def of_file(path: Path) -> RawRows:
     """Return the rows of a file. Raises TraceError."""
     text = _text(path)
-    return _json(path, text) if ".json" in path.suffixes else _csv(path, text)
+    if ".json" not in path.suffixes:
+        return _csv(path, text)
+    try:
+        items = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise TraceError(f"{path}: is no JSON: {error}") from error
+    if isinstance(items, dict) and "items" in items:
+        raise TraceError(
+            f"{path}: is a list of Kubernetes' objects, as kubectl prints it, and no table: give"
+            " --from-cluster, which reads nodes and pods of the cluster itself"
+        )
+    return of_items(str(path), items)
 
 
 def of_items(where: str, items: object) -> RawRows:
@@ -196,19 +205,6 @@ def _csv(path: Path, text: str) -> RawRows:
         raise TraceError(f"{path} line {lines.line_num}: {error}") from error
     if none:
         raise TraceError(f"{path}: has a header and nothing under it")
-
-
-def _json(path: Path, text: str) -> RawRows:
-    try:
-        items = json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise TraceError(f"{path}: is no JSON: {error}") from error
-    if isinstance(items, dict) and "items" in items:
-        raise TraceError(
-            f"{path}: is a list of Kubernetes' objects, as kubectl prints it, and no table: give"
-            " --from-cluster, which reads nodes and pods of the cluster itself"
-        )
-    return of_items(str(path), items)
 
 
 def _as_cell(value: object) -> str:

@@ -121,7 +121,7 @@ DOORS: dict[str, tuple[str, ...]] = {
         "gpushare_localcluster.scheduler.metrics",
     ),
     "pynvml": ("device_plugin.devices",),
-    "tqdm": ("cli.whatif", "sim.progress"),
+    "tqdm": ("cli.whatif", "sim.runner"),
     "urllib3": (
         *("kube.responses", "kube.client", "kube.connection"),
         "kube.session",

@@ -1,6 +1,4 @@
-"""binpack: fill one node after another, and on a node its tightest device.
-
-It keeps whole nodes empty for pods that need many devices, and for scaling the cluster down.
+"""binpack and its opposite, spread: by how full a node is, and on a node by how full a device is.
 
 Tested in `tests/contract/test_policies.py`.
 """
@@ -11,9 +9,10 @@ from gpushare.core.workload import Workload
 
 
 class Binpack:
-    """Least free units on the node first; there, the device with the least free units.
+    """binpack: least free units on the node first; there, the device with the least free units.
 
-    Of devices with equal memory, a pod that asks for cores takes the one with the fewest left.
+    It keeps whole nodes empty for pods that need many devices, and for scaling the cluster down. Of
+    devices with equal memory, a pod that asks for cores takes the one with the fewest left.
     """
 
     def __init__(self, _workload: Workload | None = None) -> None:
@@ -28,3 +27,14 @@ class Binpack:
             device = free + (snapshot.cores_free[rows] - request.cores) / ALL_CORES
         value: Floats = -(free.sum(axis=1, keepdims=True) + device / scale)
         return value
+
+
+class Spread(Binpack):
+    """spread: most free units on the node first; there, the device with the most free units.
+
+    For pods that suffer more from neighbours than from waiting; it strands memory.
+    """
+
+    def score(self, snapshot: Snapshot, rows: Rows, request: Request) -> Floats:
+        """Return the free units of the node, plus a fraction below one for those of the device."""
+        return -super().score(snapshot, rows, request)

@@ -22,8 +22,13 @@ from typing import NamedTuple
 import numpy as np
 
 from gpushare.core.model import ALL_CORES, Request
-from gpushare.core.policies.compute import Levels, free_with_compute, rest_of
-from gpushare.core.policies.node_shape import BEFORE_AFTER, tightest
+from gpushare.core.policies.node_shape import (
+    BEFORE_AFTER,
+    Levels,
+    free_with_compute,
+    rest_of,
+    tightest,
+)
 from gpushare.core.snapshot import Bools, Ints, Rows, Snapshot
 from gpushare.core.workload import PodClass
 
@@ -94,7 +99,15 @@ class Fragmentation:
 
     def tables(self, snapshot: Snapshot) -> Tables:
         """Return the tables for the nodes of the snapshot."""
-        runs = self._may_run(snapshot.models)
+        # bool (lines, classes): which may run, by model (the last: none) and CPU step.
+        accepts = [
+            [cls.devices > 0 and (not cls.models or model in cls.models) for cls in self._classes]
+            for model in (*snapshot.models, None)
+        ]
+        asked = np.array([cls.cpu for cls in self._classes], dtype=np.int64)
+        enough = asked <= self.cpus[:, None]
+        both = np.array(accepts, bool)[:, None, :] & enough[None, :, :]
+        runs: Bools = both.reshape(-1, len(self._classes))
         width = snapshot.capacity.shape[1]
         needs = self._levels.need
         several = sorted(
@@ -128,7 +141,13 @@ class Fragmentation:
         cpu = np.maximum(snapshot.cpu_free.take(rows) - BEFORE_AFTER * request.cpu, 0)
         lines = tables.base.take(rows) + self.cpus.searchsorted(cpu, "right")
         before = self._left(snapshot, rows)
-        after = self._after(before, snapshot, rows, request)
+        # What is left of each device if the request is placed there.
+        units, rest = before.units - request.units, None
+        amount = units
+        if before.rest is not None:
+            rest = np.minimum(before.rest, ALL_CORES) - request.cores
+            amount = _amount(units, rest, snapshot.capacity.take(rows, axis=0))
+        after = _Left(amount, units, rest)
         if request.devices == 1:
             return self._fall_by_device(tables, lines, before, after)
         lost = self._lost(tables, lines[0], before)
@@ -149,14 +168,6 @@ class Fragmentation:
         units = np.where(snapshot.open[rows], raw, 0)
         rest = rest_of(snapshot, rows)
         return _Left(_amount(units, rest, capacity), units, rest)
-
-    def _after(self, before: _Left, snapshot: Snapshot, rows: Rows, request: Request) -> _Left:
-        """Return what is left of each device if the request is placed there."""
-        units = before.units - request.units
-        if before.rest is None:
-            return _Left(units, units, None)
-        rest = np.minimum(before.rest, ALL_CORES) - request.cores
-        return _Left(_amount(units, rest, snapshot.capacity.take(rows, axis=0)), units, rest)
 
     def _lost(self, tables: Tables, line: Ints, left: _Left) -> Ints:
         """Return int64 (K,): the fragmentation of nodes with these lines and this left."""
@@ -197,18 +208,6 @@ class Fragmentation:
         if left.rest is None:
             return sizes
         return sizes * self._levels.columns + self._levels.met(left.rest)
-
-    def _may_run(self, models: tuple[str, ...]) -> Bools:
-        """Return bool (lines, classes): which may run, by model (the last: none) and CPU step."""
-        accepts = [
-            [cls.devices > 0 and (not cls.models or model in cls.models) for cls in self._classes]
-            for model in (*models, None)
-        ]
-        asked = np.array([cls.cpu for cls in self._classes], dtype=np.int64)
-        enough = asked <= self.cpus[:, None]
-        both = np.array(accepts, bool)[:, None, :] & enough[None, :, :]
-        table: Bools = both.reshape(-1, len(self._classes))
-        return table
 
     def _count(self, which: Bools) -> Ints:
         counted: Ints = which.astype(np.int64) @ self._counts

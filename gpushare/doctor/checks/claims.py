@@ -42,7 +42,9 @@ TEMPLATES = Right("create", "resourceclaimtemplates", _GROUP)
 
 def check_claims(facts: Facts) -> Iterator[Finding]:
     """Yield findings about claims, if they are used."""
-    served = _served(facts)
+    # The driver that the extender says it serves; "" if it serves none or was not asked.
+    samples = family(facts.samples, "gpushare_claims")
+    served = next((labels.get("driver", "") for labels, _ in samples), "")
     claims = facts.claims
     if isinstance(claims, Unread):
         # Whoever may not read it, where nobody uses it, need not hear of it.
@@ -55,35 +57,37 @@ def check_claims(facts: Facts) -> Iterator[Finding]:
         return
     fenced = {driver for fence in claims.fences for driver in fence.drivers}
     driver = served or (fenced.pop() if len(fenced) == 1 else "")
-    yield _version(facts)
-    yield _class(claims, served)
-    yield _fence(claims, driver)
-    yield _devices(claims, driver)
-    yield _two_worlds(facts, claims.drivers.get(driver, DriverSeen()))
-    yield _rights(facts)
-    yield _unused(facts, claims)
-
-
-def served_alone(facts: Facts) -> bool:
-    """Return whether the extender that was asked serves claims and nothing else."""
-    return bool(total(facts.samples, "gpushare_claims_alone"))
-
-
-def _served(facts: Facts) -> str:
-    """Return the driver that the extender says it serves; "" if it serves none or was not asked."""
-    served = family(facts.samples, "gpushare_claims")
-    return next((labels.get("driver", "") for labels, _ in served), "")
-
-
-def _version(facts: Facts) -> Finding:
     if isinstance(facts.api, ApiServer) and 0 < facts.api.minor < LEAST_MINOR:
-        return fail(
+        yield fail(
             "claims-version",
             f"claims are for Kubernetes 1.{LEAST_MINOR} and later, and this is 1.{facts.api.minor}:"
             " what a claim consumes of a device is not kept there",
             f"update, or take --claims from the extender and the class {CLASS} away",
         )
-    return ok("claims-version", f"Kubernetes is not older than 1.{LEAST_MINOR}, as claims need")
+    else:
+        yield ok("claims-version", f"Kubernetes is not older than 1.{LEAST_MINOR}, as claims need")
+    yield _class(claims, served)
+    yield _fence(claims, driver)
+    yield _devices(claims, driver)
+    yield _two_worlds(facts, claims.drivers.get(driver, DriverSeen()))
+    yield _rights(facts)
+    now = facts.now_there
+    long = [name for name, since in claims.unused if since and now - since > _LONG_UNUSED]
+    if long:
+        yield warn(
+            "claims-unused",
+            f"{some(long)}: has devices for more than {_LONG_UNUSED / 60:.0f} minutes, and no pod"
+            " that they are reserved for",
+            "delete the claim, if no pod is to come",
+        )
+    else:
+        told = "each claim with devices has them for a pod, or since a moment"
+        yield ok("claims-unused", told)
+
+
+def served_alone(facts: Facts) -> bool:
+    """Return whether the extender that was asked serves claims and nothing else."""
+    return bool(total(facts.samples, "gpushare_claims_alone"))
 
 
 def _class(claims: ClaimsSeen, served: str) -> Finding:
@@ -210,16 +214,3 @@ def _rights(facts: Facts) -> Finding:
         f"the account used here may not {some(lacking)}; whether the extender's may is not known",
         "run this as the extender: in its pod, or with its kubeconfig and --as-extender",
     )
-
-
-def _unused(facts: Facts, claims: ClaimsSeen) -> Finding:
-    now = facts.now_there
-    long = [name for name, since in claims.unused if since and now - since > _LONG_UNUSED]
-    if long:
-        return warn(
-            "claims-unused",
-            f"{some(long)}: has devices for more than {_LONG_UNUSED / 60:.0f} minutes, and no pod"
-            " that they are reserved for",
-            "delete the claim, if no pod is to come",
-        )
-    return ok("claims-unused", "each claim with devices has them for a pod, or since a moment")

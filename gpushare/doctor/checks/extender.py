@@ -1,17 +1,115 @@
-"""Checks of the extender: it must answer, be ready, and be called by kube-scheduler.
+"""Checks of the extender: kube-scheduler must have the right address and TLS for it, and call it;
+it must answer, and be ready.
 
 Pure.
+
+Tested in `tests/unit/doctor/test_checks.py`.
 """
 
 import re
 from collections.abc import Iterator
+from datetime import UTC, datetime
 
 from gpushare import __version__
 from gpushare.doctor.checks.claims import served_alone
 from gpushare.doctor.checks.pods import is_left_out
-from gpushare.doctor.facts import ExtenderSeen, Facts, PodSeen, Unread
+from gpushare.doctor.checks.scheduler_file import entry_of
+from gpushare.doctor.facts import ExtenderSeen, Facts, Unread
 from gpushare.doctor.finding import Finding, count, fail, ok, skip, some, warn
 from gpushare.wire.metrics import ranking_policies, total
+from gpushare.wire.scheduler.config import ExtenderConfig, TlsConfig
+from gpushare.wire.scheduler.entry import endpoint
+
+_SOON = 30 * 86400.0
+"""Seconds before its end from which a certificate should be renewed."""
+_NEEDS_POST = 405
+_NO_PATH = 404
+
+
+def check_address(facts: Facts) -> Iterator[Finding]:
+    """Yield findings about urlPrefix, TLS and certificates."""
+    entry = entry_of(facts)
+    if entry is not None:
+        yield _address(entry, facts.route)
+        yield _tls(entry)
+    for certificate in facts.certificates:
+        day = datetime.fromtimestamp(certificate.until, UTC).strftime("%Y-%m-%d")
+        if certificate.broken:
+            problem = f"{certificate.path}: {certificate.broken}"
+            yield fail("certificates", problem, "give a PEM file")
+        elif certificate.until <= facts.now:
+            yield fail("certificates", f"{certificate.path} ended on {day}", "renew it")
+        elif certificate.until < facts.now + _SOON:
+            yield warn("certificates", f"{certificate.path} ends on {day}", "renew it")
+        else:
+            yield ok("certificates", f"{certificate.path} is good until {day}")
+
+
+def _address(entry: ExtenderConfig, route: int | Unread | None) -> Finding:
+    name, place = "extender-address", endpoint(entry)
+    if isinstance(route, Unread):
+        return route.finding(name)
+    if route == _NO_PATH:
+        return fail(
+            name,
+            f"{entry.url_prefix}/{entry.filter_verb}: somebody listens, but not to that path",
+            "start the extender with the same file: gpushare serve --scheduler-config",
+        )
+    if route is not None and route != _NEEDS_POST:
+        return fail(
+            name,
+            f"{entry.url_prefix}/{entry.filter_verb}: a GET was answered by {route}, an extender"
+            f" says {_NEEDS_POST}",
+            "look who listens there",
+        )
+    if place.host.endswith((".svc", ".cluster.local")) or ".svc." in place.host:
+        return warn(
+            name,
+            f"{place.host} is a name of the cluster's DNS, which a kube-scheduler in the host"
+            " network does not ask",
+            "use 127.0.0.1 or the Service's cluster IP, or dnsPolicy ClusterFirstWithHostNet",
+        )
+    if route is None:
+        return skip(
+            name,
+            f"{place.host}:{place.port} was not called from here",
+            "" if place.https else "run this where kube-scheduler runs, with --extender",
+        )
+    return ok(name, f"{entry.url_prefix} answers, and knows the verb {entry.filter_verb}")
+
+
+def _tls(entry: ExtenderConfig) -> Finding:
+    place = endpoint(entry)
+    if not place.https:
+        if place.loopback:
+            return ok("tls", "plain http within one machine")
+        return warn(
+            "tls",
+            f"plain http to {place.host}: whoever reaches that port can bind pods",
+            "use 127.0.0.1, or mutual TLS (--tls-cert, --tls-key, --tls-client-ca,"
+            " --tls-client-names)",
+        )
+    tls = entry.tls or TlsConfig()
+    if not (tls.cert_file or tls.cert_data):
+        return fail(
+            "tls",
+            "tlsConfig names no client certificate, and the extender answers nobody without one",
+            "give tlsConfig.certFile and keyFile",
+        )
+    if tls.insecure or (entry.enable_https and not tls.has_ca):
+        return warn(
+            "tls",
+            "https without a CA: kube-scheduler does not verify who answers",
+            "give tlsConfig.caFile (and serverName where urlPrefix names an IP address)",
+        )
+    if not tls.has_ca:
+        return warn(
+            "tls",
+            "https without a CA or enableHTTPS: kube-scheduler believes those that its image knows",
+            "give tlsConfig.caFile, unless one of those has signed the extender's certificate",
+        )
+    return ok("tls", "https, verified by a CA, with a client certificate")
+
 
 _PENDING_GRACE = 60.0
 """Seconds a GPU pod may wait without a filter call."""
@@ -35,7 +133,11 @@ def check_extender(facts: Facts) -> Iterator[Finding]:
         return
     yield _alive(seen)
     yield _version(seen)
-    yield from _policies(seen)
+    # Which policy ranks for each resource, and what the last trial of `auto` measured.
+    for resource, policy in ranking_policies(seen.samples).items():
+        tried = [f"{name} {allocated:.1f}" for name, allocated in policy.allocated.items()]
+        last = f"; % of the memory allocated in the last trial: {', '.join(tried)}" * bool(tried)
+        yield ok("policy", f"pods of {resource} are ranked by {policy}{last}")
     yield _calls(seen, facts)
 
 
@@ -86,20 +188,20 @@ def _version(seen: ExtenderSeen) -> Finding:
     )
 
 
-def _policies(seen: ExtenderSeen) -> Iterator[Finding]:
-    """Yield which policy ranks for each resource, and what the last trial of `auto` measured."""
-    for resource, policy in ranking_policies(seen.samples).items():
-        tried = [f"{name} {allocated:.1f}" for name, allocated in policy.allocated.items()]
-        last = f"; % of the memory allocated in the last trial: {', '.join(tried)}" * bool(tried)
-        yield ok("policy", f"pods of {resource} are ranked by {policy}{last}")
-
-
 def _calls(seen: ExtenderSeen, facts: Facts) -> Finding:
     name = "filter-calls"
     if _stands_by(seen):
         return skip(name, "nobody needs to call one that does not lead", "ask the one that leads")
+    pending = [pod for pod in facts.known_pods.gpu if not (pod.node or pod.gated)]
     if served_alone(facts):
-        return _alone(facts)
+        if pending:
+            return fail(
+                name,
+                f"it serves claims alone, and {some(pod.name for pod in pending)} ask by"
+                f" {facts.names.resource}: nobody gives them devices",
+                "have claims made of them (docs/claims-pods.md), or serve them (docs/modes.md)",
+            )
+        return ok(name, "it serves claims alone (--claims-alone), so none is to come")
     waiting = total(seen.samples, "gpushare_pending_without_call_seconds") or 0.0
     todo = (
         "look whether kube-scheduler runs with the file (its flag --config), reaches urlPrefix,"
@@ -115,7 +217,7 @@ def _calls(seen: ExtenderSeen, facts: Facts) -> Finding:
     calls = total(seen.samples, "gpushare_requests_total", verb="filter") or 0.0
     if calls:
         return ok(name, f"{count(int(calls), 'filter call')} since the extender started")
-    pending = [pod for pod in _pending(facts) if not is_left_out(pod)]
+    pending = [pod for pod in pending if not is_left_out(pod)]
     if any(pod.age > _PENDING_GRACE for pod in pending):
         waits = f"{count(len(pending), 'GPU pod')} waiting"
         return fail(name, f"none since the extender started, with {waits}", todo)
@@ -124,19 +226,3 @@ def _calls(seen: ExtenderSeen, facts: Facts) -> Finding:
         "none since the extender started; no GPU pod has been waiting for one",
         "create a GPU pod and run this again",
     )
-
-
-def _alone(facts: Facts) -> Finding:
-    """Return the finding about an extender that serves claims and nothing else."""
-    if pending := _pending(facts):
-        return fail(
-            "filter-calls",
-            f"it serves claims alone, and {some(pod.name for pod in pending)} ask by"
-            f" {facts.names.resource}: nobody gives them devices",
-            "have claims made of them (docs/claims-pods.md), or serve them (docs/modes.md)",
-        )
-    return ok("filter-calls", "it serves claims alone (--claims-alone), so none is to come")
-
-
-def _pending(facts: Facts) -> list[PodSeen]:
-    return [pod for pod in facts.known_pods.gpu if not (pod.node or pod.gated)]

@@ -1,7 +1,9 @@
-"""Checks of the nodes: one must share devices, and each must state them correctly; and of the
-ConfigMaps that close devices, which must name some that exist.
+"""Checks of the nodes: one must share devices, and each must state them correctly; what they
+advertise of compute must go with what kube-scheduler is told of it; and the ConfigMaps that close
+devices must name some that exist.
 
 Pure. What closes a node, and what a ConfigMap says, is read by the codecs that the extender uses.
+The extender counts the compute of each pod that it is asked about, whatever the file says.
 
 Tested in `tests/unit/doctor/test_checks.py`.
 """
@@ -9,8 +11,9 @@ Tested in `tests/unit/doctor/test_checks.py`.
 from collections.abc import Iterator, Sequence
 
 from gpushare.core.model import Reason
+from gpushare.doctor.checks.scheduler_file import entry_of
 from gpushare.doctor.facts import ClosedSeen, Facts, NodeSeen, PodsSeen, Unread
-from gpushare.doctor.finding import Finding, count, fail, ok, some, warn
+from gpushare.doctor.finding import Finding, count, fail, ok, skip, some, warn
 from gpushare.wire.annotations import ALIYUN, Names
 
 _MIB_FROM = 1024
@@ -20,6 +23,7 @@ _LONG_IDS, _SHORT_IDS = 68_941, 195_700
 #127049), with the original's ids of 60 bytes each and with ours of 20: measured.
 """
 _CLOSED = "closed-devices"
+_NAME = "compute"
 
 
 def check_nodes(facts: Facts) -> Iterator[Finding]:
@@ -50,35 +54,29 @@ def check_nodes(facts: Facts) -> Iterator[Finding]:
     yield _whole_cards(sharing, facts.known_pods)
 
 
-def _closed(nodes: Sequence[NodeSeen], *reasons: Reason) -> list[str]:
-    return [node.name for node in nodes if node.spec.closed in reasons]
-
-
 def _capacity(nodes: Sequence[NodeSeen], facts: Facts) -> Finding:
-    uneven = _closed(nodes, Reason.UNEVEN)
-    if uneven:
-        return fail(
-            "node-capacity",
-            f"{some(uneven)}: {facts.names.resource} is no multiple of {facts.names.count}, so what"
-            " each device has cannot be told",
-            f"write the inventory annotation {facts.names.inventory}, one entry a device",
-        )
-    missing = _closed(nodes, Reason.NO_COUNT)
-    if missing:
-        return fail(
-            "node-capacity",
-            f"{some(missing)}: {facts.names.resource} is there and {facts.names.count} is not, so"
-            " what each device has cannot be told, and no pod is placed there",
+    resource, number, annotation = facts.names.resource, facts.names.count, facts.names.inventory
+    untold = "so what each device has cannot be told"
+    for reason, what, todo in (
+        (
+            Reason.UNEVEN,
+            f"{resource} is no multiple of {number}, {untold}",
+            f"write the inventory annotation {annotation}, one entry a device",
+        ),
+        (
+            Reason.NO_COUNT,
+            f"{resource} is there and {number} is not, {untold}, and no pod is placed there",
             "restart the device plug-in there; one that writes no count needs the inventory"
-            f" annotation {facts.names.inventory}",
-        )
-    broken = _closed(nodes, Reason.BROKEN_CAPACITY)
-    if broken:
-        return fail(
-            "node-capacity",
-            f"{some(broken)}: capacity cannot be read",
+            f" annotation {annotation}",
+        ),
+        (
+            Reason.BROKEN_CAPACITY,
+            "capacity cannot be read",
             "look at what the device plug-in advertises",
-        )
+        ),
+    ):
+        if closed := [node.name for node in nodes if node.spec.closed is reason]:
+            return fail("node-capacity", f"{some(closed)}: {what}", todo)
     return ok("node-capacity", "every total is a whole multiple of its count")
 
 
@@ -152,7 +150,7 @@ def _devices(nodes: Sequence[NodeSeen]) -> Iterator[Finding]:
 
 
 def _unit(nodes: Sequence[NodeSeen], unit: str) -> Finding:
-    other = _closed(nodes, Reason.OTHER_UNIT)
+    other = [node.name for node in nodes if node.spec.closed is Reason.OTHER_UNIT]
     if other:
         units = {node.inventory.unit for node in nodes if node.inventory is not None}
         return fail(
@@ -232,7 +230,10 @@ def _state(nodes: Sequence[NodeSeen]) -> Finding:
 
 def _list_size(nodes: Sequence[NodeSeen]) -> Finding:
     name = "device-list"
-    sizes = {node.name: _units(node) for node in nodes}
+    sizes = {}
+    for node in nodes:
+        listed = sum(device.mem for device in node.inventory.devices) if node.inventory else 0
+        sizes[node.name] = max(listed, node.total or 0)
     too_long = [node for node, units in sizes.items() if units > _SHORT_IDS]
     todo = "count in larger units, such as 256MiB, in the device plug-in and the extender"
     if too_long:
@@ -267,11 +268,6 @@ def _whole_cards(nodes: Sequence[NodeSeen], pods: PodsSeen) -> Finding:
     if holders:
         return fail(name, f"{what}; {some(holders)} hold whole cards there", todo)
     return warn(name, what, todo)
-
-
-def _units(node: NodeSeen) -> int:
-    listed = sum(device.mem for device in node.inventory.devices) if node.inventory else 0
-    return max(listed, node.total or 0)
 
 
 def check_unhealthy_configmaps(facts: Facts) -> Iterator[Finding]:
@@ -317,3 +313,68 @@ def _misnamed(closed: Sequence[ClosedSeen], nodes: Sequence[NodeSeen]) -> dict[s
             if beyond := sorted(map(str, seen.devices - devices)):
                 misnamed[seen.node] = f"{seen.node} has no device {beyond[0]}"
     return misnamed
+
+
+def check_compute(facts: Facts) -> Iterator[Finding]:
+    """Yield the finding about compute."""
+    cores = facts.names.cores
+    if isinstance(facts.nodes, Unread):
+        yield skip(_NAME, f"which nodes advertise {cores} is told by the nodes")
+        return
+    entry = entry_of(facts)
+    if entry is None:
+        yield skip(_NAME, f"who counts {cores} is in kube-scheduler's file (--scheduler-config)")
+        return
+    managed = {item.name: item.ignored_by_scheduler for item in entry.managed_resources}
+    advertising = [node.name for node in facts.nodes if node.cores]
+    # Every pod comes to an extender that manages no resource in particular.
+    comes, ignored = not managed or cores in managed, managed.get(cores, False)
+    if not advertising:
+        yield _not_advertised(facts, ignored=ignored)
+    elif ignored:
+        yield fail(
+            _NAME,
+            f"{some(advertising)}: the kubelet counts {cores} there, and kube-scheduler does not"
+            " (ignoredByScheduler: true): where its sum is used up, a pod is bound all the same and"
+            f" fails (OutOf{cores})",
+            f"say ignoredByScheduler: false for {cores}; or start the device plug-in with"
+            " --no-advertise-cores and remove the resource from the status of the nodes",
+        )
+    elif not comes:
+        what = (
+            f"{some(advertising)}: {cores} is advertised there, and managedResources of the"
+            " extender does not name it, so a pod that asks for compute and no memory runs without"
+            " any device"
+        )
+        todo = f"add name: {cores} with ignoredByScheduler: false to managedResources"
+        if running := [pod for pod, node in facts.known_pods.cores_alone if node]:
+            yield fail(_NAME, f"{what}: {some(running)}", f"{todo}, then delete such pods")
+        else:
+            yield warn(_NAME, what, todo)
+    else:
+        sharing = sum(node.shares for node in facts.nodes)
+        yield ok(
+            _NAME,
+            f"{cores} is advertised by {len(advertising)} of {count(sharing, 'node')} that"
+            f" {'shares' if sharing == 1 else 'share'} devices, and kube-scheduler counts it",
+        )
+
+
+def _not_advertised(facts: Facts, *, ignored: bool) -> Finding:
+    cores = facts.names.cores
+    asking = [pod for pod in facts.known_pods.gpu if pod.request.cores]
+    if not asking:
+        return ok(_NAME, f"no node advertises {cores}, and no pod asks for it")
+    if ignored:
+        return ok(_NAME, f"{cores} is counted by the extender alone: no node advertises it")
+    waiting = [pod.name for pod in asking if not pod.node and not pod.gated]
+    if not waiting:
+        return ok(_NAME, f"no node advertises {cores}, and no pod waits for it")
+    return fail(
+        _NAME,
+        f"{some(waiting)}: waits for ever, as kube-scheduler counts {cores} and no node"
+        " advertises it",
+        f"name {cores} in managedResources with ignoredByScheduler: false, then start our device"
+        " plug-in without --no-advertise-cores; where another one runs, say ignoredByScheduler:"
+        " true instead",
+    )

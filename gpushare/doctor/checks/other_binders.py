@@ -7,7 +7,7 @@ Tested in `tests/unit/doctor/test_checks.py`.
 
 from collections.abc import Iterator
 
-from gpushare.doctor.checks.rights import is_follower
+from gpushare.doctor.checks.server import is_follower
 from gpushare.doctor.facts import ExtenderSeen, Facts, LeaseSeen, PodsSeen, Unread
 from gpushare.doctor.finding import Finding, fail, ok, skip, some, warn
 from gpushare.wire.metrics import total
@@ -51,10 +51,6 @@ def _rivals(facts: Facts) -> Finding:
             f"{some(foreign)}: given devices by somebody else while our extender leads",
             "look which other extender or scheduler binds GPU pods, and stop it",
         )
-    return _alarms(facts)
-
-
-def _alarms(facts: Facts) -> Finding:
     seen = total(facts.samples, "gpushare_alarms_total", kind="bound_by_another")
     if seen:
         return warn(
@@ -64,11 +60,11 @@ def _alarms(facts: Facts) -> Finding:
         )
     if isinstance(facts.pods, Unread):
         return skip(_NAME, "pods were not read")
-    if facts.pods.alike:
+    if pods.alike:
         return warn(
             _NAME,
             "called like the original extender, but made by a node or outside kube-system:"
-            f" {some(facts.pods.alike)}",
+            f" {some(pods.alike)}",
             "look whose pods these are: anybody can give a pod that name; does kube-scheduler's"
             " file call them?",
         )

@@ -34,8 +34,18 @@ def check_pods(facts: Facts) -> Iterator[Finding]:
     if isinstance(pods, Unread):
         yield pods.finding("pods")
         return
-    yield from _amounts(pods, facts)
-    yield from _misplaced_requests(pods)
+    wrong = [(pod.name, why) for pod in pods.gpu if (why := mistake(pod, facts))]
+    if not wrong:
+        yield ok("pods", f"{len(pods.gpu)} that have not ended ask for GPU memory")
+    todo = "create it again with an amount that is right"
+    yield from grouped((name, fail("pods", why, todo)) for name, why in wrong)
+    # What does not go with device memory, of pods that wait and that run.
+    misplaced = [(pod.name, pod.misplaced) for pod in pods.gpu if pod.misplaced]
+    misplaced += pods.counting
+    if not misplaced:
+        yield ok("pod-extras", "none asks for, or sets, what does not go with device memory")
+    todo = "correct it, and create the pod again"
+    yield from grouped((name, warn("pod-extras", why, todo)) for name, why in misplaced)
     yield _schedulers(facts, pods)
     yield _unplaced(pods, facts.known_nodes)
     yield _moved(pods, facts.nodes)
@@ -47,24 +57,6 @@ def mistake(pod: PodSeen, facts: Facts) -> str:
     return pod.broken or wrong_unit(
         pod.request, facts.names, facts.unit, partial(_largest, facts.known_nodes)
     )
-
-
-def _amounts(pods: PodsSeen, facts: Facts) -> Iterator[Finding]:
-    wrong = [(pod.name, why) for pod in pods.gpu if (why := mistake(pod, facts))]
-    if not wrong:
-        yield ok("pods", f"{len(pods.gpu)} that have not ended ask for GPU memory")
-    todo = "create it again with an amount that is right"
-    yield from grouped((name, fail("pods", why, todo)) for name, why in wrong)
-
-
-def _misplaced_requests(pods: PodsSeen) -> Iterator[Finding]:
-    """Yield findings about what does not go with device memory, of pods that wait and that run."""
-    name, todo = "pod-extras", "correct it, and create the pod again"
-    misplaced = [(pod.name, pod.misplaced) for pod in pods.gpu if pod.misplaced]
-    misplaced += pods.counting
-    if not misplaced:
-        yield ok(name, "none asks for, or sets, what does not go with device memory")
-    yield from grouped((pod, warn(name, why, todo)) for pod, why in misplaced)
 
 
 def _largest(nodes: tuple[NodeSeen, ...]) -> int:

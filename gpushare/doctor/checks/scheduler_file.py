@@ -58,7 +58,14 @@ def check_scheduler_file(facts: Facts) -> Iterator[Finding]:
     if isinstance(file, Unread):
         yield file.finding("scheduler-file")
         return
-    yield _file(file)
+    # Warnings that have a check of their own are left out.
+    own = (".ignorable:", ".nodeCacheCapable:", ".tlsConfig:", ".managedResources:", ".urlPrefix:")
+    warnings = [text for text in file.config.warnings if not any(key in text for key in own)]
+    if warnings:
+        problem = f"{file.path}: {'; '.join(warnings)}"
+        yield warn("scheduler-file", problem, "correct the file")
+    else:
+        yield ok("scheduler-file", f"{file.path} is valid ({file.config.api_version})")
     try:
         entry = our_entry(file.config, facts.listen)
     except SettingsError as error:
@@ -66,20 +73,8 @@ def check_scheduler_file(facts: Facts) -> Iterator[Finding]:
         return
     yield _entry(entry)
     yield _managed(entry, facts.names.resource)
-    yield _weight(entry)
-    yield _timeout(entry)
-    yield _node_cache(entry)
-    yield _ignorable(entry)
+    yield from _settings(entry)
     yield _sample(file.config, facts.known_nodes)
-
-
-def _file(file: SchedulerFile) -> Finding:
-    """Return the finding about the file; warnings that have a check of their own are left out."""
-    own = (".ignorable:", ".nodeCacheCapable:", ".tlsConfig:", ".managedResources:", ".urlPrefix:")
-    warnings = [text for text in file.config.warnings if not any(key in text for key in own)]
-    if warnings:
-        return warn("scheduler-file", f"{file.path}: {'; '.join(warnings)}", "correct the file")
-    return ok("scheduler-file", f"{file.path} is valid ({file.config.api_version})")
 
 
 def _entry(entry: ExtenderConfig) -> Finding:
@@ -140,48 +135,42 @@ def _managed(entry: ExtenderConfig, resource: str) -> Finding:
     return ok(name, f"{', '.join(managed)} come to the extender and are counted by kube-scheduler")
 
 
-def _weight(entry: ExtenderConfig) -> Finding:
+def _settings(entry: ExtenderConfig) -> Iterator[Finding]:
+    """Yield findings about the weight, the timeout, and what travels or may be left out."""
     if not entry.prioritize_verb:
-        return skip("weight", "of no effect without a prioritizeVerb")
-    if entry.order_decides:
-        return ok("weight", f"{entry.weight}: our order of the nodes decides")
-    return ok(
-        "weight",
-        f"{entry.weight}: our order is one voice among others"
-        f" (from {OUTWEIGHED + 1} on it decides)",
-    )
-
-
-def _timeout(entry: ExtenderConfig) -> Finding:
+        yield skip("weight", "of no effect without a prioritizeVerb")
+    elif entry.order_decides:
+        yield ok("weight", f"{entry.weight}: our order of the nodes decides")
+    else:
+        voice = f"our order is one voice among others (from {OUTWEIGHED + 1} on it decides)"
+        yield ok("weight", f"{entry.weight}: {voice}")
+    seconds = f"{entry.http_timeout:g} s"
     if entry.http_timeout <= BIND_BUDGET:
-        return fail(
+        yield fail(
             "http-timeout",
-            f"{entry.http_timeout:g} s is not more than the {BIND_BUDGET:g} s a bind may take, so"
-            " kube-scheduler gives up binds that succeed",
+            f"{seconds} is not more than the {BIND_BUDGET:g} s a bind may take, so kube-scheduler"
+            " gives up binds that succeed",
             "set httpTimeout to 10 s",
         )
-    return ok("http-timeout", f"{entry.http_timeout:g} s for a bind of {BIND_BUDGET:g} s at most")
-
-
-def _node_cache(entry: ExtenderConfig) -> Finding:
+    else:
+        yield ok("http-timeout", f"{seconds} for a bind of {BIND_BUDGET:g} s at most")
     if entry.node_cache_capable:
-        return ok("node-cache", "nodeCacheCapable: only the names of nodes travel")
-    return warn(
-        "node-cache",
-        "nodeCacheCapable is false: whole nodes travel with every call, megabytes in a large"
-        " cluster",
-        "say nodeCacheCapable: true; the extender follows the nodes itself",
-    )
-
-
-def _ignorable(entry: ExtenderConfig) -> Finding:
-    if not entry.ignorable:
-        return ok("ignorable", "false: without the extender GPU pods wait")
-    return fail(
-        "ignorable",
-        "true: while the extender does not answer, GPU pods are bound without devices",
-        "say ignorable: false",
-    )
+        yield ok("node-cache", "nodeCacheCapable: only the names of nodes travel")
+    else:
+        yield warn(
+            "node-cache",
+            "nodeCacheCapable is false: whole nodes travel with every call, megabytes in a large"
+            " cluster",
+            "say nodeCacheCapable: true; the extender follows the nodes itself",
+        )
+    if entry.ignorable:
+        yield fail(
+            "ignorable",
+            "true: while the extender does not answer, GPU pods are bound without devices",
+            "say ignorable: false",
+        )
+    else:
+        yield ok("ignorable", "false: without the extender GPU pods wait")
 
 
 def _sample(config: SchedulerConfig, nodes: tuple[NodeSeen, ...]) -> Finding:

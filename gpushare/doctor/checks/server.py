@@ -1,14 +1,20 @@
-"""Checks of the API server: it must answer and be new enough, and the clocks must agree.
+"""Checks of the API server: it must answer and be new enough, the clocks must agree, and the
+extender's account must have the rights that it needs there, and no others.
 
-Pure.
+Pure; the list of rights is that of docs/settings.md, "Rights".
 
 Tested in `tests/unit/doctor/test_checks.py`.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 
-from gpushare.doctor.facts import ApiServer, ExtenderSeen, Facts, Unread
-from gpushare.doctor.finding import Finding, fail, ok, skip, warn
+from gpushare.doctor.checks.claims import served_alone
+from gpushare.doctor.checks.scheduler_file import entry_of
+from gpushare.doctor.facts import ApiServer, ExtenderSeen, Facts, Right, SchedulerFile, Unread
+from gpushare.doctor.finding import Finding, fail, ok, skip, some, warn
+from gpushare.wire.kept import LEASE, MOVES
+from gpushare.wire.metrics import total
+from gpushare.wire.scheduler.config import DEFAULT_LEASE
 
 OLDEST_MINOR = 23
 """The first API server that honours the uid of a Binding (kubernetes #105261, #105913)."""
@@ -24,21 +30,18 @@ def check_server(facts: Facts) -> Iterator[Finding]:
         yield api.finding("api-server")
     else:
         yield ok("api-server", f"answers, {api.git_version}")
-        yield _version(api)
+        if not api.minor:
+            yield skip("api-version", f"{api.git_version!r} is no version we can read")
+        elif api.minor < OLDEST_MINOR:
+            yield fail(
+                "api-version",
+                f"1.{api.minor} ignores the uid of a Binding, so a pod created again under its name"
+                " can be bound with the devices of the old one",
+                f"use an API server from 1.{OLDEST_MINOR} on (the scheduler may stay at 1.22)",
+            )
+        else:
+            yield ok("api-version", f"1.{api.minor} honours the uid of a Binding")
     yield _clock(facts)
-
-
-def _version(api: ApiServer) -> Finding:
-    if not api.minor:
-        return skip("api-version", f"{api.git_version!r} is no version we can read")
-    if api.minor < OLDEST_MINOR:
-        return fail(
-            "api-version",
-            f"1.{api.minor} ignores the uid of a Binding, so a pod created again under its name can"
-            " be bound with the devices of the old one",
-            f"use an API server from 1.{OLDEST_MINOR} on (the scheduler may stay at 1.22)",
-        )
-    return ok("api-version", f"1.{api.minor} honours the uid of a Binding")
 
 
 def _clock(facts: Facts) -> Finding:
@@ -64,3 +67,156 @@ def _clock(facts: Facts) -> Finding:
     return ok(
         "clock", f"{' and '.join(clocks)} and this machine agree within {_LARGEST_SKEW:.0f} s"
     )
+
+
+_TO_BIND = "pods/binding"
+_LEASES = ("leases", "coordination.k8s.io")
+
+
+REQUIRED = (
+    *(Right(verb, "nodes") for verb in ("list", "watch")),
+    *(Right(verb, "pods") for verb in ("get", "list", "watch")),
+    Right("create", _TO_BIND),
+)
+"""What the extender always needs."""
+
+EXCESS = tuple(Right(verb, "pods") for verb in ("patch", "update"))
+"""What it never uses."""
+
+
+def lease_rights(namespace: str) -> Sequence[Right]:
+    """Return the rights needed with --leadership lease."""
+    return (
+        # A create has no name in its path, so RBAC cannot restrict it to one.
+        Right("create", *_LEASES, namespace),
+        *(Right(verb, *_LEASES, namespace, LEASE) for verb in ("get", "update")),
+    )
+
+
+def scheduler_lease_rights(scheduler: SchedulerFile | Unread | None) -> Sequence[Right]:
+    """Return the rights for --leadership scheduler; none if kube-scheduler has no Lease."""
+    lease = scheduler.config.lease if isinstance(scheduler, SchedulerFile) else DEFAULT_LEASE
+    return () if lease is None else (Right("get", *_LEASES, *lease),)
+
+
+def is_follower(facts: Facts) -> bool:
+    """Return whether the account is that of a follower: with no right to a Lease of our own."""
+    rights = {} if isinstance(facts.rights, Unread) else facts.rights
+    leads = any(rights.get(right) for right in lease_rights(facts.namespace))
+    return not leads and any(rights.get(right) for right in scheduler_lease_rights(facts.scheduler))
+
+
+def move_rights(namespace: str) -> Sequence[Right]:
+    """Return the rights needed with --defrag-moves-per-hour."""
+    return (
+        Right("list", "namespaces"),
+        Right("list", "poddisruptionbudgets", "policy"),
+        Right("create", "pods/eviction"),
+        Right("create", "configmaps", "", namespace),
+        *(Right(verb, "configmaps", "", namespace, MOVES) for verb in ("get", "update")),
+    )
+
+
+def optional_rights(namespace: str) -> dict[Right, str]:
+    """Return the optional rights, and what is missed without each."""
+    maps = "no ConfigMap closes devices"
+    wakes = "a pod may wait 5 minutes for a device that a ConfigMap opens"
+    budgets = "preemption does not spare pods under a PodDisruptionBudget"
+    return {
+        **{Right(v, "configmaps", "", namespace): maps for v in ("list", "watch")},
+        Right("patch", "nodes"): wakes,
+        **{Right(v, "poddisruptionbudgets", "policy"): budgets for v in ("list", "watch")},
+        **{
+            Right(v, "events", "events.k8s.io"): "no events tell about decisions"
+            for v in ("create", "patch")
+        },
+    }
+
+
+def rights_to_review(namespace: str, scheduler: SchedulerFile | Unread | None) -> Sequence[Right]:
+    """Return all rights to be asked about."""
+    leading = (*lease_rights(namespace), *scheduler_lease_rights(scheduler))
+    rights = (*REQUIRED, *leading, *optional_rights(namespace), *EXCESS)
+    return tuple(dict.fromkeys((*rights, *move_rights(namespace))))
+
+
+def check_rights(facts: Facts) -> Iterator[Finding]:
+    """Yield findings about the account that was used."""
+    rights = facts.rights
+    if isinstance(rights, Unread):
+        yield rights.finding("rights")
+        return
+    alone = served_alone(facts)
+    required = [right for right in REQUIRED if not (alone and right.resource == _TO_BIND)]
+    lacking = [right for right in required if not rights.get(right)]
+    unled = [right for right in lease_rights(facts.namespace) if not rights.get(right)]
+    if not any(rights.get(right) for right in scheduler_lease_rights(facts.scheduler)):
+        lacking += unled
+    if lacking and facts.own_account:
+        yield fail(
+            "rights",
+            f"the extender's account may not {some(map(str, lacking))}",
+            "apply the ClusterRole and Role of docs/settings.md, Rights",
+        )
+    elif lacking:
+        yield warn(
+            "rights",
+            f"the account used here may not {some(map(str, lacking))}; whether the extender's may"
+            " is not known",
+            "run this as the extender: in its pod, or with its kubeconfig and --as-extender",
+        )
+    elif facts.own_account and unled and not is_follower(facts):
+        # A second scheduler's, say: it has kube-scheduler's rights, so it may read that Lease, too.
+        yield warn(
+            "rights",
+            f"the extender's account may not {some(map(str, unled))}: it can lead only with"
+            " --leadership scheduler",
+            "with --leadership lease, apply the Role of docs/settings.md, Rights",
+        )
+    elif facts.own_account:
+        only = " with --leadership scheduler" if unled else ""
+        yield ok("rights", f"the extender's account may do all that is needed{only}")
+    else:
+        yield ok("rights", "the account used here may do all the extender needs (not its own)")
+    if facts.own_account:
+        yield from _extras(facts, rights)
+
+
+def _extras(facts: Facts, rights: Mapping[Right, bool]) -> Iterator[Finding]:
+    entry = entry_of(facts)
+    evicts = entry is None or bool(entry.preempt_verb)
+    missed = {
+        right: why
+        for right, why in optional_rights(facts.namespace).items()
+        if not rights.get(right)
+        and (evicts or right.group != "policy")
+        and not (served_alone(facts) and right.group != "events.k8s.io")
+    }
+    if missed:
+        whys = "; ".join(sorted(set(missed.values())))
+        yield warn(
+            "rights-useful",
+            f"the extender's account may not {some(map(str, missed))}: {whys}",
+            "grant them if that is wanted",
+        )
+    seen = facts.extender
+    if isinstance(seen, ExtenderSeen) and total(seen.samples, "gpushare_moves_left") is not None:
+        lacking = [right for right in move_rights(facts.namespace) if not rights.get(right)]
+        if lacking:
+            yield fail(
+                "rights-moves",
+                "--defrag-moves-per-hour is on, and the extender's account may not"
+                f" {some(map(str, lacking))}",
+                "apply config/extender/moves, or leave the option out",
+            )
+        else:
+            yield ok("rights-moves", "the extender's account may do all that moves need")
+    spare = [right for right in EXCESS if rights.get(right)]
+    if spare:
+        yield warn(
+            "rights-to-spare",
+            f"the extender's account may {some(map(str, spare))}, which it never does",
+            "take the right away; the annotations travel with the Binding",
+        )
+    else:
+        yield ok("rights-to-spare", "the extender's account may not change pods")

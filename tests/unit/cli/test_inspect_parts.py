@@ -14,13 +14,12 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpushare.cli.completion import complete
 from gpushare.cli.documents import to_yaml
 from gpushare.cli.kubectl import Kubectl
-from gpushare.cli.lister import Observed, Scope, observe
+from gpushare.cli.lister import Observed, Scope, follow, observe
+from gpushare.cli.options import complete
 from gpushare.cli.report import Report, make_report
 from gpushare.cli.tables import align, details, printable
-from gpushare.cli.watch import follow
 from gpushare.wire.annotations import ALIYUN
 from tests.unit.cli.fake_kubectl import MEM, FakeKubectl, inventory, node, pod
 
@@ -232,7 +231,7 @@ def test_changes_are_followed_and_an_end_lists_anew(
     kubectl: FakeKubectl,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("gpushare.cli.watch.RELIST_PAUSE", 0.01)
+    monkeypatch.setattr("gpushare.cli.lister.RELIST_PAUSE", 0.01)
     first = next(view)
     assert list(first.pods) == ["uid-p"]
     opened: list[int] = []

@@ -6,8 +6,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpushare.core.model import Request
-from gpushare.core.policies.compute import Levels, rest_of
 from gpushare.core.policies.fragmentation import COMPUTE, Fragmentation
+from gpushare.core.policies.node_shape import Levels, rest_of
 from gpushare.core.policy import load_policy
 from gpushare.core.ranking import Ranking
 from gpushare.core.workload import PodClass, workload_of

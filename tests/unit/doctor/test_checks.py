@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from gpushare.core.model import Request
-from gpushare.doctor.checks.rights import EXCESS, lease_rights, optional_rights
 from gpushare.doctor.checks.scheduler_file import BIND_BUDGET
+from gpushare.doctor.checks.server import EXCESS, lease_rights, optional_rights
 from gpushare.doctor.facts import (
     ApiServer,
     Certificate,

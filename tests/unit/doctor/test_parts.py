@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from gpushare.doctor.certificate import ends_at
-from gpushare.doctor.checks.rights import rights_to_review
 from gpushare.doctor.checks.scheduler_file import minor_of
+from gpushare.doctor.checks.server import rights_to_review
 from gpushare.doctor.facts import PodsSeen
 from gpushare.doctor.finding import fail, ok, some
 from gpushare.doctor.main import main

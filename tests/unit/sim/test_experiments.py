@@ -12,8 +12,8 @@ from gpushare.core.ranking import Ranking
 from gpushare.sim.engine import Cluster
 from gpushare.sim.experiments import Options, churn, inflation, node_order, replay
 from gpushare.sim.flow import REACHED, Flow, Record, Stream
-from gpushare.sim.progress import always
 from gpushare.sim.report import allocated_at, measures_of
+from gpushare.sim.runner import always
 from gpushare.trace.nodes_and_pods import TraceNode, TracePod, request_of
 from tests.unit.sim.test_engine import NODES, PODS
 

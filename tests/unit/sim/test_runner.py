@@ -12,9 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from gpushare.sim import progress
-from gpushare.sim.progress import Progress, go_on
-from gpushare.sim.runner import RunLost, run_all
+from gpushare.sim.runner import Progress, RunLost, go_on, run_all
 
 
 def double(number: int) -> int:
@@ -138,7 +136,7 @@ def test_runs_that_are_asked_to_end_give_what_they_have(processes: int, under_wa
 def test_a_run_that_does_not_end_when_it_is_asked_to_is_ended(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(progress, "PATIENCE", 0.2)
+    monkeypatch.setattr("gpushare.sim.runner.PATIENCE", 0.2)
     shared = Progress(3)
     thread = stop_when(shared, 0)
     assert list(run_all(hang, [1, 2, 3], 2, shared)) == []

@@ -40,23 +40,19 @@ def stranded(classes: Iterable[tuple[PodClass, int]], capacity: int) -> Floats:
     kinds = sorted(weights.items())
     table = np.zeros((STEPS * MOST_DEVICES + 1, MOST_CORES + 1))
     for gpu in range(1, len(table)):
+        # A line, in steps, follows from the lines before it.
         fitting = [kind for kind in kinds if kind[0][0] <= gpu]
-        table[gpu] = _line(table, fitting, gpu)
+        total = sum(weight for _, weight in fitting)
+        if not total:
+            table[gpu] = gpu
+            continue
+        after, lacking = np.zeros(table.shape[1]), np.zeros(table.shape[1])
+        for (size, cores), weight in fitting:
+            share = weight / total
+            lacking[:cores] += share
+            after[cores:] += share * table[gpu - size, : max(table.shape[1] - cores, 0)]
+        table[gpu] = (after + (1 - ETA) * lacking * gpu) / (1 - ETA * lacking)
     return table * (1000 / STEPS)
-
-
-def _line(table: Floats, kinds: list[tuple[tuple[int, int], int]], gpu: int) -> Floats:
-    """Return float64 (cores + 1,): a line of the table, in steps, from the lines before it."""
-    total = sum(weight for _, weight in kinds)
-    if not total:
-        return np.full(table.shape[1], float(gpu))
-    after, lacking = np.zeros(table.shape[1]), np.zeros(table.shape[1])
-    for (size, cores), weight in kinds:
-        share = weight / total
-        lacking[:cores] += share
-        after[cores:] += share * table[gpu - size, : max(table.shape[1] - cores, 0)]
-    values: Floats = (after + (1 - ETA) * lacking * gpu) / (1 - ETA * lacking)
-    return values
 
 
 def index(gpu: Ints, cpu: Ints, capacity: Ints) -> Ints:

@@ -44,8 +44,6 @@ from typing import TypeVar
 import numpy as np
 
 from gpushare.core.model import Request
-from gpushare.core.policies.bestfit import LARGEST_CPU, LARGEST_GPU
-from gpushare.core.policies.compute import free_with_compute
 from gpushare.core.policies.device_bestfit import DeviceBestFit
 from gpushare.core.policies.fragmentation import Fragmentation
 from gpushare.core.policies.node_shape import (
@@ -56,10 +54,12 @@ from gpushare.core.policies.node_shape import (
     CommonNodes,
     PerLayout,
     common_nodes,
+    free_with_compute,
     node_shapes,
     rank_unknown_last,
     tightest,
 )
+from gpushare.core.policies.published import LARGEST_CPU, LARGEST_GPU
 from gpushare.core.policies.shadow_price import cpu_stranding, scarcity
 from gpushare.core.policies.shadow_price.residual_value import worth
 from gpushare.core.policy import Taken
@@ -182,11 +182,8 @@ class ShadowPrice:
     ) -> Floats:
         """Return what a placement costs the pods that need blocks."""
         cost: Floats = self.scarce(snapshot).taken_prices(taken, totals)
-        return np.floor(self.block_weight(request) * cost + HAIR)
-
-    def block_weight(self, request: Request) -> float:
-        """Return the weight of a block that a placement breaks."""
-        return (BLOCK_GPU if request.devices else BLOCK_CPU) * self.guard
+        weight = (BLOCK_GPU if request.devices else BLOCK_CPU) * self.guard
+        return np.floor(weight * cost + HAIR)
 
     def hold(self, snapshot: Snapshot) -> float:
         """Return the cost, in milli, of holding an empty node for the lifetime of a pod."""

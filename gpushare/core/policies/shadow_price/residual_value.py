@@ -128,27 +128,23 @@ class _Programme:
 
     def prices(self) -> list[float]:
         """Return the price of a piece of each size in the best cutting, in units."""
-        while True:
+        improved = True
+        while improved:
             self._highs.run()
             duals = [float(dual) for dual in self._highs.getSolution().row_dual]
             prices, scarce = duals[: self._sizes], duals[self._sizes :]
-            if not self._improved(prices, scarce):
-                break
+            improved = False
+            # Cuts that are worth more than their device are added.
+            for row, (one, more) in enumerate(zip(self._cards, scarce, strict=True), self._sizes):
+                best, pieces = _fill(one, prices)
+                if best[one.steps] > (one.capacity + more) * _NO_GAIN:
+                    self._cut(row, one, {index: pieces.count(index) for index in pieces})
+                    improved = True
         cost = sum(
             one.number * (one.capacity + more)
             for one, more in zip(self._cards, scarce, strict=True)
         )
         return [price * self._units / cost for price in prices]
-
-    def _improved(self, prices: Sequence[float], scarce: Sequence[float]) -> bool:
-        """Add the cuts that are worth more than their device; return whether there were any."""
-        improved = False
-        for row, (one, more) in enumerate(zip(self._cards, scarce, strict=True), self._sizes):
-            best, pieces = _fill(one, prices)
-            if best[one.steps] > (one.capacity + more) * _NO_GAIN:
-                self._cut(row, one, {index: pieces.count(index) for index in pieces})
-                improved = True
-        return improved
 
     def _cut(self, row: int, cards: _Cards, pieces: Mapping[int, int]) -> None:
         """Add a way to cut a device. pieces: how many of each size."""

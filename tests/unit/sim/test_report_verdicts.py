@@ -2,8 +2,17 @@
 
 import pytest
 
-from gpushare.sim.report import Measure, Record, allocated_at, measures_of
-from gpushare.sim.verdict import Scale, choices_told, headline, legend, verdicts
+from gpushare.sim.report import (
+    Measure,
+    Record,
+    Scale,
+    allocated_at,
+    choices_told,
+    headline,
+    legend,
+    measures_of,
+    verdicts,
+)
 
 ALLOC = Measure("alloc", "ALLOC")
 

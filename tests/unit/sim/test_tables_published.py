@@ -3,7 +3,8 @@
 import pytest
 
 from gpushare.sim.inputs import shipped
-from gpushare.sim.paper import (
+from gpushare.sim.report import Record
+from gpushare.sim.tables import (
     FILES,
     LOADS,
     PUBLISHED,
@@ -13,7 +14,6 @@ from gpushare.sim.paper import (
     side_by_side,
     worst,
 )
-from gpushare.sim.report import Record
 
 
 def record(file: str, policy: str, seed: int, allocated: float) -> Record:

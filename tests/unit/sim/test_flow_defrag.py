@@ -11,9 +11,9 @@ from gpushare.core.model import Request
 from gpushare.core.mutable_cluster import ranking
 from gpushare.core.policies.binpack import Binpack
 from gpushare.errors import SettingsError
-from gpushare.sim.defrag import Defrag, Defragmenter, Running
 from gpushare.sim.engine import Cluster
 from gpushare.sim.experiments import Options, churn
+from gpushare.sim.flow import Defrag, Defragmenter, Running
 from gpushare.sim.main import main
 from gpushare.sim.options import moves, read_options
 from gpushare.trace.nodes_and_pods import TraceNode
