@@ -77,11 +77,8 @@ class FileSource:
         self._path = Path(path)
         self._last: Sequence[DetectedGpu] = ()
         self._last_error = ""
-
-    @property
-    def unwatched(self) -> Mapping[str, str]:
+        self.unwatched: Mapping[str, str] = {}
         """No card: a file reports no errors."""
-        return {}
 
     def read(self) -> Sequence[DetectedGpu]:
         """Return what the file says. Raises SettingsError if it has never made sense."""

@@ -66,15 +66,19 @@ class NodePod:
             (container for container in self.gpu_containers if container.name == name), None
         )
 
-    def with_placement_of(self, first: "NodePod") -> "NodePod":
-        """Return this pod with the devices of the first time it was seen.
+    def as_first_seen(self, first: "NodePod | None") -> "NodePod":
+        """Return this pod with the devices of the first time it was seen, if it was.
 
-        Anybody who may patch pods can edit its annotations later.
+        Anybody who may patch pods can edit its annotations later. The kubelet's Pods API has no ids
+        of containers, so those of the watch stay.
         """
-        if first.problem or not first.gpu_containers:
+        if first is None or first.ref.uid != self.ref.uid:
             return self
+        pod = replace(self, container_names=self.container_names or first.container_names)
+        if first.problem or not first.gpu_containers:
+            return pod
         return replace(
-            self,
+            pod,
             gpu_containers=first.gpu_containers,
             total=first.total,
             uuids=first.uuids,

@@ -7,7 +7,6 @@ handed in). Each change wakes the threads that wait for one.
 import logging
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
 
 from gpushare.device_plugin.identity import PodKey
 from gpushare.device_plugin.node_pod import NodePod, node_pod
@@ -112,7 +111,7 @@ class Pods:
             for item in page.items:
                 pod = item if isinstance(item, NodePod) else self._read(item)
                 if pod is not None:
-                    pods[pod.key] = _as_first_seen(before.get(pod.key), pod)
+                    pods[pod.key] = pod.as_first_seen(before.get(pod.key))
         with self._news:
             self._ahead.clear()
             self._put(pods)
@@ -146,7 +145,7 @@ class Pods:
                 return  # the watch still tells of a pod that had this name before
             elif not ahead:
                 self._ahead.discard(pod.key)
-            self._put({**self._by_key, pod.key: _as_first_seen(known, pod)})
+            self._put({**self._by_key, pod.key: pod.as_first_seen(known)})
 
     def _read(self, item: Pod) -> NodePod | None:
         """Return the pod, if it is of this node."""
@@ -163,17 +162,6 @@ class Pods:
             self._by_key = dict(pods)
             self._changes += 1
             self._news.notify_all()
-
-
-def _as_first_seen(before: NodePod | None, pod: NodePod) -> NodePod:
-    """Return the pod with the devices of the first time it was seen.
-
-    The kubelet's Pods API has no ids of containers, so those of the watch stay.
-    """
-    if before is None or before.ref.uid != pod.ref.uid:
-        return pod
-    placed = pod.with_placement_of(before)
-    return replace(placed, container_names=placed.container_names or before.container_names)
 
 
 def _logged(bad: Sequence[UnreadableObject]) -> Sequence[UnreadableObject]:

@@ -22,7 +22,7 @@ from gpushare.device_plugin.allocator import Allocator, Served
 from gpushare.device_plugin.cards import Cards, device_id
 from gpushare.device_plugin.container import ContainerAllocation
 from gpushare.device_plugin.health import Health
-from gpushare.device_plugin.kubelet import NO_PROXY, answer_message, plugin_options
+from gpushare.device_plugin.kubelet import NO_PROXY, OPTIONS, answer_message
 from gpushare.errors import GpuShareError, RequestRefused
 from gpushare.logline import Line
 
@@ -151,7 +151,7 @@ class PluginServer:
 
     def _get_device_plugin_options(self, request: pb.Empty) -> pb.DevicePluginOptions:
         del request
-        return plugin_options()
+        return OPTIONS
 
     def _list_and_watch(
         self, request: pb.Empty, context: grpc.ServicerContext
