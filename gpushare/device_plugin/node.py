@@ -48,7 +48,7 @@ class NodeWriter(Loop):
         *,
         advertise_cores: bool = True,
     ) -> None:
-        failed = "node not looked at"
+        failed = "node not written"
         super().__init__("node", self.step, every, log=log, failed=failed, at_once=True)
         self._api = api
         self._node = node

@@ -94,6 +94,14 @@ def node_pod(pod: Pod, names: Names) -> NodePod:
     metadata = pod.metadata
     annotations = (metadata and metadata.annotations) or {}
     gpu_containers, total, uuids, problem = _given(pod, annotations, names)
+    container_names = {}
+    if isinstance(status, StartedPodStatus):
+        listed = (*(status.init_container_statuses or ()), *(status.container_statuses or ()))
+        container_names = {
+            (container.container_id or "").rpartition("//")[2]: container.name or ""
+            for container in listed
+            if container.container_id
+        }
     return NodePod(
         ref,
         gpu_containers,
@@ -105,22 +113,9 @@ def node_pod(pod: Pod, names: Names) -> NodePod:
         started=status.start_time is not None,
         assigned=annotations.get(names.assigned) == "true",
         given=read_given(annotations, total or MAX_UNITS, names),
-        container_names=_container_names(status),
+        container_names=container_names or None,
         whole_cards=not problem and has_whole_cards(annotations, request_of(pod, names), names),
     )
-
-
-def _container_names(status: PodStatus) -> dict[str, str] | None:
-    """Return the names of the containers by id; None if there are none."""
-    if not isinstance(status, StartedPodStatus):
-        return None
-    listed = (*(status.init_container_statuses or ()), *(status.container_statuses or ()))
-    by_id = {
-        (container.container_id or "").rpartition("//")[2]: container.name or ""
-        for container in listed
-        if container.container_id
-    }
-    return by_id or None
 
 
 def _given(

@@ -14,7 +14,7 @@ from gpushare.errors import ApiError, ApiNotFound, GpuShareError, WireError
 from gpushare.kube.api import Api
 from gpushare.logline import Line
 from gpushare.wire.annotations import Names
-from gpushare.wire.codec import Decoded, UnreadableObject, WatchEvent
+from gpushare.wire.codec import Decoded, WatchEvent
 from gpushare.wire.objects import STARTED_PODS, Metadata, Pod
 
 log = logging.getLogger("gpushare.pods")
@@ -104,9 +104,12 @@ class Pods:
     def replace(self, pages: Sequence[Decoded[Pod] | Decoded[NodePod]], started: float) -> None:
         """Take over all pods (of the watch)."""
         del started
-        unread = {bad.ref.uid for page in pages for bad in _logged(page.bad)}
+        unread = [bad for page in pages for bad in page.bad]
+        for bad in unread:
+            log.warning(Line("pod not understood", error=bad))
+        kept = {bad.ref.uid for bad in unread}
         before, _ = self.now()
-        pods = {key: pod for key, pod in before.items() if pod.ref.uid in unread}
+        pods = {key: pod for key, pod in before.items() if pod.ref.uid in kept}
         for page in pages:
             for item in page.items:
                 pod = item if isinstance(item, NodePod) else self._read(item)
@@ -120,7 +123,8 @@ class Pods:
     def apply(self, event: WatchEvent[Pod]) -> None:
         """Take over one change (of the watch)."""
         if event.object is None:
-            _logged((event.bad,) if event.bad else ())
+            if event.bad:
+                log.warning(Line("pod not understood", error=event.bad))
             return
         if event.kind != "DELETED":
             self._take(event.object)
@@ -162,9 +166,3 @@ class Pods:
             self._by_key = dict(pods)
             self._changes += 1
             self._news.notify_all()
-
-
-def _logged(bad: Sequence[UnreadableObject]) -> Sequence[UnreadableObject]:
-    for unread in bad:
-        log.warning(Line("pod not understood", error=unread))
-    return bad

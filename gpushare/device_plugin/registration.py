@@ -111,24 +111,19 @@ class Registration(Loop):
             return min(_LOOK_SECONDS, self._due - now)
         try:
             self._look(kubelet)
-        except (GpuShareError, OSError) as error:
-            return self._not_registered(error)
         except Exception as error:  # the thread must go on: without it nothing is served
-            log.exception("registration failed")
-            return self._not_registered(error)
+            if not isinstance(error, GpuShareError | OSError):
+                log.exception("registration failed")
+            self._registered = None
+            self._failures += 1
+            if str(error) != self._last_error:
+                self._last_error = str(error)
+                log.warning(Line("not registered", error=error))
+            tries = self._failures + self._losses
+            pause = min(_LONGEST_PAUSE, _FIRST_PAUSE * 2.0 ** min(tries - 1, 16))
+            self._due = self._clock() + pause
+            return min(_LOOK_SECONDS, pause)
         return _FOLLOWED_LOOK_SECONDS if self._server.watched else _LOOK_SECONDS
-
-    def _not_registered(self, error: Exception) -> float:
-        """Return the seconds to the next look; the next try may be later."""
-        self._registered = None
-        self._failures += 1
-        if str(error) != self._last_error:
-            self._last_error = str(error)
-            log.warning(Line("not registered", error=error))
-        tries = self._failures + self._losses
-        pause = min(_LONGEST_PAUSE, _FIRST_PAUSE * 2.0 ** min(tries - 1, 16))
-        self._due = self._clock() + pause
-        return min(_LOOK_SECONDS, pause)
 
     def _look(self, kubelet: Stamp | None) -> None:
         """Register if the kubelet or our socket is new, or we are lost. Raises KubeletError."""
