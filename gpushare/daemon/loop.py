@@ -33,10 +33,13 @@ class Loop:
         self._at_once = at_once
         self._woken = threading.Event()
         self._stopping = False
-        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+        self._name = name
+        self._thread: threading.Thread | None = None
 
     def start(self) -> None:
         """Begin."""
+        # Made here: Python 3.13 starts no thread that was made before a fork.
+        self._thread = threading.Thread(target=self._run, name=self._name, daemon=True)
         self._thread.start()
 
     def wake(self) -> None:
@@ -47,12 +50,12 @@ class Loop:
         """Do no further step; wait at most these seconds for the end of one that is under way."""
         self._stopping = True
         self._woken.set()
-        if self._thread.is_alive():
+        if self._thread is not None:
             self._thread.join(seconds)
 
     def alive(self) -> bool:
         """Return whether the thread runs."""
-        return self._thread.is_alive()
+        return self._thread is not None and self._thread.is_alive()
 
     def _run(self) -> None:
         pause = 0.0 if self._at_once else self._every

@@ -20,7 +20,7 @@ from flask import Flask, Response, request
 from werkzeug.exceptions import HTTPException
 
 from gpushare import __version__
-from gpushare.daemon.callers import Callers, browser_header, names_of
+from gpushare.daemon.callers import BROWSERS, Callers, names_of
 from gpushare.errors import GpuShareError, MessageError, NotReady, UnknownNode
 from gpushare.extender.door.openapi import openapi_document
 from gpushare.extender.service import Service
@@ -138,8 +138,8 @@ class AccessControl:
                 " or what urlPrefix names"
             )
         # What is only read no page can read either: nothing here allows it to.
-        header = browser_header(environ) if environ["REQUEST_METHOD"] not in _SAFE_METHODS else ""
-        if header:
+        header = next((name for key, name in BROWSERS.items() if key in environ), "")
+        if header and environ["REQUEST_METHOD"] not in _SAFE_METHODS:
             self._log_once(header=header)
             return f"{header}: a page in a browser may not call"
         return ""
