@@ -109,7 +109,7 @@ def build_app(service: Service, routes: Routes, body_limit: int, callers: Caller
             app.add_url_rule(rule, operation, methods=["POST"])  # any other method is a 405
     app.wsgi_app = Verbs(verbs, app.wsgi_app, access, body_limit)  # type: ignore[method-assign]
     app.register_error_handler(GpuShareError, _refuse)
-    app.register_error_handler(HTTPException, _http_error)
+    app.register_error_handler(HTTPException, _refuse)
     return app
 
 
@@ -232,12 +232,10 @@ class Verbs:
         return body
 
 
-def _refuse(error: GpuShareError) -> Response:
+def _refuse(error: GpuShareError | HTTPException) -> Response:
+    if isinstance(error, HTTPException):
+        return _failure(error.description or error.name, error.code or 500)
     return _failure(str(error), _STATUS.get(type(error), 500))
-
-
-def _http_error(error: HTTPException) -> Response:
-    return _failure(error.description or error.name, error.code or 500)
 
 
 def _forget_no_route(_error: BaseException | None) -> None:
