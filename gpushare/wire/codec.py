@@ -133,7 +133,10 @@ class Codec(Generic[_T]):
         nothing of the object.
         """
         answer, body = self._around(_IDENTIFIED, body, "answer")
-        identity = _checked_kind(answer, self.kind).metadata or _Identity()
+        if answer.kind != self.kind:
+            found = (answer.kind or "")[:80]
+            raise MessageError(f"answer: its kind is {found!a}, not {self.kind}")
+        identity = answer.metadata or _Identity()
         if (identity.namespace or "", identity.name) != (namespace, name):
             raise MessageError(f"answer: the {self.kind} has another name or namespace")
         return self.decode(body)
@@ -247,13 +250,9 @@ def check_bound(body: bytes) -> None:
 
 def check_kind(body: bytes, kind: str) -> None:
     """Check that the answer is an object of the kind. Raises MessageError for anything else."""
-    _checked_kind(decode_with(_IDENTIFIED, body, "answer"), kind)
-
-
-def _checked_kind(answer: _Identified, kind: str) -> _Identified:
-    if answer.kind != kind:
-        raise MessageError(f"answer: its kind is {(answer.kind or '')[:80]!a}, not {kind}")
-    return answer
+    found = decode_with(_IDENTIFIED, body, "answer").kind
+    if found != kind:
+        raise MessageError(f"answer: its kind is {(found or '')[:80]!a}, not {kind}")
 
 
 def tamed(body: bytes) -> bytes:
