@@ -224,12 +224,13 @@ class Connection(TConn):
         with memoryview(self.received) as seen:
             head, body = bytes(seen[: self._body]), bytes(seen[self._body : self._end])
         if self._known is not None:
+            client, server = cast(Address, self.client), cast(Address, self.server)
             self._request = self._known | {
                 "gunicorn.socket": self.sock,
-                "REMOTE_ADDR": self.client[0],
-                "REMOTE_PORT": str(self.client[1]),
-                "SERVER_NAME": self.server[0],
-                "SERVER_PORT": str(self.server[1]),
+                "REMOTE_ADDR": client[0],
+                "REMOTE_PORT": str(client[1]),
+                "SERVER_NAME": server[0],
+                "SERVER_PORT": str(server[1]),
                 "CONTENT_LENGTH": str(len(body)),
                 "wsgi.input": BytesIO(body),
             }
