@@ -235,7 +235,7 @@ class DevicePlugin:
         return answer(served.grant, contract, uid, container)
 
     def _report_other_card_ids(self, served: Served) -> None:
-        self._metrics.other_card_ids()
+        self._metrics.other_card_ids.inc()
         for owner in served.owners:
             log.warning(Line("ids of other cards", container=owner, given=served.grant))
             self._event_messages.other_card_ids(owner, served.grant)

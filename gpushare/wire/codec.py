@@ -11,6 +11,7 @@ unreadable ones are named.
 
 import re
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
@@ -149,12 +150,20 @@ class Codec(Generic[_T]):
         A list of another kind, or one that lacks `items`, is none: it must not pass for an empty
         one. Null is an empty list, as Go writes it.
         """
-        try:
+        with suppress(*_UNDECODABLE):
             page = self._list.decode(body)
-        except _UNDECODABLE:
-            return self._item_by_item(body)
-        items, meta = self._items(page), page.metadata or _ListMeta()
-        return Decoded(items, meta.resource_version or "", meta.continue_ or "")
+            meta = page.metadata or _ListMeta()
+            return Decoded(self._items(page), meta.resource_version or "", meta.continue_ or "")
+        parts, _ = self._around(_RAW_LIST, body, "list")
+        items: list[_T] = []
+        bad: list[UnreadableObject] = []
+        for raw in self._items(parts):
+            try:
+                items.append(self._read(raw))
+            except _UNDECODABLE as error:
+                bad.append(_describe(raw, error)[0])
+        meta = parts.metadata or _ListMeta()
+        return Decoded(items, meta.resource_version or "", meta.continue_ or "", tuple(bad))
 
     def decode_event(self, line: bytes) -> WatchEvent[_T]:
         """Return one line of a watch. Raises MessageError if the line is no event."""
@@ -173,18 +182,6 @@ class Codec(Generic[_T]):
             bad, version = _describe(event.object, error)
             return WatchEvent(event.type, resource_version=version, bad=bad)
         return WatchEvent(event.type, decoded, _version_of(getattr(decoded, "metadata", None)))
-
-    def _item_by_item(self, body: bytes) -> Decoded[_T]:
-        page, _ = self._around(_RAW_LIST, body, "list")
-        items: list[_T] = []
-        bad: list[UnreadableObject] = []
-        for raw in self._items(page):
-            try:
-                items.append(self._read(raw))
-            except _UNDECODABLE as error:
-                bad.append(_describe(raw, error)[0])
-        meta = page.metadata or _ListMeta()
-        return Decoded(items, meta.resource_version or "", meta.continue_ or "", tuple(bad))
 
     def _read(self, body: bytes | Raw) -> _T:
         try:

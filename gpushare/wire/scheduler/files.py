@@ -85,6 +85,24 @@ COMMENTS = {
 }
 """By the path of the key without indices."""
 
+_ABOUT_WEIGHTS = {
+    "ours": (
+        "One point of ours counts 10 times this. kube-scheduler's own scores are at most 1400"
+        " in sum, so from 141 on a single point decides: among nodes that fit, our order rules."
+    ),
+    "shared": (
+        "At most 10 x 10 x 1 = 100 points are ours. A preferred affinity (200), a taint to"
+        " avoid (300) or a topology spread (200) outweighs them; free CPU and memory, their"
+        " balance and images (100 each) weigh the same."
+    ),
+}
+"""By the order."""
+
+_ABOUT_TIMEOUT = (
+    "Longer than the 4 s a bind may take the extender. An extender that hangs costs each GPU pod"
+    " this long."
+)
+
 Document = dict[str, object]
 
 _WIDTH = 100
@@ -151,7 +169,11 @@ def render_file(options: FileOptions, style: str) -> str:
         f"For kube-scheduler {release}: {flag}=FILE. The extender reads the same file: gpushare"
         " serve --scheduler-config FILE. docs/scheduler.md explains the choices."
     )
-    return yaml_text(document, header, {**COMMENTS, **_comments(options)})
+    own = {
+        "extenders.weight": _ABOUT_WEIGHTS[options.order],
+        "extenders.httpTimeout": _ABOUT_TIMEOUT + (" In nanoseconds." if policy else ""),
+    }
+    return yaml_text(document, header, {**COMMENTS, **own})
 
 
 def ready_made() -> dict[str, str]:
@@ -210,30 +232,6 @@ def _extender(options: FileOptions) -> Document:
         "managedResources": [
             {"name": name, "ignoredByScheduler": False} for name in options.resources
         ],
-    }
-
-
-def _comments(options: FileOptions) -> dict[str, str]:
-    """Return the comments that depend on the options."""
-    weights = {
-        "ours": (
-            "One point of ours counts 10 times this. kube-scheduler's own scores are at most 1400"
-            " in sum, so from 141 on a single point decides: among nodes that fit, our order rules."
-        ),
-        "shared": (
-            "At most 10 x 10 x 1 = 100 points are ours. A preferred affinity (200), a taint to"
-            " avoid (300) or a topology spread (200) outweighs them; free CPU and memory, their"
-            " balance and images (100 each) weigh the same."
-        ),
-    }
-    timeout = (
-        "Longer than the 4 s a bind may take the extender. An extender that hangs costs each GPU"
-        " pod this long."
-    )
-    nanoseconds = " In nanoseconds." if options.form == "policy" else ""
-    return {
-        "extenders.weight": weights[options.order],
-        "extenders.httpTimeout": timeout + nanoseconds,
     }
 
 
