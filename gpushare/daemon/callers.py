@@ -14,7 +14,9 @@ from typing import Any
 
 from gpushare.addresses import is_loopback
 
-_BROWSERS = {"HTTP_ORIGIN": "Origin", "HTTP_SEC_FETCH_SITE": "Sec-Fetch-Site"}
+BROWSERS = {"HTTP_ORIGIN": "Origin", "HTTP_SEC_FETCH_SITE": "Sec-Fetch-Site"}
+"""Headers that show that a page in a browser calls: as in an environment of WSGI, and by name."""
+
 _MAX_NAME_LENGTH = 253
 
 
@@ -33,13 +35,17 @@ class Callers:
 
     def allows_host(self, host: str) -> bool:
         """Return whether that is how this machine may be called: the text of `Host`, or ""."""
-        # Every browser sends one.
-        return (
-            self.hosts is None
-            or not host
-            or _host_name(host) in self.hosts
-            or is_loopback(_host_name(host))
-        )
+        if self.hosts is None or not host:  # every browser sends one
+            return True
+        if len(host) > _MAX_NAME_LENGTH + len("[]:65535"):
+            return False
+        if host.startswith("["):
+            name, closed, _ = host[1:].lower().partition("]")
+            if not closed:
+                return False
+        else:
+            name = host.lower().partition(":")[0]
+        return name in self.hosts or is_loopback(name)
 
 
 def names_of(certificate: Mapping[str, Any] | None) -> frozenset[str]:
@@ -52,21 +58,3 @@ def names_of(certificate: Mapping[str, Any] | None) -> frozenset[str]:
     for part in fields.get("subject", ()):
         names.update(value for key, value in part if key == "commonName")
     return frozenset(names)
-
-
-def browser_header(environ: Mapping[str, Any]) -> str:
-    """Return the header that shows that a page in a browser calls; "" if there is none.
-
-    environ: of WSGI.
-    """
-    return next((name for key, name in _BROWSERS.items() if key in environ), "")
-
-
-def _host_name(host: str) -> str:
-    """Return the name or address in HOST:PORT, in small letters; "" if there can be none."""
-    if len(host) > _MAX_NAME_LENGTH + len("[]:65535"):
-        return ""
-    if host.startswith("["):
-        name, closed, _ = host[1:].partition("]")
-        return name.lower() if closed else ""
-    return host.partition(":")[0].lower()

@@ -7,6 +7,7 @@ to the pod one is, but nobody else of the cluster.
 
 import re
 from collections.abc import Callable, Mapping
+from functools import partial
 
 from gpushare.daemon.listener import Handler, Listener
 
@@ -49,17 +50,15 @@ class HealthServer(Listener):
         """
         pages = {"/livez": live, "/healthz": live, "/readyz": ready}
 
-        def pods_named(path: str) -> Held | None:
-            asked = _EXPLAIN.fullmatch(path)
-            if explain and asked:
-                return lambda: explain(*asked.groups())
-            return held if path == _HELD else None
-
         class Probes(Handler):
             def page(self, path: str, query: Mapping[str, list[str]]) -> tuple[int, str, bytes]:
                 if path == "/metrics":
                     return 200, "text/plain; version=0.0.4; charset=utf-8", metrics()
-                if naming := pods_named(path):
+                asked = _EXPLAIN.fullmatch(path)
+                naming = held if path == _HELD else None
+                if explain and asked:
+                    naming = partial(explain, *asked.groups())
+                if naming:
                     status, body = naming() if self.is_near() else (403, _FAR)
                     return status, "application/json", body
                 if path not in pages:

@@ -33,38 +33,6 @@ Tls = Callable[[], ssl.SSLContext]
 """Returns the context for a connection."""
 
 
-class Listener:
-    """Serves one port with a handler, on threads of its own."""
-
-    def __init__(
-        self, host: str, port: int, handler: type["Handler"], name: str, tls: Tls | None = None
-    ) -> None:
-        """Bind the socket: an address in use fails here. name: of the thread. tls: None for plain
-        HTTP.
-        """
-        self._server = _Server((host, port), handler, tls)
-        self._name = name
-        self._thread: threading.Thread | None = None
-
-    @property
-    def port(self) -> int:
-        """The port listened on."""
-        return int(self._server.server_address[1])
-
-    def start(self) -> None:
-        """Answer from now on."""
-        # Made here: Python 3.13 starts no thread that was made before a fork.
-        serve = self._server.serve_forever
-        self._thread = threading.Thread(target=serve, name=self._name, daemon=True)
-        self._thread.start()
-
-    def stop(self) -> None:
-        """Close the listener."""
-        if self._thread is not None and self._thread.is_alive():
-            self._server.shutdown()
-        self._server.server_close()
-
-
 class Handler(BaseHTTPRequestHandler):
     """Answers the requests of one connection, by `page`."""
 
@@ -118,21 +86,43 @@ class Handler(BaseHTTPRequestHandler):
         """Log nothing: a probe every second is no news."""
 
 
-class _Server(ThreadingHTTPServer):
-    """A server with a thread for each connection; when too many are open, the oldest is cut."""
+class Listener(ThreadingHTTPServer):
+    """Serves one port with a handler, with a thread for each connection.
+
+    When too many are open, the oldest is cut.
+    """
 
     daemon_threads = True
     block_on_close = False
     request_queue_size = 128  # the default of 5 drops SYNs, and a probe then waits a second
 
     def __init__(
-        self, address: tuple[str, int], handler: type[BaseHTTPRequestHandler], tls: Tls | None
+        self, host: str, port: int, handler: type[Handler], name: str, tls: Tls | None = None
     ) -> None:
-        if ":" in address[0]:
+        """Bind the socket: an address in use fails here. name: of the thread. tls: None for plain
+        HTTP.
+        """
+        if ":" in host:
             self.address_family = socket.AF_INET6
-        super().__init__(address, handler)
+        super().__init__((host, port), handler)
+        self.port = int(self.server_address[1])
+        """The port listened on."""
         self._open: deque[socket.socket] = deque()
         self._tls = tls
+        self._name = name
+        self._thread: threading.Thread | None = None
+
+    def start(self) -> None:
+        """Answer from now on."""
+        # Made here: Python 3.13 starts no thread that was made before a fork.
+        self._thread = threading.Thread(target=self.serve_forever, name=self._name, daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Close the listener."""
+        if self._thread is not None and self._thread.is_alive():
+            self.shutdown()
+        self.server_close()
 
     def server_bind(self) -> None:
         """Bind the socket; [::] takes IPv4 too, if the system does not forbid it."""

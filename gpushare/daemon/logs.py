@@ -43,9 +43,6 @@ _TEXT = "%(asctime)s %(levelname)s %(name)s %(message)s"
 class TextFormatter(logging.Formatter):
     """One line for each record; control characters are escaped."""
 
-    def __init__(self) -> None:
-        super().__init__(_TEXT)
-
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 -- logging's own name
         """Return the line before any traceback."""
         record.message = _CONTROL.sub(_escaped, record.message)
@@ -136,18 +133,14 @@ class LogWriter(logging.Handler):
         while (line := self._waiting.get()) is not None:
             self._write(line)
             self._written += len(line)
-            self._report_dropped()
-
-    def _report_dropped(self) -> None:
-        """Write how many lines were dropped since the last report."""
-        dropped, now = self.dropped, time.monotonic()
-        soon = now < self._reported_at + _REPORT_EVERY and not self._waiting.empty()
-        if dropped == self._reported or soon:
-            return
-        text = f"{dropped - self._reported} log lines dropped: they were not read in time"
-        fields = {"name": "gpushare.log", "levelno": logging.WARNING, "levelname": "WARNING"}
-        self._write(self._line(logging.makeLogRecord({**fields, "msg": text})))
-        self._reported, self._reported_at = dropped, now
+            dropped, now = self.dropped, time.monotonic()
+            soon = now < self._reported_at + _REPORT_EVERY and not self._waiting.empty()
+            if dropped != self._reported and not soon:
+                text = f"{dropped - self._reported} log lines dropped: they were not read in time"
+                level = {"levelno": logging.WARNING, "levelname": "WARNING"}
+                record = {"name": "gpushare.log", "msg": text, **level}
+                self._write(self._line(logging.makeLogRecord(record)))
+                self._reported, self._reported_at = dropped, now
 
     def _write(self, line: bytes) -> None:
         """Write it whole, however long that takes; a descriptor that is gone takes nothing."""
@@ -188,7 +181,7 @@ def start_logging(writer: LogWriter) -> None:
 
 def formatter(form: str) -> logging.Formatter:
     """Return the formatter of that name."""
-    return JsonFormatter() if form == "json" else TextFormatter()
+    return JsonFormatter() if form == "json" else TextFormatter(_TEXT)
 
 
 def _log_thread_end(ended: threading.ExceptHookArgs) -> None:

@@ -91,18 +91,6 @@ class AllocationState:
             if self.served.setdefault(container, entry.ids) == entry.ids:
                 self.doubtful.discard(container)
 
-    def settle(
-        self, doubtful: Collection[ContainerKey], entries: Iterable[CheckpointEntry]
-    ) -> None:
-        """Replace what is known of these containers by the kubelet's record.
-
-        The kubelet writes its record before it asks again, so all answers until then are in it.
-        """
-        for container in doubtful:
-            self.served.pop(container, None)
-            self.doubtful.discard(container)
-        self.learn(entries)
-
     def in_use(self, owners: Sequence[Candidate]) -> set[str]:
         """Return the ids that other pods have, or are about to have."""
         own = {owner.pod.ref.uid for owner in owners}
@@ -111,12 +99,6 @@ class AllocationState:
             if not any(owner.pod.ref.uid in own for owner in decided.owners):
                 held.append(ids)
         return set().union(*held)
-
-    def forget(self, alive: Collection[str]) -> None:
-        """Drop what is known of pods that are not among these uids."""
-        self.served = {key: ids for key, ids in self.served.items() if key[0] in alive}
-        self.doubtful &= self.served.keys()
-        self.refused &= set(alive)
 
 
 @dataclass(frozen=True, slots=True)
@@ -322,7 +304,10 @@ class Allocator:
     def forget(self, alive: Collection[str]) -> None:
         """Drop what is known of pods that are not among these uids."""
         with self._lock:
-            self._state.forget(alive)
+            state = self._state
+            state.served = {key: ids for key, ids in state.served.items() if key[0] in alive}
+            state.doubtful &= state.served.keys()
+            state.refused &= set(alive)
 
     # -- which container --------------------------------------------------------------------------
 
@@ -363,13 +348,19 @@ class Allocator:
             return set(self._state.served), set(self._state.refused)
 
     def _settle(self) -> None:
-        """Look up in the kubelet's record which containers got the doubtful answers."""
+        """Look up in the kubelet's record which containers got the doubtful answers.
+
+        The kubelet writes its record before it asks again, so all answers until then are in it.
+        """
         with self._lock:
             doubtful = frozenset(self._state.doubtful)
         entries = self._recorded() if doubtful else None
         if entries is not None:
             with self._lock:
-                self._state.settle(doubtful, entries)
+                for container in doubtful:
+                    self._state.served.pop(container, None)
+                    self._state.doubtful.discard(container)
+                self._state.learn(entries)
 
     def _recorded(self) -> Sequence[CheckpointEntry] | None:
         """Return what the kubelet has on record, or None if that cannot be read."""

@@ -166,7 +166,20 @@ def make_cards(
 
     Raises SettingsError if the GPUs cannot be counted, or are too many for the kubelet.
     """
-    _check(gpus)
+    if not gpus:
+        raise SettingsError("there is no GPU on this node")
+    if len(gpus) > MAX_DEVICES:
+        raise SettingsError(f"{len(gpus)} GPUs, but a node may have {MAX_DEVICES} at most")
+    if sorted(gpu.index for gpu in gpus) != list(range(len(gpus))):
+        indices = ", ".join(str(gpu.index) for gpu in gpus)
+        raise SettingsError(f"the GPUs must have the indices 0, 1, ...; they have {indices}")
+    seen: set[str] = set()
+    for gpu in gpus:
+        if not is_uuid(gpu.uuid) or "-_-" in gpu.uuid:
+            raise SettingsError(f"GPU {gpu.index}: {gpu.uuid[:80]!r} is no uuid of a GPU")
+        if gpu.uuid in seen:
+            raise SettingsError(f"GPU {gpu.index}: another one has the uuid {gpu.uuid}, too")
+        seen.add(gpu.uuid)
     cards = tuple(
         _card(gpu, unit_mib(unit), reserve_mib) for gpu in sorted(gpus, key=lambda gpu: gpu.index)
     )
@@ -219,23 +232,6 @@ def message_size(cards: Iterable[Card]) -> int:
         numa = 0 if card.numa is None else 17
         size += card.unit_count * (longest + len("Unhealthy") + numa + 9)
     return size
-
-
-def _check(gpus: Sequence[DetectedGpu]) -> None:
-    if not gpus:
-        raise SettingsError("there is no GPU on this node")
-    if len(gpus) > MAX_DEVICES:
-        raise SettingsError(f"{len(gpus)} GPUs, but a node may have {MAX_DEVICES} at most")
-    if sorted(gpu.index for gpu in gpus) != list(range(len(gpus))):
-        indices = ", ".join(str(gpu.index) for gpu in gpus)
-        raise SettingsError(f"the GPUs must have the indices 0, 1, ...; they have {indices}")
-    seen: set[str] = set()
-    for gpu in gpus:
-        if not is_uuid(gpu.uuid) or "-_-" in gpu.uuid:
-            raise SettingsError(f"GPU {gpu.index}: {gpu.uuid[:80]!r} is no uuid of a GPU")
-        if gpu.uuid in seen:
-            raise SettingsError(f"GPU {gpu.index}: another one has the uuid {gpu.uuid}, too")
-        seen.add(gpu.uuid)
 
 
 def _too_many(gpus: Sequence[DetectedGpu], unit: str, reserve_mib: int | None, size: int) -> str:

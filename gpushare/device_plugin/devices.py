@@ -45,7 +45,10 @@ _NOT_HAD = (
 )
 """What a driver or a card that does not have something answers when asked for it."""
 
-_OF_CARD = (pynvml.NVML_ERROR_GPU_IS_LOST, pynvml.NVML_ERROR_RESET_REQUIRED)
+_OF_CARD = {
+    pynvml.NVML_ERROR_GPU_IS_LOST: Problem(Fault.LOST, "NVML says that it is lost"),
+    pynvml.NVML_ERROR_RESET_REQUIRED: Problem(Fault.RECOVERY, "needs a reset, as NVML says"),
+}
 """What NVML says of the card itself, whatever it is asked."""
 
 _RESERVED_STEP_MIB = 64
@@ -77,11 +80,8 @@ class FileSource:
         self._path = Path(path)
         self._last: Sequence[DetectedGpu] = ()
         self._last_error = ""
-
-    @property
-    def unwatched(self) -> Mapping[str, str]:
+        self.unwatched: Mapping[str, str] = {}
         """No card: a file reports no errors."""
-        return {}
 
     def read(self) -> Sequence[DetectedGpu]:
         """Return what the file says. Raises SettingsError if it has never made sense."""
@@ -278,7 +278,8 @@ class NvmlSource:
             recovery = _if_told(_recovery_action, handle)
             remaps = _if_told(pynvml.nvmlDeviceGetRemappedRows, handle)
         except pynvml.NVMLError as error:
-            return DetectedGpu(uuid, index, 0, problem=_problem(asked, error))
+            untold = Problem(Fault.UNREADABLE, f"NVML does not tell its {asked}: {error}")
+            return DetectedGpu(uuid, index, 0, problem=_OF_CARD.get(error.value, untold))
         problem = None
         if mig and mig[0] == pynvml.NVML_DEVICE_MIG_ENABLE:
             problem = Problem(Fault.MIG, "is in MIG mode, which is not shared by memory")
@@ -380,14 +381,6 @@ class _Watch:
     def _free(self, events: Any) -> None:  # noqa: ANN401 -- a handle of the library
         with contextlib.suppress(pynvml.NVMLError):
             pynvml.nvmlEventSetFree(events)
-
-
-def _problem(asked: str, error: pynvml.NVMLError) -> Problem:
-    if error.value == pynvml.NVML_ERROR_GPU_IS_LOST:
-        return Problem(Fault.LOST, "NVML says that it is lost")
-    if error.value == pynvml.NVML_ERROR_RESET_REQUIRED:
-        return Problem(Fault.RECOVERY, "needs a reset, as NVML says")
-    return Problem(Fault.UNREADABLE, f"NVML does not tell its {asked}: {error}")
 
 
 _Asked = TypeVar("_Asked")

@@ -6,7 +6,7 @@ Tested in `tests/integration/test_device_plugin.py`.
 from collections.abc import Iterable
 
 from gpushare.core.model import PodRef
-from gpushare.daemon.events.recorder import EventRecorder
+from gpushare.daemon.events import EventRecorder
 from gpushare.device_plugin.cards import Cards
 from gpushare.device_plugin.compute import Unenforced
 from gpushare.device_plugin.container import COMPUTE_LIMITS

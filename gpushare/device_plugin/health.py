@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
+from gpushare.daemon.loop import Loop
 from gpushare.device_plugin.cards import Cards, DetectedGpu, Fault, Problem, make_cards
 from gpushare.device_plugin.devices import Source
 from gpushare.device_plugin.diagnosis import OF_PROGRAMS, Diagnosis
@@ -57,7 +58,6 @@ class Health:
         self._reserve_mib = reserve_mib
         self._changed = changed
         self._clock = clock
-        self._poll = poll
         self._last: Sequence[DetectedGpu] = tuple(source.read())
         self._first = [replace(gpu, problem=None) for gpu in self._last]
         self._diagnoses = [Diagnosis(recover) for _ in self._first]
@@ -65,14 +65,20 @@ class Health:
         self._version = 0
         self._news = threading.Condition()
         self._judging = threading.Lock()
-        self._due = threading.Event()
         self._read_at = self._answered_at = clock()
         self._failure = ""
         self._watch_failure = ""
         self._watch_failures = 0
         self._waits_since = math.inf
         self._unwatched: Mapping[str, str] = {}
-        self._stopping = threading.Event()
+        failed = "devices not looked at; tried again"
+        self._reads = Loop("devices", self.refresh, poll, log=log, failed=failed)
+        # In threads of their own: either of these two may hang in the driver.
+        self._loops = (
+            self._reads,
+            Loop("xids", self.watch, _FIRST_PAUSE, log=log, failed=failed, at_once=True),
+            Loop("device silence", self.check_silence, poll, log=log, failed=failed),
+        )
         self._report(None, self._cards)
 
     def cards(self) -> Cards:
@@ -96,15 +102,14 @@ class Health:
             self._news.notify_all()
 
     def start(self) -> None:
-        """Read in threads of their own: either may hang in the driver."""
-        for name, run in (("devices", self._run), ("xids", self._follow_xids)):
-            threading.Thread(target=run, name=name, daemon=True).start()
-        threading.Thread(target=self._watch_silence, name="device silence", daemon=True).start()
+        """Read from now on."""
+        for loop in self._loops:
+            loop.start()
 
     def stop(self) -> None:
         """End the threads that do not hang."""
-        self._stopping.set()
-        self._due.set()
+        for loop in self._loops:
+            loop.stop()
         self.wake()
 
     def live(self) -> str:
@@ -164,7 +169,7 @@ class Health:
                 if first.uuid == uuid:
                     diagnosis.on_xid(xid, self._clock())
             self._take(self._judged())
-        self._due.set()
+        self._reads.wake()
 
     def watch(self, seconds: float = _XID_WAIT) -> float:
         """Wait for errors of the cards for these seconds; return the seconds to pause."""
@@ -199,30 +204,6 @@ class Health:
             problem = Problem(Fault.NO_ANSWER, text)
             cards = tuple(replace(card, problem=problem) for card in self._cards.all)
             self._take(replace(self._cards, all=cards))
-
-    def _run(self) -> None:
-        while True:
-            self._due.wait(self._poll)
-            self._due.clear()
-            if self._stopping.is_set():
-                return
-            self._safely(self.refresh)
-
-    def _follow_xids(self) -> None:
-        while not self._stopping.wait(self._safely(self.watch) or _FIRST_PAUSE):
-            pass
-
-    def _watch_silence(self) -> None:
-        while not self._stopping.wait(self._poll):
-            self._safely(self.check_silence)
-
-    def _safely(self, step: Callable[[], float | None]) -> float | None:
-        """Do one step of a thread, which must go on whatever happens."""
-        try:
-            return step()
-        except Exception:
-            log.exception("devices not looked at; tried again")
-            return None
 
     def _why(self) -> str:
         problems = {str(gpu.problem) for gpu in self._last if gpu.problem}

@@ -66,7 +66,11 @@ class Channel:
             return call(request, timeout=seconds)
         except grpc.RpcError as error:
             self.close()
-            raise KubeletError(f"{self.path}: {method}: {_message_of(error)}") from error
+            said: Any = error  # an RpcError is a Call as well
+            why = str(error)
+            with contextlib.suppress(AttributeError):
+                why = f"{said.code().name}: {said.details()}"
+            raise KubeletError(f"{self.path}: {method}: {why}") from error
 
     def close(self) -> None:
         """Close the connection; the next call opens another."""
@@ -80,6 +84,10 @@ NO_PROXY = [("grpc.enable_http_proxy", 0)]
 """Options by which gRPC does not look for a proxy, which no unix socket has."""
 
 
+OPTIONS = pb.DevicePluginOptions(pre_start_required=True, get_preferred_allocation_available=True)
+"""Which optional calls the kubelet is to make."""
+
+
 def register(folder: Path, endpoint: str, resource: str) -> None:
     """Tell the kubelet that the resource is served on the socket `endpoint` of the folder.
 
@@ -87,7 +95,7 @@ def register(folder: Path, endpoint: str, resource: str) -> None:
     """
     channel = Channel(folder / SOCKET)
     request = pb.RegisterRequest(
-        version="v1beta1", endpoint=endpoint, resource_name=resource, options=plugin_options()
+        version="v1beta1", endpoint=endpoint, resource_name=resource, options=OPTIONS
     )
     try:
         channel.call("/v1beta1.Registration/Register", request, pb.Empty, _REGISTER_SECONDS)
@@ -95,21 +103,16 @@ def register(folder: Path, endpoint: str, resource: str) -> None:
         channel.close()
 
 
-def plugin_options() -> pb.DevicePluginOptions:
-    """Return which optional calls the kubelet is to make."""
-    return pb.DevicePluginOptions(pre_start_required=True, get_preferred_allocation_available=True)
-
-
-class PodResources:
+class PodResources(Channel):
     """What the kubelet shows of the ids that containers have (podresources/v1)."""
 
     def __init__(self, socket: Path, resource: str) -> None:
-        self._channel = Channel(socket)
+        super().__init__(socket)
         self._resource = resource
 
     def listed(self) -> Listed:
         """Return all pods. Raises KubeletError."""
-        answer = self._channel.call(
+        answer = self.call(
             "/v1.PodResourcesLister/List", pb.Empty(), pb.ListPodResourcesResponse, _LIST_SECONDS
         )
         return {
@@ -125,32 +128,21 @@ class PodResources:
             for pod in answer.pod_resources
         }
 
-    def close(self) -> None:
-        """Close the connection."""
-        self._channel.close()
 
-
-class PodsApi:
+class PodsApi(Channel):
     """The pods that the kubelet manages (pods/v1alpha1, on by default from 1.37 on)."""
-
-    def __init__(self, socket: Path) -> None:
-        self._channel = Channel(socket)
 
     def pods(self) -> Iterable[Pod]:
         """Return all pods; none if there is no such socket. Raises KubeletError."""
-        if not self._channel.path.exists():
+        if not self.path.exists():
             return ()
-        answer = self._channel.call(
+        answer = self.call(
             "/v1alpha1.Pods/ListPods", pb.Empty(), pb.ListPodsResponse, _LIST_SECONDS
         )
         try:
             return [_pod(pb.Pod.FromString(message)) for message in answer.pods]
         except DecodeError as error:
-            raise KubeletError(f"{self._channel.path}: a pod cannot be read: {error}") from error
-
-    def close(self) -> None:
-        """Close the connection."""
-        self._channel.close()
+            raise KubeletError(f"{self.path}: a pod cannot be read: {error}") from error
 
 
 def read_checkpoint(folder: Path, resource: str) -> tuple[CheckpointEntry, ...]:
@@ -227,21 +219,17 @@ def parse_answer(data: bytes) -> ContainerAllocation:
     )
 
 
-def _message_of(error: Any) -> str:  # noqa: ANN401 -- an RpcError is a Call as well
-    with contextlib.suppress(AttributeError):
-        return f"{error.code().name}: {error.details()}"
-    return str(error)
-
-
 def _pod(message: pb.Pod) -> Pod:
     """Return the pod as the API server's JSON would be decoded."""
     meta, status = message.metadata, message.status
+    # Nobody needs the times themselves, only whether they are set.
+    deleted, started = meta.HasField("deletion_timestamp"), status.HasField("start_time")
     return Pod(
         Metadata(
             name=meta.name,
             namespace=meta.namespace,
             uid=meta.uid,
-            deletion_timestamp=_time(meta, "deletion_timestamp"),
+            deletion_timestamp="deleted" if deleted else None,
             labels=dict(meta.labels),
             annotations=dict(meta.annotations),
         ),
@@ -250,13 +238,8 @@ def _pod(message: pb.Pod) -> Pod:
             containers=[_container(container) for container in message.spec.containers],
             init_containers=[_container(container) for container in message.spec.init_containers],
         ),
-        PodStatus(phase=status.phase, start_time=_time(status, "start_time")),
+        PodStatus(phase=status.phase, start_time="started" if started else None),
     )
-
-
-def _time(message: pb.ObjectMeta | pb.PodStatus, name: str) -> str | None:
-    """Return some text if the time is set, else None; nobody needs the time itself."""
-    return name if message.HasField(name) else None
 
 
 def _container(message: pb.Container) -> Container:

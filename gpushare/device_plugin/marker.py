@@ -1,4 +1,7 @@
-"""Marks pods ASSIGNED once they are served, and reports every 30 s which have wrong devices.
+"""What is done for pods beside the kubelet's questions: marks, a look for wrong devices, clearing.
+
+Marks pods ASSIGNED once they are served, and reports every 30 s which have wrong devices. On
+request it deletes those that the kubelet failed because the device plug-in was not there.
 
 Knows the API server's calls. One more annotation is written: what a pod was given that it was not
 bound to, which the extender then charges as well. The assume time, which the original writes again,
@@ -7,15 +10,17 @@ stays as the Binding has it: it tells one Binding from another.
 
 import json
 import logging
-import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any
 
+from gpushare.daemon.loop import Loop
 from gpushare.device_plugin.allocator import Allocator
 from gpushare.device_plugin.identity import CheckpointEntry
 from gpushare.device_plugin.node_pod import NodePod
 from gpushare.device_plugin.pods import Pods
+from gpushare.device_plugin.server import SAYS
 from gpushare.device_plugin.start_check import StartCheck, Wrong
 from gpushare.errors import ApiError, ApiUnreachable, GpuShareError
 from gpushare.kube.api import Api
@@ -26,6 +31,7 @@ log = logging.getLogger("gpushare.pods")
 
 _MERGE_PATCH = "application/merge-patch+json"
 _TIMEOUT = 5.0
+_REJECTED = "UnexpectedAdmissionError"
 _RETRY = 2.0
 _LONGEST_RETRY = 60.0
 _FIRST_LOOK = 2.0
@@ -34,7 +40,7 @@ _ANOTHER = frozenset({404, 409, 422})
 """Statuses that mean that the pod is gone: a uid that is not the object's is 422, or 409."""
 
 
-class Marker:
+class Marker(Loop):
     """The thread. tell: called once for each container that has wrong devices. clear: called with
     all pods before each look. look_too: called with the kubelet's record at each look; raises
     GpuShareError.
@@ -53,6 +59,7 @@ class Marker:
         every: float = 30.0,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
+        super().__init__("marks", self.step, _RETRY, log=log, failed="pods not looked at")
         self._api = api
         self._pods = pods
         self._allocator = allocator
@@ -60,30 +67,15 @@ class Marker:
         self._tell = tell
         self._clear = clear
         self._look_too = look_too
-        self._every = every
+        self._look_every = every
         self._clock = clock
         self._reported: set[tuple[str, str]] = set()
         self._marked: set[str] = set()
         self._look_at = clock() + _FIRST_LOOK
         self._mark_at = 0.0
         self._failures = 0
-        self._wake = threading.Event()
-        self._stopping = False
         self.wrong_containers = 0
         """Containers on record that have other devices than their pods were bound to."""
-
-    def start(self) -> None:
-        """Start the thread."""
-        threading.Thread(target=self._run, name="marks", daemon=True).start()
-
-    def stop(self) -> None:
-        """End the thread."""
-        self._stopping = True
-        self._wake.set()
-
-    def served(self) -> None:
-        """Wake the thread: a container was served, so a pod may be complete."""
-        self._wake.set()
 
     def step(self) -> float:
         """Do what is due; return the seconds to the next step, if no pod is served before.
@@ -93,7 +85,7 @@ class Marker:
         now = self._clock()
         if now >= self._look_at:
             known = self._pods.listed
-            self._look_at = now + (self._every if known else _FIRST_LOOK)
+            self._look_at = now + (self._look_every if known else _FIRST_LOOK)
             if known:
                 self.look()
         if now >= self._mark_at:
@@ -102,17 +94,6 @@ class Marker:
             self._mark_at = now + min(_LONGEST_RETRY, pause)
         due = min(self._look_at, self._mark_at) if self._failures else self._look_at
         return max(0.0, due - now)
-
-    def _run(self) -> None:
-        pause = _FIRST_LOOK
-        while not self._stopping:
-            self._wake.wait(pause)
-            self._wake.clear()
-            try:
-                pause = self.step()
-            except Exception:  # the thread must go on
-                log.exception("pods not looked at")
-                pause = _RETRY
 
     def look(self) -> None:
         """Compare what containers were told with what their pods were bound to."""
@@ -188,3 +169,52 @@ def _beside(wrongs: Sequence[Wrong]) -> Iterator[tuple[NodePod, Mapping[str, int
         most = Counter({card: min(units, pod.total or units) for card, units in had[uid].items()})
         if most | annotated != annotated:
             yield pod, most | annotated  # of each the larger number
+
+
+class RejectedPods:
+    """Deletes pods that the kubelet failed because the device plug-in was not there.
+
+    Only on request, so that nobody has to clean up after a reboot. Only pods of a controller are
+    deleted, which has made new ones; never a pod that this plug-in refused itself: its status says
+    why. Each pod that has ended is read once.
+    """
+
+    def __init__(self, api: Api) -> None:
+        self._api = api
+        self._seen: set[str] = set()
+
+    def clear(self, pods: Iterable[NodePod]) -> None:
+        """Delete the pods that were rejected. What fails is tried again next time."""
+        ended = {pod.ref.uid: pod for pod in pods if pod.ended and pod.gpu_containers}
+        self._seen &= ended.keys()
+        for uid, pod in ended.items():
+            if uid not in self._seen:
+                try:
+                    self._look(pod)
+                    self._seen.add(uid)
+                except (ApiError, ValueError) as error:
+                    log.warning(Line("rejected pod not looked at", pod=pod.ref, error=error))
+
+    def _look(self, pod: NodePod) -> None:
+        """Delete it if it still is that pod, has a controller, and failed without a plug-in."""
+        path = f"/api/v1/namespaces/{pod.ref.namespace}/pods/{pod.ref.name}"
+        found: Any = json.loads(self._api.request("GET", path, timeout=_TIMEOUT))
+        if not isinstance(found, dict):
+            return
+        metadata, status = found.get("metadata") or {}, found.get("status") or {}
+        owners = metadata.get("ownerReferences") or ()
+        if (
+            metadata.get("uid") == pod.ref.uid
+            and status.get("phase") == "Failed"
+            and status.get("reason") == _REJECTED
+            and SAYS not in str(status.get("message"))
+            and any(owner.get("controller") for owner in owners)
+        ):
+            options = {
+                "apiVersion": "v1",
+                "kind": "DeleteOptions",
+                "preconditions": {"uid": pod.ref.uid},
+            }
+            body = json.dumps(options).encode()
+            self._api.request("DELETE", path, body=body, timeout=_TIMEOUT)
+            log.info(Line("deleted, as no device plug-in was there for it", pod=pod.ref))

@@ -3,24 +3,30 @@
 Knows what was asked (the Binding) and what each container was told (the kubelet's record). A limit
 that NVML shows is compared with the one told; if NVML shows none, only use above what was asked
 proves that a limit does not hold. What NVML does not tell is not guessed: there is no figure then.
+
+Which container a process is in, its cgroup says. Knows the node's /proc and /sys/fs/cgroup, and how
+kubelets and runtimes name cgroups: with systemd
+kubepods.slice/kubepods-podUID.slice/cri-containerd-ID.scope, with cgroupfs kubepods/podUID/ID. A
+container may make cgroups of its own below these, but not beside them.
 """
 
 import logging
-import threading
+import os
+import re
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
+from gpushare.daemon.loop import Loop
 from gpushare.device_plugin.cards import Cards
-from gpushare.device_plugin.cgroups import Cgroups
 from gpushare.device_plugin.container import ContainerAllocation, driver_limit, isolation_of
 from gpushare.device_plugin.devices import CardMemory
 from gpushare.device_plugin.identity import Candidate, CheckpointEntry, Grant, granted
 from gpushare.device_plugin.node_pod import NodePod
 from gpushare.device_plugin.pods import Pods
-from gpushare.errors import GpuShareError, SettingsError
+from gpushare.errors import SettingsError
 from gpushare.logline import Line
 
 log = logging.getLogger("gpushare.memory")
@@ -33,9 +39,61 @@ NO_LIMIT = 2**64 - 1
 """What NVML shows if there is no limit."""
 
 _MIB = 2**20
+_CONTAINER = re.compile(
+    r"[/-]pod[0-9a-f][-_0-9a-f]{31,35}(?:\.slice)?/(?:[^/\s]*-)?([0-9a-f]{64})(?:\.scope)?(?:/|\s|$)"
+)
+_LONGEST = 1 << 16
+_MOST_FOLDERS = 10_000
 
 _Place = tuple[str, str, str]
 """A pod's uid, a container's name, a card's uuid."""
+
+
+def container_of(path: str) -> str:
+    """Return the id of the container in the path of a cgroup, or in the text of /proc/PID/cgroup.
+
+    "" if there is none. The first one counts: a container may run others in cgroups below its own.
+    """
+    match = _CONTAINER.search(path)
+    return match[1] if match else ""
+
+
+class Cgroups:
+    """The cgroups of the node. root: where its /proc and /sys are."""
+
+    def __init__(self, root: Path = Path("/")) -> None:
+        self._proc = root / "proc"
+        self._cgroup = root / "sys/fs/cgroup"
+
+    def container(self, pid: int) -> str:
+        """Return the id of the container of a process; "" if it is in none, or has ended."""
+        try:
+            with (self._proc / str(pid) / "cgroup").open("rb") as file:
+                return container_of(file.read(_LONGEST).decode("ascii", "replace"))
+        except OSError:
+            return ""
+
+    def folders(self) -> Mapping[str, Path]:
+        """Return the cgroups of containers that can be seen, by the container's id."""
+        folders: dict[str, Path] = {}
+        todo = [self._cgroup]
+        for _ in range(_MOST_FOLDERS):
+            if not todo:
+                break
+            folder = todo.pop()
+            try:
+                with os.scandir(folder) as entries:
+                    inners = [Path(item) for item in entries if item.is_dir(follow_symlinks=False)]
+            except OSError:  # it has ended meanwhile
+                continue
+            for inner in inners:
+                path = f"/{inner.relative_to(self._cgroup)}"
+                container = container_of(path)
+                if container:
+                    folders[container] = inner
+                elif "kubepods" in path or path.startswith("/kubelet"):
+                    todo.append(inner)
+        return folders
 
 
 class MemorySource(Protocol):
@@ -93,8 +151,9 @@ class Seen:
     """When it was."""
 
 
-class Memory:
-    """The thread. record: the kubelet's, with what each container was told; raises GpuShareError.
+class Memory(Loop):
+    """The thread: one of its own, as NVML may hang. record: the kubelet's, with what each container
+    was told; raises GpuShareError.
 
     tell: called once for each container that uses more than asked, or whose limit does not hold.
     """
@@ -110,6 +169,8 @@ class Memory:
         tell: Callable[[Use], None],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
+        failed = "memory of containers not looked at"
+        super().__init__("memory", self.look, EVERY_SECONDS, log=log, failed=failed)
         self._source = source
         self._cgroups = cgroups
         self._pods = pods
@@ -120,29 +181,11 @@ class Memory:
         self._seen = Seen(at=clock())
         self._reported: set[tuple[str, str, str, bool]] = set()
         self._silent: set[str] = set()
-        self._stopping = threading.Event()
 
     def seen(self) -> Seen:
         """Return the last look, or an empty one if that is too long ago."""
         seen = self._seen
         return seen if self._clock() <= seen.at + STALE_SECONDS else Seen()
-
-    def start(self) -> None:
-        """Start a thread of its own: NVML may hang."""
-        threading.Thread(target=self._run, name="memory", daemon=True).start()
-
-    def stop(self) -> None:
-        """End the thread, if it does not hang."""
-        self._stopping.set()
-
-    def _run(self) -> None:
-        while not self._stopping.wait(EVERY_SECONDS):
-            try:
-                self.look()
-            except GpuShareError as error:
-                log.warning(Line("memory of containers not looked at", error=error))
-            except Exception:  # the thread must go on
-                log.exception("memory of containers not looked at")
 
     def look(self) -> None:
         """Read what is used, and report what is more than asked. Raises GpuShareError."""
@@ -170,9 +213,16 @@ class Memory:
         used: dict[_Place, int | None] = {}
         of_cards: dict[str, int] = {}
         for card in cards.all:
-            memory = self._memory_of(card.uuid)
-            if memory is None:
+            try:
+                memory = self._source.memory(card.uuid)
+                if memory.used > memory.total:
+                    raise SettingsError(
+                        f"NVML says that {memory.used} of {memory.total} bytes are used"
+                    )
+            except SettingsError as error:
+                self._log_once(card.uuid, str(error))
                 continue
+            self._silent.discard(card.uuid)
             of_cards[card.uuid] = memory.used
             for pid, size in memory.by_process.items():
                 owner = owners.get(self._cgroups.container(pid))
@@ -182,20 +232,6 @@ class Memory:
                     known = size is not None and size <= memory.total and before is not None
                     used[place] = (before or 0) + (size or 0) if known else None
         return used, of_cards
-
-    def _memory_of(self, uuid: str) -> CardMemory | None:
-        """Return what NVML tells of a card, or None if that makes no sense."""
-        try:
-            memory = self._source.memory(uuid)
-            if memory.used > memory.total:
-                raise SettingsError(
-                    f"NVML says that {memory.used} of {memory.total} bytes are used"
-                )
-        except SettingsError as error:
-            self._log_once(uuid, str(error))
-            return None
-        self._silent.discard(uuid)
-        return memory
 
     def _uses(
         self, pods: Mapping[str, NodePod], cards: Cards, used: Mapping[_Place, int | None]

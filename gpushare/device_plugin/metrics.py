@@ -55,7 +55,7 @@ class Metrics:
             buckets=_BUCKETS,
             registry=self._registry,
         )
-        self._other_card_ids = Counter(
+        self.other_card_ids = Counter(
             "gpushare_device_plugin_other_ids_total",
             "Containers whose ids are of other cards than their own; their devices are right",
             registry=self._registry,
@@ -65,10 +65,6 @@ class Metrics:
         """Count a call."""
         self._calls.labels(method, outcome).inc()
         self._seconds.labels(method).observe(seconds)
-
-    def other_card_ids(self) -> None:
-        """Count a container whose ids are of other cards."""
-        self._other_card_ids.inc()
 
     def text(self) -> bytes:
         """Return all metrics."""

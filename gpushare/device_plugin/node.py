@@ -14,6 +14,7 @@ from contextlib import suppress
 from typing import Any
 
 from gpushare.core.model import ALL_CORES
+from gpushare.daemon.loop import Loop
 from gpushare.device_plugin.cards import Cards
 from gpushare.errors import AnnotationError, ApiError, WireError
 from gpushare.kube.api import Api
@@ -31,7 +32,7 @@ _MERGE_PATCH = "application/merge-patch+json"
 _TIMEOUT = 5.0
 
 
-class NodeWriter:
+class NodeWriter(Loop):
     """The thread. cards: as they are now. every: seconds until the Node is looked at again.
 
     advertise_cores: whether their compute is written; if not, what was written before stays.
@@ -47,56 +48,37 @@ class NodeWriter:
         *,
         advertise_cores: bool = True,
     ) -> None:
+        failed = "node not written"
+        super().__init__("node", self.step, every, log=log, failed=failed, at_once=True)
         self._api = api
         self._node = node
         self._path = f"/api/v1/nodes/{node}"
         self._names = names
         self._cards = cards
-        self._every = every
         self._advertise_cores = advertise_cores
-        self._wake = threading.Event()
-        self._written = threading.Event()
-        self._stopping = False
+        self.written = threading.Event()
+        """Set by the first write."""
+        self._failures = 0
         self.uid = ""
         """The uid of the Node; "" before it has been read."""
         self.cgpu_disabled = False
         """Whether the label of the node says so; read with the Node."""
 
-    def start(self) -> None:
-        """Write in a thread."""
-        threading.Thread(target=self._run, name="node", daemon=True).start()
-
-    def stop(self) -> None:
-        """End the thread; what is written stays."""
-        self._stopping = True
-        self._wake.set()
-
-    def request_write(self) -> None:
-        """Ask the thread to write the cards now."""
-        self._wake.set()
-
-    def wait(self, seconds: float) -> bool:
-        """Wait at most these seconds for the first write; return whether it is done."""
-        return self._written.wait(seconds)
-
     def problem(self) -> str:
         """Return why the extender does not know the cards, or ""."""
-        return "" if self._written.is_set() else f"node {self._node} has not been written yet"
+        return "" if self.written.is_set() else f"node {self._node} has not been written yet"
 
-    def _run(self) -> None:
-        failures = 0
-        while not self._stopping:
-            self._wake.clear()
-            try:
-                self._write(self._cards())
-                self._written.set()
-                failures = 0
-            except (ApiError, WireError) as error:
-                failures += 1
-                log.warning(Line("node not written", node=self._node, error=error))
-            self._wake.wait(
-                min(self._every, 0.5 * 2 ** min(failures, 6)) if failures else self._every
-            )
+    def step(self) -> float | None:
+        """Write the cards; return the seconds to the next try if that failed."""
+        try:
+            self._write(self._cards())
+        except (ApiError, WireError) as error:
+            self._failures += 1
+            log.warning(Line("node not written", node=self._node, error=error))
+            return min(self._every, 0.5 * 2.0 ** min(self._failures, 6))
+        self.written.set()
+        self._failures = 0
+        return None
 
     def _write(self, cards: Cards) -> None:
         """Write what the Node does not say yet. Raises ApiError, WireError."""

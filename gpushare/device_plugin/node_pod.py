@@ -66,15 +66,19 @@ class NodePod:
             (container for container in self.gpu_containers if container.name == name), None
         )
 
-    def with_placement_of(self, first: "NodePod") -> "NodePod":
-        """Return this pod with the devices of the first time it was seen.
+    def as_first_seen(self, first: "NodePod | None") -> "NodePod":
+        """Return this pod with the devices of the first time it was seen, if it was.
 
-        Anybody who may patch pods can edit its annotations later.
+        Anybody who may patch pods can edit its annotations later. The kubelet's Pods API has no ids
+        of containers, so those of the watch stay.
         """
-        if first.problem or not first.gpu_containers:
+        if first is None or first.ref.uid != self.ref.uid:
             return self
+        pod = replace(self, container_names=self.container_names or first.container_names)
+        if first.problem or not first.gpu_containers:
+            return pod
         return replace(
-            self,
+            pod,
             gpu_containers=first.gpu_containers,
             total=first.total,
             uuids=first.uuids,
@@ -90,6 +94,14 @@ def node_pod(pod: Pod, names: Names) -> NodePod:
     metadata = pod.metadata
     annotations = (metadata and metadata.annotations) or {}
     gpu_containers, total, uuids, problem = _given(pod, annotations, names)
+    container_names = {}
+    if isinstance(status, StartedPodStatus):
+        listed = (*(status.init_container_statuses or ()), *(status.container_statuses or ()))
+        container_names = {
+            (container.container_id or "").rpartition("//")[2]: container.name or ""
+            for container in listed
+            if container.container_id
+        }
     return NodePod(
         ref,
         gpu_containers,
@@ -101,22 +113,9 @@ def node_pod(pod: Pod, names: Names) -> NodePod:
         started=status.start_time is not None,
         assigned=annotations.get(names.assigned) == "true",
         given=read_given(annotations, total or MAX_UNITS, names),
-        container_names=_container_names(status),
+        container_names=container_names or None,
         whole_cards=not problem and has_whole_cards(annotations, request_of(pod, names), names),
     )
-
-
-def _container_names(status: PodStatus) -> dict[str, str] | None:
-    """Return the names of the containers by id; None if there are none."""
-    if not isinstance(status, StartedPodStatus):
-        return None
-    listed = (*(status.init_container_statuses or ()), *(status.container_statuses or ()))
-    by_id = {
-        (container.container_id or "").rpartition("//")[2]: container.name or ""
-        for container in listed
-        if container.container_id
-    }
-    return by_id or None
 
 
 def _given(

@@ -10,11 +10,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from gpushare.daemon.events.recorder import NullRecorder, Recorder
+from gpushare.daemon.events import NullRecorder, Recorder
 from gpushare.daemon.health import HealthServer
 from gpushare.device_plugin.allocator import Allocator, Served
 from gpushare.device_plugin.cards import Cards, unit_mib
-from gpushare.device_plugin.cgroups import Cgroups
 from gpushare.device_plugin.compute import ComputeCheck
 from gpushare.device_plugin.container import ContainerAllocation, Contract, answer, hami_core_folder
 from gpushare.device_plugin.devices import FileSource, NvmlSource, Source
@@ -22,14 +21,13 @@ from gpushare.device_plugin.event_messages import EventMessages
 from gpushare.device_plugin.health import Health
 from gpushare.device_plugin.identity import CheckpointEntry
 from gpushare.device_plugin.kubelet import PodResources, PodsApi, parse_answer, read_checkpoint
-from gpushare.device_plugin.marker import Marker
-from gpushare.device_plugin.memory import Memory, Seen
+from gpushare.device_plugin.marker import Marker, RejectedPods
+from gpushare.device_plugin.memory import Cgroups, Memory, Seen
 from gpushare.device_plugin.metrics import Metrics
 from gpushare.device_plugin.node import NodeWriter
 from gpushare.device_plugin.options import Options
 from gpushare.device_plugin.pods import Pods
 from gpushare.device_plugin.registration import Registration, own_socket, refuse_others
-from gpushare.device_plugin.rejected_pods import RejectedPods
 from gpushare.device_plugin.server import PluginServer
 from gpushare.device_plugin.start_check import StartCheck
 from gpushare.errors import GpuShareError, RequestRefused, SettingsError
@@ -199,7 +197,7 @@ class DevicePlugin:
         """
         if not self._waited:
             self._waited = True
-            if not self._node.wait(_FIRST_SECONDS):
+            if not self._node.written.wait(_FIRST_SECONDS):
                 log.warning("the API server does not answer; registering without it")
         try:
             self._allocator.reset(self._entries())
@@ -233,17 +231,17 @@ class DevicePlugin:
                     given=served.grant,
                 )
             )
-        self._marker.served()
+        self._marker.wake()
         return answer(served.grant, contract, uid, container)
 
     def _report_other_card_ids(self, served: Served) -> None:
-        self._metrics.other_card_ids()
+        self._metrics.other_card_ids.inc()
         for owner in served.owners:
             log.warning(Line("ids of other cards", container=owner, given=served.grant))
             self._event_messages.other_card_ids(owner, served.grant)
 
     def _cards_changed(self, before: Cards, after: Cards) -> None:
-        self._node.request_write()
+        self._node.wake()
         self._event_messages.cards_changed(before, after, self._pods.now()[0].values())
 
     def _live(self) -> Mapping[str, str]:

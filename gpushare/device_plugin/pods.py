@@ -7,7 +7,6 @@ handed in). Each change wakes the threads that wait for one.
 import logging
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
 
 from gpushare.device_plugin.identity import PodKey
 from gpushare.device_plugin.node_pod import NodePod, node_pod
@@ -15,7 +14,7 @@ from gpushare.errors import ApiError, ApiNotFound, GpuShareError, WireError
 from gpushare.kube.api import Api
 from gpushare.logline import Line
 from gpushare.wire.annotations import Names
-from gpushare.wire.codec import Decoded, UnreadableObject, WatchEvent
+from gpushare.wire.codec import Decoded, WatchEvent
 from gpushare.wire.objects import STARTED_PODS, Metadata, Pod
 
 log = logging.getLogger("gpushare.pods")
@@ -105,14 +104,17 @@ class Pods:
     def replace(self, pages: Sequence[Decoded[Pod] | Decoded[NodePod]], started: float) -> None:
         """Take over all pods (of the watch)."""
         del started
-        unread = {bad.ref.uid for page in pages for bad in _logged(page.bad)}
+        unread = [bad for page in pages for bad in page.bad]
+        for bad in unread:
+            log.warning(Line("pod not understood", error=bad))
+        kept = {bad.ref.uid for bad in unread}
         before, _ = self.now()
-        pods = {key: pod for key, pod in before.items() if pod.ref.uid in unread}
+        pods = {key: pod for key, pod in before.items() if pod.ref.uid in kept}
         for page in pages:
             for item in page.items:
                 pod = item if isinstance(item, NodePod) else self._read(item)
                 if pod is not None:
-                    pods[pod.key] = _as_first_seen(before.get(pod.key), pod)
+                    pods[pod.key] = pod.as_first_seen(before.get(pod.key))
         with self._news:
             self._ahead.clear()
             self._put(pods)
@@ -121,7 +123,8 @@ class Pods:
     def apply(self, event: WatchEvent[Pod]) -> None:
         """Take over one change (of the watch)."""
         if event.object is None:
-            _logged((event.bad,) if event.bad else ())
+            if event.bad:
+                log.warning(Line("pod not understood", error=event.bad))
             return
         if event.kind != "DELETED":
             self._take(event.object)
@@ -146,7 +149,7 @@ class Pods:
                 return  # the watch still tells of a pod that had this name before
             elif not ahead:
                 self._ahead.discard(pod.key)
-            self._put({**self._by_key, pod.key: _as_first_seen(known, pod)})
+            self._put({**self._by_key, pod.key: pod.as_first_seen(known)})
 
     def _read(self, item: Pod) -> NodePod | None:
         """Return the pod, if it is of this node."""
@@ -163,20 +166,3 @@ class Pods:
             self._by_key = dict(pods)
             self._changes += 1
             self._news.notify_all()
-
-
-def _as_first_seen(before: NodePod | None, pod: NodePod) -> NodePod:
-    """Return the pod with the devices of the first time it was seen.
-
-    The kubelet's Pods API has no ids of containers, so those of the watch stay.
-    """
-    if before is None or before.ref.uid != pod.ref.uid:
-        return pod
-    placed = pod.with_placement_of(before)
-    return replace(placed, container_names=placed.container_names or before.container_names)
-
-
-def _logged(bad: Sequence[UnreadableObject]) -> Sequence[UnreadableObject]:
-    for unread in bad:
-        log.warning(Line("pod not understood", error=unread))
-    return bad

@@ -9,12 +9,12 @@ import contextlib
 import logging
 import secrets
 import socket
-import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from gpushare.daemon.loop import Loop
 from gpushare.device_plugin.kubelet import SOCKET, KubeletError, register
 from gpushare.device_plugin.server import PluginServer
 from gpushare.errors import GpuShareError, SettingsError
@@ -58,7 +58,7 @@ class _Registered:
     at: float
 
 
-class Registration:
+class Registration(Loop):
     """The thread. before: called each time before it registers.
 
     Kubelets from before kubernetes#135437 drop the newer of two processes when the older one ends;
@@ -74,6 +74,10 @@ class Registration:
         *,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
+        failed = "registration failed"
+        super().__init__(
+            "registration", self.step, _LOOK_SECONDS, log=log, failed=failed, at_once=True
+        )
         self._folder = folder
         self._kubelet = folder / SOCKET
         self._resource = resource
@@ -86,20 +90,10 @@ class Registration:
         self._failures = 0
         self._losses = 0
         self._last_error = ""
-        self._stopping = False
-        self._wake = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="registration", daemon=True)
 
-    def start(self) -> None:
-        """Start the thread, which registers and stays registered."""
-        self._thread.start()
-
-    def stop(self) -> None:
+    def stop(self, seconds: float = 15.0) -> None:
         """End the thread, and close our socket."""
-        self._stopping = True
-        self._wake.set()
-        if self._thread.is_alive():
-            self._thread.join(15.0)
+        super().stop(seconds)
         self._server.stop()
 
     def problem(self) -> str:
@@ -107,10 +101,6 @@ class Registration:
         if self._registered is None:
             return self._last_error or "not registered with the kubelet yet"
         return "" if self._server.watched else "the kubelet does not follow our devices"
-
-    def alive(self) -> bool:
-        """Return whether the thread runs."""
-        return self._thread.is_alive()
 
     def step(self) -> float:
         """Register if that is due; return the seconds to the next look."""
@@ -121,36 +111,22 @@ class Registration:
             return min(_LOOK_SECONDS, self._due - now)
         try:
             self._look(kubelet)
-        except (GpuShareError, OSError) as error:
-            return self._failed(error)
+        except Exception as error:  # the thread must go on: without it nothing is served
+            if not isinstance(error, GpuShareError | OSError):
+                log.exception("registration failed")
+            self._registered = None
+            self._failures += 1
+            if str(error) != self._last_error:
+                self._last_error = str(error)
+                log.warning(Line("not registered", error=error))
+            tries = self._failures + self._losses
+            pause = min(_LONGEST_PAUSE, _FIRST_PAUSE * 2.0 ** min(tries - 1, 16))
+            self._due = self._clock() + pause
+            return min(_LOOK_SECONDS, pause)
         return _FOLLOWED_LOOK_SECONDS if self._server.watched else _LOOK_SECONDS
 
-    def _run(self) -> None:
-        pause = 0.0
-        while True:
-            self._wake.wait(pause)
-            self._wake.clear()
-            if self._stopping:
-                return
-            try:
-                pause = self.step()
-            except Exception as error:  # the thread must go on: without it nothing is served
-                log.exception("registration failed")
-                pause = self._failed(error)
-
-    def _failed(self, error: Exception) -> float:
-        """Return the seconds to the next look; the next try may be later."""
-        self._registered = None
-        self._failures += 1
-        if str(error) != self._last_error:
-            self._last_error = str(error)
-            log.warning(Line("not registered", error=error))
-        tries = self._failures + self._losses
-        pause = min(_LONGEST_PAUSE, _FIRST_PAUSE * 2.0 ** min(tries - 1, 16))
-        self._due = self._clock() + pause
-        return min(_LOOK_SECONDS, pause)
-
     def _look(self, kubelet: Stamp | None) -> None:
+        """Register if the kubelet or our socket is new, or we are lost. Raises KubeletError."""
         known = self._registered
         if known is None or known.kubelet != kubelet or known.ours != _stamp(self._server.socket):
             self._register(kubelet)
@@ -158,29 +134,29 @@ class Registration:
             if self._clock() > known.at + _STEADY_SECONDS:
                 self._losses = 0
         elif self._server.was_watched or self._clock() > known.at + _UNWATCHED_SECONDS:
-            self._let_go(kubelet)
-
-    def _let_go(self, kubelet: Stamp | None) -> None:
-        """Register again. Raises KubeletError if that cannot help."""
-        if not _answers(self._kubelet):
-            raise KubeletError(f"{self._kubelet} does not answer: is the kubelet running?")
-        self._losses += 1
-        if self._losses > 1:
-            raise KubeletError(
-                "the kubelet has stopped to follow our devices again: has another device plug-in"
-                f" registered {self._resource}?"
-            )
-        log.info("the kubelet does not follow our devices any more; registering again")
-        self._register(kubelet)
+            if not _answers(self._kubelet):
+                raise KubeletError(f"{self._kubelet} does not answer: is the kubelet running?")
+            self._losses += 1
+            if self._losses > 1:
+                raise KubeletError(
+                    "the kubelet has stopped to follow our devices again: has another device"
+                    f" plug-in registered {self._resource}?"
+                )
+            log.info("the kubelet does not follow our devices any more; registering again")
+            self._register(kubelet)
 
     def _register(self, kubelet: Stamp | None) -> None:
         if kubelet is None or not _answers(self._kubelet):
             raise KubeletError(f"{self._kubelet} does not answer: is the kubelet running?")
         self._server.stop()
         refuse_others(self._folder)
-        _remove_dead(self._folder)
+        for path in self._folder.glob(f"{_OURS}*.sock"):  # what killed processes of ours have left
+            with contextlib.suppress(OSError):
+                # A new one may be bound, with nobody listening yet.
+                if time.time() > path.stat().st_ctime + _DEAD_SECONDS and not _answers(path):
+                    path.unlink()
         self._before()
-        self._server.start(self._wake.set)
+        self._server.start(self.wake)
         ours = _stamp(self._server.socket)
         if ours is None:
             raise OSError(f"{self._server.socket} was removed at once")
@@ -196,15 +172,6 @@ def refuse_others(folder: Path) -> None:
         raise SettingsError(
             f"another device plug-in serves {folder / ORIGINAL}; there can be one: stop it first"
         )
-
-
-def _remove_dead(folder: Path) -> None:
-    """Remove the sockets that killed processes of ours have left."""
-    for path in folder.glob(f"{_OURS}*.sock"):
-        with contextlib.suppress(OSError):
-            # A new one may be bound, with nobody listening yet.
-            if time.time() > path.stat().st_ctime + _DEAD_SECONDS and not _answers(path):
-                path.unlink()
 
 
 def _answers(path: Path) -> bool:

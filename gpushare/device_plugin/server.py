@@ -22,7 +22,7 @@ from gpushare.device_plugin.allocator import Allocator, Served
 from gpushare.device_plugin.cards import Cards, device_id
 from gpushare.device_plugin.container import ContainerAllocation
 from gpushare.device_plugin.health import Health
-from gpushare.device_plugin.kubelet import NO_PROXY, answer_message, plugin_options
+from gpushare.device_plugin.kubelet import NO_PROXY, OPTIONS, answer_message
 from gpushare.errors import GpuShareError, RequestRefused
 from gpushare.logline import Line
 
@@ -81,7 +81,23 @@ class PluginServer:
         """
         pool = ThreadPoolExecutor(THREADS, "kubelet calls")
         server = grpc.server(pool, options=NO_PROXY)
-        server.add_generic_rpc_handlers((self._handlers(),))
+        methods = {
+            "GetDevicePluginOptions": self._unary(self._get_device_plugin_options, pb.Empty),
+            "GetPreferredAllocation": self._unary(
+                self._get_preferred_allocation, pb.PreferredAllocationRequest
+            ),
+            "Allocate": self._unary(self._allocate, pb.AllocateRequest),
+            "PreStartContainer": self._unary(
+                self._pre_start_container, pb.PreStartContainerRequest
+            ),
+            "ListAndWatch": grpc.unary_stream_rpc_method_handler(
+                self._list_and_watch,
+                pb.Empty.FromString,
+                pb.ListAndWatchResponse.SerializeToString,
+            ),
+        }
+        handler = grpc.method_handlers_generic_handler("v1beta1.DevicePlugin", methods)
+        server.add_generic_rpc_handlers((handler,))
         try:
             server.add_insecure_port(f"unix:{self.socket}")
         except RuntimeError as error:  # gRPC's own, with no word of the reason
@@ -99,36 +115,11 @@ class PluginServer:
             self._health.wake()
             stopped.wait(5.0)
 
-    def _handlers(self) -> "grpc.GenericRpcHandler[Any, Any]":
-        def unary(
-            call: Callable[[Any], Message], request: type[Message]
-        ) -> "grpc.RpcMethodHandler[Any, Any]":
-            name = getattr(call, "__name__", "").strip("_")
-            return grpc.unary_unary_rpc_method_handler(
-                self._handler(name, call),
-                request.FromString,
-                lambda message: message.SerializeToString(),
-            )
-
-        methods = {
-            "GetDevicePluginOptions": unary(self._get_device_plugin_options, pb.Empty),
-            "GetPreferredAllocation": unary(
-                self._get_preferred_allocation, pb.PreferredAllocationRequest
-            ),
-            "Allocate": unary(self._allocate, pb.AllocateRequest),
-            "PreStartContainer": unary(self._pre_start_container, pb.PreStartContainerRequest),
-            "ListAndWatch": grpc.unary_stream_rpc_method_handler(
-                self._list_and_watch,
-                pb.Empty.FromString,
-                pb.ListAndWatchResponse.SerializeToString,
-            ),
-        }
-        return grpc.method_handlers_generic_handler("v1beta1.DevicePlugin", methods)
-
-    def _handler(
-        self, name: str, call: Callable[[Any], Message]
-    ) -> Callable[[Any, grpc.ServicerContext], Message]:
+    def _unary(
+        self, call: Callable[[Any], Message], request: type[Message]
+    ) -> "grpc.RpcMethodHandler[Any, Any]":
         """Return the call as gRPC wants it: errors as status codes, and counted."""
+        name = getattr(call, "__name__", "").strip("_")
 
         def handle(request: Any, context: grpc.ServicerContext) -> Message:  # noqa: ANN401
             began = time.monotonic()
@@ -147,11 +138,13 @@ class PluginServer:
                 self._observe(name, outcome, time.monotonic() - began)
             return message
 
-        return handle
+        return grpc.unary_unary_rpc_method_handler(
+            handle, request.FromString, lambda message: message.SerializeToString()
+        )
 
     def _get_device_plugin_options(self, request: pb.Empty) -> pb.DevicePluginOptions:
         del request
-        return plugin_options()
+        return OPTIONS
 
     def _list_and_watch(
         self, request: pb.Empty, context: grpc.ServicerContext

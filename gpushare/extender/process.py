@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Iterable
 
 from gpushare.core.model import ObservedPod
-from gpushare.daemon.events.recorder import NullRecorder, Recorder
+from gpushare.daemon.events import NullRecorder, Recorder
 from gpushare.daemon.logs import LogWriter, start_logging
 from gpushare.errors import ApiError, MessageError
 from gpushare.extender import factory

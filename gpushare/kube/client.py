@@ -35,7 +35,6 @@ from gpushare.kube.responses import (
     read_beginning,
     response_error,
     return_to_pool,
-    socket_of_response,
 )
 from gpushare.kube.session import Session, load
 from gpushare.logline import Line
@@ -143,9 +142,7 @@ class KubeClient:
         try:
             if response.status != 200:
                 raise response_error(call.where, response.status, read_beginning(response))
-            live = socket_of_response(response)
-            live.settimeout(read_timeout)
-            lines = LineStream(response, live, call.where)
+            lines = LineStream(response, call.where, read_timeout)
         except OSError as error:
             response.close()
             raise no_response_error(call.where, error) from error

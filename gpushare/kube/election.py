@@ -93,7 +93,15 @@ class Elector:
     def tick(self, now: float, wall: float, jitter: float) -> Action:
         """Return what to do. `wall` is for the Lease's readers; `jitter` in [0, 1)."""
         if self._stopping:
-            return self._release_lease(now, wall)
+            lease = self._lease
+            # Within our fence an earlier leader's calls may still land: the next must wait too.
+            known = self._lease_is_current and now >= self._fence
+            if self._done or not known or lease is None or not self._is_ours(lease):
+                self._done = True
+                return Done()
+            self._sent_at = now
+            self._releasing = True
+            return Update(lease.held_by("", wall, RELEASED_DURATION))
         if now < self._next_at:
             return Wait(self._next_at - now)
         if not self._lease_is_current:
@@ -182,14 +190,3 @@ class Elector:
         it.
         """
         return lease.holder == self.identity and lease.acquired == self._acquire_time != ""
-
-    def _release_lease(self, now: float, wall: float) -> Action:
-        lease = self._lease
-        # Within our fence an earlier leader's calls may still land, so that the next must wait too.
-        known = self._lease_is_current and now >= self._fence
-        if self._done or not known or lease is None or not self._is_ours(lease):
-            self._done = True
-            return Done()
-        self._sent_at = now
-        self._releasing = True
-        return Update(lease.held_by("", wall, RELEASED_DURATION))

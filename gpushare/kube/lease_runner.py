@@ -9,6 +9,7 @@ import random
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 
 from gpushare.errors import ApiError, ApiNotFound, WireError
 from gpushare.kube.api import Calls
@@ -121,33 +122,28 @@ class LeaseRunner:
             case Done():
                 self._ended = True
             case _:
-                self._call(action)
-
-    def _call(self, action: Read | Create | Update) -> None:
-        try:
-            match action:
-                case Create(body):
-                    answer = self._request("POST", self._collection, body)
-                    self._machine.on_written(answer, self._clock())
-                case Update(body):
-                    answer = self._request("PUT", self._path, body)
-                    self._machine.on_written(answer, self._clock())
-                case Read():
-                    self._machine.on_lease(self._read(), self._clock())
-        except (ApiError, WireError) as error:
-            log.warning(Line("lease call failed", lease=self._path, error=error))
-            self._machine.on_error(error, self._clock())
-        leads = self.leads_until(self._clock()) > self._clock()
-        # Compared with what was said, as it may begin and end between two calls, by the clock.
-        if leads != self._logged_leading:
-            self._logged_leading = leads
-            log.info(Line("leadership changed", lease=self._path, leading=leads))
-
-    def _read(self) -> bytes | None:
-        try:
-            return self._request("GET", self._path, None)
-        except ApiNotFound:
-            return None
+                try:
+                    match action:
+                        case Create(body):
+                            answer = self._request("POST", self._collection, body)
+                            self._machine.on_written(answer, self._clock())
+                        case Update(body):
+                            answer = self._request("PUT", self._path, body)
+                            self._machine.on_written(answer, self._clock())
+                        case Read():
+                            found = None
+                            with suppress(ApiNotFound):
+                                found = self._request("GET", self._path, None)
+                            self._machine.on_lease(found, self._clock())
+                except (ApiError, WireError) as error:
+                    log.warning(Line("lease call failed", lease=self._path, error=error))
+                    self._machine.on_error(error, self._clock())
+                leads = self.leads_until(self._clock()) > self._clock()
+                # Compared with what was said, as it may begin and end between two calls, by the
+                # clock.
+                if leads != self._logged_leading:
+                    self._logged_leading = leads
+                    log.info(Line("leadership changed", lease=self._path, leading=leads))
 
     def _request(self, method: str, path: str, body: bytes | None) -> bytes:
         return self._api.request(method, path, body=body, timeout=self._call_timeout)

@@ -16,7 +16,6 @@ from gpushare.errors import ApiError
 from gpushare.kube.api import Api, Lines
 from gpushare.kube.listwatch import (
     NEVER,
-    Action,
     EventT,
     List,
     ListWatch,
@@ -98,7 +97,15 @@ class Reflector(Generic[PageT, EventT]):
                 self._relist = False
                 self._machine.request_relist()
             try:
-                self._do(self._machine.next(self._clock(), self._jitter()))
+                match self._machine.next(self._clock(), self._jitter()):
+                    case Sleep(seconds):
+                        self._set_due(seconds)
+                        self._wake.wait(seconds)
+                        self._wake.clear()
+                    case List() as action:
+                        self._list(action)
+                    case Watch() as action:
+                        self._watch(action)
             except Exception:
                 # A bug on the way must not end the thread silently: the ledger would go stale.
                 log.exception(Line("reflector failed", resource=self._machine.path))
@@ -134,17 +141,6 @@ class Reflector(Generic[PageT, EventT]):
         lines = self._lines
         if lines is not None:
             lines.close()
-
-    def _do(self, action: Action) -> None:
-        match action:
-            case Sleep(seconds):
-                self._set_due(seconds)
-                self._wake.wait(seconds)
-                self._wake.clear()
-            case List():
-                self._list(action)
-            case Watch():
-                self._watch(action)
 
     def _list(self, action: List) -> None:
         self._set_due(action.timeout)

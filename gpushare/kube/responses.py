@@ -76,9 +76,16 @@ class LineSplitter:
 
 
 class LineStream:
-    """The lines of an open watch; `close` may come from another thread."""
+    """The lines of an open watch; `close` may come from another thread.
 
-    def __init__(self, response: Response, live: socket.socket, where: str) -> None:
+    silence: seconds between two of them that are allowed. Raises OSError if its socket is gone.
+    """
+
+    def __init__(self, response: Response, where: str, silence: float) -> None:
+        live = getattr(response.connection, "live", None)
+        if not isinstance(live, socket.socket):
+            raise OSError("the connection has no socket any more")
+        live.settimeout(silence)
         self._response = response
         self._where = where
         self._closed = False
@@ -91,23 +98,19 @@ class LineStream:
         """Return the lines; a cut or silent stream raises ApiUnavailable, a clean end just ends."""
         splitter = LineSplitter()
         while True:
-            lines = self._read(splitter)
-            if lines is None:
-                return
+            try:
+                chunk = self._response.read1(_CHUNK, decode_content=True)
+                if self._closed or not chunk:
+                    return
+                lines = splitter.feed(chunk)
+            except (HTTPError, OSError, ValueError) as error:
+                if self._closed:
+                    return
+                raise no_response_error(self._where, error) from error
             for line in lines:
                 if self._closed:
                     return
                 yield line
-
-    def _read(self, splitter: LineSplitter) -> list[bytes] | None:
-        """Return the lines that one read completes; None at the end."""
-        try:
-            chunk = self._response.read1(_CHUNK, decode_content=True)
-            return splitter.feed(chunk) if chunk and not self._closed else None
-        except (HTTPError, OSError, ValueError) as error:
-            if self._closed:
-                return None
-            raise no_response_error(self._where, error) from error
 
     def close(self) -> None:
         """End the iteration at once."""
@@ -120,14 +123,6 @@ class LineStream:
         with self._lock:
             self._handle.close()
         self._response.close()
-
-
-def socket_of_response(response: Response) -> socket.socket:
-    """Return the socket an unread answer comes from."""
-    live = getattr(response.connection, "live", None)
-    if not isinstance(live, socket.socket):
-        raise OSError("the connection has no socket any more")
-    return live
 
 
 class TooLargeError(Exception):
@@ -145,7 +140,17 @@ def read_all(response: Response, deadline: float) -> bytes:
         raise OSError("the answer does not say where it ends")
     parts, size = [], 0
     plain = "Content-Encoding" not in response.headers
-    while part := _read_piece(response, deadline):
+    while True:
+        remaining = deadline - time.monotonic()
+        if remaining <= 0:
+            raise TimeoutError("the answer's body did not end in time")
+        # Asked each time: a connection that has gone back to the pool is another call's.
+        live = getattr(response.connection, "live", None)
+        if isinstance(live, socket.socket):
+            live.settimeout(remaining)
+        part = response.read1(_CHUNK, decode_content=True)
+        if not part:
+            break
         parts.append(part)
         size += len(part)
         if size > MOST_BYTES:
@@ -153,17 +158,6 @@ def read_all(response: Response, deadline: float) -> bytes:
         if plain and response.length_remaining == 0:
             break
     return b"".join(parts)
-
-
-def _read_piece(response: Response, deadline: float) -> bytes:
-    """Return the bytes of the body that have come, b"" at its end. Raises TimeoutError."""
-    remaining = deadline - time.monotonic()
-    if remaining <= 0:
-        raise TimeoutError("the answer's body did not end in time")
-    live = getattr(response.connection, "live", None)
-    if isinstance(live, socket.socket):
-        live.settimeout(remaining)
-    return response.read1(_CHUNK, decode_content=True)
 
 
 def read_beginning(response: Response) -> bytes:

@@ -78,7 +78,8 @@ class SchedulerLease:
         self._lease, self._read_at = lease, self._requested_at
         if before is None or lease is None or not lease.same_term(before):
             self._changed_at = now
-        if lease is None or not self._is_own(lease):
+        host, underscore, unique = (lease.holder if lease else "").rpartition("_")
+        if lease is None or not (underscore and unique) or host != self.host:
             self.term = Term()
             if lease is None or lease.holder:
                 self._last_own = None
@@ -99,8 +100,14 @@ class SchedulerLease:
         self, lease: Lease, others_expired: bool, read_before: float, now: float
     ) -> None:
         """Set the fence when the Lease may have come to our host from elsewhere."""
-        if not self._held_continuously(lease):
-            held = min(self._held_for(lease), now - read_before)
+        last = self._last_own
+        # A restart of our scheduler is one transition, so no other held it in between.
+        restarts = 0 if last is None or lease.holder == last.holder else 1
+        if last is None or lease.transitions_since(last) != restarts:
+            # By the clock of this host, which is the clock that wrote it, and may have been set
+            # since. An earlier holder may have given it away.
+            held = self._requested_wall - seconds_of(lease.acquired)
+            held = 0.0 if math.isnan(held) else min(max(0.0, held), now - read_before)
             remaining = 0.0 if others_expired else max(0.0, lease.duration - held)
             self._fence = now + remaining + self.bind_budget
         self._last_own = lease
@@ -114,22 +121,3 @@ class SchedulerLease:
             and self._read_at >= self._changed_at + last.duration
             and lease.transitions_since(last) == 1
         )
-
-    def _held_continuously(self, lease: Lease) -> bool:
-        """Return whether only our host led since it was last seen to."""
-        last = self._last_own
-        if last is None:
-            return False
-        # A restart of our scheduler is one transition, so no other held it in between.
-        return lease.transitions_since(last) == (0 if lease.holder == last.holder else 1)
-
-    def _held_for(self, lease: Lease) -> float:
-        """Return for how long our scheduler holds it, by the clock of this host, which is the clock
-        that wrote it, and may have been set since. An earlier holder may have given it away.
-        """
-        held = self._requested_wall - seconds_of(lease.acquired)
-        return 0.0 if math.isnan(held) else max(0.0, held)
-
-    def _is_own(self, lease: Lease) -> bool:
-        host, underscore, unique = lease.holder.rpartition("_")
-        return bool(underscore and unique) and host == self.host

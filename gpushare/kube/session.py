@@ -183,23 +183,17 @@ def _tls(settings: "Configuration") -> ssl.SSLContext:
 def _kubeconfig_name(kubeconfig: str, context: str | None) -> str:
     """Return how to name the kubeconfig in a message. Raises SettingsError if none can be seen."""
     files = [Path(name) for name in kubeconfig.split(os.pathsep) if name]
-    try:
-        exists = any(_exists(file.expanduser()) for file in files)
-    except (OSError, RuntimeError) as error:  # no right to its folder; no such home
-        raise SettingsError(f"kubeconfig {kubeconfig} cannot be used: {one_line(error)}") from error
-    if not exists:
+    for file in files:
+        try:
+            # From Python 3.14 on `Path.exists` says no where it cannot be looked for.
+            file.expanduser().stat()
+            break
+        except (FileNotFoundError, NotADirectoryError):
+            continue
+        except (OSError, RuntimeError) as error:  # no right to its folder; no such home
+            raise SettingsError(
+                f"kubeconfig {kubeconfig} cannot be used: {one_line(error)}"
+            ) from error
+    else:
         raise SettingsError(f"kubeconfig {kubeconfig} does not exist")
     return f"kubeconfig {kubeconfig}" + (f" with context {context!r}" if context else "")
-
-
-def _exists(file: Path) -> bool:
-    """Return whether the file exists.
-
-    Raises OSError if it cannot be looked for: from Python 3.14 on `Path.exists` returns False
-    then.
-    """
-    try:
-        file.stat()
-    except (FileNotFoundError, NotADirectoryError):
-        return False
-    return True

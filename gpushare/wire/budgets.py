@@ -63,18 +63,17 @@ def selects(selector: object, labels: Mapping[str, str]) -> bool:
         return False
     wanted = _mapping(selector.get("matchLabels"))
     listed = selector.get("matchExpressions")
-    expressions = listed if isinstance(listed, list) else []
-    return all(labels.get(key) == value for key, value in wanted.items()) and all(
-        _holds(_mapping(expression), labels) for expression in expressions
-    )
-
-
-def _holds(expression: Mapping[str, Any], labels: Mapping[str, str]) -> bool:
-    values, operator = expression.get("values"), str(expression.get("operator"))
-    if operator not in _OPERATORS:
+    if not all(labels.get(key) == value for key, value in wanted.items()):
         return False
-    listed = tuple(values) if isinstance(values, list) else ()
-    return Requirement(str(expression.get("key")), operator, listed).holds(labels)
+    for item in listed if isinstance(listed, list) else ():
+        expression = _mapping(item)
+        values, operator = expression.get("values"), str(expression.get("operator"))
+        among = tuple(values) if isinstance(values, list) else ()
+        if operator not in _OPERATORS:
+            return False
+        if not Requirement(str(expression.get("key")), operator, among).holds(labels):
+            return False
+    return True
 
 
 def _mapping(value: object) -> Mapping[str, Any]:

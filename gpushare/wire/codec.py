@@ -11,6 +11,7 @@ unreadable ones are named.
 
 import re
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
@@ -133,7 +134,10 @@ class Codec(Generic[_T]):
         nothing of the object.
         """
         answer, body = self._around(_IDENTIFIED, body, "answer")
-        identity = _checked_kind(answer, self.kind).metadata or _Identity()
+        if answer.kind != self.kind:
+            found = (answer.kind or "")[:80]
+            raise MessageError(f"answer: its kind is {found!a}, not {self.kind}")
+        identity = answer.metadata or _Identity()
         if (identity.namespace or "", identity.name) != (namespace, name):
             raise MessageError(f"answer: the {self.kind} has another name or namespace")
         return self.decode(body)
@@ -146,12 +150,20 @@ class Codec(Generic[_T]):
         A list of another kind, or one that lacks `items`, is none: it must not pass for an empty
         one. Null is an empty list, as Go writes it.
         """
-        try:
+        with suppress(*_UNDECODABLE):
             page = self._list.decode(body)
-        except _UNDECODABLE:
-            return self._item_by_item(body)
-        items, meta = self._items(page), page.metadata or _ListMeta()
-        return Decoded(items, meta.resource_version or "", meta.continue_ or "")
+            meta = page.metadata or _ListMeta()
+            return Decoded(self._items(page), meta.resource_version or "", meta.continue_ or "")
+        parts, _ = self._around(_RAW_LIST, body, "list")
+        items: list[_T] = []
+        bad: list[UnreadableObject] = []
+        for raw in self._items(parts):
+            try:
+                items.append(self._read(raw))
+            except _UNDECODABLE as error:
+                bad.append(_describe(raw, error)[0])
+        meta = parts.metadata or _ListMeta()
+        return Decoded(items, meta.resource_version or "", meta.continue_ or "", tuple(bad))
 
     def decode_event(self, line: bytes) -> WatchEvent[_T]:
         """Return one line of a watch. Raises MessageError if the line is no event."""
@@ -170,18 +182,6 @@ class Codec(Generic[_T]):
             bad, version = _describe(event.object, error)
             return WatchEvent(event.type, resource_version=version, bad=bad)
         return WatchEvent(event.type, decoded, _version_of(getattr(decoded, "metadata", None)))
-
-    def _item_by_item(self, body: bytes) -> Decoded[_T]:
-        page, _ = self._around(_RAW_LIST, body, "list")
-        items: list[_T] = []
-        bad: list[UnreadableObject] = []
-        for raw in self._items(page):
-            try:
-                items.append(self._read(raw))
-            except _UNDECODABLE as error:
-                bad.append(_describe(raw, error)[0])
-        meta = page.metadata or _ListMeta()
-        return Decoded(items, meta.resource_version or "", meta.continue_ or "", tuple(bad))
 
     def _read(self, body: bytes | Raw) -> _T:
         try:
@@ -247,13 +247,9 @@ def check_bound(body: bytes) -> None:
 
 def check_kind(body: bytes, kind: str) -> None:
     """Check that the answer is an object of the kind. Raises MessageError for anything else."""
-    _checked_kind(decode_with(_IDENTIFIED, body, "answer"), kind)
-
-
-def _checked_kind(answer: _Identified, kind: str) -> _Identified:
-    if answer.kind != kind:
-        raise MessageError(f"answer: its kind is {(answer.kind or '')[:80]!a}, not {kind}")
-    return answer
+    found = decode_with(_IDENTIFIED, body, "answer").kind
+    if found != kind:
+        raise MessageError(f"answer: its kind is {(found or '')[:80]!a}, not {kind}")
 
 
 def tamed(body: bytes) -> bytes:

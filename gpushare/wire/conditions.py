@@ -53,22 +53,17 @@ def counted(message: str) -> tuple[int, dict[str, int], dict[str, int]]:
     """Return how many nodes kube-scheduler's message is about, and on how many of them each reason
     holds: of its own filters, and of this extender. Without nodes it counts none.
     """
-    nodes, counts = _counts(message)
-    ours = {
-        text: count for text, count in counts.items() if text in _OURS or _NOT_FOUND.fullmatch(text)
-    }
-    return nodes, {text: n for text, n in counts.items() if text not in ours}, ours
-
-
-def _counts(message: str) -> tuple[int, dict[str, int]]:
-    """Return (how many nodes there are, how many of them by reason)."""
     match = _COUNTED.fullmatch(message)
     if match is None:
-        return 0, {}
+        return 0, {}, {}
     counts: dict[str, int] = {}
     # Reasons have commas of their own, but no number after one.
     for part in re.split(r", (?=\d+ )", match[2]):
         count, _, text = part.partition(" ")
         if count.isascii() and count.isdigit() and text:
             counts[text] = counts.get(text, 0) + int(count[:9])
-    return int(match[1][:9]), counts
+    ours = {
+        text: count for text, count in counts.items() if text in _OURS or _NOT_FOUND.fullmatch(text)
+    }
+    own = {text: n for text, n in counts.items() if text not in ours}
+    return int(match[1][:9]), own, ours

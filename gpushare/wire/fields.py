@@ -64,8 +64,6 @@ def flag(fields: Fields, key: str, where: str = "") -> bool:
 
 def number(fields: Fields, key: str, where: str = "", default: int = 0) -> int:
     """Return the whole number under a key (True and False are none, whatever Python says)."""
-    if isinstance(fields.get(key), bool):
-        raise SettingsError(f"{_path(where, key)}: must be a whole number")
     value = _field(fields, key, int, "a whole number", where)
     return default if value is None else value
 
@@ -84,10 +82,9 @@ def parse_duration(duration: str) -> float:
 
 def _field(fields: Fields, key: str, kind: type[_T], type_name: str, where: str) -> _T | None:
     value = fields.get(key)
-    if value is not None and not isinstance(value, kind):
-        raise SettingsError(f"{_path(where, key)}: must be {type_name}")
+    # True and False are whole numbers to Python alone.
+    right = isinstance(value, kind) and (kind is bool or not isinstance(value, bool))
+    if value is not None and not right:
+        path = f"{where}.{key}" if where else key
+        raise SettingsError(f"{path}: must be {type_name}")
     return value
-
-
-def _path(where: str, key: str) -> str:
-    return f"{where}.{key}" if where else key

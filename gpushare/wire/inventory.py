@@ -25,7 +25,7 @@ index that they have now, or by uuid.
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
@@ -92,8 +92,20 @@ def encode_inventory(inventory: Inventory) -> str:
     document: dict[str, Any] = {
         "v": VERSION,
         "unit": inventory.unit,
-        "devices": [_encode_device(device) for device in inventory.devices],
+        "devices": [],
     }
+    for device in inventory.devices:
+        item: dict[str, Any] = {}
+        if device.uuid:
+            item["uuid"] = device.uuid
+        if device.model:
+            item["model"] = device.model
+        item["mem"] = device.mem
+        if not device.healthy:
+            item["healthy"] = False
+        if device.problem:
+            item["problem"] = device.problem[:_MAX_TEXT_LENGTH]
+        document["devices"].append(item)
     if inventory.marks_assigned:
         document["marksAssigned"] = True
     if inventory.serves_by_identity:
@@ -129,7 +141,10 @@ def decode_inventory(text: str) -> Inventory:
     decoded = tuple(
         _decode_device(device, f"inventory.devices[{n}]") for n, device in enumerate(devices)
     )
-    _must_differ([device.uuid for device in decoded])
+    first: dict[str, int] = {}
+    for number, device in enumerate(decoded):
+        if device.uuid and (same := first.setdefault(device.uuid, number)) != number:
+            raise AnnotationError(f"inventory.devices[{number}].uuid: devices[{same}] has the same")
     if len({device.mem for device in decoded}) > MAX_SIZES:
         raise AnnotationError(f"inventory.devices: more than {MAX_SIZES} sizes of mem")
     return Inventory(
@@ -194,29 +209,6 @@ def decode_unhealthy(data: Mapping[str, str]) -> frozenset[int | str]:
             raise AnnotationError(f"gpus: {token[:20]!a} is not a device index, and no uuid")
         devices.add(token if index is None else index)
     return frozenset(devices)
-
-
-def _must_differ(uuids: Sequence[str]) -> None:
-    first: dict[str, int] = {}
-    for number, uuid in enumerate(uuids):
-        if uuid and first.setdefault(uuid, number) != number:
-            raise AnnotationError(
-                f"inventory.devices[{number}].uuid: devices[{first[uuid]}] has the same"
-            )
-
-
-def _encode_device(device: Device) -> dict[str, Any]:
-    item: dict[str, Any] = {}
-    if device.uuid:
-        item["uuid"] = device.uuid
-    if device.model:
-        item["model"] = device.model
-    item["mem"] = device.mem
-    if not device.healthy:
-        item["healthy"] = False
-    if device.problem:
-        item["problem"] = device.problem[:_MAX_TEXT_LENGTH]
-    return item
 
 
 def _decode_device(value: object, where: str) -> Device:

@@ -7,6 +7,7 @@ Tested in `tests/unit/doctor/test_parts.py`.
 
 import re
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from urllib.parse import urlsplit
@@ -46,17 +47,19 @@ def read_samples(metrics: str) -> dict[str, float]:
     return samples
 
 
-def family(samples: Samples, name: str) -> Iterator[tuple[dict[str, str], float]]:
-    """Yield the labels and the value of each sample of a family."""
+def family(samples: Samples, name: str, **wanted: str) -> Iterator[tuple[dict[str, str], float]]:
+    """Yield the labels and the value of each sample of a family that has these labels."""
     for sample, value in samples.items():
         if sample.partition("{")[0] == name:
             pairs = (text.partition("=") for text in _LABEL.findall(sample))
-            yield {key: quoted.strip('"')[:_LONGEST] for key, _, quoted in pairs}, value
+            labels = {key: quoted.strip('"')[:_LONGEST] for key, _, quoted in pairs}
+            if wanted.items() <= labels.items():
+                yield labels, value
 
 
 def total(samples: Samples, name: str, **labels: str) -> float | None:
     """Return the sum of a family's samples that have these labels; None if there is none."""
-    values = [value for has, value in family(samples, name) if labels.items() <= has.items()]
+    values = [value for _, value in family(samples, name, **labels)]
     return sum(values) if values else None
 
 
@@ -99,21 +102,18 @@ def ranking_policies(samples: Samples) -> dict[str, RankingPolicy]:
 
 
 def _ranking_policy(samples: Samples, resource: str = "", policy: str = "") -> RankingPolicy:
-    def of(name: str) -> Iterator[tuple[dict[str, str], float]]:
-        return (
-            (labels, value)
-            for labels, value in family(samples, name)
-            if labels.get("resource") == resource
-        )
-
     def by_candidate(name: str) -> dict[str, float]:
-        return {labels.get("policy", ""): value for labels, value in of(name)}
+        found = family(samples, name, resource=resource)
+        return {labels.get("policy", ""): value for labels, value in found}
 
-    since = by_candidate("gpushare_ranking_policy_chosen_timestamp_seconds").get(policy, 0.0)
-    lead = next(of("gpushare_trial_lead_percent"), ({}, 0.0))
+    chosen = by_candidate("gpushare_ranking_policy_chosen_timestamp_seconds").get(policy, 0.0)
+    since = ""
+    with suppress(ValueError, OverflowError, OSError):
+        since = f"{datetime.fromtimestamp(chosen, UTC):%Y-%m-%dT%H:%M:%SZ}" if chosen else ""
+    lead = next(family(samples, "gpushare_trial_lead_percent", resource=resource), ({}, 0.0))
     return RankingPolicy(
         policy,
-        _rfc3339(since),
+        since,
         lead[0].get("second", ""),
         lead[1],
         by_candidate("gpushare_trial_lead_error_percent").get(policy, 0.0),
@@ -141,10 +141,3 @@ def _shadow(samples: Samples, resource: str) -> str:
         f" for {count('pods', taken='shadow')}"
     )
     return text if on[1] else f"{text}; it failed and is off"
-
-
-def _rfc3339(seconds: float) -> str:
-    try:
-        return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%dT%H:%M:%SZ}" if seconds else ""
-    except (ValueError, OverflowError, OSError):
-        return ""

@@ -70,7 +70,18 @@ def template_spec(node: Node, names: Names, unit: str) -> NodeSpec:
     label = ((metadata and metadata.labels) or {}).get(names.shape)
     has_inventory = names.inventory in ((metadata and metadata.annotations) or {})
     if label is not None and not has_inventory and (spec.closed or not any(spec.capacity)):
-        capacity = _capacity(label, names.shape, unit)
+        where, match = f"label {names.shape}: {label[:63]!a}", SHAPE.fullmatch(label)
+        if match is None:
+            raise AnnotationError(f"{where} is not as 4x24GiB")
+        devices, size = int(match[1]), int(match[2])
+        units = units_of(size, match[3], unit) if match[3] else size
+        if not units:
+            raise AnnotationError(f"{where} is no number of units of {unit}")
+        if not 0 < devices <= MAX_DEVICES:
+            raise AnnotationError(
+                f"label {names.shape}: a node has from 1 to {MAX_DEVICES} devices"
+            )
+        capacity = (units,) * devices
         model = node_model((metadata and metadata.labels) or {})
         models = (model,) * len(capacity)
         spec = replace(spec, capacity=capacity, models=models, closed=None, counted=False)
@@ -146,16 +157,3 @@ def _host_amount(
         return None if quantity is None else convert(quantity)
     except QuantityError:
         return None
-
-
-def _capacity(text: str, label: str, unit: str) -> tuple[int, ...]:
-    match = SHAPE.fullmatch(text)
-    if match is None:
-        raise AnnotationError(f"label {label}: {text[:63]!a} is not as 4x24GiB")
-    devices, size = int(match[1]), int(match[2])
-    units = units_of(size, match[3], unit) if match[3] else size
-    if not units:
-        raise AnnotationError(f"label {label}: {text[:63]!a} is no number of units of {unit}")
-    if not 0 < devices <= MAX_DEVICES:
-        raise AnnotationError(f"label {label}: a node has from 1 to {MAX_DEVICES} devices")
-    return (units,) * devices

@@ -89,21 +89,21 @@ def _by_node(
     nodes: Mapping[str, Raw], where: str, uid_of: Callable[[Raw], str | None]
 ) -> dict[str, Victims]:
     checked_length(max(nodes, key=len, default=""), where)
-    return {node: _victims(raw, f"{where}.{node[:80]}", uid_of) for node, raw in nodes.items()}
-
-
-def _victims(raw: Raw, where: str, uid_of: Callable[[Raw], str | None]) -> Victims:
-    if _is_null(raw):
-        return Victims()
-    try:
-        victims = decode_body(_ON_NODE, _OnNode, raw)
-        uids = [uid_of(pod) for pod in victims.pods or () if not _is_null(pod)]
-    except MessageError as error:
-        raise MessageError(f"{where}: {error}") from error
-    if not all(uids):
-        raise MessageError(f"{where}: a pod without a uid")
-    checked = tuple(checked_uid(uid, f"{where}.Pods") for uid in uids if uid)
-    return Victims(checked, min(max(victims.violations or 0, 0), _MAX_VIOLATIONS))
+    found = dict.fromkeys(nodes, Victims())
+    for node, raw in nodes.items():
+        if _is_null(raw):
+            continue
+        try:
+            victims = decode_body(_ON_NODE, _OnNode, raw)
+            uids = [uid_of(pod) for pod in victims.pods or () if not _is_null(pod)]
+        except MessageError as error:
+            raise MessageError(f"{where}.{node[:80]}: {error}") from error
+        if not all(uids):
+            raise MessageError(f"{where}.{node[:80]}: a pod without a uid")
+        checked = tuple(checked_uid(uid, f"{where}.{node[:80]}.Pods") for uid in uids if uid)
+        violations = min(max(victims.violations or 0, 0), _MAX_VIOLATIONS)
+        found[node] = Victims(checked, violations)
+    return found
 
 
 def _is_null(raw: Raw) -> bool:

@@ -40,14 +40,27 @@ def parse_quantity(quantity: Quantity) -> int | Fraction:
 
     Raises QuantityError for anything the grammar does not allow, with the text shortened.
     """
-    text = _text_of(quantity)
+    if isinstance(quantity, str):
+        text = quantity
+    elif isinstance(quantity, bool) or not isinstance(quantity, int | float):
+        raise QuantityError(f"a {type(quantity).__name__} is not a quantity")
+    elif isinstance(quantity, int) and quantity.bit_length() > _MAX_LENGTH * 3:
+        raise QuantityError("a number of that many digits is not a quantity")
+    else:
+        text = repr(quantity)
     if len(text) <= 18 and text.isascii() and text.isdigit():
         return int(text)
     match = _GRAMMAR.fullmatch(text) if len(text) <= _MAX_LENGTH else None
     if match is None or not (match["whole"] or match["part"]):
         raise QuantityError(f"{_quoted(text)} is not a quantity")
+    if match["exponent"] is None:
+        scale = _SCALES[match["suffix"] or ""]
+    elif abs(exponent := int(match["exponent"])) <= _LARGEST_EXPONENT:
+        scale = Fraction(10) ** exponent
+    else:  # refused before it costs anything
+        raise QuantityError(f"{_quoted(text)} is out of range")
     part = match["part"] or ""
-    value = Fraction(int(match["whole"] + part), 10 ** len(part)) * _scale(match, text)
+    value = Fraction(int(match["whole"] + part), 10 ** len(part)) * scale
     if match["sign"] == "-":
         value = -value
     return value.numerator if value.denominator == 1 else value
@@ -81,26 +94,6 @@ def to_bytes(quantity: Quantity) -> int:
         if scale is not None:
             return int(quantity[:-2]) * scale
     return _in_range(math.ceil(parse_quantity(quantity)), MAX_VALUE, quantity)
-
-
-def _text_of(quantity: Quantity) -> str:
-    if isinstance(quantity, str):
-        return quantity
-    if isinstance(quantity, bool) or not isinstance(quantity, int | float):
-        raise QuantityError(f"a {type(quantity).__name__} is not a quantity")
-    if isinstance(quantity, int) and quantity.bit_length() > _MAX_LENGTH * 3:
-        raise QuantityError("a number of that many digits is not a quantity")
-    return repr(quantity)
-
-
-def _scale(match: re.Match[str], text: str) -> int | Fraction:
-    """Return the factor of the digits; a huge exponent is refused before it costs anything."""
-    if match["exponent"] is None:
-        return _SCALES[match["suffix"] or ""]
-    exponent = int(match["exponent"])
-    if abs(exponent) > _LARGEST_EXPONENT:
-        raise QuantityError(f"{_quoted(text)} is out of range")
-    return Fraction(10) ** exponent
 
 
 def _is_short_number(text: str) -> bool:

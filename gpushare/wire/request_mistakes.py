@@ -111,9 +111,10 @@ def misplaced(pod: Pod, request: Request, names: Names) -> str:
     if not request.devices:
         return ""
     annotations = (pod.metadata and pod.metadata.annotations) or {}
-    if foreign := foreign_name(_resources_of(pod), annotations, names):
+    resources = {name for container in _containers(pod) for name in _amounts(container)}
+    if foreign := foreign_name(resources, annotations, names):
         return foreign
-    if whole := sorted(filter(is_whole, _resources_of(pod))):
+    if whole := sorted(filter(is_whole, resources)):
         return (
             f"{whole[0]} is asked for beside {names.resource}: two device plug-ins would give it"
             " cards without knowing of each other; ask for one of the two"
@@ -129,17 +130,13 @@ def foreign_name(resources: Collection[str], annotations: Collection[str], names
     for table, on_pod in ((RESOURCES, resources), (ANNOTATIONS, annotations)):
         for name, meaning in table.items():
             if name in on_pod:
-                instead = _instead(meaning, names)
+                instead = meaning.difference
+                if meaning.ours:
+                    where = " as an annotation of the pod" if meaning.ours == "count" else ""
+                    but = f" ({meaning.difference})" if meaning.difference else ""
+                    instead = f"write {getattr(names, meaning.ours)}{where} instead{but}"
                 hints.append(f"{name} is {meaning.product}'s, and nobody counts it here: {instead}")
     return "; ".join(hints)
-
-
-def _instead(meaning: ForeignName, names: Names) -> str:
-    if not meaning.ours:
-        return meaning.difference
-    where = " as an annotation of the pod" if meaning.ours == "count" else ""
-    but = f" ({meaning.difference})" if meaning.difference else ""
-    return f"write {getattr(names, meaning.ours)}{where} instead{but}"
 
 
 def blinded(pod: Pod, names: Names) -> str:
@@ -167,10 +164,6 @@ def _containers(pod: Pod) -> Iterator[Container]:
 def _amounts(container: Container) -> Mapping[str, object]:
     resources = container.resources or Resources()
     return {**(resources.limits or {}), **(resources.requests or {})}
-
-
-def _resources_of(pod: Pod) -> set[str]:
-    return {name for container in _containers(pod) for name in _amounts(container)}
 
 
 def wrong_unit(request: Request, names: Names, unit: str, largest: Largest = unknown) -> str:

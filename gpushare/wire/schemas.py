@@ -44,7 +44,7 @@ def component_schemas() -> dict[str, Schema]:
         schema.pop("additionalProperties", None)
         schema.pop("title", None)
     _add_constraints(schemas)
-    return schemas | _inspect() | {"Refusal": _closed({"error": {"type": "string"}})}
+    return schemas | _DOCUMENTS | {"Refusal": _closed({"error": {"type": "string"}})}
 
 
 def _add_constraints(schemas: dict[str, Schema]) -> None:
@@ -97,22 +97,6 @@ def _add_constraints(schemas: dict[str, Schema]) -> None:
         schemas[answer]["additionalProperties"] = False
 
 
-def _inspect() -> dict[str, Schema]:
-    """Return the schemas of the inspect document, see inspect.py."""
-    text: Schema = {"type": "string"}
-    device = {"id": _COUNT, "totalGPU": _COUNT, "usedGPU": _COUNT, "pods": _list("InspectPod")}
-    totals = {"name": text, "totalGPU": _COUNT, "usedGPU": _COUNT, "devs": _list("InspectDevice")}
-    node = _closed(totals)
-    node["properties"] = {**totals, "unplaced": _list("InspectPod"), "keptFromScaleDown": text}
-    return {
-        "InspectPod": _closed({"name": text, "namespace": text, "usedGPU": _COUNT}),
-        "InspectDevice": _closed(device),
-        "InspectNode": node,
-        "Inspect": _closed({"nodes": _list("InspectNode")}),
-        "Version": _closed({"version": text}),
-    }
-
-
 def _some(properties: Schema, *required: str) -> Schema:
     """Return an object with these properties, and perhaps others."""
     return {"type": "object", "properties": properties, "required": [*required]}
@@ -133,3 +117,23 @@ def _nullable(schema: Schema) -> Schema:
 
 def _ref(name: str) -> Schema:
     return {"$ref": f"#/components/schemas/{name}"}
+
+
+_TEXT: Schema = {"type": "string"}
+_TOTALS: Schema = {
+    "name": _TEXT,
+    "totalGPU": _COUNT,
+    "usedGPU": _COUNT,
+    "devs": _list("InspectDevice"),
+}
+_DOCUMENTS: dict[str, Schema] = {
+    "InspectPod": _closed({"name": _TEXT, "namespace": _TEXT, "usedGPU": _COUNT}),
+    "InspectDevice": _closed(
+        {"id": _COUNT, "totalGPU": _COUNT, "usedGPU": _COUNT, "pods": _list("InspectPod")}
+    ),
+    "InspectNode": _closed(_TOTALS)
+    | {"properties": {**_TOTALS, "unplaced": _list("InspectPod"), "keptFromScaleDown": _TEXT}},
+    "Inspect": _closed({"nodes": _list("InspectNode")}),
+    "Version": _closed({"version": _TEXT}),
+}
+"""The inspect document, see inspect.py, and the version."""

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from gpushare.core.model import NodeSpec, ObservedPod, PodRef, Reason, Request
-from gpushare.daemon.events.recorder import NullRecorder
+from gpushare.daemon.events import NullRecorder
 from gpushare.extender.follow.auditor import Auditor
 from gpushare.extender.follow.placeholders import Placeholders
 from gpushare.extender.follow.scale_down_guard import ScaleDownGuard

@@ -43,7 +43,31 @@ def main(argv: Sequence[str]) -> int:
         signal.signal(number, lambda *_: ended.set())
     writer = configure(options.log_level, options.log_format)
     try:
-        publisher, server = _composed(options)
+        if NAME.fullmatch(options.node_name) is None:
+            raise SettingsError(
+                f"node-name: {options.node_name[:80]!r} is no name of a node; in a pod, have"
+                " NODE_NAME set from spec.nodeName"
+            )
+        if _DRIVER.fullmatch(options.driver) is None:
+            raise SettingsError(f"driver: {options.driver[:80]!r} is no name of a driver")
+        if len(f"{options.node_name}-{options.driver}") > MAX_NAME_LENGTH:
+            raise SettingsError("node-name and driver together are too long for a slice's name")
+        unit_mib(options.memory_unit)
+        source = FileSource(options.devices_file)
+
+        def read() -> Cards:
+            return make_cards(source.read(), options.memory_unit, 0)
+
+        read()
+        client = connect(
+            options.kubeconfig or None,
+            options.context or None,
+            pool_size=4,
+            user_agent="gpushare-dra-driver",
+        )
+        preparer = Preparer(client, options.driver, options.cdi_dir, read)
+        server = DriverServer(options.driver, options.kubelet_dir, preparer)
+        publisher = Publisher(client, options.driver, options.node_name, read)
         server.start()
     except SettingsError as error:
         print(f"gpushare dra-driver: {error}", file=sys.stderr)
@@ -56,35 +80,6 @@ def main(argv: Sequence[str]) -> int:
     publisher.stop()
     writer.stop(_LAST_LINES)
     return 0
-
-
-def _composed(options: argparse.Namespace) -> tuple[Publisher, DriverServer]:
-    """Return the parts. Raises SettingsError."""
-    if NAME.fullmatch(options.node_name) is None:
-        raise SettingsError(
-            f"node-name: {options.node_name[:80]!r} is no name of a node; in a pod, have NODE_NAME"
-            " set from spec.nodeName"
-        )
-    if _DRIVER.fullmatch(options.driver) is None:
-        raise SettingsError(f"driver: {options.driver[:80]!r} is no name of a driver")
-    if len(f"{options.node_name}-{options.driver}") > MAX_NAME_LENGTH:
-        raise SettingsError("node-name and driver together are too long for a slice's name")
-    unit_mib(options.memory_unit)
-    source = FileSource(options.devices_file)
-
-    def read() -> Cards:
-        return make_cards(source.read(), options.memory_unit, 0)
-
-    read()
-    client = connect(
-        options.kubeconfig or None,
-        options.context or None,
-        pool_size=4,
-        user_agent="gpushare-dra-driver",
-    )
-    preparer = Preparer(client, options.driver, options.cdi_dir, read)
-    server = DriverServer(options.driver, options.kubelet_dir, preparer)
-    return Publisher(client, options.driver, options.node_name, read), server
 
 
 def _parser(environ: Mapping[str, str]) -> Parser:

@@ -20,7 +20,7 @@ from flask import Flask, Response, request
 from werkzeug.exceptions import HTTPException
 
 from gpushare import __version__
-from gpushare.daemon.callers import Callers, browser_header, names_of
+from gpushare.daemon.callers import BROWSERS, Callers, names_of
 from gpushare.errors import GpuShareError, MessageError, NotReady, UnknownNode
 from gpushare.extender.door.openapi import openapi_document
 from gpushare.extender.service import Service
@@ -109,7 +109,7 @@ def build_app(service: Service, routes: Routes, body_limit: int, callers: Caller
             app.add_url_rule(rule, operation, methods=["POST"])  # any other method is a 405
     app.wsgi_app = Verbs(verbs, app.wsgi_app, access, body_limit)  # type: ignore[method-assign]
     app.register_error_handler(GpuShareError, _refuse)
-    app.register_error_handler(HTTPException, _http_error)
+    app.register_error_handler(HTTPException, _refuse)
     return app
 
 
@@ -138,8 +138,8 @@ class AccessControl:
                 " or what urlPrefix names"
             )
         # What is only read no page can read either: nothing here allows it to.
-        header = browser_header(environ) if environ["REQUEST_METHOD"] not in _SAFE_METHODS else ""
-        if header:
+        header = next((name for key, name in BROWSERS.items() if key in environ), "")
+        if header and environ["REQUEST_METHOD"] not in _SAFE_METHODS:
             self._log_once(header=header)
             return f"{header}: a page in a browser may not call"
         return ""
@@ -232,12 +232,10 @@ class Verbs:
         return body
 
 
-def _refuse(error: GpuShareError) -> Response:
+def _refuse(error: GpuShareError | HTTPException) -> Response:
+    if isinstance(error, HTTPException):
+        return _failure(error.description or error.name, error.code or 500)
     return _failure(str(error), _STATUS.get(type(error), 500))
-
-
-def _http_error(error: HTTPException) -> Response:
-    return _failure(error.description or error.name, error.code or 500)
 
 
 def _forget_no_route(_error: BaseException | None) -> None:

@@ -1,9 +1,13 @@
 """One connection of a client, which may send and receive as slowly as it likes.
 
 It costs memory, but no thread. Knows gunicorn's connections (27.x); not what is served, nor the
-worker (worker.py), nor where a request ends (framing.py).
+worker (worker.py).
 
-Tested in `tests/unit/extender/door/test_worker.py`.
+The end of a request is found from its head in one pass, stricter than a server has to be: a head
+that two readers could take for two different requests is refused, so that the parser behind this
+one (gunicorn's) can only agree.
+
+Tested in `tests/unit/extender/door/test_worker.py` and `tests/unit/extender/door/test_framing.py`.
 """
 
 import contextlib
@@ -11,14 +15,14 @@ import select
 import socket
 import ssl
 import sys
+from io import BytesIO
 from typing import TYPE_CHECKING, Any, cast
 
 from gunicorn import http, sock, util
 from gunicorn.config import Config
 from gunicorn.workers.gthread import TConn
 
-from gpushare.extender.door import framing
-from gpushare.extender.door.known_heads import KnownHeads, completed, form_of
+from gpushare.extender.door.known_heads import KnownHeads, form_of
 
 if TYPE_CHECKING:
     from wsgiref.types import WSGIEnvironment
@@ -26,9 +30,61 @@ if TYPE_CHECKING:
 CHUNK = 256 * 1024
 """Bytes read from a client, or sent to it, at once."""
 
+HEAD_END = b"\r\n\r\n"
+
+BAD_REQUEST = b"400 Bad Request"
+LENGTH_REQUIRED = b"411 Length Required"
+TOO_LARGE = b"413 Content Too Large"
+HEAD_TOO_LARGE = b"431 Request Header Fields Too Large"
+
+_CONTROLS = frozenset(range(0x20)) - {0x09} | {0x7F}
+_NO_CONTROLS = bytes(sorted(frozenset(range(256)) - _CONTROLS))
+_TOKEN = b"!#$%&'*+-.^_`|~0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
+_DIGITS = b"0123456789"
+_LARGEST = 15
+"""Digits of a length; no body needs more."""
 _TLS_HELLO = b"\x16"
 
 Address = tuple[str, int]
+
+
+class FramingError(Exception):
+    """The head is no request that can be answered; `status` is the answer's status line."""
+
+    def __init__(self, status: bytes) -> None:
+        super().__init__(status)
+        self.status = status
+
+
+def body_length(head: bytes) -> int:
+    """Return the length in bytes of the body behind a head, which ends with HEAD_END.
+
+    Raises FramingError.
+    """
+    lines = head[: -len(HEAD_END)].split(b"\r\n")
+    # Control characters may only be the ends of these lines: no bare CR or LF, no NUL.
+    if head.translate(None, _NO_CONTROLS) != b"\r\n" * (len(lines) + 1) or not lines[0]:
+        raise FramingError(BAD_REQUEST)
+    lengths = []
+    for line in lines[1:]:
+        name, colon, value = line.partition(b":")
+        # A folded line begins with a blank, and a blank before the colon is an old trick.
+        if not colon or not name or name.translate(None, _TOKEN):
+            raise FramingError(BAD_REQUEST)
+        name = name.lower()
+        if name == b"transfer-encoding":
+            raise FramingError(LENGTH_REQUIRED)  # Go's client always knows the length of JSON
+        if name == b"content-length":
+            lengths.append(value.strip(b" \t"))
+    if not lengths:
+        return 0
+    digits = lengths[0]
+    if len(lengths) > 1 or not digits or digits.translate(None, _DIGITS):
+        raise FramingError(BAD_REQUEST)
+    digits = digits.lstrip(b"0") or b"0"
+    if len(digits) > _LARGEST:
+        raise FramingError(TOO_LARGE)
+    return int(digits)
 
 
 class Outbox:
@@ -160,7 +216,7 @@ class Connection(TConn):
         try:
             if not self._end and not self._find_end():
                 return False
-        except framing.FramingError as error:
+        except FramingError as error:
             self._refuse(error.status)
             return False
         if len(self.received) < self._end:
@@ -168,7 +224,16 @@ class Connection(TConn):
         with memoryview(self.received) as seen:
             head, body = bytes(seen[: self._body]), bytes(seen[self._body : self._end])
         if self._known is not None:
-            self._request = completed(self._known, self, body)
+            client, server = cast(Address, self.client), cast(Address, self.server)
+            self._request = self._known | {
+                "gunicorn.socket": self.sock,
+                "REMOTE_ADDR": client[0],
+                "REMOTE_PORT": str(client[1]),
+                "SERVER_NAME": server[0],
+                "SERVER_PORT": str(server[1]),
+                "CONTENT_LENGTH": str(len(body)),
+                "wsgi.input": BytesIO(body),
+            }
         else:
             self.head = head
             # Popped: a connection that stays idle must not hold on to the body that it has brought.
@@ -187,22 +252,22 @@ class Connection(TConn):
         if self.received.startswith(_TLS_HELLO):
             # At once, or kube-scheduler would stand still till the deadline. Go says of this
             # answer "server gave HTTP response to HTTPS client".
-            raise framing.FramingError(framing.BAD_REQUEST)
+            raise FramingError(BAD_REQUEST)
         # From where the last look ended, so that a client that drips costs no more than another.
-        start = max(0, self._scanned - len(framing.HEAD_END) + 1)
-        at = self.received.find(framing.HEAD_END, start, self.max_head)
+        start = max(0, self._scanned - len(HEAD_END) + 1)
+        at = self.received.find(HEAD_END, start, self.max_head)
         self._scanned = len(self.received)
         if at < 0:
             if self._scanned >= self.max_head:
-                raise framing.FramingError(framing.HEAD_TOO_LARGE)
+                raise FramingError(HEAD_TOO_LARGE)
             return False
-        self._body = at + len(framing.HEAD_END)
+        self._body = at + len(HEAD_END)
         head = bytes(self.received[: self._body])
         form = form_of(head)
         self._known = self.heads.environ(form) if form else None
-        size = form.length if form and self._known is not None else framing.body_length(head)
+        size = form.length if form and self._known is not None else body_length(head)
         if size > self.max_body:
-            raise framing.FramingError(framing.TOO_LARGE)
+            raise FramingError(TOO_LARGE)
         self._end = self._body + size
         return True
 

@@ -10,7 +10,6 @@ Knows gunicorn (27.x) and WSGI; nothing of what is served.
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import lru_cache
-from io import BytesIO
 from time import time
 from typing import TYPE_CHECKING, Any
 
@@ -90,19 +89,6 @@ class CachedRequest:
     def force_close(self) -> None:
         """Ask for the connection to be closed after the answer."""
         self.closing = True
-
-
-def completed(known: dict[str, Any], conn: Any, body: bytes) -> "WSGIEnvironment":  # noqa: ANN401
-    """Return the environment of a request that came on this connection with this body."""
-    return known | {
-        "gunicorn.socket": conn.sock,
-        "REMOTE_ADDR": conn.client[0],
-        "REMOTE_PORT": str(conn.client[1]),
-        "SERVER_NAME": conn.server[0],
-        "SERVER_PORT": str(conn.server[1]),
-        "CONTENT_LENGTH": str(len(body)),
-        "wsgi.input": BytesIO(body),
-    }
 
 
 def answer(

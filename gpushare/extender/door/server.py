@@ -42,13 +42,17 @@ class Server(BaseApplication):
         start: Callable[[Callable[[], Iterable[PendingRequest]]], None],
         stop: Callable[[], None],
     ) -> None:
+        # As many clients as the file descriptors allow, at most 2048.
+        _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+        clients = 2048 if most == resource.RLIM_INFINITY else max(64, min(2048, most - 256))
         self._app = app
         self._options: dict[str, object] = {
             "bind": listen,
             "workers": 1,
             "worker_class": "gpushare.extender.door.worker.BufferedThreadWorker",
             "threads": threads,
-            "worker_connections": _connections(),
+            "worker_connections": clients,
             "backlog": 2048,
             # Go keeps idle connections 90 s and does not repeat a POST that meets a closed one.
             "keepalive": 120,
@@ -59,7 +63,7 @@ class Server(BaseApplication):
             "forwarded_allow_ips": "",
             "forwarder_headers": "",
             "secure_scheme_headers": {},
-            # The one whose view of where a request ends is compared with ours (framing.py).
+            # The one whose view of where a request ends is compared with ours (connection.py).
             "http_parser": "python",
             "preload_app": False,
             "max_requests": 0,
@@ -102,13 +106,6 @@ def _start_in_worker(
 def _keep_one_worker() -> None:
     for number in _MORE_WORKERS:
         signal.signal(number, signal.SIG_IGN)
-
-
-def _connections() -> int:
-    """Return how many clients may be connected: what the file descriptors allow, at most 2048."""
-    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-    return 2048 if hard == resource.RLIM_INFINITY else max(64, min(2048, hard - 256))
 
 
 def _take_over_log(handler: logging.Handler) -> None:

@@ -17,6 +17,7 @@ import time
 from collections import deque
 from collections.abc import Iterable
 from concurrent.futures import Future
+from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
@@ -306,6 +307,7 @@ class _WholeHead:
         self._client.sendall(_HEAD_END.sub(b"\r\n\r\n", data, count=1))
 
 
+@dataclass(slots=True)
 class UnansweredRequests:
     """Counts the observations in a row at which each request was there, to find those that hang.
 
@@ -315,9 +317,8 @@ class UnansweredRequests:
     second, so a process that was stopped for an hour has no stuck requests.
     """
 
-    def __init__(self, max_looks: int = MAX_LOOKS) -> None:
-        self._max_looks = max_looks
-        self._looks: dict[PendingRequest, int] = {}
+    max_looks: int = MAX_LOOKS
+    _looks: dict[PendingRequest, int] = field(default_factory=dict)
 
     def observe(self, pending: Iterable[PendingRequest]) -> None:
         """Count the requests that have no answer yet."""
@@ -325,5 +326,5 @@ class UnansweredRequests:
 
     def stuck(self) -> str:
         """Return a text for the liveness check about requests that hang, or ""."""
-        stuck = sum(looks > self._max_looks for looks in self._looks.values())
-        return f"requests without an answer for {self._max_looks} s: {stuck}" if stuck else ""
+        stuck = sum(looks > self.max_looks for looks in self._looks.values())
+        return f"requests without an answer for {self.max_looks} s: {stuck}" if stuck else ""

@@ -10,7 +10,7 @@ from collections import Counter, OrderedDict
 from dataclasses import dataclass, field
 
 from gpushare.core.decide import best_row, place
-from gpushare.core.model import Allocation, ObservedPod, Request
+from gpushare.core.model import ObservedPod, Request
 from gpushare.core.mutable_cluster import fits
 from gpushare.core.node_names import NodeNames
 from gpushare.core.ranking import Fits, Ranking, Scorer, fits_devices
@@ -85,7 +85,7 @@ class Follower:
         else:
             self.counts.rebases += bool(self.books.pods)  # not when the first list comes
             self.books.rebase(view.snapshot, view.entries)
-        self._took_over(now)
+        self._settled, self._wrong, self._changed = now, False, True
 
     def asked(self, asked: Asked, now: float) -> None:
         """Compare the choices for a pod on the real books, and look whether it has room here."""
@@ -140,7 +140,11 @@ class Follower:
         always = overdue >= SETTLE_EVERY or (self._wrong and overdue >= _SOON)
         self._follow_nodes(books, now, always=always)
         if self._changed and now >= self._figured + _FIGURES_EVERY:
-            self._figure(books, now)
+            view = self.managed.ledger.view()
+            typical = view.typical_units
+            self.counts.real = sums_of(view.snapshot, len(view.entries), typical)
+            self.counts.shadow = sums_of(books.snapshot, books.pods, typical)
+            self._figured, self._changed = now, False
 
     def _follow_nodes(self, books: ShadowBooks, now: float, *, always: bool = False) -> None:
         """Take over what the real nodes are, if they have changed; always: even if not."""
@@ -152,22 +156,19 @@ class Follower:
         settled = books.settle(view.snapshot, view.entries, self._own(Request()))
         self.counts.inexact["node_changed"] += settled.moved
         self.counts.inexact["unplaced"] += settled.unplaced
-        self._took_over(now)
-
-    def _figure(self, books: ShadowBooks, now: float) -> None:
-        """Count what both books hold."""
-        view = self.managed.ledger.view()
-        typical = view.typical_units
-        self.counts.real = sums_of(view.snapshot, len(view.entries), typical)
-        self.counts.shadow = sums_of(books.snapshot, books.pods, typical)
-        self._figured, self._changed = now, False
+        self._settled, self._wrong, self._changed = now, False, True
 
     def _compare(self, seen: Snapshot, asked: Asked) -> None:
-        request = asked.request
-        names = self._policy_of(request, self.managed.default_policy), self._policy_of(request)
-        real, other = (_choice(seen, asked, self._ranking(fits_devices, name)) for name in names)
-        if real is None or other is None:
-            return
+        """Count whether bind would take the same of the nodes with room by both policies."""
+        request, choices = asked.request, []
+        rows = asked.names.rows(seen.row)[asked.fits]
+        for policy in (self.managed.default_policy, ""):
+            scorer = self._ranking(fits_devices, self._policy_of(request, policy))
+            best = best_row(seen, rows, request, scorer)
+            if best is None:  # the choice is not ours
+                return
+            choices.append(place(seen, seen.names[int(rows[best])], request, scorer))
+        real, other = choices
         differs = "node" if real.node != other.node else "device"
         same = (real.node, real.devices) == (other.node, other.devices)
         self.counts.choices["same" if same else differs] += 1
@@ -188,15 +189,3 @@ class Follower:
         if ranking is None or ranking.policy is not policy:
             ranking = self._rankings[where, name] = Ranking(policy, fits=where)
         return ranking
-
-    def _took_over(self, now: float) -> None:
-        self._settled, self._wrong, self._changed = now, False, True
-
-
-def _choice(seen: Snapshot, asked: Asked, scorer: Scorer) -> Allocation | None:
-    """Return what bind would take of the nodes with room, if the choice is ours."""
-    rows = asked.names.rows(seen.row)[asked.fits]
-    best = best_row(seen, rows, asked.request, scorer)
-    if best is None:
-        return None
-    return place(seen, seen.names[int(rows[best])], asked.request, scorer)

@@ -107,16 +107,14 @@ def _fences(spec: PolicySpec) -> bool:
 
 
 def _binds(spec: BindingSpec, policies: set[str]) -> bool:
+    matched = spec.match_resources or Matched()
+    rules = matched.resource_rules
     return (
         (spec.policy_name or "") in policies
         and "Deny" in (spec.validation_actions or ())
-        and (spec.match_resources is None or _everything(spec.match_resources))
+        and not _narrowed(matched)
+        and (not rules or any(_meets(rule) for rule in rules))
     )
-
-
-def _everything(matched: Matched) -> bool:
-    rules = matched.resource_rules
-    return not _narrowed(matched) and (not rules or any(_meets(rule) for rule in rules))
 
 
 def _narrowed(matched: Matched) -> bool:

@@ -6,6 +6,7 @@ while its slice says so, the card by its uuid.
 Tested in `tests/unit/wire/dra`.
 """
 
+import math
 from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
@@ -20,7 +21,7 @@ from gpushare.wire.dra.objects import (
     ResourceSlice,
     SliceSpec,
 )
-from gpushare.wire.quantity import Quantity, parse_quantity, to_bytes
+from gpushare.wire.quantity import parse_quantity, to_bytes
 
 MEMORY, UUID, MODEL = "memory", "uuid", "productName"
 """Of a device: its capacity, and the attributes that say which card it is, and of what model."""
@@ -158,7 +159,8 @@ def _card(key: DeviceKey, node: str, device: Device, whole: bool) -> SliceCard |
         return None
     shared = device.allow_multiple_allocations is True
     try:
-        memory = _whole_down(capacity.value)
+        to_bytes(capacity.value)  # its bounds
+        memory = math.floor(parse_quantity(capacity.value))  # what it has of a byte is none
         deals = CardDeals.by(memory, capacity.request_policy, shared=shared)
     except QuantityError:
         return None
@@ -185,10 +187,3 @@ def _text(device: Device, name: str, driver: str) -> str:
     attributes = device.attributes or {}
     attribute = attributes.get(name) or attributes.get(f"{driver}/{name}")
     return (attribute and attribute.string) or ""
-
-
-def _whole_down(quantity: Quantity) -> int:
-    """Return whole bytes, rounded down: what a card has of a byte is none."""
-    to_bytes(quantity)  # its bounds
-    value = parse_quantity(quantity)
-    return value if isinstance(value, int) else value.numerator // value.denominator

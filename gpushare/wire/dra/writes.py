@@ -13,7 +13,7 @@ from typing import Any
 
 from gpushare.core.model import PodRef
 from gpushare.errors import InvariantError, MessageError
-from gpushare.wire.dra.claims import FINALIZER, ClaimRequest, Part, is_protected
+from gpushare.wire.dra.claims import FINALIZER, ClaimRequest, is_protected
 from gpushare.wire.dra.objects import DeviceClass, ResourceClaim
 from gpushare.wire.dra.slices import MEMORY, SliceCard
 
@@ -57,10 +57,21 @@ def allocation(
     uuids = {card.uuid for card in cards}
     if len(nodes) != 1 or not len(uuids) == len(cards) == len(request.parts):
         raise InvariantError("the cards are not what the claim asks for")
-    results = [
-        _result(part, card, share_id)
-        for part, card, share_id in zip(request.parts, cards, share_ids, strict=True)
-    ]
+    results = []
+    for part, card, share_id in zip(request.parts, cards, share_ids, strict=True):
+        amount = card.consumed(part.memory)
+        if amount is None or not card.open:
+            raise InvariantError("the card cannot be given out by such an amount")
+        driver, pool, device = card.key
+        result: dict[str, Any] = {
+            "request": part.request,
+            "driver": driver,
+            "pool": pool,
+            "device": device,
+        }
+        if card.shared:
+            result |= {"shareID": share_id, "consumedCapacity": {MEMORY: str(amount)}}
+        results.append(result)
     of_class = (device_class.spec and device_class.spec.config) or []
     of_claim = ((claim.spec and claim.spec.devices) or {}).get("config") or []
     config = [{"source": "FromClass", **item, "requests": [*request.requests]} for item in of_class]
@@ -100,22 +111,6 @@ def settlement(ref: PodRef, token: str) -> bytes:
     of the claim. token: another one each time.
     """
     return json.dumps({"metadata": {"uid": ref.uid, "annotations": {SETTLED: token}}}).encode()
-
-
-def _result(part: Part, card: SliceCard, share_id: str) -> Mapping[str, Any]:
-    amount = card.consumed(part.memory)
-    if amount is None or not card.open:
-        raise InvariantError("the card cannot be given out by such an amount")
-    driver, pool, device = card.key
-    result: dict[str, Any] = {
-        "request": part.request,
-        "driver": driver,
-        "pool": pool,
-        "device": device,
-    }
-    if card.shared:
-        result |= {"shareID": share_id, "consumedCapacity": {MEMORY: str(amount)}}
-    return result
 
 
 def _patch(claim: ResourceClaim, metadata: Mapping[str, Any], status: object) -> bytes:

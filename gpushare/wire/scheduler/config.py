@@ -123,7 +123,13 @@ def decode_scheduler_config(document: object, release: int = 0) -> SchedulerConf
     top = fields_of(document, "scheduler configuration")
     kind, version = text(top, "kind"), text(top, "apiVersion")
     if kind == "Policy" and version == "v1":
-        return _policy(top)
+        policy = lenient(top)
+        warnings = check_keys(top) + check_priorities(policy.fields)
+        extenders = _extenders(policy.fields, warnings)
+        profile = policy_profile(policy.fields)
+        unknown = [f"{_listed(policy.unknown)}: unknown, and not read"] if policy.unknown else []
+        warned = (*unknown, *policy.remarks, *warnings)
+        return SchedulerConfig("v1", extenders, (profile,), warnings=warned)
     group, _, short = version.partition("/")
     if kind != "KubeSchedulerConfiguration" or group != GROUP or short not in VERSIONS:
         raise SettingsError(
@@ -131,16 +137,6 @@ def decode_scheduler_config(document: object, release: int = 0) -> SchedulerConf
             f" KubeSchedulerConfiguration of {GROUP}/{{{','.join(VERSIONS)}}}"
         )
     return _component_config(top, version, release)
-
-
-def _policy(top: Fields) -> SchedulerConfig:
-    policy = lenient(top)
-    warnings = check_keys(top) + check_priorities(policy.fields)
-    extenders = _extenders(policy.fields, warnings)
-    profile = policy_profile(policy.fields)
-    unknown = [f"{_listed(policy.unknown)}: unknown, and not read"] if policy.unknown else []
-    warned = (*unknown, *policy.remarks, *warnings)
-    return SchedulerConfig("v1", extenders, (profile,), warnings=warned)
 
 
 def _component_config(document: Fields, version: str, release: int) -> SchedulerConfig:

@@ -60,7 +60,7 @@ def endpoint(entry: ExtenderConfig) -> Endpoint:
 def our_entry(config: SchedulerConfig, listen: tuple[str, int] | None) -> ExtenderConfig:
     """Return the entry that is this extender.
 
-    Raises SettingsError, naming the candidates if unclear.
+    Raises SettingsError, naming the candidates if unclear, and if its routes cannot be served.
 
     listen: the (host, port) asked for, if any. Of several entries ours is the one whose urlPrefix
     has that port (without one: our path, /gpushare-scheduler), else the one with a bindVerb.
@@ -79,20 +79,6 @@ def our_entry(config: SchedulerConfig, listen: tuple[str, int] | None) -> Extend
             " urlPrefix, or it alone a bindVerb"
         )
     where, entry = candidates[0]
-    _check(entry, where)
-    return entry
-
-
-def _is_at(entry: ExtenderConfig, listen: tuple[str, int] | None) -> bool:
-    try:
-        place = endpoint(entry)
-    except SettingsError:
-        return False
-    return place.path == PREFIX if listen is None else place.port == listen[1]
-
-
-def _check(entry: ExtenderConfig, where: str) -> None:
-    """Check that the entry's routes can be served. Raises SettingsError."""
     try:
         endpoint(entry)
     except SettingsError as error:
@@ -109,6 +95,15 @@ def _check(entry: ExtenderConfig, where: str) -> None:
     served = [verb for verb in verbs.values() if verb]
     if len(set(served)) < len(served):
         raise SettingsError(f"{where}: each verb needs a path of its own")
+    return entry
+
+
+def _is_at(entry: ExtenderConfig, listen: tuple[str, int] | None) -> bool:
+    try:
+        place = endpoint(entry)
+    except SettingsError:
+        return False
+    return place.path == PREFIX if listen is None else place.port == listen[1]
 
 
 def listening_warning(entry: ExtenderConfig, listen: tuple[str, int] | None, tls: bool) -> str:

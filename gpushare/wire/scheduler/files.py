@@ -8,7 +8,7 @@ any reader gives back; touches no file. docs/scheduler.md explains the choices t
 import json
 import re
 import textwrap
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from gpushare.errors import SettingsError
@@ -85,6 +85,24 @@ COMMENTS = {
 }
 """By the path of the key without indices."""
 
+_ABOUT_WEIGHTS = {
+    "ours": (
+        "One point of ours counts 10 times this. kube-scheduler's own scores are at most 1400"
+        " in sum, so from 141 on a single point decides: among nodes that fit, our order rules."
+    ),
+    "shared": (
+        "At most 10 x 10 x 1 = 100 points are ours. A preferred affinity (200), a taint to"
+        " avoid (300) or a topology spread (200) outweighs them; free CPU and memory, their"
+        " balance and images (100 each) weigh the same."
+    ),
+}
+"""By the order."""
+
+_ABOUT_TIMEOUT = (
+    "Longer than the 4 s a bind may take the extender. An extender that hangs costs each GPU pod"
+    " this long."
+)
+
 Document = dict[str, object]
 
 _WIDTH = 100
@@ -143,7 +161,19 @@ def render_file(options: FileOptions, style: str) -> str:
         raise SettingsError(config.warnings[0])
     if style == "json":
         return json.dumps(document, indent=2) + "\n"
-    return yaml_text(document, _header(options), {**COMMENTS, **_comments(options)})
+    releases = {"v1": f"1.25 to 1.{NEWEST}", "v1beta3": "1.23 and 1.24", "v1beta2": "1.22"}
+    policy = options.form == "policy"
+    release = "1.22" if policy else releases[options.version.rpartition("/")[2]]
+    flag = "--policy-config-file" if policy else "--config"
+    header = (
+        f"For kube-scheduler {release}: {flag}=FILE. The extender reads the same file: gpushare"
+        " serve --scheduler-config FILE. docs/scheduler.md explains the choices."
+    )
+    own = {
+        "extenders.weight": _ABOUT_WEIGHTS[options.order],
+        "extenders.httpTimeout": _ABOUT_TIMEOUT + (" In nanoseconds." if policy else ""),
+    }
+    return yaml_text(document, header, {**COMMENTS, **own})
 
 
 def ready_made() -> dict[str, str]:
@@ -205,41 +235,6 @@ def _extender(options: FileOptions) -> Document:
     }
 
 
-def _header(options: FileOptions) -> str:
-    releases = {"v1": f"1.25 to 1.{NEWEST}", "v1beta3": "1.23 and 1.24", "v1beta2": "1.22"}
-    policy = options.form == "policy"
-    release = "1.22" if policy else releases[options.version.rpartition("/")[2]]
-    flag = "--policy-config-file" if policy else "--config"
-    return (
-        f"For kube-scheduler {release}: {flag}=FILE. The extender reads the same file: gpushare"
-        " serve --scheduler-config FILE. docs/scheduler.md explains the choices."
-    )
-
-
-def _comments(options: FileOptions) -> dict[str, str]:
-    """Return the comments that depend on the options."""
-    weights = {
-        "ours": (
-            "One point of ours counts 10 times this. kube-scheduler's own scores are at most 1400"
-            " in sum, so from 141 on a single point decides: among nodes that fit, our order rules."
-        ),
-        "shared": (
-            "At most 10 x 10 x 1 = 100 points are ours. A preferred affinity (200), a taint to"
-            " avoid (300) or a topology spread (200) outweighs them; free CPU and memory, their"
-            " balance and images (100 each) weigh the same."
-        ),
-    }
-    timeout = (
-        "Longer than the 4 s a bind may take the extender. An extender that hangs costs each GPU"
-        " pod this long."
-    )
-    nanoseconds = " In nanoseconds." if options.form == "policy" else ""
-    return {
-        "extenders.weight": weights[options.order],
-        "extenders.httpTimeout": timeout + nanoseconds,
-    }
-
-
 def yaml_text(document: Mapping[str, object], header: str, comments: _Comments) -> str:
     """Return the document as YAML.
 
@@ -256,28 +251,17 @@ def _mapping(value: Mapping[str, object], comments: _Comments, path: str, indent
         if isinstance(item, dict):
             lines += [f"{indent}{key}:", *_mapping(item, comments, here, f"{indent}  ")]
         elif isinstance(item, list):
-            lines += [f"{indent}{key}:", *_items(item, comments, here, f"{indent}  ")]
+            lines.append(f"{indent}{key}:")
+            for entry in item:
+                first, *more = _mapping(entry, comments, here, f"{indent}    ")
+                lines += [f"{indent}  - {first.lstrip()}", *more]
         else:
-            lines.append(f"{indent}{key}: {_scalar(item)}")
-    return lines
-
-
-def _items(
-    entries: Sequence[Mapping[str, object]], comments: _Comments, path: str, indent: str
-) -> list[str]:
-    lines = []
-    for item in entries:
-        first, *more = _mapping(item, comments, path, f"{indent}  ")
-        lines += [f"{indent}- {first.lstrip()}", *more]
+            # Unquoted if every reader takes it for text.
+            plain = isinstance(item, str) and _PLAIN.fullmatch(item) is not None
+            lines.append(f"{indent}{key}: {item if plain else json.dumps(item)}")
     return lines
 
 
 def _comment(text: str, indent: str) -> list[str]:
     lines = textwrap.wrap(text, _WIDTH - 2 - len(indent), break_on_hyphens=False)
     return [f"{indent}# {line}" for line in lines]
-
-
-def _scalar(value: object) -> str:
-    """Return the text unquoted if every reader takes it for text, else as JSON."""
-    plain = isinstance(value, str) and _PLAIN.fullmatch(value) is not None
-    return str(value) if plain else json.dumps(value)

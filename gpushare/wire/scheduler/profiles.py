@@ -4,7 +4,7 @@ Knows how a file says it and what kube-scheduler refuses in it; not which plug-i
 what one makes of its arguments.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from gpushare.errors import SettingsError
@@ -77,7 +77,13 @@ def read_profiles(top: Fields, short: str, release: int = 0) -> tuple[Profile, .
             raise SettingsError(f"{where}.schedulerName: missing")
         percentage = read_percentage(fields, where, general)
         plugins, args = _plugins(fields, where), _args(fields, where)
-        for plugin, place in _named(plugins, args, where):
+        named = [
+            (name, f"{where}.plugins.{point}")
+            for point, plugin_set in plugins.items()
+            for name, _ in plugin_set.enabled
+        ]
+        named += [(name, f"{where}.pluginConfig") for name in args]
+        for plugin, place in named:
             last, versions = _GONE.get(plugin, (999, (short,)))
             if short not in versions or last < release:
                 raise SettingsError(
@@ -128,15 +134,6 @@ def _args(profile: Fields, where: str) -> dict[str, Fields]:
             raise SettingsError(f"{here}: a second entry for plugin {name[:80]!r}")
         args[name] = fields_of(entry.get("args"), f"{here}.args")
     return args
-
-
-def _named(
-    plugins: Mapping[str, PluginSet], args: Mapping[str, Fields], where: str
-) -> Iterator[tuple[str, str]]:
-    """Yield the plug-ins that are enabled or configured, each with where that stands."""
-    for point, plugin_set in plugins.items():
-        yield from ((name, f"{where}.plugins.{point}") for name, _ in plugin_set.enabled)
-    yield from ((name, f"{where}.pluginConfig") for name in args)
 
 
 def _queue_sort(profile: Profile) -> PluginSet:

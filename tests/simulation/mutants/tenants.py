@@ -10,7 +10,7 @@ from gpushare.core import card_sizes
 from gpushare.core.model import ObservedPod
 from gpushare.core.states import records
 from gpushare.core.states.entry import Entry
-from gpushare.daemon.events.fair_queue import FairQueue
+from gpushare.daemon.events import FairQueue
 from gpushare.explain import text
 from gpushare.extender.follow import watch_handlers
 from gpushare.extender.follow.watch_handlers import PodEventHandler

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from gpushare.device_plugin.cgroups import Cgroups, container_of
+from gpushare.device_plugin.memory import Cgroups, container_of
 
 ID = "3f" * 32
 OTHER = "a0" * 32

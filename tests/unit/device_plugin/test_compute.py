@@ -2,7 +2,7 @@
 
 import pytest
 
-from gpushare.daemon.events.aggregator import Details
+from gpushare.daemon.events import Details
 from gpushare.device_plugin.compute import ComputeCheck, Unenforced
 from gpushare.device_plugin.container import Contract, answer
 from gpushare.device_plugin.event_messages import EventMessages

@@ -8,12 +8,11 @@ from pathlib import Path
 import pytest
 
 from gpushare.device_plugin.cards import device_id
-from gpushare.device_plugin.cgroups import Cgroups
 from gpushare.device_plugin.container import ContainerAllocation
 from gpushare.device_plugin.devices import CardMemory
 from gpushare.device_plugin.identity import CheckpointEntry
 from gpushare.device_plugin.kubelet import KubeletError
-from gpushare.device_plugin.memory import NO_LIMIT, STALE_SECONDS, Memory, Use
+from gpushare.device_plugin.memory import NO_LIMIT, STALE_SECONDS, Cgroups, Memory, Use
 from gpushare.device_plugin.node_pod import NodePod, node_pod
 from gpushare.device_plugin.pods import Pods
 from gpushare.errors import ApiUnreachable, SettingsError

@@ -89,7 +89,7 @@ def test_who_takes_the_whole_card_later_does_not_get_it() -> None:
     first = read(body)
     body["metadata"]["annotations"][WHOLE_CARD] = "true"
     assert read(body).whole_cards
-    assert not read(body).with_placement_of(first).whole_cards
+    assert not read(body).as_first_seen(first).whole_cards
 
 
 def test_who_was_bound_by_an_extender_that_counts_no_compute_shares_its_card() -> None:
@@ -136,7 +136,7 @@ def test_annotations_that_are_edited_later_change_no_device() -> None:
     notes = body["metadata"]["annotations"]
     for edited in ({ALIYUN.idx: "0", ALIYUN.allocation: ""}, {ALIYUN.idx: "x"}):
         later = {**body, "metadata": {**body["metadata"], "annotations": {**notes, **edited}}}
-        kept = read(later).with_placement_of(first)
+        kept = read(later).as_first_seen(first)
         assert (kept.gpu_containers, kept.problem) == (first.gpu_containers, "")
 
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from gpushare.device_plugin.rejected_pods import RejectedPods
+from gpushare.device_plugin.marker import RejectedPods
 from gpushare.errors import ApiUnavailable
 from tests.support.scripted_api import ScriptedApi
 from tests.unit.device_plugin.pods import Json, pod_json, read

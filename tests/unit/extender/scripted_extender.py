@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from gpushare.daemon.events.aggregator import Details
+from gpushare.daemon.events import Details
 from gpushare.extender.managed_resources import ExtenderScope
 from gpushare.extender.service import Service
 from gpushare.extender.shadow.shadow import Shadow

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from gpushare.core.model import Allocation, PodRef, Request
 from gpushare.core.pairing import Pairing
-from gpushare.daemon.events.aggregator import Details
+from gpushare.daemon.events import Details
 from gpushare.errors import (
     ApiConflict,
     ApiError,

@@ -13,8 +13,7 @@ from collections.abc import Callable, Mapping
 from gpushare.core.explanation import Explanation
 from gpushare.core.model import PodRef, Shares
 from gpushare.core.snapshot import Snapshot
-from gpushare.daemon.events.aggregator import Buckets
-from gpushare.daemon.events.recorder import EventRecorder
+from gpushare.daemon.events import Buckets, EventRecorder
 from gpushare.explain.claims import refusal
 from gpushare.explain.pod import NodeAsk, Outstanding
 from gpushare.explain.text import amount, sentence

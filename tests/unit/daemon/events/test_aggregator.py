@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from gpushare.daemon.events.aggregator import (
+from gpushare.daemon.events import (
     OBJECT_BURST,
     OBJECT_RATE,
     SERIES_EVERY,
@@ -87,12 +87,9 @@ def test_only_so_many_series_are_kept() -> None:
 def test_a_bucket_gives_a_burst_and_then_its_rate() -> None:
     bucket, now, given = Bucket(0.0, rate=5.0, burst=20.0), 0.0, 0
     while now < 10.0:
-        wait = bucket.wait(now)
-        if wait > 0:
-            now += wait + 1e-9
-            continue
-        bucket.take()
-        given += 1
+        wait = bucket.take(now)
+        now += wait + 1e-9 if wait else 0.0
+        given += not wait
     assert 69 <= given <= 71
 
 

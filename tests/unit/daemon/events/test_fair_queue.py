@@ -2,8 +2,7 @@
 
 import threading
 
-from gpushare.daemon.events.aggregator import PendingEvent
-from gpushare.daemon.events.fair_queue import FairQueue
+from gpushare.daemon.events import FairQueue, PendingEvent
 from gpushare.wire.events import ObjectReference
 
 

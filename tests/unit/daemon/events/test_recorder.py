@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from gpushare.daemon.events.recorder import QUEUED, Recorder
+from gpushare.daemon.events import QUEUED, Recorder
 from gpushare.errors import ApiConflict, ApiError, ApiNotFound, ApiUnavailable
 from gpushare.wire.events import ObjectReference
 from tests.support.scripted_api import ScriptedApi
@@ -208,7 +208,7 @@ def test_our_own_bug_does_not_end_the_thread(
 
 _SLOW = """
 import os, threading, time
-from gpushare.daemon.events.recorder import Recorder
+from gpushare.daemon.events import Recorder
 from gpushare.wire.events import ObjectReference
 
 begun = threading.Event()

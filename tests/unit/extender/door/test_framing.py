@@ -10,11 +10,11 @@ from gunicorn.config import Config
 from gunicorn.http.message import Request
 from gunicorn.http.parser import RequestParser
 
-from gpushare.extender.door.connection import Connection
-from gpushare.extender.door.framing import (
+from gpushare.extender.door.connection import (
     BAD_REQUEST,
     LENGTH_REQUIRED,
     TOO_LARGE,
+    Connection,
     FramingError,
     body_length,
 )

@@ -1,0 +1,441 @@
+"""The event recorder: a bounded queue, and the one thread that writes what comes out of it.
+
+`record` never waits and never fails: what has no room is dropped and counted. No request may be
+late or wrong because of an event. In the queue no namespace takes the place or the turn of another.
+What comes out of it is a new event, a count on an existing one, or nothing, and it is written at a
+bounded rate; that is decided without a clock: time is an argument (seconds of a monotonic clock).
+
+Tested in `tests/unit/daemon/events`.
+"""
+
+import logging
+import threading
+import time
+from collections import OrderedDict, deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+from gpushare.errors import ApiConflict, ApiError, ApiNotFound, ApiUnavailable, WireError
+from gpushare.kube.api import Api
+from gpushare.logline import Line
+from gpushare.wire.codec import check_kind
+from gpushare.wire.events import (
+    CONTROLLER,
+    MERGE_PATCH,
+    NOTE_LIMIT,
+    ObjectReference,
+    encode_event,
+    encode_series,
+    event_name,
+    events_path,
+)
+
+log = logging.getLogger("gpushare.events")
+
+QUEUED = 512
+"""Events that may wait; at 5 a second that is under two minutes of them."""
+
+QUEUED_OF_ONE = 64
+"""Of these events about the objects of one namespace; they are written in turn with others'."""
+
+_TIMEOUT = 3.0
+_MAX_PAUSE = 30.0
+_FORBIDDEN = 403
+_REFUSALS = 3
+"""403 in a row that mean we have no right in a namespace, or that it is being deleted."""
+
+_OFF = 600.0
+"""Seconds without its events after that; then they are tried, since rights may be given later."""
+
+WINDOW = 600.0
+"""Seconds after the last repetition in which another one belongs to the same event."""
+
+SERIES_EVERY = 60.0
+"""Seconds between two writes of one event's count."""
+
+RATE = 5.0
+BURST = 20.0
+
+OBJECT_RATE, OBJECT_BURST = 1 / 300, 25.0
+"""Warnings about one object: so many at once, then one in five minutes, as client-go's filter has
+it."""
+
+_MAX_SERIES = 4096
+_MAX_OBJECTS = 4096
+
+Details = Callable[[], str]
+
+Key = tuple[str, ObjectReference, str, str, bool]
+
+
+@dataclass(frozen=True, slots=True)
+class PendingEvent:
+    """An event to be written."""
+
+    regarding: ObjectReference
+    reason: str
+    action: str
+    note: str
+    warning: bool
+    stamp: int
+    """When, in ns since the epoch, no two alike."""
+    details: Details | None = None
+    """Makes the end of the note, when the event is written; repetitions are found without it."""
+
+    @property
+    def key(self) -> Key:
+        """Equal for repetitions of the same thing."""
+        return (self.reason, self.regarding, self.action, self.note, self.warning)
+
+
+@dataclass(frozen=True, slots=True)
+class Post:
+    """Write a new event."""
+
+    name: str
+    event: PendingEvent
+
+
+@dataclass(frozen=True, slots=True)
+class Patch:
+    """Write how often the event of that name has been seen."""
+
+    name: str
+    event: PendingEvent
+    count: int
+
+
+@dataclass(slots=True)
+class _Series:
+    name: str
+    last: float
+    written: float
+    count: int = 1
+
+
+class EventAggregator:
+    """Finds repetitions: one within WINDOW increases the count of its event."""
+
+    def __init__(self) -> None:
+        self._series: OrderedDict[Key, _Series] = OrderedDict()
+        self._objects = Buckets(OBJECT_RATE, OBJECT_BURST, _MAX_OBJECTS)
+
+    def take(self, event: PendingEvent, now: float) -> Post | Patch | None:
+        """Return what to write; None for a repetition that the next count includes."""
+        series = self._series.get(event.key)
+        if series is None or now > series.last + WINDOW:
+            about = event.regarding
+            # The text of an Event cannot be changed, so each new text is an object more.
+            if event.warning and not self._objects.take(f"{about.kind}/{about.uid}", now):
+                return None
+            name = event_name(event.regarding, event.stamp)
+            self._series[event.key] = _Series(name, now, now)
+            self._series.move_to_end(event.key)
+            while len(self._series) > _MAX_SERIES:
+                self._series.popitem(last=False)
+            return Post(name, event)
+        series.count, series.last = series.count + 1, now
+        self._series.move_to_end(event.key)
+        if now < series.written + SERIES_EVERY:
+            return None
+        series.written = now
+        return Patch(series.name, event, series.count)
+
+    def forget(self, event: PendingEvent) -> None:
+        """Forget the series of an event that does not exist (not accepted, or expired): a
+        repetition makes a new one.
+        """
+        self._series.pop(event.key, None)
+
+
+class Bucket:
+    """A token bucket: BURST at once, RATE a second after that."""
+
+    def __init__(self, now: float, rate: float = RATE, burst: float = BURST) -> None:
+        self._rate = rate
+        self._burst = burst
+        self._tokens = burst
+        self._at = now
+
+    def take(self, now: float) -> float:
+        """Use a token and return 0; if there is none, return the seconds until there is."""
+        self._tokens = min(self._burst, self._tokens + (now - self._at) * self._rate)
+        self._at = now
+        if self._tokens < 1:
+            return (1 - self._tokens) / self._rate
+        self._tokens -= 1
+        return 0.0
+
+
+class Buckets:
+    """A token bucket for each of many, such as namespaces: none takes another's tokens."""
+
+    def __init__(self, rate: float, burst: float, most: int) -> None:
+        self._rate = rate
+        self._burst = burst
+        self._most = most
+        self._buckets: OrderedDict[str, Bucket] = OrderedDict()
+
+    def take(self, name: str, now: float) -> bool:
+        """Use a token of that name; return whether there was one."""
+        bucket = self._buckets.pop(name, None) or Bucket(now, self._rate, self._burst)
+        self._buckets[name] = bucket
+        if len(self._buckets) > self._most:
+            # Used longest ago: it is full again, or nearly so.
+            self._buckets.popitem(last=False)
+        return bucket.take(now) == 0
+
+
+class FairQueue:
+    """Events by namespace, taken out in turn; any thread may call any method.
+
+    most: events in all. most_of_one: of one namespace. evicted: those that made room for others.
+    """
+
+    def __init__(self, most: int, most_of_one: int) -> None:
+        self._most = most
+        self._most_of_one = most_of_one
+        self._waiting: OrderedDict[str, deque[PendingEvent]] = OrderedDict()
+        self._count = self.evicted = 0
+        self._closed = False
+        self._changed = threading.Condition()
+
+    def put(self, namespace: str, event: PendingEvent) -> bool:
+        """Return whether there was room for the event; never waits.
+
+        If the queue is full, the newest event of the namespace with most of them makes room for one
+        that has fewer.
+        """
+        with self._changed:
+            own = self._waiting.get(namespace, ())
+            if len(own) >= self._most_of_one:
+                return False
+            if self._count >= self._most:
+                longest = max(self._waiting.values(), key=len)
+                if len(longest) <= len(own) + 1:
+                    return False
+                longest.pop()
+                self._count -= 1
+                self.evicted += 1
+            self._waiting.setdefault(namespace, deque()).append(event)
+            self._count += 1
+            self._changed.notify()
+            return True
+
+    def get(self) -> PendingEvent | None:
+        """Return the next event, waiting for one; None once the queue is closed."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._count or self._closed)
+            if self._closed:
+                return None
+            namespace, events = self._waiting.popitem(last=False)
+            event = events.popleft()
+            self._count -= 1
+            if events:
+                self._waiting[namespace] = events
+            return event
+
+    def close(self) -> None:
+        """Let `get` return None from now on."""
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()
+
+
+class EventRecorder(Protocol):
+    """Takes events; `record` neither waits nor fails."""
+
+    def record(
+        self,
+        regarding: ObjectReference,
+        reason: str,
+        action: str,
+        note: str,
+        *,
+        warning: bool = False,
+        details: Details | None = None,
+    ) -> None:
+        """Queue an event; never waits, never fails."""
+        ...
+
+
+class NullRecorder:
+    """A recorder that writes nothing: events are switched off."""
+
+    def record(self, *_event: object, **_options: object) -> None:
+        """Do nothing."""
+
+
+class Recorder:
+    """Writes events of this process, called `instance`; `start` sets it going."""
+
+    def __init__(
+        self,
+        api: Api,
+        instance: str,
+        *,
+        controller: str = CONTROLLER,
+        clock: Callable[[], float] = time.monotonic,
+        wall_ns: Callable[[], int] = time.time_ns,
+        queued: int = QUEUED,
+    ) -> None:
+        self._api = api
+        self._instance = instance
+        self._controller = controller
+        self._clock = clock
+        self._wall_ns = wall_ns
+        self._queue = FairQueue(queued, min(queued, QUEUED_OF_ONE))
+        self._stamping = threading.Lock()
+        self._stamp = 0
+        self._dropped = 0
+        self._aggregator = EventAggregator()
+        self._bucket = Bucket(clock())
+        self._sent = self._failed = 0
+        self._failures = 0
+        # By namespace: how often its events have been refused in a row, and when last.
+        self._refusals: dict[str, tuple[int, float]] = {}
+        self._off_logged = False
+        self._stopping = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def record(
+        self,
+        regarding: ObjectReference,
+        reason: str,
+        action: str,
+        note: str,
+        *,
+        warning: bool = False,
+        details: Details | None = None,
+    ) -> None:
+        """Queue an event to be written soon; never waits, never fails.
+
+        details: makes the end of the note, which may take long, in the thread that writes.
+        """
+        if not regarding.is_sound:
+            return
+        with self._stamping:
+            self._stamp = max(self._wall_ns(), self._stamp + 1)
+            stamp, note = self._stamp, note[:NOTE_LIMIT]
+            event = PendingEvent(regarding, reason, action, note, warning, stamp, details)
+            if not self._queue.put(regarding.event_namespace, event):
+                self._dropped += 1
+
+    def start(self) -> None:
+        """Begin to write, in a thread."""
+        # Made here: one made before a fork counts as ended in the child, and is not waited for.
+        self._thread = threading.Thread(target=self._run, name="events", daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End the thread within a second or so; what is not written is lost."""
+        self._stopping.set()
+        self._queue.close()
+        if self._thread is not None:
+            self._thread.join(1.0)
+
+    def state(self) -> dict[str, float]:
+        """Return counters for metrics.
+
+        "dropped" counts events that found no room and events that were not accepted.
+        """
+        return {
+            "events_written_total": self._sent,
+            "events_dropped_total": self._dropped + self._queue.evicted + self._failed,
+        }
+
+    def _run(self) -> None:
+        while not self._stopping.is_set():
+            event = self._queue.get()
+            if event is None:
+                return
+            try:
+                self._handle(event)
+            except Exception:
+                # The thread must go on; an event is never worth more than the next one.
+                log.exception(Line("event failed", reason=event.reason))
+
+    def _handle(self, event: PendingEvent) -> None:
+        now = self._clock()
+        refused, last = self._refusals.get(event.regarding.event_namespace, (0, now))
+        if refused >= _REFUSALS and now < last + _OFF:
+            self._failed += 1
+            return
+        step = self._aggregator.take(event, now)
+        if step is None:
+            return
+        while (pause := self._bucket.take(self._clock())) > 0:
+            if self._stopping.wait(pause):
+                return
+        try:
+            self._write(step)
+        except ApiError as error:
+            self._write_failed(event, error)
+        else:
+            self._sent += 1
+            self._refusals.pop(event.regarding.event_namespace, None)
+            self._failures = 0
+            self._off_logged = False
+
+    def _write(self, step: Post | Patch) -> None:
+        """Send it once. Raises ApiError; an event that is there already was taken before."""
+        event, regarding = step.event, step.event.regarding
+        if isinstance(step, Patch):
+            answer = self._api.request(
+                "PATCH",
+                events_path(regarding, step.name),
+                body=encode_series(step.count, event.stamp),
+                content_type=MERGE_PATCH,
+                timeout=_TIMEOUT,
+            )
+            _check(answer)
+            return
+        note = event.note
+        try:
+            if event.details is not None:
+                note = "; ".join(filter(None, (note, event.details())))
+        except Exception:
+            # It is never worth the event itself.
+            log.exception(Line("details of an event failed", reason=event.reason))
+        body = encode_event(
+            step.name,
+            regarding,
+            reason=event.reason,
+            action=event.action,
+            note=note,
+            warning=event.warning,
+            stamp=event.stamp,
+            instance=self._instance,
+            controller=self._controller,
+        )
+        try:
+            _check(self._api.request("POST", events_path(regarding), body=body, timeout=_TIMEOUT))
+        except ApiConflict:
+            return
+
+    def _write_failed(self, event: PendingEvent, error: ApiError) -> None:
+        self._failed += 1
+        self._aggregator.forget(event)
+        if error.status == _FORBIDDEN:
+            namespace, now = event.regarding.event_namespace, self._clock()
+            recent = {name: seen for name, seen in self._refusals.items() if now < seen[1] + _OFF}
+            refused, _ = recent.get(namespace, (0, now))
+            self._refusals = recent | {namespace: (refused + 1, now)}
+            if refused + 1 == _REFUSALS and not self._off_logged:
+                self._off_logged = True
+                text = "events are off in a namespace, we may not create them"
+                log.warning(Line(text, namespace=namespace, error=error))
+        elif not isinstance(error, ApiNotFound):  # 404: its namespace, or the event, is gone
+            # An overloaded API server must not be called five times a second.
+            self._failures += 1
+            log.debug(Line("event not taken", reason=event.reason, error=error))
+            self._stopping.wait(min(_MAX_PAUSE, 0.5 * 2 ** min(self._failures, 8)))
+
+
+def _check(answer: bytes) -> None:
+    """Check that the API server shows the event as written. Raises ApiUnavailable if not."""
+    try:
+        check_kind(answer, "Event")
+    except WireError as error:
+        raise ApiUnavailable(str(error), 0) from error

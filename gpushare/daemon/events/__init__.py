@@ -1,4 +1,0 @@
-"""The event recorder: a queue, and the thread that writes.
-
-Tested in `tests/unit/daemon/events`.
-"""

@@ -1,0 +1,85 @@
+"""A loop does its steps whatever goes wrong in one, when it is woken, and none after its end."""
+
+import logging
+import queue
+from collections.abc import Iterator
+
+import pytest
+
+from gpushare.daemon.loop import Loop
+from gpushare.errors import SettingsError
+
+LOG = logging.getLogger("gpushare.test")
+SECONDS = 10.0
+LONG = 3600.0
+
+
+class Steps:
+    """A loop whose steps do what the test has put there, the next one when it is put."""
+
+    def __init__(self, every: float, *, at_once: bool) -> None:
+        self.results: queue.Queue[float | Exception | None] = queue.Queue()
+        self.done: queue.Queue[float | Exception | None] = queue.Queue()
+        self.loop = Loop("test", self.step, every, log=LOG, failed="test failed", at_once=at_once)
+
+    def step(self) -> float | None:
+        result = self.results.get(timeout=SECONDS)
+        self.done.put(result)
+        if isinstance(result, Exception):
+            raise result
+        return result
+
+    def does(self, result: float | Exception | None) -> None:
+        """Wait for a step, which does this."""
+        self.results.put(result)
+        assert self.done.get(timeout=SECONDS) is result
+
+
+@pytest.fixture
+def steps() -> Iterator[Steps]:
+    found = Steps(0.01, at_once=True)
+    found.loop.start()
+    yield found
+    found.results.put(None)
+    found.loop.stop(SECONDS)
+    assert not found.loop.alive()
+
+
+def test_it_goes_on_whatever_a_step_raises(steps: Steps, caplog: pytest.LogCaptureFixture) -> None:
+    steps.does(SettingsError("a reason"))
+    steps.does(ValueError("a bug"))
+    steps.does(None)
+    steps.does(0.0)
+    steps.does(None)
+    assert [(record.levelname, record.getMessage()) for record in caplog.records] == [
+        ("WARNING", 'test failed error="a reason"'),
+        ("ERROR", "test failed"),
+    ]
+    assert caplog.records[1].exc_info
+
+
+def test_a_step_says_when_the_next_one_is_unless_it_is_woken() -> None:
+    steps = Steps(LONG, at_once=True)
+    steps.loop.start()
+    steps.does(0.0)
+    steps.does(None)
+    steps.results.put(LONG)
+    with pytest.raises(queue.Empty):
+        steps.done.get(timeout=0.1)
+    steps.loop.wake()
+    assert steps.done.get(timeout=SECONDS) == LONG
+    steps.loop.stop(SECONDS)
+    assert not steps.loop.alive()
+
+
+def test_the_first_step_comes_after_the_pause_and_none_after_the_end() -> None:
+    steps = Steps(LONG, at_once=False)
+    steps.results.put(None)
+    steps.loop.stop(SECONDS)  # before it was started there is nothing to wait for
+    steps = Steps(LONG, at_once=False)
+    steps.results.put(None)
+    steps.loop.start()
+    assert steps.loop.alive()
+    steps.loop.stop(SECONDS)
+    assert not steps.loop.alive()
+    assert steps.done.empty()
