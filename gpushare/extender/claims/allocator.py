@@ -21,7 +21,7 @@ from functools import partial
 
 from gpushare.errors import MessageError, WireError
 from gpushare.extender.claims.books import Arrivals, ClaimBooks, claim_ref
-from gpushare.extender.claims.cases import Case, case_of, has_devices
+from gpushare.extender.claims.cases import Case, WaitingPod, case_of, has_devices
 from gpushare.extender.claims.gangs import Gang, Gangs, Returns
 from gpushare.extender.claims.handlers import WaitingPods
 from gpushare.extender.claims.view import Journal, Wait
@@ -30,11 +30,9 @@ from gpushare.extender.managed_resources import ManagedResources
 from gpushare.kube.api import Calls
 from gpushare.logline import Line
 from gpushare.wire.dra.claims import CLASS
-from gpushare.wire.dra.objects import ClaimsPod, DeviceClass
+from gpushare.wire.dra.objects import DeviceClass
 from gpushare.wire.dra.slices import SliceCard
 from gpushare.wire.dra.writes import release
-from gpushare.wire.objects import Metadata
-from gpushare.wire.pods import pod_name, pod_ref, priority_of
 
 log = logging.getLogger("gpushare.claims")
 
@@ -195,19 +193,17 @@ class Allocator:
                     return
             except Exception:
                 # What one tenant writes must not keep the others waiting.
-                log.exception(Line("claim not allocated", pod=pod_name(pod)))
+                log.exception(Line("claim not allocated", pod=pod.ref))
                 tries.later(self._clock())
 
-    def _turn(self, pod: ClaimsPod) -> tuple[bool, int, str, str]:
+    def _turn(self, pod: WaitingPod) -> tuple[bool, int, str, str]:
         """Return by what the pods that wait are sorted."""
-        metadata = pod.metadata or Metadata()
-        gang = self._gangs.of(metadata.uid or "")
-        created, name = metadata.creation_timestamp or "", metadata.name or ""
-        return not self._gangs.comes_first(gang), -priority_of(pod), created, name
+        first = self._gangs.comes_first(self._gangs.of(pod.ref.uid))
+        return not first, -pod.priority, pod.created, pod.ref.name
 
-    def _try(self, pod: ClaimsPod, tries: _Tries) -> bool:
+    def _try(self, pod: WaitingPod, tries: _Tries) -> bool:
         """Try a pod, with its gang if it is of one; return whether others may be tried now."""
-        gang = self._gangs.of((pod.metadata and pod.metadata.uid) or "")
+        gang = self._gangs.of(pod.ref.uid)
         if gang is None:
             case = self._case(pod)
             cases = [case] if case else []
@@ -312,13 +308,12 @@ class Allocator:
 
     # -- one pod --------------------------------------------------------------------------------
 
-    def _case(self, pod: ClaimsPod) -> Case | None:
+    def _case(self, pod: WaitingPod) -> Case | None:
         """Return the pod's case; None if nothing can be done for it now."""
-        ref = pod_ref(pod)
         try:
-            return case_of(pod, self._books, next(iter(self._resources)).names)
+            return case_of(pod, self._books)
         except WireError as error:
-            self._tell(Wait(ref, str(error), refused=True))
+            self._tell(Wait(pod.ref, str(error), refused=True))
             return None
 
     def _allocate(self, case: Case, tries: _Tries, device_class: DeviceClass) -> None:

@@ -16,7 +16,69 @@ from gpushare.wire.annotations import Names
 from gpushare.wire.demands import demands_of
 from gpushare.wire.dra.claims import CLASS, ClaimRequest, claim_names, claim_request
 from gpushare.wire.dra.objects import ClaimsPod, ResourceClaim
-from gpushare.wire.pods import observe_pod, pod_ref
+from gpushare.wire.dra.templates import SizedTemplate, awaited_template
+from gpushare.wire.objects import Metadata, PodSpec
+from gpushare.wire.pods import Group, group_of, observe_pod, pod_ref, priority_of
+
+_MOST_CLAIMS = 64
+_LONGEST_TIME = 40
+"""Characters of a time that are kept."""
+
+
+@dataclass(frozen=True, slots=True)
+class WaitingPod:
+    """What is kept of a pod with claims that is on no node: some hundred bytes, whatever else its
+    owner has written.
+    """
+
+    ref: PodRef
+    claims: tuple[str, ...] | None
+    """The names of its claims; None while one is still to be made of a template."""
+    template: SizedTemplate | None
+    """The template by size of which one is to be made."""
+    gated: bool
+    ending: bool
+    """It is marked deleted."""
+    created: str
+    """RFC 3339."""
+    priority: int
+    group: Group
+    request: Request
+    demands: Demands
+    nominated: str
+    """The node on which kube-scheduler makes room for it by evicting others; "": none."""
+    mistake: str = ""
+    """Why nobody can tell what it asks for."""
+
+
+def kept_pod(pod: ClaimsPod, names: Names) -> WaitingPod:
+    """Return what is kept of the pod. Raises MessageError if it has no name or uid.
+
+    names: of the resource whose node filters judge it.
+    """
+    spec, metadata = pod.spec or PodSpec(), pod.metadata or Metadata()
+    request, mistake, claims = Request(), "", claim_names(pod)
+    if claims and len(claims) > _MOST_CLAIMS:
+        mistake, claims = f"it has more than {_MOST_CLAIMS} claims", claims[:_MOST_CLAIMS]
+    else:
+        try:
+            request = observe_pod(pod, names).request
+        except WireError as error:
+            mistake = str(error)
+    return WaitingPod(
+        pod_ref(pod),
+        claims,
+        awaited_template(pod),
+        bool(spec.scheduling_gates),
+        metadata.deletion_timestamp is not None,
+        (metadata.creation_timestamp or "")[:_LONGEST_TIME],
+        priority_of(pod),
+        group_of(pod),
+        request,
+        demands_of(pod),
+        (pod.status and pod.status.nominated_node_name) or "",
+        mistake,
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,19 +138,15 @@ class Case:
         return next(iter(self.nodes)) if self.nodes and len(self.nodes) == 1 else ""
 
 
-def case_of(pod: ClaimsPod, books: ClaimBooks, names: Names) -> Case | None:
+def case_of(pod: WaitingPod, books: ClaimBooks) -> Case | None:
     """Return the pod's case; None if nothing can be done for it now.
 
-    names: of the resource whose node filters judge it. Raises WireError if it cannot be served.
+    Raises WireError if it cannot be served.
     """
-    ref = pod_ref(pod)
-    claimed = claim_names(pod)
     # Whoever schedules the pod: nobody else can satisfy our class.
-    if claimed is None or (pod.metadata and pod.metadata.deletion_timestamp):
+    if pod.claims is None or pod.ending or pod.gated:
         return None
-    if pod.spec is not None and pod.spec.scheduling_gates:
-        return None
-    claims = [books.named(ref.namespace, name) for name in dict.fromkeys(claimed)]
+    claims = [books.named(pod.ref.namespace, name) for name in dict.fromkeys(pod.claims)]
     if None in claims:
         return None
     present = [claim for claim in claims if claim is not None]
@@ -103,18 +161,19 @@ def case_of(pod: ClaimsPod, books: ClaimBooks, names: Names) -> Case | None:
     ):
         return None
     wanted.sort(key=lambda each: -each[1].memory)
-    nodes = common_nodes(present)
-    request = observe_pod(pod, names).request
-    nominated = (pod.status and pod.status.nominated_node_name) or ""
-    lasting = lasting_nodes(ref.uid, present)
-    return Case(ref, tuple(wanted), held, nodes, request, demands_of(pod), lasting, nominated)
+    if pod.mistake:
+        raise MessageError(pod.mistake)
+    nodes, lasting = common_nodes(present), lasting_nodes(pod.ref.uid, present)
+    return Case(
+        pod.ref, tuple(wanted), held, nodes, pod.request, pod.demands, lasting, pod.nominated
+    )
 
 
-def has_devices(pod: ClaimsPod, books: ClaimBooks) -> bool:
+def has_devices(pod: WaitingPod, books: ClaimBooks) -> bool:
     """Return whether all its claims of our class have devices, or may have."""
-    under_way, namespace = books.in_flight(), (pod.metadata and pod.metadata.namespace) or ""
+    under_way = books.in_flight()
     try:
-        claims = [books.named(namespace, name) for name in claim_names(pod) or ()]
+        claims = [books.named(pod.ref.namespace, name) for name in pod.claims or ()]
         return bool(claims) and all(
             claim is not None
             and (

@@ -16,10 +16,11 @@ from dataclasses import dataclass, field
 
 from gpushare.errors import WireError
 from gpushare.extender.claims.books import ClaimBooks, claim_ref, version_of
-from gpushare.wire.dra.claims import CLASS, claim_names, claim_request
-from gpushare.wire.dra.objects import ClaimsPod, ResourceClaim
+from gpushare.extender.claims.cases import WaitingPod
+from gpushare.wire.dra.claims import CLASS, claim_request
+from gpushare.wire.dra.objects import ResourceClaim
 from gpushare.wire.dra.writes import release, withdrawal
-from gpushare.wire.pods import Group, group_of, pod_ref
+from gpushare.wire.pods import Group
 
 COMPLETED_WITHIN = 30.0
 """Seconds that a gang of which a part alone has devices comes before all other pods. After them its
@@ -38,7 +39,7 @@ class Gang:
     group: Group
     others: Set[str]
     """Its members that are bound or have no claim, by uid."""
-    pods: list[ClaimsPod] = field(default_factory=list)
+    pods: list[WaitingPod] = field(default_factory=list)
     """Its members that wait, with devices or without."""
     tried: bool = False
     """It was tried in this round."""
@@ -71,18 +72,18 @@ class Gangs:
         self._of: dict[str, Gang] = {}
         self._in_part: dict[str, float] = {}
 
-    def look(self, pods: Mapping[str, ClaimsPod]) -> None:
+    def look(self, pods: Mapping[str, WaitingPod]) -> None:
         """Begin a round: these pods wait."""
         gangs: dict[str, Gang] = {}
         self._of = {}
         for uid, pod in pods.items():
-            group = group_of(pod)
+            group = pod.group
             if not group.whole:
                 continue
             if group.key not in gangs:
                 gangs[group.key] = Gang(group, self._others(group.key) - pods.keys())
             self._of[uid] = gang = gangs[group.key]
-            if not (pod.metadata and pod.metadata.deletion_timestamp):
+            if not pod.ending:
                 gang.pods.append(pod)
         self._in_part = {key: at for key, at in self._in_part.items() if key in gangs}
 
@@ -127,14 +128,13 @@ class Returns:
         self._since: dict[tuple[str, int], float] = {}
         self._due = -math.inf
 
-    def withdraw(self, pods: Iterable[ClaimsPod]) -> None:
+    def withdraw(self, pods: Iterable[WaitingPod]) -> None:
         """Take the reservations of pods on no node from claims that nobody else has reserved."""
         for pod in pods:
-            ref = pod_ref(pod)
-            for name in claim_names(pod) or ():
-                claim = self._books.named(ref.namespace, name)
+            for name in pod.claims or ():
+                claim = self._books.named(pod.ref.namespace, name)
                 holders = [each.uid for each in claim.reserved] if claim else []
-                if claim is not None and holders == [ref.uid] and _is_ours(claim):
+                if claim is not None and holders == [pod.ref.uid] and _is_ours(claim):
                     self._write(claim, withdrawal(claim))
 
     def sweep(self) -> None:

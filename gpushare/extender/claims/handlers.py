@@ -8,14 +8,18 @@ import math
 import threading
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Generic, TypeVar
 
 from gpushare.errors import MessageError
 from gpushare.extender.claims.books import ClaimBooks, claim_ref, version_of
+from gpushare.extender.claims.cases import WaitingPod, kept_pod
 from gpushare.logline import Line
+from gpushare.wire.annotations import ALIYUN, Names
 from gpushare.wire.codec import Decoded, WatchEvent
-from gpushare.wire.dra.claims import CLASS, CLASS_ASIDE
+from gpushare.wire.dra.claims import CLASS, CLASS_ASIDE, kept_claim
 from gpushare.wire.dra.objects import ClaimsPod, DeviceClass, ResourceClaim, ResourceSlice
+from gpushare.wire.dra.slices import kept_slice
 
 log = logging.getLogger("gpushare.claims")
 
@@ -77,6 +81,17 @@ class SliceHandler(_Followed[ResourceSlice]):
         self._fresh = False
         self._due = -math.inf
 
+    def trim(self, page: Decoded[ResourceSlice]) -> Decoded[ResourceSlice]:
+        """Return what is kept of a page."""
+        kept = (kept_slice(item, self._books.driver) for item in page.items)
+        return page.with_items([item for item in kept if item is not None])
+
+    def apply(self, event: WatchEvent[ResourceSlice]) -> None:
+        """Take over one slice, if it is of the driver."""
+        kept = event.object and kept_slice(event.object, self._books.driver)
+        if kept or event.object is None:
+            super().apply(replace(event, object=kept))
+
     def _came(self, *, at_once: bool) -> None:
         self._fresh = True
         if at_once:
@@ -115,6 +130,10 @@ class ClaimHandler:
         self._books = books
         self._changed = changed
 
+    def trim(self, page: Decoded[ResourceClaim]) -> Decoded[ResourceClaim]:
+        """Return what is kept of a page."""
+        return page.with_items([kept_claim(claim, CLASS) for claim in page.items])
+
     def replace(self, pages: Sequence[Decoded[ResourceClaim]], started: float) -> None:
         """Take over all claims."""
         del started
@@ -128,7 +147,7 @@ class ClaimHandler:
 
     def apply(self, event: WatchEvent[ResourceClaim]) -> None:
         """Take over one claim."""
-        claim = event.object
+        claim = kept_claim(event.object, CLASS) if event.object else None
         uid = _uid(claim) if claim else event.bad.ref.uid if event.bad else ""
         if event.kind == "DELETED":
             self._books.claim_gone(uid)
@@ -144,52 +163,59 @@ class ClaimHandler:
 class WaitingPods:
     """Handler for pods without a node; the watch selects them, so an end is a DELETED.
 
-    changed: called after each change by which one may be given devices.
+    changed: called after each change by which one may be given devices. names: of the resource
+    whose node filters judge them.
     """
 
-    def __init__(self, changed: Callable[[], None]) -> None:
+    def __init__(self, changed: Callable[[], None], names: Names = ALIYUN) -> None:
         self._changed = changed
+        self._names = names
         self._lock = threading.Lock()
-        self._pods: dict[str, ClaimsPod] = {}
+        self._pods: dict[str, WaitingPod] = {}
 
-    def all(self) -> dict[str, ClaimsPod]:
-        """Return those with claims, by uid, as they came."""
+    def all(self) -> dict[str, WaitingPod]:
+        """Return those with claims, by uid."""
         with self._lock:
             return dict(self._pods)
 
-    def trim(self, page: Decoded[ClaimsPod]) -> Decoded[ClaimsPod]:
-        """Return the page with the pods that have claims."""
-        return page.with_items([pod for pod in page.items if _has_claims(pod)])
+    def trim(self, page: Decoded[ClaimsPod]) -> Decoded[WaitingPod]:
+        """Return what is kept of a page: of the pods that have claims."""
+        waiting = map(self._seen, page.items)
+        return page.with_items([pod for pod in waiting if pod is not None])
 
-    def replace(self, pages: Sequence[Decoded[ClaimsPod]], started: float) -> None:
+    def replace(
+        self, pages: Sequence[Decoded[ClaimsPod] | Decoded[WaitingPod]], started: float
+    ) -> None:
         """Take over all pods."""
         del started
-        pods = {_uid(pod): pod for page in pages for pod in page.items if _has_claims(pod)}
+        items = [item for page in pages for item in page.items]
+        waiting = [item if isinstance(item, WaitingPod) else self._seen(item) for item in items]
+        pods = {pod.ref.uid: pod for pod in waiting if pod is not None}
         with self._lock:
             self._pods = pods
         self._changed()
 
     def apply(self, event: WatchEvent[ClaimsPod]) -> None:
         """Take over one pod; for one that cannot be read nothing is done."""
-        pod = event.object
-        uid = _uid(pod) if pod else event.bad.ref.uid if event.bad else ""
+        item = event.object
+        uid = _uid(item) if item else event.bad.ref.uid if event.bad else ""
+        pod = self._seen(item) if item and event.kind != "DELETED" else None
         with self._lock:
             before = self._pods.pop(uid, None)
-            if event.kind == "DELETED" or pod is None or not _has_claims(pod):
+            if pod is None:
                 return
             self._pods[uid] = pod
-        if before is None or _asked(before) != _asked(pod):
+        if before is None or (before.claims, before.gated) != (pod.claims, pod.gated):
             self._changed()
 
-
-def _asked(pod: ClaimsPod) -> object:
-    """Return what of a pod that waits may change, and decides what it is given."""
-    claims = pod.status and pod.status.resource_claim_statuses
-    return claims, pod.spec and pod.spec.scheduling_gates
-
-
-def _has_claims(pod: ClaimsPod) -> bool:
-    return bool(pod.spec and pod.spec.resource_claims)
+    def _seen(self, pod: ClaimsPod) -> WaitingPod | None:
+        """Return what is kept of the pod; None if it has no claims, or no name."""
+        if not (pod.spec and pod.spec.resource_claims):
+            return None
+        try:
+            return kept_pod(pod, self._names)
+        except MessageError:
+            return None
 
 
 def _name(item: ResourceSlice | DeviceClass) -> str:

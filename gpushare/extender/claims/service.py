@@ -60,7 +60,7 @@ class ClaimsService:
         self._books = books = ClaimBooks(
             driver, mib_of(unit) << 20, ranking, self._lend, resources.knows
         )
-        self._waiting = waiting = WaitingPods(self._changed.set)
+        self._waiting = waiting = WaitingPods(self._changed.set, next(iter(resources)).names)
         slices = ListWatch(f"{DRA}/resourceslices", RESOURCE_SLICES)
         claims = ListWatch(f"{DRA}/resourceclaims", RESOURCE_CLAIMS)
         classes = ListWatch(f"{DRA}/deviceclasses", DEVICE_CLASSES)

@@ -20,7 +20,7 @@ from gpushare.extender.follow.rounds import Rounds
 from gpushare.kube.api import Calls
 from gpushare.logline import Line
 from gpushare.wire.dra.claims import CLASS
-from gpushare.wire.dra.templates import SizedTemplate, awaited_template
+from gpushare.wire.dra.templates import SizedTemplate
 
 log = logging.getLogger("gpushare.claims")
 
@@ -54,7 +54,7 @@ class Templates:
 
     def round(self) -> bool:
         """Write those that pods wait for; return whether all are there."""
-        awaited = {awaited_template(pod) for pod in self._waiting.all().values()} - {None}
+        awaited = {pod.template for pod in self._waiting.all().values()} - {None}
         for gone in self._due.keys() - awaited:
             del self._due[gone]
         now = self._clock()

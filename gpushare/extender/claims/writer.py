@@ -24,7 +24,7 @@ from gpushare.extender.claims.view import Given, Journal
 from gpushare.extender.verbs.bind.transaction import BUDGET
 from gpushare.kube.api import Calls
 from gpushare.logline import Line
-from gpushare.wire.dra.claims import is_protected
+from gpushare.wire.dra.claims import CLASS, is_protected, kept_claim
 from gpushare.wire.dra.fence import BINDINGS, POLICIES, unfenced
 from gpushare.wire.dra.objects import RESOURCE_CLAIMS, DeviceClass, ResourceClaim
 from gpushare.wire.dra.slices import SliceCard
@@ -207,7 +207,8 @@ class ClaimWriter:
 
     def _protect(self, ref: PodRef, claim: ResourceClaim) -> ResourceClaim:
         answer = self._patch(ref, protection(claim), self._clock() + _TIMEOUT)
-        protected = RESOURCE_CLAIMS.decode_answer(answer, ref.namespace, ref.name)
+        read = RESOURCE_CLAIMS.decode_answer(answer, ref.namespace, ref.name)
+        protected = kept_claim(read, CLASS)
         self._books.claim_changed(protected, read=True)
         return protected
 
@@ -215,7 +216,7 @@ class ClaimWriter:
         """Show the books the claim as a write has left it."""
         try:
             claim = RESOURCE_CLAIMS.decode_answer(answer, ref.namespace, ref.name)
-            self._books.claim_changed(claim, read=True)
+            self._books.claim_changed(kept_claim(claim, CLASS), read=True)
         except WireError as error:
             # Who answered is not the API server, so nothing is known.
             log.warning(Line("allocation in doubt", claim=ref, error=str(error)))

@@ -9,6 +9,7 @@ Tested in `tests/unit/wire/dra`.
 """
 
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -16,7 +17,15 @@ from gpushare.core.dealing import Asked
 from gpushare.core.model import MAX_UNITS, Request
 from gpushare.errors import MessageError, QuantityError
 from gpushare.wire.annotations import MAX_DEVICES_PER_POD
-from gpushare.wire.dra.objects import ClaimAllocation, ClaimsPod, ResourceClaim, Result
+from gpushare.wire.dra.objects import (
+    MOST_ASKED,
+    ClaimAllocation,
+    ClaimMetadata,
+    ClaimSpec,
+    ClaimsPod,
+    ResourceClaim,
+    Result,
+)
 from gpushare.wire.dra.slices import MEMORY, DeviceKey
 from gpushare.wire.quantity import to_bytes
 
@@ -90,7 +99,10 @@ def claim_request(claim: ResourceClaim, class_name: str) -> ClaimRequest | None:
     Raises MessageError with a sentence for its user if the claim asks for what we do not decide.
     """
     if claim.spec is None:
-        raise MessageError("the claim's spec cannot be read (its parameters for drivers?)")
+        raise MessageError(
+            "the claim's spec cannot be read (its parameters for drivers?), or its requests or its"
+            f" finalizers have more than {MOST_ASKED >> 10} KiB"
+        )
     devices = claim.spec.devices or {}
     requests = devices.get("requests")
     if not isinstance(requests, list) or not any(_names(item, class_name) for item in requests):
@@ -108,6 +120,24 @@ def claim_request(claim: ResourceClaim, class_name: str) -> ClaimRequest | None:
             " together"
         )
     return ClaimRequest(tuple(sorted(parts, key=lambda part: -part.memory)))
+
+
+def kept_claim(claim: ResourceClaim, class_name: str) -> ResourceClaim:
+    """Return what is kept of the claim: whatever its owner has written, not much more than is
+    asked of our class, and what is to be copied into an allocation.
+    """
+    metadata, spec = claim.metadata, claim.spec
+    if spec is not None:
+        with suppress(MessageError):
+            if claim_request(claim, class_name) is None:
+                spec = ClaimSpec()
+        spec = spec.kept()
+    if metadata and sum(map(len, metadata.finalizers or ())) > MOST_ASKED:
+        # A patch would have to repeat them all: none is written to a claim that cannot be read.
+        names = (metadata.name, metadata.namespace, metadata.uid, metadata.resource_version)
+        ours = [FINALIZER] if is_protected(claim) else []
+        metadata, spec = ClaimMetadata(*names, metadata.deletion_timestamp, ours), None
+    return ResourceClaim(metadata, spec, claim.status)
 
 
 def given_devices(allocation: ClaimAllocation) -> tuple[GivenDevice, ...]:

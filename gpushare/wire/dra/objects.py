@@ -20,6 +20,10 @@ from gpushare.wire.quantity import Quantity
 
 _T = TypeVar("_T")
 _NULL = Raw(b"null")
+_ENCODER = msgspec.json.Encoder()
+
+MOST_ASKED = 4 * 1024
+"""Bytes of what a claim asks for, as JSON, and of its finalizers, that are kept."""
 
 
 class Pool(Struct, gc=False, rename="camel"):
@@ -106,16 +110,41 @@ class DeviceClass(Struct, gc=False):
     spec: ClassSpec | None = None
 
 
-class ClaimMetadata(Metadata, gc=False, rename="camel"):
-    """ObjectMeta with what keeps the object from being removed."""
+class ClaimMetadata(Struct, gc=False, rename="camel"):
+    """ObjectMeta of a claim, with what keeps it from being removed."""
 
+    name: str | None = None
+    namespace: str | None = None
+    uid: str | None = None
+    resource_version: str | None = None
+    deletion_timestamp: str | None = None
     finalizers: list[str] | None = None
 
 
 class ClaimSpec(Struct, gc=False):
-    """ResourceClaimSpec, its parts as they came."""
+    """ResourceClaimSpec, its parts as they came; `config` may be text in the one that is kept."""
 
     devices: dict[str, Any] | None = None
+
+    @property
+    def config(self) -> list[dict[str, Any]]:
+        """What configures the devices."""
+        config = (self.devices or {}).get("config") or []
+        return msgspec.json.decode(config) if isinstance(config, Raw) else config
+
+    def kept(self) -> "ClaimSpec | None":
+        """Return what is kept of it; None if it is too large.
+
+        What configures the devices takes a tenth as text: drivers say what it is, and it may have
+        320 KiB.
+        """
+        devices = dict(self.devices or {})
+        config = devices.pop("config", None)
+        if len(_ENCODER.encode(devices)) > MOST_ASKED:
+            return None
+        if config:
+            devices["config"] = config if isinstance(config, Raw) else Raw(_ENCODER.encode(config))
+        return ClaimSpec(devices)
 
 
 class Result(Struct, gc=False, rename="camel"):

@@ -21,6 +21,7 @@ from gpushare.wire.dra.objects import (
     ResourceSlice,
     SliceSpec,
 )
+from gpushare.wire.objects import Metadata
 from gpushare.wire.quantity import parse_quantity, to_bytes
 
 MEMORY, UUID, MODEL = "memory", "uuid", "productName"
@@ -107,6 +108,34 @@ class SliceCard:
     def given(self, asked: int) -> int:
         """Return the bytes that a claim for so many has of it: the whole, if it cannot be told."""
         return self.consumed(asked) or self.memory
+
+
+def kept_slice(item: ResourceSlice, driver: str) -> ResourceSlice | None:
+    """Return what is kept of a slice of the driver: of each device what says which card it is, how
+    much it has, and whether it may be given out; None of another driver's.
+    """
+    spec = item.spec
+    if spec is None or spec.driver != driver:
+        return None
+    told = {name for short in (UUID, MODEL) for name in (short, f"{driver}/{short}")}
+    devices = []
+    for device in spec.devices or ():
+        attributes, capacity = device.attributes or {}, device.capacity or {}
+        others = next((name for name in capacity if name != MEMORY), None)
+        devices.append(
+            Device(
+                device.name,
+                {name: attributes[name] for name in told & attributes.keys()},
+                # One more tells that there are more.
+                {name: capacity[name] for name in (MEMORY, others) if name in capacity},
+                device.allow_multiple_allocations,
+                device.taints,
+                [True] if device.consumes_counters else None,
+                device.binding_conditions,
+            )
+        )
+    metadata = Metadata(name=(item.metadata and item.metadata.name) or "")
+    return ResourceSlice(metadata, SliceSpec(driver, spec.pool, spec.node_name, devices))
 
 
 def cards_of(slices: Iterable[ResourceSlice]) -> dict[DeviceKey, SliceCard]:

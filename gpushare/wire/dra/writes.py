@@ -73,7 +73,7 @@ def allocation(
             result |= {"shareID": share_id, "consumedCapacity": {MEMORY: str(amount)}}
         results.append(result)
     of_class = (device_class.spec and device_class.spec.config) or []
-    of_claim = ((claim.spec and claim.spec.devices) or {}).get("config") or []
+    of_claim = claim.spec.config if claim.spec else []
     config = [{"source": "FromClass", **item, "requests": [*request.requests]} for item in of_class]
     config += [{"source": "FromClaim", **item} for item in of_claim]
     field = {"key": "metadata.name", "operator": "In", "values": [*nodes]}

@@ -107,14 +107,15 @@ def test_the_room_of_a_member_whose_write_was_refused_goes_to_nobody_else() -> N
     store.create("other", 24)
     process = Process(store)
     other = waiting_pod("a", "other")
-    process.waits(*pods, other)
-    process.show()
     # Of two that wait equally long the name decides: the gang comes first as a part of it is given.
     assert other.metadata
     other.metadata.creation_timestamp = "2026-01-02T00:00:00Z"
+    process.waits(*pods, other)
+    process.show()
     process.round()
     assert store.given() == {"n1/gpu-0": 80}
     other.metadata.creation_timestamp = "2025-01-01T00:00:00Z"
+    process.waits(*pods, other)
     process.show()
     process.round()
     assert store.given() == {"n1/gpu-0": 80, "n1/gpu-1": 24}

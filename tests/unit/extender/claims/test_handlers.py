@@ -9,19 +9,23 @@ from gpushare.core.model import PodRef
 from gpushare.core.policy import load_policy
 from gpushare.core.ranking import Ranking
 from gpushare.extender.claims.books import ClaimBooks
+from gpushare.extender.claims.cases import kept_pod
 from gpushare.extender.claims.handlers import (
     ClaimHandler,
     ClassHandler,
     SliceHandler,
     WaitingPods,
 )
+from gpushare.wire.annotations import ALIYUN
 from gpushare.wire.codec import Decoded, UnreadableObject, WatchEvent
 from gpushare.wire.dra.claims import claim_names, claim_request
 from gpushare.wire.dra.objects import (
     CLAIMS_PODS,
     DEVICE_CLASSES,
+    ClaimsPodSpec,
     ClaimsPodStatus,
     DeviceClass,
+    PodClaim,
     PodClaimStatus,
 )
 from gpushare.wire.objects import PodCondition
@@ -126,9 +130,11 @@ def test_pods_with_claims_wait_until_they_are_gone() -> None:
     pods = WaitingPods(lambda: told.append(1))
     pod, plain = waiting_pod("p", "a"), waiting_pod("plain")
     page = Decoded([pod, plain], "")
-    assert pods.trim(page).items == [pod]
+    kept = kept_pod(pod, ALIYUN)
+    assert pods.trim(page).items == [kept]
     pods.replace([page], 0.0)
-    assert pods.all() == {"uid-p": pod}
+    assert pods.all() == {"uid-p": kept}
+    assert (kept.ref, kept.claims, kept.gated) == (PodRef("default", "p", "uid-p"), ("a",), False)
     pods.apply(WatchEvent("DELETED", pod))
     pods.apply(WatchEvent("ADDED", plain))
     assert pods.all() == {}
@@ -141,7 +147,9 @@ def test_pods_with_claims_wait_until_they_are_gone() -> None:
 def test_only_what_may_get_a_pod_devices_is_told_of(books: ClaimBooks) -> None:
     told: list[str] = []
     pods = WaitingPods(lambda: told.append("pod"))
+    has = [PodClaim(name="gpu", resource_claim_template_name="t")]
     pod = waiting_pod("p", "a")
+    pod = structs.replace(pod, spec=ClaimsPodSpec(resource_claims=has))
     pods.apply(WatchEvent("ADDED", pod))
     status = ClaimsPodStatus(conditions=[PodCondition(type="PodScheduled", status="False")])
     pods.apply(WatchEvent("MODIFIED", structs.replace(pod, status=status)))
@@ -158,6 +166,21 @@ def test_only_what_may_get_a_pod_devices_is_told_of(books: ClaimBooks) -> None:
         meta = {"resourceVersion": str(version + 10)}
         claims.apply(WatchEvent("MODIFIED", claim(meta=meta, status=now)))
     assert told == ["claim"] * 2
+
+
+def test_slices_of_other_drivers_are_not_kept(books: ClaimBooks) -> None:
+    told: list[str] = []
+    handler = SliceHandler(books, lambda: told.append("slice"))
+    ours, theirs = slice_of(device(0)), slice_of(device(1), node="n2")
+    assert theirs.spec
+    theirs.spec.driver = "nic.example.com"
+    page = handler.trim(Decoded([ours, theirs], ""))
+    assert [each.spec and each.spec.driver for each in page.items] == [DRIVER]
+    handler.replace([page], 0.0)
+    handler.apply(WatchEvent("MODIFIED", theirs))
+    handler.apply(WatchEvent("DELETED", theirs))
+    assert told == ["slice"]
+    assert gives(books)
 
 
 @pytest.mark.parametrize(

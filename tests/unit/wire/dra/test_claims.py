@@ -4,7 +4,7 @@ import pytest
 
 from gpushare.core.model import Request
 from gpushare.errors import MessageError
-from gpushare.wire.dra.claims import claim_request, given_devices, is_protected
+from gpushare.wire.dra.claims import claim_request, given_devices, is_protected, kept_claim
 from gpushare.wire.dra.objects import ClaimAllocation, ClaimSpec, ResourceClaim
 from tests.unit.wire.dra.objects import CLASS, DRIVER, GIB, Json, claim, exactly
 
@@ -151,3 +151,40 @@ def test_only_the_finalizer_protects_a_claim() -> None:
     assert is_protected(claim(meta={"finalizers": ["x/y", ours]}))
     assert not is_protected(claim(meta={"finalizers": ["x/y"]}))
     assert not is_protected(ResourceClaim())
+
+
+def test_of_a_claim_what_is_asked_and_what_is_copied_is_kept() -> None:
+    opaque = {"driver": "gpu.example.com", "parameters": {"sharing": ["a", 1.5]}}
+    config = [{"requests": ["gpu"], "opaque": opaque}]
+    whole = claim(devices={"config": config}, meta={"labels": {"a": "b"}, "finalizers": ["x/y"]})
+    kept = kept_claim(whole, CLASS)
+    assert claim_request(kept, CLASS) == claim_request(whole, CLASS)
+    assert (kept.metadata, kept.status) == (whole.metadata, whole.status)
+    assert kept.spec
+    assert kept.spec.config == config
+    again = kept_claim(kept, CLASS)
+    assert again.spec
+    assert again.spec.config == config
+
+
+def test_of_a_claim_of_another_class_nothing_of_its_spec_is_kept() -> None:
+    other = claim(exactly(deviceClassName="nic.example.com", selectors=[{"cel": "x" * 10_000}]))
+    assert kept_claim(other, CLASS).spec == ClaimSpec({})
+    assert claim_request(kept_claim(other, CLASS), CLASS) is None
+
+
+@pytest.mark.parametrize(
+    "large",
+    [
+        claim(exactly(selectors=[{"cel": {"expression": "x" * 5000}}])),
+        claim(meta={"finalizers": [f"example.com/{at}" for at in range(400)]}),
+    ],
+    ids=["selectors", "finalizers"],
+)
+def test_a_claim_of_which_too_much_would_be_kept_is_refused_with_the_reason(
+    large: ResourceClaim,
+) -> None:
+    kept = kept_claim(large, CLASS)
+    with pytest.raises(MessageError, match="more than 4 KiB"):
+        claim_request(kept, CLASS)
+    assert not (kept.metadata and kept.metadata.finalizers)
