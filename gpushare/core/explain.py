@@ -405,7 +405,12 @@ class _WhatIfNode:
 
     def after(self, remedy: Remedy) -> Snapshot:
         """Return the node, counted as if the remedy had happened."""
-        arrays = self._counted(remedy.opens)
+        if remedy.opens not in self._arrays:
+            # The sums of all pods, with these closed devices open again.
+            arrays = self._arrays[remedy.opens] = NodeArrays()
+            spec = replace(self._books.spec, healthy=_healthy_with(self._books, remedy.opens))
+            arrays.set_node(spec, self._charges.values())
+        arrays = self._arrays[remedy.opens]
         ended = [self._charges[entry.ref.uid] for entry in remedy.ends]
         for charge in ended:
             arrays.add(charge, -1)
@@ -417,15 +422,6 @@ class _WhatIfNode:
         for charge in ended:
             arrays.add(charge)
         return view
-
-    def _counted(self, opens: tuple[int, ...]) -> NodeArrays:
-        """Return the sums of all pods, with these closed devices open again."""
-        if opens not in self._arrays:
-            arrays = NodeArrays()
-            spec = replace(self._books.spec, healthy=_healthy_with(self._books, opens))
-            arrays.set_node(spec, self._charges.values())
-            self._arrays[opens] = arrays
-        return self._arrays[opens]
 
 
 def _healthy_with(books: NodeBooks, opens: Collection[int]) -> tuple[bool, ...]:
