@@ -178,7 +178,8 @@ class _Search:
         for number in self._promising():
             least = _with(none, number, self._least(none, number))
             if best is None or (self._key(least) < self._key(best) and not self._spent):
-                best = self._better(best, self._grown(none, number))
+                found = [each for each in (best, self._grown(none, number)) if each]
+                best = min(found, key=self._key, default=None)
         several = len(self._shapes) > 1
         if several and (best is None or _cost_of(self._shapes, best) > self.bound):
             dear = sorted(
@@ -188,7 +189,8 @@ class _Search:
             # The dearest for its memory is reduced first, or last.
             for order in (dear, dear[::-1]):
                 rich = None if best and self._spent else self._rich()
-                best = self._better(best, rich and self._reduced(rich, order))
+                found = [each for each in (best, rich and self._reduced(rich, order)) if each]
+                best = min(found, key=self._key, default=None)
         while best and not self._spent and (exchanged := self._exchanged(best)):
             best = exchanged
         return best
@@ -197,10 +199,6 @@ class _Search:
     def _spent(self) -> bool:
         """Whether so much has been tried that no better counts are looked for."""
         return self._tries.work > _MOST_WORK
-
-    def _better(self, best: Counts | None, other: Counts | None) -> Counts | None:
-        known = [each for each in (best, other) if each is not None]
-        return min(known, key=self._key, default=None)
 
     def _key(self, counts: Counts) -> tuple[Fraction, int]:
         """Return what is to be low: the cost, then the units of all nodes."""

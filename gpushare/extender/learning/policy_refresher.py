@@ -188,15 +188,6 @@ class _ResourceState:
         # The first pods tell most, and come fast if a cluster fills.
         return not self.failing and estimator.fit_at <= min(estimator.seen, _EARLY)
 
-    def names(self, now: float) -> tuple[str, ...]:
-        """Return the names of the policies to make now."""
-        none = _FailedPolicy()
-        return tuple(
-            name
-            for name in self.managed.rankings
-            if name != AUTO and now >= self.failed_policies.get(name, none).again_at
-        )
-
     def could_take(self, request: Request) -> bool:
         """Return whether a node has the devices for it while it is empty."""
         layout = self.layout
@@ -333,7 +324,12 @@ class PolicyRefresher:
         self, state: _ResourceState, workload: Workload
     ) -> tuple[dict[str, Ranking], dict[str, BaseException]]:
         """Return the new rankings by name, and the errors of the others by name."""
-        managed, names = state.managed, state.names(state.tried)
+        managed, resting = state.managed, state.failed_policies
+        names = tuple(
+            name
+            for name in managed.rankings
+            if name != AUTO and (name not in resting or state.tried >= resting[name].again_at)
+        )
         # A ranking that was never asked is tried with the last kind of request.
         last = managed.rankings[managed.default_policy].recent_kinds[-1:]
         rankings: dict[str, Ranking] = {}

@@ -200,7 +200,14 @@ class _StateCollector:
                 family.add_metric((namespace,), count)
             yield family
         for name, value in self._state().items():
-            yield _single(f"gpushare_{name}", _help_of(name), value)
+            collection, _, of_it = name.partition("_")
+            text = _HELP.get(name) or _OF_A_COLLECTION.get(of_it, "").format(collection)
+            text = text or name.replace("_", " ")
+            if name.endswith("_total"):
+                counted = f"gpushare_{name.removesuffix('_total')}"
+                yield CounterMetricFamily(counted, text, value=value)
+            else:
+                yield GaugeMetricFamily(f"gpushare_{name}", text, value=value)
 
     def _counts(self) -> Iterator[Metric]:
         pods = GaugeMetricFamily(
@@ -278,19 +285,3 @@ class _StateCollector:
                 allocated.add_metric((resource, name), measured)
                 refused.add_metric((resource, name), choice.refused[name])
         return iter((ranks, since, lead, error, allocated, refused))
-
-
-def _single(name: str, text: str, value: float) -> Metric:
-    """Return a family of one sample."""
-    if name.endswith("_total"):
-        return CounterMetricFamily(name.removesuffix("_total"), text, value=value)
-    return GaugeMetricFamily(name, text, value=value)
-
-
-def _help_of(name: str) -> str:
-    """Return the text for a value of the process, by its name without `gpushare_`."""
-    if name in _HELP:
-        return _HELP[name]
-    collection, _, value = name.partition("_")
-    text = _OF_A_COLLECTION.get(value)
-    return text.format(collection) if text else name.replace("_", " ")
