@@ -11,17 +11,8 @@ from dataclasses import replace
 
 import numpy as np
 
+from gpushare.core import decide
 from gpushare.core.dealing import AsDealt
-from gpushare.core.decide import (
-    BEST,
-    NO_ROOM,
-    best_shares,
-    feasible,
-    filter_nodes,
-    missing_units,
-    parts_placed,
-    score_nodes,
-)
 from gpushare.core.explanation import BoundPodScore, DeviceScore, Explanation, FreeDevice, Remedy
 from gpushare.core.model import ALL_CORES, ANY_CARD, Pinned, Request
 from gpushare.core.node_filters import Obstacle, OwnFilters
@@ -90,7 +81,7 @@ def explain(
     usable = [name for name in known if name not in left_out]
     accepted = has_accepted_model(snapshot, np.arange(len(snapshot.names)), request)
     asked = [name for name in usable if accepted[snapshot.row[name]]]
-    result = filter_nodes(snapshot, asked, request)
+    result = decide.filter_nodes(snapshot, asked, request)
     fit = tuple(name for name in result.fit if not obstacles[name])
     short = [name for name in result.fit if obstacles[name]]
     # Those that would take pods again if somebody did something about them.
@@ -152,20 +143,20 @@ def score_bound_pod(
     request, node = entry.request, entry.node
     ranking = Ranking(policy, kinds=1)  # of its own: the books' ranking remembers true snapshots
     names = [name for name in view.names if name]
-    scores = score_nodes(view, names, request, ranking)
+    scores = decide.score_nodes(view, names, request, ranking)
     rows = np.array([view.row[node]], dtype=np.intp)
-    mask = feasible(view, rows, request)
+    mask = decide.feasible(view, rows, request)
     fits = bool(has_devices(mask, request, view.free, rows)[0])
     values = ranking.score_devices(view, rows, request)[0].tolist()
-    chosen = best_shares(ranking, view, rows, mask, request) if fits else ()
+    chosen = decide.best_shares(ranking, view, rows, mask, request) if fits else ()
     return BoundPodScore(
         node=node,
         shares=entry.placement,
         policy=name,
         fits=fits,
         score=next((score for score, nodes in scores.items() if node in nodes), 0),
-        best=scores[BEST][0] if scores else "",
-        fitting=len(filter_nodes(view, names, request).fit),
+        best=scores[decide.BEST][0] if scores else "",
+        fitting=len(decide.filter_nodes(view, names, request).fit),
         devices=tuple(
             DeviceScore(device, free, value if ok and fits else None)
             for device, (free, value, ok) in enumerate(
@@ -210,7 +201,7 @@ def _split(capacity: Ints, request: Request) -> int:
 def _most_devices(capacity: Ints, request: Request) -> int:
     """Return the most devices of one row of (K, D) that are large enough for the request."""
     large = capacity >= max(request.least, 1)
-    most = parts_placed(large, request, capacity) if request.split else large.sum(axis=1)
+    most = decide.parts_placed(large, request, capacity) if request.split else large.sum(axis=1)
     return int(most.max(initial=0))
 
 
@@ -269,7 +260,7 @@ class _Search:
 
         One that has room on its devices comes first, then one with as few obstacles as possible.
         """
-        roomy = filter_nodes(self._snapshot, list(obstacles), self._request).fit
+        roomy = decide.filter_nodes(self._snapshot, list(obstacles), self._request).fit
         if roomy:
             node = min(roomy, key=lambda name: len(obstacles[name]))
             return (Remedy(node, cures=tuple(obstacle.cure for obstacle in obstacles[node])),)
@@ -286,7 +277,7 @@ class _Search:
         """Return int64 (K,): how few units are missing, of closed devices too if they return."""
         healthy = self._snapshot.healthy[rows] | with_closed
         usable = healthy & (self._snapshot.closed[rows] == 0)[:, None]
-        return missing_units(self._snapshot, rows, self._request, usable)
+        return decide.missing_units(self._snapshot, rows, self._request, usable)
 
     def _by_ends(self, rows: Rows, *, with_closed: bool = False) -> Remedy | None:
         """Return the remedy with the fewest pods on these nodes.
@@ -296,7 +287,7 @@ class _Search:
         """
         missing = self._missing(rows, with_closed=with_closed)
         order = np.lexsort((self._snapshot.order[rows], missing))
-        nearest = rows[order[missing[order] < NO_ROOM][:_MAX_NODES]]
+        nearest = rows[order[missing[order] < decide.NO_ROOM][:_MAX_NODES]]
         candidates: list[tuple[tuple[bool, bool, int], int, NodeBooks, Remedy]] = []
         for place, row in enumerate(nearest.tolist()):
             books = self._entries_of(self._snapshot.names[row])
@@ -317,7 +308,7 @@ class _Search:
         """Return the remedy with the fewest closed devices, on nodes where they are enough."""
         rows = rows[self._missing(rows, with_closed=True) == 0]
         free = has_room(self._snapshot, rows, self._request)
-        placed = parts_placed(free, self._request, self._snapshot.free[rows])
+        placed = decide.parts_placed(free, self._request, self._snapshot.free[rows])
         for place in np.argsort(-placed, kind="stable").tolist():
             if placed[place] == self._request.devices:
                 continue
@@ -364,7 +355,7 @@ class _Search:
         def helps(one: Remedy) -> bool:
             after = what_if.after(one)
             after = self._dealt.view(after) if self._dealt else after
-            return bool(filter_nodes(after, [one.node], self._request).fit)
+            return bool(decide.filter_nodes(after, [one.node], self._request).fit)
 
         if not helps(remedy) or helps(Remedy(books.spec.name)):
             return None

@@ -26,14 +26,7 @@ from gpushare.core.snapshot import Snapshot
 from gpushare.errors import SettingsError
 from gpushare.explain.placer import PlacementResult, Wanted
 from gpushare.explain.tries import MOST_PLENTY, Counts, LeftOut, NewNode, Nodes, Tell, Tries
-from gpushare.explain.whatif import (
-    CurrentPods,
-    Shape,
-    Sums,
-    change_nodes,
-    current_pods,
-    sums_of,
-)
+from gpushare.explain.whatif import CurrentPods, Shape, Sums, change_nodes, current_pods, sums_of
 from gpushare.ledger import Ledger
 
 _MOST_SIZES = 64

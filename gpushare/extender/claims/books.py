@@ -25,13 +25,7 @@ from gpushare.core.ranking import Ranking
 from gpushare.errors import MessageError
 from gpushare.ledger import Ledger
 from gpushare.wire.dra.claims import ClaimRequest, given_devices, nodes_of
-from gpushare.wire.dra.counted import (
-    Cards,
-    cards_by_node,
-    holders_of,
-    node_of_cards,
-    units_up,
-)
+from gpushare.wire.dra.counted import Cards, cards_by_node, holders_of, node_of_cards, units_up
 from gpushare.wire.dra.objects import ResourceClaim, ResourceSlice
 from gpushare.wire.dra.slices import NO_SUCH_AMOUNT, DeviceKey, SliceCard, cards_of
 

@@ -22,12 +22,7 @@ from gpushare.extender.tell.events.messages import EventMessages
 from gpushare.kube.client import KubeClient
 from gpushare.kube.listwatch import ListWatch
 from gpushare.kube.reflector import Reflector
-from gpushare.wire.dra.objects import (
-    CLAIMS_PODS,
-    DEVICE_CLASSES,
-    RESOURCE_CLAIMS,
-    RESOURCE_SLICES,
-)
+from gpushare.wire.dra.objects import CLAIMS_PODS, DEVICE_CLASSES, RESOURCE_CLAIMS, RESOURCE_SLICES
 from gpushare.wire.inventory import mib_of
 
 _WRITERS = 12

@@ -25,17 +25,7 @@ from gpushare.core.policy import load_policy
 from gpushare.core.states.entry import Waiting
 from gpushare.core.trial import FALLBACK_POLICY
 from gpushare.errors import ApiConflict, ApiError, ApiNotFound, GpuShareError
-from gpushare.explain.defrag import (
-    A_GLANCE,
-    LABEL,
-    MOST_MOVES,
-    DefragAnswer,
-    Hole,
-    ListedRules,
-    PodMove,
-    Rule,
-    find_moves,
-)
+from gpushare.explain import defrag
 from gpushare.extender.follow.rights import REFUSED, WriteRight
 from gpushare.extender.follow.rounds import Rounds
 from gpushare.extender.managed_resources import ManagedResource, ManagedResources
@@ -86,7 +76,7 @@ class _Reads:
     def __init__(self, api: Calls) -> None:
         self._api = api
 
-    def rules(self, now: float) -> ListedRules:
+    def rules(self, now: float) -> defrag.ListedRules:
         """Return which pods may be moved. now: seconds since the epoch."""
         namespaces: dict[str, Mapping[str, str]] = {}
         for namespace in self._all("/api/v1/namespaces", NAMESPACES):
@@ -98,11 +88,11 @@ class _Reads:
             )
             for budget in self._all("/apis/policy/v1/poddisruptionbudgets", BUDGETS)
         ]
-        pods = self._pods("/api/v1/pods", f"{LABEL}=true")
+        pods = self._pods("/api/v1/pods", f"{defrag.LABEL}=true")
         for name, labels in namespaces.items():
-            if labels.get(LABEL) == "true":
+            if labels.get(defrag.LABEL) == "true":
                 pods |= self._pods(f"/api/v1/namespaces/{name}/pods", "")
-        return ListedRules(pods, namespaces, budgets, now)
+        return defrag.ListedRules(pods, namespaces, budgets, now)
 
     def pod(self, ref: PodRef) -> OwnedPod | None:
         """Return the pod; None if it is gone, or another one has its name."""
@@ -167,7 +157,7 @@ class _Going:
 
     managed: ManagedResource
     run: steps.Run
-    rules: ListedRules
+    rules: defrag.ListedRules
     old: OwnedPod | None = None
     """The pod that moves, as it was read before its eviction."""
     before: frozenset[str] = frozenset()
@@ -280,7 +270,7 @@ class Mover:
             return
         now, wall = self._clock(), self._wall()
         self._record = record = self._read_record()
-        most = min(record.moves_left(self._budget, wall), MOST_MOVES)
+        most = min(record.moves_left(self._budget, wall), defrag.MOST_MOVES)
         if not most or record.under_way(wall):
             return
         rules = self._reads.rules(wall)
@@ -328,17 +318,17 @@ class Mover:
         return not nominated and group_of(read) == NO_GROUP
 
     def _plan(
-        self, managed: ManagedResource, pod: Waiting, rules: ListedRules, most: int
-    ) -> DefragAnswer:
-        return find_moves(
+        self, managed: ManagedResource, pod: Waiting, rules: defrag.ListedRules, most: int
+    ) -> defrag.DefragAnswer:
+        return defrag.find_moves(
             managed.ledger,
-            Hole(pod.request, pod.priority, pod.demands),
+            defrag.Hole(pod.request, pod.priority, pod.demands),
             rules,
             self._policy,
             managed.filters,
             most=most,
             demands={uid: demands_of(owned) for uid, owned in rules.pods.items()},
-            steps=A_GLANCE,
+            steps=defrag.A_GLANCE,
         )
 
     # -- a step -----------------------------------------------------------------------------------
@@ -366,7 +356,9 @@ class Mover:
         going.rules = self._reads.rules(self._wall())
         plan = self._plan(going.managed, run.pod, going.rules, len(run.unmoved))
         entries = (ledger.entry(uid) for uid in run.unmoved)
-        spent = any(entry and going.rules.judge(entry).rule is Rule.SPENT for entry in entries)
+        spent = any(
+            entry and going.rules.judge(entry).rule is defrag.Rule.SPENT for entry in entries
+        )
         return steps.Seen(plan=plan, spent=spent)
 
     def _act(self, going: _Going, step: steps.Step) -> None:
@@ -388,7 +380,7 @@ class Mover:
             case steps.Wait() if going.run.unmoved and not (going.run.evicted or going.run.sent):
                 going.not_before = max(going.not_before, self._clock() + _LOOK)
 
-    def _evict(self, going: _Going, move: PodMove) -> None:
+    def _evict(self, going: _Going, move: defrag.PodMove) -> None:
         """Write the move down, keep its new place, and evict the pod."""
         ref, run, again = move.entry.ref, going.run, going.run.sent is not None
         if not again:
@@ -418,7 +410,7 @@ class Mover:
         if run.sent is None and run.evicted is None:
             self._write_record(self._record.withdrawn(ref.uid))
 
-    def _sent(self, going: _Going, move: PodMove) -> steps.Answer:
+    def _sent(self, going: _Going, move: defrag.PodMove) -> steps.Answer:
         """Send the eviction; return what came of it."""
         ref, old = move.entry.ref, going.old
         version = (old and old.metadata and old.metadata.resource_version) or ""
@@ -460,11 +452,11 @@ class Mover:
         holds.release()
         holds.reserve(pod, run.node, run.shares, now + steps.WAIT, now)
 
-    def _keep_place(self, going: _Going, move: PodMove, old: OwnedPod) -> None:
+    def _keep_place(self, going: _Going, move: defrag.PodMove, old: OwnedPod) -> None:
         now, heir = self._clock(), claimant(old, move.entry.request)
         going.managed.holds.reserve(heir, move.node, move.shares, now + steps.WAIT, now, heir=True)
 
-    def _is_held_for_others(self, going: _Going, move: PodMove) -> bool:
+    def _is_held_for_others(self, going: _Going, move: defrag.PodMove) -> bool:
         """Return whether filter has promised anything on one of both nodes to another pod."""
         holds = going.managed.holds
         holds.expire(self._clock())
