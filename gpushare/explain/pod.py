@@ -6,7 +6,6 @@ books that it has filled from lists.
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
 from functools import partial
 from typing import Protocol, Self, TypeVar
 
@@ -98,13 +97,6 @@ class NodeAsk:
             name = f"{placeholder.namespace}/{placeholder.name}"
             return cls(why_not=f"its placeholder {name} has a scheduling gate, as Kueue sets them")
         return cls(placeholder.created)
-
-    @property
-    def text(self) -> str:
-        """It as people read it."""
-        if self.asked is None:
-            return f"none was asked for: {self.why_not}"
-        return f"asked for at {datetime.fromtimestamp(self.asked, UTC):%Y-%m-%d %H:%M:%S} UTC"
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,18 +14,21 @@ Tested in `tests/unit/extender/claims` and, with a real control plane, in
 import logging
 import threading
 import time
+from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
 from functools import partial
 
+from gpushare.core.model import Request
+from gpushare.core.node_filters import amounts_of
 from gpushare.errors import MessageError, WireError
-from gpushare.extender.claims.books import Arrivals, ClaimBooks, claim_ref
+from gpushare.extender.claims.books import ClaimBooks, claim_ref
 from gpushare.extender.claims.cases import Case, case_of, has_devices
 from gpushare.extender.claims.gangs import Gang, Gangs, Returns
 from gpushare.extender.claims.handlers import WaitingPods
 from gpushare.extender.claims.view import Journal, Wait
-from gpushare.extender.claims.writer import ClaimWriter, FenceWatch
+from gpushare.extender.claims.writer import ClaimWriter
 from gpushare.extender.managed_resources import ManagedResources
 from gpushare.kube.api import Calls
 from gpushare.logline import Line
@@ -44,6 +47,8 @@ _REST = 0.002
 """Seconds between rounds, so that what comes at once is looked at at once."""
 _LEAST, _MOST = 1.0, 16.0
 """Seconds until a pod is tried again that nothing was found for, or that failed."""
+_SHOWN = 1.0
+"""Seconds within which all watches have shown that a pod is bound."""
 
 
 @dataclass(slots=True)
@@ -62,6 +67,44 @@ class _Tries:
         self.seen = seen
         self.delay = min(max(self.delay * 2, _LEAST), _MOST)
         self.due = now + self.delay
+
+
+class _Arrivals:
+    """What pods take of the nodes of their cards until they are bound and counted there.
+
+    kube-scheduler would send those away for whom CPU, host memory or places are not left.
+    """
+
+    def __init__(self) -> None:
+        self._node: dict[str, tuple[str, Request]] = {}
+        self._gone: dict[str, float] = {}
+        """When each was seen to have gone, the first one first."""
+        self.taken: defaultdict[str, Counter[str]] = defaultdict(Counter)
+        """What is to come, by node."""
+
+    def expected(self, uid: str, node: str, request: Request) -> None:
+        """Count a pod on the node that it is to be bound to."""
+        self._node[uid] = node, request
+        self.taken[node].update(amounts_of(request))
+
+    def keep(self, waiting: Collection[str], now: float) -> None:
+        """Count no more who has waited no more for a while. If it was bound, another watch than
+        that of those who wait may tell the books later.
+        """
+        for uid in self._node:
+            if uid not in waiting:
+                self._gone.setdefault(uid, now)
+        for uid in [uid for uid, since in self._gone.items() if now - since >= _SHOWN]:
+            del self._gone[uid]
+            self.not_expected(uid)
+
+    def not_expected(self, uid: str) -> None:
+        """Count it no more: it is to go elsewhere."""
+        if uid in self._node:
+            node, request = self._node.pop(uid)
+            self.taken[node].subtract(amounts_of(request))
+            if not self.taken[node].total():
+                del self.taken[node]
 
 
 _Taken = list[tuple[Case, Sequence[tuple[SliceCard, ...]]]]
@@ -102,19 +145,17 @@ class Allocator:
         self._journal = journal or Journal()
         self._not_ready = not_ready
         self._clock = clock
-        self._fence = FenceWatch(api, books.driver, clock)
         self._writes = ClaimWriter(
             api,
             books,
             self._journal,
-            self._fence,
             not_ready=not_ready,
             leads_until=leads_until,
             clock=clock,
         )
         self._held_back = ""
         self._tries: dict[str, _Tries] = {}
-        self._arrivals = Arrivals()
+        self._arrivals = _Arrivals()
         self._returns = Returns(books, self._writes.take_back, clock)
         self._gangs = Gangs(next(iter(resources)).holds.without_claims, clock)
         self._thread: threading.Thread | None = None
@@ -151,7 +192,7 @@ class Allocator:
         """Return by kind what keeps back all claims while this process leads, or "" if nothing."""
         problems = {"fence": "", "class": "", "unread": self._books.held_back()}
         if not self._not_ready():
-            problems["fence"] = self._fence.problem
+            problems["fence"] = self._writes.fence_problem
             problems["class"] = "" if self._device_class() else f"there is no DeviceClass {CLASS}"
         return problems
 
@@ -167,7 +208,7 @@ class Allocator:
         self._under_way = [each for each in self._under_way if not each.done()]
         self._take_over()
         if not self._not_ready():
-            self._fence.look()
+            self._writes.look_at_fence()
         self._writes.settle()
         self._returns.sweep()
         held_back = self.held_back()
@@ -201,13 +242,13 @@ class Allocator:
     def _turn(self, pod: ClaimsPod) -> tuple[bool, int, str, str]:
         """Return by what the pods that wait are sorted."""
         metadata = pod.metadata or Metadata()
-        gang = self._gangs.of(metadata.uid or "")
+        gang = self._gangs.of.get(metadata.uid or "")
         created, name = metadata.creation_timestamp or "", metadata.name or ""
         return not self._gangs.comes_first(gang), -priority_of(pod), created, name
 
     def _try(self, pod: ClaimsPod, tries: _Tries) -> bool:
         """Try a pod, with its gang if it is of one; return whether others may be tried now."""
-        gang = self._gangs.of((pod.metadata and pod.metadata.uid) or "")
+        gang = self._gangs.of.get((pod.metadata and pod.metadata.uid) or "")
         if gang is None:
             case = self._case(pod)
             cases = [case] if case else []
@@ -413,12 +454,12 @@ class Allocator:
         """
         if node in left_out:
             return False
-        filters = next(iter(self._resources)).filters
+        filters, coming = next(iter(self._resources)).filters, self._arrivals.taken.get(node, {})
         if (
             (case.nodes is None or node in case.nodes)
             and not any(managed.ledger.serves(node) for managed in self._resources)
             and node in filters.states
-            and not filters.obstacles(node, case.request, case.demands, self._arrivals.on(node))
+            and not filters.obstacles(node, case.request, case.demands, coming)
         ):
             return True
         left_out.add(node)

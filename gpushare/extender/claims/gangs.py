@@ -68,27 +68,24 @@ class Gangs:
     def __init__(self, others: Callable[[str], Set[str]], clock: Callable[[], float]) -> None:
         self._others = others
         self._clock = clock
-        self._of: dict[str, Gang] = {}
+        self.of: dict[str, Gang] = {}
+        """By the uid of a pod that waits, its gang."""
         self._in_part: dict[str, float] = {}
 
     def look(self, pods: Mapping[str, ClaimsPod]) -> None:
         """Begin a round: these pods wait."""
         gangs: dict[str, Gang] = {}
-        self._of = {}
+        self.of = {}
         for uid, pod in pods.items():
             group = group_of(pod)
             if not group.whole:
                 continue
             if group.key not in gangs:
                 gangs[group.key] = Gang(group, self._others(group.key) - pods.keys())
-            self._of[uid] = gang = gangs[group.key]
+            self.of[uid] = gang = gangs[group.key]
             if not (pod.metadata and pod.metadata.deletion_timestamp):
                 gang.pods.append(pod)
         self._in_part = {key: at for key, at in self._in_part.items() if key in gangs}
-
-    def of(self, uid: str) -> Gang | None:
-        """Return the gang of a pod that waits."""
-        return self._of.get(uid)
 
     def note(self, gang: Gang, *, in_part: bool) -> None:
         """Note whether a part of it alone has devices."""

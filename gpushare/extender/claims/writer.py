@@ -15,6 +15,7 @@ import time
 import uuid
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
+from functools import partial
 
 from gpushare.core.model import PodRef
 from gpushare.errors import ApiError, ApiTooLarge, ApiUnavailable, InvariantError, WireError
@@ -33,6 +34,7 @@ from gpushare.wire.dra.writes import allocation, protection, settlement
 log = logging.getLogger("gpushare.claims")
 
 DRA = "/apis/resource.k8s.io/v1"
+_ADMISSION = "/apis/admissionregistration.k8s.io/v1"
 _TIMEOUT = 3.0
 """Seconds that a call may take. A write begins within the rest of BUDGET after leadership was
 checked, so it ends while this process leads."""
@@ -40,44 +42,11 @@ _LOOK_EVERY, _LOOK_AGAIN = 60.0, 5.0
 """Seconds until the fence is looked at again, and until then where it was not there."""
 
 
-class FenceWatch:
-    """Whether the fence is there: looked at once a minute."""
-
-    def __init__(self, api: Calls, driver: str, clock: Callable[[], float]) -> None:
-        self.problem = "the fence has not been looked at yet"
-        """Why nothing may be given out; "" if nothing is in the way."""
-        self._api = api
-        self._driver = driver
-        self._clock = clock
-        self._due = -math.inf
-
-    def look(self) -> None:
-        """Look again, if it is time to."""
-        if self._clock() < self._due:
-            return
-        self._due = self._clock() + _LOOK_EVERY
-        try:
-            policies = POLICIES.decode_list(self._read("validatingadmissionpolicies"))
-            bindings = BINDINGS.decode_list(self._read("validatingadmissionpolicybindings"))
-            self.problem = unfenced(policies.items, bindings.items, self._driver)
-        except ApiUnavailable as error:
-            # Without an answer it is as it was; allocations would get none either.
-            log.warning(Line("fence not looked at", error=str(error)))
-        except (ApiError, WireError) as error:
-            self.problem = f"the fence cannot be looked at: {str(error)[:200]}"
-        if self.problem:
-            self._due = self._clock() + _LOOK_AGAIN
-
-    def _read(self, name: str) -> bytes:
-        path = f"/apis/admissionregistration.k8s.io/v1/{name}"
-        return self._api.request("GET", path, timeout=_TIMEOUT)
-
-
 class ClaimWriter:
     """The one that writes to claims, and tells the books what it sends and what came of it.
 
-    Several threads may give, each to another pod; one thread calls all else. stopped: no write
-    begins any more.
+    The fence is looked at once a minute. Several threads may give, each to another pod; one thread
+    calls all else. stopped: no write begins any more.
     """
 
     def __init__(
@@ -85,7 +54,6 @@ class ClaimWriter:
         api: Calls,
         books: ClaimBooks,
         journal: Journal,
-        fence: FenceWatch,
         *,
         not_ready: Callable[[], str],
         leads_until: Callable[[], float],
@@ -94,13 +62,33 @@ class ClaimWriter:
         self._api = api
         self._books = books
         self._journal = journal
-        self._fence = fence
         self._not_ready = not_ready
         self._leads_until = leads_until
         self._clock = clock
         self.stopped = False
+        self.fence_problem = "the fence has not been looked at yet"
+        """Why nothing may be given out; "" if nothing is in the way."""
+        self._fence_due = -math.inf
         self._doubts: dict[str, PodRef] = {}
         """The claims of which an allocation got no answer that tells its outcome, by uid."""
+
+    def look_at_fence(self) -> None:
+        """Look whether the fence is there, if it is time to."""
+        if self._clock() < self._fence_due:
+            return
+        self._fence_due = self._clock() + _LOOK_EVERY
+        try:
+            read = partial(self._api.request, "GET", timeout=_TIMEOUT)
+            policies = POLICIES.decode_list(read(f"{_ADMISSION}/validatingadmissionpolicies"))
+            bindings = BINDINGS.decode_list(read(f"{_ADMISSION}/validatingadmissionpolicybindings"))
+            self.fence_problem = unfenced(policies.items, bindings.items, self._books.driver)
+        except ApiUnavailable as error:
+            # Without an answer it is as it was; allocations would get none either.
+            log.warning(Line("fence not looked at", error=str(error)))
+        except (ApiError, WireError) as error:
+            self.fence_problem = f"the fence cannot be looked at: {str(error)[:200]}"
+        if self.fence_problem:
+            self._fence_due = self._clock() + _LOOK_AGAIN
 
     def give(
         self, case: Case, taken: Sequence[tuple[SliceCard, ...]], device_class: DeviceClass
@@ -125,7 +113,7 @@ class ClaimWriter:
                     now=datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
                 )
                 ref = claim_ref(claim)
-                not_after = None if self._fence.problem else self._may_write_until()
+                not_after = None if self.fence_problem else self._may_write_until()
                 if not_after is None or not self._books.sending(ref.uid, version_of(claim)):
                     return False
                 unsent.discard(ref.uid)
