@@ -155,7 +155,8 @@ class _Search:
         self._tries = tries
         self._shapes = shapes = tries.nodes.shapes
         self._most = sum(pod.count or 0 for pod in tries.taken) + MOST_PLENTY
-        empty = [tries.empty(number) for number in range(len(shapes))]
+        alone = map(tries.nodes.alone, range(len(shapes)))
+        empty = [tries.placer(rows).view for rows in alone]
         self._measures = list(_measures(tries.existing(), empty, tries.taken))
         self.bound = _least_cost(self._measures, [shape.cost for shape in shapes])
 

@@ -10,8 +10,7 @@ from functools import partial
 from typing import Protocol, Self, TypeVar
 
 from gpushare.core.dealing import AsDealt, Asked
-from gpushare.core.explain import explain, score_bound_pod
-from gpushare.core.explanation import BoundPodScore, Explanation
+from gpushare.core.explain import BoundPodScore, Explanation, explain, score_bound_pod
 from gpushare.core.model import PodRef, Request, Shares
 from gpushare.core.node_filters import OwnFilters
 from gpushare.core.ranking import Ranking

@@ -6,7 +6,7 @@ Tested in `tests/unit/explain/test_pod.py`.
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 
-from gpushare.core.explanation import TOGETHER, BoundPodScore, Explanation, Remedy
+from gpushare.core.explain import TOGETHER, BoundPodScore, Explanation, Remedy
 from gpushare.core.model import ANY_CARD, Cards, Reason, Request
 from gpushare.core.states.entry import Entry
 from gpushare.explain.pod import ClaimExplanation, GroupNeed, Outstanding, PodExplanation

@@ -26,8 +26,7 @@ from gpushare.core.trial import FALLBACK_POLICY
 from gpushare.errors import ApiConflict, ApiError, ApiNotFound, MessageError
 from gpushare.explain.autoscalers import Wish, node_wishes
 from gpushare.explain.pod import NodeAsk
-from gpushare.extender.follow.rights import WriteRight
-from gpushare.extender.follow.rounds import Rounds
+from gpushare.extender.follow.rounds import Rounds, WriteRight
 from gpushare.extender.follow.shown import Shown
 from gpushare.extender.managed_resources import ManagedResources
 from gpushare.kube.api import Calls

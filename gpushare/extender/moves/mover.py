@@ -26,8 +26,7 @@ from gpushare.core.states.entry import Waiting
 from gpushare.core.trial import FALLBACK_POLICY
 from gpushare.errors import ApiConflict, ApiError, ApiNotFound, GpuShareError
 from gpushare.explain import defrag
-from gpushare.extender.follow.rights import REFUSED, WriteRight
-from gpushare.extender.follow.rounds import Rounds
+from gpushare.extender.follow.rounds import REFUSED, Rounds, WriteRight
 from gpushare.extender.managed_resources import ManagedResource, ManagedResources
 from gpushare.extender.moves import steps
 from gpushare.extender.tell.events.messages import EventMessages
