@@ -1,7 +1,7 @@
 """Allocates the claims of pods that wait: decide, charge, protect the claim, write the allocation.
 
 All claims of a pod are on one node or none. If some of its allocations are not taken, the next try
-is on the node of the others; if that has no room, they are taken back. A gang (gangs.py) is given
+is on the node of the others; if that has no room, they are taken back. A gang is given
 devices whole or not at all.
 
 One thread takes cards, the oldest pod first, and a few write (writer.py), each for another pod.
@@ -17,15 +17,14 @@ import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 
 from gpushare.core.model import Request
 from gpushare.core.node_filters import amounts_of
 from gpushare.errors import MessageError, WireError
 from gpushare.extender.claims.books import ClaimBooks, claim_ref
-from gpushare.extender.claims.cases import Case, case_of, has_devices
-from gpushare.extender.claims.gangs import Gang, Gangs, Returns
+from gpushare.extender.claims.cases import Case, Gang, Gangs, case_of, has_devices
 from gpushare.extender.claims.handlers import WaitingPods
 from gpushare.extender.claims.view import Journal, Wait
 from gpushare.extender.claims.writer import ClaimWriter
@@ -156,7 +155,6 @@ class Allocator:
         self._held_back = ""
         self._tries: dict[str, _Tries] = {}
         self._arrivals = _Arrivals()
-        self._returns = Returns(books, self._writes.take_back, clock)
         self._gangs = Gangs(next(iter(resources)).holds.without_claims, clock)
         self._thread: threading.Thread | None = None
         self._most = writers
@@ -210,7 +208,7 @@ class Allocator:
         if not self._not_ready():
             self._writes.look_at_fence()
         self._writes.settle()
-        self._returns.sweep()
+        self._writes.sweep()
         held_back = self.held_back()
         if held_back != self._held_back:
             self._held_back = held_back
@@ -279,7 +277,7 @@ class Allocator:
         """Give devices to as many of its pods as it needs to start, or to none; return whether
         others may be tried now: they may not have the room of those whose write was refused.
         """
-        with_devices = self._with_devices(gang)
+        with_devices = sum(has_devices(pod, self._books) for pod in gang.pods)
         needed = gang.needed(with_devices)
         if not needed:
             for case in cases:
@@ -318,13 +316,10 @@ class Allocator:
 
     def _look_at(self, gang: Gang) -> None:
         """Note whether a part of it alone has devices; give them back if that is so for long."""
-        with_devices = self._with_devices(gang)
+        with_devices = sum(has_devices(pod, self._books) for pod in gang.pods)
         self._gangs.note(gang, in_part=with_devices > 0 and gang.needed(with_devices) > 0)
         if self._gangs.is_overdue(gang):
-            self._returns.withdraw(gang.pods)
-
-    def _with_devices(self, gang: Gang) -> int:
-        return sum(has_devices(pod, self._books) for pod in gang.pods)
+            self._writes.withdraw(gang.pods)
 
     def _take_whole(self, cases: Sequence[Case]) -> _Taken:
         """Charge the cards of all these pods, and return them; if not all fit, charge nothing and
@@ -339,8 +334,10 @@ class Allocator:
             except WireError as error:
                 self._tell(Wait(case.pod, str(error), refused=True))
                 continue
-            node = cards[0][0].node if cards else case.only_node()
-            if cards or (node and not case.wanted):
+            node = cards[0][0].node if cards else ""
+            if not case.wanted and case.nodes and len(case.nodes) == 1:
+                (node,) = case.nodes  # where all that it has is
+            if node:
                 self._arrivals.expected(case.pod.uid, node, case.request)
                 homes |= {claim_ref(claim).uid: node for claim, _ in case.wanted}
                 taken.append((case, cards))
@@ -411,8 +408,11 @@ class Allocator:
 
         The node where kube-scheduler makes room for the pod comes first, also if it was tried.
         """
-        if case.nominated and (cards_there := self._take(case.where_nominated(), ())):
-            return cards_there
+        if case.nominated:
+            there = frozenset({case.nominated})
+            there = there if case.nodes is None else there & case.nodes
+            if cards_there := self._take(replace(case, nodes=there, nominated=""), ()):
+                return cards_there
         left_out = {*tried}
         allowed = partial(self._may_go, case, left_out)
         while True:
