@@ -55,16 +55,13 @@ class Dealing:
             name: numbers.setdefault(spec.deals, len(numbers)) for name, spec in self._nodes.items()
         }
         self._tuples = tuple(numbers)
+        self.rounds = any(numbers)
+        """Whether anything is said of any node."""
         # Nodes by the kinds of devices that they give out: mostly all have the same.
         self._alike: dict[frozenset[Deals], list[str]] = defaultdict(list)
         for name, spec in self._nodes.items():
             if any(spec.healthy):
                 self._alike[frozenset(compress(spec.deals, spec.healthy))].append(name)
-
-    @property
-    def rounds(self) -> bool:
-        """Whether anything is said of any node."""
-        return any(self._tuples)
 
     def on(self, node: str) -> tuple[Deals, ...]:
         """Return how the devices of a node are dealt out; () if nothing is said of it."""

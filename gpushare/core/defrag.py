@@ -155,7 +155,8 @@ class Planner:
                 if steps.left <= 0:
                     break
                 if row not in nodes:
-                    nodes[row] = self._node(row, request)
+                    movers = [each for each in self._movers.get(row, ()) if self.has_place(each)]
+                    nodes[row] = _Node(self._cluster, self._host, row, movers, request)
                     steps.left -= len(self._movers.get(row, ()))
                 for chosen in nodes[row].sets(size, steps):
                     order = _order(chosen)
@@ -165,10 +166,6 @@ class Planner:
             if best is not None:
                 return best[1]
         return None
-
-    def _node(self, row: int, request: Request) -> "_Node":
-        movers = [mover for mover in self._movers.get(row, ()) if self.has_place(mover)]
-        return _Node(self._cluster, self._host, row, movers, request)
 
     def _tried(
         self, row: int, chosen: Sequence[Mover], request: Request, steps: StepBudget
@@ -277,7 +274,10 @@ class _Node:
                 if steps.left <= 0:
                     return
                 key = tuple(sorted(chosen))
-                if key not in yielded and self._are_needed(chosen):
+                # Each of them is needed: without it the others make no room.
+                if key not in yielded and not any(
+                    self._make_room(at for at in chosen if at != left_out) for left_out in chosen
+                ):
                     yielded.add(key)
                     yield tuple(self._movers[at] for at in key)
             if steps.left <= 0:
@@ -342,12 +342,6 @@ class _Node:
                 }
                 yield from self._covers(still_lacking, size - 1, (*chosen, at), barred, steps)
             barred |= {at}
-
-    def _are_needed(self, chosen: Sequence[int]) -> bool:
-        """Return whether without any of these pods the others make no room."""
-        return not any(
-            self._make_room(at for at in chosen if at != left_out) for left_out in chosen
-        )
 
     def _make_room(self, gone: Iterable[int]) -> bool:
         """Return whether the request fits once these pods are gone."""

@@ -1,5 +1,7 @@
 """Why a request fits nowhere, what would help, and how good the place of a bound pod is.
 
+"Now" is the moment of the snapshot.
+
 Pure: it needs a Snapshot, the books of a few nodes, kube-scheduler's own filters and the code that
 decides (decide.py, and the search for victims of preemption). Each remedy is tried on a copy before
 it is reported: the node's arrays are counted as if it had happened, and filter is called on them.
@@ -7,23 +9,13 @@ it is reported: the node's arrays are counted as if it had happened, and filter 
 
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
+from gpushare.core import decide
 from gpushare.core.dealing import AsDealt
-from gpushare.core.decide import (
-    BEST,
-    NO_ROOM,
-    best_shares,
-    feasible,
-    filter_nodes,
-    missing_units,
-    parts_placed,
-    score_nodes,
-)
-from gpushare.core.explanation import BoundPodScore, DeviceScore, Explanation, FreeDevice, Remedy
-from gpushare.core.model import ALL_CORES, ANY_CARD, Pinned, Request
+from gpushare.core.model import ALL_CORES, ANY_CARD, Pinned, Reason, Request, Shares
 from gpushare.core.node_filters import Obstacle, OwnFilters
 from gpushare.core.policy import Policy
 from gpushare.core.preemption.selection import VictimSelection
@@ -43,6 +35,9 @@ from gpushare.core.snapshot import (
 )
 from gpushare.core.states.entry import Entry, NodeBooks
 
+TOGETHER = "room for the pod's largest claim, not for all of them"
+"""The reason of a node that takes the largest claim of a pod, and not its other ones besides."""
+
 EntriesOf = Callable[[str], NodeBooks | None]
 """Returns the books of a node; None for a node that is not known or shares nothing."""
 
@@ -53,6 +48,133 @@ _STEPS = 100_000
 """Steps of all these searches together: about 0.3 s."""
 
 _NO_FILTERS = OwnFilters()
+
+
+@dataclass(frozen=True, slots=True)
+class FreeDevice:
+    """A device and the units that can be given out of it now."""
+
+    node: str
+    device: int
+    units: int
+
+
+@dataclass(frozen=True, slots=True)
+class Remedy:
+    """What would make a request fit on one node; every part of it is needed."""
+
+    node: str
+    ends: tuple[Entry, ...] = ()
+    """Pods that have to end."""
+    opens: tuple[int, ...] = ()
+    """Indices of closed devices that have to return."""
+    serves: tuple[Entry, ...] = ()
+    """Pods that their device plug-in has to serve first."""
+    lacks: tuple[str, ...] = ()
+    """Resources of which the node would still have too little."""
+    cures: tuple[str, ...] = ()
+    """What keeps kube-scheduler itself from using the node has to go."""
+
+
+@dataclass(frozen=True, slots=True)
+class Explanation:
+    """How a request stands on some nodes.
+
+    Those *in question* are the nodes that are not left out whatever pods end.
+    """
+
+    request: Request
+    fit: tuple[str, ...] = ()
+    """The nodes that it fits now."""
+    reasons: Mapping[Reason, int] = field(default_factory=dict)
+    """On how many of the others each reason applies."""
+    unknown: int = 0
+    """How many nodes the ledger does not have."""
+    kept_out: Mapping[str, int] = field(default_factory=dict)
+    """How many more kube-scheduler's own filters leave out, by the gravest reason. It does not ask
+    about these."""
+    other_models: int = 0
+    """How many more have a GPU model that the pod does not accept. It does not ask about these."""
+    apart: int = 0
+    """How many have room for the largest claim of a pod, which this is about, and not for all of
+    its claims."""
+    largest: FreeDevice | None = None
+    """Of the nodes in question, the device with the most free memory; None if all are full."""
+    fits_now: int = 0
+    """The most units on each device with which a request of as many devices, with the same cores,
+    would fit now, 0 for none."""
+    parts_now: tuple[int, ...] = ()
+    """Of a split request, as much of each part as one node has now on as many devices, with the
+    same cores: the node that lacks least. () if the request is not split, or no node has them."""
+    most_units: int = 0
+    """The same as `fits_now` on empty nodes with all devices healthy."""
+    most_parts: tuple[int, ...] = ()
+    """The same as `parts_now` there."""
+    most_devices: int = 0
+    """The most devices with as many units on each, there too; of a split request, the most of its
+    parts that have a device each."""
+    most_alone: int = 0
+    """The units of the largest device."""
+    split: int = 0
+    """On how many devices the same total would fit where it never fits as it is, 0 for none."""
+    remedies: tuple[Remedy, ...] = ()
+    """Each alone is enough; () if the pod fits now, or never."""
+    with_memory: int = 0
+    """Open devices of the nodes in question with room for the memory, of a split request for its
+    least part, whatever cores they have."""
+    with_cores: int = 0
+    """The same with room for the cores, whatever memory they have."""
+    with_both: int = 0
+    """The same with room for both."""
+    most_cores: int = 0
+    """The most percent free on a device with room for the memory."""
+    models: tuple[str, ...] = ()
+    """The models that there are on the nodes in question, sorted, if the request wants certain
+    cards."""
+    rounded: bool = False
+    """Devices round up what is asked for: units are then those that may be asked for, but those of
+    the largest device, which are there."""
+
+    @property
+    def nodes(self) -> int:
+        """How many nodes this is about."""
+        return len(self.fit) + sum(self.reasons.values()) + self.unknown + self.apart
+
+    @property
+    def never(self) -> bool:
+        """Whether it fits on no node even if every pod ends and every closed device returns."""
+        return self.most_devices < self.request.devices
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceScore:
+    """A device of the node of a bound pod, as if the pod were not there."""
+
+    device: int
+    free: int
+    value: float | None
+    """Of the policy, higher is better, without a unit; None if the request does not fit."""
+
+
+@dataclass(frozen=True, slots=True)
+class BoundPodScore:
+    """How a policy scores now the place of a bound pod."""
+
+    node: str
+    shares: Shares | None
+    policy: str
+    score: int
+    """Of its node, from 0 to 10: the worst node that fits has 0."""
+    best: str
+    """The node that scores 10, "" if none fits."""
+    fitting: int
+    """How many nodes fit."""
+    devices: tuple[DeviceScore, ...]
+    """Those of its node."""
+    chosen: tuple[int, ...]
+    """The devices that the policy would take there now."""
+    fits: bool = True
+    """Whether it would fit there still."""
 
 
 def explain(
@@ -90,7 +212,7 @@ def explain(
     usable = [name for name in known if name not in left_out]
     accepted = has_accepted_model(snapshot, np.arange(len(snapshot.names)), request)
     asked = [name for name in usable if accepted[snapshot.row[name]]]
-    result = filter_nodes(snapshot, asked, request)
+    result = decide.filter_nodes(snapshot, asked, request)
     fit = tuple(name for name in result.fit if not obstacles[name])
     short = [name for name in result.fit if obstacles[name]]
     # Those that would take pods again if somebody did something about them.
@@ -152,20 +274,20 @@ def score_bound_pod(
     request, node = entry.request, entry.node
     ranking = Ranking(policy, kinds=1)  # of its own: the books' ranking remembers true snapshots
     names = [name for name in view.names if name]
-    scores = score_nodes(view, names, request, ranking)
+    scores = decide.score_nodes(view, names, request, ranking)
     rows = np.array([view.row[node]], dtype=np.intp)
-    mask = feasible(view, rows, request)
+    mask = decide.feasible(view, rows, request)
     fits = bool(has_devices(mask, request, view.free, rows)[0])
     values = ranking.score_devices(view, rows, request)[0].tolist()
-    chosen = best_shares(ranking, view, rows, mask, request) if fits else ()
+    chosen = decide.best_shares(ranking, view, rows, mask, request) if fits else ()
     return BoundPodScore(
         node=node,
         shares=entry.placement,
         policy=name,
         fits=fits,
         score=next((score for score, nodes in scores.items() if node in nodes), 0),
-        best=scores[BEST][0] if scores else "",
-        fitting=len(filter_nodes(view, names, request).fit),
+        best=scores[decide.BEST][0] if scores else "",
+        fitting=len(decide.filter_nodes(view, names, request).fit),
         devices=tuple(
             DeviceScore(device, free, value if ok and fits else None)
             for device, (free, value, ok) in enumerate(
@@ -210,7 +332,7 @@ def _split(capacity: Ints, request: Request) -> int:
 def _most_devices(capacity: Ints, request: Request) -> int:
     """Return the most devices of one row of (K, D) that are large enough for the request."""
     large = capacity >= max(request.least, 1)
-    most = parts_placed(large, request, capacity) if request.split else large.sum(axis=1)
+    most = decide.parts_placed(large, request, capacity) if request.split else large.sum(axis=1)
     return int(most.max(initial=0))
 
 
@@ -269,7 +391,7 @@ class _Search:
 
         One that has room on its devices comes first, then one with as few obstacles as possible.
         """
-        roomy = filter_nodes(self._snapshot, list(obstacles), self._request).fit
+        roomy = decide.filter_nodes(self._snapshot, list(obstacles), self._request).fit
         if roomy:
             node = min(roomy, key=lambda name: len(obstacles[name]))
             return (Remedy(node, cures=tuple(obstacle.cure for obstacle in obstacles[node])),)
@@ -286,7 +408,7 @@ class _Search:
         """Return int64 (K,): how few units are missing, of closed devices too if they return."""
         healthy = self._snapshot.healthy[rows] | with_closed
         usable = healthy & (self._snapshot.closed[rows] == 0)[:, None]
-        return missing_units(self._snapshot, rows, self._request, usable)
+        return decide.missing_units(self._snapshot, rows, self._request, usable)
 
     def _by_ends(self, rows: Rows, *, with_closed: bool = False) -> Remedy | None:
         """Return the remedy with the fewest pods on these nodes.
@@ -296,7 +418,7 @@ class _Search:
         """
         missing = self._missing(rows, with_closed=with_closed)
         order = np.lexsort((self._snapshot.order[rows], missing))
-        nearest = rows[order[missing[order] < NO_ROOM][:_MAX_NODES]]
+        nearest = rows[order[missing[order] < decide.NO_ROOM][:_MAX_NODES]]
         candidates: list[tuple[tuple[bool, bool, int], int, NodeBooks, Remedy]] = []
         for place, row in enumerate(nearest.tolist()):
             books = self._entries_of(self._snapshot.names[row])
@@ -317,7 +439,7 @@ class _Search:
         """Return the remedy with the fewest closed devices, on nodes where they are enough."""
         rows = rows[self._missing(rows, with_closed=True) == 0]
         free = has_room(self._snapshot, rows, self._request)
-        placed = parts_placed(free, self._request, self._snapshot.free[rows])
+        placed = decide.parts_placed(free, self._request, self._snapshot.free[rows])
         for place in np.argsort(-placed, kind="stable").tolist():
             if placed[place] == self._request.devices:
                 continue
@@ -364,7 +486,7 @@ class _Search:
         def helps(one: Remedy) -> bool:
             after = what_if.after(one)
             after = self._dealt.view(after) if self._dealt else after
-            return bool(filter_nodes(after, [one.node], self._request).fit)
+            return bool(decide.filter_nodes(after, [one.node], self._request).fit)
 
         if not helps(remedy) or helps(Remedy(books.spec.name)):
             return None
@@ -405,7 +527,12 @@ class _WhatIfNode:
 
     def after(self, remedy: Remedy) -> Snapshot:
         """Return the node, counted as if the remedy had happened."""
-        arrays = self._counted(remedy.opens)
+        if remedy.opens not in self._arrays:
+            # The sums of all pods, with these closed devices open again.
+            arrays = self._arrays[remedy.opens] = NodeArrays()
+            spec = replace(self._books.spec, healthy=_healthy_with(self._books, remedy.opens))
+            arrays.set_node(spec, self._charges.values())
+        arrays = self._arrays[remedy.opens]
         ended = [self._charges[entry.ref.uid] for entry in remedy.ends]
         for charge in ended:
             arrays.add(charge, -1)
@@ -417,15 +544,6 @@ class _WhatIfNode:
         for charge in ended:
             arrays.add(charge)
         return view
-
-    def _counted(self, opens: tuple[int, ...]) -> NodeArrays:
-        """Return the sums of all pods, with these closed devices open again."""
-        if opens not in self._arrays:
-            arrays = NodeArrays()
-            spec = replace(self._books.spec, healthy=_healthy_with(self._books, opens))
-            arrays.set_node(spec, self._charges.values())
-            self._arrays[opens] = arrays
-        return self._arrays[opens]
 
 
 def _healthy_with(books: NodeBooks, opens: Collection[int]) -> tuple[bool, ...]:

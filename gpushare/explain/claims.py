@@ -13,7 +13,7 @@ from types import MappingProxyType
 from typing import Protocol
 
 from gpushare.core.dealing import AsDealt, Asked, Dealing
-from gpushare.core.explanation import Explanation
+from gpushare.core.explain import Explanation
 from gpushare.core.held_snapshot import HeldSnapshot
 from gpushare.core.model import Amounts, PodRef, Request
 from gpushare.core.node_filters import Obstacle, OwnFilters

@@ -11,7 +11,7 @@ from dataclasses import asdict
 from datetime import UTC, datetime
 from typing import Any
 
-from gpushare.core.explanation import BoundPodScore, Explanation
+from gpushare.core.explain import BoundPodScore, Explanation
 from gpushare.core.model import ANY_CARD, Request, Shares
 from gpushare.core.states.entry import Entry
 from gpushare.explain.pod import ClaimExplanation, GroupNeed, PodExplanation

@@ -26,14 +26,7 @@ from gpushare.core.snapshot import Snapshot
 from gpushare.errors import SettingsError
 from gpushare.explain.placer import PlacementResult, Wanted
 from gpushare.explain.tries import MOST_PLENTY, Counts, LeftOut, NewNode, Nodes, Tell, Tries
-from gpushare.explain.whatif import (
-    CurrentPods,
-    Shape,
-    Sums,
-    change_nodes,
-    current_pods,
-    sums_of,
-)
+from gpushare.explain.whatif import CurrentPods, Shape, Sums, change_nodes, current_pods, sums_of
 from gpushare.ledger import Ledger
 
 _MOST_SIZES = 64
@@ -162,7 +155,8 @@ class _Search:
         self._tries = tries
         self._shapes = shapes = tries.nodes.shapes
         self._most = sum(pod.count or 0 for pod in tries.taken) + MOST_PLENTY
-        empty = [tries.empty(number) for number in range(len(shapes))]
+        alone = map(tries.nodes.alone, range(len(shapes)))
+        empty = [tries.placer(rows).view for rows in alone]
         self._measures = list(_measures(tries.existing(), empty, tries.taken))
         self.bound = _least_cost(self._measures, [shape.cost for shape in shapes])
 
@@ -178,7 +172,8 @@ class _Search:
         for number in self._promising():
             least = _with(none, number, self._least(none, number))
             if best is None or (self._key(least) < self._key(best) and not self._spent):
-                best = self._better(best, self._grown(none, number))
+                found = [each for each in (best, self._grown(none, number)) if each]
+                best = min(found, key=self._key, default=None)
         several = len(self._shapes) > 1
         if several and (best is None or _cost_of(self._shapes, best) > self.bound):
             dear = sorted(
@@ -188,7 +183,8 @@ class _Search:
             # The dearest for its memory is reduced first, or last.
             for order in (dear, dear[::-1]):
                 rich = None if best and self._spent else self._rich()
-                best = self._better(best, rich and self._reduced(rich, order))
+                found = [each for each in (best, rich and self._reduced(rich, order)) if each]
+                best = min(found, key=self._key, default=None)
         while best and not self._spent and (exchanged := self._exchanged(best)):
             best = exchanged
         return best
@@ -197,10 +193,6 @@ class _Search:
     def _spent(self) -> bool:
         """Whether so much has been tried that no better counts are looked for."""
         return self._tries.work > _MOST_WORK
-
-    def _better(self, best: Counts | None, other: Counts | None) -> Counts | None:
-        known = [each for each in (best, other) if each is not None]
-        return min(known, key=self._key, default=None)
 
     def _key(self, counts: Counts) -> tuple[Fraction, int]:
         """Return what is to be low: the cost, then the units of all nodes."""

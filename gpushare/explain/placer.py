@@ -15,7 +15,7 @@ import numpy as np
 from gpushare.core.dealing import AsDealt, Asked, Dealing
 from gpushare.core.decide import filter_nodes
 from gpushare.core.defrag import Host
-from gpushare.core.explanation import TOGETHER
+from gpushare.core.explain import TOGETHER
 from gpushare.core.model import Reason, Request
 from gpushare.core.mutable_cluster import MutableCluster, Placement, ranking
 from gpushare.core.node_filters import OwnFilters, amounts_of

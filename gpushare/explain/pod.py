@@ -6,13 +6,11 @@ books that it has filled from lists.
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
 from functools import partial
 from typing import Protocol, Self, TypeVar
 
 from gpushare.core.dealing import AsDealt, Asked
-from gpushare.core.explain import explain, score_bound_pod
-from gpushare.core.explanation import BoundPodScore, Explanation
+from gpushare.core.explain import BoundPodScore, Explanation, explain, score_bound_pod
 from gpushare.core.model import PodRef, Request, Shares
 from gpushare.core.node_filters import OwnFilters
 from gpushare.core.ranking import Ranking
@@ -98,13 +96,6 @@ class NodeAsk:
             name = f"{placeholder.namespace}/{placeholder.name}"
             return cls(why_not=f"its placeholder {name} has a scheduling gate, as Kueue sets them")
         return cls(placeholder.created)
-
-    @property
-    def text(self) -> str:
-        """It as people read it."""
-        if self.asked is None:
-            return f"none was asked for: {self.why_not}"
-        return f"asked for at {datetime.fromtimestamp(self.asked, UTC):%Y-%m-%d %H:%M:%S} UTC"
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ Tested in `tests/unit/explain/test_pod.py`.
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 
-from gpushare.core.explanation import TOGETHER, BoundPodScore, Explanation, Remedy
+from gpushare.core.explain import TOGETHER, BoundPodScore, Explanation, Remedy
 from gpushare.core.model import ANY_CARD, Cards, Reason, Request
 from gpushare.core.states.entry import Entry
 from gpushare.explain.pod import ClaimExplanation, GroupNeed, Outstanding, PodExplanation
@@ -72,7 +72,10 @@ def lines(pod: PodExplanation) -> list[str]:
         moves = "1 move" if pod.moves == 1 else f"{pod.moves} moves"
         rows.append(("Moves", f"{moves} would make room: gpushare defrag --for pod {pod.ref}"))
     if pod.node_ask is not None:
-        rows.append(("New node", pod.node_ask.text))
+        at, text = pod.node_ask.asked, f"none was asked for: {pod.node_ask.why_not}"
+        if at is not None:
+            text = f"asked for at {datetime.fromtimestamp(at, UTC):%Y-%m-%d %H:%M:%S} UTC"
+        rows.append(("New node", text))
     rows += _outstanding(pod)
     if scored is not None:
         rows += _judgement(scored, pod.unit)

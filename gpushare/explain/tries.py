@@ -147,7 +147,7 @@ class Tries:
             single = replace(pod, count=1)
             every = range(len(self.nodes.shapes))
             self._takers[pod.kind] = tuple(
-                n for n in every if self._placer(self.nodes.alone(n)).put(single)
+                n for n in every if self.placer(self.nodes.alone(n)).put(single)
             )
         return self._takers[pod.kind]
 
@@ -158,7 +158,7 @@ class Tries:
         if counts in self._known:
             return self._known[counts]
         self._tell(counts, len(self._known))
-        placer, lost = self._placer(self.nodes.rows(counts)), 0
+        placer, lost = self.placer(self.nodes.rows(counts)), 0
         self._known[counts] = True
         for place in self._turn:
             pod = self._pods[place]
@@ -173,7 +173,7 @@ class Tries:
     def result(self, counts: Counts) -> tuple[tuple[PlacementResult, ...], Snapshot]:
         """Return where the pods are if this many nodes come, and the nodes then."""
         if self._last is None or self._last[0] != counts:
-            placer = self._placer(self.nodes.rows(counts))
+            placer = self.placer(self.nodes.rows(counts))
             results = {place: placer.placed(self._pods[place]) for place in self._turn}
             names = self.nodes.names(counts)
             for place, result in results.items():
@@ -219,13 +219,9 @@ class Tries:
             if not result.all_fit:
                 reasons: Counter[str] = Counter()
                 for number in range(len(self.nodes.shapes)):
-                    alone = self._placer(self.nodes.alone(number))
+                    alone = self.placer(self.nodes.alone(number))
                     reasons.update(alone.placed(result.wanted).reasons)
                 yield LeftOut(result.wanted, (result.wanted.count or 0) - result.fit, reasons)
-
-    def empty(self, number: int) -> Snapshot:
-        """Return one empty node of the shape."""
-        return self._placer(self.nodes.alone(number)).view
 
     def existing(self) -> Snapshot:
         """Return the nodes that are there and that some of the pods may use."""
@@ -235,7 +231,8 @@ class Tries:
             usable |= filters.open_to(demands)[rows]
         return Placer(self.nodes.snapshot, rows[usable], filters, self._policy).view
 
-    def _placer(self, rows: Rows) -> Placer:
+    def placer(self, rows: Rows) -> Placer:
+        """Return one over these of the nodes, on which nothing is placed yet."""
         nodes = self.nodes
         return Placer(nodes.snapshot, rows, nodes.filters, self._policy, nodes.dealing)
 

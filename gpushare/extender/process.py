@@ -306,21 +306,19 @@ class Extender:
                 self._readiness.tick()
                 self._binder.settle_overdue()
                 self._garbage_collection.tick(self._beat)
-                self._tick(not self._readiness.not_ready())
+                ready = not self._readiness.not_ready()
+                if not ready:
+                    self._ready_since = math.inf
+                elif self._ready_since == math.inf:
+                    self._ready_since = time.time()
+                self._event_messages.tick(ready)
+                if self._claims is not None:
+                    self._claims.tick(ready)
+                self._waker.tick(ready)
             except Exception:
                 # The thread must go on: without it a charge in doubt would stay for ever.
                 log.exception("settling failed")
             time.sleep(_SETTLE_EVERY)
-
-    def _tick(self, ready: bool) -> None:
-        if not ready:
-            self._ready_since = math.inf
-        elif self._ready_since == math.inf:
-            self._ready_since = time.time()
-        self._event_messages.tick(ready)
-        if self._claims is not None:
-            self._claims.tick(ready)
-        self._waker.tick(ready)
 
     def _state(self) -> dict[str, float]:
         """Return the values of this process for metrics."""

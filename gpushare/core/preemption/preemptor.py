@@ -23,8 +23,7 @@ from dataclasses import dataclass
 from math import inf
 
 from gpushare.core.model import Request
-from gpushare.core.preemption.removals import Budget, importance
-from gpushare.core.preemption.selection import VictimSelection
+from gpushare.core.preemption.selection import Budget, VictimSelection, importance
 from gpushare.core.preemption.victim_search import Pods, StepBudget
 from gpushare.core.states.entry import Entry, NodeBooks, Phase
 

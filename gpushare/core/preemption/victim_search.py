@@ -112,29 +112,24 @@ class _Remaining:
     lowest: int
 
 
-def _remaining(kinds: Sequence[_Kind]) -> list[_Remaining]:
-    remaining: list[_Remaining] = []
-    for kind in reversed(kinds):
-        here = _Remaining(
-            tuple(units * len(kind.pods) for units in kind.frees), kind.frees, kind.pods[0].priority
-        )
-        if remaining:
-            here = _Remaining(
-                tuple(map(add, here.units, remaining[-1].units)),
-                tuple(map(max, here.most, remaining[-1].most)),
-                min(here.lowest, remaining[-1].lowest),
-            )
-        remaining.append(here)
-    return remaining[::-1]
-
-
 class _Search:
     """A depth-first search over the kinds: take one more pod of this kind, or go to the next."""
 
     def __init__(self, kinds: Sequence[_Kind], loss: Callable[[Pods], Loss]) -> None:
         self._kinds = kinds
         self._loss = loss
-        self._remaining = _remaining(kinds)
+        remaining: list[_Remaining] = []
+        for kind in reversed(kinds):
+            units = tuple(units * len(kind.pods) for units in kind.frees)
+            here = _Remaining(units, kind.frees, kind.pods[0].priority)
+            if remaining:
+                here = _Remaining(
+                    tuple(map(add, here.units, remaining[-1].units)),
+                    tuple(map(max, here.most, remaining[-1].most)),
+                    min(here.lowest, remaining[-1].lowest),
+                )
+            remaining.append(here)
+        self._remaining = remaining[::-1]
         self._widest = max(sum(units > 0 for units in kind.frees) for kind in kinds)
 
     def improve(self, victims: Pods, needed: Pods, shortage: Units, steps: StepBudget) -> Pods:

@@ -1,7 +1,7 @@
 """Allocates the claims of pods that wait: decide, charge, protect the claim, write the allocation.
 
 All claims of a pod are on one node or none. If some of its allocations are not taken, the next try
-is on the node of the others; if that has no room, they are taken back. A gang (gangs.py) is given
+is on the node of the others; if that has no room, they are taken back. A gang is given
 devices whole or not at all.
 
 One thread takes cards, the oldest pod first, and a few write (writer.py), each for another pod.
@@ -14,18 +14,20 @@ Tested in `tests/unit/extender/claims` and, with a real control plane, in
 import logging
 import threading
 import time
+from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 
+from gpushare.core.model import Amounts, Request
+from gpushare.core.node_filters import amounts_of
 from gpushare.errors import MessageError, WireError
-from gpushare.extender.claims.books import Arrivals, ClaimBooks, claim_ref
-from gpushare.extender.claims.cases import Case, WaitingPod, case_of, has_devices
-from gpushare.extender.claims.gangs import Gang, Gangs, Returns
+from gpushare.extender.claims.books import ClaimBooks, claim_ref
+from gpushare.extender.claims.cases import Case, Gang, Gangs, WaitingPod, case_of, has_devices
 from gpushare.extender.claims.handlers import WaitingPods
 from gpushare.extender.claims.view import Journal, Wait
-from gpushare.extender.claims.writer import ClaimWriter, FenceWatch
+from gpushare.extender.claims.writer import ClaimWriter
 from gpushare.extender.managed_resources import ManagedResources
 from gpushare.kube.api import Calls
 from gpushare.logline import Line
@@ -42,6 +44,8 @@ _REST = 0.002
 """Seconds between rounds, so that what comes at once is looked at at once."""
 _LEAST, _MOST = 1.0, 16.0
 """Seconds until a pod is tried again that nothing was found for, or that failed."""
+_SHOWN = 1.0
+"""Seconds within which all watches have shown that a pod is bound."""
 
 
 @dataclass(slots=True)
@@ -60,6 +64,44 @@ class _Tries:
         self.seen = seen
         self.delay = min(max(self.delay * 2, _LEAST), _MOST)
         self.due = now + self.delay
+
+
+class _Arrivals:
+    """What pods take of the nodes of their cards until they are bound and counted there.
+
+    kube-scheduler would send those away for whom CPU, host memory or places are not left.
+    """
+
+    def __init__(self) -> None:
+        self._node: dict[str, tuple[str, Request]] = {}
+        self._gone: dict[str, float] = {}
+        """When each was seen to have gone, the first one first."""
+        self.taken: defaultdict[str, Counter[str]] = defaultdict(Counter)
+        """What is to come, by node."""
+
+    def expected(self, uid: str, node: str, request: Request) -> None:
+        """Count a pod on the node that it is to be bound to."""
+        self._node[uid] = node, request
+        self.taken[node].update(amounts_of(request))
+
+    def keep(self, waiting: Collection[str], now: float) -> None:
+        """Count no more who has waited no more for a while. If it was bound, another watch than
+        that of those who wait may tell the books later.
+        """
+        for uid in self._node:
+            if uid not in waiting:
+                self._gone.setdefault(uid, now)
+        for uid in [uid for uid, since in self._gone.items() if now - since >= _SHOWN]:
+            del self._gone[uid]
+            self.not_expected(uid)
+
+    def not_expected(self, uid: str) -> None:
+        """Count it no more: it is to go elsewhere."""
+        if uid in self._node:
+            node, request = self._node.pop(uid)
+            self.taken[node].subtract(amounts_of(request))
+            if not self.taken[node].total():
+                del self.taken[node]
 
 
 _Taken = list[tuple[Case, Sequence[tuple[SliceCard, ...]]]]
@@ -100,20 +142,17 @@ class Allocator:
         self._journal = journal or Journal()
         self._not_ready = not_ready
         self._clock = clock
-        self._fence = FenceWatch(api, books.driver, clock)
         self._writes = ClaimWriter(
             api,
             books,
             self._journal,
-            self._fence,
             not_ready=not_ready,
             leads_until=leads_until,
             clock=clock,
         )
         self._held_back = ""
         self._tries: dict[str, _Tries] = {}
-        self._arrivals = Arrivals()
-        self._returns = Returns(books, self._writes.take_back, clock)
+        self._arrivals = _Arrivals()
         self._gangs = Gangs(next(iter(resources)).holds.without_claims, clock)
         self._thread: threading.Thread | None = None
         self._most = writers
@@ -149,7 +188,7 @@ class Allocator:
         """Return by kind what keeps back all claims while this process leads, or "" if nothing."""
         problems = {"fence": "", "class": "", "unread": self._books.held_back()}
         if not self._not_ready():
-            problems["fence"] = self._fence.problem
+            problems["fence"] = self._writes.fence_problem
             problems["class"] = "" if self._device_class() else f"there is no DeviceClass {CLASS}"
         return problems
 
@@ -165,9 +204,9 @@ class Allocator:
         self._under_way = [each for each in self._under_way if not each.done()]
         self._take_over()
         if not self._not_ready():
-            self._fence.look()
+            self._writes.look_at_fence()
         self._writes.settle()
-        self._returns.sweep()
+        self._writes.sweep()
         held_back = self.held_back()
         if held_back != self._held_back:
             self._held_back = held_back
@@ -198,12 +237,12 @@ class Allocator:
 
     def _turn(self, pod: WaitingPod) -> tuple[bool, int, str, str]:
         """Return by what the pods that wait are sorted."""
-        first = self._gangs.comes_first(self._gangs.of(pod.ref.uid))
+        first = self._gangs.comes_first(self._gangs.of.get(pod.ref.uid))
         return not first, -pod.priority, pod.created, pod.ref.name
 
     def _try(self, pod: WaitingPod, tries: _Tries) -> bool:
         """Try a pod, with its gang if it is of one; return whether others may be tried now."""
-        gang = self._gangs.of(pod.ref.uid)
+        gang = self._gangs.of.get(pod.ref.uid)
         if gang is None:
             case = self._case(pod)
             cases = [case] if case else []
@@ -234,7 +273,7 @@ class Allocator:
         """Give devices to as many of its pods as it needs to start, or to none; return whether
         others may be tried now: they may not have the room of those whose write was refused.
         """
-        with_devices = self._with_devices(gang)
+        with_devices = sum(has_devices(pod, self._books) for pod in gang.pods)
         needed = gang.needed(with_devices)
         if not needed:
             for case in cases:
@@ -273,13 +312,10 @@ class Allocator:
 
     def _look_at(self, gang: Gang) -> None:
         """Note whether a part of it alone has devices; give them back if that is so for long."""
-        with_devices = self._with_devices(gang)
+        with_devices = sum(has_devices(pod, self._books) for pod in gang.pods)
         self._gangs.note(gang, in_part=with_devices > 0 and gang.needed(with_devices) > 0)
         if self._gangs.is_overdue(gang):
-            self._returns.withdraw(gang.pods)
-
-    def _with_devices(self, gang: Gang) -> int:
-        return sum(has_devices(pod, self._books) for pod in gang.pods)
+            self._writes.withdraw(gang.pods)
 
     def _take_whole(self, cases: Sequence[Case]) -> _Taken:
         """Charge the cards of all these pods, and return them; if not all fit, charge nothing and
@@ -294,8 +330,10 @@ class Allocator:
             except WireError as error:
                 self._tell(Wait(case.pod, str(error), refused=True))
                 continue
-            node = cards[0][0].node if cards else case.only_node()
-            if cards or (node and not case.wanted):
+            node = cards[0][0].node if cards else ""
+            if not case.wanted and case.nodes and len(case.nodes) == 1:
+                (node,) = case.nodes  # where all that it has is
+            if node:
                 self._arrivals.expected(case.pod.uid, node, case.request)
                 homes |= {claim_ref(claim).uid: node for claim, _ in case.wanted}
                 taken.append((case, cards))
@@ -365,8 +403,11 @@ class Allocator:
 
         The node where kube-scheduler makes room for the pod comes first, also if it was tried.
         """
-        if case.nominated and (cards_there := self._take(case.where_nominated(), ())):
-            return cards_there
+        if case.nominated:
+            there = frozenset({case.nominated})
+            there = there if case.nodes is None else there & case.nodes
+            if cards_there := self._take(replace(case, nodes=there, nominated=""), ()):
+                return cards_there
         left_out = {*tried}
         allowed = partial(self._may_go, case, left_out)
         while True:
@@ -409,11 +450,12 @@ class Allocator:
         if node in left_out:
             return False
         filters = next(iter(self._resources)).filters
+        coming: Amounts = self._arrivals.taken.get(node, {})
         if (
             (case.nodes is None or node in case.nodes)
             and not any(managed.ledger.serves(node) for managed in self._resources)
             and node in filters.states
-            and not filters.obstacles(node, case.request, case.demands, self._arrivals.on(node))
+            and not filters.obstacles(node, case.request, case.demands, coming)
         ):
             return True
         left_out.add(node)

@@ -12,34 +12,23 @@ Tested in `tests/unit/extender/claims`.
 """
 
 import threading
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from itertools import chain
-from types import MappingProxyType
 
 from gpushare.core.dealing import Dealing
-from gpushare.core.model import Amounts, NodeSpec, PodRef, Request
-from gpushare.core.node_filters import amounts_of
+from gpushare.core.model import NodeSpec, PodRef
 from gpushare.core.pairing import Pairing
 from gpushare.core.ranking import Ranking
 from gpushare.errors import MessageError
 from gpushare.ledger import Ledger
 from gpushare.wire.dra.claims import ClaimRequest, given_devices, nodes_of
-from gpushare.wire.dra.counted import (
-    Cards,
-    cards_by_node,
-    holders_of,
-    node_of_cards,
-    units_up,
-)
+from gpushare.wire.dra.counted import Cards, cards_by_node, holders_of, node_of_cards, units_up
 from gpushare.wire.dra.objects import ResourceClaim, ResourceSlice
 from gpushare.wire.dra.slices import NO_SUCH_AMOUNT, DeviceKey, SliceCard, cards_of
 
 _NEVER_SENT = -1
-_NOTHING: Amounts = MappingProxyType({})
-_SHOWN = 1.0
-"""Seconds within which all watches have shown that a pod is bound."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -334,44 +323,3 @@ class ClaimBooks:
             self.ledger.pod_changed(pod)
         if held:
             self._charged[uid] = frozenset(held)
-
-
-class Arrivals:
-    """What pods take of the nodes of their cards until they are bound and counted there.
-
-    kube-scheduler would send those away for whom CPU, host memory or places are not left.
-    """
-
-    def __init__(self) -> None:
-        self._node: dict[str, tuple[str, Request]] = {}
-        self._gone: dict[str, float] = {}
-        """When each was seen to have gone, the first one first."""
-        self._taken: defaultdict[str, Counter[str]] = defaultdict(Counter)
-
-    def expected(self, uid: str, node: str, request: Request) -> None:
-        """Count a pod on the node that it is to be bound to."""
-        self._node[uid] = node, request
-        self._taken[node].update(amounts_of(request))
-
-    def keep(self, waiting: Collection[str], now: float) -> None:
-        """Count no more who has waited no more for a while. If it was bound, another watch than
-        that of those who wait may tell the books later.
-        """
-        for uid in self._node:
-            if uid not in waiting:
-                self._gone.setdefault(uid, now)
-        for uid in [uid for uid, since in self._gone.items() if now - since >= _SHOWN]:
-            del self._gone[uid]
-            self.not_expected(uid)
-
-    def not_expected(self, uid: str) -> None:
-        """Count it no more: it is to go elsewhere."""
-        if uid in self._node:
-            node, request = self._node.pop(uid)
-            self._taken[node].subtract(amounts_of(request))
-            if not self._taken[node].total():
-                del self._taken[node]
-
-    def on(self, node: str) -> Amounts:
-        """Return what is to come to the node."""
-        return self._taken.get(node, _NOTHING)

@@ -12,9 +12,8 @@ from gpushare.core.trial import AUTO, FALLBACK_POLICY
 from gpushare.extender.claims.allocator import Allocator
 from gpushare.extender.claims.books import ClaimBooks
 from gpushare.extender.claims.handlers import ClaimHandler, ClassHandler, SliceHandler, WaitingPods
-from gpushare.extender.claims.templates import Templates
 from gpushare.extender.claims.view import ClaimsView, Journal
-from gpushare.extender.claims.writer import DRA
+from gpushare.extender.claims.writer import DRA, Templates
 from gpushare.extender.follow.readiness import Readiness, Source
 from gpushare.extender.managed_resources import ManagedResources
 from gpushare.extender.tell.events.claim_events import ClaimEvents
@@ -22,12 +21,7 @@ from gpushare.extender.tell.events.messages import EventMessages
 from gpushare.kube.client import KubeClient
 from gpushare.kube.listwatch import ListWatch
 from gpushare.kube.reflector import Reflector
-from gpushare.wire.dra.objects import (
-    CLAIMS_PODS,
-    DEVICE_CLASSES,
-    RESOURCE_CLAIMS,
-    RESOURCE_SLICES,
-)
+from gpushare.wire.dra.objects import CLAIMS_PODS, DEVICE_CLASSES, RESOURCE_CLAIMS, RESOURCE_SLICES
 from gpushare.wire.inventory import mib_of
 
 _WRITERS = 12

@@ -1,4 +1,4 @@
-"""Writes to claims, each while this process leads for longer than it may take.
+"""Writes to claims, each while this process leads for longer than it may take; and their templates.
 
 An allocation whose outcome is unknown keeps its charge. It is settled by another write, of an
 annotation: after that one it cannot land any more, and the answer shows whether it has.
@@ -6,78 +6,75 @@ annotation: after that one it cannot land any more, and the answer shows whether
 Nothing is allocated while the fence is not there that keeps everybody else from allocating the
 driver's devices.
 
-Tested in `tests/unit/extender/claims/test_allocator.py`.
+What a gang has that cannot be completed is taken back, and what nobody uses. In two writes, as a
+pod with all its devices may be bound at any moment: kube-scheduler writes nothing more to a claim
+that is reserved for the pod. The first write takes the reservation. Who binds the pod after that
+reserves anew; that changes the claim, and it stays. If nobody has within UNRESERVED seconds, the
+second write, which demands the same version, takes the devices.
+
+Tested in `tests/unit/extender/claims/test_allocator.py`,
+`tests/unit/extender/claims/test_gangs.py` and `tests/unit/extender/claims/test_templates.py`.
 """
 
 import logging
 import math
+import threading
 import time
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, datetime
+from functools import partial
 
 from gpushare.core.model import PodRef
-from gpushare.errors import ApiError, ApiTooLarge, ApiUnavailable, InvariantError, WireError
+from gpushare.errors import (
+    ApiConflict,
+    ApiError,
+    ApiTooLarge,
+    ApiUnavailable,
+    InvariantError,
+    WireError,
+)
 from gpushare.extender.claims.books import ClaimBooks, claim_ref, version_of
-from gpushare.extender.claims.cases import Case
+from gpushare.extender.claims.cases import Case, WaitingPod
+from gpushare.extender.claims.handlers import WaitingPods
 from gpushare.extender.claims.view import Given, Journal
+from gpushare.extender.follow.rounds import Rounds
 from gpushare.extender.verbs.bind.transaction import BUDGET
 from gpushare.kube.api import Calls
 from gpushare.logline import Line
-from gpushare.wire.dra.claims import CLASS, is_protected, kept_claim
+from gpushare.wire.dra.claims import CLASS, claim_request, is_protected, kept_claim
 from gpushare.wire.dra.fence import BINDINGS, POLICIES, unfenced
 from gpushare.wire.dra.objects import RESOURCE_CLAIMS, DeviceClass, ResourceClaim
 from gpushare.wire.dra.slices import SliceCard
-from gpushare.wire.dra.writes import allocation, protection, settlement
+from gpushare.wire.dra.templates import SizedTemplate
+from gpushare.wire.dra.writes import allocation, protection, release, settlement, withdrawal
 
 log = logging.getLogger("gpushare.claims")
 
 DRA = "/apis/resource.k8s.io/v1"
+_ADMISSION = "/apis/admissionregistration.k8s.io/v1"
 _TIMEOUT = 3.0
 """Seconds that a call may take. A write begins within the rest of BUDGET after leadership was
 checked, so it ends while this process leads."""
+UNRESERVED = 20.0
+"""Seconds that an allocation stays which is reserved for nobody. kube-scheduler, which reserves
+before it binds, takes far less; a pod that waits at Permit waits for its gang."""
+_SWEEP_EVERY = 5.0
+"""Seconds between looks at all allocations."""
 _LOOK_EVERY, _LOOK_AGAIN = 60.0, 5.0
 """Seconds until the fence is looked at again, and until then where it was not there."""
 
-
-class FenceWatch:
-    """Whether the fence is there: looked at once a minute."""
-
-    def __init__(self, api: Calls, driver: str, clock: Callable[[], float]) -> None:
-        self.problem = "the fence has not been looked at yet"
-        """Why nothing may be given out; "" if nothing is in the way."""
-        self._api = api
-        self._driver = driver
-        self._clock = clock
-        self._due = -math.inf
-
-    def look(self) -> None:
-        """Look again, if it is time to."""
-        if self._clock() < self._due:
-            return
-        self._due = self._clock() + _LOOK_EVERY
-        try:
-            policies = POLICIES.decode_list(self._read("validatingadmissionpolicies"))
-            bindings = BINDINGS.decode_list(self._read("validatingadmissionpolicybindings"))
-            self.problem = unfenced(policies.items, bindings.items, self._driver)
-        except ApiUnavailable as error:
-            # Without an answer it is as it was; allocations would get none either.
-            log.warning(Line("fence not looked at", error=str(error)))
-        except (ApiError, WireError) as error:
-            self.problem = f"the fence cannot be looked at: {str(error)[:200]}"
-        if self.problem:
-            self._due = self._clock() + _LOOK_AGAIN
-
-    def _read(self, name: str) -> bytes:
-        path = f"/apis/admissionregistration.k8s.io/v1/{name}"
-        return self._api.request("GET", path, timeout=_TIMEOUT)
+EVERY = 0.5
+"""Seconds between rounds of templates."""
+AGAIN = 10.0
+"""Seconds until a template is tried again of which a pod still waits for its claim."""
 
 
 class ClaimWriter:
     """The one that writes to claims, and tells the books what it sends and what came of it.
 
-    Several threads may give, each to another pod; one thread calls all else. stopped: no write
-    begins any more.
+    The fence is looked at once a minute. Several threads may give, each to another pod; one thread
+    calls all else. stopped: no write begins any more.
     """
 
     def __init__(
@@ -85,7 +82,6 @@ class ClaimWriter:
         api: Calls,
         books: ClaimBooks,
         journal: Journal,
-        fence: FenceWatch,
         *,
         not_ready: Callable[[], str],
         leads_until: Callable[[], float],
@@ -94,13 +90,34 @@ class ClaimWriter:
         self._api = api
         self._books = books
         self._journal = journal
-        self._fence = fence
         self._not_ready = not_ready
         self._leads_until = leads_until
         self._clock = clock
         self.stopped = False
+        self.fence_problem = "the fence has not been looked at yet"
+        """Why nothing may be given out; "" if nothing is in the way."""
+        self._fence_due = self._sweep_due = -math.inf
+        self._free_since: dict[tuple[str, int], float] = {}
         self._doubts: dict[str, PodRef] = {}
         """The claims of which an allocation got no answer that tells its outcome, by uid."""
+
+    def look_at_fence(self) -> None:
+        """Look whether the fence is there, if it is time to."""
+        if self._clock() < self._fence_due:
+            return
+        self._fence_due = self._clock() + _LOOK_EVERY
+        try:
+            read = partial(self._api.request, "GET", timeout=_TIMEOUT)
+            policies = POLICIES.decode_list(read(f"{_ADMISSION}/validatingadmissionpolicies"))
+            bindings = BINDINGS.decode_list(read(f"{_ADMISSION}/validatingadmissionpolicybindings"))
+            self.fence_problem = unfenced(policies.items, bindings.items, self._books.driver)
+        except ApiUnavailable as error:
+            # Without an answer it is as it was; allocations would get none either.
+            log.warning(Line("fence not looked at", error=str(error)))
+        except (ApiError, WireError) as error:
+            self.fence_problem = f"the fence cannot be looked at: {str(error)[:200]}"
+        if self.fence_problem:
+            self._fence_due = self._clock() + _LOOK_AGAIN
 
     def give(
         self, case: Case, taken: Sequence[tuple[SliceCard, ...]], device_class: DeviceClass
@@ -125,7 +142,7 @@ class ClaimWriter:
                     now=datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
                 )
                 ref = claim_ref(claim)
-                not_after = None if self._fence.problem else self._may_write_until()
+                not_after = None if self.fence_problem else self._may_write_until()
                 if not_after is None or not self._books.sending(ref.uid, version_of(claim)):
                     return False
                 unsent.discard(ref.uid)
@@ -155,6 +172,31 @@ class ClaimWriter:
         except (ApiError, WireError) as error:
             log.warning(Line("claim not taken back", claim=ref, error=str(error)))
         return True
+
+    def withdraw(self, pods: Iterable[WaitingPod]) -> None:
+        """Take the reservations of pods on no node from claims that nobody else has reserved."""
+        for pod in pods:
+            for name in pod.claims or ():
+                claim = self._books.named(pod.ref.namespace, name)
+                holders = [each.uid for each in claim.reserved] if claim else []
+                if claim is not None and holders == [pod.ref.uid] and _is_ours(claim):
+                    self.take_back(claim, withdrawal(claim))
+
+    def sweep(self) -> None:
+        """Take back what nobody has reserved for long enough."""
+        now = self._clock()
+        if now < self._sweep_due:
+            return
+        self._sweep_due = now + _SWEEP_EVERY
+        free = {
+            (claim_ref(claim).uid, version_of(claim)): claim
+            for claim in self._books.allocated()
+            if not claim.reserved and _is_ours(claim)
+        }
+        self._free_since = {key: self._free_since.get(key, now) for key in free}
+        for key, since in self._free_since.items():
+            if now >= since + UNRESERVED:
+                self.take_back(free[key], release(free[key]))
 
     def settle(self) -> None:
         """Find out what became of allocations without an answer."""
@@ -231,3 +273,62 @@ class ClaimWriter:
             timeout=_TIMEOUT,
             not_after=not_after,
         )
+
+
+def _is_ours(claim: ResourceClaim) -> bool:
+    try:
+        return claim_request(claim, CLASS) is not None
+    except WireError:
+        return False
+
+
+class Templates:
+    """Writes the templates that pods name by their size, where they are missing.
+
+    So pods need no template that somebody has made before: the first pod of a size waits for a
+    moment, and the controller of claims goes on by itself once the template is there. What is
+    written follows from its name alone, so two processes that write it write the same, and one that
+    is there already, whoever made it, stays. None is ever deleted.
+
+    Call `round` once, or start `rounds` to repeat it.
+
+    not_ready: why not to write now, or "".
+    """
+
+    def __init__(
+        self,
+        api: Calls,
+        waiting: WaitingPods,
+        *,
+        not_ready: Callable[[], str],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._api = api
+        self._waiting = waiting
+        self._not_ready = not_ready
+        self._clock = clock
+        self._due: dict[SizedTemplate, float] = {}
+        self.rounds = Rounds("claim templates", self.round, EVERY, EVERY, threading.Event())
+
+    def round(self) -> bool:
+        """Write those that pods wait for; return whether all are there."""
+        awaited = {pod.template for pod in self._waiting.all().values()} - {None}
+        for gone in self._due.keys() - awaited:
+            del self._due[gone]
+        now = self._clock()
+        due = [each for each in awaited if each and self._due.get(each, now) <= now]
+        for template in due:
+            if self._not_ready():
+                return False
+            self._due[template] = now + AGAIN
+            path = f"{DRA}/namespaces/{template.namespace}/resourceclaimtemplates"
+            names = {"namespace": template.namespace, "template": template.name}
+            try:
+                self._api.request("POST", path, body=template.body(CLASS), timeout=_TIMEOUT)
+            except ApiConflict:
+                continue
+            except ApiError as error:
+                log.warning(Line("template of claims not written", **names, error=str(error)))
+            else:
+                log.info(Line("template of claims written", **names))
+        return not due

@@ -27,13 +27,7 @@ from typing import Generic, TypeVar
 
 from gpushare.core.model import NodeSpec, PodRef
 from gpushare.core.states.entry import Entry, Phase
-from gpushare.errors import (
-    ApiError,
-    ApiNotFound,
-    ApiUnavailable,
-    ApiUnreachable,
-    WireError,
-)
+from gpushare.errors import ApiError, ApiNotFound, ApiUnavailable, ApiUnreachable, WireError
 from gpushare.extender.managed_resources import ManagedResource, ManagedResources
 from gpushare.kube.api import LIMIT, Api, pages
 from gpushare.logline import Line

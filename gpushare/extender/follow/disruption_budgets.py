@@ -9,7 +9,7 @@ Tested in `tests/unit/extender/verbs/test_preempt.py`.
 from collections.abc import Sequence
 
 from gpushare.core.model import Labels
-from gpushare.core.preemption.removals import Budget
+from gpushare.core.preemption.selection import Budget
 from gpushare.core.states.entry import Entry
 from gpushare.wire.budgets import DisruptionBudget, read_budget
 from gpushare.wire.codec import Decoded, WatchEvent

@@ -26,8 +26,7 @@ from gpushare.core.trial import FALLBACK_POLICY
 from gpushare.errors import ApiConflict, ApiError, ApiNotFound, MessageError
 from gpushare.explain.autoscalers import Wish, node_wishes
 from gpushare.explain.pod import NodeAsk
-from gpushare.extender.follow.rights import WriteRight
-from gpushare.extender.follow.rounds import Rounds
+from gpushare.extender.follow.rounds import Rounds, WriteRight
 from gpushare.extender.follow.shown import Shown
 from gpushare.extender.managed_resources import ManagedResources
 from gpushare.kube.api import Calls
@@ -152,13 +151,16 @@ class Placeholders:
             return False
         if self._right.missing:
             return True
+        names = frozenset(self._resources.node_states)
+        if self._nodes is None or names - self._nodes:
+            self._joined = self._clock()
+        self._nodes = names
         done = self._act(why_not)
         self._why_not = why_not
         return done
 
     def _act(self, why_not: dict[str, str]) -> bool:
         """Make a round, and add for each pod without a placeholder why it has none."""
-        self._look_for_new_nodes()
         wishes = {wish.ref.uid: wish for wish in self._wishes(why_not)} if self._namespace else {}
         self._refused = {uid: why for uid, why in self._refused.items() if uid in wishes}
         done, standing, replaced = True, dict[str, Placeholder](), set[str]()
@@ -202,12 +204,6 @@ class Placeholders:
             elif not counted:
                 done &= self._tell(stand_in, wishes[uid].ref)
         return done
-
-    def _look_for_new_nodes(self) -> None:
-        names = frozenset(self._resources.node_states)
-        if self._nodes is None or names - self._nodes:
-            self._joined = self._clock()
-        self._nodes = names
 
     def _wishes(self, why_not: dict[str, str]) -> Iterable[Wish]:
         """Yield the wishes, and add why other pods without room have none."""

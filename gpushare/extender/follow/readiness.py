@@ -171,26 +171,23 @@ class Readiness:
         return state
 
     def _problem_of(self, name: str, source: Source, now: float) -> str:
+        """Return what is wrong with a source; "" if nothing is.
+
+        Nothing is with an optional one that the API server has refused to list since all required
+        ones were listed. No answer is no refusal; and an API server that has just started refuses
+        everything for a while.
+        """
         status = source.reflector.status
         if not status.synced:
-            forbidden = source.optional and self._forbidden(name, source)
-            return "" if forbidden else f"{name} are not listed yet"
+            required = (other for other in self._sources.values() if not other.optional)
+            if source.optional and all(other.reflector.status.synced for other in required):
+                refusals = sum(status.restarts[reason] for reason in _REFUSED)
+                if refusals > self._refusals_at_sync.setdefault(name, refusals):
+                    return ""
+            return f"{name} are not listed yet"
         if now > status.last_contact + STALE_AFTER and not source.optional:
             return f"no word from the API server about {name}"
         return ""
-
-    def _forbidden(self, name: str, source: Source) -> bool:
-        """Return whether the API server has refused to list it since all required collections were
-        listed.
-
-        No answer is no refusal; and one that has just started refuses everything for a while.
-        """
-        required = (other for other in self._sources.values() if not other.optional)
-        if not all(other.reflector.status.synced for other in required):
-            return False
-        restarts = source.reflector.status.restarts
-        refusals = sum(restarts[reason] for reason in _REFUSED)
-        return refusals > self._refusals_at_sync.setdefault(name, refusals)
 
     def _leadership_problem(self, now: float) -> str:
         if self._lease_runner is None:

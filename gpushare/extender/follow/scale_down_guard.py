@@ -23,8 +23,7 @@ from gpushare.core.trial import FALLBACK_POLICY
 from gpushare.errors import ApiError, ApiNotFound
 from gpushare.explain.autoscalers import Books, must_stay
 from gpushare.extender.claims.view import ClaimsView
-from gpushare.extender.follow.rights import WriteRight
-from gpushare.extender.follow.rounds import Rounds
+from gpushare.extender.follow.rounds import Rounds, WriteRight
 from gpushare.extender.follow.shown import Shown
 from gpushare.extender.managed_resources import ManagedResources
 from gpushare.kube.api import Calls

@@ -23,7 +23,7 @@ from gpushare.core.node_names import NodeNames
 from gpushare.core.selectors import Demands
 from gpushare.core.states.entry import Waiting
 from gpushare.errors import ApiError
-from gpushare.extender.follow.rights import PAUSE, lacks_right
+from gpushare.extender.follow.rounds import PAUSE, lacks_right
 from gpushare.extender.managed_resources import ManagedResource, ManagedResources
 from gpushare.extender.verbs.offers import offers_of
 from gpushare.kube.api import Calls

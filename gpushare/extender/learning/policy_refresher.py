@@ -11,9 +11,15 @@ node has the devices for it: else anybody could have policies made for pods that
 that ran before we began to watch are evidence too. core/workload_estimator.py says what they tell,
 for which workload policies are made, and after how many pods; here this is limited to once a
 minute, but for the early ones.
+
+The candidates of the policy `auto` are tried on the cluster as it is, and the winner ranks pods. A
+trial (see core/trial.py) takes seconds, and each is followed by a rest, so that trials take a
+fiftieth of a core at most.
 """
 
 import logging
+import math
+import secrets
 import threading
 import time
 from collections import Counter, defaultdict
@@ -24,12 +30,11 @@ from gpushare.core.card_sizes import common_sizes
 from gpushare.core.model import Kind, Request
 from gpushare.core.policy import Policy
 from gpushare.core.ranking import Ranking
-from gpushare.core.snapshot import Ints, has_devices
-from gpushare.core.trial import AUTO
+from gpushare.core.snapshot import Ints, Snapshot, has_devices
+from gpushare.core.trial import AUTO, FALLBACK_POLICY, Trial
 from gpushare.core.workload import Workload, class_of
 from gpushare.core.workload_estimator import WorkloadEstimator
 from gpushare.extender.follow.rounds import Rounds
-from gpushare.extender.learning.policy_trials import PolicyTrials, Try
 from gpushare.extender.managed_resources import ManagedResource, ManagedResources
 from gpushare.ledger import Changes
 from gpushare.logline import Line
@@ -38,6 +43,9 @@ log = logging.getLogger("gpushare.learning")
 
 Make = Callable[[Sequence[str], Workload], Mapping[str, Policy | Exception]]
 """Makes policies for a workload, by name, each the policy or its error; raises if none can be."""
+
+Try = Callable[[Sequence[str], Workload, Snapshot, int], Trial | None]
+"""Returns what the policies of these names allocate; raises if the trial fails."""
 
 SPACING = 60.0
 """Seconds between two refreshes, except the early ones."""
@@ -51,6 +59,14 @@ _PREPARED_KINDS = 16
 _STEP_PAUSE = 0.01
 """Seconds between two steps of preparing: their arithmetic delays requests."""
 
+REST = 50.0
+"""How many times as long as a trial took none follows."""
+SHORTEST_REST = 60.0
+"""Seconds without a trial after one; there may have been nothing to allocate, and nodes be on their
+way."""
+_MOST_FAILURES = 3
+"""Failures of a candidate in a row; then it is not tried any more: each may cost minutes."""
+
 
 @dataclass(frozen=True, slots=True)
 class _FailedPolicy:
@@ -59,8 +75,90 @@ class _FailedPolicy:
     times: int = 0
     again_at: float = float("-inf")
 
-    def failed_again(self, now: float) -> "_FailedPolicy":
-        return _FailedPolicy(self.times + 1, now + SPACING * min(2**self.times, _LATEST))
+
+class _Trials:
+    """The trials of one resource."""
+
+    def __init__(
+        self, managed: ManagedResource, try_policies: Try, wall: Callable[[], float] = time.time
+    ) -> None:
+        self._managed = managed
+        self._try = try_policies
+        self._wall = wall
+        self._again_at = -math.inf
+        self._failures: Counter[str] = Counter()
+        self._told_failed = False
+        self.completed = self.failed = 0
+
+    def may_run(self, now: float) -> bool:
+        """Return whether a trial may be run now."""
+        wanted = self._managed.default_policy == AUTO and bool(self._candidates())
+        return wanted and now >= self._again_at
+
+    def run(self, workload: Workload, clock: Callable[[], float]) -> str:
+        """Run a trial; return the policy that is to rank: the same as before if it fails."""
+        began = clock()
+        try:
+            return self._run(workload)
+        finally:
+            ended = clock()
+            self._again_at = ended + max(REST * (ended - began), SHORTEST_REST)
+
+    def _run(self, workload: Workload) -> str:
+        managed, resource = self._managed, self._managed.names.resource
+        snapshot = managed.ledger.snapshot()
+        try:
+            trial = self._try(self._candidates(), workload, snapshot, secrets.randbits(32))
+        except Exception as error:  # it starts a process, and more may go wrong
+            level = logging.DEBUG if self._told_failed else logging.WARNING
+            self._told_failed = True
+            self.failed += 1
+            values = {"resource": resource, "error": f"{type(error).__name__}: {error}"}
+            log.log(
+                level, Line("policies could not be tried", ranks=managed.ranking_policy, **values)
+            )
+            return managed.ranking_policy
+        if trial is None:
+            return managed.ranking_policy
+        self._note_failed(trial.failed)
+        if not trial.allocated:
+            return managed.ranking_policy
+        before, choice = managed.ranking_policy, trial.choice(managed.choice, self._wall())
+        managed.choice = choice
+        self.completed += 1  # after the choice: a reader that sees the count sees the figures too
+        figures = {name: round(allocated, 1) for name, allocated in choice.allocated.items()}
+        if choice.second:
+            figures |= {"lead": round(choice.lead, 1), "error": round(choice.error, 1)}
+        text = "policies tried" if choice.policy == before else "policies tried, another one ranks"
+        log.info(Line(text, resource=resource, ranks=choice.policy, before=before, **figures))
+        return choice.policy
+
+    def settle(self) -> None:
+        """Put the ranking of the winner, which may be a new one, in the place of `auto`."""
+        rankings, choice = self._managed.rankings, self._managed.choice
+        winner = rankings.get(choice.policy if choice else FALLBACK_POLICY)
+        if AUTO in rankings and winner is not None:
+            rankings[AUTO] = winner
+
+    def _candidates(self) -> tuple[str, ...]:
+        return tuple(
+            name for name in self._managed.candidates if self._failures[name] < _MOST_FAILURES
+        )
+
+    def _note_failed(self, failed: Mapping[str, str]) -> None:
+        """Count failures in a row; warn of a candidate's first one and of its last one."""
+        for name in self._candidates():
+            self._failures[name] = self._failures[name] + 1 if name in failed else 0
+        self.failed += len(failed)
+        for name, why in failed.items():
+            times = self._failures[name]
+            text = "a candidate is left out of a trial"
+            if times >= _MOST_FAILURES:
+                text = f"a candidate has failed {times} times in a row and is not tried any more"
+            level = logging.WARNING if times in (1, _MOST_FAILURES) else logging.DEBUG
+            log.log(
+                level, Line(text, resource=self._managed.names.resource, policy=name, error=why)
+            )
 
 
 @dataclass(slots=True)
@@ -68,7 +166,7 @@ class _ResourceState:
     """The workload estimated for one managed resource, and the results of making policies."""
 
     managed: ManagedResource
-    trials: PolicyTrials
+    trials: _Trials
     estimator: WorkloadEstimator = field(default_factory=WorkloadEstimator)
     layout: Ints | None = None
     """The capacities of the devices when last seen."""
@@ -90,28 +188,12 @@ class _ResourceState:
         # The first pods tell most, and come fast if a cluster fills.
         return not self.failing and estimator.fit_at <= min(estimator.seen, _EARLY)
 
-    def names(self, now: float) -> tuple[str, ...]:
-        """Return the names of the policies to make now."""
-        none = _FailedPolicy()
-        return tuple(
-            name
-            for name in self.managed.rankings
-            if name != AUTO and now >= self.failed_policies.get(name, none).again_at
-        )
-
     def could_take(self, request: Request) -> bool:
         """Return whether a node has the devices for it while it is empty."""
         layout = self.layout
         if not request.devices or layout is None or not layout.any():
             return True
         return bool(has_devices(layout >= request.least, request, layout).any())
-
-    def observe_devices(self) -> None:
-        """Pass the devices whose sizes count to the estimator."""
-        layout = self.managed.ledger.snapshot().capacity
-        if layout is not self.layout:  # snapshots share it until a node changes
-            self.layout = layout
-            self.estimator.devices = common_sizes(layout)
 
 
 class PolicyRefresher:
@@ -126,9 +208,7 @@ class PolicyRefresher:
         wall: Callable[[], float] = time.time,
     ) -> None:
         self._states = {
-            managed.names.resource: _ResourceState(
-                managed, PolicyTrials(managed, try_policies, wall)
-            )
+            managed.names.resource: _ResourceState(managed, _Trials(managed, try_policies, wall))
             for managed in resources
         }
         self._make = make
@@ -168,7 +248,10 @@ class PolicyRefresher:
     def tick(self) -> bool:
         """Make and try the policies that are due; return True when they are in use."""
         for state in self._states.values():
-            state.observe_devices()
+            layout = state.managed.ledger.snapshot().capacity
+            if layout is not state.layout:  # snapshots share it until a node changes
+                state.layout = layout
+                state.estimator.devices = common_sizes(layout)
             if state.is_due(self._clock()):
                 self._renew(state)
             if state.estimator.is_trial_due() and state.trials.may_run(self._clock()):
@@ -217,8 +300,9 @@ class PolicyRefresher:
         for name in rankings:
             state.failed_policies.pop(name, None)
         for name in failed:
-            last = state.failed_policies.get(name, _FailedPolicy())
-            state.failed_policies[name] = last.failed_again(self._clock())
+            times = state.failed_policies.get(name, _FailedPolicy()).times
+            again_at = self._clock() + SPACING * min(2**times, _LATEST)
+            state.failed_policies[name] = _FailedPolicy(times + 1, again_at)
         state.refits += 1
         estimator.policies_made(seen, sizes)
         state.done = self._clock()
@@ -240,7 +324,12 @@ class PolicyRefresher:
         self, state: _ResourceState, workload: Workload
     ) -> tuple[dict[str, Ranking], dict[str, BaseException]]:
         """Return the new rankings by name, and the errors of the others by name."""
-        managed, names = state.managed, state.names(state.tried)
+        managed, resting = state.managed, state.failed_policies
+        names = tuple(
+            name
+            for name in managed.rankings
+            if name != AUTO and (name not in resting or state.tried >= resting[name].again_at)
+        )
         # A ranking that was never asked is tried with the last kind of request.
         last = managed.rankings[managed.default_policy].recent_kinds[-1:]
         rankings: dict[str, Ranking] = {}
@@ -277,16 +366,11 @@ class PolicyRefresher:
         self, ranking: Ranking, asked: Sequence[Kind], managed: ManagedResource
     ) -> Ranking:
         """Prepare the ranking for the latest kinds of request of the last one, and return it."""
-        for kind in asked[-_PREPARED_KINDS:]:
-            request = _asked(kind)
+        for units, devices, cpu, memory, models, cores, cards, split in asked[-_PREPARED_KINDS:]:
+            request = Request(
+                units, devices, cpu, memory, models=models, cores=cores, cards=cards, split=split
+            )
             ranking.prepare(
                 managed.ledger.snapshot(), request, lambda: self._stopping.wait(_STEP_PAUSE)
             )
         return ranking
-
-
-def _asked(kind: Kind) -> Request:
-    units, devices, cpu, memory, models, cores, cards, split = kind
-    return Request(
-        units, devices, cpu, memory, models=models, cores=cores, cards=cards, split=split
-    )

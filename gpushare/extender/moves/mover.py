@@ -4,7 +4,8 @@ The leader looks for a pod that has fitted nowhere for a while, makes the plan o
 for it, and carries that out by steps.py. Before each eviction the rules are read and the plan made
 anew, and the move is written down (wire/moves.py). Meanwhile the holds keep what the pod that
 waits needs, bit by bit as it opens, and the new place of the pod that moves. An eviction names its
-pod by uid and resourceVersion, and is not sent once this process does not lead.
+pod by uid and resourceVersion, and is not sent once this process does not lead. Read are only pods
+whose owners consent, never all of them.
 
 Tested in `tests/unit/extender/moves/test_mover.py`.
 """
@@ -17,34 +18,27 @@ import time
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from typing import TypeVar
 
+from gpushare.core.model import PodRef
 from gpushare.core.policy import load_policy
 from gpushare.core.states.entry import Waiting
 from gpushare.core.trial import FALLBACK_POLICY
 from gpushare.errors import ApiConflict, ApiError, ApiNotFound, GpuShareError
-from gpushare.explain.defrag import (
-    A_GLANCE,
-    MOST_MOVES,
-    DefragAnswer,
-    Hole,
-    ListedRules,
-    PodMove,
-    Rule,
-    find_moves,
-)
-from gpushare.extender.follow.rights import REFUSED, WriteRight
-from gpushare.extender.follow.rounds import Rounds
+from gpushare.explain import defrag
+from gpushare.extender.follow.rounds import REFUSED, Rounds, WriteRight
 from gpushare.extender.managed_resources import ManagedResource, ManagedResources
 from gpushare.extender.moves import steps
-from gpushare.extender.moves.reads import TIMEOUT, MoveReads, heir_of, is_going, node_of
 from gpushare.extender.tell.events.messages import EventMessages
-from gpushare.kube.api import Calls
+from gpushare.kube.api import Calls, pages
 from gpushare.logline import Line
+from gpushare.wire.budgets import read_budget
+from gpushare.wire.codec import Codec
 from gpushare.wire.demands import demands_of
 from gpushare.wire.kept import MOVES
-from gpushare.wire.moves import MoveRecord, eviction, pod_path, read_record
-from gpushare.wire.objects import OwnedPod
-from gpushare.wire.pods import NO_GROUP, Claimant, claimant, group_of
+from gpushare.wire.moves import MoveRecord, eviction, may_succeed, pod_path, read_record
+from gpushare.wire.objects import BUDGETS, NAMESPACES, OWNED_PODS, Metadata, OwnedPod, Owner
+from gpushare.wire.pods import NO_GROUP, Claimant, claimant, controller_of, group_of, has_ended
 
 log = logging.getLogger("gpushare.moves")
 
@@ -67,6 +61,94 @@ _LOOK = 2.0
 _RETRY = 10.0
 """Seconds until an eviction that its budget did not allow is tried again."""
 
+_TIMEOUT = 10.0
+_NOT_ENDED = "status.phase!=Succeeded,status.phase!=Failed"
+_OF_ONE_OWNER = ("statefulset.kubernetes.io/pod-name", "pod-template-hash")
+"""Labels by which controllers tell their pods apart: they keep a list short."""
+
+_T = TypeVar("_T")
+
+
+class _Reads:
+    """Reads of one API server. Each may raise ApiError, and MessageError for an unreadable page."""
+
+    def __init__(self, api: Calls) -> None:
+        self._api = api
+
+    def rules(self, now: float) -> defrag.ListedRules:
+        """Return which pods may be moved. now: seconds since the epoch."""
+        namespaces: dict[str, Mapping[str, str]] = {}
+        for namespace in self._all("/api/v1/namespaces", NAMESPACES):
+            metadata = namespace.metadata or Metadata()
+            namespaces[metadata.name or ""] = metadata.labels or {}
+        budgets = [
+            read_budget(
+                (budget.metadata and budget.metadata.namespace) or "", budget.spec, budget.status
+            )
+            for budget in self._all("/apis/policy/v1/poddisruptionbudgets", BUDGETS)
+        ]
+        pods = self._pods("/api/v1/pods", f"{defrag.LABEL}=true")
+        for name, labels in namespaces.items():
+            if labels.get(defrag.LABEL) == "true":
+                pods |= self._pods(f"/api/v1/namespaces/{name}/pods", "")
+        return defrag.ListedRules(pods, namespaces, budgets, now)
+
+    def pod(self, ref: PodRef) -> OwnedPod | None:
+        """Return the pod; None if it is gone, or another one has its name."""
+        try:
+            body = self._api.request("GET", pod_path(ref), timeout=_TIMEOUT)
+        except ApiNotFound:
+            return None
+        pod = OWNED_PODS.decode_answer(body, ref.namespace, ref.name)
+        return pod if (pod.metadata and pod.metadata.uid) == ref.uid else None
+
+    def of_owner(self, pod: OwnedPod) -> dict[str, OwnedPod]:
+        """Return the pods of its namespace that its controller may have made, by uid."""
+        metadata = pod.metadata or Metadata()
+        labels = metadata.labels or {}
+        key = next((key for key in _OF_ONE_OWNER if key in labels), "")
+        path = f"/api/v1/namespaces/{metadata.namespace}/pods"
+        return self._pods(path, f"{key}={labels[key]}" if key else "")
+
+    def _pods(self, path: str, labels: str) -> dict[str, OwnedPod]:
+        query = {"fieldSelector": _NOT_ENDED} | ({"labelSelector": labels} if labels else {})
+        pods = self._all(path, OWNED_PODS, query)
+        return {(pod.metadata and pod.metadata.uid) or "": pod for pod in pods}
+
+    def _all(self, path: str, codec: Codec[_T], query: Mapping[str, str] | None = None) -> list[_T]:
+        decoded = pages(self._api, path, codec.decode_list, query, timeout=_TIMEOUT)
+        return [item for page in decoded for item in page.items]
+
+
+def _is_going(pod: OwnedPod | None) -> bool:
+    """Return whether the pod is gone, has ended, or is being deleted."""
+    if pod is None or has_ended(pod):
+        return True
+    return bool(pod.metadata and pod.metadata.deletion_timestamp)
+
+
+def _node_of(pod: OwnedPod) -> str:
+    """Return its node, or ""."""
+    return (pod.spec and pod.spec.node_name) or ""
+
+
+def _heir_of(
+    old: OwnedPod, before: frozenset[str], pods: Mapping[str, OwnedPod]
+) -> steps.Heir | None:
+    """Return the pod that has come in place of the old one, the one with a node first.
+
+    before: the uids that were there before the old one was evicted.
+    """
+    owner, name = controller_of(old) or Owner(), (old.metadata and old.metadata.name) or ""
+    heirs: list[steps.Heir] = []
+    for uid, pod in pods.items():
+        metadata = pod.metadata or Metadata()
+        if uid in before or _is_going(pod) or not may_succeed(pod, owner, name):
+            continue
+        running = (pod.status and pod.status.phase) == "Running"
+        heirs.append(steps.Heir(f"{metadata.namespace}/{metadata.name}", _node_of(pod), running))
+    return max(heirs, key=lambda heir: (heir.running, bool(heir.node)), default=None)
+
 
 @dataclass(slots=True)
 class _Going:
@@ -74,7 +156,7 @@ class _Going:
 
     managed: ManagedResource
     run: steps.Run
-    rules: ListedRules
+    rules: defrag.ListedRules
     old: OwnedPod | None = None
     """The pod that moves, as it was read before its eviction."""
     before: frozenset[str] = frozenset()
@@ -109,7 +191,7 @@ class Mover:
         wall: Callable[[], float] = time.time,
     ) -> None:
         self._api = api
-        self._reads = MoveReads(api)
+        self._reads = _Reads(api)
         self._resources = resources
         self._messages = messages
         self._budget = budget
@@ -187,7 +269,7 @@ class Mover:
             return
         now, wall = self._clock(), self._wall()
         self._record = record = self._read_record()
-        most = min(record.moves_left(self._budget, wall), MOST_MOVES)
+        most = min(record.moves_left(self._budget, wall), defrag.MOST_MOVES)
         if not most or record.under_way(wall):
             return
         rules = self._reads.rules(wall)
@@ -227,7 +309,7 @@ class Mover:
     def _may_have_moves(self, pod: Waiting) -> bool:
         """Return whether it is alone and has no gates, and nothing else is about to place it."""
         read = self._reads.pod(pod.ref)
-        if read is None or is_going(read) or node_of(read):
+        if read is None or _is_going(read) or _node_of(read):
             return False
         if read.spec is not None and read.spec.scheduling_gates:
             return False
@@ -235,17 +317,17 @@ class Mover:
         return not nominated and group_of(read) == NO_GROUP
 
     def _plan(
-        self, managed: ManagedResource, pod: Waiting, rules: ListedRules, most: int
-    ) -> DefragAnswer:
-        return find_moves(
+        self, managed: ManagedResource, pod: Waiting, rules: defrag.ListedRules, most: int
+    ) -> defrag.DefragAnswer:
+        return defrag.find_moves(
             managed.ledger,
-            Hole(pod.request, pod.priority, pod.demands),
+            defrag.Hole(pod.request, pod.priority, pod.demands),
             rules,
             self._policy,
             managed.filters,
             most=most,
             demands={uid: demands_of(owned) for uid, owned in rules.pods.items()},
-            steps=A_GLANCE,
+            steps=defrag.A_GLANCE,
         )
 
     # -- a step -----------------------------------------------------------------------------------
@@ -257,15 +339,15 @@ class Mover:
         if move is not None:
             pod = self._reads.pod(move.entry.ref)
             if run.sent is not None:
-                return steps.Seen(gone=is_going(pod))
+                return steps.Seen(gone=_is_going(pod))
             heir = None
             if going.old is not None:
-                heir = heir_of(going.old, going.before, self._reads.of_owner(going.old))
+                heir = _heir_of(going.old, going.before, self._reads.of_owner(going.old))
             return steps.Seen(ended=pod is None, heir=heir)
         waiting = self._reads.pod(run.pod.ref)
-        if waiting is None or is_going(waiting):
+        if waiting is None or _is_going(waiting):
             return steps.Seen(node=None)
-        if node := node_of(waiting):
+        if node := _node_of(waiting):
             return steps.Seen(node=node)
         ledger = going.managed.ledger
         if not run.unmoved or any(ledger.entry(uid) is not None for uid in going.settled):
@@ -273,7 +355,9 @@ class Mover:
         going.rules = self._reads.rules(self._wall())
         plan = self._plan(going.managed, run.pod, going.rules, len(run.unmoved))
         entries = (ledger.entry(uid) for uid in run.unmoved)
-        spent = any(entry and going.rules.judge(entry).rule is Rule.SPENT for entry in entries)
+        spent = any(
+            entry and going.rules.judge(entry).rule is defrag.Rule.SPENT for entry in entries
+        )
         return steps.Seen(plan=plan, spent=spent)
 
     def _act(self, going: _Going, step: steps.Step) -> None:
@@ -295,7 +379,7 @@ class Mover:
             case steps.Wait() if going.run.unmoved and not (going.run.evicted or going.run.sent):
                 going.not_before = max(going.not_before, self._clock() + _LOOK)
 
-    def _evict(self, going: _Going, move: PodMove) -> None:
+    def _evict(self, going: _Going, move: defrag.PodMove) -> None:
         """Write the move down, keep its new place, and evict the pod."""
         ref, run, again = move.entry.ref, going.run, going.run.sent is not None
         if not again:
@@ -325,7 +409,7 @@ class Mover:
         if run.sent is None and run.evicted is None:
             self._write_record(self._record.withdrawn(ref.uid))
 
-    def _sent(self, going: _Going, move: PodMove) -> steps.Answer:
+    def _sent(self, going: _Going, move: defrag.PodMove) -> steps.Answer:
         """Send the eviction; return what came of it."""
         ref, old = move.entry.ref, going.old
         version = (old and old.metadata and old.metadata.resource_version) or ""
@@ -334,7 +418,7 @@ class Mover:
                 "POST",
                 f"{pod_path(ref)}/eviction",
                 body=json.dumps(eviction(ref, version)).encode(),
-                timeout=TIMEOUT,
+                timeout=_TIMEOUT,
                 not_after=self._leads_until(),
             )
         except (ApiConflict, ApiNotFound):
@@ -367,11 +451,11 @@ class Mover:
         holds.release()
         holds.reserve(pod, run.node, run.shares, now + steps.WAIT, now)
 
-    def _keep_place(self, going: _Going, move: PodMove, old: OwnedPod) -> None:
+    def _keep_place(self, going: _Going, move: defrag.PodMove, old: OwnedPod) -> None:
         now, heir = self._clock(), claimant(old, move.entry.request)
         going.managed.holds.reserve(heir, move.node, move.shares, now + steps.WAIT, now, heir=True)
 
-    def _is_held_for_others(self, going: _Going, move: PodMove) -> bool:
+    def _is_held_for_others(self, going: _Going, move: defrag.PodMove) -> bool:
         """Return whether filter has promised anything on one of both nodes to another pod."""
         holds = going.managed.holds
         holds.expire(self._clock())
@@ -386,7 +470,7 @@ class Mover:
 
     def _read_record(self) -> MoveRecord:
         try:
-            body = self._api.request("GET", f"{self._maps}/{MOVES}", timeout=TIMEOUT)
+            body = self._api.request("GET", f"{self._maps}/{MOVES}", timeout=_TIMEOUT)
         except ApiNotFound:
             return MoveRecord()
         return read_record(body, self._wall())
@@ -396,7 +480,7 @@ class Mover:
         verb, path = ("PUT", f"{self._maps}/{MOVES}") if record.version else ("POST", self._maps)
         try:
             document = json.dumps(record.document()).encode()
-            body = self._api.request(verb, path, body=document, timeout=TIMEOUT)
+            body = self._api.request(verb, path, body=document, timeout=_TIMEOUT)
         except ApiError as error:
             self._right.failed(error)
             raise

@@ -9,25 +9,14 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 
-from prometheus_client import (
-    CollectorRegistry,
-    Counter,
-    Histogram,
-    disable_created_metrics,
-    generate_latest,
-)
+import prometheus_client
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
 from gpushare import __version__
 from gpushare.extender.claims.view import ClaimsView
 from gpushare.extender.managed_resources import ManagedResources
 from gpushare.extender.shadow.shadow import Shadow
-from gpushare.extender.tell.written_metrics import (
-    claims_metrics,
-    device_metrics,
-    shadow_metrics,
-    usage_metrics,
-)
+from gpushare.extender.tell import written_metrics
 
 _BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0)
 _ALARMS = ("placement_edited", "bound_by_another", "binding_lost")
@@ -111,22 +100,22 @@ class Metrics:
         self._scraping = threading.Lock()
         self._text = b""
         self._fresh_until = float("-inf")
-        disable_created_metrics()  # type: ignore[no-untyped-call]  # the library types most, not this
-        self._registry = CollectorRegistry()
+        prometheus_client.disable_created_metrics()  # type: ignore[no-untyped-call]  # the library types most, not this
+        self._registry = prometheus_client.CollectorRegistry()
         self._registry.register(_StateCollector(resources, state, stopped_moves, placeholders))
-        self._requests = Counter(
+        self._requests = prometheus_client.Counter(
             "gpushare_requests_total",
             "Calls answered, by verb and outcome; the log has a line for each",
             ("verb", "outcome"),
             registry=self._registry,
         )
-        self._rejected = Counter(
+        self._rejected = prometheus_client.Counter(
             "gpushare_filter_rejected_nodes_total",
             "Nodes that filter did not let through, by reason; gpushare explain says more of a pod",
             ("reason",),
             registry=self._registry,
         )
-        self._seconds = Histogram(
+        self._seconds = prometheus_client.Histogram(
             "gpushare_request_duration_seconds",
             "Time to answer a call, by verb; a bind includes one or two calls of the API server",
             ("verb",),
@@ -151,11 +140,13 @@ class Metrics:
             if begin >= self._fresh_until:
                 claims = self._claims.source if self._claims is not None else None
                 every = [*self._resources, *([claims] if claims else [])]
-                devices = device_metrics(every, self._unit_bytes)
-                usage = usage_metrics(self._resources, self._unit_bytes, self._detail, claims)
-                usage += shadow_metrics(self._shadow, self._unit_bytes)
-                usage += claims_metrics(self._claims)
-                self._text = devices + usage + generate_latest(self._registry)
+                devices = written_metrics.device_metrics(every, self._unit_bytes)
+                usage = written_metrics.usage_metrics(
+                    self._resources, self._unit_bytes, self._detail, claims
+                )
+                usage += written_metrics.shadow_metrics(self._shadow, self._unit_bytes)
+                usage += written_metrics.claims_metrics(self._claims)
+                self._text = devices + usage + prometheus_client.generate_latest(self._registry)
                 end = self._clock()
                 self._fresh_until = end + min(_LONGEST, (end - begin) * _REUSE_FACTOR)
             return self._text
@@ -200,7 +191,14 @@ class _StateCollector:
                 family.add_metric((namespace,), count)
             yield family
         for name, value in self._state().items():
-            yield _single(f"gpushare_{name}", _help_of(name), value)
+            collection, _, of_it = name.partition("_")
+            text = _HELP.get(name) or _OF_A_COLLECTION.get(of_it, "").format(collection)
+            text = text or name.replace("_", " ")
+            if name.endswith("_total"):
+                counted = f"gpushare_{name.removesuffix('_total')}"
+                yield CounterMetricFamily(counted, text, value=value)
+            else:
+                yield GaugeMetricFamily(f"gpushare_{name}", text, value=value)
 
     def _counts(self) -> Iterator[Metric]:
         pods = GaugeMetricFamily(
@@ -278,19 +276,3 @@ class _StateCollector:
                 allocated.add_metric((resource, name), measured)
                 refused.add_metric((resource, name), choice.refused[name])
         return iter((ranks, since, lead, error, allocated, refused))
-
-
-def _single(name: str, text: str, value: float) -> Metric:
-    """Return a family of one sample."""
-    if name.endswith("_total"):
-        return CounterMetricFamily(name.removesuffix("_total"), text, value=value)
-    return GaugeMetricFamily(name, text, value=value)
-
-
-def _help_of(name: str) -> str:
-    """Return the text for a value of the process, by its name without `gpushare_`."""
-    if name in _HELP:
-        return _HELP[name]
-    collection, _, value = name.partition("_")
-    text = _OF_A_COLLECTION.get(value)
-    return text.format(collection) if text else name.replace("_", " ")

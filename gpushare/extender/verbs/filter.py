@@ -12,8 +12,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 
 from gpushare.core.decide import UNKNOWN_NODE, Judgement, best_row, room_for
-from gpushare.core.explain import explain
-from gpushare.core.explanation import Explanation
+from gpushare.core.explain import Explanation, explain
 from gpushare.core.held_snapshot import HeldSnapshot
 from gpushare.core.model import PodRef, Reason, Request
 from gpushare.core.node_names import NodeNames

@@ -6,7 +6,7 @@ Each node is judged by itself (core/preemption/preemptor.py), by the ledger.
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from gpushare.core.preemption.preemptor import Preemptor, Victims, trim_victims
-from gpushare.core.preemption.removals import Budget
+from gpushare.core.preemption.selection import Budget
 from gpushare.core.preemption.victim_search import StepBudget
 from gpushare.core.states.entry import Entry
 from gpushare.errors import MessageError, NotReady, UnknownNode, WireError

@@ -9,7 +9,7 @@ from gpushare.core.dealing import Dealing
 from gpushare.extender.claims import books, writer
 from gpushare.extender.claims.allocator import Allocator
 from gpushare.extender.claims.books import ClaimBooks
-from gpushare.extender.claims.gangs import Gang, Returns
+from gpushare.extender.claims.cases import Gang
 from gpushare.extender.claims.handlers import WaitingPods
 from gpushare.extender.claims.writer import ClaimWriter
 from gpushare.extender.follow.group_members import GroupMembers
@@ -329,11 +329,11 @@ def counts_who_waits_twice(original: Any) -> Any:
     return lambda self, group: self._groups.get(group, {}).keys()
 
 
-@_mutant(Returns, "withdraw")
+@_mutant(ClaimWriter, "withdraw")
 def keeps_what_a_gang_has_in_part(original: Any) -> Any:
     return _nothing(original)
 
 
-@_mutant(Returns, "sweep")
+@_mutant(ClaimWriter, "sweep")
 def leaves_what_nobody_has_reserved(original: Any) -> Any:
     return _nothing(original)

@@ -3,7 +3,7 @@
 from dataclasses import replace
 from typing import Any
 
-from gpushare.core.preemption.removals import CORES, RemovalEffect
+from gpushare.core.preemption.selection import CORES, VictimSelection
 from gpushare.core.states import records
 from gpushare.core.states.entry import Entry
 from gpushare.extender.verbs import preempt
@@ -43,7 +43,7 @@ def evicts_by_the_sum(original: Any) -> Any:
     return lambda ledger, preemptor, candidates, budgets_of: dict(candidates)
 
 
-@mutant("P3", "an end frees the units of all a pod's devices on each of them", RemovalEffect,
+@mutant("P3", "an end frees the units of all a pod's devices on each of them", VictimSelection,
         "frees")  # fmt: skip
 def frees_more_than_is_held(original: Any) -> Any:
     def frees(self: Any, entry: Any) -> Any:

@@ -11,7 +11,7 @@ from gpushare.core.decide import filter_nodes
 from gpushare.core.model import Cards, NodeSpec, ObservedPod, PodRef, Request
 from gpushare.core.pairing import Pairing
 from gpushare.core.preemption.preemptor import Preemptor
-from gpushare.core.preemption.removals import Budget
+from gpushare.core.preemption.selection import Budget
 from gpushare.core.states.entry import Entry, NodeBooks, Phase
 from gpushare.ledger import Ledger
 from tests.unit.core.clusters import node

@@ -12,8 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpushare.core.decide import BEST, filter_nodes, place, score_nodes
-from gpushare.core.explain import explain, score_bound_pod
-from gpushare.core.explanation import Explanation, FreeDevice, Remedy
+from gpushare.core.explain import Explanation, FreeDevice, Remedy, explain, score_bound_pod
 from gpushare.core.model import NodeSpec, ObservedPod, PodRef, Reason, Request
 from gpushare.core.node_filters import NodeStates, OwnFilters
 from gpushare.core.pairing import Pairing

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpushare.core.dealing import Asked
-from gpushare.core.explanation import TOGETHER
+from gpushare.core.explain import TOGETHER
 from gpushare.core.model import Request
 from gpushare.core.node_filters import NodeState, amounts_of
 from gpushare.core.policies.device_bestfit import DeviceBestFit

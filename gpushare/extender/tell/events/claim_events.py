@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from gpushare.core.explanation import TOGETHER
+from gpushare.core.explain import TOGETHER
 from gpushare.explain.pod import Outstanding
 from gpushare.extender.claims.view import ClaimsView, Wait
 from gpushare.extender.tell.events.messages import EventMessages

@@ -10,7 +10,7 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
 
-from gpushare.core.explanation import Explanation
+from gpushare.core.explain import Explanation
 from gpushare.core.model import PodRef, Shares
 from gpushare.core.snapshot import Snapshot
 from gpushare.daemon.events import Buckets, EventRecorder

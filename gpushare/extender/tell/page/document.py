@@ -14,7 +14,7 @@ from types import MappingProxyType
 from typing import Any, TypeVar
 
 from gpushare import __version__
-from gpushare.core.explanation import Explanation
+from gpushare.core.explain import Explanation
 from gpushare.core.model import ALL_CORES, NodeSpec, Request
 from gpushare.core.selectors import Demands
 from gpushare.core.states.entry import Entry, Waiting

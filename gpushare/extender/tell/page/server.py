@@ -7,6 +7,7 @@ Nothing can be written. What a page of another site has a browser ask for is ref
 import hashlib
 import ssl
 from collections.abc import Callable, Mapping
+from functools import partial
 from importlib.resources import files
 
 from gpushare.daemon.callers import Callers, names_of
@@ -64,35 +65,25 @@ class UiServer(Listener):
         names: frozenset[str] = frozenset(),
     ) -> None:
         """Bind the socket: an address in use fails here."""
+        folder = files("gpushare.extender.tell.page") / "static"
+        read = {path: (kind, (folder / name).read_bytes()) for path, (name, kind) in _FILES.items()}
+        made = partial(DocumentCache().get, _DOCUMENT, document)
 
         class Page(_Page):
-            contents = _Contents(document)
+            files = read
+            document = staticmethod(made)
             callers = Callers(names)
 
         super().__init__(host, port, Page, "ui", tls)
 
 
-class _Contents:
-    """What there is, by path."""
-
-    def __init__(self, document: Callable[[], bytes]) -> None:
-        folder = files("gpushare.extender.tell.page") / "static"
-        self._files = {path: (folder / name).read_bytes() for path, (name, _) in _FILES.items()}
-        self._document = document
-        self._cache = DocumentCache()
-
-    def get(self, path: str) -> tuple[str, bytes] | None:
-        """Return (content type, body); None if there is no such path. Raises NotReady."""
-        if path == _DOCUMENT:
-            return "application/json", self._cache.get(path, self._document)
-        return (_FILES[path][1], self._files[path]) if path in _FILES else None
-
-
 class _Page(Handler):
     """Answers one connection."""
 
-    contents: _Contents
-    """What there is."""
+    files: Mapping[str, tuple[str, bytes]]
+    """By path, (content type, body)."""
+    document: Callable[[], bytes]
+    """Returns the document. Raises NotReady."""
     callers: Callers
     """For whom."""
 
@@ -104,13 +95,14 @@ class _Page(Handler):
             return 403, _TEXT, refused
         if path == "/":
             return 302, _TEXT, b"gpushare: the page is /ui\n"
-        try:
-            content = self.contents.get(path)
-        except NotReady as error:
-            return 503, _TEXT, f"{error}\n".encode()
-        if content is None:
+        kind, body = self.files.get(path, ("", b""))
+        if path == _DOCUMENT:
+            try:
+                kind, body = "application/json", self.document()
+            except NotReady as error:
+                return 503, _TEXT, f"{error}\n".encode()
+        if not kind:
             return 404, _TEXT, _NOT_THERE
-        kind, body = content
         return 304 if self.headers.get("If-None-Match") == _tag(body) else 200, kind, body
 
     def headers_of(self, status: int, body: bytes) -> Mapping[str, str]:

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from gpushare.core.model import Allocation, PodRef, Reason, Request
 from gpushare.core.preemption.preemptor import Preemptor, Victims, trim_victims
-from gpushare.core.preemption.removals import Budget
+from gpushare.core.preemption.selection import Budget
 from gpushare.core.preemption.victim_search import StepBudget
 from gpushare.core.states.entry import MOST_GRACE, MOST_LATE, NodeBooks
 from tests.unit.core.clusters import node

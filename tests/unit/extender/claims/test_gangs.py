@@ -1,6 +1,7 @@
 """Gangs of pods with claims: all that are needed at once get devices, or none does."""
 
-from gpushare.extender.claims.gangs import COMPLETED_WITHIN, UNRESERVED
+from gpushare.extender.claims.cases import COMPLETED_WITHIN
+from gpushare.extender.claims.writer import UNRESERVED
 from gpushare.wire.dra.claims import ClaimRequest, Part
 from gpushare.wire.dra.objects import ClaimsPod
 from tests.unit.extender.claims.store import ClaimStore, waiting_pod

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from gpushare.errors import ApiConflict, ApiError
 from gpushare.extender.claims.handlers import WaitingPods
-from gpushare.extender.claims.templates import AGAIN, Templates
+from gpushare.extender.claims.writer import AGAIN, Templates
 from gpushare.wire.codec import Decoded
 from gpushare.wire.dra.objects import CLAIMS_PODS, ClaimsPod
 

@@ -13,8 +13,12 @@ from gpushare.core.snapshot import Snapshot
 from gpushare.core.trial import AUTO, CANDIDATES, FALLBACK_POLICY, Trial
 from gpushare.core.workload import Workload
 from gpushare.core.workload_estimator import FEWEST_SEEN
-from gpushare.extender.learning.policy_refresher import SPACING, PolicyRefresher
-from gpushare.extender.learning.policy_trials import REST, SHORTEST_REST
+from gpushare.extender.learning.policy_refresher import (
+    REST,
+    SHORTEST_REST,
+    SPACING,
+    PolicyRefresher,
+)
 from gpushare.extender.managed_resources import ManagedResource, ManagedResources
 from gpushare.ledger import Changes, LearnedPod, Ledger
 from gpushare.wire.annotations import ALIYUN

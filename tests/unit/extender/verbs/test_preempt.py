@@ -13,7 +13,7 @@ from gpushare.core.decide import filter_nodes
 from gpushare.core.model import Reason
 from gpushare.core.pairing import Pairing
 from gpushare.core.preemption.preemptor import Preemptor, Victims
-from gpushare.core.preemption.removals import Budget
+from gpushare.core.preemption.selection import Budget
 from gpushare.extender.follow.disruption_budgets import DisruptionBudgets
 from gpushare.extender.follow.watch_handlers import PodEventHandler
 from gpushare.extender.verbs.preempt import no_budgets, trim_candidates

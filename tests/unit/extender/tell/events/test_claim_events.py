@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from gpushare.core.explanation import Explanation
+from gpushare.core.explain import Explanation
 from gpushare.core.model import NodeSpec
 from gpushare.core.node_filters import NodeState
 from gpushare.explain.claims import ClaimsLack, DriverNodes

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from functools import partial
 
-from gpushare.core.explanation import Explanation
+from gpushare.core.explain import Explanation
 from gpushare.core.model import Request
 from gpushare.explain.pod import explanation_of
 from gpushare.explain.text import sentence
