@@ -112,28 +112,21 @@ class Candidates:
     """The number of changes of the pods before."""
 
 
+@dataclass(slots=True, eq=False)
 class CandidateFinder:
-    """Finds candidates; several threads may call it.
+    """Finds candidates; several threads may call it."""
 
-    listed: what the kubelet shows; raises GpuShareError.
-    """
-
-    def __init__(
-        self,
-        pods: Pods,
-        listed: Callable[[], Listed],
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        self._pods = pods
-        self._listed = listed
-        self._clock = clock
-        # Pods that the API server does not have: when to ask it again.
-        self._unknown: Mapping[PodKey, float] = {}
+    pods: Pods
+    listed: Callable[[], Listed]
+    """Returns what the kubelet shows; raises GpuShareError."""
+    clock: Callable[[], float] = time.monotonic
+    # Pods that the API server does not have: when to ask it again.
+    _unknown: Mapping[PodKey, float] = field(default_factory=dict)
 
     def find(self, units: int, answered: Set[ContainerKey], refused: Collection[str]) -> Candidates:
         """Return the containers that may be asking for this number of units."""
         try:
-            listed = self._listed()
+            listed = self.listed()
         except GpuShareError as error:
             log.warning(Line("pod-resources does not answer", error=error))
             return self.unlisted(units, answered, refused)
@@ -148,8 +141,8 @@ class CandidateFinder:
             if may_be_another(pod, listed[pod.key], answered, refused)
         ]
         if doubtful:
-            read = self._pods.look_up(doubtful)
-            pods, changes = self._pods.now()
+            read = self.pods.look_up(doubtful)
+            pods, changes = self.pods.now()
             # A pod that cannot be read may have been replaced by a newer one.
             gone = {key for key in doubtful if not read.get(key)}
             pods = {key: pod for key, pod in pods.items() if key not in gone}
@@ -171,22 +164,22 @@ class CandidateFinder:
         but: Collection[PodKey] = (),
     ) -> Candidates:
         """Return the candidates among all pods except those named."""
-        pods, changes = self._pods.now()
+        pods, changes = self.pods.now()
         rest = [pod for key, pod in pods.items() if key not in but]
         return Candidates(unlisted(rest, answered, refused, units), False, changes)
 
     def read_again(self, asking: Sequence[Candidate]) -> None:
         """Read again the candidates, and the pods that the kubelet shows without all their ids."""
-        pods, _ = self._pods.now()
+        pods, _ = self.pods.now()
         keys = {candidate.pod.key for candidate in asking}
         with suppress(GpuShareError):
-            listed = self._listed()
+            listed = self.listed()
             keys |= {
                 key
                 for key in listed
                 if key not in pods or next_container(pods[key], listed[key], frozenset())
             }
-        self._pods.look_up(keys)
+        self.pods.look_up(keys)
 
     def _known(self, listed: Listed) -> tuple[Mapping[PodKey, NodePod], int, set[PodKey]]:
         """Return (the pods, how many changes there were, those that could not be read).
@@ -194,15 +187,15 @@ class CandidateFinder:
         Pods that the kubelet shows and the watch does not are read first. If the API server has
         no such pod (a static pod without a mirror), it is not asked again at once.
         """
-        pods, changes = self._pods.now()
-        now = self._clock()
+        pods, changes = self.pods.now()
+        now = self.clock()
         late = {key for key in listed if key not in pods and now >= self._unknown.get(key, now)}
         if not late:
             return pods, changes, set()
-        read = self._pods.look_up(late)
-        pods, changes = self._pods.now()
+        read = self.pods.look_up(late)
+        pods, changes = self.pods.now()
         unknown = {key: until for key, until in self._unknown.items() if until > now}
-        until = self._clock() + _UNKNOWN_FOR
+        until = self.clock() + _UNKNOWN_FOR
         self._unknown = unknown | {key: until for key in read if key not in pods}
         return pods, changes, late - read.keys() - pods.keys()
 

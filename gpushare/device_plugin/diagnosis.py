@@ -6,6 +6,8 @@ https://docs.nvidia.com/deploy/a100-gpu-mem-error-mgmt/error-recovery-and-respon
 Only what heals by itself heals by time. The table for operators is in docs/device-plugin.md.
 """
 
+from dataclasses import dataclass
+
 from gpushare.device_plugin.cards import DetectedGpu, Fault, Problem
 
 OF_PROGRAMS = frozenset({13, 31, 43, 45, 68, 109})
@@ -41,17 +43,18 @@ _ACTIONS = {
 _RESETS = frozenset({1, 2, 4, 6, 7})
 
 
+@dataclass(slots=True, eq=False)
 class Diagnosis:
-    """One card. recover: seconds without a further Xid error after which a passing one is over."""
+    """One card."""
 
-    def __init__(self, recover: float) -> None:
-        self._recover = recover
-        self._xid = 0
-        self._at = 0.0
-        self._away = False
-        self._needs = 0
-        self._failed = False
-        self._loads = 0
+    recover: float
+    """Seconds without a further Xid error after which a passing one is over."""
+    _xid: int = 0
+    _at: float = 0.0
+    _away: bool = False
+    _needs: int = 0
+    _failed: bool = False
+    _loads: int = 0
 
     def on_xid(self, xid: int, now: float) -> None:
         """Take note of an error that the driver has reported."""
@@ -104,7 +107,7 @@ class Diagnosis:
         ):
             text = f"the driver reported Xid {self._xid}, and only a reset heals that"
             return Problem(Fault.XID, text)
-        if now < self._at + self._recover:
+        if now < self._at + self.recover:
             return Problem(Fault.XID, f"the driver reported Xid {self._xid}")
         self._xid = 0
         return None

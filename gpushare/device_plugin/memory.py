@@ -21,9 +21,10 @@ from typing import Protocol
 
 from gpushare.daemon.loop import Loop
 from gpushare.device_plugin.cards import Cards
-from gpushare.device_plugin.container import ContainerAllocation, driver_limit, isolation_of
+from gpushare.device_plugin.container import driver_limit, isolation_of
 from gpushare.device_plugin.devices import CardMemory
 from gpushare.device_plugin.identity import Candidate, CheckpointEntry, Grant, granted
+from gpushare.device_plugin.kubelet import parse_answer
 from gpushare.device_plugin.node_pod import NodePod
 from gpushare.device_plugin.pods import Pods
 from gpushare.errors import SettingsError
@@ -152,8 +153,8 @@ class Seen:
 
 
 class Memory(Loop):
-    """The thread: one of its own, as NVML may hang. record: the kubelet's, with what each container
-    was told; raises GpuShareError.
+    """The thread: one of its own, as NVML may hang. record: returns the kubelet's; raises
+    GpuShareError.
 
     tell: called once for each container that uses more than asked, or whose limit does not hold.
     """
@@ -163,7 +164,7 @@ class Memory(Loop):
         source: MemorySource,
         cgroups: Cgroups,
         pods: Pods,
-        record: Callable[[], Sequence[tuple[CheckpointEntry, ContainerAllocation]]],
+        record: Callable[[], Sequence[CheckpointEntry]],
         cards: Callable[[], Cards],
         *,
         tell: Callable[[Use], None],
@@ -236,7 +237,7 @@ class Memory(Loop):
     def _uses(
         self, pods: Mapping[str, NodePod], cards: Cards, used: Mapping[_Place, int | None]
     ) -> Iterator[Use]:
-        record = self._record()
+        record = [(entry, parse_answer(entry.response)) for entry in self._record()]
         folders = self._folders() if any(driver_limit(answer) for _, answer in record) else {}
         for entry, answer in record:
             pod = pods.get(entry.uid)

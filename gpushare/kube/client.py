@@ -53,7 +53,7 @@ class _Call:
 
     method: str
     path: str
-    target: str
+    query: Mapping[str, str] | None
     step_timeout: float
     """Seconds for the connection, and then for the answer's head."""
     deadline: float
@@ -105,8 +105,7 @@ class KubeClient:
         deadline = time.monotonic() + timeout
         sent_type = content_type if body is not None else None
         latest = min(deadline, not_after)
-        target = _target(path, query)
-        call = _Call(method, path, target, timeout, deadline, latest, body, sent_type)
+        call = _Call(method, path, query, timeout, deadline, latest, body, sent_type)
         response = self._send(call)
         try:
             data = read_all(response, deadline)
@@ -137,7 +136,7 @@ class KubeClient:
         server sends it before the first event); `read_timeout` is the silence allowed after that.
         """
         deadline = time.monotonic() + 2 * connect_timeout
-        call = _Call("GET", path, _target(path, query), connect_timeout, deadline, deadline)
+        call = _Call("GET", path, query, connect_timeout, deadline, deadline)
         response = self._send(call)
         try:
             if response.status != 200:
@@ -165,7 +164,7 @@ class KubeClient:
         """
         answers: list[Response] = []
         deadline = time.monotonic() + timeout
-        call = _Call("GET", "/version", "/version", timeout, deadline, deadline)
+        call = _Call("GET", "/version", None, timeout, deadline, deadline)
         try:
             while len(answers) < count:
                 # Holding each answer makes the pool open another connection for the next. Any
@@ -218,9 +217,12 @@ class KubeClient:
             remaining = call.deadline - time.monotonic()
             if remaining <= 0:
                 raise TooLateError
+            target = quote(call.path, safe="/:@!$&'()*+,;=~%")
+            if call.query:
+                target = f"{target}?{urlencode(call.query)}"
             return session.pool.urlopen(
                 call.method,
-                session.prefix + call.target,
+                session.prefix + target,
                 body=call.body,
                 headers=headers,
                 retries=False,
@@ -283,9 +285,3 @@ def connect(
     `pool_size` is how many connections are kept open. Raises SettingsError with one line.
     """
     return KubeClient(kubeconfig, context, pool_size, user_agent)
-
-
-def _target(path: str, query: Mapping[str, str] | None) -> str:
-    """Return what follows the server's own prefix in the request line."""
-    target = quote(path, safe="/:@!$&'()*+,;=~%")
-    return f"{target}?{urlencode(query)}" if query else target

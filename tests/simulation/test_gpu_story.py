@@ -37,7 +37,7 @@ def test_stories_keep_every_promise() -> None:
 
 def _heals_by_time(original: Any) -> Any:
     def of_xid(self: Diagnosis, seen: DetectedGpu, now: float) -> Any:
-        return original(self, seen, now) if now < self._at + self._recover else None
+        return original(self, seen, now) if now < self._at + self.recover else None
 
     return of_xid
 

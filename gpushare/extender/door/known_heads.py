@@ -77,14 +77,13 @@ class KnownHeads:
         self._environs[form.text] = reusable | {"wsgi.multithread": True}
 
 
+@dataclass(slots=True)
 class CachedRequest:
     """A request as gunicorn's hook `pre_request` sees it."""
 
-    method = "POST"
-
-    def __init__(self, path: str) -> None:
-        self.path = path
-        self.closing = False
+    path: str
+    method: str = "POST"
+    closing: bool = False
 
     def force_close(self) -> None:
         """Ask for the connection to be closed after the answer."""

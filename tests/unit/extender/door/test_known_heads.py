@@ -216,4 +216,4 @@ def test_a_connection_that_is_idle_holds_no_body(world: World) -> None:
     client = world.connect()
     client.ask(request(b"1"))
     client.ask(request(b"22"))
-    assert client.connection.take_request() is None
+    assert client.connection.environ is None
