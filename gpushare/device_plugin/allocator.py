@@ -265,12 +265,20 @@ class Allocator:
         asked = frozenset(ids)
         with self._lock:
             decided = self._state.pending.pop(asked, None)
-        decided = (
-            decided
-            or self._reused(asked)
-            or self._last_preferred(len(asked))
-            or self._decide_unasked(asked)
-        )
+        decided = decided or self._reused(asked)
+        if decided is None:
+            with self._lock:
+                pending = self._state.pending
+                if len(pending) == 1 and len(next(iter(pending))) == len(asked):
+                    # The kubelet took other ids than those preferred.
+                    _, decided = pending.popitem()
+        if decided is None and self._state.pending:
+            # The kubelet took the ids by NUMA node.
+            asking = self._finder.unlisted(len(asked), *self._past()).candidates
+            unasked = "the kubelet took ids without asking which: "
+            decided = replace(self._decided(asking, len(asked), unasked), shown=False)
+        # Else it asked the process before this one.
+        decided = decided or self._decide(len(asked))
         served = Served(decided.grant, asked, decided.owners)
         with self._lock:
             self._state.note(asked, decided)
@@ -365,19 +373,6 @@ class Allocator:
 
     # -- which container, by its ids --------------------------------------------------------------
 
-    def _last_preferred(self, units: int) -> Decided | None:
-        """Return the only pending decision, if it is for this number of units.
-
-        The kubelet then took other ids than those preferred.
-        """
-        with self._lock:
-            pending = self._state.pending
-            (ids, decided), *others = pending.items() or [(frozenset[str](), None)]
-            if others or len(ids) != units:
-                return None
-            pending.clear()
-            return decided
-
     def _reused(self, asked: frozenset[str]) -> Decided | None:
         """Return what a container gets that reuses ids of an init container of its pod.
 
@@ -400,17 +395,6 @@ class Allocator:
             if container is not None and container.units == len(asked) and asked <= ids:
                 reusing.append(Candidate(pod, container))
         return self._decided(reusing, len(asked)) if reusing else None
-
-    def _decide_unasked(self, asked: frozenset[str]) -> Decided:
-        """Return what a container gets if this process was not asked for preferred ids.
-
-        The kubelet took the ids by NUMA node, or it asked the process before this one.
-        """
-        if not self._state.pending:
-            return self._decide(len(asked))
-        asking = self._finder.unlisted(len(asked), *self._past()).candidates
-        decided = self._decided(asking, len(asked), "the kubelet took ids without asking which: ")
-        return replace(decided, shown=False)
 
     def _decided(self, asking: Sequence[Candidate], units: int, preface: str = "") -> Decided:
         decision = decide(asking, units, self._cards())

@@ -14,7 +14,6 @@ from gpushare.daemon.events import NullRecorder, Recorder
 from gpushare.daemon.health import HealthServer
 from gpushare.device_plugin.allocator import Allocator, Served
 from gpushare.device_plugin.cards import Cards, unit_mib
-from gpushare.device_plugin.compute import ComputeCheck
 from gpushare.device_plugin.container import ContainerAllocation, Contract, answer, hami_core_folder
 from gpushare.device_plugin.devices import FileSource, NvmlSource, Source
 from gpushare.device_plugin.event_messages import EventMessages
@@ -22,7 +21,7 @@ from gpushare.device_plugin.health import Health
 from gpushare.device_plugin.identity import CheckpointEntry
 from gpushare.device_plugin.kubelet import PodResources, PodsApi, read_checkpoint
 from gpushare.device_plugin.marker import Marker, RejectedPods
-from gpushare.device_plugin.memory import Cgroups, Memory, Seen
+from gpushare.device_plugin.memory import Cgroups, ComputeCheck, Memory, Seen
 from gpushare.device_plugin.metrics import Metrics
 from gpushare.device_plugin.node import NodeWriter
 from gpushare.device_plugin.options import Options

@@ -74,7 +74,14 @@ class SchedulerLease:
         """
         lease = read_lease(body) if body is not None else None
         before, read_before = self._lease, self._read_at
-        others_expired = lease is not None and self._expired_before(lease)
+        # Another's term, seen to its end without a renewal, came right before.
+        others_expired = (
+            lease is not None
+            and before is not None
+            and before.holder != ""
+            and read_before >= self._changed_at + before.duration
+            and lease.transitions_since(before) == 1
+        )
         self._lease, self._read_at = lease, self._requested_at
         if before is None or lease is None or not lease.same_term(before):
             self._changed_at = now
@@ -111,13 +118,3 @@ class SchedulerLease:
             remaining = 0.0 if others_expired else max(0.0, lease.duration - held)
             self._fence = now + remaining + self.bind_budget
         self._last_own = lease
-
-    def _expired_before(self, lease: Lease) -> bool:
-        """Return whether another's term, seen to its end without a renewal, came right before."""
-        last = self._lease
-        return (
-            last is not None
-            and last.holder != ""
-            and self._read_at >= self._changed_at + last.duration
-            and lease.transitions_since(last) == 1
-        )

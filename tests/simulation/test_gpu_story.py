@@ -7,8 +7,7 @@ from typing import Any
 import pytest
 
 from gpushare.device_plugin.cards import DetectedGpu
-from gpushare.device_plugin.diagnosis import Diagnosis
-from gpushare.device_plugin.health import Health
+from gpushare.device_plugin.health import Diagnosis, Health
 from gpushare.errors import SettingsError
 from tests.simulation.chance import Chance, numbers
 from tests.simulation.gpu_story import GpuStory

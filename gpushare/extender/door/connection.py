@@ -258,7 +258,7 @@ class Connection(TConn):
         self._body = at + len(HEAD_END)
         head = bytes(self.received[: self._body])
         form = form_of(head)
-        self._known = self.heads.environ(form) if form else None
+        self._known = self.heads.environs.get(form.text) if form else None
         size = form.length if form and self._known is not None else body_length(head)
         if size > self.max_body:
             raise FramingError(TOO_LARGE)

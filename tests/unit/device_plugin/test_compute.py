@@ -3,11 +3,11 @@
 import pytest
 
 from gpushare.daemon.events import Details
-from gpushare.device_plugin.compute import ComputeCheck, Unenforced
 from gpushare.device_plugin.container import Contract, answer
 from gpushare.device_plugin.event_messages import EventMessages
 from gpushare.device_plugin.identity import Candidate, CheckpointEntry, Grant, granted
 from gpushare.device_plugin.kubelet import answer_message
+from gpushare.device_plugin.memory import ComputeCheck, Unenforced
 from gpushare.device_plugin.pods import Pods
 from gpushare.wire.annotations import ALIYUN
 from gpushare.wire.codec import WatchEvent
