@@ -23,7 +23,6 @@ import urllib3
 from urllib3.exceptions import HTTPError, SSLError
 
 from gpushare.errors import ApiError, ApiTooLarge, ApiUnreachable, SettingsError
-from gpushare.kube.connection import TooLateError, send_deadline
 from gpushare.kube.responses import (
     MOST_BYTES,
     LineStream,
@@ -36,7 +35,7 @@ from gpushare.kube.responses import (
     response_error,
     return_to_pool,
 )
-from gpushare.kube.session import Session, load
+from gpushare.kube.session import Session, TooLateError, load, send_deadline
 from gpushare.logline import Line
 
 log = logging.getLogger(__name__)

@@ -13,9 +13,17 @@ from contextlib import suppress
 
 from gpushare.errors import ApiError, ApiNotFound, WireError
 from gpushare.kube.api import Calls
-from gpushare.kube.election import Elector
-from gpushare.kube.lease import NEVER, Action, Create, Done, Read, Update, Wait
-from gpushare.kube.scheduler_lease import SchedulerLease
+from gpushare.kube.election import (
+    NEVER,
+    Action,
+    Create,
+    Done,
+    Elector,
+    Read,
+    SchedulerLease,
+    Update,
+    Wait,
+)
 from gpushare.logline import Line
 
 log = logging.getLogger(__name__)
