@@ -23,18 +23,7 @@ import urllib3
 from urllib3.exceptions import HTTPError, SSLError
 
 from gpushare.errors import ApiError, ApiTooLarge, ApiUnreachable, SettingsError
-from gpushare.kube.responses import (
-    MOST_BYTES,
-    LineStream,
-    Response,
-    TooLargeError,
-    no_response_error,
-    one_line,
-    read_all,
-    read_beginning,
-    response_error,
-    return_to_pool,
-)
+from gpushare.kube import responses
 from gpushare.kube.session import Session, TooLateError, load, send_deadline
 from gpushare.logline import Line
 
@@ -107,17 +96,17 @@ class KubeClient:
         call = _Call(method, path, query, timeout, deadline, latest, body, sent_type)
         response = self._send(call)
         try:
-            data = read_all(response, deadline)
+            data = responses.read_all(response, deadline)
         except (HTTPError, OSError) as error:
             response.close()
-            raise no_response_error(call.where, error) from error
-        except TooLargeError as error:
+            raise responses.no_response_error(call.where, error) from error
+        except responses.TooLargeError as error:
             response.close()
-            problem = f"the answer has more than {MOST_BYTES >> 20} MiB"
+            problem = f"the answer has more than {responses.MOST_BYTES >> 20} MiB"
             raise ApiTooLarge(f"{call.where}: {problem}", response.status) from error
         response.release_conn()
         if not 200 <= response.status < 300:
-            raise response_error(call.where, response.status, data)
+            raise responses.response_error(call.where, response.status, data)
         return data
 
     @contextmanager
@@ -128,7 +117,7 @@ class KubeClient:
         *,
         connect_timeout: float,
         read_timeout: float,
-    ) -> Iterator[LineStream]:
+    ) -> Iterator[responses.LineStream]:
         """Return the lines of a watch while the `with` lasts; errors as of `request`.
 
         `connect_timeout` bounds the connection, and then the wait for the answer's head (the API
@@ -139,11 +128,13 @@ class KubeClient:
         response = self._send(call)
         try:
             if response.status != 200:
-                raise response_error(call.where, response.status, read_beginning(response))
-            lines = LineStream(response, call.where, read_timeout)
+                raise responses.response_error(
+                    call.where, response.status, responses.read_beginning(response)
+                )
+            lines = responses.LineStream(response, call.where, read_timeout)
         except OSError as error:
             response.close()
-            raise no_response_error(call.where, error) from error
+            raise responses.no_response_error(call.where, error) from error
         except ApiError:
             response.close()
             raise
@@ -161,7 +152,7 @@ class KubeClient:
         idle ones open. `count` beyond the pool's size is of no use. Raises as `request` does when
         the first cannot be opened.
         """
-        answers: list[Response] = []
+        answers: list[responses.Response] = []
         deadline = time.monotonic() + timeout
         call = _Call("GET", "/version", None, timeout, deadline, deadline)
         try:
@@ -175,14 +166,14 @@ class KubeClient:
         finally:
             # What is in time has its body here already.
             deadline = time.monotonic() + _BODY_READ_SECONDS
-            warmed = sum(return_to_pool(answer, deadline) for answer in answers)
+            warmed = sum(responses.return_to_pool(answer, deadline) for answer in answers)
         return warmed
 
     def close(self) -> None:
         """Close the idle connections; calls after this raise ApiUnreachable."""
         self._session.pool.close()
 
-    def _send(self, call: _Call) -> Response:
+    def _send(self, call: _Call) -> responses.Response:
         """Return the answer with its body unread: the answer to a second try if credentials or
         certificates may be out of date, and the first try cannot have done anything.
         """
@@ -206,10 +197,10 @@ class KubeClient:
                 return response
         else:
             return response
-        return_to_pool(response, call.deadline)
+        responses.return_to_pool(response, call.deadline)
         return self._send_once(session, call)
 
-    def _send_once(self, session: Session, call: _Call) -> Response:
+    def _send_once(self, session: Session, call: _Call) -> responses.Response:
         send_deadline.not_after, send_deadline.sent = call.not_after, False
         try:
             headers = session.headers(call.content_type)
@@ -234,8 +225,8 @@ class KubeClient:
             )
         except (HTTPError, OSError) as error:
             if not send_deadline.sent:
-                raise ApiUnreachable(f"{call.where}: {one_line(error)}", 0) from error
-            raise no_response_error(call.where, error) from error
+                raise ApiUnreachable(f"{call.where}: {responses.one_line(error)}", 0) from error
+            raise responses.no_response_error(call.where, error) from error
 
     def _reload(self, since: float) -> Session:
         """Return a session whose credentials were read after `since`, reading them if need be.
@@ -266,7 +257,7 @@ class ServerTimeClient(KubeClient):
 
     server_time: float | None = None
 
-    def _send(self, call: _Call) -> Response:
+    def _send(self, call: _Call) -> responses.Response:
         response = super()._send(call)
         try:
             self.server_time = parsedate_to_datetime(response.headers["Date"]).timestamp()
