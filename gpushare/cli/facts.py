@@ -26,8 +26,7 @@ from gpushare.wire.annotations import (
 from gpushare.wire.device_request import Asked, device_request
 from gpushare.wire.given_annotation import read_given
 from gpushare.wire.inventory import MAX_DEVICES, Device, decode_inventory
-from gpushare.wire.pod_peak import peak
-from gpushare.wire.quantity import to_bytes, to_milli, to_units
+from gpushare.wire.quantity import peak, to_bytes, to_milli, to_units
 from gpushare.wire.scale_down import mark_of
 
 Fields = Mapping[str, object]

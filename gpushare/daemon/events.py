@@ -13,7 +13,7 @@ import threading
 import time
 from collections import OrderedDict, deque
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from gpushare.errors import ApiConflict, ApiError, ApiNotFound, ApiUnavailable, WireError
@@ -114,12 +114,14 @@ class _Series:
     count: int = 1
 
 
+@dataclass(slots=True, eq=False)
 class EventAggregator:
     """Finds repetitions: one within WINDOW increases the count of its event."""
 
-    def __init__(self) -> None:
-        self._series: OrderedDict[Key, _Series] = OrderedDict()
-        self._objects = Buckets(OBJECT_RATE, OBJECT_BURST, _MAX_OBJECTS)
+    _series: OrderedDict[Key, _Series] = field(default_factory=OrderedDict)
+    _objects: "Buckets" = field(
+        default_factory=lambda: Buckets(OBJECT_RATE, OBJECT_BURST, _MAX_OBJECTS)
+    )
 
     def take(self, event: PendingEvent, now: float) -> Post | Patch | None:
         """Return what to write; None for a repetition that the next count includes."""
@@ -149,57 +151,60 @@ class EventAggregator:
         self._series.pop(event.key, None)
 
 
+@dataclass(slots=True, eq=False)
 class Bucket:
-    """A token bucket: BURST at once, RATE a second after that."""
+    """A token bucket: `burst` tokens at once, `rate` a second after that."""
 
-    def __init__(self, now: float, rate: float = RATE, burst: float = BURST) -> None:
-        self._rate = rate
-        self._burst = burst
-        self._tokens = burst
-        self._at = now
+    at: float
+    """Seconds of the clock: when it is full, and when it was looked at last."""
+    rate: float = RATE
+    burst: float = BURST
+    _taken: float = 0.0
 
     def take(self, now: float) -> float:
         """Use a token and return 0; if there is none, return the seconds until there is."""
-        self._tokens = min(self._burst, self._tokens + (now - self._at) * self._rate)
-        self._at = now
-        if self._tokens < 1:
-            return (1 - self._tokens) / self._rate
-        self._tokens -= 1
+        self._taken = max(0.0, self._taken - (now - self.at) * self.rate)
+        self.at = now
+        if self.burst - self._taken < 1:
+            return (1 - self.burst + self._taken) / self.rate
+        self._taken += 1
         return 0.0
 
 
+@dataclass(slots=True, eq=False)
 class Buckets:
     """A token bucket for each of many, such as namespaces: none takes another's tokens."""
 
-    def __init__(self, rate: float, burst: float, most: int) -> None:
-        self._rate = rate
-        self._burst = burst
-        self._most = most
-        self._buckets: OrderedDict[str, Bucket] = OrderedDict()
+    rate: float
+    burst: float
+    most: int
+    """How many are kept."""
+    _buckets: OrderedDict[str, Bucket] = field(default_factory=OrderedDict)
 
     def take(self, name: str, now: float) -> bool:
         """Use a token of that name; return whether there was one."""
-        bucket = self._buckets.pop(name, None) or Bucket(now, self._rate, self._burst)
+        bucket = self._buckets.pop(name, None) or Bucket(now, self.rate, self.burst)
         self._buckets[name] = bucket
-        if len(self._buckets) > self._most:
+        if len(self._buckets) > self.most:
             # Used longest ago: it is full again, or nearly so.
             self._buckets.popitem(last=False)
         return bucket.take(now) == 0
 
 
+@dataclass(slots=True, eq=False)
 class FairQueue:
-    """Events by namespace, taken out in turn; any thread may call any method.
+    """Events by namespace, taken out in turn; any thread may call any method."""
 
-    most: events in all. most_of_one: of one namespace. evicted: those that made room for others.
-    """
-
-    def __init__(self, most: int, most_of_one: int) -> None:
-        self._most = most
-        self._most_of_one = most_of_one
-        self._waiting: OrderedDict[str, deque[PendingEvent]] = OrderedDict()
-        self._count = self.evicted = 0
-        self._closed = False
-        self._changed = threading.Condition()
+    most: int
+    """Events in all."""
+    most_of_one: int
+    """Of one namespace."""
+    evicted: int = 0
+    """Those that made room for others."""
+    _waiting: OrderedDict[str, deque[PendingEvent]] = field(default_factory=OrderedDict)
+    _count: int = 0
+    _closed: bool = False
+    _changed: threading.Condition = field(default_factory=threading.Condition)
 
     def put(self, namespace: str, event: PendingEvent) -> bool:
         """Return whether there was room for the event; never waits.
@@ -209,9 +214,9 @@ class FairQueue:
         """
         with self._changed:
             own = self._waiting.get(namespace, ())
-            if len(own) >= self._most_of_one:
+            if len(own) >= self.most_of_one:
                 return False
-            if self._count >= self._most:
+            if self._count >= self.most:
                 longest = max(self._waiting.values(), key=len)
                 if len(longest) <= len(own) + 1:
                     return False

@@ -121,7 +121,12 @@ class LogWriter(logging.Handler):
             # logging would print this, and wait for the reader.
             line = ascii(f"a line cannot be formatted: {traceback.format_exc()}").encode() + b"\n"
         if self._thread is None:
-            self.dropped += not self._written_at_once(line)
+            with contextlib.suppress(OSError):  # it is closed
+                for start in range(0, len(line), _PIECE):
+                    if not select.select((), (self._descriptor,), (), 0)[1]:
+                        self.dropped += 1
+                        break
+                    self._write(line[start : start + _PIECE])
         else:
             self._put += len(line)
             self._waiting.put(line)
@@ -151,15 +156,6 @@ class LogWriter(logging.Handler):
                     line = line[os.write(self._descriptor, line) :]
                 except BlockingIOError:  # another process made the descriptor non-blocking
                     select.select((), (self._descriptor,), ())
-
-    def _written_at_once(self, line: bytes) -> bool:
-        """Return whether the whole line was written without waiting."""
-        with contextlib.suppress(OSError):  # it is closed
-            for start in range(0, len(line), _PIECE):
-                if not select.select((), (self._descriptor,), (), 0)[1]:
-                    return False
-                self._write(line[start : start + _PIECE])
-        return True
 
 
 def configure(level: str, form: str) -> LogWriter:

@@ -14,23 +14,9 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence, S
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
+from gpushare.device_plugin import identity
 from gpushare.device_plugin.cards import Cards, uuid_of, uuids_of
-from gpushare.device_plugin.identity import (
-    Candidate,
-    CheckpointEntry,
-    ContainerKey,
-    Decided,
-    Grant,
-    Listed,
-    PodKey,
-    Undecided,
-    candidates,
-    choose_ids,
-    decide,
-    may_be_another,
-    next_container,
-    unlisted,
-)
+from gpushare.device_plugin.identity import Candidate, CheckpointEntry, Decided, Grant, PodKey
 from gpushare.device_plugin.node_pod import NodePod
 from gpushare.device_plugin.pods import Pods
 from gpushare.errors import GpuShareError, RequestRefused
@@ -63,9 +49,9 @@ class AllocationState:
 
     pending: dict[frozenset[str], Decided] = field(default_factory=dict)
     """Preferred ids for which Allocate has not come."""
-    served: dict[ContainerKey, frozenset[str]] = field(default_factory=dict)
+    served: dict[identity.ContainerKey, frozenset[str]] = field(default_factory=dict)
     """The ids of containers."""
-    doubtful: set[ContainerKey] = field(default_factory=set)
+    doubtful: set[identity.ContainerKey] = field(default_factory=set)
     """Containers that count as served although an unknown pod may have been meant."""
     refused: set[str] = field(default_factory=set)
     """Uids of pods."""
@@ -112,48 +98,43 @@ class Candidates:
     """The number of changes of the pods before."""
 
 
+@dataclass(slots=True, eq=False)
 class CandidateFinder:
-    """Finds candidates; several threads may call it.
+    """Finds candidates; several threads may call it."""
 
-    listed: what the kubelet shows; raises GpuShareError.
-    """
+    pods: Pods
+    listed: Callable[[], identity.Listed]
+    """Returns what the kubelet shows; raises GpuShareError."""
+    clock: Callable[[], float] = time.monotonic
+    # Pods that the API server does not have: when to ask it again.
+    _unknown: Mapping[PodKey, float] = field(default_factory=dict)
 
-    def __init__(
-        self,
-        pods: Pods,
-        listed: Callable[[], Listed],
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        self._pods = pods
-        self._listed = listed
-        self._clock = clock
-        # Pods that the API server does not have: when to ask it again.
-        self._unknown: Mapping[PodKey, float] = {}
-
-    def find(self, units: int, answered: Set[ContainerKey], refused: Collection[str]) -> Candidates:
+    def find(
+        self, units: int, answered: Set[identity.ContainerKey], refused: Collection[str]
+    ) -> Candidates:
         """Return the containers that may be asking for this number of units."""
         try:
-            listed = self._listed()
+            listed = self.listed()
         except GpuShareError as error:
             log.warning(Line("pod-resources does not answer", error=error))
             return self.unlisted(units, answered, refused)
         pods, changes, unread = self._known(listed)
-        asking = candidates(listed, pods, answered, refused, units)
+        asking = identity.candidates(listed, pods, answered, refused, units)
         doubtful = [
             pod.key
             for pod in (
                 [candidate.pod for candidate in asking]
                 or [pods[key] for key in listed if key in pods]
             )
-            if may_be_another(pod, listed[pod.key], answered, refused)
+            if identity.may_be_another(pod, listed[pod.key], answered, refused)
         ]
         if doubtful:
-            read = self._pods.look_up(doubtful)
-            pods, changes = self._pods.now()
+            read = self.pods.look_up(doubtful)
+            pods, changes = self.pods.now()
             # A pod that cannot be read may have been replaced by a newer one.
             gone = {key for key in doubtful if not read.get(key)}
             pods = {key: pod for key, pod in pods.items() if key not in gone}
-            asking = candidates(listed, pods, answered, refused, units)
+            asking = identity.candidates(listed, pods, answered, refused, units)
             unread |= gone - read.keys()
         if asking:
             return Candidates(asking, all(all(listed[key].values()) for key in unread), changes)
@@ -165,44 +146,44 @@ class CandidateFinder:
     def unlisted(
         self,
         units: int,
-        answered: Set[ContainerKey],
+        answered: Set[identity.ContainerKey],
         refused: Collection[str],
         *,
         but: Collection[PodKey] = (),
     ) -> Candidates:
         """Return the candidates among all pods except those named."""
-        pods, changes = self._pods.now()
+        pods, changes = self.pods.now()
         rest = [pod for key, pod in pods.items() if key not in but]
-        return Candidates(unlisted(rest, answered, refused, units), False, changes)
+        return Candidates(identity.unlisted(rest, answered, refused, units), False, changes)
 
     def read_again(self, asking: Sequence[Candidate]) -> None:
         """Read again the candidates, and the pods that the kubelet shows without all their ids."""
-        pods, _ = self._pods.now()
+        pods, _ = self.pods.now()
         keys = {candidate.pod.key for candidate in asking}
         with suppress(GpuShareError):
-            listed = self._listed()
+            listed = self.listed()
             keys |= {
                 key
                 for key in listed
-                if key not in pods or next_container(pods[key], listed[key], frozenset())
+                if key not in pods or identity.next_container(pods[key], listed[key], frozenset())
             }
-        self._pods.look_up(keys)
+        self.pods.look_up(keys)
 
-    def _known(self, listed: Listed) -> tuple[Mapping[PodKey, NodePod], int, set[PodKey]]:
+    def _known(self, listed: identity.Listed) -> tuple[Mapping[PodKey, NodePod], int, set[PodKey]]:
         """Return (the pods, how many changes there were, those that could not be read).
 
         Pods that the kubelet shows and the watch does not are read first. If the API server has
         no such pod (a static pod without a mirror), it is not asked again at once.
         """
-        pods, changes = self._pods.now()
-        now = self._clock()
+        pods, changes = self.pods.now()
+        now = self.clock()
         late = {key for key in listed if key not in pods and now >= self._unknown.get(key, now)}
         if not late:
             return pods, changes, set()
-        read = self._pods.look_up(late)
-        pods, changes = self._pods.now()
+        read = self.pods.look_up(late)
+        pods, changes = self.pods.now()
         unknown = {key: until for key, until in self._unknown.items() if until > now}
-        until = self._clock() + _UNKNOWN_FOR
+        until = self.clock() + _UNKNOWN_FOR
         self._unknown = unknown | {key: until for key in read if key not in pods}
         return pods, changes, late - read.keys() - pods.keys()
 
@@ -218,7 +199,7 @@ class Allocator:
     def __init__(
         self,
         pods: Pods,
-        listed: Callable[[], Listed],
+        listed: Callable[[], identity.Listed],
         cards: Callable[[], Cards],
         *,
         record: Callable[[], Iterable[CheckpointEntry]] = tuple,
@@ -252,7 +233,7 @@ class Allocator:
         decided = self._decide(units)
         with self._lock:
             in_use = self._state.in_use(decided.owners)
-            ids, _ = choose_ids(decided.grant, available, must_include, in_use)
+            ids, _ = identity.choose_ids(decided.grant, available, must_include, in_use)
             pending = self._state.pending
             pending.pop(frozenset(ids), None)
             pending[frozenset(ids)] = decided
@@ -272,12 +253,20 @@ class Allocator:
         asked = frozenset(ids)
         with self._lock:
             decided = self._state.pending.pop(asked, None)
-        decided = (
-            decided
-            or self._reused(asked)
-            or self._last_preferred(len(asked))
-            or self._decide_unasked(asked)
-        )
+        decided = decided or self._reused(asked)
+        if decided is None:
+            with self._lock:
+                pending = self._state.pending
+                if len(pending) == 1 and len(next(iter(pending))) == len(asked):
+                    # The kubelet took other ids than those preferred.
+                    _, decided = pending.popitem()
+        if decided is None and self._state.pending:
+            # The kubelet took the ids by NUMA node.
+            asking = self._finder.unlisted(len(asked), *self._past()).candidates
+            unasked = "the kubelet took ids without asking which: "
+            decided = replace(self._decided(asking, len(asked), unasked), shown=False)
+        # Else it asked the process before this one.
+        decided = decided or self._decide(len(asked))
         served = Served(decided.grant, asked, decided.owners)
         with self._lock:
             self._state.note(asked, decided)
@@ -294,7 +283,7 @@ class Allocator:
         """Return whether each container of the pod has its answer for certain."""
         with self._lock:
             certain = self._state.served.keys() - self._state.doubtful
-        return next_container(pod, {}, certain, shown=False) is None
+        return identity.next_container(pod, {}, certain, shown=False) is None
 
     def learn(self, entries: Iterable[CheckpointEntry]) -> None:
         """Add the kubelet's record: it shows who got answers whose owner was not certain."""
@@ -321,7 +310,7 @@ class Allocator:
         self._settle()
         while True:
             asking = self._finder.find(units, *self._past())
-            decision = decide(asking.candidates, units, self._cards())
+            decision = identity.decide(asking.candidates, units, self._cards())
             remaining = deadline - self._clock()
             if isinstance(decision, Decided):
                 # Known from the watch only: the kubelet may mean a pod that the watch lacks so far.
@@ -342,7 +331,7 @@ class Allocator:
                 self.learn(self._recorded() or ())
             self._pods.wait(asking.changes, min(remaining, _AGAIN))
 
-    def _past(self) -> tuple[set[ContainerKey], set[str]]:
+    def _past(self) -> tuple[set[identity.ContainerKey], set[str]]:
         """Return (containers that have had an answer, uids of pods that had an error)."""
         with self._lock:
             return set(self._state.served), set(self._state.refused)
@@ -372,19 +361,6 @@ class Allocator:
 
     # -- which container, by its ids --------------------------------------------------------------
 
-    def _last_preferred(self, units: int) -> Decided | None:
-        """Return the only pending decision, if it is for this number of units.
-
-        The kubelet then took other ids than those preferred.
-        """
-        with self._lock:
-            pending = self._state.pending
-            (ids, decided), *others = pending.items() or [(frozenset[str](), None)]
-            if others or len(ids) != units:
-                return None
-            pending.clear()
-            return decided
-
     def _reused(self, asked: frozenset[str]) -> Decided | None:
         """Return what a container gets that reuses ids of an init container of its pod.
 
@@ -402,31 +378,20 @@ class Allocator:
                 for container in pod.gpu_containers
                 if container.init
             ]
-            container = next_container(pod, {}, served.keys(), shown=False)
+            container = identity.next_container(pod, {}, served.keys(), shown=False)
             ids = frozenset().union(*inits)
             if container is not None and container.units == len(asked) and asked <= ids:
                 reusing.append(Candidate(pod, container))
         return self._decided(reusing, len(asked)) if reusing else None
 
-    def _decide_unasked(self, asked: frozenset[str]) -> Decided:
-        """Return what a container gets if this process was not asked for preferred ids.
-
-        The kubelet took the ids by NUMA node, or it asked the process before this one.
-        """
-        if not self._state.pending:
-            return self._decide(len(asked))
-        asking = self._finder.unlisted(len(asked), *self._past()).candidates
-        decided = self._decided(asking, len(asked), "the kubelet took ids without asking which: ")
-        return replace(decided, shown=False)
-
     def _decided(self, asking: Sequence[Candidate], units: int, preface: str = "") -> Decided:
-        decision = decide(asking, units, self._cards())
-        if isinstance(decision, Undecided):
+        decision = identity.decide(asking, units, self._cards())
+        if isinstance(decision, identity.Undecided):
             raise _refused(decision, preface)
         return decision
 
 
-def _refused(decision: Undecided, preface: str = "") -> RequestRefused:
+def _refused(decision: identity.Undecided, preface: str = "") -> RequestRefused:
     """Return the refusal for the kubelet; the log says which pods it is about."""
     if decision.whose:
         log.warning(Line("undecided", why=decision.why, whose=decision.whose))

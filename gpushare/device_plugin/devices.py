@@ -12,7 +12,7 @@ import json
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
@@ -315,17 +315,19 @@ class NvmlSource:
         return node if node >= 0 else None
 
 
+@dataclass(slots=True, eq=False)
 class _Watch:
     """The errors of each card, in a set of events of its own: so one card's cannot fail with all.
 
     A real driver answers the wait with GPU_IS_LOST at once while a lost card is in the set.
     """
 
-    def __init__(self, life: int = 0) -> None:
-        self.life = life
-        self.rounds = 0
-        self.failing: Mapping[str, str] = {}
-        self._sets: dict[str, Any] = {}
+    life: int = 0
+    """Of NVML, when it began."""
+    rounds: int = 0
+    failing: Mapping[str, str] = field(default_factory=dict)
+    """Why the errors of a card are not waited for, by uuid."""
+    _sets: dict[str, Any] = field(default_factory=dict)
 
     def add(self, count: int) -> None:
         """Register the cards that are not, as far as they can be."""

@@ -8,10 +8,9 @@ from collections.abc import Iterable
 from gpushare.core.model import PodRef
 from gpushare.daemon.events import EventRecorder
 from gpushare.device_plugin.cards import Cards
-from gpushare.device_plugin.compute import Unenforced
 from gpushare.device_plugin.container import COMPUTE_LIMITS
 from gpushare.device_plugin.identity import Candidate, Grant, granted
-from gpushare.device_plugin.memory import NO_LIMIT, Use
+from gpushare.device_plugin.memory import NO_LIMIT, Unenforced, Use
 from gpushare.device_plugin.node_pod import NodePod
 from gpushare.device_plugin.start_check import Wrong
 from gpushare.wire.events import ObjectReference

@@ -13,6 +13,7 @@ import logging
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from gpushare.daemon.loop import Loop
@@ -171,6 +172,7 @@ def _beside(wrongs: Sequence[Wrong]) -> Iterator[tuple[NodePod, Mapping[str, int
             yield pod, most | annotated  # of each the larger number
 
 
+@dataclass(slots=True, eq=False)
 class RejectedPods:
     """Deletes pods that the kubelet failed because the device plug-in was not there.
 
@@ -179,9 +181,8 @@ class RejectedPods:
     why. Each pod that has ended is read once.
     """
 
-    def __init__(self, api: Api) -> None:
-        self._api = api
-        self._seen: set[str] = set()
+    api: Api
+    _seen: set[str] = field(default_factory=set)
 
     def clear(self, pods: Iterable[NodePod]) -> None:
         """Delete the pods that were rejected. What fails is tried again next time."""
@@ -198,7 +199,7 @@ class RejectedPods:
     def _look(self, pod: NodePod) -> None:
         """Delete it if it still is that pod, has a controller, and failed without a plug-in."""
         path = f"/api/v1/namespaces/{pod.ref.namespace}/pods/{pod.ref.name}"
-        found: Any = json.loads(self._api.request("GET", path, timeout=_TIMEOUT))
+        found: Any = json.loads(self.api.request("GET", path, timeout=_TIMEOUT))
         if not isinstance(found, dict):
             return
         metadata, status = found.get("metadata") or {}, found.get("status") or {}
@@ -216,5 +217,5 @@ class RejectedPods:
                 "preconditions": {"uid": pod.ref.uid},
             }
             body = json.dumps(options).encode()
-            self._api.request("DELETE", path, body=body, timeout=_TIMEOUT)
+            self.api.request("DELETE", path, body=body, timeout=_TIMEOUT)
             log.info(Line("deleted, as no device plug-in was there for it", pod=pod.ref))

@@ -8,6 +8,9 @@ Which container a process is in, its cgroup says. Knows the node's /proc and /sy
 kubelets and runtimes name cgroups: with systemd
 kubepods.slice/kubepods-podUID.slice/cri-containerd-ID.scope, with cgroupfs kubepods/podUID/ID. A
 container may make cgroups of its own below these, but not beside them.
+
+Tested in `tests/unit/device_plugin/test_memory.py`, `tests/unit/device_plugin/test_cgroups.py` and
+`tests/unit/device_plugin/test_compute.py`.
 """
 
 import logging
@@ -19,12 +22,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
+from gpushare.core.model import ALL_CORES
 from gpushare.daemon.loop import Loop
 from gpushare.device_plugin.cards import Cards
-from gpushare.device_plugin.container import ContainerAllocation, driver_limit, isolation_of
+from gpushare.device_plugin.container import compute_limit, driver_limit, isolation_of
 from gpushare.device_plugin.devices import CardMemory
 from gpushare.device_plugin.identity import Candidate, CheckpointEntry, Grant, granted
-from gpushare.device_plugin.node_pod import NodePod
+from gpushare.device_plugin.kubelet import parse_answer
+from gpushare.device_plugin.node_pod import GpuContainer, NodePod
 from gpushare.device_plugin.pods import Pods
 from gpushare.errors import SettingsError
 from gpushare.logline import Line
@@ -152,8 +157,8 @@ class Seen:
 
 
 class Memory(Loop):
-    """The thread: one of its own, as NVML may hang. record: the kubelet's, with what each container
-    was told; raises GpuShareError.
+    """The thread: one of its own, as NVML may hang. record: returns the kubelet's; raises
+    GpuShareError.
 
     tell: called once for each container that uses more than asked, or whose limit does not hold.
     """
@@ -163,7 +168,7 @@ class Memory(Loop):
         source: MemorySource,
         cgroups: Cgroups,
         pods: Pods,
-        record: Callable[[], Sequence[tuple[CheckpointEntry, ContainerAllocation]]],
+        record: Callable[[], Sequence[CheckpointEntry]],
         cards: Callable[[], Cards],
         *,
         tell: Callable[[Use], None],
@@ -236,8 +241,16 @@ class Memory(Loop):
     def _uses(
         self, pods: Mapping[str, NodePod], cards: Cards, used: Mapping[_Place, int | None]
     ) -> Iterator[Use]:
-        record = self._record()
-        folders = self._folders() if any(driver_limit(answer) for _, answer in record) else {}
+        record = [(entry, parse_answer(entry.response)) for entry in self._record()]
+        folders: Mapping[str, Path] = {}
+        if any(driver_limit(answer) for _, answer in record):
+            folders = self._cgroups.folders()
+            if not folders:
+                self._log_once(
+                    "cgroups",
+                    "limits are not read back, as no container's cgroup is in /sys/fs/cgroup; does"
+                    " this pod have the node's?",
+                )
         for entry, answer in record:
             pod = pods.get(entry.uid)
             container = pod.gpu_container(entry.container) if pod else None
@@ -267,16 +280,6 @@ class Memory(Loop):
                     use = Use(pod, entry.container, card.uuid, asked, size, kind, limit, shown)
                     yield use
 
-    def _folders(self) -> Mapping[str, Path]:
-        folders = self._cgroups.folders()
-        if not folders:
-            self._log_once(
-                "cgroups",
-                "limits are not read back, as no container's cgroup is in /sys/fs/cgroup; does this"
-                " pod have the node's?",
-            )
-        return folders
-
     def _limit(self, uuid: str, folder: Path) -> tuple[int | None, int | None]:
         """Return (limit, used) of a cgroup on a card; None if NVML does not tell."""
         try:
@@ -290,3 +293,48 @@ class Memory(Loop):
         if about not in self._silent:
             self._silent.add(about)
             log.warning(Line("memory of containers", found=text))
+
+
+@dataclass(frozen=True, slots=True)
+class Unenforced:
+    """A pod's containers that ask for compute and were told no limit of it."""
+
+    pod: NodePod
+    containers: tuple[GpuContainer, ...]
+    isolation: str
+    """What limits the memory of the first of them."""
+
+
+@dataclass(slots=True, eq=False)
+class ComputeCheck:
+    """Looks by the kubelet's record which containers have a share of compute that nothing holds
+    them to.
+
+    Whether a limit that was told holds is not looked at: NVML does not tell.
+    """
+
+    pods: Pods
+    tell: Callable[[Unenforced], None]
+    """Called once for each pod."""
+    unenforced_containers: int = 0
+    """Containers on record that ask for compute and were told no limit of it."""
+    _reported: set[str] = field(default_factory=set)
+
+    def look(self, record: Sequence[CheckpointEntry]) -> None:
+        """Count them, and tell of pods that were not told of before. Raises MessageError."""
+        unenforced: dict[str, list[tuple[GpuContainer, str]]] = {}
+        pods = {pod.ref.uid: pod for pod in self.pods.now()[0].values() if not pod.ended}
+        for entry in record:
+            pod = pods.get(entry.uid)
+            container = pod.gpu_container(entry.container) if pod else None
+            # Who asks for all compute of its devices needs no limit.
+            if container is None or not 0 < container.cores < ALL_CORES * len(container.shares):
+                continue
+            answer = parse_answer(entry.response)
+            if not compute_limit(answer):
+                unenforced.setdefault(entry.uid, []).append((container, isolation_of(answer)))
+        self.unenforced_containers = sum(map(len, unenforced.values()))
+        for uid in sorted(unenforced.keys() - self._reported):
+            containers = tuple(container for container, _ in unenforced[uid])
+            self.tell(Unenforced(pods[uid], containers, unenforced[uid][0][1]))
+        self._reported = set(unenforced)

@@ -6,7 +6,7 @@ A process has one; the local cluster has one for each of its nodes. Tested in
 
 import logging
 import socket
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,15 +14,14 @@ from gpushare.daemon.events import NullRecorder, Recorder
 from gpushare.daemon.health import HealthServer
 from gpushare.device_plugin.allocator import Allocator, Served
 from gpushare.device_plugin.cards import Cards, unit_mib
-from gpushare.device_plugin.compute import ComputeCheck
 from gpushare.device_plugin.container import ContainerAllocation, Contract, answer, hami_core_folder
 from gpushare.device_plugin.devices import FileSource, NvmlSource, Source
 from gpushare.device_plugin.event_messages import EventMessages
 from gpushare.device_plugin.health import Health
 from gpushare.device_plugin.identity import CheckpointEntry
-from gpushare.device_plugin.kubelet import PodResources, PodsApi, parse_answer, read_checkpoint
+from gpushare.device_plugin.kubelet import PodResources, PodsApi, read_checkpoint
 from gpushare.device_plugin.marker import Marker, RejectedPods
-from gpushare.device_plugin.memory import Cgroups, Memory, Seen
+from gpushare.device_plugin.memory import Cgroups, ComputeCheck, Memory, Seen
 from gpushare.device_plugin.metrics import Metrics
 from gpushare.device_plugin.node import NodeWriter
 from gpushare.device_plugin.options import Options
@@ -91,14 +90,14 @@ class DevicePlugin:
             other_card_ids=self._report_other_card_ids,
         )
         check = StartCheck(
-            *(self._pods, self._entries, self._resources.listed, cards, parse_answer),
+            *(self._pods, self._entries, self._resources.listed, cards),
             certain=self._allocator.certain,
         )
         self._node = NodeWriter(
             *(self._client, options.node_name, names, cards),
             advertise_cores=options.advertise_cores,
         )
-        compute = ComputeCheck(self._pods, parse_answer, self._event_messages.compute)
+        compute = ComputeCheck(self._pods, self._event_messages.compute)
         clear = options.delete_unexpected_admission_errors
         self._marker = Marker(
             self._client,
@@ -109,7 +108,12 @@ class DevicePlugin:
             clear=RejectedPods(self._client).clear if clear else lambda pods: None,
             look_too=compute.look,
         )
-        self._memory = self._follow_memory(cards)
+        self._memory = None
+        if isinstance(self._source, NvmlSource):  # a devices file has no figures
+            self._memory = Memory(
+                *(self._source, Cgroups(options.host_root), self._pods, self._entries, cards),
+                tell=self._event_messages.memory,
+            )
         self._metrics = Metrics(
             cards,
             lambda: self._marker.wrong_containers,
@@ -177,18 +181,6 @@ class DevicePlugin:
             self._pods_api.close()
         self._http.stop()
         self._client.close()
-
-    def _follow_memory(self, cards: Callable[[], Cards]) -> Memory | None:
-        """Return what follows the memory in use; None with a devices file, which has no figures."""
-        if not isinstance(self._source, NvmlSource):
-            return None
-        cgroups = Cgroups(self._options.host_root)
-
-        def record() -> Sequence[tuple[CheckpointEntry, ContainerAllocation]]:
-            return [(entry, parse_answer(entry.response)) for entry in self._entries()]
-
-        tell = self._event_messages.memory
-        return Memory(self._source, cgroups, self._pods, record, cards, tell=tell)
 
     def _before_registering(self) -> None:
         """Read the kubelet's record; the first time, wait for the API server before.

@@ -10,8 +10,9 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from gpushare.device_plugin.cards import Cards, uuids_of
-from gpushare.device_plugin.container import ContainerAllocation, visible_devices
+from gpushare.device_plugin.container import visible_devices
 from gpushare.device_plugin.identity import Candidate, CheckpointEntry, Listed, granted
+from gpushare.device_plugin.kubelet import parse_answer
 from gpushare.device_plugin.node_pod import NodePod
 from gpushare.device_plugin.pods import Pods
 from gpushare.errors import GpuShareError, RequestRefused
@@ -34,28 +35,18 @@ class Wrong:
         return f"pod {self.pod.ref} container {self.container}: {self.why}"
 
 
+@dataclass(frozen=True, slots=True, eq=False)
 class StartCheck:
-    """The check. record: the kubelet's. listed: what it shows. Both raise GpuShareError.
+    """The check."""
 
-    certain: returns whether the owner of these ids was known when they were served.
-    """
-
-    def __init__(
-        self,
-        pods: Pods,
-        record: Callable[[], Sequence[CheckpointEntry]],
-        listed: Callable[[], Listed],
-        cards: Callable[[], Cards],
-        parse: Callable[[bytes], ContainerAllocation],
-        *,
-        certain: Callable[[Collection[str]], bool] = lambda ids: True,
-    ) -> None:
-        self._pods = pods
-        self.record = record
-        self._listed = listed
-        self._cards = cards
-        self._parse = parse
-        self._certain = certain
+    pods: Pods
+    record: Callable[[], Sequence[CheckpointEntry]]
+    """Returns the kubelet's; raises GpuShareError."""
+    listed: Callable[[], Listed]
+    """Returns what it shows; raises GpuShareError."""
+    cards: Callable[[], Cards]
+    certain: Callable[[Collection[str]], bool] = lambda ids: True
+    """Returns whether the owner of these ids was known when they were served."""
 
     def check(self, ids: Collection[str]) -> None:
         """Check that the container of these ids may start. Raises RequestRefused."""
@@ -69,9 +60,9 @@ class StartCheck:
                 f"the kubelet's checkpoint has no container with these {len(asked)} ids, so it"
                 " cannot be checked which devices it has"
             )
-        if not any(self._pods.by_uid(entry.uid) for entry in owners):
+        if not any(self.pods.by_uid(entry.uid) for entry in owners):
             self._read(asked)
-        known = [entry for entry in owners if self._pods.by_uid(entry.uid)]
+        known = [entry for entry in owners if self.pods.by_uid(entry.uid)]
         for entry in known:
             wrong = self.wrong(entry)
             if wrong:
@@ -84,7 +75,10 @@ class StartCheck:
         if known:
             return
         # Where the ids are of the cards that it was told, this plug-in chose them.
-        if not (self._certain(asked) and self._visible(owners[-1]) == uuids_of(asked)):
+        if not (
+            self.certain(asked)
+            and visible_devices(parse_answer(owners[-1].response)) == uuids_of(asked)
+        ):
             raise RequestRefused(
                 "the pod is not known, as the API server does not answer, so it cannot be checked"
                 " which devices it has; the kubelet tries again"
@@ -95,11 +89,12 @@ class StartCheck:
 
         Raises MessageError.
         """
-        pod = self._pods.by_uid(entry.uid)
+        pod = self.pods.by_uid(entry.uid)
         container = pod.gpu_container(entry.container) if pod else None
         if pod is None or container is None or pod.ended:
             return None
-        visible, cards = self._visible(entry), self._cards()
+        visible = visible_devices(parse_answer(entry.response))
+        cards = self.cards()
         given = {
             card.uuid: len(entry.ids)
             for card in cards.all
@@ -118,17 +113,14 @@ class StartCheck:
             pod, container.name, f"was bound to {grant}, but was told of device {has}", given
         )
 
-    def _visible(self, entry: CheckpointEntry) -> frozenset[str]:
-        return visible_devices(self._parse(entry.response))
-
     def _read(self, asked: frozenset[str]) -> None:
         """Read the pod that the kubelet shows with these ids. Raises RequestRefused if gone."""
         try:
-            listed = self._listed()
+            listed = self.listed()
         except GpuShareError as error:
             log.warning(Line("pod-resources does not answer", error=error))
             return
-        read = self._pods.look_up(
+        read = self.pods.look_up(
             key for key, containers in listed.items() if asked in containers.values()
         )
         for (namespace, name), exists in read.items():

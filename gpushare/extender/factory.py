@@ -35,11 +35,10 @@ from gpushare.extender.tell.page.server import UiServer
 from gpushare.extender.verbs.bind.transaction import BUDGET
 from gpushare.kube.api import Api
 from gpushare.kube.client import KubeClient, connect
-from gpushare.kube.election import Elector
+from gpushare.kube.election import Elector, SchedulerLease
 from gpushare.kube.lease_runner import LeaseRunner
 from gpushare.kube.listwatch import ListWatch
 from gpushare.kube.reflector import Reflector
-from gpushare.kube.scheduler_lease import SchedulerLease
 from gpushare.ledger import Ledger
 from gpushare.logline import Line
 from gpushare.settings import Settings, address

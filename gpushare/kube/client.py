@@ -23,20 +23,8 @@ import urllib3
 from urllib3.exceptions import HTTPError, SSLError
 
 from gpushare.errors import ApiError, ApiTooLarge, ApiUnreachable, SettingsError
-from gpushare.kube.connection import TooLateError, send_deadline
-from gpushare.kube.responses import (
-    MOST_BYTES,
-    LineStream,
-    Response,
-    TooLargeError,
-    no_response_error,
-    one_line,
-    read_all,
-    read_beginning,
-    response_error,
-    return_to_pool,
-)
-from gpushare.kube.session import Session, load
+from gpushare.kube import responses
+from gpushare.kube.session import Session, TooLateError, load, send_deadline
 from gpushare.logline import Line
 
 log = logging.getLogger(__name__)
@@ -53,7 +41,7 @@ class _Call:
 
     method: str
     path: str
-    target: str
+    query: Mapping[str, str] | None
     step_timeout: float
     """Seconds for the connection, and then for the answer's head."""
     deadline: float
@@ -105,21 +93,20 @@ class KubeClient:
         deadline = time.monotonic() + timeout
         sent_type = content_type if body is not None else None
         latest = min(deadline, not_after)
-        target = _target(path, query)
-        call = _Call(method, path, target, timeout, deadline, latest, body, sent_type)
+        call = _Call(method, path, query, timeout, deadline, latest, body, sent_type)
         response = self._send(call)
         try:
-            data = read_all(response, deadline)
+            data = responses.read_all(response, deadline)
         except (HTTPError, OSError) as error:
             response.close()
-            raise no_response_error(call.where, error) from error
-        except TooLargeError as error:
+            raise responses.no_response_error(call.where, error) from error
+        except responses.TooLargeError as error:
             response.close()
-            problem = f"the answer has more than {MOST_BYTES >> 20} MiB"
+            problem = f"the answer has more than {responses.MOST_BYTES >> 20} MiB"
             raise ApiTooLarge(f"{call.where}: {problem}", response.status) from error
         response.release_conn()
         if not 200 <= response.status < 300:
-            raise response_error(call.where, response.status, data)
+            raise responses.response_error(call.where, response.status, data)
         return data
 
     @contextmanager
@@ -130,22 +117,24 @@ class KubeClient:
         *,
         connect_timeout: float,
         read_timeout: float,
-    ) -> Iterator[LineStream]:
+    ) -> Iterator[responses.LineStream]:
         """Return the lines of a watch while the `with` lasts; errors as of `request`.
 
         `connect_timeout` bounds the connection, and then the wait for the answer's head (the API
         server sends it before the first event); `read_timeout` is the silence allowed after that.
         """
         deadline = time.monotonic() + 2 * connect_timeout
-        call = _Call("GET", path, _target(path, query), connect_timeout, deadline, deadline)
+        call = _Call("GET", path, query, connect_timeout, deadline, deadline)
         response = self._send(call)
         try:
             if response.status != 200:
-                raise response_error(call.where, response.status, read_beginning(response))
-            lines = LineStream(response, call.where, read_timeout)
+                raise responses.response_error(
+                    call.where, response.status, responses.read_beginning(response)
+                )
+            lines = responses.LineStream(response, call.where, read_timeout)
         except OSError as error:
             response.close()
-            raise no_response_error(call.where, error) from error
+            raise responses.no_response_error(call.where, error) from error
         except ApiError:
             response.close()
             raise
@@ -163,9 +152,9 @@ class KubeClient:
         idle ones open. `count` beyond the pool's size is of no use. Raises as `request` does when
         the first cannot be opened.
         """
-        answers: list[Response] = []
+        answers: list[responses.Response] = []
         deadline = time.monotonic() + timeout
-        call = _Call("GET", "/version", "/version", timeout, deadline, deadline)
+        call = _Call("GET", "/version", None, timeout, deadline, deadline)
         try:
             while len(answers) < count:
                 # Holding each answer makes the pool open another connection for the next. Any
@@ -177,14 +166,14 @@ class KubeClient:
         finally:
             # What is in time has its body here already.
             deadline = time.monotonic() + _BODY_READ_SECONDS
-            warmed = sum(return_to_pool(answer, deadline) for answer in answers)
+            warmed = sum(responses.return_to_pool(answer, deadline) for answer in answers)
         return warmed
 
     def close(self) -> None:
         """Close the idle connections; calls after this raise ApiUnreachable."""
         self._session.pool.close()
 
-    def _send(self, call: _Call) -> Response:
+    def _send(self, call: _Call) -> responses.Response:
         """Return the answer with its body unread: the answer to a second try if credentials or
         certificates may be out of date, and the first try cannot have done anything.
         """
@@ -208,19 +197,22 @@ class KubeClient:
                 return response
         else:
             return response
-        return_to_pool(response, call.deadline)
+        responses.return_to_pool(response, call.deadline)
         return self._send_once(session, call)
 
-    def _send_once(self, session: Session, call: _Call) -> Response:
+    def _send_once(self, session: Session, call: _Call) -> responses.Response:
         send_deadline.not_after, send_deadline.sent = call.not_after, False
         try:
             headers = session.headers(call.content_type)
             remaining = call.deadline - time.monotonic()
             if remaining <= 0:
                 raise TooLateError
+            target = quote(call.path, safe="/:@!$&'()*+,;=~%")
+            if call.query:
+                target = f"{target}?{urlencode(call.query)}"
             return session.pool.urlopen(
                 call.method,
-                session.prefix + call.target,
+                session.prefix + target,
                 body=call.body,
                 headers=headers,
                 retries=False,
@@ -233,8 +225,8 @@ class KubeClient:
             )
         except (HTTPError, OSError) as error:
             if not send_deadline.sent:
-                raise ApiUnreachable(f"{call.where}: {one_line(error)}", 0) from error
-            raise no_response_error(call.where, error) from error
+                raise ApiUnreachable(f"{call.where}: {responses.one_line(error)}", 0) from error
+            raise responses.no_response_error(call.where, error) from error
 
     def _reload(self, since: float) -> Session:
         """Return a session whose credentials were read after `since`, reading them if need be.
@@ -265,7 +257,7 @@ class ServerTimeClient(KubeClient):
 
     server_time: float | None = None
 
-    def _send(self, call: _Call) -> Response:
+    def _send(self, call: _Call) -> responses.Response:
         response = super()._send(call)
         try:
             self.server_time = parsedate_to_datetime(response.headers["Date"]).timestamp()
@@ -283,9 +275,3 @@ def connect(
     `pool_size` is how many connections are kept open. Raises SettingsError with one line.
     """
     return KubeClient(kubeconfig, context, pool_size, user_agent)
-
-
-def _target(path: str, query: Mapping[str, str] | None) -> str:
-    """Return what follows the server's own prefix in the request line."""
-    target = quote(path, safe="/:@!$&'()*+,;=~%")
-    return f"{target}?{urlencode(query)}" if query else target

@@ -1,10 +1,13 @@
-"""Leadership by a Lease of our own: a step machine; answers and a time in, the next call out.
+"""Leadership by a Lease: the document, and two step machines; answers and a time in, calls out.
 
-Knows the Lease and no sockets, threads, clocks or randomness. It decides whether this process may
-bind; it must not know what binding is.
+Knows `coordination.k8s.io/v1` Leases as kube-scheduler's leader election writes them, and no
+sockets, threads, clocks or randomness. Times in the document are the writer's wall clock; who may
+lead is decided by the local monotonic clock. A machine decides whether this process may bind; it
+must not know what binding is.
 
-Why not the official client's elector: a dropped connection ends its thread while the work that it
-should stop goes on. What is promised here, for any loss, delay or order of calls:
+`Elector` leads by a Lease of our own. Why not the official client's elector: a dropped connection
+ends its thread while the work that it should stop goes on. What is promised here, for any loss,
+delay or order of calls:
 
 - Two processes never lead at one time. Ours ends `renew_deadline` after a renewal was *sent*;
   another begins `duration` after it *saw* the last renewal, at the earliest.
@@ -14,26 +17,185 @@ should stop goes on. What is promised here, for any loss, delay or order of call
 
 A process that was paused (SIGSTOP, a stalled machine) does not know it. So a bind asks `Term.until`
 right before its call, and the term must outlast the call.
+
+`SchedulerLease` only reads the Lease of kube-scheduler. It is for an extender that the
+kube-scheduler of its own host calls over loopback: a Lease of our own could be held by another host
+than the scheduler's. So this process leads exactly while the scheduler of *this* host holds the
+scheduler's Lease. kube-scheduler names itself `HOST_UUID` (os.Hostname, an underscore, a UUID,
+which has none). It exits when it cannot renew, and another takes over a `leaseDurationSeconds`
+after the last renewal.
 """
 
+import json
+import math
 from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from typing import Any
 
 from gpushare.errors import ApiConflict, ApiError, SettingsError, WireError
-from gpushare.kube.lease import (
-    NEVER,
-    RELEASED_DURATION,
-    Action,
-    Create,
-    Done,
-    Lease,
-    Read,
-    Term,
-    Update,
-    Wait,
-    new_lease,
-    read_lease,
-    stamp,
+
+NEVER = float("-inf")
+
+RELEASED_DURATION = 1.0
+"""The duration that its holder writes as it gives a Lease away, as client-go does."""
+
+_UNREADABLE = (
+    *(ValueError, TypeError, KeyError, AttributeError, RecursionError),
+    OverflowError,  # a number too large for a float, or infinite if a whole one belongs
 )
+
+
+@dataclass(frozen=True, slots=True)
+class Lease:
+    """A Lease as read or to be written: who holds it, for how many seconds after a renewal, and the
+    document it came from, whose other fields a PUT must give back.
+
+    `renewed` and `acquired` are the document's texts, compared but, for leading, never computed
+    with.
+    """
+
+    holder: str
+    duration: float
+    acquired: str
+    renewed: str
+    transitions: int
+    uid: str
+    version: str
+    document: bytes
+
+    def same_term(self, other: "Lease") -> bool:
+        """Return whether the Lease was not renewed, taken, released or edited between the two."""
+        return replace(self, document=b"") == replace(other, document=b"")
+
+    def transitions_since(self, other: "Lease") -> float:
+        """Return how often the holder changed since the other was read; infinity if the Lease was
+        deleted and made again: then its transitions count from 0.
+        """
+        return self.transitions - other.transitions if self.uid == other.uid else math.inf
+
+    @property
+    def released(self) -> bool:
+        """Whether its last holder released it; one that was removed by hand may still lead."""
+        return not self.holder and self.duration == RELEASED_DURATION
+
+    def held_by(self, holder: str, wall: float, duration: float) -> bytes:
+        """Return the document to PUT: `holder` ("" releases) holds it from now on.
+
+        It names the resourceVersion read, so that the API server refuses it (409) when somebody
+        else wrote meanwhile. A change of holder counts as a transition, as client-go counts it.
+        """
+        document: dict[str, Any] = json.loads(self.document)
+        now = stamp(wall)
+        spec = {**(document.get("spec") or {})}
+        if holder and holder != self.holder:
+            spec["acquireTime"] = now
+            spec["leaseTransitions"] = self.transitions + 1
+        spec["holderIdentity"] = holder
+        spec["leaseDurationSeconds"] = max(1, math.ceil(duration))
+        spec["renewTime"] = now
+        return json.dumps({**document, "spec": spec}).encode()
+
+
+def new_lease(namespace: str, name: str, holder: str, wall: float, duration: float) -> bytes:
+    """Return the document of a Lease to POST."""
+    now = stamp(wall)
+    document = {
+        "apiVersion": "coordination.k8s.io/v1",
+        "kind": "Lease",
+        "metadata": {"name": name, "namespace": namespace},
+        "spec": {
+            "holderIdentity": holder,
+            "leaseDurationSeconds": max(1, math.ceil(duration)),
+            "acquireTime": now,
+            "renewTime": now,
+            "leaseTransitions": 0,
+        },
+    }
+    return json.dumps(document).encode()
+
+
+def read_lease(body: bytes) -> Lease:
+    """Return the Lease in an answer. Raises WireError if it cannot be one."""
+    try:
+        document: dict[str, Any] = json.loads(body)
+        if document.get("kind") != "Lease":
+            raise ValueError("of another kind")
+        spec = document.get("spec") or {}
+        duration = float(spec.get("leaseDurationSeconds") or 0)
+        if not math.isfinite(duration):
+            raise ValueError("leaseDurationSeconds")
+        return Lease(
+            holder=str(spec.get("holderIdentity") or ""),
+            duration=duration,
+            acquired=str(spec.get("acquireTime") or ""),
+            renewed=str(spec.get("renewTime") or ""),
+            transitions=int(spec.get("leaseTransitions") or 0),
+            uid=str(document["metadata"].get("uid") or ""),
+            version=str(document["metadata"]["resourceVersion"]),
+            document=body,
+        )
+    except _UNREADABLE as error:
+        raise WireError(f"Lease: not readable ({type(error).__name__}: {error})") from error
+
+
+def seconds_of(stamp: str) -> float:
+    """Return the wall seconds of a time in a Lease; not a number if it is no time."""
+    try:
+        when = datetime.fromisoformat(stamp)
+    except ValueError:
+        return float("nan")
+    return when.timestamp() if when.tzinfo else float("nan")
+
+
+def stamp(wall: float) -> str:
+    """Return a MicroTime, which always has six digits of a second."""
+    return datetime.fromtimestamp(wall, tz=UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """Do nothing for these seconds."""
+
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Read:
+    """GET the Lease; answer with `on_lease` (None: there is none) or `on_error`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Create:
+    """POST it; answer with `on_written` or `on_error`."""
+
+    body: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Update:
+    """PUT it; answer with `on_written` or `on_error`."""
+
+    body: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """Stop: nothing more is to be done."""
+
+
+Action = Wait | Read | Create | Update | Done
+
+
+@dataclass(frozen=True, slots=True)
+class Term:
+    """Leading from `begin`, when all that an earlier leader sent has surely landed, to `end`."""
+
+    begin: float = NEVER
+    end: float = NEVER
+
+    def until(self, now: float) -> float:
+        """Return until when this process may bind; not later than `now` when it may not."""
+        return self.end if now >= self.begin else NEVER
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,3 +352,97 @@ class Elector:
         it.
         """
         return lease.holder == self.identity and lease.acquired == self._acquire_time != ""
+
+
+@dataclass(slots=True)
+class SchedulerLease:
+    """The state of one follower of its scheduler.
+
+    `host` is the name the scheduler of this host has for itself. A renewal counts from when the
+    Lease *before* it was asked for, which was surely earlier; so leading needs two looks, and a
+    renewal between them. `bind_budget` is how many seconds a call sent at the end of a term may
+    take to land. `term` is replaced whole, so other threads may read it at any time.
+    """
+
+    host: str
+    bind_budget: float
+    poll: float = 1.0
+    term: Term = field(default_factory=Term)
+    _lease: Lease | None = None
+    _changed_at: float = NEVER
+    _read_at: float = NEVER
+    _requested_at: float = NEVER
+    _requested_wall: float = NEVER
+    _next_at: float = NEVER
+    _fence: float = NEVER
+    # The last Lease seen that our scheduler held; None once another was seen to hold it.
+    _last_own: Lease | None = None
+    _stopping: bool = False
+
+    def release(self) -> None:
+        """Stop leading."""
+        self.term = Term()
+        self._stopping = True
+
+    def tick(self, now: float, wall: float, jitter: float) -> Action:
+        """Return what to do. `wall` is the clock of this host; `jitter` in [0, 1)."""
+        if self._stopping:
+            return Done()
+        if now < self._next_at:
+            return Wait(self._next_at - now)
+        self._requested_at = now
+        self._requested_wall = wall
+        self._next_at = now + self.poll * (1 + jitter / 10)
+        return Read()
+
+    def on_lease(self, body: bytes | None, now: float) -> None:
+        """Take the Lease that was read; None: it does not exist.
+
+        Raises WireError if the body is no Lease.
+        """
+        lease = read_lease(body) if body is not None else None
+        before, read_before = self._lease, self._read_at
+        # Another's term, seen to its end without a renewal, came right before.
+        others_expired = (
+            lease is not None
+            and before is not None
+            and before.holder != ""
+            and read_before >= self._changed_at + before.duration
+            and lease.transitions_since(before) == 1
+        )
+        self._lease, self._read_at = lease, self._requested_at
+        if before is None or lease is None or not lease.same_term(before):
+            self._changed_at = now
+        host, underscore, unique = (lease.holder if lease else "").rpartition("_")
+        if lease is None or not (underscore and unique) or host != self.host:
+            self.term = Term()
+            if lease is None or lease.holder:
+                self._last_own = None
+            return
+        self._observe_own(lease, others_expired, read_before, now)
+        renewed = before is not None and lease.renewed != before.renewed
+        if renewed and not self._stopping:
+            self.term = Term(self._fence, read_before + lease.duration)
+
+    def on_written(self, body: bytes, now: float) -> None:
+        """Do nothing: it never writes."""
+
+    def on_error(self, error: ApiError | WireError, now: float) -> None:
+        """Take the failure of a read: the term runs on to its end."""
+        self._next_at = max(self._next_at, now + self.poll / 2)
+
+    def _observe_own(
+        self, lease: Lease, others_expired: bool, read_before: float, now: float
+    ) -> None:
+        """Set the fence when the Lease may have come to our host from elsewhere."""
+        last = self._last_own
+        # A restart of our scheduler is one transition, so no other held it in between.
+        restarts = 0 if last is None or lease.holder == last.holder else 1
+        if last is None or lease.transitions_since(last) != restarts:
+            # By the clock of this host, which is the clock that wrote it, and may have been set
+            # since. An earlier holder may have given it away.
+            held = self._requested_wall - seconds_of(lease.acquired)
+            held = 0.0 if math.isnan(held) else min(max(0.0, held), now - read_before)
+            remaining = 0.0 if others_expired else max(0.0, lease.duration - held)
+            self._fence = now + remaining + self.bind_budget
+        self._last_own = lease

@@ -12,10 +12,9 @@ from collections.abc import Callable
 from contextlib import suppress
 
 from gpushare.errors import ApiError, ApiNotFound, WireError
+from gpushare.kube import election
 from gpushare.kube.api import Calls
-from gpushare.kube.election import Elector
-from gpushare.kube.lease import NEVER, Action, Create, Done, Read, Update, Wait
-from gpushare.kube.scheduler_lease import SchedulerLease
+from gpushare.kube.election import Elector, SchedulerLease
 from gpushare.logline import Line
 
 log = logging.getLogger(__name__)
@@ -54,7 +53,7 @@ class LeaseRunner:
         self._halted = False
         self._stopping = False
         self._logged_leading = False
-        self._due = NEVER
+        self._due = election.NEVER
         self._name = f"lease {name}"
         self._thread: threading.Thread | None = None
 
@@ -62,7 +61,7 @@ class LeaseRunner:
         """Return until when this process may bind (monotonic seconds); not later than `now` when it
         may not. A bind begins only if this outlasts all the time it may take.
         """
-        return NEVER if self._halted else self._machine.term.until(now)
+        return election.NEVER if self._halted else self._machine.term.until(now)
 
     def fenced_until(self) -> float:
         """Return when the calls of every leader before us have landed: only a list begun later
@@ -112,25 +111,25 @@ class LeaseRunner:
         """Return whether the thread runs and is not overdue in what it does."""
         return self._thread is not None and self._thread.is_alive() and now <= self._due
 
-    def _do(self, action: Action) -> None:
+    def _do(self, action: election.Action) -> None:
         self._due = self._clock() + self._call_timeout + _SLACK_SECONDS
         match action:
-            case Wait(seconds):
+            case election.Wait(seconds):
                 self._due += seconds
                 self._wake.wait(seconds)
                 self._wake.clear()
-            case Done():
+            case election.Done():
                 self._ended = True
             case _:
                 try:
                     match action:
-                        case Create(body):
+                        case election.Create(body):
                             answer = self._request("POST", self._collection, body)
                             self._machine.on_written(answer, self._clock())
-                        case Update(body):
+                        case election.Update(body):
                             answer = self._request("PUT", self._path, body)
                             self._machine.on_written(answer, self._clock())
-                        case Read():
+                        case election.Read():
                             found = None
                             with suppress(ApiNotFound):
                                 found = self._request("GET", self._path, None)

@@ -19,6 +19,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import suppress
+from dataclasses import dataclass, field
 
 import urllib3
 from urllib3.exceptions import HTTPError
@@ -43,13 +44,14 @@ _TOO_MANY_REQUESTS = 429
 Response = urllib3.BaseHTTPResponse
 
 
+@dataclass(slots=True, eq=False)
 class LineSplitter:
     """Cuts a stream of chunks into lines, without their ends; empty lines are dropped."""
 
-    def __init__(self, limit: int = LINE_LIMIT) -> None:
-        self._limit = limit
-        self._parts: list[bytes] = []
-        self._held = 0
+    limit: int = LINE_LIMIT
+    """Bytes of a line."""
+    _parts: list[bytes] = field(default_factory=list)
+    _held: int = 0
 
     def feed(self, chunk: bytes) -> list[bytes]:
         """Return the lines completed by `chunk`, in order.
@@ -71,8 +73,8 @@ class LineSplitter:
         if part:
             self._parts.append(part)
             self._held += len(part)
-        if self._held > self._limit:
-            raise ValueError(f"a line of the stream is longer than {self._limit} bytes")
+        if self._held > self.limit:
+            raise ValueError(f"a line of the stream is longer than {self.limit} bytes")
 
 
 class LineStream:

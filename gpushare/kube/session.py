@@ -4,11 +4,15 @@ Knows the official client, which reads kubeconfigs, credentials and certificates
 connection pool; makes no calls itself. That client is imported with the first session: it takes as
 long as all else of a command that ends without one.
 
-Tested in `tests/unit/kube/test_client_credentials.py`.
+The connections that urllib3 opens send a call in one piece, in time or not at all.
+
+Tested in `tests/unit/kube/test_client_credentials.py` and `tests/unit/kube/test_client_in_time.py`.
 """
 
 import logging
+import math
 import os
+import socket
 import ssl
 import threading
 import time
@@ -18,11 +22,12 @@ from urllib.parse import quote, urlsplit
 from urllib.request import getproxies
 
 import urllib3
+from urllib3.connection import HTTPConnection, HTTPSConnection
+from urllib3.exceptions import HTTPError
 from urllib3.util.ssl_ import create_urllib3_context
 
 from gpushare.addresses import is_loopback
 from gpushare.errors import SettingsError
-from gpushare.kube.connection import OneWriteConnection, TlsConnection
 from gpushare.kube.responses import one_line
 from gpushare.kube.trust import trust_as_kubernetes
 from gpushare.logline import Line
@@ -39,6 +44,77 @@ _TOKEN_CHECK_SECONDS = 5.0
 _FILES = ("ca_certs", "ca_cert_data", "cert_file", "key_file")
 # In the path of an address, what is left as it is.
 _SAFE = "/:@!$&'()*+,;=~%"
+
+
+class TooLateError(HTTPError):
+    """A call was not sent: its send deadline is over."""
+
+    def __init__(self) -> None:
+        super().__init__("not sent: its time was over before it could be")
+
+
+class SendDeadline(threading.local):
+    """The deadline of the call that this thread makes, and whether any byte of it was sent.
+
+    `not_after` is monotonic. It is kept per thread, since urllib3 passes no values of ours to its
+    connections.
+    """
+
+    not_after: float = math.inf
+    sent: bool = False
+
+    def mark_sent(self) -> None:
+        """Record that the call is sent now. Raises TooLateError if its deadline is over."""
+        if time.monotonic() > self.not_after:
+            raise TooLateError
+        self.sent = True
+
+
+send_deadline = SendDeadline()
+
+
+class OneWriteConnection(HTTPConnection):
+    """A connection that sends head and body in one write, and keeps its socket.
+
+    http.client sends them apart, and at each system call another thread may take the interpreter
+    lock (and over TLS, each would be a record of its own). It also drops the socket when the answer
+    says `close`.
+
+    The deadline is checked last, when it is connected: a name server that does not answer, say,
+    holds `connect` for 5 s, whatever its time-out.
+    """
+
+    live: socket.socket | None = None
+    _parts: list[bytes] | None = None
+
+    def connect(self) -> None:
+        """Open the connection."""
+        super().connect()
+        self.live = self.sock
+
+    def request(self, *args: Any, **options: Any) -> None:  # noqa: ANN401 -- as the base class
+        """Send a call. Raises TooLateError."""
+        self._parts = []
+        try:
+            super().request(*args, **options)
+            message = b"".join(self._parts)
+        finally:
+            self._parts = None
+        if self.sock is None:
+            self.connect()
+        send_deadline.mark_sent()
+        self.send(message)
+
+    def send(self, data: Any) -> None:  # noqa: ANN401 -- as the base class
+        """Send bytes, or keep them until the call is complete."""
+        if self._parts is None:
+            super().send(data)
+        else:
+            self._parts.append(data)
+
+
+class TlsConnection(OneWriteConnection, HTTPSConnection):
+    """The same over TLS."""
 
 
 class Session:

@@ -82,9 +82,10 @@ def parse_duration(duration: str) -> float:
 
 def _field(fields: Fields, key: str, kind: type[_T], type_name: str, where: str) -> _T | None:
     value = fields.get(key)
+    if value is None:
+        return None
     # True and False are whole numbers to Python alone.
-    right = isinstance(value, kind) and (kind is bool or not isinstance(value, bool))
-    if value is not None and not right:
+    if not isinstance(value, kind) or (kind is not bool and isinstance(value, bool)):
         path = f"{where}.{key}" if where else key
         raise SettingsError(f"{path}: must be {type_name}")
     return value

@@ -53,8 +53,7 @@ from gpushare.wire.objects import (
     seconds_of,
 )
 from gpushare.wire.placeholders import is_placeholder
-from gpushare.wire.pod_peak import peak
-from gpushare.wire.quantity import MAX_VALUE, Quantity, to_bytes, to_milli, to_units
+from gpushare.wire.quantity import MAX_VALUE, Quantity, peak, to_bytes, to_milli, to_units
 
 # Most pods have a controller, and ask for the same as others.
 _remembered = lru_cache(maxsize=1 << 12, typed=True)

@@ -3,10 +3,14 @@
 Knows the grammar of `k8s.io/apimachinery/pkg/api/resource` and nothing else. Stdlib only, so that
 the command line shares it. Stricter than Go where Go guesses: ASCII only, no blanks, and a number
 of absurd length or exponent is refused instead of being capped, before any big arithmetic.
+
+And the most that a pod's containers hold of one at any time (`PodRequests` of
+k8s.io/component-helpers); tested in `tests/unit/wire/test_pods.py`.
 """
 
 import math
 import re
+from collections.abc import Iterable
 from fractions import Fraction
 
 from gpushare.core.model import MAX_UNITS
@@ -111,3 +115,17 @@ def _quoted(quantity: Quantity) -> str:
     """Return the quantity for a message: quoted, and never long."""
     text = ascii(str(quantity))
     return text if len(text) <= 40 else text[:36] + "...'"
+
+
+def peak(regular: Iterable[int], inits: Iterable[tuple[int, object]]) -> int:
+    """Return the most that the containers of a pod hold at any time, by Kubernetes' formula.
+
+    regular: the amount of each container. inits: amount and restartPolicy of each init container;
+    they run one after the other, beside the sidecars (restartPolicy Always) started before.
+    """
+    sidecars = most = 0
+    for amount, restart_policy in inits:
+        most = max(most, sidecars + amount)
+        if restart_policy == "Always":
+            sidecars += amount
+    return max(sum(regular) + sidecars, most)

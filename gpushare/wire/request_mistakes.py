@@ -28,7 +28,7 @@ NO_CARD_HAS = 1000
 """GiB that no card has, for the comparison if no device is known."""
 
 Largest = Callable[[], int]
-"""Returns the units of the largest device there is; 0: none is known."""
+"""Returns the units of the largest device there is; 0, as `int` does: none is known."""
 
 
 class ForeignName(NamedTuple):
@@ -75,12 +75,7 @@ ANNOTATIONS = {
 """By the name of an annotation of the pod."""
 
 
-def unknown() -> int:
-    """Return 0: no device is known."""
-    return 0
-
-
-def mistake_of(pod: Pod, names: Names, unit: str, largest: Largest = unknown) -> str:
+def mistake_of(pod: Pod, names: Names, unit: str, largest: Largest = int) -> str:
     """Return what is wrong with what the pod asks for, and what to write; "" if nothing is."""
     try:
         request = request_of(pod, names)
@@ -166,7 +161,7 @@ def _amounts(container: Container) -> Mapping[str, object]:
     return {**(resources.limits or {}), **(resources.requests or {})}
 
 
-def wrong_unit(request: Request, names: Names, unit: str, largest: Largest = unknown) -> str:
+def wrong_unit(request: Request, names: Names, unit: str, largest: Largest = int) -> str:
     """Return what to write instead of more units than any device has, if these were probably
     meant as MiB or bytes; "" if nothing tells so.
     """

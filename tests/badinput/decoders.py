@@ -14,7 +14,7 @@ import yaml
 from gpushare.cli import facts
 from gpushare.core.model import MAX_UNITS, Request
 from gpushare.errors import MessageError, SettingsError, WireError
-from gpushare.kube.lease import read_lease, seconds_of
+from gpushare.kube.election import read_lease, seconds_of
 from gpushare.kube.responses import LineSplitter, response_error
 from gpushare.wire.annotations import ALIYUN, is_uuid, placement
 from gpushare.wire.budgets import read_budget

@@ -10,7 +10,9 @@ from pathlib import Path
 
 import atheris  # type: ignore[import-untyped]  # it has no types
 
-with atheris.instrument_imports(include=["gpushare.wire", "gpushare.kube.lease", "gpushare.cli"]):
+with atheris.instrument_imports(
+    include=["gpushare.wire", "gpushare.kube.election", "gpushare.cli"]
+):
     from tests.badinput.decoders import DECODERS
 
 

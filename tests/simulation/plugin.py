@@ -109,7 +109,7 @@ class OurPlugin(DeviceManager):
         )
         self._allocator.reset(self._record())
         self._check = StartCheck(
-            *(self._known, self._record, self._shown_to_plugin, lambda: self.cards, parse_answer),
+            *(self._known, self._record, self._shown_to_plugin, lambda: self.cards),
             certain=self._allocator.certain,
         )
 

@@ -30,11 +30,10 @@ from gpushare.extender.verbs.bind.transaction import BUDGET
 from gpushare.extender.verbs.holds import FLOOR
 from gpushare.extender.verbs.refusal_hold import RefusalHold
 from gpushare.extender.verbs.tickets import BindSlots
-from gpushare.kube.election import Elector
+from gpushare.kube.election import Elector, SchedulerLease
 from gpushare.kube.lease_runner import LeaseRunner
 from gpushare.kube.listwatch import ListWatch, Timing
 from gpushare.kube.reflector import Reflector
-from gpushare.kube.scheduler_lease import SchedulerLease
 from gpushare.ledger import Changes, Ledger
 from gpushare.wire.annotations import ALIYUN
 from gpushare.wire.objects import CONFIG_MAPS, NODES, PODS

@@ -7,8 +7,7 @@ from typing import Any
 import pytest
 
 from gpushare.device_plugin.cards import DetectedGpu
-from gpushare.device_plugin.diagnosis import Diagnosis
-from gpushare.device_plugin.health import Health
+from gpushare.device_plugin.health import Diagnosis, Health
 from gpushare.errors import SettingsError
 from tests.simulation.chance import Chance, numbers
 from tests.simulation.gpu_story import GpuStory
@@ -37,7 +36,7 @@ def test_stories_keep_every_promise() -> None:
 
 def _heals_by_time(original: Any) -> Any:
     def of_xid(self: Diagnosis, seen: DetectedGpu, now: float) -> Any:
-        return original(self, seen, now) if now < self._at + self._recover else None
+        return original(self, seen, now) if now < self._at + self.recover else None
 
     return of_xid
 

@@ -122,10 +122,7 @@ DOORS: dict[str, tuple[str, ...]] = {
     ),
     "pynvml": ("device_plugin.devices",),
     "tqdm": ("cli.whatif", "sim.runner"),
-    "urllib3": (
-        *("kube.responses", "kube.client", "kube.connection"),
-        "kube.session",
-    ),
+    "urllib3": ("kube.responses", "kube.client", "kube.session"),
     "werkzeug": ("extender.door.app",),
     "yaml": (
         "gpushare_localcluster.demo.scenario",
@@ -321,7 +318,11 @@ def test_every_layer_and_door_is_used() -> None:
             "import gunicorn.http",
             "gunicorn is imported only by extender.door.con",
         ),
-        ("kube.lease", "import kubernetes.client", "kubernetes is imported only by kube.session"),
+        (
+            "kube.election",
+            "import kubernetes.client",
+            "kubernetes is imported only by kube.session",
+        ),
         (
             "gpushare_localcluster.main",
             "import kubernetes",

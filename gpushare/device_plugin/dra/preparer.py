@@ -10,7 +10,7 @@ import logging
 import re
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -65,19 +65,17 @@ class Prepared:
     """What the container runtime is to add to a container with it."""
 
 
+@dataclass(frozen=True, slots=True, eq=False)
 class Preparer:
-    """Prepares and unprepares; the kubelet asks for both again until they succeed.
+    """Prepares and unprepares; the kubelet asks for both again until they succeed."""
 
-    read: returns the GPUs as they are now; raises GpuShareError. cdi: the folder of generated CDI
-    files.
-    """
-
-    def __init__(self, api: Calls, driver: str, cdi: Path, read: Callable[[], Cards]) -> None:
-        self._api = api
-        self._driver = driver
-        self._cdi = cdi
-        self._read = read
-        self._lock = threading.Lock()
+    api: Calls
+    driver: str
+    cdi: Path
+    """The folder of generated CDI files."""
+    read: Callable[[], Cards]
+    """Returns the GPUs as they are now; raises GpuShareError."""
+    _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def prepare(self, ref: ClaimRef) -> Sequence[Prepared]:
         """Return the devices of the claim, whose CDI file is there then. Raises GpuShareError.
@@ -88,7 +86,7 @@ class Preparer:
         results = self._results(ref)
         with self._lock:
             if not _made_of(path, results):
-                _put(path, _document(ref.uid, results, self._read()))
+                _put(path, _document(ref.uid, results, self.read()))
                 log.info(Line("prepared", claim=ref, devices=_mark(results)))
         prepared = []
         with_cdi: set[str] = set()
@@ -113,22 +111,22 @@ class Preparer:
     def _path(self, ref: ClaimRef) -> Path:
         if not (_UID.fullmatch(ref.uid) and NAME.fullmatch(ref.name)):
             raise RequestRefused(f"claim {ref}: {ref.uid[:40]!r} is no uid, or its name is none")
-        return self._cdi / f"{KIND.replace('/', '-')}_{ref.uid}.json"
+        return self.cdi / f"{KIND.replace('/', '-')}_{ref.uid}.json"
 
     def _results(self, ref: ClaimRef) -> Sequence[Result]:
         """Return what the claim has of this driver. Raises GpuShareError."""
         if not NAME.fullmatch(ref.namespace):
             raise RequestRefused(f"claim {ref}: its namespace is none")
         path = f"/apis/resource.k8s.io/v1/namespaces/{ref.namespace}/resourceclaims/{ref.name}"
-        body = self._api.request("GET", path, timeout=_READ_SECONDS)
+        body = self.api.request("GET", path, timeout=_READ_SECONDS)
         claim: ResourceClaim = RESOURCE_CLAIMS.decode_answer(body, ref.namespace, ref.name)
         if not claim.metadata or claim.metadata.uid != ref.uid:
             raise RequestRefused(f"claim {ref} is another one by now")
         devices = claim.allocation and claim.allocation.devices
         results = (devices and devices.results) or ()
-        ours = [result for result in results if result.driver == self._driver]
+        ours = [result for result in results if result.driver == self.driver]
         if not ours:
-            raise RequestRefused(f"claim {ref} has no device of {self._driver}")
+            raise RequestRefused(f"claim {ref} has no device of {self.driver}")
         if any(result.admin_access for result in ours):
             raise RequestRefused(f"claim {ref} asks for an administrator's access, which is no use")
         return ours

@@ -11,7 +11,7 @@ what was wrong in `Error`; prioritize and preempt have no such field and use 4xx
 import json
 import logging
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from http import HTTPStatus
 from typing import TYPE_CHECKING
@@ -113,16 +113,16 @@ def build_app(service: Service, routes: Routes, body_limit: int, callers: Caller
     return app
 
 
+@dataclass(frozen=True, slots=True, eq=False)
 class AccessControl:
     """Refuses callers that `callers` does not allow, and logs each once."""
 
-    def __init__(self, callers: Callers) -> None:
-        self._callers = callers
-        self._logged: set[str] = set()
+    callers: Callers
+    _logged: set[str] = field(default_factory=set)
 
     def refusal(self, environ: "WSGIEnvironment") -> str:
         """Return why the caller may not call, for an answer of 403; "" for one that may."""
-        callers = self._callers
+        callers = self.callers
         # If one CA signs everything, as with kubeadm, its signature alone lets every kubelet in.
         if callers.names and not callers.allows_certificate(
             names := names_of(environ["gunicorn.socket"].getpeercert())
@@ -162,31 +162,25 @@ class Verb:
     """Returns an answer with this error; None if the verb's answer has no field for errors."""
 
 
+@dataclass(frozen=True, slots=True, eq=False)
 class Verbs:
-    """A WSGI application for the verbs, and for all else the one behind it.
+    """A WSGI application for the verbs, and for all else the one behind it."""
 
-    verbs: by path. app: the application behind. body_limit: bytes of a request.
-    """
-
-    def __init__(
-        self,
-        verbs: Mapping[str, Verb],
-        app: "WSGIApplication",
-        access: AccessControl,
-        body_limit: int,
-    ) -> None:
-        self._verbs = verbs
-        self._app = app
-        self._access = access
-        self._body_limit = body_limit
+    verbs: Mapping[str, Verb]
+    """By path."""
+    app: "WSGIApplication"
+    """The one behind."""
+    access: AccessControl
+    body_limit: int
+    """Bytes of a request."""
 
     def __call__(
         self, environ: "WSGIEnvironment", start_response: "StartResponse"
     ) -> Iterable[bytes]:
         """Answer one request."""
-        verb = self._verbs.get(environ.get("PATH_INFO", ""))
+        verb = self.verbs.get(environ.get("PATH_INFO", ""))
         if verb is None or environ["REQUEST_METHOD"] != "POST":
-            return self._app(environ, start_response)
+            return self.app(environ, start_response)
         status, body = self._answer(verb, environ)
         headers = [("Content-Type", "application/json"), ("Content-Length", str(len(body)))]
         if status is HTTPStatus.SERVICE_UNAVAILABLE:
@@ -195,7 +189,7 @@ class Verbs:
         return [body]
 
     def _answer(self, verb: Verb, environ: "WSGIEnvironment") -> tuple[HTTPStatus, bytes]:
-        refusal = self._access.refusal(environ)
+        refusal = self.access.refusal(environ)
         if refusal:
             return HTTPStatus.FORBIDDEN, _error_document(refusal)
         try:
@@ -221,7 +215,7 @@ class Verbs:
         whole = environ.get("wsgi.input_terminated")
         size = -1 if whole else int(environ.get("CONTENT_LENGTH") or 0)
         body: bytes = environ["wsgi.input"].read(size)
-        if len(body) > self._body_limit:
+        if len(body) > self.body_limit:
             raise MessageError(_TOO_LARGE)
         # A page can make a browser send a body without a type; for JSON the browser asks first.
         kind = environ.get("CONTENT_TYPE", "").partition(";")[0].strip().lower()

@@ -160,12 +160,15 @@ class Connection(TConn):
         super().__init__(cfg, cast(socket.socket, self.outbox), client, server)
         self.heads = KnownHeads() if heads is None else heads
         self.received = bytearray()
-        self._scanned = self._body = self._end = self._parsed = 0
+        self._scanned = self._body = self._end = 0
+        self.parsed = 0
+        """Bytes of the request that came whole last, as long as they are held."""
         # The cached WSGI environment of the head that is here; None: gunicorn has to parse it.
         self._known: dict[str, Any] | None = None
         # The head of the request that came whole last, if gunicorn parses it, and else all of it.
         self.head = b""
-        self._request: WSGIEnvironment | None = None
+        self.environ: WSGIEnvironment | None = None
+        """That request's; None if gunicorn's parser has it."""
         # gunicorn asks it what came behind a request.
         self.parser = http.get_parser(cfg, iter(()), client)
         self.refused = self.closed = False
@@ -175,16 +178,7 @@ class Connection(TConn):
     @property
     def held_bytes(self) -> int:
         """Bytes of a request that is not answered yet, and of what came behind it."""
-        return self._parsed + len(self.received)
-
-    def release_request(self) -> None:
-        """Hold no more bytes for the request that came whole last."""
-        self._parsed = 0
-
-    def take_request(self) -> "WSGIEnvironment | None":
-        """Return the last complete request; None if gunicorn's parser has it."""
-        request, self._request = self._request, None
-        return request
+        return self.parsed + len(self.received)
 
     def next_request_within(self, seconds: float) -> bool:
         """Return whether the next request is complete within these seconds; raises as receive()."""
@@ -196,7 +190,7 @@ class Connection(TConn):
 
     def receive(self) -> bool:
         """Return True once a whole request is here; OSError or EOFError when the client is gone."""
-        self._parsed = 0
+        self.parsed = 0
         try:
             data = self.sock.recv(CHUNK)
         except (BlockingIOError, ssl.SSLWantReadError):
@@ -225,7 +219,7 @@ class Connection(TConn):
             head, body = bytes(seen[: self._body]), bytes(seen[self._body : self._end])
         if self._known is not None:
             client, server = cast(Address, self.client), cast(Address, self.server)
-            self._request = self._known | {
+            self.environ = self._known | {
                 "gunicorn.socket": self.sock,
                 "REMOTE_ADDR": client[0],
                 "REMOTE_PORT": str(client[1]),
@@ -240,7 +234,7 @@ class Connection(TConn):
             parts = [b"", body, head]
             self.parser = http.get_parser(self.cfg, iter(parts.pop, b""), self.client)
         del self.received[: self._end]
-        self._parsed = self._end
+        self.parsed = self._end
         self._scanned = self._body = self._end = 0
         return True
 
@@ -264,7 +258,7 @@ class Connection(TConn):
         self._body = at + len(HEAD_END)
         head = bytes(self.received[: self._body])
         form = form_of(head)
-        self._known = self.heads.environ(form) if form else None
+        self._known = self.heads.environs.get(form.text) if form else None
         size = form.length if form and self._known is not None else body_length(head)
         if size > self.max_body:
             raise FramingError(TOO_LARGE)

@@ -7,6 +7,7 @@ the interpreter, and must not hold their threads.
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import dataclass, field
 
 from gpushare.errors import NotReady
 
@@ -20,14 +21,16 @@ _MAX_WAITING = 4
 """How many may wait for a document that is not cheap."""
 
 
+@dataclass(frozen=True, slots=True, eq=False)
 class DocumentCache:
     """Documents by name; each is kept for ten times as long as it took to make."""
 
-    def __init__(self) -> None:
-        self._slots = threading.BoundedSemaphore(_MAX_WAITING)
-        self._making = threading.Lock()
-        self._documents: dict[str, tuple[float, bytes]] = {}
-        self._cheap: set[str] = set()
+    _slots: threading.BoundedSemaphore = field(
+        default_factory=lambda: threading.BoundedSemaphore(_MAX_WAITING)
+    )
+    _making: threading.Lock = field(default_factory=threading.Lock)
+    _documents: dict[str, tuple[float, bytes]] = field(default_factory=dict)
+    _cheap: set[str] = field(default_factory=set)
 
     def get(self, name: str, make: Callable[[], bytes]) -> bytes:
         """Return the document of that name: the cached one, else a new one.

@@ -8,7 +8,7 @@ Knows gunicorn (27.x) and WSGI; nothing of what is served.
 """
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 from time import time
 from typing import TYPE_CHECKING, Any
@@ -49,19 +49,12 @@ def form_of(head: bytes) -> Form | None:
     return Form(head[:start] + head[end:], int(digits))
 
 
+@dataclass(frozen=True, slots=True, eq=False)
 class KnownHeads:
-    """WSGI environments by form; the oldest goes first. Any thread may call any method."""
+    """WSGI environments; the oldest goes first. Any thread may use them."""
 
-    def __init__(self) -> None:
-        self._environs: dict[bytes, dict[str, Any]] = {}
-
-    def __len__(self) -> int:
-        """Return how many there are."""
-        return len(self._environs)
-
-    def environ(self, form: Form) -> dict[str, Any] | None:
-        """Return the WSGI environment of such a request, without connection, body and length."""
-        return self._environs.get(form.text)
+    environs: dict[bytes, dict[str, Any]] = field(default_factory=dict)
+    """By the text of a form; each without connection, body and length."""
 
     def add(self, head: bytes, req: Request, conn: Any, config: Config) -> None:  # noqa: ANN401
         """Add the WSGI environment of a request on a TConn, if it may be used again."""
@@ -72,19 +65,18 @@ class KnownHeads:
             return
         environ = wsgi.create(req, conn.sock, conn.client, conn.server, config)[1]
         reusable = {key: value for key, value in environ.items() if key not in _OF_THE_CONNECTION}
-        if len(self._environs) >= MAX_HEADS:
-            self._environs.pop(next(iter(self._environs)), None)
-        self._environs[form.text] = reusable | {"wsgi.multithread": True}
+        if len(self.environs) >= MAX_HEADS:
+            self.environs.pop(next(iter(self.environs)), None)
+        self.environs[form.text] = reusable | {"wsgi.multithread": True}
 
 
+@dataclass(slots=True)
 class CachedRequest:
     """A request as gunicorn's hook `pre_request` sees it."""
 
-    method = "POST"
-
-    def __init__(self, path: str) -> None:
-        self.path = path
-        self.closing = False
+    path: str
+    method: str = "POST"
+    closing: bool = False
 
     def force_close(self) -> None:
         """Ask for the connection to be closed after the answer."""

@@ -169,9 +169,9 @@ class BufferedThreadWorker(ThreadWorker):
         """Answer; return whether the connection may be kept once the answer is taken."""
         try:
             while True:
-                request = conn.take_request()
+                request, conn.environ = conn.environ, None
                 keep = self._answer(conn, request) if request else bool(super().handle(conn))
-                conn.release_request()
+                conn.parsed = 0
                 taken = conn.outbox.flush()
                 pending = len(self._pending_since)
                 # While other requests wait for a thread, this one must not wait.

@@ -13,7 +13,7 @@ from gpushare.core.decide import best_row, place
 from gpushare.core.model import ObservedPod, Request
 from gpushare.core.mutable_cluster import fits
 from gpushare.core.node_names import NodeNames
-from gpushare.core.ranking import Fits, Ranking, Scorer, fits_devices
+from gpushare.core.ranking import Fits, Ranking, fits_devices
 from gpushare.core.shadow_books import Place, ShadowBooks, Sums, sums_of
 from gpushare.core.snapshot import Bools, Snapshot
 from gpushare.extender.managed_resources import ManagedResource
@@ -121,7 +121,7 @@ class Follower:
                 books.leave(uid)
                 self._wrong = True
             return
-        placed = books.place(uid, pod.request, self._own(pod.request))
+        placed = books.place(uid, pod.request, self._ranking(fits, self._policy_of(pod.request)))
         self.counts.pods["both" if placed else "real"] += 1
 
     def went(self, uid: str) -> None:
@@ -153,7 +153,9 @@ class Follower:
             books.follow_host(real)
             return
         view = self.managed.ledger.view()
-        settled = books.settle(view.snapshot, view.entries, self._own(Request()))
+        settled = books.settle(
+            view.snapshot, view.entries, self._ranking(fits, self._policy_of(Request()))
+        )
         self.counts.inexact["node_changed"] += settled.moved
         self.counts.inexact["unplaced"] += settled.unplaced
         self._settled, self._wrong, self._changed = now, False, True
@@ -173,17 +175,16 @@ class Follower:
         same = (real.node, real.devices) == (other.node, other.devices)
         self.counts.choices["same" if same else differs] += 1
 
-    def _own(self, request: Request) -> Scorer:
-        """Return what ranks in the shadow's books, where kube-scheduler's own filters count too."""
-        return self._ranking(fits, self._policy_of(request))
-
     def _policy_of(self, request: Request, default: str = "") -> str:
         """Return the policy that the pod names, if there is such a one; else the default."""
         wished = request.policy
         return wished if wished in self.managed.rankings else default or self._policy
 
     def _ranking(self, where: Fits, name: str) -> Ranking:
-        """Return a ranking of our own by that policy as it is now: a memo has one user."""
+        """Return a ranking of our own by that policy as it is now: a memo has one user.
+
+        where: what has room; in the shadow's books kube-scheduler's own filters count too.
+        """
         policy = self.managed.rankings[name].policy
         ranking = self._rankings.get((where, name))
         if ranking is None or ranking.policy is not policy:

@@ -10,8 +10,7 @@ from functools import cached_property
 from typing import Any
 
 from gpushare.core.selectors import Taint, Toleration
-from gpushare.wire.pod_peak import peak
-from gpushare.wire.quantity import to_bytes, to_milli
+from gpushare.wire.quantity import peak, to_bytes, to_milli
 
 Json = dict[str, Any]
 Amounts = Mapping[str, int]
@@ -173,7 +172,7 @@ def pod_requests(spec: Json, missing: Amounts | None = None) -> dict[str, int]:
 
     missing: what a container counts that does not say how much of a resource it requests.
 
-    By Kubernetes' formula (`gpushare.wire.pod_peak`), plus overhead.
+    By Kubernetes' formula (`gpushare.wire.quantity`), plus overhead.
     """
     none = missing or {}
     regular = [{**none, **_container_requests(each)} for each in spec.get("containers") or ()]

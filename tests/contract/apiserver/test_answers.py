@@ -8,7 +8,7 @@ import json
 import pytest
 
 from gpushare.errors import ApiConflict, ApiError, ApiNotFound
-from gpushare.kube.lease import read_lease
+from gpushare.kube.election import read_lease
 from gpushare.kube.responses import response_error
 from gpushare.wire.codec import check_bound, check_kind
 from gpushare.wire.objects import BUDGETS, CONFIG_MAPS, NODES, PODS

@@ -4,9 +4,7 @@ import math
 from typing import Any
 
 from gpushare.extender.follow.readiness import Readiness
-from gpushare.kube.election import Elector
-from gpushare.kube.lease import Lease, Term
-from gpushare.kube.scheduler_lease import SchedulerLease
+from gpushare.kube.election import Elector, Lease, SchedulerLease, Term
 from tests.simulation.mutants.museum import mutant
 
 

@@ -6,7 +6,7 @@ C3, C4, C5 and C7 are of what reads GPUs, which no story has; ours reads no assu
 from dataclasses import replace
 from typing import Any
 
-from gpushare.device_plugin import allocator, container, identity, node_pod, start_check
+from gpushare.device_plugin import container, identity, node_pod, start_check
 from gpushare.device_plugin.allocator import Allocator, CandidateFinder, Candidates
 from gpushare.device_plugin.start_check import StartCheck
 from tests.simulation.mutants.museum import Patch, mutant
@@ -26,7 +26,7 @@ UNCHECKED: tuple[Patch, ...] = ((StartCheck, "check", _starts_anything),)
 """Who takes one pod for another is caught where the container starts; but for the checks there."""
 
 
-@mutant("C8", "the original takes the first pod of that size", allocator, "decide", UNCHECKED)
+@mutant("C8", "the original takes the first pod of that size", identity, "decide", UNCHECKED)
 def takes_the_first_of_that_size(original: Any) -> Any:
     return lambda found, *of: original(found[:1], *of)
 
@@ -45,7 +45,7 @@ def asks_nobody_who_is_admitted(original: Any) -> Any:
 @mutant(
     "C8",
     "a pod that has come again is taken for the one before",
-    allocator,
+    identity,
     "may_be_another",
     ((CandidateFinder, "read_again", _reads_nothing_anew),),
 )
@@ -54,7 +54,7 @@ def takes_a_new_pod_for_the_old(original: Any) -> Any:
     return lambda *of: False
 
 
-@mutant("C8", "the kubelet's record has other cards", allocator, "choose_ids")
+@mutant("C8", "the kubelet's record has other cards", identity, "choose_ids")
 def prefers_any_ids(original: Any) -> Any:
     del original
 

@@ -3,11 +3,11 @@
 import pytest
 
 from gpushare.daemon.events import Details
-from gpushare.device_plugin.compute import ComputeCheck, Unenforced
 from gpushare.device_plugin.container import Contract, answer
 from gpushare.device_plugin.event_messages import EventMessages
 from gpushare.device_plugin.identity import Candidate, CheckpointEntry, Grant, granted
-from gpushare.device_plugin.kubelet import answer_message, parse_answer
+from gpushare.device_plugin.kubelet import answer_message
+from gpushare.device_plugin.memory import ComputeCheck, Unenforced
 from gpushare.device_plugin.pods import Pods
 from gpushare.wire.annotations import ALIYUN
 from gpushare.wire.codec import WatchEvent
@@ -48,7 +48,7 @@ class World:
         self.record: list[CheckpointEntry] = []
         self.recorder = Recorded()
         self.found: list[Unenforced] = []
-        self.check = ComputeCheck(self.pods, parse_answer, self._tell)
+        self.check = ComputeCheck(self.pods, self._tell)
 
     def _tell(self, found: Unenforced) -> None:
         self.found.append(found)

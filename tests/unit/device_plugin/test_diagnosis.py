@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpushare.device_plugin.cards import DetectedGpu, Fault, Problem
-from gpushare.device_plugin.diagnosis import (
+from gpushare.device_plugin.health import (
     NOTICE,
     OF_PROGRAMS,
     PASSING,

@@ -6,7 +6,7 @@ from gpushare.device_plugin.allocator import Allocator
 from gpushare.device_plugin.cards import device_id
 from gpushare.device_plugin.container import ContainerAllocation
 from gpushare.device_plugin.identity import CheckpointEntry
-from gpushare.device_plugin.kubelet import answer_message, parse_answer
+from gpushare.device_plugin.kubelet import answer_message
 from gpushare.device_plugin.marker import Marker
 from gpushare.device_plugin.pods import Pods
 from gpushare.device_plugin.start_check import StartCheck, Wrong
@@ -37,7 +37,7 @@ class World:
         self.pods = Pods(self.api, ALIYUN, "node")
         self.pods.replace((), 0.0)
         self.allocator = Allocator(self.pods, dict, lambda: NODE)
-        check = StartCheck(self.pods, lambda: self.record, dict, lambda: NODE, parse_answer)
+        check = StartCheck(self.pods, lambda: self.record, dict, lambda: NODE)
         self.now = 1000.0
         self.marker = Marker(
             *(self.api, self.pods, self.allocator, check),

@@ -11,7 +11,7 @@ from gpushare.device_plugin.cards import device_id
 from gpushare.device_plugin.container import ContainerAllocation
 from gpushare.device_plugin.devices import CardMemory
 from gpushare.device_plugin.identity import CheckpointEntry
-from gpushare.device_plugin.kubelet import KubeletError
+from gpushare.device_plugin.kubelet import KubeletError, answer_message
 from gpushare.device_plugin.memory import NO_LIMIT, STALE_SECONDS, Cgroups, Memory, Use
 from gpushare.device_plugin.node_pod import NodePod, node_pod
 from gpushare.device_plugin.pods import Pods
@@ -38,7 +38,7 @@ class World:
     processes: dict[str, dict[int, int | None]] = field(default_factory=dict)
     limits: dict[str, tuple[int, int]] = field(default_factory=dict)
     silent: set[str] = field(default_factory=set)
-    record: list[tuple[CheckpointEntry, ContainerAllocation]] = field(default_factory=list)
+    record: list[CheckpointEntry] = field(default_factory=list)
     told: list[Use] = field(default_factory=list)
     now: float = 1000.0
     card_used: int = 8 * GIB
@@ -52,7 +52,7 @@ class World:
             clock=lambda: self.now,
         )
 
-    def recorded(self) -> Sequence[tuple[CheckpointEntry, ContainerAllocation]]:
+    def recorded(self) -> Sequence[CheckpointEntry]:
         if self.away:
             raise KubeletError("away")
         return self.record
@@ -80,9 +80,8 @@ class World:
             (self.root / f"proc/{pid}/cgroup").write_text(f"0::/{path}\n")
             (self.root / "sys/fs/cgroup" / path).mkdir(parents=True)
             held = frozenset([device_id("GPU-0", pid)])
-            self.record.append(
-                (CheckpointEntry(uid, f"c{number}", held, b""), ContainerAllocation(envs or {}))
-            )
+            told = answer_message(ContainerAllocation(envs or {})).SerializeToString()
+            self.record.append(CheckpointEntry(uid, f"c{number}", held, told))
         body["status"]["containerStatuses"] = [
             {"name": f"c{number}", "containerID": f"containerd://{each}"}
             for number, each in enumerate(ids)

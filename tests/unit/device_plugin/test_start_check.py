@@ -50,9 +50,7 @@ class World:
     def __post_init__(self) -> None:
         self.api = ScriptedApi(forever=ApiUnreachable("away", 0))
         self.pods = Pods(self.api, ALIYUN, "node")
-        self.check = StartCheck(
-            self.pods, self._entries, lambda: self.shown, lambda: NODE, parse_answer
-        )
+        self.check = StartCheck(self.pods, self._entries, lambda: self.shown, lambda: NODE)
 
     def _entries(self) -> list[CheckpointEntry]:
         if isinstance(self.record, GpuShareError):

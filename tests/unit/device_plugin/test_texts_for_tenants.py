@@ -13,7 +13,7 @@ from gpushare.device_plugin.allocator import Allocator
 from gpushare.device_plugin.cards import DetectedGpu, Fault, Problem, device_id, make_cards
 from gpushare.device_plugin.container import ContainerAllocation
 from gpushare.device_plugin.identity import CheckpointEntry, PodKey
-from gpushare.device_plugin.kubelet import answer_message, parse_answer
+from gpushare.device_plugin.kubelet import answer_message
 from gpushare.device_plugin.pods import Pods
 from gpushare.device_plugin.start_check import StartCheck
 from gpushare.errors import RequestRefused
@@ -56,9 +56,7 @@ class World:
         self.allocator = Allocator(
             self.pods, lambda: self.shown, lambda: CARDS, clock=lambda: self.now
         )
-        self.check = StartCheck(
-            self.pods, lambda: self.record, lambda: self.shown, lambda: CARDS, parse_answer
-        )
+        self.check = StartCheck(self.pods, lambda: self.record, lambda: self.shown, lambda: CARDS)
 
     def _wait(self, changes: int, seconds: float) -> None:
         del changes

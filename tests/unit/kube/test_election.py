@@ -5,8 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpushare.errors import ApiError, ApiNotFound, ApiUnavailable, SettingsError, WireError
-from gpushare.kube.election import ElectionTiming, Elector
-from gpushare.kube.lease import Action, Create, Done, Read, Update, Wait
+from gpushare.kube.election import Action, Create, Done, ElectionTiming, Elector, Read, Update, Wait
 from tests.unit.kube.lease_store import LeaseStore
 
 BUDGET = 4.0

@@ -11,8 +11,7 @@ from dataclasses import dataclass
 import pytest
 
 from gpushare.errors import ApiError, ApiNotFound, ApiUnavailable
-from gpushare.kube.election import Elector
-from gpushare.kube.lease import Action, Create, Done, Read, Update, Wait
+from gpushare.kube.election import Action, Create, Done, Elector, Read, Update, Wait
 from tests.unit.kube.lease_store import LeaseStore
 
 # More than the 5 s between the end of a term and of its Lease, or the fence would prove nothing.

@@ -10,9 +10,8 @@ import pytest
 
 from gpushare.errors import ApiError
 from gpushare.kube.client import KubeClient
-from gpushare.kube.election import ElectionTiming, Elector
+from gpushare.kube.election import ElectionTiming, Elector, SchedulerLease
 from gpushare.kube.lease_runner import LeaseRunner
-from gpushare.kube.scheduler_lease import SchedulerLease
 from tests.support.waiting import poll
 from tests.unit.kube.lease_store import LeaseStore
 from tests.unit.kube.scripted_server import (

@@ -6,8 +6,7 @@ from typing import Any
 import pytest
 
 from gpushare.errors import ApiUnavailable, WireError
-from gpushare.kube.lease import Done, Read, Wait
-from gpushare.kube.scheduler_lease import SchedulerLease
+from gpushare.kube.election import Done, Read, SchedulerLease, Wait
 from tests.unit.kube.lease_store import LeaseStore
 
 BUDGET = 4.0

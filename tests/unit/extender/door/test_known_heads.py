@@ -152,7 +152,7 @@ def test_only_a_plain_post_on_a_connection_that_stays_is_remembered(
 ) -> None:
     world.connect().ask(request(b"hello", head))
     assert len(world.environs) == 1
-    assert len(world.heads) == 0
+    assert len(world.heads.environs) == 0
 
 
 def test_a_head_that_differs_in_any_byte_is_judged_as_if_none_were_known(world: World) -> None:
@@ -209,11 +209,11 @@ def test_what_is_remembered_has_a_bound(world: World) -> None:
     client = world.connect()
     for number in range(known_heads.MAX_HEADS + 10):
         client.ask(request(b"1", HEAD.replace(b"X-Twice: a", b"X-Twice: %d" % number)))
-    assert len(world.heads) == known_heads.MAX_HEADS
+    assert len(world.heads.environs) == known_heads.MAX_HEADS
 
 
 def test_a_connection_that_is_idle_holds_no_body(world: World) -> None:
     client = world.connect()
     client.ask(request(b"1"))
     client.ask(request(b"22"))
-    assert client.connection.take_request() is None
+    assert client.connection.environ is None

@@ -14,8 +14,7 @@ from gpushare.errors import ApiError
 from gpushare.extender.follow.readiness import MAX_UNSYNCED_SECONDS, STALE_AFTER, Readiness, Source
 from gpushare.extender.verbs.bind.transaction import BUDGET
 from gpushare.kube.api import Lines
-from gpushare.kube.election import Elector
-from gpushare.kube.lease import Create, Read, Term, Update, new_lease
+from gpushare.kube.election import Create, Elector, Read, Term, Update, new_lease
 from gpushare.kube.lease_runner import LeaseRunner
 from gpushare.kube.listwatch import List, ListWatch, Timing
 from gpushare.kube.reflector import Reflector
