@@ -21,11 +21,7 @@ from gpushare.explain.document import given_documents
 from gpushare.explain.pod import ClaimExplanation
 from gpushare.wire.codec import Codec
 from gpushare.wire.dra.claims import CLASS
-from gpushare.wire.dra.objects import (
-    RESOURCE_CLAIMS,
-    RESOURCE_SLICES,
-    ResourceClaim,
-)
+from gpushare.wire.dra.objects import RESOURCE_CLAIMS, RESOURCE_SLICES, ResourceClaim
 from gpushare.wire.dra.slices import DeviceKey, SliceCard, cards_of
 
 _T = TypeVar("_T")

@@ -16,14 +16,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from gpushare.cli.facts import Fields, mapping
-from gpushare.errors import (
-    ApiConflict,
-    ApiError,
-    ApiGone,
-    ApiNotFound,
-    MessageError,
-    SettingsError,
-)
+from gpushare.errors import ApiConflict, ApiError, ApiGone, ApiNotFound, MessageError, SettingsError
 
 PROMPT_AFTER = 1.0
 """Seconds after which kubectl's stderr is printed although it has not ended."""
