@@ -21,11 +21,7 @@ from gpushare.explain.document import given_documents
 from gpushare.explain.pod import ClaimExplanation
 from gpushare.wire.codec import Codec
 from gpushare.wire.dra.claims import CLASS
-from gpushare.wire.dra.objects import (
-    RESOURCE_CLAIMS,
-    RESOURCE_SLICES,
-    ResourceClaim,
-)
+from gpushare.wire.dra.objects import RESOURCE_CLAIMS, RESOURCE_SLICES, ResourceClaim
 from gpushare.wire.dra.slices import DeviceKey, SliceCard, cards_of
 
 _T = TypeVar("_T")
@@ -42,7 +38,11 @@ class ListedClaims:
     ) -> None:
         self.unit = unit
         self.cards = cards
-        self.claims = {_name(claim): claim for claim in claims}
+        self.claims: dict[tuple[str, str], ResourceClaim] = {}
+        for claim in claims:
+            metadata = claim.metadata
+            namespace = (metadata and metadata.namespace) or ""
+            self.claims[namespace, (metadata and metadata.name) or ""] = claim
 
     def named(self, namespace: str, name: str) -> ResourceClaim | None:
         """Return the claim of that name."""
@@ -170,11 +170,6 @@ def _decoded(items: Iterable[Fields], codec: Codec[_T], notes: list[str]) -> Ite
             yield codec.decode(json.dumps(item).encode())
         except WireError as error:
             notes.append(f"{codec.kind} {pod_ref(item)} is left out: {error}")
-
-
-def _name(claim: ResourceClaim) -> tuple[str, str]:
-    metadata = claim.metadata
-    return (metadata and metadata.namespace) or "", (metadata and metadata.name) or ""
 
 
 def _order(key: DeviceKey) -> tuple[str, str, list[tuple[int, str]]]:

@@ -40,12 +40,7 @@ from gpushare.explain.document import document
 from gpushare.explain.pod import NodeAsk, PodExplanation, explain_pod
 from gpushare.wire.annotations import ALIYUN, Names
 from gpushare.wire.demands import demands_of
-from gpushare.wire.dra.objects import (
-    CLAIMS_PODS,
-    RESOURCE_CLAIMS,
-    RESOURCE_SLICES,
-    ClaimsPod,
-)
+from gpushare.wire.dra.objects import CLAIMS_PODS, RESOURCE_CLAIMS, RESOURCE_SLICES, ClaimsPod
 from gpushare.wire.dra.slices import cards_of
 from gpushare.wire.fields import NAME
 from gpushare.wire.inventory import check_unit, mib_of

@@ -18,11 +18,7 @@ from gpushare.core.model import ALL_CORES, MAX_UNITS, Given, PodRef, Reason, Req
 from gpushare.core.node_filters import CORDON, CPU, NodeState
 from gpushare.core.selectors import Taint
 from gpushare.errors import AnnotationError, QuantityError, WireError
-from gpushare.wire.annotations import (
-    Names,
-    device_uuids,
-    placement,
-)
+from gpushare.wire.annotations import Names, device_uuids, placement
 from gpushare.wire.device_request import Asked, device_request
 from gpushare.wire.given_annotation import read_given
 from gpushare.wire.inventory import MAX_DEVICES, Device, decode_inventory

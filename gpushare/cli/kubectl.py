@@ -16,14 +16,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from gpushare.cli.facts import Fields, mapping
-from gpushare.errors import (
-    ApiConflict,
-    ApiError,
-    ApiGone,
-    ApiNotFound,
-    MessageError,
-    SettingsError,
-)
+from gpushare.errors import ApiConflict, ApiError, ApiGone, ApiNotFound, MessageError, SettingsError
 
 PROMPT_AFTER = 1.0
 """Seconds after which kubectl's stderr is printed although it has not ended."""
@@ -137,7 +130,14 @@ class Kubectl:
                 process.kill()
                 raise
         if process.returncode:
-            raise _failure(stderr_text.decode(errors="replace"), process.returncode)
+            # In kubectl's words on one line, without the lines of its log.
+            lines = [line.strip() for line in stderr_text.decode(errors="replace").splitlines()]
+            messages = [line for line in lines if line and not _LOG_LINE.match(line)]
+            message = " ".join(messages or [line for line in lines if line][-1:])[:_MAX_LENGTH]
+            match = _REFUSED.match(message)
+            reason = (match["reason"] or "") if match else ""
+            kind, status = _KINDS.get(reason, (ApiError, 0))
+            raise kind(message or f"kubectl failed with exit code {process.returncode}", status)
         return bytes(output)
 
     def watch(self, path: str, **query: str) -> "subprocess.Popen[bytes]":
@@ -187,13 +187,3 @@ def _raw(path: str, query: Mapping[str, str]) -> tuple[str, ...]:
         pairs.append(f"{key}={''.join(escaped)}")
     # A kuberc file (from kubectl 1.34 on) may give `get` an output, which --raw refuses.
     return ("get", "--raw", f"{path}?{'&'.join(pairs)}" if query else path, "--output=")
-
-
-def _failure(stderr_text: str, code: int) -> ApiError:
-    """Return the error in kubectl's words on one line, without the lines of its log."""
-    lines = [line.strip() for line in stderr_text.splitlines()]
-    messages = [line for line in lines if line and not _LOG_LINE.match(line)]
-    message = " ".join(messages or [line for line in lines if line][-1:])[:_MAX_LENGTH]
-    match = _REFUSED.match(message)
-    kind, status = _KINDS.get(match["reason"] or "", (ApiError, 0)) if match else (ApiError, 0)
-    return kind(message or f"kubectl failed with exit code {code}", status)

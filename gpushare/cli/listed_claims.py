@@ -19,14 +19,7 @@ from gpushare.cli.lister import CLAIMS, DRA
 from gpushare.core.model import PodRef
 from gpushare.core.node_filters import OwnFilters
 from gpushare.errors import ApiError, ApiNotFound, MessageError, WireError
-from gpushare.explain.claim_pods import (
-    ClaimsUser,
-    DealsAsAny,
-    asked_of,
-    least_dealt,
-    user_of,
-    wanted_of,
-)
+from gpushare.explain import claim_pods
 from gpushare.explain.claims import BY_ANNOTATION, UNKNOWN_NODE, ClaimFilters
 from gpushare.explain.placer import Wanted
 from gpushare.explain.text import NO_UNIT
@@ -34,20 +27,9 @@ from gpushare.explain.whatif import CurrentPods
 from gpushare.kube.api import Getter
 from gpushare.ledger import Ledger
 from gpushare.wire.annotations import ALIYUN
+from gpushare.wire.dra import counted
 from gpushare.wire.dra.claims import CLASS, ClaimRequest, Part, given_devices
-from gpushare.wire.dra.counted import (
-    DealsInUnits,
-    cards_by_node,
-    holders_of,
-    node_of_cards,
-    units_up,
-)
-from gpushare.wire.dra.objects import (
-    CLAIM_TEMPLATES,
-    CLAIMS_PODS,
-    RESOURCE_CLAIMS,
-    ResourceClaim,
-)
+from gpushare.wire.dra.objects import CLAIM_TEMPLATES, CLAIMS_PODS, RESOURCE_CLAIMS, ResourceClaim
 from gpushare.wire.dra.slices import DeviceKey, SliceCard
 from gpushare.wire.dra.templates import sized_template
 from gpushare.wire.inventory import mib_of
@@ -98,13 +80,13 @@ class Claims(ListedClaims):
     def least_dealt(self, memory: int) -> int:
         """Return the fewest bytes that a claim for so many takes."""
         if memory not in self._dealt:
-            self._dealt[memory] = least_dealt(self.cards.values(), memory)
+            self._dealt[memory] = claim_pods.least_dealt(self.cards.values(), memory)
         return self._dealt[memory]
 
     def in_words(self, pods: Wanted) -> Wanted:
         """Return pods that ask for so many units as pods with one claim each."""
         parts = (Part("", units * self.unit) for units in pods.request.parts)
-        asked = asked_of(ClaimRequest(tuple(parts)), self)
+        asked = claim_pods.asked_of(ClaimRequest(tuple(parts)), self)
         request = pods.request.of_parts(asked.request.parts)
         return replace(pods, request=request, exact=asked.exact)
 
@@ -172,22 +154,22 @@ def listed_cards(
     unit = mib_of(host.unit) << 20
     listed = items(api, CLAIMS, RESOURCE_CLAIMS, {}, notes)
     claims = Claims(api, unit, cards.cards, listed, namespace=namespace)
-    ledger, on_nodes = Ledger(), cards_by_node(cards.cards)
+    ledger, on_nodes = Ledger(), counted.cards_by_node(cards.cards)
     for node, its_cards in on_nodes.items():
-        ledger.node_changed(node_of_cards(node, its_cards, unit))
+        ledger.node_changed(counted.node_of_cards(node, its_cards, unit))
     for name, claim in claims.claims.items():
         taken: Counter[tuple[str, str]] = Counter()
         for device in given_devices(claim.allocation) if claim.allocation else ():
             card = cards.cards.get(device.key)
             if card is not None:
                 memory = card.memory if device.memory is None else device.memory
-                taken[card.node, card.uuid] += units_up(memory, unit)
+                taken[card.node, card.uuid] += counted.units_up(memory, unit)
         uid = (claim.metadata and claim.metadata.uid) or ""
-        for holder in holders_of(PodRef(*name, uid), taken, on_nodes, unit):
+        for holder in counted.holders_of(PodRef(*name, uid), taken, on_nodes, unit):
             ledger.pod_changed(holder)
     users = _users(api, host, claims, notes) if host.claiming else CurrentPods({}, ())
     given_out = (card for card in cards.cards.values() if card.shared and card.open)
-    kinds = frozenset(DealsInUnits(card.deals, unit) for card in given_out)
+    kinds = frozenset(counted.DealsInUnits(card.deals, unit) for card in given_out)
     return ListedCards(
         replace(ALIYUN, resource=CLASS),
         ledger,
@@ -198,7 +180,7 @@ def listed_cards(
         daemons=host.daemons,
         host=host,
         driver=cards.driver,
-        deals=(DealsAsAny(kinds, unit),) if kinds else (),
+        deals=(claim_pods.DealsAsAny(kinds, unit),) if kinds else (),
         claims=claims,
         users=users,
         by_annotation=frozenset(name for name in on_nodes if host.ledger.serves(name)),
@@ -223,8 +205,8 @@ def cards_of_table(table: ListedResource) -> ListedCards:
 
 def _users(api: Getter, host: ListedResource, claims: Claims, notes: list[str]) -> CurrentPods:
     """Return the pods that ask by claims of our class."""
-    on = defaultdict[str, list[ClaimsUser]](list)
-    waiting: list[tuple[str, ClaimsUser]] = []
+    on = defaultdict[str, list[claim_pods.ClaimsUser]](list)
+    waiting: list[tuple[str, claim_pods.ClaimsUser]] = []
     wrong: list[str] = []
     gated = 0
     for pod in items(api, "/api/v1/pods", CLAIMS_PODS, NOT_ENDED, notes):
@@ -237,8 +219,14 @@ def _users(api: Getter, host: ListedResource, claims: Claims, notes: list[str]) 
             if names_any(pod, [host.names.resource]):
                 continue
             ref = pod_ref(pod)
-            of, anew = ref.namespace, bool(node)
-            user = user_of(pod, host.names, claims, name=str(ref), namespace=of, anew=anew)
+            user = claim_pods.user_of(
+                pod,
+                host.names,
+                claims,
+                name=str(ref),
+                namespace=ref.namespace,
+                anew=bool(node),
+            )
         except WireError as error:
             wrong.append(f"{metadata.namespace}/{metadata.name}: {error}")
             continue
@@ -255,7 +243,7 @@ def _users(api: Getter, host: ListedResource, claims: Claims, notes: list[str]) 
         notes.append(f"pods with claims are left out: {'; '.join(wrong[:_MOST_NAMED])}{more}")
     waiting.sort(key=lambda each: each[0])
     return CurrentPods(
-        {name: wanted_of(users) for name, users in on.items()},
-        wanted_of(user for _, user in waiting),
+        {name: claim_pods.wanted_of(users) for name, users in on.items()},
+        claim_pods.wanted_of(user for _, user in waiting),
         gated,
     )

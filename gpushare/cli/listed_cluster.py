@@ -35,6 +35,7 @@ from gpushare.explain.defrag import ListedRules
 from gpushare.explain.whatif import CurrentPods, current_pods
 from gpushare.kube.api import Getter
 from gpushare.ledger import Ledger
+from gpushare.wire import objects
 from gpushare.wire.annotations import Names
 from gpushare.wire.budgets import DisruptionBudget, read_budget
 from gpushare.wire.demands import demands_of, node_state
@@ -44,17 +45,6 @@ from gpushare.wire.dra.objects import RESOURCE_SLICES
 from gpushare.wire.dra.slices import DeviceKey, SliceCard, cards_of
 from gpushare.wire.inventory import decode_inventory, decode_unhealthy
 from gpushare.wire.nodes import node_spec
-from gpushare.wire.objects import (
-    BUDGETS,
-    CONFIG_MAPS,
-    NAMESPACES,
-    NODES,
-    OWNED_PODS,
-    PRIORITY_CLASSES,
-    Metadata,
-    Node,
-    OwnedPod,
-)
 from gpushare.wire.pods import observe_pod
 
 _TIMEOUT = 30.0
@@ -132,7 +122,7 @@ class ListedResource:
     """What pods that run demand of nodes, by uid."""
     daemons: dict[str, Counter[str]] = field(default_factory=dict)
     """What pods of DaemonSets take of each node, by its name."""
-    pods: dict[str, OwnedPod] = field(default_factory=dict)
+    pods: dict[str, objects.OwnedPod] = field(default_factory=dict)
     """Those that hold devices, by uid, as they were listed."""
     claiming: set[str] = field(default_factory=set)
     """The uids of pods that have claims."""
@@ -220,11 +210,11 @@ def list_books(
     cards: those of claims; their nodes take no pods by annotation.
     """
     notes: list[str] = [*cards.notes]
-    nodes = list(items(api, "/api/v1/nodes", NODES, {}, notes))
-    pods = list(items(api, "/api/v1/pods", OWNED_PODS, NOT_ENDED, notes))
+    nodes = list(items(api, "/api/v1/nodes", objects.NODES, {}, notes))
+    pods = list(items(api, "/api/v1/pods", objects.OWNED_PODS, NOT_ENDED, notes))
     try:
         path = f"/api/v1/namespaces/{namespace}/configmaps"
-        maps = list(items(api, path, CONFIG_MAPS, {}, notes))
+        maps = list(items(api, path, objects.CONFIG_MAPS, {}, notes))
     except ApiError as error:
         maps = []
         notes.append(f"devices that ConfigMaps in {namespace} close count as open: {error}")
@@ -272,7 +262,7 @@ def list_priorities(api: Getter, notes: list[str]) -> Priorities:
     classes: dict[str, int] = {}
     default = 0
     try:
-        for item in items(api, _CLASSES, PRIORITY_CLASSES, {}, notes):
+        for item in items(api, _CLASSES, objects.PRIORITY_CLASSES, {}, notes):
             classes[(item.metadata and item.metadata.name) or ""] = item.value
             default = item.value if item.global_default else default
     except ApiError as error:
@@ -288,13 +278,13 @@ def list_rules(api: Getter, books: ListedResource, notes: list[str], now: float)
     namespaces: dict[str, Mapping[str, str]] = {}
     budgets: list[DisruptionBudget] = []
     try:
-        for item in items(api, "/api/v1/namespaces", NAMESPACES, {}, notes):
-            metadata = item.metadata or Metadata()
+        for item in items(api, "/api/v1/namespaces", objects.NAMESPACES, {}, notes):
+            metadata = item.metadata or objects.Metadata()
             namespaces[metadata.name or ""] = metadata.labels or {}
     except ApiError as error:
         notes.append(f"labels of namespaces are not known: {error}")
     try:
-        for budget in items(api, _BUDGETS, BUDGETS, {}, notes):
+        for budget in items(api, _BUDGETS, objects.BUDGETS, {}, notes):
             namespace = (budget.metadata and budget.metadata.namespace) or ""
             budgets.append(read_budget(namespace, budget.spec, budget.status))
     except ApiError as error:
@@ -302,7 +292,7 @@ def list_rules(api: Getter, books: ListedResource, notes: list[str], now: float)
     return ListedRules(books.pods, namespaces, budgets, now)
 
 
-def _take(books: ListedResource, pod: OwnedPod) -> None:
+def _take(books: ListedResource, pod: objects.OwnedPod) -> None:
     try:
         seen = observe_pod(pod, books.names)
         books.ledger.pod_changed(seen)
@@ -320,7 +310,7 @@ def _take(books: ListedResource, pod: OwnedPod) -> None:
         books.daemons.setdefault(seen.node, Counter()).update(amounts_of(seen.request))
 
 
-def _unit(nodes: Iterable[Node], every: Sequence[Names]) -> str:
+def _unit(nodes: Iterable[objects.Node], every: Sequence[Names]) -> str:
     """Return what the cluster counts in: by its inventories, else by the size of its devices."""
     stated: set[str] = set()
     largest = 0

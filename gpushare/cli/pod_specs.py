@@ -14,6 +14,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from gpushare.cli.facts import mapping
 from gpushare.cli.listed_claims import Claims, ListedCards
 from gpushare.cli.listed_cluster import ListedResource, Priorities
 from gpushare.core.model import ALL_CORES, HOST_BOUND, MAX_UNITS, Request
@@ -157,7 +158,7 @@ def pods_of_documents(
     ]
     pods = []
     for item, at in items:
-        kind, metadata = item.get("kind"), _mapping(item.get("metadata"))
+        kind, metadata = item.get("kind"), mapping(item.get("metadata"))
         if kind not in ("ResourceClaim", "ResourceClaimTemplate"):
             pods.append((item, at))
             continue
@@ -249,19 +250,19 @@ def _wanted(
     claims: Claims,
 ) -> Wanted | ClaimsUser:
     kind = str(item.get("kind"))[:80]
-    metadata, spec = _mapping(item.get("metadata")), _mapping(item.get("spec"))
+    metadata, spec = mapping(item.get("metadata")), mapping(item.get("spec"))
     name = str(metadata.get("name") or metadata.get("generateName") or "")[:253]
     where = f"{where}: {kind} {name}"
-    if kind == "Pod":
-        pod, count = item, 1
-    elif kind in _TEMPLATED:
-        pod, count = _mapping(spec.get("template")), 1
+    pod: Mapping[str, object] = item
+    count = 1
+    if kind in _TEMPLATED:
+        pod = mapping(spec.get("template"))
         told = spec.get("parallelism" if kind == "Job" else "replicas")
         if told is not None:
             if not isinstance(told, int) or isinstance(told, bool) or not 0 <= told < 10**6:
                 raise SettingsError(f"{where}: {told!r} is no number of pods")
             count = told
-    else:
+    elif kind != "Pod":
         raise SettingsError(
             f"{where}: makes no pods that whatif knows: {', '.join(sorted(_TEMPLATED))}, Pod"
         )
@@ -303,17 +304,13 @@ def _user(pod: ClaimsPod, namespace: str, names: Names, claims: Claims, where: s
 
 def _priority(pod: Mapping[str, object], priorities: Priorities, where: str) -> int:
     """Return the priority that the API server would give the pod."""
-    spec = _mapping(pod.get("spec"))
+    spec = mapping(pod.get("spec"))
     name, number = spec.get("priorityClassName"), spec.get("priority")
     if name:
         if str(name) not in priorities.classes:
             raise SettingsError(f"{where}: there is no PriorityClass {str(name)[:253]!r}")
         return priorities.classes[str(name)]
     return number if type(number) is int else priorities.default
-
-
-def _mapping(value: object) -> dict[str, Any]:
-    return value if isinstance(value, dict) else {}
 
 
 def _resources(request: Request, resource: str) -> tuple[tuple[str, int], ...]:

@@ -12,15 +12,7 @@ from pathlib import Path
 
 from gpushare.commandline import USAGE, Parser
 from gpushare.errors import GpuShareError, MessageError, SettingsError
-from gpushare.wire.scheduler.files import (
-    DEFAULT_URL,
-    FORMS,
-    ORDERS,
-    STYLES,
-    default_options,
-    ready_made,
-    render_file,
-)
+from gpushare.wire.scheduler import files
 
 _TIMEOUT = 30.0
 
@@ -31,16 +23,16 @@ def main(argv: Sequence[str]) -> int:
     flags = parser.parse_args(argv)
     try:
         if flags.all is not None:
-            for name, text in ready_made().items():
+            for name, text in files.ready_made().items():
                 Path(flags.all, name).write_text(text, encoding="utf-8")
             return 0
         flags.kubernetes = flags.kubernetes or _release(flags.kubeconfig, flags.context)
-        options = default_options(flags.kubernetes, flags.form, flags.order)
+        options = files.default_options(flags.kubernetes, flags.form, flags.order)
         options = replace(options, url=flags.url)
         if flags.resource:
             options = replace(options, resources=tuple(flags.resource))
         usual = "json" if options.form == "policy" else "yaml"
-        print(render_file(options, flags.format or usual), end="")
+        print(files.render_file(options, flags.format or usual), end="")
     except SettingsError as error:
         parser.error(str(error))
     except OSError as error:
@@ -95,15 +87,15 @@ def _parser() -> Parser:
     parser.add_argument("--context", default="", metavar="NAME", help="context of the kubeconfig")
     parser.add_argument(
         "--order",
-        choices=ORDERS,
+        choices=files.ORDERS,
         default="ours",
         help="ours: our order of the nodes decides; shared: it is one voice, and preferred affinity"
         " outweighs it (default: ours)",
     )
     parser.add_argument(
         "--url",
-        default=DEFAULT_URL,
-        help=f"where kube-scheduler finds the extender (default: {DEFAULT_URL})",
+        default=files.DEFAULT_URL,
+        help=f"where kube-scheduler finds the extender (default: {files.DEFAULT_URL})",
     )
     parser.add_argument(
         "--resource",
@@ -115,12 +107,14 @@ def _parser() -> Parser:
     )
     parser.add_argument(
         "--form",
-        choices=FORMS,
+        choices=files.FORMS,
         default="",
         help="for 1.22: policy, a legacy Policy, or config, v1beta2 (default: policy for 1.22)",
     )
     parser.add_argument(
-        "--format", choices=STYLES, help="yaml has comments (default: json for a Policy, else yaml)"
+        "--format",
+        choices=files.STYLES,
+        help="yaml has comments (default: json for a Policy, else yaml)",
     )
     parser.add_argument(
         "--all", metavar="FOLDER", help="write all ready-made files into a folder instead"

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, TextIO
 
-from gpushare.cli.report import NodeLine, PodLine, Report
+from gpushare.cli.report import NodeLine, Report
 from gpushare.core.model import ALL_CORES
 
 if TYPE_CHECKING:  # it loads more than the rest of the command
@@ -234,19 +234,17 @@ def details(
         devices = max((len(node.devices) for node in report.nodes), default=0)
         pending = any(node.unplaced for node in report.nodes)
         return align(
-            [printable(node.name), *row, *(_wide_pod(pod) if wide else ())]
+            [printable(node.name), *row]
             for node in report.nodes
-            for row, pod in zip(
-                _pod_rows(node, devices, pending=pending, cores=cores), node.pods, strict=True
-            )
+            for row in _pod_rows(node, devices, pending=pending, cores=cores, wide=wide)
         )
     rows: list[Row] = []
     dashes = 10
     for number, node in enumerate(report.nodes):
         pending = bool(node.unplaced)
-        pods = _pod_rows(node, len(node.devices), pending=pending, cores=cores)
         if number == 0:
-            dashes += _bytes(pods, ended=True)
+            plain = _pod_rows(node, len(node.devices), pending=pending, cores=cores)
+            dashes += _bytes(plain, ended=True)
         rows += [[""], ["NAME:", printable(node.name)]]
         rows.append(["IPADDRESS:", printable(node.address or "unknown")])
         if wide:
@@ -257,10 +255,8 @@ def details(
             head.append(f"{kind}{device.index}({'closed' if closed else 'Allocated'})")
         head += ["Pending(Allocated)"] * pending + ["Cores(%)"] * cores
         rows += [[""], [*head, *(_WIDE_POD if wide else ()), ""]]
-        rows += [
-            [*row, *(_wide_pod(pod) if wide else ()), ""]
-            for row, pod in zip(pods, node.pods, strict=True)
-        ]
+        pods = _pod_rows(node, len(node.devices), pending=pending, cores=cores, wide=wide)
+        rows += [[*row, ""] for row in pods]
         if style.bars:
             rows.append(["", "", *_device_cells(node, style), ""])
         if cores:
@@ -349,7 +345,7 @@ def held_places(report: Report, style: Style) -> str:
                 printable(place.pod.name),
                 printable(place.pod.namespace),
                 _units(place.split, place.units, place.devices),
-                *[_on_each(place.cores, place.devices)] * cores,
+                *[_units((), place.cores, place.devices)] * cores,
                 printable(place.node),
                 place.until_text,
             )
@@ -401,11 +397,8 @@ def _holders(report: Report, claims: "ClaimsReport", style: Style) -> str:
 
 def _units(split: Sequence[int], units: int, devices: int) -> str:
     """Return the units on each device, of unlike ones as the annotation writes them: 30+10."""
-    return "+".join(map(str, split)) or _on_each(units, devices)
-
-
-def _on_each(amount: int, devices: int) -> str:
-    return f"{amount} x {devices}" if devices > 1 else str(amount)
+    alike = f"{units} x {devices}" if devices > 1 else str(units)
+    return "+".join(map(str, split)) or alike
 
 
 def _models(node: NodeLine) -> str:
@@ -422,11 +415,9 @@ def _note(node: NodeLine) -> str:
 _WIDE_POD = ("REQUEST", "PHASE", "ASSIGNED")
 
 
-def _wide_pod(pod: PodLine) -> list[str]:
-    return [str(pod.units), printable(pod.phase) or "-", "yes" if pod.assigned else "no"]
-
-
-def _pod_rows(node: NodeLine, devices: int, *, pending: bool, cores: bool) -> list[list[str]]:
+def _pod_rows(
+    node: NodeLine, devices: int, *, pending: bool, cores: bool, wide: bool = False
+) -> list[list[str]]:
     rows = []
     for pod in node.pods:
         held = dict(pod.shares)
@@ -435,6 +426,9 @@ def _pod_rows(node: NodeLine, devices: int, *, pending: bool, cores: bool) -> li
         if pending:
             row.append(str(0 if pod.shares else pod.units))
         row += [str(pod.cores)] * cores
+        if wide:
+            assigned = "yes" if pod.assigned else "no"
+            row += [str(pod.units), printable(pod.phase) or "-", assigned]
         rows.append(row)
     return rows
 

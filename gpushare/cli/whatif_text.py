@@ -120,7 +120,8 @@ def _waiting(outcome: Outcome) -> Iterator[str]:
     waiting, gated = outcome.waiting, outcome.gated
     if waiting:
         fit = sum(each.fit for each in waiting)
-        yield f"Waiting:  {_pods(len(waiting))} already; {fit} of {len(waiting)} fit"
+        pods = "1 pod waits" if len(waiting) == 1 else f"{len(waiting)} pods wait"
+        yield f"Waiting:  {pods} already; {fit} of {len(waiting)} fit"
         yield from (f"          {_placed(each)}" for each in waiting[:_MOST_PODS])
         if len(waiting) > _MOST_PODS:
             yield f"          and {len(waiting) - _MOST_PODS} more"
@@ -130,16 +131,13 @@ def _waiting(outcome: Outcome) -> Iterator[str]:
 
 def _gated_line(gated: int) -> str:
     """Return how many pods scheduling gates hold back."""
-    return f"Gated:    {_pods(gated)} until scheduling gates are removed, and take nothing"
+    pods = "1 pod waits" if gated == 1 else f"{gated} pods wait"
+    return f"Gated:    {pods} until scheduling gates are removed, and take nothing"
 
 
 def number_of(pods: int) -> str:
     """Return so many pods."""
     return "1 pod" if pods == 1 else f"{pods} pods"
-
-
-def _pods(number: int) -> str:
-    return "1 pod waits" if number == 1 else f"{number} pods wait"
 
 
 def _sums_text(sums: Sums, unit: str) -> str:

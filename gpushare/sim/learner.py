@@ -80,11 +80,19 @@ class LearningScorer(KeepsNothing):
 
     def scores(self, snapshot: Snapshot, request: Request) -> Scores:
         """Return the value of placing the request on each row; called once for each new pod."""
-        if self._name == AUTO and self._learned.is_trial_due():
-            self._try(snapshot)
-        if self._learned.is_due():
+        learned = self._learned
+        if self._name == AUTO and learned.is_trial_due():
+            workload, seen = self._workload(), learned.seen
+            trial = run_trial(snapshot, workload, CANDIDATES, seen, make_scorer=ranking)
+            learned.tried()
+            if trial is not None:
+                before = self.choices[-1] if self.choices else None
+                self.choices.append(trial.choice(before, learned.seen))
+                if self.choices[-1].policy != (before.policy if before else FALLBACK_POLICY):
+                    self.ranking = self._new_ranking()
+        if learned.is_due():
             self.ranking = self._new_ranking()
-        self._learned.created(self.namespace, class_of(request))
+        learned.created(self.namespace, class_of(request))
         return self.ranking.scores(snapshot, request)
 
     def moved(self, placement: Placement, by: int) -> None:
@@ -106,16 +114,6 @@ class LearningScorer(KeepsNothing):
     def score_devices(self, snapshot: Snapshot, rows: Rows, request: Request) -> Floats:
         """Return float64 (K, D): the score of each device of these rows, whether it fits or not."""
         return self.ranking.score_devices(snapshot, rows, request)
-
-    def _try(self, snapshot: Snapshot) -> None:
-        learned = self._learned
-        trial = run_trial(snapshot, self._workload(), CANDIDATES, learned.seen, make_scorer=ranking)
-        learned.tried()
-        if trial is not None:
-            before = self.choices[-1] if self.choices else None
-            self.choices.append(trial.choice(before, learned.seen))
-            if self.choices[-1].policy != (before.policy if before else FALLBACK_POLICY):
-                self.ranking = self._new_ranking()
 
     def _new_ranking(self) -> Ranking:
         learned, name = self._learned, self._name

@@ -269,7 +269,7 @@ def _tellings(
         "json": lambda: json.dumps(whole, indent=1) + "\n",
         "yaml": lambda: yaml.safe_dump(json.loads(json.dumps(whole)), sort_keys=False),
         "csv": lambda: report.as_csv(records, measures),
-        "table": lambda: _table(options, inputs, records, measures) + _part_way(broken_off),
+        "table": lambda: _table(options, inputs, records, measures, broken_off),
         "paper": lambda: "\n".join(_printed(options.tables, records)),
     }
     for path, form in ((options.json, "json"), (options.csv, "csv")):
@@ -302,9 +302,15 @@ def _renewed(path: Path, texts: Mapping[str, str]) -> str:
 
 
 def _table(
-    options: Options, inputs: Inputs, records: Sequence[Record], measures: Sequence[Measure]
+    options: Options,
+    inputs: Inputs,
+    records: Sequence[Record],
+    measures: Sequence[Measure],
+    broken_off: Sequence[Record],
 ) -> str:
-    """Return the output: the input, the table, its legend, and the verdicts on the policies."""
+    """Return the output: the input, the table, its legend, the verdicts on the policies, and what
+    runs measured until they were broken off.
+    """
     lines = [
         f"{options.experiment}: {inputs.name}, {len(inputs.pods)} pods on {len(inputs.nodes)} nodes"
         f" with {inputs.devices} devices"
@@ -318,25 +324,12 @@ def _table(
                 f" {', '.join(models)}"
             )
         lines.append(text)
-    scale = Scale(inputs.units, inputs.devices)
-    return "\n".join(
-        [
-            *lines,
-            report.as_table(records, measures),
-            *legend(measures, scale),
-            "",
-            *choices_told(records),
-            *verdicts(records, headline(measures, options.parameters.load)),
-            "",
-        ]
-    )
-
-
-def _part_way(broken_off: Sequence[Record]) -> str:
-    """Return what runs measured until they were broken off; "" if none was."""
-    if not broken_off:
-        return ""
-    lines = ["Broken off, and not in the table:"]
+    lines += [report.as_table(records, measures)]
+    lines += [*legend(measures, Scale(inputs.units, inputs.devices)), ""]
+    lines += choices_told(records)
+    lines += verdicts(records, headline(measures, options.parameters.load))
+    if broken_off:
+        lines += ["", "Broken off, and not in the table:"]
     for record in broken_off:
         share, alloc = record[REACHED], record.get("alloc")
         measured = (
@@ -344,7 +337,7 @@ def _part_way(broken_off: Sequence[Record]) -> str:
         )
         assert isinstance(share, float)  # noqa: S101  # as the experiments make it
         lines.append(f"  {record['policy']}, seed {record['seed']}: {share:.0%} done, {measured}")
-    return "\n".join(["", *lines, ""])
+    return "\n".join([*lines, ""])
 
 
 def _printed(wanted: Iterable[Table], records: Sequence[Record]) -> Iterator[str]:

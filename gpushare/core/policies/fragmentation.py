@@ -195,7 +195,19 @@ class Fragmentation:
         same: Ints = (node[0] - node[1])[:, None] + barred[1][:, None] * taken
         fall: Ints = same + (lost[1] - own)
         for size, many in tables.many:
-            fall += _fall_of_many(size, many, lines, before, after)
+            # The part by pods of several devices of this size.
+            large = before.at_least(size)
+            room = large * before.amount
+            count, sum_ = np.add.reduce(large, axis=1), np.add.reduce(room, axis=1)
+            now = sum_ * many.take(lines[0] * many.shape[1] + count, mode="clip")
+            still = count[:, None] - large
+            stays = sum_[:, None] - room
+            also = after.at_least(size)
+            if also.any():
+                still += also
+                stays += also * after.amount
+            line = (lines[1] * many.shape[1])[:, None]
+            fall += now[:, None] - stays * many.take(line + still, mode="clip")
         return fall
 
     def _room(self, tables: Tables, left: _Left) -> Ints:
@@ -207,7 +219,7 @@ class Fragmentation:
         )
         if left.rest is None:
             return sizes
-        return sizes * self._levels.columns + self._levels.met(left.rest)
+        return sizes * self._levels.columns + self._levels.needs.searchsorted(left.rest, "right")
 
     def _count(self, which: Bools) -> Ints:
         counted: Ints = which.astype(np.int64) @ self._counts
@@ -222,9 +234,10 @@ class Fragmentation:
         by_room = np.zeros(shape, dtype=np.int64)
         gpu = [at for at, cls in enumerate(self._classes) if cls.devices]
         size = self.sizes.searchsorted([self._classes[at].units for at in gpu])
-        column = np.array([self._levels.column(self._classes[at].cores) for at in gpu], np.intp)
+        needs = [self._levels.need(self._classes[at].cores) for at in gpu]
+        column = self._levels.needs.searchsorted(np.array(needs, np.int64))
         # A class fits from the room after its own on.
-        np.add.at(by_room, (size + 1, column), (runs * self._counts).T[gpu])
+        np.add.at(by_room, (size + 1, column + 1), (runs * self._counts).T[gpu])
         more: Ints = self._count(runs) - by_room.cumsum(axis=0).cumsum(axis=1)
         if not self._levels.asked:
             more = more[:, -1:]
@@ -248,23 +261,3 @@ def _amount(units: Ints, rest: Ints, capacity: Ints) -> Ints:
     """Return what is lost with so much of devices, in parts of a unit."""
     compute: Ints = np.minimum(rest, ALL_CORES)
     return ALL_CORES * units + COMPUTE * compute * capacity
-
-
-def _fall_of_many(size: tuple[int, int], many: Ints, lines: Ints, left: _Left, then: _Left) -> Ints:
-    """Return int64 (K, D): the part of the fall by pods of several devices of this size.
-
-    then: what is left of a device if the request is placed there.
-    """
-    large = left.at_least(size)
-    room = large * left.amount
-    count, sum_ = np.add.reduce(large, axis=1), np.add.reduce(room, axis=1)
-    before = sum_ * many.take(lines[0] * many.shape[1] + count, mode="clip")
-    still = count[:, None] - large
-    stays = sum_[:, None] - room
-    also = then.at_least(size)
-    if also.any():
-        still += also
-        stays += also * then.amount
-    after: Ints = stays * many.take((lines[1] * many.shape[1])[:, None] + still, mode="clip")
-    fall: Ints = before[:, None] - after
-    return fall

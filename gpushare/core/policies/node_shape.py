@@ -208,14 +208,6 @@ class Levels:
         """Return what a pod needs that asks for this much."""
         return IDLE if cores >= ALL_CORES else max(-(-cores // self._step) * self._step, 1)
 
-    def column(self, cores: int) -> int:
-        """Return the first column in which a pod finds enough that asks for this much."""
-        return int(self.needs.searchsorted(self.need(cores))) + 1
-
-    def met(self, rest: Ints) -> Ints:
-        """Return int64: how many of the levels these rests meet."""
-        return self.needs.searchsorted(rest, "right")
-
 
 def rest_of(snapshot: Snapshot, rows: Rows) -> Ints:
     """Return int64 (K, D): the rest of each device; 0 if it is not open."""

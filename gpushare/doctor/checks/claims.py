@@ -8,14 +8,7 @@ Tested in `tests/unit/doctor/test_claims.py`.
 
 from collections.abc import Iterator
 
-from gpushare.doctor.facts import (
-    ApiServer,
-    ClaimsSeen,
-    DriverSeen,
-    Facts,
-    Right,
-    Unread,
-)
+from gpushare.doctor.facts import ApiServer, ClaimsSeen, DriverSeen, Facts, Right, Unread
 from gpushare.doctor.finding import Finding, count, fail, ok, skip, some, warn
 from gpushare.wire.dra.claims import CLASS, CLASS_ASIDE
 from gpushare.wire.metrics import family, total
