@@ -383,8 +383,11 @@ class Mover:
         """Write the move down, keep its new place, and evict the pod."""
         ref, run, again = move.entry.ref, going.run, going.run.sent is not None
         if not again:
-            if self._is_held_for_others(going, move):
-                return
+            holds = going.managed.holds
+            holds.expire(self._clock())
+            promised = (*holds.on(move.node), *holds.on(run.node))
+            if any(hold.reserved is None for hold in promised):
+                return  # filter has promised something on one of both nodes to another pod
             going.old = going.rules.pods[ref.uid]
             going.before = frozenset(self._reads.of_owner(going.old)) | {ref.uid}
             record, wall = self._read_record(), self._wall()
@@ -454,13 +457,6 @@ class Mover:
     def _keep_place(self, going: _Going, move: defrag.PodMove, old: OwnedPod) -> None:
         now, heir = self._clock(), claimant(old, move.entry.request)
         going.managed.holds.reserve(heir, move.node, move.shares, now + steps.WAIT, now, heir=True)
-
-    def _is_held_for_others(self, going: _Going, move: defrag.PodMove) -> bool:
-        """Return whether filter has promised anything on one of both nodes to another pod."""
-        holds = going.managed.holds
-        holds.expire(self._clock())
-        promised = (*holds.on(move.node), *holds.on(going.run.node))
-        return any(hold.reserved is None for hold in promised)
 
     def _let_go(self) -> None:
         for managed in self._resources:
