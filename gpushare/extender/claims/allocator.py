@@ -20,7 +20,7 @@ from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field, replace
 from functools import partial
 
-from gpushare.core.model import Request
+from gpushare.core.model import Amounts, Request
 from gpushare.core.node_filters import amounts_of
 from gpushare.errors import MessageError, WireError
 from gpushare.extender.claims.books import ClaimBooks, claim_ref
@@ -454,7 +454,8 @@ class Allocator:
         """
         if node in left_out:
             return False
-        filters, coming = next(iter(self._resources)).filters, self._arrivals.taken.get(node, {})
+        filters = next(iter(self._resources)).filters
+        coming: Amounts = self._arrivals.taken.get(node, {})
         if (
             (case.nodes is None or node in case.nodes)
             and not any(managed.ledger.serves(node) for managed in self._resources)
