@@ -241,7 +241,10 @@ class _Search:
             if count > self._most:
                 return None
             count *= 2
-        used = self._tries.used(counts)
+        # Without those that no pod is on, if the others do alone.
+        shown = self._tries.nodes.shown(counts, self._tries.result(counts)[1])
+        with_pods = Counter(each.shape for each in shown if any(each.used))
+        used = tuple(with_pods[number] for number in range(len(counts)))
         return used if self._tries.fits(used) else counts
 
     def _reduced(self, counts: Counts, order: Sequence[int]) -> Counts:
