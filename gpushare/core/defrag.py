@@ -32,8 +32,6 @@ is device -1."""
 _Lack = dict[Resource, int]
 """How much has to go until there is room."""
 
-_Order = tuple[float, int, list[str]]
-
 _HOST = -1
 _MEMORY, _CORES = "memory", "cores"
 _OF_A_PLACE = 50
@@ -150,7 +148,8 @@ class Planner:
             return Plan(now, ())
         nodes: dict[int, _Node] = {}
         for size in range(1, most + 1):
-            best: tuple[_Order, Plan] | None = None
+            # The best, by what it is sorted by: its cost, units and names.
+            best: tuple[tuple[float, int, list[str]], Plan] | None = None
             for row in self.rows_for(request, demands):
                 if steps.left <= 0:
                     break
@@ -159,7 +158,9 @@ class Planner:
                     nodes[row] = _Node(self._cluster, self._host, row, movers, request)
                     steps.left -= len(self._movers.get(row, ()))
                 for chosen in nodes[row].sets(size, steps):
-                    order = _order(chosen)
+                    units = sum(mover.placement.request.total for mover in chosen)
+                    names = sorted(mover.name for mover in chosen)
+                    order = sum(mover.cost for mover in chosen), units, names
                     if best is None or order < best[0]:
                         plan = self._tried(row, chosen, request, steps)
                         best = (order, plan) if plan else best
@@ -212,13 +213,6 @@ class Planner:
             taken.callback(self._cluster.release, to)
             moves.append(Move(mover, to))
         return tuple(moves)
-
-
-def _order(chosen: Iterable[Mover]) -> _Order:
-    """Return a sort key of as many pods to be moved: the best ones first."""
-    movers = list(chosen)
-    units = sum(mover.placement.request.total for mover in movers)
-    return sum(mover.cost for mover in movers), units, sorted(mover.name for mover in movers)
 
 
 class _Node:

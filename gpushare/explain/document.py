@@ -57,7 +57,19 @@ def document(pod: PodExplanation) -> dict[str, Any]:
             "whyNot": ask.why_not or None,
         },
         "judgement": pod.judgement and _judgement(pod.judgement),
-        "claims": [_claim(each) for each in pod.claims] or None,
+        "claims": [
+            asdict(claim.ref)
+            | {
+                "state": claim.state,
+                "detail": claim.detail or None,
+                "request": _request(claim.asked.request if claim.asked else None),
+                "node": claim.node or None,
+                "devices": given_documents(claim),
+                "pods": list(claim.pods),
+            }
+            for claim in pod.claims
+        ]
+        or None,
         "waits": pod.waits or None,
         "lines": lines(pod),
     }
@@ -75,17 +87,6 @@ def given_documents(claim: ClaimExplanation) -> list[dict[str, Any]]:
         }
         for card in claim.cards
     ]
-
-
-def _claim(claim: ClaimExplanation) -> dict[str, Any]:
-    return asdict(claim.ref) | {
-        "state": claim.state,
-        "detail": claim.detail or None,
-        "request": _request(claim.asked.request if claim.asked else None),
-        "node": claim.node or None,
-        "devices": given_documents(claim),
-        "pods": list(claim.pods),
-    }
 
 
 def _group(group: GroupNeed) -> dict[str, Any]:

@@ -169,10 +169,13 @@ class _Search:
         if self._tries.fits(none):
             return none
         best: Counts | None = None
-        for number in self._promising():
-            least = _with(none, number, self._least(none, number))
-            if best is None or (self._key(least) < self._key(best) and not self._spent):
-                found = [each for each in (best, self._grown(none, number)) if each]
+        # The shapes that may do alone, those first that may do best.
+        takers = [set(self._tries.takers(pod)) for pod in self._tries.taken]
+        able = set(range(len(self._shapes))).intersection(*takers)
+        at_least = {each: self._key(_with(none, each, self._least(none, each))) for each in able}
+        for number in sorted(able, key=lambda each: (at_least[each], each)):
+            if best is None or (at_least[number] < self._key(best) and not self._spent):
+                found = [each for each in (best, self._grown(number)) if each]
                 best = min(found, key=self._key, default=None)
         several = len(self._shapes) > 1
         if several and (best is None or _cost_of(self._shapes, best) > self.bound):
@@ -199,14 +202,6 @@ class _Search:
         units = (shape.units * count for shape, count in zip(self._shapes, counts, strict=True))
         return _cost_of(self._shapes, counts), sum(units)
 
-    def _promising(self) -> list[int]:
-        """Return the shapes that may do alone, those first that may do best."""
-        every = [set(self._tries.takers(pod)) for pod in self._tries.taken]
-        able = set(range(len(self._shapes))).intersection(*every)
-        none = (0,) * len(self._shapes)
-        at_least = {each: _with(none, each, self._least(none, each)) for each in able}
-        return sorted(able, key=lambda number: (self._key(at_least[number]), number))
-
     def _least(self, counts: Counts, number: int) -> int:
         """Return how many nodes of the shape there are at least beside so many of the others."""
         least = 0
@@ -218,8 +213,9 @@ class _Search:
                 least = max(least, -(-(lack - others) // gives[number]))
         return least
 
-    def _grown(self, counts: Counts, number: int) -> Counts | None:
-        """Return the counts with as many of this shape as it takes; None if no number does."""
+    def _grown(self, number: int) -> Counts | None:
+        """Return as many of this shape alone as it takes; None if no number does."""
+        counts = (0,) * len(self._shapes)
         low = self._least(counts, number)
         bad, good, step = low - 1, low, 1
         while not self._tries.fits(_with(counts, number, good)):
@@ -245,7 +241,10 @@ class _Search:
             if count > self._most:
                 return None
             count *= 2
-        used = self._tries.used(counts)
+        # Without those that no pod is on, if the others do alone.
+        shown = self._tries.nodes.shown(counts, self._tries.result(counts)[1])
+        with_pods = Counter(each.shape for each in shown if any(each.used))
+        used = tuple(with_pods[number] for number in range(len(counts)))
         return used if self._tries.fits(used) else counts
 
     def _reduced(self, counts: Counts, order: Sequence[int]) -> Counts:

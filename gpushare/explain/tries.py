@@ -183,12 +183,6 @@ class Tries:
             self._last = counts, placed, placer.view
         return self._last[1:]
 
-    def used(self, counts: Counts) -> Counts:
-        """Return how many of these nodes have pods."""
-        shown = self.nodes.shown(counts, self.result(counts)[1])
-        used = Counter(each.shape for each in shown if any(each.used))
-        return tuple(used[number] for number in range(len(counts)))
-
     def taken_elsewhere(self, counts: Counts) -> bool:
         """Have as many as possible fit, too, of the pods that no new node takes: some may fit on
         others if there are more new ones for the pods there. Return whether there are such pods.

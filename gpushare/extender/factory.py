@@ -19,14 +19,10 @@ from gpushare.daemon.callers import Callers
 from gpushare.daemon.health import Checks, HealthServer
 from gpushare.errors import MessageError, SettingsError
 from gpushare.extender.door.certificates import Certificates
+from gpushare.extender.follow import watch_handlers
 from gpushare.extender.follow.disruption_budgets import DisruptionBudgets
 from gpushare.extender.follow.readiness import Source
 from gpushare.extender.follow.shown import Shown
-from gpushare.extender.follow.watch_handlers import (
-    NodeEventHandler,
-    PodEventHandler,
-    UnhealthyEventHandler,
-)
 from gpushare.extender.managed_resources import ExtenderScope, ManagedResource, ManagedResources
 from gpushare.extender.shadow.shadow import Shadow
 from gpushare.extender.tell.explainer import Explainer
@@ -236,7 +232,7 @@ def watched_sources(
     client: KubeClient,
     resources: ManagedResources,
     budgets: DisruptionBudgets | None,
-    pod_handler: PodEventHandler,
+    pod_handler: watch_handlers.PodEventHandler,
     *,
     marks: Shown[Mark],
     room_on: Callable[[str], None],
@@ -250,13 +246,13 @@ def watched_sources(
     nodes = Reflector(
         client,
         ListWatch("/api/v1/nodes", NODES),
-        NodeEventHandler(resources, settings.unit, marks),
+        watch_handlers.NodeEventHandler(resources, settings.unit, marks),
     )
     live_pods = ListWatch("/api/v1/pods", PODS, _LIVE_PODS)
     pods = Reflector(client, live_pods, pod_handler)
     sources = {"nodes": Source(nodes), "pods": Source(pods)}
     if not settings.claims_alone:
-        closing = UnhealthyEventHandler(resources, room_on)
+        closing = watch_handlers.UnhealthyEventHandler(resources, room_on)
         unhealthy = Reflector(client, ListWatch(maps, CONFIG_MAPS), closing)
         sources["configmaps"] = Source(unhealthy, optional=True)
     if budgets is not None:

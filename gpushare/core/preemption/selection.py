@@ -275,18 +275,16 @@ class _VictimChooser:
             loss = self._total_order(chosen)
             if best is None or loss < best:
                 victims, best = chosen, loss
-        return victims and self._without_needless(victims)
-
-    def _without_needless(self, chosen: Pods) -> Pods:
-        """Return the pods without needless ones: a pod on several devices may free one too many,
-        and parts of several sizes may change places.
-        """
+        if victims is None:
+            return None
+        # A pod on several devices may free one too many, and parts of several sizes may change
+        # places: then some are needless.
         may_be = self._multi_part_pods or len({*self._sizes}) > 1
-        for pod in sorted(chosen, key=self._reprieve_order) if may_be else ():
-            fewer = tuple(other for other in chosen if other is not pod)
+        for pod in sorted(victims, key=self._reprieve_order) if may_be else ():
+            fewer = tuple(other for other in victims if other is not pod)
             if self._selection.fits(self._removed + fewer):
-                chosen = fewer
-        return chosen
+                victims = fewer
+        return victims
 
     def _reprieve_order(self, pod: Entry) -> tuple[object, ...]:
         """Return a sort key: pods protected by a budget first, then the most important ones."""

@@ -89,7 +89,9 @@ class _Arrivals:
         that of those who wait may tell the books later.
         """
         for uid in self._node:
-            if uid not in waiting:
+            if uid in waiting:
+                self._gone.pop(uid, None)
+            else:
                 self._gone.setdefault(uid, now)
         for uid in [uid for uid, since in self._gone.items() if now - since >= _SHOWN]:
             del self._gone[uid]

@@ -16,8 +16,7 @@ from gpushare.extender.claims.view import ClaimsView, Journal
 from gpushare.extender.claims.writer import DRA, Templates
 from gpushare.extender.follow.readiness import Readiness, Source
 from gpushare.extender.managed_resources import ManagedResources
-from gpushare.extender.tell.events.claim_events import ClaimEvents
-from gpushare.extender.tell.events.messages import EventMessages
+from gpushare.extender.tell.events.messages import ClaimEvents, EventMessages
 from gpushare.kube.client import KubeClient
 from gpushare.kube.listwatch import ListWatch
 from gpushare.kube.reflector import Reflector

@@ -67,30 +67,29 @@ class DisruptionBudgets:
         index = self._index
         covered: dict[DisruptionBudget, set[str]] = {}
         for entry in entries if index.budgets else ():
-            for budget in index.selecting(entry.ref.namespace, entry.labels):
+            key = entry.ref.namespace, entry.labels
+            budgets = index.by_labels.get(key)
+            if budgets is None:
+                labels = dict(entry.labels)
+                of_namespace = index.by_namespace.get(entry.ref.namespace, ())
+                budgets = tuple(b for b in of_namespace if b.selects(entry.ref.namespace, labels))
+                if len(index.by_labels) < _MAX_CACHED:
+                    index.by_labels[key] = budgets
+            for budget in budgets:
                 if entry.ref.name not in budget.disrupted:
                     covered.setdefault(budget, set()).add(entry.ref.uid)
         return tuple(Budget(budget.allowed, frozenset(uids)) for budget, uids in covered.items())
 
 
 class _BudgetIndex:
-    """All budgets at one moment, with an index by labels."""
+    """All budgets at one moment, also by namespace, and by namespace and labels as asked for."""
 
     def __init__(self, budgets: dict[Key, DisruptionBudget]) -> None:
         self.budgets = budgets
-        self._by_namespace: dict[str, list[DisruptionBudget]] = {}
+        self.by_namespace: dict[str, list[DisruptionBudget]] = {}
         for budget in budgets.values():
-            self._by_namespace.setdefault(budget.namespace, []).append(budget)
-        self._by_labels: dict[tuple[str, Labels], tuple[DisruptionBudget, ...]] = {}
-
-    def selecting(self, namespace: str, labels: Labels) -> tuple[DisruptionBudget, ...]:
-        budgets = self._by_labels.get((namespace, labels))
-        if budgets is None:
-            in_namespace = self._by_namespace.get(namespace, ())
-            budgets = tuple(b for b in in_namespace if b.selects(namespace, dict(labels)))
-            if len(self._by_labels) < _MAX_CACHED:
-                self._by_labels[namespace, labels] = budgets
-        return budgets
+            self.by_namespace.setdefault(budget.namespace, []).append(budget)
+        self.by_labels: dict[tuple[str, Labels], tuple[DisruptionBudget, ...]] = {}
 
 
 def _read(item: PodDisruptionBudget) -> _Read:

@@ -69,57 +69,6 @@ _OF_ONE_OWNER = ("statefulset.kubernetes.io/pod-name", "pod-template-hash")
 _T = TypeVar("_T")
 
 
-class _Reads:
-    """Reads of one API server. Each may raise ApiError, and MessageError for an unreadable page."""
-
-    def __init__(self, api: Calls) -> None:
-        self._api = api
-
-    def rules(self, now: float) -> defrag.ListedRules:
-        """Return which pods may be moved. now: seconds since the epoch."""
-        namespaces: dict[str, Mapping[str, str]] = {}
-        for namespace in self._all("/api/v1/namespaces", NAMESPACES):
-            metadata = namespace.metadata or Metadata()
-            namespaces[metadata.name or ""] = metadata.labels or {}
-        budgets = [
-            read_budget(
-                (budget.metadata and budget.metadata.namespace) or "", budget.spec, budget.status
-            )
-            for budget in self._all("/apis/policy/v1/poddisruptionbudgets", BUDGETS)
-        ]
-        pods = self._pods("/api/v1/pods", f"{defrag.LABEL}=true")
-        for name, labels in namespaces.items():
-            if labels.get(defrag.LABEL) == "true":
-                pods |= self._pods(f"/api/v1/namespaces/{name}/pods", "")
-        return defrag.ListedRules(pods, namespaces, budgets, now)
-
-    def pod(self, ref: PodRef) -> OwnedPod | None:
-        """Return the pod; None if it is gone, or another one has its name."""
-        try:
-            body = self._api.request("GET", pod_path(ref), timeout=_TIMEOUT)
-        except ApiNotFound:
-            return None
-        pod = OWNED_PODS.decode_answer(body, ref.namespace, ref.name)
-        return pod if (pod.metadata and pod.metadata.uid) == ref.uid else None
-
-    def of_owner(self, pod: OwnedPod) -> dict[str, OwnedPod]:
-        """Return the pods of its namespace that its controller may have made, by uid."""
-        metadata = pod.metadata or Metadata()
-        labels = metadata.labels or {}
-        key = next((key for key in _OF_ONE_OWNER if key in labels), "")
-        path = f"/api/v1/namespaces/{metadata.namespace}/pods"
-        return self._pods(path, f"{key}={labels[key]}" if key else "")
-
-    def _pods(self, path: str, labels: str) -> dict[str, OwnedPod]:
-        query = {"fieldSelector": _NOT_ENDED} | ({"labelSelector": labels} if labels else {})
-        pods = self._all(path, OWNED_PODS, query)
-        return {(pod.metadata and pod.metadata.uid) or "": pod for pod in pods}
-
-    def _all(self, path: str, codec: Codec[_T], query: Mapping[str, str] | None = None) -> list[_T]:
-        decoded = pages(self._api, path, codec.decode_list, query, timeout=_TIMEOUT)
-        return [item for page in decoded for item in page.items]
-
-
 def _is_going(pod: OwnedPod | None) -> bool:
     """Return whether the pod is gone, has ended, or is being deleted."""
     if pod is None or has_ended(pod):
@@ -191,7 +140,6 @@ class Mover:
         wall: Callable[[], float] = time.time,
     ) -> None:
         self._api = api
-        self._reads = _Reads(api)
         self._resources = resources
         self._messages = messages
         self._budget = budget
@@ -272,7 +220,7 @@ class Mover:
         most = min(record.moves_left(self._budget, wall), defrag.MOST_MOVES)
         if not most or record.under_way(wall):
             return
-        rules = self._reads.rules(wall)
+        rules = self._rules(wall)
         for managed, pod in ripe:
             self._not_before[pod.uid] = now + PAUSE
             if not self._may_have_moves(pod):
@@ -308,7 +256,7 @@ class Mover:
 
     def _may_have_moves(self, pod: Waiting) -> bool:
         """Return whether it is alone and has no gates, and nothing else is about to place it."""
-        read = self._reads.pod(pod.ref)
+        read = self._pod(pod.ref)
         if read is None or _is_going(read) or _node_of(read):
             return False
         if read.spec is not None and read.spec.scheduling_gates:
@@ -337,14 +285,14 @@ class Mover:
         run = going.run
         move = run.evicted or run.sent
         if move is not None:
-            pod = self._reads.pod(move.entry.ref)
+            pod = self._pod(move.entry.ref)
             if run.sent is not None:
                 return steps.Seen(gone=_is_going(pod))
             heir = None
             if going.old is not None:
-                heir = _heir_of(going.old, going.before, self._reads.of_owner(going.old))
+                heir = _heir_of(going.old, going.before, self._of_owner(going.old))
             return steps.Seen(ended=pod is None, heir=heir)
-        waiting = self._reads.pod(run.pod.ref)
+        waiting = self._pod(run.pod.ref)
         if waiting is None or _is_going(waiting):
             return steps.Seen(node=None)
         if node := _node_of(waiting):
@@ -352,7 +300,7 @@ class Mover:
         ledger = going.managed.ledger
         if not run.unmoved or any(ledger.entry(uid) is not None for uid in going.settled):
             return steps.Seen()
-        going.rules = self._reads.rules(self._wall())
+        going.rules = self._rules(self._wall())
         plan = self._plan(going.managed, run.pod, going.rules, len(run.unmoved))
         entries = (ledger.entry(uid) for uid in run.unmoved)
         spent = any(
@@ -383,10 +331,13 @@ class Mover:
         """Write the move down, keep its new place, and evict the pod."""
         ref, run, again = move.entry.ref, going.run, going.run.sent is not None
         if not again:
-            if self._is_held_for_others(going, move):
-                return
+            holds = going.managed.holds
+            holds.expire(self._clock())
+            promised = (*holds.on(move.node), *holds.on(run.node))
+            if any(hold.reserved is None for hold in promised):
+                return  # filter has promised something on one of both nodes to another pod
             going.old = going.rules.pods[ref.uid]
-            going.before = frozenset(self._reads.of_owner(going.old)) | {ref.uid}
+            going.before = frozenset(self._of_owner(going.old)) | {ref.uid}
             record, wall = self._read_record(), self._wall()
             for uid in going.settled:  # that may not have been written
                 record = record.settled(uid)
@@ -455,16 +406,55 @@ class Mover:
         now, heir = self._clock(), claimant(old, move.entry.request)
         going.managed.holds.reserve(heir, move.node, move.shares, now + steps.WAIT, now, heir=True)
 
-    def _is_held_for_others(self, going: _Going, move: defrag.PodMove) -> bool:
-        """Return whether filter has promised anything on one of both nodes to another pod."""
-        holds = going.managed.holds
-        holds.expire(self._clock())
-        promised = (*holds.on(move.node), *holds.on(going.run.node))
-        return any(hold.reserved is None for hold in promised)
-
     def _let_go(self) -> None:
         for managed in self._resources:
             managed.holds.release()
+
+    # -- reads, which may raise ApiError, and MessageError for an unreadable page ----------------
+
+    def _rules(self, now: float) -> defrag.ListedRules:
+        """Return which pods may be moved. now: seconds since the epoch."""
+        namespaces: dict[str, Mapping[str, str]] = {}
+        for namespace in self._all("/api/v1/namespaces", NAMESPACES):
+            metadata = namespace.metadata or Metadata()
+            namespaces[metadata.name or ""] = metadata.labels or {}
+        budgets = [
+            read_budget(
+                (budget.metadata and budget.metadata.namespace) or "", budget.spec, budget.status
+            )
+            for budget in self._all("/apis/policy/v1/poddisruptionbudgets", BUDGETS)
+        ]
+        pods = self._pods("/api/v1/pods", f"{defrag.LABEL}=true")
+        for name, labels in namespaces.items():
+            if labels.get(defrag.LABEL) == "true":
+                pods |= self._pods(f"/api/v1/namespaces/{name}/pods", "")
+        return defrag.ListedRules(pods, namespaces, budgets, now)
+
+    def _pod(self, ref: PodRef) -> OwnedPod | None:
+        """Return the pod; None if it is gone, or another one has its name."""
+        try:
+            body = self._api.request("GET", pod_path(ref), timeout=_TIMEOUT)
+        except ApiNotFound:
+            return None
+        pod = OWNED_PODS.decode_answer(body, ref.namespace, ref.name)
+        return pod if (pod.metadata and pod.metadata.uid) == ref.uid else None
+
+    def _of_owner(self, pod: OwnedPod) -> dict[str, OwnedPod]:
+        """Return the pods of its namespace that its controller may have made, by uid."""
+        metadata = pod.metadata or Metadata()
+        labels = metadata.labels or {}
+        key = next((key for key in _OF_ONE_OWNER if key in labels), "")
+        path = f"/api/v1/namespaces/{metadata.namespace}/pods"
+        return self._pods(path, f"{key}={labels[key]}" if key else "")
+
+    def _pods(self, path: str, labels: str) -> dict[str, OwnedPod]:
+        query = {"fieldSelector": _NOT_ENDED} | ({"labelSelector": labels} if labels else {})
+        pods = self._all(path, OWNED_PODS, query)
+        return {(pod.metadata and pod.metadata.uid) or "": pod for pod in pods}
+
+    def _all(self, path: str, codec: Codec[_T], query: Mapping[str, str] | None = None) -> list[_T]:
+        decoded = pages(self._api, path, codec.decode_list, query, timeout=_TIMEOUT)
+        return [item for page in decoded for item in page.items]
 
     # -- the record -------------------------------------------------------------------------------
 

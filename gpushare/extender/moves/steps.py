@@ -123,7 +123,15 @@ class Run:
         if self.evicted is not None:
             return self._after(self.evicted, seen, now)
         if self.sent is not None:
-            return self._unclear(self.sent, seen, now)
+            move = self.sent
+            if seen.gone:
+                self._gone(move, now)
+                return Wait()
+            if self._changed:
+                self.sent, self._changed = None, False
+                return Wait()
+            # The same call can hit this pod alone, as it was read.
+            return Stopped(Stop.UNKNOWN) if now >= self.until else Evict(move)
         return self._between(seen, now)
 
     def answered(self, move: PodMove, answer: Answer, now: float) -> Step:
@@ -166,16 +174,6 @@ class Run:
             return Stopped(Stop.REFUSED if self._refused else Stop.PLAN)
         self.unmoved = moved
         return Evict(plan.moves[0])
-
-    def _unclear(self, move: PodMove, seen: Seen, now: float) -> Step:
-        if seen.gone:
-            self._gone(move, now)
-            return Wait()
-        if self._changed:
-            self.sent, self._changed = None, False
-            return Wait()
-        # The same call can hit this pod alone, as it was read.
-        return Stopped(Stop.UNKNOWN) if now >= self.until else Evict(move)
 
     def _after(self, move: PodMove, seen: Seen, now: float) -> Step:
         heir = seen.heir

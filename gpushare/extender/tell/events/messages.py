@@ -3,21 +3,25 @@
 Knows the ledger and the recorder; no I/O. Reasons are names that people filter by: they never
 change. There is no event for the end of a pod: nobody reads events of an object that is gone, and
 every pod would cost a second write.
+
+Tested in `tests/unit/extender/tell/events`.
 """
 
+import math
 import threading
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 
-from gpushare.core.explain import Explanation
+from gpushare.core.explain import TOGETHER, Explanation
 from gpushare.core.model import PodRef, Shares
 from gpushare.core.snapshot import Snapshot
 from gpushare.daemon.events import Buckets, EventRecorder
 from gpushare.explain.claims import refusal
 from gpushare.explain.pod import NodeAsk, Outstanding
 from gpushare.explain.text import amount, sentence
-from gpushare.extender.claims.view import Given
+from gpushare.extender.claims.view import ClaimsView, Given, Wait
 from gpushare.extender.follow.auditor import Finding
 from gpushare.extender.managed_resources import ManagedResources
 from gpushare.extender.tell.events.mistaken_pods import MistakenPods
@@ -39,6 +43,16 @@ MAKES_ROOM = "GPUShareMakesRoom"
 
 NO_FIT_EVERY = 300.0
 """Seconds between two GPUShareNoFit of one pod: kube-scheduler says FailedScheduling already."""
+
+GRACE = 2.0
+"""Seconds that a pod with claims waits before it is told why: most wait for less."""
+_AGAIN = 60.0
+"""Seconds until one that still waits is looked at again."""
+_AT_ONCE = 4
+_TURN = 0.05
+"""Seconds of CPU after which the others have to wait for the next turn."""
+_REST = 9.0
+"""A rest is this many times as long as the CPU time of the explanations before it."""
 
 _MAX_PODS = 4096
 _MAX_NAMESPACES = 4096
@@ -259,6 +273,88 @@ class EventMessages:
             if opened := (was - is_now).intersection(usable):
                 note = f"{resource}: {_devices(opened)} may be used again"
                 self._recorder.record(_node(node), HEALTHY, "Monitoring", note)
+
+
+@dataclass(slots=True)
+class _Notice:
+    """Until when a pod, which waits for this reason, is left alone."""
+
+    why: str
+    due: float
+
+
+class ClaimEvents:
+    """What the users of claims are told: which devices were given, and why none.
+
+    It explains a few pods each time, those that nobody has explained first: the explanations of
+    very many pods that wait would take the time of the verbs.
+    """
+
+    def __init__(
+        self,
+        messages: EventMessages,
+        view: ClaimsView,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._messages = messages
+        self._view = view
+        self._clock = clock
+        self._notices: dict[str, _Notice] = {}
+        self._rested_at = -math.inf
+
+    def tick(self, ready: bool) -> None:
+        """Record what was given since the last call, and why some that wait get nothing.
+
+        ready False: another process leads and records it.
+        """
+        given = self._view.journal.take_given()
+        if not ready:
+            self._notices.clear()
+            return
+        for allocation in given:
+            self._messages.claim_given(allocation, self._view.books.unit)
+        waiting, now = self._view.journal.waiting(), self._clock()
+        self._notices = {uid: notice for uid, notice in self._notices.items() if uid in waiting}
+        held_back = self._view.why_held_back()
+        for uid, wait in waiting.items():
+            why = wait.why if wait.refused else held_back or wait.why
+            notice = self._notices.get(uid)
+            if notice is None or notice.why != why:
+                self._notices[uid] = _Notice(why, now + GRACE)
+        due = [uid for uid, notice in self._notices.items() if notice.due <= now]
+        if now < self._rested_at:
+            return
+        begin = time.thread_time()
+        for uid in sorted(due, key=lambda uid: self._notices[uid].due)[:_AT_ONCE]:
+            # What is refused stays so.
+            self._notices[uid].due = math.inf if waiting[uid].refused else now + _AGAIN
+            self._tell(waiting[uid], held_back)
+            cost = time.thread_time() - begin
+            self._rested_at = now + cost * _REST
+            if cost > _TURN:
+                return
+
+    def _tell(self, wait: Wait, held_back: str) -> None:
+        if wait.refused:
+            self._messages.claim_refused(wait.pod, wait.why)
+            return
+        if held_back or wait.lack is None:
+            self._messages.claim_waits(wait.pod, held_back or wait.why)
+            return
+        explanation = self._view.nodes.explanation(wait.lack, time.time())
+        if explanation.fit:
+            return  # it is about to be given devices
+        reasons = {why.value: count for why, count in explanation.reasons.items()}
+        for text, count in explanation.kept_out.items():
+            reasons[text] = reasons.get(text, 0) + count
+        if explanation.apart:
+            reasons[TOGETHER] = explanation.apart
+        if not reasons:  # what it shares with others is on no node of the driver's
+            self._messages.claim_waits(wait.pod, wait.why)
+            return
+        self._messages.no_fit(
+            wait.pod, reasons, lambda: (explanation, Outstanding()), claim=wait.claim
+        )
 
 
 def _devices(devices: frozenset[int]) -> str:

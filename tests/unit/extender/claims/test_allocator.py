@@ -186,6 +186,27 @@ def test_pods_that_are_to_come_to_a_node_count_there_until_they_are_bound() -> N
     assert store.given() == {"n1/gpu-1": 20, "n2/gpu-5": 20}
 
 
+def test_a_pod_that_was_not_shown_for_a_moment_counts_where_it_is_to_come() -> None:
+    store = ClaimStore()
+    store.create_all("ab", lambda: 10)
+    process = two_nodes(store)
+    process.resources.node_states.put(NodeState("n1", allocatable={PODS: 1}))
+    pods = [waiting_pod(f"p{name}", name) for name in "ab"]
+    process.waits(*pods)
+    process.round()
+    assert store.given() == {"n1/gpu-1": 10, "n2/gpu-5": 10}
+    process.show()
+    process.waits(pods[1])
+    process.allocator.round()
+    process.waits(*pods)
+    process.round()
+    store.create("d", 10)
+    process.show()
+    process.waits(*pods, waiting_pod("pd", "d"))
+    process.round()
+    assert store.given() == {"n1/gpu-1": 10, "n2/gpu-5": 20}
+
+
 def test_a_write_that_hangs_holds_up_no_other_pod_and_is_not_settled_meanwhile() -> None:
     hangs, begun = threading.Event(), threading.Event()
 

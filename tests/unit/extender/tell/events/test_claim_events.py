@@ -9,8 +9,7 @@ from gpushare.core.model import NodeSpec
 from gpushare.core.node_filters import NodeState
 from gpushare.explain.claims import ClaimsLack, DriverNodes
 from gpushare.extender.claims.view import ClaimsView
-from gpushare.extender.tell.events.claim_events import ClaimEvents
-from gpushare.extender.tell.events.messages import EventMessages
+from gpushare.extender.tell.events.messages import ClaimEvents, EventMessages
 from gpushare.wire.dra.objects import ResourceSlice
 from tests.unit.extender.claims.store import ClaimStore, waiting_pod
 from tests.unit.extender.claims.test_allocator import Process
