@@ -72,7 +72,7 @@ def _facts(options: argparse.Namespace, names: Names) -> Facts:
     else:
         try:
             collector = Collector(client, names, options.unit, options.namespace)
-            facts = collector.facts(scheduler, placeholders_namespace(extender))
+            facts = collector.collect(scheduler, placeholders_namespace(extender))
         finally:
             client.close()
     facts = replace(
