@@ -51,6 +51,14 @@ _TIMEOUT = 30.0
 _FORBIDDEN = 403
 _NO_CLASS = f"there is no DeviceClass {CLASS}"
 
+DEFAULT_POLICY = "device-bestfit"
+"""The extender's own policy depends on the pods that it has seen, which only it knows."""
+
+_BUDGETS = "/apis/policy/v1/poddisruptionbudgets"
+_CLASSES = "/apis/scheduling.k8s.io/v1/priorityclasses"
+NAMESPACE = "kube-system"
+"""Of the ConfigMaps that close devices, unless `serve --namespace` says another."""
+
 
 @dataclass(frozen=True)
 class DriverCards:
@@ -93,16 +101,6 @@ def list_cards(api: Getter, driver: str) -> DriverCards:
         return DriverCards(driver, why_not=f"no slice has a card {whose} several claims may share")
     own = {key: card for key, card in cards.items() if key.driver == driver}
     return DriverCards(driver, own, notes=tuple(notes))
-
-
-DEFAULT_POLICY = "device-bestfit"
-"""The extender's own policy depends on the pods that it has seen, which only it knows."""
-
-_BUDGETS = "/apis/policy/v1/poddisruptionbudgets"
-_CLASSES = "/apis/scheduling.k8s.io/v1/priorityclasses"
-
-NAMESPACE = "kube-system"
-"""Of the ConfigMaps that close devices, unless `serve --namespace` says another."""
 
 
 @dataclass(frozen=True)

@@ -35,6 +35,13 @@ OLDEST = 2
 _STEPS = 50_000
 """Of one search, as core/defrag.py counts them."""
 
+Record = dict[str, object]
+REACHED = "reached"
+"""The key of a record that was broken off: the share of its run that was done."""
+
+_SETTLED = 2.0
+"""Lifetimes before the end: the waits of pods that come after that are not measured."""
+
 
 @dataclass(frozen=True, slots=True)
 class Defrag:
@@ -104,15 +111,6 @@ class Defragmenter:
 def _lost(pod: Running, now: float) -> float:
     """Return what is lost if the pod is moved: units times time."""
     return pod.placement.request.total * (now - pod.began)
-
-
-Record = dict[str, object]
-
-REACHED = "reached"
-"""The key of a record that was broken off: the share of its run that was done."""
-
-_SETTLED = 2.0
-"""Lifetimes before the end: the waits of pods that come after that are not measured."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
