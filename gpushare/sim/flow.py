@@ -194,7 +194,7 @@ class Flow:
         elif self._wait:
             self._kinds[request.kind] = request
             self._queues[request.kind].append(_Waiting(next(self._orders), self._now, lifetime))
-            self._waiting[self._size(request)] += 1
+            self._waiting[size_class(request, self._largest)] += 1
         else:
             self._refused += counts
             self._refused_gpu += counts * request.total
@@ -245,7 +245,7 @@ class Flow:
     def _first_waiting_has(self, kind: Kind, placement: Placement) -> None:
         """Count that the oldest waiting pod of the kind has been placed."""
         pod = self._queues[kind].popleft()
-        self._waiting[self._size(self._kinds[kind])] -= 1
+        self._waiting[size_class(self._kinds[kind], self._largest)] -= 1
         self._waited_for(self._kinds[kind], pod.came)
         self._stay(placement, pod.lifetime)
         if not self._queues[kind]:
@@ -264,10 +264,7 @@ class Flow:
 
     def _waited_for(self, request: Request, came: float) -> None:
         if self._wait and self._start <= came <= self._end - _SETTLED:
-            self._waits[self._size(request)].append(self._now - came)
-
-    def _size(self, request: Request) -> str:
-        return size_class(request, self._largest)
+            self._waits[size_class(request, self._largest)].append(self._now - came)
 
     def _record(self) -> Record:
         """Return the record of the run.
