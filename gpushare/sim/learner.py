@@ -124,8 +124,11 @@ class LearningScorer(KeepsNothing):
         return ranking(policy, self._nodes)
 
     def _workload(self) -> Workload:
+        self._learned.held = self._held()
+        return self._learned.workload(self.now)
+
+    def _held(self) -> dict[str, int]:
         held = Counter[str]()
         for namespace, cls, _ in self._placed.values():
             held[namespace] += cls.total
-        self._learned.held = held
-        return self._learned.workload(self.now)
+        return held
