@@ -26,8 +26,8 @@ from gpushare.core.mutable_cluster import MutableCluster, Placement
 from gpushare.core.preemption.victim_search import StepBudget
 from gpushare.core.snapshot import Floats, Ints, stranded_by_compute
 from gpushare.sim.engine import Cluster, size_class
-from gpushare.sim.learner import LearningScorer
 from gpushare.sim.runner import GoOn, always
+from gpushare.sim.scorers import LearningScorer
 
 OLDEST = 2
 """Kinds of waiting pods for whose oldest pod moves are looked for."""

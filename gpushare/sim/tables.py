@@ -19,7 +19,6 @@ from pathlib import Path
 
 from gpushare.errors import SettingsError
 from gpushare.sim.experiments import Options
-from gpushare.sim.learner import KNOWN, LEARNED
 from gpushare.sim.lifetimes import TRACE
 from gpushare.sim.report import (
     Measure,
@@ -30,6 +29,7 @@ from gpushare.sim.report import (
     markdown,
     statistic,
 )
+from gpushare.sim.scorers import KNOWN, LEARNED
 
 FILES = (
     "default",
