@@ -102,10 +102,6 @@ def _documents(text: str, where: str) -> list[object]:
         raise SettingsError(f"{where}: {' '.join(str(error).split())}") from error
 
 
-def _refused(problem: str, mark: yaml.Mark) -> yaml.YAMLError:
-    return yaml.MarkedYAMLError(problem=problem, problem_mark=mark)
-
-
 class BoundedLoader(yaml.SafeLoader):
     """Refuses documents beyond the bounds, with a YAMLError, before they are made of their nodes.
 
@@ -123,16 +119,20 @@ class BoundedLoader(yaml.SafeLoader):
         if self.check_event(yaml.AliasEvent):
             mark, node = self.get_mark(), super().compose_node(parent, index)
             if id(node) not in self._values:
-                raise _refused("an alias stands within what it stands for", mark)
+                raise yaml.MarkedYAMLError(
+                    problem="an alias stands within what it stands for", problem_mark=mark
+                )
             return node
         self._depth += 1
         if self._depth > MAX_DEPTH:
-            raise _refused(f"nested in more than {MAX_DEPTH} levels", self.get_mark())
+            problem = f"nested in more than {MAX_DEPTH} levels"
+            raise yaml.MarkedYAMLError(problem=problem, problem_mark=self.get_mark())
         node = super().compose_node(parent, index)
         self._depth -= 1
         if isinstance(node, yaml.ScalarNode):
             if len(node.value) > _MAX_NUMBER and not node.tag.endswith((":str", ":binary")):
-                raise _refused(f"{node.value[:20]}... is too long for a number", node.start_mark)
+                problem = f"{node.value[:20]}... is too long for a number"
+                raise yaml.MarkedYAMLError(problem=problem, problem_mark=node.start_mark)
             self._values[id(node)] = 1
         elif node is not None:
             inner = node.value
@@ -141,7 +141,7 @@ class BoundedLoader(yaml.SafeLoader):
             count = 1 + sum(self._values[id(child)] for child in inner)
             if count > MAX_VALUES:
                 problem = f"more than {MAX_VALUES} values, with aliases as what they stand for"
-                raise _refused(problem, node.start_mark)
+                raise yaml.MarkedYAMLError(problem=problem, problem_mark=node.start_mark)
             self._values[id(node)] = count
         return node
 

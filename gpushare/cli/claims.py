@@ -1,30 +1,44 @@
-"""The cards of DRA drivers and the claims that have them, from lists of slices and claims.
+"""The cards of DRA drivers and the claims that have them, from lists of slices and claims; with
+templates and manifests, what pods may ask for by claims.
 
-Loaded only where a cluster has the device class of claims: it needs more than the standard library.
+`inspect` loads it only where a cluster has the device class of claims: it needs more than the
+standard library.
 Two things only the extender knows: allocations that are being written, and which cards a name has
 meant before its driver numbered its devices anew.
 
-Tested in `tests/unit/cli/test_inspect_claims.py`.
+Tested in `tests/unit/cli/test_inspect_claims.py` and `tests/unit/cli/test_whatif_claims.py`.
 """
 
 import json
 import re
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 from typing import Any, TypeVar
 
 from gpushare.cli.facts import Fields, pod_ref
-from gpushare.errors import WireError
+from gpushare.cli.lister import DRA
+from gpushare.errors import ApiError, ApiNotFound, MessageError, WireError
+from gpushare.explain import claim_pods
 from gpushare.explain.claims import explain_claim
 from gpushare.explain.document import given_documents
+from gpushare.explain.placer import Wanted
 from gpushare.explain.pod import ClaimExplanation
+from gpushare.kube.api import Getter
 from gpushare.wire.codec import Codec
-from gpushare.wire.dra.claims import CLASS
-from gpushare.wire.dra.objects import RESOURCE_CLAIMS, RESOURCE_SLICES, ResourceClaim
+from gpushare.wire.dra.claims import CLASS, ClaimRequest, Part
+from gpushare.wire.dra.objects import (
+    CLAIM_TEMPLATES,
+    RESOURCE_CLAIMS,
+    RESOURCE_SLICES,
+    ResourceClaim,
+)
 from gpushare.wire.dra.slices import DeviceKey, SliceCard, cards_of
+from gpushare.wire.dra.templates import sized_template
 
 _T = TypeVar("_T")
+_TIMEOUT = 30.0
 
 
 class ListedClaims:
@@ -55,6 +69,68 @@ class ListedClaims:
     def in_flight(self) -> frozenset[str]:
         """Return nothing: only the extender knows what it is writing."""
         return frozenset()
+
+
+class Claims(ListedClaims):
+    """Claims with templates (see `explain.claim_pods.ClaimSource`), those of manifests too.
+
+    api: None: there is no cluster. cards: what is dealt out. namespace: returns that of what names
+    none. why_not: "", or why claims do not count.
+    """
+
+    def __init__(
+        self,
+        api: Getter | None,
+        unit: int,
+        cards: Mapping[DeviceKey, SliceCard] = MappingProxyType({}),
+        claims: Iterable[ResourceClaim] = (),
+        *,
+        namespace: Callable[[], str] = lambda: "default",
+        why_not: str = "",
+    ) -> None:
+        super().__init__(cards, claims, unit)
+        self._api = api
+        self.namespace = namespace
+        self.why_not = why_not
+        self.templates: dict[tuple[str, str], ResourceClaim | None] = {}
+        """As a claim that each makes, by namespace and name; None: there is none."""
+        self._dealt: dict[int, int] = {}
+
+    def of_template(self, namespace: str, name: str) -> ResourceClaim | None:
+        """Return a claim as the template of that name makes it; None if there is no template."""
+        key = namespace, name
+        if key not in self.templates:
+            # One by size is written as soon as a pod waits for it.
+            sized = sized_template(namespace, name)
+            by_size = CLAIM_TEMPLATES.decode(sized.body(CLASS)).claim() if sized else None
+            self.templates[key] = self._listed_template(namespace, name) or by_size
+        return self.templates[key]
+
+    def least_dealt(self, memory: int) -> int:
+        """Return the fewest bytes that a claim for so many takes."""
+        if memory not in self._dealt:
+            self._dealt[memory] = claim_pods.least_dealt(self.cards.values(), memory)
+        return self._dealt[memory]
+
+    def in_words(self, pods: Wanted) -> Wanted:
+        """Return pods that ask for so many units as pods with one claim each."""
+        parts = (Part("", units * self.unit) for units in pods.request.parts)
+        asked = claim_pods.asked_of(ClaimRequest(tuple(parts)), self)
+        request = pods.request.of_parts(asked.request.parts)
+        return replace(pods, request=request, exact=asked.exact)
+
+    def _listed_template(self, namespace: str, name: str) -> ResourceClaim | None:
+        if self._api is None:
+            return None
+        path = f"{DRA}/namespaces/{namespace}/resourceclaimtemplates/{name}"
+        try:
+            body = self._api.request("GET", path, query={}, timeout=_TIMEOUT)
+        except ApiNotFound:
+            return None
+        except ApiError as error:
+            text = f"ResourceClaimTemplate {namespace}/{name} cannot be read: {error}"
+            raise MessageError(text) from error
+        return CLAIM_TEMPLATES.decode_answer(body, namespace, name).claim()
 
 
 @dataclass(frozen=True, slots=True)

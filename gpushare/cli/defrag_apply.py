@@ -221,34 +221,30 @@ class Run:
             moved = {move.entry.ref.uid for move in answer.moves}
             if answer.node and (not moved or (answer.node == self._node and moved <= remaining)):
                 return look
-            spent = self._spent(look)
+            spent, why = self._why_not(look)
             if spent is None or time.monotonic() >= until:
-                raise _Stopped(f"the rest of the plan holds no longer: {self._why_not(look)}")
+                raise _Stopped(f"the rest of the plan holds no longer: {why}")
             if not announced:
                 self._say(f"{spent}: {Rule.SPENT.value}; waiting for it")
                 announced = True
             time.sleep(_PAUSE)
 
-    def _spent(self, look: Look) -> PodRef | None:
-        """Return a pod of the rest that only its budget keeps."""
-        for move in self._done.remaining:
-            entry = look.books.ledger.entry(move.entry.ref.uid)
-            if entry is not None and look.rules.judge(entry).rule is Rule.SPENT:
-                return entry.ref
-        return None
-
-    def _why_not(self, look: Look) -> str:
+    def _why_not(self, look: Look) -> tuple[PodRef | None, str]:
+        """Return a pod of the rest that only its budget keeps, and why the rest does not hold."""
+        spent, why = None, ""
         for move in self._done.remaining:
             ref = move.entry.ref
             entry = look.books.ledger.entry(ref.uid)
             rule = look.rules.judge(entry).rule if entry else None
+            if rule is Rule.SPENT:
+                spent = spent or ref
             if entry is None or entry.node != self._node:
-                return f"{ref} is gone"
-            if rule is not None:
-                return f"{ref}: {rule.value}"
+                why = why or f"{ref} is gone"
+            elif rule is not None:
+                why = why or f"{ref}: {rule.value}"
         if look.answer.node:
-            return f"now the fewest moves are others, on {look.answer.node}"
-        return f"it does not open the room on {self._node} any more"
+            why = why or f"now the fewest moves are others, on {look.answer.node}"
+        return spent, why or f"it does not open the room on {self._node} any more"
 
     def _node_of_waiting(self, ref: PodRef) -> str:
         """Return the node of the pod that waits; "" while it waits. Stops if it is gone."""

@@ -7,15 +7,12 @@ Tested in `tests/unit/cli/test_explain.py` and `tests/unit/test_cli.py`.
 """
 
 import argparse
-import http.client
-import json
 import os
 import sys
 import time
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
-from urllib.parse import urlsplit
 
 from gpushare.cli.claims import ListedClaims
 from gpushare.cli.cluster import items
@@ -33,7 +30,7 @@ from gpushare.cli.lister import DRA, SLICES
 from gpushare.cli.options import connection, make_parser, report_format
 from gpushare.cli.tables import printable
 from gpushare.core.model import Request
-from gpushare.errors import MessageError, SettingsError
+from gpushare.errors import SettingsError
 from gpushare.explain.claims import by_claims, explain_claims
 from gpushare.explain.defrag import A_GLANCE, MOST_MOVES, Hole, find_moves
 from gpushare.explain.document import document
@@ -52,8 +49,6 @@ _EPILOG = """\
 exit codes: 0 explained, 1 an error (one line on stderr), 130 ended by Ctrl-C.
 docs/explain.md tells what each line means.
 """
-_TIMEOUT = 15.0
-_LARGEST = 16 * 1024 * 1024
 _ASK = "the extender knows why: ask it with --extender"
 _OWN_POLICY = "the extender may rank by another policy: --policy names it, or --extender asks it"
 
@@ -79,7 +74,9 @@ def _explained(options: argparse.Namespace) -> dict[str, Any]:
     kubectl = connection(vars(options), os.environ)
     namespace, name = pod_named(options.pod, options.namespace, kubectl)
     if options.extender:
-        return _ask(options.extender, namespace, name)
+        from gpushare.cli.running_extender import ask_explanation
+
+        return ask_explanation(options.extender, namespace, name)
     path = f"/api/v1/namespaces/{namespace}/pods/{name}"
     pod = CLAIMS_PODS.decode_answer(kubectl.request("GET", path, query={}), namespace, name)
     every = [Names.for_resource(resource) for resource in options.resource or [ALIYUN.resource]]
@@ -158,35 +155,6 @@ def pod_named(word: str, namespace: str, kubectl: Kubectl) -> tuple[str, str]:
         if NAME.fullmatch(text) is None:
             raise SettingsError(f"{text[:80]!r} is no name of {kind}")
     return namespace, name
-
-
-def _ask(url: str, namespace: str, name: str) -> dict[str, Any]:
-    """Return the document of a running extender. Raises SettingsError, ApiError, MessageError."""
-    try:
-        parts = urlsplit(url)
-        host, port = parts.hostname, parts.port
-    except ValueError:
-        host = port = None
-    if parts.scheme != "http" or not host:
-        raise SettingsError(f"--extender: {url[:200]!r} is not http://HOST:PORT")
-    client = http.client.HTTPConnection(host, port or 80, timeout=_TIMEOUT)
-    try:
-        client.request("GET", f"/apis/v1/explain/{namespace}/{name}")
-        answer = client.getresponse()
-        status, body = answer.status, answer.read(_LARGEST)
-    except (OSError, http.client.HTTPException) as error:
-        raise SettingsError(f"{url} does not answer ({error}): is it --health-listen?") from error
-    finally:
-        client.close()
-    try:
-        explanation = json.loads(body)
-    except (ValueError, RecursionError):
-        explanation = None
-    if not isinstance(explanation, dict):
-        raise MessageError(f"{url} answered {status}, and no explanation: is it --health-listen?")
-    if "error" in explanation or not isinstance(explanation.get("lines"), list):
-        raise MessageError(f"{url}: {explanation.get('error') or 'the answer is no explanation'}")
-    return explanation
 
 
 def _parser(prog: str) -> argparse.ArgumentParser:

@@ -1,24 +1,25 @@
-"""Ledgers of a live cluster, filled here from lists of its nodes and pods, and the cards of the DRA
-driver that serves claims, as its slices say.
+"""Ledgers of a live cluster, filled here from its lists: those of nodes and pods by annotation, and
+those of the cards of the DRA driver that serves claims.
 
-Knows the API server's lists and the ledger, which counts them as the extender counts. Three things
-only the extender knows: binds that are under way, placements as first seen if annotations were
-edited since, and the policy that it ranks by.
+Knows the API server's lists and the ledger, which counts them as the extender counts. Some things
+only the extender knows: binds and allocations that are under way, placements as first seen if
+annotations were edited since, what names of devices meant before, and the policy that it ranks by.
 
 Tested in `tests/unit/cli/test_whatif.py` and `tests/unit/cli/test_whatif_claims.py`.
 """
 
 import argparse
-from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
+from gpushare.cli.claims import Claims
 from gpushare.cli.cluster import NOT_ENDED, OF_A_DAEMON, items
+from gpushare.cli.lister import CLAIMS, SLICES
 from gpushare.cli.lister import DEVICE_CLASSES as CLASSES
-from gpushare.cli.lister import SLICES
 from gpushare.cli.options import add_connection
 from gpushare.cli.report import LARGEST_IN_GIB
-from gpushare.core.model import Deals, Request
+from gpushare.core.model import Deals, PodRef, Request
 from gpushare.core.node_filters import NodeStates, OwnFilters, amounts_of
 from gpushare.core.policy import load_policy
 from gpushare.core.ranking import Ranking
@@ -31,25 +32,41 @@ from gpushare.errors import (
     SettingsError,
     WireError,
 )
+from gpushare.explain import claim_pods
+from gpushare.explain.claims import BY_ANNOTATION, UNKNOWN_NODE, ClaimFilters
 from gpushare.explain.defrag import ListedRules
+from gpushare.explain.text import NO_UNIT
 from gpushare.explain.whatif import CurrentPods, current_pods
 from gpushare.kube.api import Getter
 from gpushare.ledger import Ledger
 from gpushare.wire import objects
-from gpushare.wire.annotations import Names
+from gpushare.wire.annotations import ALIYUN, Names
 from gpushare.wire.budgets import DisruptionBudget, read_budget
 from gpushare.wire.demands import demands_of, node_state
-from gpushare.wire.dra.claims import CLASS, CLASS_ASIDE
+from gpushare.wire.dra import counted
+from gpushare.wire.dra.claims import CLASS, CLASS_ASIDE, given_devices
+from gpushare.wire.dra.objects import CLAIMS_PODS, RESOURCE_CLAIMS, RESOURCE_SLICES
 from gpushare.wire.dra.objects import DEVICE_CLASSES as CLASS_CODEC
-from gpushare.wire.dra.objects import RESOURCE_SLICES
 from gpushare.wire.dra.slices import DeviceKey, SliceCard, cards_of
-from gpushare.wire.inventory import decode_inventory, decode_unhealthy
+from gpushare.wire.inventory import decode_inventory, decode_unhealthy, mib_of
 from gpushare.wire.nodes import node_spec
-from gpushare.wire.pods import observe_pod
+from gpushare.wire.pods import names_any, observe_pod, pod_ref
 
 _TIMEOUT = 30.0
 _FORBIDDEN = 403
 _NO_CLASS = f"there is no DeviceClass {CLASS}"
+
+DEFAULT_POLICY = "device-bestfit"
+"""The extender's own policy depends on the pods that it has seen, which only it knows."""
+
+_BUDGETS = "/apis/policy/v1/poddisruptionbudgets"
+_CLASSES = "/apis/scheduling.k8s.io/v1/priorityclasses"
+NAMESPACE = "kube-system"
+"""Of the ConfigMaps that close devices, unless `serve --namespace` says another."""
+
+_NO_UNIT = "the file of nodes counts in units of its own, unless --unit says which"
+_MOST_NAMED = 3
+"""Pods that are left out and named."""
 
 
 @dataclass(frozen=True)
@@ -93,16 +110,6 @@ def list_cards(api: Getter, driver: str) -> DriverCards:
         return DriverCards(driver, why_not=f"no slice has a card {whose} several claims may share")
     own = {key: card for key, card in cards.items() if key.driver == driver}
     return DriverCards(driver, own, notes=tuple(notes))
-
-
-DEFAULT_POLICY = "device-bestfit"
-"""The extender's own policy depends on the pods that it has seen, which only it knows."""
-
-_BUDGETS = "/apis/policy/v1/poddisruptionbudgets"
-_CLASSES = "/apis/scheduling.k8s.io/v1/priorityclasses"
-
-NAMESPACE = "kube-system"
-"""Of the ConfigMaps that close devices, unless `serve --namespace` says another."""
 
 
 @dataclass(frozen=True)
@@ -327,3 +334,148 @@ def _unit(nodes: Iterable[objects.Node], every: Sequence[Names]) -> str:
         units = " and ".join(sorted(stated))
         raise SettingsError(f"nodes count memory in {units}: say --unit, as of `gpushare serve`")
     return next(iter(stated), "MiB" if largest > LARGEST_IN_GIB else "GiB")
+
+
+@dataclass(frozen=True)
+class ListedCards(ListedResource):
+    """The cards of a driver, as a resource named after the class; its pods are claims."""
+
+    host: ListedResource = field(kw_only=True)
+    """The nodes and pods by annotation, of the same nodes."""
+    claims: Claims = field(kw_only=True)
+    users: CurrentPods = field(kw_only=True)
+    """The pods that have, or wait for, cards by claims."""
+    by_annotation: frozenset[str] = frozenset()
+
+    @property
+    def filters(self) -> OwnFilters:
+        """kube-scheduler's own filters, and the mode of each node; of a table there are none."""
+        if not self.driver:
+            return OwnFilters(self.states)
+        return ClaimFilters(self.host.filters, self.by_annotation.__contains__)
+
+    @property
+    def current_pods(self) -> CurrentPods:
+        """The pods that have cards, and those that wait for some."""
+        return self.users
+
+    def left_out(self, node: str, units: int) -> str:
+        """Return what keeps pods with claims from the node whoever asks; "" if nothing does."""
+        if not self.driver:
+            return ""
+        state = self.states.get(node)
+        labels = [state.label("", 0) if state else UNKNOWN_NODE.text]
+        if node in self.by_annotation:
+            labels.append(BY_ANNOTATION.text)
+        return ", ".join(filter(None, labels))
+
+
+def list_card_books(
+    api: Getter,
+    host: ListedResource,
+    cards: DriverCards,
+    policy: str,
+    namespace: Callable[[], str] = lambda: "default",
+) -> ListedCards:
+    """Return the cards with what claims have of them, and the pods.
+
+    host: as listed. namespace: returns that of manifests that name none. Raises ApiError,
+    MessageError.
+    """
+    notes = [*cards.notes]
+    unit = mib_of(host.unit) << 20
+    listed = items(api, CLAIMS, RESOURCE_CLAIMS, {}, notes)
+    claims = Claims(api, unit, cards.cards, listed, namespace=namespace)
+    ledger, on_nodes = Ledger(), counted.cards_by_node(cards.cards)
+    for node, its_cards in on_nodes.items():
+        ledger.node_changed(counted.node_of_cards(node, its_cards, unit))
+    for name, claim in claims.claims.items():
+        taken: Counter[tuple[str, str]] = Counter()
+        for device in given_devices(claim.allocation) if claim.allocation else ():
+            card = cards.cards.get(device.key)
+            if card is not None:
+                memory = card.memory if device.memory is None else device.memory
+                taken[card.node, card.uuid] += counted.units_up(memory, unit)
+        uid = (claim.metadata and claim.metadata.uid) or ""
+        for holder in counted.holders_of(PodRef(*name, uid), taken, on_nodes, unit):
+            ledger.pod_changed(holder)
+    users = _users(api, host, claims, notes) if host.claiming else CurrentPods({}, ())
+    given_out = (card for card in cards.cards.values() if card.shared and card.open)
+    kinds = frozenset(counted.DealsInUnits(card.deals, unit) for card in given_out)
+    return ListedCards(
+        replace(ALIYUN, resource=CLASS),
+        ledger,
+        host.unit,
+        policy,
+        notes,
+        host.states,
+        daemons=host.daemons,
+        host=host,
+        driver=cards.driver,
+        deals=(claim_pods.DealsAsAny(kinds, unit),) if kinds else (),
+        claims=claims,
+        users=users,
+        by_annotation=frozenset(name for name in on_nodes if host.ledger.serves(name)),
+    )
+
+
+def cards_of_table(table: ListedResource) -> ListedCards:
+    """Return a table of nodes as nodes of a driver that is not named."""
+    return ListedCards(
+        replace(ALIYUN, resource=CLASS),
+        table.ledger,
+        table.unit,
+        table.ranking_policy,
+        table.notes,
+        host=table,
+        claims=Claims(None, 1, why_not=_NO_UNIT)
+        if table.unit == NO_UNIT
+        else Claims(None, mib_of(table.unit) << 20),
+        users=CurrentPods({}, ()),
+    )
+
+
+def _users(api: Getter, host: ListedResource, claims: Claims, notes: list[str]) -> CurrentPods:
+    """Return the pods that ask by claims of our class."""
+    on = defaultdict[str, list[claim_pods.ClaimsUser]](list)
+    waiting: list[tuple[str, claim_pods.ClaimsUser]] = []
+    wrong: list[str] = []
+    gated = 0
+    for pod in items(api, "/api/v1/pods", CLAIMS_PODS, NOT_ENDED, notes):
+        metadata, node = pod.metadata or objects.Metadata(), (pod.spec and pod.spec.node_name) or ""
+        if not (pod.spec and pod.spec.resource_claims) or (
+            metadata.deletion_timestamp and not node
+        ):
+            continue
+        try:
+            if names_any(pod, [host.names.resource]):
+                continue
+            ref = pod_ref(pod)
+            user = claim_pods.user_of(
+                pod,
+                host.names,
+                claims,
+                name=str(ref),
+                namespace=ref.namespace,
+                anew=bool(node),
+            )
+        except WireError as error:
+            wrong.append(f"{metadata.namespace}/{metadata.name}: {error}")
+            continue
+        if user is None or not user.claims:
+            continue
+        if node:
+            on[node].append(user)
+        elif user.demands.gated:
+            gated += 1
+        else:
+            waiting.append((metadata.creation_timestamp or "", user))
+    if wrong:
+        more = f"; and {len(wrong) - _MOST_NAMED} more" if len(wrong) > _MOST_NAMED else ""
+        notes.append(f"pods with claims are left out: {'; '.join(wrong[:_MOST_NAMED])}{more}")
+    waiting.sort(key=lambda each: each[0])
+    return CurrentPods(
+        {name: claim_pods.wanted_of(users) for name, users in on.items()},
+        claim_pods.wanted_of(user for _, user in waiting),
+        gated,
+    )

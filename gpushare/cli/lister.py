@@ -61,6 +61,19 @@ _FORBIDDEN = 403
 
 _HOLDING = "status.phase!=Succeeded,status.phase!=Failed"
 
+SETTLE = 0.2
+"""Seconds in which changes are gathered before they are shown as one."""
+
+RELIST_PAUSE = 1.0
+"""Seconds from the end of a watch to the next list, so that a broken watch is no load."""
+
+_WRAPPED = 1.0
+"""Seconds to wait for the end of output: the real kubectl may be the child of a script."""
+
+_Take = Callable[..., None]
+_Line = tuple[_Take, bytes]
+_KINDS = frozenset({"ADDED", "MODIFIED", "DELETED"})
+
 
 @dataclass(frozen=True)
 class Scope:
@@ -271,20 +284,6 @@ def _list(kubectl: Kubectl, of: Listed, limit: int) -> Listed:
         if not token:
             return of._replace(version=text(metadata.get("resourceVersion")))
         page = {"continue": token}
-
-
-SETTLE = 0.2
-"""Seconds in which changes are gathered before they are shown as one."""
-
-RELIST_PAUSE = 1.0
-"""Seconds from the end of a watch to the next list, so that a broken watch is no load."""
-
-_WRAPPED = 1.0
-"""Seconds to wait for the end of output: the real kubectl may be the child of a script."""
-
-_Take = Callable[..., None]
-_Line = tuple[_Take, bytes]
-_KINDS = frozenset({"ADDED", "MODIFIED", "DELETED"})
 
 
 def follow(kubectl: Kubectl, scope: Scope, names: Names) -> Iterator[Observed]:

@@ -45,6 +45,29 @@ exit codes: 0 shown, 1 an error (one line on stderr), 130 ended by Ctrl-C.
 environment: KUBECTL names the kubectl to run; KUBECONFIG is read by it as always.
 """
 
+_SWITCHES = {
+    "--details": "show the pods of each node",
+    "--no-headers": "lines of nodes or pods alone",
+    "--watch": "go on and show each change",
+    "--all-namespaces": "show pods of all namespaces",
+    "--help": "say what there is",
+    "--version": "say which version this is",
+}
+_VALUED = {
+    "--output": "json, yaml, wide or name",
+    "--selector": "nodes with these labels",
+    "--namespace": "pods of this namespace alone",
+    "--resource": "another managed resource",
+    "--unit": "what nodes without inventory count in",
+    "--kubeconfig": "a file, or several",
+    **dict.fromkeys(PASSED_ON, "as in kubectl"),
+}
+_SHORT = {"-o": "--output", "-l": "--selector", "-n": "--namespace"}
+_EXPLAIN = "explain\tsay why a pod is pending, or where it is"
+_FILES = 0
+_NO_FILES = 4
+_TIMEOUT = "3s"
+
 
 @dataclass(frozen=True)
 class Options:
@@ -177,30 +200,6 @@ def report_format(word: str) -> str:
     if form not in ("json", "yaml"):
         raise argparse.ArgumentTypeError(f"{form[:40]!r} is none of json, yaml")
     return form
-
-
-_SWITCHES = {
-    "--details": "show the pods of each node",
-    "--no-headers": "lines of nodes or pods alone",
-    "--watch": "go on and show each change",
-    "--all-namespaces": "show pods of all namespaces",
-    "--help": "say what there is",
-    "--version": "say which version this is",
-}
-_VALUED = {
-    "--output": "json, yaml, wide or name",
-    "--selector": "nodes with these labels",
-    "--namespace": "pods of this namespace alone",
-    "--resource": "another managed resource",
-    "--unit": "what nodes without inventory count in",
-    "--kubeconfig": "a file, or several",
-    **dict.fromkeys(PASSED_ON, "as in kubectl"),
-}
-_SHORT = {"-o": "--output", "-l": "--selector", "-n": "--namespace"}
-_EXPLAIN = "explain\tsay why a pod is pending, or where it is"
-_FILES = 0
-_NO_FILES = 4
-_TIMEOUT = "3s"
 
 
 def complete(words: Sequence[str], environ: Mapping[str, str]) -> str:

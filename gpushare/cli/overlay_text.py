@@ -52,7 +52,13 @@ def overlay_text(need: Need, names: Names, unit: str) -> str:
 
 
 def _documents(shape: Shape, name: str, names: Names, unit: str) -> Iterator[str]:
-    labels, amounts = _labels(shape, names, unit), _amounts(shape, names)
+    labels = _labels(shape, names, unit)
+    # What the device plug-in will offer there, by resource.
+    amounts, cores = {names.resource: str(shape.units)}, ALL_CORES * len(shape.spec.capacity)
+    if shape.like is not None and shape.like.allocatable is not None:
+        cores = shape.like.allocatable.get(names.cores, 0)
+    if cores:
+        amounts[names.cores] = str(cores)
     of_node_pool = ""
     if labels:
         of_node_pool = "# Labels of the NodePool, in spec.template.metadata.labels:\n"
@@ -113,12 +119,3 @@ def _labels(shape: Shape, names: Names, unit: str) -> dict[str, str]:
         own = (shape.like and shape.like.labels) or {}
         labels[next((key for key in LABELS if key in own), LABELS[0])] = model
     return labels
-
-
-def _amounts(shape: Shape, names: Names) -> dict[str, str]:
-    """Return what the device plug-in will offer there, by resource."""
-    amounts = {names.resource: str(shape.units)}
-    cores = ALL_CORES * len(shape.spec.capacity)
-    if shape.like is not None and shape.like.allocatable is not None:
-        cores = shape.like.allocatable.get(names.cores, 0)
-    return amounts | ({names.cores: str(cores)} if cores else {})

@@ -16,8 +16,7 @@ from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from itertools import islice
 
-from gpushare.cli.listed_claims import ListedCards
-from gpushare.cli.listed_cluster import ListedResource
+from gpushare.cli.listed_cluster import ListedCards, ListedResource
 from gpushare.cli.pod_specs import host_amount, units_of_words, values_of_words
 from gpushare.core.model import NodeSpec
 from gpushare.core.node_filters import CPU, MEMORY, NodeState

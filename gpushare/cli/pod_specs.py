@@ -14,9 +14,9 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from gpushare.cli.claims import Claims
 from gpushare.cli.facts import mapping
-from gpushare.cli.listed_claims import Claims, ListedCards
-from gpushare.cli.listed_cluster import ListedResource, Priorities
+from gpushare.cli.listed_cluster import ListedCards, ListedResource, Priorities
 from gpushare.core.model import ALL_CORES, HOST_BOUND, MAX_UNITS, Request
 from gpushare.core.node_filters import CPU
 from gpushare.errors import MessageError, QuantityError, SettingsError, WireError

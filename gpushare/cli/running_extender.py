@@ -1,8 +1,10 @@
-"""What a running extender tells on its health listener: which policy ranks, and what is held.
+"""What a running extender tells on its health listener: which policy ranks, what is held, and why a
+pod is where it is.
 
-Loaded if --extender is given alone: HTTP takes longer to import than all of the command.
+Loaded if --extender is given alone: HTTP takes longer to import than all of `inspect`.
 
-Tested in `tests/unit/cli/test_inspect_policy.py` and `tests/unit/cli/test_inspect_held.py`.
+Tested in `tests/unit/cli/test_inspect_policy.py`, `tests/unit/cli/test_inspect_held.py` and
+`tests/unit/cli/test_explain.py`.
 """
 
 import http.client
@@ -10,14 +12,20 @@ import json
 import urllib.error
 import urllib.request
 from contextlib import suppress
+from typing import Any
+from urllib.parse import urlsplit
 
-from gpushare.errors import MessageError
+from gpushare.errors import MessageError, SettingsError
 from gpushare.wire.held import HeldPlace, decode_held
 from gpushare.wire.metrics import RankingPolicy, ranking_policies, read_samples
 
 _SECONDS = 10.0
 _LARGEST = 64 * 2**20
 """Bytes of metrics: 5,000 nodes of 8 devices have 15 MB."""
+
+_PATIENCE = 15.0
+_LONGEST = 16 * 2**20
+"""Bytes of an explanation."""
 
 
 def read_policy(url: str, resource: str) -> tuple[RankingPolicy | None, str]:
@@ -54,3 +62,32 @@ def _read(url: str, path: str) -> bytes:
         raise MessageError(f"does not answer: {why or error}") from error
     except (OSError, http.client.HTTPException, ValueError) as error:
         raise MessageError(f"does not answer: {error}") from error
+
+
+def ask_explanation(url: str, namespace: str, name: str) -> dict[str, Any]:
+    """Return what its books say of a pod, as a document. Raises SettingsError, MessageError."""
+    try:
+        parts = urlsplit(url)
+        host, port = parts.hostname, parts.port
+    except ValueError:
+        host = port = None
+    if parts.scheme != "http" or not host:
+        raise SettingsError(f"--extender: {url[:200]!r} is not http://HOST:PORT")
+    client = http.client.HTTPConnection(host, port or 80, timeout=_PATIENCE)
+    try:
+        client.request("GET", f"/apis/v1/explain/{namespace}/{name}")
+        answer = client.getresponse()
+        status, body = answer.status, answer.read(_LONGEST)
+    except (OSError, http.client.HTTPException) as error:
+        raise SettingsError(f"{url} does not answer ({error}): is it --health-listen?") from error
+    finally:
+        client.close()
+    try:
+        explanation = json.loads(body)
+    except (ValueError, RecursionError):
+        explanation = None
+    if not isinstance(explanation, dict):
+        raise MessageError(f"{url} answered {status}, and no explanation: is it --health-listen?")
+    if "error" in explanation or not isinstance(explanation.get("lines"), list):
+        raise MessageError(f"{url}: {explanation.get('error') or 'the answer is no explanation'}")
+    return explanation

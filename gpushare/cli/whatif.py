@@ -16,20 +16,12 @@ from functools import partial
 from itertools import chain
 from typing import Any
 
+from gpushare.cli import listed_cluster
+from gpushare.cli.claims import Claims
 from gpushare.cli.cluster_files import resource_of_nodes, resource_of_report
 from gpushare.cli.documents import dumped
 from gpushare.cli.exit_codes import ended_as_kubectl
-from gpushare.cli.listed_claims import Claims, ListedCards, cards_of_table, listed_cards
-from gpushare.cli.listed_cluster import (
-    DEFAULT_POLICY,
-    ListedResource,
-    Priorities,
-    add_cluster_flags,
-    check_shared,
-    list_books,
-    list_cards,
-    list_priorities,
-)
+from gpushare.cli.listed_cluster import ListedCards, ListedResource
 from gpushare.cli.options import connection, make_parser, report_format
 from gpushare.cli.overlay_text import overlay_text
 from gpushare.cli.plans import Plan, Plans, shapes_of_cluster
@@ -87,8 +79,14 @@ def _answer(options: argparse.Namespace) -> str:
     books = plans.first.books
     offline = options.snapshot or options.nodes
     kubectl = connection(vars(options), os.environ)
-    priorities = Priorities if offline else partial(list_priorities, kubectl, books.notes)
-    read = PodReader(books, every, claims, options.priority, priorities)
+    priorities = partial(listed_cluster.list_priorities, kubectl, books.notes)
+    read = PodReader(
+        books,
+        every,
+        claims,
+        options.priority,
+        listed_cluster.Priorities if offline else priorities,
+    )
     for word in options.pods:
         plans.add_pods(read.wanted("--pods", word))
     for word in options.gang:
@@ -161,7 +159,7 @@ def _plans(
         if not by_claims:
             why_not = f"the nodes of a file share by annotation, unless --resource {CLASS} says so"
             return Plans(table, None, claims_first=False), Claims(None, 1, why_not=why_not)
-        cards = cards_of_table(table)
+        cards = listed_cluster.cards_of_table(table)
         return Plans(
             ListedResource(every[0], Ledger(), unit), cards, claims_first=True
         ), cards.claims
@@ -173,8 +171,8 @@ def _plans(
             raise SettingsError(f"--resource {CLASS}: {why_not}")
         return Plans(host, None, claims_first=False), Claims(None, 1, why_not=why_not)
     kubectl = connection(vars(options), os.environ)
-    driver_cards = list_cards(kubectl, options.claims)
-    (host,) = list_books(
+    driver_cards = listed_cluster.list_cards(kubectl, options.claims)
+    (host,) = listed_cluster.list_books(
         kubectl,
         every[:1],
         options.unit,
@@ -185,7 +183,9 @@ def _plans(
     why_not = driver_cards.why_not
     if not why_not:
         try:
-            cards = listed_cards(kubectl, host, driver_cards, options.policy, kubectl.namespace)
+            cards = listed_cluster.list_card_books(
+                kubectl, host, driver_cards, options.policy, kubectl.namespace
+            )
             return Plans(host, cards, claims_first=by_claims or not host.shares), cards.claims
         except ApiError as error:
             why_not = f"claims are not known: {error}"
@@ -193,7 +193,7 @@ def _plans(
     if by_claims or options.claims:
         flag = f"--resource {CLASS}" if by_claims else f"--claims {options.claims}"
         raise SettingsError(f"{flag}: {why_not}")
-    check_shared([host])
+    listed_cluster.check_shared([host])
     return Plans(host, None, claims_first=False), Claims(None, 1, why_not=why_not)
 
 
@@ -283,7 +283,12 @@ def _parser(prog: str) -> argparse.ArgumentParser:
     add("--snapshot", default="", metavar="FILE", help="of `inspect -o json`, not a live cluster")
     add("--nodes", default="", metavar="FILE", help="a table as of `gpushare simulate`, likewise")
     add("-o", "--output", metavar="FORMAT", type=report_format, help="json|yaml: all of it")
-    add("--policy", default=DEFAULT_POLICY, metavar="NAME", help="(default: %(default)s)")
+    add(
+        "--policy",
+        default=listed_cluster.DEFAULT_POLICY,
+        metavar="NAME",
+        help="(default: %(default)s)",
+    )
     add(
         "--resource",
         action="append",
@@ -292,5 +297,5 @@ def _parser(prog: str) -> argparse.ArgumentParser:
         f" (default: {ALIYUN.resource})",
     )
     add("--claims", default="", metavar="DRIVER", help="whose cards claims get (default: the only)")
-    add_cluster_flags(parser)
+    listed_cluster.add_cluster_flags(parser)
     return parser

@@ -15,25 +15,11 @@ from email.utils import parsedate_to_datetime
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
-from gpushare.doctor import objects
+from gpushare.doctor import facts, objects
 from gpushare.doctor.checks.autoscalers import placeholder_rights
 from gpushare.doctor.checks.claims import CLAIMS_RIGHTS, TEMPLATES
 from gpushare.doctor.checks.scheduler_file import minor_of
 from gpushare.doctor.checks.server import rights_to_review
-from gpushare.doctor.facts import (
-    ApiServer,
-    AsksSeen,
-    ClaimsSeen,
-    ClosedSeen,
-    ExtenderSeen,
-    Facts,
-    LeaseSeen,
-    NodeSeen,
-    PodsSeen,
-    Right,
-    SchedulerFile,
-    Unread,
-)
 from gpushare.doctor.objects import Fields
 from gpushare.errors import ApiError, ApiNotFound, MessageError, WireError
 from gpushare.kube.api import pages
@@ -63,7 +49,9 @@ class Collector:
         self._unit = unit
         self._namespace = namespace
 
-    def facts(self, scheduler: SchedulerFile | Unread | None, asks: str) -> Facts:
+    def collect(
+        self, scheduler: facts.SchedulerFile | facts.Unread | None, asks: str
+    ) -> facts.Facts:
         """Return the facts that the API server gives; one that does not answer is asked only once.
 
         asks: the namespace of placeholders, "" if there is none.
@@ -71,20 +59,20 @@ class Collector:
         todo = "look at --kubeconfig, --context and the network"
         api = _read_or_unread(self._server, "the API server", todo)
         now = time.time()
-        if isinstance(api, Unread):
+        if isinstance(api, facts.Unread):
             return facts_without(api, now, "not read: the API server does not answer")
         todo = "let this account list resourceslices, resourceclaims and admission policies"
         claims = _read_or_unread(self._claims, "claims", todo, "warn")
         rights = [*rights_to_review(self._namespace, scheduler)]
-        if isinstance(claims, ClaimsSeen) and claims.classes:
+        if isinstance(claims, facts.ClaimsSeen) and claims.classes:
             rights += [*CLAIMS_RIGHTS, TEMPLATES]
         asks_seen = None
         if asks:
             rights += placeholder_rights(asks)
             subject, todo = f"the namespace {asks}", "let this account get namespaces"
             phase = _read_or_unread(lambda: self._phase(asks), subject, todo, "skip")
-            asks_seen = AsksSeen(asks, phase)
-        return Facts(
+            asks_seen = facts.AsksSeen(asks, phase)
+        return facts.Facts(
             now,
             api,
             _read_or_unread(self._nodes, "nodes", "let this account list nodes"),
@@ -112,7 +100,7 @@ class Collector:
             asks=asks_seen,
         )
 
-    def _server(self) -> ApiServer:
+    def _server(self) -> facts.ApiServer:
         try:
             version = self._get("/version")
         except ApiError as error:
@@ -123,13 +111,13 @@ class Collector:
         number = int(minor) if minor.isascii() and minor.isdigit() else minor_of(git)
         date = self._client.server_time
         ahead = None if date is None else date - time.time()
-        return ApiServer(git[:80], number, ahead)
+        return facts.ApiServer(git[:80], number, ahead)
 
-    def _nodes(self) -> tuple[NodeSeen, ...]:
+    def _nodes(self) -> tuple[facts.NodeSeen, ...]:
         items = self._items("/api/v1/nodes")
         return tuple(objects.read_node(item, self._names, self._unit) for item in items)
 
-    def _pods(self, now: float, asks: str) -> PodsSeen:
+    def _pods(self, now: float, asks: str) -> facts.PodsSeen:
         """Return the pods that have not ended."""
         query = {"fieldSelector": "status.phase!=Succeeded,status.phase!=Failed"}
         return objects.read_pods(self._items("/api/v1/pods", query), self._names, now, asks)
@@ -143,7 +131,7 @@ class Collector:
         status = document.get("status")
         return str(status.get("phase") if isinstance(status, dict) else "")
 
-    def _leases(self) -> tuple[LeaseSeen, ...]:
+    def _leases(self) -> tuple[facts.LeaseSeen, ...]:
         """Return the extenders' Leases: of all namespaces if these may be listed, else of one."""
         try:
             query = {"fieldSelector": f"metadata.name={LEASE}"}
@@ -157,30 +145,30 @@ class Collector:
         except ApiNotFound:
             return ()
 
-    def _closed(self) -> tuple[ClosedSeen, ...]:
+    def _closed(self) -> tuple[facts.ClosedSeen, ...]:
         """Return the ConfigMaps by which operators close devices."""
         items = self._items(f"/api/v1/namespaces/{self._namespace}/configmaps")
         closed = (objects.read_closed(item, self._names) for item in items)
         return tuple(seen for seen in closed if seen is not None)
 
-    def _claims(self) -> ClaimsSeen:
+    def _claims(self) -> facts.ClaimsSeen:
         """Return what there is of claims; nothing more is read where their class is missing."""
         try:
             classes = objects.read_classes(self._items(f"{_DRA}/deviceclasses"))
         except ApiNotFound:
-            return ClaimsSeen()
+            return facts.ClaimsSeen()
         if not classes:
-            return ClaimsSeen()
+            return facts.ClaimsSeen()
         policies = self._items(f"{_ADMISSION}/validatingadmissionpolicies")
         bindings = self._items(f"{_ADMISSION}/validatingadmissionpolicybindings")
-        return ClaimsSeen(
+        return facts.ClaimsSeen(
             classes,
             tuple(objects.read_fences(policies, bindings)),
             objects.read_drivers(self._items(f"{_DRA}/resourceslices")),
             tuple(objects.read_unused(self._items(f"{_DRA}/resourceclaims"))),
         )
 
-    def _allowed(self, right: Right) -> bool:
+    def _allowed(self, right: facts.Right) -> bool:
         resource, _, below = right.resource.partition("/")
         attributes = {
             "verb": right.verb,
@@ -239,34 +227,36 @@ def _read_or_unread(
     subject: str,
     todo: str,
     level: Any = "fail",  # noqa: ANN401 -- Level, which a default cannot narrow to
-) -> _T | Unread:
+) -> _T | facts.Unread:
     try:
         return read()
     except (ApiError, WireError) as error:
-        return Unread(f"{subject} cannot be read: {' '.join(str(error).split())}", todo, level)
+        return facts.Unread(
+            f"{subject} cannot be read: {' '.join(str(error).split())}", todo, level
+        )
 
 
-def facts_without(api: Unread, now: float, why: str) -> Facts:
+def facts_without(api: facts.Unread, now: float, why: str) -> facts.Facts:
     """Return the facts if the API server cannot be read."""
-    off = Unread(why, "", "skip")
-    return Facts(now, api, off, off, off, off, off)
+    off = facts.Unread(why, "", "skip")
+    return facts.Facts(now, api, off, off, off, off, off)
 
 
-def read_extender(url: str) -> ExtenderSeen | Unread:
+def read_extender(url: str) -> facts.ExtenderSeen | facts.Unread:
     """Return the health listener's answers."""
     try:
         live, _, _ = _http_get(f"{url}/livez")
         ready, text, ahead = _http_get(f"{url}/readyz?verbose")
         _, metrics, _ = _http_get(f"{url}/metrics")
     except (OSError, http.client.HTTPException, ValueError) as error:
-        return Unread(
+        return facts.Unread(
             f"{url} does not answer: {_error_text(error)}",
             "look whether the extender runs, and give its --health-listen (by default port 32767)",
         )
-    return ExtenderSeen(live, ready, text, ahead, read_samples(metrics))
+    return facts.ExtenderSeen(live, ready, text, ahead, read_samples(metrics))
 
 
-def read_route(entry: ExtenderConfig, extender: str) -> int | Unread | None:
+def read_route(entry: ExtenderConfig, extender: str) -> int | facts.Unread | None:
     """Return the status of a GET on the filter verb, if it can be reached from here: on the
     machine that --extender names.
 
@@ -281,7 +271,7 @@ def read_route(entry: ExtenderConfig, extender: str) -> int | Unread | None:
     try:
         return _http_get(url)[0]
     except (OSError, http.client.HTTPException, ValueError) as error:
-        return Unread(
+        return facts.Unread(
             f"{url} does not answer: {_error_text(error)}",
             "start the extender with the same file, or correct urlPrefix; all is well if"
             " kube-scheduler runs on another machine and --extender was forwarded to here",

@@ -64,6 +64,14 @@ def _facts(options: argparse.Namespace, names: Names) -> Facts:
     url = options.extender.rstrip("/")
     extender = read_extender(url) if url else None
     scheduler = _scheduler(options.scheduler_config)
+    certificates = []
+    for path in options.tls_cert:
+        try:
+            # Beside the certificate there may be comments in whatever encoding.
+            until = ends_at(Path(path).read_text(encoding="latin-1"))
+            certificates.append(Certificate(path, until))
+        except (OSError, ValueError) as error:
+            certificates.append(Certificate(path, broken=" ".join(str(error).split())))
     try:
         client = ServerTimeClient(kubeconfig, options.context or None, 1, "gpushare-doctor")
     except SettingsError as error:
@@ -72,14 +80,14 @@ def _facts(options: argparse.Namespace, names: Names) -> Facts:
     else:
         try:
             collector = Collector(client, names, options.unit, options.namespace)
-            facts = collector.facts(scheduler, placeholders_namespace(extender))
+            facts = collector.collect(scheduler, placeholders_namespace(extender))
         finally:
             client.close()
     facts = replace(
         facts,
         scheduler=scheduler,
         extender=extender,
-        certificates=tuple(map(_certificate, options.tls_cert)),
+        certificates=tuple(certificates),
         names=names,
         unit=options.unit,
         namespace=options.namespace,
@@ -105,14 +113,6 @@ def _scheduler(path: str) -> SchedulerFile | Unread | None:
             "correct it, or take the file of `gpushare scheduler-config`",
         )
     return SchedulerFile(path, config, document)
-
-
-def _certificate(path: str) -> Certificate:
-    try:
-        # Beside the certificate there may be comments in whatever encoding.
-        return Certificate(path, ends_at(Path(path).read_text(encoding="latin-1")))
-    except (OSError, ValueError) as error:
-        return Certificate(path, broken=" ".join(str(error).split()))
 
 
 def _parser() -> Parser:

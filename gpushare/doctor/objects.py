@@ -14,15 +14,7 @@ from datetime import datetime
 from typing import Any
 
 from gpushare.core.model import NodeSpec, Reason, Request
-from gpushare.doctor.facts import (
-    ClosedSeen,
-    DriverSeen,
-    FenceSeen,
-    LeaseSeen,
-    NodeSeen,
-    PodSeen,
-    PodsSeen,
-)
+from gpushare.doctor import facts
 from gpushare.errors import AnnotationError, MessageError, QuantityError, WireError
 from gpushare.wire.annotations import SCALE_DOWN_GUARD, Names
 from gpushare.wire.demands import node_state
@@ -65,7 +57,7 @@ _DRIVER = re.compile(r"\.driver\s*[!=]=\s*'([^']+)'")
 _GUARDED = frozenset({"resourceclaims/status", "resourceclaims/*", "*/*"})
 
 
-def read_node(node: Fields, names: Names, unit: str) -> NodeSeen:
+def read_node(node: Fields, names: Names, unit: str) -> facts.NodeSeen:
     """Return the node; one that cannot be read at all is closed."""
     metadata, status = _map(node.get("metadata")), _map(node.get("status"))
     name = str(metadata.get("name"))
@@ -90,7 +82,7 @@ def read_node(node: Fields, names: Names, unit: str) -> NodeSeen:
     whole = tuple(
         resource for resource in capacity if is_whole(resource) and _units(capacity[resource])
     )
-    return NodeSeen(
+    return facts.NodeSeen(
         *(name, spec, total, usable, inventory, broken, labelled, state, whole, leads),
         cores=_units(capacity.get(names.cores, allocatable.get(names.cores))),
         kept=SCALE_DOWN_GUARD in _map(metadata.get("annotations")),
@@ -106,9 +98,9 @@ def _units(quantity: object) -> int | None:
         return None
 
 
-def read_pods(pods: Iterable[Fields], names: Names, now: float, asks: str = "") -> PodsSeen:
+def read_pods(pods: Iterable[Fields], names: Names, now: float, asks: str = "") -> facts.PodsSeen:
     """Return the facts about the pods that have not ended. asks: the namespace of placeholders."""
-    gpu: list[PodSeen] = []
+    gpu: list[facts.PodSeen] = []
     originals: list[str] = []
     alike: list[str] = []
     counting: list[tuple[str, str]] = []
@@ -152,7 +144,7 @@ def read_pods(pods: Iterable[Fields], names: Names, now: float, asks: str = "") 
         if any(map(is_whole, asked)):
             whole.append((_name(pod), node))
     releases = sorted(tags)
-    return PodsSeen(
+    return facts.PodsSeen(
         gpu=tuple(gpu),
         originals=tuple(originals),
         schedulers=tuple(tag for tag, node in releases if not node),
@@ -177,7 +169,7 @@ def _is_rewritten(spec: Fields) -> bool:
     )
 
 
-def _read_pod(pod: Fields, names: Names, now: float) -> Iterable[PodSeen]:
+def _read_pod(pod: Fields, names: Names, now: float) -> Iterable[facts.PodSeen]:
     """Yield the pod, unless it asks for 0: it holds nothing, so nothing can be wrong with it."""
     metadata, spec = _map(pod.get("metadata")), _map(pod.get("spec"))
     conditions = _maps(_map(pod.get("status")).get("conditions"))
@@ -194,7 +186,7 @@ def _read_pod(pod: Fields, names: Names, now: float) -> Iterable[PodSeen]:
         return ()
     notes = _map(metadata.get("annotations"))
     created = seconds(metadata.get("creationTimestamp"))
-    seen = PodSeen(
+    seen = facts.PodSeen(
         name=_name(pod),
         node=str(spec.get("nodeName") or ""),
         scheduler=str(spec.get("schedulerName") or "default-scheduler"),
@@ -258,11 +250,11 @@ def _name_and_tag(image: str) -> tuple[str, str]:
     return name, tag
 
 
-def read_lease(lease: Fields) -> LeaseSeen:
+def read_lease(lease: Fields) -> facts.LeaseSeen:
     """Return the Lease."""
     spec = _map(lease.get("spec"))
     duration = spec.get("leaseDurationSeconds")
-    return LeaseSeen(
+    return facts.LeaseSeen(
         namespace=str(_map(lease.get("metadata")).get("namespace")),
         holder=str(spec.get("holderIdentity") or ""),
         duration=float(duration) if isinstance(duration, int) else 0.0,
@@ -271,18 +263,18 @@ def read_lease(lease: Fields) -> LeaseSeen:
     )
 
 
-def read_closed(config_map: Fields, names: Names) -> ClosedSeen | None:
+def read_closed(config_map: Fields, names: Names) -> facts.ClosedSeen | None:
     """Return the devices that the ConfigMap closes; None if it is about something else."""
     name, data = str(_map(config_map.get("metadata")).get("name")), _map(config_map.get("data"))
     if not name.startswith(names.unhealthy):
         return None
     node = name.removeprefix(names.unhealthy)
     if not isinstance(data.get(UNHEALTHY_KEY), str):
-        return ClosedSeen(node, broken=f"no text under the key {UNHEALTHY_KEY}")
+        return facts.ClosedSeen(node, broken=f"no text under the key {UNHEALTHY_KEY}")
     try:
-        return ClosedSeen(node, decode_unhealthy(data))
+        return facts.ClosedSeen(node, decode_unhealthy(data))
     except AnnotationError as error:
-        return ClosedSeen(node, broken=str(error))
+        return facts.ClosedSeen(node, broken=str(error))
 
 
 def seconds(stamp: object) -> float:
@@ -304,7 +296,9 @@ def read_classes(classes: Iterable[Fields]) -> dict[str, tuple[str, ...]]:
     return expressions
 
 
-def read_fences(policies: Iterable[Fields], bindings: Iterable[Fields]) -> Iterator[FenceSeen]:
+def read_fences(
+    policies: Iterable[Fields], bindings: Iterable[Fields]
+) -> Iterator[facts.FenceSeen]:
     """Yield the policies that look at allocations."""
     bound: dict[str, list[Fields]] = {}
     for binding in bindings:
@@ -341,10 +335,10 @@ def read_fences(policies: Iterable[Fields], bindings: Iterable[Fields]) -> Itera
         ] or ["no ValidatingAdmissionPolicyBinding names it"]
         # One binding without a fault is enough.
         gaps += [] if "" in faults else faults[:1]
-        yield FenceSeen(name, frozenset(_DRIVER.findall(text)), tuple(gaps))
+        yield facts.FenceSeen(name, frozenset(_DRIVER.findall(text)), tuple(gaps))
 
 
-def read_drivers(slices: Iterable[Fields]) -> dict[str, DriverSeen]:
+def read_drivers(slices: Iterable[Fields]) -> dict[str, facts.DriverSeen]:
     """Return the drivers, by name."""
     read: list[SliceSpec] = []
     whole: list[ResourceSlice] = []
@@ -367,7 +361,7 @@ def read_drivers(slices: Iterable[Fields]) -> dict[str, DriverSeen]:
             else:
                 unfit[driver][_lack(driver, device)] += 1
     return {
-        driver: DriverSeen(
+        driver: facts.DriverSeen(
             {name: frozenset(uuids) for name, uuids in by_node.items()}, unfit[driver]
         )
         for driver, by_node in nodes.items()

@@ -21,11 +21,10 @@ from gpushare.core.trial import AUTO, Choice
 from gpushare.core.workload import Workload
 from gpushare.sim.engine import Cluster, size_class, workload_of_trace
 from gpushare.sim.flow import REACHED, Defrag, Flow, Record, Stream
-from gpushare.sim.learner import KNOWN, LEARNED, LearningScorer, chosen, learns
 from gpushare.sim.lifetimes import EXPONENTIAL, TRACE, lifetimes_of
 from gpushare.sim.report import allocated_at
 from gpushare.sim.runner import GoOn, always
-from gpushare.sim.scorers import SIMULATED
+from gpushare.sim.scorers import KNOWN, LEARNED, SIMULATED, LearningScorer, chosen, learns
 from gpushare.trace.nodes_and_pods import TraceNode, TracePod, request_of
 
 _FULL = 1.3

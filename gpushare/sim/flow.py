@@ -26,14 +26,21 @@ from gpushare.core.mutable_cluster import MutableCluster, Placement
 from gpushare.core.preemption.victim_search import StepBudget
 from gpushare.core.snapshot import Floats, Ints, stranded_by_compute
 from gpushare.sim.engine import Cluster, size_class
-from gpushare.sim.learner import LearningScorer
 from gpushare.sim.runner import GoOn, always
+from gpushare.sim.scorers import LearningScorer
 
 OLDEST = 2
 """Kinds of waiting pods for whose oldest pod moves are looked for."""
 
 _STEPS = 50_000
 """Of one search, as core/defrag.py counts them."""
+
+Record = dict[str, object]
+REACHED = "reached"
+"""The key of a record that was broken off: the share of its run that was done."""
+
+_SETTLED = 2.0
+"""Lifetimes before the end: the waits of pods that come after that are not measured."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,15 +111,6 @@ class Defragmenter:
 def _lost(pod: Running, now: float) -> float:
     """Return what is lost if the pod is moved: units times time."""
     return pod.placement.request.total * (now - pod.began)
-
-
-Record = dict[str, object]
-
-REACHED = "reached"
-"""The key of a record that was broken off: the share of its run that was done."""
-
-_SETTLED = 2.0
-"""Lifetimes before the end: the waits of pods that come after that are not measured."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -196,7 +194,7 @@ class Flow:
         elif self._wait:
             self._kinds[request.kind] = request
             self._queues[request.kind].append(_Waiting(next(self._orders), self._now, lifetime))
-            self._waiting[self._size(request)] += 1
+            self._waiting[size_class(request, self._largest)] += 1
         else:
             self._refused += counts
             self._refused_gpu += counts * request.total
@@ -247,7 +245,7 @@ class Flow:
     def _first_waiting_has(self, kind: Kind, placement: Placement) -> None:
         """Count that the oldest waiting pod of the kind has been placed."""
         pod = self._queues[kind].popleft()
-        self._waiting[self._size(self._kinds[kind])] -= 1
+        self._waiting[size_class(self._kinds[kind], self._largest)] -= 1
         self._waited_for(self._kinds[kind], pod.came)
         self._stay(placement, pod.lifetime)
         if not self._queues[kind]:
@@ -266,10 +264,7 @@ class Flow:
 
     def _waited_for(self, request: Request, came: float) -> None:
         if self._wait and self._start <= came <= self._end - _SETTLED:
-            self._waits[self._size(request)].append(self._now - came)
-
-    def _size(self, request: Request) -> str:
-        return size_class(request, self._largest)
+            self._waits[size_class(request, self._largest)].append(self._now - came)
 
     def _record(self) -> Record:
         """Return the record of the run.

@@ -36,6 +36,15 @@ _SEEDS = tuple(range(42, 52))
 _MOST_PODS = 5_000_000
 """The most pods of a run: about an hour of the quickest policy."""
 
+_EXPERIMENTS: Mapping[str, Callable[..., Record]] = {
+    "inflation": experiments.inflation,
+    "churn": experiments.churn,
+    "replay": experiments.replay,
+}
+_MOST_MODELS = 5
+_Done = tuple[tuple[int, int, int], Record]
+"""A record and the place of its job."""
+
 
 @dataclass(frozen=True)
 class Job:
@@ -122,19 +131,6 @@ def _check_length(options: Options, inputs: Inputs) -> None:
             f"{inputs.name}: {pods:.2g} pods would come in a run, more than {_MOST_PODS:.2g};"
             " they ask for too little, or --load and --life are too large"
         )
-
-
-_EXPERIMENTS: Mapping[str, Callable[..., Record]] = {
-    "inflation": experiments.inflation,
-    "churn": experiments.churn,
-    "replay": experiments.replay,
-}
-
-
-_MOST_MODELS = 5
-
-_Done = tuple[tuple[int, int, int], Record]
-"""A record and the place of its job."""
 
 
 def main(argv: Sequence[str], listing: Listing | None = None) -> int:

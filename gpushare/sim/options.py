@@ -18,8 +18,8 @@ from gpushare.commandline import Parser
 from gpushare.errors import SettingsError
 from gpushare.sim import experiments
 from gpushare.sim.flow import Defrag
-from gpushare.sim.learner import KNOWN, LEARNED
 from gpushare.sim.lifetimes import EXPONENTIAL, TRACE
+from gpushare.sim.scorers import KNOWN, LEARNED
 from gpushare.sim.tables import TABLES, Table, chosen
 
 FORMATS = ("table", "json", "yaml", "csv")

@@ -39,9 +39,10 @@ def draw(records: Sequence[Record], folder: Path) -> list[Path]:
     """Write the pictures for which the records have data to the folder; return their files."""
     folder.mkdir(parents=True, exist_ok=True)
     pictures: dict[str, Figure | None] = {}
+    allocated = partial(_steps, key="allocated", unit="GPU allocated, % of the cluster's")
     lost = partial(_steps, key="fragmentation", unit="GPU, % of the cluster's")
     for name, title, painter in (
-        ("allocated", "GPU allocated while the cluster fills", _allocated),
+        ("allocated", "GPU allocated while the cluster fills", allocated),
         ("refused", "Pods refused, by what they ask for", _refused),
         ("fragmentation", "Free GPU that typical pods could not use", lost),
     ):
@@ -73,12 +74,6 @@ def _figure(
     return figure
 
 
-def _allocated(axes: Axes, records: Sequence[Record]) -> bool:
-    asked = np.arange(_FULL + 1)
-    axes.plot(asked, asked, color="grey", linestyle=":", label="asked for", linewidth=1.0)
-    return _steps(axes, records, "allocated", "GPU allocated, % of the cluster's")
-
-
 def _steps(axes: Axes, records: Sequence[Record], key: str, unit: str) -> bool:
     """Draw for each policy the mean and spread of its seeds, against what has been asked for.
 
@@ -90,6 +85,8 @@ def _steps(axes: Axes, records: Sequence[Record], key: str, unit: str) -> bool:
     axes.set_xlim(0, _FULL)
     axes.set_ylim(0, 100)
     grid = np.arange(_FULL + 1)
+    if key == "allocated":
+        axes.plot(grid, grid, color="grey", linestyle=":", label="asked for", linewidth=1.0)
     painted = False
     policies = policies_of(records)
     for number, policy in enumerate(policies):

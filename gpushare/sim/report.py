@@ -27,6 +27,9 @@ KIND = "SimulationReport"
 _CASE = ("table", "file", "experiment", "load", "units", "workload")
 """The keys of a record that name its run, besides policy and seed."""
 
+_T = (math.inf, 12.71, 4.30, 3.18, 2.78, 2.57, 2.45, 2.36, 2.31, 2.26, 2.23)
+"""The standard errors of a 95 % interval, by the number of pairs minus one."""
+
 
 @dataclass(frozen=True, slots=True)
 class Measure:
@@ -225,10 +228,6 @@ def difference(stat: Statistic | None, digits: int) -> str:
         return "-"
     error = "" if stat.error is None else f" ({stat.error:.{digits}f})"
     return f"{stat.difference:+.{digits}f}{error}"
-
-
-_T = (math.inf, 12.71, 4.30, 3.18, 2.78, 2.57, 2.45, 2.36, 2.31, 2.26, 2.23)
-"""The standard errors of a 95 % interval, by the number of pairs minus one."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,6 +29,11 @@ PATIENCE = 5.0
 _REDRAWN = 0.2
 _FORMAT = "{desc} {percentage:3.0f}%|{bar}| [{elapsed}<{remaining}, {rate_fmt}]"
 
+_Job = TypeVar("_Job")
+_Result = TypeVar("_Result")
+_LOOK = 0.2
+"""Seconds between two checks whether the runs should end."""
+
 
 class Progress:
     """The share of each run that is done, and whether runs should end.
@@ -124,13 +129,6 @@ def _draw(shown: "tqdm[None]", progress: Progress, ended: threading.Event) -> No
         shown.n = progress.done
         shown.set_description_str(progress.description, refresh=False)
         shown.refresh()
-
-
-_Job = TypeVar("_Job")
-_Result = TypeVar("_Result")
-
-_LOOK = 0.2
-"""Seconds between two checks whether the runs should end."""
 
 
 class _NotBegun(Exception):

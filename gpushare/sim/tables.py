@@ -19,7 +19,6 @@ from pathlib import Path
 
 from gpushare.errors import SettingsError
 from gpushare.sim.experiments import Options
-from gpushare.sim.learner import KNOWN, LEARNED
 from gpushare.sim.lifetimes import TRACE
 from gpushare.sim.report import (
     Measure,
@@ -30,6 +29,7 @@ from gpushare.sim.report import (
     markdown,
     statistic,
 )
+from gpushare.sim.scorers import KNOWN, LEARNED
 
 FILES = (
     "default",
@@ -50,6 +50,13 @@ BEST, OURS = "fgd", "shadow-price"
 """The best of the published policies, and ours."""
 
 _SOURCE = Path(__file__).parent / "data" / "published.csv"
+
+ALLOC = Measure("alloc", "ALLOC")
+WAITING = Measure("waiting", "WAITING")
+WAIT_OF_8 = Measure("wait_mean", "WAIT 8", "8", digits=3)
+Rows = list[list[str]]
+SEVERAL = ("device-bestfit", BEST, OURS)
+"""The policies of the tables without published figures."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,16 +140,6 @@ def _in_order(records: Sequence[Record], key: str, order: Sequence[str]) -> list
     """Return the values of the records: those in `order` first, then others as they come."""
     values = dict.fromkeys(str(record[key]) for record in records)
     return [*(one for one in order if one in values), *(one for one in values if one not in order)]
-
-
-ALLOC = Measure("alloc", "ALLOC")
-WAITING = Measure("waiting", "WAITING")
-WAIT_OF_8 = Measure("wait_mean", "WAIT 8", "8", digits=3)
-
-Rows = list[list[str]]
-
-SEVERAL = ("device-bestfit", BEST, OURS)
-"""The policies of the tables without published figures."""
 
 
 @dataclass(frozen=True, slots=True)

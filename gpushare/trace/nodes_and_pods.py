@@ -149,7 +149,15 @@ def _readable(
 
 def _node(row: Row) -> TraceNode:
     devices = row.count("gpu", 0, _MOST_DEVICES)
-    sizes = _sizes(row, devices)
+    sizes: tuple[int, ...] = (MILLI,)  # of each device, or of all of them
+    if devices and "units" in row.columns:
+        several = row.text("units").split("|")
+        if len(several) == 1:
+            sizes = (row.count("units", 1, _MOST_UNITS),)
+        elif len(several) != devices:
+            raise row.wrong("units", f"names {len(several)} devices where the node has {devices}")
+        else:
+            sizes = tuple(row.number("units", part, 1, _MOST_UNITS) for part in several)
     return TraceNode(
         row.name(),
         row.count("cpu", 0, _MOST_CPU),
@@ -159,18 +167,6 @@ def _node(row: Row) -> TraceNode:
         row.text("model"),
         sizes if len(set(sizes)) > 1 else (),
     )
-
-
-def _sizes(row: Row, devices: int) -> tuple[int, ...]:
-    """Return the units of each device, or of all of them."""
-    if not devices or "units" not in row.columns:
-        return (MILLI,)
-    several = row.text("units").split("|")
-    if len(several) == 1:
-        return (row.count("units", 1, _MOST_UNITS),)
-    if len(several) != devices:
-        raise row.wrong("units", f"names {len(several)} devices where the node has {devices}")
-    return tuple(row.number("units", part, 1, _MOST_UNITS) for part in several)
 
 
 def _pod(row: Row) -> TracePod:

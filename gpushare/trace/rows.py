@@ -137,7 +137,12 @@ def of_items(where: str, items: object) -> RawRows:
     for number, item in enumerate(items, 1):
         if not isinstance(item, dict):
             raise TraceError(f"{where} item {number}: is no object")
-        cells = {str(key): _as_cell(value) for key, value in item.items()}
+        cells = {}
+        for key, value in item.items():
+            if isinstance(value, list):  # of models, say
+                cells[str(key)] = "|".join(map(str, value))
+            else:
+                cells[str(key)] = "" if value is None else str(value)
         yield f"{where} item {number}", cells
 
 
@@ -205,12 +210,3 @@ def _csv(path: Path, text: str) -> RawRows:
         raise TraceError(f"{path} line {lines.line_num}: {error}") from error
     if none:
         raise TraceError(f"{path}: has a header and nothing under it")
-
-
-def _as_cell(value: object) -> str:
-    """Return the value as the text of a cell, with a list of models joined."""
-    if value is None:
-        return ""
-    if isinstance(value, list):
-        return "|".join(map(str, value))
-    return str(value)

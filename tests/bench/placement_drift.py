@@ -27,10 +27,10 @@ from gpushare.sim.engine import Cluster, workload_of_trace
 from gpushare.sim.experiments import node_order
 from gpushare.sim.flow import Flow, Stream
 from gpushare.sim.inputs import Inputs, read_shipped
-from gpushare.sim.learner import LearningScorer
 from gpushare.sim.lifetimes import EXPONENTIAL
 from gpushare.sim.options import seeds, words
 from gpushare.sim.report import Measure, Record, aligned, difference, statistic
+from gpushare.sim.scorers import LearningScorer
 from gpushare.trace.nodes_and_pods import request_of
 
 CHANGE = 4.0

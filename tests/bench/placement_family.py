@@ -38,9 +38,9 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from gpushare.sim import experiments
-from gpushare.sim.learner import KNOWN
 from gpushare.sim.report import Record, aligned
 from gpushare.sim.runner import run_all
+from gpushare.sim.scorers import KNOWN
 from tests.bench.clusters import Drawn, drawn
 
 SIMPLE = ("device-bestfit", "binpack")

@@ -26,9 +26,9 @@ from gpushare.core.workload import PodClass
 from gpushare.sim.engine import Cluster
 from gpushare.sim.experiments import node_order
 from gpushare.sim.flow import Flow, Stream
-from gpushare.sim.learner import LearningScorer
 from gpushare.sim.options import seeds, words
 from gpushare.sim.report import aligned
+from gpushare.sim.scorers import LearningScorer
 from gpushare.trace.nodes_and_pods import TraceNode
 from tests.bench.placement_family import mean_and_error
 

@@ -31,10 +31,10 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from gpushare.sim.experiments import Options, churn, inflation, node_order
-from gpushare.sim.learner import LEARNED
 from gpushare.sim.options import words
 from gpushare.sim.report import aligned
 from gpushare.sim.runner import run_all
+from gpushare.sim.scorers import LEARNED
 from tests.bench.placement_family import mean_and_error, numbers
 from tests.bench.small_clusters import END, FAMILIES, STILL, WARMUP, Comes, Run, changing, still
 

@@ -18,7 +18,7 @@ from gpushare.core.model import Request
 from gpushare.core.mutable_cluster import Placement
 from gpushare.sim.engine import Cluster
 from gpushare.sim.experiments import node_order
-from gpushare.sim.learner import LearningScorer
+from gpushare.sim.scorers import LearningScorer
 from gpushare.trace.nodes_and_pods import TraceNode, TracePod
 from tests.bench.clusters import drawn
 

@@ -48,6 +48,12 @@ HAIR = 1e-9
 _Made = TypeVar("_Made")
 _Array = TypeVar("_Array", bound=npt.NDArray[np.generic])
 
+IDLE = ALL_CORES + 1
+"""The rest of a device that nobody uses."""
+
+_MOST_LEVELS, _STEP = 10, 10
+"""If pods ask for more different percents, these are rounded up to whole steps."""
+
 
 class PerLayout(Generic[_Made]):
     """A value computed from the nodes' shapes and kept until they change: a memo of one layout."""
@@ -182,13 +188,6 @@ def rank_unknown_last(
         return values
     tight = UNKNOWN_CPU_PENALTY + DeviceBestFit().score(snapshot, rows, request)
     return np.where(shapes.cpu_unknown[rows][:, None], tight, values)
-
-
-IDLE = ALL_CORES + 1
-"""The rest of a device that nobody uses."""
-
-_MOST_LEVELS, _STEP = 10, 10
-"""If pods ask for more different percents, these are rounded up to whole steps."""
 
 
 class Levels:

@@ -25,6 +25,14 @@ _SOON = 30 * 86400.0
 _NEEDS_POST = 405
 _NO_PATH = 404
 
+_PENDING_GRACE = 60.0
+"""Seconds a GPU pod may wait without a filter call."""
+
+_RETRIED = 300.0
+"""Seconds within which kube-scheduler tries every pod again, whatever it waits for."""
+
+_OK = 200
+
 
 def check_address(facts: Facts) -> Iterator[Finding]:
     """Yield findings about urlPrefix, TLS and certificates."""
@@ -109,13 +117,6 @@ def _tls(entry: ExtenderConfig) -> Finding:
             "give tlsConfig.caFile, unless one of those has signed the extender's certificate",
         )
     return ok("tls", "https, verified by a CA, with a client certificate")
-
-
-_PENDING_GRACE = 60.0
-"""Seconds a GPU pod may wait without a filter call."""
-_RETRIED = 300.0
-"""Seconds within which kube-scheduler tries every pod again, whatever it waits for."""
-_OK = 200
 
 
 def check_extender(facts: Facts) -> Iterator[Finding]:

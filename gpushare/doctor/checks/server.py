@@ -22,6 +22,18 @@ OLDEST_MINOR = 23
 _LARGEST_SKEW = 5.0
 """Seconds."""
 
+_TO_BIND = "pods/binding"
+_LEASES = ("leases", "coordination.k8s.io")
+REQUIRED = (
+    *(Right(verb, "nodes") for verb in ("list", "watch")),
+    *(Right(verb, "pods") for verb in ("get", "list", "watch")),
+    Right("create", _TO_BIND),
+)
+"""What the extender always needs."""
+
+EXCESS = tuple(Right(verb, "pods") for verb in ("patch", "update"))
+"""What it never uses."""
+
 
 def check_server(facts: Facts) -> Iterator[Finding]:
     """Yield findings about the API server and the clocks."""
@@ -67,21 +79,6 @@ def _clock(facts: Facts) -> Finding:
     return ok(
         "clock", f"{' and '.join(clocks)} and this machine agree within {_LARGEST_SKEW:.0f} s"
     )
-
-
-_TO_BIND = "pods/binding"
-_LEASES = ("leases", "coordination.k8s.io")
-
-
-REQUIRED = (
-    *(Right(verb, "nodes") for verb in ("list", "watch")),
-    *(Right(verb, "pods") for verb in ("get", "list", "watch")),
-    Right("create", _TO_BIND),
-)
-"""What the extender always needs."""
-
-EXCESS = tuple(Right(verb, "pods") for verb in ("patch", "update"))
-"""What it never uses."""
 
 
 def lease_rights(namespace: str) -> Sequence[Right]:

@@ -8,7 +8,7 @@ from gpushare.core.policy import load_policy, policy_names
 from gpushare.core.ranking import Ranking
 from gpushare.sim.engine import Cluster, workload_of_trace
 from gpushare.sim.experiments import Options, churn, inflation
-from gpushare.sim.learner import chosen
+from gpushare.sim.scorers import chosen
 from gpushare.trace.nodes_and_pods import TraceNode, TracePod, request_of
 
 LARGE = 141 * 1024

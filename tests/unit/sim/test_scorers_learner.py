@@ -15,10 +15,10 @@ from gpushare.core.snapshot import Snapshot
 from gpushare.core.trial import Trial
 from gpushare.core.workload import Workload, class_of
 from gpushare.core.workload_estimator import WorkloadEstimator
-from gpushare.sim import learner as sim_learner
+from gpushare.sim import scorers
 from gpushare.sim.engine import Cluster, workload_of_trace
 from gpushare.sim.experiments import Options, churn, inflation
-from gpushare.sim.learner import KNOWN, LEARNED, LearningScorer, learns
+from gpushare.sim.scorers import KNOWN, LEARNED, LearningScorer, learns
 from gpushare.trace.nodes_and_pods import TraceNode, TracePod, request_of
 from tests.unit.sim.test_engine import NODES, PODS
 
@@ -85,7 +85,7 @@ def test_auto_that_learns_tries_its_candidates_when_the_extender_would(
         tried.append((snapshot.names, workload.pods))
         return Trial({name: [80.0 + (name == "binpack")] * 2 for name in names}, {})
 
-    monkeypatch.setattr(sim_learner, "run_trial", binpack_wins)
+    monkeypatch.setattr(scorers, "run_trial", binpack_wins)
     learner = LearningScorer("auto", SIZES, len(NODES))
     assert isinstance(policy_of(learner), DeviceBestFit)
     cluster = Cluster(NODES, learner)
@@ -136,5 +136,5 @@ def test_a_policy_that_cannot_be_sent_is_made_again_for_what_comes(
 ) -> None:
     policy = Binpack()
     policy.kept = lambda: 0  # type: ignore[attr-defined]
-    monkeypatch.setattr(sim_learner, "load_policy", lambda *_: policy)
+    monkeypatch.setattr(scorers, "load_policy", lambda *_: policy)
     assert learns("of another package", Workload())
