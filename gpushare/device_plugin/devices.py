@@ -11,10 +11,10 @@ import contextlib
 import json
 import logging
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol
 
 import pynvml  # type: ignore[import-untyped]  # it has no annotations
 
@@ -52,6 +52,7 @@ _OF_CARD = {
 """What NVML says of the card itself, whatever it is asked."""
 
 _RESERVED_STEP_MIB = 64
+"""To which what is kept is rounded up: equal cards are to have as many units, now and later."""
 _RETRY_ROUNDS = 6
 """After so many waits, cards whose errors could not be waited for are tried again."""
 
@@ -264,6 +265,7 @@ class NvmlSource:
 
     def _card(self, index: int) -> DetectedGpu:
         uuid, asked = "", "uuid"
+        reserved, recovery, mig, remaps = 0, None, None, None
         try:
             handle = pynvml.nvmlDeviceGetHandleByIndex(index)
             uuid = str(pynvml.nvmlDeviceGetUUID(handle))
@@ -271,12 +273,22 @@ class NvmlSource:
             model = str(pynvml.nvmlDeviceGetName(handle))
             asked = "memory"
             memory = int(pynvml.nvmlDeviceGetMemoryInfo(handle).total) // 2**20
-            reserved = _if_had(_reserved_mib, handle) or 0
+            with _untold(_NOT_HAD):
+                info = pynvml.nvmlDeviceGetMemoryInfo(handle, version=pynvml.nvmlMemory_v2)
+                steps = -(-int(info.reserved) // (_RESERVED_STEP_MIB * 2**20))
+                reserved = steps * _RESERVED_STEP_MIB
             asked = "MIG mode"
-            mig = _if_had(pynvml.nvmlDeviceGetMigMode, handle)
+            with _untold(_NOT_HAD):
+                mig = pynvml.nvmlDeviceGetMigMode(handle)
             asked = "state"
-            recovery = _if_told(_recovery_action, handle)
-            remaps = _if_told(pynvml.nvmlDeviceGetRemappedRows, handle)
+            with _untold():
+                needs = [pynvml.NVML_FI_DEV_GET_GPU_RECOVERY_ACTION]
+                (told,) = pynvml.nvmlDeviceGetFieldValues(handle, needs)
+                if told.nvmlReturn != pynvml.NVML_SUCCESS:
+                    raise pynvml.NVMLError(told.nvmlReturn)
+                recovery = int(told.value.uiVal)
+            with _untold():
+                remaps = pynvml.nvmlDeviceGetRemappedRows(handle)
         except pynvml.NVMLError as error:
             untold = Problem(Fault.UNREADABLE, f"NVML does not tell its {asked}: {error}")
             return DetectedGpu(uuid, index, 0, problem=_OF_CARD.get(error.value, untold))
@@ -385,44 +397,15 @@ class _Watch:
             pynvml.nvmlEventSetFree(events)
 
 
-_Asked = TypeVar("_Asked")
+@contextlib.contextmanager
+def _untold(only: Collection[int] | None = None) -> Iterator[None]:
+    """Go on without an answer after the errors `only` of NVML. Raises NVMLError after others.
 
-
-def _if_had(ask: Callable[[Any], _Asked], handle: Any) -> _Asked | None:  # noqa: ANN401 -- a handle of the library
-    """Return the answer, None if the driver or the card has nothing of it. Raises NVMLError."""
-    try:
-        return ask(handle)
-    except pynvml.NVMLError as error:
-        if error.value in _NOT_HAD:
-            return None
-        raise
-
-
-def _if_told(ask: Callable[[Any], _Asked], handle: Any) -> _Asked | None:  # noqa: ANN401 -- a handle of the library
-    """Return the answer, None on an error that says nothing of the card. Raises NVMLError.
-
-    Old drivers are not clear about what they do not have.
+    Without `only` each error will do that says nothing of the card itself: old drivers are not
+    clear about what they do not have.
     """
     try:
-        return ask(handle)
+        yield
     except pynvml.NVMLError as error:
-        if error.value in _OF_CARD:
+        if error.value in _OF_CARD if only is None else error.value not in only:
             raise
-        return None
-
-
-def _reserved_mib(handle: Any) -> int:  # noqa: ANN401 -- a handle of the library
-    """Return what driver and firmware keep of the memory. Raises NVMLError.
-
-    Rounded up to _RESERVED_STEP_MIB: equal cards are to have as many units, now and later.
-    """
-    info = pynvml.nvmlDeviceGetMemoryInfo(handle, version=pynvml.nvmlMemory_v2)
-    return -(-int(info.reserved) // (_RESERVED_STEP_MIB * 2**20)) * _RESERVED_STEP_MIB
-
-
-def _recovery_action(handle: Any) -> int:  # noqa: ANN401 -- a handle of the library
-    """Return what the card says that it needs. Raises NVMLError."""
-    (field,) = pynvml.nvmlDeviceGetFieldValues(handle, [pynvml.NVML_FI_DEV_GET_GPU_RECOVERY_ACTION])
-    if field.nvmlReturn != pynvml.NVML_SUCCESS:
-        raise pynvml.NVMLError(field.nvmlReturn)
-    return int(field.value.uiVal)

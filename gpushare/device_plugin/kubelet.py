@@ -146,9 +146,12 @@ class PodsApi(Channel):
 
 
 def read_checkpoint(folder: Path, resource: str) -> tuple[CheckpointEntry, ...]:
-    """Return what the kubelet has on record. Raises KubeletError, MessageError.
+    """Return what the kubelet has on record of a resource. Raises KubeletError, MessageError.
 
-    A kubelet that has given out nothing yet has no record.
+    A private format of the kubelet (k8s.io/kubernetes pkg/kubelet/cm/devicemanager/checkpoint),
+    which has been the same since 1.20: JSON, answers of Allocate in it as the bytes of their
+    message. Unlike its API, it has the pods' uids and plain init containers. A kubelet that has
+    given out nothing yet has no record.
     """
     try:
         with (folder / CHECKPOINT).open("rb") as file:
@@ -157,16 +160,6 @@ def read_checkpoint(folder: Path, resource: str) -> tuple[CheckpointEntry, ...]:
         return ()
     except OSError as error:
         raise KubeletError(f"{folder / CHECKPOINT} cannot be read: {error}") from error
-    return parse_checkpoint(text, resource)
-
-
-def parse_checkpoint(text: bytes, resource: str) -> tuple[CheckpointEntry, ...]:
-    """Return the entries of a resource. Raises MessageError if the text is no checkpoint.
-
-    A private format of the kubelet (k8s.io/kubernetes pkg/kubelet/cm/devicemanager/checkpoint),
-    which has been the same since 1.20: JSON, answers of Allocate in it as the bytes of their
-    message. Unlike its API, it has the pods' uids and plain init containers.
-    """
     entries = []
     try:
         document: Any = json.loads(text)

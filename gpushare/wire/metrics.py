@@ -95,32 +95,32 @@ class RankingPolicy:
 
 def ranking_policies(samples: Samples) -> dict[str, RankingPolicy]:
     """Return by managed resource the policy that ranks."""
-    return {
-        labels.get("resource", ""): _ranking_policy(samples, **labels)
-        for labels, _ in family(samples, "gpushare_ranking_policy")
-    }
+    policies = {}
+    for labels, _ in family(samples, "gpushare_ranking_policy"):
+        resource, name = labels.get("resource", ""), labels.get("policy", "")
+        chosen = "gpushare_ranking_policy_chosen_timestamp_seconds"
+        at, since = _by_policy(samples, chosen, resource).get(name, 0.0), ""
+        with suppress(ValueError, OverflowError, OSError):
+            since = f"{datetime.fromtimestamp(at, UTC):%Y-%m-%dT%H:%M:%SZ}" if at else ""
+        leads = family(samples, "gpushare_trial_lead_percent", resource=resource)
+        lead_labels, lead = next(leads, ({}, 0.0))
+        errors = _by_policy(samples, "gpushare_trial_lead_error_percent", resource)
+        policies[resource] = RankingPolicy(
+            name,
+            since,
+            lead_labels.get("second", ""),
+            lead,
+            errors.get(name, 0.0),
+            _by_policy(samples, "gpushare_trial_allocated_percent", resource),
+            _by_policy(samples, "gpushare_trial_refused_percent", resource),
+            _shadow(samples, resource),
+        )
+    return policies
 
 
-def _ranking_policy(samples: Samples, resource: str = "", policy: str = "") -> RankingPolicy:
-    def by_candidate(name: str) -> dict[str, float]:
-        found = family(samples, name, resource=resource)
-        return {labels.get("policy", ""): value for labels, value in found}
-
-    chosen = by_candidate("gpushare_ranking_policy_chosen_timestamp_seconds").get(policy, 0.0)
-    since = ""
-    with suppress(ValueError, OverflowError, OSError):
-        since = f"{datetime.fromtimestamp(chosen, UTC):%Y-%m-%dT%H:%M:%SZ}" if chosen else ""
-    lead = next(family(samples, "gpushare_trial_lead_percent", resource=resource), ({}, 0.0))
-    return RankingPolicy(
-        policy,
-        since,
-        lead[0].get("second", ""),
-        lead[1],
-        by_candidate("gpushare_trial_lead_error_percent").get(policy, 0.0),
-        by_candidate("gpushare_trial_allocated_percent"),
-        by_candidate("gpushare_trial_refused_percent"),
-        _shadow(samples, resource),
-    )
+def _by_policy(samples: Samples, name: str, resource: str) -> dict[str, float]:
+    found = family(samples, name, resource=resource)
+    return {labels.get("policy", ""): value for labels, value in found}
 
 
 def _shadow(samples: Samples, resource: str) -> str:

@@ -8,6 +8,7 @@ Tested in `tests/unit/extender/follow/test_scale_down_guard.py` and
 
 import json
 from collections.abc import Collection, Mapping
+from contextlib import suppress
 from typing import NamedTuple
 
 from gpushare.wire.annotations import SCALE_DOWN_GUARD
@@ -54,7 +55,12 @@ def mark_of(annotations: Mapping[str, str], version: str = "") -> Mark:
     """Return what the annotations of a node say."""
     values = {key: annotations[key] for key in KEYS if key in annotations}
     text = annotations.get(OURS)
-    why, wrote = (None, frozenset[str]()) if text is None else _read(text)
+    why, wrote = None if text is None else "", frozenset[str]()
+    with suppress(ValueError, KeyError, TypeError, RecursionError):  # somebody has garbled it
+        document = json.loads(text or "")
+        said, keys = document["why"], document["wrote"]
+        if isinstance(said, str) and isinstance(keys, list):
+            why, wrote = said, KEYS.intersection(key for key in keys if isinstance(key, str))
     stay = frozenset(key for key, value in values.items() if value == TRUE)
     return Mark(version, frozenset(values), stay - wrote, stay & wrote, why)
 
@@ -62,15 +68,3 @@ def mark_of(annotations: Mapping[str, str], version: str = "") -> Mark:
 def written(why: str, keys: Collection[str]) -> str:
     """Return the value of our annotation."""
     return json.dumps({"why": why, "wrote": sorted(keys)}, separators=(",", ":"))
-
-
-def _read(text: str) -> tuple[str, frozenset[str]]:
-    """Return why the node must stay and which keys we wrote; nothing of what somebody garbled."""
-    try:
-        document = json.loads(text)
-        why, wrote = document["why"], document["wrote"]
-    except (ValueError, KeyError, TypeError, RecursionError):
-        return "", frozenset()
-    if not isinstance(why, str) or not isinstance(wrote, list):
-        return "", frozenset()
-    return why, KEYS.intersection(key for key in wrote if isinstance(key, str))

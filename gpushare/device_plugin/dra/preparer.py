@@ -10,6 +10,7 @@ import logging
 import re
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -85,7 +86,10 @@ class Preparer:
         path = self._path(ref)
         results = self._results(ref)
         with self._lock:
-            if not _made_of(path, results):
+            made_of = None
+            with suppress(OSError, ValueError, KeyError, TypeError):  # there is no such file
+                made_of = json.loads(path.read_text(encoding="utf-8"))["annotations"][ALLOCATION]
+            if made_of != _mark(results):
                 _put(path, _document(ref.uid, results, self.read()))
                 log.info(Line("prepared", claim=ref, devices=_mark(results)))
         prepared = []
@@ -140,15 +144,6 @@ def _request(result: Result) -> str:
 def _mark(results: Sequence[Result]) -> str:
     """Return what tells this allocation from any other of the claim: its shares are its own."""
     return ",".join(f"{result.pool}/{result.device}/{result.share_id or ''}" for result in results)
-
-
-def _made_of(path: Path, results: Sequence[Result]) -> bool:
-    """Return whether there is a CDI file of this allocation."""
-    try:
-        document = json.loads(path.read_text(encoding="utf-8"))
-        return bool(document["annotations"][ALLOCATION] == _mark(results))
-    except (OSError, ValueError, KeyError, TypeError):
-        return False
 
 
 def _document(uid: str, results: Sequence[Result], cards: Cards) -> Mapping[str, Any]:

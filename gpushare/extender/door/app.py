@@ -189,20 +189,20 @@ class Verbs:
         return [body]
 
     def _answer(self, verb: Verb, environ: "WSGIEnvironment") -> tuple[HTTPStatus, bytes]:
-        refusal = self.access.refusal(environ)
-        if refusal:
-            return HTTPStatus.FORBIDDEN, _error_document(refusal)
-        try:
-            return HTTPStatus.OK, verb.answer(self._body(environ))
-        except MessageError as error:
-            if verb.malformed is not None:
-                return HTTPStatus.OK, verb.malformed(f"gpushare: {error}")
-            return HTTPStatus.BAD_REQUEST, _error_document(str(error))
-        except NotReady as error:
-            return HTTPStatus.SERVICE_UNAVAILABLE, _error_document(str(error))
-        except Exception:
-            log.exception(Line("a verb failed", path=environ["PATH_INFO"]))
-            return HTTPStatus.INTERNAL_SERVER_ERROR, _error_document(_FAILED)
+        status, text = HTTPStatus.FORBIDDEN, self.access.refusal(environ)
+        if not text:
+            try:
+                return HTTPStatus.OK, verb.answer(self._body(environ))
+            except MessageError as error:
+                if verb.malformed is not None:
+                    return HTTPStatus.OK, verb.malformed(f"gpushare: {error}")
+                status, text = HTTPStatus.BAD_REQUEST, str(error)
+            except NotReady as error:
+                status, text = HTTPStatus.SERVICE_UNAVAILABLE, str(error)
+            except Exception:
+                log.exception(Line("a verb failed", path=environ["PATH_INFO"]))
+                status, text = HTTPStatus.INTERNAL_SERVER_ERROR, _FAILED
+        return status, json.dumps({"error": text}).encode()
 
     def _body(self, environ: "WSGIEnvironment") -> bytes:
         """Return the request's body.
@@ -246,12 +246,7 @@ def _json(body: bytes, status: int = 200) -> Response:
 
 
 def _failure(text: str, status: int) -> Response:
-    answer = _json(_error_document(text), status)
+    answer = _json(json.dumps({"error": text}).encode(), status)
     if status == HTTPStatus.SERVICE_UNAVAILABLE:
         answer.headers["Retry-After"] = "1"
     return answer
-
-
-def _error_document(text: str) -> bytes:
-    """Return the body of an answer that is an error."""
-    return json.dumps({"error": text}).encode()

@@ -6,6 +6,7 @@ it for each connection, before the first byte has come.
 
 import logging
 import ssl
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -16,6 +17,7 @@ from gpushare.logline import Line
 log = logging.getLogger("gpushare.serve")
 
 _State = tuple[tuple[int, int, int, int] | None, ...]
+"""What identifies the content of each file; None for one that cannot be looked at."""
 
 
 @dataclass
@@ -38,7 +40,14 @@ class Certificates:
         If the files cannot be used, the last context stays in use, and the log says so once for
         each change. Raises SettingsError if there is no last one.
         """
-        state = tuple(map(_identity, (self.certificate, self.key, self.authority)))
+        state: _State = ()
+        for path in (self.certificate, self.key, self.authority):
+            # A mounted Secret changes by a link to another folder, so the inode counts too.
+            content = None
+            with suppress(OSError):
+                status = Path(path).stat()
+                content = (status.st_dev, status.st_ino, status.st_mtime_ns, status.st_size)
+            state += (content,)
         if self._context is None or state != self._state:
             # The state of before the reading: what changes meanwhile is read again.
             self._state = state
@@ -67,15 +76,3 @@ class Certificates:
         except OSError as error:  # OpenSSL's text does not name the file
             raise SettingsError(f"{reading}: {error}") from error
         return context
-
-
-def _identity(path: str) -> tuple[int, int, int, int] | None:
-    """Return what identifies the file's content; None if it cannot be looked at.
-
-    A mounted Secret changes by a link to another folder, so the inode counts too.
-    """
-    try:
-        status = Path(path).stat()
-    except OSError:
-        return None
-    return status.st_dev, status.st_ino, status.st_mtime_ns, status.st_size

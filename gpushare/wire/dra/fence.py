@@ -78,10 +78,24 @@ def unfenced(policies: Iterable[FencePolicy], bindings: Iterable[FenceBinding], 
     named = [policy for policy in policies if _names(policy.spec or PolicySpec(), driver)]
     if not named:
         return f"there is no admission policy for allocations of {driver}"
-    whole = {_name(policy) for policy in named if _fences(policy.spec or PolicySpec())}
+    # Fail is what the API server takes where nothing is said.
+    whole = {
+        _name(policy)
+        for policy in named
+        if policy.spec
+        and policy.spec.failure_policy in (None, "Fail")
+        and policy.spec.match_constraints
+        and _covers(policy.spec.match_constraints, of_all=False)
+    }
     if not whole:
         return f"the admission policy {_name(named[0])} does not refuse every allocation of others"
-    if not any(_binds(binding.spec or BindingSpec(), whole) for binding in bindings):
+    binding_specs = [binding.spec or BindingSpec() for binding in bindings]
+    if not any(
+        (spec.policy_name or "") in whole
+        and "Deny" in (spec.validation_actions or ())
+        and _covers(spec.match_resources or Matched(), of_all=True)
+        for spec in binding_specs
+    ):
         return f"no binding makes the admission policy {min(whole)} refuse (Deny)"
     return ""
 
@@ -95,39 +109,15 @@ def _names(spec: PolicySpec, driver: str) -> bool:
     return any(f"{quote}{driver}{quote}" in text for text in expressions for quote in "'\"")
 
 
-def _fences(spec: PolicySpec) -> bool:
-    matched = spec.match_constraints
-    # Fail is what the API server takes where nothing is said.
-    return (
-        spec.failure_policy in (None, "Fail")
-        and matched is not None
-        and not _narrowed(matched)
-        and any(_meets(rule) for rule in matched.resource_rules or ())
-    )
-
-
-def _binds(spec: BindingSpec, policies: set[str]) -> bool:
-    matched = spec.match_resources or Matched()
-    rules = matched.resource_rules
-    return (
-        (spec.policy_name or "") in policies
-        and "Deny" in (spec.validation_actions or ())
-        and not _narrowed(matched)
-        and (not rules or any(_meets(rule) for rule in rules))
-    )
-
-
-def _narrowed(matched: Matched) -> bool:
-    return bool(
-        matched.exclude_resource_rules or matched.namespace_selector or matched.object_selector
-    )
-
-
-def _meets(rule: Rule) -> bool:
-    """Return whether the rule meets every write of an allocation."""
-    return (
+def _covers(matched: Matched, *, of_all: bool) -> bool:
+    """Return whether every write of an allocation is met. of_all: without rules all is met."""
+    rules = matched.resource_rules or ()
+    if matched.exclude_resource_rules or matched.namespace_selector or matched.object_selector:
+        return False
+    return (of_all and not rules) or any(
         bool({"resource.k8s.io", "*"} & set(rule.api_groups or ()))
         and bool({"resourceclaims/status", "*/*", "*/status"} & set(rule.resources or ()))
         and bool({"UPDATE", "*"} & set(rule.operations or ()))
         and not rule.resource_names
+        for rule in rules
     )

@@ -3,6 +3,7 @@
 import base64
 import json
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,10 +12,11 @@ from gpushare.device_plugin.cards import device_id
 from gpushare.device_plugin.container import ContainerAllocation
 from gpushare.device_plugin.identity import CheckpointEntry, PodKey
 from gpushare.device_plugin.kubelet import (
+    CHECKPOINT,
     KubeletError,
     answer_message,
     parse_answer,
-    parse_checkpoint,
+    read_checkpoint,
 )
 from gpushare.device_plugin.pods import Pods
 from gpushare.device_plugin.start_check import StartCheck
@@ -166,7 +168,7 @@ def test_without_the_record_nothing_starts(world: World) -> None:
 # -- the kubelet's file -------------------------------------------------------------------------
 
 
-def test_the_record_is_read() -> None:
+def test_the_record_is_read(tmp_path: Path) -> None:
     item = {
         "PodUID": "u",
         "ContainerName": "c",
@@ -176,11 +178,13 @@ def test_the_record_is_read() -> None:
     }
     other = {**item, "ResourceName": "example.com/nic"}
     text = json.dumps({"Data": {"PodDeviceEntries": [item, other]}, "Checksum": 1}).encode()
-    assert parse_checkpoint(text, "aliyun.com/gpu-mem") == (
+    (tmp_path / CHECKPOINT).write_bytes(text)
+    assert read_checkpoint(tmp_path, "aliyun.com/gpu-mem") == (
         CheckpointEntry("u", "c", frozenset("ab"), b"x"),
     )
     empty = json.dumps({"Data": {"PodDeviceEntries": None}}).encode()
-    assert parse_checkpoint(empty, "aliyun.com/gpu-mem") == ()
+    (tmp_path / CHECKPOINT).write_bytes(empty)
+    assert read_checkpoint(tmp_path, "aliyun.com/gpu-mem") == ()
 
 
 @pytest.mark.parametrize(
@@ -188,9 +192,10 @@ def test_the_record_is_read() -> None:
     [b"", b"{", b"[]", b"{}", b'{"Data": 3}', b'{"Data":{"PodDeviceEntries":[{}]}}', b"\xff"]
     + [b'{"Data":{"PodDeviceEntries":3}}', b"[" * 100000],
 )
-def test_a_file_that_is_none_is_said_to_be_none(text: bytes) -> None:
+def test_a_file_that_is_none_is_said_to_be_none(tmp_path: Path, text: bytes) -> None:
+    (tmp_path / CHECKPOINT).write_bytes(text)
     with pytest.raises(MessageError, match="kubelet_internal_checkpoint"):
-        parse_checkpoint(text, "aliyun.com/gpu-mem")
+        read_checkpoint(tmp_path, "aliyun.com/gpu-mem")
 
 
 def test_an_answer_that_cannot_be_read_is_said_to_be_none() -> None:
