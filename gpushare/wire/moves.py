@@ -12,17 +12,21 @@ Tested in `tests/unit/wire/test_move_record.py`, `tests/unit/cli/test_defrag_app
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from itertools import islice
 from typing import Any
 
 from gpushare.core.model import PodRef
 from gpushare.errors import MessageError
+from gpushare.wire.demands import demands_of
+from gpushare.wire.fields import MAX_NAME_LENGTH
 from gpushare.wire.kept import MOVES
-from gpushare.wire.objects import Metadata, Owner, Pod
-from gpushare.wire.pods import controller_of
+from gpushare.wire.objects import Metadata, OwnedPod, OwnedPodSpec, Owner, Pod, PortsContainer
+from gpushare.wire.pods import GROUP_ANNOTATIONS, MAX_LABELS, controller_of
 
 SETTLES = 300.0
 """Seconds after which an eviction of which no end was written down counts as settled."""
 
+_MOST_LABELS = 100
 _HOUR = 3600.0
 _KEY = "moves"
 
@@ -47,6 +51,58 @@ def may_succeed(pod: Pod, owner: Owner, name: str) -> bool:
     if owner.kind == "StatefulSet" and (pod.metadata or Metadata()).name != name:
         return False
     return (controller_of(pod) or Owner()).uid == owner.uid
+
+
+def kept_owned(pod: OwnedPod, annotation: str) -> OwnedPod | None:
+    """Return the pod with what is asked before it may be moved; None if that is very much: such a
+    pod is not moved. annotation: the one that is asked for.
+    """
+    metadata, spec = pod.metadata or Metadata(), pod.spec or OwnedPodSpec()
+    labels, annotations = metadata.labels or {}, metadata.annotations or {}
+    texts = sum(len(key) + len(value) for key, value in labels.items())
+    if len(labels) > _MOST_LABELS or texts > MAX_LABELS or not demands_of(pod).known:
+        return None
+    # Of what keeps it where it is one is enough.
+    ports = (port for container in spec.containers or () for port in container.ports or ())
+    port = next((port for port in ports if port.host_port), None)
+    volumes = (
+        volume
+        for volume in spec.volumes or ()
+        if volume.host_path or volume.persistent_volume_claim or volume.ephemeral
+    )
+    return OwnedPod(
+        Metadata(
+            metadata.name,
+            metadata.namespace,
+            metadata.uid,
+            metadata.resource_version,
+            metadata.creation_timestamp,
+            metadata.deletion_timestamp,
+            labels,
+            {
+                key: annotations[key][:MAX_NAME_LENGTH]
+                for key in (annotation, *GROUP_ANNOTATIONS)
+                if key in annotations
+            },
+            [owner for owner in metadata.owner_references or () if owner.controller][:1],
+        ),
+        OwnedPodSpec(
+            node_name=spec.node_name,
+            scheduler_name=spec.scheduler_name,
+            node_selector=spec.node_selector,
+            affinity=spec.affinity,
+            containers=[] if port is None else [PortsContainer(ports=[port])],
+            priority=spec.priority,
+            tolerations=spec.tolerations,
+            scheduling_gates=spec.scheduling_gates,
+            scheduling_group=spec.scheduling_group,
+            volumes=[*islice(volumes, 1)],
+            resource_claims=(spec.resource_claims or [])[:1],
+            topology_spread_constraints=(spec.topology_spread_constraints or [])[:1],
+            host_network=spec.host_network,
+        ),
+        pod.status,
+    )
 
 
 @dataclass(frozen=True, slots=True)

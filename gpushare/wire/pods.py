@@ -514,6 +514,12 @@ _KINDS = (
 )
 
 
+GROUP_ANNOTATIONS = tuple(
+    key for (_, *name), size, _ in _KINDS for place, key in (name, size) if place == _ANNOTATION
+)
+"""The annotations that are read of groups."""
+
+
 def group_of(pod: Pod) -> Group:
     """Return the group of the pod; NO_GROUP if it names none."""
     metadata, spec = pod.metadata or Metadata(), pod.spec or PodSpec()

@@ -16,7 +16,7 @@ import math
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TypeVar
 
@@ -36,7 +36,14 @@ from gpushare.wire.budgets import read_budget
 from gpushare.wire.codec import Codec
 from gpushare.wire.demands import demands_of
 from gpushare.wire.kept import MOVES
-from gpushare.wire.moves import MoveRecord, eviction, may_succeed, pod_path, read_record
+from gpushare.wire.moves import (
+    MoveRecord,
+    eviction,
+    kept_owned,
+    may_succeed,
+    pod_path,
+    read_record,
+)
 from gpushare.wire.objects import BUDGETS, NAMESPACES, OWNED_PODS, Metadata, OwnedPod, Owner
 from gpushare.wire.pods import NO_GROUP, Claimant, claimant, controller_of, group_of, has_ended
 
@@ -417,7 +424,8 @@ class Mover:
         namespaces: dict[str, Mapping[str, str]] = {}
         for namespace in self._all("/api/v1/namespaces", NAMESPACES):
             metadata = namespace.metadata or Metadata()
-            namespaces[metadata.name or ""] = metadata.labels or {}
+            consent = (metadata.labels or {}).get(defrag.LABEL)
+            namespaces[metadata.name or ""] = {} if consent is None else {defrag.LABEL: consent}
         budgets = [
             read_budget(
                 (budget.metadata and budget.metadata.namespace) or "", budget.spec, budget.status
@@ -449,12 +457,15 @@ class Mover:
 
     def _pods(self, path: str, labels: str) -> dict[str, OwnedPod]:
         query = {"fieldSelector": _NOT_ENDED} | ({"labelSelector": labels} if labels else {})
-        pods = self._all(path, OWNED_PODS, query)
-        return {(pod.metadata and pod.metadata.uid) or "": pod for pod in pods}
+        every = self._all(path, OWNED_PODS, query)
+        kept = (kept_owned(pod, defrag.CHECKPOINT) for pod in every)
+        return {(pod.metadata and pod.metadata.uid) or "": pod for pod in kept if pod is not None}
 
-    def _all(self, path: str, codec: Codec[_T], query: Mapping[str, str] | None = None) -> list[_T]:
-        decoded = pages(self._api, path, codec.decode_list, query, timeout=_TIMEOUT)
-        return [item for page in decoded for item in page.items]
+    def _all(
+        self, path: str, codec: Codec[_T], query: Mapping[str, str] | None = None
+    ) -> Iterator[_T]:
+        for page in pages(self._api, path, codec.decode_list, query, timeout=_TIMEOUT):
+            yield from page.items
 
     # -- the record -------------------------------------------------------------------------------
 

@@ -11,7 +11,12 @@ from typing import Any
 import pytest
 
 from gpushare.cli.defrag import main
+from gpushare.explain.defrag import CHECKPOINT, _is_bound_by_more
+from gpushare.wire.demands import demands_of
 from gpushare.wire.device_request import SPLIT
+from gpushare.wire.moves import kept_owned
+from gpushare.wire.objects import OWNED_PODS, OwnedPod
+from gpushare.wire.pods import controller_of, group_of, has_ended, may_wait, priority_of
 from tests.support.figures import ROOT, renew, shown
 from tests.unit.cli.fake_kubectl import MEM, FakeKubectl, inventory, node, pending, pod
 from tests.unit.cli.test_inspect_claims import slice_on
@@ -305,32 +310,32 @@ def _of_no_other_node(found: dict[str, Any]) -> None:
     found["spec"]["nodeSelector"] = {"kubernetes.io/hostname": "gpu-1"}
 
 
-@pytest.mark.parametrize(
-    ("change", "rule"),
-    [
-        (_without_label, "CONSENT"),
-        (_opted_out, "CONSENT"),
-        (_of_a_job, "OWNER"),
-        (_of_a_daemon, "OWNER"),
-        (_static, "OWNER"),
-        (_bare, "OWNER"),
-        (_only_a_reference, "OWNER"),
-        (_of_a_group, "GROUP"),
-        (_important, "PRIORITY"),
-        (_ending, "ENDING"),
-        (_young, "AGE"),
-        (_not_running, "AGE"),
-        (_near_others, "CONSTRAINTS"),
-        (_spread, "CONSTRAINTS"),
-        (_with_a_claim, "CONSTRAINTS"),
-        (_with_a_resource_claim, "CONSTRAINTS"),
-        (_with_a_host_path, "CONSTRAINTS"),
-        (_with_a_host_port, "CONSTRAINTS"),
-        (_on_the_hosts_network, "CONSTRAINTS"),
-        (_of_unknown_devices, "DEVICES"),
-        (_of_no_other_node, "NO_PLACE"),
-    ],
-)
+CHANGES = [
+    (_without_label, "CONSENT"),
+    (_opted_out, "CONSENT"),
+    (_of_a_job, "OWNER"),
+    (_of_a_daemon, "OWNER"),
+    (_static, "OWNER"),
+    (_bare, "OWNER"),
+    (_only_a_reference, "OWNER"),
+    (_of_a_group, "GROUP"),
+    (_important, "PRIORITY"),
+    (_ending, "ENDING"),
+    (_young, "AGE"),
+    (_not_running, "AGE"),
+    (_near_others, "CONSTRAINTS"),
+    (_spread, "CONSTRAINTS"),
+    (_with_a_claim, "CONSTRAINTS"),
+    (_with_a_resource_claim, "CONSTRAINTS"),
+    (_with_a_host_path, "CONSTRAINTS"),
+    (_with_a_host_port, "CONSTRAINTS"),
+    (_on_the_hosts_network, "CONSTRAINTS"),
+    (_of_unknown_devices, "DEVICES"),
+    (_of_no_other_node, "NO_PLACE"),
+]
+
+
+@pytest.mark.parametrize(("change", "rule"), CHANGES)
 def test_a_pod_is_moved_by_all_rules_or_not_at_all(
     cluster: Cluster, defrag: Answer, change: Callable[[dict[str, Any]], None], rule: str
 ) -> None:
@@ -341,6 +346,33 @@ def test_a_pod_is_moved_by_all_rules_or_not_at_all(
     found = document(defrag, "--for", "2x60GiB", code=1)
     assert found["plan"] is None
     assert reasons(found)["notebook-0"] == rule
+
+
+@pytest.mark.parametrize("change", [change for change, _ in CHANGES])
+def test_what_a_mover_keeps_of_a_pod_says_the_same(
+    cluster: Cluster, change: Callable[[dict[str, Any]], None]
+) -> None:
+    found = cluster.pod("notebook-0")
+    found["metadata"]["annotations"] |= {CHECKPOINT: "60", "other": "x" * 1000}
+    change(found)
+    whole = OWNED_PODS.decode(json.dumps(found).encode())
+    kept = kept_owned(whole, CHECKPOINT)
+    assert kept is not None
+    reads: tuple[Callable[[OwnedPod], object], ...] = (
+        *(controller_of, group_of, demands_of, priority_of, has_ended, may_wait),
+        *(_is_bound_by_more, lambda pod: pod.spec and pod.spec.node_name),
+        *(lambda pod: pod.metadata and pod.metadata.labels, lambda pod: pod.status),
+    )
+    for read in reads:
+        assert read(kept) == read(whole)
+    assert kept.metadata
+    assert kept.metadata.annotations == {CHECKPOINT: "60"}
+
+
+def test_of_a_pod_of_very_much_a_mover_keeps_nothing(cluster: Cluster) -> None:
+    found = cluster.pod("notebook-0")
+    found["metadata"]["labels"] |= {f"l{at}": "" for at in range(100)}
+    assert kept_owned(OWNED_PODS.decode(json.dumps(found).encode()), CHECKPOINT) is None
 
 
 @pytest.mark.parametrize(
