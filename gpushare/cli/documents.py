@@ -12,12 +12,9 @@ import json
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from gpushare.cli.report import NodeLine, Report
-
-if TYPE_CHECKING:  # it loads more than the rest of the command
-    pass
 
 API_VERSION = "gpushare.io/v1"
 KIND = "GPUShareReport"

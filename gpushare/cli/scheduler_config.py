@@ -1,6 +1,7 @@
 """`gpushare scheduler-config`: print the file that makes kube-scheduler call this extender.
 
-Knows the command line; what stands in the file, and why, is `gpushare.wire.scheduler.files`.
+Knows the command line, and asks a cluster for its version; what stands in the file, and why, is
+`gpushare.wire.scheduler.files`.
 """
 
 import json

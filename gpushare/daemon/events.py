@@ -161,7 +161,7 @@ class Bucket:
     burst: float = BURST
     _taken: float = 0.0
 
-    def take(self, now: float) -> float:
+    def take_or_wait(self, now: float) -> float:
         """Use a token and return 0; if there is none, return the seconds until there is."""
         self._taken = max(0.0, self._taken - (now - self.at) * self.rate)
         self.at = now
@@ -188,7 +188,7 @@ class Buckets:
         if len(self._buckets) > self.most:
             # Used longest ago: it is full again, or nearly so.
             self._buckets.popitem(last=False)
-        return bucket.take(now) == 0
+        return bucket.take_or_wait(now) == 0
 
 
 @dataclass(slots=True, eq=False)
@@ -370,7 +370,7 @@ class Recorder:
         step = self._aggregator.take(event, now)
         if step is None:
             return
-        while (pause := self._bucket.take(self._clock())) > 0:
+        while (pause := self._bucket.take_or_wait(self._clock())) > 0:
             if self._stopping.wait(pause):
                 return
         try:

@@ -50,7 +50,7 @@ class Loop:
         """Do no further step; wait at most these seconds for the end of one that is under way."""
         self._stopping = True
         self._woken.set()
-        if self._thread is not None:
+        if self._thread not in (None, threading.current_thread()):
             self._thread.join(seconds)
 
     def alive(self) -> bool:

@@ -407,5 +407,6 @@ def _untold(only: Collection[int] | None = None) -> Iterator[None]:
     try:
         yield
     except pynvml.NVMLError as error:
-        if error.value in _OF_CARD if only is None else error.value not in only:
+        of_card = error.value in _OF_CARD
+        if of_card if only is None else error.value not in only:
             raise

@@ -6,6 +6,8 @@ request it deletes those that the kubelet failed because the device plug-in was 
 Knows the API server's calls. One more annotation is written: what a pod was given that it was not
 bound to, which the extender then charges as well. The assume time, which the original writes again,
 stays as the Binding has it: it tells one Binding from another.
+
+Tested in `tests/unit/device_plugin/test_marker.py` and `test_rejected_pods.py`.
 """
 
 import json

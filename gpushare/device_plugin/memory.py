@@ -1,4 +1,4 @@
-"""What containers really use of the cards, and whether their limits hold, by NVML.
+"""What containers really use of the cards, whether limits hold, and whether compute is enforced.
 
 Knows what was asked (the Binding) and what each container was told (the kubelet's record). A limit
 that NVML shows is compared with the one told; if NVML shows none, only use above what was asked

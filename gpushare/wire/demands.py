@@ -19,7 +19,7 @@ from gpushare.wire.quantity import Quantity, to_bytes, to_milli
 MOST_TEXT = 8 * 1024
 """Characters that are kept of the labels of a node."""
 
-MOST_DEMANDS = 16 * 1024
+MOST_DEMANDS = 32 * 1024
 """Bytes that are kept of the demands of a pod: characters, and _EACH for each text."""
 _EACH = 64
 
@@ -100,13 +100,14 @@ def _taint(item: objects.Taint) -> Taint:
 def _size(
     selector: Iterable[tuple[str, str]], terms: Iterable[Term], tolerations: Iterable[Toleration]
 ) -> int:
-    """Return how many bytes they take, by about; an empty part counts as a text."""
-    texts = [text for pair in selector for text in pair]
-    texts += [toleration.key + toleration.value for toleration in tolerations]
+    """Return how many bytes they take, by about: a part of several counts as some texts more."""
+    texts = [text for pair in selector for text in (*pair, "")]
+    for toleration in tolerations:
+        texts += [toleration.key, toleration.value]
     for term in terms:
-        texts.append("")
+        texts += ["", ""]
         for requirement in (*term.labels, *term.fields):
-            texts += [requirement.key, *requirement.values]
+            texts += ["", "", requirement.key, *requirement.values]
     return sum(_EACH + len(text) for text in texts)
 
 

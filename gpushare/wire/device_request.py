@@ -41,7 +41,7 @@ WISHES = {
 
 MOST_WISHES = 64
 _MOST_CHARACTERS = 128
-MOST_TEXT = 6 * 1024
+MOST_WISHED = 6 * 1024
 """Characters of all wishes of a pod together."""
 _POLICY = re.compile(r"[A-Za-z0-9]([A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?")
 _NO_HOST = Request()
@@ -178,9 +178,9 @@ def wanted_cards(annotations: Mapping[str, str]) -> Cards:
             )
         wishes.append(wish)
     characters = sum(len(value) for wish in wishes for value in wish)
-    if characters > MOST_TEXT:
+    if characters > MOST_WISHED:
         raise AnnotationError(
-            f"{', '.join(WISHES)}: {characters} characters together; {MOST_TEXT} are allowed:"
+            f"{', '.join(WISHES)}: {characters} characters together; {MOST_WISHED} are allowed:"
             " leave out some values"
         )
     return Cards(*wishes)

@@ -21,12 +21,13 @@ from gpushare.wire.demands import demands_of
 from gpushare.wire.fields import MAX_NAME_LENGTH
 from gpushare.wire.kept import MOVES
 from gpushare.wire.objects import Metadata, OwnedPod, OwnedPodSpec, Owner, Pod, PortsContainer
-from gpushare.wire.pods import GROUP_ANNOTATIONS, MAX_LABELS, controller_of
+from gpushare.wire.pods import GROUP_ANNOTATIONS, controller_of
 
 SETTLES = 300.0
 """Seconds after which an eviction of which no end was written down counts as settled."""
 
-_MOST_LABELS = 100
+_MOST_LABELS, _MOST_TEXT = 100, 8 * 1024
+"""Labels of a pod that may be moved, and their characters."""
 _HOUR = 3600.0
 _KEY = "moves"
 
@@ -60,7 +61,7 @@ def kept_owned(pod: OwnedPod, annotation: str) -> OwnedPod | None:
     metadata, spec = pod.metadata or Metadata(), pod.spec or OwnedPodSpec()
     labels, annotations = metadata.labels or {}, metadata.annotations or {}
     texts = sum(len(key) + len(value) for key, value in labels.items())
-    if len(labels) > _MOST_LABELS or texts > MAX_LABELS or not demands_of(pod).known:
+    if len(labels) > _MOST_LABELS or texts > _MOST_TEXT or not demands_of(pod).known:
         return None
     # Of what keeps it where it is one is enough.
     ports = (port for container in spec.containers or () for port in container.ports or ())

@@ -1,7 +1,7 @@
 """Kubernetes quantities ("16", "16k", "1Gi", "500m", "1e3") as exact numbers.
 
-Knows the grammar of `k8s.io/apimachinery/pkg/api/resource` and nothing else. Stdlib only, so that
-the command line shares it. Stricter than Go where Go guesses: ASCII only, no blanks, and a number
+Knows the grammar of `k8s.io/apimachinery/pkg/api/resource`. Stdlib only, so that the command line
+shares it. Stricter than Go where Go guesses: ASCII only, no blanks, and a number
 of absurd length or exponent is refused instead of being capped, before any big arithmetic.
 
 And the most that a pod's containers hold of one at any time (`PodRequests` of

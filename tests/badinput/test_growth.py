@@ -11,7 +11,7 @@ from gunicorn.config import Config
 from gunicorn.http.parser import RequestParser
 
 from gpushare.daemon.callers import Callers
-from gpushare.daemon.logs import TextFormatter
+from gpushare.daemon.logs import formatter
 from gpushare.errors import WireError
 from gpushare.extender.door.app import Routes, build_app
 from gpushare.logline import Line
@@ -171,6 +171,6 @@ def test_a_log_line_is_made_in_linear_time() -> None:
     def work(size: int) -> Callable[[], object]:
         text = "\x1b" * size
         record = logging.LogRecord("x", 20, "", 0, "%s", (text,), None)
-        return lambda: (str(Line("m", value=text)), TextFormatter().format(record))
+        return lambda: (str(Line("m", value=text)), formatter("text").format(record))
 
     assert_linear(work, 200_000)

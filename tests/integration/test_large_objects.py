@@ -20,6 +20,7 @@ import pytest
 import yaml
 
 from gpushare.wire.annotations import ALIYUN
+from gpushare.wire.demands import MOST_DEMANDS
 from gpushare.wire.quantity import to_bytes
 from tests.badinput.costs import CPU, CPU_OF_MB
 
@@ -30,7 +31,7 @@ LISTED = 400
 """So many objects fit the extender's memory."""
 OBJECTS = int(os.environ.get("LARGE_OBJECTS", "200"))
 """So many are listed; fewer than LISTED fit their share of it."""
-DENSE = 10
+DENSE = 8
 """So many pods of which much is kept are listed for each of the largest objects."""
 MIB = 1024
 Json = dict[str, Any]
@@ -84,7 +85,8 @@ def dense() -> Json:
     found["metadata"]["annotations"] = {
         f"gpushare.io/{name}": ",".join(f"NAME{at}" for at in range(64)) for name in lists
     }
-    found["spec"]["tolerations"] = [{"key": f"NAME{at}"} for at in range(110)]
+    tolerations = MOST_DEMANDS // (2 * 64 + len("o000000") + 3)
+    found["spec"]["tolerations"] = [{"key": f"NAME{at}"} for at in range(tolerations)]
     asked = found["spec"]["containers"][0]["resources"]
     asked["limits"] = asked["limits"] | {f"NAME{'x' * 50}/{at}": "1" for at in range(63)}
     return found

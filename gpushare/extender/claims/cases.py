@@ -18,7 +18,7 @@ from gpushare.explain.claims import ON_SEVERAL, ClaimsLack, common_nodes, lastin
 from gpushare.extender.claims.books import ClaimBooks, claim_ref
 from gpushare.extender.claims.view import Wait
 from gpushare.wire.annotations import Names
-from gpushare.wire.demands import demands_of
+from gpushare.wire.demands import MOST_DEMANDS, demands_of
 from gpushare.wire.dra.claims import CLASS, ClaimRequest, claim_names, claim_request
 from gpushare.wire.dra.objects import ClaimsPod, ResourceClaim
 from gpushare.wire.dra.templates import SizedTemplate, awaited_template
@@ -28,20 +28,21 @@ from gpushare.wire.pods import Group, group_of, observe_pod, pod_ref, priority_o
 COMPLETED_WITHIN = 30.0
 """Seconds that a gang of which a part alone has devices comes before all other pods. After them its
 pods that are on no node lose what they have."""
-_MOST_CLAIMS = 64
+_MOST_CLAIMS = 256
 _LONGEST_TIME = 40
 """Characters of a time that are kept."""
 
 
 @dataclass(frozen=True, slots=True)
 class WaitingPod:
-    """What is kept of a pod with claims that is on no node: some hundred bytes, whatever else its
-    owner has written.
+    """What is kept of a pod with claims that is on no node: mostly some hundred bytes, and some ten
+    thousand at most.
     """
 
     ref: PodRef
     claims: tuple[str, ...] | None
-    """The names of its claims; None while one is still to be made of a template."""
+    """The names of its claims, () of more than are looked at; None while one is still to be made of
+    a template."""
     template: SizedTemplate | None
     """The template by size of which one is to be made."""
     gated: bool
@@ -56,7 +57,7 @@ class WaitingPod:
     nominated: str
     """The node on which kube-scheduler makes room for it by evicting others; "": none."""
     mistake: str = ""
-    """Why nobody can tell what it asks for."""
+    """Why nobody can tell what it asks for, or of nodes."""
 
 
 def kept_pod(pod: ClaimsPod, names: Names) -> WaitingPod:
@@ -65,14 +66,18 @@ def kept_pod(pod: ClaimsPod, names: Names) -> WaitingPod:
     names: of the resource whose node filters judge it.
     """
     spec, metadata = pod.spec or PodSpec(), pod.metadata or Metadata()
-    request, mistake, claims = Request(), "", claim_names(pod)
+    request, mistake, claims, demands = Request(), "", claim_names(pod), demands_of(pod)
+    if not demands.known:
+        mistake = (
+            "its node selector, affinity and tolerations are more than gpushare reads"
+            f" ({MOST_DEMANDS >> 10} KiB): select its nodes by fewer labels"
+        )
+    try:
+        request = observe_pod(pod, names).request
+    except WireError as error:
+        mistake = str(error)
     if claims and len(claims) > _MOST_CLAIMS:
-        mistake, claims = f"it has more than {_MOST_CLAIMS} claims", claims[:_MOST_CLAIMS]
-    else:
-        try:
-            request = observe_pod(pod, names).request
-        except WireError as error:
-            mistake = str(error)
+        mistake, claims = f"it has more than {_MOST_CLAIMS} claims", ()
     return WaitingPod(
         pod_ref(pod),
         claims,
@@ -83,7 +88,7 @@ def kept_pod(pod: ClaimsPod, names: Names) -> WaitingPod:
         priority_of(pod),
         group_of(pod),
         request,
-        demands_of(pod),
+        demands,
         (pod.status and pod.status.nominated_node_name) or "",
         mistake,
     )
@@ -144,6 +149,8 @@ def case_of(pod: WaitingPod, books: ClaimBooks) -> Case | None:
     # Whoever schedules the pod: nobody else can satisfy our class.
     if pod.claims is None or pod.ending or pod.gated:
         return None
+    if not pod.claims and pod.mistake:
+        raise MessageError(pod.mistake)
     claims = [books.named(pod.ref.namespace, name) for name in dict.fromkeys(pod.claims)]
     if None in claims:
         return None

@@ -20,6 +20,7 @@ from gpushare.wire.codec import Decoded, WatchEvent
 from gpushare.wire.dra.claims import CLASS, CLASS_ASIDE, kept_claim
 from gpushare.wire.dra.objects import ClaimsPod, DeviceClass, ResourceClaim, ResourceSlice
 from gpushare.wire.dra.slices import kept_slice
+from gpushare.wire.pods import pod_name
 
 log = logging.getLogger("gpushare.claims")
 
@@ -132,7 +133,7 @@ class ClaimHandler:
 
     def trim(self, page: Decoded[ResourceClaim]) -> Decoded[ResourceClaim]:
         """Return what is kept of a page."""
-        return page.with_items([kept_claim(claim, CLASS) for claim in page.items])
+        return page.with_items([_kept(claim) for claim in page.items])
 
     def replace(self, pages: Sequence[Decoded[ResourceClaim]], started: float) -> None:
         """Take over all claims."""
@@ -147,7 +148,7 @@ class ClaimHandler:
 
     def apply(self, event: WatchEvent[ResourceClaim]) -> None:
         """Take over one claim."""
-        claim = kept_claim(event.object, CLASS) if event.object else None
+        claim = _kept(event.object) if event.object else None
         uid = _uid(claim) if claim else event.bad.ref.uid if event.bad else ""
         if event.kind == "DELETED":
             self._books.claim_gone(uid)
@@ -216,6 +217,10 @@ class WaitingPods:
             return kept_pod(pod, self._names)
         except MessageError:
             return None
+        except Exception:
+            # What one tenant writes must not keep the others waiting.
+            log.exception(Line("pod with claims not read", pod=pod_name(pod)))
+            return None
 
 
 def _name(item: ResourceSlice | DeviceClass) -> str:
@@ -224,6 +229,15 @@ def _name(item: ResourceSlice | DeviceClass) -> str:
 
 def _uid(item: ResourceClaim | ClaimsPod) -> str:
     return (item.metadata and item.metadata.uid) or ""
+
+
+def _kept(claim: ResourceClaim) -> ResourceClaim:
+    try:
+        return kept_claim(claim, CLASS)
+    except Exception:
+        # What one tenant writes must not keep the others waiting; what it has is counted.
+        log.exception(Line("claim not read", claim=_uid(claim)))
+        return ResourceClaim(claim.metadata, status=claim.status)
 
 
 def _mistake(claim: ResourceClaim) -> str:

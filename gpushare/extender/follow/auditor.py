@@ -14,6 +14,8 @@ the devices that a charge counts on.
 An audit heals only towards less free memory: a pod that is not charged gets charged, a node is
 narrowed, sums grow. A charge without a pod stays, and is reported, until somebody ends this
 process: an audit that frees memory would need as much trust as the ledger.
+
+Tested in `tests/unit/extender/follow/test_auditor.py` and `tests/integration/test_audit.py`.
 """
 
 import contextlib

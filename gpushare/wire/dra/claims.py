@@ -8,8 +8,8 @@ devices of its own, as the devices of one request are: what may share a device i
 Tested in `tests/unit/wire/dra`.
 """
 
+from collections import Counter
 from collections.abc import Mapping
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -18,7 +18,6 @@ from gpushare.core.model import MAX_UNITS, Request
 from gpushare.errors import MessageError, QuantityError
 from gpushare.wire.annotations import MAX_DEVICES_PER_POD
 from gpushare.wire.dra.objects import (
-    MOST_ASKED,
     ClaimAllocation,
     ClaimMetadata,
     ClaimSpec,
@@ -39,6 +38,12 @@ that claims have, and leaves their pods waiting without a look at any node."""
 FINALIZER = "resource.kubernetes.io/delete-protection"
 """Without it a claim that is deleted is gone at once, and its card looks free under a running
 pod."""
+
+_MOST_TEXT = 500
+_MOST_FINALIZERS = 4096
+"""Bytes of the finalizers of a claim that may be given devices, ours left out: characters, and
+_EACH for each."""
+_EACH = 64
 
 MAX_DEVICES = min(32, MAX_DEVICES_PER_POD)
 """Results that an allocation may have."""
@@ -99,10 +104,9 @@ def claim_request(claim: ResourceClaim, class_name: str) -> ClaimRequest | None:
     Raises MessageError with a sentence for its user if the claim asks for what we do not decide.
     """
     if claim.spec is None:
-        raise MessageError(
-            "the claim's spec cannot be read (its parameters for drivers?), or its requests or its"
-            f" finalizers have more than {MOST_ASKED >> 10} KiB"
-        )
+        raise MessageError("the claim's spec cannot be read (its parameters for drivers?)")
+    if claim.spec.refusal:
+        raise MessageError(claim.spec.refusal)
     devices = claim.spec.devices or {}
     requests = devices.get("requests")
     if not isinstance(requests, list) or not any(_names(item, class_name) for item in requests):
@@ -123,21 +127,42 @@ def claim_request(claim: ResourceClaim, class_name: str) -> ClaimRequest | None:
 
 
 def kept_claim(claim: ResourceClaim, class_name: str) -> ResourceClaim:
-    """Return what is kept of the claim: whatever its owner has written, not much more than is
-    asked of our class, and what is to be copied into an allocation.
+    """Return what is kept of the claim: what it asks of our class, or why it can have nothing, and
+    what is to be copied into an allocation; whatever its owner has written, not much more.
     """
     metadata, spec = claim.metadata, claim.spec
     if spec is not None:
-        with suppress(MessageError):
-            if claim_request(claim, class_name) is None:
-                spec = ClaimSpec()
-        spec = spec.kept()
-    if metadata and sum(map(len, metadata.finalizers or ())) > MOST_ASKED:
-        # A patch would have to repeat them all: none is written to a claim that cannot be read.
+        try:
+            asked = claim_request(claim, class_name)
+        except MessageError as error:
+            spec = ClaimSpec(refusal=str(error)[:_MOST_TEXT])
+        else:
+            spec = ClaimSpec() if asked is None else spec.kept(_requests(asked, class_name))
+    others = [name for name in (metadata and metadata.finalizers) or () if name != FINALIZER]
+    if metadata and sum(_EACH + len(name) for name in others) > _MOST_FINALIZERS:
+        # A patch would have to repeat them all, so none is written.
         names = (metadata.name, metadata.namespace, metadata.uid, metadata.resource_version)
         ours = [FINALIZER] if is_protected(claim) else []
-        metadata, spec = ClaimMetadata(*names, metadata.deletion_timestamp, ours), None
+        metadata = ClaimMetadata(*names, metadata.deletion_timestamp, ours)
+        if spec is not None and spec.devices and not claim.allocation:
+            spec = ClaimSpec(refusal=f"its finalizers take more than {_MOST_FINALIZERS} bytes")
     return ResourceClaim(metadata, spec, claim.status)
+
+
+def _requests(asked: ClaimRequest, class_name: str) -> list[dict[str, Any]]:
+    """Return requests that ask for the same."""
+    counts = Counter(asked.parts)
+    return [
+        {
+            "name": part.request,
+            "exactly": {
+                "deviceClassName": class_name,
+                "count": count,
+                "capacity": {"requests": {MEMORY: str(part.memory)}},
+            },
+        }
+        for part, count in counts.items()
+    ]
 
 
 def given_devices(allocation: ClaimAllocation) -> tuple[GivenDevice, ...]:

@@ -20,10 +20,6 @@ from gpushare.wire.quantity import Quantity
 
 _T = TypeVar("_T")
 _NULL = Raw(b"null")
-_ENCODER = msgspec.json.Encoder()
-
-MOST_ASKED = 4 * 1024
-"""Bytes of what a claim asks for, as JSON, and of its finalizers, that are kept."""
 
 
 class Pool(Struct, gc=False, rename="camel"):
@@ -122,9 +118,11 @@ class ClaimMetadata(Struct, gc=False, rename="camel"):
 
 
 class ClaimSpec(Struct, gc=False):
-    """ResourceClaimSpec, its parts as they came; `config` may be text in the one that is kept."""
+    """ResourceClaimSpec, its parts as they came; in the one that is kept `config` is text."""
 
     devices: dict[str, Any] | None = None
+    refusal: str = msgspec.field(default="", name="refusal of ours")
+    """Why it can be given nothing, if that alone is kept of it; no field of the API's."""
 
     @property
     def config(self) -> list[dict[str, Any]]:
@@ -132,19 +130,14 @@ class ClaimSpec(Struct, gc=False):
         config = (self.devices or {}).get("config") or []
         return msgspec.json.decode(config) if isinstance(config, Raw) else config
 
-    def kept(self) -> "ClaimSpec | None":
-        """Return what is kept of it; None if it is too large.
-
-        What configures the devices takes a tenth as text: drivers say what it is, and it may have
-        320 KiB.
+    def kept(self, requests: list[dict[str, Any]]) -> "ClaimSpec":
+        """Return it with these requests alone, and what configures the devices as text: that takes
+        a tenth of the room, and drivers may be told 320 KiB.
         """
-        devices = dict(self.devices or {})
-        config = devices.pop("config", None)
-        if len(_ENCODER.encode(devices)) > MOST_ASKED:
-            return None
-        if config:
-            devices["config"] = config if isinstance(config, Raw) else Raw(_ENCODER.encode(config))
-        return ClaimSpec(devices)
+        config = (self.devices or {}).get("config")
+        if config and not isinstance(config, Raw):
+            config = Raw(msgspec.json.encode(config))
+        return ClaimSpec({"requests": requests} | ({"config": config} if config else {}))
 
 
 class Result(Struct, gc=False, rename="camel"):

@@ -51,7 +51,7 @@ def allocation(
     if the claim is not protected, has devices already or is being deleted, or if these are not the
     cards that it asks for.
     """
-    if not (is_protected(claim) and claim.is_open):
+    if not (is_protected(claim) and claim.is_open and claim.spec and not claim.spec.refusal):
         raise InvariantError("the claim is not one that may be allocated")
     nodes = {card.node for card in cards}
     uuids = {card.uuid for card in cards}
@@ -73,9 +73,8 @@ def allocation(
             result |= {"shareID": share_id, "consumedCapacity": {MEMORY: str(amount)}}
         results.append(result)
     of_class = (device_class.spec and device_class.spec.config) or []
-    of_claim = claim.spec.config if claim.spec else []
     config = [{"source": "FromClass", **item, "requests": [*request.requests]} for item in of_class]
-    config += [{"source": "FromClaim", **item} for item in of_claim]
+    config += [{"source": "FromClaim", **item} for item in claim.spec.config]
     field = {"key": "metadata.name", "operator": "In", "values": [*nodes]}
     written = {
         "allocation": {

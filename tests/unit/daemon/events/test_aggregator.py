@@ -87,7 +87,7 @@ def test_only_so_many_series_are_kept() -> None:
 def test_a_bucket_gives_a_burst_and_then_its_rate() -> None:
     bucket, now, given = Bucket(0.0, rate=5.0, burst=20.0), 0.0, 0
     while now < 10.0:
-        wait = bucket.take(now)
+        wait = bucket.take_or_wait(now)
         now += wait + 1e-9 if wait else 0.0
         given += not wait
     assert 69 <= given <= 71

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from gpushare.core.model import Allocation, PodRef, Request
-from gpushare.daemon.logs import JsonFormatter, TextFormatter, formatter
+from gpushare.daemon.logs import JsonFormatter, formatter
 from gpushare.errors import ApiError, MessageError
 from gpushare.logline import Line
 from tests.unit.extender.kit import pod_json
@@ -43,7 +43,7 @@ def test_a_long_value_is_cut() -> None:
 
 
 def test_text_escapes_what_others_log() -> None:
-    text = TextFormatter().format(record("name=%s", NASTY))
+    text = formatter("text").format(record("name=%s", NASTY))
     assert "\\r\\n" in text
     assert "\\x1b" in text
     assert text.isprintable()

@@ -11,7 +11,7 @@ from gpushare.core.ranking import Ranking
 from gpushare.errors import MessageError
 from gpushare.extender.claims.books import ClaimBooks, version_of
 from gpushare.wire.dra.claims import claim_request
-from gpushare.wire.dra.objects import ResourceClaim
+from gpushare.wire.dra.objects import ResourceClaim, ResourceSlice
 from gpushare.wire.dra.slices import DeviceKey, SliceCard
 from tests.unit.wire.dra.objects import (
     CLASS,
@@ -418,3 +418,108 @@ def test_counted_step_by_step_is_counted_anew(seed: int) -> None:
     anew.replace_claims(there.values(), keep=())
     anew.slices_changed([slices[0]])
     assert used(kept) == used(anew)
+
+
+class Changing:
+    """Books of a cluster where slices, nodes and claims come and go, and some writes are lost."""
+
+    def __init__(self, seed: int) -> None:
+        self.chance, self.version = random.Random(seed), 0
+        self.known, self.slices = {"n1", "n2", "n3"}, dict[str, ResourceSlice]()
+        self.claims: dict[str, tuple[ResourceClaim, SliceCard | None]] = {}
+        self.sent: dict[str, SliceCard] = {}
+        self.books = self.new()
+
+    def new(self) -> ClaimBooks:
+        ranking = Ranking(load_policy("device-bestfit"))
+        return ClaimBooks(DRIVER, GIB, ranking, knows=self.known.__contains__)
+
+    def used(self, books: ClaimBooks) -> dict[tuple[str, str], int]:
+        """Units by node and card, of nodes with slices."""
+        books.ledger.check()
+        return {
+            (each.spec.name, uuid): units
+            for each in books.ledger.dump()
+            for uuid, units in zip(each.spec.uuids, each.used, strict=True)
+            if each.spec.name in self.slices
+        }
+
+    def act(self) -> None:
+        """Let one thing happen."""
+        self.version += 1
+        name = self.chance.choice(("n1", "n2", "n3"))
+        act = self.chance.choice(
+            (self.slice_comes, self.slice_goes, self.node, self.take, self.write, self.end)
+        )
+        act(name)
+        if self.chance.random() < 0.2:
+            self.books.forget_nodes()
+
+    def slice_comes(self, name: str) -> None:
+        number = 10 * int(name[1])
+        self.slices[name] = slice_of(device(number), device(number + 1), node=name)
+        self.books.slices_changed(self.slices.values())
+
+    def slice_goes(self, name: str) -> None:
+        self.slices.pop(name, None)
+        self.books.slices_changed(self.slices.values())
+
+    def node(self, name: str) -> None:
+        self.known ^= {name}
+
+    def take(self, _: str) -> None:
+        uid = f"c{self.version}"
+        self._show(uid, None)
+        asked = claim_request(self.claims[uid][0], CLASS)
+        assert asked
+        for card in self.books.take(self.claims[uid][0], asked, lambda _: True):
+            self.sent[uid] = card
+
+    def write(self, _: str) -> None:
+        if self.sent:
+            uid, card = self.sent.popitem()
+            may = self.books.sending(uid, version_of(self.claims[uid][0]))
+            if may and self.chance.random() < 0.8:
+                self._show(uid, card)
+            else:
+                self.books.forget(uid)
+
+    def end(self, _: str) -> None:
+        uid = self.chance.choice([*self.claims, ""])
+        if uid and uid not in self.sent:
+            self.books.claim_gone(uid)
+            del self.claims[uid]
+
+    def _show(self, uid: str, card: SliceCard | None) -> None:
+        result = card and {
+            "driver": DRIVER,
+            "pool": card.key.pool,
+            "device": card.key.device,
+            "consumedCapacity": {"memory": "10Gi"},
+        }
+        given = {"allocation": {"devices": {"results": [result]}}} if result else {}
+        meta = {"name": uid, "uid": uid, "resourceVersion": str(self.version)}
+        self.claims[uid] = claim(exactly("10Gi"), meta=meta, status=given), card
+        self.books.claim_changed(self.claims[uid][0])
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_books_that_forget_nodes_say_what_new_ones_say(seed: int) -> None:
+    world = Changing(seed)
+    for _ in range(80):
+        world.act()
+        now = world.used(world.books)
+        for _, card in world.claims.values():
+            assert card is None or card.node not in world.slices or now[card.node, card.uuid] >= 10
+    for uid in world.sent:
+        world.books.forget(uid)
+    anew = world.new()
+    anew.slices_changed(world.slices.values())
+    for each, _ in world.claims.values():
+        anew.claim_changed(each)
+    assert world.used(world.books) == world.used(anew)
+    for uid in world.claims:
+        world.books.claim_gone(uid)
+    world.known.clear()
+    world.books.slices_changed([])
+    assert not world.books.ledger.snapshot().row

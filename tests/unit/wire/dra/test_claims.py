@@ -1,10 +1,18 @@
 """What a claim asks for, the sentence where we refuse it, and what others have been given."""
 
+import random
+
 import pytest
 
 from gpushare.core.model import Request
 from gpushare.errors import MessageError
-from gpushare.wire.dra.claims import claim_request, given_devices, is_protected, kept_claim
+from gpushare.wire.dra.claims import (
+    FINALIZER,
+    claim_request,
+    given_devices,
+    is_protected,
+    kept_claim,
+)
 from gpushare.wire.dra.objects import ClaimAllocation, ClaimSpec, ResourceClaim
 from tests.unit.wire.dra.objects import CLASS, DRIVER, GIB, Json, claim, exactly
 
@@ -169,22 +177,47 @@ def test_of_a_claim_what_is_asked_and_what_is_copied_is_kept() -> None:
 
 def test_of_a_claim_of_another_class_nothing_of_its_spec_is_kept() -> None:
     other = claim(exactly(deviceClassName="nic.example.com", selectors=[{"cel": "x" * 10_000}]))
-    assert kept_claim(other, CLASS).spec == ClaimSpec({})
+    assert kept_claim(other, CLASS).spec == ClaimSpec()
     assert claim_request(kept_claim(other, CLASS), CLASS) is None
 
 
-@pytest.mark.parametrize(
-    "large",
-    [
-        claim(exactly(selectors=[{"cel": {"expression": "x" * 5000}}])),
-        claim(meta={"finalizers": [f"example.com/{at}" for at in range(400)]}),
-    ],
-    ids=["selectors", "finalizers"],
-)
-def test_a_claim_of_which_too_much_would_be_kept_is_refused_with_the_reason(
-    large: ResourceClaim,
-) -> None:
-    kept = kept_claim(large, CLASS)
-    with pytest.raises(MessageError, match="more than 4 KiB"):
-        claim_request(kept, CLASS)
-    assert not (kept.metadata and kept.metadata.finalizers)
+@pytest.mark.parametrize("seed", range(40))
+def test_what_is_kept_of_a_claim_asks_for_the_same_or_is_refused_for_the_same(seed: int) -> None:
+    chance = random.Random(seed)
+    odd: list[Json] = [{}, {}, {}, {"selectors": [{"cel": "x" * 5000}]}, {"adminAccess": True}]
+    odd += [{"tolerations": [{"key": "a" * 200}]}, {"deviceClassName": "nic.example.com"}]
+    requests = [
+        {
+            "name": f"{'x' * 50}-{at}",
+            "exactly": exactly(f"{chance.choice((1, 1.5, 4))}Gi", count=chance.choice((1, 1, 2)))
+            | (chance.choice(odd) if chance.random() < 0.1 else {}),
+        }
+        for at in range(chance.choice((1, 2, 16, 32)))
+    ]
+    whole = claim(devices={"requests": requests})
+    asked: list[object] = []
+    for each in (whole, kept_claim(whole, CLASS), kept_claim(kept_claim(whole, CLASS), CLASS)):
+        try:
+            asked.append(claim_request(each, CLASS))
+        except MessageError as error:
+            asked.append(str(error))
+    assert asked[0] == asked[1] == asked[2]
+
+
+@pytest.mark.parametrize("length", [0, 3900, 3994, 4032, 4033, 4090, 5000])
+def test_a_claim_whose_finalizers_are_not_kept_is_never_allocated(length: int) -> None:
+    opaque = [{"opaque": {"driver": DRIVER, "parameters": {"sharing": "MPS"}}}]
+    names = ["x" * length] if length else []
+    for ours in ([], [FINALIZER]):
+        kept = kept_claim(
+            claim(devices={"config": opaque}, meta={"finalizers": [*names, *ours]}), CLASS
+        )
+        assert kept.metadata
+        if length <= 4096 - 64:
+            assert kept.spec
+            assert (kept.metadata.finalizers, kept.spec.config) == ([*names, *ours], opaque)
+            assert claim_request(kept, CLASS)
+        else:
+            assert kept.metadata.finalizers == ours
+            with pytest.raises(MessageError, match="finalizers take more than 4096"):
+                claim_request(kept, CLASS)
