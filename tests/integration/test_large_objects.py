@@ -265,7 +265,7 @@ def test_objects_of_the_largest_size_fit_the_limit_of_the_manifest(
     shown = {name: used[name] // MIB for name in ("VmHWM", "VmRSS", "before")}
     print(where, shown, f"{used['cpu'] / size:.4f} s of CPU for each MB")
     # Many short texts take longer than few long ones.
-    of_mb = CPU_OF_MB * (2 if make in (dense, configured) else 1)
+    of_mb = CPU_OF_MB * (3 if make in (dense, configured) else 1)
     assert used["cpu"] < CPU + of_mb * size, "of reading it"
     before = used["before"]
     assert used["VmHWM"] - before < share * (limit * 3 // 4 - before), "while the list is read"
