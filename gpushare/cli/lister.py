@@ -15,7 +15,6 @@ Tested in `tests/unit/cli/test_inspect_parts.py`.
 
 import gc
 import json
-import queue
 import subprocess
 import threading
 import time
@@ -307,7 +306,10 @@ class _Streams:
     """Watches whose lines arrive in one queue; an empty line is the end of one."""
 
     def __init__(self) -> None:
-        self._lines: queue.SimpleQueue[_Line] = queue.SimpleQueue()
+        from queue import Empty, SimpleQueue  # the command mostly watches nothing
+
+        self._lines: SimpleQueue[_Line] = SimpleQueue()
+        self._no_line = Empty
         self._running: list[tuple[subprocess.Popen[bytes], threading.Thread]] = []
 
     def start(self, process: "subprocess.Popen[bytes]", take: _Take) -> None:
@@ -332,7 +334,7 @@ class _Streams:
             take(mapping(event.get("object")), gone=kind == "DELETED")
             try:
                 take, line = self._lines.get(timeout=max(0.0, until - time.monotonic()))
-            except queue.Empty:
+            except self._no_line:
                 return True
 
     def close(self) -> None:

@@ -120,8 +120,7 @@ def _waiting(outcome: Outcome) -> Iterator[str]:
     waiting, gated = outcome.waiting, outcome.gated
     if waiting:
         fit = sum(each.fit for each in waiting)
-        pods = "1 pod waits" if len(waiting) == 1 else f"{len(waiting)} pods wait"
-        yield f"Waiting:  {pods} already; {fit} of {len(waiting)} fit"
+        yield f"Waiting:  {_pods_wait(len(waiting))} already; {fit} of {len(waiting)} fit"
         yield from (f"          {_placed(each)}" for each in waiting[:_MOST_PODS])
         if len(waiting) > _MOST_PODS:
             yield f"          and {len(waiting) - _MOST_PODS} more"
@@ -131,8 +130,11 @@ def _waiting(outcome: Outcome) -> Iterator[str]:
 
 def _gated_line(gated: int) -> str:
     """Return how many pods scheduling gates hold back."""
-    pods = "1 pod waits" if gated == 1 else f"{gated} pods wait"
-    return f"Gated:    {pods} until scheduling gates are removed, and take nothing"
+    return f"Gated:    {_pods_wait(gated)} until scheduling gates are removed, and take nothing"
+
+
+def _pods_wait(number: int) -> str:
+    return "1 pod waits" if number == 1 else f"{number} pods wait"
 
 
 def number_of(pods: int) -> str:

@@ -20,8 +20,9 @@ MOST_TEXT = 8 * 1024
 """Characters that are kept of the labels of a node."""
 
 MOST_DEMANDS = 32 * 1024
-"""Bytes that are kept of the demands of a pod: characters, and _EACH for each text."""
-_EACH = 64
+"""Bytes that are kept of the demands of a pod: characters, and TEXT for each text."""
+TEXT = 64
+"""Bytes that a text takes besides its characters, and its place in what holds it."""
 
 MOST_RESOURCES = 64
 """Resources that are kept of what one pod asks for, and of what a node has."""
@@ -108,7 +109,7 @@ def _size(
         texts += ["", ""]
         for requirement in (*term.labels, *term.fields):
             texts += ["", "", requirement.key, *requirement.values]
-    return sum(_EACH + len(text) for text in texts)
+    return sum(TEXT + len(text) for text in texts)
 
 
 def _labels(labels: Mapping[str, str]) -> Mapping[str, str] | None:

@@ -20,7 +20,7 @@ import pytest
 import yaml
 
 from gpushare.wire.annotations import ALIYUN
-from gpushare.wire.demands import MOST_DEMANDS
+from gpushare.wire.demands import MOST_DEMANDS, TEXT
 from gpushare.wire.quantity import to_bytes
 from tests.badinput.costs import CPU, CPU_OF_MB
 
@@ -87,7 +87,7 @@ def dense() -> Json:
     found["metadata"]["annotations"] = {
         f"gpushare.io/{name}": ",".join(f"NAME{at}" for at in range(64)) for name in lists
     }
-    tolerations = MOST_DEMANDS // (2 * 64 + len("o000000") + 3)
+    tolerations = MOST_DEMANDS // (2 * TEXT + len("o000000") + 3)
     found["spec"]["tolerations"] = [{"key": f"NAME{at}"} for at in range(tolerations)]
     asked = found["spec"]["containers"][0]["resources"]
     asked["limits"] = asked["limits"] | {f"NAME{'x' * 50}/{at}": "1" for at in range(63)}

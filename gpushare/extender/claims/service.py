@@ -32,8 +32,7 @@ _WAITING_PODS = (("fieldSelector", "spec.nodeName=,status.phase=Pending"),)
 class ClaimsService:
     """The claims of one driver, in the cluster's memory unit, ranked by a policy.
 
-    sources: what is listed and watched for them, by name. view: what may be told of them. events:
-    tell users what has come of their claims.
+    sources: what is listed and watched for them, by name. view: what may be told of them.
     """
 
     def __init__(
@@ -72,7 +71,7 @@ class ClaimsService:
         self.view = ClaimsView(
             driver, books, self._journal, resources, policy=ranks, ranking=ranking
         )
-        self.events = ClaimEvents(messages, self.view)
+        self._events = ClaimEvents(messages, self.view)
         self._allocator: Allocator | None = None
         self._templates: Templates | None = None
 
@@ -115,7 +114,7 @@ class ClaimsService:
         ready: this process leads.
         """
         self._books.forget_nodes()
-        self.events.tick(ready)
+        self._events.tick(ready)
 
     def _lend(self, node: str) -> None:
         for managed in self._resources:

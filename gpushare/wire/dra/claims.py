@@ -17,6 +17,7 @@ from gpushare.core.dealing import Asked
 from gpushare.core.model import MAX_UNITS, Request
 from gpushare.errors import MessageError, QuantityError
 from gpushare.wire.annotations import MAX_DEVICES_PER_POD
+from gpushare.wire.demands import TEXT
 from gpushare.wire.dra.objects import (
     ClaimAllocation,
     ClaimMetadata,
@@ -41,9 +42,7 @@ pod."""
 
 _MOST_TEXT = 500
 _MOST_FINALIZERS = 4096
-"""Bytes of the finalizers of a claim that may be given devices, ours left out: characters, and
-_EACH for each."""
-_EACH = 64
+"""Bytes of the finalizers of a claim that may be given devices, ours left out."""
 
 MAX_DEVICES = min(32, MAX_DEVICES_PER_POD)
 """Results that an allocation may have."""
@@ -139,7 +138,7 @@ def kept_claim(claim: ResourceClaim, class_name: str) -> ResourceClaim:
         else:
             spec = ClaimSpec() if asked is None else spec.kept(_requests(asked, class_name))
     others = [name for name in (metadata and metadata.finalizers) or () if name != FINALIZER]
-    if metadata and sum(_EACH + len(name) for name in others) > _MOST_FINALIZERS:
+    if metadata and sum(TEXT + len(name) for name in others) > _MOST_FINALIZERS:
         # A patch would have to repeat them all, so none is written.
         names = (metadata.name, metadata.namespace, metadata.uid, metadata.resource_version)
         ours = [FINALIZER] if is_protected(claim) else []
