@@ -193,7 +193,6 @@ class Extender:
             refusal_hold=RefusalHold(),
             promise_wait=RefusalHold(hold=FLOOR),
             last_hour=last_hour,
-            unit=settings.unit,
             shadow=self._shadow.asked if self._shadow is not None else None,
             claims=view,
             kept_nodes=lambda: kept_nodes(marks.all()),

@@ -19,7 +19,6 @@ from gpushare.extender.tell.page.last_hour import LastHour
 from gpushare.extender.verbs.answer import VerbAnswer
 from gpushare.extender.verbs.bind.binder import Binder, BindVerb
 from gpushare.extender.verbs.filter import FilterVerb
-from gpushare.extender.verbs.filter_dryrun import FilterDryRunVerb
 from gpushare.extender.verbs.preempt import BudgetsOf, PreemptVerb, no_budgets
 from gpushare.extender.verbs.prioritize import PrioritizeVerb
 from gpushare.extender.verbs.refusal_hold import RefusalHold
@@ -31,12 +30,7 @@ from gpushare.wire.inspect import encode_inspect
 log = logging.getLogger("gpushare.decision")
 
 _NO_VALUES: Mapping[str, object] = {}
-_DEBUG_ONLY = frozenset(
-    {
-        *(("prioritize", outcome) for outcome in ("scored", "plain")),
-        *(("filter_dryrun", outcome) for outcome in ("fit", "no_fit", "plain", "refused")),
-    }
-)
+_DEBUG_ONLY = frozenset({("prioritize", "scored"), ("prioritize", "plain")})
 """Verbs and outcomes that decide nothing yet: logged for debugging alone."""
 
 Observe = Callable[[str, str, float], None]
@@ -57,9 +51,8 @@ class Service:
     refuses a pod; None: not at all. `promise_wait`: the same before it refuses one for what is held
     for another pod. `last_hour`: counts what is allocated and refused. `shadow`: told of each
     answer of filter, once it is made. `claims`: what may be told of claims, if they are followed.
-    `kept_nodes`: returns why autoscalers leave nodes alone, by name. `unit`: the memory unit of the
-    cluster. `wall`: returns seconds since the epoch, by which the grace of pods that are being
-    deleted is judged.
+    `kept_nodes`: returns why autoscalers leave nodes alone, by name. `wall`: returns
+    seconds since the epoch, by which the grace of pods that are being deleted is judged.
     """
 
     def __init__(
@@ -77,7 +70,6 @@ class Service:
         refusal_hold: RefusalHold | None = None,
         promise_wait: RefusalHold | None = None,
         last_hour: LastHour | None = None,
-        unit: str = "GiB",
         shadow: Callable[[Asked], None] | None = None,
         claims: ClaimsView | None = None,
         kept_nodes: Callable[[], Mapping[str, str]] = dict,
@@ -110,7 +102,6 @@ class Service:
             shadowed=shadow is not None,
             clock=clock,
         )
-        filter_dryrun = FilterDryRunVerb(resources, not_ready=ready, unit=unit)
         prioritize = PrioritizeVerb(resources, not_ready=ready, lists=lists, clock=clock)
         preempt = PreemptVerb(resources, not_ready=ready, budgets_of=budgets_of, wall=wall)
         bind = BindVerb(
@@ -123,7 +114,6 @@ class Service:
             last_hour=last_hour,
         )
         self.filter: Answer = partial(self._answer, "filter", filter_verb.answer)
-        self.filter_dryrun: Answer = partial(self._answer, "filter_dryrun", filter_dryrun.answer)
         self.bind: Answer = partial(self._answer, "bind", bind.answer)
         self.prioritize: Answer = partial(self._answer, "prioritize", prioritize.answer)
         """Raises MessageError or NotReady: it has no field for errors."""

@@ -17,7 +17,7 @@ from gpushare.core.model import NodeSpec, Reason
 from gpushare.errors import AnnotationError, MessageError, QuantityError
 from gpushare.wire.annotations import Names
 from gpushare.wire.gpu_models import label_value, node_model
-from gpushare.wire.inventory import MAX_DEVICES, decode_inventory, units_of
+from gpushare.wire.inventory import MAX_DEVICES, decode_inventory
 from gpushare.wire.objects import Metadata, Node, NodeStatus
 from gpushare.wire.quantity import Quantity, to_bytes, to_milli, to_units
 
@@ -55,38 +55,6 @@ def node_spec(node: Node, names: Names, unit: str) -> NodeSpec:
     labelled = node_model(metadata.labels or {})
     # The label first: it is what selectors of pods are held against.
     return replace(spec, models=(labelled,) * len(spec.capacity)) if labelled else spec
-
-
-def template_spec(node: Node, names: Names, unit: str) -> NodeSpec:
-    """Return the devices of a node that comes of this template, in units.
-
-    The inventory or the total and the count lead, as of any node; where they say nothing that can
-    be used the label does. The cards of the node that was copied are not those that come: all are
-    healthy, and none has a uuid. Raises AnnotationError for a label that makes no sense,
-    MessageError as `node_spec`.
-    """
-    spec = node_spec(node, names, unit)
-    metadata = node.metadata
-    label = ((metadata and metadata.labels) or {}).get(names.shape)
-    has_inventory = names.inventory in ((metadata and metadata.annotations) or {})
-    if label is not None and not has_inventory and (spec.closed or not any(spec.capacity)):
-        where, match = f"label {names.shape}: {label[:63]!a}", SHAPE.fullmatch(label)
-        if match is None:
-            raise AnnotationError(f"{where} is not as 4x24GiB")
-        devices, size = int(match[1]), int(match[2])
-        units = units_of(size, match[3], unit) if match[3] else size
-        if not units:
-            raise AnnotationError(f"{where} is no number of units of {unit}")
-        if not 0 < devices <= MAX_DEVICES:
-            raise AnnotationError(
-                f"label {names.shape}: a node has from 1 to {MAX_DEVICES} devices"
-            )
-        capacity = (units,) * devices
-        model = node_model((metadata and metadata.labels) or {})
-        models = (model,) * len(capacity)
-        spec = replace(spec, capacity=capacity, models=models, closed=None, counted=False)
-    size = len(spec.capacity)
-    return replace(spec, healthy=(True,) * size, uuids=("",) * size, gone=())
 
 
 def _from_inventory(bare: NodeSpec, text: str, unit: str) -> NodeSpec:

@@ -178,7 +178,7 @@ def paths(rng: random.Random, targets: Targets) -> Attempt:
         targets.nodes[0],
     )
     tails = ("", "?resource=%ff", "?resource=" + "x" * 500, "?&&==", "#x", "?resource=" + MEM)
-    path = rng.choice(("", PREFIX, f"{PREFIX}/inspect", f"{PREFIX}/filter", "/openapi.json", "//"))
+    path = rng.choice(("", PREFIX, f"{PREFIX}/inspect", f"{PREFIX}/filter", "/version", "//"))
     path = f"{path}/{rng.choice(parts)}{rng.choice(tails)}"
     method = rng.choice(methods)
     return Attempt("methods, paths", framed(b"{}" if rng.random() < 0.5 else b"", path, method))

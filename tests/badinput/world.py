@@ -101,10 +101,6 @@ def bad_world(folder: Path) -> Iterator[BadWorld]:
         cluster.stop()
 
 
-def url(world: BadWorld, path: str = "/openapi.json") -> str:
-    return f"http://127.0.0.1:{world.extender.port}{path}"
-
-
 def _own(node: dict[str, Any]) -> dict[str, Any]:
     """The node without the time at which the extender last woke kube-scheduler for it."""
     meta = node["metadata"]

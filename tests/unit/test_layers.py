@@ -110,7 +110,6 @@ DOORS: dict[str, tuple[str, ...]] = {
         "wire.objects",
         "wire.extender",
         "wire.preempt",
-        "wire.schemas",
         "gpushare_localcluster.api.objects",
         "gpushare_localcluster.client",
     ),

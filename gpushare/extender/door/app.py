@@ -22,7 +22,6 @@ from werkzeug.exceptions import HTTPException
 from gpushare import __version__
 from gpushare.daemon.callers import BROWSERS, Callers, names_of
 from gpushare.errors import GpuShareError, MessageError, NotReady, UnknownNode
-from gpushare.extender.door.openapi import openapi_document
 from gpushare.extender.service import Service
 from gpushare.logline import Line
 from gpushare.wire.extender import encode_bind, encode_filter
@@ -63,8 +62,6 @@ def build_app(service: Service, routes: Routes, body_limit: int, callers: Caller
     app.url_map.merge_slashes = False
     prefix = routes.prefix
     paths = {
-        # No kube-scheduler calls it, so no configuration names it.
-        "filter_dryrun": f"{prefix}/filter-dryrun",
         "filter": f"{prefix}/{routes.filter}",
         "prioritize": f"{prefix}/{routes.prioritize}",
         "bind": f"{prefix}/{routes.bind}",
@@ -72,12 +69,8 @@ def build_app(service: Service, routes: Routes, body_limit: int, callers: Caller
         "inspect": f"{prefix}/inspect",
         "inspect_node": f"{prefix}/inspect/{{node}}",
         "version": "/version",
-        "openapi": "/openapi.json",
     }
     verbs = {
-        paths["filter_dryrun"]: Verb(
-            service.filter_dryrun, lambda text: encode_filter(None, error=text)
-        ),
         paths["filter"]: Verb(service.filter, lambda text: encode_filter(None, error=text)),
         paths["prioritize"]: Verb(service.prioritize),
         paths["bind"]: Verb(service.bind, encode_bind),
@@ -91,7 +84,6 @@ def build_app(service: Service, routes: Routes, body_limit: int, callers: Caller
         "inspect": inspect,
         "inspect_node": inspect,
         "version": partial(_json, json.dumps({"version": __version__}).encode()),
-        "openapi": partial(_json, openapi_document(paths)),
     }
     access = AccessControl(callers)
 

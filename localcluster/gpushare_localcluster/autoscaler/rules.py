@@ -11,13 +11,11 @@ simulator/drainability (the pods that keep a node).
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 from gpushare.wire.budgets import DisruptionBudget, read_budget
 from gpushare.wire.fields import Fields
 from gpushare_localcluster.scheduler.cache import NodeInfo
 from gpushare_localcluster.scheduler.cycle_state import CycleState
-from gpushare_localcluster.scheduler.extender import FilterResult
 from gpushare_localcluster.scheduler.framework import FilterPlugin
 from gpushare_localcluster.scheduler.objects import CPU, MEMORY, Json, PodView, read_node, read_pod
 from gpushare_localcluster.scheduler.plugins.node import NodeUnschedulable
@@ -83,31 +81,14 @@ class ScaleDown:
     stays: Mapping[str, str]
 
 
-class Asked(Protocol):
-    """An extender that is asked about whole nodes, as some would have the autoscaler do."""
-
-    def is_interested(self, pod: PodView) -> bool:
-        """Return whether it is to be asked about the pod."""
-
-    def filter(self, pod: PodView, nodes: Sequence[NodeInfo]) -> FilterResult:
-        """Return what is left of the nodes."""
-
-
 class Autoscaler:
     """Decides over a cluster as it is.
 
-    fit_args: of the plug-in NodeResourcesFit. extender: asked where the plug-ins find room; no
-    release has one.
+    fit_args: arguments of the plug-in NodeResourcesFit.
     """
 
-    def __init__(
-        self,
-        groups: Sequence[Group],
-        fit_args: Fields | None = None,
-        extender: Asked | None = None,
-    ) -> None:
+    def __init__(self, groups: Sequence[Group], fit_args: Fields | None = None) -> None:
         self._groups = {group.name: group for group in groups}
-        self._extender = extender
         self._plugins: tuple[FilterPlugin, ...] = (
             NodeUnschedulable(),
             TaintToleration(),
@@ -194,10 +175,7 @@ class Autoscaler:
             status = plugin.filter(CycleState(), pod, info)
             if not status.ok:
                 return status.message
-        if self._extender is None or not self._extender.is_interested(pod):
-            return ""
-        found = self._extender.filter(pod, [info])
-        return "" if found.nodes else found.statuses[info.name].message
+        return ""
 
     def _estimate(self, group: Group, room: int, pods: Sequence[PodView]) -> "_Option":
         """Return what new nodes of this group, so many at most, do for the pods."""

@@ -4,14 +4,10 @@ import re
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import pytest
 import yaml
 
 from gpushare.cli.whatif import main
-from gpushare.wire.annotations import ALIYUN
-from gpushare.wire.nodes import template_spec
-from gpushare.wire.objects import Node
 from gpushare.wire.quantity import to_bytes, to_milli
 from tests.unit.cli.fake_kubectl import FakeKubectl, inventory, node, pending
 
@@ -79,22 +75,6 @@ def test_each_shape_that_is_needed_is_told_to_each_autoscaler(
     assert to_bytes(found[5]["annotations"][f"{CAPACITY}/memory"]) == 256 << 30
     titles = [line for line in out.splitlines() if re.match(r"# \d+ x ", line)]
     assert titles == ["# 1 x like a", "# 1 x 4x24GiB,cpu=64,memory=256Gi"]
-
-
-@pytest.mark.parametrize("unit", ["GiB", "MiB", "256MiB"])
-def test_the_label_says_to_filter_dryrun_what_the_shape_is(
-    unit: str, tmp_path: Path, capsys: Capsys
-) -> None:
-    nodes = tmp_path / "nodes.csv"
-    nodes.write_text("name,cpu_milli,memory_mib,gpu,units,model\na,1000,1000,1,1,\n")
-    asked = ("--unit", unit, "--pods", "20GiB x 1", "--shape", "4x24GiB")
-    (_, aws, _), _ = overlay(capsys, "--nodes", str(nodes), *asked)
-    label = aws["tags"][f"{TEMPLATE}/label/gpushare.io/shape"]
-    metadata = {"name": "template-1", "labels": {"gpushare.io/shape": label}}
-    made_up = msgspec.convert({"metadata": metadata}, Node)
-    units = int(aws["tags"][f"{TEMPLATE}/resources/aliyun.com/gpu-mem"])
-    spec = template_spec(made_up, ALIYUN, unit)
-    assert (len(spec.capacity), sum(spec.capacity)) == (4, units)
 
 
 def test_nodes_like_one_that_is_there_are_known_by_its_instance_type(

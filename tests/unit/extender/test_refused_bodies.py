@@ -48,7 +48,7 @@ def kept() -> Iterator[list[object]]:
 
 
 @pytest.mark.parametrize("ready", [True, False], ids=["ready", "not ready"])
-@pytest.mark.parametrize("verb", ["filter", "filter-dryrun", "prioritize", "bind", "preempt"])
+@pytest.mark.parametrize("verb", ["filter", "prioritize", "bind", "preempt"])
 @pytest.mark.parametrize("body", BODIES.values(), ids=BODIES.keys())
 def test_a_refused_request_is_kept_by_nothing(
     body: bytes, verb: str, ready: bool, kept: list[object]

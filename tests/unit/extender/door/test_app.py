@@ -237,7 +237,7 @@ def test_only_certificates_of_the_names_given_may_call(
 
 def called_by(client: FlaskClient, headers: dict[str, str]) -> list[int]:
     """The status of each verb, and of what is read, called with these headers."""
-    verbs = ("filter", "filter-dryrun", "prioritize", "bind", "preempt")
+    verbs = ("filter", "prioritize", "bind", "preempt")
     written = [client.post(f"{PREFIX}/{v}", data=ASKING, headers=JSON | headers) for v in verbs]
     read = [client.get(path, headers=headers) for path in (f"{PREFIX}/inspect", "/version")]
     return [answer.status_code for answer in (*written, *read)]
@@ -257,7 +257,7 @@ def called_by(client: FlaskClient, headers: dict[str, str]) -> list[int]:
 def test_a_page_in_a_browser_may_call_no_verb(
     client: FlaskClient, extender: ScriptedExtender, headers: dict[str, str]
 ) -> None:
-    assert called_by(client, headers) == [403, 403, 403, 403, 403, 200, 200]
+    assert called_by(client, headers) == [403, 403, 403, 403, 200, 200]
     client.post(f"{PREFIX}/bind", data=BINDING, headers=JSON | headers)
     assert extender.api.calls == []
 
@@ -289,6 +289,6 @@ def test_on_loopback_another_name_is_refused_whatever_is_asked(
     extender: ScriptedExtender, host: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     client = make_app(extender, LOOPBACK).test_client()
-    assert called_by(client, {"Host": host}) == [403] * 7
+    assert called_by(client, {"Host": host}) == [403] * 6
     assert caplog.text.count("caller refused") == 1
     assert 403 not in called_by(make_app(extender).test_client(), {"Host": host})
