@@ -9,10 +9,10 @@ import json
 import signal
 import sys
 import traceback
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
-from dataclasses import asdict, dataclass, replace
-from functools import cache, partial
+from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from types import FrameType
 
@@ -20,15 +20,14 @@ import yaml
 
 from gpushare.core.policy import policy_names
 from gpushare.errors import GpuShareError, SettingsError, WireError
-from gpushare.sim import experiments, report, tables
+from gpushare.sim import experiments, report
 from gpushare.sim.flow import REACHED
-from gpushare.sim.inputs import Inputs, Listing, read_inputs, read_shipped
+from gpushare.sim.inputs import Inputs, Listing, read_inputs
 from gpushare.sim.lifetimes import TRACE, lifetimes_of
 from gpushare.sim.options import SMALL, Options, read_options
 from gpushare.sim.report import Measure, Record, Scale, choices_told, headline, legend, verdicts
 from gpushare.sim.runner import Progress, bar, go_on, run_all
 from gpushare.sim.scorers import SIMULATED
-from gpushare.sim.tables import Table
 
 _SEEDS = tuple(range(42, 52))
 """The default seeds; for a large cluster only the first two."""
@@ -42,7 +41,7 @@ _EXPERIMENTS: Mapping[str, Callable[..., Record]] = {
     "replay": experiments.replay,
 }
 _MOST_MODELS = 5
-_Done = tuple[tuple[int, int, int], Record]
+_Done = tuple[tuple[int, int], Record]
 """A record and the place of its job."""
 
 
@@ -55,10 +54,8 @@ class Job:
     policy: str
     seed: int
     parameters: experiments.Options
-    labels: Mapping[str, object]
-    """What its record contains besides the measures."""
-    place: tuple[int, int, int]
-    """The position of its record, by line of a table, policy and seed."""
+    place: tuple[int, int]
+    """The position of its record, by policy and seed."""
 
 
 def jobs_of(options: Options, listing: Listing | None) -> list[Job]:
@@ -71,8 +68,6 @@ def jobs_of(options: Options, listing: Listing | None) -> list[Job]:
         if name not in policies:
             known = ", ".join(policies)
             raise SettingsError(f"no policy is called {name[:40]!r}; there are: {known}")
-    if options.tables:
-        return list(_of_tables(options.tables))
     inputs = read_inputs(options, listing)
     if options.experiment == "replay":
         times = {pod.created for pod in inputs.pods if pod.created is not None}
@@ -91,25 +86,11 @@ def jobs_of(options: Options, listing: Listing | None) -> list[Job]:
             policy,
             seed,
             options.parameters,
-            {"file": inputs.name},
-            (0, place, seed),
+            (place, seed),
         )
         for seed in seeds
         for place, policy in enumerate(options.policies)
     ]
-
-
-def _of_tables(wanted: Sequence[Table]) -> Iterator[Job]:
-    lines = [(table, line) for table in wanted for line in table.lines]
-    read = cache(read_shipped)  # many lines are of one list
-    for number, (table, line) in enumerate(lines):
-        inputs = read(line.file, line.units, line.parameters.lifetimes)
-        labels = {"table": table.name, **line.labels}
-        for seed in table.seeds:
-            for place, (policy, workload) in enumerate(table.variants):
-                parameters = replace(line.parameters, workload=workload)
-                where = (number, place, seed)
-                yield Job(line.experiment, inputs, policy, seed, parameters, labels, where)
 
 
 def _check_length(options: Options, inputs: Inputs) -> None:
@@ -165,7 +146,7 @@ def run(job: Job) -> _Done:
     measures = procedure(
         inputs.nodes, inputs.pods, job.policy, job.seed, job.parameters, go_on=go_on
     )
-    return job.place, {**job.labels, **measures}
+    return job.place, {"file": job.inputs.name, **measures}
 
 
 def _failed(error: Exception, code: int) -> int:
@@ -185,9 +166,6 @@ def _check_outputs(options: Options) -> None:
         raise SettingsError(f"{options.plots}: is no directory to write pictures to")
     if options.plots is not None:
         _plots()
-    if options.document is not None:
-        marks = [view for table in options.tables for view in table.views]
-        _renewed(options.document, dict.fromkeys(marks, ""))
 
 
 def _run_all(jobs: Sequence[Job], processes: int, finished: list[_Done]) -> int:
@@ -244,7 +222,7 @@ def _tellings(
 ) -> Iterator[Callable[[], object]]:
     """Yield functions that write and print what is finished; if one fails, the others still run.
 
-    They raise OSError, and SettingsError for a document; the last one prints.
+    They raise OSError; the last one prints.
     """
     inputs = jobs[0].inputs
     records = [record for record in every if REACHED not in record]
@@ -266,35 +244,13 @@ def _tellings(
         "yaml": lambda: yaml.safe_dump(json.loads(json.dumps(whole)), sort_keys=False),
         "csv": lambda: report.as_csv(records, measures),
         "table": lambda: _table(options, inputs, records, measures, broken_off),
-        "paper": lambda: "\n".join(_printed(options.tables, records)),
     }
     for path, form in ((options.json, "json"), (options.csv, "csv")):
         if path is not None:
             yield partial(path.write_text, forms[form](), encoding="utf-8")
-    if options.document is not None:
-        yield partial(_renew, options.document, options.tables, records)
     if options.plots is not None:
         yield partial(_plots(), records, options.plots)
-    of_tables = options.output == "table" and options.tables
-    text = forms["paper" if of_tables else options.output]()
-    yield partial(print, text, end="", flush=True)
-
-
-def _renew(path: Path, wanted: Sequence[Table], records: Sequence[Record]) -> None:
-    """Put the tables into the document. Raises OSError, SettingsError."""
-    texts = {}
-    for table in wanted:
-        texts.update(table.markdown(records))
-    path.write_text(_renewed(path, texts), encoding="utf-8")
-
-
-def _renewed(path: Path, texts: Mapping[str, str]) -> str:
-    """Return the document with these tables. Raises SettingsError if it has no place for one."""
-    try:
-        text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise SettingsError(f"{path}: cannot be read: {error}") from error
-    return tables.renew(text, texts)
+    yield partial(print, forms[options.output](), end="", flush=True)
 
 
 def _table(
@@ -334,17 +290,6 @@ def _table(
         assert isinstance(share, float)  # noqa: S101  # as the experiments make it
         lines.append(f"  {record['policy']}, seed {record['seed']}: {share:.0%} done, {measured}")
     return "\n".join([*lines, ""])
-
-
-def _printed(wanted: Iterable[Table], records: Sequence[Record]) -> Iterator[str]:
-    """Yield each table as a terminal shows it; the published figures have a form of their own."""
-    for table in wanted:
-        own = [record for record in records if record["table"] == table.name]
-        if table.name == "inflation":
-            yield tables.printed(own)
-        else:
-            for view in table.views:
-                yield report.aligned(table.rows(view, own))
 
 
 def _plots() -> Callable[[Sequence[Record], Path], list[Path]]:

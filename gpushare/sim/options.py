@@ -20,7 +20,6 @@ from gpushare.sim import experiments
 from gpushare.sim.flow import Defrag
 from gpushare.sim.lifetimes import EXPONENTIAL, TRACE
 from gpushare.sim.scorers import KNOWN, LEARNED
-from gpushare.sim.tables import TABLES, Table, chosen
 
 FORMATS = ("table", "json", "yaml", "csv")
 POLICIES = "device-bestfit,fgd,shadow-price"
@@ -65,10 +64,6 @@ class Options:
     units: int
     """Of a device, to which sizes are rounded; 0 leaves them."""
     parameters: experiments.Options
-    tables: tuple[Table, ...]
-    """What is run for a document, with experiments, policies and seeds of their own; empty for one
-    experiment."""
-    document: Path | None
     json: Path | None
     csv: Path | None
     plots: Path | None
@@ -93,7 +88,6 @@ def read_options(argv: Sequence[str]) -> Options:
         )
     if values.experiment == "churn" and values.defrag and not values.wait:
         raise SettingsError("--defrag moves pods for those that wait: add --wait")
-    tables = chosen(values.tables, values.files, values.policy, values.seeds)
     names = {field.name for field in fields(experiments.Options)}
     parameters = {name: value for name, value in vars(values).items() if name in names}
     live = ClusterOptions(values.kubeconfig, values.context, values.resource, values.unit)
@@ -106,8 +100,6 @@ def read_options(argv: Sequence[str]) -> Options:
         seeds=values.seeds,
         units=values.devices,
         parameters=replace(experiments.Options(), picture=values.plot is not None, **parameters),
-        tables=tables,
-        document=values.write,
         json=values.json,
         csv=values.csv,
         plots=values.plot,
@@ -159,33 +151,8 @@ def _parser() -> Parser:
             help="the policy learns from the pods that have come, as the extender does, or knows"
             " all pods of the file (default: %(default)s)",
         )
-        _add_common(verb, POLICIES, f"42-51; 42-43 where there are over {SMALL} nodes")
-        verb.set_defaults(tables=(), files=(), write=None)
-    _paper(
-        verbs.add_parser(
-            "paper",
-            help="the tables of docs/research/placement-figures.md, on the nine published traces",
-            description="Run what docs/research/placement-figures.md shows, on the nine traces of"
-            " Weng et al. (USENIX ATC 2023); the first table has the published figures too.",
-        )
-    )
+        _add_common(verb)
     return whole
-
-
-def _paper(verb: argparse.ArgumentParser) -> None:
-    add = verb.add_argument
-    add(
-        "--tables",
-        type=words,
-        default=words(TABLES[0].name),
-        metavar="NAME[,NAME...]",
-        help=f"{', '.join(table.name for table in TABLES)} (default: {TABLES[0].name})",
-    )
-    add("--files", type=words, default=(), metavar="NAME[,NAME...]", help="(default: all there)")
-    add("--write", type=Path, metavar="FILE", help="renew the tables between the marks of the file")
-    live = dict.fromkeys(("kubeconfig", "context", "resource", "unit"), "")
-    verb.set_defaults(nodes="", pods="", devices=0, from_cluster=False, plot=None, **live)
-    _add_common(verb, "", "")
 
 
 def _churn(verb: argparse.ArgumentParser) -> None:
@@ -258,7 +225,7 @@ def _add_input(verb: argparse.ArgumentParser) -> None:
     add("--plot", type=Path, metavar="DIR", help="draw pictures (needs the extra `plots`)")
 
 
-def _add_common(verb: argparse.ArgumentParser, policies: str, some_seeds: str) -> None:
+def _add_common(verb: argparse.ArgumentParser) -> None:
     add = verb.add_argument
     # The cores that this process may use, as far as the system tells.
     affinity = getattr(os, "sched_getaffinity", None)
@@ -266,16 +233,16 @@ def _add_common(verb: argparse.ArgumentParser, policies: str, some_seeds: str) -
     add(
         "--policy",
         type=words,
-        default=words(policies) if policies else (),
+        default=words(POLICIES),
         metavar="NAME[,NAME...]",
-        help=f"the first is what others are compared with (default: {policies or 'of each table'})",
+        help=f"the first one is the base of the comparison (default: {POLICIES})",
     )
     add(
         "--seeds",
         type=seeds,
         default=(),
         metavar="42-51",
-        help=f"a run for each (default: {some_seeds or 'of each table'})",
+        help=f"a run for each (default: 42-51; 42-43 for more than {SMALL} nodes)",
     )
     add("--json", type=Path, metavar="OUT", help="write all measures of each run")
     add("--csv", type=Path, metavar="OUT", help="write a line for each run")

@@ -2,7 +2,7 @@
 
 A twentieth of the published cluster, so that it takes seconds. The expected means and spreads are
 those of the seeds 42 to 51 on the same nodes, by policies that know the pods; five of these seeds
-are run here. The full experiment is `gpushare simulate paper`.
+are run here.
 """
 
 import csv

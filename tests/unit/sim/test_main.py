@@ -3,7 +3,6 @@
 import csv
 import itertools
 import json
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +11,7 @@ import yaml
 
 from gpushare.cli.main import main
 from gpushare.core.trial_lead import lead_text
-from gpushare.sim import tables
-from gpushare.sim.experiments import Options
 from gpushare.sim.main import main as simulator
-from gpushare.sim.tables import Line, Table, compared, with_learning
 
 Capsys = pytest.CaptureFixture[str]
 
@@ -354,71 +350,3 @@ def test_pictures_are_drawn(small: list[str], tmp_path: Path) -> None:
     assert sorted(file.name for file in folder.iterdir()) == [f"{name}.png" for name in names]
     for file in folder.iterdir():
         assert file.read_bytes().startswith(b"\x89PNG")
-
-
-def marked(folder: Path, *names: str) -> Path:
-    """A document with marks for these tables."""
-    document = folder / "placement.md"
-    marks = [f"<!-- simulate:{name} -->\nold\n<!-- /simulate -->\n" for name in names]
-    document.write_text("".join(marks))
-    return document
-
-
-def test_the_paper_s_tables_are_printed_and_renewed(tmp_path: Path, capsys: Capsys) -> None:
-    names = ("inflation-95", "inflation-100", "inflation-130", "inflation-lead")
-    document = marked(tmp_path, *names)
-    words = ["--files", "gpushare100", "--policy", "device-bestfit", "--seeds", "42"]
-    assert simulate("paper", *words, "--write", str(document), "--jobs", "1") == 0
-    told = capsys.readouterr().out.splitlines()
-    assert told[0].split()[:5] == ["FILE", "POLICY", "PUBLISHED@95", "OURS@95", "DIFF@95"]
-    assert told[1].split()[:3] == ["gpushare100", "device-bestfit", "-"]
-    assert "| gpushare100 | 1 | **8" in document.read_text()
-
-
-def test_tables_are_printed_and_renewed_and_each_run_says_what_it_is_of(
-    tmp_path: Path, capsys: Capsys, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    lines = [
-        Line("multigpu50", parameters=Options(load=load, life=0.5, warmup=0.1), units=16)
-        for load in (0.1, 0.2)
-    ]
-    short = Table("short", ("file", "load"), tuple(lines), {"one": compared, "two": with_learning})
-    monkeypatch.setattr(tables, "TABLES", (replace(short, learners=("fgd",)),))
-    document, out = marked(tmp_path, "one", "two", "other"), tmp_path / "out.json"
-    words = ["--tables", "short", "--policy", "binpack,fgd", "--seeds", "42", "--jobs", "1"]
-    assert simulate("paper", *words, "--write", str(document), "--json", str(out)) == 0
-    rows = [line.split() for line in capsys.readouterr().out.splitlines()]
-    assert rows[0][:5] == ["file", "load", "seeds", "binpack", "fgd"]
-    assert [row[:3] for row in rows[1:3]] == [
-        ["multigpu50", "0.1", "1"],
-        ["multigpu50", "0.2", "1"],
-    ]
-    text = document.read_text()
-    assert text.count(f"| multigpu50 | 0.2 | 1 | {rows[2][3]} | {rows[2][4]} |") == 2
-    assert text.count("old") == 1
-    made = json.loads(out.read_text())
-    told = [(one["load"], one["policy"], one["workload"]) for one in made["records"]]
-    variants = [("binpack", "known"), ("fgd", "known"), ("fgd", "learned")]
-    assert told == [(load, *variant) for load in (0.1, 0.2) for variant in variants]
-    assert {(one["table"], one["file"], one["units"]) for one in made["records"]} == {
-        ("short", "multigpu50", 16)
-    }
-    means = [line["mean"] for line in made["summary"] if line["measure"] == "alloc"]
-    assert len(means) == len(told)
-
-
-@pytest.mark.parametrize(
-    ("words", "says"),
-    [
-        (["--files", "gpushare1"], "no shipped trace is called 'gpushare1': cpu050,"),
-        (["--tables", "none"], "no table is called 'none'; there are: inflation, churn,"),
-        (["--tables", "waiting", "--files", "cpu050"], "the table waiting has no line for cpu050"),
-        (["--write", "/no/such/file.md"], "/no/such/file.md: cannot be read"),
-        (["--write", "/dev/null"], "the document has no marks for the table inflation-95"),
-    ],
-)
-def test_a_wrong_word_to_the_paper_ends_with_2(capsys: Capsys, words: list[str], says: str) -> None:
-    assert simulate("paper", *words) == 2
-    told = capsys.readouterr()
-    assert (told.out, told.err.count("\n")) == ("", 1)
-    assert says in told.err

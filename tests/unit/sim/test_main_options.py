@@ -42,14 +42,6 @@ def test_a_newcomer_gets_the_shipped_trace_and_three_policies() -> None:
     assert (len(inputs.nodes), inputs.devices, len(inputs.pods)) == (1213, 6212, 8152)
 
 
-def test_a_document_has_the_inflation_tables_made_unless_others_are_named() -> None:
-    (table,) = read("paper").tables
-    assert (table.name, len(table.lines), len(table.seeds)) == ("inflation", 9, 10)
-    tables = read("paper --tables churn,learned --seeds 7 --files default").tables
-    assert [(table.name, table.seeds) for table in tables] == [("churn", (7,)), ("learned", (7,))]
-    assert read("inflation").tables == ()
-
-
 def test_a_shipped_list_without_times_is_lent_those_of_the_default_list() -> None:
     for words, timed in (("", False), (" --lifetimes trace --workload known", True)):
         inputs = read_inputs(read(f"churn --pods multigpu20{words}"), None)
@@ -85,7 +77,7 @@ def test_the_nine_traces_are_shipped() -> None:
         ("churn --lifetimes none", "invalid choice: 'none'"),
         ("inflation --lifetimes trace", "unrecognized arguments: --lifetimes"),
         ("inflation --workload guessed", "invalid choice: 'guessed'"),
-        ("paper --tables churn,,units", "has an empty name"),
+        ("inflation --policy fgd,,random", "has an empty name"),
     ],
 )
 def test_a_wrong_word_ends_with_2_and_says_where_help_is(
