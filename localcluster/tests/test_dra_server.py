@@ -9,10 +9,10 @@ import pytest
 from google.protobuf.message import Message
 
 from gpushare.device_plugin import kubelet_pb2 as pb
-from gpushare.device_plugin.dra.preparer import KIND, Preparer
-from gpushare.device_plugin.dra.server import DriverServer
 from gpushare.errors import SettingsError
-from tests.unit.device_plugin.dra.claims_api import DRIVER, UID, ClaimsApi, cards, result
+from gpushare_localcluster.dra.preparer import KIND, Preparer
+from gpushare_localcluster.dra.server import DriverServer
+from tests.support.claims_api import DRIVER, UID, ClaimsApi, cards, result
 
 _AnswerT = TypeVar("_AnswerT", bound=Message)
 PREPARE, UNPREPARE = (

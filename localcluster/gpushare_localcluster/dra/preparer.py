@@ -17,16 +17,15 @@ from typing import Any
 
 from gpushare.device_plugin.cards import Card, Cards
 from gpushare.device_plugin.container import Contract, answer
-from gpushare.device_plugin.dra.publisher import device_name
 from gpushare.device_plugin.identity import Grant
 from gpushare.errors import QuantityError, RequestRefused
 from gpushare.kube.api import Calls
 from gpushare.logline import Line
 from gpushare.wire.annotations import ALIYUN
 from gpushare.wire.dra.objects import RESOURCE_CLAIMS, ResourceClaim, Result
-from gpushare.wire.dra.slices import MEMORY
 from gpushare.wire.fields import NAME
 from gpushare.wire.quantity import to_bytes
+from gpushare_localcluster.dra.publisher import MEMORY, device_name
 
 log = logging.getLogger("gpushare.dra")
 

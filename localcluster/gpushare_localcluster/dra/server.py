@@ -3,7 +3,8 @@
 The kubelet watches its folder of plug-ins: whatever socket is there it asks who it is, now and when
 it starts again. So nothing has to be done when the kubelet comes back.
 
-Tested in `tests/unit/device_plugin/dra` and, with a real kubelet, in `tests/e2e/test_dra.py`.
+Tested in `localcluster/tests/test_dra_server.py` and, with a real kubelet, in
+`tests/e2e/test_dra.py`.
 """
 
 import logging
@@ -16,10 +17,10 @@ import grpc
 from google.protobuf.message import Message
 
 from gpushare.device_plugin import kubelet_pb2 as pb
-from gpushare.device_plugin.dra.preparer import ClaimRef, Preparer
 from gpushare.device_plugin.kubelet import NO_PROXY
 from gpushare.errors import GpuShareError, SettingsError
 from gpushare.logline import Line
+from gpushare_localcluster.dra.preparer import ClaimRef, Preparer
 
 log = logging.getLogger("gpushare.dra")
 

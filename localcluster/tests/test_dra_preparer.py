@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from gpushare.device_plugin.dra.preparer import KIND, ClaimRef, Preparer
 from gpushare.errors import GpuShareError
-from tests.unit.device_plugin.dra.claims_api import (
+from gpushare_localcluster.dra.preparer import KIND, ClaimRef, Preparer
+from tests.support.claims_api import (
     DRIVER,
     NODE,
     UID,

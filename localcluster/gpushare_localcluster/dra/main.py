@@ -1,6 +1,6 @@
-"""`gpushare dra-driver`: the composition root. Options -> the driver -> a signal.
+"""`gpushare-dra-driver`: the composition root. Options -> the driver -> a signal.
 
-Tested in `tests/unit/device_plugin/dra/test_dra_main.py` and, with a real kubelet, in
+Tested in `localcluster/tests/test_dra_main.py` and, with a real kubelet, in
 `tests/e2e/test_dra.py`.
 """
 
@@ -18,25 +18,29 @@ from gpushare.commandline import Parser
 from gpushare.daemon.logs import configure, start_logging
 from gpushare.device_plugin.cards import Cards, make_cards, unit_mib
 from gpushare.device_plugin.devices import FILE_FORMAT, FileSource
-from gpushare.device_plugin.dra.preparer import Preparer
-from gpushare.device_plugin.dra.publisher import Publisher
-from gpushare.device_plugin.dra.server import DriverServer
 from gpushare.errors import SettingsError
 from gpushare.kube.client import connect
 from gpushare.wire.fields import MAX_NAME_LENGTH, NAME
+from gpushare_localcluster.dra.preparer import Preparer
+from gpushare_localcluster.dra.publisher import Publisher
+from gpushare_localcluster.dra.server import DriverServer
 
 log = logging.getLogger("gpushare.dra")
 
 _DRIVER = re.compile(r"[a-z0-9]([a-z0-9.-]{0,61}[a-z0-9])?")
+_PROGRAM = "gpushare-dra-driver"
 _LAST_LINES = 2.0
 _EPILOG = """\
 exit codes: 0 ended by a signal, 2 an option or the devices file makes no sense (one line on
-stderr). docs/claims.md tells how it works, and how to try it.
+stderr). docs/local-cluster.md tells how to try it.
 """
 
 
-def main(argv: Sequence[str]) -> int:
-    """Serve until a signal ends it. 2: an option is wrong, said in one line on stderr."""
+def main(argv: Sequence[str] | None = None) -> int:
+    """Serve until a signal, and return 0; return 2 for a wrong option, named in a line on stderr.
+
+    argv: the options; those of this process by default.
+    """
     options = _parser(os.environ).parse_args(argv)
     ended = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -70,7 +74,7 @@ def main(argv: Sequence[str]) -> int:
         publisher = Publisher(client, options.driver, options.node_name, read)
         server.start()
     except SettingsError as error:
-        print(f"gpushare dra-driver: {error}", file=sys.stderr)
+        print(f"{_PROGRAM}: {error}", file=sys.stderr)
         return 2
     start_logging(writer)
     publisher.start()
@@ -84,7 +88,7 @@ def main(argv: Sequence[str]) -> int:
 
 def _parser(environ: Mapping[str, str]) -> Parser:
     parser = Parser(
-        prog="gpushare dra-driver",
+        prog=_PROGRAM,
         description="Offer the GPUs of a file as devices of Dynamic Resource Allocation, and tell"
         " each container of a claim its share. For tests and trials: it watches over no health and"
         " enforces nothing by itself.",
@@ -133,3 +137,7 @@ def _parser(environ: Mapping[str, str]) -> Parser:
     add("--log-level", "info", "what is logged", choices=levels)
     add("--log-format", "text", "how it is logged", choices=("text", "json"))
     return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -6,12 +6,11 @@ from collections.abc import Callable
 import pytest
 
 from gpushare.device_plugin.cards import Cards
-from gpushare.device_plugin.dra.publisher import SLICES, Publisher
 from gpushare.errors import ApiConflict, ApiError, SettingsError
 from gpushare.wire.codec import Decoded, WatchEvent
 from gpushare.wire.dra.objects import RESOURCE_SLICES, ResourceSlice
-from gpushare.wire.dra.slices import SliceCard, cards_of
-from tests.unit.device_plugin.dra.claims_api import DRIVER, NODE, ClaimsApi, cards
+from gpushare_localcluster.dra.publisher import SLICES, UNHEALTHY, Publisher
+from tests.support.claims_api import DRIVER, NODE, ClaimsApi, Json, cards
 
 
 class Api(ClaimsApi):
@@ -22,8 +21,16 @@ class Api(ClaimsApi):
     def slice(self) -> ResourceSlice:
         return RESOURCE_SLICES.decode(json.dumps(self.objects[self.path]).encode())
 
-    def offered(self) -> list[SliceCard]:
-        return list(cards_of([self.slice()]).values())
+    @property
+    def spec(self) -> Json:
+        found: Json = self.objects[self.path]["spec"]
+        return found
+
+    def devices(self) -> list[Json]:
+        return list(self.spec["devices"])
+
+    def memory(self) -> list[str]:
+        return [device["capacity"]["memory"]["value"] for device in self.devices()]
 
     def shown(self, publisher: Publisher) -> None:
         publisher.apply(WatchEvent("MODIFIED", self.slice()))
@@ -44,17 +51,21 @@ def published(api: Api, read: Callable[[], Cards] = lambda: cards(80, 24)) -> Pu
 
 def test_a_slice_offers_each_gpu_by_its_memory(api: Api) -> None:
     published(api)
-    large, small = api.offered()
-    assert (large.key.device, small.key.device) == ("gpu-0", "gpu-1")
-    assert (small.node, small.uuid, small.model) == (NODE, "GPU-1", "A100")
-    assert (small.memory, small.shared, small.open) == (24 << 30, True, True)
-    # It is dealt out by the unit.
-    assert small.consumed((3 << 30) // 2) == 2 << 30
-    spec = api.slice().spec
-    policies = [
-        (each.capacity or {})["memory"].request_policy for each in (spec and spec.devices) or ()
-    ]
-    assert [each and each.default for each in policies] == ["80Gi", "24Gi"]
+    assert api.spec["nodeName"] == NODE
+    assert api.spec["pool"] == {"name": NODE, "generation": 1, "resourceSliceCount": 1}
+    assert api.memory() == ["80Gi", "24Gi"]
+    assert api.devices()[1] == {
+        "name": "gpu-1",
+        "attributes": {"uuid": {"string": "GPU-1"}, "productName": {"string": "A100"}},
+        "capacity": {
+            "memory": {
+                "value": "24Gi",
+                # A claim gets whole units; without an amount it gets the whole GPU.
+                "requestPolicy": {"default": "24Gi", "validRange": {"min": "1Gi", "step": "1Gi"}},
+            }
+        },
+        "allowMultipleAllocations": True,
+    }
 
 
 def test_nothing_is_written_before_it_is_known_what_is_there(api: Api) -> None:
@@ -78,7 +89,7 @@ def test_a_slice_that_was_deleted_is_made_again(api: Api) -> None:
     publisher.apply(WatchEvent("DELETED", api.slice()))
     del api.objects[api.path]
     publisher.step()
-    assert len(api.offered()) == 2
+    assert len(api.devices()) == 2
 
 
 def test_gpus_that_change_are_told_by_a_new_generation(api: Api) -> None:
@@ -87,15 +98,15 @@ def test_gpus_that_change_are_told_by_a_new_generation(api: Api) -> None:
     api.shown(publisher)
     now = cards(80, 24, sick=1)
     publisher.step()
-    assert [each.open for each in api.offered()] == [True, False]
+    assert [device.get("taints") for device in api.devices()] == [
+        None,
+        [{"key": UNHEALTHY, "value": "file", "effect": "NoSchedule"}],
+    ]
     api.shown(publisher)
     now = cards(80, 40)
     publisher.step()
-    assert [each.memory >> 30 for each in api.offered()] == [80, 40]
-    spec = api.slice().spec
-    assert spec
-    assert spec.pool
-    assert spec.pool.generation == 3
+    assert api.memory() == ["80Gi", "40Gi"]
+    assert api.spec["pool"]["generation"] == 3
 
 
 def test_what_has_not_been_shown_yet_is_not_written_over(api: Api) -> None:
@@ -109,7 +120,7 @@ def test_what_has_not_been_shown_yet_is_not_written_over(api: Api) -> None:
     now = cards(24)
     with pytest.raises(ApiConflict):
         publisher.step()
-    assert [each.memory >> 30 for each in api.offered()] == [40]
+    assert api.memory() == ["40Gi"]
 
 
 def test_slices_of_others_are_none_of_ours(api: Api) -> None:
@@ -137,4 +148,4 @@ def test_without_gpus_or_an_api_server_what_is_there_stays(api: Api) -> None:
 
     with pytest.raises(SettingsError):
         published(api, read)
-    assert len(api.offered()) == 2
+    assert len(api.devices()) == 2

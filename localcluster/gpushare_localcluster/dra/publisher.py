@@ -23,11 +23,12 @@ from gpushare.kube.reflector import Reflector
 from gpushare.logline import Line
 from gpushare.wire.codec import Decoded, WatchEvent
 from gpushare.wire.dra.objects import RESOURCE_SLICES, ResourceSlice
-from gpushare.wire.dra.slices import MEMORY, MODEL, UUID
 
 log = logging.getLogger("gpushare.dra")
 
 SLICES = "/apis/resource.k8s.io/v1/resourceslices"
+MEMORY, MODEL, UUID = "memory", "productName", "uuid"
+"""The capacity and the attributes of a device, named as NVIDIA's driver names them."""
 UNHEALTHY = "gpushare.io/unhealthy"
 """The taint of a device that new claims are to keep off."""
 

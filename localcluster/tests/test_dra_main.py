@@ -1,11 +1,11 @@
-"""Options of `gpushare dra-driver` that make no sense end it with one line."""
+"""Options of `gpushare-dra-driver` that make no sense end it with one line."""
 
 import json
 from pathlib import Path
 
 import pytest
 
-from gpushare.device_plugin.dra.main import main
+from gpushare_localcluster.dra.main import main
 
 GOOD = {"devices": [{"uuid": "GPU-1", "index": 0, "memoryMiB": 81920}]}
 
@@ -51,5 +51,5 @@ def test_options_that_make_no_sense_are_said_in_one_line(
     }
     assert main([word for pair in options.items() for word in pair]) == 2
     (line,) = capsys.readouterr().err.splitlines()
-    assert line.startswith("gpushare dra-driver: ")
+    assert line.startswith("gpushare-dra-driver: ")
     assert said in line
