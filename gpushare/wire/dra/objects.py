@@ -31,9 +31,12 @@ class Pool(Struct, gc=False, rename="camel"):
 
 
 class Attribute(Struct, gc=False):
-    """DeviceAttribute, of which only text is read."""
+    """DeviceAttribute: one of its fields is set."""
 
     string: str | None = None
+    version: str | None = None
+    integer: int | None = msgspec.field(default=None, name="int")
+    boolean: bool | None = msgspec.field(default=None, name="bool")
 
 
 class Range(Struct, gc=False, frozen=True):
@@ -63,6 +66,29 @@ class DeviceTaint(Struct, gc=False):
     """DeviceTaint."""
 
     effect: str | None = None
+    key: str | None = None
+    value: str | None = None
+
+
+class Counter(Struct, gc=False):
+    """Counter."""
+
+    value: Quantity | None = None
+
+
+class CounterSet(Struct, gc=False):
+    """CounterSet."""
+
+    name: str | None = None
+    counters: dict[str, Counter] | None = None
+
+
+class CounterConsumption(Struct, gc=False, rename="camel"):
+    """DeviceCounterConsumption."""
+
+    counter_set: str | None = None
+    counters: dict[str, Counter] | None = None
+    compatibility_groups: list[str] | None = None
 
 
 class Device(Struct, gc=False, rename="camel"):
@@ -73,8 +99,11 @@ class Device(Struct, gc=False, rename="camel"):
     capacity: dict[str, Capacity] | None = None
     allow_multiple_allocations: bool | None = None
     taints: list[DeviceTaint] | None = None
-    consumes_counters: list[Any] | None = None
+    consumes_counters: list[CounterConsumption] | None = None
     binding_conditions: list[str] | None = None
+    node_name: str | None = None
+    node_selector: Terms | None = None
+    all_nodes: bool | None = None
 
 
 class SliceSpec(Struct, gc=False, rename="camel"):
@@ -84,6 +113,10 @@ class SliceSpec(Struct, gc=False, rename="camel"):
     pool: Pool | None = None
     node_name: str | None = None
     devices: list[Device] | None = None
+    node_selector: Terms | None = None
+    all_nodes: bool | None = None
+    per_device_node_selection: bool | None = None
+    shared_counters: list[CounterSet] | None = None
 
 
 class ResourceSlice(Struct, gc=False):
@@ -93,10 +126,24 @@ class ResourceSlice(Struct, gc=False):
     spec: SliceSpec | None = None
 
 
-class ClassSpec(Struct, gc=False):
-    """DeviceClassSpec, of which only the settings for drivers are read."""
+class CelSelector(Struct, gc=False):
+    """CELDeviceSelector."""
+
+    expression: str | None = None
+
+
+class DeviceSelector(Struct, gc=False):
+    """DeviceSelector."""
+
+    cel: CelSelector | None = None
+
+
+class ClassSpec(Struct, gc=False, rename="camel"):
+    """DeviceClassSpec."""
 
     config: list[dict[str, Any]] | None = None
+    selectors: list[DeviceSelector] | None = None
+    extended_resource_name: str | None = None
 
 
 class DeviceClass(Struct, gc=False):
@@ -104,6 +151,28 @@ class DeviceClass(Struct, gc=False):
 
     metadata: Metadata | None = None
     spec: ClassSpec | None = None
+
+
+class TaintedDevices(Struct, gc=False):
+    """DeviceTaintSelector."""
+
+    driver: str | None = None
+    pool: str | None = None
+    device: str | None = None
+
+
+class TaintRuleSpec(Struct, gc=False, rename="camel"):
+    """DeviceTaintRuleSpec."""
+
+    device_selector: TaintedDevices | None = None
+    taint: DeviceTaint | None = None
+
+
+class DeviceTaintRule(Struct, gc=False):
+    """DeviceTaintRule."""
+
+    metadata: Metadata | None = None
+    spec: TaintRuleSpec | None = None
 
 
 class ClaimMetadata(Struct, gc=False, rename="camel"):
@@ -333,5 +402,6 @@ def _or_none(decoder: Decoder[_T], body: Raw) -> _T | None:
 CLAIMS_PODS: Codec[ClaimsPod] = Codec(ClaimsPod, "Pod")
 RESOURCE_SLICES: Codec[ResourceSlice] = Codec(ResourceSlice)
 DEVICE_CLASSES: Codec[DeviceClass] = Codec(DeviceClass)
+DEVICE_TAINT_RULES: Codec[DeviceTaintRule] = Codec(DeviceTaintRule)
 CLAIM_TEMPLATES: Codec[ResourceClaimTemplate] = Codec(ResourceClaimTemplate)
 RESOURCE_CLAIMS: Codec[ResourceClaim] = Codec(ResourceClaim, rescue=_what_counts)
