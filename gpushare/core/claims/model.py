@@ -7,7 +7,7 @@ Values are frozen; mappings in them must not be changed. Tested in `tests/unit/c
 """
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import NamedTuple
 
@@ -51,6 +51,27 @@ class RequestPolicy:
     """Least amount of the range; None: there is no range."""
     maximum: int | None = None
     step: int | None = None
+    """Accepted amounts are the minimum plus multiples of it; None: any amount of the range."""
+
+    def rounded(self, requested: int) -> int:
+        """Return the least accepted amount for a request; the request itself if there is none."""
+        if self.minimum is not None:
+            if requested <= self.minimum:
+                return self.minimum
+            if self.step is None:
+                return requested
+            return requested + (self.minimum - requested) % self.step
+        return next((value for value in self.values or () if requested <= value), requested)
+
+    def accepts(self, amount: int) -> bool:
+        """Return whether a claim can hold such an amount."""
+        if amount == self.default:
+            return True
+        if self.minimum is not None:
+            return (self.maximum is None or amount <= self.maximum) and (
+                self.step is None or (amount - self.minimum) % self.step == 0
+            )
+        return not self.values or amount in self.values
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +87,17 @@ class Capacity:
         requested: None if the request does not name this capacity. Returns None if the policy
         accepts no such amount, or the device has less.
         """
-        raise NotImplementedError
+        policy = self.policy
+        if policy is None:
+            amount = self.value if requested is None else requested
+        else:
+            if requested is not None:
+                amount = policy.rounded(requested)
+            else:
+                amount = self.value if policy.default is None else policy.default
+            if not policy.accepts(amount):
+                return None
+        return amount if amount <= self.value else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,18 +203,23 @@ class Pool:
     """Devices of other nodes that consume counters of this pool."""
     counters: Mapping[str, Amounts] = field(default_factory=dict)
     """By counter set."""
+    has_binding_conditions: bool = False
 
 
-@dataclass(frozen=True, slots=True)
 class NodeDevices:
     """The pools of a node, in the order in which kube-scheduler tries them."""
 
-    pools: tuple[Pool, ...] = ()
+    __slots__ = ("candidates", "pools")
+
+    def __init__(self, pools: tuple[Pool, ...] = ()) -> None:
+        """Keep the pools, and the devices of the complete ones in the order of the search."""
+        self.pools = pools
+        self.candidates = tuple((device, pool) for pool in pools for device in pool.devices)
 
     @property
     def devices(self) -> tuple[Device, ...]:
         """Devices of the complete pools, in the order in which kube-scheduler tries them."""
-        return tuple(device for pool in self.pools for device in pool.devices)
+        return tuple(device for device, _ in self.candidates)
 
 
 @dataclass(frozen=True, slots=True)
@@ -250,7 +286,17 @@ class ClaimRequest:
 
         classes: by name of the DeviceClass.
         """
-        raise NotImplementedError
+        requests = []
+        for request in self.requests:
+            alternatives = []
+            for alternative in request.alternatives:
+                record = classes.get(alternative.device_class)
+                if record is None:
+                    return None
+                selectors = record.selectors + alternative.selectors
+                alternatives.append(replace(alternative, selectors=selectors))
+            requests.append(replace(request, alternatives=tuple(alternatives)))
+        return replace(self, requests=tuple(requests))
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,16 @@ from msgspec import Raw, Struct
 from msgspec.json import Decoder
 
 from gpushare.wire.codec import Codec
-from gpushare.wire.objects import Metadata, Pod, PodSpec, PodStatus, Present, Terms
+from gpushare.wire.objects import (
+    Metadata,
+    Pod,
+    PodSpec,
+    PodStatus,
+    Present,
+    Taint,
+    Terms,
+    Toleration,
+)
 from gpushare.wire.quantity import Quantity
 
 _T = TypeVar("_T")
@@ -62,14 +71,6 @@ class Capacity(Struct, gc=False, rename="camel"):
     request_policy: RequestPolicy | None = None
 
 
-class DeviceTaint(Struct, gc=False):
-    """DeviceTaint."""
-
-    effect: str | None = None
-    key: str | None = None
-    value: str | None = None
-
-
 class Counter(Struct, gc=False):
     """Counter."""
 
@@ -98,7 +99,7 @@ class Device(Struct, gc=False, rename="camel"):
     attributes: dict[str, Attribute] | None = None
     capacity: dict[str, Capacity] | None = None
     allow_multiple_allocations: bool | None = None
-    taints: list[DeviceTaint] | None = None
+    taints: list[Taint] | None = None
     consumes_counters: list[CounterConsumption] | None = None
     binding_conditions: list[str] | None = None
     node_name: str | None = None
@@ -153,6 +154,49 @@ class DeviceClass(Struct, gc=False):
     spec: ClassSpec | None = None
 
 
+class CapacityAmounts(Struct, gc=False):
+    """CapacityRequirements."""
+
+    requests: dict[str, Quantity] | None = None
+
+
+class ExactRequest(Struct, gc=False, rename="camel"):
+    """ExactDeviceRequest, and DeviceSubRequest by its name."""
+
+    name: str | None = None
+    device_class_name: str | None = None
+    selectors: list[DeviceSelector] | None = None
+    allocation_mode: str | None = None
+    count: int | None = None
+    admin_access: bool | None = None
+    tolerations: list[Toleration] | None = None
+    capacity: CapacityAmounts | None = None
+    derived_attributes: list[Any] | None = None
+
+
+class RequestItem(Struct, gc=False, rename="camel"):
+    """DeviceRequest."""
+
+    name: str | None = None
+    exactly: ExactRequest | None = None
+    first_available: list[ExactRequest] | None = None
+
+
+class ConstraintItem(Struct, gc=False, rename="camel"):
+    """DeviceConstraint."""
+
+    requests: list[str] | None = None
+    match_attribute: str | None = None
+    distinct_attribute: str | None = None
+
+
+class ClaimDevices(Struct, gc=False):
+    """DeviceClaim without what configures the devices."""
+
+    requests: list[RequestItem] | None = None
+    constraints: list[ConstraintItem] | None = None
+
+
 class TaintedDevices(Struct, gc=False):
     """DeviceTaintSelector."""
 
@@ -165,7 +209,7 @@ class TaintRuleSpec(Struct, gc=False, rename="camel"):
     """DeviceTaintRuleSpec."""
 
     device_selector: TaintedDevices | None = None
-    taint: DeviceTaint | None = None
+    taint: Taint | None = None
 
 
 class DeviceTaintRule(Struct, gc=False):
