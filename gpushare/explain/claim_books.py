@@ -10,6 +10,7 @@ Any thread may call; nothing here waits for anything, except `await_claims`.
 Tested in `tests/unit/explain/test_claim_books.py`.
 """
 
+import itertools
 import threading
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -144,7 +145,8 @@ class ClaimBooks:
     """The books of claims.
 
     driver: whose devices count in the ledger. unit: bytes of a memory unit. labels: returns the
-    labels of a node, for slices that select nodes by labels.
+    labels of a node, for slices that select nodes by labels. published: called with each node of
+    which the driver publishes a card.
 
     ledger: the driver's nodes; its pods are claims, one record for each node of a claim, with the
     uid `CLAIM_UID/NODE`. A device that a taint closes is not healthy there.
@@ -155,11 +157,13 @@ class ClaimBooks:
         driver: str,
         unit: int,
         labels: Callable[[str], Mapping[str, str]] = lambda _: _NO_LABELS,
+        published: Callable[[str], None] = lambda _: None,
     ) -> None:
         self.driver = driver
         self.unit = unit
         self.ledger = Ledger(Pairing.OFF)
         self._labels = labels
+        self._published = published
         self._changed = threading.Condition(threading.RLock())
         self._slices: dict[str, Slice] = {}
         self._slice_nodes: dict[str, set[str]] = {}
@@ -171,7 +175,8 @@ class ClaimBooks:
         self._classes: dict[str, ClassRecord] = {}
         self._by_resource: dict[str, ClassRecord] = {}
         self._nodes: dict[str, NodeDevices] = {}
-        self._versions: dict[str, int] = defaultdict(int)
+        self._serial = itertools.count()
+        self._versions: dict[str, int] = {}
         self._nodes_of: dict[DeviceKey, tuple[str, ...]] = {}
         self._cards: dict[DeviceKey, Card] = {}
         self._on_node: dict[str, tuple[Card, ...]] = {}
@@ -257,9 +262,10 @@ class ClaimBooks:
                 self._hold(uid, claim.holdings, ())
 
     def touch(self, node: str) -> None:
-        """Give the node another version."""
+        """Give the node another version, if it is modelled."""
         with self._changed:
-            self._versions[node] += 1
+            if node in self._versions:
+                self._versions[node] = next(self._serial)
 
     # -- what is known --------------------------------------------------------------------------
 
@@ -298,12 +304,18 @@ class ClaimBooks:
             return tuple(node for node in self._weights if node and not self._is_modelled(node))
 
     def version(self, node: str) -> int:
-        """Return a number that differs whenever devices of the node, or their use, differ."""
+        """Return a number that changes with the devices of a node and their use; -1 if the node is
+        not modelled.
+        """
         return self._versions.get(node, -1)
 
     def devices(self, node: str) -> NodeDevices | None:
         """Return the devices of a node; None if the node is not modelled."""
         return self._nodes.get(node)
+
+    def nodes_of(self, key: DeviceKey) -> tuple[str, ...]:
+        """Return the modelled nodes that can use a device."""
+        return self._nodes_of.get(key, ())
 
     def use(self, node: str) -> Use:
         """Return what claims hold of the devices of a node."""
@@ -413,8 +425,8 @@ class ClaimBooks:
                     node, self._labels(node), slices, self._pools, tuple(self._rules.values())
                 )
                 self._nodes[node] = after
-            self._versions[node] += 1
-            if after is None and node not in self._weights:
+            self._versions[node] = next(self._serial)
+            if after is None:
                 del self._versions[node]
             for device in _all_devices(before):
                 others = tuple(n for n in self._nodes_of.get(device.key, ()) if n != node)
@@ -445,6 +457,8 @@ class ClaimBooks:
             tuple(card.uuid for card in cards),
             serves_by_identity=True,
         )
+        if cards and node not in self._specs:
+            self._published(node)
         if cards and self._specs.get(node) != spec:
             # Anew: another card may be at an index.
             self.ledger.node_gone(node)
@@ -489,7 +503,7 @@ class ClaimBooks:
             node for holding in (*before, *after) for node in self._nodes_of.get(holding.key, ())
         }
         for node in nodes:
-            self._versions[node] += 1
+            self.touch(node)
         self._count(uid)
 
     def _count(self, uid: str) -> None:

@@ -10,9 +10,10 @@ from collections.abc import Callable, Mapping
 from functools import partial
 
 from gpushare.errors import MessageError, NotReady, UnknownNode
+from gpushare.extender.claims.ranker import ClaimRanker
 from gpushare.extender.claims.view import ClaimsView
 from gpushare.extender.door.document_cache import DocumentCache
-from gpushare.extender.managed_resources import CLAIMS_ALONE, ManagedResources
+from gpushare.extender.managed_resources import ManagedResources
 from gpushare.extender.shadow.follower import Asked
 from gpushare.extender.tell.events.messages import EventMessages
 from gpushare.extender.tell.page.last_hour import LastHour
@@ -22,6 +23,7 @@ from gpushare.extender.verbs.filter import FilterVerb
 from gpushare.extender.verbs.filter_dryrun import FilterDryRunVerb
 from gpushare.extender.verbs.preempt import BudgetsOf, PreemptVerb, no_budgets
 from gpushare.extender.verbs.prioritize import PrioritizeVerb
+from gpushare.extender.verbs.rank import RankVerb
 from gpushare.extender.verbs.refusal_hold import RefusalHold
 from gpushare.extender.verbs.tickets import BindSlots, Tickets
 from gpushare.logline import Line
@@ -34,6 +36,7 @@ _NO_VALUES: Mapping[str, object] = {}
 _DEBUG_ONLY = frozenset(
     {
         *(("prioritize", outcome) for outcome in ("scored", "plain")),
+        ("rank", "plain"),
         *(("filter_dryrun", outcome) for outcome in ("fit", "no_fit", "plain", "refused")),
     }
 )
@@ -56,7 +59,9 @@ class Service:
     the disruption budgets of pods. `refusal_hold`: how long filter may wait for changes before it
     refuses a pod; None: not at all. `promise_wait`: the same before it refuses one for what is held
     for another pod. `last_hour`: counts what is allocated and refused. `shadow`: told of each
-    answer of filter, once it is made. `claims`: what may be told of claims, if they are followed.
+    answer of filter, once it is made. `claims`: the books of claims, if they are followed.
+    `ranker`: orders nodes for pods with claims. `ranks_all`: filter answers all nodes for them, and
+    prioritize scores them; else filter answers the best node alone.
     `kept_nodes`: returns why autoscalers leave nodes alone, by name. `unit`: the memory unit of the
     cluster. `wall`: returns seconds since the epoch, by which the grace of pods that are being
     deleted is judged.
@@ -80,6 +85,8 @@ class Service:
         unit: str = "GiB",
         shadow: Callable[[Asked], None] | None = None,
         claims: ClaimsView | None = None,
+        ranker: ClaimRanker | None = None,
+        ranks_all: bool = False,
         kept_nodes: Callable[[], Mapping[str, str]] = dict,
         clock: Callable[[], float] = time.monotonic,
         wall: Callable[[], float] = time.time,
@@ -93,8 +100,6 @@ class Service:
         self._tickets = Tickets()
         self._documents = DocumentCache()
         lists, ready = NameLists(), self._why_not_ready
-        if resources.scope.claims_alone:
-            ready = partial(str, CLAIMS_ALONE)
         filter_verb = FilterVerb(
             resources,
             self._tickets,
@@ -108,10 +113,15 @@ class Service:
             promise_wait=promise_wait,
             last_hour=last_hour,
             shadowed=shadow is not None,
+            ranker=ranker,
+            ranks_all=ranks_all,
             clock=clock,
         )
+        rank = RankVerb(resources, ranker, lists=lists)
         filter_dryrun = FilterDryRunVerb(resources, not_ready=ready, unit=unit)
-        prioritize = PrioritizeVerb(resources, not_ready=ready, lists=lists, clock=clock)
+        prioritize = PrioritizeVerb(
+            resources, not_ready=ready, lists=lists, ranker=ranker, clock=clock
+        )
         preempt = PreemptVerb(resources, not_ready=ready, budgets_of=budgets_of, wall=wall)
         bind = BindVerb(
             resources,
@@ -123,6 +133,7 @@ class Service:
             last_hour=last_hour,
         )
         self.filter: Answer = partial(self._answer, "filter", filter_verb.answer)
+        self.rank: Answer = partial(self._answer, "rank", rank.answer)
         self.filter_dryrun: Answer = partial(self._answer, "filter_dryrun", filter_dryrun.answer)
         self.bind: Answer = partial(self._answer, "bind", bind.answer)
         self.prioritize: Answer = partial(self._answer, "prioritize", prioritize.answer)

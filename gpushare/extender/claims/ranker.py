@@ -1,36 +1,394 @@
 """The order of nodes for a pod with claims: by the policy's score of the devices of first fit.
 
-kube-scheduler allocates the devices. This only orders the nodes that kube-scheduler offers. A node
-whose allocation cannot be predicted ranks last.
+kube-scheduler allocates the devices. The ranker only orders the nodes that kube-scheduler offers; a
+node without a prediction ranks last. The devices predicted on the best node count as taken, since a
+burst is ranked before the API server shows its allocations: that is an offer.
 
-Tested in `tests/unit/extender/claims/test_ranker.py`.
+Knows no HTTP and no watch. Tested in `tests/unit/extender/claims/test_ranker.py`.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+import threading
+import time
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 
+import numpy as np
+
+from gpushare.core.claims.first_fit import Steps, first_fit, use_after
+from gpushare.core.claims.model import (
+    THOUSANDTHS,
+    DeviceKey,
+    Fit,
+    Holding,
+    NoFit,
+    PodClaims,
+    Taken,
+)
+from gpushare.core.decide import BEST
+from gpushare.core.held_snapshot import HeldSnapshot
+from gpushare.core.model import Request
 from gpushare.core.node_names import NodeNames
+from gpushare.core.policy import ClusterPricing
+from gpushare.core.ranking import Scorer
+from gpushare.core.snapshot import Floats, Ints, Snapshot
+from gpushare.explain.claim_books import MEMORY, Card, ClaimBooks, ClaimRecord, PodRequests
+from gpushare.extender.managed_resources import ManagedResource
 from gpushare.wire.dra.objects import ClaimsPod
+from gpushare.wire.dra.selectors import Selectors
+from gpushare.wire.pods import names_any
+
+OFFER_SECONDS = 60.0
+"""How long an offer counts at most. kube-scheduler writes the allocation before it binds the pod,
+mostly within milliseconds."""
+_CLAIM_WAIT = 0.1
+"""Seconds to wait for claims that kube-scheduler has seen and the watch here has not."""
+_NODE_STEPS = 2_000
+_CALL_STEPS = 200_000
+"""Upper bounds on the steps of first fit, for one node and for one call; a step takes some 1 us."""
+_MAX_KINDS = 16
+"""Kinds of request whose predictions are kept."""
+
+Part = tuple[int, int]
+"""(index of a card on its node, units that are taken of it)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Ranked:
     """The order of some nodes for a pod."""
 
-    best: str
-    """The best node."""
-    scores: dict[int, Sequence[str]]
-    """Nodes by score, from 10 down to 1, as the extender protocol has them; others score 0."""
+    names: NodeNames
+    values: Floats
+    """float64 (K,): value of each node; -inf for a node that ranks last."""
+    at: int
+    """Index of the best node."""
+
+    @property
+    def best(self) -> str:
+        """The best node."""
+        return self.names[self.at]
+
+    def scores(self) -> dict[int, list[str]]:
+        """Return the nodes by score, from 10 (the best alone) down to 1; all others score 0."""
+        ranked = self.values > -np.inf
+        low, high = self.values[ranked].min(), self.values[ranked].max()
+        span = high - low or 1.0
+        grades = np.where(ranked, (self.values - low) / span * (BEST - 1), 0)
+        grades = grades.astype(np.int8)
+        grades[self.at] = BEST
+        by_score: dict[int, list[str]] = {}
+        for score in range(BEST, 0, -1):
+            if nodes := [self.names[at] for at in np.flatnonzero(grades == score).tolist()]:
+                by_score[score] = nodes
+        return by_score
+
+
+@dataclass(slots=True)
+class _Prediction:
+    """What a kind of request would take on a node."""
+
+    version: int
+    """Of the node, in the books."""
+    parts: tuple[Part, ...]
+    """What first fit takes of the driver's cards; (): the node ranks last."""
+    value: float | None = None
+    """The policy's score; None: not scored yet."""
+
+
+@dataclass(slots=True)
+class _Kind:
+    """The predictions for one kind of request."""
+
+    layout: Ints | None = None
+    """The capacities by which the values were scored, shared by snapshots until a node changes."""
+    on: dict[str, _Prediction] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class _Offer:
+    """A node that filter has answered, until the allocation is shown."""
+
+    node: str
+    fit: Fit
+    """Without the claims whose allocation is shown."""
+    claims: dict[str, int]
+    """By uid ("" for extended resources), the index of each claim without a shown allocation."""
+    expires_at: float
 
 
 class ClaimRanker:
-    """Ranks nodes for pods with claims. Any thread may call."""
+    """Ranks nodes for pods with claims. Any thread may call.
+
+    source: the driver's devices, with the policy. is_ready: returns whether the books are filled.
+    """
+
+    def __init__(
+        self,
+        books: ClaimBooks,
+        source: ManagedResource,
+        selectors: Selectors,
+        *,
+        is_ready: Callable[[], bool],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._books = books
+        self._source = source
+        self._selectors = selectors
+        self._is_ready = is_ready
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._kinds: dict[PodClaims, _Kind] = {}
+        self._offers: dict[str, _Offer] = {}
+        self._on_node: dict[str, set[str]] = defaultdict(set)
+        self._pods_of: dict[str, str] = {}
+        self.predictions: Counter[str] = Counter(right=0, other_device=0, other_node=0)
+        self.pods: Counter[str] = Counter(ranked=0, not_ranked=0)
+
+    def concerns(self, pod: ClaimsPod) -> bool:
+        """Return whether kube-scheduler may have to allocate devices for the pod."""
+        spec = pod.spec
+        if spec is None:
+            return False
+        resources = self._books.resources
+        return bool(spec.resource_claims) or bool(resources and names_any(pod, resources.keys()))
 
     def rank(self, pod: ClaimsPod, names: NodeNames) -> Ranked | None:
         """Return the order of the named nodes; None if nothing can be said of any of them.
 
-        The best node counts as taken, with the devices that first fit predicts there, until a claim
-        of the pod shows an allocation, the pod is gone, this is called again for the pod, or a
-        minute is over.
+        The devices predicted on the best node count as taken until the claims of the pod show an
+        allocation, the pod is gone, this is called again for the pod, or OFFER_SECONDS are over.
         """
-        raise NotImplementedError
+        uid = (pod.metadata and pod.metadata.uid) or ""
+        ranked = None
+        if names and self._is_ready():
+            requests = self._requests(pod)
+            with self._lock:
+                self._withdraw(uid)
+                self._expire()
+                if requests.claims.claims:
+                    ranked = self._rank(uid, requests, names)
+        self.pods["not_ranked" if ranked is None else "ranked"] += 1
+        return ranked
+
+    def shown(self, claim: ClaimRecord) -> None:
+        """Take over a claim as the API server shows it: an allocation ends its part of an offer."""
+        if not claim.is_allocated:
+            return
+        with self._lock:
+            pods = [self._pods_of.get(claim.ref.uid, ""), *(uid for _, uid in claim.users)]
+            for pod in pods:
+                offer = self._offers.get(pod)
+                key = claim.ref.uid if offer and claim.ref.uid in offer.claims else ""
+                if offer is not None and key in offer.claims:
+                    self._count(offer, offer.claims[key], claim.holdings)
+                    self._end_part(pod, offer, key)
+                    return
+
+    def pod_gone(self, uid: str) -> None:
+        """End the offer to a pod that is gone."""
+        with self._lock:
+            self._withdraw(uid)
+
+    def offers(self) -> int:
+        """Return how many offers count."""
+        with self._lock:
+            self._expire()
+            return len(self._offers)
+
+    # -- under the lock -------------------------------------------------------------------------
+
+    def _requests(self, pod: ClaimsPod) -> PodRequests:
+        requests = self._books.requests(pod)
+        if requests.missing:
+            namespace = (pod.metadata and pod.metadata.namespace) or ""
+            self._books.await_claims(namespace, requests.missing, _CLAIM_WAIT)
+            requests = self._books.requests(pod)
+        return requests
+
+    def _rank(self, uid: str, requests: PodRequests, names: NodeNames) -> Ranked | None:
+        claims = requests.claims
+        kind = self._kinds.pop(claims, None) or _Kind()
+        self._kinds[claims] = kind
+        if len(self._kinds) > _MAX_KINDS:
+            del self._kinds[next(iter(self._kinds))]
+        snapshot = self._snapshot()
+        self._predict(kind, claims, names)
+        self._score(kind, names, snapshot)
+        worst = -np.inf
+        values = np.array(
+            [
+                worst
+                if (known := kind.on.get(name)) is None or known.value is None
+                else known.value
+                for name in names
+            ]
+        )
+        best = values.max()
+        if best == worst:
+            return None
+        ties = np.flatnonzero(values == best).tolist()
+        at = min(ties, key=lambda at: names[at])
+        fit = self._fit(names[at], claims, Steps(_NODE_STEPS))
+        if isinstance(fit, Fit):
+            self._offer(uid, names[at], fit, requests.uids)
+        return Ranked(names, values, at)
+
+    def _predict(self, kind: _Kind, claims: PodClaims, names: NodeNames) -> None:
+        """Bring the predictions for these nodes up to date, as far as the steps of a call go."""
+        version, known = self._books.version, kind.on
+        left = _CALL_STEPS
+        for name in names:
+            prediction = known.get(name)
+            now = version(name)
+            if prediction is not None and prediction.version == now:
+                continue
+            known.pop(name, None)
+            if now < 0 or left <= 0:
+                continue
+            steps = Steps(min(_NODE_STEPS, left))
+            before = steps.left
+            fit = self._fit(name, claims, steps)
+            left -= before - steps.left
+            parts = tuple(self._parts(fit, claims)) if isinstance(fit, Fit) else ()
+            known[name] = _Prediction(now, parts)
+
+    def _fit(self, node: str, claims: PodClaims, steps: Steps) -> Fit | NoFit:
+        devices, use = self._books.devices(node), self._books.use(node)
+        if devices is None:
+            return NoFit.TOO_FEW_DEVICES
+        for uid in self._on_node.get(node, ()):
+            use = use_after(use, self._offers[uid].fit)
+        return first_fit(devices, claims, use, self._selectors.matches, steps)
+
+    def _parts(self, fit: Fit, claims: PodClaims | None = None) -> Iterator[Part]:
+        """Yield what a fit takes of the driver's cards.
+
+        claims: then a card that is taken whole counts with the amount that is requested of it, so
+        that the tightest card is the best one.
+        """
+        for taken in fit.taken:
+            card = self._books.card(taken.device.key)
+            if card is None or taken.has_admin_access:
+                continue
+            units = self._books.units_of(Holding(card.key, taken.consumed), card)
+            if claims is not None and taken.consumed is None:
+                units = min(units, self._requested(taken, claims, card))
+            if units:
+                yield card.index, units
+
+    def _requested(self, taken: Taken, claims: PodClaims, card: Card) -> int:
+        """Return the units that a request asks of a card that is taken whole; 1 if it names no
+        amount.
+        """
+        for request in claims.claims[taken.claim].requests:
+            for alternative in request.alternatives:
+                amounts = dict(alternative.amounts)
+                if alternative.name == taken.request and MEMORY in amounts:
+                    unit = self._books.unit * THOUSANDTHS
+                    return max(min(-(-amounts[MEMORY] // unit), card.units), 1)
+        return 1
+
+    def _score(self, kind: _Kind, names: NodeNames, snapshot: Snapshot) -> None:
+        """Score the predictions for these nodes that are not scored as the nodes are now."""
+        scorer = self._source.scorer(Request())
+        # Values do not last if prices depend on the whole cluster, or capacities differ.
+        policy = self._source.rankings[self._source.ranking_policy].policy
+        if kind.layout is not snapshot.capacity or isinstance(policy, ClusterPricing):
+            kind.layout = snapshot.capacity
+            for prediction in kind.on.values():
+                prediction.value = None
+        unscored = [
+            (prediction, row)
+            for name in names
+            if (prediction := kind.on.get(name)) is not None
+            and prediction.value is None
+            and prediction.parts
+            and (row := snapshot.row.get(name)) is not None
+        ]
+        values = _values(scorer, snapshot, [(row, known.parts) for known, row in unscored])
+        for (prediction, _), value in zip(unscored, values, strict=True):
+            prediction.value = value
+
+    def _snapshot(self) -> Snapshot:
+        """Return the driver's cards, less what is offered."""
+        books = self._books.ledger.snapshot()
+        if not self._offers:
+            return books
+        held = HeldSnapshot.of(books)
+        for offer in self._offers.values():
+            row = books.row.get(offer.node)
+            parts = [*self._parts(offer.fit)] if row is not None else []
+            if row is not None and parts:
+                free = held.free[row]
+                shares = tuple((index, min(units, int(free[index]))) for index, units in parts)
+                held.take(row, shares, Request().of_parts(units for _, units in parts))
+        return held
+
+    def _offer(self, uid: str, node: str, fit: Fit, claim_uids: Sequence[str]) -> None:
+        claims = {claim: index for index, claim in enumerate(claim_uids)}
+        self._offers[uid] = _Offer(node, fit, claims, self._clock() + OFFER_SECONDS)
+        self._on_node[node].add(uid)
+        self._pods_of.update((claim, uid) for claim in claims if claim)
+        self._books.touch(node)
+
+    def _end_part(self, uid: str, offer: _Offer, claim: str) -> None:
+        """End the part of an offer that is one claim's."""
+        index = offer.claims.pop(claim)
+        self._pods_of.pop(claim, None)
+        if not offer.claims:
+            self._withdraw(uid)
+            return
+        offer.fit = replace(
+            offer.fit, taken=tuple(taken for taken in offer.fit.taken if taken.claim != index)
+        )
+        self._books.touch(offer.node)
+
+    def _withdraw(self, uid: str) -> None:
+        offer = self._offers.pop(uid, None)
+        if offer is None:
+            return
+        for claim in offer.claims:
+            if self._pods_of.get(claim) == uid:
+                del self._pods_of[claim]
+        self._on_node[offer.node].discard(uid)
+        if not self._on_node[offer.node]:
+            del self._on_node[offer.node]
+        self._books.touch(offer.node)
+
+    def _expire(self) -> None:
+        now = self._clock()
+        for uid in [uid for uid, offer in self._offers.items() if offer.expires_at <= now]:
+            self._withdraw(uid)
+
+    def _count(self, offer: _Offer, index: int, holdings: Sequence[Holding]) -> None:
+        """Count whether first fit had predicted the devices of a claim."""
+        predicted = [
+            taken.device.key
+            for taken in offer.fit.taken
+            if taken.claim == index and not taken.has_admin_access
+        ]
+        held: list[DeviceKey] = [holding.key for holding in holdings]
+        if sorted(predicted) == sorted(held):
+            outcome = "right"
+        elif all(offer.node in self._books.nodes_of(key) for key in held):
+            outcome = "other_device"
+        else:
+            outcome = "other_node"
+        self.predictions[outcome] += 1
+
+
+def _values(
+    scorer: Scorer, snapshot: Snapshot, placements: Sequence[tuple[int, tuple[Part, ...]]]
+) -> list[float]:
+    """Return the value of each placement (row, parts): the sum over its parts."""
+    values = np.zeros(len(placements))
+    by_units: dict[int, list[tuple[int, int, int]]] = defaultdict(list)
+    for at, (row, parts) in enumerate(placements):
+        for index, units in parts:
+            by_units[units].append((at, row, index))
+    for units, cells in by_units.items():
+        at, rows, indices = np.array(cells, dtype=np.intp).T
+        scores = scorer.score_devices(snapshot, rows, Request().part(units))
+        np.add.at(values, at, scores[np.arange(len(rows)), indices])
+    values[np.isnan(values)] = -np.inf
+    return [float(value) for value in values]

@@ -57,6 +57,12 @@ def openapi_document(paths: Mapping[str, str]) -> bytes:
             _ref("ExtenderPreemptionResult"),
             *(400, 503),
         ),
+        _verb(
+            "rank",
+            "The best node for a pod with claims; all nodes for any other pod",
+            "ExtenderArgs",
+            _ref("ExtenderFilterResult"),
+        ),
         _read("inspect", "The books", "Inspect", resource),
         _read("inspect_node", "The books of one node", "Inspect", node, resource),
         _read("version", "The version of this process", "Version"),

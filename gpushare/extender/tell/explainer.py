@@ -122,8 +122,7 @@ class Explainer:
         return CLAIMS_PODS.decode_answer(body, namespace, name)
 
     def _explain(self, pod: ClaimsPod) -> bytes:
-        scope = self._resources.scope
-        schedulers = scope.schedulers
+        schedulers = self._resources.scope.schedulers
         uid = (pod.metadata and pod.metadata.uid) or ""
         served = scheduler_of(pod) in schedulers if schedulers else None
         resources = [managed.names.resource for managed in self._resources]
@@ -146,9 +145,7 @@ class Explainer:
             asked=self._called(uid),
             now=time.time(),
         )
-        if explained.state == "pending" and scope.claims_alone:
-            explained = replace(explained, state="refused", detail=scope.refusal(pod))
-        elif explained.state == "pending":
+        if explained.state == "pending":
             fits = explained.explanation is not None and bool(explained.explanation.fit)
             ask = None if fits else self._ask_for(uid)
             explained = replace(

@@ -83,7 +83,7 @@ class Documents:
             for managed in resources
         ]
         if claims is not None:
-            self._parts.append(_ClaimsPart(claims, unit, last_hour, called, mistaken_pods))
+            self._parts.append(_ClaimsPart(claims.source, unit, last_hour, called, mistaken_pods))
         self._since = last_hour.since
         self._making = threading.Lock()
         self._key: object = None
@@ -282,51 +282,9 @@ class _Part:
 
 
 class _ClaimsPart(_Part):
-    """The part about the cards of claims: its pods are claims, but for those that wait."""
+    """The part about the driver's devices: its pods are claims; none of them waits here."""
 
     more = MappingProxyType({"holder": "claim"})
-
-    def __init__(
-        self,
-        claims: ClaimsView,
-        unit: str,
-        last_hour: LastHour,
-        called: Callable[[str], bool],
-        mistaken_pods: MistakenPods,
-    ) -> None:
-        super().__init__(claims.source, unit, last_hour, called, mistaken_pods)
-        self._claims = claims
-
-    def version(self) -> object:
-        """Return a value that differs whenever the text does."""
-        claims = self._claims
-        return super().version(), claims.journal.version, claims.why_held_back()
-
-    def _pending(self, books: LedgerView) -> list[dict[str, Any]]:
-        version = books.snapshot.generation, self._managed.filters.states.version
-        waits, held_back = self._claims.journal.waiting().values(), self._claims.why_held_back()
-        lacks = [wait.lack for wait in waits if wait.lack is not None]
-        nodes = self._claims.nodes
-        sentences = self.explanations.about(
-            lacks, lambda lack: nodes.explanation(lack, time.time()), version
-        )
-        pending = []
-        for wait in waits:
-            claims = wait.lack.claims if wait.lack else ()
-            why = held_back or sentences.get(wait.lack) or wait.why
-            pending.append(
-                {
-                    "namespace": wait.pod.namespace,
-                    "name": wait.pod.name,
-                    "requested": sum(asked.request.total for asked in claims),
-                    "devices": sum(asked.request.devices for asked in claims),
-                    "created": None,
-                    "asked": True,
-                    "why": wait.why if wait.refused else why,
-                    "scheduler": None,
-                }
-            )
-        return pending
 
 
 def _mistaken(mistake: Mistake) -> dict[str, Any]:
