@@ -141,6 +141,8 @@ class Device:
     has_binding_conditions: bool = False
     nodes: NodeChoice | None = None
     """Nodes that can use it, if the slice says so by device."""
+    verdicts: dict[tuple[str, ...], bool] = field(default_factory=dict, repr=False)
+    """Results of CEL selectors for this device: a cache of whoever evaluates them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
