@@ -1,0 +1,120 @@
+"""Pods with claims placed one after the other: the node by the policy, its devices by first fit.
+
+Pure but for the books of claims, which it reads and does not change.
+
+Tested in `tests/unit/explain/test_claim_placer.py`.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from gpushare.core.claims.first_fit import Matcher, Steps, first_fit, use_after
+from gpushare.core.claims.model import Fit, NodeDevices, NoFit, PodClaims, Use
+from gpushare.core.mutable_cluster import Placement
+from gpushare.core.policy import Policy
+from gpushare.core.snapshot import Bools, Snapshot
+from gpushare.explain.claim_books import ClaimBooks
+from gpushare.explain.claim_score import parts_of, values_of
+from gpushare.explain.placer import HostFilters, Placer, Wanted, rows_by_name
+
+_STEPS = 20_000
+"""Steps of first fit on one node: about 20 ms."""
+
+
+@dataclass(slots=True)
+class _Node:
+    """The devices of a node while pods are placed."""
+
+    devices: NodeDevices | None
+    base: Use
+    """What claims of the cluster hold."""
+    use: Use
+    placed: list[tuple[Placement, Fit]]
+    known: dict[PodClaims, Fit | NoFit]
+
+
+class ClaimPlacer(Placer):
+    """Places pods with claims; other pods take CPU and host memory alone.
+
+    books: of the snapshot's ledger. like: by the name of a node that comes, a node of the books
+    with the same devices.
+    """
+
+    def __init__(
+        self,
+        snapshot: Snapshot,
+        filters: HostFilters,
+        policy: Policy,
+        *,
+        books: ClaimBooks,
+        matches: Matcher,
+        like: Mapping[str, str],
+    ) -> None:
+        super().__init__(snapshot, rows_by_name(snapshot), filters, policy)
+        self._books = books
+        self._matches = matches
+        uses = {name: Use() if name in like else books.use(name) for name in self.view.names}
+        self._nodes = [
+            _Node(books.devices(like.get(name, name)), use, use, [], {})
+            for name, use in uses.items()
+        ]
+
+    def take_back(self, places: Iterable[Placement]) -> None:
+        """Take pods away that were placed."""
+        places = list(places)
+        super().take_back(places)
+        for place in places:
+            node = self._nodes[place.row]
+            node.placed = [each for each in node.placed if each[0] is not place]
+            node.use = node.base
+            for _, fit in node.placed:
+                node.use = use_after(node.use, fit)
+            node.known = {}
+
+    def _place(self, wanted: Wanted, among: Bools) -> Placement | None:
+        """Place one pod on the best of these nodes; None if none has devices."""
+        if wanted.claims is None:
+            return super()._place(wanted, among)
+        fits = {
+            row: fit
+            for row in np.flatnonzero(among).tolist()
+            if isinstance(fit := self._fit(row, wanted.claims), Fit)
+        }
+        if not fits:
+            return None
+        row = self._best(fits, wanted.claims)
+        units: Counter[int] = Counter()
+        for index, taken in parts_of(self._books, fits[row]):
+            units[index] += taken
+        placement = self._cluster.put(row, tuple(sorted(units.items())), wanted.request)
+        node = self._nodes[row]
+        node.use = use_after(node.use, fits[row])
+        node.placed.append((placement, fits[row]))
+        node.known = {}
+        return placement
+
+    def _best(self, fits: Mapping[int, Fit], claims: PodClaims) -> int:
+        """Return the best row by the policy; of equal rows the first by name."""
+        placements = [(row, [*parts_of(self._books, fit, claims)]) for row, fit in fits.items()]
+        values = values_of(self._cluster.scorer, self.view, placements)
+        return max(zip(values, fits, strict=True), key=lambda each: (each[0], -each[1]))[1]
+
+    def _refused(self, wanted: Wanted) -> Mapping[str, str]:
+        """Return why first fit finds no devices on nodes, by node name."""
+        if wanted.claims is None:
+            return super()._refused(wanted)
+        found = ((name, self._fit(row, wanted.claims)) for name, row in self.view.row.items())
+        return {name: fit.value for name, fit in found if isinstance(fit, NoFit)}
+
+    def _fit(self, row: int, claims: PodClaims) -> Fit | NoFit:
+        node = self._nodes[row]
+        if claims not in node.known:
+            node.known[claims] = (
+                NoFit.NOT_MODELLED
+                if node.devices is None
+                else first_fit(node.devices, claims, node.use, self._matches, Steps(_STEPS))
+            )
+        return node.known[claims]

@@ -1,0 +1,62 @@
+"""The policy's score of the devices that first fit takes, as cards of a driver's ledger.
+
+Tested in `tests/unit/explain/test_claim_placer.py`.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
+from gpushare.core.claims.model import THOUSANDTHS, Fit, Holding, PodClaims, Taken
+from gpushare.core.model import Request
+from gpushare.core.ranking import Scorer
+from gpushare.core.snapshot import Snapshot
+from gpushare.explain.claim_books import MEMORY, Card, ClaimBooks
+
+Part = tuple[int, int]
+"""(index of a card on its node, units that are taken of it)."""
+
+
+def parts_of(books: ClaimBooks, fit: Fit, claims: PodClaims | None = None) -> Iterator[Part]:
+    """Yield what a fit takes of the driver's cards.
+
+    claims: then a card that is taken whole counts with the amount that is requested of it, so that
+    the tightest card has the best score.
+    """
+    for taken in fit.taken:
+        card = books.card(taken.device.key)
+        if card is None or taken.has_admin_access:
+            continue
+        units = books.units_of(Holding(card.key, taken.consumed), card)
+        if claims is not None and taken.consumed is None:
+            units = min(units, _requested_units(books, taken, claims, card))
+        if units:
+            yield card.index, units
+
+
+def _requested_units(books: ClaimBooks, taken: Taken, claims: PodClaims, card: Card) -> int:
+    """Return the units that a request asks of a card that is taken whole; 1 if it names none."""
+    for request in claims.claims[taken.claim].requests:
+        for alternative in request.alternatives:
+            amounts = dict(alternative.amounts)
+            if alternative.name == taken.request and MEMORY in amounts:
+                return max(min(-(-amounts[MEMORY] // (books.unit * THOUSANDTHS)), card.units), 1)
+    return 1
+
+
+def values_of(
+    scorer: Scorer, snapshot: Snapshot, placements: Sequence[tuple[int, Sequence[Part]]]
+) -> list[float]:
+    """Return the value of each placement (row, parts): the sum over its parts."""
+    values = np.zeros(len(placements))
+    by_units: dict[int, list[tuple[int, int, int]]] = defaultdict(list)
+    for at, (row, parts) in enumerate(placements):
+        for index, units in parts:
+            by_units[units].append((at, row, index))
+    for units, cells in by_units.items():
+        at, rows, indices = np.array(cells, dtype=np.intp).T
+        scores = scorer.score_devices(snapshot, rows, Request().part(units))
+        np.add.at(values, at, scores[np.arange(len(rows)), indices])
+    values[np.isnan(values)] = -np.inf
+    return [float(value) for value in values]
