@@ -178,7 +178,8 @@ class ClaimBooks:
         self._serial = itertools.count()
         self._versions: dict[str, int] = {}
         self._nodes_of: dict[DeviceKey, tuple[str, ...]] = {}
-        self._cards: dict[DeviceKey, Card] = {}
+        # By node: several nodes can use a device that is attached by a network.
+        self._cards: dict[DeviceKey, dict[str, Card]] = defaultdict(dict)
         self._on_node: dict[str, tuple[Card, ...]] = {}
         self._specs: dict[str, NodeSpec] = {}
         self._claims: dict[str, ClaimRecord] = {}
@@ -331,9 +332,12 @@ class ClaimBooks:
                         shares[device.key] = _sum(shares.get(device.key, {}), holding.consumed)
         return Use(exclusive, shares)
 
-    def card(self, key: DeviceKey) -> Card | None:
-        """Return the card of the ledger that is this device; None if it counts as none."""
-        return self._cards.get(key)
+    def card(self, key: DeviceKey, node: str = "") -> Card | None:
+        """Return the card of the ledger that is this device, on this node or on the first by name;
+        None if the device is no card.
+        """
+        cards = self._cards.get(key, {})
+        return cards.get(node or min(cards, default=""))
 
     def holders(self, key: DeviceKey) -> tuple[ClaimRecord, ...]:
         """Return the claims that have the device, or a part of it."""
@@ -421,6 +425,8 @@ class ClaimBooks:
             before, after = self._nodes.pop(node, None), None
             if self._by_node.get(node) and self._is_modelled(node):
                 slices = [*self._by_node[node].values(), *self._by_node.get("", {}).values()]
+                # In one order, whatever has come first, should the slices contradict each other.
+                slices.sort(key=lambda item: item.name)
                 after = gather_pools(
                     node, self._labels(node), slices, self._pools, tuple(self._rules.values())
                 )
@@ -444,9 +450,12 @@ class ClaimBooks:
     def _count_node(self, node: str, devices: NodeDevices | None) -> None:
         """Count the node's cards in the ledger."""
         for card in self._on_node.pop(node, ()):
-            del self._cards[card.key]
+            del self._cards[card.key][node]
+            if not self._cards[card.key]:
+                del self._cards[card.key]
         cards = tuple(self._cards_of(node, devices))
-        self._cards.update((card.key, card) for card in cards)
+        for card in cards:
+            self._cards[card.key][node] = card
         if cards:
             self._on_node[node] = cards
         spec = NodeSpec(
@@ -511,9 +520,9 @@ class ClaimBooks:
         claim = self._claims.get(uid)
         by_node: dict[str, dict[int, int]] = defaultdict(lambda: defaultdict(int))
         for holding in claim.holdings if claim else ():
-            card = self._cards.get(holding.key)
-            if card is not None and (units := self.units_of(holding, card)):
-                by_node[card.node][card.index] += units
+            for card in self._cards.get(holding.key, {}).values():
+                if units := self.units_of(holding, card):
+                    by_node[card.node][card.index] += units
         charged = frozenset(by_node)
         for node in self._charged.pop(uid, frozenset()) - charged:
             self.ledger.pod_gone(f"{uid}/{node}")

@@ -249,7 +249,7 @@ class ClaimRanker:
             before = steps.left
             fit = self._fit(name, claims, steps)
             left -= before - steps.left
-            parts = tuple(self._parts(fit, claims)) if isinstance(fit, Fit) else ()
+            parts = tuple(self._parts(name, fit, claims)) if isinstance(fit, Fit) else ()
             known[name] = _Prediction(now, parts)
 
     def _fit(self, node: str, claims: PodClaims, steps: Steps) -> Fit | NoFit:
@@ -260,14 +260,14 @@ class ClaimRanker:
             use = use_after(use, self._offers[uid].fit)
         return first_fit(devices, claims, use, self._selectors.matches, steps)
 
-    def _parts(self, fit: Fit, claims: PodClaims | None = None) -> Iterator[Part]:
-        """Yield what a fit takes of the driver's cards.
+    def _parts(self, node: str, fit: Fit, claims: PodClaims | None = None) -> Iterator[Part]:
+        """Yield what a fit takes of the driver's cards on a node.
 
         claims: then a card that is taken whole counts with the amount that is requested of it, so
         that the tightest card is the best one.
         """
         for taken in fit.taken:
-            card = self._books.card(taken.device.key)
+            card = self._books.card(taken.device.key, node)
             if card is None or taken.has_admin_access:
                 continue
             units = self._books.units_of(Holding(card.key, taken.consumed), card)
@@ -317,7 +317,7 @@ class ClaimRanker:
         held = HeldSnapshot.of(books)
         for offer in self._offers.values():
             row = books.row.get(offer.node)
-            parts = [*self._parts(offer.fit)] if row is not None else []
+            parts = [*self._parts(offer.node, offer.fit)] if row is not None else []
             if row is not None and parts:
                 free = held.free[row]
                 shares = tuple((index, min(units, int(free[index]))) for index, units in parts)

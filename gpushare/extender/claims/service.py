@@ -123,7 +123,7 @@ class ClaimsService:
         )
         self._selectors = Selectors()
         self.ranker = ClaimRanker(books, source, self._selectors, is_ready=self._is_ready)
-        self.view = ClaimsView(books, source, self._counts)
+        self.view = ClaimsView(books, source, matches=self._selectors.matches, counts=self._counts)
         slices = ObjectHandler(
             read_slice,
             lambda listed: books.replace_slices(listed.values()),

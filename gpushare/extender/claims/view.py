@@ -8,6 +8,7 @@ Tested in `tests/unit/extender/claims/test_view.py`.
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
+from gpushare.core.claims.first_fit import Matcher
 from gpushare.explain.claim_books import ClaimBooks
 from gpushare.extender.managed_resources import ManagedResource
 
@@ -36,16 +37,22 @@ class ClaimsView:
 
     driver: the name of the DRA driver. source: the driver's nodes as a resource named after the
     class, whose pods are claims (uid `CLAIM_UID/NODE`); it serves no verb. books: the slices and
-    the claims as last shown, with the values that first fit needs of each node. counts: returns the
-    figures as they are now.
+    the claims as last shown, with the values that first fit needs of each node. matches: evaluates
+    selectors. counts: returns the figures as they are now.
     """
 
     def __init__(
-        self, books: ClaimBooks, source: ManagedResource, counts: Callable[[], ClaimCounts]
+        self,
+        books: ClaimBooks,
+        source: ManagedResource,
+        *,
+        matches: Matcher,
+        counts: Callable[[], ClaimCounts],
     ) -> None:
         self.driver = books.driver
         self.books = books
         self.source = source
+        self.matches = matches
         self.counts = counts
 
     def users(self) -> dict[str, tuple[str, ...]]:

@@ -128,14 +128,8 @@ class Explainer:
         resources = [managed.names.resource for managed in self._resources]
         if self._claims is not None and by_claims(pod, resources):
             claims = self._claims
-            about = explain_claims(
-                pod,
-                claims.books,
-                claims.nodes,
-                self._unit,
-                waits=claims.why(uid),
-                now=time.time(),
-            )
+            own = claims.source.filters
+            about = explain_claims(pod, claims.books, own, claims.matches, self._unit)
             return json.dumps(document(about)).encode()
         explained = explain_pod(
             pod,
