@@ -176,7 +176,9 @@ class ClaimBooks:
         self._by_resource: dict[str, ClassRecord] = {}
         self._nodes: dict[str, NodeDevices] = {}
         self._serial = itertools.count()
-        self._versions: dict[str, int] = {}
+        self.versions: dict[str, int] = {}
+        """By modelled node, a number that changes with its devices and their use; only to be read.
+        """
         self._nodes_of: dict[DeviceKey, tuple[str, ...]] = {}
         # By node: several nodes can use a device that is attached by a network.
         self._cards: dict[DeviceKey, dict[str, Card]] = defaultdict(dict)
@@ -265,8 +267,8 @@ class ClaimBooks:
     def touch(self, node: str) -> None:
         """Give the node another version, if it is modelled."""
         with self._changed:
-            if node in self._versions:
-                self._versions[node] = next(self._serial)
+            if node in self.versions:
+                self.versions[node] = next(self._serial)
 
     # -- what is known --------------------------------------------------------------------------
 
@@ -303,12 +305,6 @@ class ClaimBooks:
         """Return the nodes whose slices are too many or too large to be kept."""
         with self._changed:
             return tuple(node for node in self._weights if node and not self._is_modelled(node))
-
-    def version(self, node: str) -> int:
-        """Return a number that changes with the devices of a node and their use; -1 if the node is
-        not modelled.
-        """
-        return self._versions.get(node, -1)
 
     def devices(self, node: str) -> NodeDevices | None:
         """Return the devices of a node; None if the node is not modelled."""
@@ -431,9 +427,9 @@ class ClaimBooks:
                     node, self._labels(node), slices, self._pools, tuple(self._rules.values())
                 )
                 self._nodes[node] = after
-            self._versions[node] = next(self._serial)
+            self.versions[node] = next(self._serial)
             if after is None:
-                del self._versions[node]
+                del self.versions[node]
             for device in _all_devices(before):
                 others = tuple(n for n in self._nodes_of.get(device.key, ()) if n != node)
                 self._nodes_of[device.key] = others

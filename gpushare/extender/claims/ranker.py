@@ -7,36 +7,38 @@ burst is ranked before the API server shows its allocations: that is an offer.
 Knows no HTTP and no watch. Tested in `tests/unit/extender/claims/test_ranker.py`.
 """
 
+import logging
 import threading
 import time
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
 
 from gpushare.core.claims.first_fit import Steps, first_fit, use_after
 from gpushare.core.claims.model import (
-    THOUSANDTHS,
     DeviceKey,
     Fit,
     Holding,
     NoFit,
     PodClaims,
-    Taken,
 )
 from gpushare.core.decide import BEST
 from gpushare.core.held_snapshot import HeldSnapshot
 from gpushare.core.model import Request
 from gpushare.core.node_names import NodeNames
 from gpushare.core.policy import ClusterPricing
-from gpushare.core.ranking import Scorer
 from gpushare.core.snapshot import Floats, Ints, Snapshot
-from gpushare.explain.claim_books import MEMORY, Card, ClaimBooks, ClaimRecord, PodRequests
+from gpushare.explain.claim_books import ClaimBooks, ClaimRecord, PodRequests
+from gpushare.explain.claim_score import Part, parts_of, values_of
 from gpushare.extender.managed_resources import ManagedResource
+from gpushare.logline import Line
 from gpushare.wire.dra.objects import ClaimsPod
 from gpushare.wire.dra.selectors import Selectors
-from gpushare.wire.pods import names_any
+from gpushare.wire.pods import names_any, pod_name
+
+log = logging.getLogger("gpushare.claims")
 
 OFFER_SECONDS = 60.0
 """How long an offer counts at most. kube-scheduler writes the allocation before it binds the pod,
@@ -46,11 +48,9 @@ _CLAIM_WAIT = 0.1
 _NODE_STEPS = 2_000
 _CALL_STEPS = 200_000
 """Upper bounds on the steps of first fit, for one node and for one call; a step takes some 1 us."""
+_UNKNOWN = -2
 _MAX_KINDS = 16
 """Kinds of request whose predictions are kept."""
-
-Part = tuple[int, int]
-"""(index of a card on its node, units that are taken of it)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,20 +88,21 @@ class _Prediction:
     """What a kind of request would take on a node."""
 
     version: int
-    """Of the node, in the books."""
-    parts: tuple[Part, ...]
+    """Of the node, in the books; _UNKNOWN: not looked at for lack of steps."""
+    parts: tuple[Part, ...] = ()
     """What first fit takes of the driver's cards; (): the node ranks last."""
-    value: float | None = None
-    """The policy's score; None: not scored yet."""
+    value: float = -np.inf
+    """The policy's score."""
 
 
 @dataclass(slots=True)
 class _Kind:
     """The predictions for one kind of request."""
 
-    layout: Ints | None = None
-    """The capacities by which the values were scored, shared by snapshots until a node changes."""
+    capacity: Ints | None = None
+    """The array by which the values were scored; snapshots share it until a node changes."""
     on: dict[str, _Prediction] = field(default_factory=dict)
+    """By node."""
 
 
 @dataclass(slots=True)
@@ -160,13 +161,17 @@ class ClaimRanker:
         """
         uid = (pod.metadata and pod.metadata.uid) or ""
         ranked = None
-        if names and self._is_ready():
-            requests = self._requests(pod)
-            with self._lock:
-                self._withdraw(uid)
-                self._expire()
-                if requests.claims.claims:
-                    ranked = self._rank(uid, requests, names)
+        try:
+            if names and self._is_ready():
+                requests = self._requests(pod)
+                with self._lock:
+                    self._withdraw(uid)
+                    self._expire()
+                    if requests.claims.claims:
+                        ranked = self._rank(uid, requests, names)
+        except Exception:
+            # kube-scheduler allocates without an order, too.
+            log.exception(Line("nodes not ranked", pod=pod_name(pod)))
         self.pods["not_ranked" if ranked is None else "ranked"] += 1
         return ranked
 
@@ -211,46 +216,43 @@ class ClaimRanker:
         self._kinds[claims] = kind
         if len(self._kinds) > _MAX_KINDS:
             del self._kinds[next(iter(self._kinds))]
-        snapshot = self._snapshot()
-        self._predict(kind, claims, names)
-        self._score(kind, names, snapshot)
-        worst = -np.inf
-        values = np.array(
-            [
-                worst
-                if (known := kind.on.get(name)) is None or known.value is None
-                else known.value
-                for name in names
-            ]
-        )
+        books, on = self._books.ledger.snapshot(), kind.on
+        # Values do not last if prices depend on the whole cluster, or capacities differ.
+        policy = self._source.rankings[self._source.ranking_policy].policy
+        lasting = kind.capacity is books.capacity and not isinstance(policy, ClusterPricing)
+        kind.capacity = books.capacity
+        versions = self._books.versions
+        stale = [
+            name
+            for name in names
+            if (known := on.get(name)) is None or known.version != versions.get(name, -1)
+        ]
+        self._predict(on, claims, stale)
+        self._score(on, stale if lasting else names, books)
+        values = np.array([on[name].value for name in names])
         best = values.max()
-        if best == worst:
+        if best == -np.inf:
             return None
-        ties = np.flatnonzero(values == best).tolist()
-        at = min(ties, key=lambda at: names[at])
+        at = min(np.flatnonzero(values == best).tolist(), key=names.__getitem__)
         fit = self._fit(names[at], claims, Steps(_NODE_STEPS))
         if isinstance(fit, Fit):
             self._offer(uid, names[at], fit, requests.uids)
         return Ranked(names, values, at)
 
-    def _predict(self, kind: _Kind, claims: PodClaims, names: NodeNames) -> None:
-        """Bring the predictions for these nodes up to date, as far as the steps of a call go."""
-        version, known = self._books.version, kind.on
+    def _predict(self, on: dict[str, _Prediction], claims: PodClaims, names: Iterable[str]) -> None:
+        """Predict what first fit takes on these nodes, as far as the steps of a call go."""
         left = _CALL_STEPS
         for name in names:
-            prediction = known.get(name)
-            now = version(name)
-            if prediction is not None and prediction.version == now:
-                continue
-            known.pop(name, None)
-            if now < 0 or left <= 0:
-                continue
-            steps = Steps(min(_NODE_STEPS, left))
-            before = steps.left
-            fit = self._fit(name, claims, steps)
-            left -= before - steps.left
-            parts = tuple(self._parts(name, fit, claims)) if isinstance(fit, Fit) else ()
-            known[name] = _Prediction(now, parts)
+            on[name] = prediction = _Prediction(self._books.versions.get(name, -1))
+            if left <= 0:
+                prediction.version = _UNKNOWN
+            elif prediction.version >= 0:
+                steps = Steps(min(_NODE_STEPS, left))
+                left -= steps.left
+                fit = self._fit(name, claims, steps)
+                left += steps.left
+                if isinstance(fit, Fit):
+                    prediction.parts = tuple(parts_of(self._books, name, fit, claims))
 
     def _fit(self, node: str, claims: PodClaims, steps: Steps) -> Fit | NoFit:
         devices, use = self._books.devices(node), self._books.use(node)
@@ -260,68 +262,40 @@ class ClaimRanker:
             use = use_after(use, self._offers[uid].fit)
         return first_fit(devices, claims, use, self._selectors.matches, steps)
 
-    def _parts(self, node: str, fit: Fit, claims: PodClaims | None = None) -> Iterator[Part]:
-        """Yield what a fit takes of the driver's cards on a node.
-
-        claims: then a card that is taken whole counts with the amount that is requested of it, so
-        that the tightest card is the best one.
-        """
-        for taken in fit.taken:
-            card = self._books.card(taken.device.key, node)
-            if card is None or taken.has_admin_access:
-                continue
-            units = self._books.units_of(Holding(card.key, taken.consumed), card)
-            if claims is not None and taken.consumed is None:
-                units = min(units, self._requested(taken, claims, card))
-            if units:
-                yield card.index, units
-
-    def _requested(self, taken: Taken, claims: PodClaims, card: Card) -> int:
-        """Return the units that a request asks of a card that is taken whole; 1 if it names no
-        amount.
-        """
-        for request in claims.claims[taken.claim].requests:
-            for alternative in request.alternatives:
-                amounts = dict(alternative.amounts)
-                if alternative.name == taken.request and MEMORY in amounts:
-                    unit = self._books.unit * THOUSANDTHS
-                    return max(min(-(-amounts[MEMORY] // unit), card.units), 1)
-        return 1
-
-    def _score(self, kind: _Kind, names: NodeNames, snapshot: Snapshot) -> None:
-        """Score the predictions for these nodes that are not scored as the nodes are now."""
-        scorer = self._source.scorer(Request())
-        # Values do not last if prices depend on the whole cluster, or capacities differ.
-        policy = self._source.rankings[self._source.ranking_policy].policy
-        if kind.layout is not snapshot.capacity or isinstance(policy, ClusterPricing):
-            kind.layout = snapshot.capacity
-            for prediction in kind.on.values():
-                prediction.value = None
-        unscored = [
+    def _score(self, on: Mapping[str, _Prediction], names: Iterable[str], books: Snapshot) -> None:
+        """Score the predictions for these nodes by what the books and the offers leave free."""
+        placed = [
             (prediction, row)
             for name in names
-            if (prediction := kind.on.get(name)) is not None
-            and prediction.value is None
-            and prediction.parts
-            and (row := snapshot.row.get(name)) is not None
+            if (prediction := on[name]).parts and (row := books.row.get(name)) is not None
         ]
-        values = _values(scorer, snapshot, [(row, known.parts) for known, row in unscored])
-        for (prediction, _), value in zip(unscored, values, strict=True):
+        if not placed:
+            return
+        offered = [
+            (offer, row)
+            for name in names
+            for offer in map(self._offers.__getitem__, self._on_node.get(name, ()))
+            if (row := books.row.get(name)) is not None
+        ]
+        snapshot = self._less(books, offered) if offered else books
+        placements = [(row, prediction.parts) for prediction, row in placed]
+        values = values_of(self._source.scorer(Request()), snapshot, placements)
+        for (prediction, _), value in zip(placed, values, strict=True):
             prediction.value = value
 
-    def _snapshot(self) -> Snapshot:
-        """Return the driver's cards, less what is offered."""
-        books = self._books.ledger.snapshot()
-        if not self._offers:
-            return books
+    def _less(self, books: Snapshot, offered: Iterable[tuple[_Offer, int]]) -> HeldSnapshot:
+        """Return the books less what is offered on these rows."""
         held = HeldSnapshot.of(books)
-        for offer in self._offers.values():
-            row = books.row.get(offer.node)
-            parts = [*self._parts(offer.node, offer.fit)] if row is not None else []
-            if row is not None and parts:
+        for offer, row in offered:
+            units = Counter[int]()
+            for index, taken in parts_of(self._books, offer.node, offer.fit):
+                units[index] += taken
+            if units:
                 free = held.free[row]
-                shares = tuple((index, min(units, int(free[index]))) for index, units in parts)
-                held.take(row, shares, Request().of_parts(units for _, units in parts))
+                shares = tuple(
+                    (index, min(most, int(free[index]))) for index, most in units.items()
+                )
+                held.take(row, shares, Request().of_parts(units.values()))
         return held
 
     def _offer(self, uid: str, node: str, fit: Fit, claim_uids: Sequence[str]) -> None:
@@ -375,20 +349,3 @@ class ClaimRanker:
         else:
             outcome = "other_node"
         self.predictions[outcome] += 1
-
-
-def _values(
-    scorer: Scorer, snapshot: Snapshot, placements: Sequence[tuple[int, tuple[Part, ...]]]
-) -> list[float]:
-    """Return the value of each placement (row, parts): the sum over its parts."""
-    values = np.zeros(len(placements))
-    by_units: dict[int, list[tuple[int, int, int]]] = defaultdict(list)
-    for at, (row, parts) in enumerate(placements):
-        for index, units in parts:
-            by_units[units].append((at, row, index))
-    for units, cells in by_units.items():
-        at, rows, indices = np.array(cells, dtype=np.intp).T
-        scores = scorer.score_devices(snapshot, rows, Request().part(units))
-        np.add.at(values, at, scores[np.arange(len(rows)), indices])
-    values[np.isnan(values)] = -np.inf
-    return [float(value) for value in values]

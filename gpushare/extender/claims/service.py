@@ -5,6 +5,7 @@ Tested in `tests/unit/extender/claims/test_service.py` and, with a real kube-sch
 """
 
 import logging
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Generic, TypeVar
@@ -121,7 +122,7 @@ class ClaimsService:
             name,
             filters=next(iter(resources)).filters,
         )
-        self._selectors = Selectors()
+        self._selectors = Selectors(time.thread_time)
         self.ranker = ClaimRanker(books, source, self._selectors, is_ready=self._is_ready)
         self.view = ClaimsView(books, source, matches=self._selectors.matches, counts=self._counts)
         slices = ObjectHandler(
