@@ -259,7 +259,7 @@ def claims_report(
 def _lines(books: ClaimBooks, node: str) -> Iterator[CardLine]:
     devices = books.devices(node)
     for device in devices.devices if devices else ():
-        card = books.card(device.key)
+        card = books.card(device.key, node)
         if card is not None:
             held = (
                 books.units_of(holding, card)

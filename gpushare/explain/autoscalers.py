@@ -13,15 +13,15 @@ No I/O.
 Tested in `tests/unit/explain/test_node_wishes.py` and `tests/unit/explain/test_scale_down.py`.
 """
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import reduce
 from typing import Self, TypeVar
 
 from gpushare.core.model import ObservedPod, PodRef, Request
 from gpushare.core.mutable_cluster import Placement
-from gpushare.core.node_filters import OwnFilters
+from gpushare.core.node_filters import PODS, OwnFilters
 from gpushare.core.policy import Policy
 from gpushare.core.selectors import NO_DEMANDS, Demands
 from gpushare.core.states.entry import Entry
@@ -137,26 +137,49 @@ class Books:
         """Return those whose holders are claims (claim_books.py).
 
         running: pods on nodes by uid, with their demands. reserved: by claim, the uids of the pods
-        that it is reserved for. Each claim is placed by itself, in units of memory; CPU and host
-        memory of its pod count if one pod alone uses it.
+        that it is reserved for. Pods and all claims that they share count as one pod with a device
+        for each part of a claim: two claims may fit on fewer devices, so a node may stay that could
+        go. A claim whose pods are on no node yet is placed by itself.
         """
-        claims = defaultdict[str, list[Wanted]](list)
+        wanted = defaultdict[str, list[Wanted]](list)
+        groups = defaultdict[str, list[tuple[set[str], list[Entry]]]](list)
         for entry in _in_turn(view.entries.values()):
             uids = reserved.get(entry.ref.uid.removesuffix(f"/{entry.node}"), ())
-            pods = [running[uid] for uid in uids if uid in running]
-            pods = [pod for pod in pods if pod.node == entry.node]
-            if not uids or not entry.request.devices:
-                continue
-            wanted = Wanted(f"claim {entry.ref}", entry.request)
+            pods = {uid for uid in uids if uid in running and running[uid].node == entry.node}
+            if uids and not pods:
+                wanted[entry.node].append(Wanted(f"claim {entry.ref}", entry.request))
             if pods:
-                demands = reduce(Demands.both, (pod.demands for pod in pods))
-                priority = max(pod.priority for pod in pods)
-                wanted = replace(wanted, demands=demands, priority=priority)
-            if len(pods) == 1:
-                request = pods[0].request.of_parts(entry.request.parts)
-                wanted = replace(wanted, name=str(pods[0].ref), request=request)
-            claims[entry.node].append(wanted)
-        return cls(view, own, claims)
+                on_node = groups[entry.node]
+                joined = [group for group in on_node if group[0] & pods]
+                entries = [entry, *(one for _, others in joined for one in others)]
+                on_node[:] = [group for group in on_node if group not in joined]
+                on_node.append((pods.union(*(others for others, _ in joined)), entries))
+        for node, on_node in groups.items():
+            wanted[node] += [
+                _as_one(_in_turn(running[uid] for uid in uids), entries)
+                for uids, entries in on_node
+            ]
+            wanted[node].sort(key=lambda pod: (-pod.priority, pod.name))
+        return cls(view, own, wanted)
+
+
+def _as_one(pods: Sequence[ObservedPod], claims: Iterable[Entry]) -> Wanted:
+    """Return pods and the claims that they share as one pod."""
+    amounts = Counter({PODS: len(pods)} if len(pods) > 1 else {})
+    for pod in pods:
+        amounts.update(dict(pod.request.resources))
+    host = Request(
+        cpu=sum(pod.request.cpu for pod in pods),
+        memory=sum(pod.request.memory for pod in pods),
+        resources=tuple(sorted(amounts.items())),
+    )
+    name = str(pods[0].ref)
+    return Wanted(
+        name if len(pods) == 1 else f"{name} ({len(pods)} pods that share a claim)",
+        host.of_parts(part for claim in claims for part in claim.request.parts),
+        demands=reduce(Demands.both, (pod.demands for pod in pods)),
+        priority=max(pod.priority for pod in pods),
+    )
 
 
 _P = TypeVar("_P", Entry, ObservedPod)
@@ -184,7 +207,9 @@ def must_stay(
     nodes = {
         name for resource in books for name, spec in resource.view.nodes.items() if spec.capacity
     }
-    used = {name: sum(pod.total for each in every for pod in each.pods[name]) for name in nodes}
+    used = {
+        name: sum(pod.request.total for each in every for pod in each.pods[name]) for name in nodes
+    }
     order = sorted(
         nodes - {*staying}, key=lambda name: (used[name] > 0, name in last, used[name], name)
     )

@@ -28,6 +28,8 @@ _STEPS = 20_000
 class _Node:
     """The devices of a node while pods are placed."""
 
+    name: str
+    """In the books; of a node that comes, the node that it is like."""
     devices: NodeDevices | None
     base: Use
     """What claims of the cluster hold."""
@@ -56,11 +58,11 @@ class ClaimPlacer(Placer):
         super().__init__(snapshot, rows_by_name(snapshot), filters, policy)
         self._books = books
         self._matches = matches
-        uses = {name: Use() if name in like else books.use(name) for name in self.view.names}
-        self._nodes = [
-            _Node(books.devices(like.get(name, name)), use, use, [], {})
-            for name, use in uses.items()
-        ]
+        self._nodes = []
+        for name in self.view.names:
+            use = Use() if name in like else books.use(name)
+            known = like.get(name, name)
+            self._nodes.append(_Node(known, books.devices(known), use, use, [], {}))
 
     def take_back(self, places: Iterable[Placement]) -> None:
         """Take pods away that were placed."""
@@ -87,10 +89,10 @@ class ClaimPlacer(Placer):
             return None
         row = self._best(fits, wanted.claims)
         units: Counter[int] = Counter()
-        for index, taken in parts_of(self._books, fits[row]):
+        node = self._nodes[row]
+        for index, taken in parts_of(self._books, node.name, fits[row]):
             units[index] += taken
         placement = self._cluster.put(row, tuple(sorted(units.items())), wanted.request)
-        node = self._nodes[row]
         node.use = use_after(node.use, fits[row])
         node.placed.append((placement, fits[row]))
         node.known = {}
@@ -98,7 +100,10 @@ class ClaimPlacer(Placer):
 
     def _best(self, fits: Mapping[int, Fit], claims: PodClaims) -> int:
         """Return the best row by the policy; of equal rows the first by name."""
-        placements = [(row, [*parts_of(self._books, fit, claims)]) for row, fit in fits.items()]
+        placements = [
+            (row, [*parts_of(self._books, self._nodes[row].name, fit, claims)])
+            for row, fit in fits.items()
+        ]
         values = values_of(self._cluster.scorer, self.view, placements)
         return max(zip(values, fits, strict=True), key=lambda each: (each[0], -each[1]))[1]
 

@@ -18,14 +18,16 @@ Part = tuple[int, int]
 """(index of a card on its node, units that are taken of it)."""
 
 
-def parts_of(books: ClaimBooks, fit: Fit, claims: PodClaims | None = None) -> Iterator[Part]:
-    """Yield what a fit takes of the driver's cards.
+def parts_of(
+    books: ClaimBooks, node: str, fit: Fit, claims: PodClaims | None = None
+) -> Iterator[Part]:
+    """Yield what a fit takes of the driver's cards on a node.
 
     claims: then a card that is taken whole counts with the amount that is requested of it, so that
     the tightest card has the best score.
     """
     for taken in fit.taken:
-        card = books.card(taken.device.key)
+        card = books.card(taken.device.key, node)
         if card is None or taken.has_admin_access:
             continue
         units = books.units_of(Holding(card.key, taken.consumed), card)
