@@ -8,15 +8,14 @@ Tested in `tests/unit/cli/test_inspect_claims.py` and `tests/unit/cli/test_whati
 """
 
 import json
+import time
 from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, replace
-from functools import cached_property
 from typing import Any, TypeVar
 
 from gpushare.cli.cluster import items
 from gpushare.cli.facts import Fields, pod_ref
 from gpushare.cli.lister import CLAIMS, DEVICE_CLASSES, DRA, SLICES, TAINT_RULES
-from gpushare.core.claims.first_fit import Matcher
 from gpushare.core.claims.model import ClaimRequest, PodClaims, Slice
 from gpushare.core.node_filters import NodeStates
 from gpushare.errors import ApiError, ApiNotFound, MessageError, WireError
@@ -32,6 +31,7 @@ from gpushare.wire.dra import objects
 from gpushare.wire.dra.devices import read_slice
 from gpushare.wire.dra.objects import CLASS, ResourceClaim
 from gpushare.wire.dra.requests import claim_request, class_record
+from gpushare.wire.dra.selectors import Selectors
 from gpushare.wire.dra.taints import read_taint_rule
 
 _T = TypeVar("_T")
@@ -59,6 +59,8 @@ class Claims:
         self.books = books
         self.namespace = namespace
         self.why_not = why_not
+        self.matches = Selectors(time.thread_time).matches
+        """Evaluates selectors."""
         self.claims: dict[tuple[str, str], ResourceClaim] = {}
         """By namespace and name."""
         for claim in claims:
@@ -66,13 +68,6 @@ class Claims:
             self.claims[metadata.namespace or "", metadata.name or ""] = claim
         self.templates: dict[tuple[str, str], ResourceClaim | None] = {}
         """As a claim that each makes, by namespace and name; None: there is none."""
-
-    @cached_property
-    def matches(self) -> Matcher:
-        """What evaluates selectors; `inspect` does without the library for them."""
-        from gpushare.wire.dra.selectors import Selectors
-
-        return Selectors().matches
 
     def named(self, namespace: str, name: str) -> ResourceClaim | None:
         """Return the claim of that name."""

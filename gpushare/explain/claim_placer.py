@@ -18,6 +18,7 @@ from gpushare.core.policy import Policy
 from gpushare.core.snapshot import Bools, Snapshot
 from gpushare.explain.claim_books import ClaimBooks
 from gpushare.explain.claim_score import parts_of, values_of
+from gpushare.explain.claims import REASONS
 from gpushare.explain.placer import HostFilters, Placer, Wanted, rows_by_name
 
 _STEPS = 20_000
@@ -112,7 +113,7 @@ class ClaimPlacer(Placer):
         if wanted.claims is None:
             return super()._refused(wanted)
         found = ((name, self._fit(row, wanted.claims)) for name, row in self.view.row.items())
-        return {name: fit.value for name, fit in found if isinstance(fit, NoFit)}
+        return {name: REASONS[fit] for name, fit in found if isinstance(fit, NoFit)}
 
     def _fit(self, row: int, claims: PodClaims) -> Fit | NoFit:
         node = self._nodes[row]

@@ -44,6 +44,13 @@ from gpushare.wire.pods import has_ended, names_any, pod_ref, request_of
 NOT_SHOWN = "known by ResourceSlices alone"
 """Reason of a node that the API server does not show."""
 
+REASONS = {
+    NoFit.TOO_FEW_DEVICES: "no devices for its claims",
+    NoFit.ERROR: "kube-scheduler's attempt would end with an error",
+    NoFit.NOT_MODELLED: "the search for devices would take too long",
+}
+"""Reasons of nodes, as texts begin with their number."""
+
 TOO_LARGE = "its ResourceSlices are too large to be read"
 
 _NODE_STEPS = 20_000
@@ -116,7 +123,7 @@ def _request_text(request: DeviceRequest) -> str:
     amounts = [f"{name} {_quantity(amount)}" for name, amount in request.amounts]
     if amounts:
         text += f" with {', '.join(amounts)}"
-    return f"{text} of some devices alone" if request.selectors else text
+    return f"{text}, by CEL selectors" if request.selectors else text
 
 
 def _quantity(thousandths: int) -> str:
@@ -212,7 +219,7 @@ class _Reader:
                 elif found is NoFit.TOO_FEW_DEVICES:
                     full.append(node)
                 else:
-                    not_judged[found.value] += 1
+                    not_judged[REASONS[found]] += 1
         if unmodelled := self._books.unmodelled_nodes():
             not_judged[TOO_LARGE] = len(unmodelled)
         remedy = None if fit else self._remedy(full)
