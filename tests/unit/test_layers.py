@@ -60,7 +60,8 @@ LAYERS: dict[str, tuple[str, ...]] = {
     # its scheduler elects a leader and calls extenders by https. Its demo has no time for how long
     # the extender waits beside autoscalers.
     "gpushare_localcluster": (
-        *("errors", "commandline", "logline", "yamlfile", "core.model", "core.selectors", "wire"),
+        *("errors", "commandline", "logline", "yamlfile", "core.claims", "core.model"),
+        *("core.selectors", "wire"),
         *("daemon.logs", "device_plugin.cards", "device_plugin.container", "device_plugin.devices"),
         *("device_plugin.identity", "device_plugin.kubelet", "device_plugin.kubelet_pb2"),
         *("device_plugin.options", "device_plugin.plugin"),
