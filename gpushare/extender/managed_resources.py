@@ -198,6 +198,10 @@ class ManagedResources:
             (managed for managed in self.resources if managed.names.resource == resource), None
         )
 
+    def knows(self, node: str) -> bool:
+        """Return whether the API server has shown such a node."""
+        return any(managed.ledger.has_node(node) for managed in self.resources)
+
     def resolve(self, pod: Pod, *, keep: bool = False) -> ResourceRequest | None:
         """Return the managed resource that a pod asks for, and its request there; None if it
         asks for none.

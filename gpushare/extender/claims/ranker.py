@@ -48,7 +48,6 @@ _CLAIM_WAIT = 0.1
 _NODE_STEPS = 2_000
 _CALL_STEPS = 200_000
 """Upper bounds on the steps of first fit, for one node and for one call; a step takes some 1 us."""
-_UNKNOWN = -2
 _MAX_KINDS = 16
 """Kinds of request whose predictions are kept."""
 
@@ -88,11 +87,15 @@ class _Prediction:
     """What a kind of request would take on a node."""
 
     version: int
-    """Of the node, in the books; _UNKNOWN: not looked at for lack of steps."""
+    """Of the node, in the books."""
     parts: tuple[Part, ...] = ()
     """What first fit takes of the driver's cards; (): the node ranks last."""
-    value: float = -np.inf
-    """The policy's score."""
+    value: float | None = None
+    """The policy's score; None: to be computed."""
+
+
+_NOWHERE = _Prediction(-1, (), -np.inf)
+"""Of a node that is not modelled."""
 
 
 @dataclass(slots=True)
@@ -216,20 +219,27 @@ class ClaimRanker:
         self._kinds[claims] = kind
         if len(self._kinds) > _MAX_KINDS:
             del self._kinds[next(iter(self._kinds))]
-        books, on = self._books.ledger.snapshot(), kind.on
+        books, versions = self._books.ledger.snapshot(), self._books.versions
         # Values do not last if prices depend on the whole cluster, or capacities differ.
         policy = self._source.rankings[self._source.ranking_policy].policy
-        lasting = kind.capacity is books.capacity and not isinstance(policy, ClusterPricing)
-        kind.capacity = books.capacity
-        versions = self._books.versions
-        stale = [
-            name
-            for name in names
-            if (known := on.get(name)) is None or known.version != versions.get(name, -1)
-        ]
-        self._predict(on, claims, stale)
-        self._score(on, stale if lasting else names, books)
-        values = np.array([on[name].value for name in names])
+        if kind.capacity is not books.capacity or isinstance(policy, ClusterPricing):
+            kind.capacity = books.capacity
+            kind.on = {name: known for name, known in kind.on.items() if name in versions}
+            for known in kind.on.values():
+                known.value = None
+        on = kind.on
+        self._predict(
+            on,
+            claims,
+            (
+                name
+                for name in names
+                if (version := versions.get(name)) is not None
+                and ((known := on.get(name)) is None or known.version != version)
+            ),
+        )
+        self._score(on, names, books)
+        values = np.array([(on.get(name) or _NOWHERE).value for name in names], dtype=float)
         best = values.max()
         if best == -np.inf:
             return None
@@ -243,16 +253,16 @@ class ClaimRanker:
         """Predict what first fit takes on these nodes, as far as the steps of a call go."""
         left = _CALL_STEPS
         for name in names:
-            on[name] = prediction = _Prediction(self._books.versions.get(name, -1))
             if left <= 0:
-                prediction.version = _UNKNOWN
-            elif prediction.version >= 0:
-                steps = Steps(min(_NODE_STEPS, left))
-                left -= steps.left
-                fit = self._fit(name, claims, steps)
-                left += steps.left
-                if isinstance(fit, Fit):
-                    prediction.parts = tuple(parts_of(self._books, name, fit, claims))
+                on.pop(name, None)
+                continue
+            version = self._books.versions.get(name, -1)
+            steps = Steps(min(_NODE_STEPS, left))
+            left -= steps.left
+            fit = self._fit(name, claims, steps)
+            left += steps.left
+            parts = tuple(parts_of(self._books, name, fit, claims)) if isinstance(fit, Fit) else ()
+            on[name] = _Prediction(version, parts)
 
     def _fit(self, node: str, claims: PodClaims, steps: Steps) -> Fit | NoFit:
         devices, use = self._books.devices(node), self._books.use(node)
@@ -262,26 +272,26 @@ class ClaimRanker:
             use = use_after(use, self._offers[uid].fit)
         return first_fit(devices, claims, use, self._selectors.matches, steps)
 
-    def _score(self, on: Mapping[str, _Prediction], names: Iterable[str], books: Snapshot) -> None:
-        """Score the predictions for these nodes by what the books and the offers leave free."""
-        placed = [
-            (prediction, row)
-            for name in names
-            if (prediction := on[name]).parts and (row := books.row.get(name)) is not None
-        ]
+    def _score(self, on: Mapping[str, _Prediction], names: NodeNames, books: Snapshot) -> None:
+        """Score the predictions without a value by what the books and the offers leave free."""
+        placed: list[tuple[_Prediction, int]] = []
+        offered: list[tuple[_Offer, int]] = []
+        for name in names:
+            known = on.get(name)
+            if known is None or known.value is not None:
+                continue
+            known.value = -np.inf
+            row = books.row.get(name)
+            if row is not None and known.parts:
+                placed.append((known, row))
+                offered += [(self._offers[uid], row) for uid in self._on_node.get(name, ())]
         if not placed:
             return
-        offered = [
-            (offer, row)
-            for name in names
-            for offer in map(self._offers.__getitem__, self._on_node.get(name, ()))
-            if (row := books.row.get(name)) is not None
-        ]
         snapshot = self._less(books, offered) if offered else books
-        placements = [(row, prediction.parts) for prediction, row in placed]
+        placements = [(row, known.parts) for known, row in placed]
         values = values_of(self._source.scorer(Request()), snapshot, placements)
-        for (prediction, _), value in zip(placed, values, strict=True):
-            prediction.value = value
+        for (known, _), value in zip(placed, values, strict=True):
+            known.value = value
 
     def _less(self, books: Snapshot, offered: Iterable[tuple[_Offer, int]]) -> HeldSnapshot:
         """Return the books less what is offered on these rows."""

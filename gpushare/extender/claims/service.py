@@ -24,7 +24,7 @@ from gpushare.kube.listwatch import ListWatch
 from gpushare.kube.reflector import Reflector
 from gpushare.logline import Line
 from gpushare.wire.annotations import ALIYUN
-from gpushare.wire.codec import Decoded, WatchEvent
+from gpushare.wire.codec import Codec, Decoded, WatchEvent
 from gpushare.wire.dra.devices import read_slice
 from gpushare.wire.dra.objects import (
     CLASS,
@@ -94,6 +94,53 @@ class ObjectHandler(Generic[_ObjectT, _RecordT]):
             return None
 
 
+def handlers_of(
+    books: ClaimBooks, shown: Callable[[ClaimRecord], None] = lambda _: None
+) -> dict[str, tuple[Codec[Any], ObjectHandler[Any, Any]]]:
+    """Return the codec and the handler of each collection that fills the books, by its name.
+
+    shown: called with each claim, after the books have taken it over.
+    """
+
+    def claims_listed(listed: Mapping[str, ClaimRecord]) -> None:
+        books.replace_claims(listed.values())
+        for claim in listed.values():
+            shown(claim)
+
+    def claim_changed(uid: str, claim: ClaimRecord | None) -> None:
+        if claim is None:
+            books.claim_gone(uid)
+            return
+        books.claim_changed(claim)
+        shown(claim)
+
+    slices = ObjectHandler(
+        read_slice,
+        lambda listed: books.replace_slices(listed.values()),
+        lambda name, item: books.slice_gone(name) if item is None else books.slice_changed(item),
+        _name,
+    )
+    classes = ObjectHandler(
+        class_record,
+        lambda listed: books.replace_classes(listed.values()),
+        books.class_changed,
+        _name,
+    )
+    return {
+        "resourceslices": (RESOURCE_SLICES, slices),
+        "resourceclaims": (
+            RESOURCE_CLAIMS,
+            ObjectHandler(claim_record, claims_listed, claim_changed, _uid),
+        ),
+        "deviceclasses": (DEVICE_CLASSES, classes),
+        # GA since Kubernetes 1.37; before, no device has taints of rules.
+        "devicetaintrules": (
+            DEVICE_TAINT_RULES,
+            ObjectHandler(read_taint_rule, books.replace_rules, books.rule_changed, _name),
+        ),
+    }
+
+
 class ClaimsService:
     """The devices of one driver, in the cluster's memory unit, ranked by a policy.
 
@@ -125,34 +172,9 @@ class ClaimsService:
         self._selectors = Selectors(time.thread_time)
         self.ranker = ClaimRanker(books, source, self._selectors, is_ready=self._is_ready)
         self.view = ClaimsView(books, source, matches=self._selectors.matches, counts=self._counts)
-        slices = ObjectHandler(
-            read_slice,
-            lambda listed: books.replace_slices(listed.values()),
-            lambda key, item: books.slice_gone(key) if item is None else books.slice_changed(item),
-            _name,
-        )
-        claims = ObjectHandler(claim_record, self._claims_listed, self._claim_changed, _uid)
-        classes = ObjectHandler(
-            class_record,
-            lambda listed: books.replace_classes(listed.values()),
-            books.class_changed,
-            _name,
-        )
-        rules = ObjectHandler(read_taint_rule, books.replace_rules, books.rule_changed, _name)
         followed: dict[str, Reflector[Any, Any]] = {
-            "resourceslices": Reflector(
-                client, ListWatch(f"{DRA}/resourceslices", RESOURCE_SLICES), slices
-            ),
-            "resourceclaims": Reflector(
-                client, ListWatch(f"{DRA}/resourceclaims", RESOURCE_CLAIMS), claims
-            ),
-            "deviceclasses": Reflector(
-                client, ListWatch(f"{DRA}/deviceclasses", DEVICE_CLASSES), classes
-            ),
-            # Since Kubernetes 1.37; without them no device has taints of rules.
-            "devicetaintrules": Reflector(
-                client, ListWatch(f"{DRA}/devicetaintrules", DEVICE_TAINT_RULES), rules
-            ),
+            name: Reflector(client, ListWatch(f"{DRA}/{name}", codec), handler)
+            for name, (codec, handler) in handlers_of(books, self.ranker.shown).items()
         }
         self._needed = [followed[name] for name in ("resourceslices", "resourceclaims")]
         # Without a right to them, or without the API, no pod with claims is ranked.
@@ -170,18 +192,6 @@ class ClaimsService:
             unevaluated_selectors=dict(self._selectors.unevaluated),
             unmodelled_nodes=len(self._books.unmodelled_nodes()),
         )
-
-    def _claims_listed(self, listed: Mapping[str, ClaimRecord]) -> None:
-        self._books.replace_claims(listed.values())
-        for claim in listed.values():
-            self.ranker.shown(claim)
-
-    def _claim_changed(self, uid: str, claim: ClaimRecord | None) -> None:
-        if claim is None:
-            self._books.claim_gone(uid)
-            return
-        self._books.claim_changed(claim)
-        self.ranker.shown(claim)
 
     def _labels(self, node: str) -> Mapping[str, str]:
         state = self._resources.node_states.get(node)

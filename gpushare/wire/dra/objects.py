@@ -30,6 +30,9 @@ from gpushare.wire.quantity import Quantity
 _T = TypeVar("_T")
 _NULL = Raw(b"null")
 
+CLASS = "gpushare.io"
+"""DeviceClass of the driver's devices."""
+
 
 class Pool(Struct, gc=False, rename="camel"):
     """ResourcePool."""

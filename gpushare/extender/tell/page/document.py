@@ -116,15 +116,12 @@ class ExplanationCache:
     tenth of the time is spent on it; the others keep the sentence that they have until it is their
     turn.
 
-    unit: of its memory. holder: what it is given out to. clock: seconds of a clock that only goes
+    unit: of its memory. clock: seconds of a clock that only goes
     forward.
     """
 
-    def __init__(
-        self, unit: str, clock: Callable[[], float] = time.monotonic, *, holder: str = "pod"
-    ) -> None:
+    def __init__(self, unit: str, clock: Callable[[], float] = time.monotonic) -> None:
         self._unit = unit
-        self._holder = holder
         self._clock = clock
         self._rested_at = 0.0
         self._sentences: dict[Hashable, tuple[Version, str]] = {}
@@ -158,7 +155,7 @@ class ExplanationCache:
                 fit = len(explanation.fit)
                 text = f"it fits now on {fit} node{'s' * (fit > 1)}"
                 if not fit:
-                    text = sentence(explanation, self._unit, holder=self._holder)
+                    text = sentence(explanation, self._unit)
             self._sentences[question] = version, text
             now = self._clock()
         if now > begin:
@@ -191,7 +188,7 @@ class _Part:
         self._mistaken_pods = mistaken_pods
         self._last_hour = last_hour
         self._called = called
-        self.explanations = ExplanationCache(unit, holder=str(self.more.get("holder", "pod")))
+        self.explanations = ExplanationCache(unit)
         self._texts: dict[str, tuple[tuple[_Books, str], str]] = {}
 
     def version(self) -> object:
