@@ -7,13 +7,14 @@ the features that are on by default. `tests/e2e/test_first_fit.py` compares both
 Pure: no clock, no I/O. Tested in `tests/unit/core/claims/test_first_fit.py`.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from enum import Enum
 
 from gpushare.core.claims.model import (
     MAX_RESULTS,
     Amounts,
     Attribute,
+    Capacity,
     Constraint,
     Device,
     DeviceKey,
@@ -65,8 +66,7 @@ def first_fit(
         return end.reason
     if outcome is _Outcome.DONE:
         return Fit(tuple(taken for results in search.results for taken in results))
-    # Too many results for a later claim only mean that kube-scheduler looks on.
-    return NoFit.ERROR if outcome is _Outcome.TOO_MANY else NoFit.TOO_FEW_DEVICES
+    return NoFit.TOO_FEW_DEVICES
 
 
 def use_after(use: Use, fit: Fit) -> Use:
@@ -82,6 +82,19 @@ def use_after(use: Use, fit: Fit) -> Use:
         else:
             shares[key] = _sum((shares.get(key, {}), taken.consumed))
     return Use(frozenset(exclusive), shares)
+
+
+def _amounts(requested: Amounts, capacities: Mapping[str, Capacity]) -> Amounts | None:
+    """Return what a request takes of each capacity; None if a device cannot give such amounts."""
+    if not requested.keys() <= capacities.keys():
+        return None
+    consumed = {}
+    for name, capacity in capacities.items():
+        amount = capacity.consumed(requested.get(name))
+        if amount is None:
+            return None
+        consumed[name] = amount
+    return consumed
 
 
 def _sum(amounts: Iterable[Amounts]) -> Amounts:
@@ -108,12 +121,14 @@ class _SearchEnded(Exception):
 class _Plan:
     """An alternative of a request on this node."""
 
-    __slots__ = ("amounts", "claim", "constraints", "count", "devices", "request")
+    __slots__ = ("amounts", "claim", "constraints", "consumed", "count", "devices", "request")
 
     def __init__(self, claim: int, request: DeviceRequest) -> None:
         self.claim = claim
         self.request = request
         self.amounts = dict(request.amounts)
+        self.consumed: dict[int, Amounts | None] = {}
+        """Amounts that it takes, by id of the capacities of a device."""
         self.constraints: tuple[_Values, ...] = ()
         self.count = request.count or 0
         self.devices: list[tuple[Device, Pool]] | None = None
@@ -220,8 +235,8 @@ class _Search:
         if claim == len(self._claims):
             return _Outcome.DONE
         if request == len(self._plans[claim]):
-            outcome = self._requests(claim + 1, 0)
-            return _Outcome.NONE if outcome is _Outcome.TOO_MANY else outcome
+            # The next claim cannot need too many: `run` has checked its smallest alternatives.
+            return self._requests(claim + 1, 0)
         plans = self._plans[claim][request]
         if not self._claims[claim].requests[request].is_choice:
             return self._devices(plans[0], request, 0, 0)
@@ -276,9 +291,9 @@ class _Search:
         """Take the next device of a request for all devices; there is no other in its place."""
         self._step()
         device, pool = devices[taken]
-        consumed = self._consumed(plan, device)
-        if self._is_held(plan, device) or consumed is None:
+        if self._is_held(plan, device):
             return _Outcome.NONE
+        consumed = self._consumed(plan, device) or _NOTHING
         has_room = self._has_room(device, consumed)
         if not self._take(plan, device, pool, consumed):
             return _Outcome.NONE
@@ -303,27 +318,23 @@ class _Search:
         amounts, capacities = plan.amounts, device.capacities
         if not amounts and not device.is_shared and device.key not in self._use.shares:
             return _NOTHING  # the whole device, so its capacities do not matter
-        if not amounts.keys() <= capacities.keys():
-            return None
-        consumed = {}
-        for name, capacity in capacities.items():
-            amount = capacity.consumed(amounts.get(name))
-            if amount is None:
-                return None
-            consumed[name] = amount
-        return consumed
+        key = id(capacities)  # devices that are alike share one mapping
+        if key not in plan.consumed:
+            plan.consumed[key] = _amounts(amounts, capacities)
+        return plan.consumed[key]
 
     def _has_room(self, device: Device, consumed: Amounts) -> bool:
         """Return whether the device has the amounts left."""
-        held = self._use.shares.get(device.key)
-        taken = self._shares.get(device.key)
-        if not held and not taken:
-            return True
-        parts = [*(taken or ()), held or _NOTHING]
-        return all(
-            amount + sum(part.get(name, 0) for part in parts) <= device.capacities[name].value
-            for name, amount in consumed.items()
-        )
+        held = self._use.shares.get(device.key, _NOTHING)
+        taken = self._shares.get(device.key, ())
+        if held or taken:
+            for name, amount in consumed.items():
+                total = amount + held.get(name, 0)
+                for part in taken:
+                    total += part.get(name, 0)
+                if total > device.capacities[name].value:
+                    return False
+        return True
 
     def _take(self, plan: _Plan, device: Device, pool: Pool, consumed: Amounts) -> bool:
         """Take a device if the counters of its pool, its taints and the constraints allow it.

@@ -34,8 +34,10 @@ def read_slice(item: objects.ResourceSlice) -> Slice:
     driver, pool_name = intern(spec.driver), intern(pool.name)
     by_device = bool(spec.per_device_node_selection)
     try:
+        known: dict[object, Mapping[str, Capacity]] = {}
         devices = tuple(
-            _device(device, driver, pool_name, by_device=by_device) for device in spec.devices or ()
+            _device(device, driver, pool_name, known, by_device=by_device)
+            for device in spec.devices or ()
         )
         counters = {
             counter_set.name or "": _amounts(counter_set.counters)
@@ -66,14 +68,25 @@ def read_slice(item: objects.ResourceSlice) -> Slice:
     )
 
 
-def _device(item: objects.Device, driver: str, pool: str, *, by_device: bool) -> Device:
-    """Return a device. Raises QuantityError."""
+def _device(
+    item: objects.Device,
+    driver: str,
+    pool: str,
+    known: dict[object, Mapping[str, Capacity]],
+    *,
+    by_device: bool,
+) -> Device:
+    """Return a device. Raises QuantityError.
+
+    known: capacities of the slice's devices: devices that are alike share one mapping.
+    """
+    capacities = {
+        intern(name): _capacity(capacity) for name, capacity in (item.capacity or {}).items()
+    }
     return Device(
         key=DeviceKey(driver, pool, intern(item.name or "")),
         is_shared=item.allow_multiple_allocations is True,
-        capacities={
-            intern(name): _capacity(capacity) for name, capacity in (item.capacity or {}).items()
-        },
+        capacities=known.setdefault(tuple(capacities.items()), capacities),
         attributes=_attributes(item.attributes or {}, driver),
         taints=tuple(map(read_taint, item.taints or ())),
         counters=tuple(
