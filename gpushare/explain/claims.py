@@ -101,7 +101,8 @@ def explain_claim(claim: ClaimRecord, books: ClaimBooks) -> ClaimExplanation:
     if not claim.is_allocated:
         requests = request_texts(claim.request) if claim.request else ()
         return ClaimExplanation(claim.ref, "waiting", requests)
-    devices, nodes = [], []
+    devices: list[GivenCard] = []
+    nodes: list[str] = []
     for holding in claim.holdings:
         card = books.card(holding.key)
         is_whole = card is None or holding.consumed is None

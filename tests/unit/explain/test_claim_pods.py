@@ -44,7 +44,8 @@ class Source:
     def named(self, namespace: str, name: str) -> ResourceClaim | None:
         if namespace != "team" or name not in (*self._names, *self._nodes):
             return None
-        status = {"allocation": {"devices": {"results": []}}} if name in self._nodes else {}
+        allocation = {"allocation": {"devices": {"results": list[str]()}}}
+        status = allocation if name in self._nodes else {}
         body = {"metadata": {"name": name, "namespace": "team"}, "spec": {}, "status": status}
         return RESOURCE_CLAIMS.decode(json.dumps(body).encode())
 
