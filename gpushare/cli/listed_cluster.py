@@ -20,10 +20,9 @@ from gpushare.cli.report import LARGEST_IN_GIB
 from gpushare.core.claims.model import Slice
 from gpushare.core.model import Request
 from gpushare.core.node_filters import NodeStates, OwnFilters, amounts_of
-from gpushare.core.policy import Policy, load_policy
+from gpushare.core.policy import load_policy
 from gpushare.core.ranking import Ranking
 from gpushare.core.selectors import Demands
-from gpushare.core.snapshot import Snapshot
 from gpushare.errors import (
     AnnotationError,
     ApiError,
@@ -36,7 +35,7 @@ from gpushare.explain import claim_pods
 from gpushare.explain.claim_placer import ClaimPlacer
 from gpushare.explain.claims import NOT_SHOWN
 from gpushare.explain.defrag import ListedRules
-from gpushare.explain.placer import HostFilters, Placer
+from gpushare.explain.placer import Placer, PlacerOver
 from gpushare.explain.whatif import CurrentPods, current_pods
 from gpushare.kube.api import Getter
 from gpushare.ledger import Ledger
@@ -155,7 +154,7 @@ class ListedResource:
         return current_pods(self.ledger, self.demands)
 
     @property
-    def placer_over(self) -> Callable[[Snapshot, OwnFilters, Policy], Placer]:
+    def placer_over(self) -> PlacerOver:
         """What makes a placer of pods over a snapshot of the ledger."""
         return Placer.over
 
@@ -359,21 +358,9 @@ class ListedCards(ListedResource):
         return self.users
 
     @property
-    def placer_over(self) -> Callable[[Snapshot, OwnFilters, Policy], Placer]:
+    def placer_over(self) -> PlacerOver:
         """What makes a placer of pods with claims over a snapshot of the ledger."""
-        claims = self.claims
-
-        def placer(snapshot: Snapshot, own: OwnFilters, policy: Policy) -> Placer:
-            return ClaimPlacer(
-                snapshot,
-                HostFilters(own, snapshot.names),
-                policy,
-                books=claims.books,
-                matches=claims.matches,
-                like=self.like,
-            )
-
-        return placer
+        return ClaimPlacer.over_books(self.claims.books, self.claims.matches, self.like)
 
     def left_out(self, node: str, units: int) -> str:
         """Return what keeps pods with claims from the node whoever asks; "" if nothing does."""

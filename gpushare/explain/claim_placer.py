@@ -14,12 +14,13 @@ import numpy as np
 from gpushare.core.claims.first_fit import Matcher, Steps, first_fit, use_after
 from gpushare.core.claims.model import Fit, NodeDevices, NoFit, PodClaims, Use
 from gpushare.core.mutable_cluster import Placement
+from gpushare.core.node_filters import OwnFilters
 from gpushare.core.policy import Policy
 from gpushare.core.snapshot import Bools, Snapshot
 from gpushare.explain.claim_books import ClaimBooks
 from gpushare.explain.claim_score import parts_of, values_of
 from gpushare.explain.claims import REASONS
-from gpushare.explain.placer import HostFilters, Placer, Wanted, rows_by_name
+from gpushare.explain.placer import HostFilters, Placer, PlacerOver, Wanted, rows_by_name
 
 _STEPS = 20_000
 """Steps of first fit on one node: about 20 ms."""
@@ -64,6 +65,16 @@ class ClaimPlacer(Placer):
             use = Use() if name in like else books.use(name)
             known = like.get(name, name)
             self._nodes.append(_Node(known, books.devices(known), use, use, [], {}))
+
+    @classmethod
+    def over_books(cls, books: ClaimBooks, matches: Matcher, like: Mapping[str, str]) -> PlacerOver:
+        """Return what makes a placer over a snapshot of the books' ledger."""
+
+        def placer(snapshot: Snapshot, own: OwnFilters, policy: Policy) -> Placer:
+            filters = HostFilters(own, snapshot.names)
+            return cls(snapshot, filters, policy, books=books, matches=matches, like=like)
+
+        return placer
 
     def take_back(self, places: Iterable[Placement]) -> None:
         """Take pods away that were placed."""

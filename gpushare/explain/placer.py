@@ -6,7 +6,7 @@ on a thousand nodes would else take minutes. No I/O.
 """
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Self
 
@@ -22,6 +22,9 @@ from gpushare.core.policy import Policy
 from gpushare.core.selectors import NO_DEMANDS, Demands
 from gpushare.core.snapshot import Bools, Ints, Rows, Snapshot, has_accepted_model
 from gpushare.core.trial_streams import mutable
+
+PlacerOver = Callable[[Snapshot, OwnFilters, Policy], "Placer"]
+"""Makes a placer over the nodes of a snapshot."""
 
 MOST = 10_000
 """Pods that are placed at most if the question is how many fit."""

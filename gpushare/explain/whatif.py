@@ -7,7 +7,7 @@ What kube-scheduler's own filters enforce is enforced as far as nodes and pods t
 """
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from itertools import chain, count, groupby, islice
@@ -22,7 +22,7 @@ from gpushare.core.policy import Policy
 from gpushare.core.selectors import NO_DEMANDS, Demands
 from gpushare.core.snapshot import Snapshot, has_accepted_model
 from gpushare.errors import SettingsError
-from gpushare.explain.placer import GangResult, PlacementResult, Placer, Wanted
+from gpushare.explain.placer import GangResult, PlacementResult, Placer, PlacerOver, Wanted
 from gpushare.ledger import Ledger
 from gpushare.wire.annotations import Names
 from gpushare.wire.dra.objects import CLASS
@@ -168,7 +168,7 @@ def what_if(
     gangs: Iterable[Sequence[Wanted]] = (),
     own: OwnFilters | None = None,
     current: CurrentPods | None = None,
-    placer_over: Callable[[Snapshot, OwnFilters, Policy], Placer] = Placer.over,
+    placer_over: PlacerOver = Placer.over,
 ) -> Outcome:
     """Return the outcome if these nodes go and come, and then these pods come.
 

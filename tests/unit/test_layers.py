@@ -44,8 +44,8 @@ LAYERS: dict[str, tuple[str, ...]] = {
     # `inspect` starts with the standard library alone; `explain` and `whatif` keep books.
     "cli": (
         *("errors", "commandline", "core.model", "core.cover", "core.node_filters", "core.policy"),
-        *("core.ranking", "core.selectors", "yamlfile", "wire", "kube", "ledger", "explain"),
-        "trace",
+        *("core.ranking", "core.selectors", "core.claims", "yamlfile", "wire", "kube", "ledger"),
+        *("explain", "trace"),
     ),
     # Its own area: it judges what the codecs say and what the API server shows, and must run where
     # neither the extender's code nor the books can be trusted.
