@@ -469,7 +469,8 @@ class ClaimBooks:
             self.ledger.node_gone(node)
             self.ledger.node_changed(spec)
             self._specs[node] = spec
-        elif not cards and self._specs.pop(node, None):
+        elif not cards and node in self._specs:
+            del self._specs[node]
             self.ledger.node_gone(node)
 
     def _cards_of(self, node: str, devices: NodeDevices | None) -> Iterator[Card]:

@@ -8,13 +8,12 @@ Knows no HTTP and no watch. Tested in `tests/unit/extender/claims/test_ranker.py
 """
 
 import logging
+import math
 import threading
 import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-
-import numpy as np
 
 from gpushare.core.claims.first_fit import Steps, first_fit, use_after
 from gpushare.core.claims.model import (
@@ -29,7 +28,7 @@ from gpushare.core.held_snapshot import HeldSnapshot
 from gpushare.core.model import Request
 from gpushare.core.node_names import NodeNames
 from gpushare.core.policy import ClusterPricing
-from gpushare.core.snapshot import Floats, Ints, Snapshot
+from gpushare.core.snapshot import Ints, Snapshot
 from gpushare.explain.claim_books import ClaimBooks, ClaimRecord, PodRequests
 from gpushare.explain.claim_score import Part, parts_of, values_of
 from gpushare.extender.managed_resources import ManagedResource
@@ -57,8 +56,8 @@ class Ranked:
     """The order of some nodes for a pod."""
 
     names: NodeNames
-    values: Floats
-    """float64 (K,): value of each node; -inf for a node that ranks last."""
+    values: Sequence[float]
+    """Value of each node; -inf for a node that ranks last."""
     at: int
     """Index of the best node."""
 
@@ -69,17 +68,14 @@ class Ranked:
 
     def scores(self) -> dict[int, list[str]]:
         """Return the nodes by score, from 10 (the best alone) down to 1; all others score 0."""
-        ranked = self.values > -np.inf
-        low, high = self.values[ranked].min(), self.values[ranked].max()
-        span = high - low or 1.0
-        grades = np.where(ranked, (self.values - low) / span * (BEST - 1), 0)
-        grades = grades.astype(np.int8)
-        grades[self.at] = BEST
-        by_score: dict[int, list[str]] = {}
-        for score in range(BEST, 0, -1):
-            if nodes := [self.names[at] for at in np.flatnonzero(grades == score).tolist()]:
-                by_score[score] = nodes
-        return by_score
+        ranked = [value for value in self.values if value > -math.inf]
+        low, span = min(ranked), max(ranked) - min(ranked) or 1.0
+        by_score: dict[int, list[str]] = {score: [] for score in range(BEST, 0, -1)}
+        for at, (name, value) in enumerate(zip(self.names, self.values, strict=True)):
+            grade = max(int((value - low) / span * (BEST - 1)), 0) if value > -math.inf else 0
+            if score := BEST if at == self.at else grade:
+                by_score[score].append(name)
+        return {score: nodes for score, nodes in by_score.items() if nodes}
 
 
 @dataclass(slots=True)
@@ -90,11 +86,11 @@ class _Prediction:
     """Of the node, in the books."""
     parts: tuple[Part, ...] = ()
     """What first fit takes of the driver's cards; (): the node ranks last."""
-    value: float | None = None
-    """The policy's score; None: to be computed."""
+    value: float = math.nan
+    """The policy's score; NaN: to be computed."""
 
 
-_NOWHERE = _Prediction(-1, (), -np.inf)
+_NOWHERE = _Prediction(-1, (), -math.inf)
 """Of a node that is not modelled."""
 
 
@@ -226,7 +222,7 @@ class ClaimRanker:
             kind.capacity = books.capacity
             kind.on = {name: known for name, known in kind.on.items() if name in versions}
             for known in kind.on.values():
-                known.value = None
+                known.value = math.nan
         on = kind.on
         self._predict(
             on,
@@ -235,15 +231,15 @@ class ClaimRanker:
                 name
                 for name in names
                 if (version := versions.get(name)) is not None
-                and ((known := on.get(name)) is None or known.version != version)
+                and ((before := on.get(name)) is None or before.version != version)
             ),
         )
         self._score(on, names, books)
-        values = np.array([(on.get(name) or _NOWHERE).value for name in names], dtype=float)
-        best = values.max()
-        if best == -np.inf:
+        values = [(on.get(name) or _NOWHERE).value for name in names]
+        best = max(values)
+        if best == -math.inf:
             return None
-        at = min(np.flatnonzero(values == best).tolist(), key=names.__getitem__)
+        at = min((at for at, value in enumerate(values) if value == best), key=names.__getitem__)
         fit = self._fit(names[at], claims, Steps(_NODE_STEPS))
         if isinstance(fit, Fit):
             self._offer(uid, names[at], fit, requests.uids)
@@ -278,9 +274,9 @@ class ClaimRanker:
         offered: list[tuple[_Offer, int]] = []
         for name in names:
             known = on.get(name)
-            if known is None or known.value is not None:
+            if known is None or not math.isnan(known.value):
                 continue
-            known.value = -np.inf
+            known.value = -math.inf
             row = books.row.get(name)
             if row is not None and known.parts:
                 placed.append((known, row))

@@ -46,7 +46,7 @@ log = logging.getLogger("gpushare.claims")
 
 DRA = "/apis/resource.k8s.io/v1"
 
-_ObjectT = TypeVar("_ObjectT", ResourceSlice, DeviceClass, DeviceTaintRule, ResourceClaim)
+_ObjectT = TypeVar("_ObjectT")
 _RecordT = TypeVar("_RecordT")
 
 

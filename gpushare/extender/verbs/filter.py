@@ -105,7 +105,8 @@ class FilterVerb:
             line = {"pod": name, "error": str(error)}
             return VerbAnswer(encode_filter(args, unresolvable=refused), "refused", line)
         if resource_request is None:
-            fit, line = args.names, {"pod": name}
+            fit = args.names
+            line = {"pod": name}
             if self._ranker is not None and self._ranker.concerns(args.pod):
                 fit, line = ranked_names(self._ranker, args, ranks_all=self._ranks_all)
             rows = fit.rows(next(iter(self._resources)).ledger.snapshot().row)

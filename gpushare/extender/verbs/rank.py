@@ -7,6 +7,7 @@ It refuses no pod.
 Tested in `tests/unit/extender/verbs/test_rank.py`.
 """
 
+from gpushare.core.model import PodRef
 from gpushare.core.node_names import NodeNames
 from gpushare.errors import MessageError
 from gpushare.extender.claims.ranker import ClaimRanker
@@ -26,7 +27,7 @@ from gpushare.wire.pods import names_any
 
 def ranked_names(
     ranker: ClaimRanker, args: FilterArgs, *, ranks_all: bool = False
-) -> tuple[NodeNames, dict[str, object]]:
+) -> tuple[NodeNames, dict[str, PodRef | str]]:
     """Return the nodes that the answer names for a pod with claims, and the values of the log line.
 
     These are the best node alone, or all nodes if none can be ranked, or with `ranks_all`.
@@ -36,7 +37,7 @@ def ranked_names(
     if ranked is None:
         return args.names, {"pod": name}
     fit = args.names if ranks_all else NodeNames((ranked.best,))
-    return fit, {"pod": name, "nodes": len(args.names), "best": ranked.best}
+    return fit, {"pod": name, "best": ranked.best}
 
 
 class RankVerb:

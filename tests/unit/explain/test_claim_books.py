@@ -47,12 +47,14 @@ def _books() -> ClaimBooks:
 
 def used(books: ClaimBooks, node: str) -> list[int]:
     snapshot = books.ledger.snapshot()
-    return snapshot.used[snapshot.row[node]].tolist()
+    units: list[int] = snapshot.used[snapshot.row[node]].tolist()
+    return units
 
 
 def free(books: ClaimBooks, node: str) -> list[int]:
     snapshot = books.ledger.snapshot()
-    return snapshot.free[snapshot.row[node]].tolist()
+    units: list[int] = snapshot.free[snapshot.row[node]].tolist()
+    return units
 
 
 def test_a_claim_counts_on_its_cards_from_the_first_sight_of_either(books: ClaimBooks) -> None:

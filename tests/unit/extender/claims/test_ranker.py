@@ -249,7 +249,7 @@ def test_a_policy_with_prices_of_the_cluster_is_asked_each_time() -> None:
             return np.zeros((1, len(taken)))
 
     policy = Priced()
-    world = RankingWorld(policy)  # type: ignore[arg-type]
+    world = RankingWorld(policy)
     world.nodes(a=(40,), b=(20,), c=(80,))
     world.claims(open_claim(1, 10), open_claim(2, 10))
     assert world.best(1) == "b"
