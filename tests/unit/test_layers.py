@@ -105,8 +105,8 @@ DOORS: dict[str, tuple[str, ...]] = {
     "matplotlib": ("sim.plots",),
     "msgspec": (
         "wire.codec",
-        "wire.dra.fence",
         "wire.dra.objects",
+        "wire.dra.requests",
         "wire.objects",
         "wire.extender",
         "wire.preempt",

@@ -1,17 +1,17 @@
 """Objects of resource.k8s.io/v1 as the API server writes them: narrow typed structs.
 
-Every field may be missing or null. What a claim asks for and how it is configured stays as it came:
-a field that is not known may be a condition, and what configures a device is copied to the letter.
-Knows nothing of what the fields mean to us (see slices.py and claims.py).
+Every field may be missing or null. Parameters for drivers are not read: users write any JSON there,
+which the API server passes on to the letter, and which must hide nothing else of the object.
+Knows nothing of what the fields mean to us (see devices.py and requests.py).
 
 Tested in `tests/unit/wire/dra`.
 """
 
 from collections.abc import Sequence
-from typing import Any, TypeVar
+from typing import Any
 
 import msgspec
-from msgspec import Raw, Struct
+from msgspec import Struct
 from msgspec.json import Decoder
 
 from gpushare.wire.codec import Codec
@@ -26,9 +26,6 @@ from gpushare.wire.objects import (
     Toleration,
 )
 from gpushare.wire.quantity import Quantity
-
-_T = TypeVar("_T")
-_NULL = Raw(b"null")
 
 CLASS = "gpushare.io"
 """DeviceClass of the driver's devices."""
@@ -145,7 +142,6 @@ class DeviceSelector(Struct, gc=False):
 class ClassSpec(Struct, gc=False, rename="camel"):
     """DeviceClassSpec."""
 
-    config: list[dict[str, Any]] | None = None
     selectors: list[DeviceSelector] | None = None
     extended_resource_name: str | None = None
 
@@ -163,7 +159,7 @@ class CapacityAmounts(Struct, gc=False):
     requests: dict[str, Quantity] | None = None
 
 
-class ExactRequest(Struct, gc=False, rename="camel"):
+class ExactRequest(Struct, gc=False, rename="camel", omit_defaults=True):
     """ExactDeviceRequest, and DeviceSubRequest by its name."""
 
     name: str | None = None
@@ -177,7 +173,7 @@ class ExactRequest(Struct, gc=False, rename="camel"):
     derived_attributes: list[Any] | None = None
 
 
-class RequestItem(Struct, gc=False, rename="camel"):
+class RequestItem(Struct, gc=False, rename="camel", omit_defaults=True):
     """DeviceRequest."""
 
     name: str | None = None
@@ -185,7 +181,7 @@ class RequestItem(Struct, gc=False, rename="camel"):
     first_available: list[ExactRequest] | None = None
 
 
-class ConstraintItem(Struct, gc=False, rename="camel"):
+class ConstraintItem(Struct, gc=False, rename="camel", omit_defaults=True):
     """DeviceConstraint."""
 
     requests: list[str] | None = None
@@ -223,37 +219,18 @@ class DeviceTaintRule(Struct, gc=False):
 
 
 class ClaimMetadata(Struct, gc=False, rename="camel"):
-    """ObjectMeta of a claim, with what keeps it from being removed."""
+    """ObjectMeta of a claim."""
 
     name: str | None = None
     namespace: str | None = None
     uid: str | None = None
     resource_version: str | None = None
-    deletion_timestamp: str | None = None
-    finalizers: list[str] | None = None
 
 
 class ClaimSpec(Struct, gc=False):
-    """ResourceClaimSpec, its parts as they came; in the one that is kept `config` is text."""
+    """ResourceClaimSpec."""
 
-    devices: dict[str, Any] | None = None
-    refusal: str = msgspec.field(default="", name="refusal of ours")
-    """Why it can be given nothing, if that alone is kept of it; no field of the API's."""
-
-    @property
-    def config(self) -> list[dict[str, Any]]:
-        """What configures the devices."""
-        config = (self.devices or {}).get("config") or []
-        return msgspec.json.decode(config) if isinstance(config, Raw) else config
-
-    def kept(self, requests: list[dict[str, Any]]) -> "ClaimSpec":
-        """Return it with these requests alone, and what configures the devices as text: that takes
-        a tenth of the room, and drivers may be told 320 KiB.
-        """
-        config = (self.devices or {}).get("config")
-        if config and not isinstance(config, Raw):
-            config = Raw(msgspec.json.encode(config))
-        return ClaimSpec({"requests": requests} | ({"config": config} if config else {}))
+    devices: ClaimDevices | None = None
 
 
 class Result(Struct, gc=False, rename="camel"):
@@ -274,12 +251,10 @@ class DeviceResults(Struct, gc=False):
     results: list[Result] | None = None
 
 
-class ClaimAllocation(Struct, gc=False, rename="camel"):
+class ClaimAllocation(Struct, gc=False):
     """AllocationResult."""
 
     devices: DeviceResults | None = None
-    allocation_timestamp: str | None = None
-    node_selector: Terms | None = None
 
 
 class Consumer(Struct, gc=False):
@@ -298,7 +273,7 @@ class ClaimStatus(Struct, gc=False, rename="camel"):
 
 
 class ResourceClaim(Struct, gc=False):
-    """ResourceClaim; without a spec, which each has, it is one whose spec cannot be read."""
+    """ResourceClaim."""
 
     metadata: ClaimMetadata | None = None
     spec: ClaimSpec | None = None
@@ -313,12 +288,6 @@ class ResourceClaim(Struct, gc=False):
     def reserved(self) -> Sequence[Consumer]:
         """For whom it is reserved."""
         return (self.status and self.status.reserved_for) or ()
-
-    @property
-    def is_open(self) -> bool:
-        """Whether it may be allocated: it has nothing, and is there to stay."""
-        stays = self.metadata is not None and self.metadata.deletion_timestamp is None
-        return stays and self.allocation is None
 
 
 class ClaimTemplateSpec(Struct, gc=False):
@@ -372,83 +341,11 @@ class ClaimsPod(Pod, gc=False):
     status: ClaimsPodStatus | None = None
 
 
-class _CountedResult(Struct, gc=False, rename="camel"):
-    """Result; what may be odd is told apart from what says which device it is."""
-
-    driver: str | None = None
-    pool: str | None = None
-    device: str | None = None
-    admin_access: Raw = _NULL
-    consumed_capacity: Raw = _NULL
-
-
-class _CountedResults(Struct, gc=False):
-    results: list[_CountedResult] | None = None
-
-
-class _CountedAllocation(Struct, gc=False, rename="camel"):
-    devices: _CountedResults | None = None
-    node_selector: Raw = _NULL
-
-
-class _CountedStatus(Struct, gc=False, rename="camel"):
-    allocation: _CountedAllocation | None = None
-    reserved_for: list[Consumer] | None = None
-
-
-class _CountedClaim(Struct, gc=False):
-    metadata: ClaimMetadata | None = None
-    status: _CountedStatus | None = None
-
-
-_COUNTED = Decoder(_CountedClaim)
-_AMOUNTS: Decoder[dict[str, Raw]] = Decoder(dict[str, Raw])
-_AMOUNT: Decoder[Quantity] = Decoder(Quantity)
-_TERMS = Decoder(Terms)
-
-
-def _what_counts(body: bytes) -> ResourceClaim:
-    """Return a claim that does not decode with what is counted of it, and without its spec."""
-    read = _COUNTED.decode(body)
-    claim = ResourceClaim(read.metadata)
-    if read.status is None:
-        return claim
-    claim.status = ClaimStatus(reserved_for=read.status.reserved_for)
-    allocation = read.status.allocation
-    if allocation is not None:
-        results = [
-            Result(
-                driver=result.driver,
-                pool=result.pool,
-                device=result.device,
-                admin_access=bytes(result.admin_access) == b"true",
-                consumed_capacity=_amounts(result.consumed_capacity),
-            )
-            for result in (allocation.devices and allocation.devices.results) or ()
-        ]
-        claim.status.allocation = ClaimAllocation(
-            DeviceResults(results), node_selector=_or_none(_TERMS, allocation.node_selector)
-        )
-    return claim
-
-
-def _amounts(body: Raw) -> dict[str, Quantity]:
-    """Return the amounts that can be read; without one nobody can tell how much it is."""
-    raw = _or_none(_AMOUNTS, body) or {}
-    amounts = {name: _or_none(_AMOUNT, each) for name, each in raw.items()}
-    return {name: amount for name, amount in amounts.items() if amount is not None}
-
-
-def _or_none(decoder: Decoder[_T], body: Raw) -> _T | None:
-    try:
-        return decoder.decode(body)
-    except (msgspec.MsgspecError, ValueError, RecursionError):
-        return None
-
-
 CLAIMS_PODS: Codec[ClaimsPod] = Codec(ClaimsPod, "Pod")
 RESOURCE_SLICES: Codec[ResourceSlice] = Codec(ResourceSlice)
-DEVICE_CLASSES: Codec[DeviceClass] = Codec(DeviceClass)
+DEVICE_CLASSES: Codec[DeviceClass] = Codec(DeviceClass, rescue=Decoder(DeviceClass).decode)
 DEVICE_TAINT_RULES: Codec[DeviceTaintRule] = Codec(DeviceTaintRule)
-CLAIM_TEMPLATES: Codec[ResourceClaimTemplate] = Codec(ResourceClaimTemplate)
-RESOURCE_CLAIMS: Codec[ResourceClaim] = Codec(ResourceClaim, rescue=_what_counts)
+CLAIM_TEMPLATES: Codec[ResourceClaimTemplate] = Codec(
+    ResourceClaimTemplate, rescue=Decoder(ResourceClaimTemplate).decode
+)
+RESOURCE_CLAIMS: Codec[ResourceClaim] = Codec(ResourceClaim, rescue=Decoder(ResourceClaim).decode)

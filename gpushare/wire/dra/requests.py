@@ -48,13 +48,9 @@ def claim_request(spec: ClaimSpec) -> ClaimRequest:
     Raises MessageError with a sentence for the user if the claim says something that the model does
     not understand, or is too large.
     """
-    parts = {name: (spec.devices or {}).get(name) for name in ("requests", "constraints")}
-    if len(msgspec.json.encode(parts)) > MAX_CLAIM_TEXT:
+    devices = spec.devices or ClaimDevices()
+    if len(msgspec.json.encode(devices)) > MAX_CLAIM_TEXT:
         raise MessageError(f"the requests of the claim take more than {MAX_CLAIM_TEXT} bytes")
-    try:
-        devices = msgspec.convert(parts, ClaimDevices)
-    except msgspec.ValidationError as error:
-        raise MessageError(f"the requests of the claim: {error}") from error
     return ClaimRequest(
         tuple(map(_request, devices.requests or ())),
         tuple(map(_constraint, devices.constraints or ())),

@@ -41,20 +41,20 @@ def counted(name: str, counter_set: str = "set", counter: str = "slices", **fiel
     return Device(key=DeviceKey("gpu", "pool", name), counters=(use,), **fields)
 
 
-def pools(*slices: Slice, rules: tuple[TaintRule, ...] = (), **labels: str) -> NodeDevices:
+def pools(*slices: Slice, rules: tuple[TaintRule, ...] = (), zone: str = "") -> NodeDevices:
     by_pool = defaultdict(list)
     for item in slices:
         by_pool[item.driver, item.pool].append(item)
-    return gather_pools("n", labels, slices, by_pool, rules)
+    return gather_pools("n", {"zone": zone}, slices, by_pool, rules)
 
 
-def shown(*slices: Slice, **labels: str) -> list[str]:
+def shown(*slices: Slice, zone: str = "") -> list[str]:
     """The pools with their devices, or with their state."""
     return [
         " ".join([pool.name, *(device.key.device for device in pool.devices)])
         if pool.state is PoolState.COMPLETE
         else f"{pool.name} {pool.state.value}"
-        for pool in pools(*slices, **labels).pools
+        for pool in pools(*slices, zone=zone).pools
     ]
 
 
