@@ -8,6 +8,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
@@ -46,7 +47,7 @@ HAS_CLAIMS = int(RELEASE.split(".")[1]) >= FIRST_MINOR
 
 ALONE, WITH_US = "kube-scheduler alone", "with gpushare"
 _UNLIMITED = 10_000
-_HTTP_TIMEOUT = "1s"
+_AT_ONCE = 16
 
 
 class Part(NamedTuple):
@@ -88,21 +89,17 @@ def memory_request(gib: int, of: str = CLASS, name: str = "gpu", **exactly: obje
 
 
 def claims_entry(url: str) -> Json:
-    """Return the entry of a kube-scheduler file by which our extender is asked about all pods."""
-    return {
-        "urlPrefix": url,
-        "filterVerb": "filter",
-        "enableHTTPS": False,
-        "httpTimeout": _HTTP_TIMEOUT,
-        "nodeCacheCapable": True,
-        "ignorable": True,
-    }
+    """Return the entry that we ship for kube-scheduler files, with this URL of the extender."""
+    file = Path(__file__).parents[2] / "config/extender/claims/extender-entry.yaml"
+    (entry,) = yaml.safe_load(file.read_text())["extenders"]
+    return {**entry, "urlPrefix": url}
 
 
 def with_claims_entry(file: Path) -> None:
     """Add that entry to a kube-scheduler file that has our entry for managed resources."""
     settings = yaml.safe_load(file.read_text())
-    settings["extenders"].append(claims_entry(settings["extenders"][0]["urlPrefix"]))
+    first = settings["extenders"][0]
+    settings["extenders"].insert(0, claims_entry(first["urlPrefix"]))
     file.write_text(yaml.safe_dump(settings))
 
 
@@ -152,7 +149,8 @@ class ClaimWorld:
             return
         if self.scheduler:
             self.scheduler.kill()
-        if by == WITH_US and not self.extender.ready():
+        self.extender.kill()
+        if by == WITH_US:
             self.extender.start()
         file = self._folder / f"{'alone' if by == ALONE else 'with-us'}.yaml"
         file.write_text(yaml.safe_dump(self._configuration(by)))
@@ -200,6 +198,12 @@ class ClaimWorld:
             CLASSES, {"metadata": {"name": name}, "spec": {"selectors": selectors, **spec}}
         )
         return name
+
+    def ordinary_class(self, name: str, driver: str) -> None:
+        """Have a class of this name for all devices of a driver."""
+        selectors = [{"cel": {"expression": f"device.driver == '{driver}'"}}]
+        body = {"metadata": {"name": name}, "spec": {"selectors": selectors}}
+        assert self.api.call("POST", CLASSES, body).status in {201, 409}
 
     def claim(self, *requests: Json, **devices: object) -> str:
         """Return the name of a new claim with these requests."""
@@ -309,15 +313,27 @@ class ClaimWorld:
 
     def clear(self) -> None:
         """Delete all that tests have made, but classes."""
+        self.clear_pods()
         self.objects.clear()
-        for path in (TAINT_RULES, SLICES, TEMPLATES, CLAIMS):
-            for item in self.api.get(path).body["items"]:
-                self.api.delete(f"{path}/{item['metadata']['name']}")
-        # The controller takes a minute to look again at a claim that it has just seen.
-        for item in self.api.get(CLAIMS).body["items"]:
+        self._delete_all(TAINT_RULES, SLICES, TEMPLATES)
+
+    def clear_pods(self) -> None:
+        """Delete all pods and claims, without waiting for the controller of claims."""
+        self.objects.delete(*self.objects.pods())
+
+        def delete(item: Json) -> None:
             path = f"{CLAIMS}/{item['metadata']['name']}"
             self.api.patch(path, {"metadata": {"finalizers": None}}, MERGE)
+            self.api.delete(path)
+
+        with ThreadPoolExecutor(_AT_ONCE) as pool:
+            list(pool.map(delete, self.api.get(CLAIMS).body["items"]))
         until(lambda: not self.api.get(CLAIMS).body["items"], "claims are still there")
+
+    def _delete_all(self, *paths: str) -> None:
+        for path in paths:
+            for item in self.api.get(path).body["items"]:
+                self.api.delete(f"{path}/{item['metadata']['name']}")
 
     def healthy(self) -> None:
         """Fail if the extender has logged an exception or lacks a right."""

@@ -29,10 +29,7 @@ def claims_scheduler_config(port: int) -> dict[str, object]:
     """Return the file of WITH_GPUSHARE. port: where the extender listens on loopback."""
     extender = {
         "urlPrefix": f"http://127.0.0.1:{port}/gpushare-scheduler",
-        "filterVerb": "filter",
-        "prioritizeVerb": "prioritize",
-        # Above the sum of all in-tree scores.
-        "weight": 150,
+        "filterVerb": "rank",
         "nodeCacheCapable": True,
         # Without the extender kube-scheduler chooses the node by itself.
         "ignorable": True,
