@@ -35,8 +35,9 @@ def read_slice(item: objects.ResourceSlice) -> Slice:
     by_device = bool(spec.per_device_node_selection)
     try:
         known: dict[object, Mapping[str, Capacity]] = {}
+        values: dict[Attribute, Attribute] = {}
         devices = tuple(
-            _device(device, driver, pool_name, known, by_device=by_device)
+            _device(device, driver, pool_name, known, values, by_device=by_device)
             for device in spec.devices or ()
         )
         counters = {
@@ -73,12 +74,14 @@ def _device(
     driver: str,
     pool: str,
     known: dict[object, Mapping[str, Capacity]],
+    values: dict[Attribute, Attribute],
     *,
     by_device: bool,
 ) -> Device:
     """Return a device. Raises QuantityError.
 
-    known: capacities of the slice's devices: devices that are alike share one mapping.
+    known: capacities of the slice's devices: devices that are alike share one mapping. values:
+    attributes of the slice's devices: equal ones are one object.
     """
     capacities = {
         intern(name): _capacity(capacity) for name, capacity in (item.capacity or {}).items()
@@ -87,7 +90,7 @@ def _device(
         key=DeviceKey(driver, pool, intern(item.name or "")),
         is_shared=item.allow_multiple_allocations is True,
         capacities=known.setdefault(tuple(capacities.items()), capacities),
-        attributes=_attributes(item.attributes or {}, driver),
+        attributes=_attributes(item.attributes or {}, driver, values),
         taints=tuple(map(read_taint, item.taints or ())),
         counters=tuple(
             CounterUse(intern(consumption.counter_set or ""), intern(name), amount)
@@ -108,13 +111,17 @@ def _node_choice(node: str | None, selector: Terms | None, *, all_nodes: bool | 
     return NodeChoice(node or "", all_nodes is True, tuple(map(read_term, terms)))
 
 
-def _attributes(items: Mapping[str, objects.Attribute], driver: str) -> dict[str, Attribute]:
+def _attributes(
+    items: Mapping[str, objects.Attribute], driver: str, values: dict[Attribute, Attribute]
+) -> dict[str, Attribute]:
     attributes: dict[str, Attribute] = {}
     for name, item in items.items():
+        attribute = _attribute(item)
+        attribute = values.setdefault(attribute, attribute)
         if "/" in name:
-            attributes[intern(name)] = _attribute(item)
+            attributes[intern(name)] = attribute
         else:  # a name with the domain wins over a bare one
-            attributes.setdefault(intern(f"{driver}/{name}"), _attribute(item))
+            attributes.setdefault(intern(f"{driver}/{name}"), attribute)
     return attributes
 
 
