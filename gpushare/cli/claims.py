@@ -1,5 +1,5 @@
 """The devices of DRA drivers and the claims that hold them, from lists; with templates and
-manifests, what pods may ask for by claims.
+manifests, the claims that pods may ask by.
 
 `inspect` loads this module only where a cluster has the DeviceClass gpushare.io: it needs more than
 the standard library.
@@ -88,16 +88,20 @@ class Claims:
         request = claim_request(claim.spec)
         complete = request.with_classes(classes)
         if complete is None:
-            named = {one.device_class for each in request.requests for one in each.alternatives}
-            raise MessageError(f"there is no DeviceClass {min(named - classes.keys())}")
+            class_names = {
+                alternative.device_class
+                for item in request.requests
+                for alternative in item.alternatives
+            }
+            raise MessageError(f"there is no DeviceClass {min(class_names - classes.keys())}")
         return complete
 
     def nodes_of(self, claim: ResourceClaim) -> frozenset[str] | None:
         """Return the nodes that can use the devices of an allocated claim; None: not known."""
         metadata = claim.metadata or objects.ClaimMetadata()
         record = self.books.named(metadata.namespace or "", metadata.name or "")
-        held = record.holdings if record else ()
-        nodes = [frozenset(self.books.nodes_of(holding.key)) for holding in held]
+        holdings = record.holdings if record else ()
+        nodes = [frozenset(self.books.nodes_of(holding.key)) for holding in holdings]
         return frozenset.intersection(*nodes) if nodes else None
 
     def in_words(self, pods: Wanted) -> Wanted:
@@ -147,12 +151,12 @@ def list_claims(
     the claims. Raises ApiError.
     """
     try:
-        listed = [*items(api, TAINT_RULES, objects.DEVICE_TAINT_RULES, {}, notes)]
+        objects_listed = [*items(api, TAINT_RULES, objects.DEVICE_TAINT_RULES, {}, notes)]
     except ApiError as error:  # they are younger than claims
-        listed = []
+        objects_listed = []
         if not isinstance(error, ApiNotFound):
             notes.append(f"DeviceTaintRules do not count: {error}")
-    rules = {(rule.metadata and rule.metadata.name) or "": rule for rule in listed}
+    rules = {(rule.metadata and rule.metadata.name) or "": rule for rule in objects_listed}
     books.replace_rules(
         {
             name: taint
@@ -182,10 +186,10 @@ def drivers_with_memory(slices: Iterable[Slice]) -> list[str]:
     """Return the drivers that have devices with memory."""
     return sorted(
         {
-            each.driver
-            for each in slices
-            for device in each.devices
-            if {MEMORY, f"{each.driver}/{MEMORY}"} & device.capacities.keys()
+            item.driver
+            for item in slices
+            for device in item.devices
+            if {MEMORY, f"{item.driver}/{MEMORY}"} & device.capacities.keys()
         }
     )
 
@@ -232,13 +236,13 @@ def claims_report(
     unit: the bytes of a unit. nodes: those that are shown; None: all.
     """
     notes: list[str] = []
-    read = [*_read(_decoded(slices, objects.RESOURCE_SLICES, notes), read_slice, notes)]
+    all_slices = [*_read(_decoded(slices, objects.RESOURCE_SLICES, notes), read_slice, notes)]
     records = [*_read(_decoded(claims, objects.RESOURCE_CLAIMS, notes), claim_record, notes)]
     by_node: dict[str, list[CardLine]] = {}
-    shown: dict[tuple[str, str], ClaimLine] = {}
-    for driver in drivers_with_memory(read):
+    claim_lines: dict[tuple[str, str], ClaimLine] = {}
+    for driver in drivers_with_memory(all_slices):
         books = ClaimBooks(driver, unit)
-        books.replace_slices(read)
+        books.replace_slices(all_slices)
         books.replace_claims(records)
         for node in books.nodes():
             lines = [line for line in _lines(books, node) if nodes is None or node in nodes]
@@ -246,9 +250,9 @@ def claims_report(
         for record in records:
             line = _claim_line(record, books)
             if line is not None and (nodes is None or line.claim.node in nodes):
-                shown[record.ref.namespace, record.ref.name] = line
+                claim_lines[record.ref.namespace, record.ref.name] = line
     by_name = tuple((name, tuple(lines)) for name, lines in sorted(by_node.items()) if lines)
-    return ClaimsReport(by_name, tuple(shown[name] for name in sorted(shown))), notes
+    return ClaimsReport(by_name, tuple(claim_lines[name] for name in sorted(claim_lines))), notes
 
 
 def _lines(books: ClaimBooks, node: str) -> Iterator[CardLine]:
@@ -256,13 +260,13 @@ def _lines(books: ClaimBooks, node: str) -> Iterator[CardLine]:
     for device in devices.devices if devices else ():
         card = books.card(device.key, node)
         if card is not None:
-            held = (
+            held_units = (
                 books.units_of(holding, card)
                 for claim in books.holders(card.key)
                 for holding in claim.holdings
                 if holding.key == card.key
             )
-            yield CardLine(card, min(sum(held), card.units))
+            yield CardLine(card, min(sum(held_units), card.units))
 
 
 def _claim_line(record: ClaimRecord, books: ClaimBooks) -> ClaimLine | None:
@@ -271,14 +275,14 @@ def _claim_line(record: ClaimRecord, books: ClaimBooks) -> ClaimLine | None:
     if record.request is not None:
         parts = memory_parts([record.request], books.unit)
         requests = record.request.requests
-        classes = {one.device_class for each in requests for one in each.alternatives}
+        classes = {one.device_class for item in requests for one in item.alternatives}
         return ClaimLine(claim, sum(parts) or None) if parts or CLASS in classes else None
-    held = [
+    held_units = [
         books.units_of(holding, card)
         for holding in record.holdings
         if (card := books.card(holding.key)) is not None
     ]
-    return ClaimLine(claim, sum(held)) if held else None
+    return ClaimLine(claim, sum(held_units)) if held_units else None
 
 
 def claims_document(report: ClaimsReport) -> dict[str, Any]:
@@ -324,17 +328,19 @@ def _card_document(line: CardLine) -> dict[str, Any]:
     }
 
 
-def _decoded(listed: Iterable[Fields], codec: Codec[_T], notes: list[str]) -> Iterator[_T]:
-    for item in listed:
+def _decoded(objects_listed: Iterable[Fields], codec: Codec[_T], notes: list[str]) -> Iterator[_T]:
+    for item in objects_listed:
         try:
             yield codec.decode(json.dumps(item).encode())
         except WireError as error:
             notes.append(f"{codec.kind} {pod_ref(item)} is left out: {error}")
 
 
-def _read(listed: Iterable[_T], read: Callable[[_T], _R], notes: list[str]) -> Iterator[_R]:
-    for item in listed:
+def _read(
+    objects_listed: Iterable[_T], read_item: Callable[[_T], _R], notes: list[str]
+) -> Iterator[_R]:
+    for item in objects_listed:
         try:
-            yield read(item)
+            yield read_item(item)
         except WireError as error:
             notes.append(f"{type(item).__name__} is left out: {error}")

@@ -66,7 +66,7 @@ def read_drivers(slices: Iterable[Fields]) -> dict[str, facts.DriverSeen]:
 
 def read_claims(claims: Iterable[Fields]) -> dict[str, facts.ClaimSeen]:
     """Return the classes that each claim names and the drivers of its devices, by claim."""
-    seen = {}
+    by_name = {}
     for claim in claims:
         devices = mapping(mapping(claim.get("spec")).get("devices"))
         requests = [*mappings(devices.get("requests"))]
@@ -74,8 +74,8 @@ def read_claims(claims: Iterable[Fields]) -> dict[str, facts.ClaimSeen]:
         exact += [one for request in requests for one in mappings(request.get("firstAvailable"))]
         allocation = mapping(mapping(claim.get("status")).get("allocation"))
         results = mappings(mapping(allocation.get("devices")).get("results"))
-        seen[name_of(claim)] = facts.ClaimSeen(
+        by_name[name_of(claim)] = facts.ClaimSeen(
             frozenset(str(one["deviceClassName"]) for one in exact if "deviceClassName" in one),
             frozenset(str(result.get("driver")) for result in results),
         )
-    return seen
+    return by_name

@@ -37,7 +37,7 @@ class _Node:
     """What claims of the cluster hold."""
     use: Use
     placed: list[tuple[Placement, Fit]]
-    known: dict[PodClaims, Fit | NoFit]
+    outcomes: dict[PodClaims, Fit | NoFit]
 
 
 class ClaimPlacer(Placer):
@@ -63,15 +63,15 @@ class ClaimPlacer(Placer):
         self._nodes = []
         for name in self.view.names:
             use = Use() if name in like else books.use(name)
-            known = like.get(name, name)
-            self._nodes.append(_Node(known, books.devices(known), use, use, [], {}))
+            model = like.get(name, name)
+            self._nodes.append(_Node(model, books.devices(model), use, use, [], {}))
 
     @classmethod
     def over_books(cls, books: ClaimBooks, matches: Matcher, like: Mapping[str, str]) -> PlacerOver:
-        """Return what makes a placer over a snapshot of the books' ledger."""
+        """Return the factory of placers over snapshots of the books' ledger."""
 
-        def placer(snapshot: Snapshot, own: OwnFilters, policy: Policy) -> Placer:
-            filters = HostFilters(own, snapshot.names)
+        def placer(snapshot: Snapshot, own_filters: OwnFilters, policy: Policy) -> Placer:
+            filters = HostFilters(own_filters, snapshot.names)
             return cls(snapshot, filters, policy, books=books, matches=matches, like=like)
 
         return placer
@@ -82,11 +82,11 @@ class ClaimPlacer(Placer):
         super().take_back(places)
         for place in places:
             node = self._nodes[place.row]
-            node.placed = [each for each in node.placed if each[0] is not place]
+            node.placed = [item for item in node.placed if item[0] is not place]
             node.use = node.base
             for _, fit in node.placed:
                 node.use = use_after(node.use, fit)
-            node.known = {}
+            node.outcomes = {}
 
     def _place(self, wanted: Wanted, among: Bools) -> Placement | None:
         """Place one pod on the best of these nodes; None if none has devices."""
@@ -102,12 +102,12 @@ class ClaimPlacer(Placer):
         row = self._best(fits, wanted.claims)
         units: Counter[int] = Counter()
         node = self._nodes[row]
-        for index, taken in parts_of(self._books, node.name, fits[row]):
-            units[index] += taken
+        for index, part_units in parts_of(self._books, node.name, fits[row]):
+            units[index] += part_units
         placement = self._cluster.put(row, tuple(sorted(units.items())), wanted.request)
         node.use = use_after(node.use, fits[row])
         node.placed.append((placement, fits[row]))
-        node.known = {}
+        node.outcomes = {}
         return placement
 
     def _best(self, fits: Mapping[int, Fit], claims: PodClaims) -> int:
@@ -117,21 +117,21 @@ class ClaimPlacer(Placer):
             for row, fit in fits.items()
         ]
         values = values_of(self._cluster.scorer, self.view, placements)
-        return max(zip(values, fits, strict=True), key=lambda each: (each[0], -each[1]))[1]
+        return max(zip(values, fits, strict=True), key=lambda item: (item[0], -item[1]))[1]
 
     def _refused(self, wanted: Wanted) -> Mapping[str, str]:
         """Return why first fit finds no devices on nodes, by node name."""
         if wanted.claims is None:
             return super()._refused(wanted)
-        found = ((name, self._fit(row, wanted.claims)) for name, row in self.view.row.items())
-        return {name: REASONS[fit] for name, fit in found if isinstance(fit, NoFit)}
+        outcomes = ((name, self._fit(row, wanted.claims)) for name, row in self.view.row.items())
+        return {name: REASONS[fit] for name, fit in outcomes if isinstance(fit, NoFit)}
 
     def _fit(self, row: int, claims: PodClaims) -> Fit | NoFit:
         node = self._nodes[row]
-        if claims not in node.known:
-            node.known[claims] = (
+        if claims not in node.outcomes:
+            node.outcomes[claims] = (
                 NoFit.NOT_MODELLED
                 if node.devices is None
                 else first_fit(node.devices, claims, node.use, self._matches, Steps(_STEPS))
             )
-        return node.known[claims]
+        return node.outcomes[claims]

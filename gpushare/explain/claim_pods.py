@@ -102,8 +102,8 @@ def user_of(
         if claim.allocation is None or anew:
             claims.append(OpenClaim(source.request(claim), key))
         elif (nodes := source.nodes_of(claim)) is not None:
-            named = Term(fields=(Requirement("metadata.name", "In", tuple(sorted(nodes))),))
-            demands = demands.both(Demands(terms=(named,), tolerations=demands.tolerations))
+            term = Term(fields=(Requirement("metadata.name", "In", tuple(sorted(nodes))),))
+            demands = demands.both(Demands(terms=(term,), tolerations=demands.tolerations))
     if not has_claims:
         return None
     return ClaimsUser(
@@ -133,8 +133,8 @@ def _claims(
 ) -> Iterator[tuple[ResourceClaim, str]]:
     """Yield the pod's claims, and by which key other pods know each; a named one comes once."""
     statuses = (pod.status and pod.status.resource_claim_statuses) or ()
-    generated = {each.name: each.resource_claim_name for each in statuses}
-    seen: set[str] = set()
+    generated = {item.name: item.resource_claim_name for item in statuses}
+    seen_keys: set[str] = set()
     for pod_claim in (pod.spec and pod.spec.resource_claims) or ():
         name = pod_claim.resource_claim_name or generated.get(pod_claim.name) or ""
         if name:
@@ -149,8 +149,8 @@ def _claims(
             label = f"ResourceClaimTemplate {namespace}/{template}"
         if claim is None:
             raise MessageError(f"there is no {label}")
-        if key not in seen:
-            seen |= {key} - {""}
+        if key not in seen_keys:
+            seen_keys |= {key} - {""}
             yield claim, key
 
 
@@ -175,7 +175,7 @@ def _wanted(users: Sequence[ClaimsUser], unit: int) -> Wanted:
         resources=tuple(sorted(amounts.items())),
     )
     shared = {claim.key: claim for user in users for claim in user.claims if claim.key}
-    own = [claim for user in users for claim in user.claims * user.count if not claim.key]
+    own_claims = [claim for user in users for claim in user.claims * user.count if not claim.key]
     as_one = replace(
         first,
         name=first.name if pods == 1 else f"{first.name} ({pods} pods that share a claim)",
@@ -184,7 +184,7 @@ def _wanted(users: Sequence[ClaimsUser], unit: int) -> Wanted:
         priority=max(user.priority for user in users),
         count=1,
     )
-    return _of_claims(as_one, [claim.request for claim in (*shared.values(), *own)], unit)
+    return _of_claims(as_one, [claim.request for claim in (*shared.values(), *own_claims)], unit)
 
 
 def _of_claims(user: ClaimsUser, claims: Sequence[ClaimRequest], unit: int) -> Wanted:

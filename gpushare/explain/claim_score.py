@@ -21,28 +21,28 @@ Part = tuple[int, int]
 def parts_of(
     books: ClaimBooks, node: str, fit: Fit, claims: PodClaims | None = None
 ) -> Iterator[Part]:
-    """Yield what a fit takes of the driver's cards on a node.
+    """Yield the part of each card of the driver that a fit takes on a node.
 
     claims: then a card that is taken whole counts with the amount that is requested of it, so that
     the tightest card has the best score.
     """
-    for taken in fit.taken:
-        card = books.card(taken.device.key, node)
-        if card is None or taken.has_admin_access:
+    for device_taken in fit.taken:
+        card = books.card(device_taken.device.key, node)
+        if card is None or device_taken.has_admin_access:
             continue
-        units = books.units_of(Holding(card.key, taken.consumed), card)
-        if claims is not None and taken.consumed is None:
-            units = min(units, _requested_units(books, taken, claims, card))
+        units = books.units_of(Holding(card.key, device_taken.consumed), card)
+        if claims is not None and device_taken.consumed is None:
+            units = min(units, _requested_units(books, device_taken, claims, card))
         if units:
             yield card.index, units
 
 
-def _requested_units(books: ClaimBooks, taken: Taken, claims: PodClaims, card: Card) -> int:
+def _requested_units(books: ClaimBooks, device_taken: Taken, claims: PodClaims, card: Card) -> int:
     """Return the units that a request asks of a card that is taken whole; 1 if it names none."""
-    for request in claims.claims[taken.claim].requests:
+    for request in claims.claims[device_taken.claim].requests:
         for alternative in request.alternatives:
             amounts = dict(alternative.amounts)
-            if alternative.name == taken.request and MEMORY in amounts:
+            if alternative.name == device_taken.request and MEMORY in amounts:
                 return max(min(-(-amounts[MEMORY] // (books.unit * THOUSANDTHS)), card.units), 1)
     return 1
 

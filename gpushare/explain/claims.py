@@ -56,8 +56,8 @@ TOO_LARGE = "its ResourceSlices are too large to be read"
 _NODE_STEPS = 20_000
 """Steps of first fit on one node: about 20 ms."""
 
-_ALL_STEPS = 300_000
-"""Steps for all nodes of one explanation: about 0.3 s."""
+_ALL_STEPS = 100_000
+"""Steps for all nodes of one explanation: at most about half a second."""
 
 _MAX_NODES = 8
 """Nodes for which the claims are searched that have to end: those with the fewest claims."""
@@ -65,39 +65,43 @@ _MAX_NODES = 8
 _BYTES = (("Ti", 1 << 40), ("Gi", 1 << 30), ("Mi", 1 << 20), ("Ki", 1 << 10))
 
 
-def by_claims(pod: ClaimsPod, resources: Sequence[str]) -> bool:
-    """Return whether the pod has claims, and asks for none of the resources."""
-    return bool(pod.spec and pod.spec.resource_claims) and not names_any(pod, resources)
+def by_claims(pod: ClaimsPod, resources: Collection[str], by_class: Collection[str] = ()) -> bool:
+    """Return whether the pod has claims, and asks for none of the managed resources.
+
+    by_class: extended resources for which kube-scheduler makes claims itself.
+    """
+    has_claims = bool(pod.spec and pod.spec.resource_claims) or names_any(pod, by_class)
+    return has_claims and not names_any(pod, resources)
 
 
 def explain_claims(
-    pod: ClaimsPod, books: ClaimBooks, own: OwnFilters, matches: Matcher, unit: str
+    pod: ClaimsPod, books: ClaimBooks, filters: OwnFilters, matches: Matcher, unit: str
 ) -> PodExplanation:
     """Return the explanation of a pod with claims.
 
-    own: kube-scheduler's other filters over the nodes. matches: evaluates selectors. unit: the name
-    of a memory unit.
+    filters: kube-scheduler's other filters over the nodes. matches: evaluates selectors. unit: the
+    name of a memory unit.
     """
     ref = pod_ref(pod)
     answer = PodExplanation(ref, CLASS, unit, "ended", scheduler_view(pod))
     if has_ended(pod):
         return answer
-    shown = {name: books.named(ref.namespace, name) for name in claim_names(pod) or ()}
+    claims_by_name = {name: books.named(ref.namespace, name) for name in claim_names(pod) or ()}
     claims = tuple(
         explain_claim(claim, books)
         if claim is not None
         else ClaimExplanation(PodRef(ref.namespace, name, ""), "missing")
-        for name, claim in shown.items()
+        for name, claim in claims_by_name.items()
     )
     node = (pod.spec and pod.spec.node_name) or ""
     if node:
         return replace(answer, state="bound", node=node, claims=claims)
     answer = replace(answer, state="pending", claims=claims)
-    return replace(answer, reading=read_devices(pod, books, own, matches))
+    return replace(answer, reading=read_devices(pod, books, filters, matches))
 
 
 def explain_claim(claim: ClaimRecord, books: ClaimBooks) -> ClaimExplanation:
-    """Return what is said of a claim."""
+    """Return the explanation of a claim."""
     if not claim.is_allocated:
         requests = request_texts(claim.request) if claim.request else ()
         return ClaimExplanation(claim.ref, "waiting", requests)
@@ -110,13 +114,13 @@ def explain_claim(claim: ClaimRecord, books: ClaimBooks) -> ClaimExplanation:
         devices.append(GivenCard(*holding.key, card.uuid if card else "", units))
         nodes += books.nodes_of(holding.key)
     pods = tuple(name for name, _ in claim.users)
-    where = ", ".join(sorted({*nodes}))
-    return ClaimExplanation(claim.ref, "allocated", (), where, tuple(devices), pods)
+    node_names = ", ".join(sorted({*nodes}))
+    return ClaimExplanation(claim.ref, "allocated", (), node_names, tuple(devices), pods)
 
 
 def request_texts(claim: ClaimRequest) -> tuple[str, ...]:
     """Return each request of a claim in words: 2 x gpushare.io with memory 10Gi."""
-    return tuple(" or ".join(map(_request_text, each.alternatives)) for each in claim.requests)
+    return tuple(" or ".join(map(_request_text, item.alternatives)) for item in claim.requests)
 
 
 def _request_text(request: DeviceRequest) -> str:
@@ -138,7 +142,7 @@ def _quantity(thousandths: int) -> str:
 
 
 def read_devices(
-    pod: ClaimsPod, books: ClaimBooks, own: OwnFilters, matches: Matcher
+    pod: ClaimsPod, books: ClaimBooks, filters: OwnFilters, matches: Matcher
 ) -> DeviceReading | None:
     """Return how the claims of a pending pod stand on the devices; None if all have devices."""
     requests = books.requests(pod)
@@ -151,10 +155,13 @@ def read_devices(
         return None
     try:
         host, demands = request_of(pod, ALIYUN), demands_of(pod)
+        # kube-scheduler makes a claim of these, so no node has to advertise them.
+        others = tuple(item for item in host.resources if item[0] not in books.resources)
+        host = replace(host, resources=others)
     except WireError as error:
         return DeviceReading(detail=str(error))
     return _Reader(books, requests.claims, matches).read(
-        allowed_nodes(pod, books), own, host, demands
+        allowed_nodes(pod, books), filters, host, demands
     )
 
 
@@ -173,20 +180,21 @@ def allowed_nodes(pod: ClaimsPod, books: ClaimBooks) -> frozenset[str] | None:
     return nodes
 
 
-def use_of(claims: Iterable[ClaimRecord], keys: Collection[DeviceKey]) -> Use:
-    """Return what these claims hold of these devices."""
-    exclusive: set[DeviceKey] = set()
-    shares: dict[DeviceKey, Counter[str]] = {}
-    for holding in _holdings(claims, keys):
+def use_with(use: Use, claim: ClaimRecord, keys: Collection[DeviceKey]) -> Use:
+    """Return the use of these devices once a claim holds its own, too."""
+    exclusive, shares = {*use.exclusive}, dict(use.shares)
+    for holding in _holdings(claim, keys):
         if holding.consumed is None:
             exclusive.add(holding.key)
         else:
-            shares.setdefault(holding.key, Counter()).update(holding.consumed)
-    return Use(frozenset(exclusive), shares)
+            amounts = Counter(shares.get(holding.key, {}))
+            amounts.update(holding.consumed)
+            shares[holding.key] = amounts
+    return Use(exclusive, shares)
 
 
-def _holdings(claims: Iterable[ClaimRecord], keys: Collection[DeviceKey]) -> Iterator[Holding]:
-    return (holding for claim in claims for holding in claim.holdings if holding.key in keys)
+def _holdings(claim: ClaimRecord, keys: Collection[DeviceKey]) -> Iterator[Holding]:
+    return (holding for holding in claim.holdings if holding.key in keys)
 
 
 class _Reader:
@@ -199,28 +207,32 @@ class _Reader:
         self._left = _ALL_STEPS
 
     def read(
-        self, allowed: frozenset[str] | None, own: OwnFilters, host: Request, demands: Demands
+        self,
+        usable_nodes: frozenset[str] | None,
+        filters: OwnFilters,
+        host: Request,
+        demands: Demands,
     ) -> DeviceReading:
-        """Return the reading. host, demands: of the pod; allowed: nodes, None for all."""
+        """Return the reading. host, demands: of the pod. usable_nodes: None: all."""
         fit: list[str] = []
         full: list[str] = []
         kept_out: Counter[str] = Counter()
         not_judged: Counter[str] = Counter()
         for node in sorted(self._books.nodes()):
-            if allowed is not None and node not in allowed:
+            if usable_nodes is not None and node not in usable_nodes:
                 continue
-            if node not in own.states:
+            if node not in filters.states:
                 kept_out[NOT_SHOWN] += 1
-            elif obstacles := own.obstacles(node, host, demands):
+            elif obstacles := filters.obstacles(node, host, demands):
                 kept_out[obstacles[0].text] += 1
             else:
-                found = self._fit(node, self._books.use(node))
-                if isinstance(found, Fit):
+                outcome = self._fit(node, self._books.use(node))
+                if isinstance(outcome, Fit):
                     fit.append(node)
-                elif found is NoFit.TOO_FEW_DEVICES:
+                elif outcome is NoFit.TOO_FEW_DEVICES:
                     full.append(node)
                 else:
-                    not_judged[REASONS[found]] += 1
+                    not_judged[REASONS[outcome]] += 1
         if unmodelled := self._books.unmodelled_nodes():
             not_judged[TOO_LARGE] = len(unmodelled)
         remedy = None if fit else self._remedy(full)
@@ -237,13 +249,14 @@ class _Reader:
     def _remedy(self, nodes: Iterable[str]) -> ClaimRemedy | None:
         """Return the fewest claims that have to end on one of these nodes; None if none help."""
         holders = {node: self._holders(node) for node in nodes}
-        found: list[tuple[str, list[ClaimRecord]]] = []
+        candidates: list[tuple[str, list[ClaimRecord]]] = []
         for node in sorted(holders, key=lambda node: len(holders[node])):
-            if len(found) < _MAX_NODES and isinstance(self._fit(node, Use()), Fit):
-                found.append((node, self._ends(node, holders[node])))
-        if not found:
+            if len(candidates) < _MAX_NODES and isinstance(self._fit(node, Use()), Fit):
+                candidates.append((node, self._ends(node, holders[node])))
+        # Without steps left, claims may be among them that need not end.
+        if not candidates or self._left <= 0:
             return None
-        node, ends = min(found, key=lambda each: (len(each[1]), each[0]))
+        node, ends = min(candidates, key=lambda item: (len(item[1]), item[0]))
         return ClaimRemedy(node, tuple(explain_claim(claim, self._books) for claim in ends))
 
     def _fit(self, node: str, use: Use) -> Fit | NoFit:
@@ -252,9 +265,9 @@ class _Reader:
             return NoFit.NOT_MODELLED
         steps = Steps(min(_NODE_STEPS, self._left))
         before = steps.left
-        found = first_fit(devices, self._claims, use, self._matches, steps)
+        outcome = first_fit(devices, self._claims, use, self._matches, steps)
         self._left -= before - max(steps.left, 0)
-        return found
+        return outcome
 
     def _holders(self, node: str) -> list[ClaimRecord]:
         """Return the claims that hold devices of the node, or counters of their pools."""
@@ -268,24 +281,27 @@ class _Reader:
         needlessly.
         """
         keys = _keys(self._books.devices(node))
-        stay: list[ClaimRecord] = []
+        use, ends = Use(), []
         # The smallest stay first, so that few large ones end.
         for claim in sorted(holders, key=lambda claim: _size(claim, keys)):
-            if isinstance(self._fit(node, use_of([*stay, claim], keys)), Fit):
-                stay.append(claim)
-        staying = {claim.ref.uid for claim in stay}
-        return [claim for claim in holders if claim.ref.uid not in staying]
+            self._left -= len(keys)
+            more = use_with(use, claim, keys)
+            if isinstance(self._fit(node, more), Fit):
+                use = more
+            else:
+                ends.append(claim)
+        return ends
 
 
 def _size(claim: ClaimRecord, keys: Collection[DeviceKey]) -> tuple[int, int, str]:
-    """Return the sort key of a claim by what it holds: whole devices, then amounts."""
-    held = [*_holdings([claim], keys)]
-    whole = sum(holding.consumed is None for holding in held)
-    return whole, sum(sum((holding.consumed or {}).values()) for holding in held), claim.ref.uid
+    """Return the sort key of a claim: its whole devices, then its amounts."""
+    holdings = [*_holdings(claim, keys)]
+    whole = sum(holding.consumed is None for holding in holdings)
+    return whole, sum(sum((holding.consumed or {}).values()) for holding in holdings), claim.ref.uid
 
 
 def _keys(devices: NodeDevices | None) -> frozenset[DeviceKey]:
     """Return the devices whose use matters on a node."""
     pools = devices.pools if devices else ()
-    every = (device for pool in pools for device in (*pool.devices, *pool.devices_elsewhere))
-    return frozenset(device.key for device in every)
+    all_devices = (device for pool in pools for device in (*pool.devices, *pool.devices_elsewhere))
+    return frozenset(device.key for device in all_devices)

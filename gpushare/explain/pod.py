@@ -21,6 +21,7 @@ from gpushare.ledger import Reader
 from gpushare.wire.annotations import Names
 from gpushare.wire.conditions import SchedulerView, scheduler_view
 from gpushare.wire.demands import demands_of
+from gpushare.wire.dra.objects import CLASS
 from gpushare.wire.held import HeldPlace
 from gpushare.wire.objects import Pod
 from gpushare.wire.placeholders import Placeholder
@@ -194,6 +195,11 @@ class PodExplanation:
     """How the claims stand on the devices, of a pending pod whose claims have no devices."""
     node_ask: NodeAsk | None = None
     """Whether an autoscaler was asked for a node for it; None if that is not known."""
+
+    @property
+    def asks_by_claims(self) -> bool:
+        """Whether the pod asks for devices by ResourceClaims."""
+        return self.resource == CLASS
 
 
 def explain_pod(

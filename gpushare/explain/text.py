@@ -98,9 +98,9 @@ _AS_OF_NOW = "as the books are now without this pod; those of the time of its bi
 def _head(pod: PodExplanation) -> str:
     asks = f"asks for {_asked(pod.request, pod.unit)} ({pod.resource})" if pod.request else ""
     match pod.state:
-        case "bound" if pod.claims:
+        case "bound" if pod.asks_by_claims:
             return f"{pod.ref} is bound to {pod.node}, and asks by claims"
-        case "pending" if pod.claims:
+        case "pending" if pod.asks_by_claims:
             return f"{pod.ref} is pending, and asks by claims"
         case "pending":
             return f"{pod.ref} is pending and {asks}"
@@ -134,27 +134,18 @@ def _claim(claim: ClaimExplanation, unit: str) -> str:
     return f"{claim.ref} has no devices and asks for {'; '.join(claim.requests) or 'none'}"
 
 
-def reading_text(reading: DeviceReading, reader: str | None = None) -> str:
-    """Return in one sentence what would give devices to the claims of a pending pod; "" if the
-    model of first fit does not know.
-
-    reader: the namespace of the users who read it; claims of others are not named to them. None:
-    all claims are named.
-    """
+def _device_remedy(reading: DeviceReading) -> str:
+    """Return the claims that have to end, in one sentence; "" if the model does not know any."""
     if reading.remedy is not None:
-        ends = _some(_claim_end(claim, reader) for claim in reading.remedy.ends)
+        ends = _some(
+            f"claim {claim.ref}" + (f" (of {_some(claim.pods)})" if claim.pods else "")
+            for claim in reading.remedy.ends
+        )
         verb = "ends" if len(reading.remedy.ends) == 1 else "end"
         return f"{reading.remedy.node} has devices for its claims once {ends} {verb}"
     if reading.never:
         return "no node has devices for its claims, even if all other claims end"
     return ""
-
-
-def _claim_end(claim: ClaimExplanation, reader: str | None) -> str:
-    if reader not in (None, claim.ref.namespace):
-        return "a claim of another namespace"
-    users = f" (of {_some(claim.pods)})" if claim.pods else ""
-    return f"claim {claim.ref}{users}"
 
 
 def _reading(reading: DeviceReading, *, gated: bool) -> list[tuple[str, str]]:
@@ -172,7 +163,7 @@ def _reading(reading: DeviceReading, *, gated: bool) -> list[tuple[str, str]]:
     if reading.fit:
         when = "once its scheduling gates are removed" if gated else "now, as the devices are"
         rows.append(("Would fit", f"on {_some(reading.fit)} {when}"))
-    elif text := reading_text(reading):
+    elif text := _device_remedy(reading):
         rows.append(("Never fits" if reading.never else "Would fit", text))
     return rows
 
@@ -418,7 +409,7 @@ def _scheduler(pod: PodExplanation) -> str:
     view = pod.scheduler
     if view.gates:
         return "scheduling gates hold the pod back: no scheduler looks at it until they are removed"
-    if pod.claims:  # its condition says what keeps the pod out; the devices are our reading
+    if pod.asks_by_claims:  # its condition says what keeps the pod out
         return f"{view.name} says: {view.message}" if view.message else "it has said nothing yet"
     if pod.served is False:
         return f"kube-scheduler's file has no profile {view.name!r}: nobody schedules this pod"

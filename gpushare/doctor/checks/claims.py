@@ -76,8 +76,8 @@ def _left_over(names: tuple[str, ...]) -> Finding:
 def _class(claims: ClaimsSeen) -> Finding:
     if claims.selectors is None:
         if any(CLASS in claim.classes for claim in claims.claims.values()):
-            what = f"there is no DeviceClass {CLASS}, and claims name it: their pods stay pending"
-            return fail("claims-class", what, _APPLY)
+            text = f"there is no DeviceClass {CLASS}, and claims name it: their pods stay pending"
+            return fail("claims-class", text, _APPLY)
         return ok("claims-class", f"no claim names the DeviceClass {CLASS}, and there is none")
     if "false" in claims.selectors:
         return fail(
@@ -92,16 +92,17 @@ def _class(claims: ClaimsSeen) -> Finding:
 def _slices(claims: ClaimsSeen, driver: str) -> Finding:
     if not driver:
         return skip("claims-devices", "the extender names the driver", "give --extender")
-    seen = claims.drivers.get(driver)
-    if seen is None or not seen.devices:
-        others = f"; there are slices of {some(claims.drivers)}" if claims.drivers else ""
+    driver_slices = claims.drivers.get(driver)
+    if driver_slices is None or not driver_slices.devices:
+        other_drivers = f"; there are slices of {some(claims.drivers)}" if claims.drivers else ""
         return fail(
             "claims-devices",
-            f"no ResourceSlice has a device of {driver}{others}",
+            f"no ResourceSlice has a device of {driver}{other_drivers}",
             "look whether the driver's pods run on the nodes with GPUs, and at --claims",
         )
-    text = f"{count(seen.devices, 'device')} of {driver} on {count(len(seen.nodes), 'node')}"
-    return ok("claims-devices", f"{text}; several claims may share {seen.shared}")
+    devices = count(driver_slices.devices, "device")
+    text = f"{devices} of {driver} on {count(len(driver_slices.nodes), 'node')}"
+    return ok("claims-devices", f"{text}; several claims may share {driver_slices.shared}")
 
 
 def _schedulers(facts: Facts, claims: ClaimsSeen, driver: str) -> Finding:
@@ -113,23 +114,23 @@ def _schedulers(facts: Facts, claims: ClaimsSeen, driver: str) -> Finding:
     classes = {CLASS}.union(*(claim.classes for claim in of_driver))
     pods: Counter[str] = Counter()
     elsewhere = []
-    ours = {SECOND_SCHEDULER}
+    our_names = {SECOND_SCHEDULER}
     if isinstance(facts.scheduler, File):
-        ours = {*facts.scheduler.config.scheduler_names}
+        our_names = {*facts.scheduler.config.scheduler_names}
     for pod in facts.pods.claiming:
-        named = [claims.claims[each] for each in pod.claims if each in claims.claims]
-        if any(driver in claim.drivers or classes & claim.classes for claim in named):
+        pod_claims = [claims.claims[item] for item in pod.claims if item in claims.claims]
+        if any(driver in claim.drivers or classes & claim.classes for claim in pod_claims):
             pods[pod.scheduler] += 1
-        if pod.namespace in claims.namespaces and pod.scheduler not in ours:
+        if pod.namespace in claims.namespaces and pod.scheduler not in our_names:
             elsewhere.append(pod.name)
     # Profiles of one file belong to one kube-scheduler, which has one allocator.
-    processes = {"": pods.keys() & ours} | {each: {each} for each in pods.keys() - ours}
+    processes = {"": pods.keys() & our_names} | {item: {item} for item in pods.keys() - our_names}
     if sum(map(bool, processes.values())) > 1:
-        each = ", ".join(f"{scheduler} ({number})" for scheduler, number in sorted(pods.items()))
+        names = ", ".join(f"{scheduler} ({number})" for scheduler, number in sorted(pods.items()))
         return warn(
             name,
-            f"pods with claims of {driver or CLASS} name {each}: kube-schedulers that allocate from"
-            " the same slices can give a device out twice",
+            f"pods with claims of {driver or CLASS} name {names}: kube-schedulers that allocate"
+            " from the same slices can give a device out twice",
             todo,
         )
     if elsewhere:

@@ -126,8 +126,8 @@ class Explainer:
         uid = (pod.metadata and pod.metadata.uid) or ""
         served = scheduler_of(pod) in schedulers if schedulers else None
         resources = [managed.names.resource for managed in self._resources]
-        if self._claims is not None and by_claims(pod, resources):
-            claims = self._claims
+        claims = self._claims
+        if claims is not None and by_claims(pod, resources, claims.books.resources):
             own = claims.source.filters
             about = explain_claims(pod, claims.books, own, claims.matches, self._unit)
             return json.dumps(document(about)).encode()

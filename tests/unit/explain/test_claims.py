@@ -1,6 +1,8 @@
 """The explanation of a pod with claims: where its claims stand, and which claims have to end."""
 
-from collections.abc import Mapping
+import time
+from collections.abc import Collection, Iterable, Mapping
+from functools import reduce
 from typing import Any
 
 import pytest
@@ -12,6 +14,7 @@ from gpushare.core.claims.model import (
     ClaimRequest,
     ClassRecord,
     Device,
+    DeviceKey,
     DeviceRequest,
     Fit,
     Holding,
@@ -29,11 +32,9 @@ from gpushare.explain.claims import (
     by_claims,
     explain_claims,
     request_texts,
-    use_of,
+    use_with,
 )
 from gpushare.explain.document import document
-from gpushare.explain.pod import ClaimExplanation, ClaimRemedy, DeviceReading
-from gpushare.explain.text import reading_text
 from tests.support.claim_values import (
     DRIVER,
     GIB,
@@ -48,6 +49,10 @@ from tests.support.claim_values import (
 
 CLASS = ClassRecord("gpu", ())
 TAINTED = (Taint("broken", "", "NoSchedule"),)
+
+
+def use_of(claims: Iterable[ClaimRecord], keys: Collection[DeviceKey]) -> Use:
+    return reduce(lambda use, claim: use_with(use, claim, keys), claims, Use())
 
 
 def always(_selectors: tuple[str, ...], _device: Device) -> bool:
@@ -273,6 +278,25 @@ def test_a_device_with_a_taint_is_no_device_for_the_pod() -> None:
     assert said(books, 1)["claimDevices"]["never"] is True
 
 
+def test_an_extended_resource_of_a_class_is_a_claim_that_kube_scheduler_makes() -> None:
+    resource = "nvidia.com/gpu"
+    books = books_of(a=(80,), b=(80,))
+    books.replace_classes([ClassRecord("gpu", (), extended_resource=resource)])
+    books.claim_changed(allocated(1, holding("a", "gpu-0", None)))
+    pod = decoded(
+        {
+            "metadata": {"namespace": "default", "name": "pod", "uid": "u"},
+            "spec": {"containers": [{"resources": {"limits": {resource: "1"}}}]},
+        }
+    )
+    assert by_claims(pod, ["aliyun.com/gpu-mem"], books.resources)
+    assert not by_claims(pod, ["aliyun.com/gpu-mem"])
+    states = NodeStates(NodeState(name, allocatable={"pods": 9}) for name in "ab")
+    found = document(explain_claims(pod, books, OwnFilters(states), always, "GiB"))
+    assert found["lines"][0] == "Pod:        default/pod is pending, and asks by claims"
+    assert (found["claims"], found["claimDevices"]["fit"]) == (None, ["b"])
+
+
 def test_by_claims_is_a_pod_without_a_managed_resource() -> None:
     resource = "aliyun.com/gpu-mem"
     assert by_claims(pod_with(1), [resource])
@@ -306,19 +330,6 @@ def test_requests_are_told_in_words() -> None:
     assert request_texts(ClaimRequest((choice,))) == (
         "1 x big, by CEL selectors or all x small with memory 1536Mi, cores 50, odd 1m",
     )
-
-
-def test_claims_of_other_namespaces_are_not_named_to_a_pods_users() -> None:
-    ends = tuple(
-        ClaimExplanation(PodRef(namespace, "c", "u"), "allocated", pods=("web",))
-        for namespace in ("default", "other")
-    )
-    reading = DeviceReading(1, remedy=ClaimRemedy("a", ends))
-    assert reading_text(reading, "default") == (
-        "a has devices for its claims once claim default/c (of web) and a claim of another"
-        " namespace end"
-    )
-    assert reading_text(DeviceReading()) == ""
 
 
 @given(
@@ -371,9 +382,27 @@ def test_the_claims_that_are_named_are_enough_and_none_is_needless(
 
 
 def test_the_use_of_claims_counts_amounts_and_whole_devices() -> None:
-    claims = [
-        allocated(1, holding("a", "gpu-0", 10), holding("a", "gpu-1", None)),
-        allocated(2, holding("a", "gpu-0", 5), holding("b", "gpu-0", 5)),
-    ]
     keys = [holding("a", name, 0).key for name in ("gpu-0", "gpu-1")]
-    assert use_of(claims, keys) == Use(frozenset({keys[1]}), {keys[0]: {"memory": 15 * GIB * 1000}})
+    assert use_of(
+        [
+            allocated(1, holding("a", "gpu-0", 10), holding("a", "gpu-1", None)),
+            allocated(2, holding("a", "gpu-0", 5), holding("b", "gpu-0", 5)),
+        ],
+        keys,
+    ) == Use({keys[1]}, {keys[0]: {"memory": 15 * GIB * 1000}})
+
+
+def test_very_many_claims_of_a_node_are_not_searched_for_ever() -> None:
+    """400 devices with a claim each: the search ends early, and names none that need not end."""
+    devices = (device(f"gpu-{at}", 1, node="a") for at in range(400))
+    claims = [allocated(at, holding("a", f"gpu-{at}", 1)) for at in range(400)]
+    books = books_of(*claims)
+    books.replace_slices([slice_of("a", *devices)])
+    wide = DeviceRequest(name="g", device_class="gpu", count=32)
+    ref = PodRef("default", "claim-999", "u")
+    request = ClaimRequest((Request("g", (wide,)),))
+    books.claim_changed(ClaimRecord(ref=ref, is_allocated=False, request=request))
+    began = time.thread_time()
+    reading = said(books, 999)["claimDevices"]
+    assert time.thread_time() - began < 5
+    assert (reading["remedy"], reading["never"], reading["fit"]) == (None, False, [])
