@@ -15,8 +15,8 @@ from gpushare.core.claims.first_fit import Matcher, Steps, first_fit, use_after
 from gpushare.core.claims.model import Fit, NodeDevices, NoFit, PodClaims, Use
 from gpushare.core.mutable_cluster import Placement
 from gpushare.core.node_filters import OwnFilters
-from gpushare.core.policy import Policy
-from gpushare.core.snapshot import Bools, Snapshot
+from gpushare.core.policy import ClusterPricing, Policy
+from gpushare.core.snapshot import Bools, Floats, Snapshot
 from gpushare.explain.claim_books import ClaimBooks
 from gpushare.explain.claim_score import parts_of, values_of
 from gpushare.explain.claims import REASONS
@@ -60,6 +60,9 @@ class ClaimPlacer(Placer):
         super().__init__(snapshot, rows_by_name(snapshot), filters, policy)
         self._books = books
         self._matches = matches
+        self._has_prices = isinstance(policy, ClusterPricing)
+        """Values of a row change with other rows."""
+        self._values: dict[PodClaims, Floats] = {}
         self._nodes = []
         for name in self.view.names:
             use = Use() if name in like else books.use(name)
@@ -86,38 +89,49 @@ class ClaimPlacer(Placer):
             node.use = node.base
             for _, fit in node.placed:
                 node.use = use_after(node.use, fit)
-            node.outcomes = {}
+            self._forget(place.row)
 
     def _place(self, wanted: Wanted, among: Bools) -> Placement | None:
         """Place one pod on the best of these nodes; None if none has devices."""
         if wanted.claims is None:
             return super()._place(wanted, among)
-        fits = {
-            row: fit
-            for row in np.flatnonzero(among).tolist()
-            if isinstance(fit := self._fit(row, wanted.claims), Fit)
-        }
-        if not fits:
+        values = np.where(among, self._scores(wanted.claims), -np.inf)
+        row = int(values.argmax())  # of equal rows the first by name
+        fit = self._fit(row, wanted.claims)
+        if values[row] == -np.inf or isinstance(fit, NoFit):
             return None
-        row = self._best(fits, wanted.claims)
-        units: Counter[int] = Counter()
         node = self._nodes[row]
-        for index, part_units in parts_of(self._books, node.name, fits[row]):
+        units: Counter[int] = Counter()
+        for index, part_units in parts_of(self._books, node.name, fit):
             units[index] += part_units
         placement = self._cluster.put(row, tuple(sorted(units.items())), wanted.request)
-        node.use = use_after(node.use, fits[row])
-        node.placed.append((placement, fits[row]))
-        node.outcomes = {}
+        node.use = use_after(node.use, fit)
+        node.placed.append((placement, fit))
+        self._forget(row)
         return placement
 
-    def _best(self, fits: Mapping[int, Fit], claims: PodClaims) -> int:
-        """Return the best row by the policy; of equal rows the first by name."""
-        placements = [
-            (row, [*parts_of(self._books, self._nodes[row].name, fit, claims)])
-            for row, fit in fits.items()
-        ]
-        values = values_of(self._cluster.scorer, self.view, placements)
-        return max(zip(values, fits, strict=True), key=lambda item: (item[0], -item[1]))[1]
+    def _scores(self, claims: PodClaims) -> Floats:
+        """Return float64 (K,): the policy's value of each row, -inf where first fit has none."""
+        values = self._values.setdefault(claims, np.full(len(self._nodes), np.nan))
+        if self._has_prices:
+            values[:] = np.nan
+        placements = []
+        for row in np.flatnonzero(np.isnan(values)).tolist():
+            values[row] = -np.inf
+            fit = self._fit(row, claims)
+            if isinstance(fit, Fit):
+                parts = parts_of(self._books, self._nodes[row].name, fit, claims)
+                placements.append((row, [*parts]))
+        rows = [row for row, _ in placements]
+        # A policy may give the worst value there is; the node fits all the same.
+        scores = values_of(self._cluster.scorer, self.view, placements)
+        values[rows] = np.maximum(scores, np.finfo(np.float64).min)
+        return values
+
+    def _forget(self, row: int) -> None:
+        self._nodes[row].outcomes = {}
+        for values in self._values.values():
+            values[row] = np.nan
 
     def _refused(self, wanted: Wanted) -> Mapping[str, str]:
         """Return why first fit finds no devices on nodes, by node name."""

@@ -9,6 +9,7 @@ from gpushare.core.claims.model import ClassRecord, Device, Fit, PodClaims, Use
 from gpushare.core.model import Request
 from gpushare.core.node_filters import NodeState, NodeStates, OwnFilters
 from gpushare.core.policies.device_bestfit import DeviceBestFit
+from gpushare.core.policy import Policy, load_policy
 from gpushare.explain.claim_books import ClaimBooks, ClaimRecord
 from gpushare.explain.claim_placer import ClaimPlacer
 from gpushare.explain.claim_score import parts_of
@@ -21,6 +22,8 @@ from tests.support.claim_values import (
     device,
     holding,
     open_claim,
+    partition,
+    partitioned_slices,
     pod_with,
     slice_of,
 )
@@ -52,13 +55,15 @@ def books_of(*claims: ClaimRecord, shared: bool = True, **cards: tuple[int, ...]
     return books
 
 
-def placer(books: ClaimBooks, own: OwnFilters | None = None, **like: str) -> ClaimPlacer:
+def placer(
+    books: ClaimBooks, own: OwnFilters | None = None, policy: Policy = POLICY, **like: str
+) -> ClaimPlacer:
     for name, known in like.items():
         spec = books.ledger.entries_and_specs()[1][known]
         books.ledger.node_changed(type(spec)(name, spec.capacity, spec.healthy))
     snapshot = books.ledger.snapshot()
     filters = HostFilters(own or OwnFilters(), snapshot.names)
-    return ClaimPlacer(snapshot, filters, POLICY, books=books, matches=always, like=like)
+    return ClaimPlacer(snapshot, filters, policy, books=books, matches=always, like=like)
 
 
 def wants(books: ClaimBooks, *sizes: int, count: int | None = 1, **more: Any) -> Wanted:
@@ -174,3 +179,27 @@ def test_a_device_that_is_taken_whole_is_scored_by_the_amount_that_is_requested(
     assert isinstance(fit, Fit)
     assert [*parts_of(books, "a", fit)] == [(0, 80)]
     assert [*parts_of(books, "a", fit, claims)] == [(0, 20)]
+
+
+def test_a_partition_is_scored_by_the_part_of_its_card_that_it_takes() -> None:
+    books = ClaimBooks(DRIVER, GIB)
+    whole, small = partition("whole", 81920), partition("small", 9728)
+    books.replace_slices(partitioned_slices(whole, small, partition("other", 9728, "1")))
+    request = open_claim(1, 4).request
+    devices = books.devices("n1")
+    assert request is not None
+    assert devices is not None
+    claims = PodClaims((request,))
+    for wanted, parts in ((whole, [(0, 80)]), (small, [(0, 9)])):
+        fit = first_fit(devices, claims, Use(), lambda _, d, w=wanted: d is w, Steps(100))
+        assert isinstance(fit, Fit)
+        assert [*parts_of(books, "n1", fit, claims)] == parts
+
+
+@pytest.mark.parametrize("name", ["binpack", "spread", "fgd", "shadow-price"])
+def test_every_policy_fills_what_first_fit_lets_it(name: str) -> None:
+    """Three pods of 8 on each card of 24, whatever the policy says of them."""
+    books = books_of(a=(24, 24), b=(24,), c=(24, 24))
+    placing = placer(books, policy=load_policy(name))
+    found = placing.placed(wants(books, 8, count=None))
+    assert (found.fit, found.on) == (15, {"a": 6, "b": 3, "c": 6})
