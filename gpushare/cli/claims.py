@@ -259,12 +259,13 @@ def _lines(books: ClaimBooks, node: str) -> Iterator[CardLine]:
     devices = books.devices(node)
     for device in devices.devices if devices else ():
         card = books.card(device.key, node)
-        if card is not None:
+        if card is not None and card.key == device.key:
             held_units = (
                 books.units_of(holding, card)
-                for claim in books.holders(card.key)
+                for key in card.keys
+                for claim in books.holders(key)
                 for holding in claim.holdings
-                if holding.key == card.key
+                if holding.key == key
             )
             yield CardLine(card, min(sum(held_units), card.units))
 

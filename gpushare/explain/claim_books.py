@@ -13,8 +13,8 @@ Tested in `tests/unit/explain/test_claim_books.py`.
 import itertools
 import threading
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from itertools import chain
 from types import MappingProxyType
 
@@ -48,8 +48,8 @@ from gpushare.wire.objects import PodSpec
 
 MEMORY = "memory"
 """Capacity that counts in the ledger, with the driver's domain or without."""
-UUID, MODEL = "uuid", "productName"
-"""Attributes that identify a card and name its model."""
+UUID, PARENT, MODEL = "uuid", "parentUUID", "productName"
+"""Attributes that identify a card, or the card of a partition, and name its model."""
 
 MAX_NODE_WEIGHT = 16384
 """Upper bound on the devices, attributes, capacities and counters that are kept of the slices of
@@ -92,9 +92,12 @@ class PodRequests:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Card:
-    """A device with memory of the driver, as it counts in the ledger."""
+    """A device with memory of the driver, or all partitions of one card, as it counts in the
+    ledger.
+    """
 
     key: DeviceKey
+    """Of a card with partitions: the device that is the whole card, else its first partition."""
     node: str
     index: int
     """Index of its device on the node."""
@@ -105,7 +108,14 @@ class Card:
     """Memory in whole units."""
     is_shared: bool
     is_offered: bool
-    """No taint keeps claims from it."""
+    """No taint keeps claims from it, or from one of its partitions."""
+    parts: Mapping[DeviceKey, int] = field(default_factory=dict, hash=False)
+    """Units that each partition takes of the card (MIG); empty if it has none."""
+
+    @property
+    def keys(self) -> Collection[DeviceKey]:
+        """Devices that are this card, or parts of it."""
+        return self.parts.keys() or (self.key,)
 
 
 def claim_record(claim: ResourceClaim) -> ClaimRecord:
@@ -329,8 +339,8 @@ class ClaimBooks:
         return Use(exclusive, shares)
 
     def card(self, key: DeviceKey, node: str = "") -> Card | None:
-        """Return the card of the ledger that is this device, on this node or on the first by name;
-        None if the device is no card.
+        """Return the card of the ledger that this device is, or is a partition of, on this node or
+        on the first by name; None if the device is no card.
         """
         cards = self._cards.get(key, {})
         return cards.get(node or min(cards, default=""))
@@ -446,12 +456,14 @@ class ClaimBooks:
     def _count_node(self, node: str, devices: NodeDevices | None) -> None:
         """Count the node's cards in the ledger."""
         for card in self._on_node.pop(node, ()):
-            del self._cards[card.key][node]
-            if not self._cards[card.key]:
-                del self._cards[card.key]
+            for key in card.keys:
+                del self._cards[key][node]
+                if not self._cards[key]:
+                    del self._cards[key]
         cards = tuple(self._cards_of(node, devices))
         for card in cards:
-            self._cards[card.key][node] = card
+            for key in card.keys:
+                self._cards[key][node] = card
         if cards:
             self._on_node[node] = cards
         spec = NodeSpec(
@@ -474,24 +486,50 @@ class ClaimBooks:
             self.ledger.node_gone(node)
 
     def _cards_of(self, node: str, devices: NodeDevices | None) -> Iterator[Card]:
+        """Yield the cards of a node; devices with counters of one set are partitions of one."""
         driver = self.driver
-        index = 0
-        for device in devices.devices if devices else ():
-            memory = device.capacities.get(MEMORY) or device.capacities.get(f"{driver}/{MEMORY}")
-            if device.key.driver != driver or memory is None:
-                continue
-            closed = any(taint.effect in _CLOSING for taint in device.taints)
+        groups: dict[object, list[Device]] = {}
+        memory_of: dict[object, int] = {}
+        for pool in devices.pools if devices else ():
+            for device in pool.devices if pool.driver == driver else ():
+                sets = {use.counter_set for use in device.counters}
+                counters = pool.counters[next(iter(sets))] if len(sets) == 1 else {}
+                memory = device.capacities.get(MEMORY) or device.capacities.get(
+                    f"{driver}/{MEMORY}"
+                )
+                card: object
+                if MEMORY in counters:
+                    card = (pool.name, *sets)
+                    memory_of[card] = counters[MEMORY]
+                elif memory is not None:
+                    card = device.key
+                    memory_of[card] = memory.value
+                else:
+                    continue
+                groups.setdefault(card, []).append(device)
+        for index, (card, group) in enumerate(groups.items()):
+            # The whole card, if it is a device too.
+            device = max(group, key=_memory_used)
+            parts = {part.key: max(self._units(_memory_used(part)), 1) for part in group}
             yield Card(
                 key=device.key,
                 node=node,
                 index=index,
-                uuid=_text(device, UUID) or f"{device.key.pool}/{device.key.device}",
+                uuid=_text(device, UUID)
+                or _text(device, PARENT)
+                or f"{device.key.pool}/{device.key.device}",
                 model=_text(device, MODEL),
-                units=min(memory.value // THOUSANDTHS // self.unit, MAX_UNITS),
-                is_shared=device.is_shared,
-                is_offered=not closed,
+                units=min(self._units(memory_of[card]), MAX_UNITS),
+                is_shared=device.is_shared or len(group) > 1,
+                is_offered=not all(
+                    any(taint.effect in _CLOSING for taint in part.taints) for part in group
+                ),
+                parts=parts if card != device.key else {},
             )
-            index += 1
+
+    def _units(self, amount: int) -> int:
+        """Return an amount of memory in whole units."""
+        return amount // THOUSANDTHS // self.unit
 
     def _hold(self, uid: str, before: tuple[Holding, ...], after: tuple[Holding, ...]) -> None:
         """Take over which devices a claim holds."""
@@ -547,12 +585,19 @@ class ClaimBooks:
             self.ledger.pod_changed(pod)
 
     def units_of(self, holding: Holding, card: Card) -> int:
-        """Return the units that a holding takes of a card, rounded up; all if it does not say."""
+        """Return the units that a holding takes of a card, rounded up; all of the card or of the
+        partition if it does not say.
+        """
         consumed = holding.consumed or {}
         amount = consumed.get(MEMORY, consumed.get(f"{self.driver}/{MEMORY}"))
         if amount is None:
-            return card.units
+            return card.parts.get(holding.key, card.units)
         return min(-(-amount // (self.unit * THOUSANDTHS)), card.units)
+
+
+def _memory_used(device: Device) -> int:
+    """Return the memory that a partition takes of its card, in thousandths; 0 if it is none."""
+    return sum(use.amount for use in device.counters if use.counter == MEMORY)
 
 
 def _all_devices(node: NodeDevices | None) -> Iterator[Device]:

@@ -30,8 +30,8 @@ def parts_of(
         card = books.card(device_taken.device.key, node)
         if card is None or device_taken.has_admin_access:
             continue
-        units = books.units_of(Holding(card.key, device_taken.consumed), card)
-        if claims is not None and device_taken.consumed is None:
+        units = books.units_of(Holding(device_taken.device.key, device_taken.consumed), card)
+        if claims is not None and device_taken.consumed is None and not card.parts:
             units = min(units, _requested_units(books, device_taken, claims, card))
         if units:
             yield card.index, units

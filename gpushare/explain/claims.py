@@ -109,7 +109,7 @@ def explain_claim(claim: ClaimRecord, books: ClaimBooks) -> ClaimExplanation:
     nodes: list[str] = []
     for holding in claim.holdings:
         card = books.card(holding.key)
-        is_whole = card is None or holding.consumed is None
+        is_whole = card is None or (holding.consumed is None and not card.parts)
         units = None if card is None or is_whole else books.units_of(holding, card)
         devices.append(GivenCard(*holding.key, card.uuid if card else "", units))
         nodes += books.nodes_of(holding.key)

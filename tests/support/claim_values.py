@@ -1,5 +1,8 @@
 """Cards, slices, claims and pods with claims, as values for tests."""
 
+from dataclasses import replace
+from typing import Any
+
 import msgspec
 
 from gpushare.core.claims.model import (
@@ -7,6 +10,7 @@ from gpushare.core.claims.model import (
     Attribute,
     Capacity,
     ClaimRequest,
+    CounterUse,
     Device,
     DeviceKey,
     DeviceRequest,
@@ -58,6 +62,29 @@ def slice_of(node: str, *devices: Device, name: str = "", generation: int = 1) -
         nodes=NodeChoice(node),
         devices=devices,
     )
+
+
+def partition(name: str, mebibytes: int, card: str = "0", **fields: Any) -> Device:
+    """Return a partition of a card, or all of it, as drivers publish MIG."""
+    amount = mebibytes * (GIB >> 10) * THOUSANDTHS
+    parent = Attribute("string", f"GPU-{card}")
+    return Device(
+        key=DeviceKey(DRIVER, "n1", name),
+        capacities={"memory": Capacity(amount)},
+        attributes={f"{DRIVER}/parentUUID": parent},
+        counters=(CounterUse(f"card-{card}", "memory", amount),),
+        **fields,
+    )
+
+
+def partitioned_slices(*devices: Device, cards: str = "01") -> list[Slice]:
+    """Return the slices of cards of 80 GiB with these partitions."""
+    memory = {"memory": 80 * GIB * THOUSANDTHS}
+    counters = replace(
+        slice_of("n1", name="counters"), counters={f"card-{card}": memory for card in cards}
+    )
+    slices = (counters, slice_of("n1", *devices, name="devices"))
+    return [replace(item, slice_count=2) for item in slices]
 
 
 def holding(node: str, name: str, gib: int | None, driver: str = DRIVER) -> Holding:

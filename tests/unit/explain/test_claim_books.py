@@ -16,7 +16,7 @@ from gpushare.core.claims.model import (
     Slice,
     TaintRule,
 )
-from gpushare.core.selectors import Taint
+from gpushare.core.selectors import Requirement, Taint, Term
 from gpushare.explain.claim_books import (
     MAX_NODE_WEIGHT,
     ClaimBooks,
@@ -33,6 +33,8 @@ from tests.support.claim_values import (
     device,
     holding,
     open_claim,
+    partition,
+    partitioned_slices,
     pod_with,
     slice_of,
 )
@@ -104,6 +106,40 @@ def test_a_tainted_card_is_closed_in_the_ledger(books: ClaimBooks) -> None:
     books.rule_changed("rule", rule)
     books.rule_changed("rule", None)
     assert free(books, "n1") == [40, 40]
+
+
+def test_partitions_of_a_card_count_as_parts_of_it(books: ClaimBooks) -> None:
+    names = {"gpu-0": 81920, "gpu-0-mig-1": 9728, "gpu-0-mig-3": 40192}
+    devices = [partition(name, mebibytes) for name, mebibytes in names.items()]
+    other = partition("gpu-1-mig-1", 9728, "1")
+    for item in partitioned_slices(*devices, other):
+        books.slice_changed(item)
+    snapshot = books.ledger.snapshot()
+    assert snapshot.capacity[snapshot.row["n1"]].tolist() == [80, 80]
+    books.claim_changed(allocated(1, holding("n1", "gpu-0-mig-1", None)))
+    books.claim_changed(allocated(2, holding("n1", "gpu-0-mig-3", None)))
+    assert used(books, "n1") == [9 + 39, 0]
+    first, second = books.card(devices[2].key), books.card(other.key)
+    assert first is not None
+    assert second is not None
+    assert (first.key, first.uuid, first.is_shared) == (devices[0].key, "GPU-0", True)
+    assert (second.key, second.index, second.is_shared) == (other.key, 1, False)
+    books.claim_gone("claim-uid-1")
+    books.claim_changed(allocated(2, holding("n1", "gpu-0", None)))
+    assert used(books, "n1") == [80, 0]
+    books.slice_gone("devices")
+    assert books.card(devices[2].key) is None
+
+
+def test_a_card_is_closed_once_all_its_partitions_are_tainted(books: ClaimBooks) -> None:
+    taints = (Taint("bad", "", "NoSchedule"),)
+    for item in partitioned_slices(
+        partition("a", 9728, taints=taints),
+        partition("b", 9728),
+        partition("c", 9728, "1", taints=taints),
+    ):
+        books.slice_changed(item)
+    assert free(books, "n1") == [80, 0]
 
 
 def test_a_node_without_slices_is_gone_and_its_claims_count_again_when_it_is_back(
@@ -307,3 +343,37 @@ def test_what_is_kept_of_a_claim() -> None:
     open_one = claim_record(ResourceClaim(claim.metadata, claim.spec))
     assert open_one.request is not None
     assert open_one.request.requests[0].alternatives[0].device_class == "gpu"
+
+
+def test_nodes_of_which_the_driver_publishes_cards_are_told_once() -> None:
+    told: list[str] = []
+    books = ClaimBooks(DRIVER, GIB, published=told.append)
+    books.slice_changed(slice_of("n1", device("nic-0", 1, driver="nic.example.com")))
+    assert told == []
+    books.slice_changed(slice_of("n1", device("gpu-0", 40)))
+    books.slice_changed(slice_of("n1", device("gpu-0", 80)))
+    assert told == ["n1"]
+
+
+def test_a_slice_that_selects_nodes_by_labels_counts_on_nodes_with_slices_of_their_own() -> None:
+    labels = {"n1": {"rack": "a"}, "n2": {"rack": "b"}}
+    books = ClaimBooks(DRIVER, GIB, labels=labels.__getitem__)
+    for node in labels:
+        books.slice_changed(slice_of(node, device("gpu-0", 40, node=node)))
+    term = Term((Requirement("rack", "In", ("a",)),))
+    attached = Slice(
+        name="attached",
+        driver=DRIVER,
+        pool="rack-a",
+        generation=1,
+        slice_count=1,
+        nodes=NodeChoice(terms=(term,)),
+        devices=(device("gpu-9", 20, node="rack-a"),),
+    )
+    books.slice_changed(attached)
+    key = DeviceKey(DRIVER, "rack-a", "gpu-9")
+    assert books.nodes_of(key) == ("n1",)
+    books.claim_changed(allocated(1, holding("rack-a", "gpu-9", 5)))
+    assert used(books, "n1") == [0, 5]
+    books.slice_gone("attached")
+    assert books.nodes_of(key) == ()

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from gpushare.core.claims.first_fit import Steps, first_fit
-from gpushare.core.claims.model import ClassRecord, Device, Fit, PodClaims, Use
+from gpushare.core.claims.model import ClassRecord, Device, DeviceKey, Fit, PodClaims, Use
 from gpushare.core.model import Request
 from gpushare.core.node_filters import NodeState, NodeStates, OwnFilters
 from gpushare.core.policies.device_bestfit import DeviceBestFit
@@ -190,8 +190,8 @@ def test_a_partition_is_scored_by_the_part_of_its_card_that_it_takes() -> None:
     assert request is not None
     assert devices is not None
     claims = PodClaims((request,))
-    for wanted, parts in ((whole, [(0, 80)]), (small, [(0, 9)])):
-        fit = first_fit(devices, claims, Use(), lambda _, d, w=wanted: d is w, Steps(100))
+    for held, parts in ((frozenset[DeviceKey](), [(0, 80)]), ({whole.key}, [(1, 9)])):
+        fit = first_fit(devices, claims, Use(held), always, Steps(100))
         assert isinstance(fit, Fit)
         assert [*parts_of(books, "n1", fit, claims)] == parts
 
