@@ -143,11 +143,8 @@ class Settings:
     )
     claims: str = _setting(
         "",
-        "DRA driver whose devices are given out to claims of class gpushare.io",
+        "DRA driver whose devices are ranked for pods with claims, and told",
         shown="none, and no claim is looked at",
-    )
-    claims_alone: bool = _setting(
-        False, "serve claims and nothing else: no kube-scheduler calls, its file is not needed"
     )
     events: bool = _setting(True, "write events about pods and nodes")
     metrics_detail: str = _setting(
@@ -290,13 +287,6 @@ def _check(settings: Settings) -> None:
         )
     if settings.claims and not _DRIVER.fullmatch(settings.claims):
         raise SettingsError(f"claims: {settings.claims!r} is no name of a DRA driver")
-    if settings.claims and settings.leadership == "off":
-        raise SettingsError(
-            "claims: without leadership nobody waits for what an earlier process has sent; give"
-            " --leadership lease or scheduler"
-        )
-    if settings.claims_alone:
-        _check_claims_alone(settings)
     if settings.placeholders and not _LABEL.fullmatch(settings.placeholders):
         raise SettingsError(f"placeholders: {settings.placeholders!r} is no name of a namespace")
     if not 0 <= settings.defrag_moves_per_hour <= MAX_MOVES:
@@ -308,18 +298,6 @@ def _check(settings: Settings) -> None:
     _check_ports(settings)
     _check_access(settings, host)
     _check_ui(settings)
-
-
-def _check_claims_alone(settings: Settings) -> None:
-    """Refuse what concerns pods by annotation where claims alone are served."""
-    if not settings.claims:
-        raise SettingsError("claims-alone: nothing would be served: give --claims DRIVER")
-    if settings.leadership == "scheduler":
-        raise SettingsError("claims-alone: no kube-scheduler is ours: give --leadership lease")
-    for name in ("scheduler_config", "placeholders", "defrag_moves_per_hour"):
-        if getattr(settings, name):
-            flag = name.replace("_", "-")
-            raise SettingsError(f"{flag}: it is about pods by annotation; --claims-alone bars it")
 
 
 def _check_ports(settings: Settings) -> None:

@@ -1,123 +1,120 @@
-"""The cards of DRA drivers and the claims that have them, from lists of slices and claims; with
-templates and manifests, what pods may ask for by claims.
+"""The devices of DRA drivers and the claims that hold them, from lists; with templates and
+manifests, the claims that pods may ask by.
 
-`inspect` loads it only where a cluster has the device class of claims: it needs more than the
-standard library.
-Two things only the extender knows: allocations that are being written, and which cards a name has
-meant before its driver numbered its devices anew.
+`inspect` loads this module only where a cluster has the DeviceClass gpushare.io: it needs more than
+the standard library.
 
 Tested in `tests/unit/cli/test_inspect_claims.py` and `tests/unit/cli/test_whatif_claims.py`.
 """
 
 import json
-import re
-from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+import time
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, replace
-from types import MappingProxyType
 from typing import Any, TypeVar
 
+from gpushare.cli.cluster import items
 from gpushare.cli.facts import Fields, pod_ref
-from gpushare.cli.lister import DRA
+from gpushare.cli.lister import CLAIMS, DEVICE_CLASSES, DRA, SLICES, TAINT_RULES
+from gpushare.core.claims.model import ClaimRequest, PodClaims, Slice
+from gpushare.core.node_filters import NodeStates
 from gpushare.errors import ApiError, ApiNotFound, MessageError, WireError
-from gpushare.explain import claim_pods
+from gpushare.explain.claim_books import MEMORY, Card, ClaimBooks, ClaimRecord, claim_record
+from gpushare.explain.claim_pods import memory_parts
 from gpushare.explain.claims import explain_claim
 from gpushare.explain.document import given_documents
 from gpushare.explain.placer import Wanted
 from gpushare.explain.pod import ClaimExplanation
 from gpushare.kube.api import Getter
 from gpushare.wire.codec import Codec
-from gpushare.wire.dra.claims import CLASS, ClaimRequest, Part
-from gpushare.wire.dra.objects import (
-    CLAIM_TEMPLATES,
-    RESOURCE_CLAIMS,
-    RESOURCE_SLICES,
-    ResourceClaim,
-)
-from gpushare.wire.dra.slices import DeviceKey, SliceCard, cards_of
-from gpushare.wire.dra.templates import sized_template
+from gpushare.wire.dra import objects
+from gpushare.wire.dra.devices import read_slice
+from gpushare.wire.dra.objects import CLASS, ResourceClaim
+from gpushare.wire.dra.requests import claim_request, class_record
+from gpushare.wire.dra.selectors import Selectors
+from gpushare.wire.dra.taints import read_taint_rule
 
 _T = TypeVar("_T")
+_R = TypeVar("_R")
 _TIMEOUT = 30.0
 
 
-class ListedClaims:
-    """Cards, and claims by namespace and name, that were listed (see `explain.claims.ClaimReader`).
+class Claims:
+    """Claims and templates of a cluster and of manifests (see `explain.claim_pods.ClaimSource`).
 
-    unit: the bytes of a unit.
-    """
-
-    def __init__(
-        self, cards: Mapping[DeviceKey, SliceCard], claims: Iterable[ResourceClaim], unit: int
-    ) -> None:
-        self.unit = unit
-        self.cards = cards
-        self.claims: dict[tuple[str, str], ResourceClaim] = {}
-        for claim in claims:
-            metadata = claim.metadata
-            namespace = (metadata and metadata.namespace) or ""
-            self.claims[namespace, (metadata and metadata.name) or ""] = claim
-
-    def named(self, namespace: str, name: str) -> ResourceClaim | None:
-        """Return the claim of that name."""
-        return self.claims.get((namespace, name))
-
-    def card(self, key: DeviceKey) -> SliceCard | None:
-        """Return the card that a slice gives this name."""
-        return self.cards.get(key)
-
-    def in_flight(self) -> frozenset[str]:
-        """Return nothing: only the extender knows what it is writing."""
-        return frozenset()
-
-
-class Claims(ListedClaims):
-    """Claims with templates (see `explain.claim_pods.ClaimSource`), those of manifests too.
-
-    api: None: there is no cluster. cards: what is dealt out. namespace: returns that of what names
-    none. why_not: "", or why claims do not count.
+    api: None: there is no cluster. books: with the claims of the cluster. namespace: returns the
+    namespace of manifests that name none. why_not: "", or why claims do not count.
     """
 
     def __init__(
         self,
         api: Getter | None,
-        unit: int,
-        cards: Mapping[DeviceKey, SliceCard] = MappingProxyType({}),
+        books: ClaimBooks,
         claims: Iterable[ResourceClaim] = (),
         *,
         namespace: Callable[[], str] = lambda: "default",
         why_not: str = "",
     ) -> None:
-        super().__init__(cards, claims, unit)
         self._api = api
+        self.books = books
         self.namespace = namespace
         self.why_not = why_not
+        self.matches = Selectors(time.thread_time).matches
+        """Evaluates selectors."""
+        self.claims: dict[tuple[str, str], ResourceClaim] = {}
+        """By namespace and name."""
+        for claim in claims:
+            metadata = claim.metadata or objects.ClaimMetadata()
+            self.claims[metadata.namespace or "", metadata.name or ""] = claim
         self.templates: dict[tuple[str, str], ResourceClaim | None] = {}
         """As a claim that each makes, by namespace and name; None: there is none."""
-        self._dealt: dict[int, int] = {}
+
+    def named(self, namespace: str, name: str) -> ResourceClaim | None:
+        """Return the claim of that name."""
+        return self.claims.get((namespace, name))
 
     def of_template(self, namespace: str, name: str) -> ResourceClaim | None:
         """Return a claim as the template of that name makes it; None if there is no template."""
         key = namespace, name
         if key not in self.templates:
-            # One by size is written as soon as a pod waits for it.
-            sized = sized_template(namespace, name)
-            by_size = CLAIM_TEMPLATES.decode(sized.body(CLASS)).claim() if sized else None
-            self.templates[key] = self._listed_template(namespace, name) or by_size
+            self.templates[key] = self._listed_template(namespace, name)
         return self.templates[key]
 
-    def least_dealt(self, memory: int) -> int:
-        """Return the fewest bytes that a claim for so many takes."""
-        if memory not in self._dealt:
-            self._dealt[memory] = claim_pods.least_dealt(self.cards.values(), memory)
-        return self._dealt[memory]
+    def request(self, claim: ResourceClaim) -> ClaimRequest:
+        """Return what a claim asks for, with the selectors of its classes. Raises MessageError."""
+        if claim.spec is None:
+            raise MessageError("a claim cannot be read")
+        classes = {record.name: record for record in self.books.classes()}
+        request = claim_request(claim.spec)
+        complete = request.with_classes(classes)
+        if complete is None:
+            class_names = {
+                alternative.device_class
+                for item in request.requests
+                for alternative in item.alternatives
+            }
+            raise MessageError(f"there is no DeviceClass {min(class_names - classes.keys())}")
+        return complete
+
+    def nodes_of(self, claim: ResourceClaim) -> frozenset[str] | None:
+        """Return the nodes that can use the devices of an allocated claim; None: not known."""
+        metadata = claim.metadata or objects.ClaimMetadata()
+        record = self.books.named(metadata.namespace or "", metadata.name or "")
+        holdings = record.holdings if record else ()
+        nodes = [frozenset(self.books.nodes_of(holding.key)) for holding in holdings]
+        return frozenset.intersection(*nodes) if nodes else None
 
     def in_words(self, pods: Wanted) -> Wanted:
-        """Return pods that ask for so many units as pods with one claim each."""
-        parts = (Part("", units * self.unit) for units in pods.request.parts)
-        asked = claim_pods.asked_of(ClaimRequest(tuple(parts)), self)
-        request = pods.request.of_parts(asked.request.parts)
-        return replace(pods, request=request, exact=asked.exact)
+        """Return pods that ask for so many units as pods with one claim each of our class."""
+        memory = str(pods.request.units * self.books.unit)
+        exactly = {
+            "deviceClassName": CLASS,
+            "count": pods.request.devices,
+            "capacity": {"requests": {MEMORY: memory}},
+        }
+        spec = {"devices": {"requests": [{"name": "gpu", "exactly": exactly}]}}
+        claim = objects.RESOURCE_CLAIMS.decode(json.dumps({"spec": spec}).encode())
+        return replace(pods, claims=PodClaims((self.request(claim),)))
 
     def _listed_template(self, namespace: str, name: str) -> ResourceClaim | None:
         if self._api is None:
@@ -130,34 +127,105 @@ class Claims(ListedClaims):
         except ApiError as error:
             text = f"ResourceClaimTemplate {namespace}/{name} cannot be read: {error}"
             raise MessageError(text) from error
-        return CLAIM_TEMPLATES.decode_answer(body, namespace, name).claim()
+        return objects.CLAIM_TEMPLATES.decode_answer(body, namespace, name).claim()
+
+
+def no_claims(why_not: str) -> Claims:
+    """Return no claims, and why they do not count."""
+    return Claims(None, ClaimBooks("", 1), why_not=why_not)
+
+
+def list_slices(api: Getter, notes: list[str]) -> tuple[Slice, ...]:
+    """Return the slices of all drivers. Raises ApiError."""
+    return tuple(_read(items(api, SLICES, objects.RESOURCE_SLICES, {}, notes), read_slice, notes))
+
+
+def list_claims(
+    api: Getter,
+    books: ClaimBooks,
+    slices: Iterable[Slice],
+    notes: list[str],
+    namespace: Callable[[], str] = lambda: "default",
+) -> Claims:
+    """Fill the books with these slices, and with lists of classes, taint rules and claims; return
+    the claims. Raises ApiError.
+    """
+    try:
+        objects_listed = [*items(api, TAINT_RULES, objects.DEVICE_TAINT_RULES, {}, notes)]
+    except ApiError as error:  # they are younger than claims
+        objects_listed = []
+        if not isinstance(error, ApiNotFound):
+            notes.append(f"DeviceTaintRules do not count: {error}")
+    rules = {(rule.metadata and rule.metadata.name) or "": rule for rule in objects_listed}
+    books.replace_rules(
+        {
+            name: taint
+            for name, rule in rules.items()
+            for taint in _read([rule], read_taint_rule, notes)
+        }
+    )
+    books.replace_slices(slices)
+    classes = items(api, DEVICE_CLASSES, objects.DEVICE_CLASSES, {}, notes)
+    books.replace_classes(_read(classes, class_record, notes))
+    claims = [*items(api, CLAIMS, objects.RESOURCE_CLAIMS, {}, notes)]
+    books.replace_claims(_read(claims, claim_record, notes))
+    return Claims(api, books, claims, namespace=namespace)
+
+
+def books_of(driver: str, unit: int, states: NodeStates) -> ClaimBooks:
+    """Return empty books. unit: bytes of a memory unit. states: of the nodes, with their labels."""
+
+    def labels(node: str) -> dict[str, str]:
+        state = states.get(node)
+        return dict(state.labels or {}) if state else {}
+
+    return ClaimBooks(driver, unit, labels)
+
+
+def drivers_with_memory(slices: Iterable[Slice]) -> list[str]:
+    """Return the drivers that have devices with memory."""
+    return sorted(
+        {
+            item.driver
+            for item in slices
+            for device in item.devices
+            if {MEMORY, f"{item.driver}/{MEMORY}"} & device.capacities.keys()
+        }
+    )
 
 
 @dataclass(frozen=True, slots=True)
 class CardLine:
-    """A card that claims may have parts of."""
+    """A device with memory, and the units that claims hold of it."""
 
-    card: SliceCard
-    total: int
+    card: Card
     allocated: int
 
     @property
     def free(self) -> int:
-        """Units that can still be given out."""
-        return max(0, self.total - self.allocated) if self.card.open else 0
+        """Units that claims can still be allocated."""
+        return max(0, self.card.units - self.allocated) if self.card.is_offered else 0
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimLine:
+    """A claim, and the units of memory that it holds or asks for; None: it names no memory."""
+
+    claim: ClaimExplanation
+    units: int | None
 
 
 @dataclass(frozen=True, slots=True)
 class ClaimsReport:
-    """Cards by node and name, and the claims of our class by namespace and name."""
+    """Devices with memory by node and name, and their claims by namespace and name."""
 
     nodes: tuple[tuple[str, tuple[CardLine, ...]], ...]
-    claims: tuple[ClaimExplanation, ...]
+    claims: tuple[ClaimLine, ...]
 
     def within(self, namespace: str) -> "ClaimsReport":
         """Return the report with the claims of this namespace alone; sums stay those of all."""
-        claims = tuple(claim for claim in self.claims if claim.ref.namespace == namespace)
-        return replace(self, claims=claims)
+        lines = tuple(line for line in self.claims if line.claim.ref.namespace == namespace)
+        return replace(self, claims=lines)
 
 
 def claims_report(
@@ -168,88 +236,112 @@ def claims_report(
     unit: the bytes of a unit. nodes: those that are shown; None: all.
     """
     notes: list[str] = []
-    cards = cards_of(_decoded(slices, RESOURCE_SLICES, notes))
-    listed = ListedClaims(cards, _decoded(claims, RESOURCE_CLAIMS, notes), unit)
-    allocated: Counter[DeviceKey] = Counter()
-    shown: list[ClaimExplanation] = []
-    for name in sorted(listed.claims):
-        claim = explain_claim(listed.claims[name], listed, foreign=True)
-        if claim is None:
-            continue
-        can_show = not claim.cards
-        for given in claim.cards:
-            key = DeviceKey(given.driver, given.pool, given.device)
-            card = cards.get(key)
-            can_show = can_show or card is None or card.shared
-            if card is not None:
-                # Whatever a claim says that it has: the whole card at most.
-                whole = card.memory // unit
-                allocated[key] += whole if given.units is None else min(given.units, whole)
-        if can_show and (nodes is None or claim.node in nodes):
-            shown.append(claim)
+    all_slices = [*_read(_decoded(slices, objects.RESOURCE_SLICES, notes), read_slice, notes)]
+    records = [*_read(_decoded(claims, objects.RESOURCE_CLAIMS, notes), claim_record, notes)]
     by_node: dict[str, list[CardLine]] = {}
-    for key, card in sorted(cards.items(), key=lambda item: _order(item[0])):
-        if card.shared and (nodes is None or card.node in nodes):
-            line = CardLine(card, card.memory // unit, allocated[key])
-            by_node.setdefault(card.node, []).append(line)
-    by_name = tuple(sorted((name, tuple(lines)) for name, lines in by_node.items()))
-    return ClaimsReport(by_name, tuple(shown)), notes
+    claim_lines: dict[tuple[str, str], ClaimLine] = {}
+    for driver in drivers_with_memory(all_slices):
+        books = ClaimBooks(driver, unit)
+        books.replace_slices(all_slices)
+        books.replace_claims(records)
+        for node in books.nodes():
+            lines = [line for line in _lines(books, node) if nodes is None or node in nodes]
+            by_node.setdefault(node, []).extend(lines)
+        for record in records:
+            line = _claim_line(record, books)
+            if line is not None and (nodes is None or line.claim.node in nodes):
+                claim_lines[record.ref.namespace, record.ref.name] = line
+    by_name = tuple((name, tuple(lines)) for name, lines in sorted(by_node.items()) if lines)
+    return ClaimsReport(by_name, tuple(claim_lines[name] for name in sorted(claim_lines))), notes
+
+
+def _lines(books: ClaimBooks, node: str) -> Iterator[CardLine]:
+    devices = books.devices(node)
+    for device in devices.devices if devices else ():
+        card = books.card(device.key, node)
+        if card is not None and card.key == device.key:
+            held_units = (
+                books.units_of(holding, card)
+                for key in card.keys
+                for claim in books.holders(key)
+                for holding in claim.holdings
+                if holding.key == key
+            )
+            yield CardLine(card, min(sum(held_units), card.units))
+
+
+def _claim_line(record: ClaimRecord, books: ClaimBooks) -> ClaimLine | None:
+    """Return the line of a claim; None if it holds no card of the driver, and asks for none."""
+    claim = explain_claim(record, books)
+    if record.request is not None:
+        parts = memory_parts([record.request], books.unit)
+        requests = record.request.requests
+        classes = {one.device_class for item in requests for one in item.alternatives}
+        return ClaimLine(claim, sum(parts) or None) if parts or CLASS in classes else None
+    held_units = [
+        books.units_of(holding, card)
+        for holding in record.holdings
+        if (card := books.card(holding.key)) is not None
+    ]
+    return ClaimLine(claim, sum(held_units)) if held_units else None
 
 
 def claims_document(report: ClaimsReport) -> dict[str, Any]:
     """Return the part of the document about claims."""
+    lines = [line for _, lines in report.nodes for line in lines]
     return {
         "class": CLASS,
-        "total": sum(line.total for _, lines in report.nodes for line in lines),
-        "allocated": sum(line.allocated for _, lines in report.nodes for line in lines),
-        "free": sum(line.free for _, lines in report.nodes for line in lines),
+        "total": sum(line.card.units for line in lines),
+        "allocated": sum(line.allocated for line in lines),
+        "free": sum(line.free for line in lines),
         "nodes": [
-            {
-                "name": name,
-                "devices": [
-                    {
-                        "driver": line.card.key.driver,
-                        "pool": line.card.key.pool,
-                        "device": line.card.key.device,
-                        "uuid": line.card.uuid,
-                        "model": line.card.model or None,
-                        "open": line.card.open,
-                        "total": line.total,
-                        "allocated": line.allocated,
-                        "free": line.free,
-                    }
-                    for line in lines
-                ],
-            }
+            {"name": name, "devices": [_card_document(line) for line in lines]}
             for name, lines in report.nodes
         ],
         "claims": [
             {
-                "namespace": claim.ref.namespace,
-                "name": claim.ref.name,
-                "uid": claim.ref.uid,
-                "state": claim.state,
-                "detail": claim.detail or None,
-                "requested": claim.asked.request.total if claim.asked else None,
-                "node": claim.node or None,
-                "devices": given_documents(claim),
-                "pods": list(claim.pods),
+                "namespace": line.claim.ref.namespace,
+                "name": line.claim.ref.name,
+                "uid": line.claim.ref.uid,
+                "state": line.claim.state,
+                "requests": list(line.claim.requests),
+                "units": line.units,
+                "node": line.claim.node or None,
+                "devices": given_documents(line.claim),
+                "pods": list(line.claim.pods),
             }
-            for claim in report.claims
+            for line in report.claims
         ],
     }
 
 
-def _decoded(items: Iterable[Fields], codec: Codec[_T], notes: list[str]) -> Iterator[_T]:
-    for item in items:
+def _card_document(line: CardLine) -> dict[str, Any]:
+    card = line.card
+    return {
+        **card.key._asdict(),
+        "uuid": card.uuid,
+        "model": card.model or None,
+        "shared": card.is_shared,
+        "open": card.is_offered,
+        "total": card.units,
+        "allocated": line.allocated,
+        "free": line.free,
+    }
+
+
+def _decoded(objects_listed: Iterable[Fields], codec: Codec[_T], notes: list[str]) -> Iterator[_T]:
+    for item in objects_listed:
         try:
             yield codec.decode(json.dumps(item).encode())
         except WireError as error:
             notes.append(f"{codec.kind} {pod_ref(item)} is left out: {error}")
 
 
-def _order(key: DeviceKey) -> tuple[str, str, list[tuple[int, str]]]:
-    """Return by what devices are sorted: gpu-2 comes before gpu-10."""
-    parts = re.split(r"(\d+)", key.device)
-    numbered = [(int(part[:18]), "") if part.isdecimal() else (-1, part) for part in parts]
-    return key.driver, key.pool, numbered
+def _read(
+    objects_listed: Iterable[_T], read_item: Callable[[_T], _R], notes: list[str]
+) -> Iterator[_R]:
+    for item in objects_listed:
+        try:
+            yield read_item(item)
+        except WireError as error:
+            notes.append(f"{type(item).__name__} is left out: {error}")

@@ -14,8 +14,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from gpushare.cli.claims import ListedClaims
-from gpushare.cli.cluster import items
+from gpushare.cli.claims import books_of, list_claims
 from gpushare.cli.documents import dumped
 from gpushare.cli.exit_codes import ended_as_kubectl
 from gpushare.cli.kubectl import Kubectl
@@ -23,10 +22,11 @@ from gpushare.cli.listed_cluster import (
     DEFAULT_POLICY,
     ListedResource,
     add_cluster_flags,
+    list_books,
+    list_cards,
     list_resources,
     list_rules,
 )
-from gpushare.cli.lister import DRA, SLICES
 from gpushare.cli.options import connection, make_parser, report_format
 from gpushare.cli.tables import printable
 from gpushare.core.model import Request
@@ -37,8 +37,7 @@ from gpushare.explain.document import document
 from gpushare.explain.pod import NodeAsk, PodExplanation, explain_pod
 from gpushare.wire.annotations import ALIYUN, Names
 from gpushare.wire.demands import demands_of
-from gpushare.wire.dra.objects import CLAIMS_PODS, RESOURCE_CLAIMS, RESOURCE_SLICES, ClaimsPod
-from gpushare.wire.dra.slices import cards_of
+from gpushare.wire.dra.objects import CLAIMS_PODS, ClaimsPod
 from gpushare.wire.fields import NAME
 from gpushare.wire.inventory import check_unit, mib_of
 from gpushare.wire.objects import PODS, Pod
@@ -49,7 +48,6 @@ _EPILOG = """\
 exit codes: 0 explained, 1 an error (one line on stderr), 130 ended by Ctrl-C.
 docs/explain.md tells what each line means.
 """
-_ASK = "the extender knows why: ask it with --extender"
 _OWN_POLICY = "the extender may rank by another policy: --policy names it, or --extender asks it"
 
 
@@ -81,7 +79,7 @@ def _explained(options: argparse.Namespace) -> dict[str, Any]:
     pod = CLAIMS_PODS.decode_answer(kubectl.request("GET", path, query={}), namespace, name)
     every = [Names.for_resource(resource) for resource in options.resource or [ALIYUN.resource]]
     if by_claims(pod, [names.resource for names in every]):
-        return document(_by_claims(pod, kubectl, options.unit or "GiB"))
+        return document(_by_claims(pod, every, kubectl, options))
     resources = list_resources(
         kubectl, every, options.unit, policy=options.policy, namespace=options.extender_namespace
     )
@@ -95,19 +93,19 @@ def _explained(options: argparse.Namespace) -> dict[str, Any]:
     return document(answer)
 
 
-def _by_claims(pod: ClaimsPod, kubectl: Kubectl, unit: str) -> PodExplanation:
-    """Return what the API server shows of the pod's claims; of the nodes the extender knows."""
-    notes: list[str] = []
-    cards = cards_of(items(kubectl, SLICES, RESOURCE_SLICES, {}, notes))
-    namespace = (pod.metadata and pod.metadata.namespace) or ""
-    path = f"{DRA}/namespaces/{namespace}/resourceclaims"
-    listed = ListedClaims(
-        cards, items(kubectl, path, RESOURCE_CLAIMS, {}, notes), mib_of(unit) << 20
+def _by_claims(
+    pod: ClaimsPod, every: Sequence[Names], kubectl: Kubectl, options: argparse.Namespace
+) -> PodExplanation:
+    """Return how the pod's claims stand on the devices as the API server shows them."""
+    cards = list_cards(kubectl, "")
+    host, *_ = list_books(
+        kubectl, every, options.unit, cards, policy="", namespace=options.extender_namespace
     )
-    answer = explain_claims(pod, listed, None, unit, waits=_ASK, now=time.time())
-    for note in notes:
+    books = books_of(cards.driver, mib_of(host.unit) << 20, host.states)
+    claims = list_claims(kubectl, books, cards.slices, host.notes)
+    for note in host.notes:
         print(f"Warning: {printable(note)}", file=sys.stderr)
-    return answer
+    return explain_claims(pod, books, host.filters, claims.matches, host.unit)
 
 
 def _moves(

@@ -13,13 +13,12 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from gpushare.cli.claims import Claims
+from gpushare.cli.claims import Claims, books_of, drivers_with_memory, list_claims, list_slices
 from gpushare.cli.cluster import NOT_ENDED, OF_A_DAEMON, items
-from gpushare.cli.lister import CLAIMS, SLICES
-from gpushare.cli.lister import DEVICE_CLASSES as CLASSES
 from gpushare.cli.options import add_connection
 from gpushare.cli.report import LARGEST_IN_GIB
-from gpushare.core.model import Deals, PodRef, Request
+from gpushare.core.claims.model import Slice
+from gpushare.core.model import Request
 from gpushare.core.node_filters import NodeStates, OwnFilters, amounts_of
 from gpushare.core.policy import load_policy
 from gpushare.core.ranking import Ranking
@@ -33,9 +32,10 @@ from gpushare.errors import (
     WireError,
 )
 from gpushare.explain import claim_pods
-from gpushare.explain.claims import BY_ANNOTATION, UNKNOWN_NODE, ClaimFilters
+from gpushare.explain.claim_placer import ClaimPlacer
+from gpushare.explain.claims import NOT_SHOWN
 from gpushare.explain.defrag import ListedRules
-from gpushare.explain.text import NO_UNIT
+from gpushare.explain.placer import Placer, PlacerOver
 from gpushare.explain.whatif import CurrentPods, current_pods
 from gpushare.kube.api import Getter
 from gpushare.ledger import Ledger
@@ -43,18 +43,14 @@ from gpushare.wire import objects
 from gpushare.wire.annotations import ALIYUN, Names
 from gpushare.wire.budgets import DisruptionBudget, read_budget
 from gpushare.wire.demands import demands_of, node_state
-from gpushare.wire.dra import counted
-from gpushare.wire.dra.claims import CLASS, CLASS_ASIDE, given_devices
-from gpushare.wire.dra.objects import CLAIMS_PODS, RESOURCE_CLAIMS, RESOURCE_SLICES
-from gpushare.wire.dra.objects import DEVICE_CLASSES as CLASS_CODEC
-from gpushare.wire.dra.slices import DeviceKey, SliceCard, cards_of
+from gpushare.wire.dra.objects import CLAIMS_PODS, CLASS
 from gpushare.wire.inventory import decode_inventory, decode_unhealthy, mib_of
 from gpushare.wire.nodes import node_spec
 from gpushare.wire.pods import names_any, observe_pod, pod_ref
 
 _TIMEOUT = 30.0
 _FORBIDDEN = 403
-_NO_CLASS = f"there is no DeviceClass {CLASS}"
+_NO_SLICES = "no ResourceSlice has a device with memory"
 
 DEFAULT_POLICY = "device-bestfit"
 """The extender's own policy depends on the pods that it has seen, which only it knows."""
@@ -64,52 +60,52 @@ _CLASSES = "/apis/scheduling.k8s.io/v1/priorityclasses"
 NAMESPACE = "kube-system"
 """Of the ConfigMaps that close devices, unless `serve --namespace` says another."""
 
-_NO_UNIT = "the file of nodes counts in units of its own, unless --unit says which"
 _MOST_NAMED = 3
 """Pods that are left out and named."""
 
 
 @dataclass(frozen=True)
 class DriverCards:
-    """The cards of the driver that serves claims."""
+    """The slices of DRA drivers, and the driver whose devices count."""
 
     driver: str = ""
-    cards: Mapping[DeviceKey, SliceCard] = field(default_factory=dict)
+    slices: tuple[Slice, ...] = ()
+    """Of all drivers."""
     why_not: str = ""
-    """Why there are none that count, or ""."""
+    """Why no devices count, or ""."""
     notes: tuple[str, ...] = ()
-    """What could not be read; nothing where nobody uses claims."""
+    """What could not be read; nothing where the cluster has no slices."""
+
+    @property
+    def nodes(self) -> set[str]:
+        """The nodes with devices of the driver."""
+        return {
+            each.nodes.node
+            for each in self.slices
+            if each.nodes and each.nodes.node and each.driver == self.driver
+        }
 
 
 def list_cards(api: Getter, driver: str) -> DriverCards:
-    """Return the cards of this driver; "": of the only one whose cards may be shared."""
+    """Return the slices, and this driver; "": the only one whose devices have memory."""
     notes: list[str] = []
     try:
-        body = api.request("GET", CLASSES, query={}, timeout=_TIMEOUT)
-        names = {
-            device_class.metadata and device_class.metadata.name
-            for device_class in CLASS_CODEC.decode_list(body).items
-        }
-        if not names & {CLASS, CLASS_ASIDE}:
-            return DriverCards(why_not=_NO_CLASS)
-        cards = cards_of(items(api, SLICES, RESOURCE_SLICES, {}, notes))
+        slices = list_slices(api, notes)
     except ApiNotFound:
-        return DriverCards(why_not=_NO_CLASS)
+        return DriverCards(why_not=_NO_SLICES)
     except ApiError as error:
         why_not = f"claims are not known: {error}"
         return DriverCards(why_not=why_not, notes=() if error.status == _FORBIDDEN else (why_not,))
-    shared = sorted({card.key.driver for card in cards.values() if card.shared})
-    if not driver and len(shared) > 1:
-        why_not = (
-            f"of {' and '.join(shared)} one has to be named by --claims: whose cards are given"
-        )
-        return DriverCards(why_not=why_not, notes=(f"claims do not count: {why_not}",))
-    driver = driver or next(iter(shared), "")
-    if driver not in shared:
-        whose = f"of {driver} that" if driver else "that"
-        return DriverCards(driver, why_not=f"no slice has a card {whose} several claims may share")
-    own = {key: card for key, card in cards.items() if key.driver == driver}
-    return DriverCards(driver, own, notes=tuple(notes))
+    drivers = drivers_with_memory(slices)
+    if not driver and len(drivers) > 1:
+        why_not = f"of the drivers {' and '.join(drivers)} one has to be named by --claims"
+        notes.append(f"claims do not count: {why_not}")
+        return DriverCards("", slices, why_not, tuple(notes))
+    driver = driver or next(iter(drivers), "")
+    if driver not in drivers:
+        why_not = f"no slice of {driver} has a device with memory" if driver else _NO_SLICES
+        return DriverCards(driver, slices, why_not, tuple(notes))
+    return DriverCards(driver, slices, "", tuple(notes))
 
 
 @dataclass(frozen=True)
@@ -135,8 +131,6 @@ class ListedResource:
     """The uids of pods that have claims."""
     driver: str = ""
     """Whose cards they are, if they are those of a DRA driver that is known."""
-    deals: tuple[Deals, ...] = ()
-    """How a device of a node is dealt out that is told in words: () as it is, else one."""
 
     @property
     def shares(self) -> bool:
@@ -158,6 +152,11 @@ class ListedResource:
     def current_pods(self) -> CurrentPods:
         """The pods that have devices, and those that wait for some."""
         return current_pods(self.ledger, self.demands)
+
+    @property
+    def placer_over(self) -> PlacerOver:
+        """What makes a placer of pods over a snapshot of the ledger."""
+        return Placer.over
 
     def left_out(self, node: str, units: int) -> str:
         """Return what keeps pods from the node whoever asks; "" if nothing does.
@@ -214,7 +213,7 @@ def list_books(
 ) -> list[ListedResource]:
     """Return these resources as `list_resources` does, whether or not a node shares any of them.
 
-    cards: those of claims; their nodes take no pods by annotation.
+    cards: of DRA drivers; the nodes of their driver take no pods by annotation.
     """
     notes: list[str] = [*cards.notes]
     nodes = list(items(api, "/api/v1/nodes", objects.NODES, {}, notes))
@@ -240,7 +239,7 @@ def list_books(
                     books.ledger.set_unhealthy(node_name, unhealthy)
                 except AnnotationError as error:
                     notes.append(f"ConfigMap {name} closes no device: {error}")
-        for name in {card.node for card in cards.cards.values()}:
+        for name in cards.nodes:
             books.ledger.lend(name)
         for pod in pods:
             _take(books, pod)
@@ -338,36 +337,37 @@ def _unit(nodes: Iterable[objects.Node], every: Sequence[Names]) -> str:
 
 @dataclass(frozen=True)
 class ListedCards(ListedResource):
-    """The cards of a driver, as a resource named after the class; its pods are claims."""
+    """The devices of a driver, as a resource named after the class; its pods are claims."""
 
-    host: ListedResource = field(kw_only=True)
-    """The nodes and pods by annotation, of the same nodes."""
     claims: Claims = field(kw_only=True)
     users: CurrentPods = field(kw_only=True)
-    """The pods that have, or wait for, cards by claims."""
-    by_annotation: frozenset[str] = frozenset()
+    """The pods that have claims with devices, and those that wait for some."""
+    host: ListedResource = field(kw_only=True)
+    """The same nodes, with the pods by annotation."""
+    like: dict[str, str] = field(default_factory=dict)
+    """By the name of a node that comes, a node with the same devices."""
 
     @property
     def filters(self) -> OwnFilters:
-        """kube-scheduler's own filters, and the mode of each node; of a table there are none."""
-        if not self.driver:
-            return OwnFilters(self.states)
-        return ClaimFilters(self.host.filters, self.by_annotation.__contains__)
+        """kube-scheduler's own filters over the nodes and pods that were listed."""
+        return self.host.filters
 
     @property
     def current_pods(self) -> CurrentPods:
-        """The pods that have cards, and those that wait for some."""
+        """The pods that have devices, and those that wait for some."""
         return self.users
+
+    @property
+    def placer_over(self) -> PlacerOver:
+        """What makes a placer of pods with claims over a snapshot of the ledger."""
+        return ClaimPlacer.over_books(self.claims.books, self.claims.matches, self.like)
 
     def left_out(self, node: str, units: int) -> str:
         """Return what keeps pods with claims from the node whoever asks; "" if nothing does."""
-        if not self.driver:
-            return ""
         state = self.states.get(node)
-        labels = [state.label("", 0) if state else UNKNOWN_NODE.text]
-        if node in self.by_annotation:
-            labels.append(BY_ANNOTATION.text)
-        return ", ".join(filter(None, labels))
+        if node in self.like:
+            return ""
+        return state.label("", 0) if state else NOT_SHOWN
 
 
 def list_card_books(
@@ -377,66 +377,32 @@ def list_card_books(
     policy: str,
     namespace: Callable[[], str] = lambda: "default",
 ) -> ListedCards:
-    """Return the cards with what claims have of them, and the pods.
+    """Return the driver's devices with what claims have of them, and the pods.
 
     host: as listed. namespace: returns that of manifests that name none. Raises ApiError,
     MessageError.
     """
     notes = [*cards.notes]
-    unit = mib_of(host.unit) << 20
-    listed = items(api, CLAIMS, RESOURCE_CLAIMS, {}, notes)
-    claims = Claims(api, unit, cards.cards, listed, namespace=namespace)
-    ledger, on_nodes = Ledger(), counted.cards_by_node(cards.cards)
-    for node, its_cards in on_nodes.items():
-        ledger.node_changed(counted.node_of_cards(node, its_cards, unit))
-    for name, claim in claims.claims.items():
-        taken: Counter[tuple[str, str]] = Counter()
-        for device in given_devices(claim.allocation) if claim.allocation else ():
-            card = cards.cards.get(device.key)
-            if card is not None:
-                memory = card.memory if device.memory is None else device.memory
-                taken[card.node, card.uuid] += counted.units_up(memory, unit)
-        uid = (claim.metadata and claim.metadata.uid) or ""
-        for holder in counted.holders_of(PodRef(*name, uid), taken, on_nodes, unit):
-            ledger.pod_changed(holder)
+    books = books_of(cards.driver, mib_of(host.unit) << 20, host.states)
+    claims = list_claims(api, books, cards.slices, notes, namespace)
     users = _users(api, host, claims, notes) if host.claiming else CurrentPods({}, ())
-    given_out = (card for card in cards.cards.values() if card.shared and card.open)
-    kinds = frozenset(counted.DealsInUnits(card.deals, unit) for card in given_out)
     return ListedCards(
         replace(ALIYUN, resource=CLASS),
-        ledger,
+        books.ledger,
         host.unit,
         policy,
         notes,
         host.states,
         daemons=host.daemons,
-        host=host,
         driver=cards.driver,
-        deals=(claim_pods.DealsAsAny(kinds, unit),) if kinds else (),
         claims=claims,
         users=users,
-        by_annotation=frozenset(name for name in on_nodes if host.ledger.serves(name)),
-    )
-
-
-def cards_of_table(table: ListedResource) -> ListedCards:
-    """Return a table of nodes as nodes of a driver that is not named."""
-    return ListedCards(
-        replace(ALIYUN, resource=CLASS),
-        table.ledger,
-        table.unit,
-        table.ranking_policy,
-        table.notes,
-        host=table,
-        claims=Claims(None, 1, why_not=_NO_UNIT)
-        if table.unit == NO_UNIT
-        else Claims(None, mib_of(table.unit) << 20),
-        users=CurrentPods({}, ()),
+        host=host,
     )
 
 
 def _users(api: Getter, host: ListedResource, claims: Claims, notes: list[str]) -> CurrentPods:
-    """Return the pods that ask by claims of our class."""
+    """Return the pods that ask by claims."""
     on = defaultdict[str, list[claim_pods.ClaimsUser]](list)
     waiting: list[tuple[str, claim_pods.ClaimsUser]] = []
     wrong: list[str] = []
@@ -474,8 +440,9 @@ def _users(api: Getter, host: ListedResource, claims: Claims, notes: list[str]) 
         more = f"; and {len(wrong) - _MOST_NAMED} more" if len(wrong) > _MOST_NAMED else ""
         notes.append(f"pods with claims are left out: {'; '.join(wrong[:_MOST_NAMED])}{more}")
     waiting.sort(key=lambda each: each[0])
+    unit = claims.books.unit
     return CurrentPods(
-        {name: claim_pods.wanted_of(users) for name, users in on.items()},
-        claim_pods.wanted_of(user for _, user in waiting),
+        {name: claim_pods.wanted_of(users, unit) for name, users in on.items()},
+        claim_pods.wanted_of((user for _, user in waiting), unit),
         gated,
     )

@@ -52,9 +52,10 @@ PAGE = 5000
 
 DRA = "/apis/resource.k8s.io/v1"
 DEVICE_CLASSES = f"{DRA}/deviceclasses"
-_OUR_CLASSES = {"gpushare.io", "settings.gpushare.io"}
+_OUR_CLASS = "gpushare.io"
 SLICES = f"{DRA}/resourceslices"
 CLAIMS = f"{DRA}/resourceclaims"
+TAINT_RULES = f"{DRA}/devicetaintrules"
 
 _FORBIDDEN = 403
 
@@ -247,7 +248,7 @@ def _list_claims(kubectl: Kubectl, observed: Observed, limit: int) -> list[Liste
             observed.unread[DEVICE_CLASSES] = f"claims are not known: {error}"
         return []
     names = {text(mapping(mapping(item).get("metadata")).get("name")) for item in items}
-    if not names & _OUR_CLASSES:
+    if _OUR_CLASS not in names:
         return []
     observed.slices, observed.claims = {}, {}
     try:

@@ -21,8 +21,6 @@ usage: gpushare COMMAND [OPTIONS]
   device-plugin
            serve a node's GPU memory to its kubelet
   doctor   say what is mis-wired: scheduler file, extender, rights, nodes, pods
-  dra-driver
-           offer a node's GPUs for claims of Dynamic Resource Allocation, for trials
   explain  say why a pod is pending and what would help, or why it is where it is
   inspect  show which pods hold how much of which GPU (as `kubectl inspect gpushare`)
   serve    run the scheduler extender
@@ -48,7 +46,6 @@ _MODULES = {
     "demo": "gpushare_localcluster.main",  # of another distribution, gpushare-localcluster
     "device-plugin": "gpushare.device_plugin.main",
     "doctor": "gpushare.doctor.main",
-    "dra-driver": "gpushare.device_plugin.dra.main",
     "explain": "gpushare.cli.explain",
     "inspect": "gpushare.cli.inspect",
     "scheduler-config": "gpushare.cli.scheduler_config",
@@ -58,13 +55,10 @@ _MODULES = {
 }
 """By command the module whose `main` runs it."""
 
-_ON_NODES = ("device-plugin", "dra-driver")
+_ON_NODES = ("device-plugin",)
 """Commands that need the extra `device-plugin`."""
 
-_EXTRA_PACKAGES = {
-    **dict.fromkeys(("defrag", "explain", "whatif"), "gpushare.explain"),
-    "dra-driver": "gpushare.device_plugin",
-}
+_EXTRA_PACKAGES = dict.fromkeys(("defrag", "explain", "whatif"), "gpushare.explain")
 """What a command needs besides its own package; some images leave it out (see Dockerfile)."""
 
 _REMEDIES = {

@@ -92,6 +92,8 @@ class Plans:
             for spec, state in nodes_added([word], plan.books, self._new):
                 plan.books.states.put(state)
                 plan.added.append(spec)
+                if isinstance(plan.books, ListedCards):
+                    plan.books.like[spec.name] = word.partition(":")[2].strip()
         for plan in self.every:
             specs = plan.books.ledger.entries_and_specs()[1]
             labels = {
@@ -150,6 +152,10 @@ def shape_of_words(text: str, flag: str, books: ListedResource) -> Shape:
     if exists:
         return replace(shape_like(first, books), price=price)
     words = SHAPE.fullmatch(first)
+    if isinstance(books, ListedCards):
+        raise SettingsError(
+            f"{wrong}: nodes for claims are named by a node with the same devices, as 3:gpu-a"
+        )
     if words is None:
         raise SettingsError(
             f"{wrong}: there is no node {first!r:.{_SHOWN // 2}}, nor is it as 8x80GiB"
@@ -166,7 +172,6 @@ def shape_of_words(text: str, flag: str, books: ListedResource) -> Shape:
         ("",) * devices,
         cpu=host_amount(CPU, more, wrong, least=1, of="a node has"),
         memory=host_amount(MEMORY, more, wrong, least=1, of="a node has"),
-        deals=books.deals * devices,
     )
     name = ",".join([first, *(f"{key}={more[key]}" for key in known[:3] if key in more)])
     return Shape(name, spec, None, price)
@@ -215,7 +220,7 @@ def shapes_of_cluster(books: ListedResource, demands: Iterable[Demands]) -> list
     for name, spec in sorted(books.ledger.entries_and_specs()[1].items()):
         if not any(spec.capacity):
             continue
-        look: tuple[object, ...] = (spec.capacity, spec.models, spec.deals, spec.cpu)
+        look: tuple[object, ...] = (spec.capacity, spec.models, spec.cpu)
         look += ((spec.memory or 0) >> 30,)
         if state := books.states.get(name):
             like = state_like(spec, state, books.names.resource)

@@ -14,7 +14,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from gpushare.cli.claims import Claims
+from gpushare.cli.claims import Claims, no_claims
 from gpushare.cli.facts import mapping
 from gpushare.cli.listed_cluster import ListedCards, ListedResource, Priorities
 from gpushare.core.model import ALL_CORES, HOST_BOUND, MAX_UNITS, Request
@@ -26,8 +26,13 @@ from gpushare.explain.text import NO_UNIT
 from gpushare.trace.nodes_and_pods import read_pods, request_of
 from gpushare.wire.annotations import MAX_DEVICES_PER_POD, Names
 from gpushare.wire.demands import demands_of
-from gpushare.wire.dra.claims import CLASS
-from gpushare.wire.dra.objects import CLAIM_TEMPLATES, CLAIMS_PODS, RESOURCE_CLAIMS, ClaimsPod
+from gpushare.wire.dra.objects import (
+    CLAIM_TEMPLATES,
+    CLAIMS_PODS,
+    CLASS,
+    RESOURCE_CLAIMS,
+    ClaimsPod,
+)
 from gpushare.wire.inventory import units_of
 from gpushare.wire.pods import request_among
 from gpushare.wire.quantity import to_bytes, to_milli
@@ -93,7 +98,7 @@ class PodReader:
             return self._of_books(rows, word)
         documents = read_documents(word)
         specs = pods_of_documents(documents, word, self._every, self._priorities(), self._claims)
-        return specs.pods, wanted_of(specs.users)
+        return specs.pods, wanted_of(specs.users, self._claims.books.unit)
 
     def _of_books(self, pods: list[Wanted], where: str) -> tuple[list[Wanted], list[Wanted]]:
         if not isinstance(self._books, ListedCards):
@@ -149,7 +154,7 @@ def pods_of_documents(
     every: the managed resources, of which pods by annotation must ask for the first. Raises
     SettingsError that begins with `where`.
     """
-    claims = claims or Claims(None, 1, why_not="there is no cluster")
+    claims = claims or no_claims("there is no cluster")
     specs = Specs()
     items = [
         (item, f"{where}: document {number}")
@@ -294,8 +299,7 @@ def _user(pod: ClaimsPod, namespace: str, names: Names, claims: Claims, where: s
         raise SettingsError(f"{where}: {error}") from error
     if user is None:
         raise SettingsError(
-            f"{where}: asks for no {names.resource}, and none of its claims is of class {CLASS}, so"
-            " nothing is known of it"
+            f"{where}: asks for no {names.resource}, and by no claim, so nothing is known of it"
         )
     if not user.claims:
         raise SettingsError(f"{where}: all its claims have devices already, so it needs none")

@@ -124,7 +124,7 @@ class Report:
     held: "tuple[HeldPlace, ...] | None" = None
     """What filter keeps for pods, None as for the policy."""
     claims: "ClaimsReport | None" = None
-    """The cards of claims, None if the cluster has no device class of them."""
+    """Devices of DRA drivers, None if the cluster has no DeviceClass gpushare.io."""
 
     @property
     def total(self) -> int:

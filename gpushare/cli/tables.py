@@ -356,7 +356,7 @@ def held_places(report: Report, style: Style) -> str:
 
 
 def _cards_of_claims(report: Report, claims: "ClaimsReport", style: Style) -> str:
-    """Return a table of the nodes whose cards are given out to claims."""
+    """Return a table of the nodes with devices of DRA drivers."""
     kind, columns = device_kind(report.resource), max(len(lines) for _, lines in claims.nodes)
     head = ["CARDS OF CLAIMS", *(f"{kind}{at}(Allocated/Total)" for at in range(columns))]
     rows: list[Row] = [
@@ -364,10 +364,12 @@ def _cards_of_claims(report: Report, claims: "ClaimsReport", style: Style) -> st
     ]
     for name, lines in claims.nodes:
         cells = [
-            style.device(line.allocated, line.total, closed=not line.card.open) for line in lines
+            style.device(line.allocated, line.card.units, closed=not line.card.is_offered)
+            for line in lines
         ]
         cells += [""] * (columns - len(lines))
-        allocated, total = sum(line.allocated for line in lines), sum(line.total for line in lines)
+        allocated = sum(line.allocated for line in lines)
+        total = sum(line.card.units for line in lines)
         rows.append([printable(name), *cells, f"{allocated}/{total}"])
     return align(rows)
 
@@ -376,17 +378,17 @@ def _holders(report: Report, claims: "ClaimsReport", style: Style) -> str:
     """Return a table of the claims, each with its devices and the pods that it is reserved for."""
     head = ["NAMESPACE", f"{device_kind(report.resource)} Memory({report.unit})", "NODE"]
     rows: list[Row] = [[style.painted("little", "CLAIM"), *head, "DEVICES", "PODS"]]
-    for claim in claims.claims:
+    for line in claims.claims:
+        claim = line.claim
         devices = [
             card.device if card.units is None else f"{card.device}({card.units})"
             for card in claim.cards
         ]
-        asked = claim.asked.request if claim.asked else None
         rows.append(
             [
                 printable(claim.ref.name),
                 printable(claim.ref.namespace),
-                _units(asked.split, asked.units, asked.devices) if asked else "-",
+                "-" if line.units is None else str(line.units),
                 printable(claim.node) or "-",
                 printable(",".join(devices)) or claim.state,
                 printable(",".join(claim.pods)) or "-",

@@ -17,11 +17,10 @@ from itertools import chain
 from typing import Any
 
 from gpushare.cli import listed_cluster
-from gpushare.cli.claims import Claims
+from gpushare.cli.claims import Claims, no_claims
 from gpushare.cli.cluster_files import resource_of_nodes, resource_of_report
 from gpushare.cli.documents import dumped
 from gpushare.cli.exit_codes import ended_as_kubectl
-from gpushare.cli.listed_cluster import ListedCards, ListedResource
 from gpushare.cli.options import connection, make_parser, report_format
 from gpushare.cli.overlay_text import overlay_text
 from gpushare.cli.plans import Plan, Plans, shapes_of_cluster
@@ -34,9 +33,8 @@ from gpushare.explain.need import Need, more_of, need
 from gpushare.explain.text import NO_UNIT
 from gpushare.explain.tries import Counts, Tell
 from gpushare.explain.whatif import what_if
-from gpushare.ledger import Ledger
 from gpushare.wire.annotations import ALIYUN, Names
-from gpushare.wire.dra.claims import CLASS
+from gpushare.wire.dra.objects import CLASS
 from gpushare.wire.inventory import check_unit
 from gpushare.yamlfile import read_documents
 
@@ -102,7 +100,7 @@ def _answer(options: argparse.Namespace) -> str:
         )
     ] or [plans.first]
     if options.need:
-        return _needed(asked, options, policy)
+        return _needed(_by_annotation(asked, plans), options, policy)
     outcomes = []
     for plan in asked:
         outcome = what_if(
@@ -114,6 +112,7 @@ def _answer(options: argparse.Namespace) -> str:
             gangs=plan.gangs,
             own=plan.books.filters,
             current=plan.books.current_pods,
+            placer_over=plan.books.placer_over,
         )
         outcomes.append((outcome, plan))
     if options.output:
@@ -156,20 +155,17 @@ def _plans(
     if options.nodes:
         unit = options.unit or NO_UNIT
         table = resource_of_nodes(options.nodes, every[0], unit, options.policy)
-        if not by_claims:
-            why_not = f"the nodes of a file share by annotation, unless --resource {CLASS} says so"
-            return Plans(table, None, claims_first=False), Claims(None, 1, why_not=why_not)
-        cards = listed_cluster.cards_of_table(table)
-        return Plans(
-            ListedResource(every[0], Ledger(), unit), cards, claims_first=True
-        ), cards.claims
+        why_not = "a table has no ResourceSlices"
+        if by_claims:
+            raise SettingsError(f"--resource {CLASS}: {why_not}")
+        return Plans(table, None, claims_first=False), no_claims(why_not)
     if options.snapshot:
         document = read_documents(options.snapshot)[0]
         host = resource_of_report(document, options.snapshot, options.policy)
         why_not = "a saved report does not say all of the cards"
         if by_claims:
             raise SettingsError(f"--resource {CLASS}: {why_not}")
-        return Plans(host, None, claims_first=False), Claims(None, 1, why_not=why_not)
+        return Plans(host, None, claims_first=False), no_claims(why_not)
     kubectl = connection(vars(options), os.environ)
     driver_cards = listed_cluster.list_cards(kubectl, options.claims)
     (host,) = listed_cluster.list_books(
@@ -194,18 +190,26 @@ def _plans(
         flag = f"--resource {CLASS}" if by_claims else f"--claims {options.claims}"
         raise SettingsError(f"{flag}: {why_not}")
     listed_cluster.check_shared([host])
-    return Plans(host, None, claims_first=False), Claims(None, 1, why_not=why_not)
+    return Plans(host, None, claims_first=False), no_claims(why_not)
+
+
+def _by_annotation(asked: Sequence[Plan], plans: Plans) -> list[Plan]:
+    """Return the plans without that of claims, for which --need counts no nodes."""
+    cards = plans.cards
+    if cards is not None and (plans.first is cards or cards.wanted or cards.gangs or cards.shapes):
+        raise SettingsError(
+            "--need counts nodes for pods by annotation; for claims --add 3:NODE says whether so"
+            " many more do"
+        )
+    if cards is not None and cards.books.current_pods.waiting:
+        plans.host.books.notes.append("pods with claims do not count for --need")
+    return [plan for plan in asked if plan is not cards] or [plans.host]
 
 
 def _needed(plans: Sequence[Plan], options: argparse.Namespace, policy: Policy) -> str:
     """Return the text about the nodes that are needed."""
     needs = [(_need(plan, options, policy), plan) for plan in plans]
     if options.overlay:
-        if any(isinstance(plan.books, ListedCards) for plan in plans):
-            raise SettingsError(
-                "--overlay: autoscalers are told of devices by annotation; of the cards of a DRA"
-                " driver they know by its slices"
-            )
         (need, plan), *_ = needs
         return overlay_text(need, plan.books.names, plan.books.unit)
     if options.output:

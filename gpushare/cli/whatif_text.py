@@ -218,12 +218,10 @@ def _first_fields(kind: str, plan: Plan, policy: str, before: Sums) -> dict[str,
 def _placed_document(placed: PlacementResult) -> dict[str, Any]:
     """Return what became of pods as a part of a document."""
     request = placed.wanted.request
-    also = [_amounts(each.request) for each in placed.wanted.also]
     return {
         "name": placed.wanted.name,
         **_amounts(request),
         **({"cores": request.cores} if request.cores else {}),
-        **({"also": also} if also else {}),
         "priority": placed.wanted.priority,
         "wanted": placed.wanted.count,
         "fit": placed.fit,

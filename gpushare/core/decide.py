@@ -15,7 +15,6 @@ from gpushare.core.held_snapshot import HeldSnapshot
 from gpushare.core.model import (
     ALL_CORES,
     ANY_CARD,
-    MAX_UNITS,
     Allocation,
     Reason,
     Request,
@@ -363,39 +362,6 @@ def place(snapshot: Snapshot, node: str, request: Request, scorer: Scorer) -> Al
         shares = ((known, request.units),)
     chosen = tuple(device for device, _ in shares)
     return Allocation(node, chosen, tuple(units for _, units in shares))
-
-
-def place_parts(
-    snapshot: Snapshot, node: str, takes: Sequence[Sequence[int]], scorer: Scorer
-) -> tuple[int, ...]:
-    """Return for each part of a request another device of the node; () if they do not all fit.
-
-    takes: the units that each part, the largest first, takes of each device: an amount may come to
-    more on one than on another. A part goes where it takes least, and there to the best device.
-    """
-    rows = np.array([snapshot.row[node]], dtype=np.intp)
-    units = np.array(takes)
-    free = snapshot.free[rows[0], : units.shape[1]].copy()
-    least = units[:, free > 0].min(axis=1, initial=MAX_UNITS + 1)
-    if (units == least[:, None])[free >= least[:, None]].all():
-        # Where it may go it takes the same.
-        request = Request().of_parts(least.tolist())
-        mask = feasible(snapshot, rows, request)
-        if not has_devices(mask, request, snapshot.free, rows)[0]:
-            return ()
-        shares = place(snapshot, node, request, scorer).shares
-        return tuple(device for device, _ in sorted(shares, key=lambda share: -share[1]))
-    # Each part fits wherever a larger one does. So the others fit on what is left whichever device
-    # the largest takes of those where it fits.
-    devices: list[int] = []
-    for part, on_each in zip(least.tolist(), units, strict=True):
-        fits = on_each <= free
-        if not fits.any():
-            return ()
-        worth = scorer.score_devices(snapshot, rows, Request().part(part))[0, : len(free)]
-        devices.append(int(np.lexsort((-worth, on_each, ~fits))[0]))
-        free[devices[-1]] = 0
-    return tuple(devices)
 
 
 def best_shares(

@@ -14,7 +14,6 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from gpushare.core import decide
-from gpushare.core.dealing import AsDealt
 from gpushare.core.model import ALL_CORES, ANY_CARD, Pinned, Reason, Request, Shares
 from gpushare.core.node_filters import Obstacle, OwnFilters
 from gpushare.core.policy import Policy
@@ -34,9 +33,6 @@ from gpushare.core.snapshot import (
     has_room,
 )
 from gpushare.core.states.entry import Entry, NodeBooks
-
-TOGETHER = "room for the pod's largest claim, not for all of them"
-"""The reason of a node that takes the largest claim of a pod, and not its other ones besides."""
 
 EntriesOf = Callable[[str], NodeBooks | None]
 """Returns the books of a node; None for a node that is not known or shares nothing."""
@@ -95,9 +91,6 @@ class Explanation:
     about these."""
     other_models: int = 0
     """How many more have a GPU model that the pod does not accept. It does not ask about these."""
-    apart: int = 0
-    """How many have room for the largest claim of a pod, which this is about, and not for all of
-    its claims."""
     largest: FreeDevice | None = None
     """Of the nodes in question, the device with the most free memory; None if all are full."""
     fits_now: int = 0
@@ -131,14 +124,11 @@ class Explanation:
     models: tuple[str, ...] = ()
     """The models that there are on the nodes in question, sorted, if the request wants certain
     cards."""
-    rounded: bool = False
-    """Devices round up what is asked for: units are then those that may be asked for, but those of
-    the largest device, which are there."""
 
     @property
     def nodes(self) -> int:
         """How many nodes this is about."""
-        return len(self.fit) + sum(self.reasons.values()) + self.unknown + self.apart
+        return len(self.fit) + sum(self.reasons.values()) + self.unknown
 
     @property
     def never(self) -> bool:
@@ -186,20 +176,15 @@ def explain(
     *,
     own: OwnFilters = _NO_FILTERS,
     demands: Demands = NO_DEMANDS,
-    dealt: AsDealt | None = None,
 ) -> Explanation:
     """Return how the request stands on the named nodes (each once).
 
     now: seconds since the epoch; it tells which pods that are being deleted are about to be gone.
-    own: kube-scheduler's filters; demands: what the pod demands of them. dealt: the request where
-    devices deal out memory in amounts of their own.
+    own: kube-scheduler's filters; demands: what the pod demands of them.
     """
-    counted = snapshot
-    if dealt is not None:
-        snapshot, request = dealt.view(counted), dealt.request
     unknown = [name for name in names if name not in snapshot.row]
     known = [name for name in names if name in snapshot.row]
-    shares = (counted.capacity > 0).sum(axis=1) > 0
+    shares = (snapshot.capacity > 0).sum(axis=1) > 0
     obstacles = {
         # Of a node without devices nothing else needs to be said.
         name: own.obstacles(name, request, demands) if shares[snapshot.row[name]] else ()
@@ -236,7 +221,7 @@ def explain(
         unknown=len(unknown),
         kept_out=Counter(obstacles[name][0].text for name in (*left_out, *short)),
         other_models=len(usable) - len(asked),
-        largest=_largest(counted, rows),
+        largest=_largest(snapshot, rows),
         fits_now=_most_units(free, request.devices),
         parts_now=_nearest_parts(free, request) if request.split else (),
         most_units=_most_units(capacity, request.devices),
@@ -248,13 +233,12 @@ def explain(
         with_both=int((memory & cores).sum()),
         most_cores=int(np.where(memory, snapshot.cores_free[rows], 0).max(initial=0)),
         models=_models(snapshot, possible) if request.cards != ANY_CARD else (),
-        rounded=snapshot is not counted,
     )
     if explanation.never:
         return replace(explanation, split=_split(capacity, request))
     if explanation.fit:
         return explanation
-    search = _Search(snapshot, request, entries_of, now, own=own, dealt=dealt)
+    search = _Search(snapshot, request, entries_of, now, own=own)
     cured = search.cured({name: obstacles[name] for name in sorted([*short, *curable])})
     return replace(explanation, remedies=(*search.remedies(rows), *cured))
 
@@ -355,7 +339,7 @@ def _nearest_parts(units: Ints, request: Request) -> tuple[int, ...]:
 
 
 class _Search:
-    """A search for what makes the request fit on one node. snapshot: as the request sees it."""
+    """A search for what makes the request fit on one node."""
 
     def __init__(
         self,
@@ -365,12 +349,10 @@ class _Search:
         now: float,
         *,
         own: OwnFilters,
-        dealt: AsDealt | None,
     ) -> None:
         self._now = now
         self._snapshot = snapshot
         self._request = request
-        self._dealt = dealt
         self._entries_of = entries_of
         self._own = own
         self._steps = StepBudget(_STEPS)
@@ -453,8 +435,7 @@ class _Search:
         """Return a remedy on the node, perhaps with needless parts; None if none helps."""
         opens = _closed(books) if with_closed else ()
         spec = replace(books.spec, healthy=_healthy_with(books, opens))
-        takes = self._dealt.takes(spec.name) if self._dealt else {}
-        selection = VictimSelection(replace(books, spec=spec), self._request, takes=takes)
+        selection = VictimSelection(replace(books, spec=spec), self._request)
         # Nobody preempts here, so all pods cost the same, except that ending pods cost less.
         alike = tuple(
             replace(entry, priority=-entry.ends_soon(self._now)) for entry in books.entries
@@ -485,7 +466,6 @@ class _Search:
 
         def helps(one: Remedy) -> bool:
             after = what_if.after(one)
-            after = self._dealt.view(after) if self._dealt else after
             return bool(decide.filter_nodes(after, [one.node], self._request).fit)
 
         if not helps(remedy) or helps(Remedy(books.spec.name)):

@@ -10,7 +10,7 @@ memory in bytes.
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from enum import Enum
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from gpushare.core.selectors import NO_DEMANDS, Demands
 
@@ -301,24 +301,6 @@ class ObservedPod(NamedTuple):
     """Our kube-scheduler has a profile of its schedulerName, as far as is known."""
 
 
-class Deals(Protocol):
-    """How a device is dealt out, if by amounts of its own; equal for devices that do it alike.
-
-    What is asked of a device is counted finer than by units.
-    """
-
-    def takes(self, asked: int) -> int:
-        """Return the units that a part of a request takes; more than MAX_UNITS if there is no such
-        amount.
-        """
-
-    def most(self, units: int) -> int:
-        """Return the most units that may be asked for to take so many, 0 for none."""
-
-    def __hash__(self) -> int:
-        """Return an equal number for equal ones."""
-
-
 @dataclass(frozen=True, slots=True)
 class NodeSpec:
     """A node as the API server shows it, for one managed resource."""
@@ -347,8 +329,6 @@ class NodeSpec:
     """The devices were made of a total and a count, no inventory describes them."""
     gone: tuple[str, ...] = ()
     """Uuids of cards that have been on the node, and are not."""
-    deals: tuple[Deals, ...] = ()
-    """One for each device; (): a request takes what it asks for."""
 
     @property
     def marks_served(self) -> bool:

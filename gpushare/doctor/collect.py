@@ -6,6 +6,7 @@ SelfSubjectAccessReview, which stores nothing. Every failure becomes an `Unread`
 Tested in `tests/integration/test_doctor.py`.
 """
 
+import contextlib
 import http.client
 import json
 import time
@@ -15,9 +16,9 @@ from email.utils import parsedate_to_datetime
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
-from gpushare.doctor import facts, objects
+from gpushare.doctor import claim_objects, facts, objects
 from gpushare.doctor.checks.autoscalers import placeholder_rights
-from gpushare.doctor.checks.claims import CLAIMS_RIGHTS, TEMPLATES
+from gpushare.doctor.checks.claims import CLAIMS_RIGHTS
 from gpushare.doctor.checks.scheduler_file import minor_of
 from gpushare.doctor.checks.server import rights_to_review
 from gpushare.doctor.objects import Fields
@@ -37,6 +38,13 @@ _LARGEST = 16 * 1024 * 1024
 _REVIEWS = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
 _DRA = "/apis/resource.k8s.io/v1"
 _ADMISSION = "/apis/admissionregistration.k8s.io/v1"
+_ADMISSION_KINDS = tuple(
+    f"{effect}admission{kind}"
+    for effect in ("validating", "mutating")
+    for kind in ("policies", "policybindings")
+)
+CLAIMS_LABEL = "gpushare.io/dra=true"
+"""Label of namespaces whose pods with claims a MutatingAdmissionPolicy sends to our scheduler."""
 _LEASES = "/apis/coordination.k8s.io/v1"
 
 
@@ -61,11 +69,11 @@ class Collector:
         now = time.time()
         if isinstance(api, facts.Unread):
             return facts_without(api, now, "not read: the API server does not answer")
-        todo = "let this account list resourceslices, resourceclaims and admission policies"
+        todo = "let this account list the kinds of resource.k8s.io, and admission policies"
         claims = _read_or_unread(self._claims, "claims", todo, "warn")
         rights = [*rights_to_review(self._namespace, scheduler)]
-        if isinstance(claims, facts.ClaimsSeen) and claims.classes:
-            rights += [*CLAIMS_RIGHTS, TEMPLATES]
+        if isinstance(claims, facts.ClaimsSeen) and claims != facts.ClaimsSeen():
+            rights += CLAIMS_RIGHTS
         asks_seen = None
         if asks:
             rights += placeholder_rights(asks)
@@ -152,20 +160,22 @@ class Collector:
         return tuple(seen for seen in closed if seen is not None)
 
     def _claims(self) -> facts.ClaimsSeen:
-        """Return what there is of claims; nothing more is read where their class is missing."""
+        """Return the facts about claims; none without resource.k8s.io/v1."""
         try:
-            classes = objects.read_classes(self._items(f"{_DRA}/deviceclasses"))
+            classes = [*self._items(f"{_DRA}/deviceclasses")]
         except ApiNotFound:
             return facts.ClaimsSeen()
-        if not classes:
-            return facts.ClaimsSeen()
-        policies = self._items(f"{_ADMISSION}/validatingadmissionpolicies")
-        bindings = self._items(f"{_ADMISSION}/validatingadmissionpolicybindings")
+        left_over = [*claim_objects.read_left_over("deviceclasses", classes)]
+        for kind in _ADMISSION_KINDS:
+            with contextlib.suppress(ApiNotFound):  # mutating policies are younger than claims
+                left_over += claim_objects.read_left_over(kind, self._items(f"{_ADMISSION}/{kind}"))
+        labelled = self._items("/api/v1/namespaces", {"labelSelector": CLAIMS_LABEL})
         return facts.ClaimsSeen(
-            classes,
-            tuple(objects.read_fences(policies, bindings)),
-            objects.read_drivers(self._items(f"{_DRA}/resourceslices")),
-            tuple(objects.read_unused(self._items(f"{_DRA}/resourceclaims"))),
+            selectors=claim_objects.read_selectors(classes),
+            drivers=claim_objects.read_drivers(self._items(f"{_DRA}/resourceslices")),
+            claims=claim_objects.read_claims(self._items(f"{_DRA}/resourceclaims")),
+            namespaces=frozenset(str(item["metadata"]["name"]) for item in labelled),
+            left_over=tuple(sorted(left_over)),
         )
 
     def _allowed(self, right: facts.Right) -> bool:

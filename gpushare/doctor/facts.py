@@ -145,8 +145,8 @@ class PodsSeen:
     """Placeholders with a scheduling gate."""
     beside: tuple[str, ...] = ()
     """Other pods in the namespace of placeholders."""
-    rewritten: tuple[str, ...] = ()
-    """Pods whose claim is of a template that is named after its size."""
+    claiming: tuple["ClaimingPod", ...] = ()
+    """Pods with ResourceClaims."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,37 +218,54 @@ class AsksSeen:
 
 
 @dataclass(frozen=True, slots=True)
-class FenceSeen:
-    """A ValidatingAdmissionPolicy over allocations."""
+class DriverSeen:
+    """A DRA driver with ResourceSlices."""
 
-    name: str
-    drivers: frozenset[str] = frozenset()
-    gaps: tuple[str, ...] = ()
-    """Why it lets some through, if it does."""
+    nodes: Mapping[str, frozenset[str]] = field(default_factory=dict)
+    """The uuids of its devices, by node name; devices without a uuid are left out."""
+    devices: int = 0
+    shared: int = 0
+    """Number of devices that several claims may share."""
 
 
 @dataclass(frozen=True, slots=True)
-class DriverSeen:
-    """A driver with slices."""
+class ClaimSeen:
+    """A ResourceClaim: the device classes that it names, and the drivers of its devices."""
 
-    nodes: Mapping[str, frozenset[str]] = field(default_factory=dict)
-    """By name, the uuids of its cards that may be shared."""
-    unfit: Mapping[str, int] = field(default_factory=dict)
-    """By what keeps a device from being shared, their number."""
+    classes: frozenset[str] = frozenset()
+    drivers: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimingPod:
+    """A pod with ResourceClaims that has not ended."""
+
+    name: str
+    """As namespace/name."""
+    scheduler: str
+    claims: tuple[str, ...] = ()
+    """As namespace/name; claims that are still to be made from templates are left out."""
+
+    @property
+    def namespace(self) -> str:
+        """The pod's namespace."""
+        return self.name.partition("/")[0]
 
 
 @dataclass(frozen=True, slots=True)
 class ClaimsSeen:
-    """What there is of claims."""
+    """What the API server has of ResourceClaims."""
 
-    classes: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    """Of the names that our class may have, those that there are, with the selectors of each."""
-    fences: tuple[FenceSeen, ...] = ()
+    selectors: tuple[str, ...] | None = None
+    """CEL expressions of the DeviceClass gpushare.io; None: there is no such class."""
     drivers: Mapping[str, DriverSeen] = field(default_factory=dict)
-    """By the name of the driver."""
-    unused: tuple[tuple[str, float], ...] = ()
-    """Claims of the class that have devices and are reserved for nobody, with the time of their
-    allocation in seconds since the epoch, 0 if it is not known."""
+    """By driver name."""
+    claims: Mapping[str, ClaimSeen] = field(default_factory=dict)
+    """By namespace/name."""
+    namespaces: frozenset[str] = frozenset()
+    """Namespaces whose pods with claims a MutatingAdmissionPolicy sends to our scheduler."""
+    left_over: tuple[str, ...] = ()
+    """Objects of releases in which the extender allocated claims, as kind/name."""
 
 
 @dataclass(frozen=True, slots=True)

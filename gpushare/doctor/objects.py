@@ -1,33 +1,23 @@
 """Objects of the API server as the checks need them: from JSON to what facts.py names.
 
-Knows the JSON of nodes, pods, Leases and of what claims need; what a node offers and a pod asks for
+Knows the JSON of nodes, pods and Leases; what a node offers and a pod asks for
 is read by the codecs that the ledger uses, so that doctor and extender cannot disagree. Pure.
 
-Tested in `tests/unit/doctor/test_parts.py` and `tests/unit/doctor/test_claims.py`.
+ResourceClaims are read in claim_objects.py.
+
+Tested in `tests/unit/doctor/test_parts.py`.
 """
 
 import json
-import re
-from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from datetime import datetime
 from typing import Any
 
 from gpushare.core.model import NodeSpec, Reason, Request
 from gpushare.doctor import facts
-from gpushare.errors import AnnotationError, MessageError, QuantityError, WireError
+from gpushare.errors import AnnotationError, QuantityError, WireError
 from gpushare.wire.annotations import SCALE_DOWN_GUARD, Names
 from gpushare.wire.demands import node_state
-from gpushare.wire.dra.claims import CLASS, CLASS_ASIDE, claim_request
-from gpushare.wire.dra.objects import (
-    RESOURCE_CLAIMS,
-    RESOURCE_SLICES,
-    Device,
-    ResourceSlice,
-    SliceSpec,
-)
-from gpushare.wire.dra.slices import MEMORY, UUID, DeviceKey, cards_of
-from gpushare.wire.dra.templates import POD_CLAIM, sized_template
 from gpushare.wire.inventory import UNHEALTHY_KEY, decode_inventory, decode_unhealthy
 from gpushare.wire.nodes import node_spec
 from gpushare.wire.objects import NODES, PODS
@@ -53,18 +43,14 @@ _MIRROR = "kubernetes.io/config.mirror"
 """The annotation of static pods, which a kubelet may make in any namespace."""
 
 
-_DRIVER = re.compile(r"\.driver\s*[!=]=\s*'([^']+)'")
-_GUARDED = frozenset({"resourceclaims/status", "resourceclaims/*", "*/*"})
-
-
 def read_node(node: Fields, names: Names, unit: str) -> facts.NodeSeen:
     """Return the node; one that cannot be read at all is closed."""
-    metadata, status = _map(node.get("metadata")), _map(node.get("status"))
+    metadata, status = mapping(node.get("metadata")), mapping(node.get("status"))
     name = str(metadata.get("name"))
-    labels = _map(metadata.get("labels"))
+    labels = mapping(metadata.get("labels"))
     labelled, leads = labels.get("gpushare") == "true", any(role in labels for role in _ROLES)
-    capacity, allocatable = _map(status.get("capacity")), _map(status.get("allocatable"))
-    text = _map(metadata.get("annotations")).get(names.inventory)
+    capacity, allocatable = mapping(status.get("capacity")), mapping(status.get("allocatable"))
+    text = mapping(metadata.get("annotations")).get(names.inventory)
     inventory, broken = None, ""
     if isinstance(text, str):
         try:
@@ -85,7 +71,7 @@ def read_node(node: Fields, names: Names, unit: str) -> facts.NodeSeen:
     return facts.NodeSeen(
         *(name, spec, total, usable, inventory, broken, labelled, state, whole, leads),
         cores=_units(capacity.get(names.cores, allocatable.get(names.cores))),
-        kept=SCALE_DOWN_GUARD in _map(metadata.get("annotations")),
+        kept=SCALE_DOWN_GUARD in mapping(metadata.get("annotations")),
     )
 
 
@@ -111,19 +97,19 @@ def read_pods(pods: Iterable[Fields], names: Names, now: float, asks: str = "") 
     placeholders: list[str] = []
     gated: list[str] = []
     beside: list[str] = []
-    rewritten: list[str] = []
+    claiming: list[facts.ClaimingPod] = []
     for pod in pods:
         images = [str(container.get("image")) for container in _containers(pod)]
-        spec = _map(pod.get("spec"))
+        spec = mapping(pod.get("spec"))
         node = str(spec.get("nodeName") or "")
         if spec.get("schedulerName") == SCHEDULER:
-            placeholders.append(_name(pod))
-            gated += [_name(pod)] if spec.get("schedulingGates") else []
-        elif asks and _map(pod.get("metadata")).get("namespace") == asks:
-            beside.append(_name(pod))
-        if _is_rewritten(spec):
-            rewritten.append(_name(pod))
-        static = _MIRROR in _map(_map(pod.get("metadata")).get("annotations"))
+            placeholders.append(name_of(pod))
+            gated += [name_of(pod)] if spec.get("schedulingGates") else []
+        elif asks and mapping(pod.get("metadata")).get("namespace") == asks:
+            beside.append(name_of(pod))
+        if spec.get("resourceClaims"):
+            claiming.append(_claiming_pod(pod))
+        static = _MIRROR in mapping(mapping(pod.get("metadata")).get("annotations"))
         if _is_of_control_plane(pod):
             made_by = node if static else ""
             tags |= {
@@ -133,16 +119,16 @@ def read_pods(pods: Iterable[Fields], names: Names, now: float, asks: str = "") 
             }
         if _is_original(pod, images):
             sure = _is_of_control_plane(pod) and not static
-            (originals if sure else alike).append(_name(pod))
+            (originals if sure else alike).append(name_of(pod))
         asked = _resources(pod)
         if names.resource in asked:
             gpu += _read_pod(pod, names, now)
         elif names.count in asked or names.cores in asked:
             mistake = mistake_of(PODS.decode(json.dumps(pod).encode()), names, "GiB")
-            counting += [(_name(pod), mistake)] if mistake else []
-            cores_alone += [(_name(pod), node)] if mistake and names.cores in asked else []
+            counting += [(name_of(pod), mistake)] if mistake else []
+            cores_alone += [(name_of(pod), node)] if mistake and names.cores in asked else []
         if any(map(is_whole, asked)):
-            whole.append((_name(pod), node))
+            whole.append((name_of(pod), node))
     releases = sorted(tags)
     return facts.PodsSeen(
         gpu=tuple(gpu),
@@ -156,23 +142,25 @@ def read_pods(pods: Iterable[Fields], names: Names, now: float, asks: str = "") 
         placeholders=tuple(placeholders),
         gated=tuple(gated),
         beside=tuple(beside),
-        rewritten=tuple(rewritten),
+        claiming=tuple(claiming),
     )
 
 
-def _is_rewritten(spec: Fields) -> bool:
-    """Return whether its claim is one that is made in the place of GPU memory."""
-    return any(
-        claim.get("name") == POD_CLAIM
-        and sized_template("", str(claim.get("resourceClaimTemplateName"))) is not None
-        for claim in _maps(spec.get("resourceClaims"))
-    )
+def _claiming_pod(pod: Fields) -> facts.ClaimingPod:
+    """Return a pod with claims."""
+    spec, name = mapping(pod.get("spec")), name_of(pod)
+    named = [*mappings(spec.get("resourceClaims"))]
+    named += mappings(mapping(pod.get("status")).get("resourceClaimStatuses"))
+    names = [each.get("resourceClaimName") for each in named]
+    namespace = name.partition("/")[0]
+    claims = tuple(f"{namespace}/{each}" for each in names if each)
+    return facts.ClaimingPod(name, str(spec.get("schedulerName") or "default-scheduler"), claims)
 
 
 def _read_pod(pod: Fields, names: Names, now: float) -> Iterable[facts.PodSeen]:
     """Yield the pod, unless it asks for 0: it holds nothing, so nothing can be wrong with it."""
-    metadata, spec = _map(pod.get("metadata")), _map(pod.get("spec"))
-    conditions = _maps(_map(pod.get("status")).get("conditions"))
+    metadata, spec = mapping(pod.get("metadata")), mapping(pod.get("spec"))
+    conditions = mappings(mapping(pod.get("status")).get("conditions"))
     condition = next((each for each in conditions if each.get("type") == "PodScheduled"), {})
     bound = condition.get("status") == "True"
     observed, broken, out_of_place = None, "", ""
@@ -184,10 +172,10 @@ def _read_pod(pod: Fields, names: Names, now: float) -> Iterable[facts.PodSeen]:
         broken = str(error)
     if observed and not observed.request.devices:
         return ()
-    notes = _map(metadata.get("annotations"))
+    notes = mapping(metadata.get("annotations"))
     created = seconds(metadata.get("creationTimestamp"))
     seen = facts.PodSeen(
-        name=_name(pod),
+        name=name_of(pod),
         node=str(spec.get("nodeName") or ""),
         scheduler=str(spec.get("schedulerName") or "default-scheduler"),
         age=now - created if created else 0.0,
@@ -209,8 +197,8 @@ def _read_pod(pod: Fields, names: Names, now: float) -> Iterable[facts.PodSeen]:
 
 
 def _is_original(pod: Fields, images: Iterable[str]) -> bool:
-    named = _name(pod).partition("/")[2].startswith(ORIGINAL)
-    running = _map(pod.get("status")).get("phase") == "Running"
+    named = name_of(pod).partition("/")[2].startswith(ORIGINAL)
+    running = mapping(pod.get("status")).get("phase") == "Running"
     return running and (named or any(ORIGINAL in image for image in images))
 
 
@@ -218,27 +206,28 @@ def _is_of_control_plane(pod: Fields) -> bool:
     """Return whether those who run the cluster have made it: a tenant can name a pod, and its
     image, as he likes.
     """
-    return _map(pod.get("metadata")).get("namespace") == CONTROL_PLANE
+    return mapping(pod.get("metadata")).get("namespace") == CONTROL_PLANE
 
 
 def _resources(pod: Fields) -> set[str]:
     return {
         resource
         for container in _containers(pod)
-        for resources in (_map(container.get("resources")),)
+        for resources in (mapping(container.get("resources")),)
         for kind in ("limits", "requests")
-        for resource in _map(resources.get(kind))
+        for resource in mapping(resources.get(kind))
     }
 
 
 def _containers(pod: Fields) -> Iterator[Fields]:
-    spec = _map(pod.get("spec"))
+    spec = mapping(pod.get("spec"))
     for key in ("containers", "initContainers"):
-        yield from _maps(spec.get(key))
+        yield from mappings(spec.get(key))
 
 
-def _name(pod: Fields) -> str:
-    metadata = _map(pod.get("metadata"))
+def name_of(item: Fields) -> str:
+    """Return namespace/name of an object."""
+    metadata = mapping(item.get("metadata"))
     return f"{metadata.get('namespace')}/{metadata.get('name')}"
 
 
@@ -252,10 +241,10 @@ def _name_and_tag(image: str) -> tuple[str, str]:
 
 def read_lease(lease: Fields) -> facts.LeaseSeen:
     """Return the Lease."""
-    spec = _map(lease.get("spec"))
+    spec = mapping(lease.get("spec"))
     duration = spec.get("leaseDurationSeconds")
     return facts.LeaseSeen(
-        namespace=str(_map(lease.get("metadata")).get("namespace")),
+        namespace=str(mapping(lease.get("metadata")).get("namespace")),
         holder=str(spec.get("holderIdentity") or ""),
         duration=float(duration) if isinstance(duration, int) else 0.0,
         renewed=seconds(spec.get("renewTime")),
@@ -265,7 +254,10 @@ def read_lease(lease: Fields) -> facts.LeaseSeen:
 
 def read_closed(config_map: Fields, names: Names) -> facts.ClosedSeen | None:
     """Return the devices that the ConfigMap closes; None if it is about something else."""
-    name, data = str(_map(config_map.get("metadata")).get("name")), _map(config_map.get("data"))
+    name, data = (
+        str(mapping(config_map.get("metadata")).get("name")),
+        mapping(config_map.get("data")),
+    )
     if not name.startswith(names.unhealthy):
         return None
     node = name.removeprefix(names.unhealthy)
@@ -285,123 +277,11 @@ def seconds(stamp: object) -> float:
         return 0.0
 
 
-def read_classes(classes: Iterable[Fields]) -> dict[str, tuple[str, ...]]:
-    """Return the expressions that a device has to meet, by the names that our class may have."""
-    expressions = {}
-    for device_class in classes:
-        name = str(_map(device_class.get("metadata")).get("name"))
-        if name in {CLASS, CLASS_ASIDE}:
-            every = _maps(_map(device_class.get("spec")).get("selectors"))
-            expressions[name] = tuple(str(_map(one.get("cel")).get("expression")) for one in every)
-    return expressions
-
-
-def read_fences(
-    policies: Iterable[Fields], bindings: Iterable[Fields]
-) -> Iterator[facts.FenceSeen]:
-    """Yield the policies that look at allocations."""
-    bound: dict[str, list[Fields]] = {}
-    for binding in bindings:
-        spec = _map(binding.get("spec"))
-        bound.setdefault(str(spec.get("policyName")), []).append(spec)
-    for policy in policies:
-        spec, name = _map(policy.get("spec")), str(_map(policy.get("metadata")).get("name"))
-        matches = _map(spec.get("matchConstraints"))
-        rules = [
-            rule
-            for rule in _maps(matches.get("resourceRules"))
-            if {"resource.k8s.io", "*"}.intersection(_texts(rule.get("apiGroups")))
-            and _GUARDED.intersection(_texts(rule.get("resources")))
-        ]
-        if not rules:
-            continue
-        text = " ".join(
-            str(validation.get("expression")) for validation in _maps(spec.get("validations"))
-        )
-        gaps = (
-            [] if spec.get("failurePolicy", "Fail") == "Fail" else ["its failurePolicy is not Fail"]
-        )
-        if not any({"UPDATE", "*"}.intersection(_texts(rule.get("operations"))) for rule in rules):
-            gaps.append("it does not look at UPDATE")
-        if any(_map(matches.get(key)) for key in ("namespaceSelector", "objectSelector")):
-            gaps.append("it looks at some namespaces or objects alone")
-        faults = [
-            "its binding does not Deny"
-            if "Deny" not in _texts(binding.get("validationActions"))
-            else "its binding is for some namespaces or objects alone"
-            if binding.get("matchResources")
-            else ""
-            for binding in bound.get(name, [])
-        ] or ["no ValidatingAdmissionPolicyBinding names it"]
-        # One binding without a fault is enough.
-        gaps += [] if "" in faults else faults[:1]
-        yield facts.FenceSeen(name, frozenset(_DRIVER.findall(text)), tuple(gaps))
-
-
-def read_drivers(slices: Iterable[Fields]) -> dict[str, facts.DriverSeen]:
-    """Return the drivers, by name."""
-    read: list[SliceSpec] = []
-    whole: list[ResourceSlice] = []
-    for item in slices:
-        try:
-            decoded = RESOURCE_SLICES.decode(json.dumps(item).encode())
-        except WireError:
-            continue  # its devices are given out by nobody
-        whole.append(decoded)
-        read += [decoded.spec] if decoded.spec else []
-    cards = cards_of(whole)
-    nodes: dict[str, dict[str, set[str]]] = {spec.driver or "": {} for spec in read}
-    unfit: dict[str, Counter[str]] = {driver: Counter() for driver in nodes}
-    for spec in read:
-        driver, pool = spec.driver or "", (spec.pool and spec.pool.name) or ""
-        for device in spec.devices or ():
-            card = cards.get(DeviceKey(driver, pool, device.name or ""))
-            if card is not None and card.shared and card.open:
-                nodes[driver].setdefault(card.node, set()).add(card.uuid)
-            else:
-                unfit[driver][_lack(driver, device)] += 1
-    return {
-        driver: facts.DriverSeen(
-            {name: frozenset(uuids) for name, uuids in by_node.items()}, unfit[driver]
-        )
-        for driver, by_node in nodes.items()
-    }
-
-
-def _lack(driver: str, device: Device) -> str:
-    """Return what keeps the device from being shared by memory."""
-    if MEMORY not in (device.capacity or {}):
-        return f"no capacity {MEMORY}"
-    if not {UUID, f"{driver}/{UUID}"} & (device.attributes or {}).keys():
-        return f"no attribute {UUID}"
-    if device.allow_multiple_allocations is not True:
-        return "no allowMultipleAllocations"
-    return "a taint, counters, conditions, the uuid of another one, or a pool that is not whole"
-
-
-def read_unused(claims: Iterable[Fields]) -> Iterator[tuple[str, float]]:
-    """Yield the claims of our class that have devices, and that nobody has reserved."""
-    for claim in claims:
-        status, metadata = _map(claim.get("status")), _map(claim.get("metadata"))
-        allocation = _map(status.get("allocation"))
-        if not allocation or status.get("reservedFor"):
-            continue
-        try:
-            if claim_request(RESOURCE_CLAIMS.decode(json.dumps(claim).encode()), CLASS) is None:
-                continue
-        except MessageError:
-            pass  # it has devices all the same
-        name = f"{metadata.get('namespace')}/{metadata.get('name')}"
-        yield name, seconds(allocation.get("allocationTimestamp"))
-
-
-def _map(value: object) -> Fields:
+def mapping(value: object) -> Fields:
+    """Return the value if it is an object of JSON, else an empty one."""
     return value if isinstance(value, dict) else {}
 
 
-def _maps(value: object) -> Iterator[Fields]:
-    return (_map(item) for item in (value if isinstance(value, list) else ()))
-
-
-def _texts(value: object) -> tuple[str, ...]:
-    return tuple(map(str, value)) if isinstance(value, list) else ()
+def mappings(value: object) -> Iterator[Fields]:
+    """Yield the items of a list of JSON as objects; nothing for anything else."""
+    return (mapping(item) for item in (value if isinstance(value, list) else ()))

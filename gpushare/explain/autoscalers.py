@@ -13,20 +13,19 @@ No I/O.
 Tested in `tests/unit/explain/test_node_wishes.py` and `tests/unit/explain/test_scale_down.py`.
 """
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from types import MappingProxyType
+from functools import reduce
 from typing import Self, TypeVar
 
-from gpushare.core.dealing import Asked, Dealing
 from gpushare.core.model import ObservedPod, PodRef, Request
-from gpushare.core.node_filters import OwnFilters
+from gpushare.core.mutable_cluster import Placement
+from gpushare.core.node_filters import PODS, OwnFilters
 from gpushare.core.policy import Policy
 from gpushare.core.selectors import NO_DEMANDS, Demands
 from gpushare.core.states.entry import Entry
-from gpushare.explain.claim_pods import AskedClaim, ClaimsUser, wanted_of
-from gpushare.explain.placer import Place, Placer, Wanted
+from gpushare.explain.placer import Placer, Wanted
 from gpushare.ledger import LedgerView
 
 MOST_PODS = 500
@@ -134,31 +133,53 @@ class Books:
         own: OwnFilters,
         running: Mapping[str, ObservedPod],
         reserved: Mapping[str, Collection[str]],
-        asked: Mapping[str, Asked] = MappingProxyType({}),
     ) -> Self:
-        """Return those whose holders are claims (wire/dra/counted.py).
+        """Return those whose holders are claims (claim_books.py).
 
         running: pods on nodes by uid, with their demands. reserved: by claim, the uids of the pods
-        that it is reserved for. A claim whose pods are on no node yet is placed by itself. asked:
-        by claim, what it asks for, which may take more elsewhere; else it is what it has.
+        that it is reserved for. Pods and all claims that they share count as one pod with a device
+        for each part of a claim: two claims may fit on fewer devices, so a node may stay that could
+        go. A claim whose pods are on no node yet is placed by itself.
         """
-        held = defaultdict[str, list[AskedClaim]](list)
-        users = defaultdict[str, list[ClaimsUser]](list)
-        for entry in view.entries.values():
-            of_claim = entry.ref.uid.removesuffix(f"/{entry.node}")
-            uids = reserved.get(of_claim, ())
-            on_node = [uid for uid in uids if uid in running and running[uid].node == entry.node]
-            wants = asked.get(of_claim, Asked(entry.request))
-            claim = AskedClaim(wants, str(entry.ref) if len(on_node) > 1 else "")
-            for uid in on_node:
-                held[uid].append(claim)
-            if uids and not on_node:
-                users[entry.node].append(ClaimsUser(f"claim {entry.ref}", Request(), (claim,)))
-        for pod in _in_turn(running[uid] for uid in held):
-            claims = tuple(held[pod.ref.uid])
-            user = ClaimsUser(str(pod.ref), pod.request, claims, pod.demands, pod.priority)
-            users[pod.node].append(user)
-        return cls(view, own, {node: wanted_of(node_users) for node, node_users in users.items()})
+        wanted = defaultdict[str, list[Wanted]](list)
+        groups = defaultdict[str, list[tuple[set[str], list[Entry]]]](list)
+        for entry in _in_turn(view.entries.values()):
+            uids = reserved.get(entry.ref.uid.removesuffix(f"/{entry.node}"), ())
+            pods = {uid for uid in uids if uid in running and running[uid].node == entry.node}
+            if uids and not pods:
+                wanted[entry.node].append(Wanted(f"claim {entry.ref}", entry.request))
+            if pods:
+                on_node = groups[entry.node]
+                joined = [group for group in on_node if group[0] & pods]
+                entries = [entry, *(one for _, others in joined for one in others)]
+                on_node[:] = [group for group in on_node if group not in joined]
+                on_node.append((pods.union(*(others for others, _ in joined)), entries))
+        for node, on_node in groups.items():
+            wanted[node] += [
+                _as_one(_in_turn(running[uid] for uid in uids), entries)
+                for uids, entries in on_node
+            ]
+            wanted[node].sort(key=lambda pod: (-pod.priority, pod.name))
+        return cls(view, own, wanted)
+
+
+def _as_one(pods: Sequence[ObservedPod], claims: Iterable[Entry]) -> Wanted:
+    """Return pods and the claims that they share as one pod."""
+    amounts = Counter({PODS: len(pods)} if len(pods) > 1 else {})
+    for pod in pods:
+        amounts.update(dict(pod.request.resources))
+    host = Request(
+        cpu=sum(pod.request.cpu for pod in pods),
+        memory=sum(pod.request.memory for pod in pods),
+        resources=tuple(sorted(amounts.items())),
+    )
+    name = str(pods[0].ref)
+    return Wanted(
+        name if len(pods) == 1 else f"{name} ({len(pods)} pods that share a claim)",
+        host.of_parts(part for claim in claims for part in claim.request.parts),
+        demands=reduce(Demands.both, (pod.demands for pod in pods)),
+        priority=max(pod.priority for pod in pods),
+    )
 
 
 _P = TypeVar("_P", Entry, ObservedPod)
@@ -186,7 +207,9 @@ def must_stay(
     nodes = {
         name for resource in books for name, spec in resource.view.nodes.items() if spec.capacity
     }
-    used = {name: sum(pod.total for each in every for pod in each.pods[name]) for name in nodes}
+    used = {
+        name: sum(pod.request.total for each in every for pod in each.pods[name]) for name in nodes
+    }
     order = sorted(
         nodes - {*staying}, key=lambda name: (used[name] > 0, name in last, used[name], name)
     )
@@ -207,11 +230,10 @@ class _OneResource:
     """The nodes and pods of some books, while nodes are taken out. pods: by node."""
 
     def __init__(self, books: Books, policy: Policy) -> None:
-        dealing = Dealing(books.view.nodes.values())
-        self._placer = Placer.over(books.view.snapshot, books.own, policy, dealing)
+        self._placer = Placer.over(books.view.snapshot, books.own, policy)
         self.pods = defaultdict[str, list[Wanted]](list)
         self.pods |= {node: [*pods] for node, pods in books.pods.items()}
-        self._moved: list[Place] = []
+        self._moved: list[Placement] = []
 
     def take_out(self, node: str) -> Wanted | None:
         """Place the pods of the node elsewhere: its own, and those that have come meanwhile.
@@ -227,7 +249,7 @@ class _OneResource:
             self._placer.shut[row] = False
             return stranded
         for pod, place in zip(self.pods[node], self._moved, strict=True):
-            self.pods[self._placer.view.names[place[0].row]].append(pod)
+            self.pods[self._placer.view.names[place.row]].append(pod)
         return None
 
     def put_back(self, node: str) -> None:
@@ -237,5 +259,5 @@ class _OneResource:
             return
         self._placer.take_back(self._moved)
         for place in self._moved:
-            self.pods[self._placer.view.names[place[0].row]].pop()
+            self.pods[self._placer.view.names[place.row]].pop()
         self._placer.shut[row] = False

@@ -1,7 +1,7 @@
 """Pods that ask by claims, as pods that are to be placed on the nodes of a DRA driver.
 
-All claims of a pod are given cards of one node, and a claim that several pods name is given them
-once: these pods are placed as one. It reads pods and claims as they were shown; no I/O.
+All claims of a pod need devices of one node, and a claim that several pods name needs them once:
+such pods are placed as one. Pure.
 
 Tested in `tests/unit/explain/test_claim_pods.py`.
 """
@@ -11,61 +11,61 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
-from gpushare.core.dealing import Asked
+from gpushare.core.claims.model import THOUSANDTHS, ClaimRequest, PodClaims
 from gpushare.core.model import MAX_UNITS, Request
 from gpushare.core.node_filters import PODS
 from gpushare.core.selectors import NO_DEMANDS, Demands, Requirement, Term
 from gpushare.errors import MessageError
-from gpushare.explain.claims import ShownClaims
+from gpushare.explain.claim_books import MEMORY
 from gpushare.explain.placer import Wanted
 from gpushare.wire.annotations import Names
 from gpushare.wire.demands import demands_of
-from gpushare.wire.dra.claims import CLASS, ClaimRequest, claim_request, nodes_of
-from gpushare.wire.dra.counted import DealsInUnits, units_up
-from gpushare.wire.dra.objects import ClaimsPod, PodClaim, ResourceClaim
-from gpushare.wire.dra.slices import NO_SUCH_AMOUNT, SliceCard
+from gpushare.wire.dra.objects import ClaimsPod, ResourceClaim
 from gpushare.wire.pods import priority_of, request_of
 
 
-@dataclass(frozen=True, slots=True)
-class AskedClaim:
-    """A claim that wants devices."""
+class ClaimSource(Protocol):
+    """Claims and templates of a cluster and of manifests."""
 
-    asked: Asked
+    def named(self, namespace: str, name: str) -> ResourceClaim | None:
+        """Return the claim of that name."""
+
+    def of_template(self, namespace: str, name: str) -> ResourceClaim | None:
+        """Return a claim as the template of that name makes it; None if there is no template."""
+
+    def request(self, claim: ResourceClaim) -> ClaimRequest:
+        """Return what a claim asks for, with the selectors of its classes. Raises MessageError."""
+
+    def nodes_of(self, claim: ResourceClaim) -> frozenset[str] | None:
+        """Return the nodes that can use the devices of an allocated claim; None: not known."""
+
+
+@dataclass(frozen=True, slots=True)
+class OpenClaim:
+    """A claim that needs devices."""
+
+    request: ClaimRequest
     key: str = ""
-    """By what other pods know it, too; "": it is the pod's own."""
+    """Namespace/name if several pods can name it; "": it is the pod's own."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ClaimsUser:
     """Equal pods that ask by claims."""
 
     name: str
     request: Request
-    """What each takes of the host."""
-    claims: tuple[AskedClaim, ...]
-    """Those without devices."""
+    """CPU, memory and other resources of each."""
+    claims: tuple[OpenClaim, ...]
     demands: Demands = NO_DEMANDS
     priority: int = 0
     count: int = 1
 
 
-class ClaimSource(ShownClaims, Protocol):
-    """Claims and templates, and what a claim takes of the driver's cards at least."""
-
-    def of_template(self, namespace: str, name: str) -> ResourceClaim | None:
-        """Return a claim as the template of that name makes it; None if there is no template."""
-
-    def least_dealt(self, memory: int) -> int:
-        """Return the fewest bytes that a claim for so many takes. Raises MessageError if it can be
-        had of no card.
-        """
-
-
-def wanted_of(users: Iterable[ClaimsUser]) -> list[Wanted]:
+def wanted_of(users: Iterable[ClaimsUser], unit: int) -> list[Wanted]:
     """Return the pods to be placed, in their order; those that share claims as one.
 
-    Users that ask for nothing are left out.
+    unit: bytes of a memory unit. Users whose claims all have devices are left out.
     """
     groups: list[list[ClaimsUser]] = []
     for user in users:
@@ -78,7 +78,7 @@ def wanted_of(users: Iterable[ClaimsUser]) -> list[Wanted]:
                 groups.remove(group)
         elif user.claims:
             groups.append(merged)
-    return [_wanted(group) for group in groups]
+    return [_wanted(group, unit) for group in groups]
 
 
 def user_of(
@@ -90,87 +90,58 @@ def user_of(
     namespace: str,
     anew: bool = False,
 ) -> ClaimsUser | None:
-    """Return what the pod wants by its claims; None if none of them is of our class.
+    """Return the pod with its claims that need devices; None if it has no claims.
 
-    names: of a resource that the pod does not ask for. namespace: the pod's. anew: the pod is on a
-    node that goes, and its claims with it. Raises WireError if a claim is missing, or can have no
-    devices.
+    names: of a resource that the pod does not ask for. namespace: the pod's. anew: the pod's node
+    goes, so its claims need devices again. Raises WireError if a claim is missing or not modelled.
     """
-    claims: list[AskedClaim] = []
-    demands, ours = demands_of(pod), False
-    for pod_claim, claim, key in _claims(pod, namespace, source):
-        try:
-            asked = claim_request(claim, CLASS)
-        except MessageError as error:
-            raise MessageError(f"its claim {pod_claim.name}: {error}") from error
-        ours = ours or asked is not None
-        if claim.allocation and not anew:
-            nodes = tuple(sorted(nodes_of(claim.allocation)))
-            if nodes:  # else any will do
-                named = Term(fields=(Requirement("metadata.name", "In", nodes),))
-                demands = demands.both(Demands(terms=(named,), tolerations=demands.tolerations))
-        elif asked is not None:
-            claims.append(AskedClaim(asked_of(asked, source), key))
-    if not ours:
+    claims: list[OpenClaim] = []
+    demands, has_claims = demands_of(pod), False
+    for claim, key in _claims(pod, namespace, source):
+        has_claims = True
+        if claim.allocation is None or anew:
+            claims.append(OpenClaim(source.request(claim), key))
+        elif (nodes := source.nodes_of(claim)) is not None:
+            term = Term(fields=(Requirement("metadata.name", "In", tuple(sorted(nodes))),))
+            demands = demands.both(Demands(terms=(term,), tolerations=demands.tolerations))
+    if not has_claims:
         return None
-    return ClaimsUser(name, request_of(pod, names), tuple(claims), demands, priority_of(pod))
+    return ClaimsUser(
+        name=name,
+        request=request_of(pod, names),
+        claims=tuple(claims),
+        demands=demands,
+        priority=priority_of(pod),
+    )
 
 
-def asked_of(claim: ClaimRequest, source: ClaimSource) -> Asked:
-    """Return what the claim asks for, with the units that it takes at least.
-
-    Raises MessageError if no card has it.
-    """
-    least = (part._replace(memory=source.least_dealt(part.memory)) for part in claim.parts)
-    units = ClaimRequest(tuple(least)).asked(source.unit).request
-    return Asked(units, claim.asked(source.unit).exact)
-
-
-def least_dealt(cards: Iterable[SliceCard], memory: int) -> int:
-    """Return the bytes that a claim for so many takes of a card; of unlike cards the fewest.
-
-    Raises MessageError if cards are large enough, and deal out no such amount.
-    """
-    large = [card for card in cards if card.shared and card.open and card.memory >= memory]
-    amounts = [amount for card in large if (amount := card.consumed(memory)) is not None]
-    if large and not amounts:
-        raise MessageError(NO_SUCH_AMOUNT)
-    return min(amounts, default=memory)
-
-
-@dataclass(frozen=True, slots=True)
-class DealsAsAny:
-    """How a card is dealt out of which nothing is known: as any of these, whichever takes most."""
-
-    cards: frozenset[DealsInUnits]
-    unit: int
-
-    def takes(self, asked: int) -> int:
-        """Return the units that a claim for so many bytes takes."""
-        units = (deals.takes(asked) for deals in self.cards)
-        known = [each for each in units if each <= MAX_UNITS]
-        return max(known, default=units_up(asked, self.unit))
-
-    def most(self, units: int) -> int:
-        """Return the most units that may be asked for to take so many, 0 for none."""
-        large = (deals for deals in self.cards if deals.card.memory >= units * self.unit)
-        return min((deals.most(units) for deals in large), default=units)
+def memory_parts(claims: Iterable[ClaimRequest], unit: int) -> list[int]:
+    """Return the units of memory that claims ask of each device, as far as they name any."""
+    parts: list[int] = []
+    for claim in claims:
+        for request in claim.requests:
+            first = request.alternatives[0]
+            for name, amount in first.amounts:
+                if name.rpartition("/")[2] == MEMORY:
+                    units = min(-(-amount // (unit * THOUSANDTHS)), MAX_UNITS)
+                    parts += [units] * (first.count or 1)
+    return parts
 
 
 def _claims(
     pod: ClaimsPod, namespace: str, source: ClaimSource
-) -> Iterator[tuple[PodClaim, ResourceClaim, str]]:
-    """Yield the pod's claims, and by what key others know each; what is only named comes once."""
+) -> Iterator[tuple[ResourceClaim, str]]:
+    """Yield the pod's claims, and by which key other pods know each; a named one comes once."""
     statuses = (pod.status and pod.status.resource_claim_statuses) or ()
-    generated = {each.name: each.resource_claim_name for each in statuses}
-    seen: set[str] = set()
+    generated = {item.name: item.resource_claim_name for item in statuses}
+    seen_keys: set[str] = set()
     for pod_claim in (pod.spec and pod.spec.resource_claims) or ():
         name = pod_claim.resource_claim_name or generated.get(pod_claim.name) or ""
         if name:
             claim = source.named(namespace, name)
             key = f"{namespace}/{name}" if pod_claim.resource_claim_name else ""
             label = f"claim {namespace}/{name}"
-        elif pod_claim.name in generated:  # of a template that asks for nothing none is made
+        elif pod_claim.name in generated:  # of a template without requests none is made
             continue
         else:
             template = pod_claim.resource_claim_template_name or ""
@@ -178,20 +149,20 @@ def _claims(
             label = f"ResourceClaimTemplate {namespace}/{template}"
         if claim is None:
             raise MessageError(f"there is no {label}")
-        if key not in seen:
-            seen |= {key} - {""}
-            yield pod_claim, claim, key
+        if key not in seen_keys:
+            seen_keys |= {key} - {""}
+            yield claim, key
 
 
 def _keys(users: Iterable[ClaimsUser]) -> frozenset[str]:
     return frozenset(claim.key for user in users for claim in user.claims if claim.key)
 
 
-def _wanted(users: Sequence[ClaimsUser]) -> Wanted:
+def _wanted(users: Sequence[ClaimsUser], unit: int) -> Wanted:
     """Return equal pods, or all these as one."""
     first = users[0]
     if not _keys(users):
-        return _of_claims(first.name, first.count, first.request, first.claims, first)
+        return _of_claims(first, [claim.request for claim in first.claims], unit)
     pods = sum(user.count for user in users)
     demands, amounts = first.demands, Counter({PODS: pods} if pods > 1 else {})
     for user in users:
@@ -204,18 +175,26 @@ def _wanted(users: Sequence[ClaimsUser]) -> Wanted:
         resources=tuple(sorted(amounts.items())),
     )
     shared = {claim.key: claim for user in users for claim in user.claims if claim.key}
-    own = [claim for user in users for claim in user.claims * user.count if not claim.key]
-    name = first.name if pods == 1 else f"{first.name} ({pods} pods that share a claim)"
-    priority = max(user.priority for user in users)
-    as_one = replace(first, demands=demands, priority=priority)
-    return _of_claims(name, 1, host, [*shared.values(), *own], as_one)
+    own_claims = [claim for user in users for claim in user.claims * user.count if not claim.key]
+    as_one = replace(
+        first,
+        name=first.name if pods == 1 else f"{first.name} ({pods} pods that share a claim)",
+        request=host,
+        demands=demands,
+        priority=max(user.priority for user in users),
+        count=1,
+    )
+    return _of_claims(as_one, [claim.request for claim in (*shared.values(), *own_claims)], unit)
 
 
-def _of_claims(
-    name: str, count: int, host: Request, claims: Iterable[AskedClaim], like: ClaimsUser
-) -> Wanted:
-    """Return what asks for all these claims; the largest one is with what is taken of the host."""
-    every = (claim.asked for claim in claims)
-    largest, *rest = sorted(every, key=lambda each: (-sum(each.exact), -each.request.total))
-    request = host.of_parts(largest.request.parts)
-    return Wanted(name, request, count, like.demands, like.priority, largest.exact, tuple(rest))
+def _of_claims(user: ClaimsUser, claims: Sequence[ClaimRequest], unit: int) -> Wanted:
+    parts = memory_parts(claims, unit)
+    request = user.request.of_parts(parts) if parts else user.request
+    return Wanted(
+        name=user.name,
+        request=request,
+        count=user.count,
+        demands=user.demands,
+        priority=user.priority,
+        claims=PodClaims(tuple(claims)),
+    )

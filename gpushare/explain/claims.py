@@ -1,289 +1,307 @@
 """The explanation of a pod that asks by ResourceClaims, from the pod and the books of claims.
 
-It reads the books and changes nothing; no I/O. How the pod stands on the nodes is told by the code
-that tells it of pods by annotation, over the ledger whose holders are claims. Which nodes take pods
-with claims is told by kube-scheduler's own filters, and by the mode of each node.
+kube-scheduler allocates; its condition says why a pod is pending. The model of first fit adds which
+claims hold the devices, and which of them have to end. Pure but for the books, which it reads.
 
-Tested in `tests/unit/explain/test_claims.py` and `tests/unit/explain/test_claim_filters.py`.
+Tested in `tests/unit/explain/test_claims.py`.
 """
 
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
-from types import MappingProxyType
-from typing import Protocol
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from dataclasses import replace
 
-from gpushare.core.dealing import AsDealt, Asked, Dealing
-from gpushare.core.explain import Explanation
-from gpushare.core.held_snapshot import HeldSnapshot
-from gpushare.core.model import Amounts, PodRef, Request
-from gpushare.core.node_filters import Obstacle, OwnFilters
-from gpushare.core.selectors import NO_DEMANDS, Demands
-from gpushare.errors import MessageError, WireError
+from gpushare.core.claims.first_fit import Matcher, Steps, first_fit
+from gpushare.core.claims.model import (
+    THOUSANDTHS,
+    ClaimRequest,
+    DeviceKey,
+    DeviceRequest,
+    Fit,
+    Holding,
+    NodeDevices,
+    NoFit,
+    PodClaims,
+    Use,
+)
+from gpushare.core.model import PodRef, Request
+from gpushare.core.node_filters import OwnFilters
+from gpushare.core.selectors import Demands
+from gpushare.errors import WireError
+from gpushare.explain.claim_books import ClaimBooks, ClaimRecord, claim_names
 from gpushare.explain.pod import (
     ClaimExplanation,
-    ExplainSource,
+    ClaimRemedy,
+    DeviceReading,
     GivenCard,
     PodExplanation,
-    explanation_of,
 )
+from gpushare.wire.annotations import ALIYUN
 from gpushare.wire.conditions import scheduler_view
 from gpushare.wire.demands import demands_of
-from gpushare.wire.dra.claims import CLASS, claim_names, claim_request, given_devices, nodes_of
-from gpushare.wire.dra.objects import ClaimMetadata, ClaimsPod, ResourceClaim
-from gpushare.wire.dra.slices import DeviceKey, SliceCard
-from gpushare.wire.pods import has_ended, names_any, observe_pod, pod_ref
+from gpushare.wire.dra.objects import CLASS, ClaimsPod
+from gpushare.wire.pods import has_ended, names_any, pod_ref, request_of
 
-BY_ANNOTATION = Obstacle(
-    "shares devices by annotation", "its device plug-in and the pods by annotation are gone"
-)
-UNKNOWN_NODE = Obstacle("known by slices alone", "the API server shows the node")
+NOT_SHOWN = "known by ResourceSlices alone"
+"""Reason of a node that the API server does not show."""
 
-_NOTHING: Amounts = MappingProxyType({})
-_NO_HOST = Request()
-_TO_BE_MADE = "its claims are still to be made of their templates"
-ON_SEVERAL = (
-    "its claims have devices on different nodes, and other pods use them: no node has them all;"
-    " delete those pods, or create this one with other claims"
-)
-"""Why a pod can be on no node, whatever is free."""
+REASONS = {
+    NoFit.TOO_FEW_DEVICES: "no devices for its claims",
+    NoFit.ERROR: "kube-scheduler's attempt would end with an error",
+    NoFit.NOT_MODELLED: "the search for devices would take too long",
+}
+"""Reasons of nodes, as texts begin with their number."""
 
-_ANEW = (
-    "; what a claim asks for cannot be changed: correct it, or its template, and create it and the"
-    " pod again"
-)
+TOO_LARGE = "its ResourceSlices are too large to be read"
 
+_NODE_STEPS = 20_000
+"""Steps of first fit on one node: about 20 ms."""
 
-class ShownClaims(Protocol):
-    """Claims as last shown."""
+_ALL_STEPS = 100_000
+"""Steps for all nodes of one explanation: at most about half a second."""
 
-    @property
-    def unit(self) -> int:
-        """The bytes of a unit."""
+_MAX_NODES = 8
+"""Nodes for which the claims are searched that have to end: those with the fewest claims."""
 
-    def named(self, namespace: str, name: str) -> ResourceClaim | None:
-        """Return the claim of that name."""
+_BYTES = (("Ti", 1 << 40), ("Gi", 1 << 30), ("Mi", 1 << 20), ("Ki", 1 << 10))
 
 
-class ClaimReader(ShownClaims, Protocol):
-    """Claims as last shown, and what names of devices mean."""
+def by_claims(pod: ClaimsPod, resources: Collection[str], by_class: Collection[str] = ()) -> bool:
+    """Return whether the pod has claims, and asks for none of the managed resources.
 
-    def card(self, key: DeviceKey) -> SliceCard | None:
-        """Return the card that a slice last gave this name."""
-
-    def in_flight(self) -> frozenset[str]:
-        """Return the uids of claims of which nobody knows whether an allocation lands."""
-
-
-class ClaimFilters(OwnFilters):
-    """kube-scheduler's own filters, and which nodes take no claims whatever is free there.
-
-    own: over the same nodes and all their pods. by_annotation: returns whether a node has devices
-    by annotation, or pods that hold some.
+    by_class: extended resources for which kube-scheduler makes claims itself.
     """
-
-    def __init__(self, own: OwnFilters, by_annotation: Callable[[str], bool]) -> None:
-        super().__init__(own.states)
-        self._own = own
-        self._by_annotation = by_annotation
-
-    def obstacles(
-        self,
-        node: str,
-        request: Request,
-        demands: Demands = NO_DEMANDS,
-        more: Amounts = _NOTHING,
-    ) -> tuple[Obstacle, ...]:
-        """Return all that keeps the pod from the node, the gravest first."""
-        if node not in self.states:
-            return (UNKNOWN_NODE,)
-        both = (BY_ANNOTATION,) * self._by_annotation(node)
-        return both + self._own.obstacles(node, request, demands, more)
-
-    def refuses(self, node: str, demands: Demands) -> bool:
-        """Return whether the node is kept from a pod with these demands, whatever is free there."""
-        closed = node not in self.states or self._by_annotation(node)
-        return closed or self._own.refuses(node, demands)
-
-    def free(self, node: str, resource: str) -> int | None:
-        """Return how much of a resource is left for pods; None if it is not counted there."""
-        return self._own.free(node, resource)
-
-    def shortages(
-        self, node: str, request: Request, *, less: Iterable[Request] = (), more: Amounts = _NOTHING
-    ) -> tuple[Obstacle, ...]:
-        """Return the resources of which the node has too little; the end of claims frees none."""
-        del less
-        return self._own.shortages(node, request, more=more)
-
-
-@dataclass(frozen=True, slots=True)
-class ClaimsLack:
-    """What a pod has no devices for yet, and where it may have them."""
-
-    claims: tuple[Asked, ...]
-    """What they ask for, all on one node, in the order in which they are given devices."""
-    host: Request = _NO_HOST
-    """The CPU and memory of the pod."""
-    demands: Demands = NO_DEMANDS
-    """What the pod demands of its node."""
-    nodes: frozenset[str] | None = None
-    """Where the devices are that others use with it, so that they are not given back; None:
-    anywhere."""
-
-    @property
-    def largest(self) -> Asked:
-        """What it needs of a node for its largest claim: what keeps it out, if one claim does."""
-        claim = max(self.claims, key=lambda asked: (asked.exact[0], sum(asked.exact)))
-        return Asked(self.host.of_parts(claim.request.parts), claim.exact)
-
-
-@dataclass(frozen=True, slots=True)
-class DriverNodes:
-    """The nodes of the driver."""
-
-    source: ExplainSource
-    """A resource named after the class, whose pods are claims."""
-    dealing: Dealing
-    """How the cards are dealt out."""
-
-    def explanation(self, lack: ClaimsLack, now: float) -> Explanation:
-        """Return how a pod stands on the nodes that lacks this.
-
-        It is that of the largest claim, which fits only where all others do with it.
-        """
-        largest, snapshot = lack.largest, self.source.ledger.snapshot()
-        explanation = explanation_of(
-            self.source,
-            largest.request,
-            lack.demands,
-            now,
-            snapshot=snapshot,
-            dealt=AsDealt(self.dealing, largest),
-            nodes=lack.nodes,
-        )
-        # Several cards for one amount are written as a count of the claim, which its author knows.
-        explanation = replace(explanation, split=0)
-        if not explanation.fit or len(lack.claims) == 1:
-            return explanation
-        held = HeldSnapshot.of(snapshot)
-        scorer = self.source.ranking(largest.request)
-        fit = tuple(
-            node
-            for node in explanation.fit
-            if self.dealing.all_fit(held, node, lack.claims, scorer)
-        )
-        return replace(explanation, fit=fit, apart=len(explanation.fit) - len(fit))
+    has_claims = bool(pod.spec and pod.spec.resource_claims) or names_any(pod, by_class)
+    return has_claims and not names_any(pod, resources)
 
 
 def explain_claims(
-    pod: ClaimsPod,
-    books: ClaimReader,
-    nodes: DriverNodes | None,
-    unit: str,
-    *,
-    waits: str = "",
-    now: float = 0.0,
+    pod: ClaimsPod, books: ClaimBooks, filters: OwnFilters, matches: Matcher, unit: str
 ) -> PodExplanation:
-    """Return the explanation of a pod with claims as it is now, in seconds since the epoch.
+    """Return the explanation of a pod with claims.
 
-    nodes: None if nothing is to be said of them. waits: why its claims got no devices when that was
-    last tried, or "". Raises MessageError if none of its claims is of our class.
+    filters: kube-scheduler's other filters over the nodes. matches: evaluates selectors. unit: the
+    name of a memory unit.
     """
     ref = pod_ref(pod)
     answer = PodExplanation(ref, CLASS, unit, "ended", scheduler_view(pod))
     if has_ended(pod):
         return answer
-    names = claim_names(pod)
-    shown = {name: books.named(ref.namespace, name) for name in names or ()}
-    claims = [
+    claims_by_name = {name: books.named(ref.namespace, name) for name in claim_names(pod) or ()}
+    claims = tuple(
         explain_claim(claim, books)
         if claim is not None
         else ClaimExplanation(PodRef(ref.namespace, name, ""), "missing")
-        for name, claim in shown.items()
-    ]
-    ours = tuple(claim for claim in claims if claim is not None)
-    if names is not None and not ours:
-        raise MessageError(
-            f"none of the claims of pod {ref} is of class {CLASS}: gpushare has no say in it"
-        )
-    answer = replace(answer, claims=ours)
+        for name, claim in claims_by_name.items()
+    )
     node = (pod.spec and pod.spec.node_name) or ""
     if node:
-        return replace(answer, state="bound", node=node)
-    if names is None:
-        return replace(answer, state="pending", waits=_TO_BE_MADE)
-    waiting = [claim.asked for claim in ours if claim.state == "waiting" and claim.asked]
-    answer = replace(answer, state="pending", waits=waits if waiting else "")
-    if not waiting or nodes is None:
-        return answer
+        return replace(answer, state="bound", node=node, claims=claims)
+    answer = replace(answer, state="pending", claims=claims)
+    return replace(answer, reading=read_devices(pod, books, filters, matches))
+
+
+def explain_claim(claim: ClaimRecord, books: ClaimBooks) -> ClaimExplanation:
+    """Return the explanation of a claim."""
+    if not claim.is_allocated:
+        requests = request_texts(claim.request) if claim.request else ()
+        return ClaimExplanation(claim.ref, "waiting", requests)
+    devices: list[GivenCard] = []
+    nodes: list[str] = []
+    for holding in claim.holdings:
+        card = books.card(holding.key)
+        is_whole = card is None or (holding.consumed is None and not card.parts)
+        units = None if card is None or is_whole else books.units_of(holding, card)
+        devices.append(GivenCard(*holding.key, card.uuid if card else "", units))
+        nodes += books.nodes_of(holding.key)
+    pods = tuple(name for name, _ in claim.users)
+    node_names = ", ".join(sorted({*nodes}))
+    return ClaimExplanation(claim.ref, "allocated", (), node_names, tuple(devices), pods)
+
+
+def request_texts(claim: ClaimRequest) -> tuple[str, ...]:
+    """Return each request of a claim in words: 2 x gpushare.io with memory 10Gi."""
+    return tuple(" or ".join(map(_request_text, item.alternatives)) for item in claim.requests)
+
+
+def _request_text(request: DeviceRequest) -> str:
+    text = f"{'all' if request.count is None else request.count} x {request.device_class}"
+    amounts = [f"{name} {_quantity(amount)}" for name, amount in request.amounts]
+    if amounts:
+        text += f" with {', '.join(amounts)}"
+    return f"{text}, by CEL selectors" if request.selectors else text
+
+
+def _quantity(thousandths: int) -> str:
+    if thousandths % THOUSANDTHS:
+        return f"{thousandths}m"
+    amount = thousandths // THOUSANDTHS
+    for suffix, factor in _BYTES:
+        if amount and amount % factor == 0:
+            return f"{amount // factor}{suffix}"
+    return str(amount)
+
+
+def read_devices(
+    pod: ClaimsPod, books: ClaimBooks, filters: OwnFilters, matches: Matcher
+) -> DeviceReading | None:
+    """Return how the claims of a pending pod stand on the devices; None if all have devices."""
+    requests = books.requests(pod)
+    if requests.missing:
+        names = ", ".join(requests.missing)
+        return DeviceReading(detail=f"there is no claim {names} yet")
+    if requests.mistake:
+        return DeviceReading(detail=requests.mistake)
+    if not requests.claims.claims:
+        return None
     try:
-        request = observe_pod(pod, nodes.source.names).request
+        host, demands = request_of(pod, ALIYUN), demands_of(pod)
+        # kube-scheduler makes a claim of these, so no node has to advertise them.
+        others = tuple(item for item in host.resources if item[0] not in books.resources)
+        host = replace(host, resources=others)
     except WireError as error:
-        return replace(answer, waits=str(error))
-    lasting = lasting_nodes(ref.uid, (claim for claim in shown.values() if claim is not None))
-    if lasting is not None and not lasting:
-        return replace(answer, waits=ON_SEVERAL)
-    in_order = tuple(sorted(waiting, key=lambda asked: -sum(asked.exact)))
-    lack = ClaimsLack(in_order, request, demands_of(pod), lasting)
-    explanation = nodes.explanation(lack, now)
-    return replace(answer, request=lack.largest.request, explanation=explanation)
+        return DeviceReading(detail=str(error))
+    return _Reader(books, requests.claims, matches).read(
+        allowed_nodes(pod, books), filters, host, demands
+    )
 
 
-def by_claims(pod: ClaimsPod, resources: Sequence[str]) -> bool:
-    """Return whether the pod has claims, and asks for none of the resources."""
-    return bool(pod.spec and pod.spec.resource_claims) and not names_any(pod, resources)
-
-
-def explain_claim(
-    claim: ResourceClaim, books: ClaimReader, *, foreign: bool = False
-) -> ClaimExplanation | None:
-    """Return what is to be said of the claim; None if it is of another class.
-
-    foreign: say it of another class too, if the claim is allocated.
+def allowed_nodes(pod: ClaimsPod, books: ClaimBooks) -> frozenset[str] | None:
+    """Return the nodes where the devices are that claims of the pod share with other pods; None:
+    the pod may go anywhere. kube-scheduler frees devices that are reserved for this pod alone.
     """
-    read = claim.metadata or ClaimMetadata()
-    ref = PodRef(read.namespace or "", read.name or "", read.uid or "")
-    asked, wrong = None, ""
-    try:
-        request = claim_request(claim, CLASS)
-        if request is None and not (foreign and claim.allocation):
+    ref, nodes = pod_ref(pod), None
+    for name in claim_names(pod) or ():
+        claim = books.named(ref.namespace, name)
+        if claim is None or not claim.is_allocated or {uid for _, uid in claim.users} == {ref.uid}:
+            continue
+        for holding in claim.holdings:
+            on = frozenset(books.nodes_of(holding.key))
+            nodes = on if nodes is None else nodes & on
+    return nodes
+
+
+def use_with(use: Use, claim: ClaimRecord, keys: Collection[DeviceKey]) -> Use:
+    """Return the use of these devices once a claim holds its own, too."""
+    exclusive, shares = {*use.exclusive}, dict(use.shares)
+    for holding in _holdings(claim, keys):
+        if holding.consumed is None:
+            exclusive.add(holding.key)
+        else:
+            amounts = Counter(shares.get(holding.key, {}))
+            amounts.update(holding.consumed)
+            shares[holding.key] = amounts
+    return Use(exclusive, shares)
+
+
+def _holdings(claim: ClaimRecord, keys: Collection[DeviceKey]) -> Iterator[Holding]:
+    return (holding for holding in claim.holdings if holding.key in keys)
+
+
+class _Reader:
+    """Reads how claims stand on the devices of the nodes."""
+
+    def __init__(self, books: ClaimBooks, claims: PodClaims, matches: Matcher) -> None:
+        self._books = books
+        self._claims = claims
+        self._matches = matches
+        self._left = _ALL_STEPS
+
+    def read(
+        self,
+        usable_nodes: frozenset[str] | None,
+        filters: OwnFilters,
+        host: Request,
+        demands: Demands,
+    ) -> DeviceReading:
+        """Return the reading. host, demands: of the pod. usable_nodes: None: all."""
+        fit: list[str] = []
+        full: list[str] = []
+        kept_out: Counter[str] = Counter()
+        not_judged: Counter[str] = Counter()
+        for node in sorted(self._books.nodes()):
+            if usable_nodes is not None and node not in usable_nodes:
+                continue
+            if node not in filters.states:
+                kept_out[NOT_SHOWN] += 1
+            elif obstacles := filters.obstacles(node, host, demands):
+                kept_out[obstacles[0].text] += 1
+            else:
+                outcome = self._fit(node, self._books.use(node))
+                if isinstance(outcome, Fit):
+                    fit.append(node)
+                elif outcome is NoFit.TOO_FEW_DEVICES:
+                    full.append(node)
+                else:
+                    not_judged[REASONS[outcome]] += 1
+        if unmodelled := self._books.unmodelled_nodes():
+            not_judged[TOO_LARGE] = len(unmodelled)
+        remedy = None if fit else self._remedy(full)
+        is_complete = self._left > 0 and not not_judged
+        return DeviceReading(
+            nodes=len(fit) + len(full),
+            fit=tuple(fit),
+            kept_out=kept_out,
+            not_judged=not_judged,
+            remedy=remedy,
+            never=bool(full) and is_complete and not fit and remedy is None,
+        )
+
+    def _remedy(self, nodes: Iterable[str]) -> ClaimRemedy | None:
+        """Return the fewest claims that have to end on one of these nodes; None if none help."""
+        holders = {node: self._holders(node) for node in nodes}
+        candidates: list[tuple[str, list[ClaimRecord]]] = []
+        for node in sorted(holders, key=lambda node: len(holders[node])):
+            if len(candidates) < _MAX_NODES and isinstance(self._fit(node, Use()), Fit):
+                candidates.append((node, self._ends(node, holders[node])))
+        # Without steps left, claims may be among them that need not end.
+        if not candidates or self._left <= 0:
             return None
-        asked = request.asked(books.unit) if request is not None else None
-    except MessageError as error:
-        wrong = refusal(error)
-    if claim.allocation:
-        where = ", ".join(sorted(nodes_of(claim.allocation)))
-        pods = tuple(each.name or "" for each in claim.reserved)
-        cards = []
-        for device in given_devices(claim.allocation):
-            card = books.card(device.key)
-            units = None if device.memory is None else -(-device.memory // books.unit)
-            cards.append(GivenCard(*device.key, card.uuid if card else "", units))
-        return ClaimExplanation(ref, "allocated", wrong, asked, where, tuple(cards), pods)
-    if wrong:
-        return ClaimExplanation(ref, "refused", wrong)
-    return ClaimExplanation(
-        ref, "in doubt" if ref.uid in books.in_flight() else "waiting", "", asked
-    )
+        node, ends = min(candidates, key=lambda item: (len(item[1]), item[0]))
+        return ClaimRemedy(node, tuple(explain_claim(claim, self._books) for claim in ends))
+
+    def _fit(self, node: str, use: Use) -> Fit | NoFit:
+        devices = self._books.devices(node)
+        if devices is None or self._left <= 0:
+            return NoFit.NOT_MODELLED
+        steps = Steps(min(_NODE_STEPS, self._left))
+        before = steps.left
+        outcome = first_fit(devices, self._claims, use, self._matches, steps)
+        self._left -= before - max(steps.left, 0)
+        return outcome
+
+    def _holders(self, node: str) -> list[ClaimRecord]:
+        """Return the claims that hold devices of the node, or counters of their pools."""
+        claims = (
+            claim for key in _keys(self._books.devices(node)) for claim in self._books.holders(key)
+        )
+        return [*{claim.ref.uid: claim for claim in claims}.values()]
+
+    def _ends(self, node: str, holders: Sequence[ClaimRecord]) -> list[ClaimRecord]:
+        """Return claims that have to end so that devices are found on the node, none of them
+        needlessly.
+        """
+        keys = _keys(self._books.devices(node))
+        use, ends = Use(), []
+        # The smallest stay first, so that few large ones end.
+        for claim in sorted(holders, key=lambda claim: _size(claim, keys)):
+            self._left -= len(keys)
+            more = use_with(use, claim, keys)
+            if isinstance(self._fit(node, more), Fit):
+                use = more
+            else:
+                ends.append(claim)
+        return ends
 
 
-def refusal(why: object) -> str:
-    """Return why a claim can have no devices, and what its author can do."""
-    return f"{why}{_ANEW}"
+def _size(claim: ClaimRecord, keys: Collection[DeviceKey]) -> tuple[int, int, str]:
+    """Return the sort key of a claim: its whole devices, then its amounts."""
+    holdings = [*_holdings(claim, keys)]
+    whole = sum(holding.consumed is None for holding in holdings)
+    return whole, sum(sum((holding.consumed or {}).values()) for holding in holdings), claim.ref.uid
 
 
-def lasting_nodes(uid: str, claims: Iterable[ResourceClaim]) -> frozenset[str] | None:
-    """Return the nodes where a pod has to be for devices that its claims have; None: any.
-
-    What is reserved for the pod alone is given back if its other claims need another node.
-    """
-    return common_nodes(
-        claim for claim in claims if [consumer.uid for consumer in claim.reserved] != [uid]
-    )
-
-
-def common_nodes(claims: Iterable[ResourceClaim]) -> frozenset[str] | None:
-    """Return the nodes where all devices can be used that these claims have; None: any."""
-    allocations = [claim.allocation for claim in claims if claim.allocation]
-    pinned = [nodes for nodes in map(nodes_of, allocations) if nodes]
-    return frozenset.intersection(*pinned) if pinned else None
+def _keys(devices: NodeDevices | None) -> frozenset[DeviceKey]:
+    """Return the devices whose use matters on a node."""
+    pools = devices.pools if devices else ()
+    all_devices = (device for pool in pools for device in (*pool.devices, *pool.devices_elsewhere))
+    return frozenset(device.key for device in all_devices)

@@ -14,7 +14,7 @@ from typing import Any
 from gpushare.core.explain import BoundPodScore, Explanation
 from gpushare.core.model import ANY_CARD, Request, Shares
 from gpushare.core.states.entry import Entry
-from gpushare.explain.pod import ClaimExplanation, GroupNeed, PodExplanation
+from gpushare.explain.pod import ClaimExplanation, DeviceReading, GroupNeed, PodExplanation
 from gpushare.explain.text import lines
 from gpushare.wire.held import held_document
 
@@ -61,8 +61,7 @@ def document(pod: PodExplanation) -> dict[str, Any]:
             asdict(claim.ref)
             | {
                 "state": claim.state,
-                "detail": claim.detail or None,
-                "request": _request(claim.asked.request if claim.asked else None),
+                "requests": list(claim.requests),
                 "node": claim.node or None,
                 "devices": given_documents(claim),
                 "pods": list(claim.pods),
@@ -70,7 +69,7 @@ def document(pod: PodExplanation) -> dict[str, Any]:
             for claim in pod.claims
         ]
         or None,
-        "waits": pod.waits or None,
+        "claimDevices": pod.reading and _reading(pod.reading),
         "lines": lines(pod),
     }
 
@@ -87,6 +86,23 @@ def given_documents(claim: ClaimExplanation) -> list[dict[str, Any]]:
         }
         for card in claim.cards
     ]
+
+
+def _reading(reading: DeviceReading) -> dict[str, Any]:
+    ends = reading.remedy.ends if reading.remedy else ()
+    return {
+        "nodes": reading.nodes,
+        "fit": list(reading.fit),
+        "keptOut": [{"reason": why, "nodes": n} for why, n in reading.kept_out.items()],
+        "notJudged": [{"reason": why, "nodes": n} for why, n in reading.not_judged.items()],
+        "never": reading.never,
+        "remedy": reading.remedy
+        and {
+            "node": reading.remedy.node,
+            "ends": [asdict(claim.ref) | {"pods": list(claim.pods)} for claim in ends],
+        },
+        "detail": reading.detail or None,
+    }
 
 
 def _group(group: GroupNeed) -> dict[str, Any]:
@@ -114,7 +130,6 @@ def _explanation(explanation: Explanation) -> dict[str, Any]:
         "unknownNodes": explanation.unknown,
         "keptOut": [{"reason": why, "nodes": n} for why, n in explanation.kept_out.items()],
         "otherModels": explanation.other_models,
-        "roomForLargestClaim": explanation.apart,
         "largestFree": largest
         and {"node": largest.node, "device": largest.device, "free": largest.units},
         "fitsNow": explanation.fits_now,

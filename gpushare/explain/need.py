@@ -114,7 +114,7 @@ def need(
         counts = search.fewest() or counts
     placed, view = tries.result(counts)
     usable = nodes.filters.open_to(NO_DEMANDS)[nodes.rows(counts)]
-    free = -np.sort(-nodes.dealing.view(view).free[usable], axis=1)
+    free = -np.sort(-view.free[usable], axis=1)
     return Need(
         before,
         sums_of(view),
@@ -139,7 +139,7 @@ def more_of(pods: Iterable[Wanted], share: Fraction) -> list[Wanted]:
     together they ask for no less than this share of the memory.
     """
     by_kind: dict[object, Wanted] = {}
-    for place, pod in enumerate(sorted(pods, key=lambda each: (-each.total, each.name))):
+    for place, pod in enumerate(sorted(pods, key=lambda each: (-each.request.total, each.name))):
         times = ceil((place + 1) * share) - ceil(place * share)
         if times:
             first = replace(pod, name=f"more like {pod.name}", count=0)
@@ -331,11 +331,6 @@ def _measures(
 
     shapes: one empty node of each. pods: each with a count.
     """
-    # What one asks for besides is something else to sums: they do not see that it is of one node.
-    pods = [
-        *pods,
-        *(replace(pod, request=more.request, also=()) for pod in pods for more in pod.also),
-    ]
     every = (existing, *shapes)
     yield from _sums(every, pods)
     asked = Counter[tuple[tuple[int, ...], int]]()

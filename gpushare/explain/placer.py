@@ -6,16 +6,15 @@ on a thousand nodes would else take minutes. No I/O.
 """
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Self
 
 import numpy as np
 
-from gpushare.core.dealing import AsDealt, Asked, Dealing
+from gpushare.core.claims.model import PodClaims
 from gpushare.core.decide import filter_nodes
 from gpushare.core.defrag import Host
-from gpushare.core.explain import TOGETHER
 from gpushare.core.model import Reason, Request
 from gpushare.core.mutable_cluster import MutableCluster, Placement, ranking
 from gpushare.core.node_filters import OwnFilters, amounts_of
@@ -23,6 +22,9 @@ from gpushare.core.policy import Policy
 from gpushare.core.selectors import NO_DEMANDS, Demands
 from gpushare.core.snapshot import Bools, Ints, Rows, Snapshot, has_accepted_model
 from gpushare.core.trial_streams import mutable
+
+PlacerOver = Callable[[Snapshot, OwnFilters, Policy], "Placer"]
+"""Makes a placer over the nodes of a snapshot."""
 
 MOST = 10_000
 """Pods that are placed at most if the question is how many fit."""
@@ -120,31 +122,13 @@ class Wanted:
     """What they demand of nodes."""
     priority: int = 0
     """Those of a higher one are placed first."""
-    exact: tuple[int, ...] = ()
-    """As `Asked.exact`, of the request."""
-    also: tuple[Asked, ...] = ()
-    """What each asks for besides, of devices of the same node, which may be those of the request or
-    of one another."""
+    claims: PodClaims | None = None
+    """Claims that each of them asks by; the request then has their memory for display alone."""
 
     @property
-    def asked(self) -> Asked:
-        """What each asks for, of devices that may deal out memory in amounts of their own."""
-        return Asked(self.request, self.exact)
-
-    @property
-    def kind(self) -> tuple[Asked, tuple[Asked, ...], Demands]:
+    def kind(self) -> tuple[Request, PodClaims | None, Demands]:
         """What decides where it has room."""
-        return self.asked, self.also, self.demands
-
-    @property
-    def total(self) -> int:
-        """Units that each of them asks for."""
-        return self.request.total + sum(each.request.total for each in self.also)
-
-
-Place = tuple[Placement, ...]
-"""Where a pod is: by its request, which has what it takes of the host, and by what it asks for
-besides."""
+        return self.request, self.claims, self.demands
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,19 +167,13 @@ class Placer:
     """Places pods on nodes, where kube-scheduler's own filters let them.
 
     rows: of the snapshot, the nodes that there are; of equally good ones the first is taken.
-    filters: over all rows of the snapshot. dealing: of its nodes. view: the nodes with what is
-    placed. shut: bool (K,), those on which nothing is placed.
+    filters: over all rows of the snapshot. view: the nodes with what is placed.
+    shut: bool (K,), those on which nothing is placed.
     """
 
     def __init__(
-        self,
-        snapshot: Snapshot,
-        rows: Rows,
-        filters: HostFilters,
-        policy: Policy,
-        dealing: Dealing | None = None,
+        self, snapshot: Snapshot, rows: Rows, filters: HostFilters, policy: Policy
     ) -> None:
-        self._dealing = dealing or Dealing()
         self.view = mutable(snapshot, rows, empty=False)
         self._cluster = MutableCluster(self.view, ranking(policy, len(rows)))
         self._own = filters.own
@@ -205,24 +183,22 @@ class Placer:
         self.shut = np.zeros(len(rows), dtype=bool)
 
     @classmethod
-    def over(
-        cls, snapshot: Snapshot, own: OwnFilters, policy: Policy, dealing: Dealing | None = None
-    ) -> Self:
+    def over(cls, snapshot: Snapshot, own: OwnFilters, policy: Policy) -> Self:
         """Return one over all nodes of the snapshot. own: kube-scheduler's filters."""
         filters = HostFilters(own, snapshot.names)
-        return cls(snapshot, rows_by_name(snapshot), filters, policy, dealing)
+        return cls(snapshot, rows_by_name(snapshot), filters, policy)
 
-    def put(self, wanted: Wanted) -> list[Place]:
+    def put(self, wanted: Wanted) -> list[Placement]:
         """Place pods as long as they fit, and return where they are."""
-        places: list[Place] = []
+        places: list[Placement] = []
         count = MOST if wanted.count is None else wanted.count
         while len(places) < count:
             among = self._room.among(wanted.request, wanted.demands) & ~self.shut
             place = self._place(wanted, among)
-            if not place:
+            if place is None:
                 break
             places.append(place)
-            self._count(place[0], 1)
+            self._count(place, 1)
         return places
 
     def placed(self, wanted: Wanted) -> PlacementResult:
@@ -231,7 +207,7 @@ class Placer:
 
     def placed_at_once(self, gang: Sequence[Wanted]) -> GangResult:
         """Place all pods of the group, or none; return where they would be."""
-        places: list[Place] = []
+        places: list[Placement] = []
         results = []
         for wanted in gang:
             put = self.put(wanted)
@@ -242,9 +218,9 @@ class Placer:
             self.take_back(places)
         return result
 
-    def put_all(self, pods: Iterable[Wanted]) -> tuple[list[Place], Wanted | None]:
+    def put_all(self, pods: Iterable[Wanted]) -> tuple[list[Placement], Wanted | None]:
         """Place all of these pods, or none; return where, and the first that has no place."""
-        places: list[Place] = []
+        places: list[Placement] = []
         for wanted in pods:
             put = self.put(wanted)
             places += put
@@ -267,48 +243,20 @@ class Placer:
             if reason is not Reason.NO_DEVICE
         }
 
-    def take_back(self, places: Iterable[Place]) -> None:
+    def take_back(self, places: Iterable[Placement]) -> None:
         """Take pods away that were placed."""
         for place in places:
-            for placement in place:
-                self._cluster.release(placement)
-            self._count(place[0], -1)
+            self._cluster.release(place)
+            self._count(place, -1)
 
-    def _place(self, wanted: Wanted, among: Bools) -> Place:
-        """Place one pod with all that it asks for on one of these nodes; () if none has room."""
-        rows = np.arange(len(among))
-        while (first := self._place_asked(wanted.asked, among)) is not None:
-            place: Place = (first,)
-            for asked in wanted.also:
-                more = self._place_asked(asked, rows == first.row)
-                if more is None:
-                    break
-                place += (more,)
-            else:
-                return place
-            for placement in place:
-                self._cluster.release(placement)
-            among[first.row] = False
-        return ()
+    def _place(self, wanted: Wanted, among: Bools) -> Placement | None:
+        """Place one pod on the best of these nodes; None if none has room."""
+        return self._cluster.place(wanted.request, among)
 
-    def _place_asked(self, asked: Asked, among: Bools) -> Placement | None:
-        """Place what is asked for on the best of these nodes; None if none has room."""
-        if not asked.exact:
-            return self._cluster.place(asked.request, among)
-        row = self.view.row
-        best = self._dealing.place(
-            self.view, asked, lambda name: bool(among[row[name]]), self._cluster.scorer
-        )
-        if best is None:
-            return None
-        node, shares = best
-        request = asked.request.of_parts(units for _, units in shares)
-        return self._cluster.put(row[node], tuple(sorted(shares)), request)
-
-    def _result(self, wanted: Wanted, places: Sequence[Place]) -> PlacementResult:
+    def _result(self, wanted: Wanted, places: Sequence[Placement]) -> PlacementResult:
         count = MOST if wanted.count is None else wanted.count
         reasons = self._reasons(wanted) if len(places) < count else {}
-        on = Counter(self.view.names[place[0].row] for place in places)
+        on = Counter(self.view.names[place.row] for place in places)
         return PlacementResult(wanted, len(places), on, reasons)
 
     def _count(self, placement: Placement, sign: int) -> None:
@@ -323,23 +271,27 @@ class Placer:
         if generation == self.view.generation:
             return known
         reasons = Counter[str]()
-        dealt = AsDealt(self._dealing, wanted.asked)
-        view, request = dealt.view(self.view), dealt.request
-        failed = filter_nodes(view, view.names, request).failed
+        view, request = self.view, wanted.request
+        failed = self._refused(wanted)
         accepted = has_accepted_model(view, np.arange(len(view.names)), request).tolist()
         for name, has_model in zip(view.names, accepted, strict=True):
             refused, more = failed.get(name), self._more[name]
             obstacles = self._own.obstacles(name, request, wanted.demands, more)
             kept_out = any(each.lasting for each in obstacles)
-            reason = HOST if not wanted.also else TOGETHER
-            if refused is Reason.NO_DEVICE:
-                reason = refused.value
+            reason = HOST
+            if refused == Reason.NO_DEVICE.value:
+                reason = refused
             elif obstacles and (kept_out or refused is None):
                 reason = obstacles[0].text
             elif not has_model:
                 reason = MODEL
             elif refused is not None:
-                reason = refused.value
+                reason = refused
             reasons[reason] += 1
         self._known[wanted.kind] = self.view.generation, reasons
         return reasons
+
+    def _refused(self, wanted: Wanted) -> Mapping[str, str]:
+        """Return why the devices of nodes have no room for one more, by node name."""
+        failed = filter_nodes(self.view, self.view.names, wanted.request).failed
+        return {name: reason.value for name, reason in failed.items()}

@@ -4,12 +4,11 @@ It reads the books and changes nothing; no I/O. The extender uses its own books,
 books that it has filled from lists.
 """
 
-from collections.abc import Collection, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Protocol, Self, TypeVar
 
-from gpushare.core.dealing import AsDealt, Asked
 from gpushare.core.explain import BoundPodScore, Explanation, explain, score_bound_pod
 from gpushare.core.model import PodRef, Request, Shares
 from gpushare.core.node_filters import OwnFilters
@@ -22,6 +21,7 @@ from gpushare.ledger import Reader
 from gpushare.wire.annotations import Names
 from gpushare.wire.conditions import SchedulerView, scheduler_view
 from gpushare.wire.demands import demands_of
+from gpushare.wire.dra.objects import CLASS
 from gpushare.wire.held import HeldPlace
 from gpushare.wire.objects import Pod
 from gpushare.wire.placeholders import Placeholder
@@ -109,7 +109,7 @@ class GivenCard:
     uuid: str
     """That of the card, "" if it is not known."""
     units: int | None
-    """What the claim has of it; None: all."""
+    """Memory that the claim has of it; None: the whole device."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,17 +118,43 @@ class ClaimExplanation:
 
     ref: PodRef
     state: str
-    """One of "allocated", "in doubt" (an allocation is being written, or got no answer), "waiting",
-    "refused" (it asks for what cannot be given, detail says what) and "missing"."""
-    detail: str = ""
-    asked: Asked | None = None
-    """What it asks for, of each device."""
+    """One of "allocated", "waiting" and "missing"."""
+    requests: tuple[str, ...] = ()
+    """Its requests in words."""
     node: str = ""
-    """Where it is allocated, "" if it is not."""
+    """Where its devices can be used, "" if it has none or the allocation names no node."""
     cards: tuple[GivenCard, ...] = ()
-    """Its devices there."""
+    """Its devices."""
     pods: tuple[str, ...] = ()
-    """The names of those that it is reserved for."""
+    """Names of the pods that it is reserved for."""
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimRemedy:
+    """Claims that hold devices of a node: once they end, the claims of the pod find devices."""
+
+    node: str
+    ends: tuple[ClaimExplanation, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceReading:
+    """How the claims of a pending pod stand on the devices, by the model of first fit."""
+
+    nodes: int = 0
+    """Nodes with devices that were judged."""
+    fit: tuple[str, ...] = ()
+    """Nodes where kube-scheduler would find devices now."""
+    kept_out: Mapping[str, int] = field(default_factory=dict)
+    """How many more nodes kube-scheduler's other filters leave out, by reason."""
+    not_judged: Mapping[str, int] = field(default_factory=dict)
+    """How many more nodes are not judged, by reason."""
+    remedy: ClaimRemedy | None = None
+    """None if the pod has devices now on a node, or if no end of claims is known to help."""
+    never: bool = False
+    """No judged node has devices for the claims, even if all other claims end."""
+    detail: str = ""
+    """Why nothing can be judged, or ""."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,11 +190,16 @@ class PodExplanation:
     moves: int = 0
     """How many moves of other pods would make room, 0 if none is known or nobody has looked."""
     claims: tuple[ClaimExplanation, ...] = ()
-    """Those of our class, of a pod that asks by claims."""
-    waits: str = ""
-    """Why these have no devices, as was found when that was last tried, or ""."""
+    """Of a pod that asks for no managed resource."""
+    reading: DeviceReading | None = None
+    """How the claims stand on the devices, of a pending pod whose claims have no devices."""
     node_ask: NodeAsk | None = None
     """Whether an autoscaler was asked for a node for it; None if that is not known."""
+
+    @property
+    def asks_by_claims(self) -> bool:
+        """Whether the pod asks for devices by ResourceClaims."""
+        return self.resource == CLASS
 
 
 def explain_pod(
@@ -234,19 +265,16 @@ def explanation_of(
     now: float = 0.0,
     *,
     snapshot: Snapshot | None = None,
-    dealt: AsDealt | None = None,
-    nodes: Collection[str] | None = None,
 ) -> Explanation:
-    """Return how the request of a pod that demands this stands on the nodes.
+    """Return how the request of a pod that demands this stands on all nodes.
 
-    snapshot: of the source's books; None: as they are now. dealt: the request where devices deal
-    out memory in amounts of their own. nodes: None: all.
+    snapshot: of the source's books; None: as they are now.
     """
     ledger, own = source.ledger, source.filters
     snapshot = snapshot or ledger.snapshot()
-    names = [name for name in snapshot.names if name and (nodes is None or name in nodes)]
+    names = [name for name in snapshot.names if name]
     books_of = partial(node_books, ledger)
-    return explain(snapshot, names, request, books_of, now, own=own, demands=demands, dealt=dealt)
+    return explain(snapshot, names, request, books_of, now, own=own, demands=demands)
 
 
 def node_books(ledger: Reader, node: str) -> NodeBooks | None:

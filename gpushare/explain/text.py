@@ -6,10 +6,16 @@ Tested in `tests/unit/explain/test_pod.py`.
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 
-from gpushare.core.explain import TOGETHER, BoundPodScore, Explanation, Remedy
+from gpushare.core.explain import BoundPodScore, Explanation, Remedy
 from gpushare.core.model import ANY_CARD, Cards, Reason, Request
 from gpushare.core.states.entry import Entry
-from gpushare.explain.pod import ClaimExplanation, GroupNeed, Outstanding, PodExplanation
+from gpushare.explain.pod import (
+    ClaimExplanation,
+    DeviceReading,
+    GroupNeed,
+    Outstanding,
+    PodExplanation,
+)
 
 _MOST_NAMES = 5
 """Names in a line; the document has all."""
@@ -37,13 +43,11 @@ def sentence(
     unit: str,
     reader: str | None = None,
     between: Outstanding = Outstanding(),  # noqa: B008 -- frozen
-    *,
-    holder: str = "pod",
 ) -> str:
     """Return what would help, in few words, for an event of the pod; "" if it fits.
 
     reader: the namespace whose users read it, and may not know the names of pods elsewhere; None
-    for those who may. between: what its group needs. holder: "claim" if the books are of claims.
+    for those who may. between: what its group needs.
     """
     parts = [f"its group {group_text(between.group, unit)}"] if between.group else []
     if explanation.never and not explanation.fit:
@@ -51,7 +55,7 @@ def sentence(
     elif not explanation.fit:
         compute = _compute(explanation, unit)
         free = f"{_free(explanation, unit)}, but {compute}" if compute else _free(explanation, unit)
-        parts += [f"free now: {free}", _remedies(explanation, unit, reader, holder)]
+        parts += [f"free now: {free}", _remedies(explanation, unit, reader)]
     return "; ".join(parts)
 
 
@@ -59,8 +63,8 @@ def lines(pod: PodExplanation) -> list[str]:
     """Return the lines for a terminal."""
     rows = [("Pod", _head(pod))]
     rows += [("Claim", _claim(claim, pod.unit)) for claim in pod.claims]
-    if pod.waits:
-        rows.append(("Waits", pod.waits))
+    if pod.reading is not None:
+        rows += _reading(pod.reading, gated=bool(pod.scheduler.gates))
     explanation, scored = pod.explanation, pod.judgement
     if explanation is not None:
         rows.append(("Free now", _free(explanation, pod.unit)))
@@ -94,10 +98,10 @@ _AS_OF_NOW = "as the books are now without this pod; those of the time of its bi
 def _head(pod: PodExplanation) -> str:
     asks = f"asks for {_asked(pod.request, pod.unit)} ({pod.resource})" if pod.request else ""
     match pod.state:
-        case "bound" if pod.claims:
-            return f"{pod.ref} is bound to {pod.node}, by claims of class {pod.resource}"
-        case "pending" if pod.claims:
-            return f"{pod.ref} is pending, and asks by claims of class {pod.resource}"
+        case "bound" if pod.asks_by_claims:
+            return f"{pod.ref} is bound to {pod.node}, and asks by claims"
+        case "pending" if pod.asks_by_claims:
+            return f"{pod.ref} is pending, and asks by claims"
         case "pending":
             return f"{pod.ref} is pending and {asks}"
         case "bound" if pod.shares:
@@ -115,7 +119,6 @@ def _head(pod: PodExplanation) -> str:
 
 
 def _claim(claim: ClaimExplanation, unit: str) -> str:
-    asks = f"asks for {_asked(claim.asked.request, unit)}" if claim.asked else ""
     match claim.state:
         case "allocated":
             devices = ", ".join(
@@ -126,13 +129,43 @@ def _claim(claim: ClaimExplanation, unit: str) -> str:
             where = f" on {claim.node}" if claim.node else ""
             users = f"; reserved for {_some(claim.pods)}" if claim.pods else ""
             return f"{claim.ref} is allocated{where}: {devices or 'no device'}{users}"
-        case "in doubt":
-            return f"{claim.ref} is being allocated: {asks}"
-        case "refused":
-            return f"{claim.ref} can have no device: {claim.detail}"
         case "missing":
             return f"{claim.ref} is not there"
-    return f"{claim.ref} waits and {asks}"
+    return f"{claim.ref} has no devices and asks for {'; '.join(claim.requests) or 'none'}"
+
+
+def _device_remedy(reading: DeviceReading) -> str:
+    """Return the claims that have to end, in one sentence; "" if the model does not know any."""
+    if reading.remedy is not None:
+        ends = _some(
+            f"claim {claim.ref}" + (f" (of {_some(claim.pods)})" if claim.pods else "")
+            for claim in reading.remedy.ends
+        )
+        verb = "ends" if len(reading.remedy.ends) == 1 else "end"
+        return f"{reading.remedy.node} has devices for its claims once {ends} {verb}"
+    if reading.never:
+        return "no node has devices for its claims, even if all other claims end"
+    return ""
+
+
+def _reading(reading: DeviceReading, *, gated: bool) -> list[tuple[str, str]]:
+    """Return the rows of how the claims of a pending pod stand on the devices."""
+    if reading.detail:
+        return [("Devices", f"not judged: {reading.detail}; kube-scheduler judges them")]
+    text = f"{len(reading.fit)} of {reading.nodes} nodes have devices for its claims"
+    left_out = [f"{count} {why}" for why, count in reading.kept_out.items()]
+    if left_out:
+        more = sum(reading.kept_out.values())
+        text += f"; kube-scheduler itself leaves out {more} more: {', '.join(left_out)}"
+    for why, count in reading.not_judged.items():
+        text += f"; {count} more not judged: {why}"
+    rows = [("Devices", text)]
+    if reading.fit:
+        when = "once its scheduling gates are removed" if gated else "now, as the devices are"
+        rows.append(("Would fit", f"on {_some(reading.fit)} {when}"))
+    elif text := _device_remedy(reading):
+        rows.append(("Never fits" if reading.never else "Would fit", text))
+    return rows
 
 
 def _asked(request: Request, unit: str) -> str:
@@ -213,18 +246,12 @@ def _free(explanation: Explanation, unit: str) -> str:
     text = f"at most {amount(largest.units, unit)} on {largest.node} device {largest.device}"
     devices = explanation.request.devices
     if devices == 1:
-        if explanation.rounded and explanation.fits_now < largest.units:
-            less = f"a claim for at most {amount(explanation.fits_now, unit)}"
-            fits = less if explanation.fits_now else "no claim"
-            return f"{text}; as the driver rounds amounts up, {fits} fits now"
         wants = explanation.request.cards != ANY_CARD and explanation.fits_now < largest.units
         if not wants or not explanation.most_alone:
             return text
         with_cores = " with room for its cores" if explanation.request.cores else ""
         fits = amount(explanation.fits_now, unit)
         return f"{text}, and {fits} on the cards that it wants{with_cores}"
-    if not explanation.fits_now and explanation.rounded:
-        return f"{text}; no claim for {devices} devices fits now"
     if not explanation.fits_now:
         return f"{text}; no node has {devices} devices with memory free"
     if explanation.parts_now:
@@ -237,8 +264,6 @@ def _nodes(explanation: Explanation) -> str:
     reasons += [f"{explanation.unknown} not found"] if explanation.unknown else []
     text = f"{len(explanation.fit)} of {explanation.nodes} have room on their devices"
     text += f": {', '.join(reasons)}" if reasons else ""
-    if explanation.apart:
-        text += f"; {explanation.apart} with {TOGETHER}"
     left_out = [f"{count} {why}" for why, count in explanation.kept_out.items()]
     if left_out:
         more = sum(explanation.kept_out.values())
@@ -257,8 +282,7 @@ def _outlook(explanation: Explanation, pod: PodExplanation) -> tuple[str, str]:
         return "Fits now", f"on {_some(explanation.fit)}" + again * bool(pod.scheduler.ours)
     if explanation.never:
         return "Never fits", _most(explanation, pod.unit)
-    holder = "claim" if pod.claims else "pod"
-    text = _remedies(explanation, pod.unit, holder=holder)
+    text = _remedies(explanation, pod.unit)
     return "Would fit", text.removeprefix("it would fit ")
 
 
@@ -313,21 +337,17 @@ def _most(explanation: Explanation, unit: str) -> str:
     return f"even on an empty node it could only fit {' or '.join(could)}"
 
 
-def _remedies(
-    explanation: Explanation, unit: str, reader: str | None = None, holder: str = "pod"
-) -> str:
-    if not explanation.remedies and explanation.apart:
-        return "it would fit once one node has room for all its claims"
+def _remedies(explanation: Explanation, unit: str, reader: str | None = None) -> str:
     if not explanation.remedies:
         return "it may fit soon: the books have just changed, or are about to"
-    ways = (_remedy(remedy, unit, reader, holder) for remedy in explanation.remedies)
+    ways = (_remedy(remedy, unit, reader) for remedy in explanation.remedies)
     return f"it would fit {'; or '.join(ways)}"
 
 
-def _remedy(remedy: Remedy, unit: str, reader: str | None, holder: str) -> str:
+def _remedy(remedy: Remedy, unit: str, reader: str | None) -> str:
     needs = []
     if remedy.serves:
-        names = _some(_name(entry, reader, holder) for entry in remedy.serves)
+        names = _some(_name(entry, reader) for entry in remedy.serves)
         have = "has" if len(remedy.serves) == 1 else "have"
         needs.append(f"{names} {have} been given the device by the device plug-in")
     if remedy.opens:
@@ -335,25 +355,18 @@ def _remedy(remedy: Remedy, unit: str, reader: str | None, holder: str) -> str:
         several = len(remedy.opens) > 1
         needs.append(f"closed device{'s' * several} {indices} return{'s' * (not several)}")
     if remedy.ends:
-        names = _some(
-            f"{_name(entry, reader, holder)} ({_held(entry, unit)})" for entry in remedy.ends
-        )
-        ends, end = _ENDS[holder]
-        needs.append(f"{names} {ends if len(remedy.ends) == 1 else end}")
+        names = _some(f"{_name(entry, reader)} ({_held(entry, unit)})" for entry in remedy.ends)
+        needs.append(f"{names} {'ends' if len(remedy.ends) == 1 else 'end'}")
     needs += remedy.cures
     text = f"on {remedy.node} once {' and '.join(needs)}"
     lacks = " and ".join(remedy.lacks)
     return f"{text} (but the node would still have too little {lacks})" if lacks else text
 
 
-_ENDS = {"pod": ("ends", "end"), "claim": ("is freed", "are freed")}
-"""How the memory of one comes back, and of several."""
-
-
-def _name(entry: Entry, reader: str | None, holder: str) -> str:
+def _name(entry: Entry, reader: str | None) -> str:
     if reader not in (None, entry.ref.namespace):
-        return f"a {holder} of another namespace"
-    return f"claim {entry.ref}" if holder == "claim" else str(entry.ref)
+        return "a pod of another namespace"
+    return str(entry.ref)
 
 
 def _held(entry: Entry, unit: str) -> str:
@@ -395,9 +408,8 @@ def _scheduler(pod: PodExplanation) -> str:
     """Return what kube-scheduler says of the pod, and whether it has asked gpushare."""
     view = pod.scheduler
     if view.gates:
-        waits = "its claims get no devices" if pod.claims else "no scheduler looks at it"
-        return f"scheduling gates hold the pod back: {waits} until they are removed"
-    if pod.claims:  # it takes a pod whose claims have their devices
+        return "scheduling gates hold the pod back: no scheduler looks at it until they are removed"
+    if pod.asks_by_claims:  # its condition says what keeps the pod out
         return f"{view.name} says: {view.message}" if view.message else "it has said nothing yet"
     if pod.served is False:
         return f"kube-scheduler's file has no profile {view.name!r}: nobody schedules this pod"

@@ -9,7 +9,6 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from gpushare.core.dealing import Dealing
 from gpushare.core.node_filters import OwnFilters
 from gpushare.core.policy import Policy
 from gpushare.core.snapshot import Rows, Snapshot
@@ -55,7 +54,7 @@ class Nodes:
     """The nodes that are there, and as many of each shape as have been asked for so far.
 
     Those that come stand among the others as if they were named as `whatif --add` names them.
-    snapshot, filters, dealing: of all of them.
+    snapshot, filters: of all of them.
     """
 
     def __init__(
@@ -73,7 +72,6 @@ class Nodes:
         """Look anew at the nodes of the ledger."""
         self.snapshot = self._ledger.snapshot()
         self.filters = HostFilters(self._own, self.snapshot.names)
-        self.dealing = Dealing(self._ledger.entries_and_specs()[1].values())
 
     def rows(self, counts: Counts) -> Rows:
         """Return intp (K,): the nodes that are there and this many of each shape, by name."""
@@ -228,7 +226,7 @@ class Tries:
     def placer(self, rows: Rows) -> Placer:
         """Return one over these of the nodes, on which nothing is placed yet."""
         nodes = self.nodes
-        return Placer(nodes.snapshot, rows, nodes.filters, self._policy, nodes.dealing)
+        return Placer(nodes.snapshot, rows, nodes.filters, self._policy)
 
 
 def _lost(placed: Iterable[PlacementResult]) -> int:

@@ -16,17 +16,16 @@ from types import MappingProxyType
 
 import numpy as np
 
-from gpushare.core.dealing import Dealing
 from gpushare.core.model import ALL_CORES, NodeSpec
 from gpushare.core.node_filters import NodeState, OwnFilters
 from gpushare.core.policy import Policy
 from gpushare.core.selectors import NO_DEMANDS, Demands
 from gpushare.core.snapshot import Snapshot, has_accepted_model
 from gpushare.errors import SettingsError
-from gpushare.explain.placer import GangResult, PlacementResult, Placer, Wanted
+from gpushare.explain.placer import GangResult, PlacementResult, Placer, PlacerOver, Wanted
 from gpushare.ledger import Ledger
 from gpushare.wire.annotations import Names
-from gpushare.wire.dra.claims import CLASS
+from gpushare.wire.dra.objects import CLASS
 
 _NO_DEMANDS: Mapping[str, Demands] = MappingProxyType({})
 _HOSTNAME = "kubernetes.io/hostname"
@@ -169,20 +168,21 @@ def what_if(
     gangs: Iterable[Sequence[Wanted]] = (),
     own: OwnFilters | None = None,
     current: CurrentPods | None = None,
+    placer_over: PlacerOver = Placer.over,
 ) -> Outcome:
     """Return the outcome if these nodes go and come, and then these pods come.
 
     The most important pods are placed first. Of equal ones those of nodes that go come first, then
     those that wait already, the oldest first, then the wanted ones in this order. gangs: groups
     that come last, each whole or not at all. own: kube-scheduler's filters; None: they keep no pod
-    out. current: None: the pods of the ledger, which demand nothing. The caller's ledger is
-    changed. Raises SettingsError as `change_nodes`.
+    out. current: None: the pods of the ledger, which demand nothing. placer_over: makes the placer
+    over the nodes of a snapshot. The caller's ledger is changed. Raises SettingsError as
+    `change_nodes`.
     """
     before = sums_of(ledger.snapshot())
     current = current or current_pods(ledger)
     moved = change_nodes(ledger, current, without, added)
-    dealing = Dealing(ledger.entries_and_specs()[1].values())
-    placer = Placer.over(ledger.snapshot(), own or OwnFilters(), policy, dealing)
+    placer = placer_over(ledger.snapshot(), own or OwnFilters(), policy)
     every = [*moved, *current.waiting, *wanted]
     by_place: dict[int, PlacementResult] = {}
     for place in in_turn(every):

@@ -18,6 +18,7 @@ from gpushare.core.trial import AUTO, FALLBACK_POLICY
 from gpushare.daemon.callers import Callers
 from gpushare.daemon.health import Checks, HealthServer
 from gpushare.errors import MessageError, SettingsError
+from gpushare.extender.claims.service import ClaimsService
 from gpushare.extender.door.certificates import Certificates
 from gpushare.extender.follow import watch_handlers
 from gpushare.extender.follow.disruption_budgets import DisruptionBudgets
@@ -122,8 +123,18 @@ def make_managed_resources(
         ExtenderScope(
             frozenset(resource.name for resource in entry.managed_resources),
             frozenset(schedulers),
-            claims_alone=settings.claims_alone,
         ),
+    )
+
+
+def claims_service(
+    settings: Settings, client: KubeClient, resources: ManagedResources
+) -> ClaimsService | None:
+    """Return what follows the claims of a driver; None if no driver is named."""
+    if not settings.claims:
+        return None
+    return ClaimsService(
+        settings.claims, client, resources, unit=settings.unit, policy=settings.policy
     )
 
 
@@ -251,10 +262,9 @@ def watched_sources(
     live_pods = ListWatch("/api/v1/pods", PODS, _LIVE_PODS)
     pods = Reflector(client, live_pods, pod_handler)
     sources = {"nodes": Source(nodes), "pods": Source(pods)}
-    if not settings.claims_alone:
-        closing = watch_handlers.UnhealthyEventHandler(resources, room_on)
-        unhealthy = Reflector(client, ListWatch(maps, CONFIG_MAPS), closing)
-        sources["configmaps"] = Source(unhealthy, optional=True)
+    closing = watch_handlers.UnhealthyEventHandler(resources, room_on)
+    unhealthy = Reflector(client, ListWatch(maps, CONFIG_MAPS), closing)
+    sources["configmaps"] = Source(unhealthy, optional=True)
     if budgets is not None:
         watch = ListWatch("/apis/policy/v1/poddisruptionbudgets", BUDGETS)
         sources["poddisruptionbudgets"] = Source(Reflector(client, watch, budgets), optional=True)

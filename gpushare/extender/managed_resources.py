@@ -21,13 +21,10 @@ from gpushare.extender.verbs.holds import Holds
 from gpushare.ledger import Ledger
 from gpushare.logline import Line
 from gpushare.wire.annotations import Names
-from gpushare.wire.dra.claims import CLASS
 from gpushare.wire.objects import Pod
 from gpushare.wire.pods import names_any, scheduler_of
 
 log = logging.getLogger("gpushare.policies")
-
-CLAIMS_ALONE = "here gpushare serves claims alone (--claims-alone)"
 
 _ANY = "any device that fits"
 _MOST_PLACES = 1000
@@ -150,16 +147,9 @@ class ExtenderScope:
     """Our managedResources; empty: all pods."""
     schedulers: frozenset[str] = frozenset()
     """The names of its profiles; empty: not known."""
-    claims_alone: bool = False
-    """It sends none at all, and only claims are served."""
 
     def refusal(self, pod: Pod) -> str:
         """Return why kube-scheduler does not send this pod to the extender, or ""."""
-        if self.claims_alone:
-            return (
-                f"{CLAIMS_ALONE}, and gives out nothing by {', '.join(sorted(self.managed))}: ask"
-                f" by a ResourceClaim of class {CLASS}, or in a namespace where such pods get one"
-            )
         scheduler = scheduler_of(pod)
         if self.schedulers and scheduler not in self.schedulers:
             names = ", ".join(sorted(self.schedulers))

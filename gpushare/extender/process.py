@@ -18,7 +18,6 @@ from gpushare.daemon.events import NullRecorder, Recorder
 from gpushare.daemon.logs import LogWriter, start_logging
 from gpushare.errors import ApiError, MessageError
 from gpushare.extender import factory
-from gpushare.extender.claims.service import ClaimsService
 from gpushare.extender.door.app import build_app
 from gpushare.extender.door.worker import PendingRequest, UnansweredRequests
 from gpushare.extender.follow.auditor import Auditor
@@ -80,7 +79,7 @@ class Extender:
         self._client = factory.connect_client(settings, settings.threads - SPARE_THREADS + 8)
         budgets = DisruptionBudgets()
         # They matter to preemption alone, and it takes a right of its own to list them.
-        followed = budgets if entry.preempt_verb and not settings.claims_alone else None
+        followed = budgets if entry.preempt_verb else None
         self._policy_refresher = PolicyRefresher(
             self._managed_resources, make_policies, try_policies
         )
@@ -89,6 +88,8 @@ class Extender:
         self._event_messages = EventMessages(recorder, self._managed_resources, settings.unit)
         marks, placeholders = Shown[Mark](), Shown[Placeholder]()
         running = Shown[ObservedPod]() if settings.scale_down_guard else None
+        claims = factory.claims_service(settings, self._client, self._managed_resources)
+        ranker, view = (claims.ranker, claims.view) if claims is not None else (None, None)
         self._shadow = factory.make_shadow(settings, self._managed_resources)
         pod_handler = PodEventHandler(
             self._managed_resources,
@@ -97,6 +98,7 @@ class Extender:
             running=running,
             placeholders=placeholders,
             moved=self._shadow.moved if self._shadow is not None else lambda *_: None,
+            gone=ranker.pod_gone if ranker is not None else lambda _: None,
         )
         self._annotates = False
         self._waker = SchedulerWaker(self._client, self._managed_resources, lambda: self._annotates)
@@ -109,18 +111,7 @@ class Extender:
             marks=marks,
             room_on=self._waker.room_on,
         )
-        self._claims, view = None, None
-        if settings.claims:
-            claims = self._claims = ClaimsService(
-                settings.claims,
-                self._client,
-                self._managed_resources,
-                self._event_messages,
-                unit=settings.unit,
-                policy=settings.policy,
-            )
-            sources |= claims.sources
-            view = claims.view
+        sources |= claims.sources if claims is not None else {}
         self._readiness = Readiness(
             sources, factory.lease_runner(settings, self._client, scheduler_file.lease)
         )
@@ -195,6 +186,8 @@ class Extender:
             last_hour=last_hour,
             shadow=self._shadow.asked if self._shadow is not None else None,
             claims=view,
+            ranker=ranker,
+            ranks_all=settings.filter_answer == "all",
             kept_nodes=lambda: kept_nodes(marks.all()),
         )
         callers = factory.callers_of(settings, entry)
@@ -253,8 +246,6 @@ class Extender:
         self._policy_refresher.rounds.start()
         if self._shadow is not None:
             self._shadow.rounds.start()
-        if self._claims is not None:
-            self._claims.start(self._readiness)
         threading.Thread(target=self._settle, name="settle", daemon=True).start()
         resources = ",".join(managed.names.resource for managed in self._managed_resources)
         listen, health = self._settings.listen, self._settings.health_listen
@@ -266,9 +257,7 @@ class Extender:
         ends a worker that hangs: then a bind may be under way.
         """
         # First: another process waits for the Lease.
-        self._readiness.stop(self._settled)
-        if self._claims is not None:
-            self._claims.stop()
+        self._readiness.stop(self._binder.settled)
         self._auditor.stop()
         self._scale_down_guard.rounds.stop()
         self._placeholders.rounds.stop()
@@ -278,9 +267,6 @@ class Extender:
         if self._shadow is not None:
             self._shadow.rounds.stop()
         self._log_writer.stop(_LOG_FLUSH_SECONDS)
-
-    def _settled(self) -> bool:
-        return self._binder.settled() and (self._claims is None or self._claims.settled())
 
     def _warm(self) -> None:
         """Open connections, or keep them open, so that a burst of binds needs no handshakes."""
@@ -311,8 +297,6 @@ class Extender:
                 elif self._ready_since == math.inf:
                     self._ready_since = time.time()
                 self._event_messages.tick(ready)
-                if self._claims is not None:
-                    self._claims.tick(ready)
                 self._waker.tick(ready)
             except Exception:
                 # The thread must go on: without it a charge in doubt would stay for ever.
@@ -322,7 +306,7 @@ class Extender:
     def _state(self) -> dict[str, float]:
         """Return the values of this process for metrics."""
         pending = 0.0
-        if self._ready_since < math.inf and not self._settings.claims_alone:
+        if self._ready_since < math.inf:
             since, called = self._ready_since, self._service.called
             pending = pending_without_call(self._managed_resources, called, since, time.time())
         unserved = self._unserved_pods.longest_seconds(time.monotonic())

@@ -10,9 +10,10 @@ from collections.abc import Callable, Mapping
 from functools import partial
 
 from gpushare.errors import MessageError, NotReady, UnknownNode
+from gpushare.extender.claims.ranker import ClaimRanker
 from gpushare.extender.claims.view import ClaimsView
 from gpushare.extender.door.document_cache import DocumentCache
-from gpushare.extender.managed_resources import CLAIMS_ALONE, ManagedResources
+from gpushare.extender.managed_resources import ManagedResources
 from gpushare.extender.shadow.follower import Asked
 from gpushare.extender.tell.events.messages import EventMessages
 from gpushare.extender.tell.page.last_hour import LastHour
@@ -21,6 +22,7 @@ from gpushare.extender.verbs.bind.binder import Binder, BindVerb
 from gpushare.extender.verbs.filter import FilterVerb
 from gpushare.extender.verbs.preempt import BudgetsOf, PreemptVerb, no_budgets
 from gpushare.extender.verbs.prioritize import PrioritizeVerb
+from gpushare.extender.verbs.rank import RankVerb
 from gpushare.extender.verbs.refusal_hold import RefusalHold
 from gpushare.extender.verbs.tickets import BindSlots, Tickets
 from gpushare.logline import Line
@@ -30,7 +32,7 @@ from gpushare.wire.inspect import encode_inspect
 log = logging.getLogger("gpushare.decision")
 
 _NO_VALUES: Mapping[str, object] = {}
-_DEBUG_ONLY = frozenset({("prioritize", "scored"), ("prioritize", "plain")})
+_DEBUG_ONLY = frozenset({("prioritize", "scored"), ("prioritize", "plain"), ("rank", "plain")})
 """Verbs and outcomes that decide nothing yet: logged for debugging alone."""
 
 Observe = Callable[[str, str, float], None]
@@ -50,9 +52,11 @@ class Service:
     the disruption budgets of pods. `refusal_hold`: how long filter may wait for changes before it
     refuses a pod; None: not at all. `promise_wait`: the same before it refuses one for what is held
     for another pod. `last_hour`: counts what is allocated and refused. `shadow`: told of each
-    answer of filter, once it is made. `claims`: what may be told of claims, if they are followed.
-    `kept_nodes`: returns why autoscalers leave nodes alone, by name. `wall`: returns
-    seconds since the epoch, by which the grace of pods that are being deleted is judged.
+    answer of filter, once it is made. `claims`: the books of claims, if they are followed.
+    `ranker`: orders nodes for pods with claims. `ranks_all`: filter answers all nodes for them, and
+    prioritize scores them; else filter answers the best node alone.
+    `kept_nodes`: returns why autoscalers leave nodes alone, by name. `wall`: returns seconds since
+    the epoch, by which the grace of pods that are being deleted is judged.
     """
 
     def __init__(
@@ -72,6 +76,8 @@ class Service:
         last_hour: LastHour | None = None,
         shadow: Callable[[Asked], None] | None = None,
         claims: ClaimsView | None = None,
+        ranker: ClaimRanker | None = None,
+        ranks_all: bool = False,
         kept_nodes: Callable[[], Mapping[str, str]] = dict,
         clock: Callable[[], float] = time.monotonic,
         wall: Callable[[], float] = time.time,
@@ -85,8 +91,6 @@ class Service:
         self._tickets = Tickets()
         self._documents = DocumentCache()
         lists, ready = NameLists(), self._why_not_ready
-        if resources.scope.claims_alone:
-            ready = partial(str, CLAIMS_ALONE)
         filter_verb = FilterVerb(
             resources,
             self._tickets,
@@ -100,9 +104,14 @@ class Service:
             promise_wait=promise_wait,
             last_hour=last_hour,
             shadowed=shadow is not None,
+            ranker=ranker,
+            ranks_all=ranks_all,
             clock=clock,
         )
-        prioritize = PrioritizeVerb(resources, not_ready=ready, lists=lists, clock=clock)
+        rank = RankVerb(resources, ranker, lists=lists)
+        prioritize = PrioritizeVerb(
+            resources, not_ready=ready, lists=lists, ranker=ranker, clock=clock
+        )
         preempt = PreemptVerb(resources, not_ready=ready, budgets_of=budgets_of, wall=wall)
         bind = BindVerb(
             resources,
@@ -114,6 +123,7 @@ class Service:
             last_hour=last_hour,
         )
         self.filter: Answer = partial(self._answer, "filter", filter_verb.answer)
+        self.rank: Answer = partial(self._answer, "rank", rank.answer)
         self.bind: Answer = partial(self._answer, "bind", bind.answer)
         self.prioritize: Answer = partial(self._answer, "prioritize", prioritize.answer)
         """Raises MessageError or NotReady: it has no field for errors."""

@@ -37,8 +37,8 @@ def demands_of(pod: objects.Pod) -> Demands:
     required = affinity and affinity.required
     gated = bool(spec.scheduling_gates)
     selector = tuple(sorted((spec.node_selector or {}).items()))
-    terms = None if not required else tuple(map(_term, required.node_selector_terms or ()))
-    tolerations = tuple(map(_toleration, spec.tolerations or ()))
+    terms = None if not required else tuple(map(read_term, required.node_selector_terms or ()))
+    tolerations = tuple(map(read_toleration, spec.tolerations or ()))
     if _size(selector, terms or (), tolerations) > MOST_DEMANDS:
         return Demands(gated=gated, known=False)
     return _once(selector, terms, tolerations, gated)
@@ -50,7 +50,7 @@ def node_state(node: objects.Node) -> NodeState:
     if not metadata.name:
         raise MessageError("Node.metadata: name is missing")
     status = node.status or objects.NodeStatus()
-    taints = tuple(_taint(taint) for taint in (spec.taints or ())[:_MOST_TAINTS])
+    taints = tuple(read_taint(taint) for taint in (spec.taints or ())[:_MOST_TAINTS])
     amounts = status.capacity if status.allocatable is None else status.allocatable
     return NodeState(
         metadata.name,
@@ -77,7 +77,8 @@ def _once(
     return Demands(selector, terms, tolerations, gated)
 
 
-def _term(term: objects.Term) -> Term:
+def read_term(term: objects.Term) -> Term:
+    """Return a node selector term."""
     return Term(_requirements(term.match_expressions), _requirements(term.match_fields))
 
 
@@ -90,11 +91,13 @@ def _requirements(items: Iterable[objects.Requirement] | None) -> tuple[Requirem
     )
 
 
-def _toleration(item: objects.Toleration) -> Toleration:
+def read_toleration(item: objects.Toleration) -> Toleration:
+    """Return a toleration of a pod, or of a request for devices."""
     return Toleration(item.key or "", item.operator or "Equal", item.value or "", item.effect or "")
 
 
-def _taint(item: objects.Taint) -> Taint:
+def read_taint(item: objects.Taint) -> Taint:
+    """Return a taint of a node, or of a device."""
     return Taint(intern(item.key or ""), intern(item.value or ""), intern(item.effect or ""))
 
 

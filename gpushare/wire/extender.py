@@ -22,6 +22,7 @@ from gpushare.core.model import PodRef
 from gpushare.core.node_names import MAX_PARTS, KnownNames, NodeNames
 from gpushare.errors import MessageError
 from gpushare.wire.codec import decode_with
+from gpushare.wire.dra.objects import ClaimsPod, ClaimsPodSpec, ClaimsPodStatus
 from gpushare.wire.fields import (
     LABEL,
     LABEL_PATTERN,
@@ -31,10 +32,11 @@ from gpushare.wire.fields import (
     UID,
     UID_PATTERN,
 )
-from gpushare.wire.objects import Metadata, Node, Pod, PodSpec, PodStatus
+from gpushare.wire.objects import Metadata, Node, Pod
 from gpushare.wire.pods import pod_ref
 
 _T = TypeVar("_T", bound=Struct)
+_PodT = TypeVar("_PodT", bound=Pod)
 
 MAX_TEXT = 256 * 1024
 """Bytes of a list that is kept: 7,000 names of 32 characters."""
@@ -51,7 +53,7 @@ MAX_KNOWN = 20_000
 class FilterArgs:
     """A filter or prioritize request."""
 
-    pod: Pod
+    pod: ClaimsPod
     names: NodeNames
     """The nodes asked about, each once, in the order given."""
     ref: PodRef | None
@@ -80,7 +82,7 @@ class _NodeItems(Struct, gc=False):
 
 
 class _FilterBody(Struct, gc=False, forbid_unknown_fields=True, rename="pascal"):
-    pod: Pod | None = None
+    pod: ClaimsPod | None = None
     nodes: _NodeItems | None = None
     node_names: list[str] | None = None
 
@@ -91,15 +93,15 @@ class _UsualMetadata(Metadata, gc=False, rename="camel"):
     uid: Annotated[str, Meta(pattern=rf"^{UID_PATTERN}\Z")]
 
 
-class _UsualSpec(PodSpec, gc=False, rename="camel"):
+class _UsualSpec(ClaimsPodSpec, gc=False, rename="camel"):
     node_name: Annotated[str, _NO_LONGER] | None = None
 
 
-class _UsualStatus(PodStatus, gc=False, rename="camel"):
+class _UsualStatus(ClaimsPodStatus, gc=False, rename="camel"):
     nominated_node_name: Annotated[str, _NO_LONGER] | None = None
 
 
-class _UsualPod(Pod, gc=False):
+class _UsualPod(ClaimsPod, gc=False):
     """A pod as the API server has it: what `checked_pod` would refuse does not decode."""
 
     metadata: _UsualMetadata
@@ -164,7 +166,7 @@ class NameLists:
     def __init__(self) -> None:
         self._lists: tuple[tuple[bytes, NodeNames], ...] = ()
         self.known: KnownNames | None = None
-        self.last_pod: tuple[bytes, Pod, PodRef] | None = None
+        self.last_pod: tuple[bytes, ClaimsPod, PodRef] | None = None
         """The pod of the last filter, with its JSON: prioritize is called with the same next."""
 
     def decode(self, text: bytes) -> NodeNames:
@@ -259,6 +261,22 @@ def decode_filter(body: bytes, lists: NameLists | None = None) -> FilterArgs:
     return FilterArgs(pod, unique, ref, dict(zip(names, items, strict=True)))
 
 
+def decode_pod(body: bytes) -> tuple[ClaimsPod, bytes] | None:
+    """Return the pod of a filter request and the JSON of its NodeNames as it came; None for a body
+    that `decode_filter` has to read.
+    """
+    try:
+        usual = _USUAL.decode(body)
+        return _USUAL_POD.decode(usual.pod), bytes(usual.node_names)
+    except (msgspec.MsgspecError, ValueError, RecursionError):
+        return None
+
+
+def mirror_names(names: bytes) -> bytes:
+    """Return the answer to a filter request that lets all nodes pass. names: as they came."""
+    return _ENCODER.encode(_FilterResult(None, Raw(names), {}, {}, ""))
+
+
 def decode_bind(body: bytes) -> BindArgs:
     """Return the bind request in a body.
 
@@ -350,7 +368,7 @@ def _object_name(text: str | None, where: str, pattern: re.Pattern[str] = NAME) 
     return text
 
 
-def checked_pod(pod: Pod | None) -> Pod:
+def checked_pod(pod: _PodT | None) -> _PodT:
     """Return the pod with names that the API server would accept: what is kept of it has a bounded
     length.
 

@@ -100,6 +100,11 @@ def to_bytes(quantity: Quantity) -> int:
     return _in_range(math.ceil(parse_quantity(quantity)), MAX_VALUE, quantity)
 
 
+def to_thousandths(quantity: Quantity) -> int:
+    """Return the quantity in thousandths, rounded up, up to MAX_VALUE whole ones."""
+    return _in_range(math.ceil(parse_quantity(quantity) * 1000), MAX_VALUE * 1000, quantity)
+
+
 def _is_short_number(text: str) -> bool:
     """Return whether int(text) is cheap and far from any limit even when multiplied by 2**30."""
     return 0 < len(text) <= 9 and text.isascii() and text.isdigit()

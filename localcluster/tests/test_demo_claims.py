@@ -1,16 +1,18 @@
 """Plans of nodes with a DRA driver, and the books that the demo makes of slices and claims."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from gpushare_localcluster.demo.claims import (
+    NIC_DRIVER,
     Json,
     claim_books,
     class_document,
     given,
     held_by_claims,
-    slice_document,
+    slice_documents,
     template_document,
 )
 from gpushare_localcluster.demo.manifests import node_document, pod_document
@@ -40,7 +42,8 @@ def test_what_a_driver_has_is_in_its_slice_and_not_on_the_node() -> None:
     node = node_document(NODE, 0)
     assert set(node["status"]["allocatable"]) == {"cpu", "memory", "pods"}
     assert "annotations" not in node["metadata"]
-    devices = slice_document(NODE)["spec"]["devices"]
+    (document,) = slice_documents(NODE)
+    devices = document["spec"]["devices"]
     sizes = [device["capacity"]["memory"]["value"] for device in devices]
     assert sizes == ["80Gi", "24Gi"]
     assert len({device["attributes"]["uuid"]["string"] for device in devices}) == 2
@@ -60,17 +63,45 @@ def test_a_pod_has_by_its_claim_what_it_would_have_by_its_limits() -> None:
     }
 
 
-def test_no_device_is_of_our_class_and_all_of_a_driver_are_of_its() -> None:
+def test_a_class_selects_the_devices_of_a_driver() -> None:
     found = [class_document(name)["spec"]["selectors"] for name in ("gpushare.io", "x.com")]
     assert found == [
-        [{"cel": {"expression": "false"}}],
+        [{"cel": {"expression": "device.driver == 'gpu.example.com'"}}],
         [{"cel": {"expression": "device.driver == 'x.com'"}}],
     ]
 
 
+def test_a_network_card_has_a_slice_of_its_own_and_counts_as_no_gpu() -> None:
+    with_nic = replace(NODE, nic=True)
+    gpus, nic = slice_documents(with_nic)
+    assert (gpus["spec"]["driver"], nic["spec"]["driver"]) == (NODE.driver, NIC_DRIVER)
+    devices = template_document(replace(POD, nic=True), "default")["spec"]["spec"]["devices"]
+    assert [each["exactly"]["deviceClassName"] for each in devices["requests"]] == [
+        "gpushare.io",
+        NIC_DRIVER,
+    ]
+    both = claim(("a",), "gpu-0")
+    results = both["status"]["allocation"]["devices"]["results"]
+    results.append({"driver": NIC_DRIVER, "pool": "n", "device": "nic-0"})
+    (node,) = claim_books([gpus, nic], [both])
+    assert [each["usedGPU"] for each in node["devs"]] == [10, 0]
+    assert given(both) == {0: 10}
+
+
+def test_equal_pods_are_spread_over_a_label_of_nodes() -> None:
+    pod = replace(POD, labels={"app": "a"}, spread_over="zone")
+    (constraint,) = pod_document(pod)["spec"]["topologySpreadConstraints"]
+    assert constraint == {
+        "maxSkew": 1,
+        "topologyKey": "zone",
+        "whenUnsatisfiable": "DoNotSchedule",
+        "labelSelector": {"matchLabels": {"app": "a"}},
+    }
+
+
 def test_the_books_have_each_card_with_the_pods_of_its_claims() -> None:
     claims = [claim(("a",), "gpu-0"), claim(("b", "c"), "gpu-0", "gpu-1", gib=4), {"status": {}}]
-    books = claim_books([slice_document(NODE)], claims)
+    books = claim_books(slice_documents(NODE), claims)
     (node,) = books
     assert (node["name"], node["totalGPU"]) == ("n", 104)
     assert [(each["usedGPU"], each["totalGPU"]) for each in node["devs"]] == [(14, 80), (4, 24)]
@@ -88,6 +119,8 @@ def test_the_books_have_each_card_with_the_pods_of_its_claims() -> None:
         ("claim: x.com, gpuMem: 5, gpuCount: 2", "needs gpuMem, which gpuCount divides"),
         ("claim: x.com, gpuMem: 4, policy: fgd", "goes with device plug-ins alone"),
         ("claim: x.com, containers: [4]", "goes with device plug-ins alone"),
+        ("gpuMem: 4, nic: true", "goes with claim alone"),
+        ("gpuMem: 4, spreadOver: zone", "needs labels"),
     ],
 )
 def test_a_claim_that_cannot_be_is_told_with_its_line(

@@ -5,6 +5,7 @@ here. Anything else is a finding.
 """
 
 import json
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -12,6 +13,9 @@ from typing import Any
 import yaml
 
 from gpushare.cli import facts
+from gpushare.core.claims.first_fit import Steps, first_fit
+from gpushare.core.claims.model import PodClaims, Use
+from gpushare.core.claims.pools import gather_pools
 from gpushare.core.model import MAX_UNITS, Request
 from gpushare.errors import MessageError, SettingsError, WireError
 from gpushare.kube.election import read_lease, seconds_of
@@ -19,6 +23,20 @@ from gpushare.kube.responses import LineSplitter, response_error
 from gpushare.wire.annotations import ALIYUN, is_uuid, placement
 from gpushare.wire.budgets import read_budget
 from gpushare.wire.codec import Codec, check_bound
+from gpushare.wire.dra.devices import read_slice
+from gpushare.wire.dra.objects import (
+    DEVICE_CLASSES,
+    DEVICE_TAINT_RULES,
+    RESOURCE_CLAIMS,
+    RESOURCE_SLICES,
+    ClaimDevices,
+    ClaimSpec,
+    ExactRequest,
+    RequestItem,
+)
+from gpushare.wire.dra.requests import claim_request, class_record, holdings
+from gpushare.wire.dra.selectors import Selectors
+from gpushare.wire.dra.taints import read_taint_rule
 from gpushare.wire.extender import decode_bind, decode_filter
 from gpushare.wire.fields import parse_duration
 from gpushare.wire.inventory import decode_inventory, decode_unhealthy, encode_inventory
@@ -30,6 +48,7 @@ from gpushare.wire.quantity import MAX_VALUE, to_bytes, to_milli, to_units
 from gpushare.wire.scheduler.config import decode_scheduler_config
 from gpushare.wire.scheduler.entry import our_entry
 from tests.badinput import odd
+from tests.support.claim_clusters import random_cluster
 
 REFUSALS = (WireError, SettingsError)
 
@@ -135,6 +154,37 @@ def _budget(data: bytes) -> None:
     read_budget("default", budget.spec, budget.status).selects("default", {"a": "b"})
 
 
+def _slice(data: bytes) -> None:
+    item = read_slice(RESOURCE_SLICES.decode(data))
+    node = gather_pools("n0", {}, [item], {(item.driver, item.pool): [item]})
+    assert all(capacity.value >= 0 for d in node.devices for capacity in d.capacities.values())
+    first_fit(node, _ONE_DEVICE, Use(), lambda _, __: True, Steps(1000))
+
+
+def _claim(data: bytes) -> None:
+    claim = RESOURCE_CLAIMS.decode(data)
+    if claim.allocation:
+        for holding in holdings(claim.allocation):
+            assert all(amount >= 0 for amount in (holding.consumed or {}).values())
+    request = claim_request(claim.spec or ClaimSpec())
+    node = gather_pools("n0", {}, [_SOME_SLICE], {(_SOME_SLICE.driver, _SOME_SLICE.pool): []})
+    first_fit(node, PodClaims((request,)), Use(), lambda _, __: True, Steps(1000))
+
+
+def _class(data: bytes) -> None:
+    class_record(DEVICE_CLASSES.decode(data))
+
+
+def _taint_rule(data: bytes) -> None:
+    read_taint_rule(DEVICE_TAINT_RULES.decode(data))
+
+
+def _selector(data: bytes) -> None:
+    known = Selectors(time.thread_time)
+    for device in _SOME_SLICE.devices:
+        assert known.matches((_text(data),), device) in (True, False)
+
+
 def _codec(kind: Codec[Any]) -> Callable[[bytes], None]:
     """The list, and the event of a watch, of a kind; one odd object hides no other."""
 
@@ -208,6 +258,17 @@ def _facts(data: bytes) -> None:
             continue
 
 
+_CLUSTER = random_cluster(11)
+_SLICES = [item for item in _CLUSTER["slices"] if item["spec"].get("devices")]
+_SOME_SLICE = read_slice(RESOURCE_SLICES.decode(json.dumps(_SLICES[0]).encode()))
+_SELECTORS = tuple(
+    selector["cel"]["expression"]
+    for item in _CLUSTER["classes"]
+    for selector in item["spec"]["selectors"]
+)
+_ONE_DEVICE = PodClaims(
+    (claim_request(ClaimSpec(ClaimDevices([RequestItem("r", ExactRequest())]))),)
+)
 _META = {"resourceVersion": "7", "continue": "x"}
 _CLOSED = {"data": {"gpus": "0"}}
 _BIND = {"PodName": "p", "PodNamespace": "default", "PodUID": "u", "Node": "n"}
@@ -251,6 +312,11 @@ DECODERS = (
         _codec(CONFIG_MAPS),
         _listed("ConfigMap", _CLOSED),
     ),
+    Decoder("slices of devices", _slice, tuple(_SLICES)),
+    Decoder("claims", _claim, (*_CLUSTER["claims"], *_CLUSTER["allocated"][:2])),
+    Decoder("device classes", _class, tuple(_CLUSTER["classes"])),
+    Decoder("taint rules", _taint_rule, tuple(_CLUSTER["rules"])),
+    Decoder("selectors of devices", _selector, _SELECTORS),
     Decoder("watch errors", _codec(PODS), ({"type": "ERROR", "object": {"code": 410}},)),
     Decoder("scheduler files", _scheduler, (odd.SCHEDULER, odd.POLICY)),
     Decoder("durations", _duration, ("5s", "1m30.5s", "-0")),

@@ -21,7 +21,7 @@ ROOT = Path(__file__).parents[2]
 EXTENDER = ROOT / "config" / "extender"
 FOLDERS = (
     *("base", "second-scheduler", "admission", "placements", "existing-scheduler"),
-    *("claims-alone", "claims-pods", "moves"),
+    *("claims", "second-scheduler-claims", "moves"),
 )
 STATIC_PODS = EXTENDER / "existing-scheduler" / "static-pods"
 
@@ -64,11 +64,6 @@ def static_pod(name: str) -> Json:
 def second_pod() -> Json:
     """The pod template of the second scheduler."""
     return dict(one("second-scheduler", "Deployment", "gpushare-scheduler")["spec"]["template"])
-
-
-def claims_pod() -> Json:
-    """The pod template of the extender that serves claims alone."""
-    return dict(one("claims-alone", "Deployment", "gpushare-claims")["spec"]["template"])
 
 
 def container(pod: Json, name: str) -> Json:

@@ -24,7 +24,6 @@ from tests.contract.manifests import (
     ROOT,
     STATIC_PODS,
     check_schema,
-    claims_pod,
     container,
     one,
     rendered,
@@ -69,8 +68,7 @@ OWN_LEASE = {
     ("kube-system", LEASES, "leases", "create", ""),
 }
 SCHEDULERS_LEASE = {("kube-system", LEASES, "leases", "get", "kube-scheduler")}
-CLAIMS_READ = ("resourceslices", "deviceclasses", "resourceclaims")
-FENCES = ("icies", "icybindings")
+CLAIMS_READ = ("resourceslices", "resourceclaims", "deviceclasses", "devicetaintrules")
 SECOND_LEASE = {
     ("kube-system", LEASES, "leases", "get", "gpushare-scheduler"),
     ("kube-system", LEASES, "leases", "update", "gpushare-scheduler"),
@@ -84,16 +82,8 @@ TO_MOVE = {
     ("kube-system", "", "configmaps", "update", MOVES),
     ("kube-system", "", "configmaps", "create", ""),
 }
-DRA, ADMISSION = "resource.k8s.io", "admissionregistration.k8s.io"
-CLAIMS_ALONE = {
-    *(("", "", "nodes", verb, "") for verb in ("list", "watch")),
-    *(("", "", "pods", verb, "") for verb in ("get", "list", "watch")),
-    *(("", "events.k8s.io", "events", verb, "") for verb in ("create", "patch")),
-    *(("", DRA, of, v, "") for of in CLAIMS_READ for v in ("get", "list", "watch")),
-    *(("", DRA, f"resourceclaims{part}", "patch", "") for part in ("", "/status", "/binding")),
-    ("", DRA, "resourceclaimtemplates", "create", ""),
-    *(("", ADMISSION, f"validatingadmissionpol{end}", "list", "") for end in FENCES),
-    *OWN_LEASE,
+CLAIMS = {
+    ("", "resource.k8s.io", of, verb, "") for of in CLAIMS_READ for verb in ("get", "list", "watch")
 }
 
 
@@ -135,7 +125,12 @@ def test_every_static_pod_fits_the_schema_of_kubernetes(file: Path) -> None:
         ("base", ACCOUNT, READS | WRITES | OWN_LEASE),
         ("second-scheduler", ACCOUNT, READS | WRITES | OWN_LEASE | SECOND_LEASE),
         ("existing-scheduler", USER, READS | WRITES | SCHEDULERS_LEASE),
-        ("claims-alone", ACCOUNT, CLAIMS_ALONE),
+        ("claims", ACCOUNT, CLAIMS),
+        (
+            "second-scheduler-claims",
+            ACCOUNT,
+            READS | WRITES | OWN_LEASE | SECOND_LEASE | CLAIMS,
+        ),
         ("moves", ACCOUNT, TO_MOVE),
     ],
 )
@@ -159,7 +154,7 @@ def test_every_binding_is_of_a_role_that_is_there_and_of_one_account() -> None:
         "system:volume-scheduler",
         "extension-apiserver-authentication-reader",
     }
-    accounts = dict.fromkeys(("second-scheduler", "claims-alone", "moves"), ACCOUNT)
+    accounts = dict.fromkeys(("second-scheduler-claims", "claims", "moves"), ACCOUNT)
     accounts["existing-scheduler"] = USER
     for folder, account in accounts.items():
         roles = {d["metadata"]["name"] for d in rendered(folder) if "rules" in d}
@@ -175,8 +170,7 @@ def test_every_binding_is_of_a_role_that_is_there_and_of_one_account() -> None:
 
 def all_pods() -> list[tuple[str, Json]]:
     names = ("gpushare-extender", "kube-scheduler")
-    ours = [("second", second_pod()), ("claims", claims_pod())]
-    return [*ours, *((name, static_pod(name)) for name in names)]
+    return [("second", second_pod()), *((name, static_pod(name)) for name in names)]
 
 
 def test_our_pods_are_placed_while_no_extender_answers() -> None:
@@ -194,7 +188,7 @@ def test_our_pods_are_placed_while_no_extender_answers() -> None:
         assert "schedulerName" not in pod["spec"], name
 
 
-@pytest.mark.parametrize("pod", [second_pod, claims_pod, lambda: static_pod("gpushare-extender")])
+@pytest.mark.parametrize("pod", [second_pod, lambda: static_pod("gpushare-extender")])
 def test_the_extender_may_not_take_the_memory_of_its_node(pod: Any) -> None:
     """Beside it run kube-scheduler, and on a control plane etcd and kube-apiserver."""
     resources = container(pod(), "gpushare")["resources"]
@@ -241,7 +235,6 @@ def test_the_pods_keep_the_restricted_standard() -> None:
     pod = second_pod()
     for part in ("kube-scheduler", "gpushare"):
         restricted(pod, part)
-    restricted(claims_pod(), "gpushare")
     assert not {"hostNetwork", "hostPID", "hostIPC"} & pod["spec"].keys()
     kinds = {next(iter(volume.keys() - {"name"})) for volume in pod["spec"]["volumes"]}
     assert kinds == {"configMap", "emptyDir"}
@@ -250,7 +243,7 @@ def test_the_pods_keep_the_restricted_standard() -> None:
     restricted(static_pod("gpushare-extender"), "gpushare")
 
 
-@pytest.mark.parametrize("pod", [second_pod, claims_pod, lambda: static_pod("gpushare-extender")])
+@pytest.mark.parametrize("pod", [second_pod, lambda: static_pod("gpushare-extender")])
 def test_the_extender_can_write_in_tmp_alone(pod: Any) -> None:
     mounts = container(pod(), "gpushare")["volumeMounts"]
     assert [m["mountPath"] for m in mounts if not m.get("readOnly")] == ["/tmp"]  # noqa: S108 -- a path in a pod

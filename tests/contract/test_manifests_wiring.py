@@ -9,7 +9,9 @@ import pytest
 import yaml
 
 from gpushare.addresses import is_loopback
+from gpushare.extender.door.app import Routes
 from gpushare.settings import address
+from gpushare.wire.scheduler.config import decode_scheduler_config
 from gpushare.wire.scheduler.entry import endpoint, our_entry
 from tests.contract.manifests import (
     EXTENDER,
@@ -33,6 +35,7 @@ pytestmark = [
 
 SCHEDULER_FILE = EXTENDER / "second-scheduler" / "kube-scheduler.yaml"
 SHIPPED = ROOT / "config" / "scheduler" / "kube-scheduler.yaml"
+ENTRY = EXTENDER / "claims" / "extender-entry.yaml"
 
 
 def probed(pod: Json) -> dict[str, tuple[str, int]]:
@@ -96,6 +99,34 @@ def test_the_second_schedulers_file_says_of_the_extender_what_the_shipped_one_sa
     assert {k: v for k, v in ours.items() if k not in own} == {
         k: v for k, v in shipped.items() if k not in own
     }
+
+
+def test_with_claims_the_second_schedulers_file_has_the_entry_of_claims_first() -> None:
+    folder = EXTENDER / "second-scheduler-claims"
+    plain, claims = (
+        yaml.safe_load(file.read_text()) for file in (SCHEDULER_FILE, folder / SCHEDULER_FILE.name)
+    )
+    (entry,) = yaml.safe_load(ENTRY.read_text())["extenders"]
+    assert claims == {**plain, "extenders": [entry, *plain["extenders"]]}
+    text = one("second-scheduler-claims", "ConfigMap", "gpushare-scheduler-config")["data"]
+    assert yaml.safe_load(text["kube-scheduler.yaml"]) == claims
+
+
+@pytest.mark.parametrize("beside", [True, False])
+def test_the_entry_of_claims_calls_rank_about_every_pod_and_may_fail(beside: bool) -> None:
+    (entry,) = yaml.safe_load(ENTRY.read_text())["extenders"]
+    shipped = yaml.safe_load(SHIPPED.read_text())
+    extenders = [entry, *shipped["extenders"]] if beside else [entry]
+    config = decode_scheduler_config({**shipped, "extenders": extenders})
+    of_claims, ours = config.extenders[0], our_entry(config, None)
+    # Of two entries ours is the one that binds; both reach the same process.
+    assert (ours is of_claims) == (not beside)
+    assert endpoint(of_claims) == endpoint(ours)
+    assert of_claims.filter_verb == Routes().rank
+    assert not of_claims.managed_resources
+    assert [of_claims.bind_verb, of_claims.prioritize_verb, of_claims.preempt_verb] == [""] * 3
+    assert entry["ignorable"]
+    assert entry["nodeCacheCapable"]
 
 
 def test_the_second_scheduler_takes_nothing_from_the_first() -> None:

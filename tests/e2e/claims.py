@@ -1,253 +1,417 @@
-"""A control plane where claims are allocated from outside: slices, claims and pods, by hand.
+"""A control plane whose kube-scheduler allocates claims: alone, or with our choice of the node.
 
-Knows the JSON of resource.k8s.io; what is written into a claim is made by gpushare.wire.dra, and
-sent with the rights of our account. There is no driver and no kubelet: a slice is an object.
+There is no driver and no kubelet. A slice is an object that the test writes as a driver would, and
+a bound pod stays Pending.
 """
 
-import json
-import uuid
-from collections.abc import Mapping, Sequence
-from datetime import UTC, datetime
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import NamedTuple
 
-from gpushare.core.model import PodRef
-from gpushare.wire.dra.claims import claim_request, is_protected
-from gpushare.wire.dra.objects import (
-    DEVICE_CLASSES,
-    RESOURCE_CLAIMS,
-    RESOURCE_SLICES,
-    ResourceClaim,
-)
-from gpushare.wire.dra.slices import DeviceKey, SliceCard, cards_of
-from gpushare.wire.dra.writes import allocation, protection
-from tests.contract.apiserver.client import MERGE, Json, Reply
-from tests.e2e.binaries import needed
+import yaml
+
+from gpushare.kube.client import connect
+from gpushare.kube.listwatch import ListWatch
+from gpushare.kube.reflector import Reflector
+from gpushare.wire.codec import Decoded, WatchEvent
+from gpushare.wire.objects import PODS as POD_LIST
+from gpushare.wire.objects import Pod
+from gpushare.wire.quantity import to_bytes
+from tests.contract.apiserver.client import MERGE, Json
+from tests.e2e.binaries import RELEASE, needed
 from tests.e2e.extender import Extender
-from tests.e2e.objects import fresh
-from tests.e2e.plane import SCHEDULER, Plane
-from tests.e2e.processes import Process, until
+from tests.e2e.objects import NODES, PODS, fresh
+from tests.e2e.pair import printed
+from tests.e2e.plane import ADMIN, SCHEDULER, Plane
+from tests.e2e.processes import PATIENCE, Process, until
 from tests.e2e.world import account_token, apply
+from tests.integration.process import free_port
 
 API = "/apis/resource.k8s.io/v1"
-CLAIMS, SLICES, CLASSES = (
-    f"{API}/namespaces/default/resourceclaims",
-    f"{API}/resourceslices",
-    f"{API}/deviceclasses",
+CLAIMS, TEMPLATES = (
+    f"{API}/namespaces/default/{kind}" for kind in ("resourceclaims", "resourceclaimtemplates")
+)
+SLICES, CLASSES, TAINT_RULES = (
+    f"{API}/{kind}" for kind in ("resourceslices", "deviceclasses", "devicetaintrules")
 )
 CLASS, DRIVER = "gpushare.io", "gpu.nvidia.com"
-"""As config/extender/claims names them."""
+"""The names in config/extender/claims."""
+FIRST_MINOR = 36
+"""The first minor release of Kubernetes with shared capacity switched on."""
+HAS_CLAIMS = int(RELEASE.split(".")[1]) >= FIRST_MINOR
+
+ALONE, WITH_US = "kube-scheduler alone", "with gpushare"
+_UNLIMITED = 10_000
+_AT_ONCE = 16
 
 
-def ref(pod: Json) -> PodRef:
-    meta = pod["metadata"]
-    return PodRef(meta["namespace"], meta["name"], meta["uid"])
+class Part(NamedTuple):
+    """A capacity of a device; capacity "" is the device itself."""
+
+    driver: str
+    pool: str
+    device: str
+    capacity: str
+
+
+def shared_gpu(number: int, gib: int, node: str, **capacity: str) -> Json:
+    """Return a device as NVIDIA's driver offers it with shares by memory.
+
+    capacity: further shared capacities, whole by default.
+    """
+    memory = {
+        "value": f"{gib}Gi",
+        "requestPolicy": {"default": f"{gib}Gi", "validRange": {"min": "1Mi", "step": "1Mi"}},
+    }
+    more = {name: {"value": value} for name, value in capacity.items()}
+    return {
+        "name": f"gpu-{number}",
+        "attributes": {
+            "type": {"string": "gpu"},
+            "uuid": {"string": f"GPU-{node}-{number}"},
+            "productName": {"string": f"Test {gib}GB"},
+            "index": {"int": number},
+        },
+        "capacity": {"memory": memory, **more},
+        "allowMultipleAllocations": True,
+    }
+
+
+def memory_request(gib: int, of: str = CLASS, name: str = "gpu", **exactly: object) -> Json:
+    """Return a request of a claim for so much memory on each device."""
+    amount = {"requests": {"memory": f"{gib}Gi"}}
+    return {"name": name, "exactly": {"deviceClassName": of, "capacity": amount, **exactly}}
+
+
+def claims_entry(url: str) -> Json:
+    """Return the entry that we ship for kube-scheduler files, with this URL of the extender."""
+    file = Path(__file__).parents[2] / "config/extender/claims/extender-entry.yaml"
+    (entry,) = yaml.safe_load(file.read_text())["extenders"]
+    return {**entry, "urlPrefix": url}
+
+
+def with_claims_entry(file: Path) -> None:
+    """Add that entry to a kube-scheduler file that has our entry for managed resources."""
+    settings = yaml.safe_load(file.read_text())
+    first = settings["extenders"][0]
+    settings["extenders"].insert(0, claims_entry(first["urlPrefix"]))
+    file.write_text(yaml.safe_dump(settings))
 
 
 class ClaimWorld:
-    """kube-scheduler and the controller of claims on a plane, with our class, rights and fence.
+    """kube-scheduler, the controllers of claims and our extender on a plane."""
 
-    folders: of config/, with these. kube-scheduler has no configuration file.
-    """
+    def __init__(self, plane: Plane, folder: Path, *, percentage: int = 0) -> None:
+        """Start all but kube-scheduler, which `schedule` starts.
 
-    def __init__(
-        self,
-        plane: Plane,
-        folder: Path,
-        folders: Sequence[str] = ("extender/base", "extender/claims"),
-    ) -> None:
+        percentage: percentageOfNodesToScore, 0 for kube-scheduler's default.
+        """
         folder.mkdir(exist_ok=True)
-        for each in folders:
+        for each in ("extender/base", "extender/claims"):
             apply(plane, each)
-        self.plane = plane
+        self.plane, self._folder, self._percentage = plane, folder, percentage
         self.api, self.objects = plane.api(), plane.objects()
-        self.ours = plane.api(account_token(self.api))
-        file = plane.kubeconfig(SCHEDULER)
-        command: list[str | Path] = [
-            *(needed("kube-scheduler"), "--kubeconfig", file, "--leader-elect=false"),
-            *("--authentication-kubeconfig", file, "--authorization-kubeconfig", file),
-            *("--secure-port", "0", "-v", "2"),
-        ]
-        self.scheduler = Process("kube-scheduler", command, folder)
-        program = needed("kube-controller-manager")
-        self.controllers = plane.start_controllers(program, "resourceclaim-controller")
-        # A policy is in force a moment after it is there.
-        until(self.comes_protected, "a new claim is protected")
-        self.clear()
+        self.scheduler: Process | None = None
+        self.by = ""
+        """Who chooses the node: ALONE, WITH_US, or "" while nothing schedules."""
+        self.controllers = plane.start_controllers(
+            needed("kube-controller-manager"),
+            "resourceclaim-controller",
+            "device-taint-eviction-controller",
+        )
+        port = free_port()
+        # The extender has its own managed resources in any case.
+        file = folder / "managed-resources.yaml"
+        file.write_text(printed(RELEASE, "--url", f"http://127.0.0.1:{port}/gpushare-scheduler"))
+        self.extender = Extender(
+            folder,
+            port,
+            plane.kubeconfig("extender", account_token(self.api)),
+            *("--scheduler-config", str(file), "--claims", DRIVER, "--leadership", "off"),
+        )
+        self.placed = PlacedPods(plane)
 
     def stop(self) -> None:
-        self.scheduler.kill()
+        self.placed.stop()
+        self.extender.stop()
+        if self.scheduler:
+            self.scheduler.kill()
         self.controllers.kill()
+
+    def schedule(self, by: str) -> None:
+        """Have kube-scheduler run as this says, and our extender if it takes part."""
+        if self.by == by:
+            return
+        if self.scheduler:
+            self.scheduler.kill()
+        self.extender.kill()
+        if by == WITH_US:
+            self.extender.start()
+        file = self._folder / f"{'alone' if by == ALONE else 'with-us'}.yaml"
+        file.write_text(yaml.safe_dump(self._configuration(by)))
+        command: list[str | Path] = [needed("kube-scheduler"), "--config", file]
+        self.scheduler = Process("kube-scheduler", [*command, "--secure-port", "0"], self._folder)
+        self.by = by
+
+    def _configuration(self, by: str) -> Json:
+        client = {"kubeconfig": str(self.plane.kubeconfig(SCHEDULER))}
+        return {
+            "apiVersion": "kubescheduler.config.k8s.io/v1",
+            "kind": "KubeSchedulerConfiguration",
+            "clientConnection": {**client, "qps": _UNLIMITED, "burst": _UNLIMITED},
+            "leaderElection": {"leaderElect": False},
+            "percentageOfNodesToScore": self._percentage,
+            "extenders": [claims_entry(self.extender.url)] if by == WITH_US else [],
+        }
 
     # -- made -----------------------------------------------------------------------------------
 
-    def node(self, *gibs: int, driver: str = DRIVER, cpu: str = "96") -> str:
-        """A node with shared cards of so many GiB, in this order in its slice."""
-        name = self.objects.node(devices=0)
-        if cpu != "96":
-            amounts = {"cpu": cpu}
-            status = {"status": {"capacity": amounts, "allocatable": amounts}}
-            self.objects.patch(f"/api/v1/nodes/{name}/status", status)
-        devices = [
-            {
-                "name": f"gpu-{number}",
-                "attributes": {"uuid": {"string": f"GPU-{name}-{number}"}},
-                "capacity": {
-                    "memory": {
-                        "value": f"{gib}Gi",
-                        "requestPolicy": {
-                            "default": f"{gib}Gi",
-                            "validRange": {"min": "1Mi", "step": "1Mi"},
-                        },
-                    }
-                },
-                "allowMultipleAllocations": True,
-            }
-            for number, gib in enumerate(gibs)
-        ]
-        pool = {"name": name, "generation": 1, "resourceSliceCount": 1}
-        spec = {"driver": driver, "nodeName": name, "pool": pool, "devices": devices}
-        self.api.create(SLICES, {"metadata": {"name": fresh("slice")}, "spec": spec})
+    def node(self, *gibs: int, labels: Mapping[str, str] | None = None, cpu: str = "96") -> str:
+        """Return the name of a new node with shared GPUs of DRIVER, of so many GiB each."""
+        name = fresh("node")
+        amounts = {"cpu": cpu, "memory": "768Gi", "pods": "110"}
+        ready = {"type": "Ready", "status": "True", "reason": "KubeletReady"}
+        status = {"capacity": amounts, "allocatable": amounts, "conditions": [ready]}
+        meta = {"name": name, "labels": {"kubernetes.io/hostname": name, **(labels or {})}}
+        self._create(NODES, {"metadata": meta, "spec": {}, "status": status})
+        if gibs:
+            devices = [shared_gpu(number, gib, name) for number, gib in enumerate(gibs)]
+            self.slice(name, DRIVER, devices=devices)
         return name
 
-    def device_class(self, driver: str) -> str:
-        """An ordinary class: kube-scheduler gives out the driver's devices, first fit."""
+    def slice(self, node: str, driver: str, *, of: int = 1, **spec: object) -> None:
+        """Write a slice of the driver's pool on the node; of: how many slices the pool has."""
+        pool = {"name": node, "generation": 1, "resourceSliceCount": of}
+        body = {"driver": driver, "nodeName": node, "pool": pool, **spec}
+        self._create(SLICES, {"metadata": {"name": fresh("slice")}, "spec": body})
+
+    def device_class(self, expression: str, **spec: object) -> str:
+        """Return the name of a new class with a CEL selector."""
         name = fresh("class")
-        selector = {"cel": {"expression": f"device.driver == '{driver}'"}}
-        self.api.create(CLASSES, {"metadata": {"name": name}, "spec": {"selectors": [selector]}})
+        selectors = [{"cel": {"expression": expression}}]
+        self._create(
+            CLASSES, {"metadata": {"name": name}, "spec": {"selectors": selectors, **spec}}
+        )
         return name
 
-    def claim(
-        self, gib: int, of: str = CLASS, *, name: str = "", more: int = 0, **exactly: object
-    ) -> str:
-        """A claim; more: so many GiB in a second request, called `more`."""
-        requests = [
-            {
-                "name": each,
-                "exactly": {
-                    "deviceClassName": of,
-                    "capacity": {"requests": {"memory": f"{size}Gi"}},
-                    **exactly,
-                },
-            }
-            for each, size in (("gpu", gib), ("more", more))
-            if size
-        ]
-        spec = {"devices": {"requests": requests}}
-        name = name or fresh("claim")
-        self.api.create(CLAIMS, {"metadata": {"name": name}, "spec": spec})
+    def ordinary_class(self, name: str, driver: str) -> None:
+        """Have a class of this name for all devices of a driver."""
+        selectors = [{"cel": {"expression": f"device.driver == '{driver}'"}}]
+        body = {"metadata": {"name": name}, "spec": {"selectors": selectors}}
+        assert self.api.call("POST", CLASSES, body).status in {201, 409}
+
+    def claim(self, *requests: Json, **devices: object) -> str:
+        """Return the name of a new claim with these requests."""
+        name = fresh("claim")
+        spec = {"devices": {"requests": [*requests], **devices}}
+        self._create(CLAIMS, {"metadata": {"name": name}, "spec": spec})
+        return name
+
+    def template(self, *requests: Json, **devices: object) -> str:
+        """Return the name of a new template of claims with these requests."""
+        name = fresh("template")
+        spec = {"spec": {"devices": {"requests": [*requests], **devices}}}
+        self._create(TEMPLATES, {"metadata": {"name": name}, "spec": spec})
         return name
 
     def pod(
         self,
-        claim: str,
-        *,
-        cpu: str = "0",
-        scheduler: str = "default-scheduler",
+        *claims: str,
+        templates: Sequence[str] = (),
         labels: Mapping[str, str] | None = None,
-        **spec: Any,
+        container_count: int = 1,
+        **spec: object,
     ) -> Json:
-        """A pod that has the claim."""
-        has = [{"name": "gpu", "resourceClaimName": claim}]
-        container = {"name": "main", "image": "x", "resources": {"requests": {"cpu": cpu}}}
-        return self.objects.pod(
-            0,
-            labels=labels,
-            resourceClaims=has,
-            containers=[container],
-            schedulerName=scheduler,
-            **spec,
-        )
+        """Return a new pod whose containers all have these claims, and claims by these templates.
+
+        spec: further fields of the pod's spec; `containers` are in place of those.
+        """
+        every = [{"name": each, "resourceClaimName": each} for each in claims]
+        every += [{"name": each, "resourceClaimTemplateName": each} for each in templates]
+        resources = {"claims": [{"name": each["name"]} for each in every]}
+        made = [
+            {"name": f"main-{number}", "image": "x", "resources": resources}
+            for number in range(container_count)
+        ]
+        body = {
+            "metadata": {"name": fresh("pod"), "labels": dict(labels or {})},
+            "spec": {
+                "containers": made,
+                "resourceClaims": every,
+                "terminationGracePeriodSeconds": 0,
+                **spec,
+            },
+        }
+        return self._create(PODS, body)
+
+    def _create(self, path: str, body: Json) -> Json:
+        reply = self.api.call("POST", path, body)
+        assert reply.status == 201, reply.body
+        return reply.body
 
     # -- read -----------------------------------------------------------------------------------
 
-    def cards(self) -> dict[DeviceKey, SliceCard]:
-        items = self.api.get(SLICES).body["items"]
-        return cards_of(RESOURCE_SLICES.decode(json.dumps(item).encode()) for item in items)
+    def results(self, claim: str) -> list[Json]:
+        """Return the devices that the claim has; none while it is not allocated."""
+        return _results(self.api.get(f"{CLAIMS}/{claim}").body)
 
-    def card(self, node: str, number: int) -> SliceCard:
-        return self.cards()[DeviceKey(DRIVER, node, f"gpu-{number}")]
+    def sizes(self) -> dict[Part, int]:
+        """Return the amount of each shared capacity, and 1 for each device that is not shared."""
+        found: dict[Part, int] = {}
+        for spec in (item["spec"] for item in self.api.get(SLICES).body["items"]):
+            for device in spec.get("devices") or ():
+                amounts = {"": "1"}
+                if device.get("allowMultipleAllocations"):
+                    amounts = {name: each["value"] for name, each in device["capacity"].items()}
+                for name, amount in amounts.items():
+                    key = Part(spec["driver"], spec["pool"]["name"], device["name"], name)
+                    found[key] = to_bytes(amount)
+        return found
 
-    def read(self, claim: str) -> ResourceClaim:
-        reply = self.ours.get(f"{CLAIMS}/{claim}")
-        assert reply.status == 200, reply.body
-        return RESOURCE_CLAIMS.decode(json.dumps(reply.body).encode())
+    def used(self) -> Counter[Part]:
+        """Return the amounts that claims have, as `sizes` does."""
+        found: Counter[Part] = Counter()
+        for claim in self.api.get(CLAIMS).body["items"]:
+            for result in _results(claim):
+                if not result.get("adminAccess"):
+                    device = result["driver"], result["pool"], result["device"]
+                    for name, amount in (result.get("consumedCapacity") or {"": "1"}).items():
+                        found[Part(*device, name)] += to_bytes(amount)
+        return found
 
-    # -- written --------------------------------------------------------------------------------
-
-    def patch(self, claim: str, body: bytes, part: str = "") -> Reply:
-        path = f"{CLAIMS}/{claim}{part}"
-        return self.ours.call("PATCH", path, raw=body, content_type=MERGE)
-
-    def allocation(self, claim: ResourceClaim, pod: Json, *cards: SliceCard) -> bytes:
-        request = claim_request(claim, CLASS)
-        assert request
-        found = self.ours.get(f"{CLASSES}/{CLASS}").body
-        return allocation(
-            claim,
-            request,
-            cards,
-            DEVICE_CLASSES.decode(json.dumps(found).encode()),
-            pod=ref(pod),
-            share_ids=[str(uuid.uuid4()) for _ in cards],
-            now=datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
-        )
-
-    def allocate(self, claim: str, pod: Json, *cards: SliceCard) -> None:
-        """Give these cards to the claim of the pod, as an allocator does: protect it first."""
-        read = self.read(claim)
-        if not is_protected(read):
-            reply = self.patch(claim, protection(read))
-            assert reply.status == 200, reply.body
-        reply = self.patch(claim, self.allocation(self.read(claim), pod, *cards), "/status")
-        assert reply.status == 200, reply.body
+    def sound(self) -> None:
+        """Fail if claims have more of a device than it has."""
+        sizes = self.sizes()
+        assert not {key: used for key, used in self.used().items() if used > sizes[key]}
 
     # -- awaited --------------------------------------------------------------------------------
 
-    def bound(self, pods: Sequence[Json]) -> None:
-        for pod in pods:
-            self.objects.lands(pod, self._told)
+    def bound(self, *pods: Json, seconds: float = PATIENCE) -> None:
+        """Return once all pods are bound."""
+        self.placed.wait(pods, self.told, seconds)
 
-    def comes_protected(self, of: str = CLASS) -> bool:
-        """Return whether a new claim has the finalizer."""
-        return is_protected(self.read(self.claim(10, of)))
+    def settled(self, pod: Json) -> bool:
+        """Return whether the pod is bound, once it is, or kube-scheduler has refused it."""
+        return self.placed.settled(pod, self.told)
 
-    def waits(self, claim: str, allocated: bool) -> None:
-        """Return once the claim has an allocation, or has none."""
-        until(
-            lambda: bool(self._allocation(claim)) is allocated,
-            lambda: f"{self.api.get(f'{CLAIMS}/{claim}').body}; {self.scheduler.last_lines()}",
-        )
-
-    def _told(self) -> str:
-        return f"{self.api.get(CLAIMS).body['items']}\n{self.scheduler.last_lines()}"
-
-    def gone(self, claim: str) -> None:
-        path = f"{CLAIMS}/{claim}"
-        until(lambda: self.api.get(path).status == 404, lambda: f"{self.api.get(path).body}")
+    def told(self) -> str:
+        """Return what a failed wait should show."""
+        lines = self.scheduler.last_lines() if self.scheduler else ""
+        log = "\n".join(self.extender.log.splitlines()[-30:])
+        messages = [
+            (pod["metadata"]["name"], condition.get("message"))
+            for pod in self.objects.pods()
+            for condition in pod["status"].get("conditions") or ()
+            if condition["status"] == "False"
+        ]
+        return f"{messages}\n{lines}\n{log}"
 
     def clear(self) -> None:
-        """Delete what tests have made; the controller takes back what is allocated."""
+        """Delete all that tests have made, but classes."""
+        self.clear_pods()
         self.objects.clear()
-        for path in (SLICES, CLAIMS):
-            for item in self.api.get(path).body["items"]:
-                self.api.delete(f"{path}/{item['metadata']['name']}")
+        self._delete_all(TAINT_RULES, SLICES, TEMPLATES)
+
+    def clear_pods(self) -> None:
+        """Delete all pods and claims, without waiting for the controller of claims."""
+        self.objects.delete(*self.objects.pods())
+
+        def delete(item: Json) -> None:
+            path = f"{CLAIMS}/{item['metadata']['name']}"
+            self.api.patch(path, {"metadata": {"finalizers": None}}, MERGE)
+            self.api.delete(path)
+
+        with ThreadPoolExecutor(_AT_ONCE) as pool:
+            list(pool.map(delete, self.api.get(CLAIMS).body["items"]))
         until(lambda: not self.api.get(CLAIMS).body["items"], "claims are still there")
 
-    def _allocation(self, claim: str) -> object:
-        status = self.read(claim).status
-        return status and status.allocation
+    def _delete_all(self, *paths: str) -> None:
+        for path in paths:
+            for item in self.api.get(path).body["items"]:
+                self.api.delete(f"{path}/{item['metadata']['name']}")
+
+    def healthy(self) -> None:
+        """Fail if the extender has logged an exception or lacks a right."""
+        log = self.extender.log
+        assert not [word for word in ("Traceback", "orbidden") if word in log], log[-4000:]
+
+    @contextmanager
+    def emptied(self) -> Iterator["ClaimWorld"]:
+        """Clear the world in the end."""
+        try:
+            yield self
+        finally:
+            self.clear()
 
 
-class OurWorld(ClaimWorld):
-    """The same with our process, which a subclass starts."""
+class PlacedPods:
+    """When a watch first showed each pod on a node, and which pods kube-scheduler has refused."""
 
-    extender: Extender
+    def __init__(self, plane: Plane) -> None:
+        self.at: dict[str, float] = {}
+        """Seconds of the monotonic clock, by uid."""
+        self.node: dict[str, str] = {}
+        """The node's name, by uid."""
+        self.refused: set[str] = set()
+        self._changed = threading.Condition()
+        client = connect(str(plane.kubeconfig(ADMIN)), None, pool_size=2, user_agent="test")
+        self._reflector = Reflector(client, ListWatch("/api/v1/pods", POD_LIST), self)
+        self._reflector.start()
+        until(lambda: self._reflector.status.synced, "pods are not listed")
 
     def stop(self) -> None:
-        self.extender.stop()
-        super().stop()
+        self._reflector.stop()
 
-    def _told(self) -> str:
-        log = "\n".join(self.extender.log.splitlines()[-40:])
-        return f"{super()._told()}\n{log}"
+    def replace(self, pages: Sequence[Decoded[Pod]], started: float) -> None:
+        for page in pages:
+            for pod in page.items:
+                self._see(pod)
+
+    def apply(self, event: WatchEvent[Pod]) -> None:
+        if event.object:
+            self._see(event.object)
+
+    def wait(
+        self, pods: Sequence[Json], told: Callable[[], str] = str, seconds: float = PATIENCE
+    ) -> float:
+        """Return when the last of these pods was bound, in seconds of the monotonic clock.
+
+        told: returns what a failed wait shows.
+        """
+        uids = {pod["metadata"]["uid"] for pod in pods}
+        with self._changed:
+            done = self._changed.wait_for(lambda: self.at.keys() >= uids, seconds)
+        left = len(uids - self.at.keys())
+        assert done, f"{left} of {len(uids)} pods are not bound in {seconds} s\n{told()}"
+        return max(self.at[uid] for uid in uids)
+
+    def settled(self, pod: Json, told: Callable[[], str] = str) -> bool:
+        """Return whether the pod is bound, once it is bound or kube-scheduler has refused it."""
+        uid = pod["metadata"]["uid"]
+        with self._changed:
+            done = self._changed.wait_for(lambda: uid in self.at or uid in self.refused, PATIENCE)
+        assert done, told()
+        return uid in self.at
+
+    def _see(self, pod: Pod) -> None:
+        uid = (pod.metadata and pod.metadata.uid) or ""
+        node = (pod.spec and pod.spec.node_name) or ""
+        conditions = (pod.status and pod.status.conditions) or ()
+        refused = any(each.type == "PodScheduled" and each.status == "False" for each in conditions)
+        with self._changed:
+            if node and uid not in self.at:
+                self.at[uid], self.node[uid] = time.monotonic(), node
+            elif refused:
+                self.refused.add(uid)
+            self._changed.notify_all()
+
+
+def _results(claim: Json) -> list[Json]:
+    allocation = (claim.get("status") or {}).get("allocation") or {}
+    found: list[Json] = (allocation.get("devices") or {}).get("results") or []
+    return found

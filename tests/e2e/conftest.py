@@ -5,21 +5,18 @@ Every test here needs Kubernetes' own programs, and is skipped where there are n
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
 from tests.e2e import given_table
 from tests.e2e.binaries import needed
+from tests.e2e.claims import ClaimWorld
 from tests.e2e.cluster import Cluster
 from tests.e2e.node import Node
 from tests.e2e.pair import Access, Pair
 from tests.e2e.plane import Plane
 from tests.e2e.plugins import Plugin
 from tests.e2e.world import World
-
-if TYPE_CHECKING:
-    from tests.e2e.test_claims_served import Served
 
 MakePlane = Callable[..., Plane]
 """The arguments are flags of the API server."""
@@ -54,13 +51,11 @@ def make_plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MakePlane]:
 
 
 @pytest.fixture(scope="session")
-def served_world(
+def claim_world(
     make_plane: MakePlane, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator["Served"]:
-    """`gpushare serve --claims` on a plane of its own; each module leaves it empty."""
-    from tests.e2e.test_claims_served import Served
-
-    world = Served(make_plane, tmp_path_factory.mktemp("served"))
+) -> Iterator[ClaimWorld]:
+    """kube-scheduler and claims on a plane of its own; each test leaves it empty."""
+    world = ClaimWorld(make_plane(), tmp_path_factory.mktemp("claims"))
     yield world
     world.stop()
 

@@ -6,17 +6,16 @@ from the driver's files, as a runtime does it.
 """
 
 import json
+import sys
 from collections import defaultdict
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from gpushare.wire.dra.claims import given_devices
-from gpushare.wire.dra.objects import RESOURCE_CLAIMS
+from gpushare.wire.quantity import to_bytes
 from tests.contract.apiserver.client import Json
 from tests.e2e.binaries import needed
-from tests.e2e.claims import CLAIMS, CLASS, DRIVER, SLICES
+from tests.e2e.claims import CLAIMS, DRIVER, SLICES, memory_request, with_claims_entry
 from tests.e2e.cluster import pod
-from tests.e2e.extender import GPUSHARE
 from tests.e2e.node import Created, Node
 from tests.e2e.objects import PODS, fresh
 from tests.e2e.plane import SECOND_NODE, Plane
@@ -25,12 +24,13 @@ from tests.e2e.processes import Process, until
 from tests.e2e.world import World, apply, give_lease_away
 
 MIB_OF_GIB = 1024
+_PROGRAM = (sys.executable, "-P", "-m", "gpushare_localcluster.dra.main")
 _LIMIT = "NVIDIA_GPU_MEMORY_LIMIT"
 _VISIBLE = "NVIDIA_VISIBLE_DEVICES"
 
 
 class Driver:
-    """`gpushare dra-driver` on a node, with the rights of its kubelet; sizes: GiB of its GPUs."""
+    """`gpushare-dra-driver` on a node, with the rights of its kubelet; sizes: GiB of its GPUs."""
 
     def __init__(self, plane: Plane, node: Node, folder: Path, *sizes: int) -> None:
         folder.mkdir()
@@ -49,7 +49,7 @@ class Driver:
         """Return when its slice is there."""
         node = self._node
         command: list[str | Path] = [
-            *(*GPUSHARE, "dra-driver", "--node-name", node.name, "--driver", DRIVER),
+            *(*_PROGRAM, "--node-name", node.name, "--driver", DRIVER),
             *("--devices-file", self._file, "--kubelet-dir", node.root, "--cdi-dir", self._cdi),
             *("--kubeconfig", node.kubeconfig),
         ]
@@ -105,6 +105,7 @@ class BothWorlds:
     def __init__(self, plane: Plane, folder: Callable[[str], Path]) -> None:
         """folder: makes a new one with a short path."""
         self.world = World(plane, folder("w"), flags=("--claims", DRIVER, "--pairing", "auto"))
+        with_claims_entry(self.world.pair.file)
         apply(plane, "extender/claims")
         self.api, self.objects = plane.api(), plane.objects()
         program = needed("kube-controller-manager")
@@ -139,8 +140,7 @@ class BothWorlds:
 
     def claim(self, gib: int) -> str:
         name = fresh("claim")
-        exactly = {"deviceClassName": CLASS, "capacity": {"requests": {"memory": f"{gib}Gi"}}}
-        spec = {"devices": {"requests": [{"name": "gpu", "exactly": exactly}]}}
+        spec = {"devices": {"requests": [memory_request(gib)]}}
         self.api.create(CLAIMS, {"metadata": {"name": name}, "spec": spec})
         return name
 
@@ -180,13 +180,10 @@ class BothWorlds:
 
     def allocated(self, claim: str) -> tuple[str, int]:
         """The GPU and the GiB that the claim was given."""
-        body = json.dumps(self.api.get(f"{CLAIMS}/{claim}").body).encode()
-        status = RESOURCE_CLAIMS.decode(body).status
-        assert status
-        assert status.allocation
-        (given,) = given_devices(status.allocation)
-        index = int(given.key.device.removeprefix("gpu-"))
-        return list(self.driver.sizes)[index], (given.memory or 0) // 2**30
+        status = self.api.get(f"{CLAIMS}/{claim}").body["status"]
+        (result,) = status["allocation"]["devices"]["results"]
+        index = int(result["device"].removeprefix("gpu-"))
+        return list(self.driver.sizes)[index], to_bytes(result["consumedCapacity"]["memory"]) >> 30
 
     def waits(self, pod: Json, *texts: str) -> None:
         """Fail unless the pod is on no node and its event says so."""

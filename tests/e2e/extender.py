@@ -5,6 +5,7 @@ Knows the command line and the two listeners; what is asked of it is in tests/in
 
 import contextlib
 import http.client
+import signal
 import ssl
 import sys
 from pathlib import Path
@@ -77,6 +78,16 @@ class Extender(Verbs):
         """SIGKILL master and worker."""
         if self.process:
             self.process.kill()
+
+    def pause(self) -> None:
+        """Let its processes stand still: they keep their sockets and answer nobody."""
+        if self.process:
+            self.process.signal(signal.SIGSTOP)
+
+    def resume(self) -> None:
+        """Let them go on."""
+        if self.process:
+            self.process.signal(signal.SIGCONT)
 
     def stop(self) -> None:
         self.kill()

@@ -76,6 +76,10 @@ class Process:
         """Send SIGTERM to it alone, as a kubelet does to the first process of a container."""
         self._process.send_signal(signal.SIGTERM)
 
+    def signal(self, number: signal.Signals) -> None:
+        """Send a signal to it and to all that it has started."""
+        os.killpg(self._process.pid, number)
+
     def wait_ended(self, seconds: float = PATIENCE) -> None:
         """Return once it has ended by itself."""
         self._process.wait(seconds)

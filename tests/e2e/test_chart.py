@@ -26,11 +26,10 @@ POLICIES = {
         ("bindings", "edits", "new-pods", "static-pods"),
     ),
     "device-plugin": (CONFIG / "device-plugin", ("own-node", "variables")),
-    "claims": (CONFIG / "extender" / "claims", ("device-class", "fence", "protect", "rights")),
-    "claims-pods": (CONFIG / "extender" / "claims-pods", ("refuse", "rewrite")),
+    "claims": (CONFIG / "extender" / "claims", ("device-class", "rights", "scheduler-name")),
     "scheduler-name": (CONFIG / "extender" / "admission", ("policy",)),
 }
-CLAIMS = ("extender.claims.driver=gpu.nvidia.com", "extender.claims.rewritePods=true")
+CLAIMS = ("extender.claims.driver=gpu.nvidia.com",)
 _OF_HELM = ("app.kubernetes.io/managed-by", "helm.sh/chart")
 _LABELS = ("app.kubernetes.io/name", "app.kubernetes.io/component")
 
@@ -143,57 +142,20 @@ def documents(*values: str) -> dict[tuple[str, str], Json]:
     return found
 
 
-def test_claims_come_with_the_driver_as_the_bases_have_them() -> None:
-    without = documents()
-    bases = [*kustomized("extender/claims"), *kustomized("extender/claims-pods")]
-    wanted = compared(bases)
-    of_pods = {key for key in wanted if key[1] == "gpushare-claims-pods"}
-    assert len(of_pods) == 4
-    for values, keys in ((CLAIMS, wanted.keys()), (CLAIMS[:1], wanted.keys() - of_pods)):
-        found = documents(*values)
-        assert {key: found[key] for key in found.keys() - without.keys()} == {
-            key: wanted[key] for key in keys
-        }
-    scheduler = found["Deployment", "gpushare-scheduler"]["spec"]["template"]["spec"]
-    assert "--claims=gpu.nvidia.com" in scheduler["containers"][1]["args"]
+def test_claims_come_with_the_driver_as_the_base_has_them() -> None:
+    made = rendered(*CLAIMS)
+    for document in made:  # files of the base come without labels
+        document["metadata"].setdefault("labels", {"app.kubernetes.io/name": "gpushare"})
+    assert compared(named(made)) == compared(kustomized("extender/second-scheduler-claims"))
 
 
-def test_the_class_may_come_under_its_other_name() -> None:
-    here, there = documents(*CLAIMS), documents(*CLAIMS, "extender.claims.classAside=true")
-    moved = there.pop(("DeviceClass", "settings.gpushare.io"))
-    assert moved["metadata"]["name"] == "settings.gpushare.io"
-    assert moved["spec"] == here.pop(("DeviceClass", "gpushare.io"))["spec"]
-    assert there == here
-
-
-def test_claims_alone_come_as_the_base_has_them_without_a_scheduler() -> None:
-    found = documents(*CLAIMS[:1], "wiring=claims-alone")
-    assert found == compared(kustomized("extender/claims-alone"))
-    assert {kind for kind, _ in found} & {"ConfigMap", "Service"} == set()
-    policed = documents(*CLAIMS[:1], "wiring=claims-alone", "networkPolicy.enabled=true")
-    labels = found["Deployment", "gpushare-claims"]["spec"]["template"]["metadata"]["labels"]
-    selector = policed["NetworkPolicy", "gpushare-claims"]["spec"]["podSelector"]
-    assert selector == {"matchLabels": labels}
-
-
-def test_claims_know_the_driver_the_account_and_the_unit() -> None:
-    def found(*values: str) -> tuple[dict[tuple[str, str], Json], str]:
-        made = documents(*CLAIMS, "extender.claims.driver=gpu.example.com", *values)
-        variables = made["MutatingAdmissionPolicy", "gpushare-claims-pods"]["spec"]["variables"]
-        (unit,) = (each["expression"] for each in variables if each["name"] == "unit")
-        return made, unit
-
-    made, unit = found("wiring=existing-scheduler")
-    assert unit == "1024"
-    fence = made["ValidatingAdmissionPolicy", "gpushare-claims"]["spec"]
-    assert "username != 'gpushare-extender'" in fence["matchConditions"][1]["expression"]
-    assert "nvidia" not in str(fence)
-    assert fence["validations"][0]["message"].startswith("devices of gpu.example.com are")
+def test_claims_know_the_driver_and_the_account() -> None:
+    made = documents("extender.claims.driver=gpu.example.com", "wiring=existing-scheduler")
+    (selector,) = made["DeviceClass", "gpushare.io"]["spec"]["selectors"]
+    assert selector["cel"]["expression"] == "device.driver == 'gpu.example.com'"
     subjects = made["ClusterRoleBinding", "gpushare-claims"]["subjects"]
     assert subjects == made["ClusterRoleBinding", "gpushare-extender"]["subjects"]
     assert [each["kind"] for each in subjects] == ["User"]
-    assert found("memoryUnit=MiB")[1] == "1"
-    assert found("memoryUnit=256MiB")[1] == "256"
 
 
 @pytest.mark.parametrize("minor", range(22, 38))
@@ -239,13 +201,6 @@ def test_the_versions_are_those_of_this_release() -> None:
             "second-scheduler",
         ),
         (CLAIMS, "1.35.2", "extender.claims.driver needs Kubernetes 1.36, and this is v1.35.2"),
-        (CLAIMS[1:], "1.37.0", "give extender.claims.driver"),
-        (("wiring=claims-alone",), "1.37.0", "give extender.claims.driver"),
-        (
-            (*CLAIMS, "wiring=claims-alone", "extender.placeholders=place"),
-            "1.37.0",
-            "extender.placeholders is about pods by annotation",
-        ),
         (("extender.claims.driver=Gpu",), "1.37.0", "/extender/claims/driver"),
         (("podMonitor.enabled=true",), "1.37.0", "needs the Prometheus operator's PodMonitor"),
         (("rules.enabled=true",), "1.37.0", "needs the Prometheus operator's PrometheusRule"),
@@ -303,13 +258,10 @@ def test_what_clusters_differ_in_is_a_value(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("wakes", [True, False])
 @pytest.mark.parametrize("guards", [True, False])
-@pytest.mark.parametrize("alone", [True, False])
-def test_the_right_to_patch_nodes_is_there_for_what_uses_it(
-    wakes: bool, guards: bool, alone: bool
-) -> None:
+def test_the_right_to_patch_nodes_is_there_for_what_uses_it(wakes: bool, guards: bool) -> None:
     words = {"wakesScheduler": wakes, "scaleDownGuard": guards}
     values = [f"extender.{key}={str(value).lower()}" for key, value in words.items()]
-    made = rendered(*values, *((*CLAIMS, "wiring=claims-alone") if alone else ()))
+    made = rendered(*values)
     (role,) = (
         each
         for each in made
@@ -318,7 +270,7 @@ def test_the_right_to_patch_nodes_is_there_for_what_uses_it(
     patches = any(
         "nodes" in rule["resources"] and "patch" in rule["verbs"] for rule in role["rules"]
     )
-    assert patches == (guards or (wakes and not alone))
+    assert patches == (guards or wakes)
     (deployment,) = (each for each in made if each["kind"] == "Deployment")
     arguments = deployment["spec"]["template"]["spec"]["containers"][-1]["args"]
     assert ("--scale-down-guard" in arguments) == guards

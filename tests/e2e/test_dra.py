@@ -7,18 +7,14 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.e2e.binaries import RELEASE
+from tests.e2e.claims import HAS_CLAIMS
 from tests.e2e.cluster import pod
 from tests.e2e.conftest import MakePlane
 from tests.e2e.dra import BothWorlds
 from tests.e2e.given import given
 from tests.e2e.processes import until
 
-_FIRST = 36
-
-pytestmark = pytest.mark.skipif(
-    int(RELEASE.split(".")[1]) < _FIRST, reason=f"claims are allocated from outside from 1.{_FIRST}"
-)
+pytestmark = pytest.mark.skipif(not HAS_CLAIMS, reason="shared capacity is on from 1.36 on")
 LARGE, SMALL = "GPU-dra-0", "GPU-dra-1"
 
 
@@ -40,22 +36,27 @@ def both(shared: BothWorlds) -> Iterator[BothWorlds]:
 
 
 def test_each_container_has_the_gpu_and_the_amount_of_its_claim(both: BothWorlds) -> None:
-    names = [both.claim(gib) for gib in (10, 12, 50)]
-    first, second, large = pods = [both.with_claim(name) for name in names]
-    sharing = both.with_claim(names[2])
-    both.run(*pods, sharing)
+    names = [both.claim(gib) for gib in (50, 12, 22)]
+    pods = []
+    for name in names:
+        pods.append(both.with_claim(name))
+        both.run(pods[-1])
+    large, second, small = pods
+    sharing = both.with_claim(names[0])
+    both.run(sharing)
     assert [both.has(each) for each in pods] == [both.allocated(name) for name in names]
-    assert both.has(first) == (SMALL, 10)
-    assert both.has(second) == (SMALL, 12)
+    # kube-scheduler takes the first device that fits.
     assert both.has(large) == both.has(sharing) == (LARGE, 50)
+    assert both.has(second) == (LARGE, 12)
+    assert both.has(small) == (SMALL, 22)
     assert all(not both.container(each, "main-1").cdi_devices for each in pods)
-    # What is shared stays until the last of its pods is gone.
+    # A shared claim stays prepared until the last of its pods is gone.
     both.delete(large)
-    both.delete(first)
-    until(lambda: both.driver.given() == {SMALL: 12, LARGE: 50}, both.told)
+    both.delete(small)
+    until(lambda: both.driver.given() == {LARGE: 62}, both.told)
     assert both.has(sharing) == (LARGE, 50)
     both.delete(sharing)
-    until(lambda: both.driver.given() == {SMALL: 12}, both.told)
+    until(lambda: both.driver.given() == {LARGE: 12}, both.told)
 
 
 def test_a_kubelet_that_starts_again_wipes_the_slices_and_nothing_is_given_twice(
@@ -123,15 +124,14 @@ def test_pods_of_both_worlds_have_the_right_gpu_each(both: BothWorlds) -> None:
     assert all(used.get(uuid, 0) <= gib for uuid, gib in both.driver.sizes.items())
 
 
-def test_a_node_with_both_takes_nothing_new(both: BothWorlds) -> None:
+def test_a_node_with_both_takes_no_new_pods_by_annotation(both: BothWorlds) -> None:
     kept = both.with_claim(both.claim(10))
     both.run(kept)
     both.second_plugin.start()
     here = {"kubernetes.io/hostname": both.node.name}
     with_claim = both.with_claim(both.claim(10))
     by_annotation = both.create(pod(2), nodeSelector=here)
-    both.waits(with_claim, "cannot allocate all claims")
     both.waits(by_annotation, "no shared GPU")
+    both.run(with_claim)
     assert both.phase(kept) == "Running"
-    # What is there goes on counting.
-    assert both.driver.given() == {SMALL: 10}
+    assert both.driver.given() == {LARGE: 20}

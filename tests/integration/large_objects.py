@@ -12,11 +12,9 @@ import time
 from pathlib import Path
 from typing import Any
 
-from gpushare.core.policy import load_policy
-from gpushare.core.ranking import Ranking
 from gpushare.device_plugin.pods import Pods
-from gpushare.extender.claims.books import ClaimBooks
-from gpushare.extender.claims.handlers import ClaimHandler, SliceHandler, WaitingPods
+from gpushare.explain.claim_books import ClaimBooks
+from gpushare.extender.claims.service import handlers_of
 from gpushare.extender.follow.disruption_budgets import DisruptionBudgets
 from gpushare.extender.follow.watch_handlers import (
     NodeEventHandler,
@@ -27,7 +25,6 @@ from gpushare.kube.client import connect
 from gpushare.kube.listwatch import ListWatch
 from gpushare.kube.reflector import Reflector
 from gpushare.wire.annotations import ALIYUN
-from gpushare.wire.dra.objects import CLAIMS_PODS, RESOURCE_CLAIMS, RESOURCE_SLICES
 from gpushare.wire.objects import BUDGETS, CONFIG_MAPS, NODES, PODS, STARTED_PODS
 from tests.support.waiting import poll
 from tests.unit.extender.kit import managed_resources
@@ -44,15 +41,14 @@ def main() -> None:
     kubeconfig, kind = sys.argv[1:]
     client = connect(kubeconfig, pool_size=2, user_agent="test")
     resources = managed_resources()
-    books = ClaimBooks("gpu.nvidia.com", 2**30, Ranking(load_policy("device-bestfit")))
+    of_claims = handlers_of(ClaimBooks("gpu.nvidia.com", 2**30))
     parts: dict[str, tuple[Any, Any]] = {
         "pods": (PODS, PodEventHandler(resources)),
         "nodes": (NODES, NodeEventHandler(resources, "GiB")),
         "configmaps": (CONFIG_MAPS, UnhealthyEventHandler(resources)),
         "budgets": (BUDGETS, DisruptionBudgets()),
-        "claims": (RESOURCE_CLAIMS, ClaimHandler(books, lambda: None)),
-        "slices": (RESOURCE_SLICES, SliceHandler(books, lambda: None)),
-        "waiting": (CLAIMS_PODS, WaitingPods(lambda: None)),
+        "claims": of_claims["resourceclaims"],
+        "slices": of_claims["resourceslices"],
         "plugin": (STARTED_PODS, Pods(client, ALIYUN, "n1", tuple)),
     }
     codec, handler = parts[kind]

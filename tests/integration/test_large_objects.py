@@ -121,29 +121,48 @@ def held_by_many() -> Json:
     return found
 
 
-def waiting(**metadata: Any) -> Json:
-    found = pod(**metadata)
-    del found["spec"]["nodeName"]
-    found["spec"]["resourceClaims"] = [{"name": "gpu", "resourceClaimName": "NAME"}]
+def selected() -> Json:
+    """A claim whose requests have selectors of many short texts, as many as may be."""
+    found = claim()
+    (request,) = found["spec"]["devices"]["requests"]
+    selectors = [
+        {"cel": {"expression": f"device.attributes['NAME'].a{at:02} == 'NAME'"}} for at in range(32)
+    ]
+    request["exactly"]["selectors"] = selectors
+    requests = [{**request, "name": f"gpu{at}"} for at in range(32)]
+    found["spec"]["devices"]["requests"] = requests
     return found
 
 
-def many_claims() -> Json:
-    found = many_containers()
-    del found["spec"]["nodeName"]
-    found["spec"]["resourceClaims"] = [{"name": "gpu", "resourceClaimName": "NAME"}]
+def allocated() -> Json:
+    """A claim with as many devices as one can have, with amounts of many capacities of each."""
+    found = claim()
+    consumed = {f"NAME{at}": "1" for at in range(32)}
+    results = [
+        {"request": "gpu", "driver": "gpu.nvidia.com", "pool": "NAME", "device": f"NAME{at}"}
+        | {"shareID": f"NAME{at}", "consumedCapacity": consumed}
+        for at in range(32)
+    ]
+    found["status"] = {"allocation": {"devices": {"results": results}}}
     return found
 
 
-def attributed() -> Json:
+def attributed(node: str = "NAME") -> Json:
     """A slice with as many attributes of its devices as there may be."""
     device = {"attributes": {f"NAME{at}": {"string": "x" * 60} for at in range(32)}}
     devices = [{"name": f"gpu-{at}"} | device for at in range(128)]
     pool = {"name": "NAME", "generation": 1, "resourceSliceCount": 1}
-    spec = {"driver": "gpu.nvidia.com", "nodeName": "NAME", "pool": pool, "devices": devices}
+    spec = {"driver": "gpu.nvidia.com", "nodeName": node, "pool": pool, "devices": devices}
     return {"metadata": {"name": "NAME", "uid": "NAME"}, "spec": spec}
 
 
+def of_one_node() -> Json:
+    """A slice of one node that has as many slices as are listed."""
+    return attributed("n1")
+
+
+SHORT_TEXTS = (dense, configured, allocated, attributed, of_one_node)
+"""Many short texts take longer than few long ones."""
 LABELS = strings(LARGEST // 80, 60)
 KINDS: list[tuple[str, str, str, Callable[[], Json]]] = [
     ("pods", "args", "Pod", fat_args),
@@ -172,10 +191,10 @@ KINDS: list[tuple[str, str, str, Callable[[], Json]]] = [
     ("claims", "labels", "ResourceClaim", lambda: claim(labels=LABELS)),
     ("claims", "parameters", "ResourceClaim", configured),
     ("claims", "holders", "ResourceClaim", held_by_many),
-    ("waiting", "labels", "Pod", lambda: waiting(labels=LABELS)),
-    ("waiting", "annotations", "Pod", lambda: waiting(annotations=strings(25, 10_000))),
-    ("waiting", "containers", "Pod", many_claims),
+    ("claims", "selectors", "ResourceClaim", selected),
+    ("claims", "devices", "ResourceClaim", allocated),
     ("slices", "attributes", "ResourceSlice", attributed),
+    ("slices", "one node", "ResourceSlice", of_one_node),
     ("plugin", "args", "Pod", fat_args),
     ("plugin", "labels", "Pod", lambda: pod(labels=LABELS)),
 ]
@@ -264,8 +283,7 @@ def test_objects_of_the_largest_size_fit_the_limit_of_the_manifest(
     size = objects * len(json.dumps(make())) / 1e6
     shown = {name: used[name] // MIB for name in ("VmHWM", "VmRSS", "before")}
     print(where, shown, f"{used['cpu'] / size:.4f} s of CPU for each MB")
-    # Many short texts take longer than few long ones.
-    of_mb = CPU_OF_MB * (3 if make in (dense, configured) else 1)
+    of_mb = CPU_OF_MB * (3 if make in SHORT_TEXTS else 1)
     assert used["cpu"] < CPU + of_mb * size, "of reading it"
     before = used["before"]
     assert used["VmHWM"] - before < share * (limit * 3 // 4 - before), "while the list is read"

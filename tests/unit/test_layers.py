@@ -44,8 +44,8 @@ LAYERS: dict[str, tuple[str, ...]] = {
     # `inspect` starts with the standard library alone; `explain` and `whatif` keep books.
     "cli": (
         *("errors", "commandline", "core.model", "core.cover", "core.node_filters", "core.policy"),
-        *("core.ranking", "core.selectors", "yamlfile", "wire", "kube", "ledger", "explain"),
-        "trace",
+        *("core.ranking", "core.selectors", "core.claims", "yamlfile", "wire", "kube", "ledger"),
+        *("explain", "trace"),
     ),
     # Its own area: it judges what the codecs say and what the API server shows, and must run where
     # neither the extender's code nor the books can be trusted.
@@ -56,17 +56,17 @@ LAYERS: dict[str, tuple[str, ...]] = {
     "trace": ("errors", "core"),
     "sim": ("errors", "commandline", "core", "trace"),
     # A distribution of its own, which no part of gpushare knows. Its kubelet speaks the device
-    # plug-in's protocol, and has it run on its nodes; its scheduler elects a leader and calls
-    # extenders by https. Its demo has no time for how long the extender waits beside autoscalers.
+    # plug-in's protocol, and has it run on its nodes; its DRA driver has the device plug-in's GPUs;
+    # its scheduler elects a leader and calls extenders by https. Its demo has no time for how long
+    # the extender waits beside autoscalers.
     "gpushare_localcluster": (
-        *("errors", "commandline", "yamlfile", "core.model", "core.selectors", "wire"),
-        *(
-            "device_plugin.kubelet",
-            "device_plugin.kubelet_pb2",
-            "device_plugin.options",
-            "device_plugin.plugin",
-        ),
-        *("kube.election", "kube.lease_runner", "kube.trust"),
+        *("errors", "commandline", "logline", "yamlfile", "core.claims", "core.model"),
+        *("core.selectors", "wire"),
+        *("daemon.logs", "device_plugin.cards", "device_plugin.container", "device_plugin.devices"),
+        *("device_plugin.identity", "device_plugin.kubelet", "device_plugin.kubelet_pb2"),
+        *("device_plugin.options", "device_plugin.plugin"),
+        *("kube.api", "kube.client", "kube.election", "kube.lease_runner", "kube.listwatch"),
+        *("kube.reflector", "kube.trust"),
         *("extender.follow.placeholders", "extender.follow.scale_down_guard"),
     ),
 }
@@ -87,12 +87,12 @@ def as_text() -> str:
 DOORS: dict[str, tuple[str, ...]] = {
     "flask": ("extender.door.app",),
     "google": (
-        *("device_plugin.dra.server", "device_plugin.kubelet", "device_plugin.kubelet_pb2"),
-        *("device_plugin.server", "gpushare_localcluster.devices"),
+        *("device_plugin.kubelet", "device_plugin.kubelet_pb2", "device_plugin.server"),
+        *("gpushare_localcluster.devices", "gpushare_localcluster.dra.server"),
     ),
     "grpc": (
-        *("device_plugin.dra.server", "device_plugin.kubelet", "device_plugin.server"),
-        "gpushare_localcluster.devices",
+        *("device_plugin.kubelet", "device_plugin.server"),
+        *("gpushare_localcluster.devices", "gpushare_localcluster.dra.server"),
     ),
     "gunicorn": (
         "extender.door.connection",
@@ -105,8 +105,8 @@ DOORS: dict[str, tuple[str, ...]] = {
     "matplotlib": ("sim.plots",),
     "msgspec": (
         "wire.codec",
-        "wire.dra.fence",
         "wire.dra.objects",
+        "wire.dra.requests",
         "wire.objects",
         "wire.extender",
         "wire.preempt",

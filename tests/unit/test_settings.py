@@ -13,7 +13,6 @@ from gpushare.settings import SPARE_THREADS, Settings, address, read_settings, u
 
 EVERYWHERE = "0.0.0.0"  # noqa: S104 -- what must be refused
 NAMELESS = {"tls-cert": "c", "tls-key": "k", "tls-client-ca": "a"}
-ALONE = ("--claims", "gpu.nvidia.com", "--claims-alone")
 TLS = NAMELESS | {"tls-client-names": "n"}
 
 
@@ -87,7 +86,6 @@ def test_every_setting_has_a_flag_a_variable_and_a_key(setting: Any) -> None:
     value = setting.metadata["choices"][-1] if setting.metadata["choices"] else value
     flag = "--" + setting.name.replace("_", "-")
     rest: dict[str, Any] = dict.fromkeys(TLS, "x") if "tls" in setting.name else {}
-    rest |= {"claims": "kube"} if setting.name == "claims_alone" else {}
     rest.pop(flag[2:], None)
     argv = [flag] if value is True else [flag, str(value)]
     from_flag = read(*argv, file=rest)
@@ -205,12 +203,6 @@ def test_a_key_that_is_no_setting_is_refused_with_those_there_are(key: object) -
         (["--ui-listen", "127.0.0.1:32767"], "ui-listen: port 32767 is that of health-listen"),
         (["--ui-listen", "127.0.0.1:7", "--health-listen", "[::]:7"], "is that of health-listen"),
         (["--claims", "GPU"], "claims: 'GPU' is no name"),
-        (["--claims", "gpu.nvidia.com", "--leadership", "off"], "claims: without leadership"),
-        (["--claims-alone"], "claims-alone: nothing would be served"),
-        ([*ALONE, "--leadership", "scheduler"], "claims-alone: no kube-scheduler is ours"),
-        ([*ALONE, "--scheduler-config", "f"], "scheduler-config: it is about pods by annotation"),
-        ([*ALONE, "--placeholders", "x"], "placeholders: "),
-        ([*ALONE, "--defrag-moves-per-hour", "1"], "defrag-moves-per-hour: "),
         (["--tls-cert", "c"], "belong together"),
         (["--tls-cert", "c", "--tls-key", "k"], "belong together"),
         (["--tls-client-names", "kube-scheduler"], "tls-client-names needs"),
@@ -218,10 +210,6 @@ def test_a_key_that_is_no_setting_is_refused_with_those_there_are(key: object) -
 )
 def test_values_that_cannot_work_are_refused_by_name(argv: list[str], text: str) -> None:
     assert text in refused(lambda: read(*argv))
-
-
-def test_where_claims_alone_are_served_their_nodes_may_be_guarded() -> None:
-    assert read(*ALONE, "--scale-down-guard").scale_down_guard
 
 
 @pytest.mark.parametrize("ui", ["127.0.0.1:0", "[::1]:32767", "127.0.0.1:1"])

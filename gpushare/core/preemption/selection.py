@@ -9,11 +9,10 @@ Tested in `tests/unit/core/preemption/test_preemptor.py`.
 """
 
 from collections import Counter
-from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, combinations, islice
 from math import inf
-from types import MappingProxyType
 
 from gpushare.core.model import ALL_CORES, MAX_UNITS, Request
 from gpushare.core.preemption.victim_search import Candidate, Loss, Pods, StepBudget, find_victims
@@ -45,18 +44,9 @@ class Budget:
 
 
 class VictimSelection:
-    """The choice of victims for one request on one node, and the effect of removing any pods.
+    """The choice of victims for one request on one node, and the effect of removing any pods."""
 
-    takes: what a part of the request takes of a device that deals out memory in other amounts.
-    """
-
-    def __init__(
-        self,
-        books: NodeBooks,
-        request: Request,
-        budgets: Sequence[Budget] = (),
-        takes: Mapping[Part, int] = MappingProxyType({}),
-    ) -> None:
+    def __init__(self, books: NodeBooks, request: Request, budgets: Sequence[Budget] = ()) -> None:
         self.request = request
         self._budgets = budgets
         self._budgets_by_uid: dict[str, tuple[int, ...]] = {}
@@ -78,14 +68,13 @@ class VictimSelection:
         self._of_device: dict[int, tuple[Part, ...]] = {}
         accepted = request.cards.accepted(spec)
         for device, (has, fine) in enumerate(zip(spec.capacity, spec.healthy, strict=True)):
-            sizes = [size for size in parts if takes.get((device, size), size) <= has]
+            sizes = [size for size in parts if size <= has]
             if spec.closed or not (fine and accepted[device] and sizes):
                 continue
             for size in sizes:
                 self._free[device, size] = has - books.used[device]
                 # Who wants a device alone needs all of it, however little memory is asked for.
-                needed = takes.get((device, size), size)
-                self._needed[device, size] = has if request.alone else needed
+                self._needed[device, size] = has if request.alone else size
             self._of_device[device] = tuple((device, size) for size in sizes)
             if self._with_cores:
                 held = books.cores_used[device] if books.cores_used else 0

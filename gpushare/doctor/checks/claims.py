@@ -1,209 +1,181 @@
-"""Checks of claims: the class, the fence, the driver's devices, the rights, and what lies unused.
+"""Checks of ResourceClaims: the device class, the driver's slices, the schedulers that allocate,
+read rights, and objects left over from releases in which the extender allocated claims.
 
-Pure. Where there is neither the device class nor an extender that serves claims, nothing is said,
-and without the class nothing else.
+Pure. Where there is neither an extender that ranks nodes for claims, nor the device class, nor a
+left-over object, there is no finding.
 
 Tested in `tests/unit/doctor/test_claims.py`.
 """
 
+from collections import Counter
 from collections.abc import Iterator
 
 from gpushare.doctor.facts import ApiServer, ClaimsSeen, DriverSeen, Facts, Right, Unread
+from gpushare.doctor.facts import SchedulerFile as File
 from gpushare.doctor.finding import Finding, count, fail, ok, skip, some, warn
-from gpushare.wire.dra.claims import CLASS, CLASS_ASIDE
-from gpushare.wire.metrics import family, total
+from gpushare.wire.metrics import family
 
 LEAST_MINOR = 36
-"""The first release in which devices have capacity that several claims consume, by default."""
+"""The first release in which several claims can share a device without a feature gate."""
 
-_LONG_UNUSED = 300.0
+CLASS = "gpushare.io"
+SECOND_SCHEDULER = "gpushare-scheduler"
+
 _APPLY = "kubectl apply -k config/extender/claims"
-
 _GROUP = "resource.k8s.io"
-CLAIMS_RIGHTS = (
-    *(Right(verb, "resourceslices", _GROUP) for verb in ("list", "watch")),
-    *(Right(verb, "deviceclasses", _GROUP) for verb in ("list", "watch")),
-    *(Right(verb, "resourceclaims", _GROUP) for verb in ("list", "watch", "patch")),
-    Right("patch", "resourceclaims/status", _GROUP),
-    Right("patch", "resourceclaims/binding", _GROUP),
+CLAIMS_RIGHTS = tuple(
+    Right(verb, resource, _GROUP)
+    for resource in ("deviceclasses", "devicetaintrules", "resourceclaims", "resourceslices")
+    for verb in ("list", "watch")
 )
-"""What an extender needs to give devices to claims."""
+"""Rights that an extender needs to rank nodes for claims."""
 
-TEMPLATES = Right("create", "resourceclaimtemplates", _GROUP)
-"""For pods that are rewritten: the template that such a pod names is written when it comes."""
+_IN_THE_WAY = ("validatingadmissionpolic", "mutatingadmissionpolicies/gpushare-claims-pods")
+"""Beginnings of the left-over objects that keep pods with claims pending."""
 
 
 def check_claims(facts: Facts) -> Iterator[Finding]:
-    """Yield findings about claims, if they are used."""
-    # The driver that the extender says it serves; "" if it serves none or was not asked.
+    """Yield findings about claims, if the cluster uses them."""
     samples = family(facts.samples, "gpushare_claims")
-    served = next((labels.get("driver", "") for labels, _ in samples), "")
+    driver = next((labels.get("driver", "") for labels, _ in samples), "")
     claims = facts.claims
     if isinstance(claims, Unread):
-        # Whoever may not read it, where nobody uses it, need not hear of it.
-        if served:
+        if driver:
             yield claims.finding("claims-class")
         return
-    if not claims.classes:
-        if served:
-            yield _class(claims, served)
+    if claims.left_over:
+        yield _left_over(claims.left_over)
+    if not driver and claims.selectors is None:
         return
-    fenced = {driver for fence in claims.fences for driver in fence.drivers}
-    driver = served or (fenced.pop() if len(fenced) == 1 else "")
     if isinstance(facts.api, ApiServer) and 0 < facts.api.minor < LEAST_MINOR:
-        yield fail(
-            "claims-version",
-            f"claims are for Kubernetes 1.{LEAST_MINOR} and later, and this is 1.{facts.api.minor}:"
-            " what a claim consumes of a device is not kept there",
-            f"update, or take --claims from the extender and the class {CLASS} away",
-        )
-    else:
-        yield ok("claims-version", f"Kubernetes is not older than 1.{LEAST_MINOR}, as claims need")
-    yield _class(claims, served)
-    yield _fence(claims, driver)
-    yield _devices(claims, driver)
-    yield _two_worlds(facts, claims.drivers.get(driver, DriverSeen()))
-    yield _rights(facts)
-    now = facts.now_there
-    long = [name for name, since in claims.unused if since and now - since > _LONG_UNUSED]
-    if long:
         yield warn(
-            "claims-unused",
-            f"{some(long)}: has devices for more than {_LONG_UNUSED / 60:.0f} minutes, and no pod"
-            " that they are reserved for",
-            "delete the claim, if no pod is to come",
+            "claims-version",
+            f"this is Kubernetes 1.{facts.api.minor}: before 1.{LEAST_MINOR} several claims share a"
+            " device only behind a feature gate",
+            f"update to 1.{LEAST_MINOR} or later",
         )
     else:
-        told = "each claim with devices has them for a pod, or since a moment"
-        yield ok("claims-unused", told)
+        yield ok("claims-version", f"Kubernetes is 1.{LEAST_MINOR} or later")
+    yield _class(claims)
+    yield _slices(claims, driver)
+    yield _schedulers(facts, claims, driver)
+    yield _shared_nodes(facts, claims.drivers.get(driver, DriverSeen()))
+    yield _rights(facts)
 
 
-def served_alone(facts: Facts) -> bool:
-    """Return whether the extender that was asked serves claims and nothing else."""
-    return bool(total(facts.samples, "gpushare_claims_alone"))
+def _left_over(names: tuple[str, ...]) -> Finding:
+    command = f"kubectl delete {' '.join(names)}"
+    blocking = [name for name in names if name.startswith(_IN_THE_WAY)]
+    if blocking:
+        text = f"{some(blocking)}: from a release in which the extender allocated claims; it keeps"
+        return fail("claims-left-over", f"{text} pods with claims pending", command)
+    text = "from a release in which the extender allocated claims; nothing uses it"
+    return warn("claims-left-over", f"{some(names)}: {text}", command)
 
 
-def _class(claims: ClaimsSeen, served: str) -> Finding:
-    if not claims.classes:
+def _class(claims: ClaimsSeen) -> Finding:
+    if claims.selectors is None:
+        if any(CLASS in claim.classes for claim in claims.claims.values()):
+            text = f"there is no DeviceClass {CLASS}, and claims name it: their pods stay pending"
+            return fail("claims-class", text, _APPLY)
+        return ok("claims-class", f"no claim names the DeviceClass {CLASS}, and there is none")
+    if "false" in claims.selectors:
         return fail(
             "claims-class",
-            f"the extender gives devices of {served} to claims of the class {CLASS}, and there is"
-            " no such DeviceClass: none is ever asked for",
-            _APPLY,
+            f'the DeviceClass {CLASS} has the selector "false": kube-scheduler allocates no device'
+            " of it",
+            "kubectl replace -f config/extender/claims/device-class.yaml",
         )
-    open_ones = [name for name, expressions in claims.classes.items() if expressions != ("false",)]
-    if open_ones:
-        return fail(
-            "claims-class",
-            f'the DeviceClass {some(open_ones)} has other selectors than "false", so kube-scheduler'
-            " may give out devices by it, the first that fits",
-            _APPLY,
-        )
-    if CLASS not in claims.classes:
-        return ok(
-            "claims-class",
-            f"the DeviceClass is kept as {CLASS_ASIDE}: kube-scheduler looks at no node for a pod"
-            " whose claim has no devices yet",
-        )
-    return ok("claims-class", f"the DeviceClass {CLASS} is there, and no device meets it by itself")
+    return ok("claims-class", f"kube-scheduler allocates devices of the DeviceClass {CLASS}")
 
 
-def _fence(claims: ClaimsSeen, driver: str) -> Finding:
-    ours = [fence for fence in claims.fences if not driver or driver in fence.drivers]
-    sound = [fence.name for fence in ours if not fence.gaps and fence.drivers]
-    if sound:
-        return ok("claims-fence", f"{some(sound)}: nobody else allocates devices of {driver}")
-    if not ours:
-        others = sorted({name for fence in claims.fences for name in fence.drivers})
-        named = f" (there is one for {some(others)})" if others else ""
-        return fail(
-            "claims-fence",
-            f"no ValidatingAdmissionPolicy keeps others from allocating devices of"
-            f" {driver or 'the driver'}{named}: two that count each for himself give one card out"
-            " twice",
-            f"{_APPLY}, with the driver's name in fence.yaml",
-        )
-    fence = ours[0]
-    why = " and ".join(fence.gaps) or "it names no driver"
-    return fail(
-        "claims-fence",
-        f"{fence.name} does not keep others from allocating devices of {driver or 'the driver'}:"
-        f" {why}",
-        _APPLY,
-    )
-
-
-def _devices(claims: ClaimsSeen, driver: str) -> Finding:
+def _slices(claims: ClaimsSeen, driver: str) -> Finding:
     if not driver:
-        return skip("claims-devices", "which driver is served is told by the extender (--extender)")
-    seen = claims.drivers.get(driver)
-    if seen is None:
-        others = f"; there are those of {some(claims.drivers)}" if claims.drivers else ""
+        return skip("claims-devices", "the extender names the driver", "give --extender")
+    driver_slices = claims.drivers.get(driver)
+    if driver_slices is None or not driver_slices.devices:
+        other_drivers = f"; there are slices of {some(claims.drivers)}" if claims.drivers else ""
         return fail(
             "claims-devices",
-            f"there is no ResourceSlice of {driver}{others}",
-            "look whether its pods run on the nodes with GPUs, and at --claims",
+            f"no ResourceSlice has a device of {driver}{other_drivers}",
+            "look whether the driver's pods run on the nodes with GPUs, and at --claims",
         )
-    unfit = ", ".join(f"{number} with {why}" for why, number in sorted(seen.unfit.items()))
-    shared = sum(map(len, seen.nodes.values()))
-    if not shared:
-        return fail(
-            "claims-devices",
-            f"no device of {driver} can be shared: {unfit or 'its slices have none'}",
-            "have the driver offer memory to be shared; NVIDIA's has the feature ConsumableShares",
-        )
-    what = (
-        f"{count(shared, 'device')} of {driver} on {count(len(seen.nodes), 'node')} can be shared"
-    )
-    if unfit:
+    devices = count(driver_slices.devices, "device")
+    text = f"{devices} of {driver} on {count(len(driver_slices.nodes), 'node')}"
+    return ok("claims-devices", f"{text}; several claims may share {driver_slices.shared}")
+
+
+def _schedulers(facts: Facts, claims: ClaimsSeen, driver: str) -> Finding:
+    """Return whether one kube-scheduler allocates all claims of the driver."""
+    name, todo = "claims-schedulers", "have one kube-scheduler place all pods with claims"
+    if isinstance(facts.pods, Unread):
+        return skip(name, "pods were not read")
+    of_driver = [claim for claim in claims.claims.values() if driver in claim.drivers]
+    classes = {CLASS}.union(*(claim.classes for claim in of_driver))
+    pods: Counter[str] = Counter()
+    elsewhere = []
+    our_names = {SECOND_SCHEDULER}
+    if isinstance(facts.scheduler, File):
+        our_names = {*facts.scheduler.config.scheduler_names}
+    for pod in facts.pods.claiming:
+        pod_claims = [claims.claims[item] for item in pod.claims if item in claims.claims]
+        if any(driver in claim.drivers or classes & claim.classes for claim in pod_claims):
+            pods[pod.scheduler] += 1
+        if pod.namespace in claims.namespaces and pod.scheduler not in our_names:
+            elsewhere.append(pod.name)
+    # Profiles of one file belong to one kube-scheduler, which has one allocator.
+    processes = {"": pods.keys() & our_names} | {item: {item} for item in pods.keys() - our_names}
+    if sum(map(bool, processes.values())) > 1:
+        names = ", ".join(f"{scheduler} ({number})" for scheduler, number in sorted(pods.items()))
         return warn(
-            "claims-devices",
-            f"{what}; not so: {unfit}",
-            "have the driver offer these too, if claims are to have them",
+            name,
+            f"pods with claims of {driver or CLASS} name {names}: kube-schedulers that allocate"
+            " from the same slices can give a device out twice",
+            todo,
         )
-    return ok("claims-devices", what)
+    if elsewhere:
+        return warn(
+            name,
+            f"{count(len(elsewhere), 'pod')} with claims in labelled namespaces"
+            f" {'names' if len(elsewhere) == 1 else 'name'} another scheduler: {some(elsewhere)}",
+            todo,
+        )
+    return ok(name, "one kube-scheduler places all pods with claims")
 
 
-def _two_worlds(facts: Facts, driver: DriverSeen) -> Finding:
+def _shared_nodes(facts: Facts, driver: DriverSeen) -> Finding:
+    """Return which nodes a device plug-in of ours shares and the driver publishes too."""
     if isinstance(facts.nodes, Unread):
-        return skip("claims-nodes", "which nodes share devices by annotation is told by the nodes")
+        return skip("claims-nodes", "nodes were not read")
     both = {node.name: node for node in facts.nodes if node.shares and node.name in driver.nodes}
+    if not both:
+        return ok("claims-nodes", "no node has devices of both a device plug-in and the driver")
     twice = [
         f"{uuid} on {name}"
         for name, node in both.items()
         for uuid in driver.nodes[name].intersection(filter(None, node.spec.uuids))
     ]
     todo = (
-        "drain the node, then remove its device plug-in and what that has written there, or the"
-        " driver"
+        "drain the node, then remove either its device plug-in and the annotation"
+        f" {facts.names.inventory}, or the driver"
     )
     if twice:
-        what = f"{some(twice)}: the card is offered by a device plug-in and by a DRA driver"
-        return fail("claims-nodes", f"{what}; nothing new is placed there", todo)
-    if both:
-        what = f"{some(both)}: devices by annotation and slices of the driver"
-        return warn("claims-nodes", f"{what}; nothing new is placed there", todo)
-    return ok("claims-nodes", "no node shares devices both by annotation and by slices")
+        text = "a device plug-in and the driver both give out the device"
+        return fail("claims-nodes", f"{some(twice)}: {text}", todo)
+    text = "devices of a device plug-in and of the driver: no new pod by annotation goes there"
+    return warn("claims-nodes", f"{some(both)}: {text}", todo)
 
 
 def _rights(facts: Facts) -> Finding:
     if isinstance(facts.rights, Unread):
         return facts.rights.finding("claims-rights")
-    rewritten = facts.known_pods.rewritten
-    needed = (*CLAIMS_RIGHTS, *([TEMPLATES] if rewritten else ()))
-    lacking = [str(right) for right in needed if not facts.rights.get(right)]
+    lacking = [str(right) for right in CLAIMS_RIGHTS if not facts.rights.get(right)]
     if not lacking:
-        return ok("claims-rights", "the account used here may do all that claims need")
+        return ok("claims-rights", "the account used here may read claims, slices and classes")
     if facts.own_account:
-        waits = (
-            f": {some(rewritten)} may wait for a template of claims"
-            if not facts.rights.get(TEMPLATES) and rewritten
-            else ""
-        )
-        what = f"the extender's account may not {some(lacking)}{waits}"
-        return fail("claims-rights", what, _APPLY)
+        return fail("claims-rights", f"the extender's account may not {some(lacking)}", _APPLY)
     return warn(
         "claims-rights",
-        f"the account used here may not {some(lacking)}; whether the extender's may is not known",
+        f"the account used here may not {some(lacking)}; the extender's rights are not known",
         "run this as the extender: in its pod, or with its kubeconfig and --as-extender",
     )

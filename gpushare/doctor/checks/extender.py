@@ -11,11 +11,10 @@ from collections.abc import Iterator
 from datetime import UTC, datetime
 
 from gpushare import __version__
-from gpushare.doctor.checks.claims import served_alone
 from gpushare.doctor.checks.pods import is_left_out
 from gpushare.doctor.checks.scheduler_file import entry_of
 from gpushare.doctor.facts import ExtenderSeen, Facts, Unread
-from gpushare.doctor.finding import Finding, count, fail, ok, skip, some, warn
+from gpushare.doctor.finding import Finding, count, fail, ok, skip, warn
 from gpushare.wire.metrics import ranking_policies, total
 from gpushare.wire.scheduler.config import ExtenderConfig, TlsConfig
 from gpushare.wire.scheduler.entry import endpoint
@@ -194,15 +193,6 @@ def _calls(seen: ExtenderSeen, facts: Facts) -> Finding:
     if _stands_by(seen):
         return skip(name, "nobody needs to call one that does not lead", "ask the one that leads")
     pending = [pod for pod in facts.known_pods.gpu if not (pod.node or pod.gated)]
-    if served_alone(facts):
-        if pending:
-            return fail(
-                name,
-                f"it serves claims alone, and {some(pod.name for pod in pending)} ask by"
-                f" {facts.names.resource}: nobody gives them devices",
-                "have claims made of them (docs/claims-pods.md), or serve them (docs/modes.md)",
-            )
-        return ok(name, "it serves claims alone (--claims-alone), so none is to come")
     waiting = total(seen.samples, "gpushare_pending_without_call_seconds") or 0.0
     todo = (
         "look whether kube-scheduler runs with the file (its flag --config), reaches urlPrefix,"

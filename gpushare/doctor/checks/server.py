@@ -8,7 +8,6 @@ Tested in `tests/unit/doctor/test_checks.py`.
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from gpushare.doctor.checks.claims import served_alone
 from gpushare.doctor.checks.scheduler_file import entry_of
 from gpushare.doctor.facts import ApiServer, ExtenderSeen, Facts, Right, SchedulerFile, Unread
 from gpushare.doctor.finding import Finding, fail, ok, skip, some, warn
@@ -22,12 +21,11 @@ OLDEST_MINOR = 23
 _LARGEST_SKEW = 5.0
 """Seconds."""
 
-_TO_BIND = "pods/binding"
 _LEASES = ("leases", "coordination.k8s.io")
 REQUIRED = (
     *(Right(verb, "nodes") for verb in ("list", "watch")),
     *(Right(verb, "pods") for verb in ("get", "list", "watch")),
-    Right("create", _TO_BIND),
+    Right("create", "pods/binding"),
 )
 """What the extender always needs."""
 
@@ -143,9 +141,7 @@ def check_rights(facts: Facts) -> Iterator[Finding]:
     if isinstance(rights, Unread):
         yield rights.finding("rights")
         return
-    alone = served_alone(facts)
-    required = [right for right in REQUIRED if not (alone and right.resource == _TO_BIND)]
-    lacking = [right for right in required if not rights.get(right)]
+    lacking = [right for right in REQUIRED if not rights.get(right)]
     unled = [right for right in lease_rights(facts.namespace) if not rights.get(right)]
     if not any(rights.get(right) for right in scheduler_lease_rights(facts.scheduler)):
         lacking += unled
@@ -185,9 +181,7 @@ def _extras(facts: Facts, rights: Mapping[Right, bool]) -> Iterator[Finding]:
     missed = {
         right: why
         for right, why in optional_rights(facts.namespace).items()
-        if not rights.get(right)
-        and (evicts or right.group != "policy")
-        and not (served_alone(facts) and right.group != "events.k8s.io")
+        if not rights.get(right) and (evicts or right.group != "policy")
     }
     if missed:
         whys = "; ".join(sorted(set(missed.values())))

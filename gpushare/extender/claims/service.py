@@ -1,38 +1,151 @@
-"""All that gives out the cards of one DRA driver, wired.
+"""The devices and claims of DRA drivers, followed and ranked: the parts, wired.
 
-Tested in `tests/e2e/test_claims_served.py` and, part by part, in `tests/unit/extender/claims`.
+Tested in `tests/unit/extender/claims/test_service.py` and, with a real kube-scheduler, in
+`tests/e2e/test_claims.py`.
 """
 
-import threading
-from typing import Any
+import logging
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, Generic, TypeVar
 
 from gpushare.core.policy import load_policy
 from gpushare.core.ranking import Ranking
 from gpushare.core.trial import AUTO, FALLBACK_POLICY
-from gpushare.extender.claims.allocator import Allocator
-from gpushare.extender.claims.books import ClaimBooks
-from gpushare.extender.claims.handlers import ClaimHandler, ClassHandler, SliceHandler, WaitingPods
-from gpushare.extender.claims.view import ClaimsView, Journal
-from gpushare.extender.claims.writer import DRA, Templates
-from gpushare.extender.follow.readiness import Readiness, Source
-from gpushare.extender.managed_resources import ManagedResources
-from gpushare.extender.tell.events.messages import ClaimEvents, EventMessages
+from gpushare.errors import MessageError
+from gpushare.explain.claim_books import ClaimBooks, ClaimRecord, claim_record
+from gpushare.extender.claims.ranker import ClaimRanker
+from gpushare.extender.claims.view import ClaimCounts, ClaimsView
+from gpushare.extender.follow.readiness import Source
+from gpushare.extender.managed_resources import ManagedResource, ManagedResources
 from gpushare.kube.client import KubeClient
 from gpushare.kube.listwatch import ListWatch
 from gpushare.kube.reflector import Reflector
-from gpushare.wire.dra.objects import CLAIMS_PODS, DEVICE_CLASSES, RESOURCE_CLAIMS, RESOURCE_SLICES
+from gpushare.logline import Line
+from gpushare.wire.annotations import ALIYUN
+from gpushare.wire.codec import Codec, Decoded, WatchEvent
+from gpushare.wire.dra.devices import read_slice
+from gpushare.wire.dra.objects import (
+    CLASS,
+    DEVICE_CLASSES,
+    DEVICE_TAINT_RULES,
+    RESOURCE_CLAIMS,
+    RESOURCE_SLICES,
+    DeviceClass,
+    DeviceTaintRule,
+    ResourceClaim,
+    ResourceSlice,
+)
+from gpushare.wire.dra.requests import class_record
+from gpushare.wire.dra.selectors import Selectors
+from gpushare.wire.dra.taints import read_taint_rule
 from gpushare.wire.inventory import mib_of
 
-_WRITERS = 12
-"""Pods whose claims are written at once: in a burst each write waits for the API server, and with 4
-of them a burst took half as long again."""
-_WAITING_PODS = (("fieldSelector", "spec.nodeName=,status.phase=Pending"),)
+log = logging.getLogger("gpushare.claims")
+
+DRA = "/apis/resource.k8s.io/v1"
+
+_ObjectT = TypeVar("_ObjectT")
+_RecordT = TypeVar("_RecordT")
+
+
+class ObjectHandler(Generic[_ObjectT, _RecordT]):
+    """Handler that keeps a record of each object; an object that cannot be read counts as gone.
+
+    read: returns the record; raises MessageError. listed: takes all records by key. changed: takes
+    a key, and the record, or None if it is gone. key: returns what names an object.
+    """
+
+    def __init__(
+        self,
+        read: Callable[[_ObjectT], _RecordT],
+        listed: Callable[[Mapping[str, _RecordT]], None],
+        changed: Callable[[str, _RecordT | None], None],
+        key: Callable[[_ObjectT], str],
+    ) -> None:
+        self._read = read
+        self._listed = listed
+        self._changed = changed
+        self._key = key
+
+    def trim(self, page: Decoded[_ObjectT]) -> Decoded[tuple[str, _RecordT]]:
+        """Return the records of a page, each with its key."""
+        records = ((self._key(item), self._record(item)) for item in page.items)
+        return page.with_items([(key, record) for key, record in records if record is not None])
+
+    def replace(self, pages: Sequence[Decoded[tuple[str, _RecordT]]], started: float) -> None:
+        """Take over all objects."""
+        del started
+        self._listed(dict(item for page in pages for item in page.items))
+
+    def apply(self, event: WatchEvent[_ObjectT]) -> None:
+        """Take over one object; one that cannot be decoded changes nothing."""
+        item = event.object
+        if item is not None:
+            gone = event.kind == "DELETED"
+            self._changed(self._key(item), None if gone else self._record(item))
+
+    def _record(self, item: _ObjectT) -> _RecordT | None:
+        try:
+            return self._read(item)
+        except MessageError as error:
+            log.warning(Line("object left out", object=self._key(item), error=str(error)))
+            return None
+
+
+def handlers_of(
+    books: ClaimBooks, shown: Callable[[ClaimRecord], None] = lambda _: None
+) -> dict[str, tuple[Codec[Any], ObjectHandler[Any, Any]]]:
+    """Return the codec and the handler of each collection that fills the books, by its name.
+
+    shown: called with each claim, after the books have taken it over.
+    """
+
+    def claims_listed(listed: Mapping[str, ClaimRecord]) -> None:
+        books.replace_claims(listed.values())
+        for claim in listed.values():
+            shown(claim)
+
+    def claim_changed(uid: str, claim: ClaimRecord | None) -> None:
+        if claim is None:
+            books.claim_gone(uid)
+            return
+        books.claim_changed(claim)
+        shown(claim)
+
+    slices = ObjectHandler(
+        read_slice,
+        lambda listed: books.replace_slices(listed.values()),
+        lambda name, item: books.slice_gone(name) if item is None else books.slice_changed(item),
+        _name,
+    )
+    classes = ObjectHandler(
+        class_record,
+        lambda listed: books.replace_classes(listed.values()),
+        books.class_changed,
+        _name,
+    )
+    return {
+        "resourceslices": (RESOURCE_SLICES, slices),
+        "resourceclaims": (
+            RESOURCE_CLAIMS,
+            ObjectHandler(claim_record, claims_listed, claim_changed, _uid),
+        ),
+        "deviceclasses": (DEVICE_CLASSES, classes),
+        # GA since Kubernetes 1.37; before, no device has taints of rules.
+        "devicetaintrules": (
+            DEVICE_TAINT_RULES,
+            ObjectHandler(read_taint_rule, books.replace_rules, books.rule_changed, _name),
+        ),
+    }
 
 
 class ClaimsService:
-    """The claims of one driver, in the cluster's memory unit, ranked by a policy.
+    """The devices of one driver, in the cluster's memory unit, ranked by a policy.
 
-    sources: what is listed and watched for them, by name. view: what may be told of them.
+    sources: the collections that are followed, by name. ranker: orders nodes for pods with claims.
+    view: the books, for metrics, pages and commands.
     """
 
     def __init__(
@@ -40,82 +153,59 @@ class ClaimsService:
         driver: str,
         client: KubeClient,
         resources: ManagedResources,
-        messages: EventMessages,
         *,
         unit: str,
         policy: str,
     ) -> None:
-        self._client, self._resources = client, resources
-        ranks = policy if policy != AUTO else FALLBACK_POLICY
-        ranking, self._journal = Ranking(load_policy(ranks)), Journal()
-        self._changed = threading.Event()
+        self._resources = resources
         self._books = books = ClaimBooks(
-            driver, mib_of(unit) << 20, ranking, self._lend, resources.knows
+            driver, mib_of(unit) << 20, labels=self._labels, published=self._lend
         )
-        self._waiting = waiting = WaitingPods(self._changed.set, next(iter(resources)).names)
-        slices = ListWatch(f"{DRA}/resourceslices", RESOURCE_SLICES)
-        claims = ListWatch(f"{DRA}/resourceclaims", RESOURCE_CLAIMS)
-        classes = ListWatch(f"{DRA}/deviceclasses", DEVICE_CLASSES)
-        pods = ListWatch("/api/v1/pods", CLAIMS_PODS, _WAITING_PODS)
-        changed = self._changed.set
-        self._class = ClassHandler(changed)
-        self._slices = SliceHandler(books, changed)
+        name = policy if policy != AUTO else FALLBACK_POLICY
+        source = ManagedResource(
+            replace(ALIYUN, resource=CLASS),
+            books.ledger,
+            {name: Ranking(load_policy(name))},
+            name,
+            filters=next(iter(resources)).filters,
+        )
+        self._selectors = Selectors(time.thread_time)
+        self.ranker = ClaimRanker(books, source, self._selectors, is_ready=self._is_ready)
+        self.view = ClaimsView(books, source, matches=self._selectors.matches, counts=self._counts)
         followed: dict[str, Reflector[Any, Any]] = {
-            "resourceslices": Reflector(client, slices, self._slices),
-            "resourceclaims": Reflector(client, claims, ClaimHandler(books, changed)),
-            "deviceclasses": Reflector(client, classes, self._class),
-            "waiting": Reflector(client, pods, waiting),
+            name: Reflector(client, ListWatch(f"{DRA}/{name}", codec), handler)
+            for name, (codec, handler) in handlers_of(books, self.ranker.shown).items()
         }
-        # Without a right to them pods by annotation are served as ever.
+        self._needed = [followed[name] for name in ("resourceslices", "resourceclaims")]
+        # Without a right to them, or without the API, no pod with claims is ranked.
         self.sources = {name: Source(each, optional=True) for name, each in followed.items()}
-        self.view = ClaimsView(
-            driver, books, self._journal, resources, policy=ranks, ranking=ranking
+
+    def _is_ready(self) -> bool:
+        return all(reflector.status.synced for reflector in self._needed)
+
+    def _counts(self) -> ClaimCounts:
+        return ClaimCounts(
+            claims=len(self._books.allocated()),
+            offers=self.ranker.offers(),
+            predictions=dict(self.ranker.predictions),
+            pods=dict(self.ranker.pods),
+            unevaluated_selectors=dict(self._selectors.unevaluated),
+            unmodelled_nodes=len(self._books.unmodelled_nodes()),
         )
-        self._events = ClaimEvents(messages, self.view)
-        self._allocator: Allocator | None = None
-        self._templates: Templates | None = None
 
-    def start(self, readiness: Readiness) -> None:
-        """Begin to give out, while that is ready."""
-        self._allocator = Allocator(
-            self._client,
-            self._books,
-            self._waiting,
-            self._resources,
-            self._changed,
-            device_class=lambda: self._class.ours,
-            take_over=self._slices.take_over,
-            journal=self._journal,
-            not_ready=readiness.not_ready_for_claims,
-            leads_until=readiness.leads_until,
-            writers=_WRITERS,
-        )
-        self._templates = Templates(
-            self._client, self._waiting, not_ready=readiness.not_ready_for_claims
-        )
-        self.view.problems = self._allocator.problems
-        self._allocator.start()
-        self._templates.rounds.start()
-
-    def stop(self) -> None:
-        """Begin no write any more."""
-        if self._allocator is not None:
-            self._allocator.stop()
-        if self._templates is not None:
-            self._templates.rounds.stop()
-
-    def settled(self) -> bool:
-        """Return whether nothing sent from here can still land."""
-        return self._allocator is None or self._allocator.settled()
-
-    def tick(self, ready: bool) -> None:
-        """Tell users by events what has come of their claims, and forget nodes that have gone.
-
-        ready: this process leads.
-        """
-        self._books.forget_nodes()
-        self._events.tick(ready)
+    def _labels(self, node: str) -> Mapping[str, str]:
+        state = self._resources.node_states.get(node)
+        return (state and state.labels) or {}
 
     def _lend(self, node: str) -> None:
+        """Take the node's devices out of the books by annotation: kube-scheduler allocates them."""
         for managed in self._resources:
             managed.ledger.lend(node)
+
+
+def _name(item: ResourceSlice | DeviceClass | DeviceTaintRule) -> str:
+    return (item.metadata and item.metadata.name) or ""
+
+
+def _uid(item: ResourceClaim) -> str:
+    return (item.metadata and item.metadata.uid) or ""

@@ -53,6 +53,7 @@ class Routes:
     prioritize: str = "prioritize"
     bind: str = "bind"
     preempt: str = "preempt"
+    rank: str = "rank"
 
 
 def build_app(service: Service, routes: Routes, body_limit: int, callers: Callers) -> Flask:
@@ -66,6 +67,8 @@ def build_app(service: Service, routes: Routes, body_limit: int, callers: Caller
         "prioritize": f"{prefix}/{routes.prioritize}",
         "bind": f"{prefix}/{routes.bind}",
         "preempt": f"{prefix}/{routes.preempt}",
+        # Of an entry of its own, without managedResources, for pods with claims.
+        "rank": f"{prefix}/{routes.rank}",
         "inspect": f"{prefix}/inspect",
         "inspect_node": f"{prefix}/inspect/{{node}}",
         "version": "/version",
@@ -75,6 +78,7 @@ def build_app(service: Service, routes: Routes, body_limit: int, callers: Caller
         paths["prioritize"]: Verb(service.prioritize),
         paths["bind"]: Verb(service.bind, encode_bind),
         paths["preempt"]: Verb(service.preempt),
+        paths["rank"]: Verb(service.rank, lambda text: encode_filter(None, error=text)),
     }
 
     def inspect(node: str | None = None) -> Response:

@@ -5,7 +5,7 @@ Knows the reflectors and the leadership, nothing of the ledger itself.
 
 import math
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,12 +20,6 @@ It sends a bookmark about once a minute on a watch where nothing happens.
 
 MAX_UNSYNCED_SECONDS = 600.0
 """Seconds of leading without a filled ledger after which only a restart helps."""
-
-_WRITTEN = ("pods", "resourceclaims")
-"""What a leader writes to."""
-
-_FOR_CLAIMS = ("resourceslices", "deviceclasses", "resourceclaims", "waiting")
-"""What is needed for nothing but giving out claims."""
 
 _REFUSED = ("http-403", "http-404")
 """How a reflector counts that we have no right to a collection, or that there is none."""
@@ -43,8 +37,7 @@ class Readiness:
     """The conditions under which this process answers; checked before every verb, by any thread.
 
     `lease_runner` None: this process always leads. `sources` must have "pods": after a change of
-    leadership pods, and claims where they are followed, are listed once more, when every write of
-    the last leader has landed. Claims that cannot be listed keep no verb from its answer.
+    leadership they are listed once more, when every write of the last leader has landed.
     """
 
     def __init__(
@@ -54,7 +47,6 @@ class Readiness:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._sources = sources
-        self._written = {name: sources[name].reflector for name in _WRITTEN if name in sources}
         self._lease_runner = lease_runner
         self._clock = clock
         self._started = clock()
@@ -86,19 +78,6 @@ class Readiness:
     def not_ready(self) -> str:
         """Return why this process must not answer now, in a text that stays the same, or ""."""
         return next((wrong for wrong in self.checks().values() if wrong), "")
-
-    def not_ready_for_claims(self) -> str:
-        """Return why this process must not give out claims now, though it may answer; or ""."""
-        now = self._clock()
-        # Where we have no right to one of them we may answer, and give out no claim.
-        needed = {name: self._sources[name] for name in _FOR_CLAIMS if name in self._sources}
-        problems = [self.not_ready()]
-        problems += [
-            self._problem_of(name, Source(source.reflector), now) for name, source in needed.items()
-        ]
-        if self._relist_wanted(now, _WRITTEN):
-            problems.append("claims are listed once more after a change of leader")
-        return next((wrong for wrong in problems if wrong), "")
 
     def checks(self) -> dict[str, str]:
         """Return the problem of each part, "" if there is none."""
@@ -146,10 +125,9 @@ class Readiness:
         self._unsynced_since = min(self._unsynced_since, now) if useless else math.inf
         fence = self._lease_runner.fenced_until()
         # Asked for once: a second request would begin again a list that is under way.
-        if self._relist_wanted(self._clock(), _WRITTEN) and self._relisted_for != fence:
+        if self._relist_wanted(self._clock()) and self._relisted_for != fence:
             self._relisted_for = fence
-            for reflector in self._written.values():
-                reflector.request_relist()
+            self._sources["pods"].reflector.request_relist()
 
     def last_resource_version(self, name: str) -> str:
         """Return the resourceVersion up to which the ledger holds that collection; "" if it is
@@ -201,10 +179,9 @@ class Readiness:
     def _leads(self, now: float) -> bool:
         return self._lease_runner is None or self._lease_runner.leads_until(now) > now
 
-    def _relist_wanted(self, now: float, names: Sequence[str] = ("pods",)) -> bool:
-        """Return whether the last list of one may miss a write of the previous leader."""
+    def _relist_wanted(self, now: float) -> bool:
+        """Return whether the last list of pods may miss a write of the previous leader."""
         if self._lease_runner is None or not self._leads(now):
             return False
-        fence = self._lease_runner.fenced_until()
-        written = [self._written[name] for name in names if name in self._written]
-        return any(reflector.status.listed_at < fence for reflector in written)
+        listed_at = self._sources["pods"].reflector.status.listed_at
+        return listed_at < self._lease_runner.fenced_until()

@@ -129,8 +129,8 @@ class ScaleDownGuard:
             ]
             if self._claims is not None:
                 view, claims = self._claims.books.ledger.view(), self._claims
-                own, reserved, asked = claims.source.filters, claims.reserved(), claims.asked()
-                books.append(Books.of_claims(view, own, pods, reserved, asked))
+                own, reserved = claims.source.filters, claims.reserved()
+                books.append(Books.of_claims(view, own, pods, reserved))
             last = frozenset(name for name, mark in marks.items() if mark.ours)
             self._resumed = self._clock()
             reasons = must_stay(books, self._policy, staying=staying, last=last, pause=self._rest)

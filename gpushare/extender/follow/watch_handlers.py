@@ -145,15 +145,13 @@ class SeenPod:
     placeholder: Placeholder | None = None
     """What it is, if it is a placeholder of ours: no scheduler serves it."""
 
-    by_claim: bool = False
-    """It has no node, and claims."""
-
 
 class PodEventHandler:
     """Handler for pods that have not ended; the watch selects by phase, so an end is a DELETED.
 
     `mistaken_pods`: is shown each pod. `moved`: is told of each change of a pod. `running`: is told
     of pods on nodes, with what they demand of nodes. `placeholders`: is told of placeholders.
+    `gone`: is told the uid of each pod that is gone.
     """
 
     def __init__(
@@ -166,8 +164,10 @@ class PodEventHandler:
         running: Shown[ObservedPod] | None = None,
         placeholders: Shown[Placeholder] | None = None,
         moved: Moved = lambda *_: None,
+        gone: Callable[[str], None] = lambda _: None,
     ) -> None:
         self._resources = resources
+        self._told_gone = gone
         self._changed = changed
         self._moved = moved
         self._mistaken_pods = mistaken_pods
@@ -274,7 +274,6 @@ class PodEventHandler:
             else self._mistaken_pods.mistake(pod),
             running._replace(demands=demands_of(pod)) if running and self._running else None,
             stands_in,
-            may_hold and claims_some,
         )
 
     def _hold(self, managed: ManagedResource, pod: SeenPod, at: int) -> None:
@@ -283,11 +282,12 @@ class PodEventHandler:
         if claim is not None:
             managed.holds.shown(claim, pod.nominated, self._clock())
         elif pod.group:
-            managed.holds.placed(pod.uid, pod.group, by_claim=pod.by_claim)
+            managed.holds.placed(pod.uid, pod.group)
         else:
             managed.holds.gone(pod.uid)
 
     def _gone(self, uid: str) -> None:
+        self._told_gone(uid)
         for managed in self._resources:
             changes = managed.ledger.pod_gone(uid)
             self._changed(managed, changes, False)

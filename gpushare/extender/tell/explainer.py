@@ -122,21 +122,14 @@ class Explainer:
         return CLAIMS_PODS.decode_answer(body, namespace, name)
 
     def _explain(self, pod: ClaimsPod) -> bytes:
-        scope = self._resources.scope
-        schedulers = scope.schedulers
+        schedulers = self._resources.scope.schedulers
         uid = (pod.metadata and pod.metadata.uid) or ""
         served = scheduler_of(pod) in schedulers if schedulers else None
         resources = [managed.names.resource for managed in self._resources]
-        if self._claims is not None and by_claims(pod, resources):
-            claims = self._claims
-            about = explain_claims(
-                pod,
-                claims.books,
-                claims.nodes,
-                self._unit,
-                waits=claims.why(uid),
-                now=time.time(),
-            )
+        claims = self._claims
+        if claims is not None and by_claims(pod, resources, claims.books.resources):
+            own = claims.source.filters
+            about = explain_claims(pod, claims.books, own, claims.matches, self._unit)
             return json.dumps(document(about)).encode()
         explained = explain_pod(
             pod,
@@ -146,9 +139,7 @@ class Explainer:
             asked=self._called(uid),
             now=time.time(),
         )
-        if explained.state == "pending" and scope.claims_alone:
-            explained = replace(explained, state="refused", detail=scope.refusal(pod))
-        elif explained.state == "pending":
+        if explained.state == "pending":
             fits = explained.explanation is not None and bool(explained.explanation.fit)
             ask = None if fits else self._ask_for(uid)
             explained = replace(

@@ -14,11 +14,10 @@ Tested in `tests/unit/extender/tell/test_memory_metrics.py`,
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache
-from itertools import accumulate
 
 from gpushare.core.model import ALL_CORES
 from gpushare.core.stranded import stranded_units
-from gpushare.extender.claims.view import BUCKETS, ClaimsView
+from gpushare.extender.claims.view import ClaimsView
 from gpushare.extender.managed_resources import ManagedResource
 from gpushare.extender.shadow.follower import Counts
 from gpushare.extender.shadow.shadow import Shadow
@@ -38,8 +37,6 @@ PODS = 500
 """The same for pods."""
 OTHERS = "_others"
 """In place of each name in that one. No namespace or pod can be called so."""
-
-_DURATION = "gpushare_claim_allocation_duration_seconds"
 
 
 def device_metrics(resources: Iterable[ManagedResource], unit_bytes: int) -> bytes:
@@ -181,50 +178,39 @@ def claims_metrics(view: ClaimsView | None) -> bytes:
     """Return all that is told of claims but their devices; nothing if they are not followed."""
     if view is None:
         return b""
-    waits = Counter(no_room=0, refused=0)
-    waits.update(
-        "refused" if wait.refused else "no_room" for wait in view.journal.waiting().values()
-    )
-    outcomes, counts, seconds = view.journal.outcomes()
-    sums = list(accumulate(counts))
-    bounds = zip([*map(str, BUCKETS), "+Inf"], sums, strict=True)
-    states = {"allocated": len(view.books.allocated()), "in_doubt": len(view.books.in_flight())}
+    counts = view.counts()
     families = (
         _family(
             "gpushare_claims",
-            "Claims that have devices of the driver; in_doubt: an allocation is being written, or"
-            " got no answer",
-            {
-                (("driver", view.driver), ("state", state)): float(number)
-                for state, number in states.items()
-            },
+            "Claims that have devices of the driver",
+            {(("driver", view.driver),): float(counts.claims)},
         ),
         _family(
-            "gpushare_claims_waiting_pods",
-            "Pods whose claims got no devices when that was last tried; refused: they ask for what"
-            " cannot be given, their events say what",
-            {(("why", why),): float(number) for why, number in waits.items()},
+            "gpushare_claim_offers",
+            "Pods with a node that filter has answered, and without a shown allocation",
+            {(("driver", view.driver),): float(counts.offers)},
         ),
         _family(
-            "gpushare_claims_held_back",
-            "1 while nothing is given out to claims, by why; the log and gpushare explain say more",
-            {(("reason", kind),): float(bool(why)) for kind, why in view.problems().items()},
+            "gpushare_claim_pods_total",
+            "Filter calls about pods with claims: ranked, or not_ranked: all nodes were answered",
+            {(("outcome", outcome),): number for outcome, number in counts.pods.items()},
         ),
         _family(
-            "gpushare_claims_alone",
-            "1 if nothing but claims is served (--claims-alone), so that no filter call comes",
-            {(("driver", view.driver),): float(view.alone)},
+            "gpushare_claim_predictions_total",
+            "Allocations of claims on offered nodes, by whether first fit predicted the devices:"
+            " right, other_device, other_node",
+            {(("outcome", outcome),): number for outcome, number in counts.predictions.items()},
         ),
         _family(
-            "gpushare_claim_allocations_total",
-            "Allocations written, by outcome; in_doubt: no answer, allocated too once it landed",
-            {(("outcome", outcome),): float(number) for outcome, number in outcomes.items()},
+            "gpushare_claim_selectors_unevaluated_total",
+            "CEL selectors that could not be evaluated and counted as true, by why",
+            {(("why", why),): number for why, number in counts.unevaluated_selectors.items()},
         ),
-        f"# HELP {_DURATION} Time to write an allocation, until the API server answers\n",
-        f"# TYPE {_DURATION} histogram\n",
-        *(f'{_DURATION}_bucket{{le="{bound}"}} {float(number)}\n' for bound, number in bounds),
-        f"{_DURATION}_count {float(sums[-1])}\n",
-        f"{_DURATION}_sum {seconds}\n",
+        _family(
+            "gpushare_claim_nodes_unmodelled",
+            "Nodes whose slices are too many or too large to be read; they rank last",
+            {(("driver", view.driver),): float(counts.unmodelled_nodes)},
+        ),
     )
     return "".join(families).encode()
 

@@ -19,6 +19,7 @@ from gpushare.core.node_names import NodeNames
 from gpushare.core.snapshot import Snapshot
 from gpushare.errors import MessageError, WireError
 from gpushare.explain.pod import GroupNeed, Outstanding, node_books
+from gpushare.extender.claims.ranker import ClaimRanker
 from gpushare.extender.managed_resources import (
     ManagedResource,
     ManagedResources,
@@ -29,6 +30,7 @@ from gpushare.extender.tell.events.messages import EventMessages
 from gpushare.extender.tell.page.last_hour import LastHour
 from gpushare.extender.verbs.answer import VerbAnswer
 from gpushare.extender.verbs.offers import group_need, offers_of
+from gpushare.extender.verbs.rank import ranked_names
 from gpushare.extender.verbs.refusal_hold import RefusalHold
 from gpushare.extender.verbs.tickets import BindSlots, Tickets
 from gpushare.wire.demands import demands_of
@@ -59,6 +61,8 @@ class FilterVerb:
         promise_wait: RefusalHold | None = None,
         last_hour: LastHour | None = None,
         shadowed: bool = False,
+        ranker: ClaimRanker | None = None,
+        ranks_all: bool = False,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._resources = resources
@@ -73,6 +77,8 @@ class FilterVerb:
         self._promise_wait = promise_wait
         self._last_hour = last_hour
         self._shadowed = shadowed
+        self._ranker = ranker
+        self._ranks_all = ranks_all
         self._clock = clock
         self._offers = {managed.names.resource: offers_of(managed) for managed in resources}
 
@@ -99,10 +105,14 @@ class FilterVerb:
             line = {"pod": name, "error": str(error)}
             return VerbAnswer(encode_filter(args, unresolvable=refused), "refused", line)
         if resource_request is None:
-            rows = args.names.rows(next(iter(self._resources)).ledger.snapshot().row)
-            self._tickets.put(uid, None, args.names.part(rows >= 0), valid=is_ours)
-            answer = encode_filter(args, args.names, lists=self._lists)
-            return VerbAnswer(answer, "plain", {"pod": name})
+            fit = args.names
+            line = {"pod": name}
+            if self._ranker is not None and self._ranker.concerns(args.pod):
+                fit, line = ranked_names(self._ranker, args, ranks_all=self._ranks_all)
+            rows = fit.rows(next(iter(self._resources)).ledger.snapshot().row)
+            self._tickets.put(uid, None, fit.part(rows >= 0), valid=is_ours)
+            answer = encode_filter(args, fit, lists=self._lists)
+            return VerbAnswer(answer, "ranked" if "best" in line else "plain", line)
         return self._decide(args, uid, is_ours, resource_request)
 
     def _decide(

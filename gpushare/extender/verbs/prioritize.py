@@ -11,6 +11,7 @@ from collections.abc import Callable
 from gpushare.core.decide import BEST, score_rows
 from gpushare.core.model import Request
 from gpushare.errors import MessageError, NotReady, WireError
+from gpushare.extender.claims.ranker import ClaimRanker
 from gpushare.extender.managed_resources import ManagedResource, ManagedResources
 from gpushare.extender.verbs.answer import VerbAnswer
 from gpushare.wire.extender import NameLists, decode_filter, encode_priorities
@@ -27,11 +28,13 @@ class PrioritizeVerb:
         *,
         not_ready: Callable[[], str],
         lists: NameLists,
+        ranker: ClaimRanker | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._resources = resources
         self._not_ready = not_ready
         self._lists = lists
+        self._ranker = ranker
         self._clock = clock
 
     def answer(self, body: bytes) -> VerbAnswer:
@@ -45,7 +48,11 @@ class PrioritizeVerb:
             raise MessageError(str(error)) from error
         name = args.ref or "?"
         if resource_request is None:
-            return VerbAnswer(encode_priorities({}), "plain", {"pod": name})
+            ranked = None
+            if self._ranker is not None and self._ranker.concerns(args.pod):
+                ranked = self._ranker.rank(args.pod, args.names)
+            by_score = ranked.scores() if ranked is not None else {}
+            return VerbAnswer(encode_priorities(by_score), "plain", {"pod": name})
         managed, request = resource_request
         snapshot = managed.ledger.snapshot()
         rows = args.names.rows(snapshot.row)

@@ -1,25 +1,34 @@
 """Objects of resource.k8s.io/v1 as the API server writes them: narrow typed structs.
 
-Every field may be missing or null. What a claim asks for and how it is configured stays as it came:
-a field that is not known may be a condition, and what configures a device is copied to the letter.
-Knows nothing of what the fields mean to us (see slices.py and claims.py).
+Every field may be missing or null. Parameters for drivers are not read: users write any JSON there,
+which the API server passes on to the letter, and which must hide nothing else of the object.
+Knows nothing of what the fields mean to us (see devices.py and requests.py).
 
 Tested in `tests/unit/wire/dra`.
 """
 
 from collections.abc import Sequence
-from typing import Any, TypeVar
+from typing import Any
 
 import msgspec
-from msgspec import Raw, Struct
+from msgspec import Struct
 from msgspec.json import Decoder
 
 from gpushare.wire.codec import Codec
-from gpushare.wire.objects import Metadata, Pod, PodSpec, PodStatus, Present, Terms
+from gpushare.wire.objects import (
+    Metadata,
+    Pod,
+    PodSpec,
+    PodStatus,
+    Present,
+    Taint,
+    Terms,
+    Toleration,
+)
 from gpushare.wire.quantity import Quantity
 
-_T = TypeVar("_T")
-_NULL = Raw(b"null")
+CLASS = "gpushare.io"
+"""DeviceClass of the driver's devices."""
 
 
 class Pool(Struct, gc=False, rename="camel"):
@@ -31,9 +40,12 @@ class Pool(Struct, gc=False, rename="camel"):
 
 
 class Attribute(Struct, gc=False):
-    """DeviceAttribute, of which only text is read."""
+    """DeviceAttribute: one of its fields is set."""
 
     string: str | None = None
+    version: str | None = None
+    integer: int | None = msgspec.field(default=None, name="int")
+    boolean: bool | None = msgspec.field(default=None, name="bool")
 
 
 class Range(Struct, gc=False, frozen=True):
@@ -59,10 +71,25 @@ class Capacity(Struct, gc=False, rename="camel"):
     request_policy: RequestPolicy | None = None
 
 
-class DeviceTaint(Struct, gc=False):
-    """DeviceTaint."""
+class Counter(Struct, gc=False):
+    """Counter."""
 
-    effect: str | None = None
+    value: Quantity | None = None
+
+
+class CounterSet(Struct, gc=False):
+    """CounterSet."""
+
+    name: str | None = None
+    counters: dict[str, Counter] | None = None
+
+
+class CounterConsumption(Struct, gc=False, rename="camel"):
+    """DeviceCounterConsumption."""
+
+    counter_set: str | None = None
+    counters: dict[str, Counter] | None = None
+    compatibility_groups: list[str] | None = None
 
 
 class Device(Struct, gc=False, rename="camel"):
@@ -72,9 +99,12 @@ class Device(Struct, gc=False, rename="camel"):
     attributes: dict[str, Attribute] | None = None
     capacity: dict[str, Capacity] | None = None
     allow_multiple_allocations: bool | None = None
-    taints: list[DeviceTaint] | None = None
-    consumes_counters: list[Any] | None = None
+    taints: list[Taint] | None = None
+    consumes_counters: list[CounterConsumption] | None = None
     binding_conditions: list[str] | None = None
+    node_name: str | None = None
+    node_selector: Terms | None = None
+    all_nodes: bool | None = None
 
 
 class SliceSpec(Struct, gc=False, rename="camel"):
@@ -84,6 +114,10 @@ class SliceSpec(Struct, gc=False, rename="camel"):
     pool: Pool | None = None
     node_name: str | None = None
     devices: list[Device] | None = None
+    node_selector: Terms | None = None
+    all_nodes: bool | None = None
+    per_device_node_selection: bool | None = None
+    shared_counters: list[CounterSet] | None = None
 
 
 class ResourceSlice(Struct, gc=False):
@@ -93,10 +127,23 @@ class ResourceSlice(Struct, gc=False):
     spec: SliceSpec | None = None
 
 
-class ClassSpec(Struct, gc=False):
-    """DeviceClassSpec, of which only the settings for drivers are read."""
+class CelSelector(Struct, gc=False):
+    """CELDeviceSelector."""
 
-    config: list[dict[str, Any]] | None = None
+    expression: str | None = None
+
+
+class DeviceSelector(Struct, gc=False):
+    """DeviceSelector."""
+
+    cel: CelSelector | None = None
+
+
+class ClassSpec(Struct, gc=False, rename="camel"):
+    """DeviceClassSpec."""
+
+    selectors: list[DeviceSelector] | None = None
+    extended_resource_name: str | None = None
 
 
 class DeviceClass(Struct, gc=False):
@@ -106,38 +153,84 @@ class DeviceClass(Struct, gc=False):
     spec: ClassSpec | None = None
 
 
+class CapacityAmounts(Struct, gc=False):
+    """CapacityRequirements."""
+
+    requests: dict[str, Quantity] | None = None
+
+
+class ExactRequest(Struct, gc=False, rename="camel", omit_defaults=True):
+    """ExactDeviceRequest, and DeviceSubRequest by its name."""
+
+    name: str | None = None
+    device_class_name: str | None = None
+    selectors: list[DeviceSelector] | None = None
+    allocation_mode: str | None = None
+    count: int | None = None
+    admin_access: bool | None = None
+    tolerations: list[Toleration] | None = None
+    capacity: CapacityAmounts | None = None
+    derived_attributes: list[Any] | None = None
+
+
+class RequestItem(Struct, gc=False, rename="camel", omit_defaults=True):
+    """DeviceRequest."""
+
+    name: str | None = None
+    exactly: ExactRequest | None = None
+    first_available: list[ExactRequest] | None = None
+
+
+class ConstraintItem(Struct, gc=False, rename="camel", omit_defaults=True):
+    """DeviceConstraint."""
+
+    requests: list[str] | None = None
+    match_attribute: str | None = None
+    distinct_attribute: str | None = None
+
+
+class ClaimDevices(Struct, gc=False):
+    """DeviceClaim without what configures the devices."""
+
+    requests: list[RequestItem] | None = None
+    constraints: list[ConstraintItem] | None = None
+
+
+class TaintedDevices(Struct, gc=False):
+    """DeviceTaintSelector."""
+
+    driver: str | None = None
+    pool: str | None = None
+    device: str | None = None
+
+
+class TaintRuleSpec(Struct, gc=False, rename="camel"):
+    """DeviceTaintRuleSpec."""
+
+    device_selector: TaintedDevices | None = None
+    taint: Taint | None = None
+
+
+class DeviceTaintRule(Struct, gc=False):
+    """DeviceTaintRule."""
+
+    metadata: Metadata | None = None
+    spec: TaintRuleSpec | None = None
+
+
 class ClaimMetadata(Struct, gc=False, rename="camel"):
-    """ObjectMeta of a claim, with what keeps it from being removed."""
+    """ObjectMeta of a claim."""
 
     name: str | None = None
     namespace: str | None = None
     uid: str | None = None
     resource_version: str | None = None
-    deletion_timestamp: str | None = None
-    finalizers: list[str] | None = None
 
 
 class ClaimSpec(Struct, gc=False):
-    """ResourceClaimSpec, its parts as they came; in the one that is kept `config` is text."""
+    """ResourceClaimSpec."""
 
-    devices: dict[str, Any] | None = None
-    refusal: str = msgspec.field(default="", name="refusal of ours")
-    """Why it can be given nothing, if that alone is kept of it; no field of the API's."""
-
-    @property
-    def config(self) -> list[dict[str, Any]]:
-        """What configures the devices."""
-        config = (self.devices or {}).get("config") or []
-        return msgspec.json.decode(config) if isinstance(config, Raw) else config
-
-    def kept(self, requests: list[dict[str, Any]]) -> "ClaimSpec":
-        """Return it with these requests alone, and what configures the devices as text: that takes
-        a tenth of the room, and drivers may be told 320 KiB.
-        """
-        config = (self.devices or {}).get("config")
-        if config and not isinstance(config, Raw):
-            config = Raw(msgspec.json.encode(config))
-        return ClaimSpec({"requests": requests} | ({"config": config} if config else {}))
+    devices: ClaimDevices | None = None
 
 
 class Result(Struct, gc=False, rename="camel"):
@@ -158,12 +251,10 @@ class DeviceResults(Struct, gc=False):
     results: list[Result] | None = None
 
 
-class ClaimAllocation(Struct, gc=False, rename="camel"):
+class ClaimAllocation(Struct, gc=False):
     """AllocationResult."""
 
     devices: DeviceResults | None = None
-    allocation_timestamp: str | None = None
-    node_selector: Terms | None = None
 
 
 class Consumer(Struct, gc=False):
@@ -182,7 +273,7 @@ class ClaimStatus(Struct, gc=False, rename="camel"):
 
 
 class ResourceClaim(Struct, gc=False):
-    """ResourceClaim; without a spec, which each has, it is one whose spec cannot be read."""
+    """ResourceClaim."""
 
     metadata: ClaimMetadata | None = None
     spec: ClaimSpec | None = None
@@ -197,12 +288,6 @@ class ResourceClaim(Struct, gc=False):
     def reserved(self) -> Sequence[Consumer]:
         """For whom it is reserved."""
         return (self.status and self.status.reserved_for) or ()
-
-    @property
-    def is_open(self) -> bool:
-        """Whether it may be allocated: it has nothing, and is there to stay."""
-        stays = self.metadata is not None and self.metadata.deletion_timestamp is None
-        return stays and self.allocation is None
 
 
 class ClaimTemplateSpec(Struct, gc=False):
@@ -256,82 +341,11 @@ class ClaimsPod(Pod, gc=False):
     status: ClaimsPodStatus | None = None
 
 
-class _CountedResult(Struct, gc=False, rename="camel"):
-    """Result; what may be odd is told apart from what says which device it is."""
-
-    driver: str | None = None
-    pool: str | None = None
-    device: str | None = None
-    admin_access: Raw = _NULL
-    consumed_capacity: Raw = _NULL
-
-
-class _CountedResults(Struct, gc=False):
-    results: list[_CountedResult] | None = None
-
-
-class _CountedAllocation(Struct, gc=False, rename="camel"):
-    devices: _CountedResults | None = None
-    node_selector: Raw = _NULL
-
-
-class _CountedStatus(Struct, gc=False, rename="camel"):
-    allocation: _CountedAllocation | None = None
-    reserved_for: list[Consumer] | None = None
-
-
-class _CountedClaim(Struct, gc=False):
-    metadata: ClaimMetadata | None = None
-    status: _CountedStatus | None = None
-
-
-_COUNTED = Decoder(_CountedClaim)
-_AMOUNTS: Decoder[dict[str, Raw]] = Decoder(dict[str, Raw])
-_AMOUNT: Decoder[Quantity] = Decoder(Quantity)
-_TERMS = Decoder(Terms)
-
-
-def _what_counts(body: bytes) -> ResourceClaim:
-    """Return a claim that does not decode with what is counted of it, and without its spec."""
-    read = _COUNTED.decode(body)
-    claim = ResourceClaim(read.metadata)
-    if read.status is None:
-        return claim
-    claim.status = ClaimStatus(reserved_for=read.status.reserved_for)
-    allocation = read.status.allocation
-    if allocation is not None:
-        results = [
-            Result(
-                driver=result.driver,
-                pool=result.pool,
-                device=result.device,
-                admin_access=bytes(result.admin_access) == b"true",
-                consumed_capacity=_amounts(result.consumed_capacity),
-            )
-            for result in (allocation.devices and allocation.devices.results) or ()
-        ]
-        claim.status.allocation = ClaimAllocation(
-            DeviceResults(results), node_selector=_or_none(_TERMS, allocation.node_selector)
-        )
-    return claim
-
-
-def _amounts(body: Raw) -> dict[str, Quantity]:
-    """Return the amounts that can be read; without one nobody can tell how much it is."""
-    raw = _or_none(_AMOUNTS, body) or {}
-    amounts = {name: _or_none(_AMOUNT, each) for name, each in raw.items()}
-    return {name: amount for name, amount in amounts.items() if amount is not None}
-
-
-def _or_none(decoder: Decoder[_T], body: Raw) -> _T | None:
-    try:
-        return decoder.decode(body)
-    except (msgspec.MsgspecError, ValueError, RecursionError):
-        return None
-
-
 CLAIMS_PODS: Codec[ClaimsPod] = Codec(ClaimsPod, "Pod")
 RESOURCE_SLICES: Codec[ResourceSlice] = Codec(ResourceSlice)
-DEVICE_CLASSES: Codec[DeviceClass] = Codec(DeviceClass)
-CLAIM_TEMPLATES: Codec[ResourceClaimTemplate] = Codec(ResourceClaimTemplate)
-RESOURCE_CLAIMS: Codec[ResourceClaim] = Codec(ResourceClaim, rescue=_what_counts)
+DEVICE_CLASSES: Codec[DeviceClass] = Codec(DeviceClass, rescue=Decoder(DeviceClass).decode)
+DEVICE_TAINT_RULES: Codec[DeviceTaintRule] = Codec(DeviceTaintRule)
+CLAIM_TEMPLATES: Codec[ResourceClaimTemplate] = Codec(
+    ResourceClaimTemplate, rescue=Decoder(ResourceClaimTemplate).decode
+)
+RESOURCE_CLAIMS: Codec[ResourceClaim] = Codec(ResourceClaim, rescue=Decoder(ResourceClaim).decode)

@@ -14,16 +14,38 @@ from gpushare_localcluster.demo.plan import NodePlan, PodPlan
 Json = dict[str, Any]
 
 API = "/apis/resource.k8s.io/v1"
-ADMISSION = "/apis/admissionregistration.k8s.io/v1"
 DRIVER, CLASS = "gpu.example.com", "gpushare.io"
-"""The driver whose cards the extender gives out, and the class of claims that it gives them to."""
+"""The driver whose cards the extender ranks, and the class of the claims for its cards."""
+NIC_DRIVER = "nic.example.com"
+"""The driver of the network cards; its device class has the same name."""
+WITH_GPUSHARE = "gpushare-scheduler"
+"""The scheduler that asks the extender about pods with claims."""
 
 _GIB = 2**30
 _DEVICE = "gpu-"
 
 
-def slice_document(plan: NodePlan) -> Json:
-    """Return the slice of a node's driver: its cards in order, each to be shared by memory."""
+def claims_scheduler_config(port: int) -> dict[str, object]:
+    """Return the file of WITH_GPUSHARE. port: where the extender listens on loopback."""
+    extender = {
+        "urlPrefix": f"http://127.0.0.1:{port}/gpushare-scheduler",
+        "filterVerb": "rank",
+        "nodeCacheCapable": True,
+        # Without the extender kube-scheduler chooses the node by itself.
+        "ignorable": True,
+    }
+    return {
+        "apiVersion": "kubescheduler.config.k8s.io/v1",
+        "kind": "KubeSchedulerConfiguration",
+        "leaderElection": {"leaderElect": False},
+        "percentageOfNodesToScore": 100,
+        "profiles": [{"schedulerName": WITH_GPUSHARE}],
+        "extenders": [extender],
+    }
+
+
+def slice_documents(plan: NodePlan) -> list[Json]:
+    """Return the slices of a node: its cards in order, shared by memory, and its network card."""
     devices = [
         {
             "name": f"{_DEVICE}{index}",
@@ -36,10 +58,17 @@ def slice_document(plan: NodePlan) -> Json:
         }
         for index, units in enumerate(plan.devices)
     ]
+    slices = [_slice(plan, plan.driver, devices)]
+    if plan.nic:
+        slices.append(_slice(plan, NIC_DRIVER, [{"name": "nic-0"}]))
+    return slices
+
+
+def _slice(plan: NodePlan, driver: str, devices: list[Json]) -> Json:
     return {
-        "metadata": {"name": f"{plan.name}-{plan.driver}"},
+        "metadata": {"name": f"{plan.name}-{driver}"},
         "spec": {
-            "driver": plan.driver,
+            "driver": driver,
             "nodeName": plan.name,
             "pool": {"name": plan.name, "generation": 1, "resourceSliceCount": 1},
             "devices": devices,
@@ -48,44 +77,11 @@ def slice_document(plan: NodePlan) -> Json:
 
 
 def class_document(name: str) -> Json:
-    """Return a device class: of all devices of the driver of that name, or the extender's own.
-
-    No device is of that one, so kube-scheduler allocates none: see config/extender/claims.
-    """
-    expression = "false" if name == CLASS else f"device.driver == '{name}'"
+    """Return a device class: of the driver of that name, or CLASS, which is of DRIVER."""
+    driver = DRIVER if name == CLASS else name
     return {
         "metadata": {"name": name},
-        "spec": {"selectors": [{"cel": {"expression": expression}}]},
-    }
-
-
-def fence_documents() -> Mapping[str, Json]:
-    """Return the policy that keeps others from the extender's driver, and its binding, by plural.
-
-    The local API server stores them and evaluates nothing; the extender gives out nothing without.
-    In full: config/extender/claims/fence.yaml.
-    """
-    rule = {
-        "apiGroups": ["resource.k8s.io"],
-        "apiVersions": ["v1"],
-        "resources": ["resourceclaims/status"],
-        "operations": ["UPDATE"],
-    }
-    others = f"!object.status.allocation.devices.results.exists(r, r.driver == '{DRIVER}')"
-    name = "gpushare-claims"
-    return {
-        "validatingadmissionpolicies": {
-            "metadata": {"name": name},
-            "spec": {
-                "failurePolicy": "Fail",
-                "matchConstraints": {"resourceRules": [rule]},
-                "validations": [{"expression": others}],
-            },
-        },
-        "validatingadmissionpolicybindings": {
-            "metadata": {"name": name},
-            "spec": {"policyName": name, "validationActions": ["Deny"]},
-        },
+        "spec": {"selectors": [{"cel": {"expression": f"device.driver == '{driver}'"}}]},
     }
 
 
@@ -97,7 +93,10 @@ def template_document(plan: PodPlan, namespace: str) -> Json:
         "count": plan.gpu_count,
         "capacity": {"requests": {"memory": amount}},
     }
-    spec = {"devices": {"requests": [{"name": "gpu", "exactly": exactly}]}}
+    requests: list[Json] = [{"name": "gpu", "exactly": exactly}]
+    if plan.nic:
+        requests.append({"name": "nic", "exactly": {"deviceClassName": NIC_DRIVER}})
+    spec = {"devices": {"requests": requests}}
     return {"metadata": {"name": plan.name, "namespace": namespace}, "spec": {"spec": spec}}
 
 
@@ -107,11 +106,11 @@ def claim_books(slices: Iterable[Json], claims: Iterable[Json]) -> list[Json]:
     for claim in claims:
         reserved = (claim.get("status") or {}).get("reservedFor") or ()
         names = ", ".join(each["name"] for each in reserved)
-        for result in _results(claim):
+        for result in _gpus(claim):
             key = (result["driver"], result["pool"], result["device"])
             pods[key].append({"name": names, "usedGPU": _gib(result.get("consumedCapacity"))})
     nodes = []
-    for spec in (each["spec"] for each in slices):
+    for spec in (each["spec"] for each in slices if each["spec"]["driver"] != NIC_DRIVER):
         devices = []
         for index, device in enumerate(spec["devices"]):
             held = pods[spec["driver"], spec["pool"]["name"], device["name"]]
@@ -136,14 +135,15 @@ def given(claim: Json) -> dict[int, int]:
     """Return the GiB that a claim has, by the index of the card on its node."""
     return {
         int(result["device"].removeprefix(_DEVICE)): _gib(result.get("consumedCapacity"))
-        for result in _results(claim)
+        for result in _gpus(claim)
     }
 
 
-def _results(claim: Json) -> list[Json]:
+def _gpus(claim: Json) -> list[Json]:
+    """Return the results of the claim's allocation that are GPUs."""
     allocation = (claim.get("status") or {}).get("allocation") or {}
-    found: list[Json] = (allocation.get("devices") or {}).get("results") or []
-    return found
+    results: list[Json] = (allocation.get("devices") or {}).get("results") or []
+    return [result for result in results if result["driver"] != NIC_DRIVER]
 
 
 def _gib(amounts: Mapping[str, object] | None) -> int:

@@ -21,7 +21,7 @@ from gpushare_localcluster.controllers.manager import ControllerManager
 from gpushare_localcluster.demo import device_plugins
 from gpushare_localcluster.demo.autoscaling import Autoscaling
 from gpushare_localcluster.demo.board import Board
-from gpushare_localcluster.demo.claims import DRIVER
+from gpushare_localcluster.demo.claims import DRIVER, claims_scheduler_config
 from gpushare_localcluster.demo.cycle_log import LastCycles
 from gpushare_localcluster.demo.manifests import free_lease_document
 from gpushare_localcluster.demo.processes import DemoProcess, ExtenderProcess, free_port
@@ -77,7 +77,8 @@ def running(
     """Yield a cluster that runs while the context is open; everything is ended in reverse order.
 
     tracer: is told each cycle of the scheduler. configuration: the user's for the
-    scheduler, or {}. ui: with the page of the cluster. claims: the extender serves them.
+    scheduler, or {}. ui: with the page of the cluster. claims: the extender ranks nodes for pods
+    with claims, and a second scheduler asks it.
     autoscaler: it begins with one.
     """
     with contextlib.ExitStack() as ends:
@@ -111,24 +112,38 @@ def running(
             running.start()
         config = decode_scheduler_config(whole)
         told += config.warnings
-        options = options_from(config, seed=_SEED)
+        files = [config]
+        if claims:
+            files.append(decode_scheduler_config(claims_scheduler_config(port)))
         cycles = LastCycles()
 
         def trace(cycle: CycleTrace) -> None:
             tracer(cycle)
             cycles.add(cycle)
 
-        scheduler = Scheduler(server.url, options, observer=report.on_decision, tracer=trace)
-        ends.callback(scheduler.stop)
-        metrics = scheduler.serve_metrics()
-        scheduler.start()
+        schedulers = [
+            Scheduler(
+                server.url,
+                options_from(file, seed=_SEED),
+                observer=report.on_decision,
+                tracer=trace,
+            )
+            for file in files
+        ]
+        for scheduler in schedulers:
+            ends.callback(scheduler.stop)
+            scheduler.start()
+        metrics = schedulers[0].serve_metrics()
         inspect = HttpClient(f"http://127.0.0.1:{port}/gpushare-scheduler")
         ends.callback(inspect.close)
         board = Board(api, report.on_pod)
         ends.callback(board.stop)
         board.start()
         runner = Runner(
-            *(api, inspect, board, report), devices=devices, cycles=cycles, sees=scheduler.sees
+            *(api, inspect, board, report),
+            devices=devices,
+            cycles=cycles,
+            sees=lambda node: all(scheduler.sees(node) for scheduler in schedulers),
         )
         processes = [extender, *processes]
         yield DemoCluster(

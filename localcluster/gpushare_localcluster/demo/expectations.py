@@ -11,6 +11,7 @@ from fnmatch import fnmatchcase
 from gpushare_localcluster.demo.board import PodState, told_of
 from gpushare_localcluster.demo.placed import Fields, Placed
 from gpushare_localcluster.demo.plan import (
+    Allocated,
     BoundCount,
     Check,
     CycleCount,
@@ -26,7 +27,7 @@ from gpushare_localcluster.demo.plan import (
 from gpushare_localcluster.scheduler.objects import Json, read_amounts, read_pod, subtract
 from gpushare_localcluster.scheduler.trace import CycleTrace
 
-_KINDS = ("pod", "device", "bound", "packed")
+_KINDS = ("pod", "device", "bound", "allocated", "packed")
 
 
 @dataclass(frozen=True)
@@ -48,7 +49,7 @@ def read_expectation(
     """Return the expectation an `expect` step states. Raises ScenarioError."""
     fields = value.fields(
         *("pod", "node", "devices", "pending", "trace", "cycles"),
-        *("device", "used", "bound", "pods", "packed"),
+        *("device", "used", "bound", "pods", "allocated", "packed"),
     )
     kinds = [kind for kind in _KINDS if fields.get(kind) is not None]
     if len(kinds) != 1:
@@ -59,6 +60,9 @@ def read_expectation(
         return _about_device(fields, nodes)
     if kinds[0] == "bound":
         return _about_count(fields, pods)
+    if kinds[0] == "allocated":
+        percent = fields.need("allocated").whole(0, 100)
+        return Expect(Allocated(percent), f"{percent} % of the GPU memory is allocated")
     if not fields.need("packed").flag():
         raise fields.need("packed").error("can only be true")
     return Expect(Packed(), "no device is over its capacity, and no pending pod would fit")
@@ -74,6 +78,8 @@ def complaint(check: Check, facts: Facts) -> str | None:
         return _device_used(check, facts)
     if isinstance(check, BoundCount):
         return _bound_count(check, facts)
+    if isinstance(check, Allocated):
+        return _allocated(check, facts)
     if isinstance(check, Traced | CycleCount):
         return _traced(check, [cycle for cycle in facts.cycles if cycle.pod.name == check.pod])
     return _over_capacity(facts) or _would_fit(facts)
@@ -166,6 +172,13 @@ def _bound_count(check: BoundCount, facts: Facts) -> str | None:
     asked = [pod for name, pod in facts.pods.items() if fnmatchcase(name, check.pattern)]
     bound = sum(bool(pod.node) for pod in asked)
     return None if bound == check.count else f"{bound} are bound{told_of(asked)}"
+
+
+def _allocated(check: Allocated, facts: Facts) -> str | None:
+    devices = [device for node in facts.books for device in node["devs"]]
+    used, total = (sum(device[key] for device in devices) for key in ("usedGPU", "totalGPU"))
+    percent = 100 * used // total if total else 0
+    return None if percent == check.percent else f"{percent} % is: {used} of {total} GiB"
 
 
 def _traced(check: Traced | CycleCount, cycles: Sequence[CycleTrace]) -> str | None:

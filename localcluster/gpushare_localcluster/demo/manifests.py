@@ -91,6 +91,15 @@ def pod_document(plan: PodPlan) -> Json:
         spec["schedulerName"] = plan.scheduler_name
     if plan.tolerations:
         spec["tolerations"] = [dict(toleration) for toleration in plan.tolerations]
+    if plan.spread_over:
+        spec["topologySpreadConstraints"] = [
+            {
+                "maxSkew": 1,
+                "topologyKey": plan.spread_over,
+                "whenUnsatisfiable": "DoNotSchedule",
+                "labelSelector": {"matchLabels": dict(plan.labels)},
+            }
+        ]
     if plan.node_selector:
         spec["nodeSelector"] = dict(plan.node_selector)
     return {"apiVersion": "v1", "kind": "Pod", "metadata": meta, "spec": spec}

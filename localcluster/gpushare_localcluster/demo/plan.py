@@ -12,6 +12,7 @@ class NodePlan:
     """A node: `devices` are the units of each device by index; cpu and memory are quantities.
 
     driver: the DRA driver that has the devices, "" for a device plug-in.
+    nic: whether the node has a network card of a DRA driver, too.
     """
 
     name: str
@@ -22,6 +23,7 @@ class NodePlan:
     taints: tuple[Mapping[str, str], ...] = ()
     cordoned: bool = False
     driver: str = ""
+    nic: bool = False
 
     @property
     def mixed(self) -> bool:
@@ -35,7 +37,9 @@ class PodPlan:
 
     `gpu_cores` is the percent of compute that the first of them asks for; `gpu_split` how the
     memory is split over devices, empty for evenly.
-    `claim_class`: the device class of the claim by which it has the memory, "" for none.
+    `claim_class`: the device class of the claim by which it has the memory, "" for none; `nic`:
+    whether the claim asks for a network card, too.
+    `spread_over`: the label of nodes over whose values equal pods are spread, "" for none.
     `policy` names the placement policy, empty for the extender's default; `scheduler_name` the
     profile of the scheduler, empty for that of the API server's default.
     """
@@ -55,6 +59,8 @@ class PodPlan:
     policy: str = ""
     scheduler_name: str = ""
     claim_class: str = ""
+    nic: bool = False
+    spread_over: str = ""
 
 
 @dataclass(frozen=True)
@@ -154,6 +160,13 @@ class Packed:
 
 
 @dataclass(frozen=True)
+class Allocated:
+    """Percent of the memory of all devices that is in use, rounded down."""
+
+    percent: int
+
+
+@dataclass(frozen=True)
 class Traced:
     """The small scheduler's trace of the pod has a line with this text, whatever the spaces."""
 
@@ -169,7 +182,7 @@ class CycleCount:
     count: int
 
 
-Check = PodOn | PodPending | DeviceUsed | BoundCount | Packed | Traced | CycleCount
+Check = PodOn | PodPending | DeviceUsed | BoundCount | Packed | Allocated | Traced | CycleCount
 
 
 @dataclass(frozen=True)

@@ -89,7 +89,7 @@ class DemoProcess:
 class ExtenderProcess(DemoProcess):
     """One `gpushare serve`; its log goes to a file in `folder`.
 
-    ui: with the page /ui. driver: whose cards it gives out to claims, "" for no claims.
+    ui: with the page /ui. driver: the DRA driver whose cards it ranks, "" for no claims.
     """
 
     def __init__(

@@ -17,15 +17,14 @@ from gpushare_localcluster.client import MERGE_PATCH, ApiClient, Json
 from gpushare_localcluster.controllers.claims import claims_of
 from gpushare_localcluster.demo.board import Board, PodState, told_of
 from gpushare_localcluster.demo.claims import (
-    ADMISSION,
     API,
     CLASS,
+    NIC_DRIVER,
     claim_books,
     class_document,
-    fence_documents,
     given,
     held_by_claims,
-    slice_document,
+    slice_documents,
     template_document,
 )
 from gpushare_localcluster.demo.cycle_log import LastCycles
@@ -199,14 +198,11 @@ class Runner:
     def _start_drivers(self, nodes: Sequence[NodePlan]) -> None:
         """Publish what DRA drivers have on these nodes, and make the classes of claims."""
         self._by_driver |= {node.name for node in nodes}
-        for plural, fence in fence_documents().items() if nodes else ():
-            with contextlib.suppress(ApiConflict):
-                self._api.create(f"{ADMISSION}/{plural}", fence)
-        for name in {CLASS, *(node.driver for node in nodes)} if nodes else ():
+        for name in {CLASS, NIC_DRIVER, *(node.driver for node in nodes)} if nodes else ():
             with contextlib.suppress(ApiConflict):
                 self._api.create(f"{API}/deviceclasses", class_document(name))
-        for node in nodes:
-            self._api.create(f"{API}/resourceslices", slice_document(node))
+        for document in (each for node in nodes for each in slice_documents(node)):
+            self._api.create(f"{API}/resourceslices", document)
 
     def _stop_drivers(self) -> None:
         """Delete slices and templates, and wait until the claims have gone with their pods."""

@@ -73,7 +73,7 @@ def _node(item: Placed) -> list[NodePlan]:
     """Return one node, or `count` nodes named prefix1, prefix2, ..."""
     fields = item.fields(
         *("name", "prefix", "count", "gpus", "gpuMemory"),
-        *("cpu", "memory", "labels", "taints", "cordoned", "driver"),
+        *("cpu", "memory", "labels", "taints", "cordoned", "driver", "nic"),
     )
     if (fields.get("name") is None) == (fields.get("prefix") is None):
         raise item.error("needs either name, or prefix and count")
@@ -82,7 +82,9 @@ def _node(item: Placed) -> list[NodePlan]:
     else:
         count = fields.need("count").whole(1, 5000)
         names = [fields.need("prefix").name(str(number)) for number in range(1, count + 1)]
-    cordoned, driver = fields.get("cordoned"), fields.get("driver")
+    cordoned, driver, nic = (fields.get(key) for key in ("cordoned", "driver", "nic"))
+    if nic and not driver:
+        raise nic.error("goes with driver alone")
     return [
         NodePlan(
             name=name,
@@ -93,6 +95,7 @@ def _node(item: Placed) -> list[NodePlan]:
             taints=_taints(fields),
             cordoned=cordoned.flag() if cordoned else False,
             driver=driver.text() if driver else "",
+            nic=nic.flag() if nic else False,
         )
         for name in names
     ]
@@ -218,7 +221,7 @@ def _pods(item: Placed, classes: Collection[str]) -> list[PodPlan]:
         *("name", "gpuMem", "gpuCount", "gpuCores", "gpuSplit", "containers"),
         *("cpu", "memory", "replicas"),
         *("labels", "priority", "nodeSelector", "tolerations", "runSeconds", "policy"),
-        *("schedulerName", "claim"),
+        *("schedulerName", "claim", "nic", "spreadOver"),
     )
     base = fields.need("name")
     replicas = fields.get("replicas")
@@ -232,6 +235,11 @@ def _pods(item: Placed, classes: Collection[str]) -> list[PodPlan]:
     if cores and not containers[0]:
         raise cores.error("asks for compute without memory: give gpuMem as well")
     claim = _claim(fields, classes)
+    nic, spread = fields.get("nic"), fields.get("spreadOver")
+    if nic and not claim:
+        raise nic.error("goes with claim alone")
+    if spread and not fields.labels("labels"):
+        raise spread.error("needs labels, which say what pods are equal")
     return [
         PodPlan(
             name=name,
@@ -249,6 +257,8 @@ def _pods(item: Placed, classes: Collection[str]) -> list[PodPlan]:
             policy=policy.text() if policy else "",
             scheduler_name=scheduler.text() if scheduler else "",
             claim_class=claim,
+            nic=nic.flag() if nic else False,
+            spread_over=spread.text() if spread else "",
         )
         for name in names
     ]

@@ -1,54 +1,111 @@
-"""ResourceClaims, the devices of slices, and device classes: what DynamicResources goes by.
+"""ResourceClaims, devices of slices, device classes and taint rules: the input of DynamicResources.
 
-Informers and bindings write, the scheduling cycle reads, from any thread. Slices and claims are
-read as gpushare reads them (`gpushare.wire.dra`); of the CEL of a class only `device.driver ==` is
-understood.
+Informers and bindings write, the scheduling cycle reads, from any thread. Slices, classes and
+claims are read, and devices found, as gpushare's model of kube-scheduler does it
+(`gpushare.core.claims`).
 """
 
-import re
 import threading
-from collections import Counter, defaultdict
-from collections.abc import Mapping
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 
+from gpushare.core.claims.first_fit import Steps, first_fit
+from gpushare.core.claims.model import (
+    Amounts,
+    ClaimRequest,
+    ClassRecord,
+    DeviceKey,
+    Fit,
+    Holding,
+    NodeDevices,
+    NoFit,
+    PodClaims,
+    Slice,
+    TaintRule,
+    Use,
+)
+from gpushare.core.claims.pools import gather_pools
 from gpushare.errors import MessageError
-from gpushare.wire.dra.claims import GivenDevice, given_devices
+from gpushare.wire.dra.devices import read_slice
 from gpushare.wire.dra.objects import (
     DEVICE_CLASSES,
+    DEVICE_TAINT_RULES,
     RESOURCE_CLAIMS,
     RESOURCE_SLICES,
-    DeviceClass,
-    ResourceClaim,
-    ResourceSlice,
 )
-from gpushare.wire.dra.slices import DeviceKey, SliceCard, cards_of
+from gpushare.wire.dra.requests import claim_request, class_record, holdings
+from gpushare.wire.dra.selectors import Selectors
+from gpushare.wire.dra.taints import read_taint_rule
 from gpushare_localcluster.api.objects import to_json
 from gpushare_localcluster.client import Json
 from gpushare_localcluster.scheduler.cluster_events import Resource
+from gpushare_localcluster.scheduler.objects import NodeView
 
 API = "/apis/resource.k8s.io/v1"
 WATCHED = {
     Resource.RESOURCE_CLAIM: f"{API}/resourceclaims",
     Resource.RESOURCE_SLICE: f"{API}/resourceslices",
     Resource.DEVICE_CLASS: f"{API}/deviceclasses",
+    Resource.DEVICE_TAINT_RULE: f"{API}/devicetaintrules",
 }
-"""What is watched, and where it is listed."""
+"""Path of the list of each watched kind."""
 
-WHOLE = 2**62
-"""More bytes than any device has."""
+_MAX_STEPS = 1_000_000
+"""Upper bound on the steps of one search of devices."""
 
-_DRIVER = re.compile(r"""device\.driver\s*==\s*(["'])(?P<name>[^"']+)\1""")
+
+@dataclass(frozen=True)
+class Claim:
+    """A claim as the API server shows it. held: the devices of its allocation; None without one."""
+
+    raw: Json
+    held: tuple[Holding, ...] | None
+
+    @property
+    def uid(self) -> str:
+        """The claim's uid."""
+        return str(self.raw["metadata"]["uid"])
+
+    @property
+    def path(self) -> str:
+        """The claim's path on the API server."""
+        meta = self.raw["metadata"]
+        return f"{API}/namespaces/{meta['namespace']}/resourceclaims/{meta['name']}"
+
+    @property
+    def reserved(self) -> list[Json]:
+        """Consumers for which the claim is reserved."""
+        return (self.raw.get("status") or {}).get("reservedFor") or []
+
+    @property
+    def node_terms(self) -> tuple[Json, ...] | None:
+        """Terms of the node selector of the allocation; None: any node."""
+        allocation = (self.raw.get("status") or {}).get("allocation") or {}
+        selector = allocation.get("nodeSelector")
+        return None if selector is None else tuple(selector.get("nodeSelectorTerms") or ())
+
+    def request(self) -> ClaimRequest:
+        """Return the devices that the claim asks for. Raises MessageError."""
+        spec = RESOURCE_CLAIMS.decode(to_json(self.raw)).spec
+        if spec is None:
+            raise MessageError("the claim's spec cannot be read")
+        return claim_request(spec)
 
 
 class Claims:
-    """What has been seen of them, and what the pods take that are being bound."""
+    """Objects as last seen, and the devices of claims that are being allocated."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._claims: dict[tuple[str, str], ResourceClaim] = {}
-        self._slices: dict[str, ResourceSlice] = {}
-        self._classes: dict[str, tuple[DeviceClass, tuple[str, ...]]] = {}
-        self._assumed: dict[str, tuple[GivenDevice, ...]] = {}
-        self._cards: Mapping[str, tuple[SliceCard, ...]] = {}
+        self._claims: dict[tuple[str, str], Claim] = {}
+        self._slices: dict[str, Slice] = {}
+        self._classes: dict[str, tuple[ClassRecord, list[Json]]] = {}
+        self._rules: dict[str, TaintRule] = {}
+        self._assumed: dict[str, tuple[Holding, ...]] = {}
+        self._nodes: dict[str, tuple[Mapping[str, str], NodeDevices]] = {}
+        """Labels and devices by node, while slices and rules stay as they are."""
+        self._selectors = Selectors(time.monotonic)
 
     def changed(self, kind: Resource, before: Json | None, after: Json | None) -> None:
         """Take in an object that appeared, changed or vanished. Raises MessageError."""
@@ -61,102 +118,107 @@ class Claims:
                 claim = read_claim(after) if after else None
                 if claim is not None:
                     self._claims[key] = claim
-                if claim is None or claim.allocation:
+                if claim is None or claim.held is not None:
                     self._assumed.pop(str(meta.get("uid")), None)
-            elif kind is Resource.RESOURCE_SLICE:
-                self._slices.pop(name, None)
-                if after is not None:
-                    self._slices[name] = RESOURCE_SLICES.decode(to_json(after))
-                self._cards = _by_node(self._slices)
-            else:
+            elif kind is Resource.DEVICE_CLASS:
                 self._classes.pop(name, None)
                 if after is not None:
-                    selectors = (after.get("spec") or {}).get("selectors") or ()
-                    told = tuple(
-                        str((each.get("cel") or {}).get("expression")) for each in selectors
-                    )
-                    self._classes[name] = DEVICE_CLASSES.decode(to_json(after)), told
+                    config = (after.get("spec") or {}).get("config") or []
+                    record = class_record(DEVICE_CLASSES.decode(to_json(after)))
+                    self._classes[name] = record, config
+            elif kind is Resource.RESOURCE_SLICE:
+                self._nodes.clear()
+                self._slices.pop(name, None)
+                if after is not None:
+                    self._slices[name] = read_slice(RESOURCE_SLICES.decode(to_json(after)))
+            else:
+                self._nodes.clear()
+                self._rules.pop(name, None)
+                if after is not None:
+                    self._rules[name] = read_taint_rule(DEVICE_TAINT_RULES.decode(to_json(after)))
 
-    def named(self, namespace: str, name: str) -> ResourceClaim | None:
+    def named(self, namespace: str, name: str) -> Claim | None:
         """Return a claim, None if there is none."""
         with self._lock:
             return self._claims.get((namespace, name))
 
-    def device_class(self, name: str) -> DeviceClass:
-        """Return a class. Raises MessageError if there is none."""
-        return self._class(name)[0]
-
-    def selected(self, class_name: str, node: str) -> tuple[SliceCard, ...]:
-        """Return the devices of the class on a node, in the order in which they are tried.
-
-        Raises MessageError for a class that is not there, or whose selectors are not understood.
-        """
-        _, selectors = self._class(class_name)
+    def requests(self, claims: Iterable[Claim]) -> PodClaims:
+        """Return the devices that claims ask for. Raises MessageError, also without a class."""
         with self._lock:
-            cards = self._cards.get(node, ())
-        return tuple(card for card in cards if all(_selects(each, card) for each in selectors))
+            records = {name: record for name, (record, _) in self._classes.items()}
+        found = []
+        for claim in claims:
+            request = claim.request()
+            complete = request.with_classes(records)
+            if complete is None:
+                names = {each.device_class for r in request.requests for each in r.alternatives}
+                missing = min(names - records.keys())
+                raise MessageError(f"device class {missing} does not exist")
+            found.append(complete)
+        return PodClaims(tuple(found))
 
-    def used(self) -> Counter[DeviceKey]:
-        """Return the bytes that claims have of each device; of one that is taken whole, the most
-        there can be.
-        """
-        found: Counter[DeviceKey] = Counter()
+    def class_config(self, name: str) -> list[Json]:
+        """Return the configuration of a class; none if there is no such class."""
         with self._lock:
-            allocations = [claim.allocation for claim in self._claims.values()]
-            given = [given_devices(each) for each in allocations if each]
-            given += self._assumed.values()
-        for device in (device for devices in given for device in devices):
-            found[device.key] += WHOLE if device.memory is None else device.memory
-        return found
+            return self._classes[name][1] if name in self._classes else []
 
-    def assume(self, uid: str, devices: tuple[GivenDevice, ...]) -> None:
-        """Count what a claim is about to be given."""
+    def first_fit(self, requests: PodClaims, node: NodeView) -> Fit | NoFit:
+        """Return the devices that the claims get on a node."""
         with self._lock:
-            self._assumed[uid] = devices
+            devices = self._devices(node)
+            use = self._use()
+        matches = self._selectors.matches
+        return first_fit(devices, requests, use, matches, Steps(_MAX_STEPS))
+
+    def assume(self, uids: Sequence[str], fit: Fit) -> None:
+        """Count the devices that claims get. uids: of the claims in the order of the requests."""
+        with self._lock:
+            for index, uid in enumerate(uids):
+                self._assumed[uid] = tuple(
+                    Holding(taken.device.key, taken.consumed)
+                    for taken in fit.taken
+                    if taken.claim == index and not taken.has_admin_access
+                )
+
+    def is_assumed(self, uid: str) -> bool:
+        """Return whether a claim is being allocated."""
+        with self._lock:
+            return uid in self._assumed
 
     def forget(self, uid: str) -> None:
-        """Count it no more."""
+        """Stop counting what a claim was about to get."""
         with self._lock:
             self._assumed.pop(uid, None)
 
-    def _class(self, name: str) -> tuple[DeviceClass, tuple[str, ...]]:
-        with self._lock:
-            found = self._classes.get(name)
-        if found is None:
-            raise MessageError(f"device class {name} does not exist")
-        return found
+    def _devices(self, node: NodeView) -> NodeDevices:
+        """Return the devices of a node; the lock is held."""
+        known = self._nodes.get(node.name)
+        if known is None or known[0] != node.labels:
+            pools: dict[tuple[str, str], list[Slice]] = {}
+            for item in self._slices.values():
+                pools.setdefault((item.driver, item.pool), []).append(item)
+            rules = tuple(self._rules.values())
+            devices = gather_pools(node.name, node.labels, self._slices.values(), pools, rules)
+            known = self._nodes[node.name] = (node.labels, devices)
+        return known[1]
+
+    def _use(self) -> Use:
+        """Return the devices that claims hold; the lock is held."""
+        held = [claim.held for claim in self._claims.values() if claim.held]
+        exclusive: set[DeviceKey] = set()
+        shares: dict[DeviceKey, Amounts] = {}
+        for holding in (each for some in (*held, *self._assumed.values()) for each in some):
+            if holding.consumed is None:
+                exclusive.add(holding.key)
+                continue
+            sums = dict(shares.get(holding.key, {}))
+            for name, amount in holding.consumed.items():
+                sums[name] = sums.get(name, 0) + amount
+            shares[holding.key] = sums
+        return Use(frozenset(exclusive), shares)
 
 
-def read_claim(raw: Json) -> ResourceClaim:
+def read_claim(raw: Json) -> Claim:
     """Return a claim as the API server answers it. Raises MessageError."""
-    return RESOURCE_CLAIMS.decode(to_json(raw))
-
-
-def _by_node(slices: Mapping[str, ResourceSlice]) -> dict[str, tuple[SliceCard, ...]]:
-    """Return the devices of each node in kube-scheduler's order.
-
-    Pools by driver and name, slices by name, devices as the slice has them.
-    """
-    found: dict[str, list[SliceCard]] = defaultdict(list)
-    cards = cards_of(each for _, each in sorted(slices.items(), key=_place))
-    for card in cards.values():
-        if card.open:
-            found[card.node].append(card)
-    return {node: tuple(some) for node, some in found.items()}
-
-
-def _place(item: tuple[str, ResourceSlice]) -> tuple[str, str, str]:
-    name, spec = item[0], item[1].spec
-    pool = spec and spec.pool
-    return (spec and spec.driver) or "", (pool and pool.name) or "", name
-
-
-def _selects(expression: str, card: SliceCard) -> bool:
-    """Return whether a selector of a class chooses the device. Raises MessageError."""
-    for term in expression.split("&&"):
-        driver = _DRIVER.fullmatch(term.strip())
-        if driver is None and term.strip() not in ("true", "false"):
-            raise MessageError(f"selector {expression[:60]!r}: only device.driver == is understood")
-        if term.strip() == "false" or (driver and driver["name"] != card.key.driver):
-            return False
-    return True
+    allocation = RESOURCE_CLAIMS.decode(to_json(raw)).allocation
+    return Claim(raw, None if allocation is None else holdings(allocation))

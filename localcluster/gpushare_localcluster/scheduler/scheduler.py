@@ -154,7 +154,7 @@ class Scheduler:
     def _on_claims(
         self, kind: Resource, before: Json | None, after: Json | None, now: float
     ) -> None:
-        """Take in a claim, a slice or a device class that appeared, changed or vanished."""
+        """Take in a claim, slice, device class or taint rule that appeared, changed or vanished."""
         self._handle.claims.changed(kind, before, after)
         happened = Action.ADD if before is None else Action.UPDATE_OTHER
         self._queue.move(Change(kind, happened if after else Action.DELETE), now)

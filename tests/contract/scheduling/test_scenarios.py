@@ -15,7 +15,7 @@ from tests.contract.scheduling.clusters import Cluster
 _OWN = sorted((Path(__file__).parent / "scenarios").glob("*.yaml"))
 # In these the extender names victims where kube-scheduler has none, which is expected of 1.38.
 _NOT_YET = ("9-preempt-right-device", "11-preempt-budget")
-# The extender serves no claims here; that it does is shown by tests/e2e/test_claims_served.py.
+# The extender and the second scheduler of these scenarios are shown by tests/e2e/test_claims.py.
 _CLAIMS = ("14-dra",)
 # On our own cluster they are run by the demo's tests.
 _SHIPPED = [

@@ -4,12 +4,12 @@
 #   build.sh TOOL           build it if need be (some minutes, once); 1 where there is no Go
 #   build.sh TOOL --built   never build: print the folder where a built one is kept
 #
-# TOOL is a folder beside this file, whose go.mod has a line `tool PACKAGE`.
+# TOOL is a folder beside this file, whose go.mod has a line `tool PACKAGE`; it may have source too.
 set -eu
 cd "$(dirname "$0")/$1"
 
 tool=$1
-hash=$(cat go.mod go.sum | sha256sum | cut -c 1-12)
+hash=$(find . -name '*.go' -o -name 'go.*' | sort | xargs cat | sha256sum | cut -c 1-12)
 folder=${XDG_CACHE_HOME:-$HOME/.cache}/gpushare/$tool/$hash
 if [ "${2:-}" = --built ] || [ -x "$folder/$tool" ]; then
     echo "$folder"

@@ -89,15 +89,14 @@ class FakeKubectl:
         page: int = 5000,
         slices: Sequence[Any] = (),
         claims: Sequence[Any] | None = None,
-        device_class: str = "gpushare.io",
     ) -> None:
         """Answer for a cluster of these objects, whatever the selectors.
 
-        claims: None: it has no device class of them. device_class: what that is called.
+        claims: None: it has no device class of them.
         """
         listed = {"Node": nodes, "Pod": pods, "ConfigMap": [*maps]}
         listed |= {"ResourceSlice": [*slices], "ResourceClaim": [*(claims or ())]}
-        classes = ["another", *([] if claims is None else [device_class])]
+        classes = ["another", *([] if claims is None else ["gpushare.io"])]
         listed["DeviceClass"] = [{"metadata": {"name": name}} for name in classes]
         for kind, items in listed.items():
             document = {
@@ -114,7 +113,9 @@ class FakeKubectl:
             f'/api/v1/pods*limit={page}*) cat "{self.folder}/pods" ;;\n'
             "/api/v1/namespaces/kube-system/configmaps*)"
             f' cat "{self.folder}/configmaps" ;;\n'
-            f'{_DRA}/deviceclasses) cat "{self.folder}/deviceclasses" ;;\n'
+            f'{_DRA}/deviceclasses*) cat "{self.folder}/deviceclasses" ;;\n'
+            f"{_DRA}/devicetaintrules*)"
+            ' echo "Error from server (NotFound): no such resource" >&2; exit 1 ;;\n'
             f"{_DRA}/namespaces/*/resourceclaimtemplates/*)"
             ' echo "Error from server (NotFound): no such template" >&2; exit 1 ;;\n'
             f'{_DRA}/resourceslices*) cat "{self.folder}/resourceslices" ;;\n'

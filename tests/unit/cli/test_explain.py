@@ -146,35 +146,31 @@ def test_a_running_extender_is_asked(cluster: FakeKubectl, inspect: Inspect) -> 
         assert "answered 404, and no explanation" in err
 
 
-def test_a_pod_with_claims_says_what_the_api_server_shows_of_them(
-    cluster: FakeKubectl, capsys: pytest.CaptureFixture[str]
+def test_a_pod_with_claims_is_judged_on_the_devices_that_slices_show(
+    kubectl: FakeKubectl, capsys: pytest.CaptureFixture[str]
 ) -> None:
     made = waiting("claims", {})
     made["spec"]["resourceClaims"] = [
         {"name": name, "resourceClaimName": name} for name in ("small", "late")
     ]
-    cluster.answers("get --raw /api/v1/namespaces/default/pods/claims", json.dumps(made))
-    slices = [slice_on("n1", device(0))]
-    claims = [claim("small", 10, ("n1", "gpu-0")), claim("late", 20)]
+    claims = [
+        claim("small", 10, ("n1", "gpu-0")),
+        claim("other", 60, ("n1", "gpu-0")),
+        claim("late", 20),
+    ]
     for each in claims:
         each["metadata"]["namespace"] = "default"
-    for kind, of, path in (
-        ("ResourceSlice", slices, "resourceslices"),
-        ("ResourceClaim", claims, "namespaces/default/resourceclaims"),
-    ):
-        listed = {"kind": f"{kind}List", "metadata": {}, "items": of}
-        (cluster.folder / kind).write_text(json.dumps(listed))
-        cluster.before(
-            f'case "$3" in /apis/resource.k8s.io/v1/{path}*) cat "{cluster.folder}/{kind}";'
-            " exit 0 ;; esac"
-        )
+    slices = [slice_on("n1", device(0))]
+    kubectl.cluster([node("n1", 0)], [], page=500, slices=slices, claims=claims)
+    kubectl.answers("get --raw /api/v1/namespaces/default/pods/claims", json.dumps(made))
     assert main(["claims", "-n", "default"]) == 0
     assert capsys.readouterr().out.splitlines() == [
-        "Pod:        default/claims is pending, and asks by claims of class gpushare.io",
+        "Pod:        default/claims is pending, and asks by claims",
         "Claim:      default/small is allocated on n1: 10 GiB of gpu-0 (GPU-100); reserved for"
         " uses-small",
-        "Claim:      default/late waits and asks for 20 GiB on one device",
-        "Waits:      the extender knows why: ask it with --extender",
+        "Claim:      default/late has no devices and asks for 1 x gpushare.io with memory 20Gi",
+        "Devices:    0 of 1 nodes have devices for its claims",
+        "Would fit:  n1 has devices for its claims once claim default/other (of uses-other) ends",
         "Scheduler:  it has said nothing yet",
     ]
 

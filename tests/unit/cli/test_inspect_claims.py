@@ -19,15 +19,15 @@ def slice_on(name: str, *devices: Json, whole: bool = True) -> Json:
     return {"metadata": {"name": f"{name}-s"}, "spec": spec}
 
 
-def claim(name: str, gib: int, *given: tuple[str, str], **more: Any) -> Json:
-    """A claim; given: pool and device of each of its devices."""
+def claim(name: str, gib: int, *given: tuple[str, str], shared: bool = True, **more: Any) -> Json:
+    """A claim; given: pool and device of each of its devices. shared: it has a part of each."""
     results = [
         {
             "request": "gpu",
             "driver": DRIVER,
             "pool": pool,
             "device": named,
-            "consumedCapacity": {"memory": f"{gib}Gi"},
+            **({"consumedCapacity": {"memory": f"{gib}Gi"}, "shareID": name} if shared else {}),
         }
         for pool, named in given
     ]
@@ -59,10 +59,11 @@ def cluster(kubectl: FakeKubectl) -> FakeKubectl:
             claim("small", 10, ("n1", "gpu-2")),
             claim("both", 20, ("n1", "gpu-2"), ("n1", "gpu-10"), count=2),
             claim("other", 5, ("n1", "gpu-10"), deviceClassName="other"),
-            claim("whole", 80, ("n3", "gpu-30"), deviceClassName="other"),
+            claim("whole", 80, ("n3", "gpu-30"), shared=False, deviceClassName="other"),
             claim("waits", 90),
-            claim("wrong", 9, selectors=[{"cel": {"expression": "true"}}]),
-            claim("foreign", 9, deviceClassName="other"),
+            claim("picky", 9, selectors=[{"cel": {"expression": "true"}}]),
+            claim("nic", 0, deviceClassName="nic", capacity=None),
+            claim("has-nic", 0, ("net", "nic-0"), shared=False, deviceClassName="nic"),
         ],
     )
     return kubectl
@@ -73,20 +74,21 @@ def test_the_tables_have_cards_and_claims_below(cluster: FakeKubectl, inspect: I
     assert (code, notes) == (0, "")
     assert text.endswith("""
 CARDS OF CLAIMS  GPU0(Allocated/Total)  GPU1(Allocated/Total)  GPU Memory(GiB)
-n1               30/80                  25/80                  55/160
-n2               0/24                                          0/24
+n1               25/80                  30/80                  55/160
+n3               80/80                                         80/80
 
 CLAIM  NAMESPACE  GPU Memory(GiB)  NODE  DEVICES               PODS
-both   team       20 x 2           n1    gpu-2(20),gpu-10(20)  uses-both
-other  team       -                n1    gpu-10(5)             uses-other
+both   team       40               n1    gpu-2(20),gpu-10(20)  uses-both
+other  team       5                n1    gpu-10(5)             uses-other
+picky  team       9                -     waiting               -
 small  team       10               n1    gpu-2(10)             uses-small
 waits  team       90               -     waiting               -
-wrong  team       -                -     refused               -
+whole  team       80               n3    gpu-30                uses-whole
 """)
     assert text.startswith("NAME  IPADDRESS  GPU0(Allocated/Total)")
 
 
-def test_a_claim_of_several_requests_is_listed_with_each_amount(
+def test_a_claim_of_several_requests_is_listed_with_their_sum(
     kubectl: FakeKubectl, inspect: Inspect
 ) -> None:
     both = claim("both", 20)
@@ -94,7 +96,7 @@ def test_a_claim_of_several_requests_is_listed_with_each_amount(
     requests.append({"name": "more", "exactly": exactly("5Gi")})
     kubectl.cluster([node("n1", 0)], [], slices=[slice_on("n1", device(1))], claims=[both])
     line = inspect("-o", "wide")[1].splitlines()[-1]
-    assert line.split() == ["both", "team", "20+5", "-", "waiting", "-"]
+    assert line.split() == ["both", "team", "25", "-", "waiting", "-"]
 
 
 def test_the_form_of_the_original_says_nothing_of_claims_and_asks_nothing(
@@ -110,16 +112,17 @@ def test_the_document_has_all_of_them(cluster: FakeKubectl, inspect: Inspect) ->
     claims = found["claims"]
     assert {key: claims[key] for key in ("class", "total", "allocated", "free")} == {
         "class": "gpushare.io",
-        "total": 184,
-        "allocated": 55,
+        "total": 240,
+        "allocated": 135,
         "free": 105,
     }
-    assert claims["nodes"][0]["devices"][0] == {
+    assert claims["nodes"][0]["devices"][1] == {
         "driver": DRIVER,
         "pool": "n1",
         "device": "gpu-2",
         "uuid": "GPU-102",
         "model": "NVIDIA A100",
+        "shared": True,
         "open": True,
         "total": 80,
         "allocated": 30,
@@ -131,8 +134,8 @@ def test_the_document_has_all_of_them(cluster: FakeKubectl, inspect: Inspect) ->
         "name": "small",
         "uid": "uid-small",
         "state": "allocated",
-        "detail": None,
-        "requested": 10,
+        "requests": [],
+        "units": 10,
         "node": "n1",
         "devices": [
             {
@@ -145,15 +148,16 @@ def test_the_document_has_all_of_them(cluster: FakeKubectl, inspect: Inspect) ->
         ],
         "pods": ["uses-small"],
     }
-    assert by_name["wrong"]["detail"].startswith("request gpu of class gpushare.io may have no sel")
-    assert list(by_name) == ["both", "other", "small", "waits", "wrong"]
+    asks = "1 x gpushare.io with memory 9Gi, by CEL selectors"
+    assert (by_name["picky"]["requests"], by_name["picky"]["units"]) == ([asks], 9)
+    assert list(by_name) == ["both", "other", "picky", "small", "waits", "whole"]
 
 
 def test_a_namespace_leaves_the_claims_of_others_out(
     cluster: FakeKubectl, inspect: Inspect
 ) -> None:
     found = json.loads(inspect("-o", "json", "-n", "nobody")[1])["claims"]
-    assert (found["claims"], found["allocated"]) == ([], 55)
+    assert (found["claims"], found["allocated"]) == ([], 135)
 
 
 def test_without_the_class_no_key_is_there_and_lists_are_not_asked_for(
@@ -187,12 +191,36 @@ def test_an_api_server_that_has_no_claims_is_asked_for_none(
     assert not any("resourceclaims" in line for line in cluster.log)
 
 
-@pytest.mark.parametrize("name", ["gpushare.io", "settings.gpushare.io"])
 def test_a_cluster_of_claims_alone_is_no_cluster_without_nodes(
-    kubectl: FakeKubectl, inspect: Inspect, name: str
+    kubectl: FakeKubectl, inspect: Inspect
 ) -> None:
-    slices = [slice_on("n1", device(0))]
-    kubectl.cluster([node("n1", 0)], [], slices=slices, claims=[], device_class=name)
+    kubectl.cluster([node("n1", 0)], [], slices=[slice_on("n1", device(0))], claims=[])
     code, text, notes = inspect("-o", "wide")
     assert (code, notes) == (0, "")
     assert text.splitlines()[0].startswith("CARDS OF CLAIMS")
+
+
+def test_what_cannot_be_read_is_left_out_and_told(kubectl: FakeKubectl, inspect: Inspect) -> None:
+    broken = slice_on("n2", device(3))
+    del broken["spec"]["driver"]
+    odd = claim("odd", 9)
+    odd["metadata"]["uid"] = ""
+    kubectl.cluster([node("n1", 0)], [], slices=[slice_on("n1", device(1)), broken], claims=[odd])
+    found = json.loads(inspect("-o", "json")[1])
+    assert found["claims"]["total"] == 80
+    assert found["warnings"] == [
+        "ResourceSlice is left out: ResourceSlice: its name, driver or pool is missing",
+        "ResourceClaim is left out: ResourceClaim.metadata: namespace, name or uid is missing",
+    ]
+
+
+def test_a_tainted_device_is_closed(kubectl: FakeKubectl, inspect: Inspect) -> None:
+    taint = {"key": "broken", "effect": "NoSchedule"}
+    slices = [slice_on("n1", device(1, taints=[taint]))]
+    kubectl.cluster([node("n1", 0)], [], slices=slices, claims=[])
+    found = json.loads(inspect("-o", "json")[1])["claims"]
+    assert (found["total"], found["free"], found["nodes"][0]["devices"][0]["open"]) == (
+        80,
+        0,
+        False,
+    )

@@ -1,4 +1,4 @@
-"""`gpushare whatif` of pods with claims: on a driver's cards, beside those by annotation."""
+"""`gpushare whatif` of pods with claims: on a driver's devices, beside those by annotation."""
 
 import json
 from collections.abc import Callable
@@ -16,6 +16,7 @@ from tests.unit.wire.dra.objects import DRIVER, device, exactly, stepped
 Json = dict[str, Any]
 Told = Callable[..., Json]
 CLASS = "gpushare.io"
+TOO_FEW = "no devices for its claims"
 
 
 def user(
@@ -129,7 +130,8 @@ def test_pods_by_claims_are_placed_on_the_drivers_cards(told: Told, tmp_path: Pa
         tmp_path,
         template("large", "20Gi"),
         deployment("web", 3, user("x", template="large")),
-        deployment("pairs", 2, user("x", template="gpushare-10240mi-x2")),
+        template("two", "10Gi", count=2),
+        deployment("pairs", 3, user("x", template="two")),
     )
     found = told("--pods", file)
     assert (found["resource"], found["before"]) == (
@@ -138,13 +140,10 @@ def test_pods_by_claims_are_placed_on_the_drivers_cards(told: Told, tmp_path: Pa
     )
     assert fits(found) == [
         ("deployment/web", 3, {"n1": 2, "n2": 1}),
-        ("deployment/pairs", 0, {}),
+        ("deployment/pairs", 2, {"n1": 2}),
     ]
-    assert {each["reason"] for each in found["pods"][1]["reasons"]} == {
-        "Insufficient GPU Memory in enough devices",
-        "fewer healthy devices of that size than requested",
-    }
-    assert found["after"]["free"] == 118 - 60
+    assert found["pods"][1]["reasons"] == [{"reason": TOO_FEW, "nodes": 2}]
+    assert found["after"]["free"] == 118 - 60 - 40
 
 
 @pytest.mark.usefixtures("cluster")
@@ -169,10 +168,7 @@ def test_pods_of_both_kinds_count_in_one_plan_each_on_its_nodes(
     assert (
         f"Now:      118 GiB of 128 GiB free on 3 devices of 2 nodes ({CLASS} of {DRIVER})" in text
     )
-    assert (
-        "Pods:     deployment/w: 4 of 9 fit (3 on n1, 1 on n2); then:"
-        " 2 Insufficient GPU Memory in one device" in text
-    )
+    assert f"Pods:     deployment/w: 4 of 9 fit (1 on n2, 3 on n1); then: 2 {TOO_FEW}" in text
 
 
 @pytest.mark.usefixtures("cluster")
@@ -185,17 +181,20 @@ def test_words_are_of_claims_if_the_resource_says_so(told: Told, wrong: Callable
 
 
 def test_where_nothing_is_shared_by_annotation_words_are_of_claims(
-    kubectl: FakeKubectl, told: Told
+    kubectl: FakeKubectl, told: Told, wrong: Callable[..., str]
 ) -> None:
     kubectl.cluster([node("n1", 0)], [], page=500, slices=SLICES[:1], claims=[])
-    found = told("--pods", "24GiB x 12", "--add", "1:n1", "--add", "1:1x48GiB")
-    assert fits(found) == [("24GiB x 12", 10, {"n1": 4, "new-1": 4, "new-2": 2})]
+    found = told("--pods", "24GiB x 12", "--add", "2:n1")
+    assert fits(found) == [("24GiB x 12", 12, {"n1": 4, "new-1": 4, "new-2": 4})]
+    assert found["after"]["free"] == 3 * 104 - 12 * 24
+    text = wrong("--pods", "1GiB", "--add", "1:1x48GiB")
+    assert "nodes for claims are named by a node with the same devices, as 3:gpu-a" in text
 
 
-def test_a_pod_by_annotation_is_never_on_a_node_of_the_driver_nor_one_by_claims_on_the_other(
+def test_a_pod_by_annotation_is_never_on_a_node_of_the_driver(
     kubectl: FakeKubectl, told: Told
 ) -> None:
-    """`both` has a device plug-in and slices: it takes nothing new."""
+    """`both` has a device plug-in and slices: kube-scheduler allocates its devices."""
     kubectl.cluster(
         [node("both", inventory=inventory(16)), node("n1", 0), node("a", inventory=inventory(16))],
         [],
@@ -206,54 +205,58 @@ def test_a_pod_by_annotation_is_never_on_a_node_of_the_driver_nor_one_by_claims_
     found = told("--pods", "8GiB")
     assert fits(found) == [("8GiB", 2, {"a": 2})]
     found = told("--resource", CLASS, "--pods", "24GiB x 9")
-    assert fits(found) == [("24GiB x 9", 4, {"n1": 4})]
-    assert found["leftOut"] == [{"node": "both", "why": "shares devices by annotation"}]
-    assert {"reason": "shares devices by annotation", "nodes": 1} in found["pods"][0]["reasons"]
+    assert fits(found) == [("24GiB x 9", 7, {"n1": 4, "both": 3})]
 
 
-STEPS = (slice_on("n1", stepped(1, 80, 40)), slice_on("n2", stepped(2, 24, 1)))
-"""A node whose card is dealt out by halves, and one of fine steps."""
-
-
-def test_a_claim_takes_of_each_node_what_the_allocator_would_round_it_up_to(
-    kubectl: FakeKubectl, told: Told, wrong: Callable[..., str], tmp_path: Path
+def test_a_claim_takes_of_each_node_the_amount_that_its_driver_rounds_up_to(
+    kubectl: FakeKubectl, told: Told, tmp_path: Path
 ) -> None:
-    kubectl.cluster([node("n1", 0), node("n2", 0)], [], page=500, slices=STEPS, claims=[])
+    """n1 rounds up to 40, n2 to whole GiB."""
+    slices = [slice_on("n1", stepped(1, 80, 40)), slice_on("n2", stepped(2, 24, 1))]
+    kubectl.cluster([node("n1", 0), node("n2", 0)], [], page=500, slices=slices, claims=[])
     file = manifest(
         tmp_path, template("t", "7Gi"), deployment("w", 9, user("x", template="t", cpu="0"))
     )
     for words in (("--pods", file), ("--resource", CLASS, "--pods", "7GiB x 9")):
         found = told(*words)
-        assert fits(found)[0][1:] == (5, {"n2": 3, "n1": 2})
+        assert fits(found)[0][1:] == (5, {"n1": 2, "n2": 3})
         assert found["pods"][0]["units"] == 7
         assert (found["before"]["free"], found["after"]["free"]) == (104, 3)
-        assert found["pods"][0]["reasons"] == [
-            {"reason": "Insufficient GPU Memory in one device", "nodes": 2}
-        ]
-    # A node like n1 is dealt out like it; of one that is told in words nobody knows it.
-    added = told("--pods", file, "--add", "1:n1", "--add", "1:1x48GiB")
-    assert fits(added)[0][1:] == (8, {"n2": 3, "n1": 2, "new-1": 2, "new-2": 1})
-    assert told("--need", "--pods", file, "--shape", "n1")["needed"] == 2
-    assert told("--need", "--pods", file, "--shape", "n2")["needed"] == 2
-    shapes = told("--need", "--pods", file)["shapes"]
-    assert [each["name"] for each in shapes] == ["like n1", "like n2"]
+        assert found["pods"][0]["reasons"] == [{"reason": TOO_FEW, "nodes": 2}]
 
 
-def test_nodes_of_unlike_steps_are_unlike_and_the_largest_is_what_may_be_asked_for(
-    kubectl: FakeKubectl, told: Told, wrong: Callable[..., str]
+def test_claims_of_any_form_are_placed_as_kube_scheduler_would(
+    kubectl: FakeKubectl, told: Told, tmp_path: Path
 ) -> None:
-    slices = [slice_on("n1", stepped(1, 24, 10)), slice_on("n2", stepped(2, 24, 1))]
+    slices = [
+        slice_on("n1", device(1, allowMultipleAllocations=False), device(2, 24)),
+        slice_on("n2", device(3, 24, taints=[{"key": "t", "effect": "NoSchedule"}])),
+    ]
     kubectl.cluster([node("n1", 0), node("n2", 0)], [], page=500, slices=slices, claims=[])
-    words = ("--need", "--resource", CLASS)
-    found = told(*words, "--pods", "20GiB x 3")
-    assert [each["name"] for each in found["shapes"]] == ["like n1", "like n2"]
-    assert found["largest"] == [{"devices": 1, "units": 4}]
-    found = told(*words, "--pods", "20GiB x 3", "--shape", "n1", "--without", "n2")
-    assert found["largest"] == []
-    kubectl.cluster([node("n1", 0)], [], page=500, slices=slices[:1], claims=[])
-    assert "--pods: '22GiB': the driver deals out no such amount" in wrong(
-        "--resource", CLASS, "--pods", "22GiB"
+    selector = {"cel": {"expression": "device.attributes['gpu.example.com'].minor == 1"}}
+    first = {"name": "large", "deviceClassName": CLASS, "selectors": [selector]}
+    second = {
+        "name": "small",
+        "deviceClassName": CLASS,
+        "capacity": {"requests": {"memory": "9Gi"}},
+    }
+    choice = template("choice", "1Gi")
+    choice["spec"]["spec"]["devices"]["requests"] = [
+        {"name": "g", "firstAvailable": [first, second]}
+    ]
+    tolerates = template("tolerates", "9Gi", tolerations=[{"key": "t", "operator": "Exists"}])
+    file = manifest(
+        tmp_path,
+        choice,
+        deployment("choice", 4, user("x", template="choice", cpu="0")),
+        tolerates,
+        deployment("tolerates", 3, user("x", template="tolerates", cpu="0")),
     )
+    found = told("--pods", file)
+    assert fits(found) == [
+        ("deployment/choice", 3, {"n1": 3}),
+        ("deployment/tolerates", 2, {"n2": 2}),
+    ]
 
 
 def test_cpu_and_node_selectors_keep_pods_with_claims_out(
@@ -263,10 +266,11 @@ def test_cpu_and_node_selectors_keep_pods_with_claims_out(
     busy = user("busy", node="n1", cpu="5")
     busy["spec"]["resourceClaims"] = []
     kubectl.cluster([node("n1", 0), node("n2", 0)], [busy], page=500, slices=SLICES, claims=[])
-    picky = user("x", template="gpushare-1024mi", nodeSelector={"pool": "x"})
+    picky = user("x", template="t", nodeSelector={"pool": "x"})
     file = manifest(
         tmp_path,
-        deployment("hungry", 9, user("x", template="gpushare-1024mi", cpu="3")),
+        template("t", "1Gi"),
+        deployment("hungry", 9, user("x", template="t", cpu="3")),
         deployment("picky", 1, picky),
     )
     hungry, none = fits(told("--pods", file))
@@ -281,10 +285,9 @@ def test_pods_that_wait_take_their_cards_first_and_gated_ones_none(
         [node("n2", 0)],
         [
             user("late", "l", priority=7),
-            user("later", template="gpushare-2048mi"),
+            user("later", "l2"),
             user("gated", "g", schedulingGates=[{"name": "x"}]),
             user("has", "given"),
-            user("odd", "o"),
             user("lost", "nobody"),
             user("foreign", "f"),
         ],
@@ -294,7 +297,7 @@ def test_pods_that_wait_take_their_cards_first_and_gated_ones_none(
             claim("l", 12),
             claim("g", 4),
             claim("given", 4, ("n2", "gpu-3")),
-            claim("o", 1, adminAccess=True),
+            claim("l2", 2),
             claim("f", 1, deviceClassName="other"),
         ],
     )
@@ -302,9 +305,8 @@ def test_pods_that_wait_take_their_cards_first_and_gated_ones_none(
     assert fits(found, "waiting") == [("team/late", 1, {"n2": 1}), ("team/later", 1, {"n2": 1})]
     assert (found["gated"], fits(found)) == (1, [("4GiB", 1, {"n2": 1})])
     note = next(each for each in found["notes"] if each.startswith("pods with claims are left out"))
-    assert "team/odd: its claim c0: request gpu of class gpushare.io may have no adminAcc" in note
     assert "team/lost: there is no claim team/nobody" in note
-    assert "team/f" not in note
+    assert "team/foreign: there is no DeviceClass other" in note
 
 
 def test_pods_of_a_node_that_goes_take_their_claims_along(
@@ -331,21 +333,20 @@ def test_pods_of_a_node_that_goes_take_their_claims_along(
         ("team/one (2 pods that share a claim)", 1, {"n3": 1}),
         ("team/two", 1, {"n2": 1}),
     ]
-    assert found["moved"][1]["also"] == [{"units": 8, "devices": 1}]
+    assert (found["moved"][1]["units"], found["moved"][1]["split"]) == (16, [16, 8])
     assert found["before"]["free"] - found["after"]["free"] == 80 + 24
     text = lines("--without", "n1", "--without", "n2")
     assert "Without:  n1, n2: 1 of 2 pods fit elsewhere" in text
 
 
-def test_each_amount_of_every_claim_of_a_pod_is_told(kubectl: FakeKubectl, told: Told) -> None:
+def test_the_memory_of_all_claims_of_a_pod_is_told(kubectl: FakeKubectl, told: Told) -> None:
     small = claim("small", 5)
     small["spec"]["devices"]["requests"].append({"name": "more", "exactly": exactly("3Gi")})
     claims = [claim("large", 20), small]
     pods = [user("waits", "small", "large")]
     kubectl.cluster([node("n1", 0)], pods, page=500, slices=SLICES[:1], claims=claims)
     (found,) = told("--resource", CLASS, "--pods", "1GiB")["waiting"]
-    assert (found["units"], found["devices"], "split" in found) == (20, 1, False)
-    assert found["also"] == [{"units": 5, "devices": 2, "split": [5, 3]}]
+    assert (found["units"], found["devices"], found["split"]) == (20, 3, [20, 5, 3])
 
 
 def test_what_a_node_lacks_for_all_claims_of_a_pod_is_said(
@@ -358,65 +359,38 @@ def test_what_a_node_lacks_for_all_claims_of_a_pod_is_said(
         tmp_path, *({"kind": "ResourceClaim", **each} for each in claims), {"kind": "Pod", **both}
     )
     (placed,) = told("--pods", file)["pods"]
-    assert placed["reasons"] == [
-        {"reason": "room for the pod's largest claim, not for all of them", "nodes": 1}
-    ]
+    assert placed["reasons"] == [{"reason": TOO_FEW, "nodes": 1}]
 
 
-@pytest.mark.usefixtures("cluster")
-def test_how_many_more_nodes_for_pods_with_claims(
-    told: Told, lines: Callable[..., list[str]], wrong: Callable[..., str], tmp_path: Path
+def test_more_nodes_are_counted_for_pods_by_annotation_alone(
+    kubectl: FakeKubectl, told: Told, wrong: Callable[..., str]
 ) -> None:
-    """Two of 60 have no place on the 70 that are left of a card; a node like n1 takes one."""
-    file = manifest(
-        tmp_path, template("big", "60Gi"), deployment("w", 3, user("x", template="big"))
-    )
-    found = told("--need", "--pods", file)
-    assert (found["resource"], found["needed"]) == (CLASS, 2)
-    assert [(each["name"], each["nodes"]) for each in found["shapes"] if each["nodes"]] == [
-        ("like n1", 2)
-    ]
-    assert found["optimal"]
-    text = lines("--need", "--pods", file)
-    assert "Need:     2 nodes: 2 x like n1 (1 x 80 GiB and 1 x 24 GiB)" in text
-    added = told("--pods", file, "--add", "2:n1")
-    assert fits(added) == [("deployment/w", 3, {"n1": 1, "new-1": 1, "new-2": 1})]
-    words = ("--need", "--resource", CLASS, "--pods", "60GiB x 3", "--shape", "1x128GiB")
-    assert told(*words)["needed"] == 1
-    assert "know by its slices" in wrong(*words, "--overlay")
-    assert told("--need", "--more", "100%", "--resource", CLASS)["pods"][0]["name"] == (
-        "more like team/runs"
-    )
-
-
-def test_nodes_of_both_kinds_are_needed_in_one_answer(kubectl: FakeKubectl, told: Told) -> None:
     kubectl.cluster(
         [node("a", inventory=inventory(16)), node("n2", 0)],
-        [pending(f"p{n}", 16) for n in range(3)] + [user(f"c{n}", f"c{n}") for n in range(4)],
+        [pending(f"p{n}", 16) for n in range(3)] + [user("c", "c")],
         page=500,
         slices=SLICES[1:],
-        claims=[claim(f"c{n}", 20) for n in range(4)],
+        claims=[claim("c", 20)],
     )
     found = told("--need")
-    (cards,) = found["others"]
     assert (found["needed"], found["shapes"][0]["name"]) == (2, "like a")
-    assert (cards["needed"], cards["shapes"][0]["name"]) == (3, "like n2")
-    # A shape that is told in words is of the first resource.
-    found = told("--need", "--shape", "4x16GiB", "--shape", "n2,price=3")
-    assert (found["needed"], found["others"][0]["price"]) == (1, 9)
+    assert "others" not in found
+    assert "pods with claims do not count for --need" in found["notes"]
+    for words in (("--resource", CLASS), ("--shape", "n2")):
+        assert "--need counts nodes for pods by annotation" in wrong("--need", *words)
 
 
-def test_a_table_may_be_of_cards(told: Told, wrong: Callable[..., str], tmp_path: Path) -> None:
+def test_a_table_has_no_devices_for_claims(
+    told: Told, wrong: Callable[..., str], tmp_path: Path
+) -> None:
     table = tmp_path / "nodes.csv"
     table.write_text("name,cpu_milli,memory_mib,gpu,units,model\nn,8000,1024,2,24,A10\n")
-    file = manifest(
-        tmp_path, template("t", "20Gi"), deployment("w", 3, user("x", template="t", cpu="0"))
-    )
+    file = manifest(tmp_path, template("t", "20Gi"), deployment("w", 3, user("x", template="t")))
     words = ("--nodes", str(table), "--pods", file)
-    found = told(*words, "--resource", CLASS, "--unit", "GiB")
-    assert fits(found) == [("deployment/w", 2, {"n": 2})]
-    assert "unless --unit says which" in wrong(*words, "--resource", CLASS)
-    assert "share by annotation, unless --resource gpushare.io" in wrong(*words)
+    assert "--resource gpushare.io: a table has no ResourceSlices" in wrong(
+        *words, "--resource", CLASS
+    )
+    assert "asks by claims, which do not count here: a table has no ResourceSlices" in wrong(*words)
 
 
 @pytest.mark.usefixtures("cluster")
@@ -434,17 +408,17 @@ def test_what_cannot_be_counted_is_said_in_one_line(
     )
     other = template("other", "1Gi", deviceClassName="other")
     alien = {"kind": "Pod", **user("p", template="other")}
-    assert "none of its claims is of class gpushare.io" in of(other, alien)
+    assert "there is no DeviceClass other" in of(other, alien)
     assert "has no pods" in of(other)
     broken = template("t", "1Gi") | {"spec": {"spec": "x"}}
     assert "ResourceClaimTemplate t: " in of(broken, alien)
-    both = {"kind": "Pod", **user("p", template="gpushare-1024mi")}
+    both = {"kind": "Pod", **user("p", template="t")}
     asks = {"kind": "Pod", **pod("q", "", 4)}
-    gang = manifest(tmp_path, both, asks)
+    gang = manifest(tmp_path, template("t", "1Gi"), both, asks)
     assert "some pods ask by annotation and some by claims" in wrong("--gang", gang)
     kubectl.cluster([node("a")], [], page=500)
-    assert "asks by claims, which do not count here: there is no DeviceClass" in of(has)
-    assert "--resource gpushare.io: there is no DeviceClass" in wrong("--resource", CLASS, "--need")
+    assert "asks by claims, which do not count here: no ResourceSlice has a device" in of(has)
+    assert "--resource gpushare.io: no ResourceSlice" in wrong("--resource", CLASS, "--need")
 
 
 def test_of_two_drivers_one_has_to_be_named(
@@ -459,11 +433,14 @@ def test_of_two_drivers_one_has_to_be_named(
         slices=[SLICES[0], other],
         claims=[],
     )
-    assert "gpu.example.com and gpu.other.com one has to be named by --claims" in wrong(
-        "--resource", CLASS, "--pods", "1GiB"
+    assert (
+        "of the drivers gpu.example.com and gpu.other.com one has to be named by --claims"
+        in wrong("--resource", CLASS, "--pods", "1GiB")
     )
     found = told("--pods", "1GiB x 2")
     assert any("one has to be named by --claims" in each for each in found["notes"])
     named = ("--resource", CLASS, "--pods", "40GiB", "--claims", "gpu.other.com")
     assert fits(told(*named)) == [("40GiB", 1, {"n2": 1})]
-    assert "no slice has a card of nobody that" in wrong("--pods", "1GiB", "--claims", "nobody")
+    assert "no slice of nobody has a device with memory" in wrong(
+        "--pods", "1GiB", "--claims", "nobody"
+    )

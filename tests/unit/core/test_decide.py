@@ -12,7 +12,6 @@ from gpushare.core.decide import (
     feasible,
     filter_nodes,
     place,
-    place_parts,
     room_for,
     score_nodes,
 )
@@ -258,32 +257,3 @@ def test_a_waiting_pod_on_a_device_that_does_not_exist_holds_its_equals_back() -
     view = Cluster((node("n", 16, 16),), {}, pins).snapshot()
     assert filter_nodes(view, ["n"], Request(4, 1)).failed == {"n": Reason.WAITS_FOR_PLUGIN}
     assert filter_nodes(view, ["n"], Request(5, 1)).fit == ("n",)
-
-
-@pytest.mark.parametrize(
-    ("takes", "found"),
-    [
-        ([(3, 3, 3)], (1,)),  # the tightest
-        ([(3, 3, 3), (3, 3, 3)], (0, 1)),
-        ([(6, 6, 6), (2, 2, 2)], (2, 1)),
-        ([(7, 7, 7), (7, 7, 7)], ()),
-        ([(4, 8, 8)], (0,)),  # where it takes least
-        ([(8, 8, 8)], (2,)),
-        ([(8, 4, 8)], (1,)),
-        ([(8, 9, 5), (2, 4, 2)], (2, 0)),
-        ([(6, 6, 6), (2, 8, 2)], (2, 0)),
-        ([(5, 9, 5), (5, 9, 5)], (0, 2)),
-        ([(8, 4, 5), (8, 4, 2)], (1, 2)),
-        ([(8, 4, 10), (8, 4, 10)], ()),
-    ],
-)
-def test_parts_go_where_they_take_least_whatever_devices_make_of_an_amount(
-    takes: list[tuple[int, ...]], found: tuple[int, ...]
-) -> None:
-    view = Cluster((node("a", 5, 4, 9),)).snapshot()
-    assert place_parts(view, "a", takes, Ranking(POLICIES["device-bestfit"])) == found
-
-
-def test_a_device_that_is_full_or_closed_takes_no_part() -> None:
-    view = Cluster((node("a", 5, 5, unhealthy=[0, 1]),)).snapshot()
-    assert place_parts(view, "a", [(1, 1)], Ranking(POLICIES["device-bestfit"])) == ()

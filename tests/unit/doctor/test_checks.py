@@ -39,7 +39,6 @@ from tests.unit.doctor.facts import (
 
 SHOWN = {"certFile": "client.crt", "keyFile": "client.key"}
 TLS = {"caFile": "ca.crt", **SHOWN}
-ALONE = {"gpushare_claims_alone": 1.0}
 HTTPS = "https://10.0.0.1:32766/gpushare-scheduler"
 BROKEN = '{"v":1,"unit":"GiB","devices":[{"mem":-1}]}'
 MIB = '{"v":1,"unit":"MiB","devices":[{"mem":16384},{"mem":16384}]}'
@@ -308,10 +307,7 @@ PROVOKED: list[tuple[str, str, str, dict[str, Any]]] = [
         "waiting for 61 s",
         samples(gpushare_pending_without_call_seconds=61.0),
     ),
-    ("filter-calls", "ok", "serves claims alone", samples(**ALONE) | pods()),
-    ("filter-calls", "fail", "ask by aliyun.com/gpu-mem", samples(**ALONE) | pods(waiting())),
     ("rights", "fail", "may not create pods/binding", without(CREATE)),
-    ("rights", "ok", "all that is needed", samples(**ALONE) | without(CREATE)),
     ("rights", "warn", "account used here", without(CREATE) | {"own_account": False}),
     ("rights", "ok", "not its own", {"own_account": False}),
     ("rights", "fail", "create leases.coordination.k8s.io", without(*lease_rights("kube-system"))),

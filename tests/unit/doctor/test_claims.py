@@ -2,52 +2,62 @@
 
 import re
 from collections.abc import Callable, Mapping
-from copy import deepcopy
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
-from gpushare.doctor.checks.claims import CLAIMS_RIGHTS, TEMPLATES, check_claims
-from gpushare.doctor.facts import ApiServer, ClaimsSeen, Facts, Unread
-from gpushare.doctor.finding import Finding
-from gpushare.doctor.objects import (
-    read_classes,
+from gpushare.doctor.checks.claims import CLAIMS_RIGHTS, check_claims
+from gpushare.doctor.claim_objects import (
+    LEFT_OVER,
+    read_claims,
     read_drivers,
-    read_fences,
-    read_node,
-    read_pods,
-    read_unused,
+    read_left_over,
+    read_selectors,
 )
+from gpushare.doctor.facts import ApiServer, ClaimsSeen, DriverSeen, Facts, SchedulerFile, Unread
+from gpushare.doctor.finding import Finding
+from gpushare.doctor.objects import read_node, read_pods
 from gpushare.wire.annotations import ALIYUN
 from tests.unit.doctor.facts import NOW, RIGHTS, extender, healthy, node_json
-from tests.unit.wire.dra.objects import device, exactly
 
 ROOT = Path(__file__).parents[3]
-CONFIG = ROOT / "config" / "extender" / "claims"
 DRIVER = "gpu.nvidia.com"
 SERVED = f'gpushare_claims{{driver="{DRIVER}",state="allocated"}}'
 Json = dict[str, Any]
 
 
-def documents(name: str) -> list[Json]:
-    return list(yaml.safe_load_all((CONFIG / name).read_text(encoding="utf-8")))
+def class_json(expression: str, name: str = "gpushare.io") -> Json:
+    selectors = [{"cel": {"expression": expression}}]
+    return {"metadata": {"name": name}, "spec": {"selectors": selectors}}
 
 
-def slice_json(*devices: Json, driver: str = DRIVER, node: str = "n2") -> Json:
-    pool = {"name": node, "generation": 1, "resourceSliceCount": 1}
-    spec = {"driver": driver, "nodeName": node, "pool": pool, "devices": list(devices)}
-    return {"metadata": {"name": f"{driver}-{node}"}, "spec": spec}
+def slice_json(*uuids: str, driver: str = DRIVER, node: str = "n2", **device: Any) -> Json:
+    devices = [
+        {"name": f"gpu-{at}", "attributes": {"uuid": {"string": uuid}} if uuid else {}, **device}
+        for at, uuid in enumerate(uuids)
+    ]
+    return {"spec": {"driver": driver, "nodeName": node, "devices": devices}}
 
 
-def claim_json(name: str = "idle", *, stamp: str = "2027-01-15T07:00:00Z", **status: Any) -> Json:
-    given = {"devices": {"results": []}, "allocationTimestamp": stamp}
+def claim_json(name: str, *, class_name: str = "gpushare.io", driver: str = "") -> Json:
+    results = [{"driver": driver, "pool": "n2", "device": "gpu-0"}] if driver else []
+    request = {"name": "gpu", "exactly": {"deviceClassName": class_name}}
     return {
-        "metadata": {"name": name, "namespace": "team", "uid": name},
-        "spec": {"devices": {"requests": [{"name": "gpu", "exactly": exactly()}]}},
-        "status": {"allocation": given, **status},
+        "metadata": {"name": name, "namespace": "team"},
+        "spec": {"devices": {"requests": [request]}},
+        "status": {"allocation": {"devices": {"results": results}}} if driver else {},
+    }
+
+
+def pod_json(name: str, scheduler: str = "default-scheduler", claim: str = "used") -> Json:
+    return {
+        "metadata": {"name": name, "namespace": "team"},
+        "spec": {
+            "schedulerName": scheduler,
+            "resourceClaims": [{"name": "gpu", "resourceClaimName": claim}],
+        },
     }
 
 
@@ -55,10 +65,11 @@ class Cluster:
     """The objects of a cluster whose claims are well, to be made ill."""
 
     def __init__(self) -> None:
-        (self.device_class,) = documents("device-class.yaml")
-        self.policy, self.binding = deepcopy(documents("fence.yaml"))
-        self.slices = [slice_json(device(0))]
-        self.claims: list[Json] = []
+        self.classes = [class_json("true", "another"), class_json("device.driver == 'a'")]
+        self.slices = [slice_json("GPU-1", allowMultipleAllocations=True)]
+        self.claims = [claim_json("used", driver=DRIVER), claim_json("pending")]
+        self.pods = [pod_json("runs"), pod_json("waits", claim="pending")]
+        self.policies: dict[str, list[str]] = {}
         self.facts = healthy(
             extender=extender(samples={SERVED: 1.0}),
             rights=RIGHTS | dict.fromkeys(CLAIMS_RIGHTS, True),
@@ -67,110 +78,79 @@ class Cluster:
 
     def seen(self) -> Facts:
         claims = ClaimsSeen(
-            read_classes([{"metadata": {"name": "another"}}, self.device_class]),
-            tuple(read_fences([self.policy], [self.binding] if self.binding else [])),
-            read_drivers(self.slices),
-            tuple(read_unused(self.claims)),
+            selectors=read_selectors(self.classes),
+            drivers=read_drivers(self.slices),
+            claims=read_claims(self.claims),
+            namespaces=frozenset({"team"}),
+            left_over=tuple(
+                name
+                for kind, names in self.policies.items()
+                for name in read_left_over(kind, [{"metadata": {"name": one}} for one in names])
+            ),
         )
-        return replace(self.facts, claims=claims)
+        pods = read_pods(self.pods, ALIYUN, NOW)
+        return replace(self.facts, claims=claims, pods=pods)
 
     def findings(self) -> Mapping[str, Finding]:
         return {finding.check: finding for finding in check_claims(self.seen())}
 
 
-def test_what_config_brings_is_well() -> None:
+def test_a_cluster_whose_claims_are_well_has_no_finding() -> None:
     found = Cluster().findings()
     assert {finding.level for finding in found.values()} == {"ok"}, found
-    assert "gpushare-claims: nobody else allocates devices of gpu.nvidia.com" in str(found)
-
-
-def test_the_class_may_be_kept_aside() -> None:
-    cluster = Cluster()
-    cluster.device_class["metadata"]["name"] = "settings.gpushare.io"
-    found = cluster.findings()
-    assert {finding.level for finding in found.values()} == {"ok"}, found
-    assert "looks at no node" in found["claims-class"].what
-    _selects(cluster)
-    assert (
-        "the DeviceClass settings.gpushare.io has other" in cluster.findings()["claims-class"].what
-    )
+    assert "1 device of gpu.nvidia.com on 1 node" in found["claims-devices"].what
 
 
 def test_each_check_is_explained() -> None:
     text = (ROOT / "docs" / "doctor.md").read_text(encoding="utf-8")
-    listed = set(re.findall(r"^\| `(claims-[a-z]+)` \|", text, re.MULTILINE))
-    assert listed == Cluster().findings().keys()
+    listed = set(re.findall(r"^\| `(claims-[a-z-]+)` \|", text, re.MULTILINE))
+    assert listed == {*Cluster().findings(), "claims-left-over"}
 
 
 def test_where_claims_are_not_used_nothing_is_said() -> None:
     assert list(check_claims(healthy())) == []
     unread = Unread("claims cannot be read: 403", level="warn")
     assert list(check_claims(healthy(claims=unread))) == []
+    others = ClaimsSeen(drivers=read_drivers([slice_json("GPU-1")]))
+    assert list(check_claims(healthy(claims=others))) == []
 
 
-def test_an_extender_that_serves_claims_without_their_class_is_told_of() -> None:
-    cluster = Cluster()
-    cluster.device_class = {}
-    (finding,) = cluster.findings().values()
-    assert (finding.check, finding.level) == ("claims-class", "fail")
+def test_claims_that_cannot_be_read_are_told_where_an_extender_ranks_for_them() -> None:
     unread = Unread("claims cannot be read: 403", level="warn")
     (finding,) = check_claims(healthy(extender=extender(samples={SERVED: 0.0}), claims=unread))
     assert (finding.check, finding.level) == ("claims-class", "warn")
 
 
-def _no_binding(cluster: Cluster) -> None:
-    cluster.binding = {}
+def test_claims_of_other_classes_need_no_class_of_ours() -> None:
+    cluster = Cluster()
+    del cluster.classes[1]
+    cluster.claims = [claim_json("used", class_name="gpu.nvidia.com", driver=DRIVER)]
+    assert {finding.level for finding in cluster.findings().values()} == {"ok"}
+    cluster.claims += [
+        {
+            "metadata": {"name": "choice", "namespace": "team"},
+            "spec": {
+                "devices": {"requests": [{"firstAvailable": [{"deviceClassName": "gpushare.io"}]}]}
+            },
+        }
+    ]
+    assert cluster.findings()["claims-class"].level == "fail"
 
 
-def _warns(cluster: Cluster) -> None:
-    cluster.binding["spec"]["validationActions"] = ["Warn", "Audit"]
+def _false_class(cluster: Cluster) -> None:
+    cluster.classes[1] = class_json("false")
 
 
-def _some_namespaces(cluster: Cluster) -> None:
-    labels = {"matchLabels": {"a": "b"}}
-    cluster.binding["spec"]["matchResources"] = {"namespaceSelector": labels}
-
-
-def _ignores(cluster: Cluster) -> None:
-    cluster.policy["spec"]["failurePolicy"] = "Ignore"
-
-
-def _creates_alone(cluster: Cluster) -> None:
-    cluster.policy["spec"]["matchConstraints"]["resourceRules"][0]["operations"] = ["CREATE"]
-
-
-def _selected(cluster: Cluster) -> None:
-    cluster.policy["spec"]["matchConstraints"]["objectSelector"] = {"matchLabels": {"a": "b"}}
-
-
-def _other_resource(cluster: Cluster) -> None:
-    cluster.policy["spec"]["matchConstraints"]["resourceRules"][0]["resources"] = ["pods"]
-
-
-def _other_driver(cluster: Cluster) -> None:
-    (rule,) = cluster.policy["spec"]["validations"]
-    rule["expression"] = rule["expression"].replace(DRIVER, "gpu.example.com")
-
-
-def _selects(cluster: Cluster) -> None:
-    cluster.device_class["spec"]["selectors"][0]["cel"]["expression"] = "true"
-
-
-def _selects_nothing(cluster: Cluster) -> None:
-    cluster.device_class["spec"]["selectors"] = []
+def _no_class(cluster: Cluster) -> None:
+    del cluster.classes[1]
 
 
 def _no_slices(cluster: Cluster) -> None:
-    cluster.slices = [slice_json(device(0), driver="gpu.example.com")]
+    cluster.slices = [slice_json("GPU-1", driver="gpu.example.com")]
 
 
-def _no_sharing(cluster: Cluster) -> None:
-    cluster.slices = [slice_json(device(0, allowMultipleAllocations=False))]
-
-
-def _some_unfit(cluster: Cluster) -> None:
-    others = device(1, attributes={}), device(2, capacity={}), device(3, taints=[{"effect": "X"}])
-    cluster.slices = [slice_json(device(0), *others)]
+def _empty_slices(cluster: Cluster) -> None:
+    cluster.slices = [slice_json()]
 
 
 def _old(cluster: Cluster) -> None:
@@ -178,11 +158,11 @@ def _old(cluster: Cluster) -> None:
 
 
 def _one_card_twice(cluster: Cluster) -> None:
-    _both_worlds(cluster, "GPU-100")
+    _both_worlds(cluster, "GPU-1")
 
 
 def _one_node_twice(cluster: Cluster) -> None:
-    _both_worlds(cluster, "GPU-1")
+    _both_worlds(cluster, "GPU-2")
 
 
 def _both_worlds(cluster: Cluster, uuid: str) -> None:
@@ -199,32 +179,49 @@ def _own_no_right(cluster: Cluster) -> None:
     cluster.facts = replace(cluster.facts, rights=RIGHTS)
 
 
-def _unused(cluster: Cluster) -> None:
-    cluster.claims = [claim_json()]
+def _fence(cluster: Cluster) -> None:
+    cluster.policies = {"validatingadmissionpolicies": ["gpushare-claims", "of-somebody"]}
+
+
+def _rewrites(cluster: Cluster) -> None:
+    cluster.policies = {"mutatingadmissionpolicies": ["gpushare-claims-pods"]}
+
+
+def _finalizers(cluster: Cluster) -> None:
+    cluster.policies = {"mutatingadmissionpolicies": ["gpushare-claims-protect"]}
+
+
+def _two_schedulers(cluster: Cluster) -> None:
+    cluster.pods[1]["spec"]["schedulerName"] = "gpushare-scheduler"
+
+
+def _another_scheduler(cluster: Cluster) -> None:
+    for pod in cluster.pods:
+        pod["spec"]["schedulerName"] = "volcano"
 
 
 @pytest.mark.parametrize(
     ("harm", "check", "level", "text"),
     [
-        (_no_binding, "claims-fence", "fail", "no ValidatingAdmissionPolicyBinding names it"),
-        (_warns, "claims-fence", "fail", "its binding does not Deny"),
-        (_some_namespaces, "claims-fence", "fail", "binding is for some namespaces"),
-        (_ignores, "claims-fence", "fail", "its failurePolicy is not Fail"),
-        (_creates_alone, "claims-fence", "fail", "it does not look at UPDATE"),
-        (_selected, "claims-fence", "fail", "looks at some namespaces or objects alone"),
-        (_other_resource, "claims-fence", "fail", "no ValidatingAdmissionPolicy keeps others"),
-        (_other_driver, "claims-fence", "fail", "there is one for gpu.example.com"),
-        (_selects, "claims-class", "fail", 'other selectors than "false"'),
-        (_selects_nothing, "claims-class", "fail", 'other selectors than "false"'),
-        (_no_slices, "claims-devices", "fail", "there are those of gpu.example.com"),
-        (_no_sharing, "claims-devices", "fail", "1 with no allowMultipleAllocations"),
-        (_some_unfit, "claims-devices", "warn", "1 with no attribute uuid, 1 with no capacity"),
-        (_old, "claims-version", "fail", "this is 1.35"),
-        (_one_card_twice, "claims-nodes", "fail", "GPU-100 on n2: the card is offered by"),
-        (_one_node_twice, "claims-nodes", "warn", "n2: devices by annotation and slices"),
+        (_false_class, "claims-class", "fail", 'has the selector "false"'),
+        (_no_class, "claims-class", "fail", "there is no DeviceClass gpushare.io"),
+        (_no_slices, "claims-devices", "fail", "there are slices of gpu.example.com"),
+        (_empty_slices, "claims-devices", "fail", "no ResourceSlice has a device"),
+        (_old, "claims-version", "warn", "this is Kubernetes 1.35"),
+        (_one_card_twice, "claims-nodes", "fail", "GPU-1 on n2: a device plug-in and the driver"),
+        (_one_node_twice, "claims-nodes", "warn", "n2: devices of a device plug-in"),
         (_no_right, "claims-rights", "warn", "may not list deviceclasses.resource.k8s.io"),
         (_own_no_right, "claims-rights", "fail", "the extender's account may not"),
-        (_unused, "claims-unused", "warn", "team/idle: has devices for more than 5 minutes"),
+        (_fence, "claims-left-over", "fail", "keeps pods with claims pending"),
+        (_rewrites, "claims-left-over", "fail", "keeps pods with claims pending"),
+        (_finalizers, "claims-left-over", "warn", "nothing uses it"),
+        (
+            _two_schedulers,
+            "claims-schedulers",
+            "warn",
+            "gpu.nvidia.com name default-scheduler (1), gpushare-scheduler (1): kube-schedulers",
+        ),
+        (_another_scheduler, "claims-schedulers", "warn", "2 pods with claims in labelled"),
     ],
 )
 def test_what_is_wrong_is_said_by_one_check_alone(
@@ -239,50 +236,75 @@ def test_what_is_wrong_is_said_by_one_check_alone(
     assert found[check].todo
 
 
-def test_the_right_to_write_templates_is_needed_where_pods_are_rewritten() -> None:
+def test_the_command_that_removes_what_is_left_over_names_all_of_it() -> None:
     cluster = Cluster()
-    assert cluster.findings()["claims-rights"].level == "ok"
-    named = [
-        ("gpushare", "gpushare-10240mi"),
-        ("gpushare", "gpushare-5120mi-x2"),
-        ("gpushare", "mine"),
-        ("other", "gpushare-10240mi"),
-    ]
-    pods = [
-        {
-            "metadata": {"namespace": "team", "name": f"pod-{number}"},
-            "spec": {"resourceClaims": [{"name": name, "resourceClaimTemplateName": template}]},
-        }
-        for number, (name, template) in enumerate(named)
-    ]
-    cluster.facts = replace(cluster.facts, pods=read_pods(pods, ALIYUN, NOW))
-    finding = cluster.findings()["claims-rights"]
-    assert finding.level == "fail"
-    assert finding.what == (
-        "the extender's account may not create resourceclaimtemplates.resource.k8s.io: team/pod-0,"
-        " team/pod-1 may wait for a template of claims"
+    for name in sorted(LEFT_OVER):
+        kind, _, one = name.partition("/")
+        cluster.policies.setdefault(kind, []).append(one)
+    todo = cluster.findings()["claims-left-over"].todo
+    assert todo.split()[:2] == ["kubectl", "delete"]
+    assert {*todo.split()[2:]} == LEFT_OVER
+
+
+def test_objects_that_are_left_over_are_told_without_the_class() -> None:
+    seen = ClaimsSeen(left_over=("validatingadmissionpolicybindings/gpushare-claims",))
+    (finding,) = check_claims(healthy(claims=seen))
+    assert (finding.check, finding.level) == ("claims-left-over", "fail")
+
+
+def test_profiles_of_one_file_are_one_scheduler() -> None:
+    cluster = Cluster()
+    _two_schedulers(cluster)
+    file = cluster.facts.scheduler
+    assert isinstance(file, SchedulerFile)
+    assert file.config.scheduler_names == ("default-scheduler",)
+    assert cluster.findings()["claims-schedulers"].level == "warn"
+    config = replace(
+        file.config,
+        profiles=tuple(
+            replace(file.config.profiles[0], scheduler_name=name)
+            for name in ("default-scheduler", "gpushare-scheduler")
+        ),
     )
-    rights = cluster.facts.rights
-    assert not isinstance(rights, Unread)
-    cluster.facts = replace(cluster.facts, rights={**rights, TEMPLATES: True})
-    assert cluster.findings()["claims-rights"].level == "ok"
+    cluster.facts = replace(cluster.facts, scheduler=replace(file, config=config))
+    assert cluster.findings()["claims-schedulers"].level == "ok"
 
 
-def test_a_claim_is_unused_after_a_while_and_only_where_nobody_has_it_reserved() -> None:
+def test_claims_of_other_drivers_and_claims_that_are_to_be_made_count_for_no_scheduler() -> None:
     cluster = Cluster()
-    cluster.claims = [
-        claim_json("used", reservedFor=[{"name": "p"}]),
-        claim_json("young", stamp="2027-01-15T07:58:00Z"),
-        claim_json("waits", allocation=None),
-    ]
-    assert NOW == 1_800_000_000.0  # 2027-01-15T08:00:00Z
-    assert cluster.findings()["claims-unused"].level == "ok"
+    cluster.claims.append(claim_json("nic", class_name="nic", driver="nic.example.com"))
+    other = pod_json("with-nic", "volcano", "nic")
+    other["metadata"]["namespace"] = "elsewhere"
+    made = pod_json("made", "volcano", "")
+    made["metadata"]["namespace"] = "elsewhere"
+    made["spec"]["resourceClaims"] = [{"name": "gpu", "resourceClaimTemplateName": "t"}]
+    cluster.pods += [other, made]
+    assert cluster.findings()["claims-schedulers"].level == "ok"
+    made["status"] = {"resourceClaimStatuses": [{"name": "gpu", "resourceClaimName": "made-1"}]}
+    made["metadata"]["namespace"] = "team"
+    cluster.claims.append(claim_json("made-1"))
+    assert cluster.findings()["claims-schedulers"].level == "warn"
 
 
-def test_without_an_extender_the_fence_says_which_driver_is_meant() -> None:
+def test_without_an_extender_the_driver_is_not_known() -> None:
     cluster = Cluster()
     cluster.facts = replace(cluster.facts, extender=None)
-    assert {finding.level for finding in cluster.findings().values()} == {"ok"}
-    cluster.policy["spec"]["validations"] = []
-    found = cluster.findings()
-    assert (found["claims-fence"].level, found["claims-devices"].level) == ("fail", "skip")
+    levels = {name: finding.level for name, finding in cluster.findings().items()}
+    assert levels.pop("claims-devices") == "skip"
+    assert {*levels.values()} == {"ok"}
+
+
+def test_what_was_not_read_is_skipped() -> None:
+    cluster = Cluster()
+    unread = Unread("not read", level="skip")
+    cluster.facts = replace(cluster.facts, nodes=unread, rights=unread)
+    facts = replace(cluster.seen(), pods=unread)
+    levels = {finding.check: finding.level for finding in check_claims(facts)}
+    skipped = {check for check, level in levels.items() if level == "skip"}
+    assert skipped == {"claims-nodes", "claims-schedulers", "claims-rights"}
+
+
+def test_devices_without_a_uuid_and_slices_of_many_nodes_are_counted() -> None:
+    many = {"spec": {"driver": DRIVER, "allNodes": True, "devices": [{"name": "a"}]}}
+    seen = read_drivers([slice_json("", "GPU-1"), many])
+    assert seen == {DRIVER: DriverSeen({"n2": frozenset({"GPU-1"})}, 3, 0)}

@@ -1,332 +1,408 @@
-"""What is said of a pod that asks by claims: where they are allocated, or why they wait."""
+"""The explanation of a pod with claims: where its claims stand, and which claims have to end."""
 
-import json
-from collections.abc import Mapping
+import time
+from collections.abc import Collection, Iterable, Mapping
+from functools import reduce
 from typing import Any
-from unittest.mock import Mock
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from gpushare.core.node_filters import NodeState
-from gpushare.errors import MessageError
-from gpushare.explain.claims import explain_claims
+from gpushare.core.claims.first_fit import Steps, first_fit
+from gpushare.core.claims.model import (
+    ClaimRequest,
+    ClassRecord,
+    Device,
+    DeviceKey,
+    DeviceRequest,
+    Fit,
+    Holding,
+    Request,
+    Use,
+)
+from gpushare.core.model import PodRef
+from gpushare.core.node_filters import NodeState, NodeStates, OwnFilters
+from gpushare.core.selectors import Taint
+from gpushare.explain.claim_books import ClaimBooks, ClaimRecord
+from gpushare.explain.claims import (
+    NOT_SHOWN,
+    REASONS,
+    TOO_LARGE,
+    by_claims,
+    explain_claims,
+    request_texts,
+    use_with,
+)
 from gpushare.explain.document import document
-from gpushare.wire.dra.objects import CLAIMS_PODS, ClaimsPod
-from tests.unit.extender.claims.store import ClaimStore, waiting_pod
-from tests.unit.extender.claims.test_allocator import Process
-from tests.unit.wire.dra.objects import device, slice_of, stepped
+from tests.support.claim_values import (
+    DRIVER,
+    GIB,
+    allocated,
+    decoded,
+    device,
+    holding,
+    open_claim,
+    pod_with,
+    slice_of,
+)
+
+CLASS = ClassRecord("gpu", ())
+TAINTED = (Taint("broken", "", "NoSchedule"),)
 
 
-def said(process: Process, pod: ClaimsPod) -> Mapping[str, Any]:
-    process.show()
-    uid = (pod.metadata and pod.metadata.uid) or ""
-    why = process.view.why(uid)
-    return document(
-        explain_claims(pod, process.books, process.view.nodes, "GiB", waits=why, now=0.0)
+def use_of(claims: Iterable[ClaimRecord], keys: Collection[DeviceKey]) -> Use:
+    return reduce(lambda use, claim: use_with(use, claim, keys), claims, Use())
+
+
+def always(_selectors: tuple[str, ...], _device: Device) -> bool:
+    return True
+
+
+def own(*names: str, **changes: Any) -> OwnFilters:
+    """Filters over these nodes, which keep nobody out but for the changes."""
+    return OwnFilters(NodeStates(NodeState(name, **changes) for name in names))
+
+
+def books_of(*claims: ClaimRecord, **cards: tuple[int, ...]) -> ClaimBooks:
+    """Books of nodes with shared cards of so many GiB, and of these claims."""
+    books = ClaimBooks(DRIVER, GIB)
+    books.replace_classes([CLASS])
+    books.replace_slices(
+        [
+            slice_of(node, *(device(f"gpu-{at}", gib, node=node) for at, gib in enumerate(sizes)))
+            for node, sizes in cards.items()
+        ]
     )
+    books.replace_claims(claims)
+    return books
 
 
-def pod_of(spec: object, **status: object) -> ClaimsPod:
-    meta = {"name": "p", "namespace": "default", "uid": "u"}
-    return CLAIMS_PODS.decode(
-        json.dumps({"metadata": meta, "spec": spec, "status": status}).encode()
+def said(books: ClaimBooks, *numbers: int, filters: OwnFilters | None = None) -> Mapping[str, Any]:
+    """The document about a pod with these claims."""
+    filters = filters or own(*books.nodes())
+    return document(explain_claims(pod_with(*numbers), books, filters, always, "GiB"))
+
+
+def lines(books: ClaimBooks, *numbers: int, filters: OwnFilters | None = None) -> list[str]:
+    found: list[str] = said(books, *numbers, filters=filters)["lines"]
+    return found
+
+
+def test_a_pod_that_waits_is_told_which_claims_hold_the_devices() -> None:
+    books = books_of(
+        allocated(1, holding("a", "gpu-0", 10), users=(("web", "u1"),)),
+        allocated(2, holding("a", "gpu-0", 60), users=(("train", "u2"),)),
+        open_claim(3, 30),
+        a=(80,),
     )
-
-
-def placed(process: Process, *pods: ClaimsPod) -> None:
-    process.show()
-    process.waits(*pods)
-    process.round()
-    process.show()
-
-
-def test_a_claim_that_is_allocated_says_where_and_for_whom() -> None:
-    store = ClaimStore()
-    store.create("a", 10)
-    process, pod = Process(store), waiting_pod("p", "a")
-    placed(process, pod)
-    assert pod.spec
-    pod.spec.node_name = "n1"
-    found = said(process, pod)
-    assert (found["state"], found["node"], found["resource"]) == ("bound", "n1", "gpushare.io")
-    (claim,) = found["claims"]
-    assert claim["devices"] == [
-        {
-            "driver": "gpu.example.com",
-            "pool": "n1",
-            "device": "gpu-1",
-            "uuid": "GPU-101",
-            "allocated": 10,
-        }
-    ]
-    assert (claim["state"], claim["node"], claim["pods"]) == ("allocated", "n1", ["p"])
-    assert found["lines"] == [
-        "Pod:        default/p is bound to n1, by claims of class gpushare.io",
-        "Claim:      default/a is allocated on n1: 10 GiB of gpu-1 (GPU-101); reserved for p",
-    ]
-
-
-def test_a_claim_without_room_says_why_of_each_kind_of_node_and_what_would_help() -> None:
-    store = ClaimStore()
-    store.create("a", 70)
-    store.create("b", 70)
-    process, pod = Process(store), waiting_pod("pb", "b")
-    placed(process, waiting_pod("pa", "a"), pod)
-    assert said(process, pod)["lines"] == [
-        "Pod:        default/pb is pending, and asks by claims of class gpushare.io",
-        "Claim:      default/b waits and asks for 70 GiB on one device",
-        "Waits:      no node has room for its claim default/b",
-        "Free now:   at most 24 GiB on n1 device 1",
-        "Nodes:      0 of 1 have room on their devices: 1 Insufficient GPU Memory in one device",
-        "Would fit:  on n1 once claim default/a (70 GiB) is freed",
+    assert lines(books, 3) == [
+        "Pod:        default/pod is pending, and asks by claims",
+        "Claim:      default/claim-3 has no devices and asks for 1 x gpu with memory 30Gi",
+        "Devices:    0 of 1 nodes have devices for its claims",
+        "Would fit:  a has devices for its claims once claim default/claim-2 (of train) ends",
         "Scheduler:  it has said nothing yet",
     ]
+    reading = said(books, 3)["claimDevices"]
+    assert (reading["nodes"], reading["fit"], reading["never"]) == (1, [], False)
+    assert reading["remedy"] == {
+        "node": "a",
+        "ends": [
+            {
+                "namespace": "default",
+                "name": "claim-2",
+                "uid": "claim-uid-2",
+                "pods": ["train"],
+            }
+        ],
+    }
 
 
-def test_of_several_requests_each_one_is_told() -> None:
-    store = ClaimStore()
-    store.create("a", 20, 70)
-    store.create("b", 20, 5)
-    process, pod = Process(store), waiting_pod("pb", "b")
-    placed(process, waiting_pod("pa", "a"), pod)
-    assert said(process, pod)["lines"][1:-1] == [
-        "Claim:      default/b waits and asks for 20 + 5 GiB, each on a device of its own",
-        "Waits:      no node has room for its claim default/b",
-        "Free now:   at most 10 GiB on n1 device 0, and 10 + 4 GiB on 2 devices of one node",
-        "Nodes:      0 of 1 have room on their devices: 1 Insufficient GPU Memory in enough"
-        " devices",
-        "Would fit:  on n1 once claim default/a (90 GiB) is freed",
+def test_the_node_with_the_fewest_claims_that_have_to_end_is_named() -> None:
+    small = [allocated(number, holding("a", "gpu-0", 20)) for number in range(1, 5)]
+    books = books_of(
+        *small, allocated(5, holding("b", "gpu-0", 50)), open_claim(9, 70), a=(80,), b=(80,)
+    )
+    reading = said(books, 9)["claimDevices"]
+    assert reading["remedy"]["node"] == "b"
+    assert [each["name"] for each in reading["remedy"]["ends"]] == ["claim-5"]
+
+
+def test_a_pod_that_fits_is_told_where() -> None:
+    books = books_of(open_claim(1, 30), a=(80,), b=(24,), c=(40,))
+    assert "Devices:    2 of 3 nodes have devices for its claims" in lines(books, 1)
+    assert "Would fit:  on a and c now, as the devices are" in lines(books, 1)
+    gated = pod_with(1)
+    assert gated.spec is not None
+    gated.spec.scheduling_gates = [{}]  # type: ignore[list-item]  # of which only the number counts
+    told = document(explain_claims(gated, books, own("a", "b", "c"), always, "GiB"))["lines"]
+    assert "Would fit:  on a and c once its scheduling gates are removed" in told
+
+
+def test_what_can_never_fit_is_said_so() -> None:
+    books = books_of(open_claim(1, 90), allocated(2, holding("a", "gpu-0", 1)), a=(80,))
+    text = "no node has devices for its claims, even if all other claims end"
+    assert f"Never fits: {text}" in lines(books, 1)
+    assert said(books, 1)["claimDevices"]["never"] is True
+
+
+def test_nodes_that_kube_scheduler_leaves_out_count_apart() -> None:
+    books = books_of(open_claim(1, 10), a=(80,), b=(80,), c=(80,))
+    states = NodeStates([NodeState("a", cordoned=True), NodeState("b")])
+    reading = said(books, 1, filters=OwnFilters(states))["claimDevices"]
+    assert (reading["nodes"], reading["fit"]) == (1, ["b"])
+    assert reading["keptOut"] == [
+        {"reason": "cordoned", "nodes": 1},
+        {"reason": NOT_SHOWN, "nodes": 1},
     ]
-    assert said(process, waiting_pod("pa", "a"))["lines"][1] == (
-        "Claim:      default/a is allocated on n1: 70 GiB of gpu-0 (GPU-100), 20 GiB of gpu-1"
-        " (GPU-101); reserved for pa"
+    text = "1 of 1 nodes have devices for its claims; kube-scheduler itself leaves out 2 more"
+    assert text in " ".join(lines(books, 1, filters=OwnFilters(states)))
+
+
+def test_a_node_that_the_model_does_not_understand_is_counted_and_not_judged() -> None:
+    books = books_of(open_claim(1, 90), a=(80,))
+    many = (device(f"gpu-{at}", 1, node="big") for at in range(9_000))
+    books.slice_changed(slice_of("big", *many))
+    reading = said(books, 1)["claimDevices"]
+    assert reading["notJudged"] == [{"reason": TOO_LARGE, "nodes": 1}]
+    assert (reading["never"], reading["remedy"]) == (False, None)
+    assert f"; 1 more not judged: {TOO_LARGE}" in " ".join(lines(books, 1))
+
+
+def test_an_attempt_that_ends_with_an_error_is_not_judged() -> None:
+    books = books_of(a=(80,))
+    everything = DeviceRequest(name="all", device_class="gpu", count=33)
+    request = ClaimRequest((Request("all", (everything,)),))
+    ref = PodRef("default", "claim-1", "u")
+    books.claim_changed(ClaimRecord(ref=ref, is_allocated=False, request=request))
+    (found,) = said(books, 1)["claimDevices"]["notJudged"]
+    assert found["reason"] in REASONS.values()
+
+
+@pytest.mark.parametrize(
+    ("claim", "text"),
+    [
+        (None, "there is no claim claim-1 yet"),
+        (
+            ClaimRecord(ref=PodRef("default", "claim-1", "u"), is_allocated=False, mistake="odd"),
+            "odd",
+        ),
+    ],
+)
+def test_claims_that_cannot_be_judged_say_why(claim: ClaimRecord | None, text: str) -> None:
+    books = books_of(*([claim] if claim else []), a=(80,))
+    assert f"Devices:    not judged: {text}; kube-scheduler judges them" in lines(books, 1)
+    assert said(books, 1)["claimDevices"]["detail"] == text
+
+
+def test_a_missing_claim_and_a_missing_class_are_told() -> None:
+    books = books_of(open_claim(1, 10), a=(80,))
+    books.replace_classes([])
+    told = lines(books, 1, 7)
+    assert "Claim:      default/claim-7 is not there" in told
+    assert "not judged: a DeviceClass" in " ".join(lines(books, 1))
+
+
+def test_an_amount_of_the_pod_that_cannot_be_read_is_told() -> None:
+    books = books_of(open_claim(1, 10), a=(80,))
+    pod = decoded(
+        {
+            "metadata": {"namespace": "default", "name": "pod", "uid": "u"},
+            "spec": {
+                "resourceClaims": [{"name": "c", "resourceClaimName": "claim-1"}],
+                "containers": [{"resources": {"requests": {"cpu": "1x"}}}],
+            },
+        }
     )
+    found = document(explain_claims(pod, books, own("a"), always, "GiB"))
+    assert "1x" in found["claimDevices"]["detail"]
 
 
-COARSE = slice_of(stepped(0, 78, 10))
-"""Cards of 78 that are dealt out by 10."""
+def test_a_claim_that_others_use_keeps_the_pod_on_its_nodes() -> None:
+    books = books_of(
+        allocated(1, holding("b", "gpu-0", 5), users=(("other", "u9"),)),
+        open_claim(2, 10),
+        a=(80,),
+        b=(80,),
+    )
+    reading = said(books, 1, 2)["claimDevices"]
+    assert (reading["nodes"], reading["fit"]) == (1, ["b"])
+    alone = allocated(1, holding("b", "gpu-0", 5), users=(("pod", "pod-uid"),))
+    books.claim_changed(alone)
+    assert said(books, 1, 2)["claimDevices"]["fit"] == ["a", "b"]
 
 
-def test_a_claim_that_would_fit_but_for_its_rounding_is_not_said_to_fit() -> None:
-    store = ClaimStore()
-    for name, gib in (("a", 65), ("b", 7)):
-        store.create(name, gib)
-    process, pod = Process(store, COARSE), waiting_pod("pb", "b")
-    placed(process, waiting_pod("pa", "a"), pod)
-    assert said(process, pod)["lines"][1:-1] == [
-        "Claim:      default/b waits and asks for 7 GiB on one device",
-        "Waits:      no node has room for its claim default/b",
-        "Free now:   at most 8 GiB on n1 device 0; as the driver rounds amounts up, no claim fits"
-        " now",
-        "Nodes:      0 of 1 have room on their devices: 1 Insufficient GPU Memory in one device",
-        "Would fit:  on n1 once claim default/a (70 GiB) is freed",
+def test_a_pod_whose_claims_all_have_devices_needs_no_reading() -> None:
+    books = books_of(
+        allocated(1, holding("a", "gpu-0", 10), holding("a", "gpu-1", None)),
+        allocated(2, holding("a", "nic-0", None, driver="net"), users=(("pod", "u"),)),
+        a=(80, 24),
+    )
+    found = said(books, 1, 2)
+    assert found["claimDevices"] is None
+    assert found["lines"][1:3] == [
+        "Claim:      default/claim-1 is allocated on a: 10 GiB of gpu-0 (GPU-a-gpu-0), all of gpu-1"
+        " (GPU-a-gpu-1)",
+        "Claim:      default/claim-2 is allocated: all of nic-0; reserved for pod",
     ]
+    assert found["claims"][0]["devices"][0] == {
+        "driver": DRIVER,
+        "pool": "a",
+        "device": "gpu-0",
+        "uuid": "GPU-a-gpu-0",
+        "allocated": 10,
+    }
 
 
-def test_of_several_devices_what_rounding_leaves_of_them_is_not_said_to_be_used() -> None:
-    store = ClaimStore()
-    for name, gib in (("a", 65), ("b", 7)):
-        store.create(name, gib, count=2)
-    process = Process(store, slice_of(stepped(0, 78, 10), stepped(1, 78, 10)))
-    placed(process, waiting_pod("pa", "a"), pod := waiting_pod("pb", "b"))
-    assert said(process, pod)["lines"][3] == (
-        "Free now:   at most 8 GiB on n1 device 0; no claim for 2 devices fits now"
+def test_a_pod_that_is_bound_or_has_ended_is_not_judged() -> None:
+    books = books_of(open_claim(1, 10), a=(80,))
+    pod = pod_with(1)
+    assert pod.spec is not None
+    pod.spec.node_name = "a"
+    found = document(explain_claims(pod, books, own("a"), always, "GiB"))
+    assert (found["state"], found["node"], found["claimDevices"]) == ("bound", "a", None)
+    assert found["lines"][0] == "Pod:        default/pod is bound to a, and asks by claims"
+    ended = decoded(
+        {
+            "metadata": {"namespace": "default", "name": "pod", "uid": "u"},
+            "status": {"phase": "Succeeded"},
+        }
+    )
+    found = document(explain_claims(ended, books, own("a"), always, "GiB"))
+    assert (found["state"], found["claims"]) == ("ended", None)
+
+
+def test_a_device_with_a_taint_is_no_device_for_the_pod() -> None:
+    books = books_of(open_claim(1, 10))
+    books.replace_slices([slice_of("a", device("gpu-0", 80, node="a", taints=TAINTED))])
+    assert said(books, 1)["claimDevices"]["never"] is True
+
+
+def test_an_extended_resource_of_a_class_is_a_claim_that_kube_scheduler_makes() -> None:
+    resource = "nvidia.com/gpu"
+    books = books_of(a=(80,), b=(80,))
+    books.replace_classes([ClassRecord("gpu", (), extended_resource=resource)])
+    books.claim_changed(allocated(1, holding("a", "gpu-0", None)))
+    pod = decoded(
+        {
+            "metadata": {"namespace": "default", "name": "pod", "uid": "u"},
+            "spec": {"containers": [{"resources": {"limits": {resource: "1"}}}]},
+        }
+    )
+    assert by_claims(pod, ["aliyun.com/gpu-mem"], books.resources)
+    assert not by_claims(pod, ["aliyun.com/gpu-mem"])
+    states = NodeStates(NodeState(name, allocatable={"pods": 9}) for name in "ab")
+    found = document(explain_claims(pod, books, OwnFilters(states), always, "GiB"))
+    assert found["lines"][0] == "Pod:        default/pod is pending, and asks by claims"
+    assert (found["claims"], found["claimDevices"]["fit"]) == (None, ["b"])
+
+
+def test_by_claims_is_a_pod_without_a_managed_resource() -> None:
+    resource = "aliyun.com/gpu-mem"
+    assert by_claims(pod_with(1), [resource])
+    assert not by_claims(pod_with(), [resource])
+    both = decoded(
+        {
+            "metadata": {"namespace": "default", "name": "pod", "uid": "u"},
+            "spec": {
+                "resourceClaims": [{"name": "c", "resourceClaimName": "c"}],
+                "containers": [{"resources": {"limits": {resource: "4"}}}],
+            },
+        }
+    )
+    assert not by_claims(both, [resource])
+
+
+def test_requests_are_told_in_words() -> None:
+    choice = Request(
+        "g",
+        (
+            DeviceRequest(name="g/a", device_class="big", selectors=("x",)),
+            DeviceRequest(
+                name="g/b",
+                device_class="small",
+                count=None,
+                amounts=(("memory", 1536 * 2**20 * 1000), ("cores", 50_000), ("odd", 1)),
+            ),
+        ),
+        is_choice=True,
+    )
+    assert request_texts(ClaimRequest((choice,))) == (
+        "1 x big, by CEL selectors or all x small with memory 1536Mi, cores 50, odd 1m",
     )
 
 
-def test_beside_coarse_steps_what_fine_ones_have_room_for_is_said_to_fit() -> None:
-    store = ClaimStore()
-    for name, gib in (("a", 65), ("b", 7)):
-        store.create(name, gib)
-    process = Process(store, COARSE, slice_of(stepped(1, 8, 1), node="n2"))
-    process.resources.node_states.put(NodeState("n2"))
-    placed(process, waiting_pod("pa", "a"))
-    found = said(process, waiting_pod("pb", "b"))
-    assert found["explanation"]["fit"] == ["n2"]
-    store.create("c", 2)
-    placed(process, waiting_pod("pb", "b"), pod := waiting_pod("pc", "c"))
-    assert said(process, pod)["lines"][3] == (
-        "Free now:   at most 8 GiB on n1 device 0; as the driver rounds amounts up, a claim for at"
-        " most 1 GiB fits now"
-    )
-
-
-def test_the_most_that_a_claim_may_ask_for_is_told_as_it_is_dealt_out() -> None:
-    store = ClaimStore()
-    store.create("a", 75)
-    process, pod = Process(store, COARSE), waiting_pod("p", "a")
-    placed(process, pod)
-    found = said(process, pod)
-    assert found["waits"] == ("claim default/a: the driver deals out no such amount of memory")
-    assert found["lines"][-2] == (
-        "Never fits: even on an empty node it could only fit with at most 70 GiB on one device"
-    )
-
-
-def test_of_unlike_cards_each_request_is_judged_by_what_it_takes_there() -> None:
-    """Of the coarse card 30 are left, and 10 of the fine one."""
-    store = ClaimStore()
-    process = Process(store, slice_of(stepped(0, 40, 10), stepped(1, 20, 1)))
-    store.create("a", 10, 9)
-    placed(process, waiting_pod("pa", "a"))
-    for name, sizes, fit in (("b", (21, 10), ["n1"]), ("c", (12, 11), []), ("d", (31, 1), [])):
-        store.create(name, *sizes)
-        process.show()
-        assert said(process, waiting_pod(name, name))["explanation"]["fit"] == fit
-    placed(process, pod := waiting_pod("pd", "d"))
-    assert said(process, pod)["lines"][-2] == (
-        "Would fit:  on n1 once claim default/a (20 GiB) is freed"
-    )
-
-
-def test_a_claim_that_is_refused_says_what_to_do() -> None:
-    store = ClaimStore()
-    store.create("a", 10, adminAccess=True)
-    process, pod = Process(store), waiting_pod("p", "a")
-    placed(process, pod)
-    found = said(process, pod)
-    assert found["claims"][0]["state"] == "refused"
-    assert found["explanation"] is None
-    assert found["lines"][1] == (
-        "Claim:      default/a can have no device: request gpu of class gpushare.io may have no"
-        " adminAccess; what a claim asks for cannot be changed: correct it, or its template, and"
-        " create it and the pod again"
-    )
-
-
-def test_an_allocation_without_an_answer_is_in_doubt() -> None:
-    faults = ["lost"]
-    store = ClaimStore(lambda path: faults.pop() if path.endswith("/status") and faults else "")
-    store.create("a", 10)
-    process, pod = Process(store), waiting_pod("p", "a")
-    process.show()
-    process.waits(pod)
-    process.round()
-    about = explain_claims(pod, process.books, process.view.nodes, "GiB")
-    assert [claim.state for claim in about.claims] == ["in doubt"]
-
-
-def test_what_is_not_there_is_said_to_be_missing() -> None:
-    process = Process(ClaimStore())
-    assert said(process, waiting_pod("p", "a"))["lines"][1] == "Claim:      default/a is not there"
-    found = said(process, pod_of({"resourceClaims": [{"name": "a"}]}))
-    assert found["waits"] == "its claims are still to be made of their templates"
-
-
-def test_gates_and_ends_are_told() -> None:
-    store = ClaimStore()
-    store.create("a", 10)
-    process = Process(store)
-    has = [{"name": "a", "resourceClaimName": "a"}]
-    gated = {"schedulingGates": [{"name": "g"}], "containers": [], "resourceClaims": has}
-    lines = said(process, pod_of(gated))["lines"]
-    assert "its claims get no devices until they are removed" in lines[-1]
-    assert said(process, pod_of({}, phase="Succeeded"))["state"] == "ended"
-
-
-def test_claims_of_other_classes_are_not_ours() -> None:
-    store = ClaimStore()
-    store.create("a", 10, deviceClassName="other")
-    with pytest.raises(MessageError, match="none of the claims of pod default/p is of class"):
-        said(Process(store), waiting_pod("p", "a"))
-
-
-def test_a_pod_fits_only_where_all_its_claims_do() -> None:
-    store = ClaimStore()
-    for name, gib in (("full", 60), ("a", 20), ("b", 20), ("c", 20)):
-        store.create(name, gib)
-    process = Process(store)
-    placed(process, waiting_pod("q", "full"))
-    # 20 GiB are left of one card, and 24 of the other.
-    assert said(process, waiting_pod("p", "a", "b"))["explanation"]["fit"] == ["n1"]
-    found = said(process, waiting_pod("p", "a", "b", "c"))
-    assert found["explanation"]["fit"] == []
-    assert found["explanation"]["roomForLargestClaim"] == 1
-    assert found["lines"][-3:-1] == [
-        "Nodes:      0 of 1 have room on their devices; 1 with room for the pod's largest claim,"
-        " not for all of them",
-        "Would fit:  once one node has room for all its claims",
-    ]
-
-
-def test_devices_that_come_while_a_pod_is_explained_are_no_error() -> None:
-    store = ClaimStore()
-    for name, gib in (("a", 80), ("b", 80)):
-        store.create(name, gib)
-    process = Process(store, slice_of(device(0)))
-    process.resources.node_states.put(NodeState("n2"))
-    process.show()
-    nodes, pod = process.view.nodes, waiting_pod("p", "a", "b")
-    for slices, fit in (
-        ([slice_of(device(0))], ()),
-        ([slice_of(device(0)), slice_of(device(1), device(2), node="n2")], ("n2",)),
-        ([slice_of(device(0), device(3))], ("n1",)),
-    ):
-        process.books.slices_changed(slices)
-        explanation = explain_claims(pod, process.books, nodes, "GiB").explanation
-        assert explanation
-        assert explanation.fit == fit
-
-
-def test_a_node_that_goes_while_a_pod_is_explained_does_not_count_as_one_for_its_largest_claim(
-    monkeypatch: pytest.MonkeyPatch,
+@given(
+    st.lists(st.lists(st.integers(1, 24), max_size=5), min_size=1, max_size=3),
+    st.integers(1, 26),
+)
+def test_the_claims_that_are_named_are_enough_and_none_is_needless(
+    held: list[list[int]], wanted: int
 ) -> None:
-    """The nodes are looked at once: all that is said is of one moment."""
-    store = ClaimStore()
-    for name in ("a", "b"):
-        store.create(name, 40)
-    process = Process(store, slice_of(device(0)))
-    process.show()
-    seen = [process.books.ledger.snapshot()]
-    process.books.ledger.node_gone("n1")
-    seen.append(process.books.ledger.snapshot())
-    monkeypatch.setattr(process.view.source, "ledger", Mock(wraps=process.books.ledger))
-    monkeypatch.setattr(process.view.source.ledger, "snapshot", lambda: seen.pop(0))
-    pod = waiting_pod("p", "a", "b")
-    explanation = explain_claims(pod, process.books, process.view.nodes, "GiB").explanation
-    assert explanation
-    assert (explanation.fit, explanation.apart) == (("n1",), 0)
+    """Each node has two cards of 24; claims are where first fit had put them."""
+    names = "abc"[: len(held)]
+    books = books_of(open_claim(99, wanted), **dict.fromkeys(names, (24, 24)))
+    number = 0
+    for node, sizes in zip(names, held, strict=True):
+        for gib in sizes:
+            number += 1
+            books.claim_changed(open_claim(number, gib))
+            claims = books.requests(pod_with(number)).claims
+            devices = books.devices(node)
+            assert devices is not None
+            fit = first_fit(devices, claims, books.use(node), always, Steps(1000))
+            held_now = [
+                Holding(taken.device.key, taken.consumed)
+                for taken in (fit.taken if isinstance(fit, Fit) else ())
+            ]
+            if held_now:
+                books.claim_changed(allocated(number, *held_now))
+            else:
+                books.claim_gone(f"claim-uid-{number}")
+    reading = explain_claims(pod_with(99), books, own(*names), always, "GiB").reading
+    assert reading is not None
+    claims = books.requests(pod_with(99)).claims
+
+    def fits(node: str, without: set[str]) -> bool:
+        devices = books.devices(node)
+        assert devices is not None
+        keys = [each.key for each in devices.devices]
+        stay = [each for uid, each in books.allocated().items() if uid not in without]
+        return isinstance(first_fit(devices, claims, use_of(stay, keys), always, Steps(1000)), Fit)
+
+    assert reading.fit == tuple(node for node in names if fits(node, set()))
+    assert reading.never == (wanted > 24)
+    if reading.fit or reading.never:
+        assert reading.remedy is None
+        return
+    assert reading.remedy is not None
+    ends = {claim.ref.uid for claim in reading.remedy.ends}
+    assert fits(reading.remedy.node, ends)
+    assert all(not fits(reading.remedy.node, ends - {uid}) for uid in ends)
 
 
-def test_each_claim_is_looked_up_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is said of a claim, and the nodes that it binds the pod to, are of one moment."""
-    store = ClaimStore()
-    store.create("a", 40)
-    process = Process(store, slice_of(device(0)))
-    process.show()
-    named = Mock(wraps=process.books.named)
-    monkeypatch.setattr(process.books, "named", named)
-    explain_claims(waiting_pod("p", "a"), process.books, process.view.nodes, "GiB")
-    named.assert_called_once_with("default", "a")
+def test_the_use_of_claims_counts_amounts_and_whole_devices() -> None:
+    keys = [holding("a", name, 0).key for name in ("gpu-0", "gpu-1")]
+    assert use_of(
+        [
+            allocated(1, holding("a", "gpu-0", 10), holding("a", "gpu-1", None)),
+            allocated(2, holding("a", "gpu-0", 5), holding("b", "gpu-0", 5)),
+        ],
+        keys,
+    ) == Use({keys[1]}, {keys[0]: {"memory": 15 * GIB * 1000}})
 
 
-def test_a_claim_that_others_use_too_keeps_a_pod_on_its_node() -> None:
-    """One that is reserved for the pod alone is given back if that makes room."""
-    store = ClaimStore()
-    for name, gib in (("shared", 60), ("a", 60)):
-        store.create(name, gib)
-    process = Process(store, slice_of(device(0)), slice_of(device(1), node="n2"))
-    process.resources.node_states.put(NodeState("n2"))
-    user, other = waiting_pod("q", "shared"), waiting_pod("p", "shared", "a")
-    placed(process, user)
-    (claim,) = said(process, user)["claims"]
-    elsewhere = {"n1", "n2"} - {claim["node"]}
-    assert said(process, waiting_pod("r", "a"))["explanation"]["fit"] == [*elsewhere]
-    found = said(process, other)["explanation"]
-    assert (found["fit"], found["nodes"]) == ([], 1)
-    placed(process, user, other)
-    assert said(process, other)["claims"][1]["state"] == "waiting"
-
-
-def test_claims_that_others_use_on_different_nodes_are_why_a_pod_can_be_on_none() -> None:
-    store = ClaimStore()
-    for name, gib in (("a", 60), ("b", 60), ("c", 10)):
-        store.create(name, gib)
-    process = Process(store, slice_of(device(0)), slice_of(device(1), node="n2"))
-    process.resources.node_states.put(NodeState("n2"))
-    users = waiting_pod("q", "a"), waiting_pod("r", "b")
-    placed(process, *users)
-    found = said(process, waiting_pod("p", "a", "b", "c"))
-    assert {claim["node"] for claim in found["claims"]} == {"n1", "n2", None}
-    assert found["waits"].startswith("its claims have devices on different nodes")
-    assert found["explanation"] is None
+def test_very_many_claims_of_a_node_are_not_searched_for_ever() -> None:
+    """400 devices with a claim each: the search ends early, and names none that need not end."""
+    devices = (device(f"gpu-{at}", 1, node="a") for at in range(400))
+    claims = [allocated(at, holding("a", f"gpu-{at}", 1)) for at in range(400)]
+    books = books_of(*claims)
+    books.replace_slices([slice_of("a", *devices)])
+    wide = DeviceRequest(name="g", device_class="gpu", count=32)
+    ref = PodRef("default", "claim-999", "u")
+    request = ClaimRequest((Request("g", (wide,)),))
+    books.claim_changed(ClaimRecord(ref=ref, is_allocated=False, request=request))
+    began = time.thread_time()
+    reading = said(books, 999)["claimDevices"]
+    assert time.thread_time() - began < 5
+    assert (reading["remedy"], reading["never"], reading["fit"]) == (None, False, [])

@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 from gpushare.core.model import Allocation, ObservedPod, PodRef, Reason, Request
 from gpushare.core.states.entry import Phase
 from gpushare.errors import ApiNotFound, ApiUnavailable, MessageError, NotReady, UnknownNode
-from gpushare.extender.managed_resources import ExtenderScope
 from gpushare.extender.tell.events.overdue_pods import pending_without_call
 from gpushare.wire.annotations import ALIYUN
 from gpushare.wire.device_request import OWN_DEVICES, SPLIT
@@ -444,17 +443,6 @@ def test_before_it_is_ready_every_verb_says_so(extender: ScriptedExtender) -> No
         with pytest.raises(NotReady, match="pods are not listed yet"):
             call()
     assert extender.told == [(verb, "not_ready") for verb in ("filter", "bind", "prioritize")]
-    assert extender.api.calls == []
-
-
-def test_where_claims_alone_are_served_no_verb_decides_and_the_books_are_shown() -> None:
-    extender = ScriptedExtender(served=ExtenderScope(claims_alone=True))
-    pod = pod_json("web", 4)
-    assert "serves claims alone" in extender.filter(pod)["Error"]
-    assert "serves claims alone" in extender.bind(pod, "big")
-    with pytest.raises(NotReady, match="serves claims alone"):
-        extender.prioritize(pod, ["big"])
-    assert json.loads(extender.service.inspect(None, None))
     assert extender.api.calls == []
 
 

@@ -13,10 +13,13 @@ from typing import Any
 import numpy as np
 import pytest
 
+from gpushare.core.claims.model import ClassRecord
+from gpushare.core.node_names import NodeNames
 from gpushare.core.pairing import Pairing
 from gpushare.core.policy import load_policy
 from gpushare.core.ranking import Ranking
-from gpushare.extender.claims.books import ClaimBooks
+from gpushare.explain.claim_books import ClaimBooks
+from gpushare.extender.claims.ranker import ClaimRanker
 from gpushare.extender.follow.watch_handlers import NodeEventHandler, PodEventHandler
 from gpushare.extender.managed_resources import ManagedResource, ManagedResources
 from gpushare.extender.service import Service
@@ -25,11 +28,21 @@ from gpushare.extender.verbs.bind.binder import Binder
 from gpushare.extender.verbs.tickets import BindSlots
 from gpushare.ledger import Ledger
 from gpushare.wire.annotations import ALIYUN
+from gpushare.wire.dra.selectors import Selectors
 from gpushare.wire.objects import NODES, PODS
+from tests.support.claim_values import (
+    DRIVER,
+    GIB,
+    allocated,
+    device,
+    holding,
+    open_claim,
+    pod_with,
+    slice_of,
+)
 from tests.support.scripted_api import ScriptedApi
 from tests.unit.extender.kit import node_json, pod_json
 from tests.unit.extender.scripted_extender import Heard
-from tests.unit.wire.dra.objects import DRIVER, GIB, claim, device, exactly, slice_of
 
 Json = dict[str, Any]
 
@@ -40,6 +53,7 @@ BOUNDS = {
     "gpushare.extender.verbs.holds._MOST_TURNED_AWAY": 20,
     "gpushare.extender.verbs.holds._MOST_KEPT_OUT": 20,
     "gpushare.wire.extender.MAX_KNOWN": 40,
+    "gpushare.extender.claims.ranker._MAX_KINDS": 4,
 }
 THERE = 8
 """Nodes at a time."""
@@ -72,8 +86,13 @@ class Cluster:
         )
         self.pods = PodEventHandler(self.resources, clock=self.api.clock)
         self.node_handler = NodeEventHandler(self.resources, "GiB")
-        self.claims = ClaimBooks(
-            DRIVER, GIB, ranking, self.managed.ledger.lend, self.resources.knows
+        self.claims = ClaimBooks(DRIVER, GIB, published=self.managed.ledger.lend)
+        self.ranker = ClaimRanker(
+            self.claims,
+            ManagedResource(ALIYUN, self.claims.ledger, {"shadow-price": ranking}, "shadow-price"),
+            Selectors(lambda: 0.0),
+            is_ready=lambda: True,
+            clock=self.api.clock,
         )
         self.nodes: deque[str] = deque()
         self.numbers = count()
@@ -95,14 +114,14 @@ class Cluster:
         assert self.managed.ledger.taken(name) is not None
         if len(self.nodes) > THERE:
             self._node("DELETED", self.nodes.popleft())
-        self.claims.slices_changed(
-            slice_of(device(at), node=node) for at, node in enumerate(self.nodes)
+        self.claims.replace_classes([ClassRecord("gpu")])
+        self.claims.replace_slices(
+            slice_of(node, device("gpu", 40, node=node)) for node in self.nodes
         )
-        meta = {"name": name, "uid": name, "resourceVersion": "5"}
-        result = {"request": "gpu", "driver": DRIVER, "pool": name, "device": f"gpu-{number}"}
-        status = {"allocation": {"devices": {"results": [result]}}}
-        self.claims.claim_changed(claim(exactly("10Gi"), meta=meta, status=status))
-        self.claims.claim_gone(name)
+        self.claims.claim_changed(open_claim(number, number + 1))
+        self.ranker.rank(pod_with(number, uid=name), NodeNames(self.nodes))
+        self.claims.claim_changed(allocated(number, holding(name, "gpu", 10)))
+        self.claims.claim_gone(f"claim-uid-{number}")
         self.api.calls.clear()
 
     def _node(self, kind: str, name: str) -> None:
@@ -144,14 +163,14 @@ def parts_of(value: Any) -> Iterator[Any]:
 
 
 def size_of(*roots: Any) -> int:
-    """How many values they are made of, each once; of an array its elements."""
+    """How many values they are made of, each once, without integers; of an array its elements."""
     known: dict[int, Any] = {}
     waiting, size = list(roots), 0
     while waiting:
         value = waiting.pop()
         if id(value) not in known:
             known[id(value)] = value
-            size += value.size if isinstance(value, np.ndarray) else 1
+            size += value.size if isinstance(value, np.ndarray) else not isinstance(value, int)
             waiting += parts_of(value)
     return size
 
@@ -163,7 +182,8 @@ def test_what_is_kept_does_not_grow_with_names(monkeypatch: pytest.MonkeyPatch) 
     for _ in range(3):
         for _ in range(ROUNDS):
             cluster.round()
-        sizes.append(size_of(cluster.service, cluster.pods, cluster.node_handler, cluster.claims))
+        parts = (cluster.service, cluster.pods, cluster.node_handler, cluster.claims)
+        sizes.append(size_of(*parts, cluster.ranker))
     # The name of each node whose cards were a driver's, and no more: it stays closed to pods by
     # annotation, whoever comes back by that name.
     assert [size - sizes[0] for size in sizes] == [0, ROUNDS, 2 * ROUNDS]

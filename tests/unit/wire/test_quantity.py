@@ -10,7 +10,15 @@ from hypothesis import strategies as st
 
 from gpushare.core.model import MAX_UNITS
 from gpushare.errors import QuantityError
-from gpushare.wire.quantity import MAX_VALUE, Quantity, parse_quantity, to_bytes, to_milli, to_units
+from gpushare.wire.quantity import (
+    MAX_VALUE,
+    Quantity,
+    parse_quantity,
+    to_bytes,
+    to_milli,
+    to_thousandths,
+    to_units,
+)
 
 SUFFIXES = {
     "n": Fraction(1, 10**9),
@@ -117,3 +125,17 @@ def test_beyond_what_kubernetes_holds_is_refused() -> None:
     assert to_bytes(str(MAX_VALUE)) == MAX_VALUE
     with pytest.raises(QuantityError, match="out of range"):
         to_bytes(str(MAX_VALUE + 1))
+
+
+@pytest.mark.parametrize(
+    ("quantity", "thousandths"),
+    [("1", 1000), (3, 3000), ("1500m", 1500), ("1u", 1), ("1Gi", 1000 << 30), ("16E", 16 * 10**21)],
+)
+def test_thousandths_are_rounded_up_and_reach_as_far_as_whole_ones(
+    quantity: Quantity, thousandths: int
+) -> None:
+    if thousandths > MAX_VALUE * 1000:
+        with pytest.raises(QuantityError, match="out of range"):
+            to_thousandths(quantity)
+    else:
+        assert to_thousandths(quantity) == thousandths

@@ -8,11 +8,6 @@ app.kubernetes.io/managed-by: {{ .context.Release.Service }}
 helm.sh/chart: {{ .context.Chart.Name }}-{{ .context.Chart.Version }}
 {{- end }}
 
-{{/* What the pod of the extender is called after: gpushare-scheduler or gpushare-claims. */}}
-{{- define "gpushare.component" -}}
-{{ ternary "claims" "scheduler" (eq .Values.wiring "claims-alone") }}
-{{- end }}
-
 {{/* Our image. */}}
 {{- define "gpushare.image" -}}
 {{ .Values.image.repository }}:{{ .Values.image.tag | default .Chart.AppVersion }}
@@ -53,21 +48,8 @@ helm.sh/chart: {{ .context.Chart.Name }}-{{ .context.Chart.Version }}
 {{- if and .Values.extender.claims.driver (not (semverCompare ">=1.36-0" .Capabilities.KubeVersion.Version)) -}}
 {{- fail (printf "gpushare: extender.claims.driver needs Kubernetes 1.36, and this is %s: leave it empty" .Capabilities.KubeVersion.Version) -}}
 {{- end -}}
-{{- if and .Values.extender.claims.rewritePods (not .Values.extender.claims.driver) -}}
-{{- fail "gpushare: extender.claims.rewritePods makes claims, and nobody would allocate them: give extender.claims.driver, as gpu.nvidia.com" -}}
-{{- end -}}
 {{- if and .Values.policies.schedulerName (ne .Values.wiring "second-scheduler") -}}
 {{- fail "gpushare: policies.schedulerName belongs to wiring second-scheduler: with existing-scheduler GPU pods name no scheduler" -}}
-{{- end -}}
-{{- if eq .Values.wiring "claims-alone" -}}
-{{- if not .Values.extender.claims.driver -}}
-{{- fail "gpushare: wiring claims-alone serves claims and nothing else: give extender.claims.driver, as gpu.nvidia.com" -}}
-{{- end -}}
-{{- range $value := list "placeholders" "defragMovesPerHour" -}}
-{{- if index $.Values.extender $value -}}
-{{- fail (printf "gpushare: extender.%s is about pods by annotation, which wiring claims-alone does not serve: leave it out" $value) -}}
-{{- end -}}
-{{- end -}}
 {{- end -}}
 {{- $tag := .Values.scheduler.image.tag -}}
 {{- if regexMatch "^v?[0-9]+\\.[0-9]+" $tag -}}

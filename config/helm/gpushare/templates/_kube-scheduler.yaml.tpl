@@ -12,6 +12,15 @@ percentageOfNodesToScore: 100
 profiles:
   - schedulerName: gpushare-scheduler
 extenders:
+{{- if .Values.extender.claims.driver }}
+  # For pods with claims (config/extender/claims/extender-entry.yaml).
+  - urlPrefix: http://127.0.0.1:32766/gpushare-scheduler
+    filterVerb: rank
+    enableHTTPS: false
+    httpTimeout: 1s
+    nodeCacheCapable: true
+    ignorable: true
+{{- end }}
   - urlPrefix: http://127.0.0.1:32766/gpushare-scheduler
     filterVerb: filter
     prioritizeVerb: prioritize

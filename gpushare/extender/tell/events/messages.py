@@ -7,25 +7,20 @@ every pod would cost a second write.
 Tested in `tests/unit/extender/tell/events`.
 """
 
-import math
 import threading
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 
-from gpushare.core.explain import TOGETHER, Explanation
+from gpushare.core.explain import Explanation
 from gpushare.core.model import PodRef, Shares
 from gpushare.core.snapshot import Snapshot
 from gpushare.daemon.events import Buckets, EventRecorder
-from gpushare.explain.claims import refusal
 from gpushare.explain.pod import NodeAsk, Outstanding
 from gpushare.explain.text import amount, sentence
-from gpushare.extender.claims.view import ClaimsView, Given, Wait
 from gpushare.extender.follow.auditor import Finding
 from gpushare.extender.managed_resources import ManagedResources
 from gpushare.extender.tell.events.mistaken_pods import MistakenPods
-from gpushare.wire.dra.counted import units_up
 from gpushare.wire.events import ObjectReference
 
 ALLOCATED = "GPUShareAllocated"
@@ -43,16 +38,6 @@ MAKES_ROOM = "GPUShareMakesRoom"
 
 NO_FIT_EVERY = 300.0
 """Seconds between two GPUShareNoFit of one pod: kube-scheduler says FailedScheduling already."""
-
-GRACE = 2.0
-"""Seconds that a pod with claims waits before it is told why: most wait for less."""
-_AGAIN = 60.0
-"""Seconds until one that still waits is looked at again."""
-_AT_ONCE = 4
-_TURN = 0.05
-"""Seconds of CPU after which the others have to wait for the next turn."""
-_REST = 9.0
-"""A rest is this many times as long as the CPU time of the explanations before it."""
 
 _MAX_PODS = 4096
 _MAX_NAMESPACES = 4096
@@ -143,13 +128,11 @@ class EventMessages:
         ref: PodRef,
         reasons: Mapping[str, int],
         explain: Callable[[], tuple[Explanation, Outstanding]],
-        *,
-        claim: str = "",
     ) -> None:
         """Record that no node takes the pod. `reasons`: the number of nodes by reason.
 
         `explain`: says what would help, and what its group needs; it is called by the thread that
-        writes. `claim`: those of the pod for which no node has room, if they are why.
+        writes.
         """
         regarding = _pod(ref)
         if not regarding.is_sound:
@@ -160,14 +143,11 @@ class EventMessages:
                 return
         total = sum(reasons.values())
         parts = ", ".join(f"{count} {why}" for why, count in sorted(reasons.items()))
-        several = "s" * (", " in claim)
-        who = f"the pod with its claim{several} {claim}" if claim else "the pod"
-        note = f"0 of {total} nodes take {who}: {parts}"
+        note = f"0 of {total} nodes take the pod: {parts}"
 
         def details() -> str:
             explanation, between = explain()
-            holder = "claim" if claim else "pod"
-            return sentence(explanation, self._unit, ref.namespace, between, holder=holder)
+            return sentence(explanation, self._unit, ref.namespace, between)
 
         self._recorder.record(
             regarding,
@@ -177,30 +157,6 @@ class EventMessages:
             warning=True,
             details=details,
         )
-
-    def claim_given(self, given: Given, unit_bytes: int) -> None:
-        """Record that a claim was given devices for a pod. unit_bytes: bytes of a unit."""
-        with self._lock:
-            self._no_fit_limiter.forget(given.pod.uid)
-        cards = ", ".join(
-            f"{amount(units_up(card.given(part.memory), unit_bytes), self._unit)}"
-            f" on {card.key.device} ({card.uuid})"
-            for part, card in zip(given.asked.parts, given.cards, strict=True)
-        )
-        note = f"claim {given.claim}: node {given.cards[0].node}: {cards}"
-        self._recorder.record(_pod(given.pod), ALLOCATED, "Allocating", note)
-
-    def claim_refused(self, ref: PodRef, why: str) -> None:
-        """Record that a claim of the pod asks for what cannot be given."""
-        self._recorder.record(_pod(ref), MISTAKE, "Allocating", refusal(why), warning=True)
-
-    def claim_waits(self, ref: PodRef, why: str) -> None:
-        """Record that nothing is given out to the pod, whatever is free."""
-        with self._lock:
-            limiter = self._no_fit_limiter
-            if not limiter.allows(ref.namespace, ref.uid, frozenset({why}), self._clock()):
-                return
-        self._recorder.record(_pod(ref), NO_FIT, "Allocating", why, warning=True)
 
     def node_asked(self, ref: PodRef, ask: NodeAsk) -> None:
         """Record that an autoscaler was asked for a node for the pod, or why it could not be."""
@@ -273,88 +229,6 @@ class EventMessages:
             if opened := (was - is_now).intersection(usable):
                 note = f"{resource}: {_devices(opened)} may be used again"
                 self._recorder.record(_node(node), HEALTHY, "Monitoring", note)
-
-
-@dataclass(slots=True)
-class _Notice:
-    """Until when a pod, which waits for this reason, is left alone."""
-
-    why: str
-    due: float
-
-
-class ClaimEvents:
-    """What the users of claims are told: which devices were given, and why none.
-
-    It explains a few pods each time, those that nobody has explained first: the explanations of
-    very many pods that wait would take the time of the verbs.
-    """
-
-    def __init__(
-        self,
-        messages: EventMessages,
-        view: ClaimsView,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        self._messages = messages
-        self._view = view
-        self._clock = clock
-        self._notices: dict[str, _Notice] = {}
-        self._rested_at = -math.inf
-
-    def tick(self, ready: bool) -> None:
-        """Record what was given since the last call, and why some that wait get nothing.
-
-        ready False: another process leads and records it.
-        """
-        given = self._view.journal.take_given()
-        if not ready:
-            self._notices.clear()
-            return
-        for allocation in given:
-            self._messages.claim_given(allocation, self._view.books.unit)
-        waiting, now = self._view.journal.waiting(), self._clock()
-        self._notices = {uid: notice for uid, notice in self._notices.items() if uid in waiting}
-        held_back = self._view.why_held_back()
-        for uid, wait in waiting.items():
-            why = wait.why if wait.refused else held_back or wait.why
-            notice = self._notices.get(uid)
-            if notice is None or notice.why != why:
-                self._notices[uid] = _Notice(why, now + GRACE)
-        due = [uid for uid, notice in self._notices.items() if notice.due <= now]
-        if now < self._rested_at:
-            return
-        begin = time.thread_time()
-        for uid in sorted(due, key=lambda uid: self._notices[uid].due)[:_AT_ONCE]:
-            # What is refused stays so.
-            self._notices[uid].due = math.inf if waiting[uid].refused else now + _AGAIN
-            self._tell(waiting[uid], held_back)
-            cost = time.thread_time() - begin
-            self._rested_at = now + cost * _REST
-            if cost > _TURN:
-                return
-
-    def _tell(self, wait: Wait, held_back: str) -> None:
-        if wait.refused:
-            self._messages.claim_refused(wait.pod, wait.why)
-            return
-        if held_back or wait.lack is None:
-            self._messages.claim_waits(wait.pod, held_back or wait.why)
-            return
-        explanation = self._view.nodes.explanation(wait.lack, time.time())
-        if explanation.fit:
-            return  # it is about to be given devices
-        reasons = {why.value: count for why, count in explanation.reasons.items()}
-        for text, count in explanation.kept_out.items():
-            reasons[text] = reasons.get(text, 0) + count
-        if explanation.apart:
-            reasons[TOGETHER] = explanation.apart
-        if not reasons:  # what it shares with others is on no node of the driver's
-            self._messages.claim_waits(wait.pod, wait.why)
-            return
-        self._messages.no_fit(
-            wait.pod, reasons, lambda: (explanation, Outstanding()), claim=wait.claim
-        )
 
 
 def _devices(devices: frozenset[int]) -> str:

@@ -158,11 +158,8 @@ class MistakenPods:
                 text = mistake_of(pod, own, self._unit, largest)
                 if text:
                     return text, 0.0, own.resource
-        scope = self._resources.scope
-        schedulers = scope.schedulers
+        schedulers = self._resources.scope.schedulers
         asks = names_any(pod, [managed.names.resource for managed in self._resources])
-        if asks and scope.claims_alone:
-            return scope.refusal(pod), 0.0, ""
         if asks and schedulers and scheduler_of(pod) not in schedulers:
             conditions = (pod.status and pod.status.conditions) or ()
             if any(condition.type == "PodScheduled" for condition in conditions):

@@ -83,7 +83,7 @@ class Documents:
             for managed in resources
         ]
         if claims is not None:
-            self._parts.append(_ClaimsPart(claims, unit, last_hour, called, mistaken_pods))
+            self._parts.append(_ClaimsPart(claims.source, unit, last_hour, called, mistaken_pods))
         self._since = last_hour.since
         self._making = threading.Lock()
         self._key: object = None
@@ -116,15 +116,12 @@ class ExplanationCache:
     tenth of the time is spent on it; the others keep the sentence that they have until it is their
     turn.
 
-    unit: of its memory. holder: what it is given out to. clock: seconds of a clock that only goes
+    unit: of its memory. clock: seconds of a clock that only goes
     forward.
     """
 
-    def __init__(
-        self, unit: str, clock: Callable[[], float] = time.monotonic, *, holder: str = "pod"
-    ) -> None:
+    def __init__(self, unit: str, clock: Callable[[], float] = time.monotonic) -> None:
         self._unit = unit
-        self._holder = holder
         self._clock = clock
         self._rested_at = 0.0
         self._sentences: dict[Hashable, tuple[Version, str]] = {}
@@ -158,7 +155,7 @@ class ExplanationCache:
                 fit = len(explanation.fit)
                 text = f"it fits now on {fit} node{'s' * (fit > 1)}"
                 if not fit:
-                    text = sentence(explanation, self._unit, holder=self._holder)
+                    text = sentence(explanation, self._unit)
             self._sentences[question] = version, text
             now = self._clock()
         if now > begin:
@@ -191,7 +188,7 @@ class _Part:
         self._mistaken_pods = mistaken_pods
         self._last_hour = last_hour
         self._called = called
-        self.explanations = ExplanationCache(unit, holder=str(self.more.get("holder", "pod")))
+        self.explanations = ExplanationCache(unit)
         self._texts: dict[str, tuple[tuple[_Books, str], str]] = {}
 
     def version(self) -> object:
@@ -282,51 +279,9 @@ class _Part:
 
 
 class _ClaimsPart(_Part):
-    """The part about the cards of claims: its pods are claims, but for those that wait."""
+    """The part about the driver's devices: its pods are claims; none of them waits here."""
 
     more = MappingProxyType({"holder": "claim"})
-
-    def __init__(
-        self,
-        claims: ClaimsView,
-        unit: str,
-        last_hour: LastHour,
-        called: Callable[[str], bool],
-        mistaken_pods: MistakenPods,
-    ) -> None:
-        super().__init__(claims.source, unit, last_hour, called, mistaken_pods)
-        self._claims = claims
-
-    def version(self) -> object:
-        """Return a value that differs whenever the text does."""
-        claims = self._claims
-        return super().version(), claims.journal.version, claims.why_held_back()
-
-    def _pending(self, books: LedgerView) -> list[dict[str, Any]]:
-        version = books.snapshot.generation, self._managed.filters.states.version
-        waits, held_back = self._claims.journal.waiting().values(), self._claims.why_held_back()
-        lacks = [wait.lack for wait in waits if wait.lack is not None]
-        nodes = self._claims.nodes
-        sentences = self.explanations.about(
-            lacks, lambda lack: nodes.explanation(lack, time.time()), version
-        )
-        pending = []
-        for wait in waits:
-            claims = wait.lack.claims if wait.lack else ()
-            why = held_back or sentences.get(wait.lack) or wait.why
-            pending.append(
-                {
-                    "namespace": wait.pod.namespace,
-                    "name": wait.pod.name,
-                    "requested": sum(asked.request.total for asked in claims),
-                    "devices": sum(asked.request.devices for asked in claims),
-                    "created": None,
-                    "asked": True,
-                    "why": wait.why if wait.refused else why,
-                    "scheduler": None,
-                }
-            )
-        return pending
 
 
 def _mistaken(mistake: Mistake) -> dict[str, Any]:

@@ -1,72 +1,53 @@
-"""DynamicResources: pods with ResourceClaims. First fit, and what others have allocated is bound.
+"""DynamicResources: pods with ResourceClaims, as kube-scheduler allocates them.
 
-A claim that has its devices keeps the pod to the nodes that these are on. One that has none gets
-the first devices of the node that fit, in the order of the driver's slice; which node that is,
-other plug-ins decide. What a pod cannot use is taken back. Texts are kube-scheduler's. Not there:
-scores of `firstAvailable`, two requests of a claim on one device, and whatever `gpushare.wire.dra`
-refuses to read.
+An allocated claim keeps the pod to the nodes of its devices. Another claim gets the devices of
+first fit on the node; other plug-ins choose the node. Texts are kube-scheduler's. Not there: scores
+of `firstAvailable`, extended resources by device classes, and claims that the model of
+`gpushare.core.claims` refuses to read.
 """
 
-import json
 import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
-from gpushare.core.model import PodRef
-from gpushare.errors import ApiError, InvariantError, MessageError
-from gpushare.wire.dra.claims import (
-    ClaimRequest,
-    GivenDevice,
-    claim_request,
-    is_protected,
-    nodes_of,
-)
-from gpushare.wire.dra.objects import ResourceClaim
-from gpushare.wire.dra.slices import SliceCard
-from gpushare.wire.dra.writes import allocation, protection
+from gpushare.core.claims.model import THOUSANDTHS, Amounts, Fit, NoFit, PodClaims, Taken
+from gpushare.errors import ApiError, MessageError
 from gpushare.wire.fields import Fields
 from gpushare_localcluster.api.records import timestamp
 from gpushare_localcluster.client import MERGE_PATCH, ApiClient, Json
-from gpushare_localcluster.controllers.claims import claims_of
+from gpushare_localcluster.controllers.claims import FINALIZER, claims_of
 from gpushare_localcluster.scheduler import framework as fwk
 from gpushare_localcluster.scheduler.cache import NodeInfo
-from gpushare_localcluster.scheduler.claims import API, WATCHED, read_claim
+from gpushare_localcluster.scheduler.claims import WATCHED, Claim, read_claim
 from gpushare_localcluster.scheduler.cluster_events import Action, EventWithHint, Resource
 from gpushare_localcluster.scheduler.cycle_state import CycleState
 from gpushare_localcluster.scheduler.handle import Handle
 from gpushare_localcluster.scheduler.objects import PodView
+from gpushare_localcluster.scheduler.selectors import any_term
 
 _STATE = "DynamicResources"
 _CANNOT = fwk.Status(fwk.Code.UNSCHEDULABLE, ("cannot allocate all claims",))
 _ELSEWHERE = fwk.Status(fwk.Code.UNSCHEDULABLE, ("resourceclaim not available on the node",))
 
 
-@dataclass(frozen=True)
-class _Wanted:
-    """A claim without devices, and what it asks of a class."""
-
-    claim: ResourceClaim
-    uid: str
-    class_name: str
-    request: ClaimRequest
-
-
 @dataclass
-class _Asked:
-    """The claims of a pod: those with devices, and the others.
+class _PodClaims:
+    """The claims of a pod in one scheduling cycle.
 
-    found: by node, the devices that each of the latter would be given, by its uid. elsewhere: those
-    of the former whose devices some node has not.
+    requests: of the claims to allocate, in their order. fits: by node, the devices of first fit.
+    unusable: allocated claims whose devices some node lacks.
     """
 
-    given: list[ResourceClaim] = field(default_factory=list)
-    wanted: list[_Wanted] = field(default_factory=list)
-    found: dict[str, dict[str, tuple[SliceCard, ...]]] = field(default_factory=dict)
-    elsewhere: list[ResourceClaim] = field(default_factory=list)
+    allocated: list[Claim]
+    to_allocate: list[Claim]
+    requests: PodClaims
+    fits: dict[str, Fit] = field(default_factory=dict)
+    unusable: list[Claim] = field(default_factory=list)
 
 
 class DynamicResources:
-    """Rejects nodes whose devices the pod's claims do not have, or cannot be given."""
+    """Rejects nodes that lack the devices of the pod's claims, and allocates the claims."""
 
     name = "DynamicResources"
 
@@ -77,17 +58,17 @@ class DynamicResources:
         self._claims = self._handle.claims
 
     def events_to_register(self) -> tuple[EventWithHint, ...]:
-        """Return that claims, slices, classes or nodes may come or change."""
+        """Return that claims, slices, classes, taint rules or nodes may come or change."""
         any_change = ~Action(0)
         made = Action.UPDATE_POD_GENERATED_RESOURCE_CLAIM
         return (
             *(EventWithHint(kind, any_change) for kind in WATCHED),
             EventWithHint(Resource.TARGET_POD, made),
-            EventWithHint(Resource.NODE, Action.ADD),
+            EventWithHint(Resource.NODE, Action.ADD | Action.UPDATE_NODE_LABEL),
         )
 
     def pre_enqueue(self, pod: PodView) -> fwk.Status:
-        """Return Success, or which claim is not there yet."""
+        """Return Success, or the claim that is not there yet."""
         try:
             self._of(pod)
         except MessageError as error:
@@ -97,179 +78,168 @@ class DynamicResources:
     def pre_filter(
         self, state: CycleState, pod: PodView, nodes: Sequence[NodeInfo]
     ) -> tuple[fwk.NodeNames | None, fwk.Status]:
-        """Return Success, Skip for a pod without claims, or what is wrong with one of them."""
-        asked = _Asked()
+        """Return Success, Skip for a pod without claims, or an objection to one of the claims."""
         try:
-            for claim in self._of(pod):
-                if claim.allocation:
-                    asked.given.append(claim)
-                else:
-                    asked.wanted.append(self._wanted(claim))
+            claims = self._of(pod)
+            to_allocate = [claim for claim in claims if claim.held is None]
+            for claim in to_allocate:
+                if self._claims.is_assumed(claim.uid):
+                    name = claim.raw["metadata"]["name"]
+                    raise MessageError(
+                        f"resource claim {name} is in the process of being allocated"
+                    )
+            requests = self._claims.requests(to_allocate)
         except MessageError as error:
             return None, fwk.Status(fwk.Code.UNRESOLVABLE, (str(error),))
-        if not asked.given and not asked.wanted:
+        if not claims:
             return None, fwk.SKIP
-        state.write(_STATE, asked)
+        allocated = [claim for claim in claims if claim.held is not None]
+        state.write(_STATE, _PodClaims(allocated, to_allocate, requests))
         return None, fwk.SUCCESS
 
     def filter(self, state: CycleState, pod: PodView, node: NodeInfo) -> fwk.Status:
-        """Return Success, or that the claims' devices are elsewhere, or are not to be had here."""
-        asked = state.read(_STATE, _Asked)
-        for claim in asked.given:
-            names = claim.allocation and nodes_of(claim.allocation)
-            if names and node.name not in names:
-                asked.elsewhere.append(claim)
+        """Return Success, or an objection: devices of a claim are elsewhere, or not free here."""
+        claims = state.read(_STATE, _PodClaims)
+        for claim in claims.allocated:
+            if not any_term(claim.node_terms, node.node):
+                claims.unusable.append(claim)
                 return _ELSEWHERE
-        try:
-            found = self._first_fit(asked, node.name)
-        except MessageError as error:
-            return fwk.Status(fwk.Code.UNRESOLVABLE, (str(error),))
-        if found is None:
+        fit = self._claims.first_fit(claims.requests, node.node)
+        if fit is NoFit.TOO_FEW_DEVICES:
             return _CANNOT
-        asked.found[node.name] = found
+        if isinstance(fit, NoFit):
+            return fwk.Status(fwk.Code.ERROR, (fit.value,))
+        claims.fits[node.name] = fit
         return fwk.SUCCESS
 
     def post_filter(
         self, state: CycleState, pod: PodView, statuses: Mapping[str, fwk.Status]
     ) -> fwk.Status:
-        """Take back the devices of a claim that keep the pod from other nodes; it is Unschedulable.
+        """Deallocate a claim that keeps the pod from other nodes; return Unschedulable.
 
-        Only where no other pod has the claim.
+        Only a claim that no other pod uses.
         """
-        asked, api = state.find(_STATE, _Asked), self._handle.api
-        if asked is None or api is None:
+        claims, api = state.find(_STATE, _PodClaims), self._handle.api
+        if claims is None or api is None:
             return fwk.Status(fwk.Code.UNSCHEDULABLE)
-        for claim in asked.elsewhere:
-            reserved = (claim.status and claim.status.reserved_for) or ()
-            if all(each.uid == pod.uid for each in reserved):
+        for claim in claims.unusable:
+            if all(consumer["uid"] == pod.uid for consumer in claim.reserved):
                 change: Json = {"status": {"allocation": None, "reservedFor": None}}
                 try:
-                    _patch_status(api, claim, change)
+                    _patch(api, claim, change, "/status")
                 except ApiError as error:
                     return fwk.Status(fwk.Code.UNSCHEDULABLE, (str(error),))
-                why = "deallocation of ResourceClaim completed"
-                return fwk.Status(fwk.Code.UNSCHEDULABLE, (why,))
+                text = "deallocation of ResourceClaim completed"
+                return fwk.Status(fwk.Code.UNSCHEDULABLE, (text,))
         return fwk.Status(fwk.Code.UNSCHEDULABLE, ("still not schedulable",))
 
     def reserve(self, state: CycleState, pod: PodView, node_name: str) -> fwk.Status:
-        """Count what the pod's claims will be given."""
-        asked = state.find(_STATE, _Asked) or _Asked()
-        for each in asked.wanted:
-            pairs = zip(each.request.parts, asked.found[node_name][each.uid], strict=True)
-            given = (GivenDevice(card.key, card.consumed(part.memory)) for part, card in pairs)
-            self._claims.assume(each.uid, tuple(given))
+        """Count the devices that the pod's claims get."""
+        claims = state.find(_STATE, _PodClaims)
+        if claims is not None and claims.to_allocate:
+            uids = [claim.uid for claim in claims.to_allocate]
+            self._claims.assume(uids, claims.fits[node_name])
         return fwk.SUCCESS
 
     def unreserve(self, state: CycleState, pod: PodView, node_name: str) -> None:
-        """Count it no more; what has been written stays the claim's."""
-        asked = state.find(_STATE, _Asked) or _Asked()
-        for each in asked.wanted:
-            self._claims.forget(each.uid)
+        """Stop counting them; a written allocation stays the claim's."""
+        claims = state.find(_STATE, _PodClaims)
+        for claim in claims.to_allocate if claims is not None else ():
+            self._claims.forget(claim.uid)
 
     def pre_bind(self, state: CycleState, pod: PodView, node_name: str) -> fwk.Status:
         """Write the allocations, and reserve all claims for the pod."""
-        asked, api = state.find(_STATE, _Asked), self._handle.api
-        if asked is None or api is None:
+        claims, api = state.find(_STATE, _PodClaims), self._handle.api
+        if claims is None or api is None:
             return fwk.SUCCESS
+        consumer = {"resource": "pods", "name": pod.name, "uid": pod.uid}
         try:
-            for claim in asked.given:
-                _reserve(api, claim, pod)
-            for each in asked.wanted:
-                self._allocate(api, each, asked.found[node_name][each.uid], pod)
-        except (ApiError, InvariantError, MessageError) as error:
+            for claim in claims.allocated:
+                if all(each["uid"] != pod.uid for each in claim.reserved):
+                    change: Json = {"status": {"reservedFor": [*claim.reserved, consumer]}}
+                    _patch(api, claim, change, "/status")
+            for index, claim in enumerate(claims.to_allocate):
+                taken = [each for each in claims.fits[node_name].taken if each.claim == index]
+                status = {
+                    "allocation": self._allocation(claim, taken, node_name),
+                    "reservedFor": [consumer],
+                }
+                _patch(api, _protected(api, claim), {"status": status}, "/status")
+        except (ApiError, MessageError) as error:
             return fwk.Status(fwk.Code.ERROR, (str(error),))
         return fwk.SUCCESS
 
-    def _of(self, pod: PodView) -> list[ResourceClaim]:
+    def _of(self, pod: PodView) -> list[Claim]:
         """Return the pod's claims. Raises MessageError if one is not there."""
         found = []
         for name in claims_of(pod.raw):
             if not name:
-                why = "waiting for dynamic resource controller to create the resourceclaim"
-                raise MessageError(f'{why} of pod "{pod.name}"')
+                text = "waiting for dynamic resource controller to create the resourceclaim"
+                raise MessageError(f'{text} of pod "{pod.name}"')
             claim = self._claims.named(pod.namespace, name)
             if claim is None:
-                raise MessageError(f'resourceclaim "{name}" not found')
-            if claim.metadata and claim.metadata.deletion_timestamp:
-                raise MessageError(f'resourceclaim "{name}" is being deleted')
+                raise MessageError(f'resourceclaim.resource.k8s.io "{name}" not found')
             found.append(claim)
         return found
 
-    def _wanted(self, claim: ResourceClaim) -> _Wanted:
-        """Return what the claim asks for. Raises MessageError, also if its class is not there."""
-        requests = ((claim.spec and claim.spec.devices) or {}).get("requests") or [{}]
-        class_name = str((requests[0].get("exactly") or {}).get("deviceClassName") or "")
-        self._claims.device_class(class_name)
-        request = claim_request(claim, class_name)
-        if request is None:
-            raise MessageError("a claim without requests of devices")
-        return _Wanted(claim, (claim.metadata and claim.metadata.uid) or "", class_name, request)
-
-    def _first_fit(self, asked: _Asked, node: str) -> dict[str, tuple[SliceCard, ...]] | None:
-        """Return the devices of the node for each claim, None if there are not enough."""
-        if not asked.wanted:
-            return {}
-        used = self._claims.used()
-        found: dict[str, tuple[SliceCard, ...]] = {}
-        for each in asked.wanted:
-            cards = [*self._claims.selected(each.class_name, node)]
-            chosen: list[SliceCard] = []
-            for part in each.request.parts:
-                fitting = (
-                    (card, amount)
-                    for card in cards
-                    if (amount := card.consumed(part.memory)) is not None
-                    and amount + used[card.key] <= card.memory
-                )
-                card, amount = next(fitting, (None, 0))
-                if card is None:
-                    return None
-                used[card.key] += amount
-                cards.remove(card)
-                chosen.append(card)
-            found[each.uid] = tuple(chosen)
-        return found
-
-    def _allocate(
-        self, api: ApiClient, wanted: _Wanted, cards: tuple[SliceCard, ...], pod: PodView
-    ) -> None:
-        device_class = self._claims.device_class(wanted.class_name)
-        claim = wanted.claim
-        if not is_protected(claim):
-            patch = json.loads(protection(claim))
-            claim = read_claim(api.patch(_path(claim), patch, MERGE_PATCH))
-        body = allocation(
-            claim,
-            wanted.request,
-            cards,
-            device_class,
-            pod=PodRef(pod.namespace, pod.name, pod.uid),
-            share_ids=[str(uuid.uuid4()) for _ in cards],
-            now=timestamp(),
-        )
-        api.patch(f"{_path(claim)}/status", json.loads(body), MERGE_PATCH)
+    def _allocation(self, claim: Claim, taken: Sequence[Taken], node_name: str) -> Json:
+        """Return the allocation of a claim with these devices of the node."""
+        devices = claim.raw["spec"]["devices"]
+        config: list[Json] = [
+            {"source": "FromClass", "requests": [name], **item}
+            for name in dict.fromkeys(each.request for each in taken)
+            for item in self._claims.class_config(_class_of(devices, name))
+        ]
+        config += [{"source": "FromClaim", **item} for item in devices.get("config") or ()]
+        node = {"key": "metadata.name", "operator": "In", "values": [node_name]}
+        return {
+            "allocationTimestamp": timestamp(),
+            "devices": {"results": [_result(each) for each in taken], "config": config},
+            "nodeSelector": {"nodeSelectorTerms": [{"matchFields": [node]}]},
+        }
 
 
-def _reserve(api: ApiClient, claim: ResourceClaim, pod: PodView) -> None:
-    """Add the pod to those that may use the claim, if it is none of them."""
-    reserved = (claim.status and claim.status.reserved_for) or []
-    if any(each.uid == pod.uid for each in reserved):
-        return
-    every: list[Json] = [
-        {"resource": each.resource, "name": each.name, "uid": each.uid} for each in reserved
-    ]
-    every.append({"resource": "pods", "name": pod.name, "uid": pod.uid})
-    _patch_status(api, claim, {"status": {"reservedFor": every}})
+def _result(taken: Taken) -> Json:
+    driver, pool, device = taken.device.key
+    result: dict[str, Any] = {
+        "request": taken.request,
+        "driver": driver,
+        "pool": pool,
+        "device": device,
+    }
+    if taken.has_admin_access:
+        result["adminAccess"] = True
+    if taken.consumed is not None:
+        result |= {"shareID": str(uuid.uuid4()), "consumedCapacity": _quantities(taken.consumed)}
+    return result
 
 
-def _patch_status(api: ApiClient, claim: ResourceClaim, change: Json) -> None:
-    """Change the status of the claim as it was read, and of no later one. Raises ApiError."""
-    meta = claim.metadata
-    read = {"uid": meta and meta.uid, "resourceVersion": meta and meta.resource_version}
-    api.patch(f"{_path(claim)}/status", {"metadata": read, **change}, MERGE_PATCH)
+def _quantities(amounts: Amounts) -> dict[str, str]:
+    return {
+        name: f"{amount}m" if amount % THOUSANDTHS else str(amount // THOUSANDTHS)
+        for name, amount in amounts.items()
+    }
 
 
-def _path(claim: ResourceClaim) -> str:
-    meta = claim.metadata
-    namespace, name = (meta and meta.namespace) or "", (meta and meta.name) or ""
-    return f"{API}/namespaces/{namespace}/resourceclaims/{name}"
+def _class_of(devices: Json, name: str) -> str:
+    """Return the device class of a request; name: REQUEST, or REQUEST/ALTERNATIVE."""
+    request, _, alternative = name.partition("/")
+    found = next(each for each in devices["requests"] if each["name"] == request)
+    choices = found.get("firstAvailable") or [{**found["exactly"], "name": ""}]
+    return str(next(each for each in choices if each["name"] == alternative)["deviceClassName"])
+
+
+def _protected(api: ApiClient, claim: Claim) -> Claim:
+    """Return the claim with the finalizer, without which a deletion would free its devices."""
+    finalizers = claim.raw["metadata"].get("finalizers") or []
+    if FINALIZER in finalizers:
+        return claim
+    return _patch(api, claim, {"metadata": {"finalizers": [*finalizers, FINALIZER]}})
+
+
+def _patch(api: ApiClient, claim: Claim, change: Json, part: str = "") -> Claim:
+    """Change the claim as it was read, and no later one. Raises ApiError."""
+    meta = claim.raw["metadata"]
+    read = {"uid": meta["uid"], "resourceVersion": meta["resourceVersion"]}
+    change = {**change, "metadata": {**read, **change.get("metadata", {})}}
+    return read_claim(api.patch(f"{claim.path}{part}", change, MERGE_PATCH))

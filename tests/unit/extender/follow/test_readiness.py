@@ -25,7 +25,7 @@ from tests.support.waiting import poll
 
 LIST = b'{"kind":"PodList","metadata":{"resourceVersion":"7"},"items":[]}'
 NAMES = ("nodes", "pods", "configmaps")
-CLAIMS = ("resourceslices", "resourceclaims", "waiting")
+CLAIMS = ("resourceslices", "resourceclaims", "devicetaintrules")
 
 Following = ListWatch[Decoded[Pod], WatchEvent[Pod]]
 
@@ -219,30 +219,6 @@ def test_a_new_leader_waits_for_a_list_begun_after_its_fence() -> None:
     assert world.gate.leads_until() == world.elector.term.until(world.now) > world.now
 
 
-def test_where_claims_are_followed_they_are_listed_once_more_too() -> None:
-    world = World(leads=True, names=(*NAMES, *CLAIMS))
-    world.list(*NAMES, *CLAIMS)
-    world.now += 1.0
-    win(world.elector, world.now)
-    world.list("resourceclaims")
-    assert world.gate.leads_until() == -math.inf
-    assert world.gate.not_ready_for_claims() == world.gate.not_ready() != ""
-    world.list("pods")
-    assert world.gate.not_ready_for_claims() == ""
-
-
-def test_claims_that_were_not_listed_since_the_leader_changed_are_not_given_out() -> None:
-    world = World(leads=True, names=(*NAMES, *CLAIMS))
-    world.list(*NAMES, *CLAIMS)
-    world.now += 1.0
-    win(world.elector, world.now)
-    world.list("pods")
-    assert world.gate.not_ready() == ""
-    assert "claims are listed once more" in world.gate.not_ready_for_claims()
-    world.list("resourceclaims")
-    assert world.gate.not_ready_for_claims() == ""
-
-
 @pytest.mark.parametrize("missing", CLAIMS)
 @pytest.mark.parametrize("status", [403, 404])
 def test_without_a_right_to_claims_pods_by_annotation_are_served(missing: str, status: int) -> None:
@@ -253,13 +229,10 @@ def test_without_a_right_to_claims_pods_by_annotation_are_served(missing: str, s
     assert world.gate.not_ready() == f"{missing} are not listed yet"
     world.fail(missing, status)
     assert world.gate.not_ready() == ""
-    assert world.gate.not_ready_for_claims() == f"{missing} are not listed yet"
     world.list(missing)
-    assert world.gate.not_ready_for_claims() == ""
     world.now += 200.0
     world.list(*NAMES)
     assert world.gate.not_ready() == ""
-    assert "no word" in world.gate.not_ready_for_claims()
 
 
 def test_a_term_that_begins_while_a_bind_asks_counts_with_its_own_fence() -> None:

@@ -18,16 +18,14 @@ from gpushare.core.model import ObservedPod
 from gpushare.core.policy import load_policy
 from gpushare.core.ranking import Ranking
 from gpushare.errors import ApiConflict, ApiError, ApiNotFound, ApiUnavailable
-from gpushare.extender.claims.books import ClaimBooks
-from gpushare.extender.claims.view import ClaimsView, Journal
+from gpushare.explain.claim_books import ClaimBooks
+from gpushare.extender.claims.view import ClaimCounts, ClaimsView
 from gpushare.extender.follow.scale_down_guard import AGAIN, ScaleDownGuard
 from gpushare.extender.follow.shown import Shown
 from gpushare.extender.follow.watch_handlers import NodeEventHandler, PodEventHandler
-from gpushare.extender.managed_resources import ManagedResources
+from gpushare.extender.managed_resources import ManagedResource, ManagedResources
 from gpushare.wire.annotations import ALIYUN
 from gpushare.wire.codec import WatchEvent
-from gpushare.wire.dra.claims import ClaimRequest, claim_request
-from gpushare.wire.dra.objects import ResourceClaim
 from gpushare.wire.objects import NODES
 from gpushare.wire.scale_down import (
     KEYS,
@@ -35,6 +33,8 @@ from gpushare.wire.scale_down import (
     Mark,
     mark_of,
 )
+from tests.support.claim_values import DRIVER, GIB, allocated, holding, slice_of
+from tests.support.claim_values import device as card
 from tests.unit.extender.kit import (
     NO_RIGHT,
     managed_resources,
@@ -44,8 +44,6 @@ from tests.unit.extender.kit import (
     read_pod,
     refusal,
 )
-from tests.unit.wire.dra.objects import CLASS, DRIVER, GIB, claim, exactly, slice_of, stepped
-from tests.unit.wire.dra.objects import device as card
 
 CA = "cluster-autoscaler.kubernetes.io/scale-down-disabled"
 KARPENTER = "karpenter.sh/do-not-disrupt"
@@ -53,15 +51,11 @@ ABOUT_A1 = "team/a1 would have no device on another node"
 
 
 def claims_view(resources: ManagedResources) -> ClaimsView:
-    ranking = Ranking(load_policy("device-bestfit"))
-    books, policy = ClaimBooks(DRIVER, GIB, ranking), "device-bestfit"
-    return ClaimsView(DRIVER, books, Journal(), resources, policy=policy, ranking=ranking)
-
-
-def asked(found: ResourceClaim) -> ClaimRequest:
-    request = claim_request(found, CLASS)
-    assert request
-    return request
+    books, policy = ClaimBooks(DRIVER, GIB), "device-bestfit"
+    rankings = {policy: Ranking(load_policy(policy))}
+    filters = next(iter(resources)).filters
+    source = ManagedResource(ALIYUN, books.ledger, rankings, policy, filters=filters)
+    return ClaimsView(books, source, matches=lambda *_: True, counts=ClaimCounts)  # type: ignore[arg-type]
 
 
 class World:
@@ -242,12 +236,8 @@ def test_a_pod_by_claim_keeps_its_node_too_where_it_may_not_go_elsewhere() -> No
         world.nodes[name]["status"] = {"allocatable": {"pods": "110"}}
     world.shown()
     view = claims_view(world.resources)
-    view.books.slices_changed([slice_of(card(at, 16), node=name) for at, name in enumerate("ab")])
-    result: dict[str, Any] = {"request": "gpu", "driver": DRIVER, "pool": "a", "device": "gpu-0"}
-    result["consumedCapacity"] = {"memory": "10Gi"}
-    pods = [{"resource": "pods", "name": "p", "uid": "uid-p"}]
-    status = {"allocation": {"devices": {"results": [result]}}, "reservedFor": pods}
-    view.books.claim_changed(claim(status=status))
+    view.books.replace_slices(slice_of(name, card("gpu-0", 16, node=name)) for name in "ab")
+    view.books.claim_changed(allocated(1, holding("a", "gpu-0", 10), users=(("p", "uid-p"),)))
     world.restart(on=True, claims=view)
     world.changed("b", **{CA: "true"})
 
@@ -261,44 +251,11 @@ def test_a_pod_by_claim_keeps_its_node_too_where_it_may_not_go_elsewhere() -> No
     assert world.why("a") == "team/p would have no device on another node"
     world.ended("p")
     runs()
-    view.books.claim_changed(claim(status=status, meta={"resourceVersion": "8"}))
     world.round()
     assert world.notes("a") == {}
-    view.books.claim_changed(other := claim(meta={"name": "d", "uid": "uid-2"}))
-    given = view.books.take(other, asked(other), {"b"}.__contains__)
-    assert [card.node for card in given] == ["b"]
+    view.books.claim_changed(allocated(2, holding("b", "gpu-0", 10)))
     world.round()
     assert world.why("a") == "team/p would have no device on another node"
-
-
-@pytest.mark.parametrize(("step", "stays"), [(1, False), (16, True)])
-def test_a_claim_needs_elsewhere_what_it_is_rounded_up_to_there(step: int, stays: bool) -> None:
-    """Of the other node 8 are free."""
-    world = World("a", "b")
-    for name in "ab":  # no devices by annotation
-        world.nodes[name]["status"] = {"allocatable": {"pods": "110"}}
-    world.shown()
-    view = claims_view(world.resources)
-    view.books.slices_changed(
-        [slice_of(card(0, 16), node="a"), slice_of(stepped(1, 24, step), node="b")]
-    )
-    for at, name in enumerate("ab"):
-        result = {"request": "gpu", "driver": DRIVER, "pool": name, "device": f"gpu-{at}"}
-        consumed = {"consumedCapacity": {"memory": f"{(6, 16)[at]}Gi"}}
-        pods = [{"resource": "pods", "name": name, "uid": f"uid-p{name}"}]
-        allocation = {"devices": {"results": [{**result, **consumed}]}}
-        meta = {"name": name, "uid": f"uid-{name}"}
-        request = exactly(f"{(6, 16)[at]}Gi")
-        status = {"allocation": allocation, "reservedFor": pods}
-        view.books.claim_changed(claim(request, status=status, meta=meta))
-    world.restart(on=True, claims=view)
-    world.changed("b", **{CA: "true"})
-    for name in "ab":
-        pod = pod_json(f"p{name}", node=name, phase="Running")
-        pod["spec"] |= {"resourceClaims": [{"name": "gpu"}]}
-        world.pods.apply(WatchEvent("MODIFIED", object=read_pod(pod)))
-    world.round()
-    assert bool(world.notes("a")) == stays
 
 
 @pytest.mark.parametrize("on", [True, False])

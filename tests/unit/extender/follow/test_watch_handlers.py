@@ -479,3 +479,12 @@ def test_a_pod_of_another_scheduler_is_one_that_we_are_never_asked_about() -> No
         pod["spec"]["schedulerName"] = scheduler
         sink.apply(PODS.decode_event(json.dumps({"type": "ADDED", "object": pod}).encode()))
     assert {pod.ref.name: pod.gated for pod in ledger.waiting()} == {"ours": False, "theirs": True}
+
+
+def test_the_uid_of_a_pod_that_is_gone_is_told() -> None:
+    told: list[str] = []
+    pods = PodEventHandler(managed_resources(), gone=told.append)
+    pods.apply(event(PODS, "ADDED", bound()))
+    assert told == []
+    pods.apply(event(PODS, "DELETED", bound()))
+    assert told == [bound()["metadata"]["uid"]]

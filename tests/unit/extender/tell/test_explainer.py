@@ -14,7 +14,6 @@ from gpushare.errors import ApiError, ApiNotFound, ApiUnavailable
 from gpushare.explain.pod import NodeAsk
 from gpushare.extender.managed_resources import ExtenderScope
 from gpushare.extender.tell.explainer import Explainer
-from gpushare.wire.annotations import ALIYUN
 from gpushare.wire.pods import Group, claimant
 from tests.support.scripted_api import ScriptedApi
 from tests.support.waiting import poll
@@ -46,13 +45,6 @@ class World:
         self.api.answers = [given]
         status, body = self.explainer.answer("team", name)
         return status, json.loads(body)
-
-
-def test_where_claims_alone_are_served_a_pod_by_annotation_is_refused() -> None:
-    world = World(ExtenderScope(frozenset([ALIYUN.resource]), claims_alone=True))
-    _, document = world.answer(pod_json("web", 4))
-    assert document["state"] == "refused"
-    assert "serves claims alone" in document["detail"]
 
 
 def test_a_pod_is_read_and_explained() -> None:

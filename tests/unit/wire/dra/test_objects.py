@@ -4,12 +4,17 @@ import json
 
 import pytest
 
+from gpushare.core.claims.model import DeviceKey, Holding
 from gpushare.errors import MessageError
-from gpushare.extender.claims.books import claim_ref, version_of
-from gpushare.wire.dra.claims import claim_request, given_devices, nodes_of
-from gpushare.wire.dra.objects import RESOURCE_CLAIMS, ResourceClaim
-from gpushare.wire.dra.slices import DeviceKey
-from tests.unit.wire.dra.objects import CLASS, DRIVER, GIB, Json, claim, exactly
+from gpushare.wire.dra.objects import (
+    CLAIM_TEMPLATES,
+    DEVICE_CLASSES,
+    RESOURCE_CLAIMS,
+    ClaimSpec,
+    ResourceClaim,
+)
+from gpushare.wire.dra.requests import claim_request, holdings
+from tests.unit.wire.dra.objects import DRIVER, GIB, Json, claim, exactly
 
 GOOD = json.dumps(
     {
@@ -36,7 +41,7 @@ PARAMETERS = {
 
 def body(parameters: bytes, result: Json | None = None, **allocation: object) -> bytes:
     """A claim with these parameters for its driver, in the spec and in the allocation."""
-    given = {"driver": DRIVER, "pool": "n1", "device": "gpu-0", **(result or {})}
+    given = {"driver": DRIVER, "pool": "n1", "device": "gpu-0", "shareID": "x", **(result or {})}
     fields = [{"key": "metadata.name", "operator": "In", "values": ["n1"]}]
     status = {
         "allocation": {
@@ -52,11 +57,14 @@ def body(parameters: bytes, result: Json | None = None, **allocation: object) ->
     return json.dumps(whole).encode().replace(b'"PARAMETERS"', parameters)
 
 
-def counted(found: ResourceClaim) -> list[tuple[DeviceKey, int | None]]:
-    assert (claim_ref(found).name, version_of(found)) == ("bad", 7)
-    assert found.status
-    assert found.status.allocation
-    return [(each.key, each.memory) for each in given_devices(found.status.allocation)]
+def counted(found: ResourceClaim) -> tuple[Holding, ...]:
+    assert found.metadata
+    assert found.metadata.name in ("bad", "good")
+    assert found.allocation
+    return holdings(found.allocation)
+
+
+KEY = DeviceKey(DRIVER, "n1", "gpu-0")
 
 
 @pytest.mark.parametrize("parameters", PARAMETERS.values(), ids=PARAMETERS.keys())
@@ -71,54 +79,19 @@ def test_what_a_claim_has_is_read_whatever_its_parameters_are(parameters: bytes)
     answer = RESOURCE_CLAIMS.decode_answer(bad, "d", "bad")
     first, second, third = page.items
     for found in (second, event.object, answer, RESOURCE_CLAIMS.decode(bad)):
-        assert counted(found) == [(DeviceKey(DRIVER, "n1", "gpu-0"), 9 * GIB)]
-        assert found.status
-        assert found.status.allocation
-        assert nodes_of(found.status.allocation) == {"n1"}
-        with pytest.raises(MessageError, match="cannot be read"):
-            claim_request(found, CLASS)
-    for good in (first, third):
-        assert claim_request(good, CLASS)
+        assert counted(found) == (Holding(KEY, {"memory": 9000 * GIB}),)
+    for whole in (*page.items, event.object, answer):
+        assert whole.spec
+        assert len(claim_request(whole.spec).requests) == 1
+    assert (first.metadata, third.metadata) == (RESOURCE_CLAIMS.decode(GOOD).metadata,) * 2
 
 
-def test_what_can_be_read_of_the_parameters_is_kept_to_the_letter() -> None:
-    pair = '{"a": ["\\ud83d\\ude00", "\\\\ud800", {"b": ' + "[" * 30 + "]" * 30 + "}]}"
-    other = body(PARAMETERS["deep"])
-    kept = body(pair.encode())
-    page = RESOURCE_CLAIMS.decode_list(
-        b'{"kind":"ResourceClaimList","items":[' + other + b"," + kept + b"]}"
-    )
-    spec = page.items[1].spec
-    assert spec
-    assert spec.devices
-    assert spec.devices["config"] == [json.loads(pair)]
-
-
-@pytest.mark.parametrize(
-    "amounts",
-    [
-        {"memory": {"value": "9Gi"}},
-        {"memory": ["9Gi"]},
-        {"memory": None},
-        {"memory": "1e400"},
-        {"memory": "-3Gi"},
-        {"memory": "9" * 5000},
-        {"memory": 10**400},
-        {"cores": "4"},
-        "9Gi",
-        [9],
-        None,
-    ],
-)
-def test_an_amount_that_cannot_be_read_is_the_whole_card(amounts: object) -> None:
-    bad = body(b"{}", {"consumedCapacity": amounts})
-    assert counted(RESOURCE_CLAIMS.decode(bad)) == [(DeviceKey(DRIVER, "n1", "gpu-0"), None)]
-
-
-@pytest.mark.parametrize("odd", [{"shareID": 5}, {"request": []}, {"adminAccess": "true"}])
-def test_odd_fields_that_are_not_counted_change_nothing(odd: Json) -> None:
-    bad = body(b"{}", {"consumedCapacity": {"memory": "1Gi"}, **odd}, nodeSelector=5)
-    assert counted(RESOURCE_CLAIMS.decode(bad)) == [(DeviceKey(DRIVER, "n1", "gpu-0"), GIB)]
+@pytest.mark.parametrize("parameters", PARAMETERS.values(), ids=PARAMETERS.keys())
+def test_a_class_is_read_whatever_its_parameters_are(parameters: bytes) -> None:
+    whole = {"metadata": {"name": "c"}, "spec": {"config": ["PARAMETERS"], "selectors": []}}
+    found = DEVICE_CLASSES.decode(json.dumps(whole).encode().replace(b'"PARAMETERS"', parameters))
+    assert found.metadata
+    assert found.metadata.name == "c"
 
 
 @pytest.mark.parametrize("odd", [{"driver": 5}, {"pool": []}, {"device": {}}])
@@ -127,9 +100,18 @@ def test_a_claim_that_does_not_say_which_device_it_has_cannot_be_read(odd: Json)
         RESOURCE_CLAIMS.decode(body(b"{}", odd))
 
 
-def test_a_claim_without_an_allocation_has_nothing_whatever_else_it_is() -> None:
-    bad = json.loads(GOOD) | {"spec": [], "status": {"devices": "?"}}
-    found = RESOURCE_CLAIMS.decode(json.dumps(bad).encode())
-    assert found.status
-    assert found.status.allocation is None
-    assert claim().spec is not None
+def test_a_claim_without_an_allocation_has_nothing() -> None:
+    found = claim(status={"devices": "?"})
+    assert found.allocation is None
+    assert found.reserved == ()
+    assert ResourceClaim().allocation is None
+    assert claim(status={"reservedFor": [{"name": "p"}]}).reserved[0].name == "p"
+
+
+def test_a_template_makes_claims_without_a_name() -> None:
+    spec = {"devices": {"requests": [{"name": "gpu", "exactly": exactly()}]}}
+    body = json.dumps({"metadata": {"name": "t"}, "spec": {"spec": spec}}).encode()
+    made = CLAIM_TEMPLATES.decode(body).claim()
+    assert made.metadata is None
+    assert made.spec == claim().spec
+    assert CLAIM_TEMPLATES.decode(b"{}").claim().spec == ClaimSpec()

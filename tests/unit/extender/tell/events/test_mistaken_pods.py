@@ -10,7 +10,6 @@ from gpushare.extender.follow.watch_handlers import PodEventHandler
 from gpushare.extender.managed_resources import ExtenderScope
 from gpushare.extender.tell.events.messages import EventMessages
 from gpushare.wire.annotations import ALIYUN
-from gpushare.wire.dra.claims import CLASS
 from gpushare.wire.objects import PODS
 from tests.unit.core.clusters import node as make_node
 from tests.unit.extender.kit import managed_resources, pod_json
@@ -118,16 +117,6 @@ def test_many_mistakes_do_not_hold_up_other_events(watch: Watch) -> None:
         watch.show(pod_json(f"web-{number}", "8192"))
     watch.messages.tick(ready=True)
     assert len(watch.heard.events) == 1
-
-
-def test_where_claims_alone_are_served_pods_by_annotation_are_told_so() -> None:
-    watch = Watch(ExtenderScope(frozenset([ALIYUN.resource]), claims_alone=True))
-    watch.show(pod_json("web", 4))
-    watch.show(pod_json("plain", 0))
-    ((about, said),) = watch.told()
-    assert about == "Pod web"
-    assert "serves claims alone" in said
-    assert said.endswith(f"ask by a ResourceClaim of class {CLASS}, {NAMESPACE}")
 
 
 def test_a_scheduler_name_that_nobody_goes_by_is_told_when_nobody_has_looked(watch: Watch) -> None:

@@ -2,26 +2,31 @@
 
 import json
 import time
+from dataclasses import replace
 from typing import Any
 
 from gpushare.core.model import PodRef, Reason, Request
+from gpushare.core.policy import load_policy
+from gpushare.core.ranking import Ranking
 from gpushare.core.selectors import Demands
+from gpushare.explain.claim_books import ClaimBooks
+from gpushare.extender.claims.view import ClaimCounts, ClaimsView
 from gpushare.extender.follow.watch_handlers import PodEventHandler
+from gpushare.extender.managed_resources import ManagedResource, ManagedResources
 from gpushare.extender.tell.events.mistaken_pods import MistakenPods
 from gpushare.extender.tell.page import document
 from gpushare.extender.tell.page.document import Documents
 from gpushare.extender.tell.page.last_hour import LastHour
 from gpushare.wire.annotations import ALIYUN
 from gpushare.wire.codec import WatchEvent
+from gpushare.wire.dra.objects import CLASS
 from gpushare.wire.pods import Claimant
+from tests.support.claim_values import DRIVER, GIB, allocated, device, holding, slice_of
 from tests.support.waiting import poll
 from tests.unit.core.clusters import node, state_of
-from tests.unit.extender.claims.store import ClaimStore, waiting_pod
-from tests.unit.extender.claims.test_allocator import Process
 from tests.unit.extender.kit import pod_json, read_pod
 from tests.unit.extender.shadow.traffic import Traffic
 from tests.unit.extender.tell.page.world import HOSTILE, World, pod
-from tests.unit.wire.dra.objects import slice_of, stepped
 
 MEM = "aliyun.com/gpu-mem"
 
@@ -290,51 +295,28 @@ def test_a_node_says_why_autoscalers_leave_it_alone_as_long_as_they_do() -> None
     assert not any("keptFromScaleDown" in node for node in part(world)["nodes"])
 
 
-def documents_of(process: Process) -> Documents:
-    """The page of a process with claims."""
-    return Documents(
-        process.resources,
+def test_the_cards_of_claims_stand_beside_the_others() -> None:
+    world = World()
+    books, policy = ClaimBooks(DRIVER, GIB), "device-bestfit"
+    books.slice_changed(slice_of("n1", device("gpu-0", 80), device("gpu-1", 80)))
+    rankings = {policy: Ranking(load_policy(policy))}
+    source = ManagedResource(replace(ALIYUN, resource=CLASS), books.ledger, rankings, policy)
+    view = ClaimsView(books, source, matches=lambda *_: True, counts=ClaimCounts)  # type: ignore[arg-type]
+    resources = ManagedResources((world.managed,))
+    documents = Documents(
+        resources,
         "GiB",
         LastHour(),
         not_ready=str,
         called=lambda _: False,
-        mistaken_pods=MistakenPods(process.resources, "GiB", time.monotonic),
-        claims=process.view,
+        mistaken_pods=MistakenPods(resources, "GiB", time.monotonic),
+        claims=view,
     )
-
-
-def test_why_a_claim_waits_is_told_by_what_it_takes() -> None:
-    store = ClaimStore()
-    for name, gib in (("a", 65), ("b", 7)):
-        store.create(name, gib)
-    process = Process(store, slice_of(stepped(0, 78, 10)))
-    process.waits(waiting_pod("pa", "a"), waiting_pod("pb", "b"))
-    process.round()
-    process.show()
-    (waits,) = json.loads(documents_of(process).body())["resources"][1]["pending"]
-    assert (waits["requested"], waits["devices"]) == (7, 1)
-    assert waits["why"].startswith("free now: at most 8 GiB on n1 device 0; as the driver rounds")
-
-
-def test_the_cards_of_claims_stand_beside_the_others() -> None:
-    store = ClaimStore()
-    for name, gib in (("a", 70), ("b", 70)):
-        store.create(name, gib)
-    store.create("c", 10, adminAccess=True)
-    process = Process(store)
-    process.waits(*(waiting_pod(f"p{name}", name) for name in "abc"))
-    process.round()
-    process.show()
-    documents = documents_of(process)
+    before = documents.body()
+    books.claim_changed(allocated(1, holding("n1", "gpu-0", 70)))
+    assert documents.body() != before
     _, part = json.loads(documents.body())["resources"]
-    assert (part["resource"], part["holder"]) == ("gpushare.io", "claim")
+    assert (part["resource"], part["holder"], part["pending"]) == (CLASS, "claim", [])
     (shown,) = part["nodes"]
     assert [each["allocated"] for each in shown["devices"]] == [70, 0]
-    assert [each["name"] for each in shown["pods"]] == ["a"]
-    why = {each["name"]: each["why"] for each in part["pending"]}
-    assert why["pb"].endswith("it would fit on n1 once claim default/a (70 GiB) is freed")
-    assert "may have no adminAccess" in why["pc"]
-    before = documents.body()
-    process.waits(waiting_pod("pc", "c"))
-    process.round()
-    assert before != documents.body()
+    assert [each["name"] for each in shown["pods"]] == ["claim-1"]

@@ -1,0 +1,1 @@
+"""Devices that drivers publish, and the model of the devices that kube-scheduler would allocate."""

@@ -1,0 +1,631 @@
+"""The devices of DRA drivers and the claims that hold them, as the API server last showed them.
+
+The books keep slices, device classes, taint rules and claims of all drivers, and for each node the
+values that first fit needs. An incremental state equals one that is built anew. The devices with
+memory of one driver also count in a Ledger, in memory units, with claims as holders. The extender
+fills the books by watches, the command line by lists.
+
+Any thread may call; nothing here waits for anything, except `await_claims`.
+
+Tested in `tests/unit/explain/test_claim_books.py`.
+"""
+
+import itertools
+import threading
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from itertools import chain
+from types import MappingProxyType
+
+from gpushare.core.claims.model import (
+    THOUSANDTHS,
+    Amounts,
+    ClaimRequest,
+    ClassRecord,
+    Device,
+    DeviceKey,
+    Holding,
+    NodeDevices,
+    PodClaims,
+    Slice,
+    TaintRule,
+    Use,
+)
+from gpushare.core.claims.pools import gather_pools
+from gpushare.core.model import MAX_UNITS, NodeSpec, ObservedPod, PodRef, Request
+from gpushare.core.pairing import Pairing
+from gpushare.errors import MessageError
+from gpushare.ledger import Ledger
+from gpushare.wire.dra.objects import ClaimMetadata, ClaimsPod, ResourceClaim
+from gpushare.wire.dra.requests import (
+    claim_request,
+    classes_by_resource,
+    extended_request,
+    holdings,
+)
+from gpushare.wire.objects import PodSpec
+
+MEMORY = "memory"
+"""Capacity that counts in the ledger, with the driver's domain or without."""
+UUID, PARENT, MODEL = "uuid", "parentUUID", "productName"
+"""Attributes that identify a card, or the card of a partition, and name its model."""
+
+MAX_NODE_WEIGHT = 16384
+"""Upper bound on the devices, attributes, capacities and counters that are kept of the slices of
+one node. A node with more is not modelled."""
+
+_CLOSING = ("NoSchedule", "NoExecute")
+"""Effects of a taint that keep claims without a toleration from a device."""
+_NO_LABELS: Mapping[str, str] = MappingProxyType({})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClaimRecord:
+    """What is kept of a ResourceClaim."""
+
+    ref: PodRef
+    is_allocated: bool
+    holdings: tuple[Holding, ...] = ()
+    """Devices of its allocation, of any driver."""
+    users: tuple[tuple[str, str], ...] = ()
+    """(name, uid) of each pod for which it is reserved."""
+    request: ClaimRequest | None = None
+    """What it asks for; None once it is allocated, or if it is not modelled."""
+    mistake: str = ""
+    """Why it is not modelled, as a sentence for its owner."""
+
+
+@dataclass(frozen=True, slots=True)
+class PodRequests:
+    """What kube-scheduler has to allocate for a pod, as far as the books show it."""
+
+    claims: PodClaims
+    """Empty if every claim of the pod is allocated, or if `mistake` is set."""
+    uids: tuple[str, ...] = ()
+    """Uid of each of the claims; "" for one that kube-scheduler makes for extended resources."""
+    missing: tuple[str, ...] = ()
+    """Names of claims that are not shown yet."""
+    mistake: str = ""
+    """Why the claims are not modelled, as a sentence for their owner."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Card:
+    """A device with memory of the driver, or all partitions of one card, as it counts in the
+    ledger.
+    """
+
+    key: DeviceKey
+    """Of a card with partitions: the device that is the whole card, else its first partition."""
+    node: str
+    index: int
+    """Index of its device on the node."""
+    uuid: str
+    """`POOL/DEVICE` if the driver publishes none."""
+    model: str
+    units: int
+    """Memory in whole units."""
+    is_shared: bool
+    is_offered: bool
+    """No taint keeps claims from it, or from one of its partitions."""
+    parts: Mapping[DeviceKey, int] = field(default_factory=dict, hash=False)
+    """Units that each partition takes of the card (MIG); empty if it has none."""
+
+    @property
+    def keys(self) -> Collection[DeviceKey]:
+        """Devices that are this card, or parts of it."""
+        return self.parts.keys() or (self.key,)
+
+
+def claim_record(claim: ResourceClaim) -> ClaimRecord:
+    """Return what is kept of a claim. Raises MessageError if it has no name or uid."""
+    metadata = claim.metadata or ClaimMetadata()
+    if not (metadata.namespace and metadata.name and metadata.uid):
+        raise MessageError("ResourceClaim.metadata: namespace, name or uid is missing")
+    ref = PodRef(metadata.namespace, metadata.name, metadata.uid)
+    users = tuple((user.name or "", user.uid or "") for user in claim.reserved)
+    if claim.allocation is not None:
+        held = holdings(claim.allocation)
+        return ClaimRecord(ref=ref, is_allocated=True, holdings=held, users=users)
+    if claim.spec is None:
+        return ClaimRecord(ref=ref, is_allocated=False, mistake=f"claim {ref} cannot be read")
+    try:
+        request = claim_request(claim.spec)
+    except MessageError as error:
+        return ClaimRecord(ref=ref, is_allocated=False, mistake=f"claim {ref}: {error}")
+    return ClaimRecord(ref=ref, is_allocated=False, users=users, request=request)
+
+
+def claim_names(pod: ClaimsPod) -> tuple[str, ...] | None:
+    """Return the names of the pod's claims; None while one is still to be made of a template."""
+    statuses = (pod.status and pod.status.resource_claim_statuses) or ()
+    made = {status.name: status.resource_claim_name for status in statuses}
+    names: list[str] = []
+    for claim in (pod.spec and pod.spec.resource_claims) or ():
+        if not claim.resource_claim_name and claim.name not in made:
+            return None
+        # Of a template without requests the controller makes no claim.
+        if name := claim.resource_claim_name or made.get(claim.name):
+            names.append(name)
+    return tuple(names)
+
+
+class ClaimBooks:
+    """The books of claims.
+
+    driver: whose devices count in the ledger. unit: bytes of a memory unit. labels: returns the
+    labels of a node, for slices that select nodes by labels. published: called with each node of
+    which the driver publishes a card.
+
+    ledger: the driver's nodes; its pods are claims, one record for each node of a claim, with the
+    uid `CLAIM_UID/NODE`. A device that a taint closes is not healthy there.
+    """
+
+    def __init__(
+        self,
+        driver: str,
+        unit: int,
+        labels: Callable[[str], Mapping[str, str]] = lambda _: _NO_LABELS,
+        published: Callable[[str], None] = lambda _: None,
+    ) -> None:
+        self.driver = driver
+        self.unit = unit
+        self.ledger = Ledger(Pairing.OFF)
+        self._labels = labels
+        self._published = published
+        self._changed = threading.Condition(threading.RLock())
+        self._slices: dict[str, Slice] = {}
+        self._slice_nodes: dict[str, set[str]] = {}
+        # By node, by name of the slice; "" for slices that name no node.
+        self._weights: dict[str, dict[str, int]] = defaultdict(dict)
+        self._by_node: dict[str, dict[str, Slice]] = defaultdict(dict)
+        self._pools: dict[tuple[str, str], tuple[Slice, ...]] = {}
+        self._rules: dict[str, TaintRule] = {}
+        self._classes: dict[str, ClassRecord] = {}
+        self._by_resource: dict[str, ClassRecord] = {}
+        self._nodes: dict[str, NodeDevices] = {}
+        self._serial = itertools.count()
+        self.versions: dict[str, int] = {}
+        """By modelled node, a number that changes with its devices and their use; only to be read.
+        """
+        self._nodes_of: dict[DeviceKey, tuple[str, ...]] = {}
+        # By node: several nodes can use a device that is attached by a network.
+        self._cards: dict[DeviceKey, dict[str, Card]] = defaultdict(dict)
+        self._on_node: dict[str, tuple[Card, ...]] = {}
+        self._specs: dict[str, NodeSpec] = {}
+        self._claims: dict[str, ClaimRecord] = {}
+        self._uids: dict[tuple[str, str], str] = {}
+        self._holders: dict[DeviceKey, dict[str, tuple[Holding, ...]]] = defaultdict(dict)
+        self._charged: dict[str, frozenset[str]] = {}
+
+    # -- what is shown --------------------------------------------------------------------------
+
+    def replace_slices(self, slices: Iterable[Slice]) -> None:
+        """Take over a whole list of slices."""
+        listed = {item.name: item for item in slices}
+        with self._changed:
+            nodes: set[str] = set()
+            for name in self._slice_nodes.keys() - listed.keys():
+                nodes |= self._put_slice(name, None)
+            for item in listed.values():
+                nodes |= self._put_slice(item.name, item)
+            self._gather(nodes)
+
+    def slice_changed(self, item: Slice) -> None:
+        """Take over a slice as it is now."""
+        with self._changed:
+            self._gather(self._put_slice(item.name, item))
+
+    def slice_gone(self, name: str) -> None:
+        """Forget a slice."""
+        with self._changed:
+            self._gather(self._put_slice(name, None))
+
+    def replace_rules(self, rules: Mapping[str, TaintRule]) -> None:
+        """Take over all taint rules, by name."""
+        with self._changed:
+            if rules != self._rules:
+                self._rules = dict(rules)
+                self._gather({*self._by_node})
+
+    def rule_changed(self, name: str, rule: TaintRule | None) -> None:
+        """Take over a taint rule; None: it is gone."""
+        rules = {key: value for key, value in self._rules.items() if key != name}
+        self.replace_rules(rules if rule is None else rules | {name: rule})
+
+    def replace_classes(self, classes: Iterable[ClassRecord]) -> None:
+        """Take over a whole list of device classes."""
+        with self._changed:
+            self._classes = {record.name: record for record in classes}
+            self._by_resource = classes_by_resource(self._classes.values())
+
+    def class_changed(self, name: str, record: ClassRecord | None) -> None:
+        """Take over a device class; None: it is gone."""
+        others = [known for known in self._classes.values() if known.name != name]
+        self.replace_classes(others if record is None else [*others, record])
+
+    def replace_claims(self, claims: Iterable[ClaimRecord]) -> None:
+        """Take over a whole list of claims."""
+        listed = {claim.ref.uid: claim for claim in claims}
+        with self._changed:
+            for uid in self._claims.keys() - listed.keys():
+                self.claim_gone(uid)
+            for claim in listed.values():
+                self.claim_changed(claim)
+
+    def claim_changed(self, claim: ClaimRecord) -> None:
+        """Take over a claim as it is now."""
+        ref = claim.ref
+        with self._changed:
+            before = self._claims.get(ref.uid)
+            self._claims[ref.uid] = claim
+            self._uids[ref.namespace, ref.name] = ref.uid
+            self._hold(ref.uid, before.holdings if before else (), claim.holdings)
+            self._changed.notify_all()
+
+    def claim_gone(self, uid: str) -> None:
+        """Free the devices of a claim."""
+        with self._changed:
+            claim = self._claims.pop(uid, None)
+            if claim is not None:
+                key = claim.ref.namespace, claim.ref.name
+                if self._uids.get(key) == uid:
+                    del self._uids[key]
+                self._hold(uid, claim.holdings, ())
+
+    def touch(self, node: str) -> None:
+        """Give the node another version, if it is modelled."""
+        with self._changed:
+            if node in self.versions:
+                self.versions[node] = next(self._serial)
+
+    # -- what is known --------------------------------------------------------------------------
+
+    def named(self, namespace: str, name: str) -> ClaimRecord | None:
+        """Return the claim of that name, as last shown."""
+        with self._changed:
+            return self._claims.get(self._uids.get((namespace, name), ""))
+
+    def allocated(self) -> dict[str, ClaimRecord]:
+        """Return the claims that have devices of the driver, by uid."""
+        with self._changed:
+            return {
+                uid: claim
+                for uid, claim in self._claims.items()
+                if any(holding.key.driver == self.driver for holding in claim.holdings)
+            }
+
+    def classes(self) -> tuple[ClassRecord, ...]:
+        """Return the device classes."""
+        with self._changed:
+            return tuple(self._classes.values())
+
+    @property
+    def resources(self) -> Mapping[str, ClassRecord]:
+        """The class of each extended resource that is allocated by a claim."""
+        return self._by_resource
+
+    def nodes(self) -> tuple[str, ...]:
+        """Return the nodes that are modelled, with devices of any driver."""
+        with self._changed:
+            return tuple(self._nodes)
+
+    def unmodelled_nodes(self) -> tuple[str, ...]:
+        """Return the nodes whose slices are too many or too large to be kept."""
+        with self._changed:
+            return tuple(node for node in self._weights if node and not self._is_modelled(node))
+
+    def devices(self, node: str) -> NodeDevices | None:
+        """Return the devices of a node; None if the node is not modelled."""
+        return self._nodes.get(node)
+
+    def nodes_of(self, key: DeviceKey) -> tuple[str, ...]:
+        """Return the modelled nodes that can use a device."""
+        return self._nodes_of.get(key, ())
+
+    def use(self, node: str) -> Use:
+        """Return what claims hold of the devices of a node."""
+        exclusive: set[DeviceKey] = set()
+        shares: dict[DeviceKey, Amounts] = {}
+        with self._changed:
+            for device in _all_devices(self._nodes.get(node)):
+                held = self._holders.get(device.key)
+                for holding in chain.from_iterable(held.values() if held else ()):
+                    if holding.consumed is None:
+                        exclusive.add(device.key)
+                    else:
+                        shares[device.key] = _sum(shares.get(device.key, {}), holding.consumed)
+        return Use(exclusive, shares)
+
+    def card(self, key: DeviceKey, node: str = "") -> Card | None:
+        """Return the card of the ledger that this device is, or is a partition of, on this node or
+        on the first by name; None if the device is no card.
+        """
+        cards = self._cards.get(key, {})
+        return cards.get(node or min(cards, default=""))
+
+    def holders(self, key: DeviceKey) -> tuple[ClaimRecord, ...]:
+        """Return the claims that have the device, or a part of it."""
+        with self._changed:
+            return tuple(self._claims[uid] for uid in self._holders.get(key, ()))
+
+    def requests(self, pod: ClaimsPod) -> PodRequests:
+        """Return what kube-scheduler has to allocate for the pod."""
+        namespace = (pod.metadata and pod.metadata.namespace) or ""
+        names = claim_names(pod)
+        if names is None:
+            return PodRequests(PodClaims(()), mistake="a claim is still to be made of its template")
+        with self._changed:
+            found = {name: self.named(namespace, name) for name in names}
+            classes, by_resource = self._classes, self._by_resource
+        missing = tuple(name for name, claim in found.items() if claim is None)
+        open_claims = [claim for claim in found.values() if claim and not claim.is_allocated]
+        mistake = next((claim.mistake for claim in open_claims if claim.mistake), "")
+        asked = [(claim.ref.uid, claim.request) for claim in open_claims if claim.request]
+        try:
+            extended = extended_request(pod.spec or PodSpec(), by_resource)
+        except MessageError as error:
+            mistake = mistake or str(error)
+        else:
+            asked += [("", extended)] if extended else []
+        requests: list[ClaimRequest] = []
+        for _, request in asked:
+            complete = request.with_classes(classes)
+            if complete is None:
+                mistake = mistake or "a DeviceClass of its claims does not exist"
+                continue
+            requests.append(complete)
+        if missing or mistake:
+            return PodRequests(PodClaims(()), (), missing, mistake)
+        return PodRequests(PodClaims(tuple(requests)), tuple(uid for uid, _ in asked))
+
+    def await_claims(self, namespace: str, names: Iterable[str], seconds: float) -> None:
+        """Wait until all these claims have been shown, for so many seconds at most."""
+        with self._changed:
+            self._changed.wait_for(
+                lambda: all((namespace, name) in self._uids for name in names), seconds
+            )
+
+    # -- under the lock -------------------------------------------------------------------------
+
+    def _is_modelled(self, node: str) -> bool:
+        """Return whether all slices that the node has, as far as they name it, are kept."""
+        return self._weights.get(node, {}).keys() <= self._by_node.get(node, {}).keys()
+
+    def _put_slice(self, name: str, item: Slice | None) -> set[str]:
+        """Keep a slice, or forget it; return the nodes whose devices may differ."""
+        before = self._slices.pop(name, None)
+        affected = self._slice_nodes.pop(name, set())
+        for node in affected:
+            del self._weights[node][name]
+            self._by_node[node].pop(name, None)
+            if not self._weights[node]:
+                del self._weights[node], self._by_node[node]
+        if item is not None:
+            nodes, weight = _nodes_of(item), _weight(item)
+            affected = affected | nodes
+            self._slice_nodes[name] = nodes
+            for node in nodes:
+                self._weights[node][name] = weight
+            if all(sum(self._weights[node].values()) <= MAX_NODE_WEIGHT for node in nodes):
+                self._slices[name] = item
+                for node in nodes:
+                    self._by_node[node][name] = item
+        for key in {(kept.driver, kept.pool) for kept in (before, item) if kept}:
+            members = [kept for kept in self._pools.get(key, ()) if kept.name != name]
+            if item is not None and name in self._slices and key == (item.driver, item.pool):
+                members.append(item)
+            self._pools[key] = tuple(members)
+            if not members:
+                del self._pools[key]
+            affected = affected.union(*map(_nodes_of, members))
+        return {*self._by_node, *affected} if "" in affected else affected
+
+    def _gather(self, nodes: Iterable[str]) -> None:
+        """Make the devices of these nodes anew, and count the claims that hold any of them."""
+        holders: set[str] = set()
+        for node in nodes:
+            if not node:
+                continue
+            before, after = self._nodes.pop(node, None), None
+            if self._by_node.get(node) and self._is_modelled(node):
+                slices = [*self._by_node[node].values(), *self._by_node.get("", {}).values()]
+                # In one order, whatever has come first, should the slices contradict each other.
+                slices.sort(key=lambda item: item.name)
+                after = gather_pools(
+                    node, self._labels(node), slices, self._pools, tuple(self._rules.values())
+                )
+                self._nodes[node] = after
+            self.versions[node] = next(self._serial)
+            if after is None:
+                del self.versions[node]
+            for device in _all_devices(before):
+                others = tuple(n for n in self._nodes_of.get(device.key, ()) if n != node)
+                self._nodes_of[device.key] = others
+                if not others:
+                    del self._nodes_of[device.key]
+            for device in _all_devices(after):
+                self._nodes_of[device.key] = (*self._nodes_of.get(device.key, ()), node)
+            self._count_node(node, after)
+            for device in chain(_all_devices(before), _all_devices(after)):
+                holders.update(self._holders.get(device.key, ()))
+        for uid in holders:
+            self._count(uid)
+
+    def _count_node(self, node: str, devices: NodeDevices | None) -> None:
+        """Count the node's cards in the ledger."""
+        for card in self._on_node.pop(node, ()):
+            for key in card.keys:
+                del self._cards[key][node]
+                if not self._cards[key]:
+                    del self._cards[key]
+        cards = tuple(self._cards_of(node, devices))
+        for card in cards:
+            for key in card.keys:
+                self._cards[key][node] = card
+        if cards:
+            self._on_node[node] = cards
+        spec = NodeSpec(
+            node,
+            tuple(card.units for card in cards),
+            tuple(card.is_offered for card in cards),
+            tuple(card.model for card in cards),
+            tuple(card.uuid for card in cards),
+            serves_by_identity=True,
+        )
+        if cards and node not in self._specs:
+            self._published(node)
+        if cards and self._specs.get(node) != spec:
+            # Anew: another card may be at an index.
+            self.ledger.node_gone(node)
+            self.ledger.node_changed(spec)
+            self._specs[node] = spec
+        elif not cards and node in self._specs:
+            del self._specs[node]
+            self.ledger.node_gone(node)
+
+    def _cards_of(self, node: str, devices: NodeDevices | None) -> Iterator[Card]:
+        """Yield the cards of a node; devices with counters of one set are partitions of one."""
+        driver = self.driver
+        groups: dict[object, list[Device]] = {}
+        memory_of: dict[object, int] = {}
+        for pool in devices.pools if devices else ():
+            for device in pool.devices if pool.driver == driver else ():
+                sets = {use.counter_set for use in device.counters}
+                counters = pool.counters[next(iter(sets))] if len(sets) == 1 else {}
+                memory = device.capacities.get(MEMORY) or device.capacities.get(
+                    f"{driver}/{MEMORY}"
+                )
+                card: object
+                if MEMORY in counters:
+                    card = (pool.name, *sets)
+                    memory_of[card] = counters[MEMORY]
+                elif memory is not None:
+                    card = device.key
+                    memory_of[card] = memory.value
+                else:
+                    continue
+                groups.setdefault(card, []).append(device)
+        for index, (card, group) in enumerate(groups.items()):
+            # The whole card, if it is a device too.
+            device = max(group, key=_memory_used)
+            parts = {part.key: max(self._units(_memory_used(part)), 1) for part in group}
+            yield Card(
+                key=device.key,
+                node=node,
+                index=index,
+                uuid=_text(device, UUID)
+                or _text(device, PARENT)
+                or f"{device.key.pool}/{device.key.device}",
+                model=_text(device, MODEL),
+                units=min(self._units(memory_of[card]), MAX_UNITS),
+                is_shared=device.is_shared or len(group) > 1,
+                is_offered=not all(
+                    any(taint.effect in _CLOSING for taint in part.taints) for part in group
+                ),
+                parts=parts if card != device.key else {},
+            )
+
+    def _units(self, amount: int) -> int:
+        """Return an amount of memory in whole units."""
+        return amount // THOUSANDTHS // self.unit
+
+    def _hold(self, uid: str, before: tuple[Holding, ...], after: tuple[Holding, ...]) -> None:
+        """Take over which devices a claim holds."""
+        if before == after:
+            return
+        for holding in before:
+            held = self._holders[holding.key]
+            held.pop(uid, None)
+            if not held:
+                del self._holders[holding.key]
+        for holding in after:
+            held = self._holders[holding.key]
+            held[uid] = (*held.get(uid, ()), holding)
+        nodes = {
+            node for holding in (*before, *after) for node in self._nodes_of.get(holding.key, ())
+        }
+        for node in nodes:
+            self.touch(node)
+        self._count(uid)
+
+    def _count(self, uid: str) -> None:
+        """Count the claim anew, with a charge on each node of which it has cards."""
+        claim = self._claims.get(uid)
+        by_node: dict[str, dict[int, int]] = defaultdict(lambda: defaultdict(int))
+        for holding in claim.holdings if claim else ():
+            for card in self._cards.get(holding.key, {}).values():
+                if units := self.units_of(holding, card):
+                    by_node[card.node][card.index] += units
+        charged = frozenset(by_node)
+        for node in self._charged.pop(uid, frozenset()) - charged:
+            self.ledger.pod_gone(f"{uid}/{node}")
+        if claim is None or not charged:
+            return
+        self._charged[uid] = charged
+        for node, units_by_index in by_node.items():
+            cards = self._on_node[node]
+            # Whatever the claim says, it has the whole card at most.
+            shares = tuple(
+                (index, min(units, cards[index].units))
+                for index, units in sorted(units_by_index.items())
+            )
+            pod = ObservedPod(
+                replace(claim.ref, uid=f"{uid}/{node}"),
+                Request().of_parts(share for _, share in shares),
+                node,
+                shares,
+                assigned=True,
+                running=True,
+                uuids=tuple(cards[index].uuid for index, _ in shares),
+            )
+            # The ledger keeps a pod where it was first seen; a claim is where it is now.
+            self.ledger.pod_gone(pod.ref.uid)
+            self.ledger.pod_changed(pod)
+
+    def units_of(self, holding: Holding, card: Card) -> int:
+        """Return the units that a holding takes of a card, rounded up; all of the card or of the
+        partition if it does not say.
+        """
+        consumed = holding.consumed or {}
+        amount = consumed.get(MEMORY, consumed.get(f"{self.driver}/{MEMORY}"))
+        if amount is None:
+            return card.parts.get(holding.key, card.units)
+        return min(-(-amount // (self.unit * THOUSANDTHS)), card.units)
+
+
+def _memory_used(device: Device) -> int:
+    """Return the memory that a partition takes of its card, in thousandths; 0 if it is none."""
+    return sum(use.amount for use in device.counters if use.counter == MEMORY)
+
+
+def _all_devices(node: NodeDevices | None) -> Iterator[Device]:
+    """Yield the devices of a node, and those elsewhere that consume counters of its pools."""
+    for pool in node.pools if node else ():
+        yield from pool.devices
+        yield from pool.devices_elsewhere
+
+
+def _nodes_of(item: Slice) -> set[str]:
+    """Return the nodes that a slice names; "" if it may be for nodes that it does not name."""
+    choices = [item.nodes] if item.nodes else [device.nodes for device in item.devices]
+    return {choice.node if choice else "" for choice in choices} or {""}
+
+
+def _weight(item: Slice) -> int:
+    """Return how much a slice counts for MAX_NODE_WEIGHT."""
+    counters = sum(1 + len(counters) for counters in item.counters.values())
+    return counters + sum(
+        1 + len(device.attributes) + len(device.capacities) + len(device.counters)
+        for device in item.devices
+    )
+
+
+def _text(device: Device, name: str) -> str:
+    attribute = device.attributes.get(f"{device.key.driver}/{name}")
+    return attribute.value if attribute and isinstance(attribute.value, str) else ""
+
+
+def _sum(held: Amounts, more: Amounts) -> Amounts:
+    return {name: held.get(name, 0) + more.get(name, 0) for name in held.keys() | more.keys()}

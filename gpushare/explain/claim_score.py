@@ -1,0 +1,64 @@
+"""The policy's score of the devices that first fit takes, as cards of a driver's ledger.
+
+Tested in `tests/unit/explain/test_claim_placer.py`.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
+from gpushare.core.claims.model import THOUSANDTHS, Fit, Holding, PodClaims, Taken
+from gpushare.core.model import Request
+from gpushare.core.ranking import Scorer
+from gpushare.core.snapshot import Snapshot
+from gpushare.explain.claim_books import MEMORY, Card, ClaimBooks
+
+Part = tuple[int, int]
+"""(index of a card on its node, units that are taken of it)."""
+
+
+def parts_of(
+    books: ClaimBooks, node: str, fit: Fit, claims: PodClaims | None = None
+) -> Iterator[Part]:
+    """Yield the part of each card of the driver that a fit takes on a node.
+
+    claims: then a card that is taken whole counts with the amount that is requested of it, so that
+    the tightest card has the best score.
+    """
+    for device_taken in fit.taken:
+        card = books.card(device_taken.device.key, node)
+        if card is None or device_taken.has_admin_access:
+            continue
+        units = books.units_of(Holding(device_taken.device.key, device_taken.consumed), card)
+        if claims is not None and device_taken.consumed is None and not card.parts:
+            units = min(units, _requested_units(books, device_taken, claims, card))
+        if units:
+            yield card.index, units
+
+
+def _requested_units(books: ClaimBooks, device_taken: Taken, claims: PodClaims, card: Card) -> int:
+    """Return the units that a request asks of a card that is taken whole; 1 if it names none."""
+    for request in claims.claims[device_taken.claim].requests:
+        for alternative in request.alternatives:
+            amounts = dict(alternative.amounts)
+            if alternative.name == device_taken.request and MEMORY in amounts:
+                return max(min(-(-amounts[MEMORY] // (books.unit * THOUSANDTHS)), card.units), 1)
+    return 1
+
+
+def values_of(
+    scorer: Scorer, snapshot: Snapshot, placements: Sequence[tuple[int, Sequence[Part]]]
+) -> list[float]:
+    """Return the value of each placement (row, parts): the sum over its parts."""
+    values = np.zeros(len(placements))
+    by_units: dict[int, list[tuple[int, int, int]]] = defaultdict(list)
+    for at, (row, parts) in enumerate(placements):
+        for index, units in parts:
+            by_units[units].append((at, row, index))
+    for units, cells in by_units.items():
+        at, rows, indices = np.array(cells, dtype=np.intp).T
+        scores = scorer.score_devices(snapshot, rows, Request().part(units))
+        np.add.at(values, at, scores[np.arange(len(rows)), indices])
+    values[np.isnan(values)] = -np.inf
+    return [float(value) for value in values]

@@ -1,0 +1,357 @@
+"""The order of nodes for a pod with claims: by the policy's score of the devices of first fit.
+
+kube-scheduler allocates the devices. The ranker only orders the nodes that kube-scheduler offers; a
+node without a prediction ranks last. The devices predicted on the best node count as taken, since a
+burst is ranked before the API server shows its allocations: that is an offer.
+
+Knows no HTTP and no watch. Tested in `tests/unit/extender/claims/test_ranker.py`.
+"""
+
+import logging
+import math
+import threading
+import time
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from gpushare.core.claims.first_fit import Steps, first_fit, use_after
+from gpushare.core.claims.model import (
+    DeviceKey,
+    Fit,
+    Holding,
+    NoFit,
+    PodClaims,
+)
+from gpushare.core.decide import BEST
+from gpushare.core.held_snapshot import HeldSnapshot
+from gpushare.core.model import Request
+from gpushare.core.node_names import NodeNames
+from gpushare.core.policy import ClusterPricing
+from gpushare.core.snapshot import Ints, Snapshot
+from gpushare.explain.claim_books import ClaimBooks, ClaimRecord, PodRequests
+from gpushare.explain.claim_score import Part, parts_of, values_of
+from gpushare.extender.managed_resources import ManagedResource
+from gpushare.logline import Line
+from gpushare.wire.dra.objects import ClaimsPod
+from gpushare.wire.dra.selectors import Selectors
+from gpushare.wire.pods import names_any, pod_name
+
+log = logging.getLogger("gpushare.claims")
+
+OFFER_SECONDS = 60.0
+"""How long an offer counts at most. kube-scheduler writes the allocation before it binds the pod,
+mostly within milliseconds."""
+_CLAIM_WAIT = 0.1
+"""Seconds to wait for claims that kube-scheduler has seen and the watch here has not."""
+_NODE_STEPS = 2_000
+_CALL_STEPS = 200_000
+"""Upper bounds on the steps of first fit, for one node and for one call; a step takes some 1 us."""
+_MAX_KINDS = 16
+"""Kinds of request whose predictions are kept."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ranked:
+    """The order of some nodes for a pod."""
+
+    names: NodeNames
+    values: Sequence[float]
+    """Value of each node; -inf for a node that ranks last."""
+    at: int
+    """Index of the best node."""
+
+    @property
+    def best(self) -> str:
+        """The best node."""
+        return self.names[self.at]
+
+    def scores(self) -> dict[int, list[str]]:
+        """Return the nodes by score, from 10 (the best alone) down to 1; all others score 0."""
+        ranked = [value for value in self.values if value > -math.inf]
+        low, span = min(ranked), max(ranked) - min(ranked) or 1.0
+        by_score: dict[int, list[str]] = {score: [] for score in range(BEST, 0, -1)}
+        for at, (name, value) in enumerate(zip(self.names, self.values, strict=True)):
+            grade = max(int((value - low) / span * (BEST - 1)), 0) if value > -math.inf else 0
+            if score := BEST if at == self.at else grade:
+                by_score[score].append(name)
+        return {score: nodes for score, nodes in by_score.items() if nodes}
+
+
+@dataclass(slots=True)
+class _Prediction:
+    """What a kind of request would take on a node."""
+
+    version: int
+    """Of the node, in the books."""
+    parts: tuple[Part, ...] = ()
+    """What first fit takes of the driver's cards; (): the node ranks last."""
+    value: float = math.nan
+    """The policy's score; NaN: to be computed."""
+
+
+_NOWHERE = _Prediction(-1, (), -math.inf)
+"""Of a node that is not modelled."""
+
+
+@dataclass(slots=True)
+class _Kind:
+    """The predictions for one kind of request."""
+
+    capacity: Ints | None = None
+    """The array by which the values were scored; snapshots share it until a node changes."""
+    on: dict[str, _Prediction] = field(default_factory=dict)
+    """By node."""
+
+
+@dataclass(slots=True)
+class _Offer:
+    """A node that filter has answered, until the allocation is shown."""
+
+    node: str
+    fit: Fit
+    """Without the claims whose allocation is shown."""
+    claims: dict[str, int]
+    """By uid ("" for extended resources), the index of each claim without a shown allocation."""
+    expires_at: float
+
+
+class ClaimRanker:
+    """Ranks nodes for pods with claims. Any thread may call.
+
+    source: the driver's devices, with the policy. is_ready: returns whether the books are filled.
+    """
+
+    def __init__(
+        self,
+        books: ClaimBooks,
+        source: ManagedResource,
+        selectors: Selectors,
+        *,
+        is_ready: Callable[[], bool],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._books = books
+        self._source = source
+        self._selectors = selectors
+        self._is_ready = is_ready
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._kinds: dict[PodClaims, _Kind] = {}
+        self._offers: dict[str, _Offer] = {}
+        self._on_node: dict[str, set[str]] = defaultdict(set)
+        self._pods_of: dict[str, str] = {}
+        self.predictions: Counter[str] = Counter(right=0, other_device=0, other_node=0)
+        self.pods: Counter[str] = Counter(ranked=0, not_ranked=0)
+
+    def concerns(self, pod: ClaimsPod) -> bool:
+        """Return whether kube-scheduler may have to allocate devices for the pod."""
+        spec = pod.spec
+        if spec is None:
+            return False
+        resources = self._books.resources
+        return bool(spec.resource_claims) or bool(resources and names_any(pod, resources.keys()))
+
+    def rank(self, pod: ClaimsPod, names: NodeNames) -> Ranked | None:
+        """Return the order of the named nodes; None if nothing can be said of any of them.
+
+        The devices predicted on the best node count as taken until the claims of the pod show an
+        allocation, the pod is gone, this is called again for the pod, or OFFER_SECONDS are over.
+        """
+        uid = (pod.metadata and pod.metadata.uid) or ""
+        ranked = None
+        try:
+            if names and self._is_ready():
+                requests = self._requests(pod)
+                with self._lock:
+                    self._withdraw(uid)
+                    self._expire()
+                    if requests.claims.claims:
+                        ranked = self._rank(uid, requests, names)
+        except Exception:
+            # kube-scheduler allocates without an order, too.
+            log.exception(Line("nodes not ranked", pod=pod_name(pod)))
+        self.pods["not_ranked" if ranked is None else "ranked"] += 1
+        return ranked
+
+    def shown(self, claim: ClaimRecord) -> None:
+        """Take over a claim as the API server shows it: an allocation ends its part of an offer."""
+        if not claim.is_allocated:
+            return
+        with self._lock:
+            pods = [self._pods_of.get(claim.ref.uid, ""), *(uid for _, uid in claim.users)]
+            for pod in pods:
+                offer = self._offers.get(pod)
+                key = claim.ref.uid if offer and claim.ref.uid in offer.claims else ""
+                if offer is not None and key in offer.claims:
+                    self._count(offer, offer.claims[key], claim.holdings)
+                    self._end_part(pod, offer, key)
+                    return
+
+    def pod_gone(self, uid: str) -> None:
+        """End the offer to a pod that is gone."""
+        with self._lock:
+            self._withdraw(uid)
+
+    def offers(self) -> int:
+        """Return how many offers count."""
+        with self._lock:
+            self._expire()
+            return len(self._offers)
+
+    # -- under the lock -------------------------------------------------------------------------
+
+    def _requests(self, pod: ClaimsPod) -> PodRequests:
+        requests = self._books.requests(pod)
+        if requests.missing:
+            namespace = (pod.metadata and pod.metadata.namespace) or ""
+            self._books.await_claims(namespace, requests.missing, _CLAIM_WAIT)
+            requests = self._books.requests(pod)
+        return requests
+
+    def _rank(self, uid: str, requests: PodRequests, names: NodeNames) -> Ranked | None:
+        claims = requests.claims
+        kind = self._kinds.pop(claims, None) or _Kind()
+        self._kinds[claims] = kind
+        if len(self._kinds) > _MAX_KINDS:
+            del self._kinds[next(iter(self._kinds))]
+        books, versions = self._books.ledger.snapshot(), self._books.versions
+        # Values do not last if prices depend on the whole cluster, or capacities differ.
+        policy = self._source.rankings[self._source.ranking_policy].policy
+        if kind.capacity is not books.capacity or isinstance(policy, ClusterPricing):
+            kind.capacity = books.capacity
+            kind.on = {name: known for name, known in kind.on.items() if name in versions}
+            for known in kind.on.values():
+                known.value = math.nan
+        on = kind.on
+        self._predict(
+            on,
+            claims,
+            (
+                name
+                for name in names
+                if (version := versions.get(name)) is not None
+                and ((before := on.get(name)) is None or before.version != version)
+            ),
+        )
+        self._score(on, names, books)
+        values = [(on.get(name) or _NOWHERE).value for name in names]
+        best = max(values)
+        if best == -math.inf:
+            return None
+        at = min((at for at, value in enumerate(values) if value == best), key=names.__getitem__)
+        fit = self._fit(names[at], claims, Steps(_NODE_STEPS))
+        if isinstance(fit, Fit):
+            self._offer(uid, names[at], fit, requests.uids)
+        return Ranked(names, values, at)
+
+    def _predict(self, on: dict[str, _Prediction], claims: PodClaims, names: Iterable[str]) -> None:
+        """Predict what first fit takes on these nodes, as far as the steps of a call go."""
+        left = _CALL_STEPS
+        for name in names:
+            if left <= 0:
+                on.pop(name, None)
+                continue
+            version = self._books.versions.get(name, -1)
+            steps = Steps(min(_NODE_STEPS, left))
+            left -= steps.left
+            fit = self._fit(name, claims, steps)
+            left += steps.left
+            parts = tuple(parts_of(self._books, name, fit, claims)) if isinstance(fit, Fit) else ()
+            on[name] = _Prediction(version, parts)
+
+    def _fit(self, node: str, claims: PodClaims, steps: Steps) -> Fit | NoFit:
+        devices, use = self._books.devices(node), self._books.use(node)
+        if devices is None:
+            return NoFit.TOO_FEW_DEVICES
+        for uid in self._on_node.get(node, ()):
+            use = use_after(use, self._offers[uid].fit)
+        return first_fit(devices, claims, use, self._selectors.matches, steps)
+
+    def _score(self, on: Mapping[str, _Prediction], names: NodeNames, books: Snapshot) -> None:
+        """Score the predictions without a value by what the books and the offers leave free."""
+        placed: list[tuple[_Prediction, int]] = []
+        offered: list[tuple[_Offer, int]] = []
+        for name in names:
+            known = on.get(name)
+            if known is None or not math.isnan(known.value):
+                continue
+            known.value = -math.inf
+            row = books.row.get(name)
+            if row is not None and known.parts:
+                placed.append((known, row))
+                offered += [(self._offers[uid], row) for uid in self._on_node.get(name, ())]
+        if not placed:
+            return
+        snapshot = self._less(books, offered) if offered else books
+        placements = [(row, known.parts) for known, row in placed]
+        values = values_of(self._source.scorer(Request()), snapshot, placements)
+        for (known, _), value in zip(placed, values, strict=True):
+            known.value = value
+
+    def _less(self, books: Snapshot, offered: Iterable[tuple[_Offer, int]]) -> HeldSnapshot:
+        """Return the books less what is offered on these rows."""
+        held = HeldSnapshot.of(books)
+        for offer, row in offered:
+            units = Counter[int]()
+            for index, taken in parts_of(self._books, offer.node, offer.fit):
+                units[index] += taken
+            if units:
+                free = held.free[row]
+                shares = tuple(
+                    (index, min(most, int(free[index]))) for index, most in units.items()
+                )
+                held.take(row, shares, Request().of_parts(units.values()))
+        return held
+
+    def _offer(self, uid: str, node: str, fit: Fit, claim_uids: Sequence[str]) -> None:
+        claims = {claim: index for index, claim in enumerate(claim_uids)}
+        self._offers[uid] = _Offer(node, fit, claims, self._clock() + OFFER_SECONDS)
+        self._on_node[node].add(uid)
+        self._pods_of.update((claim, uid) for claim in claims if claim)
+        self._books.touch(node)
+
+    def _end_part(self, uid: str, offer: _Offer, claim: str) -> None:
+        """End the part of an offer that is one claim's."""
+        index = offer.claims.pop(claim)
+        self._pods_of.pop(claim, None)
+        if not offer.claims:
+            self._withdraw(uid)
+            return
+        offer.fit = replace(
+            offer.fit, taken=tuple(taken for taken in offer.fit.taken if taken.claim != index)
+        )
+        self._books.touch(offer.node)
+
+    def _withdraw(self, uid: str) -> None:
+        offer = self._offers.pop(uid, None)
+        if offer is None:
+            return
+        for claim in offer.claims:
+            if self._pods_of.get(claim) == uid:
+                del self._pods_of[claim]
+        self._on_node[offer.node].discard(uid)
+        if not self._on_node[offer.node]:
+            del self._on_node[offer.node]
+        self._books.touch(offer.node)
+
+    def _expire(self) -> None:
+        now = self._clock()
+        for uid in [uid for uid, offer in self._offers.items() if offer.expires_at <= now]:
+            self._withdraw(uid)
+
+    def _count(self, offer: _Offer, index: int, holdings: Sequence[Holding]) -> None:
+        """Count whether first fit had predicted the devices of a claim."""
+        predicted = [
+            taken.device.key
+            for taken in offer.fit.taken
+            if taken.claim == index and not taken.has_admin_access
+        ]
+        held: list[DeviceKey] = [holding.key for holding in holdings]
+        if sorted(predicted) == sorted(held):
+            outcome = "right"
+        elif all(offer.node in self._books.nodes_of(key) for key in held):
+            outcome = "other_device"
+        else:
+            outcome = "other_node"
+        self.predictions[outcome] += 1

@@ -1,0 +1,204 @@
+"""Claims that pods of this node are about to use: a CDI file for each, until its last pod is gone.
+
+The file is the record, so a driver that starts again goes on with what it finds. It says of which
+allocation it was made. While that is the claim's, it stays as it is, whatever the device's name
+stands for by then: so all pods of a shared claim get one GPU.
+"""
+
+import json
+import logging
+import re
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from gpushare.device_plugin.cards import Card, Cards
+from gpushare.device_plugin.container import Contract, answer
+from gpushare.device_plugin.identity import Grant
+from gpushare.errors import QuantityError, RequestRefused
+from gpushare.kube.api import Calls
+from gpushare.logline import Line
+from gpushare.wire.annotations import ALIYUN
+from gpushare.wire.dra.objects import RESOURCE_CLAIMS, ResourceClaim, Result
+from gpushare.wire.fields import NAME
+from gpushare.wire.quantity import to_bytes
+from gpushare_localcluster.dra.publisher import MEMORY, device_name
+
+log = logging.getLogger("gpushare.dra")
+
+KIND = "gpushare.io/claim"
+"""Of the CDI devices; one is named CLAIM'S-UID-REQUEST."""
+ALLOCATION = "gpushare.io/allocation"
+"""Annotation of a CDI file: the devices and shares of which it was made."""
+
+_CDI_VERSION = "0.6.0"
+"""The first with annotations."""
+_UID = re.compile(r"[0-9a-f-]{36}")
+_READ_SECONDS = 5.0
+_MIB = 2**20
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimRef:
+    """A claim as the kubelet names it."""
+
+    namespace: str
+    name: str
+    uid: str
+
+    def __str__(self) -> str:
+        return f"{self.namespace}/{self.name}"
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """A device of a claim, ready for its containers."""
+
+    request: str
+    pool: str
+    device: str
+    share: str | None
+    cdi: tuple[str, ...]
+    """What the container runtime is to add to a container with it."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Preparer:
+    """Prepares and unprepares; the kubelet asks for both again until they succeed."""
+
+    api: Calls
+    driver: str
+    cdi: Path
+    """The folder of generated CDI files."""
+    read: Callable[[], Cards]
+    """Returns the GPUs as they are now; raises GpuShareError."""
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def prepare(self, ref: ClaimRef) -> Sequence[Prepared]:
+        """Return the devices of the claim, whose CDI file is there then. Raises GpuShareError.
+
+        It is asked once for each pod of a shared claim, and again after an answer was lost.
+        """
+        path = self._path(ref)
+        results = self._results(ref)
+        with self._lock:
+            made_of = None
+            with suppress(OSError, ValueError, KeyError, TypeError):  # there is no such file
+                made_of = json.loads(path.read_text(encoding="utf-8"))["annotations"][ALLOCATION]
+            if made_of != _mark(results):
+                _put(path, _document(ref.uid, results, self.read()))
+                log.info(Line("prepared", claim=ref, devices=_mark(results)))
+        prepared = []
+        with_cdi: set[str] = set()
+        for result in results:
+            name = _request(result)
+            # All GPUs of a request are in one CDI device: of two that set one variable, one counts.
+            cdi = () if name in with_cdi else (f"{KIND}={ref.uid}-{name}",)
+            with_cdi.add(name)
+            share = result.share_id
+            prepared.append(Prepared(name, result.pool or "", result.device or "", share, cdi))
+        return prepared
+
+    def unprepare(self, ref: ClaimRef) -> None:
+        """Remove what was prepared, if anything was. Raises GpuShareError."""
+        with self._lock:
+            try:
+                self._path(ref).unlink(missing_ok=True)
+            except OSError as error:
+                raise RequestRefused(f"{self._path(ref)} cannot be removed: {error}") from error
+        log.info(Line("unprepared", claim=ref))
+
+    def _path(self, ref: ClaimRef) -> Path:
+        if not (_UID.fullmatch(ref.uid) and NAME.fullmatch(ref.name)):
+            raise RequestRefused(f"claim {ref}: {ref.uid[:40]!r} is no uid, or its name is none")
+        return self.cdi / f"{KIND.replace('/', '-')}_{ref.uid}.json"
+
+    def _results(self, ref: ClaimRef) -> Sequence[Result]:
+        """Return what the claim has of this driver. Raises GpuShareError."""
+        if not NAME.fullmatch(ref.namespace):
+            raise RequestRefused(f"claim {ref}: its namespace is none")
+        path = f"/apis/resource.k8s.io/v1/namespaces/{ref.namespace}/resourceclaims/{ref.name}"
+        body = self.api.request("GET", path, timeout=_READ_SECONDS)
+        claim: ResourceClaim = RESOURCE_CLAIMS.decode_answer(body, ref.namespace, ref.name)
+        if not claim.metadata or claim.metadata.uid != ref.uid:
+            raise RequestRefused(f"claim {ref} is another one by now")
+        devices = claim.allocation and claim.allocation.devices
+        results = (devices and devices.results) or ()
+        ours = [result for result in results if result.driver == self.driver]
+        if not ours:
+            raise RequestRefused(f"claim {ref} has no device of {self.driver}")
+        if any(result.admin_access for result in ours):
+            raise RequestRefused(f"claim {ref} asks for an administrator's access, which is no use")
+        return ours
+
+
+def _request(result: Result) -> str:
+    """Return the request as containers name it: without the choice that was taken of it."""
+    return (result.request or "").partition("/")[0]
+
+
+def _mark(results: Sequence[Result]) -> str:
+    """Return what tells this allocation from any other of the claim: its shares are its own."""
+    return ",".join(f"{result.pool}/{result.device}/{result.share_id or ''}" for result in results)
+
+
+def _document(uid: str, results: Sequence[Result], cards: Cards) -> Mapping[str, Any]:
+    """Return the CDI file: for each request what a container with it is told.
+
+    Raises RequestRefused if a GPU is not there, or not well.
+    """
+    by_name = {device_name(card): card for card in cards.all}
+    shares: dict[str, list[tuple[Card, int]]] = {}
+    for result in results:
+        card = by_name.get(result.device or "")
+        if card is None or card.problem:
+            why = card.problem if card else "is not there any more"
+            raise RequestRefused(f"device {result.device}: {why}")
+        shares.setdefault(_request(result), []).append((card, _units(result, card, cards.unit_mib)))
+    total = sum(units for of_request in shares.values() for _, units in of_request)
+    contract = Contract(ALIYUN, cards.unit_mib, isolation="driver")
+    devices = []
+    for name, of_request in shares.items():
+        allocation = answer(Grant(tuple(of_request), total), contract, "", "")
+        edits = {"env": [f"{key}={value}" for key, value in allocation.envs.items()]}
+        devices.append({"name": f"{uid}-{name}", "containerEdits": edits})
+    return {
+        "cdiVersion": _CDI_VERSION,
+        "kind": KIND,
+        "annotations": {ALLOCATION: _mark(results)},
+        "devices": devices,
+    }
+
+
+def _units(result: Result, card: Card, unit_mib: int) -> int:
+    """Return the units that a result has of the GPU; all of them if it names no amount.
+
+    Raises RequestRefused if that is less than one, or more than it has.
+    """
+    amount = (result.consumed_capacity or {}).get(MEMORY)
+    if amount is None:
+        return card.unit_count
+    try:
+        units = to_bytes(amount) // (unit_mib * _MIB)
+    except QuantityError as error:
+        raise RequestRefused(f"device {result.device}: {error}") from error
+    if not 0 < units <= card.unit_count:
+        raise RequestRefused(
+            f"device {result.device} has {card.unit_count} units of {unit_mib} MiB, and the claim"
+            f" {units}"
+        )
+    return units
+
+
+def _put(path: Path, document: Mapping[str, Any]) -> None:
+    """Write the file at once and whole: runtimes read the folder whenever it changes."""
+    temporary = path.with_suffix(".tmp")  # no runtime reads a file of that name
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        temporary.write_text(json.dumps(document, indent=1), encoding="utf-8")
+        temporary.replace(path)
+    except OSError as error:
+        raise RequestRefused(f"{path} cannot be written: {error}") from error
