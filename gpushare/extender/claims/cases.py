@@ -22,8 +22,9 @@ from gpushare.wire.demands import MOST_DEMANDS, demands_of
 from gpushare.wire.dra.claims import CLASS, ClaimRequest, claim_names, claim_request
 from gpushare.wire.dra.objects import ClaimsPod, ResourceClaim
 from gpushare.wire.dra.templates import SizedTemplate, awaited_template
+from gpushare.wire.groups import Group, group_of
 from gpushare.wire.objects import Metadata, PodSpec
-from gpushare.wire.pods import Group, group_of, observe_pod, pod_ref, priority_of
+from gpushare.wire.pods import observe_pod, pod_ref, priority_of
 
 COMPLETED_WITHIN = 30.0
 """Seconds that a gang of which a part alone has devices comes before all other pods. After them its

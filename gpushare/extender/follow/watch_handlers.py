@@ -20,19 +20,12 @@ from gpushare.ledger import Changes
 from gpushare.logline import Line
 from gpushare.wire.codec import Decoded, UnreadableObject, WatchEvent
 from gpushare.wire.demands import demands_of, node_state
+from gpushare.wire.groups import Claimant, claimant, group_of
 from gpushare.wire.inventory import UNHEALTHY_KEY, decode_unhealthy
 from gpushare.wire.nodes import node_spec
 from gpushare.wire.objects import ConfigMap, Metadata, Node, Pod
 from gpushare.wire.placeholders import Placeholder, placeholder_of
-from gpushare.wire.pods import (
-    Claimant,
-    claimant,
-    group_of,
-    has_ended,
-    observe_pod,
-    pod_name,
-    scheduler_of,
-)
+from gpushare.wire.pods import has_ended, observe_pod, pod_name, scheduler_of
 from gpushare.wire.scale_down import Mark, mark_of
 
 log = logging.getLogger("gpushare.watch")

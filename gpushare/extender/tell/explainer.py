@@ -23,9 +23,10 @@ from gpushare.extender.verbs.offers import group_need, held_places, offers_of
 from gpushare.kube.api import Api
 from gpushare.wire.dra.objects import CLAIMS_PODS, ClaimsPod
 from gpushare.wire.fields import NAME
+from gpushare.wire.groups import claimant
 from gpushare.wire.held import encode_held
 from gpushare.wire.objects import Pod
-from gpushare.wire.pods import claimant, scheduler_of
+from gpushare.wire.pods import scheduler_of
 
 _TIMEOUT = 5.0
 """Seconds to read the pod."""

@@ -33,7 +33,7 @@ from gpushare.extender.verbs.refusal_hold import RefusalHold
 from gpushare.extender.verbs.tickets import BindSlots, Tickets
 from gpushare.wire.demands import demands_of
 from gpushare.wire.extender import FilterArgs, NameLists, decode_filter, encode_filter
-from gpushare.wire.pods import Claimant, claimant
+from gpushare.wire.groups import Claimant, claimant
 
 
 class FilterVerb:

@@ -20,7 +20,7 @@ from typing import NamedTuple
 
 from gpushare.core.model import Request, Shares
 from gpushare.extender.follow.group_members import GroupMembers
-from gpushare.wire.pods import Claimant
+from gpushare.wire.groups import Claimant
 
 FLOOR = 0.3
 """Seconds that a hold counts at least; filter may wait as long before it refuses for one."""

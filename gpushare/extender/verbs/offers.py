@@ -26,8 +26,8 @@ from gpushare.errors import WireError
 from gpushare.explain.pod import GroupNeed
 from gpushare.extender.managed_resources import ManagedResource
 from gpushare.extender.verbs.holds import Hold, Holds, counts_against
+from gpushare.wire.groups import Claimant
 from gpushare.wire.held import HeldPlace
-from gpushare.wire.pods import Claimant
 
 _MAX_VIEWS = 8
 """Views kept, one for each priority among the holds that makes a difference."""

@@ -15,7 +15,7 @@ from gpushare.explain.pod import NodeAsk
 from gpushare.extender.managed_resources import ExtenderScope
 from gpushare.extender.tell.explainer import Explainer
 from gpushare.wire.annotations import ALIYUN
-from gpushare.wire.pods import Group, claimant
+from gpushare.wire.groups import Group, claimant
 from tests.support.scripted_api import ScriptedApi
 from tests.support.waiting import poll
 from tests.unit.core.clusters import node

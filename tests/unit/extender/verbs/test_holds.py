@@ -6,7 +6,7 @@ import pytest
 
 from gpushare.core.model import PodRef, Request
 from gpushare.extender.verbs.holds import FLOOR, GROUP, Hold, Holds, counts_against
-from gpushare.wire.pods import NO_GROUP, Claimant, Group
+from gpushare.wire.groups import NO_GROUP, Claimant, Group
 
 GANG = Group("podgroup default/train")
 

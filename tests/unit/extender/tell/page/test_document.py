@@ -13,7 +13,7 @@ from gpushare.extender.tell.page.document import Documents
 from gpushare.extender.tell.page.last_hour import LastHour
 from gpushare.wire.annotations import ALIYUN
 from gpushare.wire.codec import WatchEvent
-from gpushare.wire.pods import Claimant
+from gpushare.wire.groups import Claimant
 from tests.support.waiting import poll
 from tests.unit.core.clusters import node, state_of
 from tests.unit.extender.claims.store import ClaimStore, waiting_pod
