@@ -23,6 +23,7 @@ from gpushare.extender.door.app import build_app
 from gpushare.extender.door.worker import PendingRequest, UnansweredRequests
 from gpushare.extender.follow.auditor import Auditor
 from gpushare.extender.follow.disruption_budgets import DisruptionBudgets
+from gpushare.extender.follow.group_sizes import GroupSizes
 from gpushare.extender.follow.placeholders import Placeholders
 from gpushare.extender.follow.readiness import Readiness
 from gpushare.extender.follow.scale_down_guard import ScaleDownGuard
@@ -78,7 +79,7 @@ class Extender:
         # Configurations of other versions are read by releases before 1.29 alone.
         self._current = scheduler_file.current
         self._client = factory.connect_client(settings, settings.threads - SPARE_THREADS + 8)
-        budgets = DisruptionBudgets()
+        budgets, group_sizes = DisruptionBudgets(), GroupSizes()
         # They matter to preemption alone, and it takes a right of its own to list them.
         followed = budgets if entry.preempt_verb and not settings.claims_alone else None
         self._policy_refresher = PolicyRefresher(
@@ -106,6 +107,7 @@ class Extender:
             self._managed_resources,
             followed,
             pod_handler,
+            group_sizes=group_sizes,
             marks=marks,
             room_on=self._waker.room_on,
         )

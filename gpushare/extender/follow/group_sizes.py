@@ -45,7 +45,7 @@ class SizeSource:
 
     kind: str
     name: str
-    """Plural and API group, as in RBAC and in messages."""
+    """As in metrics."""
     path: str
     codec: Codec[Any]
 
@@ -53,31 +53,31 @@ class SizeSource:
 SIZE_SOURCES = (
     SizeSource(
         POD_GROUP,
-        "podgroups.scheduling.k8s.io",
+        "podgroups",
         "/apis/scheduling.k8s.io/v1beta1/podgroups",
         POD_GROUPS,
     ),
     SizeSource(
         COSCHEDULING,
-        "podgroups.scheduling.x-k8s.io",
+        "coscheduling_podgroups",
         "/apis/scheduling.x-k8s.io/v1alpha1/podgroups",
         POD_GROUPS,
     ),
     SizeSource(
         VOLCANO,
-        "podgroups.scheduling.volcano.sh",
+        "volcano_podgroups",
         "/apis/scheduling.volcano.sh/v1beta1/podgroups",
         POD_GROUPS,
     ),
     SizeSource(
         LEADER_WORKER_SET,
-        "leaderworkersets.leaderworkerset.x-k8s.io",
+        "leaderworkersets",
         "/apis/leaderworkerset.x-k8s.io/v1/leaderworkersets",
         LEADER_WORKER_SETS,
     ),
     SizeSource(
         JOB_SET,
-        "jobsets.jobset.x-k8s.io",
+        "jobsets",
         "/apis/jobset.x-k8s.io/v1alpha2/jobsets",
         JOB_SETS,
     ),
