@@ -350,6 +350,12 @@ PROVOKED: list[tuple[str, str, str, dict[str, Any]]] = [
         without(Right("list", "poddisruptionbudgets", "policy")),
     ),
     (
+        "rights-useful",
+        "warn",
+        "bound pod by pod",
+        without(Right("watch", "jobsets", "jobset.x-k8s.io")),
+    ),
+    (
         "rights-to-spare",
         "warn",
         "patch pods",
