@@ -17,6 +17,7 @@ from gpushare.core.selectors import Demands
 from gpushare.core.trial import AUTO, Choice
 from gpushare.errors import MessageError
 from gpushare.explain.pod import resolve
+from gpushare.extender.verbs.bind.gate import Gate
 from gpushare.extender.verbs.holds import Holds
 from gpushare.ledger import Ledger
 from gpushare.logline import Line
@@ -190,6 +191,8 @@ class ManagedResources:
     """Which pods are sent here."""
     node_states: NodeStates = field(default_factory=NodeStates)
     """What kube-scheduler's own filters see of the nodes."""
+    gate: Gate = field(default_factory=Gate)
+    """Where the pods of a group wait for each other; a group may need several resources."""
     _last: tuple[Pod, ResourceRequest] | None = field(default=None, init=False, repr=False)
 
     def __post_init__(self) -> None:

@@ -12,6 +12,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
 
 from gpushare.core.model import ObservedPod
 from gpushare.daemon.events import NullRecorder, Recorder
@@ -43,6 +44,7 @@ from gpushare.extender.tell.metrics import Metrics
 from gpushare.extender.tell.page.document import Documents
 from gpushare.extender.tell.page.last_hour import LastHour
 from gpushare.extender.verbs.bind.binder import Binder
+from gpushare.extender.verbs.bind.transaction import wait_within
 from gpushare.extender.verbs.holds import FLOOR
 from gpushare.extender.verbs.refusal_hold import RefusalHold
 from gpushare.extender.verbs.tickets import BindSlots
@@ -58,6 +60,8 @@ _SWITCH_INTERVAL = 0.001
 _SETTLE_EVERY = 1.0
 STUCK = 120.0
 """Seconds until the thread that settles counts as stuck, and the process as not alive."""
+_GATE_WRITERS = 16
+"""Threads that send the Bindings of groups that are whole."""
 _LOG_FLUSH_SECONDS = 2.0
 """Seconds at the end in which the log may still be written."""
 _WARM_EVERY = 45.0
@@ -154,8 +158,19 @@ class Extender:
             not_ready=self._readiness.not_ready,
             leads_until=leads_until,
         )
+        gate = self._managed_resources.gate
+        gate.size_of = group_sizes.size_of
+        if settings.scheduler_config:
+            gate.wait = wait_within(entry.http_timeout)
+        # Behind the gate; they begin with the first Binding, after the fork.
+        self._gate_writers = ThreadPoolExecutor(_GATE_WRITERS, "gate-writer")
         self._binder = Binder(
-            self._client, self._managed_resources, leads_until, room_on=self._waker.room_on
+            self._client,
+            self._managed_resources,
+            leads_until,
+            room_on=self._waker.room_on,
+            torn=self._event_messages.group_torn,
+            run=self._gate_writers.submit,
         )
         self._unserved_pods = UnservedPods(self._managed_resources)
         self._metrics = Metrics(
@@ -259,10 +274,16 @@ class Extender:
         if self._claims is not None:
             self._claims.start(self._readiness)
         threading.Thread(target=self._settle, name="settle", daemon=True).start()
+        threading.Thread(target=self._guard_gate, name="gate", daemon=True).start()
         resources = ",".join(managed.names.resource for managed in self._managed_resources)
         listen, health = self._settings.listen, self._settings.health_listen
         policy = self._settings.policy
         log.info(Line("started", listen=listen, health=health, resources=resources, policy=policy))
+
+    def stopping(self) -> None:
+        """Answer the binds that wait at the gate: nothing of them is sent."""
+        self._managed_resources.gate.stop()
+        self._binder.open_gate()
 
     def stop(self) -> None:
         """Stop following and leading. Every request has been answered, unless gunicorn's master
@@ -321,6 +342,15 @@ class Extender:
                 # The thread must go on: without it a charge in doubt would stay for ever.
                 log.exception("settling failed")
             time.sleep(_SETTLE_EVERY)
+
+    def _guard_gate(self) -> None:
+        while True:
+            try:
+                self._binder.guard_gate()
+            except Exception:
+                # The thread must go on: without it nobody ends the waits.
+                log.exception("the gate failed")
+                time.sleep(_SETTLE_EVERY)
 
     def _state(self) -> dict[str, float]:
         """Return the values of this process for metrics."""

@@ -155,7 +155,7 @@ class Allocator:
         self._held_back = ""
         self._tries: dict[str, _Tries] = {}
         self._arrivals = _Arrivals()
-        self._gangs = Gangs(next(iter(resources)).holds.without_claims, clock)
+        self._gangs = Gangs(resources.gate.bound_members, clock)
         self._thread: threading.Thread | None = None
         self._most = writers
         self._writers: ThreadPoolExecutor | None = None
