@@ -6,14 +6,16 @@ from typing import Any
 
 from gpushare.core.model import PodRef, Reason, Request
 from gpushare.core.selectors import Demands
+from gpushare.extender.follow.group_members import Member
 from gpushare.extender.follow.watch_handlers import PodEventHandler
 from gpushare.extender.tell.events.mistaken_pods import MistakenPods
 from gpushare.extender.tell.page import document
 from gpushare.extender.tell.page.document import Documents
 from gpushare.extender.tell.page.last_hour import LastHour
+from gpushare.extender.verbs.bind.gate import Arrival
 from gpushare.wire.annotations import ALIYUN
 from gpushare.wire.codec import WatchEvent
-from gpushare.wire.groups import Claimant
+from gpushare.wire.groups import Claimant, Group
 from tests.support.waiting import poll
 from tests.unit.core.clusters import node, state_of
 from tests.unit.extender.claims.store import ClaimStore, waiting_pod
@@ -338,3 +340,20 @@ def test_the_cards_of_claims_stand_beside_the_others() -> None:
     process.waits(waiting_pod("pc", "c"))
     process.round()
     assert before != documents.body()
+
+
+def test_groups_that_wait_at_bind_are_told() -> None:
+    world = World()
+    assert json.loads(world.documents.body())["groups"] == []
+    group, ref = Group("jobset team/train", 3), PodRef("team", "a", "uid-a")
+    world.resources.gate.shown(group.key, Member(ref))
+    world.resources.gate.arrive(group, Arrival(ref, "1", "gpu-a", "", time.monotonic() + 5.0))
+    (told,) = json.loads(world.documents.body())["groups"]
+    assert told.pop("waitsUntil")
+    assert told == {
+        "name": "jobset team/train",
+        "size": 3,
+        "existing": 1,
+        "bound": 0,
+        "waiting": 1,
+    }
