@@ -27,7 +27,7 @@ class Scene:
     def __init__(self, client: k8s.ApiClient) -> None:
         self._core = k8s.CoreV1Api(client)
         self._custom = k8s.CustomObjectsApi(client)
-        for name in ("gpu-a", "gpu-b"):
+        for name in ("card-a", "card-b"):
             self._core.create_node(node(name))
 
     def a_job_set_starts_whole(self) -> None:
@@ -65,7 +65,7 @@ class Scene:
         counts = sorted(map(self._bound, ("serve-0", "serve-1")))
         expect(counts == [0, 3], f"one group whole and the other not at all: {counts}")
         say("a node comes, and the other group starts")
-        self._core.create_node(node("gpu-c"))
+        self._core.create_node(node("card-c"))
         wait_for(lambda: self._bound("serve-") == 6)
 
     def _pods(self, prefix: str) -> list[Any]:
