@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterable
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 from gunicorn.http import wsgi
 from gunicorn.http.message import Request
@@ -27,9 +27,6 @@ from gunicorn.workers.gthread import ThreadWorker
 
 from gpushare.extender.door import known_heads
 from gpushare.extender.door.connection import CHUNK, Connection
-
-if TYPE_CHECKING:
-    from wsgiref.types import WSGIEnvironment
 
 _HEAD_END = re.compile(rb"\r\n\r?\n")
 
@@ -173,7 +170,7 @@ class BufferedThreadWorker(ThreadWorker):
         self._pending_since[conn] = time.monotonic()
         super().enqueue_req(conn)
 
-    def handle(self, conn: Connection) -> object:
+    def handle(self, conn: Connection) -> object:  # type: ignore[override]
         """Answer; return whether the connection may be kept once the answer is taken, or _PARKED if
         the answer is made later.
         """
@@ -206,21 +203,21 @@ class BufferedThreadWorker(ThreadWorker):
         """Answer a request that gunicorn refuses, or that failed, and log it."""
         super().handle_error(req, cast(socket.socket, _WholeHead(client)), addr, exc)
 
-    def handle_request(self, req: Request, conn: Connection) -> object:
+    def handle_request(self, req: Request, conn: Connection) -> object:  # type: ignore[override]
         """Answer a request that gunicorn has parsed, and cache its head."""
         if req.method != "POST":
             return bool(super().handle_request(req, conn))
-        environ = wsgi.create(req, conn.sock, conn.client, conn.server, self.cfg)[1]
+        environ = dict(wsgi.create(req, conn.sock, conn.client, conn.server, self.cfg)[1])
         environ["wsgi.multithread"] = True
         conn.heads.add(conn.head, req, conn, self.cfg)
         return self._answer(conn, environ, closing=req.should_close())
 
     def _keepalive_after(self, conn: Connection, keepalive: object) -> object:
         # A verb has read its whole body.
-        return _PARKED if keepalive is _PARKED else super()._keepalive_after(conn, keepalive)
+        return _PARKED if keepalive is _PARKED else super()._keepalive_after(conn, keepalive)  # type: ignore[misc]
 
     def _answer(
-        self, conn: Connection, environ: "WSGIEnvironment", *, closing: bool = False
+        self, conn: Connection, environ: dict[str, Any], *, closing: bool = False
     ) -> object:
         """Answer a POST; return whether to keep the connection, or _PARKED.
 
@@ -293,7 +290,7 @@ class BufferedThreadWorker(ThreadWorker):
             self._finish(conn, fs)
 
     def _finish(self, conn: Connection, fs: Future[object]) -> None:
-        super().finish_request(conn, fs)
+        super().finish_request(conn, cast("Future[bool]", fs))
         kept_alive = bool(self.keepalived_conns) and self.keepalived_conns[-1] is conn
         if kept_alive and (conn.received or conn.refused):  # it has begun another request
             self.on_client_socket_readable(conn, conn.sock)

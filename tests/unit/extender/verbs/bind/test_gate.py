@@ -1,6 +1,7 @@
 """Each rule of the gate: who counts, when a group passes, and how a wait ends otherwise."""
 
 import threading
+from collections.abc import Callable
 
 import pytest
 
@@ -166,7 +167,9 @@ def test_a_deleted_pod_turns_back_at_once_and_counts_no_more() -> None:
         (lambda gate: gate.turn_all_back("it does not lead", NOT_LEADING), NOT_LEADING),
     ],
 )
-def test_all_turn_back_when_the_process_stops_or_leads_no_more(end, reason: str) -> None:  # type: ignore[no-untyped-def]
+def test_all_turn_back_when_the_process_stops_or_leads_no_more(
+    end: Callable[[Gate], None], reason: str
+) -> None:
     world = World(a=2, b=2)
     world.arrive("a-0")
     world.arrive("b-0")
