@@ -126,6 +126,7 @@ def make_managed_resources(
             frozenset(resource.name for resource in entry.managed_resources),
             frozenset(schedulers),
             claims_alone=settings.claims_alone,
+            binds_every_pod=entry.binds_every_pod,
         ),
     )
 

@@ -153,9 +153,14 @@ class ExtenderScope:
     """The names of its profiles; empty: not known."""
     claims_alone: bool = False
     """It sends none at all, and only claims are served."""
+    binds_every_pod: bool = False
+    """Bind is called for pods as well that name none of the managed resources."""
 
-    def refusal(self, pod: Pod) -> str:
-        """Return why kube-scheduler does not send this pod to the extender, or ""."""
+    def refusal(self, pod: Pod, *, to_bind: bool = False) -> str:
+        """Return why kube-scheduler does not send this pod to the extender, or "".
+
+        to_bind: to have it bound, else for any other verb.
+        """
         if self.claims_alone:
             return (
                 f"{CLAIMS_ALONE}, and gives out nothing by {', '.join(sorted(self.managed))}: ask"
@@ -169,6 +174,8 @@ class ExtenderScope:
                 " the profiles of --scheduler-config, without it default-scheduler; have its own"
                 " scheduler bind it, or give that one's file"
             )
+        if to_bind and self.binds_every_pod:
+            return ""
         if self.managed and not names_any(pod, self.managed):
             names = ", ".join(sorted(self.managed))
             return (

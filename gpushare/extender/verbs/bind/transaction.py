@@ -224,7 +224,7 @@ class BindTransaction:
             node = seen.spec.node_name if seen.spec else None
             if node:
                 return self._bound_to(node)
-            refusal = self.resources.scope.refusal(seen)
+            refusal = self.resources.scope.refusal(seen, to_bind=True)
             if refusal:
                 return BindResult(f"pod {self.ref}: {refusal}", NOT_OURS)
             self.resource_request, self.approved = self.resources.resolve(seen), True
