@@ -22,8 +22,8 @@ FORMS = ("config", "policy")
 STYLES = ("yaml", "json")
 DEFAULT_URL = f"http://{DEFAULT_LISTEN[0]}:{DEFAULT_LISTEN[1]}{PREFIX}"
 HTTP_TIMEOUT = 30
-"""Seconds; a bind may take the extender 4 s, and kube-scheduler must not give up before. The rest is
-for how long a pod may wait at bind for the others of its group."""
+"""Seconds; a bind may take the extender 4 s, and kube-scheduler must not give up before. For the
+rest of it a pod may wait at bind for the others of its group."""
 
 WEIGHTS = {"ours": 150, "shared": 1}
 """A point of ours counts 10 x weight. ours: one point (1500) outweighs all in-tree scores together
