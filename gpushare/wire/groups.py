@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from gpushare.core.model import PodRef, Request
 from gpushare.wire.annotations import strict_number
-from gpushare.wire.objects import JobSet, LeaderWorkerSet, Metadata, Pod, PodGroup, PodSpec
+from gpushare.wire.objects import JobSet, JobSpec, LeaderWorkerSet, Metadata, Pod, PodGroup, PodSpec
 from gpushare.wire.pods import controller_of, pod_ref, priority_of
 
 MAX_MEMBERS = 10_000
@@ -186,9 +186,9 @@ def _job_set_size(made: JobSet) -> int:
     succeeded = {status.name: status.succeeded or 0 for status in statuses}
     size = 0
     for job in jobs:
-        template = job.template and job.template.spec
-        at_once = 1 if template is None or template.parallelism is None else template.parallelism
-        if template is not None and template.completions is not None:
+        template = (job.template.spec if job.template else None) or JobSpec()
+        at_once = 1 if template.parallelism is None else template.parallelism
+        if template.completions is not None:
             at_once = min(at_once, template.completions)
         replicas = 1 if job.replicas is None else job.replicas
         size += max(replicas - succeeded.get(job.name, 0), 0) * max(at_once, 0)

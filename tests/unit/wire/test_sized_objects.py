@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from gpushare.wire.codec import Codec
 from gpushare.wire.groups import (
     COSCHEDULING,
     JOB_SET,
@@ -16,7 +17,7 @@ from gpushare.wire.groups import (
 )
 from gpushare.wire.objects import JOB_SETS, LEADER_WORKER_SETS, POD_GROUPS
 
-CODECS = {JOB_SET: JOB_SETS, LEADER_WORKER_SET: LEADER_WORKER_SETS}
+CODECS: dict[str, Codec[Any]] = {JOB_SET: JOB_SETS, LEADER_WORKER_SET: LEADER_WORKER_SETS}
 
 
 def size(kind: str, spec: Any, status: Any = None) -> int:
