@@ -105,7 +105,11 @@ def job_set(name: str, jobs: int, pods: int = 2, *, launcher: bool = False) -> O
 
 def job(pods: int, units: int) -> Object:
     """Return the template of a Job that runs so many pods at once."""
-    template = {"spec": {"restartPolicy": "Never", "containers": [container(units)]}}
+    template = {
+        # Containers are no processes here: by default the pods of a Job end after 5 s.
+        "metadata": {"annotations": {"localcluster.gpushare.io/run-seconds": "never"}},
+        "spec": {"restartPolicy": "Never", "containers": [container(units)]},
+    }
     return {"spec": {"parallelism": pods, "completions": pods, "template": template}}
 
 
