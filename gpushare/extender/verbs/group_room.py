@@ -12,6 +12,8 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
+import numpy as np
+
 from gpushare.core.decide import room_for
 from gpushare.core.held_snapshot import HeldSnapshot
 from gpushare.core.model import Request
@@ -27,8 +29,9 @@ from gpushare.wire.groups import Claimant
 _MOST_GROUPS = 1_000
 """Groups of which the last look is kept."""
 
-Version = tuple[int, int]
-"""The generation of the books and the version of the holds."""
+Version = tuple[int, int, int, bytes]
+"""The generation of the books, the versions of the holds and of the gate, and a byte for each node,
+1 where kube-scheduler offers it."""
 
 
 class _Look(NamedTuple):
@@ -39,6 +42,8 @@ class _Look(NamedTuple):
     """A group that does not fit is looked at again once this has changed."""
     until: float
     """When a group that fits is looked at again."""
+    ended_waits: int
+    """Waits at the gate that had ended; a group that fits is looked at again after the next."""
 
 
 class GroupRoom:
@@ -65,17 +70,23 @@ class GroupRoom:
         """
         if pod.waits or not self._gate.holds_back(pod.group):
             return True
-        version = seen.generation, self._managed.holds.version
+        rows = rows[rows >= 0]
+        offered = np.zeros(len(seen.names), dtype=bool)
+        offered[rows] = True
+        holds, gate = self._managed.holds.version, self._gate.version
+        version = seen.generation, holds, gate, offered.tobytes()
+        ended = self._gate.ended_waits
         with self._lock:
             look = self._looks.get(pod.group.key)
-        if look is not None and (now < look.until if look.fits else version == look.version):
-            return look.fits
+        if look is not None and look.fits and now < look.until and ended == look.ended_waits:
+            return True
+        if look is not None and not look.fits and version == look.version:
+            return False
         needs = self.needs(pod, demands())
-        rows = rows[rows >= 0]
         fits = all(room_for(seen, asks, count, rows) >= count for asks, count in needs.items())
         with self._lock:
             self._looks.pop(pod.group.key, None)
-            self._looks[pod.group.key] = _Look(fits, version, now + self._gate.wait)
+            self._looks[pod.group.key] = _Look(fits, version, now + self._gate.wait, ended)
             if len(self._looks) > _MOST_GROUPS:
                 del self._looks[next(iter(self._looks))]
         return fits

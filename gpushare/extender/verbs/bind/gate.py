@@ -3,7 +3,7 @@
 A member of a group comes here charged, its Binding not yet sent, and waits. When as many members as
 the group needs at once are bound, sent or waiting, all that wait pass. Else they turn back: when
 the time is over, when a competing group needs their places, when their pod is deleted, or when this
-process stops. Only members count that the API server shows: a deleted pod has no place.
+process stops. Only pods that the watch has shown count and pass.
 
 A state machine: no I/O and no clock; time is an argument, seconds of a monotonic clock. Under its
 lock there is only bookkeeping, and any thread may call any method. Each call that ends a wait adds
@@ -115,6 +115,10 @@ class Gate:
         self._is_listed = False
         self._is_stopped = False
         self._ends: Counter[str] = Counter()
+        self.ended_waits = 0
+        """How many waits of groups have ended, in whatever way."""
+        self.version = 0
+        """Rises with each change of the groups and of their waits."""
 
     # -- what the watch shows ---------------------------------------------------------------------
 
@@ -122,6 +126,7 @@ class Gate:
         """Take over a pod of the group as it is shown: it exists."""
         with self._changed:
             self._members.put(group_key, member)
+            self.version += 1
             attempt = self._tries.get(group_key)
             if attempt is not None:
                 if member.is_bound:
@@ -137,6 +142,7 @@ class Gate:
         with self._changed:
             group_key = self._members.group_of(uid)
             self._members.remove(uid, deleted=deleted)
+            self.version += 1
             attempt = self._tries.get(group_key)
             if attempt is None:
                 return
@@ -150,6 +156,7 @@ class Gate:
         """Forget all members but these: a whole list of pods shows no others."""
         with self._changed:
             self._members.keep(uids)
+            self.version += 1
             if not self._is_listed:
                 self._is_listed = True
                 self._members.note_first_list()
@@ -172,6 +179,7 @@ class Gate:
             uid = arrival.ref.uid
             attempt.sent.discard(uid)
             attempt.waiting[uid] = arrival
+            self.version += 1
             if self._is_stopped:
                 self._turn_back(attempt, "this process stops", STOP)
             else:
@@ -188,6 +196,7 @@ class Gate:
             if attempt is None:
                 return None
             attempt.sent.discard(uid)
+            self.version += 1
             group, key = attempt.group, attempt.group.key
             bound, size = len(self._bound(attempt)), self.size_of(group)
             self._drop_if_empty(attempt)
@@ -350,12 +359,17 @@ class Gate:
         return self._count(attempt) >= size
 
     def _judge(self, attempt: _Try) -> None:
-        """Let the group pass if it is whole."""
-        if not attempt.waiting or not self._is_complete(attempt.group, self.size_of(attempt.group)):
+        """Let the group pass if it is whole.
+
+        A pod that the watch has not shown yet waits: the watch shows its changes in order, so what
+        it has shown before may be older than the end of a group of the same name.
+        """
+        members = self._members.of(attempt.group.key)
+        passing = attempt.waiting.keys() & members.keys()
+        if not passing or not self._is_complete(attempt.group, self.size_of(attempt.group)):
             return
-        arrivals = tuple(attempt.waiting.values())
-        attempt.waiting.clear()
-        attempt.sent.update(arrival.ref.uid for arrival in arrivals)
+        arrivals = tuple(attempt.waiting.pop(uid) for uid in [*attempt.waiting] if uid in passing)
+        attempt.sent.update(passing)
         self._ends["whole"] += 1
         self._add(Verdict(attempt.group.key, arrivals))
 
@@ -373,6 +387,8 @@ class Gate:
 
     def _add(self, verdict: Verdict) -> None:
         self._verdicts.append(verdict)
+        self.ended_waits += 1
+        self.version += 1
         self._changed.notify_all()
 
     def _drop_if_empty(self, attempt: _Try) -> None:
