@@ -102,7 +102,8 @@ class Group:
     generation: int
     priority: int = 0
     excused: bool = False
-    """A pod was deleted, has ended, or was refused since the first one was bound."""
+    """A pod was deleted, has ended, or was refused since the first one was bound, or the leader has
+    not been shown yet that all are gone."""
 
 
 @dataclass
@@ -144,6 +145,7 @@ class GateStory:
         self._take_answers()
         if self.api.now >= self._ticked + 1.0:
             self._ticked = self.api.now
+            self.leader.binder.settle_overdue()
             self.leader.waker.tick(ready=True)
             self.follower.waker.tick(ready=False)
 
@@ -409,9 +411,13 @@ class GateStory:
                 places.add(place)
         for group in self.groups.values():
             bound = [name for name in self._members(group) if self._node(name)]
-            if not bound:
+            unseen = any(
+                kind == "DELETED" and body["metadata"]["name"].startswith(f"{group.name}-")
+                for kind, body in self.leader.unseen
+            )
+            if not bound and not unseen:
                 group.excused = False
-            elif len(bound) < group.size and not group.excused:
+            elif 0 < len(bound) < group.size and not group.excused:
                 raise Violation(f"G2 of {group} only {bound} are bound")
             if len(bound) >= group.size:
                 self._count("whole")
