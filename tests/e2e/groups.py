@@ -13,6 +13,7 @@ from typing import Self
 from uuid import uuid4
 
 from tests.contract.apiserver.client import Api, Json
+from tests.e2e.claims import CLAIMS
 from tests.e2e.objects import MEM, Objects, fresh
 
 _PODS = "/api/v1/namespaces/default/pods"
@@ -119,6 +120,20 @@ def member(
     )
 
 
+def with_claims(objects: Objects, device_class: str, size: int) -> list[Json]:
+    """Return the pods of a Job that ask for a device each by a claim; they name no resource."""
+    name, owner, pods = fresh("job"), job_owner(), []
+    for _ in range(size):
+        claim = fresh("claim")
+        exactly = {"deviceClassName": device_class}
+        requests = [{"name": "card", "exactly": exactly}]
+        body = {"metadata": {"name": claim}, "spec": {"devices": {"requests": requests}}}
+        objects.api.create(CLAIMS, body)
+        claims = [{"name": "card", "resourceClaimName": claim}]
+        pods.append(member(objects, 0, name, size, owner, resourceClaims=claims))
+    return pods
+
+
 def pod_group(objects: Objects, units: int, size: int, seconds: int = 5) -> list[Json]:
     """Return the pods of a PodGroup of the coscheduling plug-in, which waits so long at Permit."""
     name = fresh("podgroup")
@@ -143,7 +158,8 @@ def _pod(
     owner: Json | None = None,
     **spec: object,
 ) -> Json:
-    container = {"name": "main", "image": "x", "resources": {"limits": {MEM: str(units)}}}
+    limits = {MEM: str(units)} if units else {}
+    container = {"name": "main", "image": "x", "resources": {"limits": limits}}
     metadata = {
         "name": fresh("member"),
         "labels": {**labels, GROUP: group},

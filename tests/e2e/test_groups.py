@@ -11,7 +11,8 @@ from collections.abc import Iterator, Sequence
 import pytest
 
 from tests.contract.apiserver.client import MERGE, Api, Json
-from tests.e2e.binaries import RELEASE, tool
+from tests.e2e.binaries import RELEASE, needed, tool
+from tests.e2e.claims import CLASSES, SLICES
 from tests.e2e.conftest import MakePlane
 from tests.e2e.groups import (
     JOB_SETS,
@@ -27,6 +28,7 @@ from tests.e2e.groups import (
     member,
     name_of,
     pod_group,
+    with_claims,
 )
 from tests.e2e.objects import NODES, fresh
 from tests.e2e.plane import SCHEDULER
@@ -46,6 +48,15 @@ _OPEN = "tests/open"
 _QUIET = 2.0
 """Seconds in which nothing more of a group that waits may be bound."""
 
+_FIRST_WITH_CLAIMS = 34
+_DRIVER = "cards.example.com"
+_LAST = "      - name: aliyun.com/gpu-core.percentage\n        ignoredByScheduler: false\n"
+_BINDS_EVERY_POD = {
+    "urlPrefix: ": "urlPrefix: &ours ",
+    "    bindVerb: bind\n": "",
+    _LAST: f"{_LAST}  - urlPrefix: *ours\n    bindVerb: bind\n    httpTimeout: 60s\n",
+}
+"""The second entry has no managedResources."""
 _COSCHEDULING = """profiles:
   - schedulerName: default-scheduler
     plugins:
@@ -100,6 +111,36 @@ def coscheduling_world(
         world.stop()
 
 
+@pytest.fixture(scope="module")
+def claims_world(
+    make_plane: MakePlane, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[World]:
+    """A plain kube-scheduler that has our extender bind every pod, and a driver of four cards."""
+    plane = make_plane()
+    world = World(
+        plane,
+        tmp_path_factory.mktemp("claims"),
+        change=_BINDS_EVERY_POD,
+        flags=("--leadership", "off"),
+    )
+    node = world.objects.node(devices=0)
+    devices = [{"name": f"card-{number}"} for number in range(4)]
+    pool = {"name": node, "generation": 1, "resourceSliceCount": 1}
+    slices = {"driver": _DRIVER, "nodeName": node, "pool": pool, "devices": devices}
+    world.api.create(SLICES, {"metadata": {"name": "cards"}, "spec": slices})
+    selector = {"cel": {"expression": f"device.driver == '{_DRIVER}'"}}
+    world.api.create(CLASSES, {"metadata": {"name": _DRIVER}, "spec": {"selectors": [selector]}})
+    controllers = plane.start_controllers(
+        needed("kube-controller-manager"), "resourceclaim-controller"
+    )
+    try:
+        world.start()
+        yield world
+    finally:
+        controllers.kill()
+        world.stop()
+
+
 def _let_read_pod_groups(api: Api) -> None:
     """Give kube-scheduler the right that its plug-in needs."""
     rules = [{"apiGroups": [POD_GROUPS[0]], "resources": ["podgroups"], "verbs": ["*"]}]
@@ -119,6 +160,19 @@ def test_groups_of_controllers_are_bound_whole_by_a_plain_kube_scheduler(
         for _ in range(_ROUNDS):
             _compete(group_world, watch, kinds, size=3)
     print(f"{len(kinds) * _ROUNDS} groups; bound in part for at most {_most(watch)} ms")
+    assert _torn(watch) == {}
+
+
+def test_groups_with_claims_are_bound_whole_where_we_bind_every_pod(claims_world: World) -> None:
+    """Each round: two groups of three pods with a claim each, and four cards."""
+    with TornGroups(claims_world.api) as watch:
+        for _ in range(_ROUNDS):
+            groups = [with_claims(claims_world.objects, _DRIVER, 3) for _ in range(2)]
+            for pods in groups:
+                watch.expect(pods)
+            while groups:
+                _one_is_bound_whole(claims_world, watch, groups)
+    print(f"{2 * _ROUNDS} groups with claims; bound in part for at most {_most(watch)} ms")
     assert _torn(watch) == {}
 
 
