@@ -135,10 +135,10 @@ class GateStory:
     def step(self, chance: Chance) -> None:
         """One step of the story, and its judgement."""
         getattr(self, f"_{_STEPS.draw(chance)}")(chance)
-        self._pass_time(0.02)
-        self._judge()
+        self.pass_time(0.02)
+        self.judge()
 
-    def _pass_time(self, seconds: float) -> None:
+    def pass_time(self, seconds: float) -> None:
         self.api.now += seconds
         self.leader.look()
         self.follower.look()
@@ -150,7 +150,7 @@ class GateStory:
             self.follower.waker.tick(ready=False)
 
     def _pass(self, chance: Chance) -> None:
-        self._pass_time(chance.pick((0.2, 0.5, 1.0, 2.0)))
+        self.pass_time(chance.pick((0.2, 0.5, 1.0, 2.0)))
 
     def _watch(self, chance: Chance) -> None:
         chance.pick((self.leader, self.follower)).catch_up(1 + chance.below(8))
@@ -159,7 +159,7 @@ class GateStory:
         if len(self.groups) < 6:
             size = 2 + chance.below(3)
             priority = 5 if chance.once_in(5) else 0
-            self._make_group(f"g{self._number()}", size, chance.below(2), priority)
+            self.make_group(f"g{self._number()}", size, chance.below(2), priority)
 
     def _plain(self, chance: Chance) -> None:
         del chance
@@ -170,15 +170,15 @@ class GateStory:
         """The pods of a group are deleted, and its name is used again."""
         if self.groups:
             group = self.groups[chance.pick(sorted(self.groups))]
-            for name in self._members(group):
+            for name in self.members_of(group):
                 self._gone(name)
             size = 2 + chance.below(4)
-            self._make_group(group.name, size, chance.below(2), group.priority)
+            self.make_group(group.name, size, chance.below(2), group.priority)
 
     def _complete(self, chance: Chance) -> None:
         """The controller of a group creates the pods that it lacks."""
         for group in self.groups.values():
-            while len(self._members(group)) < group.size:
+            while len(self.members_of(group)) < group.size:
                 self._member(group)
         del chance
 
@@ -195,7 +195,7 @@ class GateStory:
     def _forget_group(self, chance: Chance) -> None:
         if self.groups:
             group = self.groups.pop(chance.pick(sorted(self.groups)))
-            for name in self._members(group):
+            for name in self.members_of(group):
                 self._gone(name)
 
     def _cordon(self, chance: Chance) -> None:
@@ -223,7 +223,7 @@ class GateStory:
         del chance
         self._count("lead lost with waits" if self.waits else "lead lost")
         self.leader.leads = False
-        self._pass_time(0.0)
+        self.pass_time(0.0)
         self.leader, self.follower = self.follower, self.leader
         # As after a change of leader: pods are listed once more before it answers.
         self.leader.unseen.clear()
@@ -241,13 +241,13 @@ class GateStory:
         self.leader = Process(self)
 
     def _schedule(self, chance: Chance) -> None:
-        queue = self._queue()
+        queue = self.queue()
         if queue:
-            self._try(chance.pick(queue))
+            self.try_pod(chance.pick(queue))
 
     # -- kube-scheduler ---------------------------------------------------------------------------
 
-    def _queue(self) -> list[str]:
+    def queue(self) -> list[str]:
         return sorted(
             name
             for name in self.pods
@@ -257,7 +257,7 @@ class GateStory:
             and self.backoff.get(name, 0.0) <= self.api.now
         )
 
-    def _try(self, name: str) -> None:
+    def try_pod(self, name: str) -> None:
         names = [
             each
             for each, cards in NODES.items()
@@ -343,19 +343,19 @@ class GateStory:
         self._made += 1
         return self._made
 
-    def _make_group(self, name: str, size: int, late: int, priority: int) -> None:
+    def make_group(self, name: str, size: int, late: int, priority: int) -> None:
         group = self.groups[name] = Group(name, size, self._number(), priority)
         for _ in range(size - late):
             self._member(group)
 
     def _member(self, group: Group) -> None:
         launcher = group.generation % 4 == 0 and not any(
-            "launcher" in name for name in self._members(group)
+            "launcher" in name for name in self.members_of(group)
         )
         kind = "launcher" if launcher else "m"
         self._create(f"{group.name}-{kind}{self._number()}", group)
 
-    def _members(self, group: Group) -> list[str]:
+    def members_of(self, group: Group) -> list[str]:
         return sorted(name for name in self.pods if name.startswith(f"{group.name}-"))
 
     def _create(self, name: str, group: Group | None = None) -> None:
@@ -401,7 +401,7 @@ class GateStory:
 
     # -- the judge --------------------------------------------------------------------------------
 
-    def _judge(self) -> None:
+    def judge(self) -> None:
         places: set[tuple[str, str]] = set()
         for name, body in self.pods.items():
             place = self._node(name), body["metadata"]["annotations"].get(_IDX, "")
@@ -410,7 +410,7 @@ class GateStory:
                     raise Violation(f"G1 {name} is on {place} with another pod")
                 places.add(place)
         for group in self.groups.values():
-            bound = [name for name in self._members(group) if self._node(name)]
+            bound = [name for name in self.members_of(group) if self._node(name)]
             unseen = any(
                 kind == "DELETED" and body["metadata"]["name"].startswith(f"{group.name}-")
                 for kind, body in self.leader.unseen
@@ -429,31 +429,31 @@ class GateStory:
         self.refused.clear()
         for group in [group for group in self.groups.values() if group.excused]:
             del self.groups[group.name]
-            for name in self._members(group):
+            for name in self.members_of(group):
                 self._gone(name)
         for turn in range(80):
             self._complete(Chance(0))
-            self._catch_up()
-            for number, name in enumerate(self._queue()):
-                self._try(name)
+            self.catch_up()
+            for number, name in enumerate(self.queue()):
+                self.try_pod(name)
                 if (number + turn) % 3 == 0:
-                    self._pass_time(0.1)
-                self._catch_up()
-            self._pass_time(0.7)
-            self._judge()
-        self._pass_time(2 * WAIT)
-        self._catch_up()
-        self._judge()
+                    self.pass_time(0.1)
+                self.catch_up()
+            self.pass_time(0.7)
+            self.judge()
+        self.pass_time(2 * WAIT)
+        self.catch_up()
+        self.judge()
         self._judge_places()
 
-    def _catch_up(self) -> None:
+    def catch_up(self) -> None:
         for process in (self.leader, self.follower):
             process.catch_up()
 
     def _judge_places(self) -> None:
         free = sum(NODES.values()) - sum(len(self._on(each)) for each in NODES)
         for group in self.groups.values():
-            needs = [n for n in self._members(group) if not self._node(n) and "launcher" not in n]
+            needs = [n for n in self.members_of(group) if not self._node(n) and "launcher" not in n]
             if needs and len(needs) <= free:
                 raise Violation(f"G3 {group} waits for {len(needs)} places, and {free} are free")
         plain = [name for name in self.pods if name.startswith("plain") and not self._node(name)]
