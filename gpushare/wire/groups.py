@@ -9,12 +9,21 @@ Also here: a pod as the rules of holds and groups see it (`Claimant`).
 Tested in `tests/unit/wire/test_groups.py` and `tests/unit/wire/test_sized_objects.py`.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from gpushare.core.model import PodRef, Request
 from gpushare.wire.annotations import strict_number
-from gpushare.wire.objects import JobSet, JobSpec, LeaderWorkerSet, Metadata, Pod, PodGroup, PodSpec
+from gpushare.wire.objects import (
+    JobSet,
+    JobSpec,
+    LeaderWorkerSet,
+    Metadata,
+    Pod,
+    PodGroup,
+    PodSpec,
+    ReplicatedJob,
+)
 from gpushare.wire.pods import controller_of, pod_ref, priority_of
 
 MAX_MEMBERS = 10_000
@@ -26,6 +35,10 @@ _MAX_NAME = 253
 GROUP_SIZE = "gpushare.io/group-size"
 """Annotation of a pod: how many pods its group needs at once, whatever else says so; 0 or 1: each
 pod is bound by itself. If nothing else names a group, it is all pods of one controller (a Job)."""
+
+_LWS_EXCLUSIVE = "leaderworkerset.sigs.k8s.io/exclusive-topology"
+_JOB_SET_EXCLUSIVE = "alpha.jobset.sigs.k8s.io/exclusive-topology"
+_JOB_SET_NODE_SELECTOR = "alpha.jobset.sigs.k8s.io/node-selector"
 
 POD_GROUP, COSCHEDULING, VOLCANO = "podgroup", "coscheduling", "volcano"
 LEADER_WORKER_SET, JOB_SET = "lws", "jobset"
@@ -163,11 +176,13 @@ def _pod_group_size(made: PodGroup) -> int:
 
 
 def _leader_worker_set_size(made: LeaderWorkerSet) -> int:
-    """Return the pods of one of its groups; 1 if workers are made only when the leader is ready."""
+    """Return the pods of one of its groups; 1 if its workers are made when the leader runs."""
     spec = made.spec
     if spec is None or spec.leader_worker_template is None:
         return 0
-    if spec.startup_policy not in (None, "", "LeaderCreated"):
+    annotations = (made.metadata and made.metadata.annotations) or {}
+    # With exclusive placement they are made only when the leader is bound.
+    if spec.startup_policy not in (None, "", "LeaderCreated") or _LWS_EXCLUSIVE in annotations:
         return 1
     return spec.leader_worker_template.size or 1
 
@@ -180,7 +195,7 @@ def _job_set_size(made: JobSet) -> int:
     jobs = spec.replicated_jobs or []
     policy = spec.startup_policy
     in_order = policy is not None and policy.startup_policy_order not in (None, "", "AnyOrder")
-    if in_order or any(job.depends_on for job in jobs):
+    if in_order or any(job.depends_on for job in jobs) or _has_followers(made, jobs):
         return 1
     statuses = (made.status and made.status.replicated_jobs_status) or []
     succeeded = {status.name: status.succeeded or 0 for status in statuses}
@@ -193,6 +208,18 @@ def _job_set_size(made: JobSet) -> int:
         replicas = 1 if job.replicas is None else job.replicas
         size += max(replicas - succeeded.get(job.name, 0), 0) * max(at_once, 0)
     return size
+
+
+def _has_followers(made: JobSet, jobs: Sequence[ReplicatedJob]) -> bool:
+    """Return whether pods of a Job are admitted only when its first one is bound: exclusive
+    placement does that, unless nodes are labelled for it beforehand.
+    """
+    metadatas = (made.metadata, *(job.template and job.template.metadata for job in jobs))
+    return any(
+        _JOB_SET_EXCLUSIVE in annotations and _JOB_SET_NODE_SELECTOR not in annotations
+        for metadata in metadatas
+        if (annotations := (metadata and metadata.annotations) or {})
+    )
 
 
 def may_wait(pod: Pod) -> bool:

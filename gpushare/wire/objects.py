@@ -354,6 +354,7 @@ class JobSpec(Struct, gc=False):
 class JobTemplate(Struct, gc=False):
     """JobTemplateSpec."""
 
+    metadata: Metadata | None = None
     spec: JobSpec | None = None
 
 

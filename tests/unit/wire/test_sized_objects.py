@@ -20,9 +20,10 @@ from gpushare.wire.objects import JOB_SETS, LEADER_WORKER_SETS, POD_GROUPS
 CODECS: dict[str, Codec[Any]] = {JOB_SET: JOB_SETS, LEADER_WORKER_SET: LEADER_WORKER_SETS}
 
 
-def size(kind: str, spec: Any, status: Any = None) -> int:
+def size(kind: str, spec: Any, status: Any = None, annotations: Any = None) -> int:
     """Return what `sized_object` reads of an object, whose key has to be right."""
-    body = {"metadata": {"namespace": "team", "name": "a"}, "spec": spec, "status": status}
+    metadata = {"namespace": "team", "name": "a", "annotations": annotations}
+    body = {"metadata": metadata, "spec": spec, "status": status}
     made = CODECS.get(kind, POD_GROUPS).decode(json.dumps(body).encode())
     key, found = sized_object(kind, made)
     assert key == f"{kind} team/a"
@@ -112,3 +113,21 @@ def test_jobs_that_start_one_after_the_other_are_not_waited_for(
 def test_jobs_that_start_in_any_order_are() -> None:
     policy = {"startupPolicy": {"startupPolicyOrder": "AnyOrder"}}
     assert size(JOB_SET, {"replicatedJobs": [job("a", 3)], **policy}) == 3
+
+
+LWS_EXCLUSIVE = "leaderworkerset.sigs.k8s.io/exclusive-topology"
+EXCLUSIVE = "alpha.jobset.sigs.k8s.io/exclusive-topology"
+BY_LABELS = "alpha.jobset.sigs.k8s.io/node-selector"
+
+
+def test_pods_that_are_made_when_their_first_one_is_bound_are_not_waited_for() -> None:
+    """Exclusive placement: their nodes follow from that one's."""
+    spec = {"leaderWorkerTemplate": {"size": 4}}
+    assert size(LEADER_WORKER_SET, spec, annotations={LWS_EXCLUSIVE: "rack"}) == 1
+    jobs = {"replicatedJobs": [job("a", 2, parallelism=2)]}
+    assert size(JOB_SET, jobs, annotations={EXCLUSIVE: "rack"}) == 1
+    one = job("b", 1, parallelism=2)
+    one["template"]["metadata"] = {"annotations": {EXCLUSIVE: "rack"}}
+    assert size(JOB_SET, {"replicatedJobs": [job("a", 1), one]}) == 1
+    # Here the nodes have labels before the pods come.
+    assert size(JOB_SET, jobs, annotations={EXCLUSIVE: "rack", BY_LABELS: "true"}) == 4
