@@ -172,14 +172,16 @@ def fits_somewhere(snapshot: Snapshot, request: Request) -> bool:
     return bool(room.any())
 
 
-def room_for(snapshot: Snapshot, request: Request, most: int) -> int:
+def room_for(snapshot: Snapshot, request: Request, most: int, rows: Rows | None = None) -> int:
     """Return how many pods that ask for this fit at once, by their devices alone, at most `most`.
 
+    rows: intp (K,), the rows that count; None: all.
     On one node `m` pods of `k` devices fit exactly if the devices' places, at most `m` of each,
     are `k * m` or more. Of split ones fewer may fit: each of their parts is counted with those that
     are as large, not beside the smaller ones.
     """
-    rows = np.flatnonzero(has_accepted_model(snapshot, np.arange(len(snapshot.names)), request))
+    among = np.arange(len(snapshot.names)) if rows is None else rows
+    rows = among[has_accepted_model(snapshot, among, request)]
     at_least = {units: number for number, units in enumerate(request.parts, 1)}
     every = [
         _room_by_row(snapshot, rows, request.of_parts([units] * number), most)

@@ -66,6 +66,11 @@ class HeldSnapshot(Snapshot):
         """Whether cores are taken: else they are those of the books, and no copy is needed."""
         return self.cores_used is not self.base.cores_used
 
+    def own_cores(self) -> None:
+        """Have cores of its own, equal to those of the books so far, that may be taken."""
+        if not self.takes_cores:
+            self._own_cores(self.base.cores_used)
+
     def _own_cores(self, values: npt.NDArray[np.int32]) -> None:
         vars(self).update(cores_used=values.copy(), any_cores=True)
         vars(self).pop("cores_free", None)
@@ -93,13 +98,22 @@ class HeldSnapshot(Snapshot):
         free, wanted = self.free[row], [device for device, _ in shares]
         free[wanted] -= [units for _, units in shares]
         if request.cores:
-            if not self.takes_cores:
-                self._own_cores(self.base.cores_used)
+            self.own_cores()
             self.cores_used[row, wanted] += request.cores
             free[self.cores_used[row] >= ALL_CORES] = 0
         self.kinds[row, pod_kind(request, int(self.capacity[row].max(initial=0)))] += 1
         self.cpu_free[row] = max(int(self.cpu_free[row]) - request.cpu, 0)
         self.memory_free[row] = max(int(self.memory_free[row]) - request.memory, 0)
+        self._forget()
+
+    def give(self, row: int, shares: Shares, request: Request) -> None:
+        """Free these units of the row's devices, as if a pod that the books charge were gone."""
+        self.hold(row)
+        given = [device for device, _ in shares]
+        self.free[row, given] += [units for _, units in shares]
+        if request.cores:
+            self.own_cores()
+            self.cores_used[row, given] -= request.cores_on(len(shares))
         self._forget()
 
     def reset(self, rows: Rows | int) -> None:
@@ -125,3 +139,58 @@ class HeldSnapshot(Snapshot):
         """Count the row as different from the books, even if nothing fits there now."""
         self.held[row] = True
         self.stamps[row] = next(_STAMPS)
+
+
+class RowStates:
+    """The states of single rows of held snapshots, each in a slot, to be put into other ones.
+
+    All snapshots are of the layout of `like`.
+    """
+
+    def __init__(self, like: Snapshot) -> None:
+        self._arrays = {
+            name: np.empty((0, *getattr(like, name).shape[1:]), getattr(like, name).dtype)
+            for name in (*_TAKEN, "cores_used")
+        }
+        self._rows = np.empty(0, dtype=np.intp)
+        self._stamps = np.empty(0, dtype=np.int64)
+        self._spare: list[int] = []
+        self._takes_cores = False
+
+    def save(self, snapshot: HeldSnapshot, row: int) -> int:
+        """Keep the row as it is in the snapshot, and return its slot."""
+        if not self._spare:
+            self._grow()
+        slot = self._spare.pop()
+        for name, values in self._arrays.items():
+            values[slot] = getattr(snapshot, name)[row]
+        self._rows[slot], self._stamps[slot] = row, snapshot.stamps[row]
+        self._takes_cores |= snapshot.takes_cores
+        return slot
+
+    def drop(self, slots: list[int]) -> None:
+        """Forget what is kept in these slots."""
+        self._spare += slots
+
+    def put_into(self, snapshot: HeldSnapshot, slots: Rows) -> None:
+        """Set rows of the snapshot as they were saved; of a row with several slots the last counts.
+
+        slots: intp (K,).
+        """
+        rows = self._rows[slots]
+        if self._takes_cores:
+            snapshot.own_cores()
+        for name, values in self._arrays.items():
+            if name != "cores_used" or self._takes_cores:
+                getattr(snapshot, name)[rows] = values[slots]
+        snapshot.held[rows] = True
+        snapshot.stamps[rows] = self._stamps[slots]
+
+    def _grow(self) -> None:
+        size = len(self._rows)
+        larger = max(2 * size, 64)
+        for name, values in self._arrays.items():
+            self._arrays[name] = np.resize(values, (larger, *values.shape[1:]))
+        self._rows = np.resize(self._rows, larger)
+        self._stamps = np.resize(self._stamps, larger)
+        self._spare = list(range(larger - 1, size - 1, -1))

@@ -29,8 +29,9 @@ from gpushare.ledger import Reader
 from gpushare.wire.annotations import strict_number
 from gpushare.wire.budgets import DisruptionBudget
 from gpushare.wire.demands import demands_of
+from gpushare.wire.groups import NO_GROUP, group_of, may_wait
 from gpushare.wire.objects import Metadata, OwnedPod, OwnedPodSpec, PodsAffinity
-from gpushare.wire.pods import NO_GROUP, controller_of, group_of, may_wait
+from gpushare.wire.pods import controller_of
 
 MOST_MOVES = 4
 """Of a plan, if nobody says another number."""

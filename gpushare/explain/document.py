@@ -14,7 +14,13 @@ from typing import Any
 from gpushare.core.explain import BoundPodScore, Explanation
 from gpushare.core.model import ANY_CARD, Request, Shares
 from gpushare.core.states.entry import Entry
-from gpushare.explain.pod import ClaimExplanation, DeviceReading, GroupNeed, PodExplanation
+from gpushare.explain.pod import (
+    ClaimExplanation,
+    DeviceReading,
+    GroupNeed,
+    GroupProgress,
+    PodExplanation,
+)
 from gpushare.explain.text import lines
 from gpushare.wire.held import held_document
 
@@ -49,6 +55,7 @@ def document(pod: PodExplanation) -> dict[str, Any]:
         },
         "explanation": pod.explanation and _explanation(pod.explanation),
         "group": pod.outstanding.group and _group(pod.outstanding.group),
+        "groupProgress": pod.group and progress_document(pod.group),
         "held": [held_document(each) for each in pod.outstanding.held],
         "moves": pod.moves or None,
         "newNode": ask
@@ -119,6 +126,19 @@ def _group(group: GroupNeed) -> dict[str, Any]:
     ]
     own = {key: kinds[0][key] for key in ("needed", "fitting")}
     return own | {"atOnce": group.at_once, "kinds": kinds}
+
+
+def progress_document(group: GroupProgress) -> dict[str, Any]:
+    """Return how far a group has come, for programs."""
+    until = group.until and datetime.fromtimestamp(group.until, UTC)
+    return {
+        "name": group.name,
+        "size": group.size or None,
+        "existing": group.existing,
+        "bound": group.bound,
+        "waiting": group.waiting,
+        "waitsUntil": f"{until:%Y-%m-%dT%H:%M:%SZ}" if until else None,
+    }
 
 
 def _explanation(explanation: Explanation) -> dict[str, Any]:

@@ -71,6 +71,24 @@ class GroupNeed:
 
 
 @dataclass(frozen=True, slots=True)
+class GroupProgress:
+    """How far the group of a pod has come."""
+
+    name: str
+    """Its kind, namespace and name."""
+    size: int
+    """How many pods it needs at once; 0: nobody says it, so each of them is bound by itself."""
+    existing: int = 0
+    """Pods that are there and have not ended."""
+    bound: int = 0
+    """Pods that have their place: they are bound, or their Bindings are sent."""
+    waiting: int = 0
+    """Pods that wait at bind for the others, each with a place."""
+    until: float | None = None
+    """When the first of these gives its place back, in seconds since the epoch."""
+
+
+@dataclass(frozen=True, slots=True)
 class Outstanding:
     """What is between filter and bind that concerns a pod that waits."""
 
@@ -195,6 +213,8 @@ class PodExplanation:
     """How the claims stand on the devices, of a pending pod whose claims have no devices."""
     node_ask: NodeAsk | None = None
     """Whether an autoscaler was asked for a node for it; None if that is not known."""
+    group: GroupProgress | None = None
+    """Its group, while it is not bound; None if it has none, or that is not known."""
 
     @property
     def asks_by_claims(self) -> bool:

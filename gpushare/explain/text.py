@@ -13,6 +13,7 @@ from gpushare.explain.pod import (
     ClaimExplanation,
     DeviceReading,
     GroupNeed,
+    GroupProgress,
     Outstanding,
     PodExplanation,
 )
@@ -36,6 +37,21 @@ def group_text(group: GroupNeed, unit: str, when: str = " now") -> str:
     fitting = " and ".join(str(fitting) for *_, fitting in group.kinds)
     asked = f"needs {asked} at once" if group.at_once else f"waits for {asked}"
     return f"{asked}: {fitting} fit{when}"
+
+
+def progress_text(group: GroupProgress) -> str:
+    """Return how many pods of a group are there, have a place, and wait for the others."""
+    if not group.size:
+        return f"{group.name} does not say how many pods it needs, so each is bound by itself"
+    if group.size == 1:
+        return f"{group.name}: each pod is bound by itself"
+    are = "is" if group.existing == 1 else "are"
+    parts = [f"{group.existing} of {group.size} pods {are} there", f"{group.bound} bound"]
+    if group.waiting and group.until is not None:
+        end = f"{datetime.fromtimestamp(group.until, UTC):%H:%M:%S} UTC"
+        wait = "waits" if group.waiting == 1 else "wait"
+        parts.append(f"{group.waiting} with a place {wait} at bind for the others until {end}")
+    return f"{group.name}: {', '.join(parts)}"
 
 
 def sentence(
@@ -287,10 +303,12 @@ def _outlook(explanation: Explanation, pod: PodExplanation) -> tuple[str, str]:
 
 
 def _outstanding(pod: PodExplanation) -> list[tuple[str, str]]:
-    """Return a row for the pod's group, and one for each place that is kept for another pod."""
+    """Return rows for the pod's group, and one for each place that is kept for another pod."""
     rows, between = [], pod.outstanding
+    if pod.group:
+        rows.append(("Group", progress_text(pod.group)))
     if between.group:
-        rows.append(("Group", group_text(between.group, pod.unit)))
+        rows.append(("Needs", group_text(between.group, pod.unit)))
     for held in between.held[:_MOST_NAMES]:
         asks = Request(held.units, held.devices, cores=held.cores, split=held.split)
         size = _size(asks, pod.unit)

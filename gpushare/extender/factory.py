@@ -22,6 +22,7 @@ from gpushare.extender.claims.service import ClaimsService
 from gpushare.extender.door.certificates import Certificates
 from gpushare.extender.follow import watch_handlers
 from gpushare.extender.follow.disruption_budgets import DisruptionBudgets
+from gpushare.extender.follow.group_sizes import SIZE_SOURCES, GroupSizes
 from gpushare.extender.follow.readiness import Source
 from gpushare.extender.follow.shown import Shown
 from gpushare.extender.managed_resources import ExtenderScope, ManagedResource, ManagedResources
@@ -34,7 +35,7 @@ from gpushare.kube.api import Api
 from gpushare.kube.client import KubeClient, connect
 from gpushare.kube.election import Elector, SchedulerLease
 from gpushare.kube.lease_runner import LeaseRunner
-from gpushare.kube.listwatch import ListWatch
+from gpushare.kube.listwatch import ListWatch, Timing
 from gpushare.kube.reflector import Reflector
 from gpushare.ledger import Ledger
 from gpushare.logline import Line
@@ -48,6 +49,8 @@ from gpushare.wire.scheduler.config import ExtenderConfig
 from gpushare.wire.scheduler.entry import endpoint
 
 _VERSION_TIMEOUT = 5.0
+_OF_SIZES = Timing(longest_pause=60.0)
+"""Most clusters lack most of these APIs, and each is asked for once in a while."""
 _LIVE_PODS = (("fieldSelector", "status.phase!=Succeeded,status.phase!=Failed"),)
 
 log = logging.getLogger("gpushare.serve")
@@ -123,6 +126,7 @@ def make_managed_resources(
         ExtenderScope(
             frozenset(resource.name for resource in entry.managed_resources),
             frozenset(schedulers),
+            binds_every_pod=entry.binds_every_pod,
         ),
     )
 
@@ -245,12 +249,14 @@ def watched_sources(
     budgets: DisruptionBudgets | None,
     pod_handler: watch_handlers.PodEventHandler,
     *,
+    group_sizes: GroupSizes,
     marks: Shown[Mark],
     room_on: Callable[[str], None],
 ) -> dict[str, Source]:
     """Return what is listed and watched, by name, each with its handler.
 
-    budgets: None if they are not followed. marks: what nodes say of scale-down. room_on: called
+    budgets: None if they are not followed. group_sizes: filled by what says how large groups are,
+    unless nothing is bound here. marks: what nodes say of scale-down. room_on: called
     with a node whose devices ConfigMaps close or open.
     """
     maps = f"/api/v1/namespaces/{settings.namespace}/configmaps"
@@ -265,9 +271,21 @@ def watched_sources(
     closing = watch_handlers.UnhealthyEventHandler(resources, room_on)
     unhealthy = Reflector(client, ListWatch(maps, CONFIG_MAPS), closing)
     sources["configmaps"] = Source(unhealthy, optional=True)
+    sources |= _size_sources(client, group_sizes)
     if budgets is not None:
         watch = ListWatch("/apis/policy/v1/poddisruptionbudgets", BUDGETS)
         sources["poddisruptionbudgets"] = Source(Reflector(client, watch, budgets), optional=True)
+    return sources
+
+
+def _size_sources(client: KubeClient, sizes: GroupSizes) -> dict[str, Source]:
+    """Return the objects that say how many pods a group needs, by name, each with its handler."""
+    sources = {}
+    for source in SIZE_SOURCES:
+        machine = ListWatch(source.path, source.codec, timing=_OF_SIZES)
+        handler = sizes.handler(source.kind)
+        reflector = Reflector(client, machine, handler, optional=True)
+        sources[source.name] = Source(reflector, optional=True)
     return sources
 
 

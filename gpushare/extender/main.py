@@ -45,6 +45,7 @@ def main(argv: Sequence[str]) -> int:
         tls=tls,
         not_ready=extender.not_ready,
         start=extender.start,
+        stopping=extender.stopping,
         stop=extender.stop,
     ).run()
     return 0

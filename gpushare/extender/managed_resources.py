@@ -17,6 +17,7 @@ from gpushare.core.selectors import Demands
 from gpushare.core.trial import AUTO, Choice
 from gpushare.errors import MessageError
 from gpushare.explain.pod import resolve
+from gpushare.extender.verbs.bind.gate import Gate
 from gpushare.extender.verbs.holds import Holds
 from gpushare.ledger import Ledger
 from gpushare.logline import Line
@@ -147,9 +148,14 @@ class ExtenderScope:
     """Our managedResources; empty: all pods."""
     schedulers: frozenset[str] = frozenset()
     """The names of its profiles; empty: not known."""
+    binds_every_pod: bool = False
+    """Bind is called for pods as well that name none of the managed resources."""
 
-    def refusal(self, pod: Pod) -> str:
-        """Return why kube-scheduler does not send this pod to the extender, or ""."""
+    def refusal(self, pod: Pod, *, to_bind: bool = False) -> str:
+        """Return why kube-scheduler does not send this pod to the extender, or "".
+
+        to_bind: to have it bound, else for any other verb.
+        """
         scheduler = scheduler_of(pod)
         if self.schedulers and scheduler not in self.schedulers:
             names = ", ".join(sorted(self.schedulers))
@@ -158,6 +164,8 @@ class ExtenderScope:
                 " the profiles of --scheduler-config, without it default-scheduler; have its own"
                 " scheduler bind it, or give that one's file"
             )
+        if to_bind and self.binds_every_pod:
+            return ""
         if self.managed and not names_any(pod, self.managed):
             names = ", ".join(sorted(self.managed))
             return (
@@ -180,6 +188,8 @@ class ManagedResources:
     """Which pods are sent here."""
     node_states: NodeStates = field(default_factory=NodeStates)
     """What kube-scheduler's own filters see of the nodes."""
+    gate: Gate = field(default_factory=Gate)
+    """Where the pods of a group wait for each other; a group may need several resources."""
     _last: tuple[Pod, ResourceRequest] | None = field(default=None, init=False, repr=False)
 
     def __post_init__(self) -> None:

@@ -12,6 +12,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
 
 from gpushare.core.model import ObservedPod
 from gpushare.daemon.events import NullRecorder, Recorder
@@ -22,6 +23,7 @@ from gpushare.extender.door.app import build_app
 from gpushare.extender.door.worker import PendingRequest, UnansweredRequests
 from gpushare.extender.follow.auditor import Auditor
 from gpushare.extender.follow.disruption_budgets import DisruptionBudgets
+from gpushare.extender.follow.group_sizes import GroupSizes
 from gpushare.extender.follow.placeholders import Placeholders
 from gpushare.extender.follow.readiness import Readiness
 from gpushare.extender.follow.scale_down_guard import ScaleDownGuard
@@ -41,6 +43,7 @@ from gpushare.extender.tell.metrics import Metrics
 from gpushare.extender.tell.page.document import Documents
 from gpushare.extender.tell.page.last_hour import LastHour
 from gpushare.extender.verbs.bind.binder import Binder
+from gpushare.extender.verbs.bind.transaction import wait_within
 from gpushare.extender.verbs.holds import FLOOR
 from gpushare.extender.verbs.refusal_hold import RefusalHold
 from gpushare.extender.verbs.tickets import BindSlots
@@ -56,6 +59,8 @@ _SWITCH_INTERVAL = 0.001
 _SETTLE_EVERY = 1.0
 STUCK = 120.0
 """Seconds until the thread that settles counts as stuck, and the process as not alive."""
+_GATE_WRITERS = 16
+"""Threads that send the Bindings of groups that are whole."""
 _LOG_FLUSH_SECONDS = 2.0
 """Seconds at the end in which the log may still be written."""
 _WARM_EVERY = 45.0
@@ -77,9 +82,7 @@ class Extender:
         # Configurations of other versions are read by releases before 1.29 alone.
         self._current = scheduler_file.current
         self._client = factory.connect_client(settings, settings.threads - SPARE_THREADS + 8)
-        budgets = DisruptionBudgets()
-        # They matter to preemption alone, and it takes a right of its own to list them.
-        followed = budgets if entry.preempt_verb else None
+        budgets, group_sizes = DisruptionBudgets(), GroupSizes()
         self._policy_refresher = PolicyRefresher(
             self._managed_resources, make_policies, try_policies
         )
@@ -106,8 +109,10 @@ class Extender:
             settings,
             self._client,
             self._managed_resources,
-            followed,
+            # Budgets matter to preemption alone, and take a right of their own to list.
+            budgets if entry.preempt_verb else None,
             pod_handler,
+            group_sizes=group_sizes,
             marks=marks,
             room_on=self._waker.room_on,
         )
@@ -132,7 +137,6 @@ class Extender:
             not_ready=self._readiness.not_ready,
             tell=self._event_messages.node_asked,
         )
-        leads_until = self._readiness.leads_until
         self._mover = Mover(
             self._client,
             self._managed_resources,
@@ -141,10 +145,21 @@ class Extender:
             after=settings.defrag_after,
             namespace=settings.namespace,
             not_ready=self._readiness.not_ready,
-            leads_until=leads_until,
+            leads_until=self._readiness.leads_until,
         )
+        gate = self._managed_resources.gate
+        gate.size_of = group_sizes.size_of
+        if settings.scheduler_config:
+            gate.wait = wait_within(entry.http_timeout)
+        # Behind the gate; they begin with the first Binding, after the fork.
+        self._gate_writers = ThreadPoolExecutor(_GATE_WRITERS, "gate-writer")
         self._binder = Binder(
-            self._client, self._managed_resources, leads_until, room_on=self._waker.room_on
+            self._client,
+            self._managed_resources,
+            self._readiness.leads_until,
+            room_on=self._waker.room_on,
+            torn=self._event_messages.group_torn,
+            run=self._gate_writers.submit,
         )
         self._unserved_pods = UnservedPods(self._managed_resources)
         self._metrics = Metrics(
@@ -190,8 +205,12 @@ class Extender:
             ranks_all=settings.filter_answer == "all",
             kept_nodes=lambda: kept_nodes(marks.all()),
         )
-        callers = factory.callers_of(settings, entry)
-        self.app = build_app(service, routes_of(entry), settings.body_limit, callers)
+        self.app = build_app(
+            service,
+            routes_of(entry),
+            settings.body_limit,
+            factory.callers_of(settings, entry),
+        )
         # The only socket that is opened before the fork: a port in use is a wrong setting.
         explainer = Explainer(
             self._client,
@@ -247,10 +266,16 @@ class Extender:
         if self._shadow is not None:
             self._shadow.rounds.start()
         threading.Thread(target=self._settle, name="settle", daemon=True).start()
+        threading.Thread(target=self._guard_gate, name="gate", daemon=True).start()
         resources = ",".join(managed.names.resource for managed in self._managed_resources)
         listen, health = self._settings.listen, self._settings.health_listen
         policy = self._settings.policy
         log.info(Line("started", listen=listen, health=health, resources=resources, policy=policy))
+
+    def stopping(self) -> None:
+        """Answer the binds that wait at the gate: nothing of them is sent."""
+        self._managed_resources.gate.stop()
+        self._binder.open_gate()
 
     def stop(self) -> None:
         """Stop following and leading. Every request has been answered, unless gunicorn's master
@@ -302,6 +327,15 @@ class Extender:
                 # The thread must go on: without it a charge in doubt would stay for ever.
                 log.exception("settling failed")
             time.sleep(_SETTLE_EVERY)
+
+    def _guard_gate(self) -> None:
+        while True:
+            try:
+                self._binder.guard_gate()
+            except Exception:
+                # The thread must go on: without it nobody ends the waits.
+                log.exception("the gate failed")
+                time.sleep(_SETTLE_EVERY)
 
     def _state(self) -> dict[str, float]:
         """Return the values of this process for metrics."""

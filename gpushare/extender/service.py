@@ -7,6 +7,7 @@ once. Each decision is one log line.
 import logging
 import time
 from collections.abc import Callable, Mapping
+from concurrent.futures import Future
 from functools import partial
 
 from gpushare.errors import MessageError, NotReady, UnknownNode
@@ -106,6 +107,7 @@ class Service:
             shadowed=shadow is not None,
             ranker=ranker,
             ranks_all=ranks_all,
+            open_gate=binder.open_gate,
             clock=clock,
         )
         rank = RankVerb(resources, ranker, lists=lists)
@@ -121,14 +123,44 @@ class Service:
             bind_slots=bind_slots,
             event_messages=event_messages,
             last_hour=last_hour,
+            clock=clock,
         )
         self.filter: Answer = partial(self._answer, "filter", filter_verb.answer)
         self.rank: Answer = partial(self._answer, "rank", rank.answer)
-        self.bind: Answer = partial(self._answer, "bind", bind.answer)
+        self._bind = bind.answer
         self.prioritize: Answer = partial(self._answer, "prioritize", prioritize.answer)
         """Raises MessageError or NotReady: it has no field for errors."""
         self.preempt: Answer = partial(self._answer, "preempt", preempt.answer)
         """Raises MessageError or NotReady, as prioritize does."""
+
+    def bind(self, body: bytes) -> bytes:
+        """Return the answer of bind to a body; for a pod that waits for its group, once it is made.
+
+        Only another thread can end such a wait.
+        """
+        answer = self.begin_bind(body)
+        return answer if isinstance(answer, bytes) else answer.result()
+
+    def begin_bind(self, body: bytes) -> bytes | Future[bytes]:
+        """Return the answer of bind to a body, or the future of the answer for a pod that waits for
+        its group. The caller does not cancel the future.
+        """
+        start = time.perf_counter()
+        future: Future[bytes] = Future()
+
+        def answer_later(answer: VerbAnswer) -> None:
+            self._note("bind", answer.outcome, answer.line, start, answer.waited)
+            future.set_result(answer.body)
+
+        try:
+            answer = self._bind(body, answer_later)
+        except BaseException:
+            self._note("bind", "failed", _NO_VALUES, start)
+            raise
+        if answer is None:
+            return future
+        self._note("bind", answer.outcome, answer.line, start)
+        return answer.body
 
     def inspect(self, node: str | None, resource: str | None) -> bytes:
         """Return the inspect document of one node, or of all as it was within the last second.
@@ -173,10 +205,24 @@ class Service:
             outcome, line = "not_ready", {"error": str(error)}
             raise
         finally:
-            seconds = time.perf_counter() - start
-            self._observe(verb, outcome, seconds)
-            level = logging.DEBUG if (verb, outcome) in _DEBUG_ONLY else logging.INFO
-            log.log(level, Line(verb, outcome=outcome, **line, ms=round(seconds * 1000, 1)))
+            self._note(verb, outcome, line, start)
+
+    def _note(
+        self,
+        verb: str,
+        outcome: str,
+        line: Mapping[str, object],
+        start: float,
+        waited: float = 0.0,
+    ) -> None:
+        """Count and log a call that began at `start`; waited: seconds in which it did no work."""
+        seconds = max(time.perf_counter() - start - waited, 0.0)
+        self._observe(verb, outcome, seconds)
+        level = logging.DEBUG if (verb, outcome) in _DEBUG_ONLY else logging.INFO
+        times: dict[str, object] = {"ms": round(seconds * 1000, 1)}
+        if waited:
+            times["waited_ms"] = round(waited * 1000, 1)
+        log.log(level, Line(verb, outcome=outcome, **line, **times))
 
     def _why_not_ready(self) -> str:
         reason = self._not_ready()

@@ -32,6 +32,9 @@ _EventT_contra = TypeVar("_EventT_contra", contravariant=True)
 # How long a handler may take for one delivery before the loop counts as stuck.
 _DELIVERY_SECONDS = 30.0
 _AFTER_BUG_SECONDS = 1.0
+_REFUSALS = (403, 404)
+"""Statuses by which the API server says that we have no right to a collection, or that it has none.
+"""
 
 
 class EventHandler(Protocol[_PageT_contra, _EventT_contra]):
@@ -59,11 +62,19 @@ class Reflector(Generic[PageT, EventT]):
         machine: ListWatch[PageT, EventT],
         handler: EventHandler[PageT, EventT],
         *,
+        optional: bool = False,
         clock: Callable[[], float] = time.monotonic,
         jitter: Callable[[], float] = random.random,
         wake: Callable[[], threading.Event] = threading.Event,
     ) -> None:
+        """Make the reflector; `start` starts it.
+
+        optional: many clusters do not have this API or do not give us the right to it, so that the
+        server refuses it is logged once, and not at each further try.
+        """
         self._api = api
+        self._optional = optional
+        self._refusal_logged = False
         self._machine = machine
         self._handler = handler
         self._clock = clock
@@ -158,6 +169,7 @@ class Reflector(Generic[PageT, EventT]):
         if whole is not None:
             if self._deliver(partial(self._handler.replace, whole.pages, whole.started)):
                 self._machine.on_delivered(whole)
+                self._refusal_logged = False
             self.last_resource_version = self._machine.version
 
     def _watch(self, action: Watch) -> None:
@@ -213,7 +225,12 @@ class Reflector(Generic[PageT, EventT]):
         return True
 
     def _failed(self, call: str, error: ApiError) -> None:
-        log.warning(Line("call failed", call=call, resource=self._machine.path, error=error))
+        if self._optional and error.status in _REFUSALS:
+            if not self._refusal_logged:
+                log.info(Line("not followed", resource=self._machine.path, error=error))
+            self._refusal_logged = True
+        else:
+            log.warning(Line("call failed", call=call, resource=self._machine.path, error=error))
         self._machine.on_error(error, self._clock())
 
     def _set_due(self, seconds: float) -> None:

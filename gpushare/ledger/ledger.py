@@ -183,14 +183,16 @@ class Ledger(Reader):
         *,
         stamp: str = "",
         seen: int | None = None,
+        at_gate: bool = False,
     ) -> Allocation:
         """Charge an allocation before it is written, if it still fits; return it with its uuids.
 
         stamp: the assume time of the Binding, by which what its bind reports is told from what
         another reports, and by which it is known again where its other annotations were edited at
         once. seen: the generation of the snapshot that the devices were chosen by; the node must
-        not have changed since. None: if they fit, they do. Raises PodInFlight, PodMismatch (bound
-        already), UnknownNode or InsufficientMemory; then nothing has changed.
+        not have changed since. None: if they fit, they do. at_gate: the Binding is not sent before
+        `let_through`. Raises PodInFlight, PodMismatch (bound already), UnknownNode or
+        InsufficientMemory; then nothing has changed.
         """
         with self._lock:
             before, node = self._store.records.get(ref.uid), allocation.node
@@ -210,8 +212,23 @@ class Ledger(Reader):
             named = tuple(uuids[device] for device in allocation.devices) if any(uuids) else ()
             allocation = replace(allocation, uuids=named)
             sent = Sent(stamp, now, next(self._tokens))
-            self._store.put(ref.uid, records.assumed(before, ref, request, allocation, sent))
+            entry = records.assumed(before, ref, request, allocation, sent, at_gate=at_gate)
+            self._store.put(ref.uid, entry)
             return allocation
+
+    def let_through(self, uid: str, now: float, stamp: str) -> bool:
+        """Note that the Binding of a pod at the gate is sent next; return whether it may be sent.
+
+        It may not be sent where the charge of this stamp has ended: the pod is gone, or is bound.
+        """
+        with self._lock:
+            before = self._store.records.get(uid)
+            if records.next_phase(before, Event.LET_THROUGH) is None:
+                return False
+            sent = Sent(stamp, now, next(self._tokens))
+            after = records.answered(before, Event.LET_THROUGH, sent)
+            self._store.put(uid, after)
+            return after is not before
 
     def landed(self, uid: str, now: float, stamp: str = "") -> None:
         """Note that the API server took the Binding; it is a fact once the watch shows it."""

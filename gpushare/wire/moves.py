@@ -19,9 +19,10 @@ from gpushare.core.model import PodRef
 from gpushare.errors import MessageError
 from gpushare.wire.demands import demands_of
 from gpushare.wire.fields import MAX_NAME_LENGTH
+from gpushare.wire.groups import GROUP_ANNOTATIONS
 from gpushare.wire.kept import MOVES
 from gpushare.wire.objects import Metadata, OwnedPod, OwnedPodSpec, Owner, Pod, PortsContainer
-from gpushare.wire.pods import GROUP_ANNOTATIONS, controller_of
+from gpushare.wire.pods import controller_of
 
 SETTLES = 300.0
 """Seconds after which an eviction of which no end was written down counts as settled."""

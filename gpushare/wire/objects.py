@@ -1,7 +1,8 @@
 """Kubernetes objects as the API server writes them: narrow typed structs.
 
-Knows the JSON of Node, Pod, ConfigMap and PodDisruptionBudget, only the fields that we read; every
-field may be missing or null, quantities may be numbers, unknown fields are skipped.
+Knows the JSON of Node, Pod, ConfigMap, PodDisruptionBudget and of what sizes groups of pods, only
+the fields that we read; every field may be missing or null, quantities may be numbers, unknown
+fields are skipped.
 Knows nothing of what the fields mean to us (see pods.py and nodes.py), nor of lists and watches
 (codec.py).
 """
@@ -297,6 +298,109 @@ class PodDisruptionBudget(Struct, gc=False):
     status: dict[str, Any] | None = None
 
 
+class Gang(Struct, gc=False, rename="camel"):
+    """GangSchedulingPolicy of a PodGroup of Kubernetes."""
+
+    min_count: int | None = None
+
+
+class SchedulingPolicy(Struct, gc=False):
+    """PodGroupSchedulingPolicy; without gang it is basic."""
+
+    gang: Gang | None = None
+
+
+class PodGroupSpec(Struct, gc=False, rename="camel"):
+    """PodGroupSpec: min_member of coscheduling and Volcano, scheduling_policy of Kubernetes."""
+
+    min_member: int | None = None
+    scheduling_policy: SchedulingPolicy | None = None
+
+
+class PodGroup(Struct, gc=False):
+    """PodGroup of scheduling.k8s.io, scheduling.x-k8s.io or scheduling.volcano.sh."""
+
+    metadata: Metadata | None = None
+    spec: PodGroupSpec | None = None
+
+
+class LeaderWorkerTemplate(Struct, gc=False):
+    """LeaderWorkerTemplate, by its size alone."""
+
+    size: int | None = None
+
+
+class LeaderWorkerSetSpec(Struct, gc=False, rename="camel"):
+    """LeaderWorkerSetSpec."""
+
+    startup_policy: str | None = None
+    leader_worker_template: LeaderWorkerTemplate | None = None
+
+
+class LeaderWorkerSet(Struct, gc=False):
+    """LeaderWorkerSet of leaderworkerset.x-k8s.io."""
+
+    metadata: Metadata | None = None
+    spec: LeaderWorkerSetSpec | None = None
+
+
+class JobSpec(Struct, gc=False):
+    """JobSpec of batch/v1, by the number of its pods."""
+
+    parallelism: int | None = None
+    completions: int | None = None
+
+
+class JobTemplate(Struct, gc=False):
+    """JobTemplateSpec."""
+
+    metadata: Metadata | None = None
+    spec: JobSpec | None = None
+
+
+class ReplicatedJob(Struct, gc=False, rename="camel"):
+    """ReplicatedJob of a JobSet."""
+
+    name: str | None = None
+    replicas: int | None = None
+    depends_on: list[Present] | None = None
+    template: JobTemplate | None = None
+
+
+class JobSetStartupPolicy(Struct, gc=False, rename="camel"):
+    """StartupPolicy of a JobSet."""
+
+    startup_policy_order: str | None = None
+
+
+class JobSetSpec(Struct, gc=False, rename="camel"):
+    """JobSetSpec."""
+
+    replicated_jobs: list[ReplicatedJob] | None = None
+    startup_policy: JobSetStartupPolicy | None = None
+
+
+class ReplicatedJobStatus(Struct, gc=False):
+    """ReplicatedJobStatus; succeeded counts Jobs."""
+
+    name: str | None = None
+    succeeded: int | None = None
+
+
+class JobSetStatus(Struct, gc=False, rename="camel"):
+    """JobSetStatus."""
+
+    replicated_jobs_status: list[ReplicatedJobStatus] | None = None
+
+
+class JobSet(Struct, gc=False):
+    """JobSet of jobset.x-k8s.io."""
+
+    metadata: Metadata | None = None
+    spec: JobSetSpec | None = None
+    status: JobSetStatus | None = None
+
+
 PODS: Codec[Pod] = Codec(Pod)
 STARTED_PODS: Codec[Pod] = Codec(StartedPod, "Pod")
 OWNED_PODS: Codec[OwnedPod] = Codec(OwnedPod, "Pod")
@@ -305,6 +409,9 @@ NODES: Codec[Node] = Codec(Node)
 CONFIG_MAPS: Codec[ConfigMap] = Codec(ConfigMap)
 PRIORITY_CLASSES: Codec[PriorityClass] = Codec(PriorityClass)
 BUDGETS: Codec[PodDisruptionBudget] = Codec(PodDisruptionBudget)
+POD_GROUPS: Codec[PodGroup] = Codec(PodGroup)
+LEADER_WORKER_SETS: Codec[LeaderWorkerSet] = Codec(LeaderWorkerSet)
+JOB_SETS: Codec[JobSet] = Codec(JobSet)
 
 
 def seconds_of(timestamp: str | None) -> float:

@@ -6,14 +6,11 @@ it; for CPU and memory then the overhead. A quantity that makes no sense is an e
 annotation that makes no sense is only no placement, because users can edit annotations and the pod
 still holds memory.
 
-A group is pods that are meant to run together. Only what the pod itself says of it is read:
-`spec.schedulingGroup` (1.36 on), and the labels and annotations of the schedulers and controllers
-that make groups; not what a PodGroup object says. Tested in `tests/unit/wire/test_pods.py` and
-`tests/unit/wire/test_groups.py`.
+Tested in `tests/unit/wire/test_pods.py`.
 """
 
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import lru_cache
 from itertools import accumulate, chain
 from sys import intern
@@ -36,7 +33,6 @@ from gpushare.wire.annotations import (
     Names,
     device_uuids,
     placement,
-    strict_number,
 )
 from gpushare.wire.demands import MOST_RESOURCES, demands_of
 from gpushare.wire.device_request import Asked, device_request
@@ -72,9 +68,6 @@ MAX_LABELS = 16 * 1024
 _EACH_LABEL = 160
 _MOST_NAMES = 4 * 1024
 """Characters of the names of the resources that are kept of what a pod asks for."""
-
-MAX_MEMBERS = 10_000
-"""A group that says that it has more says nothing."""
 
 _MAX_STAMP = 32
 
@@ -466,110 +459,3 @@ def _labels(metadata: Metadata) -> Labels:
 def _one_labels(labels: Labels) -> Labels:
     """Return the labels, the same object for all pods that have them."""
     return labels
-
-
-@dataclass(frozen=True, slots=True)
-class Group:
-    """A group as one of its pods names it."""
-
-    key: str = ""
-    """Namespace and name, with the kind of group."""
-    size: int = 0
-    """How many pods it needs at once, 0 if the pod does not say it."""
-    whole: bool = False
-    """Its scheduler binds all of them or none."""
-
-
-NO_GROUP = Group()
-
-_LABEL, _ANNOTATION = "label", "annotation"
-_KINDS = (
-    # kind, where its name stands, the key; where its size stands, the key; all of them or none
-    (
-        ("coscheduling", _LABEL, "scheduling.x-k8s.io/pod-group"),
-        (_LABEL, "pod-group.scheduling.sigs.k8s.io/min-available"),
-        True,
-    ),
-    (
-        ("coscheduling", _LABEL, "pod-group.scheduling.sigs.k8s.io/name"),
-        (_LABEL, "pod-group.scheduling.sigs.k8s.io/min-available"),
-        True,
-    ),
-    (
-        ("volcano", _ANNOTATION, "scheduling.k8s.io/group-name"),
-        (_ANNOTATION, "scheduling.volcano.sh/group-min-member"),
-        False,
-    ),
-    (
-        ("kueue", _LABEL, "kueue.x-k8s.io/pod-group-name"),
-        (_ANNOTATION, "kueue.x-k8s.io/pod-group-total-count"),
-        False,
-    ),
-    (
-        ("lws", _LABEL, "leaderworkerset.sigs.k8s.io/group-key"),
-        (_ANNOTATION, "leaderworkerset.sigs.k8s.io/size"),
-        False,
-    ),
-    (("jobset", _LABEL, "jobset.sigs.k8s.io/jobset-name"), (_LABEL, ""), False),
-)
-
-
-GROUP_ANNOTATIONS = tuple(
-    key for (_, *name), size, _ in _KINDS for place, key in (name, size) if place == _ANNOTATION
-)
-"""The annotations that are read of groups."""
-
-
-def group_of(pod: Pod) -> Group:
-    """Return the group of the pod; NO_GROUP if it names none."""
-    metadata, spec = pod.metadata or Metadata(), pod.spec or PodSpec()
-    labels, annotations = metadata.labels or {}, metadata.annotations or {}
-    namespace = metadata.namespace or ""
-    name = (spec.scheduling_group and spec.scheduling_group.pod_group_name) or ""
-    if name:
-        return Group(f"podgroup {namespace}/{name[:253]}")
-    if not (labels or annotations):
-        return NO_GROUP
-    texts: dict[str, Mapping[str, str]] = {_LABEL: labels, _ANNOTATION: annotations}
-    for (kind, place, key), (size_place, size_key), whole in _KINDS:
-        name = texts[place].get(key, "")
-        if name:
-            size = strict_number(texts[size_place].get(size_key, ""), MAX_MEMBERS) or 0
-            return Group(f"{kind} {namespace}/{name[:253]}", size, whole and size > 0)
-    return NO_GROUP
-
-
-def may_wait(pod: Pod) -> bool:
-    """Return whether its volumes or claims may have to be made after filter (PreBind)."""
-    spec = pod.spec or PodSpec()
-    return bool(spec.resource_claims) or any(
-        volume.persistent_volume_claim is not None or volume.ephemeral is not None
-        for volume in spec.volumes or ()
-    )
-
-
-@dataclass(frozen=True, slots=True)
-class Claimant:
-    """A pod that asks: who it is, what it asks for, and what the rules look at."""
-
-    ref: PodRef
-    request: Request
-    priority: int = 0
-    group: Group = NO_GROUP
-    waits: bool = False
-    """It may have to wait for a volume or a claim."""
-    owner: str = ""
-    """The uid of its controller, or ""."""
-
-
-def claimant(pod: Pod, request: Request) -> Claimant:
-    """Return the pod as the rules of holds see it. Raises MessageError for a pod without names."""
-    owner = controller_of(pod)
-    return Claimant(
-        pod_ref(pod),
-        request,
-        priority_of(pod),
-        group_of(pod),
-        may_wait(pod),
-        (owner and owner.uid) or "",
-    )

@@ -39,6 +39,14 @@ def test_an_entry_of_ours_stays_as_it_is_but_for_where_it_is_called() -> None:
     ]
 
 
+def test_an_entry_that_binds_every_pod_at_our_url_is_ours_too() -> None:
+    binds = {"urlPrefix": MINE["urlPrefix"], "bindVerb": "bind", "httpTimeout": "60s"}
+    filters = {key: value for key, value in MINE.items() if key != "bindVerb"}
+    whole, told = with_extender({"extenders": [filters, binds]}, 7)
+    assert [each["urlPrefix"] for each in entries(whole)] == [URL, URL]
+    assert told[1].startswith("extenders[1] of the file is the demo's extender")
+
+
 def test_a_file_without_an_entry_of_ours_gets_one_and_it_is_told() -> None:
     whole, told = with_extender({"kind": "Policy", "apiVersion": "v1", "extenders": [OTHER]}, 7)
     assert [each["urlPrefix"] for each in entries(whole)] == [OTHER["urlPrefix"], URL]

@@ -24,7 +24,7 @@ from gpushare.extender.verbs.tickets import BindSlots, Tickets
 from gpushare.ledger import Ledger
 from gpushare.wire.annotations import ALIYUN
 from gpushare.wire.extender import NameLists
-from gpushare.wire.pods import Claimant
+from gpushare.wire.groups import Claimant
 
 _NODES, _HOLDS, _CALLS, _ROUNDS = 5000, 500, 100, 5
 _KEPT = 50

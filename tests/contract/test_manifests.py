@@ -45,6 +45,13 @@ ACCOUNT = {"kind": "ServiceAccount", "name": "gpushare-extender", "namespace": "
 USER = {"apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": "gpushare-extender"}
 
 LEASES = "coordination.k8s.io"
+SIZE_APIS = (
+    ("podgroups", "scheduling.k8s.io"),
+    ("podgroups", "scheduling.x-k8s.io"),
+    ("podgroups", "scheduling.volcano.sh"),
+    ("leaderworkersets", "leaderworkerset.x-k8s.io"),
+    ("jobsets", "jobset.x-k8s.io"),
+)
 READS = {
     ("", "", "nodes", "list", ""),
     ("", "", "nodes", "watch", ""),
@@ -56,6 +63,7 @@ READS = {
     ("", "policy", "poddisruptionbudgets", "watch", ""),
     ("kube-system", "", "configmaps", "list", ""),
     ("kube-system", "", "configmaps", "watch", ""),
+    *(("", group, kind, verb, "") for kind, group in SIZE_APIS for verb in ("list", "watch")),
 }
 WRITES = {
     ("", "", "pods/binding", "create", ""),

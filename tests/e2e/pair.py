@@ -41,8 +41,9 @@ class Access:
 class Pair:
     """The two processes; each can be killed and started again.
 
-    host: their host's name, where it must be another than this machine's. tls: by which callers
-    here reach an extender that speaks TLS. extender_prefix: what comes before its command.
+    program: a kube-scheduler of that version; None: Kubernetes' own. host: their host's name, where
+    it must be another than this machine's. tls: by which callers here reach an extender that speaks
+    TLS. extender_prefix: what comes before its command.
     """
 
     def __init__(
@@ -52,6 +53,7 @@ class Pair:
         access: Access,
         *,
         version: str = RELEASE,
+        program: Path | None = None,
         scheduler_flags: Sequence[str] = ("--leader-elect=false",),
         flags: Sequence[str] = (),
         host: str = "",
@@ -62,7 +64,7 @@ class Pair:
         self.version = version
         self.form = form_of(text)
         self._folder = folder
-        self._program = needed("kube-scheduler", version)
+        self._program = program or needed("kube-scheduler", version)
         self._scheduler_flags = (*scheduler_flags, "--secure-port", "0", "-v", "2")
         self._kubeconfig = access.scheduler
         self._server = access.server

@@ -47,8 +47,12 @@ class Run:
 def record(
     server: str, *, scheduler: Path | None = None, file: str = "", kubectl: Path | None = None
 ) -> None:
-    """Note that the test that runs now uses these. server: its version, or LOCAL."""
-    suite = os.environ["PYTEST_CURRENT_TEST"].partition("::")[0]
+    """Note that the test that runs now uses these; of no test, nothing. server: its version, or
+    LOCAL.
+    """
+    suite = os.environ.get("PYTEST_CURRENT_TEST", "").partition("::")[0]
+    if not suite:
+        return
     folder, _, name = suite.rpartition("/")
     run = Run(
         suite=suite if folder == "tests/contract" else folder or name,

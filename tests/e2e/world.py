@@ -28,7 +28,7 @@ class World:
 
     options: of `gpushare scheduler-config`; change: in what it prints; flags: of `gpushare serve`;
     scheduler_flags: of kube-scheduler.
-    tls, extender_prefix: see Pair.
+    program, tls, extender_prefix: see Pair.
     """
 
     def __init__(
@@ -37,6 +37,7 @@ class World:
         folder: Path,
         *,
         version: str = RELEASE,
+        program: Path | None = None,
         options: Sequence[str] = (),
         change: Mapping[str, str] | None = None,
         flags: Sequence[str] = (),
@@ -59,6 +60,7 @@ class World:
             text,
             access,
             version=version,
+            program=program,
             scheduler_flags=("--leader-elect=false", *scheduler_flags),
             flags=flags,
             tls=tls,

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from gpushare.core.model import PodRef, Request
-from gpushare.wire.pods import Claimant
+from gpushare.wire.groups import Claimant
 from tests.support.chromium import Tab, browser, program
 from tests.unit.core.clusters import node
 from tests.unit.extender.tell.page.world import HOSTILE, World, pod

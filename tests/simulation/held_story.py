@@ -1,4 +1,4 @@
-"""Stories of pods that wait between filter and bind: groups, late volumes, waits at Permit.
+"""Stories of pods that wait between filter and bind: PodGroups of Kubernetes, late volumes.
 
 A small kube-scheduler asks real verbs over real books, in virtual time. What filter has refused it
 asks about again when something happens in the cluster, our own writes on nodes among it, and never
@@ -29,13 +29,11 @@ from tests.unit.extender.scripted_extender import bind_request, request
 UNITS, CARD = 10, 16
 """One pod on each device."""
 NODES = {"n0": 2, "n1": 2, "n2": 1}
-PERMIT = 20.0
-"""Seconds that members wait at Permit; a volume comes or its pod is deleted as soon."""
+LONGEST = 20.0
+"""Seconds after which kube-scheduler gives up a pod that waits for its volume."""
 _MOST_ASKED = 7
 """Times that a pod is asked about, each second: longer than a pod without volumes holds a place."""
 _IDX = "ALIYUN_COM_GPU_MEM_IDX"
-_COSCHEDULING = "scheduling.x-k8s.io/pod-group"
-_LEAST = "pod-group.scheduling.sigs.k8s.io/min-available"
 
 Json = dict[str, Any]
 
@@ -136,13 +134,6 @@ class HeldStory:
         for pod in self.groups[name]:
             self._create(pod, schedulingGroup={"podGroupName": name})
 
-    def _permit(self, chance: Chance) -> None:
-        name = f"permit{self._number()}"
-        size = 2 + chance.below(2)
-        self.groups[name] = [f"{name}-{n}" for n in range(size)]
-        for pod in self.groups[name]:
-            self._create(pod, labels={_COSCHEDULING: name, _LEAST: str(size)})
-
     def _volume(self, chance: Chance) -> None:
         slow = [name for name in self.waits if name.startswith("slow")]
         if slow:
@@ -188,12 +179,6 @@ class HeldStory:
             return
         self._assume(name, found)
         self._nominate(name, found)
-        if name.startswith("permit"):
-            members = self.groups[_group_of(name)]
-            if all(each in self.waits for each in members if not self._node(each)):
-                for each in members:
-                    if each in self.waits:
-                        self._bind(each)
 
     def _try_group(self, name: str, chance: Chance) -> None:
         """Filter for each member before the first bind; one that is refused has none bound."""
@@ -280,17 +265,14 @@ class HeldStory:
 
     def _held(self, name: str) -> bool:
         live = self.leader.managed.holds.live()
-        return any(hold.pod.ref.name == name and not hold.lapsed for hold in live)
+        return any(hold.pod.ref.name == name for hold in live)
 
     def _expire(self) -> None:
-        """What kube-scheduler gives up by time: all of a group that waits at Permit."""
+        """What kube-scheduler gives up by time."""
         for name, (_, since) in sorted(self.waits.items()):
-            if name in self.waits and self.api.now >= since + PERMIT:
-                fellows = self.groups[_group_of(name)] if name.startswith("permit") else [name]
-                for each in fellows:
-                    if each in self.waits:
-                        self._count("given up")
-                        self._give_up(each)
+            if name in self.waits and self.api.now >= since + LONGEST:
+                self._count("given up")
+                self._give_up(name)
 
     # -- the cluster ------------------------------------------------------------------------------
 
@@ -395,7 +377,6 @@ _STEPS = Weighted(
         "plain": 6,
         "slow": 3,
         "group": 2,
-        "permit": 2,
         "volume": 4,
         "delete": 5,
         "restart": 1,

@@ -10,8 +10,8 @@ from gpushare.core.model import PodRef, Request
 from gpushare.extender.verbs import offers
 from gpushare.extender.verbs.bind.binder import Binder
 from gpushare.extender.verbs.bind.transaction import BindResult
-from gpushare.extender.verbs.holds import Hold, Holds
-from gpushare.wire.pods import Claimant
+from gpushare.extender.verbs.holds import Holds
+from gpushare.wire.groups import Claimant
 from tests.simulation.chance import Chance, numbers
 from tests.simulation.held_story import UNITS, HeldStory
 from tests.simulation.oracle import Violation
@@ -41,7 +41,7 @@ def test_stories_keep_every_promise() -> None:
 
 def _never_ends(original: Any) -> Any:
     del original
-    return lambda self, hold: (float("inf"), float("inf"))
+    return lambda self, hold: float("inf")
 
 
 def _blocks_its_own_pod(original: Any) -> Any:
@@ -49,14 +49,14 @@ def _blocks_its_own_pod(original: Any) -> Any:
 
 
 def _counts_in_bind(original: Any) -> Any:
-    def bind(self: Any, ref: Any, node: str, *found: Any) -> Any:
+    def bind(self: Any, ref: Any, node: str, *found: Any, **more: Any) -> Any:
         (managed,) = self._resources
         stranger = Claimant(PodRef("team", "stranger", "uid-stranger"), Request(UNITS, 1))
         books = managed.ledger.snapshot()
         seen = offers.offers_of(managed).to(stranger, books, self._clock())
         if not (seen.free[seen.row[node]] >= UNITS).any():
             return BindResult("it is held", "held")
-        return original(self, ref, node, *found)
+        return original(self, ref, node, *found, **more)
 
     return bind
 
@@ -81,25 +81,16 @@ def _is_never_outwaited(original: Any) -> Any:
     return lambda self, pod, now: ()
 
 
-def _is_not_seen_by_its_group(original: Any) -> Any:
-    def counts(hold: Hold, pod: Claimant) -> bool:
-        kin = bool(pod.group.key) and hold.pod.group.key == pod.group.key
-        return not kin and bool(original(hold, pod))
-
-    return counts
-
-
 @pytest.mark.parametrize(
     ("owner", "name", "mutate"),
     [
-        (Holds, "_times", _never_ends),
+        (Holds, "_ends_at", _never_ends),
         (offers, "counts_against", _blocks_its_own_pod),
         (Binder, "bind", _counts_in_bind),
         (Holds, "offered", _holds_nothing),
         (Holds, "turned_away", _wakes_nobody),
         (Holds, "shown", _forgets_nominations),
         (Holds, "outwaited", _is_never_outwaited),
-        (offers, "counts_against", _is_not_seen_by_its_group),
     ],
     ids=lambda each: getattr(each, "__name__", None),
 )

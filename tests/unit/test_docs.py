@@ -17,6 +17,7 @@ from gpushare.extender.moves.mover import Mover
 from gpushare.extender.shadow.shadow import Shadow
 from gpushare.extender.tell.events.messages import EventMessages
 from gpushare.extender.tell.metrics import Metrics
+from gpushare.extender.verbs.bind.gate import Gate
 from gpushare.ledger import Ledger
 from gpushare.settings import Settings
 from gpushare.wire.annotations import ALIYUN, Names
@@ -93,7 +94,7 @@ def test_every_metric_is_listed() -> None:
     ledger.pod_changed(ObservedPod(PodRef("team", "p", "uid-p"), compute, "n", ((0, 4),)))
     resources = ManagedResources((ManagedResource(ALIYUN, ledger, {}, ""),))
     watch = ("synced", "age_seconds", "relists_total", "decode_errors_total")
-    own = ("bind_conflicts_total", "events_written_total", "events_dropped_total")
+    own = (*Gate().state(), "bind_conflicts_total", "events_written_total", "events_dropped_total")
     process = ("ready", "leader", "pending_without_call_seconds", "bound_unassigned_seconds")
     auditor = Auditor(
         ScriptedApi(), resources, "GiB", not_ready=str, watch_version=str, report=print

@@ -31,6 +31,7 @@ class Phase(StrEnum):
     """Where a pod stands in the books. The value is its name in the table of phases."""
 
     UNCHARGED = "uncharged"
+    AT_GATE = "at the gate"
     IN_FLIGHT = "in flight"
     IN_DOUBT = "in doubt"
     RESENT = "in doubt, sent again"

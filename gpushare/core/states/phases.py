@@ -13,6 +13,8 @@ class Event(StrEnum):
     """What happens to a pod. The value says it in the table."""
 
     ASSUMED = "a bind charges it, and sends the Binding next"
+    GATED = "a bind charges it, and it waits at the gate for its group"
+    LET_THROUGH = "its group is whole: the Binding is sent next"
     SENT_AGAIN = "a bind sends the same Binding once more"
     ACCEPTED = "the API server took the Binding"
     NO_ANSWER = "no answer to the Binding"
@@ -32,24 +34,28 @@ class Event(StrEnum):
     GONE = "it is gone or has ended"
 
 
-ASSUMED = (Phase.IN_FLIGHT, Phase.IN_DOUBT, Phase.RESENT, Phase.LANDED)
+SENT = (Phase.IN_FLIGHT, Phase.IN_DOUBT, Phase.RESENT, Phase.LANDED)
+"""The phases of a charged pod whose Binding is sent, and that no watch has shown bound."""
+ASSUMED = (Phase.AT_GATE, *SENT)
 """The phases of a pod that is charged and that no watch has shown bound."""
 CHARGED = (Phase.BOUND, *ASSUMED)
 """The phases of a pod that holds devices."""
 RECORDED = (Phase.UNCHARGED, *ASSUMED, Phase.BOUND, Phase.CPU_ONLY)
 """The phases that a record can be in: all but the last."""
 
-_IN_FLIGHT, _IN_DOUBT, _RESENT, _LANDED = ASSUMED
+_AT_GATE, _IN_FLIGHT, _IN_DOUBT, _RESENT, _LANDED = ASSUMED
 _UNCHARGED, _BOUND, _CPU_ONLY, _GONE = Phase.UNCHARGED, Phase.BOUND, Phase.CPU_ONLY, Phase.GONE
 _STAY = dict(zip(ASSUMED, ASSUMED, strict=True))
 
 TABLE: Mapping[Event, Mapping[Phase, Phase]] = {
     Event.ASSUMED: {_UNCHARGED: _IN_FLIGHT},
+    Event.GATED: {_UNCHARGED: _AT_GATE},
+    Event.LET_THROUGH: {_AT_GATE: _IN_FLIGHT},
     Event.SENT_AGAIN: {_IN_DOUBT: _RESENT},
-    Event.ACCEPTED: dict.fromkeys(ASSUMED, _LANDED),
+    Event.ACCEPTED: dict.fromkeys(SENT, _LANDED),
     # Somebody has read that it landed: that is not unknown any more.
-    Event.NO_ANSWER: {**dict.fromkeys(ASSUMED, _IN_DOUBT), _LANDED: _LANDED},
-    Event.REFUSED: dict.fromkeys((_IN_FLIGHT, _IN_DOUBT, _RESENT), _UNCHARGED),
+    Event.NO_ANSWER: {**dict.fromkeys(SENT, _IN_DOUBT), _LANDED: _LANDED},
+    Event.REFUSED: dict.fromkeys((_AT_GATE, _IN_FLIGHT, _IN_DOUBT, _RESENT), _UNCHARGED),
     # While a Binding is on its way no read says what becomes of it.
     Event.READ_BOUND: {_IN_DOUBT: _LANDED, _LANDED: _LANDED},
     Event.READ_UNBOUND: {_IN_DOUBT: _IN_DOUBT, _LANDED: _LANDED},

@@ -210,10 +210,16 @@ def corrected(record: Record | None, pod: ObservedPod) -> Step:
 
 
 def assumed(
-    record: Record | None, ref: PodRef, request: Request, allocation: Allocation, sent: Sent
+    record: Record | None,
+    ref: PodRef,
+    request: Request,
+    allocation: Allocation,
+    sent: Sent,
+    *,
+    at_gate: bool = False,
 ) -> Entry:
-    """Return the charge of a pod whose Binding is sent next."""
-    phase = next_phase(record, Event.ASSUMED)
+    """Return the charge of a pod whose Binding is sent next, or waits at the gate."""
+    phase = next_phase(record, Event.GATED if at_gate else Event.ASSUMED)
     if phase is None:
         raise InvariantError(f"pod {ref}: it is charged already")
     node, cover = allocation.node, Cover(allocation.shares, allocation.uuids)
@@ -234,7 +240,7 @@ def sent_again(entry: Entry, sent: Sent) -> Entry:
 
 
 def answered(record: Record | None, event: Event, sent: Sent) -> Record | None:
-    """Return the record after the answer to a Binding.
+    """Return the record after the answer to a Binding, or after the gate has let the pod through.
 
     The answer is ignored if the charge of that Binding has ended: its pod may have been seen bound,
     and gone, before the answer came, and another bind of the same uid may be under way.

@@ -27,6 +27,9 @@ from gpushare.wire.scheduler.schema import RELEASES
 BIND_BUDGET = 4.0
 """Seconds that one bind may take the extender."""
 
+_SHORTEST = 10.0
+"""Seconds of httpTimeout that leave a group of some pods the time to come to bind."""
+
 _SAMPLED_ABOVE = 100
 """Nodes up to which kube-scheduler looks at all of them whatever the percentage is."""
 
@@ -150,7 +153,14 @@ def _settings(entry: ExtenderConfig) -> Iterator[Finding]:
             "http-timeout",
             f"{seconds} is not more than the {BIND_BUDGET:g} s a bind may take, so kube-scheduler"
             " gives up binds that succeed",
-            "set httpTimeout to 10 s",
+            "set httpTimeout to 30 s",
+        )
+    elif entry.http_timeout < _SHORTEST:
+        yield warn(
+            "http-timeout",
+            f"{seconds} leaves a bind {entry.http_timeout - BIND_BUDGET:g} s to wait for the other"
+            " pods of its group, so groups may be refused again and again",
+            "set httpTimeout to 30 s",
         )
     else:
         yield ok("http-timeout", f"{seconds} for a bind of {BIND_BUDGET:g} s at most")

@@ -22,6 +22,12 @@ _LARGEST_SKEW = 5.0
 """Seconds."""
 
 _LEASES = ("leases", "coordination.k8s.io")
+_SIZE_APIS = (
+    *(("podgroups", f"scheduling.{of}") for of in ("k8s.io", "x-k8s.io", "volcano.sh")),
+    ("leaderworkersets", "leaderworkerset.x-k8s.io"),
+    ("jobsets", "jobset.x-k8s.io"),
+)
+"""Plural and API group of what says how many pods a group needs."""
 REQUIRED = (
     *(Right(verb, "nodes") for verb in ("list", "watch")),
     *(Right(verb, "pods") for verb in ("get", "list", "watch")),
@@ -117,10 +123,12 @@ def optional_rights(namespace: str) -> dict[Right, str]:
     maps = "no ConfigMap closes devices"
     wakes = "a pod may wait 5 minutes for a device that a ConfigMap opens"
     budgets = "preemption does not spare pods under a PodDisruptionBudget"
+    sizes = "groups of pods that do not say their size themselves are bound pod by pod"
     return {
         **{Right(v, "configmaps", "", namespace): maps for v in ("list", "watch")},
         Right("patch", "nodes"): wakes,
         **{Right(v, "poddisruptionbudgets", "policy"): budgets for v in ("list", "watch")},
+        **{Right(v, *kind): sizes for kind in _SIZE_APIS for v in ("list", "watch")},
         **{
             Right(v, "events", "events.k8s.io"): "no events tell about decisions"
             for v in ("create", "patch")

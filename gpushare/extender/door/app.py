@@ -11,6 +11,7 @@ what was wrong in `Error`; prioritize and preempt have no such field and use 4xx
 import json
 import logging
 from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import Future
 from dataclasses import dataclass, field
 from functools import partial
 from http import HTTPStatus
@@ -22,6 +23,7 @@ from werkzeug.exceptions import HTTPException
 from gpushare import __version__
 from gpushare.daemon.callers import BROWSERS, Callers, names_of
 from gpushare.errors import GpuShareError, MessageError, NotReady, UnknownNode
+from gpushare.extender.door.deferred import DeferredBody
 from gpushare.extender.service import Service
 from gpushare.logline import Line
 from gpushare.wire.extender import encode_bind, encode_filter
@@ -76,7 +78,7 @@ def build_app(service: Service, routes: Routes, body_limit: int, callers: Caller
     verbs = {
         paths["filter"]: Verb(service.filter, lambda text: encode_filter(None, error=text)),
         paths["prioritize"]: Verb(service.prioritize),
-        paths["bind"]: Verb(service.bind, encode_bind),
+        paths["bind"]: Verb(service.begin_bind, encode_bind),
         paths["preempt"]: Verb(service.preempt),
         paths["rank"]: Verb(service.rank, lambda text: encode_filter(None, error=text)),
     }
@@ -152,8 +154,8 @@ class AccessControl:
 class Verb:
     """The handler of a path: from the body of a request to the body of its answer."""
 
-    answer: Callable[[bytes], bytes]
-    """Raises MessageError or NotReady."""
+    answer: Callable[[bytes], bytes | Future[bytes]]
+    """Returns a future for an answer that is made later. Raises MessageError or NotReady."""
     malformed: Callable[[str], bytes] | None = None
     """Returns an answer with this error; None if the verb's answer has no field for errors."""
 
@@ -178,13 +180,18 @@ class Verbs:
         if verb is None or environ["REQUEST_METHOD"] != "POST":
             return self.app(environ, start_response)
         status, body = self._answer(verb, environ)
+        if isinstance(body, Future):
+            start_response("200 OK", [("Content-Type", "application/json")])
+            return DeferredBody(body)
         headers = [("Content-Type", "application/json"), ("Content-Length", str(len(body)))]
         if status is HTTPStatus.SERVICE_UNAVAILABLE:
             headers.append(("Retry-After", "1"))
         start_response(f"{status.value} {status.phrase}", headers)
         return [body]
 
-    def _answer(self, verb: Verb, environ: "WSGIEnvironment") -> tuple[HTTPStatus, bytes]:
+    def _answer(
+        self, verb: Verb, environ: "WSGIEnvironment"
+    ) -> tuple[HTTPStatus, bytes | Future[bytes]]:
         status, text = HTTPStatus.FORBIDDEN, self.access.refusal(environ)
         if not text:
             try:

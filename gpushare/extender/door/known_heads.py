@@ -8,6 +8,7 @@ Knows gunicorn (27.x) and WSGI; nothing of what is served.
 """
 
 from collections.abc import Callable, Iterable
+from concurrent.futures import Future
 from dataclasses import dataclass, field
 from functools import lru_cache
 from time import time
@@ -18,6 +19,8 @@ from gunicorn.config import Config
 from gunicorn.http import wsgi
 from gunicorn.http.message import Request
 from gunicorn.util import http_date
+
+from gpushare.extender.door.deferred import DeferredBody
 
 if TYPE_CHECKING:
     from wsgiref.types import WSGIEnvironment
@@ -85,8 +88,9 @@ class CachedRequest:
 
 def answer(
     app: Callable[..., Iterable[bytes]], environ: "WSGIEnvironment", keep: bool
-) -> tuple[bytes, bytes]:
-    """Return (head, body) of the application's answer, as gunicorn would write it.
+) -> tuple[bytes, bytes] | Future[bytes]:
+    """Return (head, body) of the application's answer, as gunicorn would write it; the future of
+    both, joined, if the answer is made later.
 
     keep: whether the connection stays open after it.
     """
@@ -100,18 +104,30 @@ def answer(
         return _refuse_write
 
     parts = app(environ, start_response)
+    if isinstance(parts, DeferredBody) and not parts.future.done():
+        whole: Future[bytes] = Future()
+
+        def finish(body: Future[bytes]) -> None:
+            whole.set_result(_head(*heads[-1], keep, len(body.result())) + body.result())
+
+        parts.future.add_done_callback(finish)
+        return whole
     try:
         body = b"".join(parts)
     finally:
         if hasattr(parts, "close"):
             parts.close()
-    status, headers = heads[-1]
+    return _head(*heads[-1], keep, len(body)), body
+
+
+def _head(status: str, headers: list[tuple[str, str]], keep: bool, length: int) -> bytes:
+    """Return the head of an answer whose body has this length in bytes."""
     connection = "keep-alive" if keep else "close"
     lines = [f"HTTP/1.1 {status}", f"Server: {SERVER}", f"Date: {_date(int(time()))}"]
     lines += [f"Connection: {connection}", *(f"{name}: {value}" for name, value in headers)]
     if not any(name.lower() == "content-length" for name, _ in headers):
-        lines.append(f"Content-Length: {len(body)}")
-    return "\r\n".join([*lines, "\r\n"]).encode("latin-1"), body
+        lines.append(f"Content-Length: {length}")
+    return "\r\n".join([*lines, "\r\n"]).encode("latin-1")
 
 
 def _refuse_write(data: bytes) -> object:

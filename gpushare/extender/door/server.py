@@ -25,8 +25,9 @@ class Server(BaseApplication):
 
     `listen`: HOST:PORT. `drain`: seconds for requests under way at the end. `tls`: the certificates
     to listen with, None for plain HTTP. `not_ready`: why nothing can be answered now, or "". `log`:
-    takes gunicorn's own lines. `start` and `stop` are called in the worker, after the fork and
-    after the last answer; `start` is given a function that returns the requests without an answer.
+    takes gunicorn's own lines. `start`, `stopping` and `stop` are called in the worker: after the
+    fork, when it takes no more connections, and after the last answer. `start` is given a function
+    that returns the requests without an answer.
     """
 
     def __init__(
@@ -40,6 +41,7 @@ class Server(BaseApplication):
         tls: Certificates | None,
         not_ready: Callable[[], str],
         start: Callable[[Callable[[], Iterable[PendingRequest]]], None],
+        stopping: Callable[[], None],
         stop: Callable[[], None],
     ) -> None:
         # As many clients as the file descriptors allow, at most 2048.
@@ -73,7 +75,7 @@ class Server(BaseApplication):
             "pre_request": lambda _worker, request: request.force_close() if not_ready() else None,
             "on_starting": lambda _server: _take_over_log(log),
             "when_ready": lambda _server: _keep_one_worker(),
-            "post_worker_init": lambda worker: _start_in_worker(worker, start),
+            "post_worker_init": lambda worker: _start_in_worker(worker, start, stopping),
             "worker_exit": lambda _server, _worker: stop(),
         }
         if tls is not None:
@@ -96,10 +98,13 @@ class Server(BaseApplication):
 
 
 def _start_in_worker(
-    worker: BufferedThreadWorker, start: Callable[[Callable[[], Iterable[PendingRequest]]], None]
+    worker: BufferedThreadWorker,
+    start: Callable[[Callable[[], Iterable[PendingRequest]]], None],
+    stopping: Callable[[], None],
 ) -> None:
     """Start in the worker, once gunicorn has set its signal handlers to their defaults."""
     _keep_one_worker()
+    worker.on_stop = stopping
     start(worker.pending_requests)
 
 

@@ -15,22 +15,23 @@ import selectors
 import socket
 import time
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
+from gunicorn.http import wsgi
 from gunicorn.http.message import Request
 from gunicorn.workers.gthread import ThreadWorker
 
 from gpushare.extender.door import known_heads
 from gpushare.extender.door.connection import CHUNK, Connection
 
-if TYPE_CHECKING:
-    from wsgiref.types import WSGIEnvironment
-
 _HEAD_END = re.compile(rb"\r\n\r?\n")
+
+_PARKED = object()
+"""The result of a request whose answer is made later: no thread works on it meanwhile."""
 
 MAX_LOOKS = 60
 """Observations at which a request may be there before it counts as stuck."""
@@ -74,6 +75,10 @@ class BufferedThreadWorker(ThreadWorker):
         self.silent_conns: deque[Connection] = deque()
         self.answering_conns: deque[Connection] = deque()
         self._pending_since: dict[Connection, float] = {}
+        self.parked_conns: set[Connection] = set()
+        """Connections whose answers are made later."""
+        self.on_stop: Callable[[], None] = lambda: None
+        """Called once when the worker begins to stop: answers that wait have to be made."""
         self._heads = known_heads.KnownHeads()
         self._notify_at = 0.0
 
@@ -165,12 +170,16 @@ class BufferedThreadWorker(ThreadWorker):
         self._pending_since[conn] = time.monotonic()
         super().enqueue_req(conn)
 
-    def handle(self, conn: Connection) -> bool:  # type: ignore[override]
-        """Answer; return whether the connection may be kept once the answer is taken."""
+    def handle(self, conn: Connection) -> object:  # type: ignore[override]
+        """Answer; return whether the connection may be kept once the answer is taken, or _PARKED if
+        the answer is made later.
+        """
         try:
             while True:
                 request, conn.environ = conn.environ, None
-                keep = self._answer(conn, request) if request else bool(super().handle(conn))
+                keep = self._answer(conn, request) if request else super().handle(conn)
+                if keep is _PARKED:  # the connection may be in another thread already
+                    return _PARKED
                 conn.parsed = 0
                 taken = conn.outbox.flush()
                 pending = len(self._pending_since)
@@ -194,30 +203,64 @@ class BufferedThreadWorker(ThreadWorker):
         """Answer a request that gunicorn refuses, or that failed, and log it."""
         super().handle_error(req, cast(socket.socket, _WholeHead(client)), addr, exc)
 
-    def handle_request(self, req: Request, conn: Connection) -> bool:  # type: ignore[override]
+    def handle_request(self, req: Request, conn: Connection) -> object:  # type: ignore[override]
         """Answer a request that gunicorn has parsed, and cache its head."""
-        keep = bool(super().handle_request(req, conn))
-        if keep:
-            conn.heads.add(conn.head, req, conn, self.cfg)
-        return keep
+        if req.method != "POST":
+            return bool(super().handle_request(req, conn))
+        environ = dict(wsgi.create(req, conn.sock, conn.client, conn.server, self.cfg)[1])
+        environ["wsgi.multithread"] = True
+        conn.heads.add(conn.head, req, conn, self.cfg)
+        return self._answer(conn, environ, closing=req.should_close())
 
-    def _answer(self, conn: Connection, environ: "WSGIEnvironment") -> bool:
-        """Answer a request with a cached head; return whether to keep the connection."""
-        request = known_heads.CachedRequest(environ["PATH_INFO"])
+    def _keepalive_after(self, conn: Connection, keepalive: object) -> object:
+        # A verb has read its whole body.
+        return _PARKED if keepalive is _PARKED else super()._keepalive_after(conn, keepalive)  # type: ignore[misc]
+
+    def _answer(
+        self, conn: Connection, environ: dict[str, Any], *, closing: bool = False
+    ) -> object:
+        """Answer a POST; return whether to keep the connection, or _PARKED.
+
+        closing: the client wants the connection closed after the answer.
+        """
+        request = known_heads.CachedRequest(environ["PATH_INFO"], closing=closing)
         try:
             self.cfg.pre_request(self, request)
             full = not self.cfg.keepalive or len(self.keepalived_conns) >= self.max_keepalived
             keep = self.alive and not full and not request.closing
-            head, body = known_heads.answer(self.wsgi, environ, keep)
+            answer = known_heads.answer(self.wsgi, environ, keep)
         except Exception as error:  # as gunicorn: the client gets a 500, and the log says why
             self.handle_error(None, conn.sock, conn.client, error)
             return False
-        conn.outbox.sendall(head)
-        conn.outbox.sendall(body)
+        if isinstance(answer, Future):
+            conn.parsed = 0
+            self._pending_since.pop(conn, None)
+            self.parked_conns.add(conn)
+            # Maybe at once, and in any thread; from here on the connection is the loop's.
+            answer.add_done_callback(
+                lambda whole: self.method_queue.defer(self._unpark, conn, whole, keep)
+            )
+            return _PARKED
+        for part in answer:
+            conn.outbox.sendall(part)
         return keep
 
-    def finish_request(self, conn: Connection, fs: Future[bool]) -> None:  # type: ignore[override]
+    def _unpark(self, conn: Connection, answer: Future[bytes], keep: bool) -> None:
+        """Send an answer that was made later."""
+        self.parked_conns.discard(conn)
+        done: Future[object] = Future()
+        try:
+            conn.outbox.sendall(answer.result())
+            conn.outbox.flush()
+            done.set_result(keep and self.alive)
+        except OSError:
+            done.set_result(False)
+        self.finish_request(conn, done)
+
+    def finish_request(self, conn: Connection, fs: Future[object]) -> None:  # type: ignore[override]
         """Take a connection back from the thread that has answered."""
+        if not fs.cancelled() and fs.exception() is None and fs.result() is _PARKED:
+            return
         self._pending_since.pop(conn, None)
         if not conn.outbox.unsent:
             self._finish(conn, fs)
@@ -231,7 +274,7 @@ class BufferedThreadWorker(ThreadWorker):
             self._give_up(answering[0])
 
     def _on_client_takes_more(
-        self, conn: Connection, fs: Future[bool], client: socket.socket
+        self, conn: Connection, fs: Future[object], client: socket.socket
     ) -> None:
         if conn.closed:
             return
@@ -246,8 +289,8 @@ class BufferedThreadWorker(ThreadWorker):
             self.answering_conns.remove(conn)
             self._finish(conn, fs)
 
-    def _finish(self, conn: Connection, fs: Future[bool]) -> None:
-        super().finish_request(conn, fs)
+    def _finish(self, conn: Connection, fs: Future[object]) -> None:
+        super().finish_request(conn, cast("Future[bool]", fs))
         kept_alive = bool(self.keepalived_conns) and self.keepalived_conns[-1] is conn
         if kept_alive and (conn.received or conn.refused):  # it has begun another request
             self.on_client_socket_readable(conn, conn.sock)
@@ -262,6 +305,8 @@ class BufferedThreadWorker(ThreadWorker):
             self._give_up(self.answering_conns[0])
 
     def _cap_keepalive(self, deadline: float) -> None:
+        # gunicorn calls it once, when it begins to stop.
+        self.on_stop()
         super()._cap_keepalive(deadline)  # type: ignore[misc]
         for conn in self.silent_conns:
             conn.timeout = min(cast(float, conn.timeout), deadline)

@@ -1,96 +1,166 @@
-"""The pods of each group, as the API server shows them, and what a group still needs.
+"""The pods of each group, as the API server shows them, and the places that a group still needs.
 
 Not every member needs a device, and not all need the same: a launcher has none, workers have. So
-what a group needs is counted from its pods, and only those that are not there yet are taken to be
-like the one that asks.
+the need of a group is counted from its pods, and only pods that do not exist yet are taken to be
+like the pod that filter is called for.
 
 Tested in `tests/unit/extender/follow/test_group_members.py`.
 """
 
 from collections import Counter
-from collections.abc import Collection, Set
+from collections.abc import Collection, Mapping, Set
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import NamedTuple
 
-from gpushare.core.model import Request
+from gpushare.core.model import PodRef, Request
+from gpushare.core.selectors import NO_DEMANDS, Demands
 
 MOST_KINDS = 8
 """Kinds of request in one group that are looked at; each costs a look at all nodes."""
+
+_NO_MEMBERS: Mapping[str, "Member"] = MappingProxyType({})
+
+
+class Need(NamedTuple):
+    """The place that a pod without a node needs."""
+
+    resource: str
+    """The managed resource."""
+    request: Request
+    """As `kind_of` returns it."""
+    demands: Demands = NO_DEMANDS
+    has_volumes: bool = False
+    """It has volumes or claims, which may restrict its nodes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """A pod of a group that exists: it has neither ended nor is it marked deleted."""
+
+    ref: PodRef
+    is_bound: bool = False
+    need: Need | None = None
+    """None: it has its place, or needs no device."""
+    priority: int = 0
+    created: float = 0.0
+    """Seconds since the epoch, 0 if unknown."""
 
 
 class GroupMembers:
     """The members of all groups, by uid. For one thread at a time.
 
-    What a member that waits asks for; None: it has its place, or asks for no device here.
+    A member that was bound, was not marked deleted, and is no longer shown has ended (Succeeded or
+    Failed): the watch selects pods that have not. Ended members keep counting while another member
+    of their group is bound. Members that ended before the first list are not known.
     """
 
     def __init__(self) -> None:
-        self._groups: dict[str, dict[str, Request | None]] = {}
+        self._groups: dict[str, dict[str, Member]] = {}
         self._group_of: dict[str, str] = {}
-        self._by_claim: set[str] = set()
+        self._ended: dict[str, set[str]] = {}
+        self._bound_counts: Counter[str] = Counter()
+        self._older: set[str] = set()
 
-    def put(self, uid: str, group: str, request: Request | None, *, by_claim: bool = False) -> None:
-        """Take over a pod of the group, which is a key, not "". by_claim: it waits for claims."""
-        if self._group_of.get(uid, group) != group:
-            self.remove(uid)
-        self._group_of[uid] = group
-        (self._by_claim.add if by_claim else self._by_claim.discard)(uid)
-        self._groups.setdefault(group, {})[uid] = None if request is None else kind_of(request)
+    def put(self, group_key: str, member: Member) -> None:
+        """Take over a pod of the group, whose key is not ""."""
+        uid = member.ref.uid
+        if uid in self._group_of:
+            self._take_out(uid)
+        self._group_of[uid] = group_key
+        self._groups.setdefault(group_key, {})[uid] = member
+        self._bound_counts[group_key] += member.is_bound
+        if group_key in self._ended:
+            self._ended[group_key].discard(uid)
 
     def __contains__(self, uid: str) -> bool:
         return uid in self._group_of
 
-    def remove(self, uid: str) -> None:
-        """Forget a pod that is gone."""
-        group = self._group_of.pop(uid, None)
-        self._by_claim.discard(uid)
-        if group is not None:
-            members = self._groups[group]
-            del members[uid]
-            if not members:
-                del self._groups[group]
+    def group_of(self, uid: str) -> str:
+        """Return the key of the pod's group; "" if the pod is no member of any group."""
+        return self._group_of.get(uid, "")
+
+    def remove(self, uid: str, *, deleted: bool) -> None:
+        """Forget a pod. deleted: it is marked deleted; else a bound pod has ended."""
+        group_key = self._group_of.get(uid)
+        if group_key is None:
+            return
+        member = self._take_out(uid)
+        if member.is_bound and not deleted:
+            self._ended.setdefault(group_key, set()).add(uid)
+        if not self._bound_counts[group_key]:
+            # Its name is used again, or all of its pods are made anew.
+            self._ended.pop(group_key, None)
+            self._older.discard(group_key)
 
     def keep(self, uids: Collection[str]) -> None:
         """Forget all pods but these."""
         for uid in [uid for uid in self._group_of if uid not in uids]:
-            self.remove(uid)
+            self.remove(uid, deleted=False)
 
-    def without_claims(self, group: str) -> Set[str]:
-        """Return the members of the group that do not wait for claims."""
-        return self._groups.get(group, {}).keys() - self._by_claim
+    def note_first_list(self) -> None:
+        """Note that the first list is over: of groups with bound members some may have ended."""
+        self._older = {key for key, count in self._bound_counts.items() if count}
 
-    def among(self, group: str, uids: Set[str]) -> Set[str]:
-        """Return which of these are members of the group."""
-        return {uid for uid in self._groups.get(group, ()) if uid in uids}
+    def of(self, group_key: str) -> Mapping[str, Member]:
+        """Return the members of the group by uid; valid until the next change."""
+        return self._groups.get(group_key, _NO_MEMBERS)
+
+    def bound_count(self, group_key: str) -> int:
+        """Return how many members are bound or have ended."""
+        return self._bound_counts[group_key] + len(self._ended.get(group_key, ()))
+
+    def may_have_ended(self, group_key: str) -> bool:
+        """Return whether members may have ended before the first list, and one is still bound."""
+        return group_key in self._older
 
     def needs(
-        self, uid: str, request: Request, group: str, size: int, placed: Set[str]
+        self, uid: str, need: Need, group_key: str, size: int, placed: Set[str]
     ) -> Counter[Request]:
-        """Return how many places of each kind the group needs for this pod to start, its own first.
+        """Return how many places like that of this pod its group lacks, its own first, by request.
 
-        size: how many pods the group needs at once; 0: not known, then each that waits counts.
-        placed: its other members that hold something or are being bound. Members that are not there
-        yet count as this one. Of others that wait, no more count than are needed, the smallest
-        ones.
+        Members that demand other nodes than this pod, or have volumes, are not counted: the nodes
+        that kube-scheduler offers to this pod are not theirs. placed: members that are not bound
+        and have a place: they wait at the gate, their Bindings are sent, or filter holds a place.
+        Members that do not exist yet count as this one. Of the others no more count than the group
+        lacks, the smallest first.
         """
-        members = self._groups.get(group, {})
+        members = self.of(group_key)
         waiting = [
-            asks
-            for other, asks in members.items()
-            if asks is not None and other != uid and other not in placed
+            member.need
+            for other, member in members.items()
+            if member.need is not None
+            and not member.is_bound
+            and other != uid
+            and other not in placed
         ]
-        needed = Counter({kind_of(request): 1})
-        if size:
-            seen = len(members.keys() | placed | {uid})
-            unknown = max(size - seen, 0)
-            needed[kind_of(request)] += unknown
-            have_places = seen - 1 - len(waiting)
-            lacking = max(size - have_places - 1 - unknown, 0)
-            waiting = sorted(waiting, key=lambda asks: asks.total)[:lacking]
-        needed.update(waiting)
+        existing = len(members.keys() | placed | {uid}) + len(self._ended.get(group_key, ()))
+        unknown = max(size - existing, 0)
+        lacking = max(size - (existing - 1 - len(waiting)) - 1 - unknown, 0)
+        smallest = sorted(waiting, key=lambda other: other.request.total)[:lacking]
+        needed = Counter({need.request: 1 + unknown})
+        needed.update(
+            other.request
+            for other in smallest
+            if (other.resource, other.demands) == (need.resource, need.demands)
+            and not other.has_volumes
+        )
         kinds = list(needed)[:MOST_KINDS]
         return Counter({kind: needed[kind] for kind in kinds})
 
+    def _take_out(self, uid: str) -> Member:
+        group_key = self._group_of.pop(uid)
+        members = self._groups[group_key]
+        member = members.pop(uid)
+        self._bound_counts[group_key] -= member.is_bound
+        if not members:
+            del self._groups[group_key]
+        if not self._bound_counts[group_key]:
+            del self._bound_counts[group_key]
+        return member
+
 
 def kind_of(request: Request) -> Request:
-    """Return what of the request says on which devices it fits."""
+    """Return the part of the request that says on which devices it fits."""
     units, devices, _, _, models, cores, cards, split = request.kind
     return Request(units, devices, models=models, cores=cores, cards=cards, split=split)

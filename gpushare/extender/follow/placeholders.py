@@ -31,9 +31,9 @@ from gpushare.extender.follow.shown import Shown
 from gpushare.extender.managed_resources import ManagedResources
 from gpushare.kube.api import Calls
 from gpushare.logline import Line
+from gpushare.wire.groups import group_of
 from gpushare.wire.objects import PODS
 from gpushare.wire.placeholders import Placeholder, name_for, placeholder, status_patch
-from gpushare.wire.pods import group_of
 
 log = logging.getLogger("gpushare.placeholders")
 

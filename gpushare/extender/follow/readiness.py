@@ -21,7 +21,10 @@ It sends a bookmark about once a minute on a watch where nothing happens.
 MAX_UNSYNCED_SECONDS = 600.0
 """Seconds of leading without a filled ledger after which only a restart helps."""
 
-_REFUSED = ("http-403", "http-404")
+_MISSING = "http-404"
+"""How a reflector counts that there is no such collection."""
+
+_REFUSED = ("http-403", _MISSING)
 """How a reflector counts that we have no right to a collection, or that there is none."""
 
 
@@ -142,6 +145,8 @@ class Readiness:
         state["leader"] = not self._leadership_problem(now)
         for name, source in self._sources.items():
             status = source.reflector.status
+            if source.optional and not status.synced and status.restarts[_MISSING]:
+                continue  # an API that this cluster does not have
             state[f"{name}_synced"] = status.synced
             state[f"{name}_age_seconds"] = now - max(status.last_contact, self._started)
             state[f"{name}_relists_total"] = status.relists
@@ -151,12 +156,15 @@ class Readiness:
     def _problem_of(self, name: str, source: Source, now: float) -> str:
         """Return what is wrong with a source; "" if nothing is.
 
-        Nothing is with an optional one that the API server has refused to list since all required
-        ones were listed. No answer is no refusal; and an API server that has just started refuses
-        everything for a while.
+        Nothing is with an optional one that the API server does not have, or that it has refused to
+        list since all required ones were listed. No answer is no refusal; and an API server that
+        has just started refuses everything for a while, but with 403 or 503: kube-apiserver answers
+        404 only when it knows all its APIs.
         """
         status = source.reflector.status
         if not status.synced:
+            if source.optional and status.restarts[_MISSING]:
+                return ""
             required = (other for other in self._sources.values() if not other.optional)
             if source.optional and all(other.reflector.status.synced for other in required):
                 refusals = sum(status.restarts[reason] for reason in _REFUSED)

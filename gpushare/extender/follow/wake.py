@@ -18,6 +18,7 @@ import time
 from collections.abc import Callable, Hashable, Iterable, Iterator
 from itertools import islice
 
+from gpushare.core.decide import room_for
 from gpushare.core.model import Request
 from gpushare.core.node_names import NodeNames
 from gpushare.core.selectors import Demands
@@ -25,6 +26,7 @@ from gpushare.core.states.entry import Waiting
 from gpushare.errors import ApiError
 from gpushare.extender.follow.rounds import PAUSE, lacks_right
 from gpushare.extender.managed_resources import ManagedResource, ManagedResources
+from gpushare.extender.verbs.group_room import group_needs
 from gpushare.extender.verbs.offers import offers_of
 from gpushare.kube.api import Calls
 from gpushare.logline import Line
@@ -144,7 +146,11 @@ class SchedulerWaker:
             for pod in _first_of_each(kinds):
                 claim = ended.pods[pod.uid]
                 nodes = NodeNames(ended.nodes(claim))
-                _, judged = offers.look(claim, claim.request, nodes, managed.ledger.snapshot, now)
+                books = managed.ledger.snapshot
+                seen, judged = offers.look(claim, claim.request, nodes, books, now)
+                needs = group_needs(managed, self._resources.gate, claim, pod.demands)
+                if any(room_for(seen, asks, count) < count for asks, count in needs.items()):
+                    continue  # filter would refuse its group
                 fit = nodes.part(judged.fits)
                 yield from islice(managed.allowed(fit, pod.request, pod.demands), 1)
 

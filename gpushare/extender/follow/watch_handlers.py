@@ -6,13 +6,14 @@ keeps what it holds, a node its shape, and the text of the error is logged.
 
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
 from gpushare.core.model import NodeSpec, ObservedPod
 from gpushare.core.node_filters import NodeState
 from gpushare.errors import AnnotationError, WireError
+from gpushare.extender.follow.group_members import Member, Need, kind_of
 from gpushare.extender.follow.shown import Shown
 from gpushare.extender.managed_resources import ManagedResource, ManagedResources
 from gpushare.extender.tell.events.mistaken_pods import Mistake, MistakenPods
@@ -20,19 +21,12 @@ from gpushare.ledger import Changes
 from gpushare.logline import Line
 from gpushare.wire.codec import Decoded, UnreadableObject, WatchEvent
 from gpushare.wire.demands import demands_of, node_state
+from gpushare.wire.groups import Claimant, claimant, group_of
 from gpushare.wire.inventory import UNHEALTHY_KEY, decode_unhealthy
 from gpushare.wire.nodes import node_spec
 from gpushare.wire.objects import ConfigMap, Metadata, Node, Pod
 from gpushare.wire.placeholders import Placeholder, placeholder_of
-from gpushare.wire.pods import (
-    Claimant,
-    claimant,
-    group_of,
-    has_ended,
-    observe_pod,
-    pod_name,
-    scheduler_of,
-)
+from gpushare.wire.pods import has_ended, observe_pod, pod_name, scheduler_of
 from gpushare.wire.scale_down import Mark, mark_of
 
 log = logging.getLogger("gpushare.watch")
@@ -132,9 +126,6 @@ class SeenPod:
     nominated: str
     """The node that kube-scheduler nominates it for, or ""."""
 
-    group: str
-    """The key of its group, or ""; "" too once it goes or has ended."""
-
     mistake: Mistake | None
     """What is wrong with its spec."""
 
@@ -144,6 +135,12 @@ class SeenPod:
 
     placeholder: Placeholder | None = None
     """What it is, if it is a placeholder of ours: no scheduler serves it."""
+
+    membership: tuple[str, Member] | None = None
+    """The key of its group, and itself as a member; None once it is marked deleted or has ended."""
+
+    deleted: bool = False
+    """It is marked deleted."""
 
 
 class PodEventHandler:
@@ -196,13 +193,11 @@ class PodEventHandler:
             )
             self._changed(managed, changes, not self._listed)
             self._moved(managed, None, "", changes)
-            managed.holds.keep(
-                {pod.uid for pod in pods if pod.claims[at] is not None},
-                {pod.uid for pod in pods if pod.group},
-            )
+            managed.holds.keep({pod.uid for pod in pods if pod.claims[at] is not None})
             for pod in pods:
-                if pod.claims[at] is not None or pod.group:
+                if pod.claims[at] is not None:
                     self._hold(managed, pod, at)
+        self._take_over_members(pods, unread)
         self._listed = True
         if self._running is not None:
             on_nodes = {pod.uid: pod.running for pod in pods if pod.running is not None}
@@ -220,9 +215,10 @@ class PodEventHandler:
         if event.object is None:
             bad = _logged((event.bad,) if event.bad else ())
             if event.kind == "DELETED":
-                self._gone(bad[0].ref.uid if bad else "")
+                self._gone(bad[0].ref.uid if bad else "", deleted=True)
         elif event.kind == "DELETED":
-            self._gone((event.object.metadata and event.object.metadata.uid) or "")
+            metadata = event.object.metadata or Metadata()
+            self._gone(metadata.uid or "", deleted=bool(metadata.deletion_timestamp))
         else:
             pod = self._seen(event.object)
             for at, managed in enumerate(self._resources):
@@ -234,6 +230,7 @@ class PodEventHandler:
                     self._changed(managed, changes, False)
                     self._moved(managed, observed, pod.uid, changes)
                 self._hold(managed, pod, at)
+            self._show_to_gate(pod)
             if self._running is not None and pod.running is not None:
                 self._running.put(pod.uid, pod.running)
             self._placeholders.put(pod.uid, pod.placeholder)
@@ -246,7 +243,8 @@ class PodEventHandler:
         schedulers = self._resources.scope.schedulers
         stands_in = placeholder_of(pod)
         ours = not schedulers or scheduler_of(pod) in schedulers
-        stays = not ((pod.metadata and pod.metadata.deletion_timestamp) or has_ended(pod))
+        deleted = bool(pod.metadata and pod.metadata.deletion_timestamp)
+        stays = not (deleted or has_ended(pod))
         may_hold = stays and not (pod.spec and pod.spec.node_name)
         for managed in self._resources:
             try:
@@ -264,35 +262,73 @@ class PodEventHandler:
         on_node = [shown for shown in observed if shown and shown.node]
         running = next((shown for shown in on_node if claims_some or shown.request.devices), None)
         return SeenPod(
-            (pod.metadata and pod.metadata.uid) or "",
-            tuple(observed),
-            tuple(claims),
-            (pod.status and pod.status.nominated_node_name) or "",
-            group_of(pod).key if stays else "",
-            None
+            uid=(pod.metadata and pod.metadata.uid) or "",
+            observed=tuple(observed),
+            claims=tuple(claims),
+            nominated=(pod.status and pod.status.nominated_node_name) or "",
+            mistake=None
             if self._mistaken_pods is None or stands_in is not None
             else self._mistaken_pods.mistake(pod),
-            running._replace(demands=demands_of(pod)) if running and self._running else None,
-            stands_in,
+            running=running._replace(demands=demands_of(pod))
+            if running and self._running
+            else None,
+            placeholder=stands_in,
+            membership=self._membership(pod, observed, claims) if stays else None,
+            deleted=deleted,
         )
 
+    def _membership(
+        self, pod: Pod, observed: Sequence[ObservedPod | None], claims: Sequence[Claimant | None]
+    ) -> tuple[str, Member] | None:
+        """Return the key of the pod's group, and the pod as a member of it.
+
+        observed, claims: the pod in each managed resource.
+        """
+        group_key = group_of(pod).key
+        shown = next((one for one in observed if one is not None), None)
+        if not group_key or shown is None:
+            return None
+        need = None
+        for managed, one, claim in zip(self._resources, observed, claims, strict=True):
+            if one is not None and claim is not None:
+                request = kind_of(claim.request)
+                need = Need(managed.names.resource, request, one.demands, claim.waits)
+        node = (pod.spec and pod.spec.node_name) or ""
+        return group_key, Member(shown.ref, bool(node), need, shown.priority, shown.created)
+
+    def _take_over_members(self, pods: Sequence[SeenPod], unread: Collection[str]) -> None:
+        """Tell the gate of all members of groups that a whole list shows.
+
+        unread: uids of pods that cannot be read; they stay as they were.
+        """
+        gate = self._resources.gate
+        for pod in pods:
+            self._show_to_gate(pod)
+        gate.listed({*unread, *(pod.uid for pod in pods if pod.membership is not None)})
+
+    def _show_to_gate(self, pod: SeenPod) -> None:
+        if pod.membership is not None:
+            self._resources.gate.shown(*pod.membership)
+        else:
+            self._resources.gate.gone(pod.uid, deleted=pod.deleted)
+
     def _hold(self, managed: ManagedResource, pod: SeenPod, at: int) -> None:
-        """Begin or end what is held for the pod, by what the API server shows of it."""
+        """Begin or end the hold of the pod, by what the API server shows of it."""
         claim = pod.claims[at]
         if claim is not None:
             managed.holds.shown(claim, pod.nominated, self._clock())
-        elif pod.group:
-            managed.holds.placed(pod.uid, pod.group)
         else:
             managed.holds.gone(pod.uid)
 
-    def _gone(self, uid: str) -> None:
+    def _gone(self, uid: str, *, deleted: bool) -> None:
+        """Forget a pod; deleted: it was marked deleted, so it has not ended by itself."""
         self._told_gone(uid)
         for managed in self._resources:
             changes = managed.ledger.pod_gone(uid)
             self._changed(managed, changes, False)
             self._moved(managed, None, uid, changes)
             managed.holds.gone(uid)
+        self._resources.gate.gone(uid, deleted=deleted)
         if self._running is not None:
             self._running.put(uid, None)
         self._placeholders.put(uid, None)

@@ -35,6 +35,7 @@ from gpushare.logline import Line
 from gpushare.wire.budgets import read_budget
 from gpushare.wire.codec import Codec
 from gpushare.wire.demands import demands_of
+from gpushare.wire.groups import NO_GROUP, Claimant, claimant, group_of
 from gpushare.wire.kept import MOVES
 from gpushare.wire.moves import (
     MoveRecord,
@@ -45,7 +46,7 @@ from gpushare.wire.moves import (
     read_record,
 )
 from gpushare.wire.objects import BUDGETS, NAMESPACES, OWNED_PODS, Metadata, OwnedPod, Owner
-from gpushare.wire.pods import NO_GROUP, Claimant, claimant, controller_of, group_of, has_ended
+from gpushare.wire.pods import controller_of, has_ended
 
 log = logging.getLogger("gpushare.moves")
 

@@ -19,13 +19,17 @@ from gpushare.explain.pod import NodeAsk, Outstanding, PodExplanation, explain_p
 from gpushare.extender.claims.view import ClaimsView
 from gpushare.extender.door.document_cache import DocumentCache
 from gpushare.extender.managed_resources import ManagedResources
-from gpushare.extender.verbs.offers import group_need, held_places, offers_of
+from gpushare.extender.tell.group_progress import progress_of
+from gpushare.extender.verbs.group_room import group_need, group_needs
+from gpushare.extender.verbs.offers import held_places, offers_of
 from gpushare.kube.api import Api
+from gpushare.wire.demands import demands_of
 from gpushare.wire.dra.objects import CLAIMS_PODS, ClaimsPod
 from gpushare.wire.fields import NAME
+from gpushare.wire.groups import claimant, group_of
 from gpushare.wire.held import encode_held
 from gpushare.wire.objects import Pod
-from gpushare.wire.pods import claimant, scheduler_of
+from gpushare.wire.pods import scheduler_of
 
 _TIMEOUT = 5.0
 """Seconds to read the pod."""
@@ -145,6 +149,9 @@ class Explainer:
             explained = replace(
                 explained, outstanding=self._outstanding(pod, explained), node_ask=ask
             )
+        if explained.state in ("pending", "binding"):
+            group = progress_of(self._resources.gate, group_of(pod))
+            explained = replace(explained, group=group)
         return json.dumps(document(explained)).encode()
 
     def _outstanding(self, pod: Pod, explained: PodExplanation) -> Outstanding:
@@ -155,6 +162,6 @@ class Explainer:
         asking = claimant(pod, request)
         # What filter would see, so that both name the same numbers.
         offered = offers_of(managed).to(asking, managed.ledger.snapshot(), time.monotonic())
-        needs = managed.holds.missing(asking)
+        needs = group_needs(managed, self._resources.gate, asking, demands_of(pod))
         held = held_places(managed.holds, against=asking)
-        return Outstanding(held, group_need(offered, asking, needs))
+        return Outstanding(held, group_need(offered, needs))

@@ -20,3 +20,5 @@ class VerbAnswer:
     """More values for the log line."""
     asked: Asked | None = None
     """What a shadow policy is told, if there is one."""
+    waited: float = 0.0
+    """Seconds that the call has waited for others, which are no work."""

@@ -7,18 +7,17 @@ Tested in `tests/unit/extender/test_service.py`.
 """
 
 import time
-from collections import Counter
 from collections.abc import Callable, Mapping
 from functools import partial
 
-from gpushare.core.decide import UNKNOWN_NODE, Judgement, best_row, room_for
+from gpushare.core.decide import UNKNOWN_NODE, Judgement, best_row, judge_all
 from gpushare.core.explain import Explanation, explain
 from gpushare.core.held_snapshot import HeldSnapshot
 from gpushare.core.model import PodRef, Reason, Request
 from gpushare.core.node_names import NodeNames
 from gpushare.core.snapshot import Snapshot
 from gpushare.errors import MessageError, WireError
-from gpushare.explain.pod import GroupNeed, Outstanding, node_books
+from gpushare.explain.pod import Outstanding, node_books
 from gpushare.extender.claims.ranker import ClaimRanker
 from gpushare.extender.managed_resources import (
     ManagedResource,
@@ -29,13 +28,14 @@ from gpushare.extender.shadow.follower import Asked
 from gpushare.extender.tell.events.messages import EventMessages
 from gpushare.extender.tell.page.last_hour import LastHour
 from gpushare.extender.verbs.answer import VerbAnswer
-from gpushare.extender.verbs.offers import group_need, offers_of
+from gpushare.extender.verbs.group_room import GroupRoom, group_need
+from gpushare.extender.verbs.offers import offers_of
 from gpushare.extender.verbs.rank import ranked_names
 from gpushare.extender.verbs.refusal_hold import RefusalHold
 from gpushare.extender.verbs.tickets import BindSlots, Tickets
 from gpushare.wire.demands import demands_of
 from gpushare.wire.extender import FilterArgs, NameLists, decode_filter, encode_filter
-from gpushare.wire.pods import Claimant, claimant
+from gpushare.wire.groups import Claimant, claimant, group_of
 
 
 class FilterVerb:
@@ -63,6 +63,7 @@ class FilterVerb:
         shadowed: bool = False,
         ranker: ClaimRanker | None = None,
         ranks_all: bool = False,
+        open_gate: Callable[[], None] = lambda: None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._resources = resources
@@ -81,6 +82,10 @@ class FilterVerb:
         self._ranks_all = ranks_all
         self._clock = clock
         self._offers = {managed.names.resource: offers_of(managed) for managed in resources}
+        self._group_rooms = {
+            managed.names.resource: GroupRoom(managed, resources.gate, open_gate)
+            for managed in resources
+        }
 
     def answer(self, body: bytes) -> VerbAnswer:
         """Return the answer to a body of filter; an error stands in its `Error`."""
@@ -110,7 +115,8 @@ class FilterVerb:
             if self._ranker is not None and self._ranker.concerns(args.pod):
                 fit, line = ranked_names(self._ranker, args, ranks_all=self._ranks_all)
             rows = fit.rows(next(iter(self._resources)).ledger.snapshot().row)
-            self._tickets.put(uid, None, fit.part(rows >= 0), valid=is_ours)
+            approved, group = fit.part(rows >= 0), group_of(args.pod)
+            self._tickets.put(uid, None, approved, valid=is_ours, group=group)
             answer = encode_filter(args, fit, lists=self._lists)
             return VerbAnswer(answer, "ranked" if "best" in line else "plain", line)
         return self._decide(args, uid, is_ours, resource_request)
@@ -124,12 +130,8 @@ class FilterVerb:
         # A pod without names, or one that is not sent here, is promised nothing.
         if is_ours and args.ref is not None:
             pod = claimant(args.pod, request)
-            managed.holds.asked(pod, self._clock())
-        seen, judged = self._judge(managed, args.names, request, pod)
-        # Before its group loses what it holds: that is in what this pod has seen.
-        group = None
-        if pod is not None and not judged.fits.any():
-            group = partial(group_need, seen, pod, managed.holds.missing(pod))
+            managed.holds.asked(pod)
+        seen, judged, kept_out = self._judge(managed, args, request, pod)
         fit = args.names.part(judged.fits)
         most = len(fit)
         charged = managed.ledger.entry(uid)
@@ -147,9 +149,10 @@ class FilterVerb:
         elif fit:
             fit = self._offered(managed, pod, seen, fit, request, hold=charged is None)
         elif pod is not None and charged is None and not _about_nominated_alone(args):
-            kept_out = _fits_without_holds(managed, seen, judged, pod)
             managed.holds.refused(pod, self._clock() if kept_out else None)
-        self._tickets.put(uid, resource_request, fit, valid=is_ours)
+            self._group_rooms[managed.names.resource].forget_fitting(pod)
+        group = pod.group if pod is not None else group_of(args.pod)
+        self._tickets.put(uid, resource_request, fit, valid=is_ours, group=group)
         busy, never, reasons = judged.refusals(args.names)
         unknown = reasons.get(UNKNOWN_NODE, 0)
         line = {
@@ -172,7 +175,7 @@ class FilterVerb:
         # A call about the nominated node alone is no refusal: kube-scheduler asks about all others
         # in the same cycle.
         if reasons and not fit and args.ref is not None and not _about_nominated_alone(args):
-            explanation = partial(_explain, managed, seen, args, request, group)
+            explanation = partial(self._explain, seen, args, resource_request, pod)
             self._report(args.ref, resource_request, reasons, explanation)
         answer = encode_filter(args, fit, busy, never, lists=self._lists)
         return VerbAnswer(answer, "fit" if fit else "no_fit", line, asked)
@@ -211,44 +214,82 @@ class FilterVerb:
             managed.holds.offered(pod, fit[held], self._clock())
         return fit
 
-    def _judge(
-        self, managed: ManagedResource, names: NodeNames, request: Request, pod: Claimant | None
+    def _look(
+        self, managed: ManagedResource, args: FilterArgs, request: Request, pod: Claimant | None
     ) -> tuple[Snapshot, Judgement]:
-        """Return what is offered and which nodes fit; if none does, wait (refusal_hold.py)."""
+        """Return what is offered now and which nodes fit: none for a pod whose group does not fit
+        whole. Worse groups at the gate have made room for its group, if that helps.
+        """
+        offers, now = self._offers[managed.names.resource], self._clock()
+        books = managed.ledger.snapshot
+        seen, judged = offers.look(pod, request, args.names, books, now)
+        # Of the nominated node alone nothing follows for a group.
+        if pod is None or not pod.group.key or _about_nominated_alone(args):
+            return seen, judged
+        group_room = self._group_rooms[managed.names.resource]
+        demands, rows = partial(demands_of, args.pod), args.names.rows(seen.row)
+        if judged.fits.any() and group_room.fits(pod, demands, seen, rows, now):
+            return seen, judged
+        if group_room.make_room(pod, demands, seen, rows):
+            return offers.look(pod, request, args.names, books, now)
+        if judged.fits.any():
+            judged = judge_all(args.names, Reason.GROUP_TOO_LARGE)
+        return seen, judged
+
+    def _judge(
+        self, managed: ManagedResource, args: FilterArgs, request: Request, pod: Claimant | None
+    ) -> tuple[Snapshot, Judgement, bool]:
+        """Return what is offered, which nodes fit, and whether nothing but holds keeps the pod out;
+        if none fits, wait for a change (refusal_hold.py).
+        """
         holds, ledger = managed.holds, managed.ledger
-        offers = self._offers[managed.names.resource]
-        look = partial(offers.look, pod, request, names, ledger.snapshot)
+        look = partial(self._look, managed, args, request, pod)
         holds.expire(self._clock())
         version = holds.version
-        seen, judged = look(self._clock())
+        seen, judged = look()
 
         def fits_now() -> bool:
             nonlocal version, seen, judged
             holds.expire(self._clock())
             before, now = (seen.generation, version), (ledger.snapshot().generation, holds.version)
             if now != before:
-                version, (seen, judged) = now[1], look(self._clock())
+                version, (seen, judged) = now[1], look()
             return bool(judged.fits.any())
 
         if self._refusal_hold is not None and judged.may_change:
             self._refusal_hold.wait_for(fits_now)
-        # What was there when it looked may have ended since.
+        # Holds that were there at that look may have ended since.
         since = version
         if pod is None or judged.fits.any() or (not len(holds) and holds.version == since):
-            return seen, judged
-        others, promised = holds.of_others(pod), judged.has(Reason.PROMISED)
-        kept_away = (others or holds.version != since) and (
-            promised or judged.has(Reason.GROUP_TOO_LARGE)
-        )
-        if promised:
-            now = self._clock()
-            if self._promise_wait is not None and any(holds.soon(hold, now) for hold in others):
+            return seen, judged, False
+        against = holds.any_against(pod)
+        kept_away = against or holds.version != since
+        if judged.has(Reason.PROMISED):
+            if self._promise_wait is not None and holds.any_soon(pod, self._clock()):
                 self._promise_wait.wait_for(fits_now)
-            if pod.group.key and not others:  # the pods of its own group have what it needs
-                judged = judged.replaced(Reason.PROMISED, Reason.GROUP_TOO_LARGE)
+        elif not judged.has(Reason.GROUP_TOO_LARGE):
+            kept_away = False
         if kept_away and not judged.fits.any():
             holds.turned_away(pod, since)
-        return seen, judged
+        kept_out = against and isinstance(seen, HeldSnapshot) and judged.has(Reason.PROMISED)
+        return seen, judged, kept_out
+
+    def _explain(
+        self,
+        seen: Snapshot,
+        args: FilterArgs,
+        resource_request: ResourceRequest,
+        pod: Claimant | None,
+    ) -> tuple[Explanation, Outstanding]:
+        """Return why filter refused these nodes, by the snapshot that it has seen."""
+        managed, request = resource_request
+        books_of, demands = partial(node_books, managed.ledger), demands_of(args.pod)
+        own, now = managed.filters, time.time()
+        explanation = explain(seen, args.names, request, books_of, now, own=own, demands=demands)
+        if pod is None or not pod.group.key:
+            return explanation, Outstanding()
+        needs = self._group_rooms[managed.names.resource].needs(pod, demands)
+        return explanation, Outstanding(group=group_need(seen, needs, args.names.rows(seen.row)))
 
     def _report(
         self,
@@ -276,32 +317,3 @@ def _is_judged_alone(args: FilterArgs, judged: Judgement) -> bool:
     """
     kept_out = judged.has(Reason.PROMISED) or judged.has(Reason.GROUP_TOO_LARGE)
     return not _about_nominated_alone(args) and bool(judged.fits.any() or not kept_out)
-
-
-def _fits_without_holds(
-    managed: ManagedResource, seen: Snapshot, judged: Judgement, pod: Claimant
-) -> bool:
-    """Return whether the pod, and its group, had a place if nothing were held for others."""
-    if not isinstance(seen, HeldSnapshot) or not managed.holds.of_others(pod):
-        return False
-    needs = managed.holds.missing(pod) if pod.group.whole else Counter()
-    if needs.total() > 1:
-        return all(room_for(seen.base, asks, count) >= count for asks, count in needs.items())
-    return judged.has(Reason.PROMISED)
-
-
-def _explain(
-    managed: ManagedResource,
-    seen: Snapshot,
-    args: FilterArgs,
-    request: Request,
-    group: Callable[[], GroupNeed | None] | None,
-) -> tuple[Explanation, Outstanding]:
-    """Return why filter refused these nodes, by the snapshot that it has seen.
-
-    group: returns what the pod's group had no place for then.
-    """
-    books_of, demands = partial(node_books, managed.ledger), demands_of(args.pod)
-    own, now = managed.filters, time.time()
-    explanation = explain(seen, args.names, request, books_of, now, own=own, demands=demands)
-    return explanation, Outstanding(group=group() if group else None)

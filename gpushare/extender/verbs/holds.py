@@ -1,9 +1,10 @@
 """What filter has promised, and nobody has bound yet: the rules by which a hold begins and ends.
 
-Filter answers long before kube-scheduler binds: a pod may wait for its volumes or for its group,
-and the next pod is asked about meanwhile. A hold lowers what filter offers to *other* pods, and
-nothing else: bind decides by the ledger alone, so a wrong hold costs others an offer for seconds,
-never memory. Nothing is stored; kube-scheduler's nominations come back with the list of pods.
+Filter answers before kube-scheduler binds: a pod may wait for its volumes, and the next pod is
+asked about meanwhile. A hold lowers what filter offers to *other* pods, and nothing else: bind
+decides by the ledger alone, so a wrong hold costs others an offer for seconds, never memory. There
+are no rules for groups here: bind keeps groups whole (bind/gate.py). Nothing is stored;
+kube-scheduler's nominations come back with the list of pods.
 
 Knows no ledger, no devices and no clock: time is an argument, seconds of a monotonic clock. Under
 its lock there is only bookkeeping. Any thread may call any method.
@@ -11,29 +12,22 @@ its lock there is only bookkeeping. Any thread may call any method.
 
 import heapq
 import threading
-from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping, Set
-from dataclasses import dataclass, field, replace
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from itertools import count
 from operator import attrgetter
 from typing import NamedTuple
 
-from gpushare.core.model import Request, Shares
-from gpushare.extender.follow.group_members import GroupMembers
-from gpushare.wire.pods import Claimant
+from gpushare.core.model import Shares
+from gpushare.wire.groups import Claimant
 
 FLOOR = 0.3
-"""Seconds that a hold counts at least; filter may wait as long before it refuses for one."""
-
-GROUP = 60.0
-"""Seconds after its group's last filter in which a member's hold counts for the group itself."""
+"""Seconds that filter may wait for a young or ending hold before it refuses a pod for it."""
 
 _SHORT = 2.0
-"""Seconds against others where kube-scheduler nominates whoever waits (1.35 and later).
-
-Of a group it is FLOOR."""
+"""Seconds of a hold where kube-scheduler nominates each pod that waits (1.35 and later)."""
 _PLAIN, _LONG = 5.0, 60.0
-"""Seconds against others where it does not: of a pod that binds at once, and of one that waits."""
+"""Seconds of a hold where it does not: of a pod that binds at once, and of one that waits."""
 
 _MOST_KEPT_OUT = 10_000
 """Pods of which it is known since when holds keep them out."""
@@ -72,8 +66,6 @@ class Hold:
     """When it was promised."""
     nominated: bool = False
     """`status.nominatedNodeName` names the node."""
-    lapsed: bool = False
-    """It counts for its own group alone."""
     reserved: Reserved | None = None
     """A plan of moves keeps it; such a hold stands beside another one of the same pod."""
 
@@ -108,22 +100,6 @@ class Ended(NamedTuple):
         return [node for node, keys in self.groups.items() if set(keys) - own]
 
 
-@dataclass(slots=True)
-class _Round:
-    """The tries of one group."""
-
-    asked: set[str] = field(default_factory=set)
-    """Members since the round began."""
-    last: str = ""
-    """The uid of the last one."""
-    at: float = 0.0
-    """When it asked."""
-    fruitless: int = 0
-    """Rounds in a row that bound nothing."""
-    bound: bool = False
-    """This one has bound something."""
-
-
 class Holds:
     """The holds of one managed resource, by pod.
 
@@ -136,20 +112,17 @@ class Holds:
         self._lock = threading.Lock()
         self._holds: dict[str, Hold] = {}
         self._by_node: dict[str, dict[str, Hold]] = {}
-        self._by_group: dict[str, set[str]] = {}
         self._reserved: set[str] = set()
-        self._members = GroupMembers()
         # When a hold ends by time alone nothing happens in the cluster, so kube-scheduler does not
         # ask about a pod that was refused for it again for minutes. By uid, such pods; by node, the
         # groups whose holds have ended there since.
         self._turned_away: dict[str, Claimant] = {}
         self._ended: dict[str, set[str]] = {}
-        self._rounds: dict[str, _Round] = {}
         # Pods whose bind was called: a late event must not make a hold of them again.
         self._binding: set[str] = set()
         # Since when nothing but what is held for others keeps a pod out.
         self._kept_out: dict[str, float] = {}
-        self._priorities: Counter[int] = Counter()
+        self._priorities: dict[int, int] = {}
         self._numbers = count()
         self.version = 0
         """Rises with each change."""
@@ -159,31 +132,14 @@ class Holds:
         self._due: list[tuple[float, int, str]] = []
         self.lapsed_total = 0
         """How many holds have ended by time alone."""
-        self._sweep_at = 0.0
 
     # -- filter and bind --------------------------------------------------------------------------
 
-    def asked(self, pod: Claimant, now: float) -> None:
-        """Note that filter is called for the pod: the first one of its group begins a new round.
-
-        A member that was asked before is asked again in a new round, unless nobody else was asked
-        in between: kube-scheduler asks about the nominated node alone first. A new round ends all
-        holds of the group but those that kube-scheduler nominates, else a retry would be kept out
-        by the try before.
-        """
+    def asked(self, pod: Claimant) -> None:
+        """Note that filter is called for the pod."""
         with self._lock:
             self._binding.discard(pod.ref.uid)
             self._turned_away.pop(pod.ref.uid, None)
-            key = pod.group.key
-            if not key:
-                return
-            turn = self._rounds.setdefault(key, _Round())
-            if pod.ref.uid in turn.asked and pod.ref.uid != turn.last:
-                turn.fruitless = 0 if turn.bound else turn.fruitless + 1
-                turn.bound, turn.asked = False, set()
-                self._end_group(key)
-            turn.asked.add(pod.ref.uid)
-            turn.last, turn.at = pod.ref.uid, now
 
     def offered(self, pod: Claimant, node: str, now: float) -> None:
         """Hold the node for the pod: filter has just offered it."""
@@ -199,7 +155,7 @@ class Holds:
             self._put(Hold(pod, node, next(self._numbers), now, nominated=stands))
 
     def refused(self, pod: Claimant, kept_out_at: float | None = None) -> None:
-        """End the holds of a pod that filter has refused, and of its group; nominations stand.
+        """End the hold of a pod that filter has refused; a nomination stands.
 
         kept_out_at: when, if nothing but what is held for others kept it out.
         """
@@ -211,7 +167,6 @@ class Holds:
                 if len(self._kept_out) > _MOST_KEPT_OUT:
                     del self._kept_out[next(iter(self._kept_out))]
             self._end(pod.ref.uid, but_nominated=True)
-            self._end_group(pod.group.key)
 
     def turned_away(self, pod: Claimant, version: int) -> None:
         """Note that filter refuses the pod, while places are held for others.
@@ -234,12 +189,16 @@ class Holds:
         with self._lock:
             self._kept_out.pop(uid, None)
             self._binding.add(uid)
-            for key in self._end(uid):
-                self._rounds[key].bound = True
+            self._end(uid)
             if not refused:
                 self._end(_reserved(uid))
             if refused:
                 self._binding.discard(uid)
+
+    def charged(self, uid: str) -> None:
+        """End the hold of a pod that waits at the gate: the ledger charges it."""
+        with self._lock:
+            self._end(uid)
 
     # -- the watch --------------------------------------------------------------------------------
 
@@ -250,8 +209,6 @@ class Holds:
         hold: kube-scheduler does not write a failure again whose text is the same.
         """
         with self._lock:
-            if pod.group.key:
-                self._members.put(pod.ref.uid, pod.group.key, pod.request)
             before = self._holds.get(pod.ref.uid)
             if not nominated:
                 if before is not None and before.nominated:
@@ -265,36 +222,19 @@ class Holds:
                 since = now if before is None else before.since
                 self._put(Hold(pod, nominated, number, since, nominated=True))
 
-    def placed(self, uid: str, group: str, *, by_claim: bool = False) -> None:
-        """End the hold of a member that is bound, or asks for no device here; its group counts it.
-
-        group: its key. by_claim: it waits, and has claims.
-        """
-        with self._lock:
-            self._forget(uid)
-            self._members.put(uid, group, None, by_claim=by_claim)
-            self._turned_away.pop(uid, None)
-
     def gone(self, uid: str) -> None:
-        """Forget a pod that is of no group and bound, or is terminating, has ended or is gone."""
-        parts = (self._holds, self._binding, self._kept_out, self._members, self._turned_away)
+        """Forget a pod that is bound, terminating, has ended or is gone."""
+        parts = (self._holds, self._binding, self._kept_out, self._turned_away)
         if not any(uid in part for part in parts) and _reserved(uid) not in self._holds:
             return
         with self._lock:
             self._forget(uid)
-            self._members.remove(uid)
             self._turned_away.pop(uid, None)
 
-    def without_claims(self, group: str) -> Set[str]:
-        """Return the pods of the group that are bound, or have no claims, by uid."""
-        with self._lock:
-            return self._members.without_claims(group)
-
-    def keep(self, uids: Collection[str], members: Collection[str] = ()) -> None:
+    def keep(self, uids: Collection[str]) -> None:
         """Forget all pods but these: a whole list shows no other without a node.
 
-        members: all pods of groups in that list. A hold whose pod is younger than the list is lost;
-        that costs one refused bind at most.
+        A hold whose pod is younger than the list is lost; that costs one refused bind at most.
         """
         with self._lock:
             for key, hold in list(self._holds.items()):
@@ -303,7 +243,6 @@ class Holds:
             self._binding.intersection_update(uids)
             for uid in self._kept_out.keys() - set(uids):
                 del self._kept_out[uid]
-            self._members.keep(members)
             for uid in self._turned_away.keys() - set(uids):
                 del self._turned_away[uid]
 
@@ -346,27 +285,18 @@ class Holds:
     # -- readers ----------------------------------------------------------------------------------
 
     def expire(self, now: float) -> bool:
-        """Let holds lapse, and end, whose time is over; return whether any is left."""
+        """End the holds whose time is over; return whether any is left."""
         with self._lock:
             while self._due and self._due[0][0] <= now:
                 _, number, key = heapq.heappop(self._due)
                 hold = self._holds.get(key)
                 if hold is None or hold.number != number or hold.nominated:
                     continue
-                lapses, ends = self._times(hold)
-                if ends <= now:
-                    self.lapsed_total += not hold.lapsed
-                    self._end(key)
-                elif lapses <= now and not hold.lapsed:
+                if self._ends_at(hold) <= now:
                     self.lapsed_total += 1
-                    self._put(replace(hold, lapsed=True))
+                    self._end(key)
                 else:
                     self._wake(hold)
-            if now >= self._sweep_at:
-                self._sweep_at = now + GROUP
-                for group, turn in list(self._rounds.items()):
-                    if group not in self._by_group and turn.at + 2 * GROUP < now:
-                        del self._rounds[group]
             return bool(self._holds)
 
     def changed_since(self, version: int) -> tuple[int, list[str] | None]:
@@ -394,31 +324,26 @@ class Holds:
             return tuple(sorted(self._by_node.get(node, {}).values(), key=_number))
 
     def nodes_of(self, pod: Claimant) -> set[str]:
-        """Return the nodes where the pod itself or its group holds something."""
+        """Return the nodes where the pod itself holds a place."""
         with self._lock:
-            uids: Iterable[str] = {pod.ref.uid, *self._by_group.get(pod.group.key, ())}
-            nodes = {self._holds[uid].node for uid in uids if uid in self._holds}
+            own = self._holds.get(pod.ref.uid)
+            nodes = {own.node} if own is not None else set()
             return nodes | {hold.node for hold in self._reserved_of(pod)}
 
-    def missing(self, pod: Claimant) -> Counter[Request]:
-        """Return how many places of each kind the pod's group has not yet, its own first.
+    def any_against(self, pod: Claimant) -> bool:
+        """Return whether some hold counts against the pod."""
+        with self._lock:
+            return any(self._against(pod))
 
-        Empty for a pod of no group, and once some of the group are being bound.
+    def any_soon(self, pod: Claimant, now: float) -> bool:
+        """Return whether a hold against the pod is so young that its bind or its nomination may be
+        on the way, or is about to end by time: filter waits for that before it refuses the pod.
         """
-        uid, group = pod.ref.uid, pod.group
         with self._lock:
-            turn = self._rounds.get(group.key)
-            if not group.key or (turn is not None and turn.bound):
-                return Counter()
-            placed = self._by_group.get(group.key, set()) | self._members.among(
-                group.key, self._binding
+            return any(
+                not hold.nominated and counts_against(hold, pod)
+                for hold in (*self._youngest(now - FLOOR), *self._first_due(now + FLOOR))
             )
-            return self._members.needs(uid, pod.request, group.key, group.size, placed - {uid})
-
-    def of_others(self, pod: Claimant) -> tuple[Hold, ...]:
-        """Return the holds against the pod that are not of its own group."""
-        with self._lock:
-            return tuple(self._of_others(pod))
 
     def outwaited(self, pod: Claimant, now: float) -> tuple[Hold, ...]:
         """Return the holds of others that count against the pod no more: nothing but holds has kept
@@ -433,17 +358,8 @@ class Holds:
         with self._lock:
             return tuple(
                 hold
-                for hold in self._of_others(pod)
+                for hold in self._against(pod)
                 if not hold.nominated and since + self._seconds(hold) <= now
-            )
-
-    def soon(self, hold: Hold, now: float) -> bool:
-        """Return whether the hold is so young that its bind or nomination may be on its way, or
-        about to lapse: filter waits for that before it refuses another pod.
-        """
-        with self._lock:
-            return not hold.nominated and (
-                now < hold.since + FLOOR or self._times(hold)[0] <= now + FLOOR
             )
 
     def priorities(self) -> set[int]:
@@ -457,9 +373,12 @@ class Holds:
             return tuple(sorted(self._holds.values(), key=_number))
 
     def until(self, hold: Hold) -> float | None:
-        """Return when the hold lapses against others; None while kube-scheduler nominates it."""
-        with self._lock:
-            return None if hold.nominated else self._times(hold)[0]
+        """Return when the hold ends by time; None while kube-scheduler nominates it."""
+        return None if hold.nominated else self._ends_at(hold)
+
+    def __contains__(self, uid: object) -> bool:
+        """Return whether the pod holds a place."""
+        return uid in self._holds or f"{uid} reserved" in self._holds
 
     def __len__(self) -> int:
         return len(self._holds)
@@ -474,34 +393,39 @@ class Holds:
             nodes.append(node)
         return nodes
 
-    def _of_others(self, pod: Claimant) -> Iterator[Hold]:
-        for hold in self._holds.values():
-            own = pod.group.key and hold.pod.group.key == pod.group.key
-            if not own and counts_against(hold, pod):
+    def _against(self, pod: Claimant) -> Iterator[Hold]:
+        # Most often the first one counts, or none does.
+        if any(priority >= pod.priority for priority in self._priorities):
+            yield from (hold for hold in self._holds.values() if counts_against(hold, pod))
+
+    def _youngest(self, since: float) -> Iterator[Hold]:
+        """Yield the holds that began after `since`; among them may be others that were moved."""
+        for hold in reversed(self._holds.values()):
+            if hold.since <= since and not hold.nominated and hold.reserved is None:
+                return
+            if hold.since > since:
                 yield hold
 
-    def _times(self, hold: Hold) -> tuple[float, float]:
-        """Return when the hold stops to count: against others, and for its own group."""
-        seconds = self._seconds(hold)
-        if hold.pod.group.key and hold.reserved is None:
-            at = self._round_of(hold).at
-            return at + seconds, at + GROUP
-        return hold.since + seconds, hold.since + seconds
+    def _first_due(self, until: float) -> Iterator[Hold]:
+        """Yield the holds that end by time until then."""
+        places = [0]
+        while places:
+            place = places.pop()
+            if place < len(self._due) and self._due[place][0] <= until:
+                _, number, key = self._due[place]
+                hold = self._holds.get(key)
+                if hold is not None and hold.number == number:
+                    yield hold
+                places += [2 * place + 1, 2 * place + 2]
+
+    def _ends_at(self, hold: Hold) -> float:
+        return hold.since + self._seconds(hold)
 
     def _seconds(self, hold: Hold) -> float:
-        """Return how long the hold counts against others."""
+        """Return how long the hold lasts."""
         if hold.reserved is not None:
             return max(hold.reserved.until - hold.since, 0.0)
-        if hold.pod.group.key:
-            # kube-scheduler tries a whole group in one piece, and others only afterwards. So a
-            # member that is neither bound nor nominated by then never will be, and a pod refused
-            # for it might not be tried again for minutes: nothing happens when time passes.
-            fruitless = self._round_of(hold).fruitless
-            return FLOOR if self.nominates else max(FLOOR, _LONG / 2.0 ** min(fruitless, 30))
         return _SHORT if self.nominates else _LONG if hold.pod.waits else _PLAIN
-
-    def _round_of(self, hold: Hold) -> _Round:
-        return self._rounds.get(hold.pod.group.key) or _Round(at=hold.since)
 
     def _forget(self, uid: str) -> None:
         self._binding.discard(uid)
@@ -533,45 +457,33 @@ class Holds:
         self._holds[key] = hold
         if hold.reserved is not None:
             self._reserved.add(key)
-        self._priorities[hold.pod.priority] += 1
+        self._priorities[hold.pod.priority] = self._priorities.get(hold.pod.priority, 0) + 1
         self._by_node.setdefault(hold.node, {})[key] = hold
-        if hold.pod.group.key:
-            self._by_group.setdefault(hold.pod.group.key, set()).add(key)
         self._note(hold.node)
         self._wake(hold)
 
     def _wake(self, hold: Hold) -> None:
         if not hold.nominated:
-            lapses, ends = self._times(hold)
-            heapq.heappush(self._due, (ends if hold.lapsed else lapses, hold.number, hold.key))
+            heapq.heappush(self._due, (self._ends_at(hold), hold.number, hold.key))
 
-    def _end(self, key: str, *, but_nominated: bool = False) -> tuple[str, ...]:
-        """End the hold of this key, and return the round that it belongs to."""
+    def _end(self, key: str, *, but_nominated: bool = False) -> None:
+        """End the hold of this key."""
         hold = self._holds.get(key)
         if hold is None or (but_nominated and hold.nominated):
-            return ()
+            return
         del self._holds[key]
         self._reserved.discard(key)
-        self._priorities[hold.pod.priority] -= 1
-        self._priorities += Counter()  # drops what is zero
+        priority = hold.pod.priority
+        self._priorities[priority] -= 1
+        if not self._priorities[priority]:
+            del self._priorities[priority]
         on_node = self._by_node[hold.node]
         del on_node[key]
         if not on_node:
             del self._by_node[hold.node]
         self._note(hold.node)
-        group = hold.pod.group.key
         if self._turned_away:
-            self._ended.setdefault(hold.node, set()).add(group)
-        members = self._by_group.get(group)
-        if members is not None:
-            members.discard(key)
-            if not members:
-                del self._by_group[group]
-        return (group,) if group in self._rounds else ()
-
-    def _end_group(self, key: str) -> None:
-        for uid in tuple(self._by_group.get(key, ())):
-            self._end(uid, but_nominated=True)
+            self._ended.setdefault(hold.node, set()).add(hold.pod.group.key)
 
     def _note(self, node: str) -> None:
         self.version += 1
@@ -584,14 +496,10 @@ class Holds:
 def counts_against(hold: Hold, pod: Claimant) -> bool:
     """Return whether filter leaves out what the hold takes when it answers for the pod.
 
-    Its own hold never does. Members of a group always see each other. Others are held back by pods
-    of their own priority or a higher one, as kube-scheduler does with nominated pods.
+    Its own hold never does. Others are held back by pods of their own priority or a higher one, as
+    kube-scheduler does with nominated pods.
     """
-    if hold.is_for(pod):
-        return False
-    if pod.group.key and hold.pod.group.key == pod.group.key:
-        return True
-    return not hold.lapsed and hold.pod.priority >= pod.priority
+    return hold.pod.priority >= pod.priority and not hold.is_for(pod)
 
 
 def _reserved(uid: str) -> str:

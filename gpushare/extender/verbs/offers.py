@@ -1,9 +1,10 @@
 """What filter may offer: the books, less what is held for others; and what people are told of that.
 
-Each hold takes the devices that the policy of its own pod likes best on its node, after those of
-older holds; one that fits nowhere there takes nothing (the victims of a preemption are not gone
-yet, or others were faster). What is held on a node is placed again only when the node or its holds
-have changed, so a filter call costs the same with hundreds of holds as with none.
+Each hold takes the devices that the policy of its own pod likes best on its node, after holds of a
+higher priority and older holds of its own priority. A hold that fits nowhere there takes nothing:
+the victims of a preemption are not gone yet, or others were faster. The holds of a node are placed
+again only when the node or its holds have changed, so a filter call costs about the same with
+thousands of holds, of whatever priorities, as with none.
 
 Tested in `tests/unit/extender/verbs/test_offers.py`, and what people are told in
 `tests/unit/extender/tell/test_explainer.py`.
@@ -12,37 +13,91 @@ Tested in `tests/unit/extender/verbs/test_offers.py`, and what people are told i
 import contextlib
 import threading
 import time
-from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterable
+from dataclasses import replace
 
-from gpushare.core.decide import Judgement, judge, judge_all, room_for, take_best
-from gpushare.core.held_snapshot import HeldSnapshot
-from gpushare.core.model import ALL_CORES, Reason, Request, Shares
+import numpy as np
+
+from gpushare.core.decide import Judgement, judge, take_best
+from gpushare.core.held_snapshot import HeldSnapshot, RowStates
+from gpushare.core.model import ALL_CORES, Request, Shares
 from gpushare.core.node_names import NodeNames
 from gpushare.core.ranking import Scorer
-from gpushare.core.snapshot import Snapshot
+from gpushare.core.snapshot import Ints, Rows, Snapshot
 from gpushare.errors import WireError
-from gpushare.explain.pod import GroupNeed
 from gpushare.extender.managed_resources import ManagedResource
 from gpushare.extender.verbs.holds import Hold, Holds, counts_against
+from gpushare.wire.groups import Claimant
 from gpushare.wire.held import HeldPlace
-from gpushare.wire.pods import Claimant
 
 _MAX_VIEWS = 8
-"""Views kept, one for each priority among the holds that makes a difference."""
+"""Views kept, of as many priorities; another one is put together from the rows that are placed."""
 
 
-@dataclass(slots=True)
-class _View:
-    """What may be offered to pods of one priority that hold nothing."""
+class _PlacedHolds:
+    """The rows with holds, each with its state after its holds of each priority.
 
-    offered: HeldSnapshot
-    version: int = -1
-    """Of the holds."""
-    placed: dict[int, tuple[Hold, ...]] = field(default_factory=dict)
-    """By row, the holds that are taken from it, of rows that ever had one: it is changed in place,
-    never copied."""
+    The holds of a row are placed in one order: those of the highest priority first, and of equal
+    ones the oldest. So a row as pods of one priority see it is a step on the way to the row as pods
+    of the next lower priority see it, and each hold is placed once for all of them.
+    """
+
+    def __init__(self, books: Snapshot) -> None:
+        self.all = HeldSnapshot.of(books)
+        """With all holds taken."""
+        self.version = -1
+        """Of the holds."""
+        self.holds: dict[int, tuple[Hold, ...]] = {}
+        """By row, in the order in which they are placed."""
+        self._states = RowStates(books)
+        self._slots: dict[int, list[int]] = {}
+        """By row, the slots of its states, the highest priority first."""
+        self._priorities: dict[int, int] = {}
+        """By slot."""
+        self._order: tuple[Rows, Ints] | None = None
+
+    def place(
+        self, offered: HeldSnapshot, row: int, take: Callable[[HeldSnapshot, int, Hold], None]
+    ) -> None:
+        """Take from the row, as it is in the books, what its holds take; keep its states."""
+        self.forget(row)
+        offered.reset(row)
+        holds, slots = self.holds[row], []
+        for number, hold in enumerate(holds):
+            # It is placed again when the row changes, though nothing may fit now.
+            offered.hold(row)
+            take(offered, row, hold)
+            priority = hold.pod.priority
+            if number + 1 == len(holds) or holds[number + 1].pod.priority != priority:
+                slot = self._states.save(offered, row)
+                slots.append(slot)
+                self._priorities[slot] = priority
+        self._slots[row] = slots
+        self._order = None
+
+    def forget(self, row: int) -> None:
+        """Drop the states of the row."""
+        slots = self._slots.pop(row, None)
+        if slots:
+            self._states.drop(slots)
+            for slot in slots:
+                del self._priorities[slot]
+            self._order = None
+
+    def seen_by(self, priority: int) -> HeldSnapshot:
+        """Return the snapshot as pods of that priority see it that hold nothing themselves."""
+        if self._order is None:
+            slots = np.fromiter(self._priorities.keys(), np.intp, len(self._priorities))
+            ranks = -np.fromiter(self._priorities.values(), np.int64, len(slots))
+            order = np.argsort(ranks, kind="stable")
+            self._order = slots[order], ranks[order]
+        slots, ranks = self._order
+        count = int(np.searchsorted(ranks, -priority, side="right"))
+        if count == len(slots):
+            return self.all
+        offered = HeldSnapshot.of(self.all.base)
+        self._states.put_into(offered, slots[:count])
+        return offered
 
 
 class Offers:
@@ -62,7 +117,9 @@ class Offers:
         self._charged = charged
         self._scorer_of = scorer_of
         self._lock = threading.Lock()
-        self._views: dict[int, _View] = {}
+        self._placed: _PlacedHolds | None = None
+        self._views: dict[int, HeldSnapshot] = {}
+        """By priority, of the holds that are placed now."""
 
     def to(self, pod: Claimant, books: Snapshot, now: float) -> Snapshot:
         """Return what may be offered to the pod now: the books themselves if nothing is held."""
@@ -78,12 +135,11 @@ class Offers:
             return common or books
         offered = HeldSnapshot.of(books) if common is None else common.on(books)[0]
         for node, row in own.items():
-            counting = [
-                hold
-                for hold in holds.on(node)
-                if counts_against(hold, pod) and hold.number not in outwaited
-            ]
-            self._place(offered, row, counting)
+            offered.reset(row)
+            for hold in _in_order(holds.on(node)):
+                if counts_against(hold, pod) and hold.number not in outwaited:
+                    offered.hold(row)
+                    self._take(offered, row, hold)
         return offered
 
     def look(
@@ -94,8 +150,8 @@ class Offers:
         books: Callable[[], Snapshot],
         now: float,
     ) -> tuple[Snapshot, Judgement]:
-        """Return what is offered to the pod now, and which of the named nodes fit: none for a group
-        that does not. To a pod that is promised nothing (None) the books are offered as they are.
+        """Return what is offered to the pod now, and which of the named nodes fit. To a pod that is
+        promised nothing (None) the books are offered as they are.
         """
         snapshot = books()
         if pod is None:
@@ -105,73 +161,80 @@ class Offers:
         while (newer := books()) is not snapshot:
             snapshot = newer
             seen = self.to(pod, snapshot, now)
-        needs = self._holds.missing(pod) if pod.group.whole else Counter()
-        if needs.total() > 1 and any(room_for(seen, asks, n) < n for asks, n in needs.items()):
-            return seen, judge_all(names, Reason.GROUP_TOO_LARGE)
         return seen, judge(seen, names.rows(seen.row), request)
 
     def _common(self, priority: int, books: Snapshot) -> HeldSnapshot:
         """Return what may be offered to pods of that priority that hold nothing themselves."""
         if not self._lock.acquire(blocking=False):
-            # Another thread makes one. It may look into the books, so nobody waits for it.
-            return self._brought_up(_View(HeldSnapshot.of(books)), priority, books)
+            # Another thread places holds. It may look into the books, so nobody waits for it.
+            placed = _PlacedHolds(books)
+            self._bring_up(placed, books)
+            return placed.seen_by(priority)
         try:
-            view = self._views.get(priority)
-            if view is None or view.offered.capacity is not books.capacity:
+            last, self._placed = self._placed, None
+            if last is not None and last.all.capacity is books.capacity:
+                placed = last
+            else:
                 # Of another layout: nodes have come, gone or changed, and rows mean other nodes.
-                view = _View(HeldSnapshot.of(books))
-            offered = self._brought_up(view, priority, books)
-            self._views[priority] = view
-            if len(self._views) > _MAX_VIEWS:
-                del self._views[next(iter(self._views))]
-            return offered
+                placed = _PlacedHolds(books)
+            before = last and last.all
+            self._bring_up(placed, books)
+            self._placed = placed
+            if placed.all is not before:
+                self._views = {}
+            view = self._views.get(priority)
+            if view is None:
+                view = self._views[priority] = placed.seen_by(priority)
+                if len(self._views) > _MAX_VIEWS:
+                    del self._views[next(iter(self._views))]
+            return view
         finally:
             self._lock.release()
 
-    def _brought_up(self, view: _View, priority: int, books: Snapshot) -> HeldSnapshot:
-        """Bring the view up to date with the holds and these books, and return what it offers."""
-        version, changed = self._holds.changed_since(view.version)
+    def _bring_up(self, placed: _PlacedHolds, books: Snapshot) -> None:
+        """Place the holds on rows whose holds, or whose state in the books, have changed."""
+        version, changed = self._holds.changed_since(placed.version)
         if changed is None:
-            placed = {books.names[row] for row in view.placed}
-            changed = [*placed.union(hold.node for hold in self._holds.live())]
+            known = {books.names[row] for row in placed.holds}
+            changed = [*known.union(hold.node for hold in self._holds.live())]
         moved = {}
         for node in changed:
             row = books.row.get(node)
             if row is None:
                 continue
-            counting = tuple(
-                hold
-                for hold in self._holds.on(node)
-                if not hold.lapsed and hold.pod.priority >= priority
-            )
+            holds = _in_order(self._holds.on(node))
             # Most holds begin and end between two looks: their pods are bound at once.
-            if counting != view.placed.get(row, ()):
-                moved[row] = counting
-        if moved or view.offered.base is not books:
-            offered, again = view.offered.on(books)
-            for row in again - moved.keys():
-                self._place(offered, row, view.placed[row])
-            for row, counting in moved.items():
-                self._place(offered, row, counting)
-            view.offered = offered
-            view.placed |= moved
-        view.version = version
-        return view.offered
+            if holds != placed.holds.get(row, ()):
+                moved[row] = holds
+        if moved or placed.all.base is not books:
+            offered, again = placed.all.on(books)
+            for row, holds in moved.items():
+                if holds:
+                    placed.holds[row] = holds
+                else:
+                    placed.holds.pop(row, None)
+                    placed.forget(row)
+                    offered.reset(row)
+            for row in (again | moved.keys()) & placed.holds.keys():
+                placed.place(offered, row, self._take)
+            placed.all = offered
+        placed.version = version
 
-    def _place(self, offered: HeldSnapshot, row: int, holds: Sequence[Hold]) -> None:
-        """Take from the row, as it is in the books, what these holds take, oldest first."""
-        offered.reset(row)
-        for hold in holds:
-            # It is placed again when the row changes, though nothing may fit now.
-            offered.hold(row)
-            if self._charged(hold.pod.ref.uid):
-                continue
-            if hold.reserved is not None:
-                _take_free(offered, row, hold.reserved.shares, hold.pod.request)
-                continue
-            # Without its policy its bind will be refused.
-            with contextlib.suppress(WireError):
-                take_best(offered, row, hold.pod.request, self._scorer_of(hold.pod))
+    def _take(self, offered: HeldSnapshot, row: int, hold: Hold) -> None:
+        """Take from the row what the hold takes, if anything."""
+        if self._charged(hold.pod.ref.uid):
+            return
+        if hold.reserved is not None:
+            _take_free(offered, row, hold.reserved.shares, hold.pod.request)
+            return
+        # Without its policy its bind will be refused.
+        with contextlib.suppress(WireError):
+            take_best(offered, row, hold.pod.request, self._scorer_of(hold.pod))
+
+
+def _in_order(holds: Iterable[Hold]) -> tuple[Hold, ...]:
+    """Return the holds in the order in which they are placed."""
+    return tuple(sorted(holds, key=lambda hold: (-hold.pod.priority, hold.number)))
 
 
 def _take_free(offered: HeldSnapshot, row: int, planned: Shares, request: Request) -> None:
@@ -199,22 +262,8 @@ def offers_of(managed: ManagedResource) -> Offers:
     )
 
 
-def group_need(offered: Snapshot, pod: Claimant, needs: Mapping[Request, int]) -> GroupNeed | None:
-    """Return what the pod's group has no place for, of what `Holds.missing` says that it needs.
-
-    offered: to this pod. None if it waits alone.
-    """
-    if sum(needs.values()) < 2:
-        return None
-    kinds = ((asks, needed, room_for(offered, asks, needed)) for asks, needed in needs.items())
-    return GroupNeed(tuple(kinds), at_once=pod.group.size > 0)
-
-
 def held_places(holds: Holds, against: Claimant | None = None) -> tuple[HeldPlace, ...]:
-    """Return the places that are kept from the pod `against`, or from any other pod; oldest first.
-
-    A hold that counts for its own group alone is kept from no other pod.
-    """
+    """Return the places kept from the pod `against`, or from any other pod; oldest first."""
     now = time.monotonic()
     holds.expire(now)
     since_epoch = time.time() - now
@@ -230,6 +279,5 @@ def held_places(holds: Holds, against: Claimant | None = None) -> tuple[HeldPlac
             hold.pod.request.split,
         )
         for hold in holds.live()
-        if (counts_against(hold, against) if against else not hold.lapsed)
-        and hold.number not in outwaited
+        if (against is None or counts_against(hold, against)) and hold.number not in outwaited
     )

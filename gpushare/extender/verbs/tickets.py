@@ -20,6 +20,7 @@ from dataclasses import dataclass
 
 from gpushare.core.node_names import NodeNames
 from gpushare.extender.managed_resources import ResourceRequest
+from gpushare.wire.groups import NO_GROUP, Group
 
 TTL = 900.0
 """Seconds. Between filter and bind kube-scheduler may wait for volumes: 10 minutes by default."""
@@ -50,6 +51,7 @@ class _Ticket:
     until: float = 0.0
     """By the clock of the tickets."""
     parts: int = 0
+    group: Group = NO_GROUP
 
 
 _NO_TICKET = _Ticket()
@@ -91,11 +93,12 @@ class Tickets:
         nodes: NodeNames = _NO_NODES,
         *,
         valid: bool = True,
+        group: Group = NO_GROUP,
     ) -> None:
         """Keep what the pod asks for (None: nothing of ours), and the nodes that may take it.
 
-        `valid` False: the request makes no sense. `nodes`: nodes that the ledger has; their names
-        are numbered. A pod without a uid gets no ticket.
+        `valid` False: the request makes no sense. `group`: the pod's group. `nodes`: nodes that the
+        ledger has; their names are numbered. A pod without a uid gets no ticket.
         """
         if not uid:
             return
@@ -103,16 +106,28 @@ class Tickets:
             if len(self._numbers) > _MAX_NODES:
                 self._numbers, self._tickets, self._parts = {}, {}, 0
             bits = nodes.bits(self._numbers)
-            parts = 4 + len(bits) // 64
+            parts = 4 + len(bits) // 64 + 4 * bool(group.key)
             if resource_request is not None:
                 request = resource_request[1]
                 parts += len(request.containers) + len(request.inits) + len(request.models)
             if parts > _MAX_PARTS_OF_ONE:
                 valid, resource_request, bits, parts = False, None, b"", 4
             self._parts += parts - self._tickets.pop(uid, _NO_TICKET).parts
-            self._tickets[uid] = _Ticket(valid, resource_request, bits, self._clock() + TTL, parts)
+            self._tickets[uid] = _Ticket(
+                valid=valid,
+                resource_request=resource_request,
+                nodes=bits,
+                until=self._clock() + TTL,
+                parts=parts,
+                group=group,
+            )
             while len(self._tickets) > MAX_TICKETS or self._parts > MAX_PARTS:
                 self._parts -= self._tickets.pop(next(iter(self._tickets))).parts
+
+    def group_of(self, uid: str) -> Group:
+        """Return the pod's group, as filter has seen it; NO_GROUP without a ticket."""
+        with self._lock:
+            return self._tickets.get(uid, _NO_TICKET).group
 
     def remove(self, uid: str) -> None:
         """Remove the pod's ticket: it is bound."""

@@ -78,6 +78,9 @@ class ExtenderConfig:
     ignorable: bool = False
     managed_resources: tuple[ExtenderManagedResource, ...] = ()
     tls: TlsConfig | None = None
+    binds_every_pod: bool = False
+    """Its bindVerb and httpTimeout are of another entry with the same URL, without managedResources
+    (see `our_entry`): pods that name none of these are bound here, too."""
 
     @property
     def order_decides(self) -> bool:

@@ -4,7 +4,8 @@ Knows decoded configurations and URLs; not who listens, and not where settings c
 """
 
 import re
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from urllib.parse import urlsplit
 
 from gpushare.addresses import is_loopback
@@ -63,7 +64,9 @@ def our_entry(config: SchedulerConfig, listen: tuple[str, int] | None) -> Extend
     Raises SettingsError, naming the candidates if unclear, and if its routes cannot be served.
 
     listen: the (host, port) asked for, if any. Of several entries ours is the one whose urlPrefix
-    has that port (without one: our path, /gpushare-scheduler), else the one with a bindVerb.
+    has that port (without one: our path, /gpushare-scheduler), else the one with a bindVerb. Of two
+    with one URL, of which one has the filterVerb and the other the bindVerb and no
+    managedResources, both are ours; kube-scheduler takes no resource twice.
     """
     named = [(f"extenders[{i}]", entry) for i, entry in enumerate(config.extenders)]
     able = [item for item in named if item[1].filter_verb or item[1].bind_verb]
@@ -79,6 +82,7 @@ def our_entry(config: SchedulerConfig, listen: tuple[str, int] | None) -> Extend
             " urlPrefix, or it alone a bindVerb"
         )
     where, entry = candidates[0]
+    entry = _joined(entry, config.extenders)
     try:
         endpoint(entry)
     except SettingsError as error:
@@ -96,6 +100,23 @@ def our_entry(config: SchedulerConfig, listen: tuple[str, int] | None) -> Extend
     if len(set(served)) < len(served):
         raise SettingsError(f"{where}: each verb needs a path of its own")
     return entry
+
+
+def _joined(binder: ExtenderConfig, entries: Sequence[ExtenderConfig]) -> ExtenderConfig:
+    """Return the entry with the filterVerb of the binder's URL as if it had its bindVerb, too."""
+    if binder.filter_verb or not binder.bind_verb or binder.managed_resources:
+        return binder
+    url = binder.url_prefix.rstrip("/")
+    filtering = [e for e in entries if e.filter_verb and e.url_prefix.rstrip("/") == url]
+    if len(filtering) != 1:
+        return binder
+    return replace(
+        filtering[0],
+        bind_verb=binder.bind_verb,
+        http_timeout=binder.http_timeout,
+        ignorable=binder.ignorable or filtering[0].ignorable,
+        binds_every_pod=True,
+    )
 
 
 def _is_at(entry: ExtenderConfig, listen: tuple[str, int] | None) -> bool:

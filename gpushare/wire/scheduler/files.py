@@ -21,8 +21,9 @@ ORDERS = ("ours", "shared")
 FORMS = ("config", "policy")
 STYLES = ("yaml", "json")
 DEFAULT_URL = f"http://{DEFAULT_LISTEN[0]}:{DEFAULT_LISTEN[1]}{PREFIX}"
-HTTP_TIMEOUT = 10
-"""Seconds; a bind may take the extender 4 s, and kube-scheduler must not give up before."""
+HTTP_TIMEOUT = 30
+"""Seconds; a bind may take the extender 4 s, and kube-scheduler must not give up before. For the
+rest of it a pod may wait at bind for the others of its group."""
 
 WEIGHTS = {"ours": 150, "shared": 1}
 """A point of ours counts 10 x weight. ours: one point (1500) outweighs all in-tree scores together
@@ -99,8 +100,8 @@ _ABOUT_WEIGHTS = {
 """By the order."""
 
 _ABOUT_TIMEOUT = (
-    "Longer than the 4 s a bind may take the extender. An extender that hangs costs each GPU pod"
-    " this long."
+    "Longer than the 4 s a bind may take the extender; of the rest, a bind may wait for the other"
+    " pods of its group. An extender that hangs costs each GPU pod this long."
 )
 
 Document = dict[str, object]
@@ -108,7 +109,7 @@ Document = dict[str, object]
 _WIDTH = 100
 _Comments = Mapping[str, str]
 # no, on, y, null and the like are words that YAML takes for something else: all are short.
-_PLAIN = re.compile(r"[A-Za-z/][\w./-]{5,}|bind|10s|https?://[\w./:-]*\w", re.ASCII)
+_PLAIN = re.compile(r"[A-Za-z/][\w./-]{5,}|bind|30s|https?://[\w./:-]*\w", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True)

@@ -177,6 +177,14 @@ def _workloads() -> Iterable[Resource]:
     yield _workload("jobs", "Job", "batch", scale=False)
 
 
+def _sets_of_groups() -> Iterable[Resource]:
+    """Yield what custom resources define in a real cluster."""
+    jobs = _workload("jobsets", "JobSet", "jobset.x-k8s.io", scale=False)
+    yield replace(jobs, version="v1alpha2")
+    group = "leaderworkerset.x-k8s.io"
+    yield _workload("leaderworkersets", "LeaderWorkerSet", group, "lws", scale=False)
+
+
 def _rights() -> Iterable[Resource]:
     group = "rbac.authorization.k8s.io"
     for kind in ("ClusterRole", "ClusterRoleBinding", "Role", "RoleBinding"):
@@ -250,6 +258,7 @@ def _storage() -> Iterable[Resource]:
 RESOURCES: tuple[Resource, ...] = (
     *_core(),
     *_workloads(),
+    *_sets_of_groups(),
     *_grouped(),
     *_rights(),
     *_dynamic_resources(),

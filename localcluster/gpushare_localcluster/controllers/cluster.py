@@ -23,6 +23,8 @@ ROOTS = {
     "DaemonSet": "/apis/apps/v1",
     "Deployment": "/apis/apps/v1",
     "Job": "/apis/batch/v1",
+    "JobSet": "/apis/jobset.x-k8s.io/v1alpha2",
+    "LeaderWorkerSet": "/apis/leaderworkerset.x-k8s.io/v1",
     "Lease": "/apis/coordination.k8s.io/v1",
     "Node": "/api/v1",
     "Pod": "/api/v1",
@@ -83,6 +85,15 @@ class Cluster:
                 references = [*(item["metadata"].get("ownerReferences") or ()), reference(owner)]
                 found.append(self.patch(item, {"metadata": {"ownerReferences": references}}))
         return sorted(found, key=lambda item: (item["metadata"]["creationTimestamp"], name(item)))
+
+    def owned(self, owner: Json, kind: str) -> list[Json]:
+        """Return the objects of a kind whose controller is the owner, whatever their labels."""
+        meta = owner["metadata"]
+        return [
+            item
+            for item in self.items(kind, meta["namespace"])
+            if (controller_of(item) or {}).get("uid") == meta["uid"]
+        ]
 
     def create(self, kind: str, owner: Json, body: Json) -> Json:
         """Return the new object of an owner."""

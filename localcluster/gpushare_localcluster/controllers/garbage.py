@@ -15,6 +15,8 @@ _OWNERS = (
     "DaemonSet",
     "Deployment",
     "Job",
+    "JobSet",
+    "LeaderWorkerSet",
     "Node",
     "ReplicaSet",
     "ReplicationController",

@@ -190,6 +190,8 @@ def scheduler_config(port: int) -> dict[str, object]:
                 "weight": 150,
                 "bindVerb": "bind",
                 "preemptVerb": "preempt",
+                # A bind may wait for the other pods of its group.
+                "httpTimeout": "30s",
                 "nodeCacheCapable": True,
                 "ignorable": False,
                 "managedResources": [

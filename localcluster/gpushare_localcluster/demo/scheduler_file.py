@@ -41,14 +41,16 @@ def read_file(file: Path | None) -> Json:
 def with_extender(document: Mapping[str, object], port: int) -> tuple[Json, list[str]]:
     """Return the document with the demo's extender in it, and what to say of that, in lines.
 
-    An entry for our resource is kept as it is, but for where it is called; others are kept whole.
+    An entry for our resource is kept as it is, but for where it is called, and so is one with the
+    same URL; others are kept whole.
     port: where the extender listens on loopback. Raises SettingsError.
     """
     plain = scheduler_config(port)
     (ours,) = _entries(plain)
     entries, told = [], []
+    urls = {entry.get("urlPrefix") for entry in _entries(document) if _is_ours(entry)}
     for number, entry in enumerate(_entries(document)):
-        if _is_ours(entry):
+        if entry.get("urlPrefix") in urls:
             kept = {key: value for key, value in entry.items() if key not in _REPLACED}
             entries.append({**kept, "urlPrefix": ours["urlPrefix"]})
             told.append(

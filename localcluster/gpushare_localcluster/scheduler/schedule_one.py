@@ -8,7 +8,6 @@ import logging
 import threading
 import time
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from random import Random
 
 from gpushare_localcluster.client import ApiClient
@@ -31,7 +30,8 @@ log = logging.getLogger(__name__)
 Observer = Callable[[Decision], None]
 Tracer = Callable[[trace.CycleTrace], None]
 
-_BINDERS = 32
+_STOP_SECONDS = 10.0
+"""Seconds in which bindings that are under way may end when the scheduler stops."""
 
 
 class ScheduleOne:
@@ -63,8 +63,7 @@ class ScheduleOne:
         self._tracer = tracer
         self._cycle = SchedulingCycle(handle, random)
         self._binding = BindingCycle(handle)
-        self._binders = ThreadPoolExecutor(_BINDERS, thread_name_prefix="bind")
-        self._waiters: set[threading.Thread] = set()
+        self._binders: set[threading.Thread] = set()
 
     def run(self, entry: QueuedPod) -> None:
         """Decide a pod that was popped, and have its binding begin."""
@@ -80,9 +79,9 @@ class ScheduleOne:
         """Finish the bindings under way."""
         for pod in self._handle.waiting:
             pod.reject("", "the scheduler stops")
-        for thread in tuple(self._waiters):
-            thread.join(10)
-        self._binders.shutdown(wait=True, cancel_futures=True)
+        deadline = time.monotonic() + _STOP_SECONDS
+        for thread in tuple(self._binders):
+            thread.join(max(deadline - time.monotonic(), 0.0))
 
     def _schedule(self, entry: QueuedPod) -> None:
         pod = entry.pod
@@ -116,18 +115,14 @@ class ScheduleOne:
             return
         self._activate_asked(decision)
         self._observer(decision)
-        if waits:  # in a thread of its own: any number may wait, and others must get through
+        if waits:
             self._handle.waiting.add(WaitingPod(pod, node, waits))
-            thread = threading.Thread(
-                target=self._bind_later, args=(entry, decision), name="bind-waits"
-            )
-            self._waiters.add(thread)
-            thread.start()
-            return
-        try:
-            self._binders.submit(self._bind, entry, decision)
-        except RuntimeError:
-            self._undo(decision)
+        # In a thread of its own: any number may wait, at Permit or in an extender's bind, and
+        # others must get through.
+        bind = self._bind_later if waits else self._bind
+        thread = threading.Thread(target=bind, args=(entry, decision), name="bind", daemon=True)
+        self._binders.add(thread)
+        thread.start()
 
     def _bind_later(self, entry: QueuedPod, decision: Decision) -> None:
         """Bind a pod that waits at Permit; it is nominated meanwhile (since 1.35)."""
@@ -142,7 +137,7 @@ class ScheduleOne:
         except Exception:
             log.exception("binding failed pod=%s node=%s", pod.key, decision.node)
             status = Status(Code.ERROR, ("internal error while binding",))
-        self._waiters.discard(threading.current_thread())
+        self._binders.discard(threading.current_thread())
         if status.ok:
             self._tracer(trace.decided(decision, status))
             with self._changed:

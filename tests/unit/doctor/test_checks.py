@@ -194,6 +194,7 @@ PROVOKED: list[tuple[str, str, str, dict[str, Any]]] = [
     ("weight", "ok", "one voice", entry(weight=1)),
     ("weight", "skip", "no effect", entry(prioritizeVerb=None)),
     ("http-timeout", "fail", "2 s is not more", entry(httpTimeout="2s")),
+    ("http-timeout", "warn", "leaves a bind 1 s to wait", entry(httpTimeout="5s")),
     ("node-cache", "warn", "whole nodes", entry(nodeCacheCapable=False)),
     ("ignorable", "fail", "bound without devices", entry(ignorable=True)),
     (
@@ -344,6 +345,12 @@ PROVOKED: list[tuple[str, str, str, dict[str, Any]]] = [
         "warn",
         "does not spare pods",
         without(Right("list", "poddisruptionbudgets", "policy")),
+    ),
+    (
+        "rights-useful",
+        "warn",
+        "bound pod by pod",
+        without(Right("watch", "jobsets", "jobset.x-k8s.io")),
     ),
     (
         "rights-to-spare",

@@ -8,11 +8,11 @@ from hypothesis import strategies as st
 
 from gpushare.core.decide import filter_nodes, place, room_for
 from gpushare.core.model import NodeSpec, ObservedPod, PodRef, Request
-from gpushare.core.node_filters import NodeStates, OwnFilters
+from gpushare.core.node_filters import NodeState, NodeStates, OwnFilters
 from gpushare.core.pairing import Pairing
 from gpushare.core.policies.device_bestfit import DeviceBestFit
 from gpushare.core.ranking import Ranking
-from gpushare.core.selectors import Demands
+from gpushare.core.selectors import Demands, Taint
 from gpushare.errors import SettingsError
 from gpushare.explain.placer import HOST, MOST, Wanted
 from gpushare.explain.whatif import what_if
@@ -101,6 +101,24 @@ def test_a_gang_of_which_one_kind_does_not_fit_leaves_the_devices_to_others() ->
     found = what_if(books(node("a", 16, 16)), [], POLICY, gangs=[kinds, rest])
     assert [each.fit for each in found.gangs[0].placed] == [2, 1]
     assert [gang.fits for gang in found.gangs] == [False, True]
+
+
+@pytest.mark.parametrize(
+    "beside",
+    [
+        NodeState("b", cordoned=True),
+        NodeState("b", {"pool": "train"}, (Taint("team", "other", "NoSchedule"),)),
+        NodeState("b", {"pool": "other"}),
+        NodeState("b", {"pool": "train"}, allocatable={"cpu": 9, "pods": 110}),
+    ],
+    ids=["cordoned", "tainted", "not selected", "full"],
+)
+def test_a_gang_counts_the_nodes_alone_that_kube_scheduler_would_offer(beside: NodeState) -> None:
+    own = OwnFilters(NodeStates([NodeState("a", {"pool": "train"}), beside]), lambda _: {})
+    gang = [Wanted("22 x 5", Request(22, 1, cpu=10), 5, Demands((("pool", "train"),)))]
+    ledger = books(node("a", *[24] * 4), node("b", *[24] * 4))
+    (found,) = what_if(ledger, [], POLICY, gangs=[gang], own=own).gangs
+    assert (found.fits, found.placed[0].fit) == (False, 4)
 
 
 @given(

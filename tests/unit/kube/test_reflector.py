@@ -1,6 +1,7 @@
 """The thread around the step machine, on a true server through the true client."""
 
 import json
+import logging
 import socket
 import threading
 import time
@@ -195,6 +196,31 @@ def test_an_outage_is_survived_with_few_requests(
     assert reflector.alive(time.monotonic())
     collection.refuse = 0
     poll(lambda: books.names == {"a"})
+
+
+@pytest.mark.parametrize("status", [403, 404])
+def test_an_optional_collection_that_is_refused_is_logged_once(
+    status: int,
+    client: KubeClient,
+    collection: Collection,
+    books: ManagedResource,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.INFO, "gpushare.kube.reflector")
+    machine = ListWatch[JsonPage, JsonEvent]("/api/v1/pods", JsonCodec())
+    made = Reflector(client, machine, books, optional=True, jitter=lambda: 0.5)
+    collection.refuse = status
+    made.start()
+    try:
+        poll(lambda: len(collection.asked) >= 3)
+        assert [record.levelname for record in caplog.records] == ["INFO"]
+        # What is no refusal is said each time.
+        collection.refuse = 503
+        poll(lambda: any(record.levelname == "WARNING" for record in caplog.records))
+        collection.refuse = 0
+        poll(lambda: books.names == {"a"})
+    finally:
+        made.stop()
 
 
 def test_a_watch_that_always_closes_at_once_is_no_hot_loop(

@@ -1,14 +1,16 @@
 """What a pod says of its group, and whether it may wait between filter and bind."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
+from gpushare.wire.groups import GROUP_SIZE, NO_GROUP, Group, group_of, may_wait
 from gpushare.wire.objects import Pod
-from gpushare.wire.pods import NO_GROUP, Group, group_of, may_wait
 from tests.unit.extender.kit import pod_json, read_pod
 
 MIN = "pod-group.scheduling.sigs.k8s.io/min-available"
+COSCHEDULED = Group("coscheduling team/g", sized_by="coscheduling team/g")
 
 
 def made(labels: dict[str, str], annotations: dict[str, str], **spec: Any) -> Pod:
@@ -23,30 +25,42 @@ def made(labels: dict[str, str], annotations: dict[str, str], **spec: Any) -> Po
     [
         ({}, {}, NO_GROUP),
         ({"app": "x"}, {}, NO_GROUP),
-        ({"scheduling.x-k8s.io/pod-group": "g"}, {}, Group("coscheduling team/g")),
+        ({"scheduling.x-k8s.io/pod-group": "g"}, {}, COSCHEDULED),
         (
             {"scheduling.x-k8s.io/pod-group": "g", MIN: "3"},
             {},
-            Group("coscheduling team/g", 3, True),
+            replace(COSCHEDULED, size=3, whole=True),
         ),
-        ({"scheduling.x-k8s.io/pod-group": "g", MIN: "x"}, {}, Group("coscheduling team/g")),
+        ({"scheduling.x-k8s.io/pod-group": "g", MIN: "x"}, {}, COSCHEDULED),
         (
             {"pod-group.scheduling.sigs.k8s.io/name": "g", MIN: "2"},
             {},
-            Group("coscheduling team/g", 2, True),
+            replace(COSCHEDULED, size=2, whole=True),
         ),
-        ({}, {"scheduling.k8s.io/group-name": "g"}, Group("volcano team/g")),
         (
-            {"leaderworkerset.sigs.k8s.io/group-key": "k"},
+            {},
+            {"scheduling.k8s.io/group-name": "g"},
+            Group("volcano team/g", sized_by="volcano team/g"),
+        ),
+        (
+            {
+                "leaderworkerset.sigs.k8s.io/group-key": "k",
+                "leaderworkerset.sigs.k8s.io/name": "serve",
+            },
+            # It does not say whether the workers are there before the leader runs.
             {"leaderworkerset.sigs.k8s.io/size": "4"},
-            Group("lws team/k", 4),
+            Group("lws team/k", sized_by="lws team/serve"),
         ),
         (
             {"kueue.x-k8s.io/pod-group-name": "g"},
             {"kueue.x-k8s.io/pod-group-total-count": "2"},
             Group("kueue team/g", 2),
         ),
-        ({"jobset.sigs.k8s.io/jobset-name": "j"}, {}, Group("jobset team/j")),
+        (
+            {"jobset.sigs.k8s.io/jobset-name": "j"},
+            {},
+            Group("jobset team/j", sized_by="jobset team/j"),
+        ),
     ],
 )
 def test_a_group_is_known_by_what_its_controller_writes(
@@ -57,7 +71,42 @@ def test_a_group_is_known_by_what_its_controller_writes(
 
 def test_a_pod_group_of_kubernetes_itself_comes_first() -> None:
     pod = made({"scheduling.x-k8s.io/pod-group": "g"}, {}, schedulingGroup={"podGroupName": "own"})
-    assert group_of(pod) == Group("podgroup team/own")
+    assert group_of(pod) == Group("podgroup team/own", sized_by="podgroup team/own")
+
+
+JOB = {"kind": "Job", "name": "train", "uid": "u-1", "controller": True}
+
+
+@pytest.mark.parametrize(
+    ("size", "owners", "group"),
+    [
+        ("4", [JOB], Group("job team/train u-1", 4)),
+        ("0", [JOB], Group("job team/train u-1", 1)),
+        ("x", [JOB], NO_GROUP),
+        ("10001", [JOB], NO_GROUP),
+        ("4", [], NO_GROUP),
+        ("4", [JOB | {"controller": False}], NO_GROUP),
+        ("4", [JOB | {"uid": None}], NO_GROUP),
+    ],
+)
+def test_the_pods_of_one_controller_are_a_group_if_they_say_its_size(
+    size: str, owners: list[dict[str, Any]], group: Group
+) -> None:
+    body = pod_json("a", 4)
+    body["metadata"] |= {"annotations": {GROUP_SIZE: size}, "ownerReferences": owners}
+    assert group_of(read_pod(body)) == group
+
+
+@pytest.mark.parametrize(("written", "size"), [("3", 3), ("1", 1), ("0", 1)])
+def test_the_size_that_a_pod_is_given_for_us_comes_before_all_others(
+    written: str, size: int
+) -> None:
+    pod = made({"jobset.sigs.k8s.io/jobset-name": "j"}, {GROUP_SIZE: written})
+    assert group_of(pod) == Group("jobset team/j", size)
+    own = made({"scheduling.x-k8s.io/pod-group": "g", MIN: "9"}, {GROUP_SIZE: written})
+    assert group_of(own) == Group("coscheduling team/g", size, whole=size > 1)
+    kubernetes = made({}, {GROUP_SIZE: written}, schedulingGroup={"podGroupName": "own"})
+    assert group_of(kubernetes) == Group("podgroup team/own", size)
 
 
 @pytest.mark.parametrize(

@@ -28,7 +28,7 @@ extenders:
     bindVerb: bind
     preemptVerb: preempt
     enableHTTPS: false
-    httpTimeout: 10s
+    httpTimeout: 30s
     nodeCacheCapable: true
     ignorable: false
     managedResources:

@@ -21,6 +21,7 @@ from gpushare.explain.text import amount, sentence
 from gpushare.extender.follow.auditor import Finding
 from gpushare.extender.managed_resources import ManagedResources
 from gpushare.extender.tell.events.mistaken_pods import MistakenPods
+from gpushare.extender.verbs.bind.gate import Torn
 from gpushare.wire.events import ObjectReference
 
 ALLOCATED = "GPUShareAllocated"
@@ -35,10 +36,13 @@ NODE_ASKED = "GPUShareNodeAsked"
 NODE_NOT_ASKED = "GPUShareNodeNotAsked"
 MOVED = "GPUShareMoved"
 MAKES_ROOM = "GPUShareMakesRoom"
+GROUP_TORN = "GPUShareGroupTorn"
 
 NO_FIT_EVERY = 300.0
 """Seconds between two GPUShareNoFit of one pod: kube-scheduler says FailedScheduling already."""
 
+_MAX_TORN_EVENTS = 20
+"""Pods of a torn group that get an event."""
 _MAX_PODS = 4096
 _MAX_NAMESPACES = 4096
 
@@ -122,6 +126,17 @@ class EventMessages:
         """Record that a bind was answered with an error."""
         note = f"node {node}: {why}"
         self._recorder.record(_pod(ref), BIND_FAILED, "Binding", note, warning=True)
+
+    def group_torn(self, torn: Torn, refused: PodRef, why: str) -> None:
+        """Record on the pods of a group that it is not whole: the API server refused one Binding
+        when the others were sent.
+        """
+        note = (
+            f"{torn.bound} of {torn.size} pods of the group are bound; pod {refused.name} is not:"
+            f" {why}. A pod in its place is bound as soon as it comes"
+        )
+        for ref in torn.members[:_MAX_TORN_EVENTS]:
+            self._recorder.record(_pod(ref), GROUP_TORN, "Binding", note, warning=True)
 
     def no_fit(
         self,

@@ -20,12 +20,14 @@ from gpushare.core.selectors import Demands
 from gpushare.core.states.entry import Entry, Waiting
 from gpushare.core.stranded import stranded_units
 from gpushare.errors import MessageError
+from gpushare.explain.document import progress_document
 from gpushare.explain.pod import explanation_of
 from gpushare.explain.text import sentence
 from gpushare.extender.claims.view import ClaimsView
 from gpushare.extender.managed_resources import ManagedResource, ManagedResources
 from gpushare.extender.shadow.shadow import Shadow
 from gpushare.extender.tell.events.mistaken_pods import Mistake, MistakenPods
+from gpushare.extender.tell.group_progress import waiting_groups
 from gpushare.extender.tell.page.last_hour import LastHour
 from gpushare.extender.verbs.offers import held_places
 from gpushare.ledger import LedgerView
@@ -76,6 +78,7 @@ class Documents:
         kept_nodes: Callable[[], Mapping[str, str]] = dict,
     ) -> None:
         self._kept_nodes = kept_nodes
+        self._gate = resources.gate
         self._unit = unit
         self._not_ready = not_ready
         self._parts = [
@@ -94,13 +97,15 @@ class Documents:
         with self._making:
             reason = self._not_ready()
             kept_nodes = self._kept_nodes()
-            key = (reason, [part.version() for part in self._parts], kept_nodes)
+            groups = [progress_document(group) for group in waiting_groups(self._gate)]
+            key = (reason, [part.version() for part in self._parts], kept_nodes, groups)
             if key != self._key or not all(part.explanations.complete for part in self._parts):
                 head = {
                     "version": __version__,
                     "unit": self._unit,
                     "notReady": reason or None,
                     "countingSince": int(self._since),
+                    "groups": groups,
                 }
                 parts = ",".join(part.text(kept_nodes) for part in self._parts)
                 self._body = f'{_ENCODE(head)[:-1]},"resources":[{parts}]}}'.encode()

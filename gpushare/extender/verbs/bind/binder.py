@@ -5,9 +5,12 @@ simple: every decision is in transaction.py and in the ledger. Tested in
 `tests/unit/extender/verbs/bind/test_binder.py` and `tests/unit/extender/test_service.py`.
 """
 
+import logging
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
 
 from gpushare.core.model import PodRef, Shares
 from gpushare.core.states.entry import Entry
@@ -23,21 +26,28 @@ from gpushare.extender.managed_resources import ManagedResource, ManagedResource
 from gpushare.extender.tell.events.messages import EventMessages
 from gpushare.extender.tell.page.last_hour import LastHour
 from gpushare.extender.verbs.answer import VerbAnswer
+from gpushare.extender.verbs.bind.gate import NOT_LEADING, Arrival, Torn
 from gpushare.extender.verbs.bind.transaction import (
     BUDGET,
+    NO_LEAD,
     NOT_OURS,
     BindResult,
     BindTransaction,
     Step,
+    WaitAtGate,
     WriteBinding,
     observed_pod,
 )
 from gpushare.extender.verbs.tickets import BindSlots, Tickets
 from gpushare.kube.api import Api
 from gpushare.ledger import Overdue
+from gpushare.logline import Line
 from gpushare.wire.codec import binding, check_bound
 from gpushare.wire.extender import decode_bind, encode_bind
+from gpushare.wire.groups import NO_GROUP, Group
 from gpushare.wire.objects import PODS, Pod
+
+log = logging.getLogger("gpushare.bind")
 
 _POST_TIMEOUT = 3.0
 """Seconds a Binding may take."""
@@ -48,16 +58,40 @@ _READ_TIMEOUT = 2.0
 _LAST_READ = 0.5
 """Seconds of the budget that are always left for reading the pod back."""
 
+_LOOK = 1.0
+"""Seconds between two looks whether this process still leads, while pods wait at the gate."""
+
+_FAILED = "gpushare failed to bind it; its log says why"
+
 _ROUND = 30.0
 """Seconds after which a round of settling ends: an API server that answers nothing must not let
 the thread look stuck. What was not looked at comes first in the next round.
 """
 
 
+Later = Callable[[BindResult], None]
+"""Called once with the outcome of a bind that has waited at the gate, by another thread."""
+
+
+@dataclass(frozen=True, slots=True)
+class _WaitingBind:
+    """A bind at the gate."""
+
+    transaction: BindTransaction
+    later: Later
+
+
+def _run_now(work: Callable[[], None]) -> None:
+    work()
+
+
 class Binder:
     """Binds pods, one call of `bind` each, from any thread.
 
-    room_on: called with the node of each charge in doubt that is given back.
+    room_on: called with the node of each charge that is given back without a change in the cluster:
+    of one in doubt, or of one at the gate. torn: called with a group that the API server has torn,
+    the pod that it refused, and why. run: runs the rest of a bind that has passed the gate, in
+    production in another thread.
     """
 
     def __init__(
@@ -69,6 +103,8 @@ class Binder:
         wall_ns: Callable[[], int] = time.time_ns,
         *,
         room_on: Callable[[str], None] | None = None,
+        torn: Callable[[Torn, PodRef, str], None] | None = None,
+        run: Callable[[Callable[[], None]], object] = _run_now,
     ) -> None:
         self._api = api
         self._resources = resources
@@ -76,43 +112,171 @@ class Binder:
         self._clock = clock
         self._wall_ns = wall_ns
         self._room_on = room_on
+        self._torn = torn
+        self._run = run
         self._last_stamp = 0
         self._next_in_round = 0
         self._conflicts = 0
         self._in_flight = 0
+        self._at_gate: dict[str, _WaitingBind] = {}
         self._lock = threading.Lock()
 
     def bind(
-        self, ref: PodRef, node: str, approved: bool, resource_request: ResourceRequest | None
-    ) -> BindResult:
-        """Return the outcome of binding the pod to the node, within BUDGET seconds.
+        self,
+        ref: PodRef,
+        node: str,
+        approved: bool,
+        resource_request: ResourceRequest | None,
+        group: Group = NO_GROUP,
+        *,
+        later: Later | None = None,
+    ) -> BindResult | None:
+        """Return the outcome of binding the pod to the node, within BUDGET seconds; None if it
+        waits at the gate for its group: then `later` is called with the outcome, within the wait of
+        the gate and BUDGET seconds more.
 
-        `approved`: filter has approved the pod for the node, and `resource_request` is what the pod
-        asks for; otherwise the pod is read.
+        `approved`: filter has approved the pod for the node, and `resource_request` and `group` are
+        those of the pod; otherwise the pod is read. A pod of a group needs `later`.
         """
-        deadline = self._clock() + BUDGET
+        begun = self._clock()
         with self._lock:
-            self._in_flight += 1
             # Nanoseconds since the epoch, always increasing: device plug-ins sort by it.
             self._last_stamp = max(self._wall_ns(), self._last_stamp + 1)
             stamp = str(self._last_stamp)
-        bind = BindTransaction(self._resources, ref, node, approved, resource_request, stamp)
+        transaction = BindTransaction(
+            resources=self._resources,
+            ref=ref,
+            node=node,
+            approved=approved,
+            resource_request=resource_request,
+            stamp=stamp,
+            group=group,
+        )
+        result = self._carry_on(
+            transaction,
+            lambda: transaction.start(self._clock(), self._leads_until()),
+            begun + BUDGET,
+        )
+        if isinstance(result, BindResult):
+            return result
+        if later is None:
+            return transaction.turned_back("its group has to wait, and this call cannot", "refused")
+        own = transaction.resource_request
+        arrival = Arrival(
+            ref=ref,
+            stamp=stamp,
+            node=node,
+            resource=own[0].names.resource if own else "",
+            until=begun + self._resources.gate.wait,
+        )
+        with self._lock:
+            self._at_gate[stamp] = _WaitingBind(transaction, later)
+        self._resources.gate.arrive(result.group, arrival)
+        self.open_gate()
+        return None
+
+    def open_gate(self) -> None:
+        """Carry out what the gate has decided: have Bindings sent, or give charges back."""
+        gate, now = self._resources.gate, self._clock()
+        for verdict in gate.take(now):
+            with self._lock:
+                waiting = [self._at_gate.pop(arrival.stamp) for arrival in verdict.arrivals]
+            refusal, reason = verdict.refusal, verdict.reason
+            # Looked at once for all of them, before anything is sent.
+            if not refusal and self._leads_until() < now + BUDGET:
+                refusal, reason = NO_LEAD, NOT_LEADING
+            if not refusal and not all(bind.transaction.has_place() for bind in waiting):
+                refusal, reason = "a node or device of its group is not there any more", "changed"
+            if refusal:
+                if not verdict.refusal:
+                    gate.take_back(verdict)
+                self._turn_back(waiting, refusal, reason)
+                continue
+            with self._lock:
+                self._in_flight += len(waiting)
+            for bind in waiting:
+                self._run(partial(self._pass_gate, bind, now + BUDGET))
+
+    def guard_gate(self, most: float = _LOOK) -> None:
+        """Wait until a wait at the gate ends, at most `most` seconds, and carry that out."""
+        gate = self._resources.gate
+        gate.wait_for_verdict(self._clock, most)
+        if self._at_gate and self._leads_until() < self._clock():
+            gate.turn_all_back(NO_LEAD, NOT_LEADING)
+        self.open_gate()
+
+    def _turn_back(self, waiting: Sequence[_WaitingBind], refusal: str, reason: str) -> None:
+        results = [bind.transaction.turned_back(refusal, reason) for bind in waiting]
+        for bind, result in zip(waiting, results, strict=True):
+            if bind.transaction.resource_request is not None and self._room_on is not None:
+                self._room_on(bind.transaction.node)
+            _answer_later(bind, result)
+
+    def _pass_gate(self, bind: _WaitingBind, deadline: float) -> None:
+        """Send the Binding of a pod whose group is whole.
+
+        deadline: until when this process surely leads.
+        """
+        transaction, now = bind.transaction, self._clock()
+        if self._leads_until() >= now + BUDGET:
+            deadline = now + BUDGET
+        result: BindResult | WaitAtGate = BindResult(_FAILED, "failed")
         try:
-            step: Step = bind.start(self._clock(), self._leads_until())
-            while not isinstance(step, BindResult):
+            result = self._carry_on(transaction, lambda: transaction.let_through(now), deadline)
+        except Exception:
+            log.exception(Line("a bind failed behind the gate", pod=transaction.ref))
+        finally:
+            with self._lock:
+                self._in_flight -= 1
+        if not isinstance(
+            result, BindResult
+        ):  # the charge has ended meanwhile, and a read found it
+            result = transaction.turned_back("its group has to wait again", "refused")
+        if result.error and result.reason not in ("in_doubt", "failed"):
+            self._note_unbound(transaction.ref, result.error)
+        _answer_later(bind, result)
+
+    def _note_unbound(self, ref: PodRef, error: str) -> None:
+        torn = self._resources.gate.unbound(ref.uid)
+        if torn is None:
+            return
+        log.warning(
+            Line(
+                "a group is torn",
+                group=torn.group_key,
+                bound=torn.bound,
+                size=torn.size,
+                pod=ref,
+                error=error,
+            )
+        )
+        if self._torn is not None:
+            self._torn(torn, ref, error)
+
+    def _carry_on(
+        self, transaction: BindTransaction, first: Callable[[], Step], deadline: float
+    ) -> BindResult | WaitAtGate:
+        """Return the end of the transaction, or its wait at the gate.
+
+        deadline: when the time of the bind is over.
+        """
+        with self._lock:
+            self._in_flight += 1
+        try:
+            step = first()
+            while not isinstance(step, BindResult | WaitAtGate):
                 seconds = max(deadline - self._clock(), _LAST_READ)
                 if isinstance(step, WriteBinding):
                     timeout = min(max(seconds - _LAST_READ, _LAST_READ), _POST_TIMEOUT)
                     error = self._write(step, timeout, deadline)
-                    step = bind.written(error, self._clock())
+                    step = transaction.written(error, self._clock())
                 else:
                     sent = self._clock()
                     seen = self._read(step.ref, min(seconds, _READ_TIMEOUT))
-                    step = bind.read(seen, sent, self._clock(), self._leads_until())
+                    step = transaction.read(seen, sent, self._clock(), self._leads_until())
         except BaseException:
-            # Our bug, or the process is ending: nothing is known of the write, so the charge stays.
-            if bind.resource_request:
-                bind.resource_request[0].ledger.doubt(ref.uid, self._clock(), bind.stamp)
+            # Our bug, or the process is ending.
+            transaction.abandoned(self._clock())
             raise
         finally:
             with self._lock:
@@ -125,8 +289,8 @@ class Binder:
         return not (self._in_flight or doubts)
 
     def state(self) -> dict[str, float]:
-        """Return counters for metrics: Bindings that the API server refused with 409."""
-        return {"bind_conflicts_total": self._conflicts}
+        """Return values for metrics: of the gate, and Bindings that were refused with 409."""
+        return {"bind_conflicts_total": self._conflicts, **self._resources.gate.state()}
 
     def settle_overdue(self) -> int:
         """Read the pods of charges in doubt and settle these; return how many were looked at."""
@@ -197,8 +361,17 @@ class Binder:
         except WireError:
             return
         managed.ledger.settle(overdue.ref.uid, overdue.token, pod, sent)
-        if self._room_on is not None and managed.ledger.entry(overdue.ref.uid) is None:
-            self._room_on(overdue.node)
+        if managed.ledger.entry(overdue.ref.uid) is None:
+            self._note_unbound(overdue.ref, "its Binding has not landed")
+            if self._room_on is not None:
+                self._room_on(overdue.node)
+
+
+def _answer_later(bind: _WaitingBind, result: BindResult) -> None:
+    try:
+        bind.later(result)
+    except Exception:  # the binds of the other members go on
+        log.exception(Line("a bind has no answer", pod=bind.transaction.ref))
 
 
 class BindVerb:
@@ -214,17 +387,21 @@ class BindVerb:
         bind_slots: BindSlots,
         event_messages: EventMessages | None,
         last_hour: LastHour | None,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._resources = resources
         self._tickets = tickets
         self._binder = binder
+        self._clock = clock
         self._not_ready = not_ready
         self._bind_slots = bind_slots
         self._event_messages = event_messages
         self._last_hour = last_hour
 
-    def answer(self, body: bytes) -> VerbAnswer:
-        """Return the answer to a body of bind; an error stands in its `Error`."""
+    def answer(self, body: bytes, later: Callable[[VerbAnswer], None]) -> VerbAnswer | None:
+        """Return the answer to a body of bind; an error stands in its `Error`. None: the pod waits
+        at the gate, and `later` is called with the answer, by another thread.
+        """
         try:
             args = decode_bind(body)
         except MessageError as error:
@@ -235,15 +412,33 @@ class BindVerb:
             return VerbAnswer(encode_bind(not_ready), "not_ready", line | {"error": not_ready})
         if not self._bind_slots.take():
             return VerbAnswer(encode_bind("gpushare: too many binds are under way"), "busy", line)
+        begun = self._clock()
+
+        def answer_later(result: BindResult) -> None:
+            answer = self._answer(ref, node, result)
+            later(replace(answer, waited=self._clock() - begun))
+
         try:
             approved, resource_request = self._tickets.get(ref.uid, node)
-            result = self._binder.bind(ref, node, approved, resource_request)
-            # Not before: until the books have charged it, only its hold keeps others off its
-            # devices.
-            for managed in self._resources:
-                managed.holds.bind(ref.uid, refused=bool(result.error))
+            group = self._tickets.group_of(ref.uid)
+            result = self._binder.bind(
+                ref, node, approved, resource_request, group, later=answer_later
+            )
         finally:
             self._bind_slots.free()
+        if result is None:
+            # The books have charged it, so its hold takes nothing.
+            for managed in self._resources:
+                managed.holds.charged(ref.uid)
+            return None
+        return self._answer(ref, node, result)
+
+    def _answer(self, ref: PodRef, node: str, result: BindResult) -> VerbAnswer:
+        """Return the answer that says how the bind has ended."""
+        line: dict[str, object] = {"pod": ref, "node": node}
+        # Not before: until the books have charged it, only its hold keeps others off its devices.
+        for managed in self._resources:
+            managed.holds.bind(ref.uid, refused=bool(result.error))
         if result.error:
             if self._event_messages is not None and result.reason != NOT_OURS:
                 self._event_messages.bind_failed(ref, node, result.error)

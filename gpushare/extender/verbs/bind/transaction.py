@@ -10,8 +10,11 @@ that sets `nodeName`, with the uid as precondition (kube-apiserver 1.23 and late
 half state.
 
     start -> [read the pod] -> assume -> write -> landed -> answer ""
-                                          |-> refused: 409 is read back, else forget -> answer why
-                                          |-> no answer or 5xx: in doubt, read back -> answer
+                                  |  ^    |-> refused: 409 is read back, else forget -> answer why
+                                  v  |    |-> no answer or 5xx: in doubt, read back -> answer
+                          [wait at the gate] -> turned back: forget -> answer why
+
+A member of a group waits at the gate (gate.py) between its charge and its write.
 
 While a Binding of a pod is in flight, no other is sent for it. It is in flight until its outcome is
 known (landed, forgotten) or known to be unknown (in doubt); then the next bind of the pod may send
@@ -37,11 +40,17 @@ from gpushare.errors import (
 from gpushare.extender.managed_resources import ManagedResources, ResourceRequest
 from gpushare.ledger import HOLD, Ledger
 from gpushare.wire.annotations import Names, encode
+from gpushare.wire.groups import NO_GROUP, Group, group_of
 from gpushare.wire.objects import Pod
 from gpushare.wire.pods import has_ended, observe_pod, pod_ref
 
 BUDGET = 4.0
 """Seconds one bind may take: less than kube-scheduler's default httpTimeout of 5 s."""
+_TRAVEL = 1.0
+"""Seconds of kube-scheduler's httpTimeout for the way of a bind to this process and back."""
+_LEAST_WAIT = 0.5
+"""Seconds that a pod waits at the gate at least, even if the rest of httpTimeout is too short."""
+
 _BEST_ATTEMPTS = 4
 """Attempts that are charged only if the node has not changed since the choice."""
 _PLACE_ATTEMPTS = _BEST_ATTEMPTS + 8
@@ -53,8 +62,15 @@ _device_demand = attrgetter(
 """What of a request a charge on devices depends on."""
 _NOTHING = Request()
 
+NO_LEAD = "this gpushare extender does not lead (any more)"
+
 NOT_OURS = "not_ours"
 """The reason for a pod that kube-scheduler would not have had bound here."""
+
+
+def wait_within(http_timeout: float) -> float:
+    """Return the seconds that a bind may wait at the gate, of kube-scheduler's httpTimeout."""
+    return max(http_timeout - BUDGET - _TRAVEL, _LEAST_WAIT)
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +97,14 @@ class BindResult:
     reason: str
 
 
-Step = ReadPod | WriteBinding | BindResult
+@dataclass(frozen=True, slots=True)
+class WaitAtGate:
+    """Step: wait for the other pods of the group; call `let_through` or `turned_back` then."""
+
+    group: Group
+
+
+Step = ReadPod | WriteBinding | WaitAtGate | BindResult
 
 
 class ReadReason(Enum):
@@ -112,6 +135,10 @@ class BindTransaction:
     """A binding sent earlier may still land, so no refusal of this one frees the charge."""
     token: int = -1
     refusal: str = ""
+    group: Group = NO_GROUP
+    """The group of the pod, as filter or the read has shown it."""
+    is_at_gate: bool = False
+    """Nothing has been sent, and its place is charged."""
 
     def start(self, now: float, leads_until: float) -> Step:
         """Return the first step.
@@ -197,10 +224,11 @@ class BindTransaction:
             node = seen.spec.node_name if seen.spec else None
             if node:
                 return self._bound_to(node)
-            refusal = self.resources.scope.refusal(seen)
+            refusal = self.resources.scope.refusal(seen, to_bind=True)
             if refusal:
                 return BindResult(f"pod {self.ref}: {refusal}", NOT_OURS)
             self.resource_request, self.approved = self.resources.resolve(seen), True
+            self.group = group_of(seen)
         except WireError as error:
             return BindResult(f"pod {self.ref}: {error}", "malformed")
         if self.resource_request is None and not self.resources.knows(self.node):
@@ -211,20 +239,70 @@ class BindTransaction:
         return self._send(now, leads_until)
 
     def _send(self, now: float, leads_until: float) -> Step:
-        """Charge what the pod asks for, and return the write; charge nothing if it is refused."""
+        """Charge what the pod asks for, and return the write, or the wait of a pod of a group;
+        charge nothing if it is refused.
+        """
         if leads_until < now + BUDGET:
-            return BindResult("this gpushare extender does not lead (any more)", "not_leading")
-        if self.resource_request is None:
-            return WriteBinding(self.ref, self.node, {})
-        managed, request = self.resource_request
-        try:
-            allocation, capacity = charge(
-                self.resource_request, self.ref, self.node, now=now, stamp=self.stamp
-            )
-        except (RequestRefused, WireError) as error:
-            return BindResult(str(error), type(error).__name__)
-        self.annotations = encode(allocation, request, capacity, self.stamp, managed.names)
+            return BindResult(NO_LEAD, "not_leading")
+        waits = self.resources.gate.holds_back(self.group)
+        if self.resource_request is not None:
+            managed, request = self.resource_request
+            try:
+                allocation, capacity = charge(
+                    self.resource_request,
+                    self.ref,
+                    self.node,
+                    now=now,
+                    stamp=self.stamp,
+                    at_gate=waits,
+                )
+            except (RequestRefused, WireError) as error:
+                return BindResult(str(error), type(error).__name__)
+            self.annotations = encode(allocation, request, capacity, self.stamp, managed.names)
+        self.is_at_gate = waits
+        if waits:
+            return WaitAtGate(self.group)
         return WriteBinding(self.ref, self.node, self.annotations)
+
+    def has_place(self) -> bool:
+        """Return whether the Binding of a pod at the gate would still be right: its node, and its
+        devices there, are as they were charged.
+        """
+        if self.resource_request is None:
+            return self.resources.knows(self.node)
+        ledger = self.resource_request[0].ledger
+        return ledger.entry(self.ref.uid) is not None and ledger.can_still_bind(self.ref.uid)
+
+    def let_through(self, now: float) -> Step:
+        """Return the write of a pod whose group is whole."""
+        self.is_at_gate = False
+        if self.resource_request is not None:
+            ledger = self.resource_request[0].ledger
+            if not ledger.let_through(self.ref.uid, now, self.stamp):
+                entry = ledger.entry(self.ref.uid)
+                if entry is not None and entry.known_bound:
+                    return self._bound_to(entry.node)
+                return BindResult(f"pod {self.ref} is gone", "gone")
+        return WriteBinding(self.ref, self.node, self.annotations)
+
+    def turned_back(self, refusal: str, reason: str) -> BindResult:
+        """Return the answer to a pod that may not pass the gate; its charge is given back."""
+        self.is_at_gate = False
+        if self.resource_request is not None:
+            self.resource_request[0].ledger.forget(self.ref.uid, self.stamp)
+        return BindResult(f"pod {self.ref}: {refusal}", reason)
+
+    def abandoned(self, now: float) -> None:
+        """Note that this bind ends by an error of ours: what was sent, or may have been, stays
+        charged in doubt; a pod at the gate has sent nothing.
+        """
+        if self.resource_request is None:
+            return
+        ledger = self.resource_request[0].ledger
+        if self.is_at_gate:
+            ledger.forget(self.ref.uid, self.stamp)
+        else:
+            ledger.doubt(self.ref.uid, now, self.stamp)
 
     def _read_pod(self) -> ReadPod:
         self.token = (
@@ -288,7 +366,7 @@ class BindTransaction:
             # The read has settled it: nothing is charged, nothing can land.
             return self._send(now, leads_until)
         if leads_until < now + BUDGET:
-            return BindResult("this gpushare extender does not lead (any more)", "not_leading")
+            return BindResult(NO_LEAD, "not_leading")
         # While we read, the doubt may have been settled, and another bind begun to another node.
         try:
             resumed = ledger.resume(self.ref.uid, self.node, now, self.stamp)
@@ -323,9 +401,17 @@ class BindTransaction:
 
 
 def charge(
-    resource_request: ResourceRequest, ref: PodRef, node: str, *, now: float, stamp: str
+    resource_request: ResourceRequest,
+    ref: PodRef,
+    node: str,
+    *,
+    now: float,
+    stamp: str,
+    at_gate: bool = False,
 ) -> tuple[Allocation, int]:
     """Charge the best devices of the node, and return them with the units of the first one.
+
+    at_gate: the Binding is not sent yet.
 
     Raises RequestRefused if the request does not fit there, WireError for a policy that is not
     installed.
@@ -337,7 +423,9 @@ def charge(
         allocation = place(snapshot, node, request, ranking)
         seen = snapshot.generation if attempt < _BEST_ATTEMPTS else None
         try:
-            charged = managed.ledger.assume(ref, request, allocation, now, stamp=stamp, seen=seen)
+            charged = managed.ledger.assume(
+                ref, request, allocation, now, stamp=stamp, seen=seen, at_gate=at_gate
+            )
         except InsufficientMemory:
             # Another bind took something of the node between our look and the lock. Look again:
             # the best device may be another one now.

@@ -1,21 +1,36 @@
-"""What a group still needs, by the pods that the API server shows of it."""
+"""The places that a group lacks, by the pods that the API server shows of it."""
 
 from collections import Counter
 from dataclasses import replace
 
 import pytest
 
-from gpushare.core.model import Request
-from gpushare.extender.follow.group_members import MOST_KINDS, GroupMembers
+from gpushare.core.model import PodRef, Request
+from gpushare.core.selectors import Demands
+from gpushare.extender.follow.group_members import (
+    MOST_KINDS,
+    GroupMembers,
+    Member,
+    Need,
+    kind_of,
+)
 
 WORKER, HEAD = Request(10, 1), Request(16, 2)
 G = "podgroup team/g"
+MEM = "aliyun.com/gpu-mem"
+ASKS = Need(MEM, WORKER)
+
+
+def member(name: str, request: Request | None = WORKER, *, bound: bool = False) -> Member:
+    need = None if request is None else Need(MEM, kind_of(request))
+    return Member(PodRef("team", name, name), bound, need)
 
 
 def group(**pods: Request | None) -> GroupMembers:
+    """Members by name and request; None: bound."""
     made = GroupMembers()
     for name, asks in pods.items():
-        made.put(name, G, asks)
+        made.put(G, member(name, asks, bound=asks is None))
     return made
 
 
@@ -24,47 +39,83 @@ def group(**pods: Request | None) -> GroupMembers:
     [
         # Nothing is known but the size: the others are like the pod itself.
         ({}, 3, set(), {WORKER: 3}),
-        # A launcher needs no device, or has its place.
+        # A launcher has its place.
         ({"launcher": None}, 3, set(), {WORKER: 2}),
         ({"launcher": None, "w2": WORKER}, 3, set(), {WORKER: 2}),
-        # What another kind of member asks for counts as that.
+        # Another kind of member counts with its own request.
         ({"head": HEAD, "w2": WORKER}, 3, set(), {WORKER: 2, HEAD: 1}),
         ({"head": HEAD, "w2": WORKER}, 3, {"head"}, {WORKER: 2}),
-        # More are there than are needed: the smallest of them.
+        # More exist than are needed: the smallest of them.
         ({"head": HEAD, "w2": WORKER, "w3": WORKER}, 3, set(), {WORKER: 3}),
         ({"w2": None, "w3": None, "w4": WORKER}, 3, set(), {WORKER: 1}),
-        # No size: those that wait.
-        ({"w2": WORKER, "head": HEAD, "launcher": None}, 0, set(), {WORKER: 2, HEAD: 1}),
-        ({}, 0, set(), {WORKER: 1}),
     ],
 )
-def test_what_a_group_needs_is_counted_from_its_pods(
+def test_the_places_that_a_group_lacks_are_counted_from_its_pods(
     members: dict[str, Request | None], size: int, placed: set[str], needs: dict[Request, int]
 ) -> None:
-    found = group(w1=WORKER, **members).needs("w1", WORKER, G, size, placed)
+    found = group(w1=WORKER, **members).needs("w1", ASKS, G, size, placed)
     assert found == Counter(needs)
     assert next(iter(found)) == WORKER
 
 
+def test_members_with_other_nodes_or_volumes_are_not_counted() -> None:
+    members = group(w1=WORKER, w2=WORKER)
+    pinned = Demands(node_selector=(("zone", "b"),))
+    for name, need in (
+        ("w3", Need(MEM, WORKER, pinned)),
+        ("w4", Need(MEM, WORKER, has_volumes=True)),
+        ("w5", Need("other", WORKER)),
+    ):
+        members.put(G, Member(PodRef("team", name, name), need=need))
+    assert members.needs("w1", ASKS, G, 5, set()) == Counter({WORKER: 2})
+    assert members.needs("w3", Need(MEM, WORKER, pinned), G, 5, set()) == Counter({WORKER: 1})
+
+
 def test_pods_that_are_alike_in_what_decides_about_devices_are_one_kind() -> None:
     other = replace(WORKER, cpu=1000, containers=((0, 10),), policy="spread")
-    assert group(w2=other).needs("w1", WORKER, G, 0, set()) == Counter({WORKER: 2})
+    assert group(w2=other).needs("w1", ASKS, G, 2, set()) == Counter({WORKER: 2})
     model = replace(WORKER, models=("T4",))
-    assert len(group(w2=model).needs("w1", WORKER, G, 0, set())) == 2
+    assert len(group(w2=model).needs("w1", ASKS, G, 2, set())) == 2
 
 
-def test_what_is_looked_at_is_bounded_whatever_a_tenant_writes() -> None:
+def test_the_kinds_that_are_looked_at_are_bounded_whatever_a_tenant_writes() -> None:
     many = group(**{f"p{units}": Request(units, 1) for units in range(1, 500)})
-    assert len(many.needs("w1", WORKER, G, 0, set())) == MOST_KINDS
+    assert len(many.needs("w1", ASKS, G, 500, set())) == MOST_KINDS
 
 
 def test_members_that_go_or_change_their_group_are_forgotten() -> None:
     members = group(a=WORKER, b=WORKER)
-    members.put("a", "podgroup team/other", WORKER)
-    assert members.needs("w1", WORKER, G, 0, set()) == Counter({WORKER: 2})
+    other = "podgroup team/other"
+    members.put(other, member("a"))
+    assert members.group_of("a") == other
+    assert members.of(G).keys() == {"b"}
     members.keep({"a"})
-    members.remove("nobody")
+    members.remove("nobody", deleted=True)
     assert "b" not in members
-    members.remove("a")
-    assert members.needs("w1", WORKER, "podgroup team/other", 0, set()) == Counter({WORKER: 1})
-    assert vars(members) == {"_groups": {}, "_group_of": {}, "_by_claim": set()}
+    members.remove("a", deleted=True)
+    assert members.group_of("a") == ""
+    assert not any(vars(members).values())
+
+
+def test_bound_members_that_are_no_longer_shown_have_ended_unless_they_were_deleted() -> None:
+    members = group(a=None, b=None, c=None, d=WORKER)
+    members.remove("a", deleted=False)
+    members.remove("b", deleted=True)
+    members.remove("d", deleted=False)
+    assert members.bound_count(G) == 2
+    members.put(G, member("a", None, bound=True))
+    assert members.bound_count(G) == 2
+    members.remove("a", deleted=True)
+    members.remove("c", deleted=False)
+    assert members.bound_count(G) == 0
+    assert not any(vars(members).values())
+
+
+def test_of_a_group_with_bound_members_some_may_have_ended_before_the_first_list() -> None:
+    members = group(a=None)
+    members.put("other", member("b"))
+    members.note_first_list()
+    assert members.may_have_ended(G)
+    assert not members.may_have_ended("other")
+    members.remove("a", deleted=False)
+    assert not members.may_have_ended(G)

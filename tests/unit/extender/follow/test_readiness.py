@@ -379,3 +379,13 @@ def test_a_new_leadership_has_pods_listed_once(
     gate.tick()
     time.sleep(1.2)  # lists are at least a second apart
     assert api.lists == 2
+
+
+def test_an_api_that_is_not_there_is_neither_waited_for_nor_counted() -> None:
+    world = World()
+    world.fail("configmaps", 404)
+    world.list("nodes", "pods")
+    assert world.gate.not_ready() == ""
+    assert "configmaps_synced" not in world.gate.state()
+    world.list("configmaps")
+    assert world.gate.state()["configmaps_synced"] == 1

@@ -9,12 +9,14 @@ from typing import Any
 
 import pytest
 
-from gpushare.core.model import Request
+from gpushare.core.model import PodRef, Request
 from gpushare.errors import ApiError, ApiNotFound, ApiUnavailable
 from gpushare.explain.pod import NodeAsk
+from gpushare.extender.follow.group_members import Member
 from gpushare.extender.managed_resources import ExtenderScope
 from gpushare.extender.tell.explainer import Explainer
-from gpushare.wire.pods import Group, claimant
+from gpushare.extender.verbs.bind.gate import Arrival
+from gpushare.wire.groups import Group, claimant, group_of
 from tests.support.scripted_api import ScriptedApi
 from tests.support.waiting import poll
 from tests.unit.core.clusters import node
@@ -30,6 +32,7 @@ class World:
         self.called = False
         resources = replace(managed_resources(), scope=scope)
         self.holds = resources.resources[0].holds
+        self.gate = resources.gate
         resources.resources[0].ledger.node_changed(node("a", 16, 16))
         self.explainer = Explainer(
             self.api,
@@ -175,7 +178,7 @@ def test_what_is_held_is_told_by_resource_without_what_keeps_nobody_off() -> Non
     world.holds.nominates = True
     world.holds.shown(claimant(train, Request(6, 2)), "a", 0.0)
     lapsed = replace(group, group=Group("podgroup team/g"))
-    world.holds.offered(lapsed, "a", time.monotonic() - 1)
+    world.holds.offered(lapsed, "a", time.monotonic() - 3)
     status, body = world.explainer.held()
     assert status == 200
     ref = {"namespace": "team", "name": "train", "uid": "uid-train"}
@@ -195,3 +198,49 @@ def test_a_pod_that_has_no_room_is_told_why_no_node_was_asked_for() -> None:
     assert document["newNode"] == {"askedAt": None, "whyNot": "no room for it"}
     assert "New node:   none was asked for: no room for it" in document["lines"]
     assert world.answer(pod_json("web", 8))[1]["newNode"] is None
+
+
+def in_group(name: str, size: int) -> dict[str, Any]:
+    """A pod of a group that says its size."""
+    body = pod_json(name, 10)
+    labels = {"kueue.x-k8s.io/pod-group-name": "train"}
+    annotations = {"kueue.x-k8s.io/pod-group-total-count": str(size)}
+    body["metadata"] |= {"labels": labels, "annotations": annotations}
+    return body
+
+
+def test_of_a_group_it_is_told_how_many_are_there_and_wait_at_bind() -> None:
+    world = World()
+    group = group_of(read_pod(in_group("web", 3)))
+    for name, is_bound in (("web", False), ("db", True)):
+        world.gate.shown(group.key, Member(PodRef("team", name, f"uid-{name}"), is_bound))
+    document = world.answer(in_group("web", 3))[1]
+    assert document["groupProgress"] == {
+        "name": "kueue team/train",
+        "size": 3,
+        "existing": 2,
+        "bound": 1,
+        "waiting": 0,
+        "waitsUntil": None,
+    }
+    assert "Group:      kueue team/train: 2 of 3 pods are there, 1 bound" in document["lines"]
+    until = time.monotonic() + 5.0
+    world.gate.arrive(group, Arrival(PodRef("team", "web", "uid-web"), "1", "a", "", until))
+    document = world.answer(in_group("web", 3))[1]
+    assert document["groupProgress"]["waiting"] == 1
+    assert document["groupProgress"]["waitsUntil"]
+    text = "\n".join(document["lines"])
+    assert re.search(r"1 with a place waits at bind for the others until \d\d:\d\d:\d\d UTC", text)
+
+
+def test_a_group_of_unknown_size_is_told_to_be_bound_pod_by_pod() -> None:
+    world = World()
+    body = pod_json("web", 10)
+    body["metadata"]["labels"] = {"jobset.sigs.k8s.io/jobset-name": "train"}
+    document = world.answer(body)[1]
+    assert document["groupProgress"]["size"] is None
+    assert (
+        "Group:      jobset team/train does not say how many pods it needs, so each is bound by"
+        " itself" in document["lines"]
+    )
+    assert world.answer(pod_json("web", 10))[1]["groupProgress"] is None

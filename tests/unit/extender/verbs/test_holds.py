@@ -1,12 +1,10 @@
 """Each rule of what filter has promised: when a hold begins, for whom it counts, when it ends."""
 
-from dataclasses import replace
-
 import pytest
 
 from gpushare.core.model import PodRef, Request
-from gpushare.extender.verbs.holds import FLOOR, GROUP, Hold, Holds, counts_against
-from gpushare.wire.pods import NO_GROUP, Claimant, Group
+from gpushare.extender.verbs.holds import Hold, Holds, counts_against
+from gpushare.wire.groups import NO_GROUP, Claimant, Group
 
 GANG = Group("podgroup default/train")
 
@@ -19,12 +17,12 @@ def claimant(
 
 
 A, B, C = (claimant(name) for name in "abc")
-M1, M2, M3 = (claimant(f"m{n}", group=GANG) for n in (1, 2, 3))
+M1, M2 = (claimant(f"m{n}", group=GANG) for n in (1, 2))
 
 
 def offer(holds: Holds, pod: Claimant, now: float = 0.0, node: str = "n") -> None:
     """Filter is called for the pod, and answers this node."""
-    holds.asked(pod, now)
+    holds.asked(pod)
     holds.offered(pod, node, now)
 
 
@@ -52,8 +50,8 @@ def test_what_filter_offers_is_held_from_others_and_never_from_the_pod_itself(ho
         (True, A, 2.0),
         (False, claimant("v", waits=True), 60.0),
         (True, claimant("v", waits=True), 2.0),
-        (False, M1, 60.0),
-        (True, M1, FLOOR),
+        (False, M1, 5.0),
+        (True, M1, 2.0),
     ],
 )
 def test_a_hold_lapses_in_its_time(nominates: bool, pod: Claimant, seconds: float) -> None:
@@ -97,7 +95,7 @@ def test_who_is_kept_out_as_long_as_a_hold_lasts_is_kept_out_by_younger_ones_no_
     assert outwaited(holds, C, 2.5) == []
 
 
-@pytest.mark.parametrize("end", ["refused", "offered", "bind", "placed", "gone", "keep"])
+@pytest.mark.parametrize("end", ["refused", "offered", "bind", "gone", "keep"])
 def test_how_long_a_pod_is_kept_out_counts_from_the_last_time_that_it_was_not(end: str) -> None:
     holds = Holds(nominates=True)
     holds.refused(B, 0.0)
@@ -109,22 +107,11 @@ def test_how_long_a_pod_is_kept_out_counts_from_the_last_time_that_it_was_not(en
         holds.offered(B, "n", 3.0)
     elif end == "bind":
         holds.bind(B.ref.uid)
-    elif end == "placed":
-        holds.placed(B.ref.uid, "")
     elif end == "gone":
         holds.gone(B.ref.uid)
     else:
         holds.keep([A.ref.uid])
     assert outwaited(holds, B, 3.0) == []
-
-
-def test_nominations_and_holds_of_its_own_group_keep_a_pod_out_however_long() -> None:
-    holds = Holds(nominates=True)
-    holds.refused(M3, 0.0)
-    holds.shown(A, "n", 100.0)
-    offer(holds, M1, 100.0)
-    offer(holds, B, 100.0)
-    assert outwaited(holds, M3, 100.1) == ["b"]
 
 
 def test_of_some_pods_it_is_known_since_when_holds_keep_them_out() -> None:
@@ -137,6 +124,54 @@ def test_of_some_pods_it_is_known_since_when_holds_keep_them_out() -> None:
     assert outwaited(holds, many[-1], 3.0) == ["a"]
 
 
+def test_nominations_keep_a_pod_out_however_long() -> None:
+    holds = Holds(nominates=True)
+    holds.refused(C, 0.0)
+    holds.shown(A, "n", 100.0)
+    offer(holds, B, 100.0)
+    assert outwaited(holds, C, 100.1) == ["b"]
+
+
+def test_a_refusal_ends_the_hold_of_that_pod_alone(holds: Holds) -> None:
+    offer(holds, M1)
+    offer(holds, M2, 0.1)
+    holds.refused(M2)
+    assert against(holds, B, 0.3) == ["m1"]
+
+
+def test_a_pod_at_the_gate_holds_nothing_and_is_still_being_bound(holds: Holds) -> None:
+    offer(holds, M1)
+    assert M1.ref.uid in holds
+    holds.charged(M1.ref.uid)
+    assert M1.ref.uid not in holds
+    assert against(holds, B, 0.1) == []
+
+
+def test_a_young_hold_or_one_about_to_end_is_worth_a_moment() -> None:
+    holds = Holds(nominates=True)
+    offer(holds, claimant("low", priority=-1), 10.0)
+    assert not holds.any_against(B)
+    assert not holds.any_soon(B, 10.1)
+    offer(holds, A, 10.0)
+    assert holds.any_against(B)
+    assert [holds.any_soon(B, now) for now in (10.1, 11.0, 11.8)] == [True, False, True]
+    holds.shown(A, "n", 10.2)
+    assert not holds.any_soon(B, 10.25)
+    assert not holds.any_against(A)
+
+
+def test_of_many_holds_the_young_ones_and_those_about_to_end_are_found() -> None:
+    holds = Holds(nominates=False)
+    for number in range(50):
+        offer(holds, claimant(f"v{number}", waits=True), 0.1 * number)
+    assert not holds.any_soon(B, 30.0)
+    assert holds.any_soon(B, 60.0 - 0.2)
+    offer(holds, A, 30.0)
+    holds.shown(claimant("v3", waits=True), "n", 30.1)
+    assert holds.any_soon(B, 30.2)
+    assert not holds.any_soon(A, 30.2)
+
+
 def test_another_filter_call_replaces_the_hold(holds: Holds) -> None:
     offer(holds, A, 0.0, "n")
     offer(holds, A, 1.0, "other")
@@ -144,84 +179,11 @@ def test_another_filter_call_replaces_the_hold(holds: Holds) -> None:
     assert against(holds, B, 1.1, "other") == ["a"]
 
 
-def test_a_refusal_ends_the_hold_of_the_pod_and_those_of_its_group(holds: Holds) -> None:
-    offer(holds, M1)
-    offer(holds, M2, 0.1)
-    offer(holds, A, 0.1)
-    holds.asked(M3, 0.2)
-    holds.refused(M3)
-    assert against(holds, B, 0.3) == ["a"]
-
-
 def test_a_refusal_leaves_what_kube_scheduler_nominates(holds: Holds) -> None:
     offer(holds, M1)
     holds.shown(M1, "n", 0.1)
     holds.refused(M2)
     assert against(holds, B, 0.3) == ["m1"]
-
-
-def test_members_of_a_group_see_each_other_long_after_others_do_not(holds: Holds) -> None:
-    holds.nominates = True
-    offer(holds, M1)
-    assert against(holds, B, 3.0) == []
-    assert against(holds, M2, 3.0) == ["m1"]
-    assert against(holds, M2, GROUP - 0.1) == ["m1"]
-    assert against(holds, M2, GROUP) == []
-
-
-def test_the_time_of_a_group_begins_with_its_last_filter_call(holds: Holds) -> None:
-    holds.nominates = True
-    offer(holds, M1, 0.0)
-    offer(holds, M2, 0.2)
-    assert against(holds, B, 0.2 + FLOOR - 0.01) == ["m1", "m2"]
-    assert against(holds, B, 0.2 + FLOOR) == []
-
-
-def test_a_new_round_of_the_group_is_not_kept_out_by_the_round_before(holds: Holds) -> None:
-    offer(holds, M1)
-    offer(holds, M2, 0.1)
-    holds.asked(M1, 0.2)
-    assert against(holds, M1, 0.2) == []
-    assert against(holds, B, 0.2) == []
-
-
-def test_a_pod_that_is_asked_twice_in_a_row_begins_no_round(holds: Holds) -> None:
-    offer(holds, M1)
-    offer(holds, M2, 0.1)
-    holds.asked(M2, 0.2)
-    assert against(holds, M3, 0.2) == ["m1", "m2"]
-
-
-def test_each_round_that_binds_nothing_holds_others_back_half_as_long() -> None:
-    holds = Holds(nominates=False)
-    for turn, seconds in enumerate((60.0, 30.0, 15.0, 7.5)):
-        begin = turn * 1000.0
-        holds.keep([M1.ref.uid, M2.ref.uid])
-        offer(holds, M1, begin)
-        offer(holds, M2, begin)
-        assert against(holds, B, begin + seconds - 0.1) == ["m1", "m2"]
-        assert against(holds, B, begin + seconds) == []
-        holds.asked(M1, begin + seconds + 0.1)  # a nominated node first: still the same round
-
-
-def test_a_group_that_is_never_bound_holds_nobody_back_for_longer_than_filter_waits() -> None:
-    holds = Holds(nominates=False)
-    for turn in range(40):
-        offer(holds, M1, turn)
-        offer(holds, M2, turn)
-    assert against(holds, B, 39 + FLOOR - 0.01) == ["m1", "m2"]
-    assert against(holds, B, 39 + FLOOR) == []
-
-
-def test_a_round_that_binds_something_starts_the_times_anew() -> None:
-    holds = Holds(nominates=False)
-    for turn in range(5):
-        offer(holds, M1, turn)
-        offer(holds, M2, turn)
-    holds.bind(M1.ref.uid)
-    offer(holds, M1, 9.0)
-    offer(holds, M2, 9.0)
-    assert against(holds, B, 68.9) == ["m1", "m2"]
 
 
 def test_a_nomination_begins_a_hold_that_stands_until_it_goes(holds: Holds) -> None:
@@ -267,46 +229,6 @@ def test_a_pod_of_higher_priority_is_not_held_back_by_one_of_a_lower(holds: Hold
     assert against(holds, claimant("equal", priority=9), 0.2) == ["high"]
 
 
-def test_members_of_a_group_see_each_other_whatever_their_priorities(holds: Holds) -> None:
-    offer(holds, M1)
-    assert against(holds, replace(M2, priority=9), 0.1) == ["m1"]
-
-
-def test_only_pods_of_a_group_that_have_no_place_are_missing(holds: Holds) -> None:
-    sized = Group("coscheduling default/train", 3, whole=True)
-    first, second, third = (claimant(f"s{n}", group=sized) for n in range(3))
-    assert holds.missing(first).total() == 3
-    offer(holds, first)
-    assert holds.missing(second).total() == 2
-    offer(holds, second)
-    assert holds.missing(third).total() == 1
-    holds.bind(second.ref.uid)
-    assert holds.missing(third).total() == 0
-    assert holds.missing(A).total() == 0
-
-
-def test_pods_of_a_group_that_are_bound_already_have_their_places(holds: Holds) -> None:
-    """As after a restart, or when a group grows later."""
-    sized = Group("coscheduling default/train", 3, whole=True)
-    first, second, third = (claimant(f"s{n}", group=sized) for n in range(3))
-    for pod in (first, second):
-        holds.placed(pod.ref.uid, sized.key)
-    assert holds.missing(third).total() == 1
-    holds.gone(second.ref.uid)
-    assert holds.missing(third).total() == 2
-    holds.keep([], [])
-    assert holds.missing(third).total() == 3
-
-
-def test_a_young_hold_or_one_about_to_lapse_is_worth_a_moment() -> None:
-    holds = Holds(nominates=True)
-    offer(holds, A, 10.0)
-    hold = holds.live()[0]
-    assert [holds.soon(hold, now) for now in (10.1, 11.0, 11.8)] == [True, False, True]
-    holds.shown(A, "n", 10.2)
-    assert not holds.soon(holds.live()[0], 10.25)
-
-
 def test_readers_are_told_which_nodes_have_changed(holds: Holds) -> None:
     offer(holds, A, 0.0, "n")
     version, nodes = holds.changed_since(-1)
@@ -333,7 +255,7 @@ def test_time_that_has_passed_ends_everything_that_is_not_nominated(holds: Holds
     for pod in (A, B, M1, M2):
         offer(holds, pod)
     holds.shown(C, "n", 0.0)
-    holds.expire(10 * GROUP)
+    holds.expire(600.0)
     assert [hold.pod for hold in holds.live()] == [C]
     assert isinstance(holds.live()[0], Hold)
 
@@ -343,7 +265,7 @@ def test_a_pod_that_was_turned_away_is_forgotten_when_it_is_gone_or_bound(holds:
     for pod in (A, B, M1):
         holds.turned_away(pod, holds.version)
     holds.gone(A.ref.uid)
-    holds.placed(M1.ref.uid, GANG.key)
+    holds.gone(M1.ref.uid)
     holds.gone(C.ref.uid)
     assert holds.take_ended() == ({B.ref.uid: B}, {"n": {""}})
     holds.keep([])

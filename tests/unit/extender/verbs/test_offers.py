@@ -34,8 +34,8 @@ from gpushare.extender.verbs.tickets import BindSlots, Tickets
 from gpushare.ledger import Ledger
 from gpushare.wire.annotations import ALIYUN
 from gpushare.wire.extender import NameLists
+from gpushare.wire.groups import Claimant, claimant
 from gpushare.wire.objects import PODS
-from gpushare.wire.pods import Claimant, claimant
 from tests.support.scripted_api import BOUND
 from tests.unit.core.clusters import node
 from tests.unit.extender.follow.test_watch_handlers import event, page
@@ -172,10 +172,11 @@ def test_a_refused_bind_gives_the_place_to_others() -> None:
 def test_filter_waits_a_moment_for_a_promise_to_be_bound_or_to_lapse() -> None:
     world = FilterWorld("n", cards=1)
     world.holds.nominates = True
-    world.filter(pod("m", schedulingGroup={"podGroupName": "g"}))
+    world.filter(pod("m"))
+    world.now += 1.8
     assert world.filter(pod("a")) == (["n"], {})
     assert world.waited > 0
-    assert world.now < 1000.4
+    assert world.now < 1002.2
 
 
 @pytest.mark.parametrize(("nominates", "seconds"), [(True, 2.0), (False, 5.0)])
@@ -209,21 +210,6 @@ def test_a_pod_that_did_not_fit_meanwhile_is_kept_out_by_holds_as_long_as_anothe
     world.watch.apply(event(PODS, "DELETED", big))
     world.filter(pod("a"))
     assert world.filter(large)[1] == {"n": Reason.PROMISED.value}
-
-
-def test_a_member_is_told_that_its_group_is_too_large_and_waits_for_nothing() -> None:
-    world = FilterWorld("n")
-    group: dict[str, Any] = {"schedulingGroup": {"podGroupName": "g"}}
-    assert [world.filter(pod(name, **group))[0] for name in "ab"] == [["n"], ["n"]]
-    assert world.filter(pod("c", **group)) == ([], {"n": Reason.GROUP_TOO_LARGE.value})
-    assert world.waited == 0
-
-
-def test_a_refused_member_leaves_the_devices_to_others() -> None:
-    world = FilterWorld("n")
-    for name in "abc":
-        world.filter(pod(name, schedulingGroup={"podGroupName": "g"}))
-    assert [world.filter(pod(name))[0] for name in "xy"] == [["n"], ["n"]]
 
 
 def test_a_group_of_known_size_that_does_not_fit_whole_is_offered_nothing() -> None:
@@ -270,23 +256,6 @@ def test_a_group_of_which_some_are_bound_goes_on_after_a_restart() -> None:
     other = pod("launcher", 0, labels=COSCHEDULING)
     world.watch.replace([page(PODS, bound, other)], world.now)
     assert world.filter(pod("b", labels=COSCHEDULING))[0] == ["n"]
-
-
-def test_a_member_of_a_pod_group_is_told_how_many_of_its_group_wait() -> None:
-    world = ScriptedExtender()
-    group: dict[str, Any] = {"schedulingGroup": {"podGroupName": "g"}}
-    watch = PodEventHandler(world.resources)
-    for name in "abc":
-        watch.apply(event(PODS, "ADDED", pod(name, **group)))
-    assert [world.filter(pod(name, **group), ["big"])["NodeNames"] for name in "abc"] == [
-        ["big"],
-        ["big"],
-        [],
-    ]
-    # The two that had a place have lost it with the refusal of the third.
-    assert world.filter(pod("a", 17, **group), ["big"])["NodeNames"] == []
-    note = world.heard.events[-1][2]
-    assert "its group waits for 1 x 17 GiB and 2 x 10 GiB: 0 and 2 fit now" in note
 
 
 def test_a_group_of_known_size_that_fits_is_offered_places_one_by_one() -> None:
@@ -354,10 +323,6 @@ def test_of_1000_plain_pods_no_bind_is_refused_for_what_is_held() -> None:
     assert world.filter(pod("late"), names)["NodeNames"] == []
 
 
-GANG = {"scheduling.x-k8s.io/pod-group": "train"}
-"""A group that waits at Permit; it does not say its size."""
-
-
 class Old(ScriptedExtender):
     """Before 1.35: nothing says that a pod waits. Nodes of two cards, the first with the most used
     memory being the best.
@@ -372,25 +337,6 @@ class Old(ScriptedExtender):
     def asks(self, made: dict[str, Any]) -> list[str]:
         self.api.now += 0.1
         return list(self.filter(made, self.nodes)["NodeNames"] or ())
-
-
-def test_before_1_35_a_group_that_does_not_fit_is_not_offered_its_last_place() -> None:
-    old = Old("n")
-    group = [pod(name, labels=GANG) for name in "abc"]
-    assert [old.asks(each) for each in group] == [["n"], ["n"], []]
-    # kube-scheduler rejects those that wait; others get the cards at once.
-    assert [old.asks(pod(name)) for name in "xyz"] == [["n"], ["n"], []]
-
-
-def test_before_1_35_a_group_keeps_its_places_for_a_minute_at_permit() -> None:
-    old = Old("n")
-    group = [pod(name, labels=GANG) for name in "ab"]
-    assert [old.asks(each) for each in group] == [["n"], ["n"]]
-    old.api.now += 50
-    assert old.asks(pod("x")) == []
-    assert [old.bind(each, "n") for each in group] == ["", ""]
-    placed = [old.ledger.entry(f"uid-{name}") for name in "ab"]
-    assert sorted(each.placement[0][0] for each in placed if each and each.placement) == [0, 1]
 
 
 def test_before_1_35_a_pod_keeps_its_place_for_a_minute_while_its_volume_is_made() -> None:
@@ -628,7 +574,7 @@ def check_offers(changes: list[tuple[str, int, int, int]], policy: str) -> None:
         request = Request(4 + 3 * pod_number % 11, 1 + number % 2, cores=cores)
         asking = Claimant(ref, request, priority=number)
         if what == "offer":
-            holds.asked(asking, now)
+            holds.asked(asking)
             holds.offered(asking, name, now)
         elif what == "nominate":
             holds.shown(asking, name, now)
@@ -651,7 +597,7 @@ def check_offers(changes: list[tuple[str, int, int, int]], policy: str) -> None:
         seen.append(ledger.snapshot())
         # A thread may look at books that another one has already left behind.
         for managed in (seen[-1 - number % len(seen)], seen[-1]):
-            for priority in (0, 1):
+            for priority in (0, 1, 2, 3):
                 asker = Claimant(PodRef("default", "asks", "asks"), _ASKED, priority)
                 mine, anew = (each.to(asker, managed, now) for each in (kept, offers_made()))
                 assert_same(mine, anew, ranking)

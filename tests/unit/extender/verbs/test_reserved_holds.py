@@ -8,8 +8,9 @@ from gpushare.core.model import PodRef, Reason, Request
 from gpushare.extender.verbs.holds import Holds
 from gpushare.wire.annotations import ALIYUN
 from gpushare.wire.device_request import SPLIT
+from gpushare.wire.groups import Claimant, claimant
 from gpushare.wire.objects import PODS
-from gpushare.wire.pods import Claimant, claimant, request_of
+from gpushare.wire.pods import request_of
 from tests.unit.extender.follow.test_watch_handlers import event
 from tests.unit.extender.kit import pod_json, read_pod
 from tests.unit.extender.verbs.test_offers import FilterWorld, pod
@@ -43,8 +44,8 @@ def test_a_refusal_and_a_whole_list_leave_it_but_a_refused_bind_does_too() -> No
     holds.keep(())
     holds.bind("uid-late", refused=True)
     assert len(holds) == 1
-    assert holds.of_others(LATE) == ()
-    assert len(holds.of_others(OTHER)) == 1
+    assert not holds.any_against(LATE)
+    assert holds.any_against(OTHER)
 
 
 def test_an_heir_is_known_by_controller_request_and_namespace() -> None:
@@ -58,7 +59,7 @@ def test_an_heir_is_known_by_controller_request_and_namespace() -> None:
         replace(NEW, ref=PodRef("elsewhere", "new", "uid-new")),
     ):
         assert holds.reserved_for(other) == ""
-        assert len(holds.of_others(other)) == 1
+        assert holds.any_against(other)
 
 
 def test_an_heir_that_was_offered_its_node_has_one_hold_that_its_bind_ends() -> None:
@@ -68,7 +69,7 @@ def test_an_heir_that_was_offered_its_node_has_one_hold_that_its_bind_ends() -> 
     holds.shown(NEW, "b", 101.5)
     assert [hold.pod.ref for hold in holds.live()] == [NEW.ref]
     second = replace(NEW, ref=PodRef("team", "third", "uid-third"))
-    assert len(holds.of_others(second)) == 0
+    assert not holds.any_against(second)
     holds.bind("uid-new")
     assert holds.live() == ()
 

@@ -5,7 +5,7 @@ import pytest
 from gpushare.core.model import PodRef, Request
 from gpushare.extender.verbs import holds as module
 from gpushare.extender.verbs.holds import Holds
-from gpushare.wire.pods import NO_GROUP, Claimant, Group
+from gpushare.wire.groups import NO_GROUP, Claimant, Group
 
 GANG, OTHER = Group("gang"), Group("other")
 
@@ -70,10 +70,10 @@ def test_a_pod_is_not_told_of_its_own_group(holds: Holds) -> None:
 def test_a_pod_that_is_asked_about_or_told_or_gone_is_forgotten(holds: Holds) -> None:
     told, gone, placed = map(claimant, ("told", "gone", "placed"))
     turn_away(holds, P, Q, M, told, gone, placed)
-    holds.asked(P, 0.0)
+    holds.asked(P)
     holds.forget_turned_away(["told", "nobody"])
     holds.gone("gone")
-    holds.placed("placed", "gang")
+    holds.gone("placed")
     end_one(holds, "n")
     assert list(holds.take_ended().pods) == ["q", "m"]
 

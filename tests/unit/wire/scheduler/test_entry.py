@@ -1,15 +1,21 @@
 """The entry that is us is found, or the candidates are named; its address is where we listen."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from gpushare.errors import SettingsError
-from gpushare.wire.scheduler.config import ExtenderConfig, SchedulerConfig
+from gpushare.wire.scheduler.config import (
+    ExtenderConfig,
+    ExtenderManagedResource,
+    SchedulerConfig,
+)
 from gpushare.wire.scheduler.entry import Endpoint, endpoint, listening_warning, our_entry
 
 OURS = "http://127.0.0.1:32766/gpushare-scheduler"
 OTHER = "http://127.0.0.1:9000/other"
+MEM = ExtenderManagedResource("aliyun.com/gpu-mem")
 
 
 def entry(url: str = OURS, **fields: Any) -> ExtenderConfig:
@@ -74,6 +80,27 @@ def test_of_several_without_our_address_the_one_that_binds_is_us() -> None:
     third = "http://127.0.0.1:1/third"
     assert found(entry(OTHER), entry(third, bind_verb="b")) == third
     assert found(entry(OTHER), entry(third, bind_verb="b"), listen=("127.0.0.1", 2)) == third
+
+
+def test_two_entries_with_one_url_are_us_if_one_filters_some_pods_and_the_other_binds_all() -> None:
+    filtering = entry(managed_resources=(MEM,), preempt_verb="preempt", http_timeout=10.0)
+    binding = entry(f"{OURS}/", filter_verb="", bind_verb="bind", http_timeout=60.0)
+    expected = replace(filtering, bind_verb="bind", http_timeout=60.0, binds_every_pod=True)
+    for entries in ((filtering, binding), (binding, filtering)):
+        assert our_entry(SchedulerConfig("v1", entries), None) == expected
+
+
+@pytest.mark.parametrize(
+    "binding",
+    [
+        entry(OTHER, filter_verb="", bind_verb="bind"),
+        entry(filter_verb="", bind_verb="bind", managed_resources=(MEM,)),
+    ],
+    ids=["another URL", "resources of its own"],
+)
+def test_other_entries_that_bind_are_not_joined(binding: ExtenderConfig) -> None:
+    entries = (entry(managed_resources=(MEM,)), binding)
+    assert not our_entry(SchedulerConfig("v1", entries), None).binds_every_pod
 
 
 def test_an_entry_that_only_prioritizes_is_not_us() -> None:

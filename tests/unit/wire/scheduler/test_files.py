@@ -42,7 +42,7 @@ def test_every_file_is_read_back_without_a_warning(release: str, form: str, orde
     assert verbs == ("filter", "prioritize", "bind", "preempt")
     assert ours.node_cache_capable
     assert not ours.ignorable
-    assert ours.http_timeout == 10
+    assert ours.http_timeout == 30
     named = [item.name for item in ours.managed_resources]
     assert named == ["aliyun.com/gpu-mem", "aliyun.com/gpu-core.percentage"]
 

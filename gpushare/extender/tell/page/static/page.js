@@ -465,6 +465,17 @@ function namespaceRows(largest) {
   return made;
 }
 
+function drawGroups() {
+  $("groups").hidden = !books.groups.length;
+  put("groups-rows", ...books.groups.slice(0, STEP).map((group) => {
+    const counts = [group.size ?? "", group.existing, group.bound, group.waiting];
+    const end = group.waitsUntil ? new Date(group.waitsUntil).toLocaleTimeString("en-GB") : "";
+    return element("tr", {}, element("td", {}, group.name),
+      ...counts.map((count) => element("td", { class: "number" }, number(count))),
+      element("td", {}, end));
+  }));
+}
+
 function drawWaiting() {
   $("waiting").hidden = !part.pending.length;
   put("waiting-head", `${plural(part.pending.length, "pod")} wait${part.pending.length === 1 ? "s" : ""}`);
@@ -531,6 +542,7 @@ function drawAll() {
     put("resource", ...books.resources.map((each) => element("option", {}, each.resource)));
   $("resource-label").hidden = books.resources.length < 2;
   drawSummary(giveHues());
+  drawGroups();
   drawWaiting();
   drawHour();
   drawPolicy();
@@ -609,6 +621,7 @@ function start() {
 function print(on) {
   printing = on;
   if (part) {
+    drawGroups();
     drawWaiting();
     arrange();
   }

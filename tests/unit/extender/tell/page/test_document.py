@@ -11,16 +11,18 @@ from gpushare.core.ranking import Ranking
 from gpushare.core.selectors import Demands
 from gpushare.explain.claim_books import ClaimBooks
 from gpushare.extender.claims.view import ClaimCounts, ClaimsView
+from gpushare.extender.follow.group_members import Member
 from gpushare.extender.follow.watch_handlers import PodEventHandler
 from gpushare.extender.managed_resources import ManagedResource, ManagedResources
 from gpushare.extender.tell.events.mistaken_pods import MistakenPods
 from gpushare.extender.tell.page import document
 from gpushare.extender.tell.page.document import Documents
 from gpushare.extender.tell.page.last_hour import LastHour
+from gpushare.extender.verbs.bind.gate import Arrival
 from gpushare.wire.annotations import ALIYUN
 from gpushare.wire.codec import WatchEvent
 from gpushare.wire.dra.objects import CLASS
-from gpushare.wire.pods import Claimant
+from gpushare.wire.groups import Claimant, Group
 from tests.support.claim_values import DRIVER, GIB, allocated, device, holding, slice_of
 from tests.support.waiting import poll
 from tests.unit.core.clusters import node, state_of
@@ -320,3 +322,20 @@ def test_the_cards_of_claims_stand_beside_the_others() -> None:
     (shown,) = part["nodes"]
     assert [each["allocated"] for each in shown["devices"]] == [70, 0]
     assert [each["name"] for each in shown["pods"]] == ["claim-1"]
+
+
+def test_groups_that_wait_at_bind_are_told() -> None:
+    world = World()
+    assert json.loads(world.documents.body())["groups"] == []
+    group, ref = Group("jobset team/train", 3), PodRef("team", "a", "uid-a")
+    world.resources.gate.shown(group.key, Member(ref))
+    world.resources.gate.arrive(group, Arrival(ref, "1", "gpu-a", "", time.monotonic() + 5.0))
+    (told,) = json.loads(world.documents.body())["groups"]
+    assert told.pop("waitsUntil")
+    assert told == {
+        "name": "jobset team/train",
+        "size": 3,
+        "existing": 1,
+        "bound": 0,
+        "waiting": 1,
+    }

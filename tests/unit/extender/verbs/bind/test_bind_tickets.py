@@ -1,6 +1,7 @@
 """A bind needs filter's word, or the pod's own: whoever calls binds nothing that is not ours."""
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -99,6 +100,13 @@ def test_where_a_file_says_that_all_pods_come_all_do() -> None:
     assert bind_read(extender, of_scheduler(pod_json("web", 4), "any"), "big") == ""
     assert bind_read(extender, pod_json("plain"), "big") == ""
     assert "node 'nowhere' is not known" in bind_read(extender, pod_json("other"), "nowhere")
+
+
+def test_where_an_entry_of_its_own_binds_every_pod_those_of_no_resource_are_bound_too() -> None:
+    extender = extender_of(replace(OURS, binds_every_pod=True))
+    assert bind_read(extender, pod_json("plain"), "big") == ""
+    other = of_scheduler(pod_json("other"), "another")
+    assert "its schedulerName is 'another'" in bind_read(extender, other, "big")
 
 
 def test_a_plain_pod_is_approved_for_nodes_that_are_there_alone() -> None:

@@ -1,0 +1,53 @@
+"""LeaderWorkerSets: groups of one leader and its workers.
+
+Facts: sigs.k8s.io/lws pkg/controllers and pkg/webhooks (names, labels and annotations of pods).
+Workers are made as soon as their leader exists, as by startupPolicy LeaderCreated. The real
+controller has StatefulSets make the pods; here they belong to the LeaderWorkerSet itself. Roll-outs
+and the restart of whole groups are left out.
+"""
+
+from gpushare_localcluster.client import Json
+from gpushare_localcluster.controllers.cluster import RETRY, Cluster, hashed, name
+from gpushare_localcluster.controllers.pods import active, ready
+
+_PREFIX = "leaderworkerset.sigs.k8s.io"
+
+
+def reconcile(cluster: Cluster, owner: Json) -> float | None:
+    """Make the leaders that there should be, and the workers of those that are there."""
+    template = owner["spec"]["leaderWorkerTemplate"]
+    replicas, size = owner["spec"].get("replicas", 1), template.get("size", 1)
+    pods = {name(pod): pod for pod in cluster.owned(owner, "Pod")}
+    refused = False
+    for group in range(replicas):
+        for worker in range(size):
+            if _title(owner, group, worker) not in pods:
+                refused |= not _create(cluster, owner, group, worker)
+    for title in pods.keys() - {_title(owner, g, w) for g in range(replicas) for w in range(size)}:
+        cluster.delete_pod(owner, pods[title])
+    leaders = [pods.get(_title(owner, group, 0)) for group in range(replicas)]
+    alive = [leader for leader in leaders if leader is not None and active(leader)]
+    cluster.set_status(owner, {"replicas": len(alive), "readyReplicas": sum(map(ready, alive))})
+    return RETRY if refused else None
+
+
+def _title(owner: Json, group: int, worker: int) -> str:
+    return f"{name(owner)}-{group}" + (f"-{worker}" if worker else "")
+
+
+def _create(cluster: Cluster, owner: Json, group: int, worker: int) -> bool:
+    template = owner["spec"]["leaderWorkerTemplate"]
+    leader = _title(owner, group, 0)
+    labels = {
+        f"{_PREFIX}/name": name(owner),
+        f"{_PREFIX}/group-index": str(group),
+        f"{_PREFIX}/group-key": hashed([owner["metadata"]["namespace"], leader]),
+        f"{_PREFIX}/worker-index": str(worker),
+    }
+    annotations = {f"{_PREFIX}/size": str(template.get("size", 1))}
+    if worker:
+        annotations[f"{_PREFIX}/leader-name"] = leader
+    own = template["workerTemplate"]
+    made = own if worker else template.get("leaderTemplate") or own
+    title = _title(owner, group, worker)
+    return cluster.create_pod(owner, made, name=title, labels=labels, annotations=annotations)
