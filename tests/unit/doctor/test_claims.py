@@ -294,6 +294,14 @@ def test_without_an_extender_the_driver_is_not_known() -> None:
     assert {*levels.values()} == {"ok"}
 
 
+def test_kinds_that_may_not_be_listed_are_told() -> None:
+    seen = ClaimsSeen(selectors=("true",), forbidden=("namespaces",))
+    found = {finding.check: finding for finding in check_claims(healthy(claims=seen))}
+    assert found["claims-left-over"].level == "skip"
+    assert "may not list namespaces" in found["claims-left-over"].what
+    assert list(check_claims(healthy(claims=ClaimsSeen(forbidden=("namespaces",))))) == []
+
+
 def test_what_was_not_read_is_skipped() -> None:
     cluster = Cluster()
     unread = Unread("not read", level="skip")
