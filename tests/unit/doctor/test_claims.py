@@ -24,7 +24,7 @@ from tests.unit.doctor.facts import NOW, RIGHTS, extender, healthy, node_json
 
 ROOT = Path(__file__).parents[3]
 DRIVER = "gpu.nvidia.com"
-SERVED = f'gpushare_claims{{driver="{DRIVER}",state="allocated"}}'
+SERVED = f'gpushare_claims{{driver="{DRIVER}"}}'
 Json = dict[str, Any]
 
 
