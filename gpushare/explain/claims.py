@@ -27,7 +27,8 @@ from gpushare.core.model import PodRef, Request
 from gpushare.core.node_filters import OwnFilters
 from gpushare.core.selectors import Demands
 from gpushare.errors import WireError
-from gpushare.explain.claim_books import ClaimBooks, ClaimRecord, claim_names
+from gpushare.explain.claim_books import ClaimBooks
+from gpushare.explain.claim_records import ClaimRecord, claim_names
 from gpushare.explain.pod import (
     ClaimExplanation,
     ClaimRemedy,
@@ -175,8 +176,9 @@ def allowed_nodes(pod: ClaimsPod, books: ClaimBooks) -> frozenset[str] | None:
         if claim is None or not claim.is_allocated or {uid for _, uid in claim.users} == {ref.uid}:
             continue
         for holding in claim.holdings:
-            on = frozenset(books.nodes_of(holding.key))
-            nodes = on if nodes is None else nodes & on
+            # Of a device whose slice is gone nobody knows the nodes.
+            if on := frozenset(books.nodes_of(holding.key)):
+                nodes = on if nodes is None else nodes & on
     return nodes
 
 

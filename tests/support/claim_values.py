@@ -21,7 +21,7 @@ from gpushare.core.claims.model import (
 )
 from gpushare.core.model import PodRef
 from gpushare.core.selectors import Taint
-from gpushare.explain.claim_books import ClaimRecord
+from gpushare.explain.claim_records import ClaimRecord
 from gpushare.wire.dra.objects import ClaimsPod
 
 GIB = 1 << 30

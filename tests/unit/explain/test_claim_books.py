@@ -17,13 +17,8 @@ from gpushare.core.claims.model import (
     TaintRule,
 )
 from gpushare.core.selectors import Requirement, Taint, Term
-from gpushare.explain.claim_books import (
-    MAX_NODE_WEIGHT,
-    ClaimBooks,
-    ClaimRecord,
-    claim_names,
-    claim_record,
-)
+from gpushare.explain.claim_books import MAX_NODE_WEIGHT, ClaimBooks
+from gpushare.explain.claim_records import ClaimRecord, claim_names, claim_record
 from gpushare.wire.dra.objects import RESOURCE_CLAIMS, ResourceClaim
 from tests.support.claim_values import (
     DRIVER,
