@@ -254,9 +254,11 @@ class _Reader:
         candidates: list[tuple[str, list[ClaimRecord]]] = []
         for node in sorted(holders, key=lambda node: len(holders[node])):
             if len(candidates) < _MAX_NODES and isinstance(self._fit(node, Use()), Fit):
-                candidates.append((node, self._ends(node, holders[node])))
-        # Without steps left, claims may be among them that need not end.
-        if not candidates or self._left <= 0:
+                ends = self._ends(node, holders[node])
+                # Without steps left, claims may be among them that need not end.
+                if self._left > 0:
+                    candidates.append((node, ends))
+        if not candidates:
             return None
         node, ends = min(candidates, key=lambda item: (len(item[1]), item[0]))
         return ClaimRemedy(node, tuple(explain_claim(claim, self._books) for claim in ends))
