@@ -115,6 +115,22 @@ def test_several_claims_of_a_pod_go_together_and_end_one_by_one(world: RankingWo
     assert world.ranker.predictions["right"] == 2
 
 
+def test_a_part_of_an_offer_ends_although_the_claim_went_elsewhere(world: RankingWorld) -> None:
+    world.nodes(a=(40, 40), b=(40,))
+    world.claims(open_claim(1, 30), open_claim(2, 30), open_claim(3, 35))
+    assert world.best(1, 2, names="a") == "a"
+    assert world.best(3, names="a") == ""
+    world.show(1, holding("b", "gpu-0", 30))
+    assert world.best(3, names="a") == "a"
+
+
+def test_what_is_offered_is_taken_from_what_a_policy_sees(world: RankingWorld) -> None:
+    world.nodes(a=(30,), b=(40,))
+    world.claims(open_claim(1, 35), open_claim(2, 4))
+    assert world.best(1) == "b"
+    assert world.best(2) == "b"
+
+
 def test_a_count_takes_as_many_cards(world: RankingWorld) -> None:
     world.nodes(a=(40,), b=(60, 60), c=(40, 40))
     world.claims(open_claim(1, 40, count=2))
@@ -279,6 +295,8 @@ def test_a_warm_call_scores_only_what_has_changed() -> None:
     assert counted == 51
     world.nodes(n7=(10, 40))
     assert world.best(2, names=together) == "n7"
+    # A score may depend on the shapes of all nodes.
+    assert counted == 101
 
 
 def test_a_hostile_node_or_claim_costs_others_nothing(world: RankingWorld) -> None:
