@@ -124,7 +124,7 @@ def test_partitions_of_a_card_count_as_parts_of_it(books: ClaimBooks) -> None:
     books.claim_gone("claim-uid-1")
     books.claim_changed(allocated(2, holding("n1", "gpu-0", None)))
     assert used(books, "n1") == [80, 0]
-    books.slice_gone("devices")
+    books.slice_gone("devices-n1")
     assert books.card(devices[2].key) is None
 
 

@@ -27,6 +27,8 @@ from tests.support.claim_values import (
     device,
     holding,
     open_claim,
+    partition,
+    partitioned_slices,
     pod_with,
     slice_of,
 )
@@ -145,6 +147,23 @@ def test_a_card_that_is_taken_whole_counts_with_what_is_asked(world: RankingWorl
     world.show(1, holding("b", "gpu-0", None))
     world.claims(open_claim(2, 30))
     assert world.best(2) == "a"
+
+
+def test_a_partition_goes_to_the_card_that_it_fills_most(world: RankingWorld) -> None:
+    for node in "abc":
+        devices = [partition(name, 20480, node=node) for name in ("mig-0", "mig-1", "mig-2")]
+        whole = partition("whole", 81920, node=node)
+        for item in partitioned_slices(*devices, whole, cards="0", node=node):
+            world.books.slice_changed(item)
+    world.claims(*(open_claim(number, 1) for number in (1, 2, 3, 4)))
+    world.show(10, holding("b", "mig-0", None))
+    assert world.best(1) == "b"
+    assert world.best(2) == "b"
+    assert world.best(3) == "a"
+    world.show(11, holding("c", "whole", None))
+    assert world.best(4) == "a"
+    world.show(1, holding("b", "mig-1", None))
+    assert world.ranker.predictions["right"] == 1
 
 
 def test_selectors_and_taints_keep_devices_out_of_the_prediction(world: RankingWorld) -> None:
