@@ -19,8 +19,10 @@ from gpushare.cli.lister import CLAIMS, DEVICE_CLASSES, DRA, SLICES, TAINT_RULES
 from gpushare.core.claims.model import ClaimRequest, PodClaims, Slice
 from gpushare.core.node_filters import NodeStates
 from gpushare.errors import ApiError, ApiNotFound, MessageError, WireError
-from gpushare.explain.claim_books import MEMORY, Card, ClaimBooks, ClaimRecord, claim_record
+from gpushare.explain.claim_books import ClaimBooks
+from gpushare.explain.claim_cards import MEMORY, Card
 from gpushare.explain.claim_pods import memory_parts
+from gpushare.explain.claim_records import ClaimRecord, claim_record
 from gpushare.explain.claims import explain_claim
 from gpushare.explain.document import given_documents
 from gpushare.explain.placer import Wanted
@@ -101,11 +103,15 @@ class Claims:
         metadata = claim.metadata or objects.ClaimMetadata()
         record = self.books.named(metadata.namespace or "", metadata.name or "")
         holdings = record.holdings if record else ()
-        nodes = [frozenset(self.books.nodes_of(holding.key)) for holding in holdings]
+        every_node = (frozenset(self.books.nodes_of(holding.key)) for holding in holdings)
+        # Of a device whose slice is gone nobody knows the nodes.
+        nodes = [names for names in every_node if names]
         return frozenset.intersection(*nodes) if nodes else None
 
     def in_words(self, pods: Wanted) -> Wanted:
         """Return pods that ask for so many units as pods with one claim each of our class."""
+        if not pods.request.devices:
+            return pods
         memory = str(pods.request.units * self.books.unit)
         exactly = {
             "deviceClassName": CLASS,

@@ -6,7 +6,6 @@ SelfSubjectAccessReview, which stores nothing. Every failure becomes an `Unread`
 Tested in `tests/integration/test_doctor.py`.
 """
 
-import contextlib
 import http.client
 import json
 import time
@@ -69,7 +68,7 @@ class Collector:
         now = time.time()
         if isinstance(api, facts.Unread):
             return facts_without(api, now, "not read: the API server does not answer")
-        todo = "let this account list the kinds of resource.k8s.io, and admission policies"
+        todo = "let this account list the kinds of resource.k8s.io"
         claims = _read_or_unread(self._claims, "claims", todo, "warn")
         rights = [*rights_to_review(self._namespace, scheduler)]
         if isinstance(claims, facts.ClaimsSeen) and claims != facts.ClaimsSeen():
@@ -165,18 +164,37 @@ class Collector:
             classes = [*self._items(f"{_DRA}/deviceclasses")]
         except ApiNotFound:
             return facts.ClaimsSeen()
+        forbidden: list[str] = []
         left_over = [*claim_objects.read_left_over("deviceclasses", classes)]
         for kind in _ADMISSION_KINDS:
-            with contextlib.suppress(ApiNotFound):  # mutating policies are younger than claims
-                left_over += claim_objects.read_left_over(kind, self._items(f"{_ADMISSION}/{kind}"))
-        labelled = self._items("/api/v1/namespaces", {"labelSelector": CLAIMS_LABEL})
+            policies = self._items_if_allowed(f"{_ADMISSION}/{kind}", forbidden)
+            left_over += claim_objects.read_left_over(kind, policies)
+        query = {"labelSelector": CLAIMS_LABEL}
+        namespaces = self._items_if_allowed("/api/v1/namespaces", forbidden, query)
         return facts.ClaimsSeen(
             selectors=claim_objects.read_selectors(classes),
             drivers=claim_objects.read_drivers(self._items(f"{_DRA}/resourceslices")),
             claims=claim_objects.read_claims(self._items(f"{_DRA}/resourceclaims")),
-            namespaces=frozenset(str(item["metadata"]["name"]) for item in labelled),
+            namespaces=frozenset(str(item["metadata"]["name"]) for item in namespaces),
             left_over=tuple(sorted(left_over)),
+            forbidden=tuple(forbidden),
         )
+
+    def _items_if_allowed(
+        self, path: str, forbidden: list[str], query: Mapping[str, str] | None = None
+    ) -> list[Fields]:
+        """Return the objects of a list; none if there is no such kind, or if this account may not
+        list it: then its name comes to `forbidden`.
+        """
+        try:
+            return [*self._items(path, query)]
+        except ApiNotFound:
+            return []
+        except ApiError as error:
+            if error.status != _FORBIDDEN:
+                raise
+            forbidden.append(path.rpartition("/")[2])
+            return []
 
     def _allowed(self, right: facts.Right) -> bool:
         resource, _, below = right.resource.partition("/")

@@ -266,6 +266,8 @@ class ClaimsSeen:
     """Namespaces whose pods with claims a MutatingAdmissionPolicy sends to our scheduler."""
     left_over: tuple[str, ...] = ()
     """Objects of releases in which the extender allocated claims, as kind/name."""
+    forbidden: tuple[str, ...] = ()
+    """Kinds that this account may not list, of admission policies and namespaces."""
 
 
 @dataclass(frozen=True, slots=True)

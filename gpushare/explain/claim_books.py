@@ -13,8 +13,8 @@ Tested in `tests/unit/explain/test_claim_books.py`.
 import itertools
 import threading
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import replace
 from itertools import chain
 from types import MappingProxyType
 
@@ -33,122 +33,24 @@ from gpushare.core.claims.model import (
     Use,
 )
 from gpushare.core.claims.pools import gather_pools
-from gpushare.core.model import MAX_UNITS, NodeSpec, ObservedPod, PodRef, Request
+from gpushare.core.model import NodeSpec, ObservedPod, Request
 from gpushare.core.pairing import Pairing
 from gpushare.errors import MessageError
+from gpushare.explain.claim_cards import MEMORY, Card, cards_of
+from gpushare.explain.claim_records import ClaimRecord, PodRequests, claim_names
 from gpushare.ledger import Ledger
-from gpushare.wire.dra.objects import ClaimMetadata, ClaimsPod, ResourceClaim
+from gpushare.wire.dra.objects import ClaimsPod
 from gpushare.wire.dra.requests import (
-    claim_request,
     classes_by_resource,
     extended_request,
-    holdings,
 )
 from gpushare.wire.objects import PodSpec
-
-MEMORY = "memory"
-"""Capacity that counts in the ledger, with the driver's domain or without."""
-UUID, PARENT, MODEL = "uuid", "parentUUID", "productName"
-"""Attributes that identify a card, or the card of a partition, and name its model."""
 
 MAX_NODE_WEIGHT = 16384
 """Upper bound on the devices, attributes, capacities and counters that are kept of the slices of
 one node. A node with more is not modelled."""
 
-_CLOSING = ("NoSchedule", "NoExecute")
-"""Effects of a taint that keep claims without a toleration from a device."""
 _NO_LABELS: Mapping[str, str] = MappingProxyType({})
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ClaimRecord:
-    """What is kept of a ResourceClaim."""
-
-    ref: PodRef
-    is_allocated: bool
-    holdings: tuple[Holding, ...] = ()
-    """Devices of its allocation, of any driver."""
-    users: tuple[tuple[str, str], ...] = ()
-    """(name, uid) of each pod for which it is reserved."""
-    request: ClaimRequest | None = None
-    """What it asks for; None once it is allocated, or if it is not modelled."""
-    mistake: str = ""
-    """Why it is not modelled, as a sentence for its owner."""
-
-
-@dataclass(frozen=True, slots=True)
-class PodRequests:
-    """What kube-scheduler has to allocate for a pod, as far as the books show it."""
-
-    claims: PodClaims
-    """Empty if every claim of the pod is allocated, or if `mistake` is set."""
-    uids: tuple[str, ...] = ()
-    """Uid of each of the claims; "" for one that kube-scheduler makes for extended resources."""
-    missing: tuple[str, ...] = ()
-    """Names of claims that are not shown yet."""
-    mistake: str = ""
-    """Why the claims are not modelled, as a sentence for their owner."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Card:
-    """A device with memory of the driver, or all partitions of one card, as it counts in the
-    ledger.
-    """
-
-    key: DeviceKey
-    """Of a card with partitions: the device that is the whole card, else its first partition."""
-    node: str
-    index: int
-    """Index of its device on the node."""
-    uuid: str
-    """`POOL/DEVICE` if the driver publishes none."""
-    model: str
-    units: int
-    """Memory in whole units."""
-    is_shared: bool
-    is_offered: bool
-    """No taint keeps claims from it, or from one of its partitions."""
-    parts: Mapping[DeviceKey, int] = field(default_factory=dict, hash=False)
-    """Units that each partition takes of the card (MIG); empty if it has none."""
-
-    @property
-    def keys(self) -> Collection[DeviceKey]:
-        """Devices that are this card, or parts of it."""
-        return self.parts.keys() or (self.key,)
-
-
-def claim_record(claim: ResourceClaim) -> ClaimRecord:
-    """Return what is kept of a claim. Raises MessageError if it has no name or uid."""
-    metadata = claim.metadata or ClaimMetadata()
-    if not (metadata.namespace and metadata.name and metadata.uid):
-        raise MessageError("ResourceClaim.metadata: namespace, name or uid is missing")
-    ref = PodRef(metadata.namespace, metadata.name, metadata.uid)
-    users = tuple((user.name or "", user.uid or "") for user in claim.reserved)
-    if claim.allocation is not None:
-        held = holdings(claim.allocation)
-        return ClaimRecord(ref=ref, is_allocated=True, holdings=held, users=users)
-    if claim.spec is None:
-        return ClaimRecord(ref=ref, is_allocated=False, mistake=f"claim {ref} cannot be read")
-    try:
-        request = claim_request(claim.spec)
-    except MessageError as error:
-        return ClaimRecord(ref=ref, is_allocated=False, mistake=f"claim {ref}: {error}")
-    return ClaimRecord(ref=ref, is_allocated=False, users=users, request=request)
-
-
-def claim_names(pod: ClaimsPod) -> tuple[str, ...] | None:
-    """Return the names of the pod's claims; None while one is still to be made of a template."""
-    statuses = (pod.status and pod.status.resource_claim_statuses) or ()
-    made = {status.name: status.resource_claim_name for status in statuses}
-    names: list[str] = []
-    for claim in (pod.spec and pod.spec.resource_claims) or ():
-        if not claim.resource_claim_name and claim.name not in made:
-            return None
-        # Of a template without requests the controller makes no claim.
-        if name := claim.resource_claim_name or made.get(claim.name):
-            names.append(name)
-    return tuple(names)
 
 
 class ClaimBooks:
@@ -460,7 +362,7 @@ class ClaimBooks:
                 del self._cards[key][node]
                 if not self._cards[key]:
                     del self._cards[key]
-        cards = tuple(self._cards_of(node, devices))
+        cards = tuple(cards_of(node, devices, self.driver, self.unit)) if devices else ()
         for card in cards:
             for key in card.keys:
                 self._cards[key][node] = card
@@ -484,52 +386,6 @@ class ClaimBooks:
         elif not cards and node in self._specs:
             del self._specs[node]
             self.ledger.node_gone(node)
-
-    def _cards_of(self, node: str, devices: NodeDevices | None) -> Iterator[Card]:
-        """Yield the cards of a node; devices with counters of one set are partitions of one."""
-        driver = self.driver
-        groups: dict[object, list[Device]] = {}
-        memory_of: dict[object, int] = {}
-        for pool in devices.pools if devices else ():
-            for device in pool.devices if pool.driver == driver else ():
-                sets = {use.counter_set for use in device.counters}
-                counters = pool.counters[next(iter(sets))] if len(sets) == 1 else {}
-                memory = device.capacities.get(MEMORY) or device.capacities.get(
-                    f"{driver}/{MEMORY}"
-                )
-                card: object
-                if MEMORY in counters:
-                    card = (pool.name, *sets)
-                    memory_of[card] = counters[MEMORY]
-                elif memory is not None:
-                    card = device.key
-                    memory_of[card] = memory.value
-                else:
-                    continue
-                groups.setdefault(card, []).append(device)
-        for index, (card, group) in enumerate(groups.items()):
-            # The whole card, if it is a device too.
-            device = max(group, key=_memory_used)
-            parts = {part.key: max(self._units(_memory_used(part)), 1) for part in group}
-            yield Card(
-                key=device.key,
-                node=node,
-                index=index,
-                uuid=_text(device, UUID)
-                or _text(device, PARENT)
-                or f"{device.key.pool}/{device.key.device}",
-                model=_text(device, MODEL),
-                units=min(self._units(memory_of[card]), MAX_UNITS),
-                is_shared=device.is_shared or len(group) > 1,
-                is_offered=not all(
-                    any(taint.effect in _CLOSING for taint in part.taints) for part in group
-                ),
-                parts=parts if card != device.key else {},
-            )
-
-    def _units(self, amount: int) -> int:
-        """Return an amount of memory in whole units."""
-        return amount // THOUSANDTHS // self.unit
 
     def _hold(self, uid: str, before: tuple[Holding, ...], after: tuple[Holding, ...]) -> None:
         """Take over which devices a claim holds."""
@@ -595,11 +451,6 @@ class ClaimBooks:
         return min(-(-amount // (self.unit * THOUSANDTHS)), card.units)
 
 
-def _memory_used(device: Device) -> int:
-    """Return the memory that a partition takes of its card, in thousandths; 0 if it is none."""
-    return sum(use.amount for use in device.counters if use.counter == MEMORY)
-
-
 def _all_devices(node: NodeDevices | None) -> Iterator[Device]:
     """Yield the devices of a node, and those elsewhere that consume counters of its pools."""
     for pool in node.pools if node else ():
@@ -620,11 +471,6 @@ def _weight(item: Slice) -> int:
         1 + len(device.attributes) + len(device.capacities) + len(device.counters)
         for device in item.devices
     )
-
-
-def _text(device: Device, name: str) -> str:
-    attribute = device.attributes.get(f"{device.key.driver}/{name}")
-    return attribute.value if attribute and isinstance(attribute.value, str) else ""
 
 
 def _sum(held: Amounts, more: Amounts) -> Amounts:

@@ -16,7 +16,7 @@ from gpushare.core.model import MAX_UNITS, Request
 from gpushare.core.node_filters import PODS
 from gpushare.core.selectors import NO_DEMANDS, Demands, Requirement, Term
 from gpushare.errors import MessageError
-from gpushare.explain.claim_books import MEMORY
+from gpushare.explain.claim_cards import MEMORY
 from gpushare.explain.placer import Wanted
 from gpushare.wire.annotations import Names
 from gpushare.wire.demands import demands_of

@@ -12,7 +12,8 @@ from gpushare.core.claims.model import THOUSANDTHS, Fit, Holding, PodClaims, Tak
 from gpushare.core.model import Request
 from gpushare.core.ranking import Scorer
 from gpushare.core.snapshot import Snapshot
-from gpushare.explain.claim_books import MEMORY, Card, ClaimBooks
+from gpushare.explain.claim_books import ClaimBooks
+from gpushare.explain.claim_cards import MEMORY, Card
 
 Part = tuple[int, int]
 """(index of a card on its node, units that are taken of it)."""

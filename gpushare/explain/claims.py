@@ -27,7 +27,8 @@ from gpushare.core.model import PodRef, Request
 from gpushare.core.node_filters import OwnFilters
 from gpushare.core.selectors import Demands
 from gpushare.errors import WireError
-from gpushare.explain.claim_books import ClaimBooks, ClaimRecord, claim_names
+from gpushare.explain.claim_books import ClaimBooks
+from gpushare.explain.claim_records import ClaimRecord, claim_names
 from gpushare.explain.pod import (
     ClaimExplanation,
     ClaimRemedy,
@@ -175,8 +176,9 @@ def allowed_nodes(pod: ClaimsPod, books: ClaimBooks) -> frozenset[str] | None:
         if claim is None or not claim.is_allocated or {uid for _, uid in claim.users} == {ref.uid}:
             continue
         for holding in claim.holdings:
-            on = frozenset(books.nodes_of(holding.key))
-            nodes = on if nodes is None else nodes & on
+            # Of a device whose slice is gone nobody knows the nodes.
+            if on := frozenset(books.nodes_of(holding.key)):
+                nodes = on if nodes is None else nodes & on
     return nodes
 
 
@@ -252,9 +254,11 @@ class _Reader:
         candidates: list[tuple[str, list[ClaimRecord]]] = []
         for node in sorted(holders, key=lambda node: len(holders[node])):
             if len(candidates) < _MAX_NODES and isinstance(self._fit(node, Use()), Fit):
-                candidates.append((node, self._ends(node, holders[node])))
-        # Without steps left, claims may be among them that need not end.
-        if not candidates or self._left <= 0:
+                ends = self._ends(node, holders[node])
+                # Without steps left, claims may be among them that need not end.
+                if self._left > 0:
+                    candidates.append((node, ends))
+        if not candidates:
             return None
         node, ends = min(candidates, key=lambda item: (len(item[1]), item[0]))
         return ClaimRemedy(node, tuple(explain_claim(claim, self._books) for claim in ends))

@@ -9,11 +9,13 @@ Needs the tool that `make firstfit` builds.
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
+from gpushare.errors import WireError
 from gpushare.wire.dra.selectors import Selectors
 from tests.e2e.binaries import tool
 from tests.support.claim_clusters import (
@@ -25,7 +27,7 @@ from tests.support.claim_clusters import (
 
 CORPUS = Path(__file__).parents[1] / "data" / "first_fit.jsonl"
 _CORPUS_SEEDS = range(1_000_000, 1_004_000)
-_MOST_BYTES = 5000
+_MOST_BYTES = 6000
 _AT_ONCE = 500
 
 
@@ -54,32 +56,58 @@ def _batches(seeds: list[int]) -> Iterator[list[int]]:
 
 
 def record() -> None:
-    """Write small clusters of many kinds, with the answers of kube-scheduler's allocator."""
+    """Write small clusters with the answers of kube-scheduler's allocator: for each part of the
+    API some whose answer depends on it.
+    """
     clusters = [random_cluster(seed) for seed in _CORPUS_SEEDS]
     clusters = [c for c in clusters if len(msgspec.json.encode(c)) <= _MOST_BYTES]
     answers = allocator_answers(tool("firstfit"), clusters)
-    wanted: Counter[str] = Counter()
+    selectors = Selectors(time.thread_time)
+    written: Counter[str] = Counter()
     lines = []
     for cluster, answer in zip(clusters, answers, strict=True):
-        words = _kinds(cluster, answer)
-        if any(wanted[word] < 4 for word in words):
-            wanted.update(words)
-            lines.append(msgspec.json.encode({"cluster": cluster, "answers": answer}))
+        parts = [part for part in _PARTS if written[part] < _OF_EACH]
+        if any(isinstance(one, list) for one in answer.values()):
+            needed = [part for part in parts if _depends_on(cluster, part, selectors)]
+            if needed:
+                written.update(needed)
+                lines.append(msgspec.json.encode({"cluster": cluster, "answers": answer}))
     CORPUS.write_bytes(b"\n".join(lines) + b"\n")
+    print(dict(written))
 
 
-def _kinds(cluster: Mapping[str, object], answer: Mapping[str, object]) -> set[str]:
-    """Return the features that count for the answer, if any claim of the cluster fits."""
-    if not any(isinstance(one, list) for one in answer.values()):
-        return {"no devices"}
-    text = msgspec.json.encode(cluster).decode()
-    features = (
-        "firstAvailable All adminAccess tolerations requests matchAttribute distinctAttribute"
-        " requestPolicy validRange validValues consumesCounters bindingConditions"
-        " perDeviceNodeSelection allNodes nodeSelector deviceSelector shareID cel.bind semver"
-        " quantity"
-    )
-    return {word for word in features.split() if word in text}
+_OF_EACH = 3
+_DISTINCT = "distinctAttribute"
+_PARTS = (
+    *("taints", "rules", "tolerations", "consumesCounters", "sharedCounters", "requestPolicy"),
+    *("default", "validValues", "validRange", "max", "step", "capacity", "constraints", "requests"),
+    *(_DISTINCT, "bindingConditions", "allocated", "consumedCapacity", "shareID"),
+    *("adminAccess", "allowMultipleAllocations", "nodeName", "nodeSelector", "allNodes"),
+    *("perDeviceNodeSelection", "generation", "selectors", "labels"),
+)
+"""Fields of the API."""
+
+
+def _depends_on(cluster: dict[str, Any], field: str, selectors: Selectors) -> bool:
+    """Return whether our answer is another one without a field, or cannot be had without it."""
+    try:
+        return modelled(_without(cluster, field), selectors) != modelled(cluster, selectors)
+    except (AssertionError, KeyError, WireError):
+        return False
+
+
+def _without(value: Any, field: str) -> Any:
+    """Return JSON without a field, wherever it stands; lists and maps of it are empty."""
+    if isinstance(value, list):
+        # A constraint is nothing without its attribute.
+        kept_items = [item for item in value if field != _DISTINCT or field not in item]
+        return [_without(item, field) for item in kept_items]
+    if not isinstance(value, dict):
+        return value
+    kept = {name: _without(item, field) for name, item in value.items() if name != field}
+    empty = {name: type(item)() for name, item in value.items() if name == field}
+    is_kept = field in ("rules", "allocated", "requests", "labels")
+    return kept | (empty if is_kept else {})
 
 
 def main(arguments: list[str]) -> int:

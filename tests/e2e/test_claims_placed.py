@@ -193,7 +193,7 @@ def test_more_memory_is_allocated_with_our_choice_of_the_node(world: ClaimWorld)
     for way in WAYS:
         world.schedule(way)
         percent[way] = [fill(world, seed) for seed in range(_SEEDS)]
-    print("\npercent of 1,800 GiB allocated, by seed")
+    print("\npercent of 2,400 GiB allocated, by seed")
     for way, found in percent.items():
         row = "".join(f"{each:7.2f}" for each in found)
         print(f"{way:22}{row}   mean {statistics.mean(found):.2f}")

@@ -47,10 +47,12 @@ def test_all_shipped_scenarios_hold_and_nothing_is_left_running(
         "pod late waits: 0/1 nodes are available: 1 Insufficient GPU Memory in one device." in shown
     )
     assert "pod batch deleted, which frees 10 units of device 0 of node gpu-a" in shown
-    assert "pod our-large -> node ours device 0 (+80; 0 of 80 used before)" in shown
-    assert "pod our-large deleted, which frees 80 units of device 0 of node ours" in shown
-    assert re.search(r"first-fit  1 +16/24 +[#.]{16}  first-16 \(16\)", shown)
-    assert re.search(r"ours +1 +24/24 +#{16}  our-16 \(16\), our-8 \(8\)", shown)
+    assert re.search(
+        r"pod ours-large-\d -> node large\d device 0 \(\+80; 0 of 80 used before\)", shown
+    )
+    assert "pod ours-large-1 deleted, which frees 80 units of device 0 of node large" in shown
+    assert re.search(r"large1 +0 +4/80 +#\.{15}  spread-\d \(4\)", shown)
+    assert re.search(r"small2 +0 +8/24 +#{5}\.{11}  nic \(4\), spread-\d \(4\)", shown)
     assert re.search(r"mixed  2 +24/24 +#{16}  large \(20\), last \(4\)", shown)
     assert shown.rstrip().endswith("all expectations held")
     assert list(tmp_path.iterdir()) == []

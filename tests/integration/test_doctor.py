@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from gpushare.cli.main import main
+from gpushare_localcluster.api.resources import find
 from gpushare_localcluster.demo.manifests import scheduler_config
 from tests.integration.cluster import LEASES, MAPS, NODES, PODS, Cluster, Json, inventory
 from tests.integration.conftest import StartExtender, World
@@ -134,6 +135,24 @@ def test_a_version_that_is_not_for_this_account_leaves_the_other_checks_alone(
     _, findings, document = doctor.run()
     assert findings["api-version"]["level"] == "skip", document
     assert findings["gpu-nodes"]["level"] == "ok", document
+
+
+def test_what_is_left_over_of_claims_is_found_or_said_to_be_forbidden(doctor: Doctor) -> None:
+    cluster, classes = doctor.cluster, find("resource.k8s.io", "v1", "deviceclasses")
+    assert classes is not None
+    cluster.node()
+    for name in ("gpushare.io", "settings.gpushare.io"):
+        body = {"metadata": {"name": name}, "spec": {}}
+        cluster.create(classes, "", body)
+    _, findings, document = doctor.run()
+    assert findings["claims-left-over"]["todo"] == (
+        "kubectl delete deviceclasses/settings.gpushare.io"
+    ), document
+    cluster.delete(classes, "", "settings.gpushare.io")
+    cluster.faults.on("GET", "admissionpolicies$", status(403, "Forbidden"))
+    _, findings, document = doctor.run()
+    assert findings["claims-left-over"]["level"] == "skip", document
+    assert findings["claims-class"]["level"] == "ok", document
 
 
 def test_a_new_pod_is_not_old_by_a_clock_that_is_ahead(

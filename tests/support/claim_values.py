@@ -21,7 +21,7 @@ from gpushare.core.claims.model import (
 )
 from gpushare.core.model import PodRef
 from gpushare.core.selectors import Taint
-from gpushare.explain.claim_books import ClaimRecord
+from gpushare.explain.claim_records import ClaimRecord
 from gpushare.wire.dra.objects import ClaimsPod
 
 GIB = 1 << 30
@@ -64,12 +64,14 @@ def slice_of(node: str, *devices: Device, name: str = "", generation: int = 1) -
     )
 
 
-def partition(name: str, mebibytes: int, card: str = "0", **fields: Any) -> Device:
+def partition(
+    name: str, mebibytes: int, card: str = "0", node: str = "n1", **fields: Any
+) -> Device:
     """Return a partition of a card, or all of it, as drivers publish MIG."""
     amount = mebibytes * (GIB >> 10) * THOUSANDTHS
     parent = Attribute("string", f"GPU-{card}")
     return Device(
-        key=DeviceKey(DRIVER, "n1", name),
+        key=DeviceKey(DRIVER, node, name),
         capacities={"memory": Capacity(amount)},
         attributes={f"{DRIVER}/parentUUID": parent},
         counters=(CounterUse(f"card-{card}", "memory", amount),),
@@ -77,13 +79,13 @@ def partition(name: str, mebibytes: int, card: str = "0", **fields: Any) -> Devi
     )
 
 
-def partitioned_slices(*devices: Device, cards: str = "01") -> list[Slice]:
+def partitioned_slices(*devices: Device, cards: str = "01", node: str = "n1") -> list[Slice]:
     """Return the slices of cards of 80 GiB with these partitions."""
     memory = {"memory": 80 * GIB * THOUSANDTHS}
     counters = replace(
-        slice_of("n1", name="counters"), counters={f"card-{card}": memory for card in cards}
+        slice_of(node, name=f"counters-{node}"), counters={f"card-{card}": memory for card in cards}
     )
-    slices = (counters, slice_of("n1", *devices, name="devices"))
+    slices = (counters, slice_of(node, *devices, name=f"devices-{node}"))
     return [replace(item, slice_count=2) for item in slices]
 
 

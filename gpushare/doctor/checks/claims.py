@@ -47,6 +47,9 @@ def check_claims(facts: Facts) -> Iterator[Finding]:
         yield _left_over(claims.left_over)
     if not driver and claims.selectors is None:
         return
+    if claims.forbidden and not claims.left_over:
+        text = f"this account may not list {some(claims.forbidden)}"
+        yield skip("claims-left-over", text, "run this as an administrator")
     if isinstance(facts.api, ApiServer) and 0 < facts.api.minor < LEAST_MINOR:
         yield warn(
             "claims-version",

@@ -29,7 +29,8 @@ from gpushare.core.model import Request
 from gpushare.core.node_names import NodeNames
 from gpushare.core.policy import ClusterPricing
 from gpushare.core.snapshot import Ints, Snapshot
-from gpushare.explain.claim_books import ClaimBooks, ClaimRecord, PodRequests
+from gpushare.explain.claim_books import ClaimBooks
+from gpushare.explain.claim_records import ClaimRecord, PodRequests
 from gpushare.explain.claim_score import Part, parts_of, values_of
 from gpushare.extender.managed_resources import ManagedResource
 from gpushare.logline import Line

@@ -14,7 +14,8 @@ from gpushare.core.policy import load_policy
 from gpushare.core.ranking import Ranking
 from gpushare.core.trial import AUTO, FALLBACK_POLICY
 from gpushare.errors import MessageError
-from gpushare.explain.claim_books import ClaimBooks, ClaimRecord, claim_record
+from gpushare.explain.claim_books import ClaimBooks
+from gpushare.explain.claim_records import ClaimRecord, claim_record
 from gpushare.extender.claims.ranker import ClaimRanker
 from gpushare.extender.claims.view import ClaimCounts, ClaimsView
 from gpushare.extender.follow.readiness import Source

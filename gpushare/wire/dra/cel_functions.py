@@ -9,7 +9,6 @@ Tested in `tests/unit/wire/dra/test_selectors.py`.
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from itertools import pairwise
 from typing import Any
 
 from gpushare.core.claims.model import THOUSANDTHS
@@ -165,14 +164,6 @@ def _join(parts: list[str], separator: str = "") -> str:
     return separator.join(parts)
 
 
-def _is_sorted(values: list[Any]) -> bool:
-    return all(one <= other for one, other in pairwise(values))
-
-
-def _includes(value: object, part: object) -> bool:
-    return part in value if isinstance(value, list) else value == part
-
-
 FUNCTIONS: Mapping[str, Callable[..., Any]] = {
     "quantity": quantity,
     "isQuantity": is_quantity,
@@ -200,7 +191,4 @@ FUNCTIONS: Mapping[str, Callable[..., Any]] = {
     "substring": _substring,
     "trim": str.strip,
     "join": _join,
-    "isSorted": _is_sorted,
-    "sum": sum,
-    "includes": _includes,
 }

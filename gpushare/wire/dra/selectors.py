@@ -2,7 +2,7 @@
 
 A quantity is a list of one integer, in thousandths, so that no number equals it; a semantic version
 is its text. Missing of Kubernetes' functions: optional values (`?.`), `find` and `findAll`
-(Python's patterns can take exponential time), sets, IP addresses and URLs.
+(Python's patterns can take exponential time), sums of lists, sets, IP addresses and URLs.
 
 The API server has checked the cost of an expression before it stores one. Here its length is
 bounded, and the time that all evaluations of one expression take together.
@@ -11,7 +11,7 @@ Tested in `tests/unit/wire/dra/test_selectors.py`.
 """
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import lru_cache
 from importlib.machinery import PathFinder
 from importlib.util import find_spec, module_from_spec
@@ -37,6 +37,7 @@ that it counts as true."""
 _MAX_EXPRESSIONS = 1024
 _MAX_RESULTS = 1 << 16
 _MAX_VERDICTS = 64
+_MAX_NAMES = 256
 
 _WORD = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _DOMAIN = re.compile(r"""\b(?:attributes|capacity)\s*\[\s*(?:"([^"\\]*)"|'([^'\\]*)')\s*\]""")
@@ -56,44 +57,53 @@ _WHOLE_MAPS = frozenset({"@not_strictly_false", "_+_", "size", "type", "dyn"})
 class _Expression:
     """A compiled expression."""
 
-    __slots__ = ("domains", "program", "seconds_left", "words")
+    __slots__ = ("_domains", "_functions", "_named", "_program", "_words", "seconds_left")
 
     def __init__(self, text: str) -> None:
         """Compile an expression. Raises ValueError."""
-        self.program = _cel().compile(_without_bindings(text))
+        self._program = _cel().compile(_without_bindings(text))
         self.seconds_left = _FREE_SECONDS
         """Time that it may take."""
-        self.domains = {double or single for double, single in _DOMAIN.findall(text)}
+        functions = set(self._program.functions())
+        self._functions = {name: FUNCTIONS[name] for name in functions & FUNCTIONS.keys()}
+        self._domains = {double or single for double, single in _DOMAIN.findall(text)}
         """Domains that it names: one that a device lacks is empty, not an error."""
-        functions = set(self.program.functions())
-        named = _WHOLE_MAPS.isdisjoint(functions) and "\\" not in text
-        self.words = frozenset(_WORD.findall(text)) if named else None
+        is_named = _WHOLE_MAPS.isdisjoint(functions) and "\\" not in text
+        self._words = frozenset(_WORD.findall(text)) if is_named else None
         """Names of attributes and capacities that it may depend on; None: all."""
+        self._named: dict[tuple[str, ...], tuple[str, ...]] = {}
+        """Of the names that devices have: those that it may depend on."""
 
     def content(self, device: Device) -> tuple[Any, ...]:
         """Return the part of a device on which the result depends."""
-        words = self.words
+        attributes, capacities = device.attributes, device.capacities
         return (
             device.key.driver,
             device.is_shared,
-            tuple(
-                (name, attribute)
-                for name, attribute in device.attributes.items()
-                if words is None or name.rpartition("/")[2] in words
-            ),
-            tuple(
-                (name, capacity.value)
-                for name, capacity in device.capacities.items()
-                if words is None or name.rpartition("/")[2] in words
-            ),
+            tuple([(name, attributes[name]) for name in self._names(attributes)]),
+            tuple([(name, capacities[name].value) for name in self._names(capacities)]),
         )
+
+    def _names(self, items: Mapping[str, object]) -> tuple[str, ...]:
+        """Return the names among these on which the result depends."""
+        names = tuple(items)
+        words = self._words
+        if words is None:
+            return names
+        named = self._named.get(names)
+        if named is None:
+            if len(self._named) >= _MAX_NAMES:
+                self._named.clear()
+            named = tuple(name for name in names if name.rpartition("/")[2] in words)
+            self._named[names] = named
+        return named
 
     def evaluate(self, content: tuple[Any, ...]) -> object:
         """Return the result for a device. Raises any error that the evaluation ends with."""
         driver, is_shared, attributes, capacities = content
         variables: dict[str, dict[str, dict[str, Any]]] = {"attributes": {}, "capacity": {}}
         for maps in variables.values():
-            maps.update((domain, {}) for domain in self.domains)
+            maps.update((domain, {}) for domain in self._domains)
         for name, attribute in attributes:
             if attribute.kind:
                 domain, _, short = name.rpartition("/")
@@ -102,7 +112,7 @@ class _Expression:
             domain, _, short = name.rpartition("/")
             variables["capacity"].setdefault(domain or driver, {})[short] = [amount]
         device = {"driver": driver, "allowMultipleAllocations": is_shared, **variables}
-        return self.program.execute(_cel().Context({"device": device}, FUNCTIONS))
+        return self._program.execute(_cel().Context({"device": device}, self._functions))
 
 
 class Selectors:

@@ -104,8 +104,6 @@ class Cluster:
             "*/configmaps": ("ConfigMap", []),
         }
         if self.slices:
-            classes = [{"metadata": {"name": "gpushare.io"}}]
-            lists["*/deviceclasses"] = ("DeviceClass", classes)
             lists["*/resourceslices"] = ("ResourceSlice", self.slices)
         cases = []
         for path, (kind, items) in lists.items():

@@ -24,7 +24,7 @@ from tests.unit.doctor.facts import NOW, RIGHTS, extender, healthy, node_json
 
 ROOT = Path(__file__).parents[3]
 DRIVER = "gpu.nvidia.com"
-SERVED = f'gpushare_claims{{driver="{DRIVER}",state="allocated"}}'
+SERVED = f'gpushare_claims{{driver="{DRIVER}"}}'
 Json = dict[str, Any]
 
 
@@ -292,6 +292,14 @@ def test_without_an_extender_the_driver_is_not_known() -> None:
     levels = {name: finding.level for name, finding in cluster.findings().items()}
     assert levels.pop("claims-devices") == "skip"
     assert {*levels.values()} == {"ok"}
+
+
+def test_kinds_that_may_not_be_listed_are_told() -> None:
+    seen = ClaimsSeen(selectors=("true",), forbidden=("namespaces",))
+    found = {finding.check: finding for finding in check_claims(healthy(claims=seen))}
+    assert found["claims-left-over"].level == "skip"
+    assert "may not list namespaces" in found["claims-left-over"].what
+    assert list(check_claims(healthy(claims=ClaimsSeen(forbidden=("namespaces",))))) == []
 
 
 def test_what_was_not_read_is_skipped() -> None:

@@ -1,6 +1,7 @@
 """The books of claims: what counts where, and that an incremental state equals a rebuilt one."""
 
 import random
+import threading
 from dataclasses import replace
 
 import pytest
@@ -16,14 +17,10 @@ from gpushare.core.claims.model import (
     Slice,
     TaintRule,
 )
+from gpushare.core.model import PodRef
 from gpushare.core.selectors import Requirement, Taint, Term
-from gpushare.explain.claim_books import (
-    MAX_NODE_WEIGHT,
-    ClaimBooks,
-    ClaimRecord,
-    claim_names,
-    claim_record,
-)
+from gpushare.explain.claim_books import MAX_NODE_WEIGHT, ClaimBooks
+from gpushare.explain.claim_records import ClaimRecord, claim_names, claim_record
 from gpushare.wire.dra.objects import RESOURCE_CLAIMS, ResourceClaim
 from tests.support.claim_values import (
     DRIVER,
@@ -127,7 +124,7 @@ def test_partitions_of_a_card_count_as_parts_of_it(books: ClaimBooks) -> None:
     books.claim_gone("claim-uid-1")
     books.claim_changed(allocated(2, holding("n1", "gpu-0", None)))
     assert used(books, "n1") == [80, 0]
-    books.slice_gone("devices")
+    books.slice_gone("devices-n1")
     assert books.card(devices[2].key) is None
 
 
@@ -177,6 +174,29 @@ def test_a_claim_that_is_not_shown_is_missing_until_it_is(books: ClaimBooks) -> 
     assert books.requests(pod_with(1)).missing == ()
 
 
+def test_who_waits_for_a_claim_goes_on_when_it_is_shown(books: ClaimBooks) -> None:
+    waiter = threading.Thread(
+        target=books.await_claims, args=("default", ("claim-1", "claim-2"), 60.0), daemon=True
+    )
+    waiter.start()
+    books.claim_changed(open_claim(1, 10))
+    waiter.join(0.05)
+    assert waiter.is_alive()
+    books.claim_changed(open_claim(2, 10))
+    waiter.join(30.0)
+    assert not waiter.is_alive()
+
+
+def test_a_claim_of_the_same_name_is_another_one(books: ClaimBooks) -> None:
+    books.claim_changed(open_claim(1, 10))
+    again = replace(open_claim(1, 20), ref=PodRef("default", "claim-1", "another"))
+    books.claim_changed(again)
+    books.claim_gone("claim-uid-1")
+    assert books.named("default", "claim-1") == again
+    books.claim_gone("another")
+    assert books.named("default", "claim-1") is None
+
+
 def test_a_claim_without_its_class_is_not_modelled(books: ClaimBooks) -> None:
     books.claim_changed(open_claim(1, 10))
     books.class_changed("gpu", None)
@@ -215,6 +235,19 @@ def test_a_node_with_too_much_is_not_modelled_and_costs_others_nothing(books: Cl
     books.slice_gone("fat")
     assert set(books.nodes()) == {"n1", "n2"}
     assert books.unmodelled_nodes() == ()
+
+
+def test_a_slice_completes_its_pool_on_other_nodes(books: ClaimBooks) -> None:
+    first, second = (
+        replace(slice_of(node, device(f"gpu-{node}", 40, node="rack")), pool="rack", slice_count=2)
+        for node in ("n1", "n2")
+    )
+    books.slice_changed(first)
+    assert not books.ledger.has_node("n1")
+    books.slice_changed(second)
+    assert used(books, "n1") == [0]
+    books.slice_gone(second.name)
+    assert not books.ledger.has_node("n1")
 
 
 def test_random_changes_leave_what_a_rebuilt_state_has() -> None:
@@ -269,7 +302,8 @@ def _random_slice(chance: random.Random, node: str) -> Slice:
         device(f"gpu-{i}", chance.choice((40, 80)), node=node, driver=driver)
         for i in range(chance.randrange(4))
     ]
-    choice = chance.choice((NodeChoice(node), NodeChoice(node), NodeChoice(all_nodes=True)))
+    other = NodeChoice(f"n{chance.randrange(4)}")
+    choice = chance.choice((NodeChoice(node), NodeChoice(node), other, NodeChoice(all_nodes=True)))
     number = chance.randrange(2)
     return Slice(
         name=f"{driver}-{node}-{number}",

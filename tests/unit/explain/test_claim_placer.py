@@ -10,8 +10,9 @@ from gpushare.core.model import Request
 from gpushare.core.node_filters import NodeState, NodeStates, OwnFilters
 from gpushare.core.policies.device_bestfit import DeviceBestFit
 from gpushare.core.policy import Policy, load_policy
-from gpushare.explain.claim_books import ClaimBooks, ClaimRecord
+from gpushare.explain.claim_books import ClaimBooks
 from gpushare.explain.claim_placer import ClaimPlacer
+from gpushare.explain.claim_records import ClaimRecord
 from gpushare.explain.claim_score import parts_of
 from gpushare.explain.claims import REASONS
 from gpushare.explain.placer import HostFilters, Wanted

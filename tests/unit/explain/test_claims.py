@@ -24,7 +24,8 @@ from gpushare.core.claims.model import (
 from gpushare.core.model import PodRef
 from gpushare.core.node_filters import NodeState, NodeStates, OwnFilters
 from gpushare.core.selectors import Taint
-from gpushare.explain.claim_books import ClaimBooks, ClaimRecord
+from gpushare.explain.claim_books import ClaimBooks
+from gpushare.explain.claim_records import ClaimRecord
 from gpushare.explain.claims import (
     NOT_SHOWN,
     REASONS,
@@ -230,6 +231,12 @@ def test_a_claim_that_others_use_keeps_the_pod_on_its_nodes() -> None:
     alone = allocated(1, holding("b", "gpu-0", 5), users=(("pod", "pod-uid"),))
     books.claim_changed(alone)
     assert said(books, 1, 2)["claimDevices"]["fit"] == ["a", "b"]
+
+
+def test_a_claim_whose_slice_is_gone_keeps_the_pod_nowhere() -> None:
+    gone = allocated(1, holding("gone", "gpu-0", 5), users=(("other", "u9"),))
+    books = books_of(gone, open_claim(2, 10), a=(80,))
+    assert said(books, 1, 2)["claimDevices"]["fit"] == ["a"]
 
 
 def test_a_pod_whose_claims_all_have_devices_needs_no_reading() -> None:

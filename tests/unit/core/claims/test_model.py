@@ -31,6 +31,8 @@ from tests.unit.core.claims.values import choice, claims, request, wish
         (RequestPolicy(default=8, values=(2, 8, 90)), 9, None),
         (RequestPolicy(default=8, values=(2, 8)), 9, None),
         (RequestPolicy(default=4, minimum=4, step=4), 1, 4),
+        (RequestPolicy(default=9, minimum=9, step=4), 1, 9),
+        (RequestPolicy(default=9, minimum=9), 1, 9),
         (RequestPolicy(default=4, minimum=4, step=4), 4, 4),
         (RequestPolicy(default=4, minimum=4, step=4), 5, 8),
         (RequestPolicy(default=4, minimum=4, step=4), 79, 80),

@@ -161,6 +161,6 @@ def test_rules_taint_devices() -> None:
     tainted = Device(key=DeviceKey("gpu", "pool", "d"), taints=(old,))
     item = part("a", tainted, "e")
     found = pools(item, rules=(TaintRule(new, device="d"), TaintRule(new, device="x")))
-    assert [device.taints for device, _ in found.candidates] == [(old, new), ()]
-    assert found.candidates[1][0] is item.devices[1]
+    assert [device.taints for device in found.devices] == [(old, new), ()]
+    assert found.devices[1] is item.devices[1]
     assert tainted.taints == (old,)

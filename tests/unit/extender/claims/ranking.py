@@ -4,7 +4,8 @@ from gpushare.core.claims.model import ClassRecord, Holding
 from gpushare.core.node_names import NodeNames
 from gpushare.core.policy import Policy, load_policy
 from gpushare.core.ranking import Ranking
-from gpushare.explain.claim_books import ClaimBooks, ClaimRecord
+from gpushare.explain.claim_books import ClaimBooks
+from gpushare.explain.claim_records import ClaimRecord
 from gpushare.extender.claims.ranker import ClaimRanker, Ranked
 from gpushare.extender.managed_resources import ManagedResource
 from gpushare.wire.annotations import ALIYUN

@@ -27,6 +27,8 @@ from tests.support.claim_values import (
     device,
     holding,
     open_claim,
+    partition,
+    partitioned_slices,
     pod_with,
     slice_of,
 )
@@ -115,6 +117,22 @@ def test_several_claims_of_a_pod_go_together_and_end_one_by_one(world: RankingWo
     assert world.ranker.predictions["right"] == 2
 
 
+def test_a_part_of_an_offer_ends_although_the_claim_went_elsewhere(world: RankingWorld) -> None:
+    world.nodes(a=(40, 40), b=(40,))
+    world.claims(open_claim(1, 30), open_claim(2, 30), open_claim(3, 35))
+    assert world.best(1, 2, names="a") == "a"
+    assert world.best(3, names="a") == ""
+    world.show(1, holding("b", "gpu-0", 30))
+    assert world.best(3, names="a") == "a"
+
+
+def test_what_is_offered_is_taken_from_what_a_policy_sees(world: RankingWorld) -> None:
+    world.nodes(a=(30,), b=(40,))
+    world.claims(open_claim(1, 35), open_claim(2, 4))
+    assert world.best(1) == "b"
+    assert world.best(2) == "b"
+
+
 def test_a_count_takes_as_many_cards(world: RankingWorld) -> None:
     world.nodes(a=(40,), b=(60, 60), c=(40, 40))
     world.claims(open_claim(1, 40, count=2))
@@ -129,6 +147,23 @@ def test_a_card_that_is_taken_whole_counts_with_what_is_asked(world: RankingWorl
     world.show(1, holding("b", "gpu-0", None))
     world.claims(open_claim(2, 30))
     assert world.best(2) == "a"
+
+
+def test_a_partition_goes_to_the_card_that_it_fills_most(world: RankingWorld) -> None:
+    for node in "abc":
+        devices = [partition(name, 20480, node=node) for name in ("mig-0", "mig-1", "mig-2")]
+        whole = partition("whole", 81920, node=node)
+        for item in partitioned_slices(*devices, whole, cards="0", node=node):
+            world.books.slice_changed(item)
+    world.claims(*(open_claim(number, 1) for number in (1, 2, 3, 4)))
+    world.show(10, holding("b", "mig-0", None))
+    assert world.best(1) == "b"
+    assert world.best(2) == "b"
+    assert world.best(3) == "a"
+    world.show(11, holding("c", "whole", None))
+    assert world.best(4) == "a"
+    world.show(1, holding("b", "mig-1", None))
+    assert world.ranker.predictions["right"] == 1
 
 
 def test_selectors_and_taints_keep_devices_out_of_the_prediction(world: RankingWorld) -> None:
@@ -279,6 +314,8 @@ def test_a_warm_call_scores_only_what_has_changed() -> None:
     assert counted == 51
     world.nodes(n7=(10, 40))
     assert world.best(2, names=together) == "n7"
+    # A score may depend on the shapes of all nodes.
+    assert counted == 101
 
 
 def test_a_hostile_node_or_claim_costs_others_nothing(world: RankingWorld) -> None:

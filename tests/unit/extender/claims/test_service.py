@@ -3,7 +3,8 @@
 import json
 from typing import Any
 
-from gpushare.explain.claim_books import ClaimBooks, ClaimRecord
+from gpushare.explain.claim_books import ClaimBooks
+from gpushare.explain.claim_records import ClaimRecord
 from gpushare.extender.claims.service import handlers_of
 from tests.support.claim_values import DRIVER, GIB
 

@@ -6,17 +6,32 @@ import threading
 import time
 from dataclasses import replace
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
+from gpushare.core.claims.model import ClassRecord
 from gpushare.core.model import PodRef, Request
+from gpushare.core.node_filters import NodeState, NodeStates, OwnFilters
 from gpushare.errors import ApiError, ApiNotFound, ApiUnavailable
+from gpushare.explain.claim_books import ClaimBooks
 from gpushare.explain.pod import NodeAsk
+from gpushare.extender.claims.view import ClaimsView
 from gpushare.extender.follow.group_members import Member
-from gpushare.extender.managed_resources import ExtenderScope
+from gpushare.extender.managed_resources import ExtenderScope, ManagedResource
 from gpushare.extender.tell.explainer import Explainer
 from gpushare.extender.verbs.bind.gate import Arrival
+from gpushare.wire.annotations import ALIYUN
 from gpushare.wire.groups import Group, claimant, group_of
+from tests.support.claim_values import (
+    DRIVER,
+    GIB,
+    allocated,
+    device,
+    holding,
+    open_claim,
+    slice_of,
+)
 from tests.support.scripted_api import ScriptedApi
 from tests.support.waiting import poll
 from tests.unit.core.clusters import node
@@ -26,7 +41,11 @@ from tests.unit.extender.kit import managed_resources, pod_json, read_pod
 class World:
     """An explainer over one node, and the API server that it asks."""
 
-    def __init__(self, scope: ExtenderScope = ExtenderScope()) -> None:  # noqa: B008 -- frozen
+    def __init__(
+        self,
+        scope: ExtenderScope = ExtenderScope(),  # noqa: B008 -- frozen
+        claims: ClaimBooks | None = None,
+    ) -> None:
         self.api = ScriptedApi()
         self.not_ready = ""
         self.called = False
@@ -41,6 +60,7 @@ class World:
             not_ready=lambda: self.not_ready,
             called=lambda _uid: self.called,
             ask_for={"uid-web": NodeAsk(why_not="no room for it")}.get,
+            claims=view_of(claims) if claims is not None else None,
         )
 
     def answer(self, answer: dict[str, Any] | ApiError, name: str = "web") -> tuple[int, Any]:
@@ -61,6 +81,35 @@ def test_a_pod_is_read_and_explained() -> None:
     assert document["scheduler"]["served"] is None
     (call,) = world.api.calls
     assert (call.method, call.path) == ("GET", "/api/v1/namespaces/team/pods/web")
+
+
+def view_of(books: ClaimBooks) -> ClaimsView:
+    """A view whose nodes are those of the books, and open to every pod."""
+    states = NodeStates(NodeState(name) for name in books.nodes())
+    source = ManagedResource(ALIYUN, books.ledger, {}, "device-bestfit", filters=OwnFilters(states))
+    return ClaimsView(books, source, matches=lambda _selectors, _device: True, counts=Mock())
+
+
+def test_a_pod_with_claims_is_judged_by_their_books() -> None:
+    books = ClaimBooks(DRIVER, GIB)
+    books.replace_classes([ClassRecord("gpu", (), extended_resource="nvidia.com/gpu")])
+    books.slice_changed(slice_of("n1", device("gpu-0", 80)))
+    books.claim_changed(allocated(1, holding("n1", "gpu-0", 70), users=(("train", "u"),)))
+    books.claim_changed(open_claim(2, 20))
+    world = World(claims=books)
+    pod = pod_json("web")
+    pod["metadata"]["namespace"] = "default"
+    pod["spec"]["resourceClaims"] = [{"name": "c", "resourceClaimName": "claim-2"}]
+    world.api.answers = [json.dumps(pod).encode()]
+    status, body = world.explainer.answer("default", "web")
+    found = json.loads(body)
+    assert (status, found["state"], found["resource"]) == (200, "pending", "gpushare.io")
+    assert found["claimDevices"]["remedy"]["ends"][0]["pods"] == ["train"]
+    # kube-scheduler makes the claim of an extended resource of a class.
+    whole = pod_json("web", limits={"nvidia.com/gpu": "1"})
+    _, document = world.answer(whole)
+    assert document["claimDevices"]["remedy"]["ends"][0]["name"] == "claim-1"
+    assert World().answer(whole)[0] == 422
 
 
 def test_a_scheduler_that_nobody_runs_is_known_by_the_profiles() -> None:

@@ -110,6 +110,7 @@ def test_a_pod_by_annotation_with_claims_passes_rank_and_is_served_by_filter() -
     verbs = Verbs()
     verbs.world.claims(open_claim(1, 10))
     pod = pod_json("web", 4)
+    pod["metadata"]["namespace"] = "default"
     pod["spec"]["resourceClaims"] = [{"name": "c", "resourceClaimName": "claim-1"}]
     assert verbs.names("rank", pod) == NAMES
     body = {"Pod": pod, "NodeNames": NAMES}
