@@ -82,7 +82,8 @@ class Extender:
         )
         # Configurations of other versions are read by releases before 1.29 alone.
         self._current = scheduler_file.current
-        self._client = factory.connect_client(settings, settings.threads - SPARE_THREADS + 8)
+        writers = settings.threads - SPARE_THREADS + _GATE_WRITERS
+        self._client = factory.connect_client(settings, writers + 8)
         budgets, group_sizes = DisruptionBudgets(), GroupSizes()
         # They matter to preemption alone, and it takes a right of its own to list them.
         followed = budgets if entry.preempt_verb and not settings.claims_alone else None
