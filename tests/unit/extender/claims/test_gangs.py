@@ -1,7 +1,9 @@
 """Gangs of pods with claims: all that are needed at once get devices, or none does."""
 
+from gpushare.core.model import PodRef
 from gpushare.extender.claims.cases import COMPLETED_WITHIN
 from gpushare.extender.claims.writer import UNRESERVED
+from gpushare.extender.follow.group_members import Member
 from gpushare.wire.dra.claims import ClaimRequest, Part
 from gpushare.wire.dra.objects import ClaimsPod
 from tests.unit.extender.claims.store import ClaimStore, waiting_pod
@@ -71,13 +73,13 @@ def test_members_without_a_claim_and_those_that_are_bound_are_counted() -> None:
     pods = made(store, 10, 10, size=4)
     process = Process(store)
     process.waits(*pods)
-    holds = next(iter(process.resources)).holds
+    gate = process.resources.gate
     for uid in ("uid-p0", "uid-p1", "launcher"):
-        holds.placed(uid, KEY)
+        gate.shown(KEY, Member(PodRef("team", uid, uid), uid == "launcher"))
     process.round()
     assert store.given() == {}
     assert why(process, pods[0]) == "its group needs 4 pods at once: 3 are there"
-    holds.placed("bound", KEY)
+    gate.shown(KEY, Member(PodRef("team", "bound", "bound"), True))
     process.round()
     assert store.given() == {"n1/gpu-1": 20}
 
