@@ -4,7 +4,7 @@ Only an optimization: the gate at bind (bind/gate.py) keeps groups whole without
 does not fit whole is refused before places are charged for it. Each group is looked at once, and
 again when it was refused and the books have changed since.
 
-Tested in `tests/unit/extender/verbs/test_group_room.py`.
+Tested in `tests/unit/extender/verbs/test_offers.py` and `tests/simulation/test_gate_story.py`.
 """
 
 import threading
