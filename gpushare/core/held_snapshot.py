@@ -142,9 +142,10 @@ class HeldSnapshot(Snapshot):
 
 
 class RowStates:
-    """The states of single rows of held snapshots, each in a slot, to be put into other ones.
+    """The states of rows of held snapshots, each with a priority, to be put into other snapshots.
 
-    All snapshots are of the layout of `like`.
+    All snapshots are of the layout of `like`. Of each row the states of lower priorities follow
+    from those of higher ones.
     """
 
     def __init__(self, like: Snapshot) -> None:
@@ -156,9 +157,16 @@ class RowStates:
         self._stamps = np.empty(0, dtype=np.int64)
         self._spare: list[int] = []
         self._takes_cores = False
+        # By row, the slots of its states; by slot, its priority.
+        self._slots: dict[int, list[int]] = {}
+        self._priorities: dict[int, int] = {}
+        # Slots and minus their priorities, the highest priority first; None: to be made anew.
+        self._order: tuple[Rows, Ints] | None = None
 
-    def save(self, snapshot: HeldSnapshot, row: int) -> int:
-        """Keep the row as it is in the snapshot, and return its slot."""
+    def save(self, snapshot: HeldSnapshot, row: int, priority: int) -> None:
+        """Keep the row as it is in the snapshot for pods of that priority, and of a lower one as
+        far as no state of the row is kept for them.
+        """
         if not self._spare:
             self._grow()
         slot = self._spare.pop()
@@ -166,17 +174,36 @@ class RowStates:
             values[slot] = getattr(snapshot, name)[row]
         self._rows[slot], self._stamps[slot] = row, snapshot.stamps[row]
         self._takes_cores |= snapshot.takes_cores
-        return slot
+        self._slots.setdefault(row, []).append(slot)
+        self._priorities[slot] = priority
+        self._order = None
 
-    def drop(self, slots: list[int]) -> None:
-        """Forget what is kept in these slots."""
-        self._spare += slots
+    def forget(self, row: int) -> None:
+        """Forget the states of the row."""
+        for slot in self._slots.pop(row, ()):
+            self._spare.append(slot)
+            del self._priorities[slot]
+            self._order = None
 
-    def put_into(self, snapshot: HeldSnapshot, slots: Rows) -> None:
-        """Set rows of the snapshot as they were saved; of a row with several slots the last counts.
-
-        slots: intp (K,).
+    def seen_by(self, priority: int, books: Snapshot) -> HeldSnapshot | None:
+        """Return the books with the state of each row for pods of that priority; None if all states
+        count for them.
         """
+        if self._order is None:
+            slots = np.fromiter(self._priorities.keys(), np.intp, len(self._priorities))
+            ranks = -np.fromiter(self._priorities.values(), np.int64, len(slots))
+            order = np.argsort(ranks, kind="stable")
+            self._order = slots[order], ranks[order]
+        slots, ranks = self._order
+        count = int(np.searchsorted(ranks, -priority, side="right"))
+        if count == len(slots):
+            return None
+        offered = HeldSnapshot.of(books)
+        self._put_into(offered, slots[:count])
+        return offered
+
+    def _put_into(self, snapshot: HeldSnapshot, slots: Rows) -> None:
+        # Of a row with several slots the last one counts.
         rows = self._rows[slots]
         if self._takes_cores:
             snapshot.own_cores()

@@ -30,7 +30,8 @@ from gpushare.extender.shadow.shadow import Shadow
 from gpushare.extender.tell.explainer import Explainer
 from gpushare.extender.tell.metrics import Metrics
 from gpushare.extender.tell.page.server import UiServer
-from gpushare.extender.verbs.bind.transaction import BUDGET
+from gpushare.extender.verbs.bind.gate import WAIT, Gate
+from gpushare.extender.verbs.bind.transaction import BUDGET, wait_within
 from gpushare.kube.api import Api
 from gpushare.kube.client import KubeClient, connect
 from gpushare.kube.election import Elector, SchedulerLease
@@ -78,9 +79,10 @@ def connect_client(settings: Settings, pool_size: int) -> KubeClient:
 
 
 def make_managed_resources(
-    settings: Settings, entry: ExtenderConfig, schedulers: Sequence[str]
+    settings: Settings, entry: ExtenderConfig, schedulers: Sequence[str], sizes: GroupSizes
 ) -> ManagedResources:
-    """Return the managed resources of our entry in kube-scheduler's file, with empty ledgers.
+    """Return the managed resources of our entry in kube-scheduler's file, with empty ledgers, and
+    the gate for groups of these sizes.
 
     schedulers: the names of kube-scheduler's profiles.
     """
@@ -127,6 +129,9 @@ def make_managed_resources(
             frozenset(resource.name for resource in entry.managed_resources),
             frozenset(schedulers),
             binds_every_pod=entry.binds_every_pod,
+        ),
+        gate=Gate(
+            sizes.size_of, wait_within(entry.http_timeout) if settings.scheduler_config else WAIT
         ),
     )
 

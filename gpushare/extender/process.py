@@ -43,7 +43,6 @@ from gpushare.extender.tell.metrics import Metrics
 from gpushare.extender.tell.page.document import Documents
 from gpushare.extender.tell.page.last_hour import LastHour
 from gpushare.extender.verbs.bind.binder import Binder
-from gpushare.extender.verbs.bind.transaction import wait_within
 from gpushare.extender.verbs.holds import FLOOR
 from gpushare.extender.verbs.refusal_hold import RefusalHold
 from gpushare.extender.verbs.tickets import BindSlots
@@ -76,19 +75,24 @@ class Extender:
         entry = scheduler_file.entry
         self._settings = settings
         self._log_writer = log_writer
+        budgets, group_sizes = DisruptionBudgets(), GroupSizes()
         self._managed_resources = factory.make_managed_resources(
-            settings, entry, scheduler_file.schedulers
+            settings, entry, scheduler_file.schedulers, group_sizes
         )
         # Configurations of other versions are read by releases before 1.29 alone.
         self._current = scheduler_file.current
-        self._client = factory.connect_client(settings, settings.threads - SPARE_THREADS + 8)
-        budgets, group_sizes = DisruptionBudgets(), GroupSizes()
+        self._client = factory.connect_client(
+            settings, settings.threads - SPARE_THREADS + _GATE_WRITERS + 8
+        )
         self._policy_refresher = PolicyRefresher(
             self._managed_resources, make_policies, try_policies
         )
         self._events = Recorder(self._client, settings.identity or socket.gethostname())
-        recorder = self._events if settings.events else NullRecorder()
-        self._event_messages = EventMessages(recorder, self._managed_resources, settings.unit)
+        self._event_messages = EventMessages(
+            self._events if settings.events else NullRecorder(),
+            self._managed_resources,
+            settings.unit,
+        )
         marks, placeholders = Shown[Mark](), Shown[Placeholder]()
         running = Shown[ObservedPod]() if settings.scale_down_guard else None
         claims = factory.claims_service(settings, self._client, self._managed_resources)
@@ -147,10 +151,6 @@ class Extender:
             not_ready=self._readiness.not_ready,
             leads_until=self._readiness.leads_until,
         )
-        gate = self._managed_resources.gate
-        gate.size_of = group_sizes.size_of
-        if settings.scheduler_config:
-            gate.wait = wait_within(entry.http_timeout)
         # Behind the gate; they begin with the first Binding, after the fork.
         self._gate_writers = ThreadPoolExecutor(_GATE_WRITERS, "gate-writer")
         self._binder = Binder(

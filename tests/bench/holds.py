@@ -1,6 +1,7 @@
-"""What holds cost: filter over 5,000 nodes with 500 holds beside none, in turn, in one process.
+"""What holds cost: filter over 5,000 nodes with 500 holds beside none, in turn, in one process; and
+with 5,000 holds of many priorities; and for the pods of a group beside as many plain ones.
 
-Run as `python -m tests.bench.holds`; a minute. Only the ratios are worth anything. Between two
+Run as `python -m tests.bench.holds`; two minutes. Only the ratios are worth anything. Between two
 calls a pod is bound, or given up (a retry that binds nothing): a bind charges the node of the
 answer, and some pods later that one ends, so the cluster stays as full as it is. A pod is bound
 before the next one is asked about, or, as kube-scheduler does it, while the next one is: then what
@@ -26,17 +27,18 @@ from gpushare.wire.annotations import ALIYUN
 from gpushare.wire.extender import NameLists
 from gpushare.wire.groups import Claimant
 
+_GROUP, _SIZE = "scheduling.k8s.io/group-name", "scheduling.volcano.sh/group-min-member"
 _NODES, _HOLDS, _CALLS, _ROUNDS = 5000, 500, 100, 5
 _KEPT = 50
 """Pods that are bound at once."""
 
 
-def _verb(policy: str, answer: str) -> tuple[FilterVerb, ManagedResource]:
+def _verb(policy: str, answer: str, nodes: int = _NODES) -> tuple[FilterVerb, ManagedResource]:
     ledger = Ledger(Pairing.OFF)
     ledger.replace_nodes(
         [
             NodeSpec(f"node-{n:04}", (16,) * 8, (True,) * 8, ("A",) * 8, (), 64_000, 1 << 38)
-            for n in range(_NODES)
+            for n in range(nodes)
         ]
     )
     managed = ManagedResource(ALIYUN, ledger, {policy: Ranking(load_policy(policy))}, policy)
@@ -51,14 +53,20 @@ def _verb(policy: str, answer: str) -> tuple[FilterVerb, ManagedResource]:
     return verb, managed
 
 
-def _body(name: str) -> bytes:
-    """Return what kube-scheduler sends: without blanks, the nodes in another order each time."""
-    container = {"name": "x", "resources": {"limits": {"aliyun.com/gpu-mem": "3"}}}
+def _body(
+    name: str, nodes: int = _NODES, *, units: int = 3, priority: int = 0, group: int = 0
+) -> bytes:
+    """Return what kube-scheduler sends: without blanks, the nodes in another order each time.
+
+    group: the size of its group; 0: it has none.
+    """
+    container = {"name": "x", "resources": {"limits": {"aliyun.com/gpu-mem": str(units)}}}
+    notes = {_GROUP: "train", _SIZE: str(group)} if group else {}
     pod = {
-        "metadata": {"name": name, "namespace": "default", "uid": name},
-        "spec": {"containers": [container]},
+        "metadata": {"name": name, "namespace": "default", "uid": name, "annotations": notes},
+        "spec": {"containers": [container], "priority": priority},
     }
-    names = [f"node-{n:04}" for n in range(_NODES)]
+    names = [f"node-{n:04}" for n in range(nodes)]
     random.Random(name).shuffle(names)
     return json.dumps({"Pod": pod, "NodeNames": names}, separators=(",", ":")).encode()
 
@@ -101,6 +109,60 @@ class Side:
             ledger.pod_gone(self._bound.popleft())
 
 
+def _bind(managed: ManagedResource, name: str, node: str) -> None:
+    """Charge a pod, as its bind does."""
+    ledger, request = managed.ledger, Request(3, 1)
+    allocation = place(ledger.snapshot(), node, request, managed.scorer(request))
+    ledger.assume(PodRef("default", name, name), request, allocation, 0.0)
+    managed.holds.bind(name)
+
+
+def many_priorities(nodes: int, holds: int, priorities: int, units: int) -> None:
+    """Print what filter takes beside so many holds of so many priorities; each pod is bound."""
+    sides = {}
+    for count in (0, holds):
+        sides[count] = _verb("binpack", "best", nodes)
+        for n in range(count):
+            ref = PodRef("default", f"h{n}", f"h{n}")
+            pod = Claimant(ref, Request(3, 1, 1000, 1 << 30), n % priorities)
+            sides[count][1].holds.shown(pod, f"node-{n % nodes:04}", time.monotonic())
+    taken: dict[int, list[float]] = {count: [] for count in sides}
+    chance = random.Random(1)
+    for n in range(_CALLS):
+        name, priority = f"pod-{n}", chance.randrange(priorities)
+        body = _body(name, nodes, units=units, priority=priority)
+        for count, (verb, managed) in sides.items():
+            begin = time.thread_time()
+            answer = verb.answer(body)
+            taken[count].append(time.thread_time() - begin)
+            offered = json.loads(answer.body)["NodeNames"]
+            if offered:
+                _bind(managed, name, offered[0])
+    none, some = (1e3 * statistics.median(values[5:]) for values in taken.values())
+    fits = "refused" if units > 10 else "bound"
+    print(
+        f"{nodes} nodes, {holds} holds of {priorities} priorities, {fits}:"
+        f" none {none:.2f} ms  held {some:.2f} ms  {some / none:.2f}",
+        flush=True,
+    )
+
+
+def groups(size: int, nodes: int = 1000) -> None:
+    """Print what filter takes for all pods of a group beside as many plain pods."""
+    sums = {}
+    for group in (0, size):
+        verb, managed = _verb("binpack", "best", nodes)
+        sums[group] = 0.0
+        for n in range(size):
+            body = _body(f"pod-{n}", nodes, group=group)
+            begin = time.thread_time()
+            answer = verb.answer(body)
+            sums[group] += time.thread_time() - begin
+            _bind(managed, f"pod-{n}", json.loads(answer.body)["NodeNames"][0])
+    plain, member = sums.values()
+    print(f"a group of {size}, {nodes} nodes: {member / plain:.2f} of as many plain pods")
+
+
 def main() -> None:
     """Print a line for each policy, answer and what becomes of the pods."""
     print(f"filter, {_NODES} nodes of 8 devices; {_HOLDS} holds on as many nodes; medians of CPU")
@@ -128,6 +190,12 @@ def main() -> None:
                 low, middle, high = min(ratios), statistics.median(ratios), max(ratios)
                 figures = f"{middle:.2f} ({low:.2f} to {high:.2f})"
                 print(f"{policy:>12} {answer:>4} {what:>15}  {shown}  {figures}", flush=True)
+    for nodes in (1000, 5000):
+        for priorities in (1, 20, 200):
+            many_priorities(nodes, 5000, priorities, 3)
+    many_priorities(1000, 8000, 200, 15)
+    for size in (10, 100, 400, 1000):
+        groups(size)
 
 
 if __name__ == "__main__":

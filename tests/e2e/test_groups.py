@@ -39,7 +39,7 @@ _PORTED_TO = "1.37"
 """The release of Kubernetes that the coscheduling plug-in of the tests is built with."""
 _TORN_AFTER = 5000
 """Milliseconds for which several Bindings may be under way on a busy machine."""
-_ROUNDS = int(os.environ.get("GANGS", "3"))
+_ROUNDS = int(os.environ.get("GANGS", "2"))
 """Rounds of several groups; the long proof has more: GANGS=14 make e2e PYTEST="-k test_groups"."""
 _LEASE = "/apis/coordination.k8s.io/v1/namespaces/kube-system/leases/gpushare-extender"
 _RBAC = "/apis/rbac.authorization.k8s.io/v1"

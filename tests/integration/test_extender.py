@@ -270,6 +270,9 @@ def test_version_probes_and_metrics_are_answered(world: World) -> None:
         "[+]nodes ok",
         "[+]pods ok",
         "[+]configmaps ok",
+        # The local cluster has no PodGroups.
+        "[+]leaderworkersets ok",
+        "[+]jobsets ok",
         "[+]leadership ok",
         "",
     ]

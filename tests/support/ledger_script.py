@@ -61,6 +61,7 @@ class Script:
             "gone": lambda words, _: self._ledger.pod_gone(words[0]),
             "list": lambda words, _: self._ledger.replace_pods(map(self._pod, _split(words))),
             "assume": self._assume,
+            "through": lambda words, now: [f"{self._ledger.let_through(words[0], now, '')}"],
             "landed": lambda words, now: self._ledger.landed(words[0], now),
             "doubt": lambda words, now: self._ledger.doubt(words[0], now),
             "resume": lambda words, now: [f"{self._resume(words[0], now)}"],
@@ -119,11 +120,11 @@ class Script:
         return self._ledger.resume(uid, entry.node if entry else "", now) is not None
 
     def _assume(self, words: list[str], now: float) -> None:
-        name, size, _, where = words
+        name, size, _, where, *gate = words
         request = self._sizes[name] = _request(size)
         node, devices = _place(where)
         allocation = Allocation(node, devices, (request.units,) * len(devices))
-        self._ledger.assume(_ref(name), request, allocation, now)
+        self._ledger.assume(_ref(name), request, allocation, now, at_gate=gate == ["gated"])
 
     def _overdue(self, words: list[str], now: float) -> list[str]:
         due = self._ledger.overdue(now)

@@ -83,10 +83,14 @@ class Readiness:
         return next((wrong for wrong in self.checks().values() if wrong), "")
 
     def checks(self) -> dict[str, str]:
-        """Return the problem of each part, "" if there is none."""
+        """Return the problem of each part, "" if there is none; APIs that this cluster does not
+        have are left out.
+        """
         now = self._clock()
         checks = {
-            name: self._problem_of(name, source, now) for name, source in self._sources.items()
+            name: self._problem_of(name, source, now)
+            for name, source in self._sources.items()
+            if not _is_missing(source)
         }
         return checks | {"leadership": self._leadership_problem(now)}
 
@@ -145,8 +149,8 @@ class Readiness:
         state["leader"] = not self._leadership_problem(now)
         for name, source in self._sources.items():
             status = source.reflector.status
-            if source.optional and not status.synced and status.restarts[_MISSING]:
-                continue  # an API that this cluster does not have
+            if _is_missing(source):
+                continue
             state[f"{name}_synced"] = status.synced
             state[f"{name}_age_seconds"] = now - max(status.last_contact, self._started)
             state[f"{name}_relists_total"] = status.relists
@@ -162,9 +166,9 @@ class Readiness:
         404 only when it knows all its APIs.
         """
         status = source.reflector.status
+        if _is_missing(source):
+            return ""
         if not status.synced:
-            if source.optional and status.restarts[_MISSING]:
-                return ""
             required = (other for other in self._sources.values() if not other.optional)
             if source.optional and all(other.reflector.status.synced for other in required):
                 refusals = sum(status.restarts[reason] for reason in _REFUSED)
@@ -193,3 +197,9 @@ class Readiness:
             return False
         listed_at = self._sources["pods"].reflector.status.listed_at
         return listed_at < self._lease_runner.fenced_until()
+
+
+def _is_missing(source: Source) -> bool:
+    """Return whether this cluster does not have the API of an optional source."""
+    status = source.reflector.status
+    return source.optional and not status.synced and bool(status.restarts[_MISSING])

@@ -4,15 +4,13 @@ Only an optimization: the gate at bind (bind/gate.py) keeps groups whole without
 does not fit whole is refused before places are charged for it. Each group is looked at once, and
 again when it was refused and the books have changed since.
 
-Tested in `tests/unit/extender/verbs/test_group_room.py`.
+Tested in `tests/unit/extender/verbs/test_offers.py` and `tests/simulation/test_gate_story.py`.
 """
 
 import threading
 from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
-
-import numpy as np
 
 from gpushare.core.decide import room_for
 from gpushare.core.held_snapshot import HeldSnapshot
@@ -30,8 +28,8 @@ _MOST_GROUPS = 1_000
 """Groups of which the last look is kept."""
 
 Version = tuple[int, int, int, bytes]
-"""The generation of the books, the versions of the holds and of the gate, and a byte for each node,
-1 where kube-scheduler offers it."""
+"""The generation of the books, the versions of the holds and of the gate, and the rows of the nodes
+that kube-scheduler offers."""
 
 
 class _Look(NamedTuple):
@@ -70,16 +68,15 @@ class GroupRoom:
         """
         if pod.waits or not self._gate.holds_back(pod.group):
             return True
-        rows = rows[rows >= 0]
-        offered = np.zeros(len(seen.names), dtype=bool)
-        offered[rows] = True
-        holds, gate = self._managed.holds.version, self._gate.version
-        version = seen.generation, holds, gate, offered.tobytes()
-        ended = self._gate.ended_waits
         with self._lock:
             look = self._looks.get(pod.group.key)
+        ended = self._gate.ended_waits
         if look is not None and look.fits and now < look.until and ended == look.ended_waits:
             return True
+        rows = rows[rows >= 0]
+        rows.sort()
+        holds, gate = self._managed.holds.version, self._gate.version
+        version = seen.generation, holds, gate, rows.tobytes()
         if look is not None and not look.fits and version == look.version:
             return False
         needs = self.needs(pod, demands())

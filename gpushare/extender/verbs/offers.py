@@ -16,14 +16,12 @@ import time
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 
-import numpy as np
-
 from gpushare.core.decide import Judgement, judge, take_best
 from gpushare.core.held_snapshot import HeldSnapshot, RowStates
 from gpushare.core.model import ALL_CORES, Request, Shares
 from gpushare.core.node_names import NodeNames
 from gpushare.core.ranking import Scorer
-from gpushare.core.snapshot import Ints, Rows, Snapshot
+from gpushare.core.snapshot import Snapshot
 from gpushare.errors import WireError
 from gpushare.extender.managed_resources import ManagedResource
 from gpushare.extender.verbs.holds import Hold, Holds, counts_against
@@ -50,11 +48,6 @@ class _PlacedHolds:
         self.holds: dict[int, tuple[Hold, ...]] = {}
         """By row, in the order in which they are placed."""
         self._states = RowStates(books)
-        self._slots: dict[int, list[int]] = {}
-        """By row, the slots of its states, the highest priority first."""
-        self._priorities: dict[int, int] = {}
-        """By slot."""
-        self._order: tuple[Rows, Ints] | None = None
 
     def place(
         self, offered: HeldSnapshot, row: int, take: Callable[[HeldSnapshot, int, Hold], None]
@@ -62,42 +55,22 @@ class _PlacedHolds:
         """Take from the row, as it is in the books, what its holds take; keep its states."""
         self.forget(row)
         offered.reset(row)
-        holds, slots = self.holds[row], []
+        holds = self.holds[row]
         for number, hold in enumerate(holds):
             # It is placed again when the row changes, though nothing may fit now.
             offered.hold(row)
             take(offered, row, hold)
             priority = hold.pod.priority
             if number + 1 == len(holds) or holds[number + 1].pod.priority != priority:
-                slot = self._states.save(offered, row)
-                slots.append(slot)
-                self._priorities[slot] = priority
-        self._slots[row] = slots
-        self._order = None
+                self._states.save(offered, row, priority)
 
     def forget(self, row: int) -> None:
         """Drop the states of the row."""
-        slots = self._slots.pop(row, None)
-        if slots:
-            self._states.drop(slots)
-            for slot in slots:
-                del self._priorities[slot]
-            self._order = None
+        self._states.forget(row)
 
     def seen_by(self, priority: int) -> HeldSnapshot:
         """Return the snapshot as pods of that priority see it that hold nothing themselves."""
-        if self._order is None:
-            slots = np.fromiter(self._priorities.keys(), np.intp, len(self._priorities))
-            ranks = -np.fromiter(self._priorities.values(), np.int64, len(slots))
-            order = np.argsort(ranks, kind="stable")
-            self._order = slots[order], ranks[order]
-        slots, ranks = self._order
-        count = int(np.searchsorted(ranks, -priority, side="right"))
-        if count == len(slots):
-            return self.all
-        offered = HeldSnapshot.of(self.all.base)
-        self._states.put_into(offered, slots[:count])
-        return offered
+        return self._states.seen_by(priority, self.all.base) or self.all
 
 
 class Offers:

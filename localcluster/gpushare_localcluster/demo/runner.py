@@ -59,6 +59,13 @@ _PATIENCE = 10.0
 _POLL = 0.05
 _PRIORITY_CLASSES = "/apis/scheduling.k8s.io/v1/priorityclasses"
 _BUDGETS = "/apis/policy/v1/poddisruptionbudgets"
+_OWNERS = (
+    *(f"/apis/apps/v1/{kind}" for kind in ("deployments", "replicasets", "statefulsets")),
+    *("/apis/apps/v1/daemonsets", "/apis/batch/v1/jobs"),
+    "/apis/jobset.x-k8s.io/v1alpha2/jobsets",
+    "/apis/leaderworkerset.x-k8s.io/v1/leaderworkersets",
+)
+"""Whose controllers would make deleted pods anew."""
 _CLEAN_TIMEOUT = 20.0
 _NODE_SECONDS = 0.2
 _FORBIDDEN = 403
@@ -153,6 +160,11 @@ class Runner:
 
     def clean(self) -> None:
         """Delete all pods and nodes, and wait until nobody knows of them. Raises ApiError."""
+        for path in _OWNERS:
+            root, _, kind = path.rpartition("/")
+            for item in self._api.get(path)["items"]:
+                meta = item["metadata"]
+                self._delete(f"{root}/namespaces/{meta['namespace']}/{kind}/{meta['name']}")
         for pod in self._board.pods().values():
             namespace = pod.raw["metadata"].get("namespace", NAMESPACE)
             self._delete(f"/api/v1/namespaces/{namespace}/pods/{pod.name}")

@@ -43,7 +43,8 @@ def charges_after_success(original: Any) -> Any:
 def takes_by_an_old_look(original: Any) -> Any:
     del original
 
-    def charge(asked: Any, ref: Any, node: str, *, now: float, stamp: str) -> Any:
+    def charge(asked: Any, ref: Any, node: str, *, now: float, stamp: str, at_gate: bool) -> Any:
+        del at_gate
         books, request = asked
         ledger = books.ledger
         looks = vars(ledger).setdefault("looks", [])
@@ -59,9 +60,9 @@ def takes_by_an_old_look(original: Any) -> Any:
 
 
 def _assumes_unseen(original: Any) -> Any:
-    def assume(self: Any, *told: Any, stamp: str, seen: Any = None) -> Any:
+    def assume(self: Any, *told: Any, seen: Any = None, **named: Any) -> Any:
         del seen
-        return original(self, *told, stamp=stamp)
+        return original(self, *told, **named)
 
     return assume
 
@@ -192,8 +193,8 @@ def frees_what_has_landed(original: Any) -> Any:
     "C13", "assume times by the second are the same for several pods", binder, "BindTransaction"
 )
 def stamps_by_the_second(original: Any) -> Any:
-    def begun(*told: Any) -> Any:
-        bind = original(*told)
+    def begun(**told: Any) -> Any:
+        bind = original(**told)
         bind.stamp = str(int(bind.stamp) // 10**9)
         return bind
 

@@ -232,7 +232,7 @@ def serves_all_without_a_file(original: Any) -> Any:
         test=f"{_UNIT}/extender/verbs/bind/test_bind_tickets.py::"
         "test_a_pod_that_names_none_of_our_resources_is_not_bound")  # fmt: skip
 def binds_pods_without_gpu(original: Any) -> Any:
-    return lambda self, pod: original(replace(self, managed=frozenset()), pod)
+    return lambda self, pod, **told: original(replace(self, managed=frozenset()), pod, **told)
 
 
 @mutant("T21", "what filter has offered again and again is held from others for ever", Holds,

@@ -51,7 +51,7 @@ def counts_the_gated(original: Any) -> Any:
 @mutant("T4", "pods of a scheduler that does not call us count", ExtenderScope, "refusal")
 def serves_every_scheduler(original: Any) -> Any:
     del original
-    return lambda self, pod: ""
+    return lambda self, pod, **_: ""
 
 
 @mutant("T4", "a pod that nobody schedules here counts among those that come",

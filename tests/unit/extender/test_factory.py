@@ -4,6 +4,7 @@ import pytest
 
 from gpushare.core.model import Request
 from gpushare.extender.factory import make_managed_resources
+from gpushare.extender.follow.group_sizes import GroupSizes
 from gpushare.settings import Settings
 from gpushare.wire.annotations import ALIYUN
 from gpushare.wire.scheduler.config import ExtenderConfig, ExtenderManagedResource
@@ -18,7 +19,7 @@ def test_compute_that_kube_scheduler_does_not_count_keeps_no_pod_out(*, ignored:
         ExtenderManagedResource(ALIYUN.cores, ignored_by_scheduler=ignored),
     )
     entry = ExtenderConfig("http://127.0.0.1:1", managed_resources=managed)
-    made = make_managed_resources(Settings(), entry, ["default-scheduler"])
+    made = make_managed_resources(Settings(), entry, ["default-scheduler"], GroupSizes())
     (memory,) = made
     made.node_states.put(state_of(node("a", 16), allocatable={ALIYUN.resource: 16, "pods": 110}))
     asked = Request(4, 1, resources=((ALIYUN.cores, 30), (ALIYUN.resource, 4)), cores=30)

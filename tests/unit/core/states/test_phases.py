@@ -31,10 +31,20 @@ def test_what_is_assumed_ends_by_proof_alone(phase: Phase) -> None:
     assert ends <= PROOFS
 
 
-@pytest.mark.parametrize("phase", [Phase.IN_FLIGHT, Phase.RESENT])
+@pytest.mark.parametrize("phase", [Phase.AT_GATE, Phase.IN_FLIGHT, Phase.RESENT])
 def test_no_read_ends_what_is_on_its_way(phase: Phase) -> None:
     reads = (event for event in Event if event.name.startswith("READ_"))
     assert not any(phase in TABLE[event] for event in reads)
+
+
+def test_a_pod_at_the_gate_is_never_in_doubt_nor_landed_before_it_is_let_through() -> None:
+    after = {
+        event: phases[Phase.AT_GATE] for event, phases in TABLE.items() if Phase.AT_GATE in phases
+    }
+    moves = {event: phase for event, phase in after.items() if phase is not Phase.AT_GATE}
+    assert moves.pop(Event.LET_THROUGH) is Phase.IN_FLIGHT
+    assert moves.pop(Event.REFUSED) is Phase.UNCHARGED
+    assert set(moves.values()) == {Phase.BOUND, Phase.GONE}
 
 
 def test_bound_comes_from_the_watch_alone_and_ends_when_the_pod_is_gone() -> None:
@@ -53,3 +63,4 @@ def test_bound_comes_from_the_watch_alone_and_ends_when_the_pod_is_gone() -> Non
 @pytest.mark.parametrize("phase", [phase for phase in RECORDED if phase is not Phase.UNCHARGED])
 def test_no_pod_is_charged_by_two_binds(phase: Phase) -> None:
     assert phase not in TABLE[Event.ASSUMED]
+    assert phase not in TABLE[Event.GATED]

@@ -61,7 +61,7 @@ class World:
 
     def phase(self, name: str) -> Phase | None:
         entry = self.ledger.entry(f"uid-{name}")
-        return entry and entry.phase
+        return None if entry is None else entry.phase
 
     def written(self) -> int:
         return sum(call.path.endswith("/binding") for call in self.api.calls)
