@@ -139,6 +139,8 @@ class Binder:
         those of the pod; otherwise the pod is read. A pod of a group needs `later`.
         """
         begun = self._clock()
+        if self._at_gate and self._resources.gate.replaced(ref.uid):
+            self.open_gate()
         with self._lock:
             # Nanoseconds since the epoch, always increasing: device plug-ins sort by it.
             self._last_stamp = max(self._wall_ns(), self._last_stamp + 1)

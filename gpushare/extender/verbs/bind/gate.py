@@ -32,7 +32,7 @@ Rank = tuple[int, float, str]
 created, the key."""
 
 TIMEOUT, COMPETITION, DELETED, STOP = "group_timeout", "group_competes", "gone", "stopping"
-NOT_LEADING = "not_leading"
+NOT_LEADING, REPLACED = "not_leading", "replaced"
 """Why a wait ended, one word for logs and metrics."""
 
 
@@ -186,6 +186,20 @@ class Gate:
                 self._judge(attempt)
             if len(attempt.waiting) == 1:  # it may be the first whose time is over
                 self._changed.notify_all()
+
+    def replaced(self, uid: str) -> bool:
+        """End the wait of the pod, if it waits: another bind of it has come, as the kube-scheduler
+        that sent the first has ended. Return whether it has waited.
+        """
+        with self._changed:
+            for attempt in list(self._tries.values()):
+                arrival = attempt.waiting.pop(uid, None)
+                if arrival is not None:
+                    why = "another bind of the pod has come"
+                    self._add(Verdict(attempt.group.key, (arrival,), why, REPLACED))
+                    self._drop_if_empty(attempt)
+                    return True
+            return False
 
     def unbound(self, uid: str) -> Torn | None:
         """Note that a Binding that was sent, or was about to be, has not landed; return the group

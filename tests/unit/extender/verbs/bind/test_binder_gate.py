@@ -10,7 +10,7 @@ from gpushare.errors import ApiError, ApiUnavailable
 from gpushare.extender.follow.group_members import Member, Need
 from gpushare.extender.managed_resources import ManagedResources
 from gpushare.extender.verbs.bind.binder import Binder
-from gpushare.extender.verbs.bind.gate import NOT_LEADING, TIMEOUT, Torn
+from gpushare.extender.verbs.bind.gate import NOT_LEADING, REPLACED, TIMEOUT, Torn
 from gpushare.extender.verbs.bind.transaction import BUDGET, BindResult, wait_within
 from gpushare.wire.groups import Group
 from tests.support.scripted_api import BOUND, ScriptedApi
@@ -205,11 +205,13 @@ def test_an_error_of_ours_behind_the_gate_is_an_answer_and_keeps_the_charge_in_d
     assert not world.binder.settled()
 
 
-def test_a_second_bind_of_a_pod_at_the_gate_is_refused(world: World) -> None:
+def test_a_second_bind_of_a_pod_at_the_gate_takes_the_place_of_the_first(world: World) -> None:
+    """A kube-scheduler that begins anew does not know of the bind that its predecessor has sent."""
     world.bind("a")
-    again = world.bind("a")
-    assert again is not None
-    assert again.reason == "in_flight"
+    assert world.bind("a") is None
+    assert world.answers.pop("a").reason == REPLACED
+    assert world.phase("a") is Phase.AT_GATE
+    assert world.resources.gate.state()["gate_pods"] == 1
     world.bind("b")
     assert world.answers["a"].reason == "bound"
 
