@@ -38,8 +38,10 @@ class Fault(StrEnum):
     REMAP = "remap"
     """A row of its memory could not be replaced by a spare one."""
     MIG = "mig"
+    FABRIC = "fabric"
+    """The NVLink fabric that it belongs to is not up: CUDA programs fail."""
     SIZE = "size"
-    """It has less memory than it had, or less than a unit."""
+    """It has less memory than it had, or less than a unit, or NVML does not tell its memory."""
     FILE = "file"
     """The devices file says so."""
 

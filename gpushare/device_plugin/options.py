@@ -34,6 +34,9 @@ class Options:
     memory_unit: str
     reserve_mib: int | None
     """None: what NVML says that driver and firmware keep."""
+    memory_mib: Mapping[str, int]
+    """By model, for cards whose memory NVML does not tell."""
+    needs_fabric: bool
     devices_file: str
     device_plugin_dir: Path
     pod_resources_socket: Path
@@ -68,10 +71,12 @@ def read_options(words: Sequence[str], environ: Mapping[str, str]) -> Options:
     resource = values.pop("resource")
     pods_api = values.pop("pods_api_socket")
     reserve = values.pop("reserve_mib")
+    sizes = values.pop("memory_mib")
     options = Options(
         names=Names.for_resource(resource),
         pods_api_socket=Path(pods_api) if pods_api else None,
         reserve_mib=None if reserve == "auto" else _mib(reserve),
+        memory_mib=dict(map(_model_memory, sizes)),
         **values,
     )
     _check(options)
@@ -82,6 +87,16 @@ def _mib(text: str) -> int:
     if not re.fullmatch(r"[0-9]{1,7}", text) or int(text) > 1 << 20:
         raise SettingsError(f"reserve-mib: {text[:20]} is not from 0 to {1 << 20}, and not auto")
     return int(text)
+
+
+def _model_memory(text: str) -> tuple[str, int]:
+    """Return (model, MiB) of MODEL=MIB. Raises SettingsError."""
+    model, _, size = text.rpartition("=")
+    if not model or not re.fullmatch(r"[1-9][0-9]{0,7}", size):
+        raise SettingsError(
+            f"memory-mib: {text[:80]!r} is not of the form MODEL=MIB, as 'NVIDIA GB10=114688'"
+        )
+    return model, int(size)
 
 
 def _check(options: Options) -> None:
@@ -135,6 +150,20 @@ def _parser(environ: Mapping[str, str]) -> Parser:
         "MiB of each GPU that are not given out; auto: what NVML says that driver and firmware"
         " keep; 0: none, as the original counts",
         metavar="N",
+    )
+    parser.add_argument(
+        "--memory-mib",
+        action="append",
+        default=[],
+        metavar="MODEL=MIB",
+        help="MiB of each GPU of a model whose memory NVML does not tell, as of GB10 and Thor;"
+        " MODEL as NVML names it; may be given several times",
+    )
+    parser.add_argument(
+        "--needs-fabric",
+        action=argparse.BooleanOptionalAction,
+        default=True,
+        help="count a GPU as unhealthy while its NVLink fabric is not up (default: on)",
     )
     add(
         "--devices-file",

@@ -61,7 +61,12 @@ class DevicePlugin:
         if options.devices_file:
             self._source = FileSource(options.devices_file)
         else:
-            self._source = NvmlSource(topology=options.numa, root=options.host_root)
+            self._source = NvmlSource(
+                topology=options.numa,
+                root=options.host_root,
+                memory_mib=options.memory_mib,
+                needs_fabric=options.needs_fabric,
+            )
         isolation = _isolation(options, self._source)
         self._client = connect(
             options.kubeconfig or None, options.context or None, pool_size=8, user_agent=NAME

@@ -471,6 +471,8 @@ def test_beside_the_originals_plugin_it_does_not_start(node: PluginNode) -> None
         (["--devices-file", "/nowhere.json"], "devices-file: /nowhere.json cannot be read"),
         (["--memory-unit", "TiB"], "memory-unit: 'TiB' is none of GiB, MiB"),
         (["--memory-unit", "MiB", "--reserve-mib", "-1"], "reserve-mib: -1 is not from 0"),
+        (["--memory-mib", "NVIDIA GB10=0"], "memory-mib: 'NVIDIA GB10=0' is not of the form"),
+        (["--memory-mib", "114688"], "memory-mib: '114688' is not of the form MODEL=MIB"),
         (["--node-name", "Not A Node"], "node-name: 'Not A Node' is no name of a node"),
         (["--kubeconfig", "/nowhere"], "kubeconfig /nowhere does not exist"),
         (["--isolation", "mps"], "mps-pipe-dir"),

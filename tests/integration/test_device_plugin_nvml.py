@@ -168,6 +168,15 @@ def test_what_the_driver_keeps_of_the_memory_is_not_given_out(make_node: MakeNod
     node.kubelet.wait_advertised(15)
 
 
+def test_a_gpu_without_memory_of_its_own_has_the_size_of_the_setting(make_node: MakeNode) -> None:
+    node = make_node("--memory-mib", "Stand-in=32768")
+    node.says("GPU-unified 0 -1 0", "answer nvmlDeviceGetMemoryInfo 3 GPU-unified")
+    node.kubelet.start()
+    node.start_plugin()
+    node.kubelet.wait_advertised(32)
+    assert [(device.mem, device.healthy) for device in node.told().devices] == [(32, True)]
+
+
 def test_a_gpu_in_mig_mode_is_not_shared(make_node: MakeNode) -> None:
     node = make_node()
     node.says(GPUS[0], GPUS[1], "GPU-c 16384 1 0")

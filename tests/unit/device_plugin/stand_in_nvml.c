@@ -11,6 +11,7 @@
  *     reserved UUID MIB          what the driver keeps of the memory (without it: not supported)
  *     recovery UUID ACTION       the recovery action (without it: not supported)
  *     remaps UUID PENDING FAILED the row remapper's state (without it: not supported)
+ *     fabric UUID STATE STATUS   its NVLink fabric (without it: not supported)
  *     answer FUNCTION CODE UUID  what that function answers of that GPU; UUID *: of all, and of none
  *     loads N                    how often the driver was loaded: a library that was initialized
  *                                before answers that it is not; N 0: no driver is loaded
@@ -33,6 +34,8 @@ struct memory2 { unsigned int version; unsigned long long total, reserved, free,
 struct process { unsigned int pid; unsigned long long used; unsigned int gpu, compute; };
 struct slot { char old[16]; unsigned int domain, bus, device, id, subsystem; char name[32]; };
 struct limit { char *cgroup; unsigned long long soft, hard, used; };
+struct fabric { unsigned char cluster[16]; int status; unsigned int clique, state; };
+struct fabric2 { unsigned int version; struct fabric of; unsigned int health; };
 struct event { void *device; unsigned long long type, data; unsigned int gpu, compute; };
 struct field {
     unsigned int id, scope; long long when, latency; int type, answer;
@@ -227,6 +230,24 @@ int nvmlDeviceGetRemappedRows(void *handle, unsigned int *corrected, unsigned in
     *pending = waits;
     *failed = lacks;
     return code;
+}
+
+static int fabric_of(const char *function, void *handle, struct fabric *fabric) {
+    struct gpu *one;
+    long state = 0, status = 0;
+    int code = asked(function, handle, &one);
+    if (!code && line_of("fabric", one->uuid, &state, &status) < 2) code = NOT_SUPPORTED;
+    fabric->state = state;
+    fabric->status = status;
+    return code;
+}
+
+int nvmlDeviceGetGpuFabricInfo(void *handle, struct fabric *fabric) {
+    return fabric_of("nvmlDeviceGetGpuFabricInfo", handle, fabric);
+}
+
+int nvmlDeviceGetGpuFabricInfoV(void *handle, struct fabric2 *fabric) {
+    return fabric_of("nvmlDeviceGetGpuFabricInfoV", handle, &fabric->of);
 }
 
 int nvmlDeviceGetHandleByUUID(const char *uuid, void **handle) {
