@@ -34,7 +34,7 @@ HEART := tests/unit/core tests/unit/wire tests/unit/ledger tests/unit/extender
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help demo venv test pages faults e2e e2e-all bench proof lint types format branches check controlplane helm promtool kubectl lock sbom clean
+.PHONY: help demo venv test pages faults e2e e2e-all bench proof lint types format branches check controlplane helm promtool nvidia-container-runtime kubectl lock sbom clean
 # A target that fails leaves no file that looks finished.
 .DELETE_ON_ERROR:
 
@@ -117,6 +117,9 @@ helm: ## build helm from its Go module, print its folder
 
 promtool: ## build Prometheus' promtool from its Go module, print its folder
 	@$(TOOL) promtool
+
+nvidia-container-runtime: ## build NVIDIA's container runtime from its Go module, print its folder
+	@$(TOOL) nvidia-container-runtime
 
 kubectl: ## print the path of a real kubectl: the one on PATH, else of `make controlplane`
 	@command -v kubectl || echo "$$($(CONTROLPLANE) $(VERSION))/kubectl"

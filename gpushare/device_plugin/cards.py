@@ -71,6 +71,8 @@ class Card:
     numa: int | None = None
     """Its NUMA node, if known."""
     problem: Problem | None = None
+    minor: int | None = None
+    """The number of its device node, if known: N of /dev/nvidiaN."""
 
     @property
     def healthy(self) -> bool:
@@ -101,6 +103,8 @@ class DetectedGpu:
     """Whether a row could not be replaced."""
     loads: int = 0
     """How often the driver was seen not to be loaded, and was loaded again."""
+    minor: int | None = None
+    """N of its device node /dev/nvidiaN."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,7 +203,15 @@ def _card(gpu: DetectedGpu, unit: int, reserve_mib: int | None) -> Card:
     if not units and problem is None:
         text = f"has {gpu.memory_mib} MiB, of which {reserved} are reserved: less than a unit"
         problem = Problem(Fault.SIZE, text)
-    return Card(gpu.uuid, gpu.index, units, gpu.model, gpu.numa, problem)
+    return Card(
+        uuid=gpu.uuid,
+        index=gpu.index,
+        unit_count=units,
+        model=gpu.model,
+        numa=gpu.numa,
+        problem=problem,
+        minor=gpu.minor,
+    )
 
 
 def device_id(uuid: str, number: int | str) -> str:

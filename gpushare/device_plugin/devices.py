@@ -222,7 +222,7 @@ class NvmlSource:
         MPS. Pids are of this process's own namespace; others are not listed. The calls are _v3 by
         name: with an older driver pynvml's newest form fails, and not with an NVMLError.
         """
-        total, used = self._set_sizes.get(uuid, 0) << 20, 0
+        total, used = self._set_sizes.get(uuid, 0) << 20, None
         try:
             handle = pynvml.nvmlDeviceGetHandleByUUID(uuid)
             with _untold(None if total else ()):
@@ -242,7 +242,9 @@ class NvmlSource:
             most = by_process.get(process.pid)
             size = process.usedGpuMemory
             by_process[process.pid] = max(most or 0, size) if size is not None else most
-        return CardMemory(total, used or sum(size or 0 for size in by_process.values()), by_process)
+        if used is None:
+            used = sum(size or 0 for size in by_process.values())
+        return CardMemory(total, used, by_process)
 
     def limit(self, uuid: str, cgroup: Path) -> tuple[int, int]:
         """Return (the limit of a cgroup on a card, what it uses), in bytes.
@@ -298,12 +300,15 @@ class NvmlSource:
         """
         uuid, model, question = "", "", "uuid"
         problem: Problem | None = None
-        memory, reserved, recovery, remaps = 0, 0, None, None
+        memory, reserved = 0, 0
+        minor, recovery, remaps = None, None, None
         try:
             handle = pynvml.nvmlDeviceGetHandleByIndex(index)
             uuid = str(pynvml.nvmlDeviceGetUUID(handle))
             with _untold():
                 model = str(pynvml.nvmlDeviceGetName(handle))
+            with _untold():
+                minor = int(pynvml.nvmlDeviceGetMinorNumber(handle))
             question = "MIG mode"
             if self._is_in_mig_mode(uuid, handle):
                 problem = Problem(Fault.MIG, "is in MIG mode, which is not shared by memory")
@@ -341,6 +346,7 @@ class NvmlSource:
             remap_pending=bool(remaps[2]) if remaps else None,
             remap_failed=bool(remaps[3]) if remaps else None,
             loads=self._loads,
+            minor=minor,
         )
 
     def _is_in_mig_mode(self, uuid: str, handle: Any) -> bool:  # noqa: ANN401 -- a handle of the library

@@ -47,6 +47,7 @@ class Options:
     isolation: str
     driver_guarantee: bool
     device_list_strategy: str
+    pass_device_specs: bool
     device_id_strategy: str
     cdi_kind: str
     hami_core_dir: str
@@ -222,14 +223,22 @@ def _parser(environ: Mapping[str, str]) -> Parser:
     )
     add(
         "--device-list-strategy",
-        "envvar",
-        "how the container runtime is told of the devices",
+        "auto",
+        "how the container runtime is told of the devices; auto: CDI where the node has it,"
+        " else the variable NVIDIA_VISIBLE_DEVICES and mounts, as NVIDIA's toolkit accepts",
         choices=LIST_STRATEGIES,
+    )
+    parser.add_argument(
+        "--pass-device-specs",
+        action=argparse.BooleanOptionalAction,
+        default=True,
+        help="have the kubelet pass the device nodes, too, unless CDI does: containers keep their"
+        " GPUs then when systemd is reloaded (default: on)",
     )
     add(
         "--device-id-strategy", "uuid", "how devices are named to containers", choices=ID_STRATEGIES
     )
-    add("--cdi-kind", "k8s.device-plugin.nvidia.com/gpu", "kind of the CDI devices", metavar="KIND")
+    add("--cdi-kind", "nvidia.com/gpu", "kind of the CDI devices", metavar="KIND")
     add(
         "--hami-core-dir",
         "/usr/local/vgpu",
@@ -248,7 +257,7 @@ def _parser(environ: Mapping[str, str]) -> Parser:
         type=Path,
         default=Path("/"),
         metavar="DIR",
-        help="where the node's /proc and /sys are (default: %(default)s)",
+        help="where the node's /proc, /sys, /etc and /var/run are (default: %(default)s)",
     )
     parser.add_argument(
         "--numa",

@@ -17,6 +17,7 @@ from gpushare.device_plugin.cards import Cards, unit_mib
 from gpushare.device_plugin.container import ContainerAllocation, Contract, answer, hami_core_folder
 from gpushare.device_plugin.devices import FileSource, NvmlSource, Source
 from gpushare.device_plugin.event_messages import EventMessages
+from gpushare.device_plugin.handover import Handover
 from gpushare.device_plugin.health import Health
 from gpushare.device_plugin.identity import CheckpointEntry
 from gpushare.device_plugin.kubelet import PodResources, PodsApi, read_checkpoint
@@ -34,6 +35,7 @@ from gpushare.kube.client import connect
 from gpushare.kube.listwatch import ListWatch
 from gpushare.kube.reflector import Reflector
 from gpushare.logline import Line
+from gpushare.wire.device_list import DeviceList
 from gpushare.wire.objects import STARTED_PODS
 
 log = logging.getLogger("gpushare.device_plugin")
@@ -101,6 +103,7 @@ class DevicePlugin:
         self._node = NodeWriter(
             *(self._client, options.node_name, names, cards),
             advertise_cores=options.advertise_cores,
+            look=self._look_at_node,
         )
         compute = ComputeCheck(self._pods, self._event_messages.compute)
         clear = options.delete_unexpected_admission_errors
@@ -132,13 +135,23 @@ class DevicePlugin:
             unit_mib(options.memory_unit),
             isolation,
             options.device_id_strategy,
-            options.device_list_strategy,
-            options.cdi_kind,
-            options.hami_core_dir,
-            options.mps_pipe_dir,
-            options.mps_shm_dir,
+            cdi_kind=options.cdi_kind,
+            hami_core=options.hami_core_dir,
+            mps_pipe=options.mps_pipe_dir,
+            mps_shm=options.mps_shm_dir,
             driver_guarantee=options.driver_guarantee,
         )
+        # Devices of a file have no device nodes, and no runtime knows them.
+        by_nvml = isinstance(self._source, NvmlSource)
+        settled = options.device_list_strategy
+        self._handover = Handover(
+            "envvar" if settled == "auto" and not by_nvml else settled,
+            options.cdi_kind,
+            options.host_root,
+            passes_nodes=options.pass_device_specs and by_nvml,
+            needs_limits=isolation == "driver",
+        )
+        self._look_at_node()
         folder = options.device_plugin_dir
         server = PluginServer(
             folder / own_socket(),
@@ -207,7 +220,12 @@ class DevicePlugin:
 
     def _answer(self, served: Served) -> ContainerAllocation:
         """Return what the container is told. Raises RequestRefused."""
-        contract = replace(self._contract, cgpu_disabled=self._node.cgpu_disabled)
+        contract = replace(
+            self._contract,
+            cgpu_disabled=self._node.cgpu_disabled,
+            list_strategy=self._handover.choice.strategy,
+            control_nodes=self._handover.control_nodes,
+        )
         owner = served.owners[0] if len(served.owners) == 1 else None
         uid, container = (owner.pod.ref.uid, owner.container.name) if owner else ("", "")
         if contract.isolation == "hami-core":
@@ -236,6 +254,13 @@ class DevicePlugin:
         for owner in served.owners:
             log.warning(Line("ids of other cards", container=owner, given=served.grant))
             self._event_messages.other_card_ids(owner, served.grant)
+
+    def _look_at_node(self, runtime: str = "", kubelet: str = "") -> DeviceList:
+        """Return how devices are handed over. runtime, kubelet: as the Node has them."""
+        by_uuid = self._options.device_id_strategy == "uuid"
+        cards = [card for card in self.health.cards().all if card.healthy]
+        devices = [card.uuid if by_uuid else str(card.index) for card in cards]
+        return self._handover.look(devices, runtime, kubelet)
 
     def _cards_changed(self, before: Cards, after: Cards) -> None:
         self._node.wake()

@@ -13,6 +13,7 @@ from gpushare.core.model import NodeSpec, Request, Shares
 from gpushare.core.node_filters import NodeState
 from gpushare.doctor.finding import Finding, Level
 from gpushare.wire.annotations import ALIYUN, Names
+from gpushare.wire.device_list import DeviceList
 from gpushare.wire.inventory import Inventory
 from gpushare.wire.scheduler.config import SchedulerConfig
 
@@ -77,6 +78,8 @@ class NodeSeen:
     """Percent of compute that it advertises, None if it does not."""
     kept: bool = False
     """The extender keeps it from scale-down."""
+    device_list: DeviceList | None = None
+    """How its device plug-in hands devices over; None if it does not say, or cannot be read."""
 
     @property
     def shares(self) -> bool:

@@ -18,6 +18,7 @@ from gpushare.doctor import facts
 from gpushare.errors import AnnotationError, MessageError, QuantityError, WireError
 from gpushare.wire.annotations import SCALE_DOWN_GUARD, Names
 from gpushare.wire.demands import node_state
+from gpushare.wire.device_list import DEVICE_LIST, DeviceList, decode_device_list
 from gpushare.wire.dra.claims import CLASS, CLASS_ASIDE, claim_request
 from gpushare.wire.dra.objects import (
     RESOURCE_CLAIMS,
@@ -86,7 +87,16 @@ def read_node(node: Fields, names: Names, unit: str) -> facts.NodeSeen:
         *(name, spec, total, usable, inventory, broken, labelled, state, whole, leads),
         cores=_units(capacity.get(names.cores, allocatable.get(names.cores))),
         kept=SCALE_DOWN_GUARD in _map(metadata.get("annotations")),
+        device_list=_device_list(_map(metadata.get("annotations")).get(DEVICE_LIST)),
     )
+
+
+def _device_list(text: object) -> DeviceList | None:
+    """Return how devices are handed over; None if that is not told, or cannot be read."""
+    try:
+        return decode_device_list(text) if isinstance(text, str) else None
+    except AnnotationError:
+        return None
 
 
 def _units(quantity: object) -> int | None:

@@ -52,7 +52,7 @@ MIG_MODE = "nvmlDeviceGetMigMode"
 RESERVED = "nvmlDeviceGetMemoryInfo_v2"
 FABRIC = ("nvmlDeviceGetGpuFabricInfoV", "nvmlDeviceGetGpuFabricInfo")
 OF_STATE = ("nvmlDeviceGetFieldValues", "field", "nvmlDeviceGetRemappedRows")
-WHERE_TOLD = ("nvmlDeviceGetName", RESERVED, *FABRIC, *OF_STATE)
+WHERE_TOLD = ("nvmlDeviceGetName", "nvmlDeviceGetMinorNumber", RESERVED, *FABRIC, *OF_STATE)
 OF_WATCH = (
     "nvmlDeviceGetSupportedEventTypes",
     "nvmlEventSetCreate",

@@ -8,6 +8,7 @@ The extender counts the compute of each pod that it is asked about, whatever the
 Tested in `tests/unit/doctor/test_checks.py`.
 """
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 
 from gpushare.core.model import Reason
@@ -47,6 +48,7 @@ def check_nodes(facts: Facts) -> Iterator[Finding]:
     yield _capacity(sharing, facts)
     yield _inventory(sharing)
     yield from _devices(sharing)
+    yield _device_list(sharing)
     yield _unit(sharing, facts.unit)
     yield _allocatable(nodes, facts.known_pods)
     yield _state(sharing)
@@ -147,6 +149,24 @@ def _devices(nodes: Sequence[NodeSeen]) -> Iterator[Finding]:
             f"{some(added)}: added while the device plug-in ran, and not counted yet",
             "delete its pod there, so that it starts anew; pods that run go on",
         )
+
+
+def _device_list(nodes: Sequence[NodeSeen]) -> Finding:
+    """Return how devices are handed to containers, and where that cannot work."""
+    name = "device-handover"
+    lists = {node.name: node.device_list for node in nodes if node.device_list is not None}
+    problems = {node: told.problem for node, told in lists.items() if told.problem}
+    if problems:
+        return fail(
+            name,
+            f"{some(problems)}: containers get no device ({problems[min(problems)]})",
+            "docs/platforms.md says which ways there are, and how to open one",
+        )
+    counts = Counter(told.strategy for told in lists.values())
+    ways = [f"{strategy} on {count(counts[strategy], 'node')}" for strategy in sorted(counts)]
+    if ways:
+        return ok(name, f"devices are handed over by {', '.join(ways)}")
+    return ok(name, "no device plug-in tells how it hands devices over")
 
 
 def _unit(nodes: Sequence[NodeSeen], unit: str) -> Finding:

@@ -179,6 +179,12 @@ int nvmlDeviceGetName(void *handle, char *text, unsigned int size) {
     return code;
 }
 
+int nvmlDeviceGetMinorNumber(void *handle, unsigned int *minor) {
+    struct gpu *one;
+    *minor = (long)handle - 1;
+    return asked("nvmlDeviceGetMinorNumber", handle, &one);
+}
+
 int nvmlDeviceGetMemoryInfo(void *handle, struct memory *info) {
     struct gpu *one;
     int code = asked("nvmlDeviceGetMemoryInfo", handle, &one);
@@ -204,6 +210,18 @@ int nvmlDeviceGetMigMode(void *handle, unsigned int *now, unsigned int *later) {
     int code = asked("nvmlDeviceGetMigMode", handle, &one);
     *now = *later = one->mig == 1;
     return code ? code : one->mig < 0 ? NOT_SUPPORTED : SUCCESS;
+}
+
+int nvmlDeviceGetIndex(void *handle, unsigned int *index) {
+    *index = (long)handle - 1;
+    return SUCCESS;
+}
+
+/* For NVIDIA's container toolkit: no GPU here is a part of another. */
+int nvmlDeviceIsMigDeviceHandle(void *handle, unsigned int *is_part) {
+    (void)handle;
+    *is_part = 0;
+    return SUCCESS;
 }
 
 int nvmlDeviceGetFieldValues(void *handle, int wanted, struct field *fields) {

@@ -20,6 +20,7 @@ from gpushare.doctor.facts import (
 from gpushare.doctor.report import failed, run_checks
 from gpushare.extender.verbs.bind.transaction import BUDGET
 from gpushare.wire.annotations import Names
+from gpushare.wire.device_list import DeviceList
 from tests.unit.doctor.facts import (
     CORES,
     MEM,
@@ -55,6 +56,11 @@ ADDED = '{"v":1,"unit":"GiB","devices":[{"mem":16},{"mem":16}],"uncounted":["GPU
 OWN = "0/2 nodes are available: 1 Insufficient cpu, 1 node(s) had untolerated taint(s)."
 LATE = "binding rejected: gpushare: node 'a': device 0 has no room for 8 units any more"
 LONG = '{"v":1,"unit":"MiB","devices":[{"mem":81920},{"mem":81920},{"mem":81920}]}'
+
+
+def handing(strategy: str, problem: str = "", **more: Any) -> NodeSeen:
+    """A node whose device plug-in tells how it hands devices over."""
+    return replace(node(**more), device_list=DeviceList(strategy, "a reason", problem))
 
 
 KEPT = {"nodes": (replace(node(), kept=True),)}
@@ -460,6 +466,19 @@ PROVOKED: list[tuple[str, str, str, dict[str, Any]]] = [
         "warn",
         "GPU-new on n1: added while the device plug-in ran",
         {"nodes": (node(inventory=ADDED),)},
+    ),
+    ("device-handover", "ok", "no device plug-in tells", {}),
+    (
+        "device-handover",
+        "ok",
+        "by cdi-cri on 1 node, envvar on 1 node",
+        {"nodes": (handing("cdi-cri"), handing("envvar", name="n2"))},
+    ),
+    (
+        "device-handover",
+        "fail",
+        "n2: containers get no device (refused)",
+        {"nodes": (handing("cdi-cri"), handing("envvar", "refused", name="n2"))},
     ),
     ("node-allocatable", "fail", "nothing is allocatable", {"nodes": (node(usable="0"),)}),
     (

@@ -18,6 +18,7 @@ from gpushare.doctor.main import main
 from gpushare.doctor.objects import read_lease, read_node, read_pods
 from gpushare.doctor.report import as_json, as_text
 from gpushare.wire.annotations import ALIYUN
+from gpushare.wire.device_list import DEVICE_LIST, DeviceList
 from gpushare.wire.metrics import read_samples, total
 from tests.unit.doctor.facts import MEM, NOW, found, healthy
 from tests.unit.test_docs import rows
@@ -290,3 +291,19 @@ def test_what_is_done_for_autoscalers_is_seen() -> None:
         {"metadata": asks | {"name": "other"}, "spec": {}},
     ]
     assert read_pods(pods, ALIYUN, NOW).placeholders == ("asks/for-a",)
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ('{"strategy":"cdi-cri","reason":"a"}', DeviceList("cdi-cri", "a")),
+        ('{"strategy":1}', None),
+        (None, None),
+    ],
+)
+def test_how_devices_are_handed_over_is_read_of_the_node(
+    text: str | None, told: DeviceList | None
+) -> None:
+    annotations = {} if text is None else {DEVICE_LIST: text}
+    node = {"metadata": {"name": "n", "annotations": annotations}}
+    assert read_node(node, ALIYUN, "GiB").device_list == told

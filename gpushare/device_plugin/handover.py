@@ -1,0 +1,279 @@
+"""Which way this node hands devices to containers, and why.
+
+Knows NVIDIA's container toolkit (its configuration, and the CDI files that it writes) and which
+container runtimes and kubelets take CDI devices. Reads files of the node; what is missing or cannot
+be read counts as unknown. What a container is told in each way is in container.py.
+
+Tested in `tests/unit/device_plugin/test_handover.py`, and against NVIDIA's own runtime in
+`tests/e2e/test_nvidia_runtime.py`.
+"""
+
+import logging
+import re
+import tomllib
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from gpushare.errors import SettingsError
+from gpushare.logline import Line
+from gpushare.wire.device_list import DeviceList
+from gpushare.yamlfile import MAX_YAML, read_documents, read_text
+
+log = logging.getLogger("gpushare.handover")
+
+TOOLKIT_FILES = (
+    "etc/nvidia-container-runtime/config.toml",
+    "usr/local/nvidia/toolkit/.config/nvidia-container-runtime/config.toml",
+)
+"""Where the toolkit's configuration is: of a package, and of NVIDIA's GPU operator."""
+
+CDI_FOLDERS = ("etc/cdi", "var/run/cdi")
+
+CONTROL_NODES = (
+    *("dev/nvidiactl", "dev/nvidia-uvm", "dev/nvidia-uvm-tools", "dev/nvidia-modeset"),
+)
+"""The device nodes that a program needs besides that of its GPU."""
+
+_LARGEST_TOML = 1 << 20
+_LIMITS_HOOK = "apply-cuda-memory-limits"
+"""The toolkit's hook that has the driver limit the memory of a container; from 1.20.1 on."""
+
+_CDI_KUBELET = (1, 29)
+"""The first kubelet that passes CDI devices on by default (DevicePluginCDIDevices)."""
+_CDI_RUNTIMES = {"containerd": (2, 0), "cri-o": (1, 27)}
+"""The first releases that take CDI devices of the kubelet without a setting."""
+_VERSION = re.compile(r"(\d+)\.(\d+)")
+
+
+@dataclass(frozen=True, slots=True)
+class Toolkit:
+    """The configuration of NVIDIA's container toolkit: the requests for devices that it accepts."""
+
+    path: str
+    accepts_variable: bool = True
+    """Of an unprivileged container."""
+    accepts_mounts: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class CdiDevices:
+    """The devices of a kind that CDI files name."""
+
+    names: frozenset[str] = frozenset()
+    path: str = ""
+    """One of the files."""
+    has_limits: bool = False
+    """Whether the files let the driver limit memory."""
+
+
+@dataclass(frozen=True, slots=True)
+class Setup:
+    """What is known of a node."""
+
+    toolkit: Toolkit | None = None
+    cdi: CdiDevices = CdiDevices()
+    kind: str = "nvidia.com/gpu"
+    runtime: str = ""
+    """As the Node has it, as containerd://2.1.4; "" before the Node has been read."""
+    kubelet: str = ""
+    """As v1.34.1."""
+
+
+def choose(
+    wanted: str, setup: Setup, devices: Collection[str], *, needs_limits: bool = False
+) -> DeviceList:
+    """Return the strategy to use for devices of these names. wanted: a strategy, or auto.
+
+    needs_limits: the driver is to limit the memory of containers.
+    """
+    if wanted != "auto":
+        reason = "--device-list-strategy says so"
+        return DeviceList(wanted, reason, _problem(wanted, setup, devices))
+    missing = "" if setup.runtime else "the container runtime is not known yet"
+    missing = missing or _runtime_problem(setup.runtime) or _cdi_problem(setup, devices)
+    if not missing and needs_limits and not setup.cdi.has_limits:
+        missing = f"{setup.cdi.path} has no hook {_LIMITS_HOOK}"
+    if not missing:
+        strategy = "cdi-annotations" if _kubelet_problem(setup.kubelet) else "cdi-cri"
+        reason = f"{setup.cdi.path} names all GPUs, and {setup.runtime} takes CDI devices"
+        return DeviceList(strategy, reason)
+    toolkit = setup.toolkit
+    if toolkit is None:
+        reason = f"no CDI: {missing}; the toolkit's configuration is not seen, so both"
+        return DeviceList("volume-mounts", f"{reason} variable and volume mounts are given")
+    strategy = "volume-mounts" if toolkit.accepts_mounts else "envvar"
+    accepted = "volume mounts" if toolkit.accepts_mounts else "the variable"
+    problem = _problem(strategy, setup, devices)
+    reason = f"no CDI: {missing}; {toolkit.path} " + ("refuses" if problem else "accepts")
+    return DeviceList(strategy, f"{reason} {accepted}", problem)
+
+
+def _problem(strategy: str, setup: Setup, devices: Collection[str]) -> str:
+    """Return why containers get no device by this strategy, or ""."""
+    toolkit = setup.toolkit
+    if strategy in ("cdi-cri", "cdi-annotations"):
+        old = _kubelet_problem(setup.kubelet) if strategy == "cdi-cri" else ""
+        return old or _cdi_problem(setup, devices)
+    if toolkit is None or (strategy == "volume-mounts" and toolkit.accepts_mounts):
+        return ""
+    if toolkit.accepts_variable:  # with volume mounts the variable is set, too
+        return ""
+    if strategy == "envvar":
+        return f"{toolkit.path} refuses the variable NVIDIA_VISIBLE_DEVICES of unprivileged pods"
+    return f"{toolkit.path} refuses the variable and volume mounts of unprivileged pods"
+
+
+def _cdi_problem(setup: Setup, devices: Collection[str]) -> str:
+    if not setup.cdi.names:
+        return f"no CDI file names devices of {setup.kind}"
+    unnamed = sorted(set(devices) - setup.cdi.names)
+    return f"no CDI file names {setup.kind}={unnamed[0]}" if unnamed else ""
+
+
+def _runtime_problem(runtime: str) -> str:
+    name, _, version = runtime.partition("://")
+    first = _CDI_RUNTIMES.get(name)
+    if first and _numbers(version) >= first:
+        return ""
+    return f"{runtime} takes no CDI devices unless it is set up to"
+
+
+def _kubelet_problem(kubelet: str) -> str:
+    numbers = _numbers(kubelet)
+    old = numbers and numbers < _CDI_KUBELET
+    return f"kubelet {kubelet} passes no CDI devices on by default" if old else ""
+
+
+def _numbers(version: str) -> tuple[int, ...]:
+    """Return (major, minor), () if the version is unknown."""
+    match = _VERSION.search(version)
+    return tuple(map(int, match.groups())) if match else ()
+
+
+class Handover:
+    """The way that is chosen now. root: where the node's files are.
+
+    wanted: a strategy, or auto. kind: of the CDI devices. passes_nodes: whether containers get
+    device nodes besides. needs_limits: the driver is to limit memory.
+    """
+
+    def __init__(
+        self,
+        wanted: str,
+        kind: str,
+        root: Path,
+        *,
+        passes_nodes: bool,
+        needs_limits: bool,
+    ) -> None:
+        self._wanted = wanted
+        self._kind = kind
+        self._root = root
+        self._passes_nodes = passes_nodes
+        self._needs_limits = needs_limits
+        self._runtime = self._kubelet = ""
+        self._read: dict[Path, tuple[tuple[int, int], CdiDevices]] = {}
+        self.choice = DeviceList("envvar", "nothing has been looked at yet")
+        self.control_nodes: tuple[str, ...] | None = None
+        """Device nodes that containers get besides that of their GPU; None: they get none at all.
+        """
+
+    def look(self, devices: Collection[str], runtime: str = "", kubelet: str = "") -> DeviceList:
+        """Look at the node again, and return the strategy for devices of these names.
+
+        runtime, kubelet: as the Node has them; "" leaves them as they were.
+        """
+        self._runtime, self._kubelet = runtime or self._runtime, kubelet or self._kubelet
+        setup = Setup(
+            toolkit=read_toolkit(self._root),
+            cdi=self._cdi_devices(),
+            kind=self._kind,
+            runtime=self._runtime,
+            kubelet=self._kubelet,
+        )
+        before = self.choice
+        self.choice = choose(self._wanted, setup, devices, needs_limits=self._needs_limits)
+        by_cdi = self.choice.strategy.startswith("cdi-")  # a CDI file has the device nodes
+        self.control_nodes = None if by_cdi or not self._passes_nodes else self._present()
+        if self.choice != before:
+            level = logging.WARNING if self.choice.problem else logging.INFO
+            log.log(
+                level,
+                Line(
+                    "devices are handed over",
+                    by=self.choice.strategy,
+                    why=self.choice.reason,
+                    problem=self.choice.problem or "none",
+                ),
+            )
+        return self.choice
+
+    def _present(self) -> tuple[str, ...]:
+        """Return the control nodes that are there: a container with another one does not start."""
+        return tuple(f"/{node}" for node in CONTROL_NODES if Path("/", node).exists())
+
+    def _cdi_devices(self) -> CdiDevices:
+        """Return the devices that the CDI files name; a file is read again when it has changed."""
+        found: dict[Path, tuple[tuple[int, int], CdiDevices]] = {}
+        for path, stamp in _cdi_files(self._root):
+            known = self._read.get(path)
+            found[path] = known if known and known[0] == stamp else (stamp, self._named(path))
+        self._read = found
+        named = [devices for _, devices in found.values() if devices.names]
+        return CdiDevices(
+            names=frozenset().union(*(devices.names for devices in named)),
+            path=named[0].path if named else "",
+            has_limits=all(devices.has_limits for devices in named),
+        )
+
+    def _named(self, path: Path) -> CdiDevices:
+        try:
+            return read_cdi(path, self._kind)
+        except SettingsError as error:
+            log.warning(Line("CDI file not read", error=error))
+            return CdiDevices()
+
+
+def read_toolkit(root: Path) -> Toolkit | None:
+    """Return the toolkit's configuration; None if there is none, or it cannot be read."""
+    for name in TOOLKIT_FILES:
+        path = root / name
+        try:
+            document = tomllib.loads(read_text(str(path), _LARGEST_TOML))
+        except (SettingsError, tomllib.TOMLDecodeError, RecursionError):
+            continue
+        return Toolkit(
+            str(path),
+            document.get("accept-nvidia-visible-devices-envvar-when-unprivileged", True) is True,
+            document.get("accept-nvidia-visible-devices-as-volume-mounts", False) is True,
+        )
+    return None
+
+
+def read_cdi(path: Path, kind: str) -> CdiDevices:
+    """Return the devices of this kind that a CDI file names. Raises SettingsError."""
+    text = read_text(str(path), MAX_YAML)
+    if kind not in text:
+        return CdiDevices()
+    names = set()
+    for document in read_documents(str(path)):
+        if isinstance(document, Mapping) and document.get("kind") == kind:
+            devices = document.get("devices")
+            for device in devices if isinstance(devices, list) else ():
+                if isinstance(device, Mapping):
+                    names.add(str(device.get("name", "")))
+    return CdiDevices(frozenset(names), str(path), _LIMITS_HOOK in text)
+
+
+def _cdi_files(root: Path) -> Iterator[tuple[Path, tuple[int, int]]]:
+    """Yield each CDI file of the node, with what shows whether it has changed."""
+    for folder in CDI_FOLDERS:
+        for path in sorted((root / folder).glob("*")):
+            if path.suffix not in (".yaml", ".json"):
+                continue
+            try:
+                status = path.stat()
+            except OSError:
+                continue
+            yield path, (status.st_mtime_ns, status.st_size)
