@@ -80,6 +80,8 @@ class NodeSeen:
     """The extender keeps it from scale-down."""
     device_list: DeviceList | None = None
     """How its device plug-in hands devices over; None if it does not say, or cannot be read."""
+    gpu_operator: bool = False
+    """NVIDIA's GPU operator is to run its own device plug-in there."""
 
     @property
     def shares(self) -> bool:
@@ -120,6 +122,20 @@ class PodSeen:
     """A device plug-in has marked it served."""
     request: Request = field(default_factory=Request)
     """What it asks for, if that can be read."""
+    runtime_class: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class PluginPodSeen:
+    """A pod of our device plug-in."""
+
+    name: str
+    """As namespace/name."""
+    node: str
+    runtime_class: str = ""
+    waiting: str = ""
+    """Why its container does not run, as CrashLoopBackOff; "" if it does."""
+    age: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,6 +164,7 @@ class PodsSeen:
     """Placeholders with a scheduling gate."""
     beside: tuple[str, ...] = ()
     """Other pods in the namespace of placeholders."""
+    plugins: tuple[PluginPodSeen, ...] = ()
     rewritten: tuple[str, ...] = ()
     """Pods whose claim is of a template that is named after its size."""
 

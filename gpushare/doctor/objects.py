@@ -57,6 +57,10 @@ _MIRROR = "kubernetes.io/config.mirror"
 _DRIVER = re.compile(r"\.driver\s*[!=]=\s*'([^']+)'")
 _GUARDED = frozenset({"resourceclaims/status", "resourceclaims/*", "*/*"})
 
+_PLUGIN = "gpushare-device-plugin"
+"""The label `app` of our device plug-in's pods."""
+_OPERATOR_LABEL = "nvidia.com/gpu.deploy.device-plugin"
+
 
 def read_node(node: Fields, names: Names, unit: str) -> facts.NodeSeen:
     """Return the node; one that cannot be read at all is closed."""
@@ -87,6 +91,7 @@ def read_node(node: Fields, names: Names, unit: str) -> facts.NodeSeen:
         *(name, spec, total, usable, inventory, broken, labelled, state, whole, leads),
         cores=_units(capacity.get(names.cores, allocatable.get(names.cores))),
         kept=SCALE_DOWN_GUARD in _map(metadata.get("annotations")),
+        gpu_operator=labels.get(_OPERATOR_LABEL) == "true",
         device_list=_device_list(_map(metadata.get("annotations")).get(DEVICE_LIST)),
     )
 
@@ -122,6 +127,7 @@ def read_pods(pods: Iterable[Fields], names: Names, now: float, asks: str = "") 
     gated: list[str] = []
     beside: list[str] = []
     rewritten: list[str] = []
+    plugins: list[facts.PluginPodSeen] = []
     for pod in pods:
         images = [str(container.get("image")) for container in _containers(pod)]
         spec = _map(pod.get("spec"))
@@ -131,6 +137,9 @@ def read_pods(pods: Iterable[Fields], names: Names, now: float, asks: str = "") 
             gated += [_name(pod)] if spec.get("schedulingGates") else []
         elif asks and _map(pod.get("metadata")).get("namespace") == asks:
             beside.append(_name(pod))
+        labels = _map(_map(pod.get("metadata")).get("labels"))
+        if _is_of_control_plane(pod) and labels.get("app") == _PLUGIN:
+            plugins.append(_plugin_pod(pod, now))
         if _is_rewritten(spec):
             rewritten.append(_name(pod))
         static = _MIRROR in _map(_map(pod.get("metadata")).get("annotations"))
@@ -167,6 +176,24 @@ def read_pods(pods: Iterable[Fields], names: Names, now: float, asks: str = "") 
         gated=tuple(gated),
         beside=tuple(beside),
         rewritten=tuple(rewritten),
+        plugins=tuple(plugins),
+    )
+
+
+def _plugin_pod(pod: Fields, now: float) -> facts.PluginPodSeen:
+    """Return a pod of our device plug-in."""
+    spec, status = _map(pod.get("spec")), _map(pod.get("status"))
+    waiting = [
+        str(_map(_map(container.get("state")).get("waiting")).get("reason") or "")
+        for container in _maps(status.get("containerStatuses"))
+    ]
+    created = seconds(_map(pod.get("metadata")).get("creationTimestamp"))
+    return facts.PluginPodSeen(
+        name=_name(pod),
+        node=str(spec.get("nodeName") or ""),
+        runtime_class=str(spec.get("runtimeClassName") or ""),
+        waiting=next(filter(None, waiting), ""),
+        age=now - created if created else 0.0,
     )
 
 
@@ -212,6 +239,7 @@ def _read_pod(pod: Fields, names: Names, now: float) -> Iterable[facts.PodSeen]:
         misplaced=out_of_place,
         assigned=observed is not None and observed.assigned,
         request=observed.request if observed else Request(),
+        runtime_class=str(spec.get("runtimeClassName") or ""),
         # The map is of containers: there is none if init containers alone ask.
         mapped=names.allocation in notes or not (observed and observed.request.containers),
     )
