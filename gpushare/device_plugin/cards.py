@@ -1,7 +1,8 @@
 """The GPUs of the node, and the units of memory that they are offered in.
 
 Pure. The kubelet counts devices and has no amounts, so each unit of a card is one device to it. Its
-id is the original's, UUID-_-N with N from 0, and does not change while the card has as much memory.
+id is UUID::N with N from 0, the form that dcgm-exporter reads, or UUID-_-N, as the
+original has it. It does not change while the card has as much memory.
 """
 
 import re
@@ -16,7 +17,11 @@ from gpushare.wire.inventory import MAX_DEVICES, Device, Inventory, is_unit, mib
 LONGEST_MESSAGE = 4 * 1024 * 1024
 """Bytes of a list of devices that the kubelet takes at most; gRPC's own limit, and not a flag."""
 
-_ID = re.compile(r"(?P<uuid>.+)-_-(?:0|[1-9][0-9]{0,9})")
+NVIDIA_IDS = "::"
+ORIGINAL_IDS = "-_-"
+"""What is between a card's uuid and the number of a unit."""
+
+_ID = re.compile(r"(?P<uuid>.+)(?P<between>-_-|::)(?:0|[1-9][0-9]{0,9})")
 _CHUNKS = (16, 64, 128, 256, 512, 1024, 2048, 4096, 8192)
 
 
@@ -181,7 +186,7 @@ def make_cards(
         raise SettingsError(f"the GPUs must have the indices 0, 1, ...; they have {indices}")
     seen: set[str] = set()
     for gpu in gpus:
-        if not is_uuid(gpu.uuid) or "-_-" in gpu.uuid:
+        if not is_uuid(gpu.uuid) or any(each in gpu.uuid for each in (NVIDIA_IDS, ORIGINAL_IDS)):
             raise SettingsError(f"GPU {gpu.index}: {gpu.uuid[:80]!r} is no uuid of a GPU")
         if gpu.uuid in seen:
             raise SettingsError(f"GPU {gpu.index}: another one has the uuid {gpu.uuid}, too")
@@ -214,9 +219,24 @@ def _card(gpu: DetectedGpu, unit: int, reserve_mib: int | None) -> Card:
     )
 
 
-def device_id(uuid: str, number: int | str) -> str:
-    """Return the id of a unit; with "", what the ids of all units of the card begin with."""
-    return f"{uuid}-_-{number}"
+def device_id(uuid: str, number: int, between: str = ORIGINAL_IDS) -> str:
+    """Return the id of a unit. between: NVIDIA_IDS or ORIGINAL_IDS."""
+    return f"{uuid}{between}{number}"
+
+
+def starts_of_ids(uuids: Iterable[str]) -> tuple[str, ...]:
+    """Return how the ids of all units of these cards begin, in each form."""
+    return tuple(f"{uuid}{between}" for uuid in uuids for between in (NVIDIA_IDS, ORIGINAL_IDS))
+
+
+def form_of(devices: Iterable[str]) -> str:
+    """Return the form of ids that the kubelet has on record: NVIDIA_IDS, ORIGINAL_IDS, "" if none.
+
+    While a pod has ids of the original's form, that form is to be kept.
+    """
+    matches = [match for match in map(_ID.fullmatch, devices) if match]
+    forms = {match["between"] for match in matches}
+    return ORIGINAL_IDS if ORIGINAL_IDS in forms else NVIDIA_IDS if forms else ""
 
 
 def uuid_of(device: str) -> str:
@@ -227,7 +247,7 @@ def uuid_of(device: str) -> str:
 
 def number_of(device: str) -> int:
     """Return the number in an id of ours."""
-    return int(device.rpartition("-")[2])
+    return int(device.rpartition(":")[2].rpartition("-")[2])
 
 
 def uuids_of(devices: Iterable[str]) -> frozenset[str]:

@@ -49,6 +49,7 @@ class Options:
     device_list_strategy: str
     pass_device_specs: bool
     device_id_strategy: str
+    unit_ids: str
     cdi_kind: str
     hami_core_dir: str
     mps_pipe_dir: str
@@ -237,6 +238,13 @@ def _parser(environ: Mapping[str, str]) -> Parser:
     )
     add(
         "--device-id-strategy", "uuid", "how devices are named to containers", choices=ID_STRATEGIES
+    )
+    add(
+        "--unit-ids",
+        "auto",
+        "ids of units to the kubelet: UUID::N (nvidia), by which dcgm-exporter finds the pods of a"
+        " shared GPU, or UUID-_-N (original); auto: nvidia unless a pod here has others",
+        choices=("auto", "nvidia", "original"),
     )
     add("--cdi-kind", "nvidia.com/gpu", "kind of the CDI devices", metavar="KIND")
     add(

@@ -13,7 +13,7 @@ from pathlib import Path
 from gpushare.daemon.events import NullRecorder, Recorder
 from gpushare.daemon.health import HealthServer
 from gpushare.device_plugin.allocator import Allocator, Served
-from gpushare.device_plugin.cards import Cards, unit_mib
+from gpushare.device_plugin.cards import NVIDIA_IDS, ORIGINAL_IDS, Cards, form_of, unit_mib
 from gpushare.device_plugin.container import ContainerAllocation, Contract, answer, hami_core_folder
 from gpushare.device_plugin.devices import FileSource, NvmlSource, Source
 from gpushare.device_plugin.event_messages import EventMessages
@@ -45,6 +45,7 @@ NAME = "gpushare-device-plugin"
 _FIRST_SECONDS = 5.0
 """Seconds to wait for the API server; then the plug-in registers without it."""
 _LIMITING_DRIVER = 615
+_UNIT_IDS = {"nvidia": NVIDIA_IDS, "original": ORIGINAL_IDS}
 _CGROUP_V2 = "sys/fs/cgroup/cgroup.controllers"
 
 
@@ -153,7 +154,7 @@ class DevicePlugin:
         )
         self._look_at_node()
         folder = options.device_plugin_dir
-        server = PluginServer(
+        self._server = PluginServer(
             folder / own_socket(),
             self.health,
             self._allocator,
@@ -161,7 +162,9 @@ class DevicePlugin:
             answer=self._answer,
             observe=self._metrics.observe,
         )
-        self._registration = Registration(folder, names.resource, server, self._before_registering)
+        self._registration = Registration(
+            folder, names.resource, self._server, self._before_registering
+        )
         self._waited = False
         refuse_others(folder)
         everywhere = "::" if socket.has_dualstack_ipv6() else "0.0.0.0"  # noqa: S104 -- for the kubelet
@@ -210,10 +213,13 @@ class DevicePlugin:
             if not self._node.written.wait(_FIRST_SECONDS):
                 log.warning("the API server does not answer; registering without it")
         try:
-            self._allocator.reset(self._entries())
+            entries = self._entries()
+            form = form_of(device for entry in entries for device in entry.ids)
         except GpuShareError as error:
             log.warning(Line("what the kubelet has given out is not known", error=error))
-            self._allocator.reset(())
+            entries, form = (), ORIGINAL_IDS
+        self._allocator.reset(entries)
+        self._server.ids = _UNIT_IDS.get(self._options.unit_ids) or form or NVIDIA_IDS
 
     def _entries(self) -> Sequence[CheckpointEntry]:
         return read_checkpoint(self._options.device_plugin_dir, self._options.names.resource)
