@@ -43,6 +43,7 @@ class Fault(StrEnum):
     REMAP = "remap"
     """A row of its memory could not be replaced by a spare one."""
     MIG = "mig"
+    """It is in MIG mode: only its instances, if it has any, are given out."""
     FABRIC = "fabric"
     """The NVLink fabric that it belongs to is not up: CUDA programs fail."""
     SIZE = "size"
@@ -84,10 +85,18 @@ class Card:
         """Whether new pods may use it."""
         return self.problem is None
 
+    @property
+    def is_instance(self) -> bool:
+        """Whether it is a MIG instance: its index is no number of NVML's then."""
+        return self.uuid.startswith("MIG-")
+
 
 @dataclass(frozen=True, slots=True)
 class DetectedGpu:
-    """What was read of one GPU. None: that is not told, by this GPU or by this driver."""
+    """What was read of one GPU, or of one MIG instance, which counts as a GPU of its own.
+
+    None: that is not told, by this GPU or by this driver.
+    """
 
     uuid: str
     """ "": NVML does not tell it."""
@@ -109,7 +118,9 @@ class DetectedGpu:
     loads: int = 0
     """How often the driver was seen not to be loaded, and was loaded again."""
     minor: int | None = None
-    """N of its device node /dev/nvidiaN."""
+    """N of its device node /dev/nvidiaN; a MIG instance has nodes of another kind."""
+    parent: str = ""
+    """The uuid of the GPU that a MIG instance is of."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -90,7 +90,7 @@ def answer(grant: Grant, contract: Contract, uid: str, container: str) -> Contai
     envs = _original(grant, contract, ids)
     mounts: tuple[Mount, ...] = ()
     match contract.isolation:
-        case "driver":
+        case "driver" if not any(card.is_instance for card, _ in grant.shares):
             envs |= _driver(grant, contract)
         case "hami-core":
             more, mounts = _hami_core(grant, contract, uid, container)
@@ -172,9 +172,9 @@ def _original(grant: Grant, contract: Contract, ids: Sequence[str]) -> dict[str,
 def _driver(grant: Grant, contract: Contract) -> dict[str, str]:
     """Return the variables for NVIDIA's driver from R615 on (container toolkit from 1.20.1 on).
 
-    Whole MiB, one number for all cards of the container: so the least that it has on one of them.
-    What it guarantees is a soft limit, which stays on the parent cgroups when the container has
-    ended. Without the variable there is no limit either.
+    It limits no memory of MIG instances. Whole MiB, one number for all cards of the container: so
+    the least that it has on one of them. What it guarantees is a soft limit, which stays on the
+    parent cgroups when the container has ended. Without the variable there is no limit either.
     """
     least = min(units for _, units in grant.limits)
     limit = str(least * contract.unit_mib)

@@ -13,7 +13,7 @@ import json
 import logging
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -177,6 +177,8 @@ class NvmlSource:
         self._memory_mib = {model.lower(): mib for model, mib in (memory_mib or {}).items()}
         self._needs_fabric = needs_fabric
         self._mig_modes: dict[str, bool] = {}
+        self._instances: dict[int, Sequence[DetectedGpu]] = {}
+        """The MIG instances of a GPU when it could be read last, by NVML's number of the GPU."""
         self._set_sizes: dict[str, int] = {}
         """MiB by uuid, of cards whose memory comes from `memory_mib`."""
         self._pci = root / "sys/bus/pci/devices"
@@ -191,7 +193,9 @@ class NvmlSource:
         return self._watch.failing
 
     def read(self) -> Sequence[DetectedGpu]:
-        """Return all GPUs. Raises SettingsError if NVML does not tell how many there are.
+        """Return all GPUs, MIG instances in the place of theirs.
+
+        Raises SettingsError if NVML does not tell how many there are.
 
         NVML is initialized again if it says that it is not: the driver may have been loaded anew.
         """
@@ -206,7 +210,8 @@ class NvmlSource:
                 log.warning("NVML was not initialized any more, and is again")
         except pynvml.NVMLError as error:
             raise SettingsError(f"NVML does not tell how many GPUs there are: {error}") from error
-        return [self._card(index) for index in range(number)]
+        gpus = [gpu for index in range(number) for gpu in self._with_instances(index)]
+        return [replace(gpu, index=place) for place, gpu in enumerate(gpus)]
 
     def driver_major(self) -> int:
         """Return the first number of the driver's version, 0 if it cannot be told."""
@@ -293,6 +298,62 @@ class NvmlSource:
         self._loads += self._unloaded
         self._unloaded = False
 
+    def _with_instances(self, index: int) -> Sequence[DetectedGpu]:
+        """Return a GPU, or its MIG instances. A GPU that cannot be read has those of before."""
+        gpu = self._card(index)
+        if gpu.problem is None:
+            self._instances.pop(index, None)
+        elif gpu.problem.fault is Fault.MIG:
+            try:
+                self._instances[index] = self._read_instances(index, gpu)
+            except pynvml.NVMLError as error:
+                text = f"NVML does not tell the MIG instances of {gpu.uuid}: {error}"
+                untold = Problem(Fault.UNREADABLE, text)
+                gpu = replace(gpu, problem=_OF_CARD.get(error.value, untold))
+        known = self._instances.get(index, ())
+        if gpu.problem and gpu.problem.fault is not Fault.MIG:
+            known = [
+                replace(instance, uuid=instance.uuid if gpu.uuid else "", problem=gpu.problem)
+                for instance in known
+            ]
+        return known or [gpu]
+
+    def _read_instances(self, index: int, gpu: DetectedGpu) -> Sequence[DetectedGpu]:
+        """Return the MIG instances of a GPU; they have its state. Raises NVMLError."""
+        handle = pynvml.nvmlDeviceGetHandleByIndex(index)
+        instances = []
+        for number in range(pynvml.nvmlDeviceGetMaxMigDeviceCount(handle)):
+            uuid, reserved = "", 0
+            try:
+                instance = pynvml.nvmlDeviceGetMigDeviceHandleByIndex(handle, number)
+            except pynvml.NVMLError_NotFound:
+                continue
+            try:
+                uuid = str(pynvml.nvmlDeviceGetUUID(instance))
+                model = str(pynvml.nvmlDeviceGetName(instance))
+                memory = int(pynvml.nvmlDeviceGetMemoryInfo(instance).total) // 2**20
+                with _untold():
+                    info = pynvml.nvmlDeviceGetMemoryInfo(instance, version=pynvml.nvmlMemory_v2)
+                    reserved = _rounded_mib(info.reserved)
+            except pynvml.NVMLError as error:
+                text = f"NVML does not tell of MIG instance {number}: {error}"
+                problem = _OF_CARD.get(error.value, Problem(Fault.UNREADABLE, text))
+                instances.append(DetectedGpu(uuid, index, 0, problem=problem, parent=gpu.uuid))
+                continue
+            instances.append(
+                replace(
+                    gpu,
+                    uuid=uuid,
+                    memory_mib=memory,
+                    model=model,
+                    problem=None,
+                    reserved_mib=reserved,
+                    minor=None,
+                    parent=gpu.uuid,
+                )
+            )
+        return instances
+
     def _card(self, index: int) -> DetectedGpu:
         """Return a GPU, with the answers that NVML gives of it.
 
@@ -311,7 +372,7 @@ class NvmlSource:
                 minor = int(pynvml.nvmlDeviceGetMinorNumber(handle))
             question = "MIG mode"
             if self._is_in_mig_mode(uuid, handle):
-                problem = Problem(Fault.MIG, "is in MIG mode, which is not shared by memory")
+                problem = Problem(Fault.MIG, "is in MIG mode, and has no instance")
                 with _untold():
                     memory = int(pynvml.nvmlDeviceGetMemoryInfo(handle).total) // 2**20
             else:
@@ -319,8 +380,7 @@ class NvmlSource:
                 memory, problem = self._memory_of(handle, uuid, model)
             with _untold():
                 info = pynvml.nvmlDeviceGetMemoryInfo(handle, version=pynvml.nvmlMemory_v2)
-                steps = -(-int(info.reserved) // (_RESERVED_STEP_MIB * 2**20))
-                reserved = steps * _RESERVED_STEP_MIB
+                reserved = _rounded_mib(info.reserved)
             question = "state"
             with _untold():
                 needs = [pynvml.NVML_FI_DEV_GET_GPU_RECOVERY_ACTION]
@@ -423,6 +483,11 @@ class NvmlSource:
         except (pynvml.NVMLError, OSError, ValueError):
             return None
         return node if node >= 0 else None
+
+
+def _rounded_mib(size: int) -> int:
+    """Return bytes as MiB, rounded up."""
+    return -(-int(size) // (_RESERVED_STEP_MIB * 2**20)) * _RESERVED_STEP_MIB
 
 
 @dataclass(slots=True, eq=False)

@@ -295,7 +295,7 @@ class Health:
         log.warning(Line("xid", uuid=uuid, xid=xid))
         with self._judging:
             for first, diagnosis in zip(self._first, self._diagnoses, strict=True):
-                if first.uuid == uuid:
+                if uuid in (first.uuid, first.parent):
                     diagnosis.on_xid(xid, self._clock())
             self._take(self._judged())
         self._reads.wake()
@@ -316,7 +316,11 @@ class Health:
         if self._watch_failure:
             log.info("errors of GPUs are seen again")
         self._watch_failure, self._watch_failures = "", 0
-        before, self._unwatched = self._unwatched, dict(self._source.unwatched)
+        failing = dict(self._source.unwatched)
+        for first in self._first:  # the errors of a MIG instance are those of its GPU
+            if first.parent in failing:
+                failing[first.uuid] = failing[first.parent]
+        before, self._unwatched = self._unwatched, failing
         for uuid, why in self._unwatched.items():
             if uuid not in before:
                 log.warning(Line("errors of a GPU are not seen; tried again", uuid=uuid, why=why))
@@ -353,6 +357,8 @@ class Health:
                 text = "NVML does not tell the uuid of a GPU, which may be this one"
                 seen = replace(first, problem=Problem(Fault.UNREADABLE, text))
             problem = diagnosis.on_read(seen, now)
+            if seen is None and any(gpu.parent == first.uuid for gpu in self._last):
+                problem = Problem(Fault.MIG, "is in MIG mode since the plug-in has started")
             if seen and not problem and seen.memory_mib < first.memory_mib:
                 text = f"has {seen.memory_mib} MiB and had {first.memory_mib}"
                 problem = Problem(Fault.SIZE, text)

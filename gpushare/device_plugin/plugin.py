@@ -135,7 +135,6 @@ class DevicePlugin:
             names,
             unit_mib(options.memory_unit),
             isolation,
-            options.device_id_strategy,
             cdi_kind=options.cdi_kind,
             hami_core=options.hami_core_dir,
             mps_pipe=options.mps_pipe_dir,
@@ -229,6 +228,7 @@ class DevicePlugin:
         contract = replace(
             self._contract,
             cgpu_disabled=self._node.cgpu_disabled,
+            id_strategy=self._id_strategy(),
             list_strategy=self._handover.choice.strategy,
             control_nodes=self._handover.control_nodes,
         )
@@ -261,9 +261,14 @@ class DevicePlugin:
             log.warning(Line("ids of other cards", container=owner, given=served.grant))
             self._event_messages.other_card_ids(owner, served.grant)
 
+    def _id_strategy(self) -> str:
+        """Return how devices are named to containers: where there are MIG instances, by uuid."""
+        has_instances = any(card.is_instance for card in self.health.cards().all)
+        return "uuid" if has_instances else self._options.device_id_strategy
+
     def _look_at_node(self, runtime: str = "", kubelet: str = "") -> DeviceList:
         """Return how devices are handed over. runtime, kubelet: as the Node has them."""
-        by_uuid = self._options.device_id_strategy == "uuid"
+        by_uuid = self._id_strategy() == "uuid"
         cards = [card for card in self.health.cards().all if card.healthy]
         devices = [card.uuid if by_uuid else str(card.index) for card in cards]
         return self._handover.look(devices, runtime, kubelet)

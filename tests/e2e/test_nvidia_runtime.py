@@ -8,10 +8,10 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import yaml
 
 from gpushare.device_plugin.cards import Card
 from gpushare.device_plugin.container import (
-    VOLUME_MOUNTS,
     ContainerAllocation,
     Contract,
     Mount,
@@ -20,6 +20,7 @@ from gpushare.device_plugin.container import (
 from gpushare.device_plugin.handover import CONTROL_NODES, Handover
 from gpushare.device_plugin.identity import Grant
 from gpushare.wire.annotations import ALIYUN
+from tests.e2e.chart import ROOT
 from tests.e2e.nvidia_node import NvidiaNode, Started
 
 GPUS = tuple(f"GPU-8f7b5c8e-1b0c-4c56-a7d2-00000000000{number}" for number in range(3))
@@ -109,11 +110,20 @@ def test_nodes_that_the_kubelet_passes_are_no_others_than_the_runtime_gives(
     assert found.nodes == {"/dev/nvidia1", *CONTROL}
 
 
-OWN_POD = ContainerAllocation(
-    {"NVIDIA_VISIBLE_DEVICES": "all", "NVIDIA_DRIVER_CAPABILITIES": "compute,utility"},
-    [Mount(f"{VOLUME_MOUNTS}/all", "/dev/null")],
-)
-"""As config/device-plugin/daemonset.yaml has it: tests/contract/test_device_plugin_manifests.py."""
+def own_pod() -> ContainerAllocation:
+    """What the plug-in's own container has by its manifest: variables, and mounts of /dev/null."""
+    text = (ROOT / "config" / "device-plugin" / "daemonset.yaml").read_text()
+    spec = yaml.safe_load(text)["spec"]["template"]["spec"]
+    (part,) = spec["containers"]
+    of = {each["name"]: each["hostPath"]["path"] for each in spec["volumes"] if "hostPath" in each}
+    return ContainerAllocation(
+        {each["name"]: each["value"] for each in part["env"] if "value" in each},
+        [
+            Mount(each["mountPath"], of[each["name"]])
+            for each in part["volumeMounts"]
+            if of.get(each["name"]) == "/dev/null"
+        ],
+    )
 
 
 @pytest.mark.parametrize("toolkit", TOOLKITS)
@@ -121,7 +131,7 @@ OWN_POD = ContainerAllocation(
 def test_the_plugins_own_pod_has_all_gpus_unless_the_toolkit_refuses_all_that_is_unprivileged(
     node: NvidiaNode, toolkit: str, privileged: bool
 ) -> None:
-    found = node.start(OWN_POD, TOOLKITS[toolkit], privileged=privileged)
+    found = node.start(own_pod(), TOOLKITS[toolkit], privileged=privileged)
     works = privileged or toolkit != "neither"
     assert found.gpus == ({"0", "1", "2"} if works else set())
     assert (found.libraries >= {"libnvidia-ml"}) == works

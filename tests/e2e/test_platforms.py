@@ -166,7 +166,7 @@ def test_tenants_are_told_of_the_runtime_class() -> None:
 
 def test_a_real_api_server_takes_each_preset(make_plane: MakePlane) -> None:
     plane = make_plane("--allow-privileged=true")
-    command = [needed("kubectl"), "--kubeconfig", plane.kubeconfig(ADMIN)]
+    command: list[str | Path] = [needed("kubectl"), "--kubeconfig", plane.kubeconfig(ADMIN)]
     for platform in PRESETS:
         documents = [
             each

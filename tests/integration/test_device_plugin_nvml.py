@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from gpushare.device_plugin.cards import uuids_of
 from gpushare.device_plugin.container import ContainerAllocation
 from gpushare.device_plugin.kubelet import parse_answer
 from gpushare.wire.device_list import DEVICE_LIST, decode_device_list
@@ -260,6 +261,28 @@ def test_a_gpu_in_mig_mode_is_not_shared(make_node: MakeNode) -> None:
     node.start_plugin()
     node.kubelet.wait_advertised(23)
     assert healthy(node) == [True, True, False]
+
+
+def test_a_container_gets_the_mig_instance_that_its_pod_was_bound_to(make_node: MakeNode) -> None:
+    node = make_node("--device-id-strategy", "index")  # which there is not with instances
+    node.says(
+        GPUS[0], "GPU-cut 0 1 0", "instance MIG-a GPU-cut 4864", "instance MIG-b GPU-cut 9856"
+    )
+    node.kubelet.start()
+    node.start_plugin()
+    node.kubelet.wait_advertised(16 + 4 + 9)
+    told = [(device.uuid, device.mem, device.model) for device in node.told().devices]
+    assert told[1:] == [("MIG-a", 4, "Stand-in MIG 1g.5gb"), ("MIG-b", 9, "Stand-in MIG 1g.10gb")]
+    node.cards = [{"uuid": device.uuid, "memoryMiB": 0} for device in node.told().devices]
+    pod = node.pod(4, devices=[2])
+    uid = pod["metadata"]["uid"]
+    node.kubelet.add(pod)
+    answer = answered(node, uid)
+    assert answer.envs["NVIDIA_VISIBLE_DEVICES"] == "MIG-b"
+    assert "NVIDIA_GPU_MEMORY_LIMIT" not in answer.envs
+    assert not answer.device_nodes
+    (held,) = (held for held in node.kubelet.held if held.uid == uid)
+    assert uuids_of(held.ids) == {"MIG-b"}
 
 
 def test_the_numa_node_of_a_gpu_is_that_of_its_slot(make_node: MakeNode) -> None:

@@ -59,7 +59,8 @@ OF_WATCH = (
     "nvmlDeviceRegisterEvents",
     "nvmlEventSetWait_v2",
 )
-HARMLESS = ("nvmlDeviceGetPciInfo_v3", "nvmlEventSetFree")
+OF_INSTANCES = ("nvmlDeviceGetMaxMigDeviceCount", "nvmlDeviceGetMigDeviceHandleByIndex")
+HARMLESS = ("nvmlDeviceGetPciInfo_v3", "nvmlEventSetFree", *OF_INSTANCES)
 CALLS = sorted({*OF_NODE, *ESSENTIAL, MIG_MODE, *WHERE_TOLD, *OF_WATCH, *HARMLESS})
 
 WELL = ["GPU-a", "GPU-b"]
@@ -449,3 +450,116 @@ def test_the_fabric_does_not_count_where_that_is_said(driver: Driver) -> None:
     driver.says("fabric GPU-a 1 0", node=TWO)
     start_with(driver, needs_fabric=False)
     assert driver.healthy() == set(WELL)
+
+
+# -- MIG instances --------------------------------------------------------------------------------
+
+
+CUT = [
+    "GPU-whole 16384 0 0",
+    "GPU-cut 0 1 0",
+    "instance MIG-a GPU-cut 4864",
+    "instance MIG-b GPU-cut 9856",
+    "recovery GPU-cut 0",
+]
+PARTS = ["MIG-a", "MIG-b"]
+
+
+def test_each_mig_instance_is_a_device_with_its_uuid_its_memory_and_its_profile(
+    driver: Driver,
+) -> None:
+    driver.says("reserved MIG-a 200", "answer nvmlDeviceGetMemoryInfo 4 GPU-cut", node=CUT)
+    driver.start()
+    driver.look(2)
+    cards = driver.health.cards().all
+    assert [(card.uuid, card.index, card.unit_count, card.model) for card in cards] == [
+        ("GPU-whole", 0, 16, "Stand-in"),
+        ("MIG-a", 1, 4, "Stand-in MIG 1g.5gb"),
+        ("MIG-b", 2, 9, "Stand-in MIG 1g.10gb"),
+    ]
+    assert driver.healthy() == {"GPU-whole", *PARTS}
+    assert (driver.health.live(), driver.health.ready()) == ("", "")
+    assert driver.source.memory("MIG-b").total == 9856 << 20
+
+
+def test_an_instance_is_as_well_as_its_gpu(driver: Driver) -> None:
+    driver.says(node=CUT)
+    driver.start()
+    driver.look()
+    driver.says(driver.new_xid("GPU-cut", 94), node=CUT)
+    driver.look()
+    assert [driver.fault(uuid) for uuid in PARTS] == [Fault.XID] * 2
+    assert driver.healthy() == {"GPU-whole"}
+    driver.now += 300
+    driver.look()
+    needs = [line.replace("recovery GPU-cut 0", "recovery GPU-cut 1") for line in CUT]
+    driver.says(node=needs)
+    driver.look()
+    assert [driver.fault(uuid) for uuid in PARTS] == [Fault.RECOVERY] * 2
+    driver.says(node=CUT)
+    driver.look()
+    assert driver.healthy() == {"GPU-whole", *PARTS}
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        "nvmlDeviceGetHandleByIndex_v2",
+        "nvmlDeviceGetUUID",
+        "nvmlDeviceGetMaxMigDeviceCount",
+        "nvmlDeviceGetMigDeviceHandleByIndex",
+    ],
+)
+@pytest.mark.parametrize("error", [LOST, UNKNOWN])
+def test_instances_keep_their_places_while_their_gpu_cannot_be_read(
+    driver: Driver, call: str, error: int
+) -> None:
+    driver.says(node=CUT)
+    driver.start()
+    driver.look()
+    driver.says(f"answer {call} {error} GPU-cut", node=CUT)
+    driver.look(3)
+    assert driver.healthy() == {"GPU-whole"}
+    wanted = Fault.LOST if error == LOST else Fault.UNREADABLE
+    assert [driver.fault(uuid) for uuid in PARTS] == [wanted] * 2
+    driver.says(node=CUT)
+    driver.look()
+    assert driver.healthy() == {"GPU-whole", *PARTS}
+    assert sizes(driver) == [16, 4, 9]
+
+
+@pytest.mark.parametrize("call", ["nvmlDeviceGetUUID", "nvmlDeviceGetName", *ESSENTIAL[-1:]])
+def test_an_instance_that_cannot_be_read_closes_itself_alone(driver: Driver, call: str) -> None:
+    driver.says(node=CUT)
+    driver.start()
+    driver.says(f"answer {call} {UNKNOWN} MIG-a", node=CUT)
+    driver.look(2)
+    assert driver.healthy() == {"GPU-whole", "MIG-b"}
+    driver.says(node=CUT)
+    driver.look()
+    assert driver.healthy() == {"GPU-whole", *PARTS}
+
+
+def test_instances_that_come_and_go_are_told(driver: Driver) -> None:
+    driver.says(node=CUT)
+    driver.start()
+    driver.says(node=[line.replace("MIG-a", "MIG-c") for line in CUT])
+    driver.look()
+    assert driver.fault("MIG-a") is Fault.GONE
+    assert driver.health.cards().uncounted == ("MIG-c",)
+    # The GPU that was given out as a whole is cut.
+    driver.says("instance MIG-d GPU-whole 4864", node=["GPU-whole 0 1 0", *CUT[1:]])
+    driver.look()
+    assert driver.fault("GPU-whole") is Fault.MIG
+    assert driver.healthy() == {*PARTS}
+    assert driver.health.cards().uncounted == ("MIG-d",)
+
+
+def test_errors_of_a_gpu_that_are_not_seen_are_told_of_its_instances(driver: Driver) -> None:
+    driver.says(node=CUT)
+    driver.start()
+    driver.look()
+    driver.says(f"answer nvmlEventSetWait_v2 {UNKNOWN} GPU-cut", node=CUT)
+    driver.look()
+    assert set(driver.health.unwatched()) >= {*PARTS}
+    assert "errors of MIG-a are not seen" in driver.health.ready()

@@ -53,6 +53,12 @@ def test_the_driver_is_told_both_limits_in_whole_mib() -> None:
     assert added(TWO, isolation="driver", unit_mib=256)["NVIDIA_GPU_MEMORY_LIMIT"] == "512"
 
 
+def test_the_driver_is_told_no_limit_of_a_mig_instance() -> None:
+    """NVIDIA's driver limits memory of whole GPUs alone; the instance is a limit by itself."""
+    instance = replace(NODE.all[1], uuid="MIG-1")
+    assert added(replace(ONE, shares=((instance, 4),)), isolation="driver") == {}
+
+
 def test_the_driver_guarantees_the_limit_where_that_is_wanted() -> None:
     assert added(ONE, isolation="driver", driver_guarantee=True) == {
         "NVIDIA_GPU_MEMORY_LIMIT": "4096",
