@@ -18,7 +18,7 @@ from pathlib import Path
 from gpushare.errors import SettingsError
 from gpushare.logline import Line
 from gpushare.wire.device_list import DeviceList
-from gpushare.yamlfile import MAX_YAML, read_documents, read_text
+from gpushare.yamlfile import parse_yaml, read_text
 
 log = logging.getLogger("gpushare.handover")
 
@@ -35,7 +35,8 @@ CONTROL_NODES = (
 )
 """The device nodes that a program needs besides that of its GPU."""
 
-_LARGEST_TOML = 1 << 20
+_LARGEST_FILE = 1 << 20
+"""Bytes of a file that is read; YAML of this size takes seconds and tens of MiB."""
 _LIMITS_HOOK = "apply-cuda-memory-limits"
 """The toolkit's hook that has the driver limit the memory of a container; from 1.20.1 on."""
 
@@ -74,6 +75,8 @@ class Setup:
     toolkit: Toolkit | None = None
     cdi: CdiDevices = CdiDevices()
     kind: str = "nvidia.com/gpu"
+    by_nvml: bool = True
+    """Whether the devices are NVIDIA's, and not those of a file."""
     runtime: str = ""
     """As the Node has it, as containerd://2.1.4; "" before the Node has been read."""
     kubelet: str = ""
@@ -87,6 +90,8 @@ def choose(
 
     needs_limits: the driver is to limit the memory of containers.
     """
+    if not setup.by_nvml and wanted == "auto":
+        return DeviceList("envvar", "devices of a file have no driver")
     if wanted != "auto":
         reason = "--device-list-strategy says so"
         return DeviceList(wanted, reason, _problem(wanted, setup, devices))
@@ -154,8 +159,9 @@ def _numbers(version: str) -> tuple[int, ...]:
 class Handover:
     """The way that is chosen now. root: where the node's files are.
 
-    wanted: a strategy, or auto. kind: of the CDI devices. passes_nodes: whether containers get
-    device nodes besides. needs_limits: the driver is to limit memory.
+    wanted: a strategy, or auto. kind: of the CDI devices. by_nvml: whether the devices are
+    NVIDIA's, and not those of a file. passes_nodes: whether containers get device nodes besides.
+    needs_limits: the driver is to limit memory.
     """
 
     def __init__(
@@ -164,9 +170,11 @@ class Handover:
         kind: str,
         root: Path,
         *,
+        by_nvml: bool = True,
         passes_nodes: bool,
         needs_limits: bool,
     ) -> None:
+        self._by_nvml = by_nvml
         self._wanted = wanted
         self._kind = kind
         self._root = root
@@ -189,13 +197,15 @@ class Handover:
             toolkit=read_toolkit(self._root),
             cdi=self._cdi_devices(),
             kind=self._kind,
+            by_nvml=self._by_nvml,
             runtime=self._runtime,
             kubelet=self._kubelet,
         )
         before = self.choice
         self.choice = choose(self._wanted, setup, devices, needs_limits=self._needs_limits)
-        by_cdi = self.choice.strategy.startswith("cdi-")  # a CDI file has the device nodes
-        self.control_nodes = None if by_cdi or not self._passes_nodes else self._present()
+        # A CDI file has the device nodes, and devices of a file have none.
+        without = self.choice.strategy.startswith("cdi-") or not self._by_nvml
+        self.control_nodes = None if without or not self._passes_nodes else self._present()
         if self.choice != before:
             level = logging.WARNING if self.choice.problem else logging.INFO
             log.log(
@@ -240,7 +250,7 @@ def read_toolkit(root: Path) -> Toolkit | None:
     for name in TOOLKIT_FILES:
         path = root / name
         try:
-            document = tomllib.loads(read_text(str(path), _LARGEST_TOML))
+            document = tomllib.loads(read_text(str(path), _LARGEST_FILE))
         except (SettingsError, tomllib.TOMLDecodeError, RecursionError):
             continue
         return Toolkit(
@@ -253,16 +263,16 @@ def read_toolkit(root: Path) -> Toolkit | None:
 
 def read_cdi(path: Path, kind: str) -> CdiDevices:
     """Return the devices of this kind that a CDI file names. Raises SettingsError."""
-    text = read_text(str(path), MAX_YAML)
+    text = read_text(str(path), _LARGEST_FILE)
     if kind not in text:
         return CdiDevices()
     names = set()
-    for document in read_documents(str(path)):
-        if isinstance(document, Mapping) and document.get("kind") == kind:
-            devices = document.get("devices")
-            for device in devices if isinstance(devices, list) else ():
-                if isinstance(device, Mapping):
-                    names.add(str(device.get("name", "")))
+    document = parse_yaml(text, str(path))  # JSON is YAML as well
+    if isinstance(document, Mapping) and document.get("kind") == kind:
+        devices = document.get("devices")
+        for device in devices if isinstance(devices, list) else ():
+            if isinstance(device, Mapping):
+                names.add(str(device.get("name", "")))
     return CdiDevices(frozenset(names), str(path), _LIMITS_HOOK in text)
 
 

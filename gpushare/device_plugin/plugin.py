@@ -141,14 +141,12 @@ class DevicePlugin:
             mps_shm=options.mps_shm_dir,
             driver_guarantee=options.driver_guarantee,
         )
-        # Devices of a file have no device nodes, and no runtime knows them.
-        by_nvml = isinstance(self._source, NvmlSource)
-        settled = options.device_list_strategy
         self._handover = Handover(
-            "envvar" if settled == "auto" and not by_nvml else settled,
+            options.device_list_strategy,
             options.cdi_kind,
             options.host_root,
-            passes_nodes=options.pass_device_specs and by_nvml,
+            by_nvml=isinstance(self._source, NvmlSource),
+            passes_nodes=options.pass_device_specs,
             needs_limits=isolation == "driver",
         )
         self._look_at_node()

@@ -21,7 +21,7 @@ from gpushare.wire.device_list import DeviceList, decode_device_list, encode_dev
 
 GPUS = ("GPU-a", "GPU-b")
 CDI = CdiDevices(frozenset({*GPUS, "0", "1", "all"}), "/var/run/cdi/nvidia.yaml", has_limits=True)
-NEW = Setup(None, CDI, "nvidia.com/gpu", "containerd://2.1.4-k3s1", "v1.34.1+k3s1")
+NEW = Setup(cdi=CDI, runtime="containerd://2.1.4-k3s1", kubelet="v1.34.1+k3s1")
 PLAIN = Toolkit("/etc/config.toml")
 MOUNTS = replace(PLAIN, accepts_variable=False, accepts_mounts=True)
 CLOSED = replace(PLAIN, accepts_variable=False)
@@ -63,6 +63,11 @@ def test_else_it_is_as_the_toolkit_accepts(changes: dict[str, Any], why: str) ->
         assert "/etc/config.toml accepts" in found.reason
     # Both are given where nothing is known: the runtime takes one of them.
     assert chosen(toolkit=None, **changes).strategy == "volume-mounts"
+
+
+def test_devices_of_a_file_are_named_by_the_variable() -> None:
+    assert chosen(by_nvml=False) == DeviceList("envvar", "devices of a file have no driver")
+    assert chosen("cdi-cri", by_nvml=False).strategy == "cdi-cri"
 
 
 def test_where_nothing_works_that_is_said() -> None:
