@@ -1,8 +1,8 @@
-"""Which way this node hands devices to containers, and why.
+"""The way in which this node hands devices to containers, and the reason.
 
-Knows NVIDIA's container toolkit (its configuration, and the CDI files that it writes) and which
-container runtimes and kubelets take CDI devices. Reads files of the node; what is missing or cannot
-be read counts as unknown. What a container is told in each way is in container.py.
+Knows the configuration and the CDI files of NVIDIA's container toolkit, and the releases of
+container runtimes and kubelets that take CDI devices. Reads files of the node; a file that is
+missing or cannot be read counts as unknown. The answers to the kubelet are in container.py.
 
 Tested in `tests/unit/device_plugin/test_handover.py`, and against NVIDIA's own runtime in
 `tests/e2e/test_nvidia_runtime.py`.
@@ -84,34 +84,37 @@ class Setup:
 
 
 def choose(
-    wanted: str, setup: Setup, devices: Collection[str], *, needs_limits: bool = False
+    setting: str, setup: Setup, devices: Collection[str], *, needs_limits: bool = False
 ) -> DeviceList:
-    """Return the strategy to use for devices of these names. wanted: a strategy, or auto.
+    """Return the strategy to use for devices of these names. setting: a strategy, or auto.
 
     needs_limits: the driver is to limit the memory of containers.
     """
-    if not setup.by_nvml and wanted == "auto":
+    if not setup.by_nvml and setting == "auto":
         return DeviceList("envvar", "devices of a file have no driver")
-    if wanted != "auto":
+    if setting != "auto":
         reason = "--device-list-strategy says so"
-        return DeviceList(wanted, reason, _problem(wanted, setup, devices))
-    missing = "" if setup.runtime else "the container runtime is not known yet"
-    missing = missing or _runtime_problem(setup.runtime) or _cdi_problem(setup, devices)
-    if not missing and needs_limits and not setup.cdi.has_limits:
-        missing = f"{setup.cdi.path} has no hook {_LIMITS_HOOK}"
-    if not missing:
+        return DeviceList(setting, reason, _problem(setting, setup, devices))
+    cdi_problem = "" if setup.runtime else "the container runtime is not known yet"
+    cdi_problem = cdi_problem or _runtime_problem(setup.runtime) or _cdi_problem(setup, devices)
+    if not cdi_problem and needs_limits and not setup.cdi.has_limits:
+        cdi_problem = f"{setup.cdi.path} has no hook {_LIMITS_HOOK}"
+    if not cdi_problem:
         strategy = "cdi-annotations" if _kubelet_problem(setup.kubelet) else "cdi-cri"
         reason = f"{setup.cdi.path} names all GPUs, and {setup.runtime} takes CDI devices"
         return DeviceList(strategy, reason)
     toolkit = setup.toolkit
     if toolkit is None:
-        reason = f"no CDI: {missing}; the toolkit's configuration is not seen, so both"
+        reason = f"no CDI: {cdi_problem}; the toolkit's configuration is not seen, so both"
         return DeviceList("volume-mounts", f"{reason} variable and volume mounts are given")
     strategy = "volume-mounts" if toolkit.accepts_mounts else "envvar"
-    accepted = "volume mounts" if toolkit.accepts_mounts else "the variable"
+    request_kind = "volume mounts" if toolkit.accepts_mounts else "the variable"
     problem = _problem(strategy, setup, devices)
-    reason = f"no CDI: {missing}; {toolkit.path} " + ("refuses" if problem else "accepts")
-    return DeviceList(strategy, f"{reason} {accepted}", problem)
+    if problem and not _cdi_problem(setup, devices):
+        # The one way that may be open: by a setting of the container runtime, which is not seen.
+        return DeviceList("cdi-cri", problem, cdi_problem)
+    reason = f"no CDI: {cdi_problem}; {toolkit.path} " + ("refuses" if problem else "accepts")
+    return DeviceList(strategy, f"{reason} {request_kind}", problem)
 
 
 def _problem(strategy: str, setup: Setup, devices: Collection[str]) -> str:
@@ -132,8 +135,8 @@ def _problem(strategy: str, setup: Setup, devices: Collection[str]) -> str:
 def _cdi_problem(setup: Setup, devices: Collection[str]) -> str:
     if not setup.cdi.names:
         return f"no CDI file names devices of {setup.kind}"
-    unnamed = sorted(set(devices) - setup.cdi.names)
-    return f"no CDI file names {setup.kind}={unnamed[0]}" if unnamed else ""
+    unlisted_devices = sorted(set(devices) - setup.cdi.names)
+    return f"no CDI file names {setup.kind}={unlisted_devices[0]}" if unlisted_devices else ""
 
 
 def _runtime_problem(runtime: str) -> str:
@@ -146,8 +149,8 @@ def _runtime_problem(runtime: str) -> str:
 
 def _kubelet_problem(kubelet: str) -> str:
     numbers = _numbers(kubelet)
-    old = numbers and numbers < _CDI_KUBELET
-    return f"kubelet {kubelet} passes no CDI devices on by default" if old else ""
+    is_old = numbers and numbers < _CDI_KUBELET
+    return f"kubelet {kubelet} passes no CDI devices on by default" if is_old else ""
 
 
 def _numbers(version: str) -> tuple[int, ...]:
@@ -159,14 +162,14 @@ def _numbers(version: str) -> tuple[int, ...]:
 class Handover:
     """The way that is chosen now. root: where the node's files are.
 
-    wanted: a strategy, or auto. kind: of the CDI devices. by_nvml: whether the devices are
+    setting: a strategy, or auto. kind: of the CDI devices. by_nvml: whether the devices are
     NVIDIA's, and not those of a file. passes_nodes: whether containers get device nodes besides.
     needs_limits: the driver is to limit memory.
     """
 
     def __init__(
         self,
-        wanted: str,
+        setting: str,
         kind: str,
         root: Path,
         *,
@@ -175,13 +178,13 @@ class Handover:
         needs_limits: bool,
     ) -> None:
         self._by_nvml = by_nvml
-        self._wanted = wanted
+        self._setting = setting
         self._kind = kind
         self._root = root
         self._passes_nodes = passes_nodes
         self._needs_limits = needs_limits
         self._runtime = self._kubelet = ""
-        self._read: dict[Path, tuple[tuple[int, int], CdiDevices]] = {}
+        self._cdi_cache: dict[Path, tuple[tuple[int, int], CdiDevices]] = {}
         self.choice = DeviceList("envvar", "nothing has been looked at yet")
         self.control_nodes: tuple[str, ...] | None = None
         """Device nodes that containers get besides that of their GPU; None: they get none at all.
@@ -201,12 +204,12 @@ class Handover:
             runtime=self._runtime,
             kubelet=self._kubelet,
         )
-        before = self.choice
-        self.choice = choose(self._wanted, setup, devices, needs_limits=self._needs_limits)
+        last_choice = self.choice
+        self.choice = choose(self._setting, setup, devices, needs_limits=self._needs_limits)
         # A CDI file has the device nodes, and devices of a file have none.
-        without = self.choice.strategy.startswith("cdi-") or not self._by_nvml
-        self.control_nodes = None if without or not self._passes_nodes else self._present()
-        if self.choice != before:
+        has_no_nodes = self.choice.strategy.startswith("cdi-") or not self._by_nvml
+        self.control_nodes = None if has_no_nodes or not self._passes_nodes else self._present()
+        if self.choice != last_choice:
             level = logging.WARNING if self.choice.problem else logging.INFO
             log.log(
                 level,
@@ -225,19 +228,20 @@ class Handover:
 
     def _cdi_devices(self) -> CdiDevices:
         """Return the devices that the CDI files name; a file is read again when it has changed."""
-        found: dict[Path, tuple[tuple[int, int], CdiDevices]] = {}
+        entries: dict[Path, tuple[tuple[int, int], CdiDevices]] = {}
         for path, stamp in _cdi_files(self._root):
-            known = self._read.get(path)
-            found[path] = known if known and known[0] == stamp else (stamp, self._named(path))
-        self._read = found
-        named = [devices for _, devices in found.values() if devices.names]
+            entry = self._cdi_cache.get(path)
+            is_same = entry is not None and entry[0] == stamp
+            entries[path] = entry if entry and is_same else (stamp, self._devices_in(path))
+        self._cdi_cache = entries
+        files = [devices for _, devices in entries.values() if devices.names]
         return CdiDevices(
-            names=frozenset().union(*(devices.names for devices in named)),
-            path=named[0].path if named else "",
-            has_limits=all(devices.has_limits for devices in named),
+            names=frozenset().union(*(devices.names for devices in files)),
+            path=files[0].path if files else "",
+            has_limits=all(devices.has_limits for devices in files),
         )
 
-    def _named(self, path: Path) -> CdiDevices:
+    def _devices_in(self, path: Path) -> CdiDevices:
         try:
             return read_cdi(path, self._kind)
         except SettingsError as error:

@@ -151,9 +151,11 @@ def test_auto_takes_a_way_that_works_where_there_is_one(
     way = Handover("auto", "nvidia.com/gpu", tmp_path, passes_nodes=False, needs_limits=True)
     chosen = way.look(GPUS, runtime, "v1.34.1")
     found = started(node, chosen.strategy, TOOLKITS[toolkit], isolation="driver")
-    works = toolkit != "neither" or runtime != "containerd://1.7.27"
-    assert (found.gpus == {"1"}) == works == (not chosen.problem)
-    assert any("apply-cuda-memory-limits" in hook for hook in found.hooks) == works
+    assert found.gpus == {"1"}
+    assert any("apply-cuda-memory-limits" in hook for hook in found.hooks)
+    # Whether this runtime was set up to take CDI devices, nothing shows.
+    doubtful = toolkit == "neither" and runtime == "containerd://1.7.27"
+    assert bool(chosen.problem) == doubtful
 
 
 def test_without_the_toolkits_configuration_both_ways_are_tried(node: NvidiaNode) -> None:
