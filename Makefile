@@ -34,7 +34,7 @@ HEART := tests/unit/core tests/unit/wire tests/unit/ledger tests/unit/extender
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help demo venv test pages faults e2e e2e-all bench proof lint types format branches check controlplane helm promtool firstfit coscheduling kubectl lock sbom clean
+.PHONY: help demo venv test pages faults e2e e2e-all bench proof lint types format branches check controlplane helm promtool firstfit coscheduling nvidia-container-runtime kubectl lock sbom clean
 # A target that fails leaves no file that looks finished.
 .DELETE_ON_ERROR:
 
@@ -123,6 +123,9 @@ firstfit: ## build the allocator of kube-scheduler, to compare ours with it; pri
 
 coscheduling: ## build kube-scheduler with the coscheduling plug-in, print its folder
 	@$(TOOL) coscheduling
+
+nvidia-container-runtime: ## build NVIDIA's container runtime from its Go module, print its folder
+	@$(TOOL) nvidia-container-runtime
 
 kubectl: ## print the path of a real kubectl: the one on PATH, else of `make controlplane`
 	@command -v kubectl || echo "$$($(CONTROLPLANE) $(VERSION))/kubectl"

@@ -1,7 +1,8 @@
 """The GPUs of the node, and the units of memory that they are offered in.
 
 Pure. The kubelet counts devices and has no amounts, so each unit of a card is one device to it. Its
-id is the original's, UUID-_-N with N from 0, and does not change while the card has as much memory.
+id is UUID::N with N from 0, the form that dcgm-exporter reads, or UUID-_-N, as the
+original has it. It does not change while the card has as much memory.
 """
 
 import re
@@ -16,7 +17,11 @@ from gpushare.wire.inventory import MAX_DEVICES, Device, Inventory, is_unit, mib
 LONGEST_MESSAGE = 4 * 1024 * 1024
 """Bytes of a list of devices that the kubelet takes at most; gRPC's own limit, and not a flag."""
 
-_ID = re.compile(r"(?P<uuid>.+)-_-(?:0|[1-9][0-9]{0,9})")
+NVIDIA_IDS = "::"
+ORIGINAL_IDS = "-_-"
+"""What is between a card's uuid and the number of a unit."""
+
+_ID = re.compile(r"(?P<uuid>.+)(?P<between>-_-|::)(?:0|[1-9][0-9]{0,9})")
 _CHUNKS = (16, 64, 128, 256, 512, 1024, 2048, 4096, 8192)
 
 
@@ -38,8 +43,11 @@ class Fault(StrEnum):
     REMAP = "remap"
     """A row of its memory could not be replaced by a spare one."""
     MIG = "mig"
+    """It is in MIG mode: only its instances, if it has any, are given out."""
+    FABRIC = "fabric"
+    """The NVLink fabric that it belongs to is not up: CUDA programs fail."""
     SIZE = "size"
-    """It has less memory than it had, or less than a unit."""
+    """It has less memory than it had, or less than a unit, or NVML does not tell its memory."""
     FILE = "file"
     """The devices file says so."""
 
@@ -69,16 +77,26 @@ class Card:
     numa: int | None = None
     """Its NUMA node, if known."""
     problem: Problem | None = None
+    minor: int | None = None
+    """The number of its device node, if known: N of /dev/nvidiaN."""
 
     @property
     def healthy(self) -> bool:
         """Whether new pods may use it."""
         return self.problem is None
 
+    @property
+    def is_instance(self) -> bool:
+        """Whether it is a MIG instance: its index is no number of NVML's then."""
+        return self.uuid.startswith("MIG-")
+
 
 @dataclass(frozen=True, slots=True)
 class DetectedGpu:
-    """What was read of one GPU. None: that is not told, by this GPU or by this driver."""
+    """What was read of one GPU, or of one MIG instance, which counts as a GPU of its own.
+
+    None: that is not told, by this GPU or by this driver.
+    """
 
     uuid: str
     """ "": NVML does not tell it."""
@@ -99,6 +117,10 @@ class DetectedGpu:
     """Whether a row could not be replaced."""
     loads: int = 0
     """How often the driver was seen not to be loaded, and was loaded again."""
+    minor: int | None = None
+    """N of its device node /dev/nvidiaN; a MIG instance has nodes of another kind."""
+    parent: str = ""
+    """The uuid of the GPU that a MIG instance is of."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,7 +197,7 @@ def make_cards(
         raise SettingsError(f"the GPUs must have the indices 0, 1, ...; they have {indices}")
     seen: set[str] = set()
     for gpu in gpus:
-        if not is_uuid(gpu.uuid) or "-_-" in gpu.uuid:
+        if not is_uuid(gpu.uuid) or any(each in gpu.uuid for each in (NVIDIA_IDS, ORIGINAL_IDS)):
             raise SettingsError(f"GPU {gpu.index}: {gpu.uuid[:80]!r} is no uuid of a GPU")
         if gpu.uuid in seen:
             raise SettingsError(f"GPU {gpu.index}: another one has the uuid {gpu.uuid}, too")
@@ -197,12 +219,35 @@ def _card(gpu: DetectedGpu, unit: int, reserve_mib: int | None) -> Card:
     if not units and problem is None:
         text = f"has {gpu.memory_mib} MiB, of which {reserved} are reserved: less than a unit"
         problem = Problem(Fault.SIZE, text)
-    return Card(gpu.uuid, gpu.index, units, gpu.model, gpu.numa, problem)
+    return Card(
+        uuid=gpu.uuid,
+        index=gpu.index,
+        unit_count=units,
+        model=gpu.model,
+        numa=gpu.numa,
+        problem=problem,
+        minor=gpu.minor,
+    )
 
 
-def device_id(uuid: str, number: int | str) -> str:
-    """Return the id of a unit; with "", what the ids of all units of the card begin with."""
-    return f"{uuid}-_-{number}"
+def device_id(uuid: str, number: int, between: str = ORIGINAL_IDS) -> str:
+    """Return the id of a unit. between: NVIDIA_IDS or ORIGINAL_IDS."""
+    return f"{uuid}{between}{number}"
+
+
+def starts_of_ids(uuids: Iterable[str]) -> tuple[str, ...]:
+    """Return how the ids of all units of these cards begin, in each form."""
+    return tuple(f"{uuid}{between}" for uuid in uuids for between in (NVIDIA_IDS, ORIGINAL_IDS))
+
+
+def form_of(devices: Iterable[str]) -> str:
+    """Return the form of ids that the kubelet has on record: NVIDIA_IDS, ORIGINAL_IDS, "" if none.
+
+    While a pod has ids of the original's form, that form is to be kept.
+    """
+    matches = [match for match in map(_ID.fullmatch, devices) if match]
+    forms = {match["between"] for match in matches}
+    return ORIGINAL_IDS if ORIGINAL_IDS in forms else NVIDIA_IDS if forms else ""
 
 
 def uuid_of(device: str) -> str:
@@ -213,7 +258,7 @@ def uuid_of(device: str) -> str:
 
 def number_of(device: str) -> int:
     """Return the number in an id of ours."""
-    return int(device.rpartition("-")[2])
+    return int(device.rpartition(":")[2].rpartition("-")[2])
 
 
 def uuids_of(devices: Iterable[str]) -> frozenset[str]:

@@ -1,4 +1,4 @@
-"""What a container is told: environment variables, mounts, CDI devices.
+"""What a container is told: environment variables, mounts, CDI devices, device nodes.
 
 Pure. The first group is the original's, to the letter (gpushare-device-plugin, allocate.go), which
 Alibaba Cloud's cGPU reads as well. What limits memory and compute is each maker's own contract:
@@ -19,7 +19,7 @@ COMPUTE_LIMITS = {
     "mps": "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE",
 }
 """The variable with the limit of compute, of those of ISOLATIONS that have one."""
-LIST_STRATEGIES = ("envvar", "cdi-cri", "cdi-annotations")
+LIST_STRATEGIES = ("auto", "envvar", "volume-mounts", "cdi-cri", "cdi-annotations")
 ID_STRATEGIES = ("uuid", "index")
 
 _DRIVER_LIMIT = "NVIDIA_GPU_MEMORY_LIMIT"
@@ -28,6 +28,9 @@ _MPS_LIMIT = "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"
 _TELLTALE = {_DRIVER_LIMIT: "driver", _HAMI_CORE_CACHE: "hami-core", _MPS_LIMIT: "mps"}
 _MIB_TEXT = re.compile(r"[0-9]{1,9}")
 
+VOLUME_MOUNTS = "/var/run/nvidia-container-devices"
+"""Where NVIDIA's runtime takes the name of a mount of /dev/null for the name of a device."""
+_NULL = "/dev/null"
 _CDI_ANNOTATION = "cdi.k8s.io/gpushare_devices"
 _NO_DEVICES = "void"
 """To the NVIDIA runtime it means: leave this container alone. The devices come by CDI."""
@@ -50,6 +53,8 @@ class ContainerAllocation:
     mounts: Sequence[Mount] = ()
     cdi_devices: Sequence[str] = ()
     annotations: Mapping[str, str] = field(default_factory=dict)
+    device_nodes: Sequence[str] = ()
+    """Their paths, the same on the node and in the container."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +67,10 @@ class Contract:
     """What keeps a container to its memory; auto has been settled."""
     id_strategy: str = "uuid"
     list_strategy: str = "envvar"
-    cdi_kind: str = "k8s.device-plugin.nvidia.com/gpu"
+    """One of LIST_STRATEGIES; auto has been settled."""
+    control_nodes: Sequence[str] | None = None
+    """Device nodes that a container gets besides that of its GPU; None: it gets none at all."""
+    cdi_kind: str = "nvidia.com/gpu"
     hami_core: str = "/usr/local/vgpu"
     """The folder on the node that has libvgpu.so."""
     mps_pipe: str = ""
@@ -82,7 +90,7 @@ def answer(grant: Grant, contract: Contract, uid: str, container: str) -> Contai
     envs = _original(grant, contract, ids)
     mounts: tuple[Mount, ...] = ()
     match contract.isolation:
-        case "driver":
+        case "driver" if not any(card.is_instance for card, _ in grant.shares):
             envs |= _driver(grant, contract)
         case "hami-core":
             more, mounts = _hami_core(grant, contract, uid, container)
@@ -100,7 +108,15 @@ def answer(grant: Grant, contract: Contract, uid: str, container: str) -> Contai
         case "cdi-annotations":
             more = {_CDI_ANNOTATION: ",".join(names)}
             return ContainerAllocation(envs | {VISIBLE: _NO_DEVICES}, mounts, annotations=more)
-    return ContainerAllocation(envs, mounts)
+    if contract.list_strategy == "volume-mounts":
+        # The runtime takes the variable if it does not accept mounts.
+        mounts += tuple(Mount(f"{VOLUME_MOUNTS}/{device}", _NULL) for device in ids)
+    minors = [card.minor for card, _ in grant.shares]
+    nodes: Sequence[str] = ()
+    if contract.control_nodes is not None and None not in minors:
+        # So that the container keeps its GPUs when systemd sets up the device cgroup again.
+        nodes = (*(f"/dev/nvidia{minor}" for minor in minors), *contract.control_nodes)
+    return ContainerAllocation(envs, mounts, device_nodes=nodes)
 
 
 def visible_devices(allocation: ContainerAllocation) -> frozenset[str]:
@@ -108,6 +124,13 @@ def visible_devices(allocation: ContainerAllocation) -> frozenset[str]:
     by_annotation = allocation.annotations.get(_CDI_ANNOTATION, "").split(",")
     names = [*allocation.cdi_devices, *by_annotation]
     by_cdi = {name.rpartition("=")[2] for name in names if name}
+    by_mount = {
+        mount.container_path.removeprefix(f"{VOLUME_MOUNTS}/")
+        for mount in allocation.mounts
+        if mount.container_path.startswith(f"{VOLUME_MOUNTS}/")
+    }
+    if by_mount:
+        return frozenset(by_mount)
     visible = allocation.envs.get(VISIBLE, "")
     if by_cdi or visible == _NO_DEVICES:
         return frozenset(by_cdi)
@@ -149,9 +172,9 @@ def _original(grant: Grant, contract: Contract, ids: Sequence[str]) -> dict[str,
 def _driver(grant: Grant, contract: Contract) -> dict[str, str]:
     """Return the variables for NVIDIA's driver from R615 on (container toolkit from 1.20.1 on).
 
-    Whole MiB, one number for all cards of the container: so the least that it has on one of them.
-    What it guarantees is a soft limit, which stays on the parent cgroups when the container has
-    ended. Without the variable there is no limit either.
+    It limits no memory of MIG instances. Whole MiB, one number for all cards of the container: so
+    the least that it has on one of them. What it guarantees is a soft limit, which stays on the
+    parent cgroups when the container has ended. Without the variable there is no limit either.
     """
     least = min(units for _, units in grant.limits)
     limit = str(least * contract.unit_mib)

@@ -8,11 +8,12 @@ Tested in `tests/integration/test_device_plugin.py` and `tests/integration/test_
 """
 
 import contextlib
+import ctypes
 import json
 import logging
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -44,6 +45,17 @@ _NOT_HAD = (
     pynvml.NVML_ERROR_DEPRECATED,
 )
 """What a driver or a card that does not have something answers when asked for it."""
+
+_REFUSED = (*_NOT_HAD, pynvml.NVML_ERROR_NO_PERMISSION)
+"""Answers that stay the same: of cards without memory of their own, of vGPU guests, of MIG cards.
+"""
+
+_NO_MIG_ANSWER = (pynvml.NVML_ERROR_NO_PERMISSION, pynvml.NVML_ERROR_UNKNOWN)
+
+_FABRIC_STATES = {
+    pynvml.NVML_GPU_FABRIC_STATE_NOT_STARTED: "has not started",
+    pynvml.NVML_GPU_FABRIC_STATE_IN_PROGRESS: "is being set up",
+}
 
 _OF_CARD = {
     pynvml.NVML_ERROR_GPU_IS_LOST: Problem(Fault.LOST, "NVML says that it is lost"),
@@ -148,12 +160,27 @@ class CardMemory:
 class NvmlSource:
     """GPUs by NVML. topology: whether NUMA nodes are told to the kubelet.
 
-    root: where the node's /sys is.
+    root: where the node's /sys is. memory_mib: the memory of models whose memory NVML does not
+    tell. needs_fabric: whether a card whose NVLink fabric is not up counts as unhealthy.
     """
 
-    def __init__(self, *, topology: bool = False, root: Path = Path("/")) -> None:
+    def __init__(
+        self,
+        *,
+        topology: bool = False,
+        root: Path = Path("/"),
+        memory_mib: Mapping[str, int] | None = None,
+        needs_fabric: bool = True,
+    ) -> None:
         """Load the library. Raises SettingsError if there is none, or no driver."""
         self._topology = topology
+        self._memory_mib = {model.lower(): mib for model, mib in (memory_mib or {}).items()}
+        self._needs_fabric = needs_fabric
+        self._mig_modes: dict[str, bool] = {}
+        self._instances: dict[int, Sequence[DetectedGpu]] = {}
+        """The MIG instances of a GPU when it could be read last, by NVML's number of the GPU."""
+        self._set_sizes: dict[str, int] = {}
+        """MiB by uuid, of cards whose memory comes from `memory_mib`."""
         self._pci = root / "sys/bus/pci/devices"
         self._life = self._loads = 0
         self._unloaded = False
@@ -166,7 +193,9 @@ class NvmlSource:
         return self._watch.failing
 
     def read(self) -> Sequence[DetectedGpu]:
-        """Return all GPUs. Raises SettingsError if NVML does not tell how many there are.
+        """Return all GPUs, MIG instances in the place of theirs.
+
+        Raises SettingsError if NVML does not tell how many there are.
 
         NVML is initialized again if it says that it is not: the driver may have been loaded anew.
         """
@@ -181,7 +210,8 @@ class NvmlSource:
                 log.warning("NVML was not initialized any more, and is again")
         except pynvml.NVMLError as error:
             raise SettingsError(f"NVML does not tell how many GPUs there are: {error}") from error
-        return [self._card(index) for index in range(number)]
+        gpus = [gpu for index in range(number) for gpu in self._with_instances(index)]
+        return [replace(gpu, index=place) for place, gpu in enumerate(gpus)]
 
     def driver_major(self) -> int:
         """Return the first number of the driver's version, 0 if it cannot be told."""
@@ -197,9 +227,12 @@ class NvmlSource:
         MPS. Pids are of this process's own namespace; others are not listed. The calls are _v3 by
         name: with an older driver pynvml's newest form fails, and not with an NVMLError.
         """
+        total, used = self._set_sizes.get(uuid, 0) << 20, None
         try:
             handle = pynvml.nvmlDeviceGetHandleByUUID(uuid)
-            info = pynvml.nvmlDeviceGetMemoryInfo(handle)
+            with _untold(None if total else ()):
+                info = pynvml.nvmlDeviceGetMemoryInfo(handle)
+                total, used = int(info.total), int(info.used)
             listed = pynvml.nvmlDeviceGetComputeRunningProcesses_v3(handle)
         except pynvml.NVMLError as error:
             raise SettingsError(f"NVML does not tell what uses {uuid}: {error}") from error
@@ -212,9 +245,11 @@ class NvmlSource:
         by_process: dict[int, int | None] = {}
         for process in listed:
             most = by_process.get(process.pid)
-            used = process.usedGpuMemory
-            by_process[process.pid] = max(most or 0, used) if used is not None else most
-        return CardMemory(int(info.total), int(info.used), by_process)
+            size = process.usedGpuMemory
+            by_process[process.pid] = max(most or 0, size) if size is not None else most
+        if used is None:
+            used = sum(size or 0 for size in by_process.values())
+        return CardMemory(total, used, by_process)
 
     def limit(self, uuid: str, cgroup: Path) -> tuple[int, int]:
         """Return (the limit of a cgroup on a card, what it uses), in bytes.
@@ -263,24 +298,90 @@ class NvmlSource:
         self._loads += self._unloaded
         self._unloaded = False
 
+    def _with_instances(self, index: int) -> Sequence[DetectedGpu]:
+        """Return a GPU, or its MIG instances. A GPU that cannot be read has those of before."""
+        gpu = self._card(index)
+        if gpu.problem is None:
+            self._instances.pop(index, None)
+        elif gpu.problem.fault is Fault.MIG:
+            try:
+                self._instances[index] = self._read_instances(index, gpu)
+            except pynvml.NVMLError as error:
+                text = f"NVML does not tell the MIG instances of {gpu.uuid}: {error}"
+                untold = Problem(Fault.UNREADABLE, text)
+                gpu = replace(gpu, problem=_OF_CARD.get(error.value, untold))
+        known = self._instances.get(index, ())
+        if gpu.problem and gpu.problem.fault is not Fault.MIG:
+            known = [
+                replace(instance, uuid=instance.uuid if gpu.uuid else "", problem=gpu.problem)
+                for instance in known
+            ]
+        return known or [gpu]
+
+    def _read_instances(self, index: int, gpu: DetectedGpu) -> Sequence[DetectedGpu]:
+        """Return the MIG instances of a GPU; they have its state. Raises NVMLError."""
+        handle = pynvml.nvmlDeviceGetHandleByIndex(index)
+        instances = []
+        for number in range(pynvml.nvmlDeviceGetMaxMigDeviceCount(handle)):
+            uuid, reserved = "", 0
+            try:
+                instance = pynvml.nvmlDeviceGetMigDeviceHandleByIndex(handle, number)
+            except pynvml.NVMLError_NotFound:
+                continue
+            try:
+                uuid = str(pynvml.nvmlDeviceGetUUID(instance))
+                model = str(pynvml.nvmlDeviceGetName(instance))
+                memory = int(pynvml.nvmlDeviceGetMemoryInfo(instance).total) // 2**20
+                with _untold():
+                    info = pynvml.nvmlDeviceGetMemoryInfo(instance, version=pynvml.nvmlMemory_v2)
+                    reserved = _rounded_mib(info.reserved)
+            except pynvml.NVMLError as error:
+                text = f"NVML does not tell of MIG instance {number}: {error}"
+                problem = _OF_CARD.get(error.value, Problem(Fault.UNREADABLE, text))
+                instances.append(DetectedGpu(uuid, index, 0, problem=problem, parent=gpu.uuid))
+                continue
+            instances.append(
+                replace(
+                    gpu,
+                    uuid=uuid,
+                    memory_mib=memory,
+                    model=model,
+                    problem=None,
+                    reserved_mib=reserved,
+                    minor=None,
+                    parent=gpu.uuid,
+                )
+            )
+        return instances
+
     def _card(self, index: int) -> DetectedGpu:
-        uuid, asked = "", "uuid"
-        reserved, recovery, mig, remaps = 0, None, None, None
+        """Return a GPU, with the answers that NVML gives of it.
+
+        The MIG mode is asked first: of a card in that mode NVML may refuse to tell the memory.
+        """
+        uuid, model, question = "", "", "uuid"
+        problem: Problem | None = None
+        memory, reserved = 0, 0
+        minor, recovery, remaps = None, None, None
         try:
             handle = pynvml.nvmlDeviceGetHandleByIndex(index)
             uuid = str(pynvml.nvmlDeviceGetUUID(handle))
-            asked = "name"
-            model = str(pynvml.nvmlDeviceGetName(handle))
-            asked = "memory"
-            memory = int(pynvml.nvmlDeviceGetMemoryInfo(handle).total) // 2**20
-            with _untold(_NOT_HAD):
+            with _untold():
+                model = str(pynvml.nvmlDeviceGetName(handle))
+            with _untold():
+                minor = int(pynvml.nvmlDeviceGetMinorNumber(handle))
+            question = "MIG mode"
+            if self._is_in_mig_mode(uuid, handle):
+                problem = Problem(Fault.MIG, "is in MIG mode, and has no instance")
+                with _untold():
+                    memory = int(pynvml.nvmlDeviceGetMemoryInfo(handle).total) // 2**20
+            else:
+                question = "memory"
+                memory, problem = self._memory_of(handle, uuid, model)
+            with _untold():
                 info = pynvml.nvmlDeviceGetMemoryInfo(handle, version=pynvml.nvmlMemory_v2)
-                steps = -(-int(info.reserved) // (_RESERVED_STEP_MIB * 2**20))
-                reserved = steps * _RESERVED_STEP_MIB
-            asked = "MIG mode"
-            with _untold(_NOT_HAD):
-                mig = pynvml.nvmlDeviceGetMigMode(handle)
-            asked = "state"
+                reserved = _rounded_mib(info.reserved)
+            question = "state"
             with _untold():
                 needs = [pynvml.NVML_FI_DEV_GET_GPU_RECOVERY_ACTION]
                 (told,) = pynvml.nvmlDeviceGetFieldValues(handle, needs)
@@ -289,27 +390,84 @@ class NvmlSource:
                 recovery = int(told.value.uiVal)
             with _untold():
                 remaps = pynvml.nvmlDeviceGetRemappedRows(handle)
+            problem = problem or self._fabric_problem(handle)
         except pynvml.NVMLError as error:
-            untold = Problem(Fault.UNREADABLE, f"NVML does not tell its {asked}: {error}")
+            untold = Problem(Fault.UNREADABLE, f"NVML does not tell its {question}: {error}")
             return DetectedGpu(uuid, index, 0, problem=_OF_CARD.get(error.value, untold))
-        problem = None
-        if mig and mig[0] == pynvml.NVML_DEVICE_MIG_ENABLE:
-            problem = Problem(Fault.MIG, "is in MIG mode, which is not shared by memory")
-        elif not memory:
-            problem = Problem(Fault.UNREADABLE, "NVML says that it has no memory")
         return DetectedGpu(
-            uuid,
-            index,
-            memory,
-            model,
-            self._numa(handle),
-            problem,
-            reserved,
-            recovery,
-            bool(remaps[2]) if remaps else None,
-            bool(remaps[3]) if remaps else None,
-            self._loads,
+            uuid=uuid,
+            index=index,
+            memory_mib=memory,
+            model=model,
+            numa=self._numa(handle),
+            problem=problem,
+            reserved_mib=reserved,
+            recovery=recovery,
+            remap_pending=bool(remaps[2]) if remaps else None,
+            remap_failed=bool(remaps[3]) if remaps else None,
+            loads=self._loads,
+            minor=minor,
         )
+
+    def _is_in_mig_mode(self, uuid: str, handle: Any) -> bool:  # noqa: ANN401 -- a handle of the library
+        """Return whether a card is in MIG mode; a card without that mode is not.
+
+        Where NVML refuses to tell, the last answer counts. Raises NVMLError without one.
+        """
+        try:
+            mode, _ = pynvml.nvmlDeviceGetMigMode(handle)
+        except pynvml.NVMLError as error:
+            if error.value in _NOT_HAD:
+                return False
+            if error.value in _NO_MIG_ANSWER and uuid in self._mig_modes:
+                return self._mig_modes[uuid]
+            raise
+        self._mig_modes[uuid] = mode == pynvml.NVML_DEVICE_MIG_ENABLE
+        return self._mig_modes[uuid]
+
+    def _memory_of(
+        self,
+        handle: Any,  # noqa: ANN401 -- a handle of the library
+        uuid: str,
+        model: str,
+    ) -> tuple[int, Problem | None]:
+        """Return (MiB of a card, 0 if no answer tells it; the problem then). Raises NVMLError."""
+        size = self._memory_mib.get(model.lower(), 0)
+        try:
+            memory = int(pynvml.nvmlDeviceGetMemoryInfo(handle).total) // 2**20
+        except pynvml.NVMLError as error:
+            if error.value in _OF_CARD or not (size or error.value in _REFUSED):
+                raise
+            if not size:
+                text = f"NVML does not tell its memory: {error}; give it by --memory-mib"
+                return 0, Problem(Fault.SIZE, text)
+            self._set_sizes[uuid] = size
+            return size, None
+        if memory:
+            return memory, None
+        return 0, Problem(Fault.UNREADABLE, "NVML says that it has no memory")
+
+    def _fabric_problem(self, handle: Any) -> Problem | None:  # noqa: ANN401 -- a handle of the library
+        """Return the problem of a card whose NVLink fabric is not up: CUDA fails with error 802.
+
+        Cards without a fabric, and drivers without these calls, have none. Raises NVMLError.
+        """
+        if not self._needs_fabric:
+            return None
+        for call, info in (
+            (pynvml.nvmlDeviceGetGpuFabricInfoV, pynvml.c_nvmlGpuFabricInfo_v2_t()),
+            (pynvml.nvmlDeviceGetGpuFabricInfo, pynvml.c_nvmlGpuFabricInfo_t()),
+        ):
+            with _untold():
+                call(handle, ctypes.byref(info))
+                if info.state in _FABRIC_STATES:
+                    return Problem(Fault.FABRIC, f"its NVLink fabric {_FABRIC_STATES[info.state]}")
+                # Only of a fabric that is complete the status counts.
+                if info.state == pynvml.NVML_GPU_FABRIC_STATE_COMPLETED and info.status:
+                    error = pynvml.NVMLError(info.status)
+                    return Problem(Fault.FABRIC, f"its NVLink fabric has failed: {error}")
+                return None
+        return None
 
     def _numa(self, handle: Any) -> int | None:  # noqa: ANN401 -- a handle of the library
         """Return the NUMA node that the card's slot is at.
@@ -325,6 +483,11 @@ class NvmlSource:
         except (pynvml.NVMLError, OSError, ValueError):
             return None
         return node if node >= 0 else None
+
+
+def _rounded_mib(size: int) -> int:
+    """Return bytes as MiB, rounded up."""
+    return -(-int(size) // (_RESERVED_STEP_MIB * 2**20)) * _RESERVED_STEP_MIB
 
 
 @dataclass(slots=True, eq=False)

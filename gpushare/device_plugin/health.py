@@ -181,6 +181,10 @@ class Health:
         self._news = threading.Condition()
         self._judging = threading.Lock()
         self._read_at = self._answered_at = clock()
+        self._read_before = {gpu.uuid for gpu in self._last if not _is_unreadable(gpu)}
+        """Uuids of the cards that this process could read."""
+        self._watched_before: set[str] = set()
+        """Uuids of the cards whose errors this process could wait for."""
         self._failure = ""
         self._watch_failure = ""
         self._watch_failures = 0
@@ -228,14 +232,21 @@ class Health:
         self.wake()
 
     def live(self) -> str:
-        """Return why this process is to be started anew, or ""."""
+        """Return why this process is to be started anew, or "".
+
+        A new process can help if the driver does not answer, or if no card that this process could
+        read can be read any more. It does not help if NVML has never told a card's memory.
+        """
         silent = self._clock() - self._answered_at
         if silent <= DEAD_SECONDS:
             return ""
         return f"nothing is told of any GPU for {silent / 60:.0f} min: {self._why()}"
 
     def ready(self) -> str:
-        """Return why not all is known of the cards, or ""."""
+        """Return why not all is known of the cards, or "".
+
+        A card whose errors could never be waited for, as in a vGPU guest, is no reason.
+        """
         silent = self._clock() - self._read_at
         if silent > SILENCE_SECONDS:
             return f"the GPUs are not read for {silent:.0f} s: {self._why()}"
@@ -247,7 +258,7 @@ class Health:
         return "; ".join(
             f"errors of {card.uuid} are not seen: {unwatched[card.uuid]}"
             for card in self._cards.all
-            if card.healthy and card.uuid in unwatched
+            if card.healthy and card.uuid in unwatched and card.uuid in self._watched_before
         )
 
     def unwatched(self) -> Mapping[str, str]:
@@ -267,7 +278,10 @@ class Health:
             return
         self._failure = ""
         self._read_at = self._clock()
-        if any(not gpu.problem or gpu.problem.fault is not Fault.UNREADABLE for gpu in gpus):
+        unreadable = [gpu for gpu in gpus if _is_unreadable(gpu)]
+        self._read_before |= {gpu.uuid for gpu in gpus if not _is_unreadable(gpu)}
+        never_read = [gpu for gpu in unreadable if gpu.uuid and gpu.uuid not in self._read_before]
+        if len(unreadable) < len(gpus) or never_read:
             self._answered_at = self._read_at
         with self._judging:
             self._last = gpus
@@ -281,7 +295,7 @@ class Health:
         log.warning(Line("xid", uuid=uuid, xid=xid))
         with self._judging:
             for first, diagnosis in zip(self._first, self._diagnoses, strict=True):
-                if first.uuid == uuid:
+                if uuid in (first.uuid, first.parent):
                     diagnosis.on_xid(xid, self._clock())
             self._take(self._judged())
         self._reads.wake()
@@ -302,10 +316,15 @@ class Health:
         if self._watch_failure:
             log.info("errors of GPUs are seen again")
         self._watch_failure, self._watch_failures = "", 0
-        before, self._unwatched = self._unwatched, dict(self._source.unwatched)
+        failing = dict(self._source.unwatched)
+        for first in self._first:  # the errors of a MIG instance are those of its GPU
+            if first.parent in failing:
+                failing[first.uuid] = failing[first.parent]
+        before, self._unwatched = self._unwatched, failing
         for uuid, why in self._unwatched.items():
             if uuid not in before:
                 log.warning(Line("errors of a GPU are not seen; tried again", uuid=uuid, why=why))
+        self._watched_before |= {card.uuid for card in self._cards.all} - self._unwatched.keys()
         for uuid in before.keys() - self._unwatched.keys():
             log.info(Line("errors of a GPU are seen again", uuid=uuid))
         for uuid, xid in errors:
@@ -338,6 +357,8 @@ class Health:
                 text = "NVML does not tell the uuid of a GPU, which may be this one"
                 seen = replace(first, problem=Problem(Fault.UNREADABLE, text))
             problem = diagnosis.on_read(seen, now)
+            if seen is None and any(gpu.parent == first.uuid for gpu in self._last):
+                problem = Problem(Fault.MIG, "is in MIG mode since the plug-in has started")
             if seen and not problem and seen.memory_mib < first.memory_mib:
                 text = f"has {seen.memory_mib} MiB and had {first.memory_mib}"
                 problem = Problem(Fault.SIZE, text)
@@ -402,6 +423,10 @@ class Health:
         if new:
             uuids = ", ".join(sorted(new))
             log.warning(Line("new GPUs count after a restart of the plug-in", uuids=uuids))
+
+
+def _is_unreadable(gpu: DetectedGpu) -> bool:
+    return gpu.problem is not None and gpu.problem.fault is Fault.UNREADABLE
 
 
 def _named(gpus: Sequence[DetectedGpu]) -> Sequence[DetectedGpu]:

@@ -10,7 +10,7 @@ kubelet that works otherwise), they count as one if all would get the same; else
 from collections.abc import Collection, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 
-from gpushare.device_plugin.cards import Card, Cards, device_id, number_of, uuid_of, uuids_of
+from gpushare.device_plugin.cards import Card, Cards, number_of, starts_of_ids, uuid_of, uuids_of
 from gpushare.device_plugin.node_pod import GpuContainer, NodePod
 
 PodKey = tuple[str, str]
@@ -269,7 +269,7 @@ def choose_ids(
 
     def take(uuids: Collection[str], wanted: int) -> None:
         """Add ids of these cards."""
-        taken, begins = set(chosen), tuple(device_id(uuid, "") for uuid in uuids)
+        taken, begins = set(chosen), starts_of_ids(uuids)
         free = [device for device in available if device.startswith(begins) and device not in taken]
         free.sort(key=lambda device: (device in in_use, number_of(device)))
         chosen.extend(free[: max(0, min(wanted, grant.units - len(chosen)))])

@@ -193,6 +193,10 @@ def answer_message(answer: ContainerAllocation) -> pb.ContainerAllocateResponse:
             )
             for mount in answer.mounts
         ],
+        devices=[
+            pb.DeviceSpec(container_path=path, host_path=path, permissions="rw")
+            for path in answer.device_nodes
+        ],
         annotations=answer.annotations,
         cdi_devices=[pb.CDIDevice(name=name) for name in answer.cdi_devices],
     )
@@ -209,6 +213,7 @@ def parse_answer(data: bytes) -> ContainerAllocation:
         [Mount(mount.container_path, mount.host_path, mount.read_only) for mount in message.mounts],
         [device.name for device in message.cdi_devices],
         dict(message.annotations),
+        [device.host_path for device in message.devices],
     )
 
 

@@ -1,4 +1,5 @@
-"""What the device plug-in writes on its Node: inventory, label, number of GPUs, compute.
+"""What the device plug-in writes on its Node: inventory, label, number of GPUs, compute, and how
+devices are handed over.
 
 Knows the API server's calls. Written when the cards change, and again when the Node says something
 else: a kubelet that registers its node again drops the number of GPUs and the compute.
@@ -20,8 +21,9 @@ from gpushare.errors import AnnotationError, ApiError, WireError
 from gpushare.kube.api import Api
 from gpushare.logline import Line
 from gpushare.wire.annotations import Names
+from gpushare.wire.device_list import DEVICE_LIST, DeviceList, encode_device_list
 from gpushare.wire.inventory import decode_inventory, encode_inventory
-from gpushare.wire.objects import NODES, Metadata, Node
+from gpushare.wire.objects import OWN_NODES, Metadata, Node, NodeInfo
 
 log = logging.getLogger("gpushare.node")
 
@@ -35,7 +37,8 @@ _TIMEOUT = 5.0
 class NodeWriter(Loop):
     """The thread. cards: as they are now. every: seconds until the Node is looked at again.
 
-    advertise_cores: whether their compute is written; if not, what was written before stays.
+    advertise_cores: whether their compute is written; if not, what was written before stays. look:
+    returns how devices are handed over, given container runtime and kubelet as the Node has them.
     """
 
     def __init__(
@@ -46,6 +49,7 @@ class NodeWriter(Loop):
         cards: Callable[[], Cards],
         every: float = 30.0,
         *,
+        look: Callable[[str, str], DeviceList],
         advertise_cores: bool = True,
     ) -> None:
         failed = "node not written"
@@ -56,6 +60,7 @@ class NodeWriter(Loop):
         self._names = names
         self._cards = cards
         self._advertise_cores = advertise_cores
+        self._look = look
         self.written = threading.Event()
         """Set by the first write."""
         self._failures = 0
@@ -83,7 +88,7 @@ class NodeWriter(Loop):
     def _write(self, cards: Cards) -> None:
         """Write what the Node does not say yet. Raises ApiError, WireError."""
         body = self._api.request("GET", self._path, timeout=_TIMEOUT)
-        node = NODES.decode_answer(body, "", self._node)
+        node = OWN_NODES.decode_answer(body, "", self._node)
         metadata = node.metadata or Metadata()
         self.uid = metadata.uid or ""
         labels = metadata.labels or {}
@@ -99,13 +104,20 @@ class NodeWriter(Loop):
             self._patch(self._path, {"metadata": change})
             log.info(Line("inventory written", node=self._node, devices=len(cards.all)))
         self._write_amount(node, self._names.count, len(cards.all))
-        if not self._advertise_cores:
-            return
-        try:
-            self._write_amount(node, self._names.cores, ALL_CORES * len(cards.all))
-        except ApiError as error:
-            # An admission policy of an earlier release lets only the count through.
-            log.warning(Line("compute not advertised", node=self._node, error=error))
+        # An admission policy of an earlier release lets only the inventory and the count through.
+        if self._advertise_cores:
+            try:
+                self._write_amount(node, self._names.cores, ALL_CORES * len(cards.all))
+            except ApiError as error:
+                log.warning(Line("compute not advertised", node=self._node, error=error))
+        info = (node.status and node.status.node_info) or NodeInfo()
+        device_list = self._look(info.container_runtime_version or "", info.kubelet_version or "")
+        text = encode_device_list(device_list)
+        if (metadata.annotations or {}).get(DEVICE_LIST) != text:
+            try:
+                self._patch(self._path, {"metadata": {"annotations": {DEVICE_LIST: text}}})
+            except ApiError as error:
+                log.warning(Line("device list not written", node=self._node, error=error))
 
     def _write_amount(self, node: Node, resource: str, amount: int) -> None:
         """Write capacity and allocatable, unless both say so. Raises ApiError."""

@@ -34,6 +34,9 @@ class Options:
     memory_unit: str
     reserve_mib: int | None
     """None: what NVML says that driver and firmware keep."""
+    memory_mib: Mapping[str, int]
+    """By model, for cards whose memory NVML does not tell."""
+    needs_fabric: bool
     devices_file: str
     device_plugin_dir: Path
     pod_resources_socket: Path
@@ -44,7 +47,9 @@ class Options:
     isolation: str
     driver_guarantee: bool
     device_list_strategy: str
+    pass_device_specs: bool
     device_id_strategy: str
+    unit_ids: str
     cdi_kind: str
     hami_core_dir: str
     mps_pipe_dir: str
@@ -68,10 +73,12 @@ def read_options(words: Sequence[str], environ: Mapping[str, str]) -> Options:
     resource = values.pop("resource")
     pods_api = values.pop("pods_api_socket")
     reserve = values.pop("reserve_mib")
+    sizes = values.pop("memory_mib")
     options = Options(
         names=Names.for_resource(resource),
         pods_api_socket=Path(pods_api) if pods_api else None,
         reserve_mib=None if reserve == "auto" else _mib(reserve),
+        memory_mib=dict(map(_model_memory, sizes)),
         **values,
     )
     _check(options)
@@ -82,6 +89,16 @@ def _mib(text: str) -> int:
     if not re.fullmatch(r"[0-9]{1,7}", text) or int(text) > 1 << 20:
         raise SettingsError(f"reserve-mib: {text[:20]} is not from 0 to {1 << 20}, and not auto")
     return int(text)
+
+
+def _model_memory(text: str) -> tuple[str, int]:
+    """Return (model, MiB) of MODEL=MIB. Raises SettingsError."""
+    model, _, size = text.rpartition("=")
+    if not model or not re.fullmatch(r"[1-9][0-9]{0,7}", size):
+        raise SettingsError(
+            f"memory-mib: {text[:80]!r} is not of the form MODEL=MIB, as 'NVIDIA GB10=114688'"
+        )
+    return model, int(size)
 
 
 def _check(options: Options) -> None:
@@ -135,6 +152,20 @@ def _parser(environ: Mapping[str, str]) -> Parser:
         "MiB of each GPU that are not given out; auto: what NVML says that driver and firmware"
         " keep; 0: none, as the original counts",
         metavar="N",
+    )
+    parser.add_argument(
+        "--memory-mib",
+        action="append",
+        default=[],
+        metavar="MODEL=MIB",
+        help="MiB of each GPU of a model whose memory NVML does not tell, as of GB10 and Thor;"
+        " MODEL as NVML names it; may be given several times",
+    )
+    parser.add_argument(
+        "--needs-fabric",
+        action=argparse.BooleanOptionalAction,
+        default=True,
+        help="count a GPU as unhealthy while its NVLink fabric is not up (default: on)",
     )
     add(
         "--devices-file",
@@ -193,14 +224,29 @@ def _parser(environ: Mapping[str, str]) -> Parser:
     )
     add(
         "--device-list-strategy",
-        "envvar",
-        "how the container runtime is told of the devices",
+        "auto",
+        "how the container runtime is told of the devices; auto: CDI where the node has it,"
+        " else the variable NVIDIA_VISIBLE_DEVICES and mounts, as NVIDIA's toolkit accepts",
         choices=LIST_STRATEGIES,
+    )
+    parser.add_argument(
+        "--pass-device-specs",
+        action=argparse.BooleanOptionalAction,
+        default=True,
+        help="have the kubelet pass the device nodes, too, unless CDI does: containers keep their"
+        " GPUs then when systemd is reloaded (default: on)",
     )
     add(
         "--device-id-strategy", "uuid", "how devices are named to containers", choices=ID_STRATEGIES
     )
-    add("--cdi-kind", "k8s.device-plugin.nvidia.com/gpu", "kind of the CDI devices", metavar="KIND")
+    add(
+        "--unit-ids",
+        "auto",
+        "ids of units to the kubelet: UUID::N (nvidia), by which dcgm-exporter finds the pods of a"
+        " shared GPU, or UUID-_-N (original); auto: nvidia unless a pod here has others",
+        choices=("auto", "nvidia", "original"),
+    )
+    add("--cdi-kind", "nvidia.com/gpu", "kind of the CDI devices", metavar="KIND")
     add(
         "--hami-core-dir",
         "/usr/local/vgpu",
@@ -219,7 +265,7 @@ def _parser(environ: Mapping[str, str]) -> Parser:
         type=Path,
         default=Path("/"),
         metavar="DIR",
-        help="where the node's /proc and /sys are (default: %(default)s)",
+        help="where the node's /proc, /sys, /etc and /var/run are (default: %(default)s)",
     )
     parser.add_argument(
         "--numa",

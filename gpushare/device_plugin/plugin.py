@@ -13,10 +13,11 @@ from pathlib import Path
 from gpushare.daemon.events import NullRecorder, Recorder
 from gpushare.daemon.health import HealthServer
 from gpushare.device_plugin.allocator import Allocator, Served
-from gpushare.device_plugin.cards import Cards, unit_mib
+from gpushare.device_plugin.cards import NVIDIA_IDS, ORIGINAL_IDS, Cards, form_of, unit_mib
 from gpushare.device_plugin.container import ContainerAllocation, Contract, answer, hami_core_folder
 from gpushare.device_plugin.devices import FileSource, NvmlSource, Source
 from gpushare.device_plugin.event_messages import EventMessages
+from gpushare.device_plugin.handover import Handover
 from gpushare.device_plugin.health import Health
 from gpushare.device_plugin.identity import CheckpointEntry
 from gpushare.device_plugin.kubelet import PodResources, PodsApi, read_checkpoint
@@ -34,6 +35,7 @@ from gpushare.kube.client import connect
 from gpushare.kube.listwatch import ListWatch
 from gpushare.kube.reflector import Reflector
 from gpushare.logline import Line
+from gpushare.wire.device_list import DeviceList
 from gpushare.wire.objects import STARTED_PODS
 
 log = logging.getLogger("gpushare.device_plugin")
@@ -43,6 +45,7 @@ NAME = "gpushare-device-plugin"
 _FIRST_SECONDS = 5.0
 """Seconds to wait for the API server; then the plug-in registers without it."""
 _LIMITING_DRIVER = 615
+_UNIT_IDS = {"nvidia": NVIDIA_IDS, "original": ORIGINAL_IDS}
 _CGROUP_V2 = "sys/fs/cgroup/cgroup.controllers"
 
 
@@ -61,7 +64,12 @@ class DevicePlugin:
         if options.devices_file:
             self._source = FileSource(options.devices_file)
         else:
-            self._source = NvmlSource(topology=options.numa, root=options.host_root)
+            self._source = NvmlSource(
+                topology=options.numa,
+                root=options.host_root,
+                memory_mib=options.memory_mib,
+                needs_fabric=options.needs_fabric,
+            )
         isolation = _isolation(options, self._source)
         self._client = connect(
             options.kubeconfig or None, options.context or None, pool_size=8, user_agent=NAME
@@ -96,6 +104,7 @@ class DevicePlugin:
         self._node = NodeWriter(
             *(self._client, options.node_name, names, cards),
             advertise_cores=options.advertise_cores,
+            look=self._look_at_node,
         )
         compute = ComputeCheck(self._pods, self._event_messages.compute)
         clear = options.delete_unexpected_admission_errors
@@ -126,16 +135,23 @@ class DevicePlugin:
             names,
             unit_mib(options.memory_unit),
             isolation,
-            options.device_id_strategy,
-            options.device_list_strategy,
-            options.cdi_kind,
-            options.hami_core_dir,
-            options.mps_pipe_dir,
-            options.mps_shm_dir,
+            cdi_kind=options.cdi_kind,
+            hami_core=options.hami_core_dir,
+            mps_pipe=options.mps_pipe_dir,
+            mps_shm=options.mps_shm_dir,
             driver_guarantee=options.driver_guarantee,
         )
+        self._handover = Handover(
+            options.device_list_strategy,
+            options.cdi_kind,
+            options.host_root,
+            by_nvml=isinstance(self._source, NvmlSource),
+            passes_nodes=options.pass_device_specs,
+            needs_limits=isolation == "driver",
+        )
+        self._look_at_node()
         folder = options.device_plugin_dir
-        server = PluginServer(
+        self._server = PluginServer(
             folder / own_socket(),
             self.health,
             self._allocator,
@@ -143,7 +159,9 @@ class DevicePlugin:
             answer=self._answer,
             observe=self._metrics.observe,
         )
-        self._registration = Registration(folder, names.resource, server, self._before_registering)
+        self._registration = Registration(
+            folder, names.resource, self._server, self._before_registering
+        )
         self._waited = False
         refuse_others(folder)
         everywhere = "::" if socket.has_dualstack_ipv6() else "0.0.0.0"  # noqa: S104 -- for the kubelet
@@ -192,17 +210,26 @@ class DevicePlugin:
             if not self._node.written.wait(_FIRST_SECONDS):
                 log.warning("the API server does not answer; registering without it")
         try:
-            self._allocator.reset(self._entries())
+            entries = self._entries()
+            form = form_of(device for entry in entries for device in entry.ids)
         except GpuShareError as error:
             log.warning(Line("what the kubelet has given out is not known", error=error))
-            self._allocator.reset(())
+            entries, form = (), ORIGINAL_IDS
+        self._allocator.reset(entries)
+        self._server.ids = _UNIT_IDS.get(self._options.unit_ids) or form or NVIDIA_IDS
 
     def _entries(self) -> Sequence[CheckpointEntry]:
         return read_checkpoint(self._options.device_plugin_dir, self._options.names.resource)
 
     def _answer(self, served: Served) -> ContainerAllocation:
         """Return what the container is told. Raises RequestRefused."""
-        contract = replace(self._contract, cgpu_disabled=self._node.cgpu_disabled)
+        contract = replace(
+            self._contract,
+            cgpu_disabled=self._node.cgpu_disabled,
+            id_strategy=self._id_strategy(),
+            list_strategy=self._handover.choice.strategy,
+            control_nodes=self._handover.control_nodes,
+        )
         owner = served.owners[0] if len(served.owners) == 1 else None
         uid, container = (owner.pod.ref.uid, owner.container.name) if owner else ("", "")
         if contract.isolation == "hami-core":
@@ -231,6 +258,18 @@ class DevicePlugin:
         for owner in served.owners:
             log.warning(Line("ids of other cards", container=owner, given=served.grant))
             self._event_messages.other_card_ids(owner, served.grant)
+
+    def _id_strategy(self) -> str:
+        """Return how devices are named to containers: where there are MIG instances, by uuid."""
+        has_instances = any(card.is_instance for card in self.health.cards().all)
+        return "uuid" if has_instances else self._options.device_id_strategy
+
+    def _look_at_node(self, runtime: str = "", kubelet: str = "") -> DeviceList:
+        """Return how devices are handed over. runtime, kubelet: as the Node has them."""
+        by_uuid = self._id_strategy() == "uuid"
+        cards = [card for card in self.health.cards().all if card.healthy]
+        devices = [card.uuid if by_uuid else str(card.index) for card in cards]
+        return self._handover.look(devices, runtime, kubelet)
 
     def _cards_changed(self, before: Cards, after: Cards) -> None:
         self._node.wake()

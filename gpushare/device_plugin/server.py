@@ -19,7 +19,7 @@ from google.protobuf.message import Message
 
 from gpushare.device_plugin import kubelet_pb2 as pb
 from gpushare.device_plugin.allocator import Allocator, Served
-from gpushare.device_plugin.cards import Cards, device_id
+from gpushare.device_plugin.cards import ORIGINAL_IDS, Cards, device_id
 from gpushare.device_plugin.container import ContainerAllocation
 from gpushare.device_plugin.health import Health
 from gpushare.device_plugin.kubelet import NO_PROXY, OPTIONS, answer_message
@@ -57,6 +57,8 @@ class PluginServer:
         observe: Observe,
     ) -> None:
         self.socket = socket
+        self.ids = ORIGINAL_IDS
+        """The form of the units' ids; set before `start`."""
         self._health = health
         self._allocator = allocator
         self._check = check
@@ -161,7 +163,7 @@ class PluginServer:
                 if not context.is_active() or server is not self._server:
                     return
                 if cards != sent:
-                    yield devices_message(cards)
+                    yield devices_message(cards, self.ids)
                     sent = cards
                 self._health.wait(version, _LOOK_SECONDS)
         finally:
@@ -198,8 +200,8 @@ class PluginServer:
         return pb.Empty()
 
 
-def devices_message(cards: Cards) -> pb.ListAndWatchResponse:
-    """Return the list of all units."""
+def devices_message(cards: Cards, ids: str = ORIGINAL_IDS) -> pb.ListAndWatchResponse:
+    """Return the list of all units. ids: their form, NVIDIA_IDS or ORIGINAL_IDS."""
     message = pb.ListAndWatchResponse()
     for card in cards.all:
         health = "Healthy" if card.healthy else "Unhealthy"
@@ -207,5 +209,6 @@ def devices_message(cards: Cards) -> pb.ListAndWatchResponse:
         if card.numa is not None:
             topology = pb.TopologyInfo(nodes=[pb.NUMANode(ID=card.numa)])
         for number in range(card.unit_count):
-            message.devices.add(ID=device_id(card.uuid, number), health=health, topology=topology)
+            name = device_id(card.uuid, number, ids)
+            message.devices.add(ID=name, health=health, topology=topology)
     return message

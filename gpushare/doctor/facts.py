@@ -13,6 +13,7 @@ from gpushare.core.model import NodeSpec, Request, Shares
 from gpushare.core.node_filters import NodeState
 from gpushare.doctor.finding import Finding, Level
 from gpushare.wire.annotations import ALIYUN, Names
+from gpushare.wire.device_list import DeviceList
 from gpushare.wire.inventory import Inventory
 from gpushare.wire.scheduler.config import SchedulerConfig
 
@@ -77,6 +78,10 @@ class NodeSeen:
     """Percent of compute that it advertises, None if it does not."""
     kept: bool = False
     """The extender keeps it from scale-down."""
+    device_list: DeviceList | None = None
+    """How its device plug-in hands devices over; None if it does not say, or cannot be read."""
+    gpu_operator: bool = False
+    """NVIDIA's GPU operator is to run its own device plug-in there."""
 
     @property
     def shares(self) -> bool:
@@ -117,6 +122,20 @@ class PodSeen:
     """A device plug-in has marked it served."""
     request: Request = field(default_factory=Request)
     """What it asks for, if that can be read."""
+    runtime_class: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class PluginPodSeen:
+    """A pod of our device plug-in."""
+
+    name: str
+    """As namespace/name."""
+    node: str
+    runtime_class: str = ""
+    waiting: str = ""
+    """Why its container does not run, as CrashLoopBackOff; "" if it does."""
+    age: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,6 +166,7 @@ class PodsSeen:
     """Other pods in the namespace of placeholders."""
     claiming: tuple["ClaimingPod", ...] = ()
     """Pods with ResourceClaims."""
+    plugins: tuple[PluginPodSeen, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,6 +18,7 @@ from gpushare.doctor import facts
 from gpushare.errors import AnnotationError, QuantityError, WireError
 from gpushare.wire.annotations import SCALE_DOWN_GUARD, Names
 from gpushare.wire.demands import node_state
+from gpushare.wire.device_list import DEVICE_LIST, DeviceList, decode_device_list
 from gpushare.wire.inventory import UNHEALTHY_KEY, decode_inventory, decode_unhealthy
 from gpushare.wire.nodes import node_spec
 from gpushare.wire.objects import NODES, PODS
@@ -41,6 +42,11 @@ _ROLES = ("node-role.kubernetes.io/control-plane", "node-role.kubernetes.io/mast
 
 _MIRROR = "kubernetes.io/config.mirror"
 """The annotation of static pods, which a kubelet may make in any namespace."""
+
+
+_PLUGIN = "gpushare-device-plugin"
+"""The label `app` of our device plug-in's pods."""
+_OPERATOR_LABEL = "nvidia.com/gpu.deploy.device-plugin"
 
 
 def read_node(node: Fields, names: Names, unit: str) -> facts.NodeSeen:
@@ -72,7 +78,17 @@ def read_node(node: Fields, names: Names, unit: str) -> facts.NodeSeen:
         *(name, spec, total, usable, inventory, broken, labelled, state, whole, leads),
         cores=_units(capacity.get(names.cores, allocatable.get(names.cores))),
         kept=SCALE_DOWN_GUARD in mapping(metadata.get("annotations")),
+        gpu_operator=labels.get(_OPERATOR_LABEL) == "true",
+        device_list=_device_list(mapping(metadata.get("annotations")).get(DEVICE_LIST)),
     )
+
+
+def _device_list(text: object) -> DeviceList | None:
+    """Return how devices are handed over; None if that is not told, or cannot be read."""
+    try:
+        return decode_device_list(text) if isinstance(text, str) else None
+    except AnnotationError:
+        return None
 
 
 def _units(quantity: object) -> int | None:
@@ -98,6 +114,7 @@ def read_pods(pods: Iterable[Fields], names: Names, now: float, asks: str = "") 
     gated: list[str] = []
     beside: list[str] = []
     claiming: list[facts.ClaimingPod] = []
+    plugins: list[facts.PluginPodSeen] = []
     for pod in pods:
         images = [str(container.get("image")) for container in _containers(pod)]
         spec = mapping(pod.get("spec"))
@@ -109,6 +126,9 @@ def read_pods(pods: Iterable[Fields], names: Names, now: float, asks: str = "") 
             beside.append(name_of(pod))
         if spec.get("resourceClaims"):
             claiming.append(_claiming_pod(pod))
+        labels = mapping(mapping(pod.get("metadata")).get("labels"))
+        if _is_of_control_plane(pod) and labels.get("app") == _PLUGIN:
+            plugins.append(_plugin_pod(pod, now))
         static = _MIRROR in mapping(mapping(pod.get("metadata")).get("annotations"))
         if _is_of_control_plane(pod):
             made_by = node if static else ""
@@ -143,6 +163,24 @@ def read_pods(pods: Iterable[Fields], names: Names, now: float, asks: str = "") 
         gated=tuple(gated),
         beside=tuple(beside),
         claiming=tuple(claiming),
+        plugins=tuple(plugins),
+    )
+
+
+def _plugin_pod(pod: Fields, now: float) -> facts.PluginPodSeen:
+    """Return a pod of our device plug-in."""
+    spec, status = mapping(pod.get("spec")), mapping(pod.get("status"))
+    waiting = [
+        str(mapping(mapping(container.get("state")).get("waiting")).get("reason") or "")
+        for container in mappings(status.get("containerStatuses"))
+    ]
+    created = seconds(mapping(pod.get("metadata")).get("creationTimestamp"))
+    return facts.PluginPodSeen(
+        name=name_of(pod),
+        node=str(spec.get("nodeName") or ""),
+        runtime_class=str(spec.get("runtimeClassName") or ""),
+        waiting=next(filter(None, waiting), ""),
+        age=now - created if created else 0.0,
     )
 
 
@@ -190,6 +228,7 @@ def _read_pod(pod: Fields, names: Names, now: float) -> Iterable[facts.PodSeen]:
         misplaced=out_of_place,
         assigned=observed is not None and observed.assigned,
         request=observed.request if observed else Request(),
+        runtime_class=str(spec.get("runtimeClassName") or ""),
         # The map is of containers: there is none if init containers alone ask.
         mapped=names.allocation in notes or not (observed and observed.request.containers),
     )

@@ -8,6 +8,7 @@ Tested in `tests/integration/test_extender.py`.
 
 import os
 import sys
+import tempfile
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -27,6 +28,7 @@ def main(argv: Sequence[str]) -> int:
     """Serve until a signal ends it. 2: a setting is wrong, said in one line on stderr."""
     try:
         settings = read_settings(argv, os.environ, read_yaml)
+        _check_temporary_folder()
         for name in unknown_variables(os.environ):
             print(f"gpushare serve: {name}: no setting has this variable", file=sys.stderr)
         settings, scheduler_file = _with_scheduler_file(settings)
@@ -49,6 +51,21 @@ def main(argv: Sequence[str]) -> int:
         stop=extender.stop,
     ).run()
     return 0
+
+
+def _check_temporary_folder() -> None:
+    """Check that temporary files can be written. Raises SettingsError.
+
+    gunicorn has one for its worker, and the official client one for each certificate that a
+    kubeconfig holds.
+    """
+    try:
+        tempfile.gettempdir()
+    except FileNotFoundError as error:
+        raise SettingsError(
+            f"temporary files cannot be written: {error.strerror}; mount a folder at /tmp that this"
+            " user may write to, or name one by TMPDIR"
+        ) from error
 
 
 def _with_scheduler_file(settings: Settings) -> tuple[Settings, SchedulerFile]:

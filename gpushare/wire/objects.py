@@ -275,6 +275,25 @@ class Node(Struct, gc=False):
     status: NodeStatus | None = None
 
 
+class NodeInfo(Struct, gc=False, rename="camel"):
+    """NodeSystemInfo."""
+
+    container_runtime_version: str | None = None
+    kubelet_version: str | None = None
+
+
+class OwnNodeStatus(NodeStatus, gc=False, rename="camel"):
+    """NodeStatus with the software of the node."""
+
+    node_info: NodeInfo | None = None
+
+
+class OwnNode(Node, gc=False):
+    """Node with its software, for a program that runs there; others need not decode it."""
+
+    status: OwnNodeStatus | None = None
+
+
 class ConfigMap(Struct, gc=False):
     """ConfigMap."""
 
@@ -406,6 +425,7 @@ STARTED_PODS: Codec[Pod] = Codec(StartedPod, "Pod")
 OWNED_PODS: Codec[OwnedPod] = Codec(OwnedPod, "Pod")
 NAMESPACES: Codec[Namespace] = Codec(Namespace)
 NODES: Codec[Node] = Codec(Node)
+OWN_NODES: Codec[OwnNode] = Codec(OwnNode, "Node")
 CONFIG_MAPS: Codec[ConfigMap] = Codec(ConfigMap)
 PRIORITY_CLASSES: Codec[PriorityClass] = Codec(PriorityClass)
 BUDGETS: Codec[PodDisruptionBudget] = Codec(PodDisruptionBudget)

@@ -9,8 +9,11 @@ from typing import Any
 import pytest
 
 from gpushare import __version__
+from gpushare.device_plugin.container import VOLUME_MOUNTS
+from gpushare.device_plugin.handover import CDI_FOLDERS
 from gpushare.device_plugin.options import read_options
 from gpushare.wire.annotations import ALIYUN
+from gpushare.wire.device_list import DEVICE_LIST
 from tests.contract.admission import Call, refusals
 from tests.contract.manifests import check_schema, container, one, rendered, rights
 
@@ -65,7 +68,7 @@ def test_the_pod_is_this_version_with_options_that_make_sense() -> None:
     assert str(options.pods_api_socket.parent) in mounted
 
 
-def test_the_pod_has_no_more_of_its_node_than_the_kubelets_sockets() -> None:
+def test_the_pod_has_of_its_node_the_kubelets_sockets_and_reads_cdi_files() -> None:
     spec = pod_spec()
     own = container({"spec": spec}, "gpushare")["securityContext"]
     assert own["capabilities"] == {"drop": ["ALL"]}
@@ -75,8 +78,26 @@ def test_the_pod_has_no_more_of_its_node_than_the_kubelets_sockets() -> None:
     paths = [each["hostPath"]["path"] for each in spec["volumes"] if "hostPath" in each]
     kubelet = "/var/lib/kubelet"
     assert paths == [
-        f"{kubelet}/{name}" for name in ("device-plugins", "pod-resources", "pods-api")
+        *(f"{kubelet}/{name}" for name in ("device-plugins", "pod-resources", "pods-api")),
+        "/dev/null",
+        "/var/run/cdi",
     ]
+    written = [
+        mount["name"]
+        for mount in container({"spec": spec}, "gpushare")["volumeMounts"]
+        if not mount.get("readOnly")
+    ]
+    assert written == ["device-plugins", "tmp"]
+
+
+def test_the_pod_asks_for_all_gpus_in_each_way_that_nvidias_runtime_may_take() -> None:
+    part = container({"spec": pod_spec()}, "gpushare")
+    variables = {each["name"]: each.get("value") for each in part["env"]}
+    assert variables["NVIDIA_VISIBLE_DEVICES"] == "all"
+    mounts = {mount["name"]: mount["mountPath"] for mount in part["volumeMounts"]}
+    assert mounts["all-gpus"] == f"{VOLUME_MOUNTS}/all"
+    folders = {mount["mountPath"].removeprefix("/") for mount in part["volumeMounts"]}
+    assert folders & set(CDI_FOLDERS) == {"var/run/cdi"}
 
 
 def test_the_new_one_serves_before_the_old_one_ends() -> None:
@@ -192,6 +213,14 @@ def test_it_may_change_nothing_else_of_its_node(path: tuple[str, ...]) -> None:
     node = a_node()
     for resource in ("nodes", "nodes/status"):
         assert judged(node, changed(node, *path), resource)
+
+
+def test_it_may_tell_on_its_node_how_devices_are_handed_over() -> None:
+    node = a_node()
+    told = changed(node, "metadata", "annotations", DEVICE_LIST, value="{}")
+    assert judged(node, told, "nodes") == []
+    pod = a_pod()
+    assert judged(pod, changed(pod, "metadata", "annotations", DEVICE_LIST, value="{}"), "pods")
 
 
 def test_it_may_not_touch_another_node_or_its_pods() -> None:

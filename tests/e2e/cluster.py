@@ -6,6 +6,7 @@ Knows how to run pods there and to take them away; what they were given is judge
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
+from gpushare.device_plugin.cards import uuid_of
 from tests.contract.apiserver.client import Json
 from tests.e2e.given import Given, container_of, given, limit, uuids_of, written_for
 from tests.e2e.node import Node
@@ -126,7 +127,7 @@ class Cluster:
         found = []
         for uid, name, ids in self.node.held():
             pod = self.pods[uid]
-            indices = {int(uuids_of(pod).get(each.partition("-_-")[0], -1)) for each in ids}
+            indices = {int(uuids_of(pod).get(uuid_of(each), -1)) for each in ids}
             asked = limit(container_of(pod, name))
             if indices != set(written_for(pod, name)) or len(ids) != asked:
                 found.append(f"{self.name_of(uid)}/{name}: {ids}")

@@ -12,6 +12,7 @@ from tests.contract.apiserver.client import Json
 from tests.e2e.node import Created
 from tests.e2e.objects import MEM
 
+_MOUNTS = "/var/run/nvidia-container-devices/"
 _NOTE = "ALIYUN_COM_GPU_MEM"
 _MAP, _UUIDS = "scheduler.framework.gpushare.allocation", "gpushare.io/device-uuids"
 
@@ -42,7 +43,7 @@ def given(pods: Iterable[Json], created: Iterable[Created]) -> Given:
             continue
         pod = known[each.uid]
         asked = limit(container_of(pod, each.container))
-        shown = each.env.get("NVIDIA_VISIBLE_DEVICES", "")
+        shown = shown_to(each)
         if not asked and not shown:
             continue
         if not shown or shown.startswith("no-gpu-has-"):
@@ -52,6 +53,27 @@ def given(pods: Iterable[Json], created: Iterable[Created]) -> Given:
         else:
             found.right += 1
     return found
+
+
+def shown_to(created: Created) -> str:
+    """The devices that the container is shown, by CDI, mounts or the variable; "" for none."""
+    annotated = [
+        name
+        for key, names in created.annotations.items()
+        if key.startswith("cdi.k8s.io/")
+        for name in names.split(",")
+    ]
+    by_cdi = [*created.cdi_devices, *annotated]
+    variable = created.env.get("NVIDIA_VISIBLE_DEVICES", "")
+    if by_cdi:
+        assert variable == "void", created
+        assert all(name.startswith("nvidia.com/gpu=") for name in by_cdi), created
+        return ",".join(name.partition("=")[2] for name in by_cdi)
+    by_mount = [path for path in created.mounts if path.startswith(_MOUNTS)]
+    assert all(created.mounts[path] == "/dev/null" for path in by_mount), created
+    names = ",".join(path.removeprefix(_MOUNTS) for path in by_mount)
+    assert not by_mount or sorted(names.split(",")) == sorted(variable.split(",")), created
+    return names or variable
 
 
 def fault(pod: Json, created: Created, shown: str, asked: int) -> str:

@@ -50,6 +50,8 @@ class Created:
     env: Mapping[str, str]
     annotations: Mapping[str, str]
     cdi_devices: Sequence[str]
+    mounts: Mapping[str, str]
+    """The path on the node by that in the container."""
 
 
 class Node:
@@ -204,6 +206,7 @@ def _created(line: Json) -> Created:
         env=env,
         annotations=line["annotations"] or {},
         cdi_devices=line["cdiDevices"] or (),
+        mounts={each["container_path"]: each["host_path"] for each in line["mounts"] or ()},
     )
 
 

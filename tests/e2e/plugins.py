@@ -77,6 +77,7 @@ class Ours(Plugin):
     name = "`gpushare device-plugin`"
     pods_api = True
     isolation = "auto"
+    strategy = "auto"
 
     def __init__(self, plane: Plane, node: Node, folder: Path) -> None:
         super().__init__(plane, node, folder)
@@ -124,6 +125,7 @@ class Ours(Plugin):
             *("--pod-resources-socket", node.pod_resources, "--pods-api-socket"),
             node.pods_api if self.pods_api else self._folder / "none.sock",
             *("--kubeconfig", self._kubeconfig, "--health-port", str(self._health)),
+            *("--device-list-strategy", self.strategy),
             *("--isolation", self.isolation, "--mps-pipe-dir", self._folder / "mps"),
             *("--hami-core-dir", self._folder / "hami-core"),
         ]
@@ -151,6 +153,24 @@ class OursByDriver(Ours):
     """The same where the driver limits memory."""
 
     isolation = "driver"
+
+
+class OursByMounts(Ours):
+    """The same where devices are handed over by mounts."""
+
+    strategy = "volume-mounts"
+
+
+class OursByCdi(Ours):
+    """The same where they are handed over by CDI."""
+
+    strategy = "cdi-cri"
+
+
+class OursByAnnotations(Ours):
+    """The same by CDI, for kubelets before 1.29."""
+
+    strategy = "cdi-annotations"
 
 
 class OursByWatch(Ours):

@@ -18,7 +18,17 @@ from tests.contract.apiserver.client import Json
 from tests.e2e.cluster import Cluster, pod
 from tests.e2e.conftest import MakeCluster
 from tests.e2e.objects import MEM
-from tests.e2e.plugins import DEVICES, UNITS, BySize, Ours, OursByWatch, Plugin
+from tests.e2e.plugins import (
+    DEVICES,
+    UNITS,
+    BySize,
+    Ours,
+    OursByAnnotations,
+    OursByCdi,
+    OursByMounts,
+    OursByWatch,
+    Plugin,
+)
 from tests.e2e.processes import until
 
 pytestmark = pytest.mark.timeout(400)
@@ -102,8 +112,12 @@ def mixed() -> list[Json]:
     ]
 
 
-def test_each_container_of_mixed_pods_has_its_own_share(make_cluster: MakeCluster) -> None:
-    cluster = make_cluster(Ours)
+@pytest.mark.parametrize("kind", [Ours, OursByMounts, OursByCdi, OursByAnnotations])
+def test_each_container_of_mixed_pods_has_its_own_share(
+    make_cluster: MakeCluster, kind: type[Plugin]
+) -> None:
+    """However devices are handed over."""
+    cluster = make_cluster(kind)
     dice = random.Random(11)
     for _ in range(3):
         bodies = [*mixed(), *mixed()]

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from gpushare.wire.annotations import ALIYUN
+from gpushare.wire.device_list import DEVICE_LIST, DeviceList, encode_device_list
 from tests.contract.apiserver.client import Api, Json
 from tests.e2e.conftest import MakePlane
 from tests.e2e.objects import COUNT, NODES, Objects
@@ -15,7 +16,10 @@ from tests.e2e.plane import Plane
 from tests.e2e.test_tenants import annotated, as_plugin, refused, sees
 from tests.e2e.world import apply
 
-INVENTORY = {ALIYUN.inventory: json.dumps({"v": 1, "unit": "GiB", "devices": [{"mem": 16}]})}
+INVENTORY = {
+    ALIYUN.inventory: json.dumps({"v": 1, "unit": "GiB", "devices": [{"mem": 16}]}),
+    DEVICE_LIST: encode_device_list(DeviceList("cdi-cri", "a reason")),
+}
 
 
 @pytest.fixture(scope="module")

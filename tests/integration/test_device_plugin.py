@@ -12,6 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 import grpc
 import pytest
 
+from gpushare.device_plugin.cards import NVIDIA_IDS, ORIGINAL_IDS, device_id, form_of, uuids_of
 from gpushare.device_plugin.kubelet import CHECKPOINT
 from gpushare.device_plugin.registration import ORIGINAL
 from gpushare.wire.annotations import ALIYUN
@@ -95,7 +96,7 @@ def test_equal_pods_get_their_own_devices_in_any_order(
         check_right(node, pod)
         (held,) = (each for each in node.kubelet.held if each.uid == pod["metadata"]["uid"])
         (index,) = granted_devices(pod)
-        assert {device.rpartition("-_-")[0] for device in held.ids} == {node.uuid(index)}
+        assert uuids_of(held.ids) == {node.uuid(index)}
     for pod in pods:
         poll(lambda pod=pod: node.assigned(pod), "is not marked")  # type: ignore[misc]
     assert node.metric("gpushare_device_plugin_other_ids_total") == 0
@@ -362,8 +363,45 @@ def test_a_pod_whose_device_cannot_be_told_is_refused_and_others_go_on(
 
 
 def test_ids_that_are_none_of_ours_are_refused(node: PluginNode) -> None:
-    with pytest.raises(AdmissionError, match="GPU-other-_-1: no id of this node"):
-        node.kubelet.allocate([f"{node.uuid(0)}-_-0", "GPU-other-_-1"])
+    with pytest.raises(AdmissionError, match="GPU-other::1: no id of this node"):
+        node.kubelet.allocate([f"{node.uuid(0)}::0", "GPU-other::1"])
+
+
+def forms(node: PluginNode) -> set[str]:
+    """The forms of the ids that the kubelet has of the plug-in."""
+    return {form_of([device]) for device in node.kubelet.devices}
+
+
+def test_ids_are_nvidias_unless_a_pod_of_the_node_has_others(make_node: MakeNode) -> None:
+    node = make_node()
+    node.kubelet.start()
+    pod = node.pod(8, devices=[1])
+    uid = pod["metadata"]["uid"]
+    ids = [device_id(node.uuid(1), number, ORIGINAL_IDS) for number in range(8)]
+    node.kubelet.hold(pod, "c0", ids, {"NVIDIA_VISIBLE_DEVICES": node.uuid(1)})
+    node.start_plugin()
+    node.kubelet.wait_advertised(node.units)
+    assert forms(node) == {ORIGINAL_IDS}
+    node.kubelet.start_container(uid, "c0")
+    other = node.pod(8, devices=[1])
+    node.kubelet.add(other)
+    check_right(node, other)
+
+    # The node is empty when the plug-in starts the next time.
+    for each in (pod, other):
+        node.kubelet.remove(each["metadata"]["uid"])
+        node.cluster.delete_pod(each)
+    node.stop_plugin()
+    node.start_plugin()
+    poll(lambda: forms(node) == {NVIDIA_IDS}, "still the original's")
+    new = node.pod(8, devices=[1])
+    node.kubelet.add(new)
+    check_right(node, new)
+
+
+def test_the_form_of_ids_may_be_set(make_node: MakeNode) -> None:
+    node = make_node("--unit-ids", "original").start()
+    assert forms(node) == {ORIGINAL_IDS}
 
 
 # -- ids of other cards ---------------------------------------------------------------------------
@@ -471,6 +509,8 @@ def test_beside_the_originals_plugin_it_does_not_start(node: PluginNode) -> None
         (["--devices-file", "/nowhere.json"], "devices-file: /nowhere.json cannot be read"),
         (["--memory-unit", "TiB"], "memory-unit: 'TiB' is none of GiB, MiB"),
         (["--memory-unit", "MiB", "--reserve-mib", "-1"], "reserve-mib: -1 is not from 0"),
+        (["--memory-mib", "NVIDIA GB10=0"], "memory-mib: 'NVIDIA GB10=0' is not of the form"),
+        (["--memory-mib", "114688"], "memory-mib: '114688' is not of the form MODEL=MIB"),
         (["--node-name", "Not A Node"], "node-name: 'Not A Node' is no name of a node"),
         (["--kubeconfig", "/nowhere"], "kubeconfig /nowhere does not exist"),
         (["--isolation", "mps"], "mps-pipe-dir"),

@@ -9,7 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.cluster import Cluster
+from gpushare.device_plugin.cards import uuids_of
+from gpushare.device_plugin.container import ContainerAllocation
+from gpushare.device_plugin.kubelet import parse_answer
+from gpushare.wire.device_list import DEVICE_LIST, decode_device_list
+from tests.integration.cluster import NODES, Cluster, Json
 from tests.integration.nvml_node import StandInNode
 from tests.support.waiting import poll
 
@@ -147,6 +151,8 @@ def test_a_gpu_that_is_added_counts_after_a_restart(make_node: MakeNode) -> None
 
 def test_a_gpu_whose_errors_are_not_seen_is_told_by_readyz(make_node: MakeNode) -> None:
     node = make_node().start()
+    node.says(*GPUS, "xid GPU-b 31")
+    poll(lambda: "xid of a program" in node.log, "not reported")
     node.says(*GPUS, "answer nvmlEventSetWait_v2 999 GPU-b")
     poll(lambda: node.get("/readyz")[0] == 503, "not told")
     assert "[-]devices errors of GPU-b are not seen: Unknown Error" in node.get("/readyz")[1]
@@ -168,6 +174,86 @@ def test_what_the_driver_keeps_of_the_memory_is_not_given_out(make_node: MakeNod
     node.kubelet.wait_advertised(15)
 
 
+def test_a_gpu_without_memory_of_its_own_has_the_size_of_the_setting(make_node: MakeNode) -> None:
+    node = make_node("--memory-mib", "Stand-in=32768")
+    node.says("GPU-unified 0 -1 0", "answer nvmlDeviceGetMemoryInfo 3 GPU-unified")
+    node.kubelet.start()
+    node.start_plugin()
+    node.kubelet.wait_advertised(32)
+    assert [(device.mem, device.healthy) for device in node.told().devices] == [(32, True)]
+
+
+TOOLKIT = "etc/nvidia-container-runtime/config.toml"
+REFUSES_THE_VARIABLE = """
+accept-nvidia-visible-devices-as-volume-mounts = true
+accept-nvidia-visible-devices-envvar-when-unprivileged = false
+"""
+CDI_FILE = "".join(f"- name: {line.split()[0]}\n" for line in GPUS)
+
+
+def handed(node: StandInNode) -> str:
+    """The strategy that the Node tells of, "" before it does."""
+    text = node.node_object()["metadata"]["annotations"].get(DEVICE_LIST, "")
+    return decode_device_list(text).strategy if text else ""
+
+
+def answered(node: StandInNode, uid: str) -> ContainerAllocation:
+    """What the kubelet was answered for the first container of the pod; the container starts."""
+    node.kubelet.start_container(uid, "c0")
+    (held,) = (held for held in node.kubelet.held if held.uid == uid)
+    return parse_answer(held.response)
+
+
+def test_devices_are_handed_over_as_the_node_takes_them(
+    make_node: MakeNode, cluster: Cluster
+) -> None:
+    node = make_node("--isolation", "none")
+    node.write(TOOLKIT, REFUSES_THE_VARIABLE)
+    node.start()
+    poll(lambda: handed(node) == "volume-mounts", "not told")
+    assert "config.toml accepts volume mounts" in node.log
+    pod = node.pod(4, devices=[2])
+    uid = pod["metadata"]["uid"]
+    node.kubelet.add(pod)
+    answer = answered(node, uid)
+    assert [(mount.container_path, mount.host_path) for mount in answer.mounts] == [
+        ("/var/run/nvidia-container-devices/GPU-c", "/dev/null")
+    ]
+    assert list(answer.device_nodes) == ["/dev/nvidia2"]
+
+    # A CDI file comes, and the runtime takes CDI devices: the next container gets them.
+    node.write("var/run/cdi/nvidia.yaml", f"kind: nvidia.com/gpu\ndevices:\n{CDI_FILE}")
+    info = {"containerRuntimeVersion": "containerd://2.1.4", "kubeletVersion": "v1.34.1"}
+    cluster.change(NODES, "", node.name, lambda body: with_info(body, info))
+    node.stop_plugin()
+    node.start_plugin()
+    poll(lambda: handed(node) == "cdi-cri", "not told")
+    pod = node.pod(4, devices=[1])
+    uid = pod["metadata"]["uid"]
+    node.kubelet.add(pod)
+    answer = answered(node, uid)
+    assert answer.cdi_devices == ["nvidia.com/gpu=GPU-b"]
+    assert not answer.mounts
+    assert not answer.device_nodes
+
+
+def with_info(body: Json, info: Json) -> Json:
+    return {**body, "status": {**body["status"], "nodeInfo": info}}
+
+
+def test_a_way_that_cannot_work_is_told(make_node: MakeNode) -> None:
+    node = make_node("--device-list-strategy", "envvar", "--no-pass-device-specs")
+    node.write(TOOLKIT, REFUSES_THE_VARIABLE)
+    node.start()
+    poll(lambda: handed(node) == "envvar", "not told")
+    assert "refuses the variable NVIDIA_VISIBLE_DEVICES" in node.log
+    pod = node.pod(4, devices=[2])
+    node.kubelet.add(pod)
+    answer = answered(node, pod["metadata"]["uid"])
+    assert not answer.device_nodes
+    assert not answer.mounts
+
+
 def test_a_gpu_in_mig_mode_is_not_shared(make_node: MakeNode) -> None:
     node = make_node()
     node.says(GPUS[0], GPUS[1], "GPU-c 16384 1 0")
@@ -175,6 +261,28 @@ def test_a_gpu_in_mig_mode_is_not_shared(make_node: MakeNode) -> None:
     node.start_plugin()
     node.kubelet.wait_advertised(23)
     assert healthy(node) == [True, True, False]
+
+
+def test_a_container_gets_the_mig_instance_that_its_pod_was_bound_to(make_node: MakeNode) -> None:
+    node = make_node("--device-id-strategy", "index")  # which there is not with instances
+    node.says(
+        GPUS[0], "GPU-cut 0 1 0", "instance MIG-a GPU-cut 4864", "instance MIG-b GPU-cut 9856"
+    )
+    node.kubelet.start()
+    node.start_plugin()
+    node.kubelet.wait_advertised(16 + 4 + 9)
+    told = [(device.uuid, device.mem, device.model) for device in node.told().devices]
+    assert told[1:] == [("MIG-a", 4, "Stand-in MIG 1g.5gb"), ("MIG-b", 9, "Stand-in MIG 1g.10gb")]
+    node.cards = [{"uuid": device.uuid, "memoryMiB": 0} for device in node.told().devices]
+    pod = node.pod(4, devices=[2])
+    uid = pod["metadata"]["uid"]
+    node.kubelet.add(pod)
+    answer = answered(node, uid)
+    assert answer.envs["NVIDIA_VISIBLE_DEVICES"] == "MIG-b"
+    assert "NVIDIA_GPU_MEMORY_LIMIT" not in answer.envs
+    assert not answer.device_nodes
+    (held,) = (held for held in node.kubelet.held if held.uid == uid)
+    assert uuids_of(held.ids) == {"MIG-b"}
 
 
 def test_the_numa_node_of_a_gpu_is_that_of_its_slot(make_node: MakeNode) -> None:

@@ -3,6 +3,8 @@
 import http.client
 import json
 import shutil
+import subprocess
+import sys
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -347,6 +349,28 @@ def test_a_namespace_that_is_none_ends_serve_with_2_and_one_line(
     assert main(["serve", "--leadership", "off", "--namespace", namespace]) == 2
     told = capsys.readouterr().err
     assert told == f"gpushare serve: namespace: {namespace!r} is no name of a namespace\n"
+
+
+def test_where_no_temporary_file_can_be_written_serve_ends_with_2_and_one_line(
+    cluster: Cluster, tmp_path: Path
+) -> None:
+    """As with a read-only root and no volume at /tmp; here no file may have any content."""
+    start = (
+        "import os, resource, sys\n"
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))\n"
+        "os.execv(sys.executable, [sys.executable, *sys.argv[1:]])"
+    )
+    serve = ("-P", "-m", "gpushare.cli.main", "serve", "--leadership", "off")
+    flags = ("--listen", "127.0.0.1:0", "--kubeconfig", cluster.kubeconfig(tmp_path))
+    done = subprocess.run(
+        [sys.executable, "-c", start, *serve, *flags],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1), done.stderr
+    assert done.stderr.startswith("gpushare serve: temporary files cannot be written: ")
 
 
 def test_unit_and_pairing_are_those_of_the_settings(

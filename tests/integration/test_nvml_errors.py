@@ -12,11 +12,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
+from typing import Any
 
 import pynvml  # type: ignore[import-untyped]  # it has no annotations
 import pytest
 
-from gpushare.device_plugin.cards import Fault
+from gpushare.device_plugin.cards import Fault, Problem
 from gpushare.device_plugin.devices import NvmlSource
 from gpushare.device_plugin.health import DEAD_SECONDS, POLL_SECONDS, SILENCE_SECONDS, Health
 from gpushare.errors import SettingsError
@@ -33,9 +34,10 @@ ERRORS = sorted(
     value for name, value in vars(pynvml).items() if name.startswith("NVML_ERROR_") and value
 )
 TIMEOUT, LOST, RESET_REQUIRED, UNKNOWN = 10, 15, 16, 999
-NOT_HAD = {3, 13, 25, 26}
+NOT_SUPPORTED, NO_PERMISSION = 3, 4
+NOT_HAD = {NOT_SUPPORTED, 13, 25, 26}
 """Not supported, function not found, version mismatch, deprecated: the driver has no such thing."""
-TOLD_APART = sorted({1, 9, TIMEOUT, LOST, RESET_REQUIRED, UNKNOWN, *NOT_HAD})
+TOLD_APART = sorted({1, NO_PERMISSION, 9, TIMEOUT, LOST, RESET_REQUIRED, UNKNOWN, *NOT_HAD})
 """Errors that mean something to the plug-in; 1 and 9: uninitialized, driver not loaded. All others
 are alike to it, so that it suffices if all GPUs answer them at once.
 """
@@ -44,19 +46,22 @@ OF_NODE = ("nvmlInitWithFlags", "nvmlDeviceGetCount_v2", "nvmlEventSetCreate", "
 ESSENTIAL = (
     "nvmlDeviceGetHandleByIndex_v2",
     "nvmlDeviceGetUUID",
-    "nvmlDeviceGetName",
     "nvmlDeviceGetMemoryInfo",
 )
-WHERE_HAD = ("nvmlDeviceGetMemoryInfo_v2", "nvmlDeviceGetMigMode")
-WHERE_TOLD = ("nvmlDeviceGetFieldValues", "field", "nvmlDeviceGetRemappedRows")
+MIG_MODE = "nvmlDeviceGetMigMode"
+RESERVED = "nvmlDeviceGetMemoryInfo_v2"
+FABRIC = ("nvmlDeviceGetGpuFabricInfoV", "nvmlDeviceGetGpuFabricInfo")
+OF_STATE = ("nvmlDeviceGetFieldValues", "field", "nvmlDeviceGetRemappedRows")
+WHERE_TOLD = ("nvmlDeviceGetName", "nvmlDeviceGetMinorNumber", RESERVED, *FABRIC, *OF_STATE)
 OF_WATCH = (
     "nvmlDeviceGetSupportedEventTypes",
     "nvmlEventSetCreate",
     "nvmlDeviceRegisterEvents",
     "nvmlEventSetWait_v2",
 )
-HARMLESS = ("nvmlDeviceGetPciInfo_v3", "nvmlEventSetFree")
-CALLS = sorted({*OF_NODE, *ESSENTIAL, *WHERE_HAD, *WHERE_TOLD, *OF_WATCH, *HARMLESS})
+OF_INSTANCES = ("nvmlDeviceGetMaxMigDeviceCount", "nvmlDeviceGetMigDeviceHandleByIndex")
+HARMLESS = ("nvmlDeviceGetPciInfo_v3", "nvmlEventSetFree", *OF_INSTANCES)
+CALLS = sorted({*OF_NODE, *ESSENTIAL, MIG_MODE, *WHERE_TOLD, *OF_WATCH, *HARMLESS})
 
 WELL = ["GPU-a", "GPU-b"]
 NEEDY, MIG, REMAP, FALLEN = "GPU-needs-reset", "GPU-mig", "GPU-remap-failed", "GPU-fell-off"
@@ -165,8 +170,10 @@ class Case:
     @property
     def closes(self) -> bool:
         """Whether GPUs that are well count as unhealthy while it lasts."""
-        if self.call in WHERE_HAD:
-            return self.error not in NOT_HAD
+        if self.call == MIG_MODE:
+            # A refusal later changes nothing: the last answer counts.
+            later = () if self.at_start else (NO_PERMISSION, UNKNOWN)
+            return self.error not in {*NOT_HAD, *later}
         if self.call in WHERE_TOLD:
             return self.error in (LOST, RESET_REQUIRED)
         return self.call in ESSENTIAL
@@ -176,10 +183,10 @@ class Case:
         if not self.hits(uuid):
             return False
         if uuid == MIG:  # it is told that it has no such mode
-            return self.call == "nvmlDeviceGetMigMode" and self.error in NOT_HAD
+            return self.call == MIG_MODE and self.error in NOT_HAD
         if uuid == FALLEN:
             return self.at_start and self.call in OF_WATCH
-        return self.at_start and self.call in WHERE_TOLD and not self.closes
+        return self.at_start and self.call in OF_STATE and not self.closes
 
     @property
     def unwatches(self) -> bool:
@@ -189,7 +196,7 @@ class Case:
 
     def units(self, uuid: str) -> int:
         """What is given out of a GPU at last."""
-        bare = self.call == "nvmlDeviceGetMemoryInfo_v2" and self.error in NOT_HAD
+        bare = self.call == RESERVED and self.error not in (LOST, RESET_REQUIRED)
         return 16 if self.at_start and bare and self.hits(uuid) else 15
 
 
@@ -240,7 +247,9 @@ def check_during(driver: Driver, case: Case) -> None:
     assert all(card.unit_count for card in health.cards().all if card.healthy), case
     assert health.live() == "", case
     unseen = healthy.intersection(health.unwatched())
-    assert bool(health.ready()) == bool(unseen), (case, health.ready())
+    # A card whose errors could never be waited for is no reason to take the plug-in for unready.
+    unready = bool(unseen) and not case.at_start
+    assert bool(health.ready()) == unready, (case, health.ready())
     if case.unwatches:
         assert unseen == set(filter(case.hits, healthy)), case
 
@@ -344,3 +353,213 @@ def test_figures_of_memory_that_cannot_be_read_are_an_error_and_no_more(
             driver.source.memory("GPU-a")
     driver.says()
     assert driver.source.memory("GPU-a").total == 2**34
+
+
+# -- platforms that answer otherwise --------------------------------------------------------------
+
+
+REFUSALS = [NOT_SUPPORTED, NO_PERMISSION, UNKNOWN]
+UNIFIED = ["GPU-unified 0 -1 0"]
+TWO = [line for line in NODE if any(uuid in line.split() for uuid in WELL)]
+
+
+def sizes(driver: Driver) -> list[int]:
+    return [card.unit_count for card in driver.health.cards().all]
+
+
+def start_with(driver: Driver, **settings: Any) -> None:
+    driver.source = NvmlSource(**settings)
+    driver.health = Health(driver.source, "GiB", None, recover=300, clock=lambda: driver.now)
+
+
+@pytest.mark.parametrize("error", REFUSALS)
+def test_a_card_whose_memory_nvml_does_not_tell_has_the_size_of_the_setting(
+    driver: Driver, error: int
+) -> None:
+    """GB10, Thor and Orin have no memory of their own; NVML then answers NOT_SUPPORTED."""
+    refused = f"answer nvmlDeviceGetMemoryInfo {error} GPU-unified"
+    driver.says(refused, f"process GPU-unified 7 {5 << 30}", node=UNIFIED)
+    start_with(driver, memory_mib={"STAND-in": 114688})
+    driver.look(2)
+    assert (sizes(driver), driver.healthy()) == ([112], {"GPU-unified"})
+    figures = driver.source.memory("GPU-unified")
+    assert (figures.total, figures.used) == (112 << 30, 5 << 30)
+
+
+@pytest.mark.parametrize("error", REFUSALS)
+def test_without_a_size_the_card_is_closed_and_no_restart_is_asked_for(
+    driver: Driver, error: int
+) -> None:
+    driver.says(f"answer nvmlDeviceGetMemoryInfo {error} GPU-unified", node=UNIFIED)
+    start_with(driver, memory_mib={"Another": 1024})
+    driver.look(int(2 * DEAD_SECONDS / POLL_SECONDS))
+    assert driver.health.live() == ""
+    assert driver.fault("GPU-unified") is (Fault.UNREADABLE if error == UNKNOWN else Fault.SIZE)
+    (card,) = driver.health.cards().all
+    assert ("--memory-mib" in str(card.problem)) == (error != UNKNOWN)
+
+
+def test_a_node_of_mig_cards_alone_says_that_and_asks_for_no_restart(driver: Driver) -> None:
+    """NVML refuses the memory of such a card to whoever may not monitor MIG."""
+    driver.says(f"answer nvmlDeviceGetMemoryInfo {NO_PERMISSION} *", node=["GPU-mig 0 1 0"])
+    driver.start()
+    driver.look(int(2 * DEAD_SECONDS / POLL_SECONDS))
+    assert driver.fault(MIG) is Fault.MIG
+    assert (driver.health.live(), driver.health.ready()) == ("", "")
+
+
+@pytest.mark.parametrize("error", REFUSALS)
+def test_a_vgpu_guest_whose_errors_are_refused_is_ready(driver: Driver, error: int) -> None:
+    driver.says(f"answer nvmlDeviceRegisterEvents {error} *")
+    driver.start()
+    driver.look(2)
+    assert set(WELL) <= driver.healthy()
+    assert driver.health.ready() == ""
+    assert bool(driver.health.unwatched()) == (error != NOT_SUPPORTED)
+
+
+@pytest.mark.parametrize(
+    ("state", "status", "text"),
+    [
+        (1, 0, "its NVLink fabric has not started"),
+        (2, 0, "its NVLink fabric is being set up"),
+        (3, UNKNOWN, "its NVLink fabric has failed: Unknown Error"),
+    ],
+)
+@pytest.mark.parametrize("old_driver", [False, True])
+def test_a_card_whose_fabric_is_not_up_is_closed_until_it_is(
+    driver: Driver, state: int, status: int, text: str, old_driver: bool
+) -> None:
+    old = ["answer nvmlDeviceGetGpuFabricInfoV 13 *"] * old_driver
+    driver.says(f"fabric GPU-a {state} {status}", "fabric GPU-b 3 0", *old, node=TWO)
+    driver.start()
+    driver.look()
+    assert driver.healthy() == {"GPU-b"}
+    card = driver.health.cards().by_uuid("GPU-a")
+    assert card is not None
+    assert card.problem == Problem(Fault.FABRIC, text)
+    assert sizes(driver)[0] == 15
+    driver.look(int(2 * DEAD_SECONDS / POLL_SECONDS))
+    assert driver.health.live() == ""
+    driver.says("fabric GPU-a 3 0", "fabric GPU-b 0 0", *old, node=TWO)
+    driver.look()
+    assert driver.healthy() == set(WELL)
+
+
+def test_the_fabric_does_not_count_where_that_is_said(driver: Driver) -> None:
+    driver.says("fabric GPU-a 1 0", node=TWO)
+    start_with(driver, needs_fabric=False)
+    assert driver.healthy() == set(WELL)
+
+
+# -- MIG instances --------------------------------------------------------------------------------
+
+
+CUT = [
+    "GPU-whole 16384 0 0",
+    "GPU-cut 0 1 0",
+    "instance MIG-a GPU-cut 4864",
+    "instance MIG-b GPU-cut 9856",
+    "recovery GPU-cut 0",
+]
+PARTS = ["MIG-a", "MIG-b"]
+
+
+def test_each_mig_instance_is_a_device_with_its_uuid_its_memory_and_its_profile(
+    driver: Driver,
+) -> None:
+    driver.says("reserved MIG-a 200", "answer nvmlDeviceGetMemoryInfo 4 GPU-cut", node=CUT)
+    driver.start()
+    driver.look(2)
+    cards = driver.health.cards().all
+    assert [(card.uuid, card.index, card.unit_count, card.model) for card in cards] == [
+        ("GPU-whole", 0, 16, "Stand-in"),
+        ("MIG-a", 1, 4, "Stand-in MIG 1g.5gb"),
+        ("MIG-b", 2, 9, "Stand-in MIG 1g.10gb"),
+    ]
+    assert driver.healthy() == {"GPU-whole", *PARTS}
+    assert (driver.health.live(), driver.health.ready()) == ("", "")
+    assert driver.source.memory("MIG-b").total == 9856 << 20
+
+
+def test_an_instance_is_as_well_as_its_gpu(driver: Driver) -> None:
+    driver.says(node=CUT)
+    driver.start()
+    driver.look()
+    driver.says(driver.new_xid("GPU-cut", 94), node=CUT)
+    driver.look()
+    assert [driver.fault(uuid) for uuid in PARTS] == [Fault.XID] * 2
+    assert driver.healthy() == {"GPU-whole"}
+    driver.now += 300
+    driver.look()
+    needs = [line.replace("recovery GPU-cut 0", "recovery GPU-cut 1") for line in CUT]
+    driver.says(node=needs)
+    driver.look()
+    assert [driver.fault(uuid) for uuid in PARTS] == [Fault.RECOVERY] * 2
+    driver.says(node=CUT)
+    driver.look()
+    assert driver.healthy() == {"GPU-whole", *PARTS}
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        "nvmlDeviceGetHandleByIndex_v2",
+        "nvmlDeviceGetUUID",
+        "nvmlDeviceGetMaxMigDeviceCount",
+        "nvmlDeviceGetMigDeviceHandleByIndex",
+    ],
+)
+@pytest.mark.parametrize("error", [LOST, UNKNOWN])
+def test_instances_keep_their_places_while_their_gpu_cannot_be_read(
+    driver: Driver, call: str, error: int
+) -> None:
+    driver.says(node=CUT)
+    driver.start()
+    driver.look()
+    driver.says(f"answer {call} {error} GPU-cut", node=CUT)
+    driver.look(3)
+    assert driver.healthy() == {"GPU-whole"}
+    wanted = Fault.LOST if error == LOST else Fault.UNREADABLE
+    assert [driver.fault(uuid) for uuid in PARTS] == [wanted] * 2
+    driver.says(node=CUT)
+    driver.look()
+    assert driver.healthy() == {"GPU-whole", *PARTS}
+    assert sizes(driver) == [16, 4, 9]
+
+
+@pytest.mark.parametrize("call", ["nvmlDeviceGetUUID", "nvmlDeviceGetName", *ESSENTIAL[-1:]])
+def test_an_instance_that_cannot_be_read_closes_itself_alone(driver: Driver, call: str) -> None:
+    driver.says(node=CUT)
+    driver.start()
+    driver.says(f"answer {call} {UNKNOWN} MIG-a", node=CUT)
+    driver.look(2)
+    assert driver.healthy() == {"GPU-whole", "MIG-b"}
+    driver.says(node=CUT)
+    driver.look()
+    assert driver.healthy() == {"GPU-whole", *PARTS}
+
+
+def test_instances_that_come_and_go_are_told(driver: Driver) -> None:
+    driver.says(node=CUT)
+    driver.start()
+    driver.says(node=[line.replace("MIG-a", "MIG-c") for line in CUT])
+    driver.look()
+    assert driver.fault("MIG-a") is Fault.GONE
+    assert driver.health.cards().uncounted == ("MIG-c",)
+    # The GPU that was given out as a whole is cut.
+    driver.says("instance MIG-d GPU-whole 4864", node=["GPU-whole 0 1 0", *CUT[1:]])
+    driver.look()
+    assert driver.fault("GPU-whole") is Fault.MIG
+    assert driver.healthy() == {*PARTS}
+    assert driver.health.cards().uncounted == ("MIG-d",)
+
+
+def test_errors_of_a_gpu_that_are_not_seen_are_told_of_its_instances(driver: Driver) -> None:
+    driver.says(node=CUT)
+    driver.start()
+    driver.look()
+    driver.says(f"answer nvmlEventSetWait_v2 {UNKNOWN} GPU-cut", node=CUT)
+    driver.look()
+    assert set(driver.health.unwatched()) >= {*PARTS}
+    assert "errors of MIG-a are not seen" in driver.health.ready()

@@ -40,7 +40,9 @@ LAYERS: dict[str, tuple[str, ...]] = {
         *("errors", "addresses", "logline", "yamlfile", "core", "wire", "ledger", "kube", "daemon"),
         "explain",
     ),
-    "device_plugin": ("errors", "commandline", "logline", "core", "wire", "kube", "daemon"),
+    "device_plugin": (
+        *("errors", "commandline", "logline", "yamlfile", "core", "wire", "kube", "daemon"),
+    ),
     # `inspect` starts with the standard library alone; `explain` and `whatif` keep books.
     "cli": (
         *("errors", "commandline", "core.model", "core.cover", "core.node_filters", "core.policy"),

@@ -8,6 +8,7 @@ The extender counts the compute of each pod that it is asked about, whatever the
 Tested in `tests/unit/doctor/test_checks.py`.
 """
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 
 from gpushare.core.model import Reason
@@ -22,6 +23,8 @@ _LONG_IDS, _SHORT_IDS = 68_941, 195_700
 """Devices that fit into the kubelet's limit of 4 MiB for a device plug-in's list (kubernetes
 #127049), with the original's ids of 60 bytes each and with ours of 20: measured.
 """
+_STARTING_SECONDS = 120.0
+_BY_NVIDIAS_RUNTIME = ("envvar", "volume-mounts")
 _CLOSED = "closed-devices"
 _NAME = "compute"
 
@@ -47,11 +50,14 @@ def check_nodes(facts: Facts) -> Iterator[Finding]:
     yield _capacity(sharing, facts)
     yield _inventory(sharing)
     yield from _devices(sharing)
+    yield _device_list(sharing)
     yield _unit(sharing, facts.unit)
     yield _allocatable(nodes, facts.known_pods)
     yield _state(sharing)
     yield _list_size(sharing)
     yield _whole_cards(sharing, facts.known_pods)
+    yield _plugin_pods(facts.known_pods)
+    yield _runtime_class(sharing, facts.known_pods)
 
 
 def _capacity(nodes: Sequence[NodeSeen], facts: Facts) -> Finding:
@@ -147,6 +153,24 @@ def _devices(nodes: Sequence[NodeSeen]) -> Iterator[Finding]:
             f"{some(added)}: added while the device plug-in ran, and not counted yet",
             "delete its pod there, so that it starts anew; pods that run go on",
         )
+
+
+def _device_list(nodes: Sequence[NodeSeen]) -> Finding:
+    """Return how devices are handed to containers, and where that cannot work."""
+    name = "device-handover"
+    lists = {node.name: node.device_list for node in nodes if node.device_list is not None}
+    problems = {node: told.problem for node, told in lists.items() if told.problem}
+    if problems:
+        return fail(
+            name,
+            f"{some(problems)}: containers get no device ({problems[min(problems)]})",
+            "docs/platforms.md says which ways there are, and how to open one",
+        )
+    counts = Counter(told.strategy for told in lists.values())
+    ways = [f"{strategy} on {count(counts[strategy], 'node')}" for strategy in sorted(counts)]
+    if ways:
+        return ok(name, f"devices are handed over by {', '.join(ways)}")
+    return ok(name, "no device plug-in tells how it hands devices over")
 
 
 def _unit(nodes: Sequence[NodeSeen], unit: str) -> Finding:
@@ -256,6 +280,14 @@ def _whole_cards(nodes: Sequence[NodeSeen], pods: PodsSeen) -> Finding:
     """Tell of nodes whose cards NVIDIA's own device plug-in gives out as well."""
     name = "two-device-plugins"
     both = {node.name for node in nodes if node.whole}
+    operated = [node.name for node in nodes if node.gpu_operator]
+    if operated and not both:
+        return warn(
+            name,
+            f"{some(operated)}: NVIDIA's GPU operator is to run its device plug-in there, which"
+            " gives the same cards out as whole ones",
+            "kubectl label node NODE nvidia.com/gpu.deploy.device-plugin=false --overwrite",
+        )
     if not both:
         return ok(name, "no node gives its cards out as whole ones too")
     kinds = some({resource for node in nodes for resource in node.whole})
@@ -268,6 +300,54 @@ def _whole_cards(nodes: Sequence[NodeSeen], pods: PodsSeen) -> Finding:
     if holders:
         return fail(name, f"{what}; {some(holders)} hold whole cards there", todo)
     return warn(name, what, todo)
+
+
+def _plugin_pods(pods: PodsSeen) -> Finding:
+    """Return whether the pods of our device plug-in run."""
+    name = "device-plugin-pods"
+    waiting = {
+        f"{pod.name} on {pod.node}": pod.waiting
+        for pod in pods.plugins
+        if pod.waiting and pod.age > _STARTING_SECONDS
+    }
+    if waiting:
+        return fail(
+            name,
+            f"{some(waiting)}: does not run ({waiting[min(waiting)]})",
+            "kubectl describe pod, and its log; docs/platforms.md tells of other folders of the"
+            " kubelet, of SELinux, and of toolkits that give it no GPU",
+        )
+    if not pods.plugins:
+        return ok(name, "none is ours")
+    return ok(name, f"{count(len(pods.plugins), 'pod')} of the device plug-in")
+
+
+def _runtime_class(nodes: Sequence[NodeSeen], pods: PodsSeen) -> Finding:
+    """Return the pods that NVIDIA's runtime does not see, as it is not the default of their node.
+
+    Where the device plug-in's own pod names a RuntimeClass, the default is taken for another one.
+    """
+    name = "runtime-class"
+    by_runtime = {
+        node.name
+        for node in nodes
+        if node.device_list is not None and node.device_list.strategy in _BY_NVIDIAS_RUNTIME
+    }
+    classes = {pod.node: pod.runtime_class for pod in pods.plugins if pod.runtime_class}
+    blind = [
+        pod
+        for pod in pods.gpu
+        if pod.node in by_runtime and pod.node in classes and not pod.runtime_class
+    ]
+    if not blind:
+        return ok(name, "no GPU pod lacks one, as far as that is seen")
+    wanted = classes[blind[0].node]
+    return warn(
+        name,
+        f"{some(pod.name for pod in blind)}: names no RuntimeClass, and the device plug-in there"
+        f" names {wanted}: where NVIDIA's runtime is not the default, such a pod has no driver",
+        f"runtimeClassName: {wanted} in the pod, or CDI on the node (docs/platforms.md)",
+    )
 
 
 def check_unhealthy_configmaps(facts: Facts) -> Iterator[Finding]:

@@ -4,13 +4,15 @@
 #   build.sh TOOL           build it if need be (some minutes, once); 1 where there is no Go
 #   build.sh TOOL --built   never build: print the folder where a built one is kept
 #
-# TOOL is a folder beside this file. Its go.mod has a line `tool PACKAGE`, or a program is beside it;
-# where there is a port.sh, that makes in a copy of the folder what else the program is built from.
+# TOOL is a folder beside this file. Its go.mod has a line `tool PACKAGE` for each program, or the source
+# of a program is beside it; where there is a port.sh, that makes in a copy of the folder what else the
+# program is built from.
 set -eu
 cd "$(dirname "$0")/$1"
 
 tool=$1
-own=$(find . -name '*.go' -o -name 'go.*' -o -name '*.sh' | sort)
+# Names without blanks.
+own="go.mod go.sum $(find . -name '*.go' | sort) $(find . -name '*.sh' | sort)"
 hash=$(cat $own | sha256sum | cut -c 1-12)
 folder=${XDG_CACHE_HOME:-$HOME/.cache}/gpushare/$tool/$hash
 if [ "${2:-}" = --built ] || [ -x "$folder/$tool" ]; then
@@ -27,7 +29,7 @@ mkdir -p "$(dirname "$folder")"
 work=$(mktemp -d "$folder.building.XXXXXX")
 trap 'rm -rf "$work"' EXIT
 trap 'exit 1' INT TERM
-package=$(sed -n 's/^tool //p' go.mod)
+packages=$(sed -n 's/^tool //p' go.mod)
 if [ -x port.sh ]; then
     mkdir "$work/source"
     cp $own "$work/source/"
@@ -35,7 +37,7 @@ if [ -x port.sh ]; then
     ./port.sh
 fi
 # Of promtool's: without what finds hosts in the clouds of this world, which is half of it.
-go build -tags remove_all_sd -trimpath -buildvcs=false -ldflags "-s -w" -o "$work/$tool" "${package:-.}"
+go build -tags remove_all_sd -trimpath -buildvcs=false -ldflags "-s -w" -o "$work/" ${packages:-.}
 rm -rf "$work/source"
 chmod 755 "$work"
 mv "$work" "$folder" 2>/dev/null || [ -x "$folder/$tool" ] # another one was faster

@@ -6,11 +6,13 @@
  * 0000:INDEX+16:00.0. Further lines:
  *
  *     xid UUID NUMBER [TEXT]     an error, reported once, by the first wait that finds it there
+ *     instance UUID PARENT MIB   a MIG instance, after the line of its GPU
  *     process UUID PID BYTES     a process that uses memory (BYTES -1: how much is not told)
  *     limit UUID NAME BYTES USED the limit of each cgroup with NAME in its path (BYTES -1: none)
  *     reserved UUID MIB          what the driver keeps of the memory (without it: not supported)
  *     recovery UUID ACTION       the recovery action (without it: not supported)
  *     remaps UUID PENDING FAILED the row remapper's state (without it: not supported)
+ *     fabric UUID STATE STATUS   its NVLink fabric (without it: not supported)
  *     answer FUNCTION CODE UUID  what that function answers of that GPU; UUID *: of all, and of none
  *     loads N                    how often the driver was loaded: a library that was initialized
  *                                before answers that it is not; N 0: no driver is loaded
@@ -27,12 +29,14 @@ enum {
 };
 enum { MOST = 64, MOST_LINES = 4096, XID_EVENT = 8, RECOVERY_ACTION = 230 };
 
-struct gpu { char uuid[80]; unsigned long long mib; int mig, code; };
+struct gpu { char uuid[80]; unsigned long long mib; int mig, code; long parent; };
 struct memory { unsigned long long total, free, used; };
 struct memory2 { unsigned int version; unsigned long long total, reserved, free, used; };
 struct process { unsigned int pid; unsigned long long used; unsigned int gpu, compute; };
 struct slot { char old[16]; unsigned int domain, bus, device, id, subsystem; char name[32]; };
 struct limit { char *cgroup; unsigned long long soft, hard, used; };
+struct fabric { unsigned char cluster[16]; int status; unsigned int clique, state; };
+struct fabric2 { unsigned int version; struct fabric of; unsigned int health; };
 struct event { void *device; unsigned long long type, data; unsigned int gpu, compute; };
 struct field {
     unsigned int id, scope; long long when, latency; int type, answer;
@@ -41,8 +45,8 @@ struct field {
 struct set { char uuids[MOST][80]; int count; };
 
 /* Of each thread: the file is read anew while others look at what they have read. */
-static __thread struct gpu gpus[MOST];
-static __thread int count;
+static __thread struct gpu gpus[2 * MOST];  /* instances from MOST on */
+static __thread int count, instances;
 static __thread int loads;
 static __thread char text[65536], *lines[MOST_LINES + 1];
 static __thread struct stat known;
@@ -68,13 +72,25 @@ static void load(void) {
     if (!file || fstat(fileno(file), &known)) abort();
     text[fread(text, 1, sizeof text - 1, file)] = 0;
     fclose(file);
-    count = 0;
+    count = instances = 0;
     loads = 1;
     while ((*line = strsep(&rest, "\n")))
         if (++line == lines + MOST_LINES) abort();
     for (line = lines; *line; line++) {
         struct gpu *one = &gpus[count];
         if (sscanf(*line, "loads %d", &loads) == 1) continue;
+        if (after(*line, "instance")) {
+            struct gpu *own = &gpus[MOST + instances];
+            char parent[80];
+            int each;
+            if (sscanf(*line, "instance %79s %79s %llu", own->uuid, parent, &own->mib) != 3) abort();
+            own->mig = -1;
+            own->code = 0;
+            for (each = 0; each < count; each++)
+                if (strcmp(gpus[each].uuid, parent) == 0) own->parent = each + 1;
+            if (instances < MOST - 1) instances++;
+            continue;
+        }
         if (after(*line, "xid") || after(*line, "limit") || after(*line, "answer")) continue;
         if (sscanf(*line, "%79s %llu %d %d", one->uuid, &one->mib, &one->mig, &one->code) == 4
             && count < MOST - 1) count++;
@@ -101,11 +117,15 @@ static int says(const char *function, const char *uuid) {
     return told(function, uuid);
 }
 
+static int is_there(void *handle) {
+    return (long)handle <= count || ((long)handle > MOST && (long)handle <= MOST + instances);
+}
+
 static int asked(const char *function, void *handle, struct gpu **found) {
     int code;
     load();
     *found = &gpus[(long)handle - 1];
-    if ((long)handle > count) return loads == initialized ? NOT_FOUND : UNINITIALIZED;
+    if (!is_there(handle)) return loads == initialized ? NOT_FOUND : UNINITIALIZED;
     code = told(function, (*found)->uuid);
     while ((*found)->code == HANG) { sleep(1); load(); }
     return code ? code : (*found)->code;
@@ -164,7 +184,7 @@ int nvmlDeviceGetUUID(void *handle, char *text, unsigned int size) {
     load();
     one = &gpus[(long)handle - 1];
     /* A GPU that is lost or hangs still has its name: the library keeps it. */
-    if ((long)handle > count) return NOT_FOUND;
+    if (!is_there(handle)) return NOT_FOUND;
     snprintf(text, size, "%s", one->uuid);
     return told("nvmlDeviceGetUUID", one->uuid);
 }
@@ -172,8 +192,15 @@ int nvmlDeviceGetUUID(void *handle, char *text, unsigned int size) {
 int nvmlDeviceGetName(void *handle, char *text, unsigned int size) {
     struct gpu *one;
     int code = asked("nvmlDeviceGetName", handle, &one);
-    snprintf(text, size, "Stand-in");
+    snprintf(text, size, (long)handle > MOST ? "Stand-in MIG 1g.%lldgb" : "Stand-in",
+             (long long)(one->mib + 1023) >> 10);
     return code;
+}
+
+int nvmlDeviceGetMinorNumber(void *handle, unsigned int *minor) {
+    struct gpu *one;
+    *minor = (long)handle - 1;
+    return asked("nvmlDeviceGetMinorNumber", handle, &one);
 }
 
 int nvmlDeviceGetMemoryInfo(void *handle, struct memory *info) {
@@ -203,6 +230,34 @@ int nvmlDeviceGetMigMode(void *handle, unsigned int *now, unsigned int *later) {
     return code ? code : one->mig < 0 ? NOT_SUPPORTED : SUCCESS;
 }
 
+int nvmlDeviceGetMaxMigDeviceCount(void *handle, unsigned int *most) {
+    struct gpu *one;
+    *most = 7;
+    return asked("nvmlDeviceGetMaxMigDeviceCount", handle, &one);
+}
+
+int nvmlDeviceGetMigDeviceHandleByIndex(void *handle, unsigned int index, void **instance) {
+    struct gpu *one;
+    int each, code = asked("nvmlDeviceGetMigDeviceHandleByIndex", handle, &one);
+    for (each = 0; !code && each < instances; each++) {
+        *instance = (void *)(long)(MOST + each + 1);
+        if (gpus[MOST + each].parent == (long)handle && index-- == 0) return SUCCESS;
+    }
+    return code ? code : NOT_FOUND;
+}
+
+int nvmlDeviceGetIndex(void *handle, unsigned int *index) {
+    *index = (long)handle - 1;
+    return SUCCESS;
+}
+
+/* For NVIDIA's container toolkit: no GPU here is a part of another. */
+int nvmlDeviceIsMigDeviceHandle(void *handle, unsigned int *is_part) {
+    (void)handle;
+    *is_part = 0;
+    return SUCCESS;
+}
+
 int nvmlDeviceGetFieldValues(void *handle, int wanted, struct field *fields) {
     struct gpu *one;
     long action = 0, none;
@@ -229,11 +284,33 @@ int nvmlDeviceGetRemappedRows(void *handle, unsigned int *corrected, unsigned in
     return code;
 }
 
+static int fabric_of(const char *function, void *handle, struct fabric *fabric) {
+    struct gpu *one;
+    long state = 0, status = 0;
+    int code = asked(function, handle, &one);
+    if (!code && line_of("fabric", one->uuid, &state, &status) < 2) code = NOT_SUPPORTED;
+    fabric->state = state;
+    fabric->status = status;
+    return code;
+}
+
+int nvmlDeviceGetGpuFabricInfo(void *handle, struct fabric *fabric) {
+    return fabric_of("nvmlDeviceGetGpuFabricInfo", handle, fabric);
+}
+
+int nvmlDeviceGetGpuFabricInfoV(void *handle, struct fabric2 *fabric) {
+    return fabric_of("nvmlDeviceGetGpuFabricInfoV", handle, &fabric->of);
+}
+
 int nvmlDeviceGetHandleByUUID(const char *uuid, void **handle) {
     int index, code = says("nvmlDeviceGetHandleByUUID", uuid);
     for (index = 0; !code && index < count; index++) {
         *handle = (void *)(long)(index + 1);
         if (strcmp(gpus[index].uuid, uuid) == 0) return SUCCESS;
+    }
+    for (index = 0; !code && index < instances; index++) {
+        *handle = (void *)(long)(MOST + index + 1);
+        if (strcmp(gpus[MOST + index].uuid, uuid) == 0) return SUCCESS;
     }
     return code ? code : NOT_FOUND;
 }

@@ -4,13 +4,18 @@ import pytest
 
 from gpushare.device_plugin.cards import (
     LONGEST_MESSAGE,
+    NVIDIA_IDS,
+    ORIGINAL_IDS,
     Card,
     DetectedGpu,
     Fault,
     Problem,
     device_id,
+    form_of,
     make_cards,
     message_size,
+    number_of,
+    starts_of_ids,
     uuid_of,
 )
 from gpushare.device_plugin.server import devices_message
@@ -28,6 +33,31 @@ def found(*mibs: int) -> list[DetectedGpu]:
 def test_ids_are_the_originals() -> None:
     assert device_id(UUID, 0) == f"{UUID}-_-0"
     assert uuid_of(f"{UUID}-_-15") == UUID
+
+
+def test_ids_may_have_nvidias_form_and_both_are_read() -> None:
+    assert device_id(UUID, 0, NVIDIA_IDS) == f"{UUID}::0"
+    for between in (NVIDIA_IDS, ORIGINAL_IDS):
+        device = device_id(UUID, 15, between)
+        assert (uuid_of(device), number_of(device)) == (UUID, 15)
+        assert device.startswith(starts_of_ids([UUID]))
+        assert not device.startswith(starts_of_ids([UUID[:-1]]))
+
+
+@pytest.mark.parametrize(
+    ("ids", "form"),
+    [
+        ((), ""),
+        (("other",), ""),
+        (("a::0", "b::1"), NVIDIA_IDS),
+        (("a::0", "b-_-1"), ORIGINAL_IDS),
+        (("a-_-0",), ORIGINAL_IDS),
+    ],
+)
+def test_the_originals_form_is_kept_while_a_pod_has_such_ids(
+    ids: tuple[str, ...], form: str
+) -> None:
+    assert form_of(ids) == form
 
 
 @pytest.mark.parametrize("text", ["", "GPU-0", "GPU-0-_-", "GPU-0-_-x", "GPU-0-_-01", "-_-1"])
@@ -64,8 +94,9 @@ def test_a_list_that_the_kubelet_would_not_take_is_refused_with_a_unit_that_fits
     with pytest.raises(SettingsError, match=r"takes 4194304; take 64MiB"):
         make_cards(eight, "MiB", 0)
     made = make_cards(eight, "64MiB", 0)
-    sent = devices_message(made).ByteSize()
-    assert sent <= message_size(made.all) <= LONGEST_MESSAGE
+    for ids in (NVIDIA_IDS, ORIGINAL_IDS):
+        sent = devices_message(made, ids).ByteSize()
+        assert sent <= message_size(made.all) <= LONGEST_MESSAGE
 
 
 def test_the_size_of_the_list_is_never_more_than_reckoned() -> None:
@@ -88,6 +119,7 @@ def test_the_size_of_the_list_is_never_more_than_reckoned() -> None:
         ),
         ([DetectedGpu("GPU 0", 0, 1024)], "no uuid of a GPU"),
         ([DetectedGpu("a-_-b", 0, 1024)], "no uuid of a GPU"),
+        ([DetectedGpu("a::b", 0, 1024)], "no uuid of a GPU"),
         ([DetectedGpu(f"GPU-{n}", n, 1024) for n in range(65)], "64 at most"),
     ],
 )

@@ -53,6 +53,12 @@ def test_the_driver_is_told_both_limits_in_whole_mib() -> None:
     assert added(TWO, isolation="driver", unit_mib=256)["NVIDIA_GPU_MEMORY_LIMIT"] == "512"
 
 
+def test_the_driver_is_told_no_limit_of_a_mig_instance() -> None:
+    """NVIDIA's driver limits memory of whole GPUs alone; the instance is a limit by itself."""
+    instance = replace(NODE.all[1], uuid="MIG-1")
+    assert added(replace(ONE, shares=((instance, 4),)), isolation="driver") == {}
+
+
 def test_the_driver_guarantees_the_limit_where_that_is_wanted() -> None:
     assert added(ONE, isolation="driver", driver_guarantee=True) == {
         "NVIDIA_GPU_MEMORY_LIMIT": "4096",
@@ -110,20 +116,49 @@ def test_without_compute_there_is_no_limit_of_it(isolation: str) -> None:
 
 def test_by_cdi_the_devices_are_named_there_and_the_runtime_is_told_to_leave_them() -> None:
     by_field = told(TWO, list_strategy="cdi-cri")
-    kind = "k8s.device-plugin.nvidia.com/gpu"
+    kind = "nvidia.com/gpu"
     assert list(by_field.cdi_devices) == [f"{kind}=GPU-0", f"{kind}=GPU-2"]
     assert by_field.envs["NVIDIA_VISIBLE_DEVICES"] == "void"
     by_note = told(TWO, list_strategy="cdi-annotations", cdi_kind="example.com/gpu")
     assert list(by_note.annotations.values()) == ["example.com/gpu=GPU-0,example.com/gpu=GPU-2"]
 
 
-@pytest.mark.parametrize("strategy", ["envvar", "cdi-cri", "cdi-annotations"])
+def test_by_volume_mounts_the_runtime_is_told_by_names_of_mounts_and_by_the_variable() -> None:
+    given = told(TWO, list_strategy="volume-mounts")
+    assert [(mount.container_path, mount.host_path) for mount in given.mounts] == [
+        ("/var/run/nvidia-container-devices/GPU-0", "/dev/null"),
+        ("/var/run/nvidia-container-devices/GPU-2", "/dev/null"),
+    ]
+    assert given.envs["NVIDIA_VISIBLE_DEVICES"] == "GPU-0,GPU-2"
+
+
+def test_device_nodes_are_those_of_the_containers_cards_unless_cdi_has_them() -> None:
+    shares = tuple((replace(card, minor=number + 4), 1) for number, card in enumerate(NODE.all))
+    grant, control = Grant(shares[1:], 2), ("/dev/nvidiactl",)
+    nodes = ("/dev/nvidia5", "/dev/nvidia6", "/dev/nvidiactl")
+    for strategy in ("envvar", "volume-mounts"):
+        assert told(grant, list_strategy=strategy).device_nodes == ()
+        assert told(grant, list_strategy=strategy, control_nodes=control).device_nodes == nodes
+    assert told(grant, list_strategy="cdi-cri", control_nodes=control).device_nodes == ()
+    # A card whose number NVML does not tell: part of the nodes would be worse than none.
+    assert told(replace(grant, shares=(*shares[1:], (NODE.all[0], 1))), control_nodes=()) == told(
+        replace(grant, shares=(*shares[1:], (NODE.all[0], 1)))
+    )
+
+
+@pytest.mark.parametrize("strategy", ["envvar", "volume-mounts", "cdi-cri", "cdi-annotations"])
 @pytest.mark.parametrize(("ids", "names"), [("uuid", {"GPU-0", "GPU-2"}), ("index", {"0", "2"})])
 def test_what_was_told_can_be_read_back(strategy: str, ids: str, names: set[str]) -> None:
-    given = told(TWO, list_strategy=strategy, id_strategy=ids, isolation="hami-core")
+    grant = replace(TWO, shares=tuple((replace(card, minor=0), n) for card, n in TWO.shares))
+    more = {"isolation": "hami-core", "control_nodes": ["/dev/nvidiactl"]}
+    given = told(grant, list_strategy=strategy, id_strategy=ids, **more)
     read = parse_answer(answer_message(given).SerializeToString())
     assert read == ContainerAllocation(
-        given.envs, list(given.mounts), list(given.cdi_devices), given.annotations
+        given.envs,
+        list(given.mounts),
+        list(given.cdi_devices),
+        given.annotations,
+        list(given.device_nodes),
     )
     assert visible_devices(read) == names
 

@@ -290,6 +290,7 @@ def test_a_read_that_fails_is_told_with_its_reason_once(
 def test_errors_of_one_card_that_are_not_seen_are_told_while_it_is_well(
     watched: Watched, caplog: pytest.LogCaptureFixture
 ) -> None:
+    watched.health.watch()
     watched.gpus.failing = {"GPU-b": "Unknown Error"}
     watched.gpus.errors = [("GPU-a", 94)]
     watched.health.watch()
@@ -303,6 +304,38 @@ def test_errors_of_one_card_that_are_not_seen_are_told_while_it_is_well(
     watched.gpus.failing = {}
     watched.health.watch()
     assert watched.health.unwatched() == {}
+
+
+def test_a_card_whose_errors_could_never_be_seen_is_told_and_is_no_reason(
+    watched: Watched, caplog: pytest.LogCaptureFixture
+) -> None:
+    watched.gpus.failing = {"GPU-b": "Insufficient Permissions"}
+    watched.health.watch()
+    watched.health.watch()
+    assert watched.health.ready() == ""
+    assert watched.health.unwatched() == {"GPU-b": "Insufficient Permissions"}
+    assert caplog.text.count("not seen") == 1
+
+
+def test_a_card_that_could_be_read_and_cannot_any_more_has_the_process_started_anew(
+    watched: Watched,
+) -> None:
+    never = [replace(gpu, problem=HOT) for gpu in TWO]
+    watched.now += DEAD_SECONDS + 1
+    watched.refresh(*never)
+    assert "hot" in watched.health.live()
+    watched.refresh(TWO[0], never[1])
+    assert watched.health.live() == ""
+
+
+def test_cards_that_could_never_be_read_have_no_process_started_anew() -> None:
+    gpus = Gpus()
+    gpus.found = [replace(gpu, problem=HOT) for gpu in TWO]
+    now = [0.0]
+    health = Health(gpus, "GiB", 0, recover=300, clock=lambda: now[0])
+    now[0] += DEAD_SECONDS + 1
+    health.refresh()
+    assert health.live() == ""
 
 
 def test_a_watch_that_fails_is_tried_again_ever_more_slowly(watched: Watched) -> None:

@@ -12,6 +12,7 @@ from gpushare.doctor.facts import (
     ApiServer,
     Certificate,
     NodeSeen,
+    PluginPodSeen,
     PodSeen,
     PodsSeen,
     Right,
@@ -20,6 +21,7 @@ from gpushare.doctor.facts import (
 from gpushare.doctor.report import failed, run_checks
 from gpushare.extender.verbs.bind.transaction import BUDGET
 from gpushare.wire.annotations import Names
+from gpushare.wire.device_list import DeviceList
 from tests.unit.doctor.facts import (
     CORES,
     MEM,
@@ -54,6 +56,17 @@ ADDED = '{"v":1,"unit":"GiB","devices":[{"mem":16},{"mem":16}],"uncounted":["GPU
 OWN = "0/2 nodes are available: 1 Insufficient cpu, 1 node(s) had untolerated taint(s)."
 LATE = "binding rejected: gpushare: node 'a': device 0 has no room for 8 units any more"
 LONG = '{"v":1,"unit":"MiB","devices":[{"mem":81920},{"mem":81920},{"mem":81920}]}'
+
+
+def handing(strategy: str, problem: str = "", **more: Any) -> NodeSeen:
+    """A node whose device plug-in tells how it hands devices over."""
+    return replace(node(**more), device_list=DeviceList(strategy, "a reason", problem))
+
+
+def plugins(*gpu: PodSeen, **parts: Any) -> dict[str, Any]:
+    """Pods that ask, and a pod of our device plug-in."""
+    pod = PluginPodSeen(**{"name": "kube-system/p", "node": "n1", **parts})
+    return {"pods": PodsSeen(gpu=gpu, plugins=(pod,))}
 
 
 KEPT = {"nodes": (replace(node(), kept=True),)}
@@ -463,6 +476,62 @@ PROVOKED: list[tuple[str, str, str, dict[str, Any]]] = [
         "warn",
         "GPU-new on n1: added while the device plug-in ran",
         {"nodes": (node(inventory=ADDED),)},
+    ),
+    (
+        "two-device-plugins",
+        "warn",
+        "n1: NVIDIA's GPU operator is to run its device plug-in there",
+        {"nodes": (node(labels={"nvidia.com/gpu.deploy.device-plugin": "true"}),)},
+    ),
+    (
+        "two-device-plugins",
+        "ok",
+        "no node",
+        {"nodes": (node(labels={"nvidia.com/gpu.deploy.device-plugin": "false"}),)},
+    ),
+    ("device-plugin-pods", "ok", "none is ours", {}),
+    ("device-plugin-pods", "ok", "1 pod of", plugins(waiting="ContainerCreating", age=60.0)),
+    (
+        "device-plugin-pods",
+        "fail",
+        "kube-system/p on n1: does not run (CrashLoopBackOff)",
+        plugins(waiting="CrashLoopBackOff", age=600.0),
+    ),
+    ("runtime-class", "ok", "no GPU pod lacks one", plugins(runtime_class="nvidia")),
+    (
+        "runtime-class",
+        "warn",
+        "default/a: names no RuntimeClass, and the device plug-in there names nvidia",
+        {"nodes": (handing("envvar"),), **plugins(bound(), runtime_class="nvidia")},
+    ),
+    (
+        "runtime-class",
+        "ok",
+        "",
+        {"nodes": (handing("cdi-cri"),), **plugins(bound(), runtime_class="nvidia")},
+    ),
+    ("runtime-class", "ok", "", {"nodes": (handing("envvar"),), **plugins(bound())}),
+    (
+        "runtime-class",
+        "ok",
+        "",
+        {
+            "nodes": (handing("envvar"),),
+            **plugins(bound(runtime_class="nvidia"), runtime_class="nvidia"),
+        },
+    ),
+    ("device-handover", "ok", "no device plug-in tells", {}),
+    (
+        "device-handover",
+        "ok",
+        "by cdi-cri on 1 node, envvar on 1 node",
+        {"nodes": (handing("cdi-cri"), handing("envvar", name="n2"))},
+    ),
+    (
+        "device-handover",
+        "fail",
+        "n2: containers get no device (refused)",
+        {"nodes": (handing("cdi-cri"), handing("envvar", "refused", name="n2"))},
     ),
     ("node-allocatable", "fail", "nothing is allocatable", {"nodes": (node(usable="0"),)}),
     (

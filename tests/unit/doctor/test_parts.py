@@ -6,6 +6,7 @@ import subprocess
 from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -18,6 +19,7 @@ from gpushare.doctor.main import main
 from gpushare.doctor.objects import read_lease, read_node, read_pods
 from gpushare.doctor.report import as_json, as_text
 from gpushare.wire.annotations import ALIYUN
+from gpushare.wire.device_list import DEVICE_LIST, DeviceList
 from gpushare.wire.metrics import read_samples, total
 from tests.unit.doctor.facts import MEM, NOW, found, healthy
 from tests.unit.test_docs import rows
@@ -290,3 +292,36 @@ def test_what_is_done_for_autoscalers_is_seen() -> None:
         {"metadata": asks | {"name": "other"}, "spec": {}},
     ]
     assert read_pods(pods, ALIYUN, NOW).placeholders == ("asks/for-a",)
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ('{"strategy":"cdi-cri","reason":"a"}', DeviceList("cdi-cri", "a")),
+        ('{"strategy":1}', None),
+        (None, None),
+    ],
+)
+def test_how_devices_are_handed_over_is_read_of_the_node(
+    text: str | None, told: DeviceList | None
+) -> None:
+    annotations = {} if text is None else {DEVICE_LIST: text}
+    node = {"metadata": {"name": "n", "annotations": annotations}}
+    assert read_node(node, ALIYUN, "GiB").device_list == told
+
+
+def test_a_pod_of_our_device_plugin_is_read_with_its_reason_to_wait() -> None:
+    def pod(namespace: str, **labels: str) -> dict[str, Any]:
+        waiting = {"state": {"waiting": {"reason": "CrashLoopBackOff"}}}
+        meta = {"namespace": namespace, "name": "p", "labels": labels}
+        return {
+            "metadata": {**meta, "creationTimestamp": "2027-01-15T07:50:00Z"},
+            "spec": {"nodeName": "n1", "runtimeClassName": "nvidia"},
+            "status": {"containerStatuses": [waiting]},
+        }
+
+    ours = pod("kube-system", app="gpushare-device-plugin")
+    others = [pod("team", app="gpushare-device-plugin"), pod("kube-system", app="gpushare")]
+    (read,) = read_pods([ours, *others], ALIYUN, NOW).plugins
+    assert (read.name, read.node, read.runtime_class) == ("kube-system/p", "n1", "nvidia")
+    assert (read.waiting, read.age) == ("CrashLoopBackOff", 600.0)

@@ -19,6 +19,24 @@ helm.sh/chart: {{ .context.Chart.Name }}-{{ .context.Chart.Version }}
 {{ $own.repository | default .Values.image.repository }}:{{ $own.tag | default .Values.image.tag | default .Chart.AppVersion }}
 {{- end }}
 
+{{/* The values of the device plug-in as YAML: what is empty is as the platform has it. */}}
+{{- define "gpushare.devicePlugin" -}}
+{{- $values := deepCopy .Values.devicePlugin -}}
+{{- $preset := dict -}}
+{{- with .Values.platform -}}
+{{- $preset = index ($.Files.Get "platforms.yaml" | fromYaml) . -}}
+{{- end -}}
+{{- range $name, $value := $preset -}}
+{{- if not (index $values $name) -}}
+{{- $_ := set $values $name $value -}}
+{{- end -}}
+{{- end -}}
+{{- if not $values.kubeletFolder -}}
+{{- $_ := set $values "kubeletFolder" "/var/lib/kubelet" -}}
+{{- end -}}
+{{ toYaml $values }}
+{{- end }}
+
 {{/* kube-scheduler's image: the API server's version, without what a vendor adds to it. */}}
 {{- define "gpushare.schedulerImage" -}}
 {{- $version := semver .Capabilities.KubeVersion.Version -}}
