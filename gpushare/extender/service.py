@@ -90,7 +90,7 @@ class Service:
         self._shadow = shadow
         self._claims = claims
         self._kept_nodes = kept_nodes
-        self._tickets = Tickets()
+        self._tickets = Tickets(clock)
         self._documents = DocumentCache()
         lists, ready = NameLists(), self._why_not_ready
         if resources.scope.claims_alone:
