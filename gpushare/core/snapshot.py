@@ -117,10 +117,24 @@ def has_cards(snapshot: "Snapshot", rows: Rows, cards: Cards) -> Bools:
     for uuids, wants in ((cards.uuids, True), (cards.not_uuids, False)):
         if uuids:
             named = np.zeros(snapshot.model.shape, dtype=bool)
-            for row, device in filter(None, map(snapshot.cards.get, uuids)):
-                named[row, device] = True
+            for uuid in uuids:
+                for row, device in snapshot.cards.get(uuid, ()):
+                    named[row, device] = True
             wanted &= named[rows] == wants
     return wanted
+
+
+def contested_cards(snapshot: "Snapshot") -> dict[str, dict[str, str]]:
+    """Return by node the uuids of its cards that another node claims too, each with that node."""
+    contested: dict[str, dict[str, str]] = {}
+    for uuid, places in snapshot.cards.items():
+        rows = [row for row, _ in places]
+        if len(set(rows)) > 1:
+            names = sorted({snapshot.names[row] for row in rows})
+            for name in names:
+                other = next(other for other in names if other != name)
+                contested.setdefault(name, {})[uuid] = other
+    return contested
 
 
 def stranded_by_compute(snapshot: "Snapshot") -> int:
@@ -201,14 +215,17 @@ class Snapshot:
         return self.left(slice(None))
 
     @cached_property
-    def cards(self) -> Mapping[str, tuple[int, int]]:
-        """(row, device) of each card that has a uuid."""
-        return {
-            uuid: (row, device)
-            for row, uuids in enumerate(self.uuids)
-            for device, uuid in enumerate(uuids)
-            if uuid
-        }
+    def cards(self) -> Mapping[str, tuple[tuple[int, int], ...]]:
+        """By uuid, (row, device) of each device that is said to be the card.
+
+        Nobody can tell which of two nodes has a card that both claim, so both count.
+        """
+        places: dict[str, tuple[tuple[int, int], ...]] = {}
+        for row, uuids in enumerate(self.uuids):
+            for device, uuid in enumerate(uuids):
+                if uuid:
+                    places[uuid] = (*places.get(uuid, ()), (row, device))
+        return places
 
     @cached_property
     def any_cores(self) -> bool:

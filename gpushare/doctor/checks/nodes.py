@@ -47,6 +47,7 @@ def check_nodes(facts: Facts) -> Iterator[Finding]:
     yield _capacity(sharing, facts)
     yield _inventory(sharing)
     yield from _devices(sharing)
+    yield _contested_cards(sharing)
     yield _unit(sharing, facts.unit)
     yield _allocatable(nodes, facts.known_pods)
     yield _state(sharing)
@@ -147,6 +148,24 @@ def _devices(nodes: Sequence[NodeSeen]) -> Iterator[Finding]:
             f"{some(added)}: added while the device plug-in ran, and not counted yet",
             "delete its pod there, so that it starts anew; pods that run go on",
         )
+
+
+def _contested_cards(nodes: Sequence[NodeSeen]) -> Finding:
+    """Return whether several nodes claim the same card."""
+    claimants: dict[str, list[str]] = {}
+    for node in nodes:
+        for uuid in {*node.spec.uuids} - {""}:
+            claimants.setdefault(uuid, []).append(node.name)
+    contested = {uuid: names for uuid, names in claimants.items() if len(names) > 1}
+    if contested:
+        return warn(
+            "node-cards",
+            f"{some(f'{uuid} on {some(names)}' for uuid, names in sorted(contested.items()))}:"
+            " several nodes claim the same card; a pod that asks for the card by uuid may run on"
+            " any of them, and one that refuses the card runs on none",
+            "look with nvidia-smi -L where the card is, and correct the annotation of the others",
+        )
+    return ok("node-cards", "no two nodes claim the same one")
 
 
 def _unit(nodes: Sequence[NodeSeen], unit: str) -> Finding:

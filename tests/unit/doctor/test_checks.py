@@ -461,6 +461,12 @@ PROVOKED: list[tuple[str, str, str, dict[str, Any]]] = [
         "GPU-new on n1: added while the device plug-in ran",
         {"nodes": (node(inventory=ADDED),)},
     ),
+    (
+        "node-cards",
+        "warn",
+        "GPU-a on n1, n2, GPU-b on n1, n2: several nodes claim the same card",
+        {"nodes": (node(inventory=CARDS), node(name="n2", inventory=CARDS))},
+    ),
     ("node-allocatable", "fail", "nothing is allocatable", {"nodes": (node(usable="0"),)}),
     (
         "node-allocatable",
