@@ -131,7 +131,7 @@ class Service:
         """Raises MessageError or NotReady, as prioritize does."""
 
     def inspect(self, node: str | None, resource: str | None) -> bytes:
-        """Return the inspect document of one node, or of all as it was within the last second.
+        """Return the inspect document of one node, or of all as it was a few seconds ago at most.
 
         Raises UnknownNode for a node or resource that the ledger does not have, NotReady before the
         ledger is filled, or if too many requests wait.

@@ -1,5 +1,6 @@
 """The page's listener, on true sockets: who is answered, with what, and how often."""
 
+import gzip
 import http.client
 import json
 import socket
@@ -111,6 +112,25 @@ def test_a_wrong_setting_is_one_line_before_anything_starts(
     )
     with pytest.raises(SettingsError, match="tls-client-ca"):
         ui_server(nowhere, Source())
+
+
+def test_a_document_is_compressed_for_a_browser_that_accepts_it() -> None:
+    source = Source()
+    source.text = json.dumps(
+        {"resources": [{"name": f"n{number}"} for number in range(200)]}
+    ).encode()
+    server = UiServer("127.0.0.1", 0, source)
+    server.start()
+    try:
+        _, headers, body = get(server.port, "/ui/books.json", Accept_Encoding="gzip")
+        assert headers["Content-Encoding"] == "gzip"
+        assert gzip.decompress(body) == source.text
+        again = get(
+            server.port, "/ui/books.json", Accept_Encoding="gzip", If_None_Match=headers["ETag"]
+        )
+        assert (again[0], again[2]) == (304, b"")
+    finally:
+        server.stop()
 
 
 def test_a_document_that_changes_has_another_tag() -> None:
