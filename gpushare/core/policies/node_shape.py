@@ -172,7 +172,7 @@ def common_nodes(snapshot: Snapshot, sizes: Collection[int]) -> CommonNodes:
     other &= groups.used
     if not sizes or not other.any():
         return CommonNodes(snapshot, None, rising)
-    apart: Bools = groups.by_row(other, 0).astype(bool)
+    apart: Bools = groups.by_row(other.astype(np.int64), 0).astype(bool)
     common = replace(snapshot, capacity=np.where(apart[:, None], 0, capacity))
     return CommonNodes(common, apart, rising)
 

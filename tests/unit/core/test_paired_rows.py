@@ -34,7 +34,7 @@ steps = st.lists(
 
 def reference(view: Snapshot, request: Request) -> list[list[bool]]:
     """Return where the request fits, by a look at every pin."""
-    mask = has_room(view, np.arange(len(view.names)), request).tolist()
+    mask: list[list[bool]] = has_room(view, np.arange(len(view.names)), request).tolist()
     for row, pins in view.pinned.items():
         allowed = paired_devices(pins, request)
         if allowed is not None:
