@@ -351,6 +351,8 @@ class NodeArrays:
         self._changed = np.zeros(_ROWS, dtype=np.int64)
         self._layout: Layout | None = None
         self._last: Snapshot | None = None
+        # The mapping of pins that the last snapshot was made of.
+        self._pins: Mapping[str, tuple[Pinned, ...]] | None = None
 
     def used(self, node: str) -> tuple[int, ...]:
         """Return the units used on each device of a known node."""
@@ -469,7 +471,8 @@ class NodeArrays:
     def snapshot(self, pinned: Mapping[str, tuple[Pinned, ...]]) -> Snapshot:
         """Return a copy of the arrays; those that only nodes change are shared by snapshots.
 
-        pinned: by node, as `Snapshot.pinned`. What has not changed since the last snapshot is
+        pinned: by node, as `Snapshot.pinned`; in the same mapping only nodes with charges that came
+        or went may have others. What has not changed since the last snapshot is
         taken from that one, to compute less.
         """
         count = len(self._rows)
@@ -502,7 +505,7 @@ class NodeArrays:
             cpu_only=cpu_only,
             kinds=kinds,
             row_generation=changed,
-            pinned={self.row[node]: pins for node, pins in pinned.items() if node in self.row},
+            pinned=self._pinned_rows(pinned, changed),
         )
         last, self._last = self._last, view
         # Where cached_property would put it.
@@ -510,6 +513,27 @@ class NodeArrays:
         if last is not None:
             vars(view).update(_computed_again(last, view))
         return view
+
+    def _pinned_rows(
+        self, pinned: Mapping[str, tuple[Pinned, ...]], changed: Ints
+    ) -> Mapping[int, tuple[Pinned, ...]]:
+        """Return the pins by row. changed: int64 (N,), the generation of each row's last change."""
+        if not pinned:
+            rows: dict[int, tuple[Pinned, ...]] = {}
+        elif pinned is self._pins and self._last is not None:
+            # They come and go with the charges of their pods.
+            rows = dict(self._last.pinned)
+            for row in np.flatnonzero(changed > self._last.generation).tolist():
+                spec = self._rows.spec(row)
+                pins = pinned.get(spec.name) if spec else None
+                if pins:
+                    rows[row] = pins
+                else:
+                    rows.pop(row, None)
+        else:
+            rows = {self.row[node]: pins for node, pins in pinned.items() if node in self.row}
+        self._pins = pinned if pinned else None
+        return rows
 
     def sums(self) -> Sums:
         """Return a copy of all arrays, none of them shared with snapshots."""

@@ -1,10 +1,12 @@
 """Help comes without what the command itself needs: a bare Python and argparse."""
 
+import argparse
 import contextlib
 import io
 import json
 import subprocess
 import sys
+from collections.abc import Callable
 from importlib import import_module
 
 import pytest
@@ -37,12 +39,11 @@ print(json.dumps(sorted(set(sys.modules) & set({HEAVY!r}))), file=sys.stderr)
 def test_help_is_that_of_the_command(command: str) -> None:
     shown = []
     module, maker = _PARSERS[command]
-    for ask in (
-        lambda: getattr(import_module(module), maker)(f"gpushare {command}").parse_args(["-h"]),
-        lambda: import_module(_MODULES[command]).main(["-h"]),
-    ):
+    parser: argparse.ArgumentParser = getattr(import_module(module), maker)(f"gpushare {command}")
+    run: Callable[[list[str]], object] = import_module(_MODULES[command]).main
+    for ask in (parser.parse_args, run):
         with contextlib.redirect_stdout(io.StringIO()) as out, contextlib.suppress(SystemExit):
-            ask()
+            ask(["-h"])
         shown.append(out.getvalue())
     assert shown[0] == shown[1]
     assert shown[0]
