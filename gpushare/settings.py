@@ -170,6 +170,15 @@ def _names(text: str) -> frozenset[str]:
     return frozenset(name.strip() for name in text.split(",")) if text else frozenset()
 
 
+def serve_parser(prog: str = "gpushare serve") -> Parser:
+    """Return the parser of `serve`."""
+    parser = Parser(prog=prog, description="Run the scheduler extender.")
+    parser.add_argument("--config", metavar="FILE", help="settings as YAML, keys as the flags")
+    for setting in fields(Settings):
+        _add_flag(parser, setting)
+    return parser
+
+
 def read_settings(
     argv: Sequence[str], environ: Mapping[str, str], read_file: Callable[[str], object]
 ) -> Settings:
@@ -178,13 +187,8 @@ def read_settings(
     read_file gives the document of a YAML file. Raises SettingsError; a wrong flag ends in
     argparse's own exit 2.
     """
-    parser = Parser(prog="gpushare serve", description="Run the scheduler extender.")
-    parser.add_argument("--config", metavar="FILE", help="settings as YAML, keys as the flags")
-    for setting in fields(Settings):
-        _add_flag(parser, setting)
-    flags = {
-        key: value for key, value in vars(parser.parse_args(argv)).items() if value is not None
-    }
+    given = vars(serve_parser().parse_args(argv))
+    flags = {key: value for key, value in given.items() if value is not None}
     path = flags.pop("config", None) or environ.get("GPUSHARE_CONFIG")
     values: dict[str, Any] = {setting.name: setting.default for setting in fields(Settings)}
     values |= _from_file(path, read_file) if path else {}

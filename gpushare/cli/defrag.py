@@ -17,29 +17,27 @@ from functools import partial
 from typing import Any
 
 from gpushare.cli.cluster_files import resource_of_report
-from gpushare.cli.defrag_apply import WAIT, Look, Outcome, Run
+from gpushare.cli.defrag_apply import Look, Outcome, Run
 from gpushare.cli.documents import API_VERSION, dumped
 from gpushare.cli.exit_codes import ended
 from gpushare.cli.explain import pod_named
 from gpushare.cli.kubectl import Kubectl
 from gpushare.cli.listed_cluster import (
-    DEFAULT_POLICY,
     ListedResource,
-    add_cluster_flags,
     list_resources,
     list_rules,
 )
-from gpushare.cli.options import connection, report_format
+from gpushare.cli.options import connection
+from gpushare.cli.parsers import MOST_MOVES_ASKED, defrag_parser
 from gpushare.cli.pod_specs import host_amount, units_of_words, values_of_words
 from gpushare.cli.tables import align, printable
 from gpushare.cli.whatif_text import NOT_JUDGED, judged_line, number_of, some
-from gpushare.commandline import USAGE, Parser
+from gpushare.commandline import USAGE
 from gpushare.core.model import ALL_CORES, PodRef, Request
 from gpushare.core.node_filters import CPU, MEMORY
 from gpushare.core.policy import load_policy
 from gpushare.errors import GpuShareError, SettingsError
 from gpushare.explain.defrag import (
-    MOST_MOVES,
     DefragAnswer,
     Hole,
     MoveRules,
@@ -50,7 +48,7 @@ from gpushare.explain.defrag import (
     find_moves,
 )
 from gpushare.explain.text import units_text
-from gpushare.wire.annotations import ALIYUN, MAX_DEVICES_PER_POD, Names
+from gpushare.wire.annotations import MAX_DEVICES_PER_POD, Names
 from gpushare.wire.gpu_models import label_value
 from gpushare.wire.inventory import check_unit
 from gpushare.yamlfile import read_documents
@@ -58,20 +56,9 @@ from gpushare.yamlfile import read_documents
 KIND = "GPUShareDefragPlan"
 _UNCHANGED = "Nothing was changed: --apply evicts them, each once the one before runs again."
 _HEAD = ("MOVE", "POD", "SIZE", "FROM", "TO", "OWNER", "BUDGET", "LOST")
-_EPILOG = """\
-for:    --for 40GiB          a place of 40 GiB on one device
-        --for 2x40GiB        on each of two devices of one node
-        --for 2x40GiB,cpu=8,memory=64Gi,cores=50,model=A100
-        --for pod late       for a pod that waits; or pod NAMESPACE/NAME
-exit codes: 0 there is a plan, or nothing has to move, or --apply has made the room; 1 no plan, or
---apply was refused or has stopped; 2 wrong usage, or the cluster cannot be read (one line on
-stderr); 130 ended by Ctrl-C.
-docs/defrag.md tells which pods may be moved, what a plan promises, and when --apply stops.
-"""
 _PLACE = re.compile(r"(?:(\d{1,3})x)?(\d{1,9})(GiB|MiB)?", re.ASCII)
 _KEYS = ("cpu", "memory", "cores", "model")
 _NO_PLAN = 1
-_LARGEST = 8
 _LONGEST_WAIT = 86_400
 
 
@@ -83,7 +70,7 @@ def main(argv: Sequence[str] | None = None, prog: str = "gpushare defrag") -> in
 
 def _run(words: Sequence[str], prog: str) -> int:
     try:
-        return _answer(_parser(prog).parse_args(words))
+        return _answer(defrag_parser(prog).parse_args(words))
     except GpuShareError as error:
         print(f"{prog}: {printable(str(error))}", file=sys.stderr)
         return USAGE
@@ -91,8 +78,8 @@ def _run(words: Sequence[str], prog: str) -> int:
 
 def _answer(options: argparse.Namespace) -> int:
     """Print the plan, or why there is none; return the exit code."""
-    if not 0 < options.moves <= _LARGEST:
-        raise SettingsError(f"--moves: {options.moves} is not from 1 to {_LARGEST}")
+    if not 0 < options.moves <= MOST_MOVES_ASKED:
+        raise SettingsError(f"--moves: {options.moves} is not from 1 to {MOST_MOVES_ASKED}")
     if options.unit:
         check_unit(options.unit)
     if options.apply and options.snapshot:
@@ -229,48 +216,6 @@ def _request(word: str, books: ListedResource) -> Request:
         models=(label_value(more["model"]),) if "model" in more else (),
         resources=((books.names.resource, request.total),),
     )
-
-
-def _parser(prog: str) -> argparse.ArgumentParser:
-    parser = Parser(
-        prog=prog,
-        description="Say which few pods would have to move so that a pod fits, or move them.",
-        epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    add = parser.add_argument
-    add("--for", dest="wanted", nargs="+", required=True, metavar="PLACE", help="see below")
-    add(
-        "--moves",
-        type=int,
-        default=MOST_MOVES,
-        metavar="N",
-        help=f"at most so many, up to {_LARGEST} (default: %(default)s)",
-    )
-    add("--priority", type=int, metavar="N", help="of the pod that waits (default: 0)")
-    add("-n", "--namespace", default="", metavar="NAME", help="of the pod (default: as kubectl)")
-    add("--apply", action="store_true", help="carry the plan out: evict pods, one at a time")
-    add("--yes", action="store_true", help="with --apply: do not ask first")
-    add(
-        "--wait",
-        type=int,
-        default=WAIT,
-        metavar="SECONDS",
-        help="with --apply: for a budget, and for a moved pod to run (default: %(default)s)",
-    )
-    add("-o", "--output", metavar="FORMAT", type=report_format, help="json|yaml: all of it")
-    add("--snapshot", default="", metavar="FILE", help="of `inspect -o json`, not a live cluster")
-    add(
-        "--movable",
-        action="append",
-        default=[],
-        metavar="PODS",
-        help="with --snapshot: NAMESPACE/NAME of pods that may move, with * and ?; can be repeated",
-    )
-    add("--policy", default=DEFAULT_POLICY, metavar="NAME", help="(default: %(default)s)")
-    add("--resource", default=ALIYUN.resource, metavar="NAME", help="(default: %(default)s)")
-    add_cluster_flags(parser)
-    return parser
 
 
 def lines_of(look: Look, options: argparse.Namespace) -> Iterator[str]:

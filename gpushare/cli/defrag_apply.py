@@ -28,9 +28,6 @@ from gpushare.wire.moves import MoveRecord, eviction, may_succeed, pod_path, rec
 from gpushare.wire.objects import OWNED_PODS, Metadata, OwnedPod, Owner
 from gpushare.wire.pods import controller_of
 
-WAIT = 300
-"""Seconds for a budget to allow an eviction, and for a moved pod to run, if none are told."""
-
 _POLL = 2.0
 """Seconds between reads of one namespace."""
 _PAUSE = 10.0

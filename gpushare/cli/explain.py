@@ -19,15 +19,14 @@ from gpushare.cli.documents import dumped
 from gpushare.cli.exit_codes import ended_as_kubectl
 from gpushare.cli.kubectl import Kubectl
 from gpushare.cli.listed_cluster import (
-    DEFAULT_POLICY,
     ListedResource,
-    add_cluster_flags,
     list_books,
     list_cards,
     list_resources,
     list_rules,
 )
-from gpushare.cli.options import connection, make_parser, report_format
+from gpushare.cli.options import connection
+from gpushare.cli.parsers import explain_parser
 from gpushare.cli.tables import printable
 from gpushare.core.model import Request
 from gpushare.errors import SettingsError
@@ -44,17 +43,13 @@ from gpushare.wire.objects import PODS, Pod
 from gpushare.wire.placeholders import FOR, placeholder_of
 from gpushare.wire.pods import priority_of
 
-_EPILOG = """\
-exit codes: 0 explained, 1 an error (one line on stderr), 130 ended by Ctrl-C.
-docs/explain.md tells what each line means.
-"""
 _OWN_POLICY = "the extender may rank by another policy: --policy names it, or --extender asks it"
 
 
 def main(argv: Sequence[str] | None = None, prog: str = "gpushare explain") -> int:
     """Return the exit code: 0, 1 for an error, 130 after Ctrl-C, 141 if nobody reads it."""
     words = sys.argv[1:] if argv is None else argv
-    return ended_as_kubectl(lambda: _explain(_parser(prog).parse_intermixed_args(words)))
+    return ended_as_kubectl(lambda: _explain(explain_parser(prog).parse_intermixed_args(words)))
 
 
 def _explain(options: argparse.Namespace) -> None:
@@ -153,33 +148,3 @@ def pod_named(word: str, namespace: str, kubectl: Kubectl) -> tuple[str, str]:
         if NAME.fullmatch(text) is None:
             raise SettingsError(f"{text[:80]!r} is no name of {kind}")
     return namespace, name
-
-
-def _parser(prog: str) -> argparse.ArgumentParser:
-    text = "Say why a pod is pending and what would help, or why it is where it is."
-    parser = make_parser(prog, text, _EPILOG)
-    add = parser.add_argument
-    add("pod", metavar="POD", help="its name, or NAMESPACE/NAME")
-    add("-n", "--namespace", default="", metavar="NAME", help="of the pod (default: as kubectl)")
-    add("-o", "--output", metavar="FORMAT", type=report_format, help="json|yaml: all of it")
-    add(
-        "--extender",
-        default="",
-        metavar="URL",
-        help="ask this extender for what its books say: http://HOST:PORT of its health listener, on"
-        " loopback (kubectl port-forward)",
-    )
-    add(
-        "--policy",
-        default="",
-        metavar="NAME",
-        help=f"judge the place of a bound pod by this policy (default: {DEFAULT_POLICY})",
-    )
-    add(
-        "--resource",
-        action="append",
-        metavar="NAME",
-        help=f"a managed resource, can be repeated (default: {ALIYUN.resource})",
-    )
-    add_cluster_flags(parser)
-    return parser

@@ -8,14 +8,13 @@ annotations were edited since, what names of devices meant before, and the polic
 Tested in `tests/unit/cli/test_whatif.py` and `tests/unit/cli/test_whatif_claims.py`.
 """
 
-import argparse
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from gpushare.cli.claims import Claims, books_of, drivers_with_memory, list_claims, list_slices
 from gpushare.cli.cluster import NOT_ENDED, OF_A_DAEMON, items
-from gpushare.cli.options import add_connection
+from gpushare.cli.parsers import DEFAULT_POLICY, NAMESPACE
 from gpushare.cli.report import LARGEST_IN_GIB
 from gpushare.core.claims.model import Slice
 from gpushare.core.model import Request
@@ -52,12 +51,10 @@ _TIMEOUT = 30.0
 _FORBIDDEN = 403
 _NO_SLICES = "no ResourceSlice has a device with memory"
 
-DEFAULT_POLICY = "device-bestfit"
 """The extender's own policy depends on the pods that it has seen, which only it knows."""
 
 _BUDGETS = "/apis/policy/v1/poddisruptionbudgets"
 _CLASSES = "/apis/scheduling.k8s.io/v1/priorityclasses"
-NAMESPACE = "kube-system"
 """Of the ConfigMaps that close devices, unless `serve --namespace` says another."""
 
 _MOST_NAMED = 3
@@ -172,19 +169,6 @@ class ListedResource:
             return Ranking(load_policy(request.policy or self.ranking_policy))
         except SettingsError as error:
             raise MessageError(f"{self.names.policy}: {error}") from error
-
-
-def add_cluster_flags(parser: argparse.ArgumentParser) -> None:
-    """Add the flags that say which cluster is listed, and how."""
-    add = parser.add_argument
-    add("--unit", default="", metavar="UNIT", help="as of `gpushare serve` (default: as stated)")
-    add(
-        "--extender-namespace",
-        default=NAMESPACE,
-        metavar="NAME",
-        help="where ConfigMaps close devices (default: %(default)s)",
-    )
-    add_connection(parser)
 
 
 def list_resources(

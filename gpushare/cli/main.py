@@ -55,6 +55,15 @@ _MODULES = {
 }
 """By command the module whose `main` runs it."""
 
+_PARSERS = {
+    "defrag": ("gpushare.cli.parsers", "defrag_parser"),
+    "doctor": ("gpushare.doctor.options", "doctor_parser"),
+    "explain": ("gpushare.cli.parsers", "explain_parser"),
+    "serve": ("gpushare.settings", "serve_parser"),
+    "whatif": ("gpushare.cli.parsers", "whatif_parser"),
+}
+"""By command what makes its parser, for help without the imports that the command itself needs."""
+
 _ON_NODES = ("device-plugin",)
 """Commands that need the extra `device-plugin`."""
 
@@ -112,6 +121,10 @@ def _usage() -> str:
 
 def _called(command: str, words: Sequence[str]) -> int:
     """Import the command's module, and return the exit code of the command."""
+    if command in _PARSERS and {"-h", "--help"}.intersection(words):
+        module, name = _PARSERS[command]
+        # It prints the help and ends, or says first what is wrong with the line.
+        getattr(import_module(module), name)(f"gpushare {command}").parse_args(words)
     gc.disable()  # imports make many objects and no garbage: a fifteenth of the time of `serve`'s
     try:
         run: Callable[..., int] = import_module(_MODULES[command]).main

@@ -21,8 +21,9 @@ from gpushare.cli.claims import Claims, no_claims
 from gpushare.cli.cluster_files import resource_of_nodes, resource_of_report
 from gpushare.cli.documents import dumped
 from gpushare.cli.exit_codes import ended_as_kubectl
-from gpushare.cli.options import connection, make_parser, report_format
+from gpushare.cli.options import connection
 from gpushare.cli.overlay_text import overlay_text
+from gpushare.cli.parsers import whatif_parser
 from gpushare.cli.plans import Plan, Plans, shapes_of_cluster
 from gpushare.cli.pod_specs import PodReader
 from gpushare.cli.tables import printable, style_of
@@ -38,30 +39,13 @@ from gpushare.wire.dra.objects import CLASS
 from gpushare.wire.inventory import check_unit
 from gpushare.yamlfile import read_documents
 
-_EPILOG = """\
-pods:   8GiB            how many of 8 GiB fit
-        8GiB x 3        whether three do
-        8GiB on 2 x 3   the same, with 8 GiB on each of two devices
-        8GiB + 30% x 3  three with 30 % of the compute of their device, too; 100%: a device alone
-        FILE            manifests of Pods, Deployments, StatefulSets, Jobs, with their claims and
-                        templates; or a table of pods, as of `gpushare simulate`
-group:  --gang '8GiB x 3', or --gang FILE: all of these pods at once, or none
-nodes:  --without gpu-a --add 3:8x80GiB, or --add 3:gpu-a for three like that one
-need:   --need          the fewest nodes so that the pods that wait fit, and those of --pods
-        --more 20%      and so much more of what runs
-        --shape 8x80GiB,cpu=96,memory=768Gi,model=A100,price=12.5, or --shape gpu-a,price=9: nodes
-                        that may come (default: like those that are there); with prices the cheapest
-        --overlay       prints them as Karpenter and cluster-autoscaler are told of them
-exit codes: 0 answered, 1 an error (one line on stderr), 130 ended by Ctrl-C.
-docs/explain.md tells what counts and what does not.
-"""
 _SHARE = re.compile(r"(\d{1,5}(?:\.\d{1,3})?)%", re.ASCII)
 
 
 def main(argv: Sequence[str] | None = None, prog: str = "gpushare whatif") -> int:
     """Return the exit code: 0, 1 for an error, 130 after Ctrl-C, 141 if nobody reads it."""
     words = sys.argv[1:] if argv is None else argv
-    return ended_as_kubectl(lambda: print(_answer(_parser(prog).parse_args(words)), end=""))
+    return ended_as_kubectl(lambda: print(_answer(whatif_parser(prog).parse_args(words)), end=""))
 
 
 def _answer(options: argparse.Namespace) -> str:
@@ -266,40 +250,3 @@ def _progress() -> Iterator[Tell]:
             shown.set_description_str(f"whatif: try {tries + 1}, of {sum(counts)} more nodes")
 
         yield tell
-
-
-def _parser(prog: str) -> argparse.ArgumentParser:
-    parser = make_parser(
-        prog,
-        "Say whether pods would fit, now or with nodes gone or added. Changes nothing.",
-        _EPILOG,
-    )
-    add = parser.add_argument
-    add("--pods", action="append", default=[], metavar="PODS", help="see below; can be repeated")
-    add("--priority", type=int, default=0, metavar="N", help="of pods in words (default: 0)")
-    add("--gang", action="append", default=[], metavar="PODS", help="a group: all at once, or none")
-    add("--need", action="store_true", help="how many more nodes take all pods: see below")
-    add("--shape", action="append", default=[], metavar="SHAPE", help="of nodes that may come")
-    add("--overlay", action="store_true", help="with --need: the nodes, for autoscalers, as YAML")
-    add("--more", default="", metavar="20%", help="with --need: so much more of what runs")
-    add("--without", action="append", default=[], metavar="NODE", help="a node that goes")
-    add("--add", action="append", default=[], metavar="N:SHAPE", help="nodes that come")
-    add("--snapshot", default="", metavar="FILE", help="of `inspect -o json`, not a live cluster")
-    add("--nodes", default="", metavar="FILE", help="a table as of `gpushare simulate`, likewise")
-    add("-o", "--output", metavar="FORMAT", type=report_format, help="json|yaml: all of it")
-    add(
-        "--policy",
-        default=listed_cluster.DEFAULT_POLICY,
-        metavar="NAME",
-        help="(default: %(default)s)",
-    )
-    add(
-        "--resource",
-        action="append",
-        metavar="NAME",
-        help="words are of the first one, or of claims (gpushare.io); others only tell pods of two"
-        f" (default: {ALIYUN.resource})",
-    )
-    add("--claims", default="", metavar="DRIVER", help="whose cards claims get (default: the only)")
-    listed_cluster.add_cluster_flags(parser)
-    return parser

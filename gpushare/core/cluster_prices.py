@@ -11,14 +11,16 @@ node would cost as much as the rest of a request.
 Tested in `tests/unit/core/test_ranking.py`.
 """
 
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
 
 from gpushare.core.held_snapshot import HeldSnapshot
+from gpushare.core.layout import with_rows
 from gpushare.core.model import Request
-from gpushare.core.policy import ClusterPricing, Taken
+from gpushare.core.policy import ClusterPricing, KeyedByShapes, Policy, Taken
 from gpushare.core.snapshot import Floats, Ints, Rows, Snapshot, idle_devices
 
 _SPARE = 64
@@ -46,12 +48,15 @@ class PatternRows:
         rows = empty._with(taken)
         return replace(rows, least=len(rows.patterns))
 
-    def patched(self, rows: Rows, taken: Taken) -> "PatternRows":
-        """Return the same with these rows replaced, by int8 (K, Y) in their order."""
+    def patched(self, rows: Rows, taken: Taken, more: int = 0) -> "PatternRows":
+        """Return the same with these rows replaced, by int8 (K, Y) in their order.
+
+        more: rows that are added first.
+        """
         if not len(taken):
             return self
         known = self._with(taken)
-        index = self.index.copy()
+        index = with_rows(self.index, more)
         index[rows] = known.index
         if len(known.patterns) > known.least + _SPARE:
             return PatternRows.of(known.patterns.take(index, axis=0))
@@ -82,7 +87,9 @@ class _Supply:
     """The supply of each row and the sums by group, for one generation; immutable."""
 
     generation: int
-    layout: Ints
+    shapes: "ShapesSeen"
+    group: npt.NDArray[np.int32]
+    """Of each row, (N,), as it was summed up."""
     by_row: Ints
     totals: Ints
 
@@ -95,6 +102,7 @@ class ClusterPrices:
 
     def __init__(self, policy: ClusterPricing) -> None:
         self._policy = policy
+        self._keys = shapes_keys(policy)
         self._supply: _Supply | None = None
 
     def split(
@@ -158,20 +166,90 @@ class ClusterPrices:
         if isinstance(snapshot, HeldSnapshot):
             snapshot = snapshot.base
         known = self._supply
-        if known is not None and known.layout is snapshot.capacity:
-            if known.generation == snapshot.generation:
-                return known.totals
-            if known.generation < snapshot.generation:
-                rows = snapshot.changed_since(known.generation)
-                supply = self._policy.supply(snapshot, rows)
-                totals, by_row = known.totals.copy(), known.by_row.copy()
-                np.add.at(totals, snapshot.group[rows], supply - by_row[rows])
-                by_row[rows] = supply
-                self._supply = _Supply(snapshot.generation, snapshot.capacity, by_row, totals)
-                return totals
+        if known is not None and known.generation > snapshot.generation:
+            return self._summed(snapshot).totals
+        if known is None or not known.shapes.hold_for(snapshot, self._keys):
+            known = self._summed(snapshot)
+        elif known.generation != snapshot.generation:
+            known = self._summed_again(known, snapshot)
+        self._supply = known
+        return known.totals
+
+    def _summed(self, snapshot: Snapshot) -> _Supply:
+        """Return the supply of all rows, and their sums."""
         by_row = self._policy.supply(snapshot, np.arange(len(snapshot.names)))
         totals = np.zeros((int(snapshot.group.max(initial=0)) + 1, by_row.shape[1]), np.int64)
         np.add.at(totals, snapshot.group, by_row)
-        if known is None or known.generation <= snapshot.generation:
-            self._supply = _Supply(snapshot.generation, snapshot.capacity, by_row, totals)
-        return totals
+        return _Supply(
+            generation=snapshot.generation,
+            shapes=ShapesSeen.of(snapshot, self._keys),
+            group=snapshot.group,
+            by_row=by_row,
+            totals=totals,
+        )
+
+    def _summed_again(self, known: _Supply, snapshot: Snapshot) -> _Supply:
+        """Return the sums with the rows that have changed as they are now."""
+        rows = snapshot.changed_since(known.generation)
+        before = rows[rows < len(known.group)]
+        supply = self._policy.supply(snapshot, rows)
+        groups = int(snapshot.group.max(initial=0)) + 1
+        size = max(groups, len(known.totals))
+        totals = with_rows(known.totals, size - len(known.totals))
+        by_row = with_rows(known.by_row, len(snapshot.names) - len(known.group))
+        # What a row supplied counted for the group that it was in then.
+        np.subtract.at(totals, known.group[before], by_row[before])
+        np.add.at(totals, snapshot.group[rows], supply)
+        by_row[rows] = supply
+        return replace(
+            known,
+            generation=snapshot.generation,
+            shapes=ShapesSeen.of(snapshot, self._keys),
+            group=snapshot.group,
+            by_row=by_row,
+            totals=totals[:groups],
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class ShapesSeen:
+    """The shapes of all nodes for which something was computed by row."""
+
+    capacity: Ints
+    """An array that snapshots share until the shape of a node changes."""
+    lineage: object
+    """As in Snapshot."""
+    key: Hashable
+    """What the policy takes from the shapes of other nodes; None: it does not say."""
+
+    @staticmethod
+    def of(snapshot: Snapshot, key_of: Callable[[Snapshot], Hashable]) -> "ShapesSeen":
+        """Return those of the snapshot."""
+        return ShapesSeen(snapshot.capacity, snapshot.lineage, key_of(snapshot))
+
+    def hold_for(self, snapshot: Snapshot, key_of: Callable[[Snapshot], Hashable]) -> bool:
+        """Return whether what was computed holds for the rows that have not changed since."""
+        if self.capacity is snapshot.capacity:
+            return True
+        is_kept = self.key is not None and self.lineage is snapshot.lineage
+        return is_kept and key_of(snapshot) == self.key
+
+
+def shapes_keys(policy: Policy) -> Callable[[Snapshot], Hashable]:
+    """Return a function that returns what the policy takes from the shapes of other nodes.
+
+    It returns None for a policy that does not say. The last value is kept.
+    """
+    keyed = policy if isinstance(policy, KeyedByShapes) else None
+    last: tuple[Ints, Hashable] | None = None
+
+    def key(snapshot: Snapshot) -> Hashable:
+        nonlocal last
+        if keyed is None:
+            return None
+        known = last
+        if known is None or known[0] is not snapshot.capacity:
+            known = last = snapshot.capacity, keyed.shapes_key(snapshot)
+        return known[1]
+
+    return key

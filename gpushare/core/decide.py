@@ -21,7 +21,6 @@ from gpushare.core.model import (
     Shares,
 )
 from gpushare.core.node_names import looked_up
-from gpushare.core.pairing import paired_devices
 from gpushare.core.policy import APART
 from gpushare.core.ranking import Scorer
 from gpushare.core.snapshot import (
@@ -252,14 +251,9 @@ def feasible(snapshot: Snapshot, rows: Rows, request: Request) -> Bools:
     A row may hold fewer of them than the request needs devices.
     """
     mask = has_room(snapshot, rows, request)
-    if not snapshot.pinned:
-        return mask
-    for place in np.flatnonzero(np.isin(rows, list(snapshot.pinned))):
-        allowed = paired_devices(snapshot.pinned[int(rows[place])], request)
-        if allowed is not None:
-            keep = np.zeros(mask.shape[1], dtype=bool)
-            keep[[device for device in allowed if device < len(keep)]] = True
-            mask[place] &= keep
+    allowed = snapshot.paired_rows.devices(snapshot, request)
+    if allowed is not None:
+        mask &= allowed.take(rows, axis=0)
     return mask
 
 
@@ -315,14 +309,6 @@ def _values(
     places = np.flatnonzero(rows >= 0)
     rows = rows[places]
     values = scorer.scores(snapshot, request).values[rows]
-    pinned = np.flatnonzero(np.isin(rows, list(snapshot.pinned))) if snapshot.pinned else ()
-    if len(pinned):
-        # Pairing allows only some devices there, and the best of all may not be one of them.
-        mask = feasible(snapshot, rows[pinned], request)
-        free = snapshot.free[rows[pinned]]
-        mask &= has_devices(mask, request, free)[:, None] & (free >= request.units)
-        worth = scorer.score_devices(snapshot, rows[pinned], request)
-        values[pinned] = np.where(mask, worth, -np.inf).max(axis=1)
     fits = values > -np.inf
     places, rows, values = places[fits], rows[fits], values[fits]
     if not len(places):
@@ -355,7 +341,7 @@ def place(snapshot: Snapshot, node: str, request: Request, scorer: Scorer) -> Al
             f" {free or 'none'}"
         )
     known = None
-    if request.devices == 1 and row not in snapshot.pinned:  # a pin takes devices out
+    if request.devices == 1:
         known = scorer.best_device(snapshot, row, request)
     # What is kept only saves time: no device is taken that has no room now.
     if known is None or not mask[0, known]:

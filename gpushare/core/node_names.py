@@ -9,10 +9,13 @@ from itertools import compress, islice, repeat
 
 import numpy as np
 
+from gpushare.core.layout import NodeRows
 from gpushare.core.snapshot import Bools, Rows
 
 MAX_PARTS = 8
 """Parts of a list that are remembered: the nodes that fit, for this many kinds of pod."""
+_MOST_BEFORE = 8
+"""Changes of the nodes that a table is brought up to date by; after more it is made anew."""
 _TABLES = 4
 """Mappings of names for which a table is kept: the rows of each resource, the bits of tickets."""
 
@@ -120,10 +123,29 @@ class KnownNames:
         for known, length, table in tables:
             if known is mapping and length == size:
                 return table
-        table = looked_up(self._places, mapping)
+        table = self._table_again(mapping)
         others = (each for each in tables if each[0] is not mapping)
         self._tables = ((mapping, size, table), *islice(others, _TABLES - 1))
         return table
+
+    def _table_again(self, mapping: Mapping[str, int]) -> Rows:
+        """Return the table of a mapping that has none, from that of an earlier one if it can."""
+        changed: list[str] = []
+        before: Mapping[str, int] | None = mapping
+        for _ in range(_MOST_BEFORE):
+            if not isinstance(before, NodeRows):
+                break
+            changed += before.changed
+            before = before.before()
+            for known, length, earlier in self._tables:
+                if known is before and length == len(known):
+                    table = earlier.copy()
+                    for name in changed:
+                        if name in self._places:
+                            table[self._places[name]] = mapping.get(name, -1)
+                    table.flags.writeable = False
+                    return table
+        return looked_up(self._places, mapping)
 
 
 def looked_up(names: Collection[str], mapping: Mapping[str, int]) -> Rows:

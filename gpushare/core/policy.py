@@ -8,6 +8,7 @@ Tested in `tests/contract/test_policies.py`.
 """
 
 import sys
+from collections.abc import Hashable
 from functools import cache
 from importlib.metadata import EntryPoints, entry_points
 from typing import Protocol, runtime_checkable
@@ -35,10 +36,30 @@ class Policy(Protocol):
         """Return float64 (K, D): the value of placing the request there; higher is better.
 
         It depends only on the state of the row and on the shapes of all nodes, so that it may be
-        remembered until the row or any shape changes. For a request of several devices an entry is
-        the value of the best whole placement that contains that device, or less if the policy would
-        not use the device; of equal entries, those that are better for a single device are taken.
-        Entries where the request does not fit are ignored.
+        remembered until the row or any shape changes (see `KeyedByShapes`). For a request of
+        several devices an entry is the value of the best whole placement that contains that device,
+        or less if the policy would not use the device; of equal entries, those that are better for
+        a single device are taken. Entries where the request does not fit are ignored.
+        """
+
+
+class IgnoresHost(Protocol):
+    """A policy that says whether it reads CPU and memory of requests; else it is taken to do so."""
+
+    ignores_host: bool
+    """If true, equal scores are kept once for requests that differ in CPU and memory alone."""
+
+
+@runtime_checkable
+class KeyedByShapes(Policy, Protocol):
+    """A policy that says what it takes from the shapes of other nodes.
+
+    Without this, all values are computed again whenever a node comes, goes or changes its shape.
+    """
+
+    def shapes_key(self, snapshot: Snapshot) -> Hashable:
+        """Return a value; while it is equal, scores, supply and what placements take depend only on
+        the row and the request. It depends only on the shapes of all nodes.
         """
 
 

@@ -2,7 +2,8 @@
 
 It is only a memo: dropping it changes no answer, only how long the answer takes. A score depends on
 the state of its row, the kind of request, and the shapes of all nodes. So only rows that changed
-since the kind was last scored are scored again, and all rows after any node came, went or changed.
+since the kind was last scored are scored again; and all rows after a shape changed, unless the
+policy says that nothing has changed that it takes from other nodes (`KeyedByShapes`).
 Prices that depend on the whole cluster are computed at each request (`core/cluster_prices.py`).
 
 Of each row it keeps the best device, not all of them: the best in use and the best idle one if
@@ -14,20 +15,19 @@ fail, in `tests/integration/test_broken_policies.py`.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
-from gpushare.core.cluster_prices import ClusterPrices, PatternRows
+from gpushare.core.cluster_prices import ClusterPrices, PatternRows, ShapesSeen, shapes_keys
 from gpushare.core.held_snapshot import HeldSnapshot
 from gpushare.core.model import Kind, Request
 from gpushare.core.policy import ClusterPricing, Policy, Taken
 from gpushare.core.snapshot import (
     Bools,
     Floats,
-    Ints,
     Rows,
     Snapshot,
     has_devices,
@@ -40,8 +40,19 @@ Fits = Callable[[Snapshot, Rows, Request], Bools]
 Pause = Callable[[], object]
 """Called between two steps of some rows."""
 
+_KINDS, _MOST_KINDS = 64, 1024
+"""Kinds for which scores are kept at least, and at most."""
+
+_KEPT_ROWS = 1_280_000
+"""Rows for which scores are kept, of all kinds together: some 24 bytes each, 30 MB."""
+
 _HELD_KINDS = 8
 """Kinds for which scores with holds are kept: each keeps a copy of the arrays."""
+
+_Kept = tuple[Kind, frozenset[int]]
+"""A kind of request, and the sizes by which pairing tells it apart."""
+
+_UNPAIRED: frozenset[int] = frozenset()
 
 _T = TypeVar("_T")
 
@@ -50,8 +61,14 @@ _STEP = 500
 
 
 def fits_devices(snapshot: Snapshot, rows: Rows, request: Request) -> Bools:
-    """Return bool (K, D): devices with room for the request, on rows with enough of them."""
+    """Return bool (K, D): devices with room for the request, on rows with enough of them.
+
+    Devices that pairing excludes are left out.
+    """
     mask = has_room(snapshot, rows, request)
+    allowed = snapshot.paired_rows.devices(snapshot, request)
+    if allowed is not None:
+        mask &= allowed.take(rows, axis=0)
     if request.devices > 1:
         mask &= has_devices(mask, request, snapshot.free, rows)[:, None]
     return mask
@@ -80,8 +97,9 @@ class Known:
     """The scores kept for a kind of request, for one generation; immutable."""
 
     generation: int
-    layout: Ints
-    """The capacities, an array that snapshots share until a node changes."""
+    asked: Kind
+    """Of the request that they were computed for last; others may share them."""
+    shapes: ShapesSeen
     best: Floats
     """The value of the best device, (V, N); V is 1, or 2 for those in use and idle ones."""
     devices: npt.NDArray[np.int16]
@@ -116,7 +134,7 @@ class Scorer(Protocol):
 
 
 class Ranking:
-    """The scores of one policy, for at most `kinds` kinds of request.
+    """The scores of one policy, for at most `kinds` kinds of request; None: by the nodes' number.
 
     Policies know no split requests: nodes where one fits are ranked by its largest part.
 
@@ -127,25 +145,28 @@ class Ranking:
     def __init__(
         self,
         policy: Policy,
-        kinds: int = 64,
+        kinds: int | None = None,
         fits: Fits = fits_devices,
     ) -> None:
         self.policy = policy
+        self._keys = shapes_keys(policy)
         self._prices = ClusterPrices(policy) if isinstance(policy, ClusterPricing) else None
         self._kinds = kinds
+        # Another `fits` may read CPU and memory, as that of simulations does.
+        self._ignores_host = fits is fits_devices and bool(getattr(policy, "ignores_host", False))
         self._fits = fits
-        self._memo: dict[Kind, Known] = {}
-        self._held_memo: dict[Kind, tuple[HeldSnapshot, Known]] = {}
+        self._memo: dict[_Kept, Known] = {}
+        self._held_memo: dict[_Kept, tuple[HeldSnapshot, Known]] = {}
 
     @property
     def recent_kinds(self) -> tuple[Kind, ...]:
         """The kinds whose scores are kept, the last one used at the end."""
-        return tuple(self._memo)
+        return tuple(dict.fromkeys(known.asked for known in list(self._memo.values())))
 
     def prepare(self, snapshot: Snapshot, request: Request, pause: Pause) -> None:
         """Score the kind of the request in advance, with a pause after each step."""
         known = self._known_anew(snapshot, request, pause)
-        _keep_last(self._memo, request.kind, known, self._kinds)
+        self._keep(snapshot, request, known)
         if self._prices is not None:
             self._prices.totals(snapshot)
 
@@ -176,12 +197,12 @@ class Ranking:
         """Return the best single device of a row from the memo, the lowest index among equals.
 
         None if the memo does not have the row as it is, or if the request fits no device; use
-        `score_devices` then. Only for rows on which pairing excludes no device.
+        `score_devices` then.
         """
-        known = self._memo.get(request.kind)
+        known = self._memo.get(self._kind(snapshot, request))
         if (
             known is None
-            or known.layout is not snapshot.capacity
+            or known.shapes.capacity is not snapshot.capacity
             or isinstance(snapshot, HeldSnapshot)
             or known.generation > snapshot.generation
             or snapshot.row_generation[row] > known.generation
@@ -197,17 +218,30 @@ class Ranking:
             return None
         return int(known.devices[:, row][worth == highest].min())
 
+    def _kind(self, snapshot: Snapshot, request: Request) -> _Kept:
+        """Return by what the scores of the request are kept, for snapshots like this one."""
+        # CPU and memory make a kind of nearly each pod.
+        kind = replace(request, cpu=0, memory=0).kind if self._ignores_host else request.kind
+        # Pairing tells pods apart by the sizes of their containers.
+        return kind, request.sizes if snapshot.pinned else _UNPAIRED
+
+    def _keep(self, snapshot: Snapshot, request: Request, known: Known) -> None:
+        most = self._kinds
+        if most is None:
+            most = max(_KINDS, min(_MOST_KINDS, _KEPT_ROWS // max(len(snapshot.names), 1)))
+        _keep_last(self._memo, self._kind(snapshot, request), known, most)
+
     def _known(self, snapshot: Snapshot, request: Request) -> Known:
-        kind = request.kind
+        kind = self._kind(snapshot, request)
         known = self._memo.get(kind)
         if known is not None and known.generation > snapshot.generation:
             return self._known_anew(snapshot, request)
-        if known is None or known.layout is not snapshot.capacity:
+        if known is None or not known.shapes.hold_for(snapshot, self._keys):
             known = self._known_anew(snapshot, request)
         elif known.generation != snapshot.generation:
             rows = snapshot.changed_since(known.generation)
             known = self._patched(known, snapshot, rows, request)
-        _keep_last(self._memo, kind, known, self._kinds)
+        self._keep(snapshot, request, known)
         return known
 
     def _known_held(self, snapshot: HeldSnapshot, request: Request) -> Known:
@@ -216,9 +250,9 @@ class Ranking:
         They are kept apart from those of the books, for the last kinds asked for: only rows that
         differ from the last such snapshot are scored again.
         """
-        kind = request.kind
+        kind = self._kind(snapshot, request)
         last = self._held_memo.get(kind)
-        if last is None or last[0].capacity is not snapshot.capacity:
+        if last is None or last[1].shapes.capacity is not snapshot.capacity:
             known, rows = self._known(snapshot.base, request), snapshot.rows
         else:
             known, rows = last[1], snapshot.differing_rows(last[0])
@@ -232,17 +266,36 @@ class Ranking:
     ) -> Known:
         scored = self._score(snapshot, np.arange(len(snapshot.names)), request, pause)
         taken = None if scored.taken is None else PatternRows.of(scored.taken)
-        return Known(snapshot.generation, snapshot.capacity, scored.best, scored.devices, taken)
+        return Known(
+            generation=snapshot.generation,
+            asked=request.kind,
+            shapes=ShapesSeen.of(snapshot, self._keys),
+            best=scored.best,
+            devices=scored.devices,
+            taken=taken,
+        )
 
     def _patched(self, known: Known, snapshot: Snapshot, rows: Rows, request: Request) -> Known:
         """Return the kept scores, with those of these rows as they are now."""
         fresh = self._score(snapshot, rows, request)
-        best, devices = known.best.copy(), known.devices.copy()
+        # Rows are only added: that of a node that goes is used again.
+        more = len(snapshot.names) - known.best.shape[1]
+        best, devices = (
+            np.concatenate([array, np.zeros((len(array), more), array.dtype)], axis=1)
+            for array in (known.best, known.devices)
+        )
         best[:, rows], devices[:, rows] = fresh.best, fresh.devices
         taken = known.taken
         if taken is not None and fresh.taken is not None:
-            taken = taken.patched(rows, fresh.taken)
-        return Known(snapshot.generation, snapshot.capacity, best, devices, taken)
+            taken = taken.patched(rows, fresh.taken, more)
+        return Known(
+            generation=snapshot.generation,
+            asked=request.kind,
+            shapes=ShapesSeen.of(snapshot, self._keys),
+            best=best,
+            devices=devices,
+            taken=taken,
+        )
 
     def _score(
         self, snapshot: Snapshot, rows: Rows, request: Request, pause: Pause | None = None
@@ -272,7 +325,7 @@ def _scored(request: Request) -> Request:
     return request.part(request.units) if request.split else request
 
 
-def _keep_last(memo: dict[Kind, _T], kind: Kind, value: _T, most: int) -> None:
+def _keep_last(memo: dict[_Kept, _T], kind: _Kept, value: _T, most: int) -> None:
     """Keep the value; the kind used longest ago is dropped first (a dict keeps the order)."""
     memo.pop(kind, None)
     memo[kind] = value

@@ -117,7 +117,7 @@ class ShadowBooks:
         # By name, as the extender orders equal nodes: of those the first is taken.
         order, names = np.argsort(real.order, kind="stable"), self.snapshot.names
         self._rows = np.array([row for row in order.tolist() if real.names[row]], np.intp)
-        self._layout = real.capacity
+        self._layout = real.capacity, real.healthy, real.closed
         self._cluster = MutableCluster(_copy(real, self._rows), _NOBODY)
         self._renumber(names)
         row = self.snapshot.row
@@ -161,7 +161,8 @@ class ShadowBooks:
 
     def follows(self, real: Snapshot) -> bool:
         """Return whether the nodes are still those of the real books."""
-        return real.capacity is self._layout
+        now = real.capacity, real.healthy, real.closed
+        return all(one is other for one, other in zip(now, self._layout, strict=True))
 
     def follow_host(self, real: Snapshot) -> None:
         """Take over the CPU of pods without GPU; of a snapshot that `follows` is true for."""

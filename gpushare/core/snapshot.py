@@ -18,6 +18,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from gpushare.core.layout import Layout, LayoutRows, with_rows
 from gpushare.core.model import (
     ALL_CORES,
     ANY_CARD,
@@ -29,6 +30,7 @@ from gpushare.core.model import (
     Reason,
     Request,
 )
+from gpushare.core.paired_rows import PairedRows
 
 Ints = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
@@ -39,8 +41,6 @@ REASONS: tuple[Reason | None, ...] = (None, *Reason)
 """The reasons by their number in `Snapshot.closed`."""
 
 KINDS = 5
-
-_GIB_BITS = 30
 
 _ROWS = 64
 """Nodes that have room at first; doubled whenever all rows are in use."""
@@ -117,10 +117,27 @@ def has_cards(snapshot: "Snapshot", rows: Rows, cards: Cards) -> Bools:
     for uuids, wants in ((cards.uuids, True), (cards.not_uuids, False)):
         if uuids:
             named = np.zeros(snapshot.model.shape, dtype=bool)
-            for row, device in filter(None, map(snapshot.cards.get, uuids)):
-                named[row, device] = True
+            for uuid in uuids:
+                for row, device in snapshot.cards.get(uuid, ()):
+                    named[row, device] = True
             wanted &= named[rows] == wants
     return wanted
+
+
+def contested_cards(snapshot: "Snapshot") -> dict[str, dict[str, str]]:
+    """Return by node the uuids of its cards that another node claims too, each with that node."""
+    contested: dict[str, dict[str, str]] = {}
+    every = [uuid for uuids in snapshot.uuids for uuid in uuids if uuid]
+    if len(set(every)) == len(every):  # as nearly always
+        return contested
+    for uuid, places in snapshot.cards.items():
+        rows = [row for row, _ in places]
+        if len(set(rows)) > 1:
+            names = sorted({snapshot.names[row] for row in rows})
+            for name in names:
+                other = next(other for other in names if other != name)
+                contested.setdefault(name, {})[uuid] = other
+    return contested
 
 
 def stranded_by_compute(snapshot: "Snapshot") -> int:
@@ -179,11 +196,24 @@ class Snapshot:
     closed: npt.NDArray[np.int8]
     """int8 (N,) index into REASONS."""
     order: Ints
-    """int64 (N,) the rank of the node's name, the last key of every order."""
+    """int64 (N,) the rank of the node's name, the last key of every order; -1 of an empty row."""
     row_generation: Ints
     """int64 (N,) the generation of each row's last change."""
     pinned: Mapping[int, tuple[Pinned, ...]]
     """By row, the bound pods whose equals have to wait or take the same devices (see pairing)."""
+
+    @cached_property
+    def lineage(self) -> object:
+        """An object that snapshots of the same arrays share, and no others.
+
+        Among these a row that has not changed since a generation is the same row.
+        """
+        return object()
+
+    @cached_property
+    def paired_rows(self) -> PairedRows:
+        """Where pairing lets requests; snapshots of the same arrays share it."""
+        return PairedRows()
 
     @cached_property
     def open(self) -> Bools:
@@ -201,14 +231,17 @@ class Snapshot:
         return self.left(slice(None))
 
     @cached_property
-    def cards(self) -> Mapping[str, tuple[int, int]]:
-        """(row, device) of each card that has a uuid."""
-        return {
-            uuid: (row, device)
-            for row, uuids in enumerate(self.uuids)
-            for device, uuid in enumerate(uuids)
-            if uuid
-        }
+    def cards(self) -> Mapping[str, tuple[tuple[int, int], ...]]:
+        """By uuid, (row, device) of each device that is said to be the card.
+
+        Nobody can tell which of two nodes has a card that both claim, so both count.
+        """
+        places: dict[str, tuple[tuple[int, int], ...]] = {}
+        for row, uuids in enumerate(self.uuids):
+            for device, uuid in enumerate(uuids):
+                if uuid:
+                    places[uuid] = (*places.get(uuid, ()), (row, device))
+        return places
 
     @cached_property
     def any_cores(self) -> bool:
@@ -241,21 +274,46 @@ class Snapshot:
         return np.flatnonzero(self.row_generation > generation)
 
 
-class _Layout(NamedTuple):
-    """The fields of a Snapshot that only nodes change."""
+def _computed_again(last: Snapshot, view: Snapshot) -> dict[str, object]:
+    """Return what `view` would compute of itself.
 
-    names: tuple[str, ...]
-    row: dict[str, int]
-    capacity: Ints
-    healthy: Bools
-    model: npt.NDArray[np.int16]
-    models: tuple[str, ...]
-    uuids: tuple[tuple[str, ...], ...]
-    cpu_capacity: Ints
-    memory_capacity: Ints
-    group: npt.NDArray[np.int32]
-    closed: npt.NDArray[np.int8]
-    order: Ints
+    last: the snapshot before. What has not changed since is taken from it.
+    """
+    known: dict[str, object] = {}
+    is_open = view.healthy is last.healthy and view.closed is last.closed
+    if is_open:
+        known["open"] = last.open
+    if view.cores_used is last.cores_used:
+        known["any_cores"] = last.any_cores
+    rows = view.changed_since(last.generation)
+    vars(view).update(known)
+    more = len(view.names) - len(last.names)
+    if view.capacity.shape[1] == last.free.shape[1]:
+        free = with_rows(last.free, more)
+        free[rows] = view.left(rows)
+        free.flags.writeable = False
+        known["free"] = free
+    if "cards" in vars(last):
+        known["cards"] = last.cards if view.uuids is last.uuids else _cards_again(last, view, rows)
+    return known
+
+
+def _cards_again(
+    last: Snapshot, view: Snapshot, rows: Rows
+) -> Mapping[str, tuple[tuple[int, int], ...]]:
+    """Return `cards` of `view`, of which these rows have changed since `last`."""
+    cards = dict(last.cards)
+    changed = set(rows.tolist())
+    for row in changed:
+        for uuid in filter(None, last.uuids[row] if row < len(last.uuids) else ()):
+            places = tuple(place for place in cards.pop(uuid, ()) if place[0] not in changed)
+            if places:
+                cards[uuid] = places
+    for row in sorted(changed):
+        for device, uuid in enumerate(view.uuids[row]):
+            if uuid:
+                cards[uuid] = tuple(sorted((*cards.get(uuid, ()), (row, device))))
+    return cards
 
 
 class Sums(NamedTuple):
@@ -276,8 +334,9 @@ class NodeArrays:
 
     def __init__(self) -> None:
         self.generation = 0
+        self._lineage, self._paired_rows = object(), PairedRows()
         self.row: dict[str, int] = {}
-        self._specs: list[NodeSpec | None] = []
+        self._rows = LayoutRows()
         self._empty_rows: list[int] = []
         self._capacity = np.zeros((_ROWS, 1), dtype=np.int64)
         self._used = np.zeros((_ROWS, 1), dtype=np.int64)
@@ -290,19 +349,21 @@ class NodeArrays:
         self._kinds = np.zeros((_ROWS, KINDS), dtype=np.int16)
         self._closed = np.zeros(_ROWS, dtype=np.int8)
         self._changed = np.zeros(_ROWS, dtype=np.int64)
-        self._layout: _Layout | None = None
+        self._layout: Layout | None = None
         self._last: Snapshot | None = None
+        # The mapping of pins that the last snapshot was made of.
+        self._pins: Mapping[str, tuple[Pinned, ...]] | None = None
 
     def used(self, node: str) -> tuple[int, ...]:
         """Return the units used on each device of a known node."""
         row = self.row[node]
-        spec = self._specs[row]
+        spec = self._rows.spec(row)
         return tuple(self._used[row, : len(spec.capacity) if spec else 0].tolist())
 
     def cores(self, node: str) -> tuple[int, ...]:
         """Return the percent of the compute that is used of each device of a known node."""
         row = self.row[node]
-        spec = self._specs[row]
+        spec = self._rows.spec(row)
         return tuple(self._cores[row, : len(spec.capacity) if spec else 0].tolist())
 
     def host_free(self, node: str) -> tuple[int | None, int | None]:
@@ -316,7 +377,7 @@ class NodeArrays:
     def has_room(self, node: str, device: int, units: int, cores: int) -> bool:
         """Return whether the device of a known node has room for so much of it, and is open."""
         row = self.row[node]
-        spec = self._specs[row]
+        spec = self._rows.spec(row)
         if spec is None or spec.closed or device >= len(spec.capacity) or not spec.healthy[device]:
             return False
         used = self._used[row, device]
@@ -336,7 +397,7 @@ class NodeArrays:
             self.row[spec.name] = row
         self._add_columns(len(spec.capacity))
         self._clear_row(row)
-        self._specs[row] = spec
+        self._rows.set(row, spec)
         count = len(spec.capacity)
         self._capacity[row, :count] = spec.capacity
         self._healthy[row, :count] = spec.healthy
@@ -369,7 +430,7 @@ class NodeArrays:
         """Remove the node; its row is used again later."""
         row = self.row.pop(name)
         self._clear_row(row)
-        self._specs[row] = None
+        self._rows.set(row, None)
         self._empty_rows.append(row)
         self._layout = None
 
@@ -381,7 +442,7 @@ class NodeArrays:
         row = self.row.get(charge.node)
         if row is None:
             return
-        spec, request, host = self._specs[row], charge.request, self._host[row]
+        spec, request, host = self._rows.spec(row), charge.request, self._host[row]
         count = len(spec.capacity) if spec else 0
         if charge.placement is not None and all(device < count for device, _ in charge.placement):
             for device, units in charge.placement:
@@ -410,12 +471,19 @@ class NodeArrays:
     def snapshot(self, pinned: Mapping[str, tuple[Pinned, ...]]) -> Snapshot:
         """Return a copy of the arrays; those that only nodes change are shared by snapshots.
 
-        pinned: by node, as `Snapshot.pinned`. What has not changed since the last snapshot is
+        pinned: by node, as `Snapshot.pinned`; in the same mapping only nodes with charges that came
+        or went may have others. What has not changed since the last snapshot is
         taken from that one, to compute less.
         """
-        count = len(self._specs)
+        count = len(self._rows)
         if self._layout is None:
-            self._layout = self._new_layout()
+            self._layout = self._rows.layout(
+                self.row,
+                self._capacity[:count],
+                self._healthy[:count],
+                self._host[:count, 0:3:2],
+                self._closed[:count],
+            )
         host = self._host[:count]
         cpu_free = np.maximum(host[:, 0] - host[:, 1], 0)
         memory_free = np.maximum(host[:, 2] - host[:, 3], 0)
@@ -437,23 +505,35 @@ class NodeArrays:
             cpu_only=cpu_only,
             kinds=kinds,
             row_generation=changed,
-            pinned={self.row[node]: pins for node, pins in pinned.items() if node in self.row},
+            pinned=self._pinned_rows(pinned, changed),
         )
         last, self._last = self._last, view
-        # Of another layout, nothing is as it was: nodes have come, gone or changed.
-        if last is not None and last.capacity is view.capacity:
-            known = vars(view)  # where cached_property would put it
-            known["open"] = last.open
-            if "cards" in vars(last):
-                known["cards"] = last.cards
-            if last.cores_used is view.cores_used:
-                known["any_cores"] = last.any_cores
-            rows = np.flatnonzero(changed > last.generation)
-            free = last.free.copy()
-            free[rows] = view.left(rows)
-            free.flags.writeable = False
-            known["free"] = free
+        # Where cached_property would put it.
+        vars(view).update(lineage=self._lineage, paired_rows=self._paired_rows)
+        if last is not None:
+            vars(view).update(_computed_again(last, view))
         return view
+
+    def _pinned_rows(
+        self, pinned: Mapping[str, tuple[Pinned, ...]], changed: Ints
+    ) -> Mapping[int, tuple[Pinned, ...]]:
+        """Return the pins by row. changed: int64 (N,), the generation of each row's last change."""
+        if not pinned:
+            rows: dict[int, tuple[Pinned, ...]] = {}
+        elif pinned is self._pins and self._last is not None:
+            # They come and go with the charges of their pods.
+            rows = dict(self._last.pinned)
+            for row in np.flatnonzero(changed > self._last.generation).tolist():
+                spec = self._rows.spec(row)
+                pins = pinned.get(spec.name) if spec else None
+                if pins:
+                    rows[row] = pins
+                else:
+                    rows.pop(row, None)
+        else:
+            rows = {self.row[node]: pins for node, pins in pinned.items() if node in self.row}
+        self._pins = pinned if pinned else None
+        return rows
 
     def sums(self) -> Sums:
         """Return a copy of all arrays, none of them shared with snapshots."""
@@ -467,44 +547,6 @@ class NodeArrays:
             self._closed.copy(),
         )
 
-    def _new_layout(self) -> _Layout:
-        count = len(self._specs)
-        names = tuple(spec.name if spec else "" for spec in self._specs)
-        order = np.empty(count, dtype=np.int64)
-        order[np.argsort(np.array(names, dtype=np.str_), kind="stable")] = np.arange(count)
-        groups: dict[object, int] = {}
-        models: dict[str, int] = {}
-        group = np.zeros(count, dtype=np.int32)
-        model = np.full(self._capacity.shape, -1, dtype=np.int16)[:count]
-        for row, spec in enumerate(self._specs):
-            if spec is None:
-                continue
-            # Machines of one kind differ by some KiB, and each would be its own group.
-            memory = None if spec.memory is None else spec.memory >> _GIB_BITS
-            shape = (spec.capacity, spec.models, spec.cpu, memory)
-            group[row] = groups.setdefault(shape, len(groups))
-            model[row, : len(spec.models)] = [
-                models.setdefault(name, len(models)) for name in spec.models
-            ]
-        layout = _Layout(
-            names=names,
-            row=dict(self.row),
-            capacity=self._capacity[:count].copy(),
-            healthy=self._healthy[:count].copy(),
-            model=model,
-            models=tuple(models),
-            uuids=tuple(spec.uuids if spec else () for spec in self._specs),
-            cpu_capacity=self._host[:count, 0].copy(),
-            memory_capacity=self._host[:count, 2].copy(),
-            group=group,
-            closed=self._closed[:count].copy(),
-            order=order,
-        )
-        for part in layout:
-            if isinstance(part, np.ndarray):
-                part.flags.writeable = False
-        return layout
-
     def _clear_row(self, row: int) -> None:
         for array in (self._capacity, self._used, self._cores, self._host, self._kinds):
             array[row] = 0
@@ -515,8 +557,7 @@ class NodeArrays:
         self._changed[row] = self.generation
 
     def _grow_rows(self) -> int:
-        row = len(self._specs)
-        self._specs.append(None)
+        row = self._rows.append()
         self._cores_shown = None
         if row == len(self._used):
             self._capacity, self._used, self._cores, self._healthy, self._host, self._kinds = (

@@ -11,7 +11,7 @@ Tested in `tests/unit/daemon/events`.
 import logging
 import threading
 import time
-from collections import OrderedDict, deque
+from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -19,6 +19,7 @@ from typing import Protocol
 from gpushare.errors import ApiConflict, ApiError, ApiNotFound, ApiUnavailable, WireError
 from gpushare.kube.api import Api
 from gpushare.logline import Line
+from gpushare.turns import Turns
 from gpushare.wire.codec import check_kind
 from gpushare.wire.events import (
     CONTROLLER,
@@ -201,8 +202,7 @@ class FairQueue:
     """Of one namespace."""
     evicted: int = 0
     """Those that made room for others."""
-    _waiting: OrderedDict[str, deque[PendingEvent]] = field(default_factory=OrderedDict)
-    _count: int = 0
+    _turns: Turns[PendingEvent] = field(default_factory=Turns)
     _closed: bool = False
     _changed: threading.Condition = field(default_factory=threading.Condition)
 
@@ -213,33 +213,24 @@ class FairQueue:
         that has fewer.
         """
         with self._changed:
-            own = self._waiting.get(namespace, ())
-            if len(own) >= self.most_of_one:
+            turns = self._turns
+            if turns.count(namespace) >= self.most_of_one:
                 return False
-            if self._count >= self.most:
-                longest = max(self._waiting.values(), key=len)
-                if len(longest) <= len(own) + 1:
+            if len(turns) >= self.most:
+                longest = turns.longest()
+                if turns.count(longest) <= turns.count(namespace) + 1:
                     return False
-                longest.pop()
-                self._count -= 1
+                turns.drop_newest(longest)
                 self.evicted += 1
-            self._waiting.setdefault(namespace, deque()).append(event)
-            self._count += 1
+            turns.put(namespace, event)
             self._changed.notify()
             return True
 
     def get(self) -> PendingEvent | None:
         """Return the next event, waiting for one; None once the queue is closed."""
         with self._changed:
-            self._changed.wait_for(lambda: self._count or self._closed)
-            if self._closed:
-                return None
-            namespace, events = self._waiting.popitem(last=False)
-            event = events.popleft()
-            self._count -= 1
-            if events:
-                self._waiting[namespace] = events
-            return event
+            self._changed.wait_for(lambda: len(self._turns) or self._closed)
+            return None if self._closed else self._turns.take()
 
     def close(self) -> None:
         """Let `get` return None from now on."""

@@ -20,6 +20,7 @@ from urllib.parse import parse_qs
 
 from gpushare.addresses import is_loopback
 from gpushare.daemon.callers import Callers
+from gpushare.daemon.representations import Representations
 from gpushare.logline import Line
 
 log = logging.getLogger("gpushare.health")
@@ -41,6 +42,8 @@ class Handler(BaseHTTPRequestHandler):
     # kernel waits 40 ms for more to acknowledge, has acknowledged the first.
     disable_nagle_algorithm = True
     protocol_version = "HTTP/1.1"
+    representations = Representations()
+    """Of all listeners of the process: their paths differ."""
     default_request_version = "HTTP/1.0"  # 0.9 has no status line, and a bad request no version
 
     def page(self, path: str, query: Mapping[str, list[str]]) -> tuple[int, str, bytes]:
@@ -71,6 +74,12 @@ class Handler(BaseHTTPRequestHandler):
             self.end_headers()
             return
         self.send_header("Content-Type", kind)
+        body, coding = self.representations.encoded(
+            path, body, self.headers.get("Accept-Encoding", "")
+        )
+        if coding:
+            self.send_header("Content-Encoding", coding)
+        self.send_header("Vary", "Accept-Encoding")
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()
         # In pieces, each with a time-out of its own: the metrics of 5,000 nodes are 20 MB.

@@ -11,32 +11,27 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from gpushare.commandline import Parser
 from gpushare.doctor.certificate import ends_at
 from gpushare.doctor.checks.autoscalers import placeholders_namespace
 from gpushare.doctor.checks.scheduler_file import entry_of
 from gpushare.doctor.collect import Collector, facts_without, read_extender, read_route
 from gpushare.doctor.facts import Certificate, Facts, SchedulerFile, Unread
+from gpushare.doctor.options import doctor_parser
 from gpushare.doctor.report import as_json, as_text, failed, run_checks
 from gpushare.errors import SettingsError
 from gpushare.kube.client import ServerTimeClient
 from gpushare.kube.session import usual_kubeconfig
 from gpushare.settings import address
-from gpushare.wire.annotations import ALIYUN, Names
+from gpushare.wire.annotations import Names
 from gpushare.wire.inventory import check_unit
 from gpushare.wire.metrics import check_health_url
 from gpushare.wire.scheduler.config import decode_scheduler_config
 from gpushare.yamlfile import read_as_kubernetes
 
-_EPILOG = """\
-exit codes: 0 nothing is mis-wired (warnings there may be), 1 a check failed, 2 wrong usage.
-docs/doctor.md explains each line.
-"""
-
 
 def main(argv: Sequence[str]) -> int:
     """Print the report. 1: a check failed. A wrong command line ends the process with 2."""
-    parser = _parser()
+    parser = doctor_parser()
     options = parser.parse_args(argv)
     try:
         check_unit(options.unit)
@@ -113,46 +108,3 @@ def _scheduler(path: str) -> SchedulerFile | Unread | None:
             "correct it, or take the file of `gpushare scheduler-config`",
         )
     return SchedulerFile(path, config, document)
-
-
-def _parser() -> Parser:
-    parser = Parser(
-        prog="gpushare doctor",
-        description="Say what is mis-wired, one line for each check. Changes nothing.",
-        epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    add = parser.add_argument
-    add("--kubeconfig", default="", metavar="FILE", help="(default: as kubectl; in a pod its own)")
-    add("--context", default="", metavar="NAME", help="context of the kubeconfig")
-    add("--scheduler-config", default="", metavar="FILE", help="the file kube-scheduler reads")
-    add("--extender", default="", metavar="URL", help="http://HOST:PORT of its health listener")
-    add(
-        "--listen",
-        default="",
-        metavar="HOST:PORT",
-        help="as of `gpushare serve`; tells its entry in the file from those of other extenders",
-    )
-    add("--unit", default="GiB", help="memory unit of the cluster (default: %(default)s)")
-    add("--resource", default=ALIYUN.resource, metavar="NAME", help="(default: %(default)s)")
-    add(
-        "--namespace",
-        default="kube-system",
-        metavar="NAME",
-        help="where the extender has its Lease (default: %(default)s)",
-    )
-    add(
-        "--as-extender",
-        action="store_true",
-        help="this account is the extender's own, so that missing rights are a failure (the default"
-        " in a pod)",
-    )
-    add(
-        "--tls-cert",
-        action="append",
-        default=[],
-        metavar="FILE",
-        help="a certificate to look at, can be repeated",
-    )
-    add("-o", "--output", choices=("text", "json"), default="text", help="(default: %(default)s)")
-    return parser

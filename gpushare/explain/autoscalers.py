@@ -24,12 +24,13 @@ from gpushare.core.mutable_cluster import Placement
 from gpushare.core.node_filters import PODS, OwnFilters
 from gpushare.core.policy import Policy
 from gpushare.core.selectors import NO_DEMANDS, Demands
-from gpushare.core.states.entry import Entry
+from gpushare.core.states.entry import Entry, Waiting
 from gpushare.explain.placer import Placer, Wanted
 from gpushare.ledger import LedgerView
+from gpushare.turns import in_turns
 
 MOST_PODS = 500
-"""Pods that are placed, the most important and the oldest ones."""
+"""Pods that are placed, in the turns of their namespaces."""
 
 MOST_NODES = 300
 """Names that one pod's node affinity may have to list."""
@@ -49,45 +50,81 @@ class Wish:
     """They, and if they are not too many all others that no device has room on."""
 
 
+_Waits = TypeVar("_Waits", Waiting, Wish)
+
+
 @dataclass(frozen=True, slots=True)
 class Wishes:
     """What the pods that wait wish for."""
 
     found: list[Wish] = field(default_factory=list)
-    """The most important first, then the oldest."""
+    """In the turns of namespaces; of each the most important first, then the oldest."""
     why_not: dict[str, str] = field(default_factory=dict)
     """By uid, why a pod that has no room has no wish."""
+    cut: set[str] = field(default_factory=set)
+    """The namespaces of which a wish was left out because there were too many."""
 
 
-def node_wishes(view: LedgerView, own: OwnFilters, policy: Policy, most: int) -> Wishes:
-    """Return what the pods that wait wish for: so many wishes at most."""
+def wish_turns(pods: Iterable[_Waits], last: Collection[str] = ()) -> list[_Waits]:
+    """Return pending pods, or wishes, in the turns of their namespaces.
+
+    last: uids of pods that come after all others, again in turns.
+    """
+    first, after = list[_Waits](), list[_Waits]()
+    for pod in pods:
+        (after if pod.ref.uid in last else first).append(pod)
+    return [pod for part in (first, after) for pod in in_turns(part, lambda pod: pod.ref.namespace)]
+
+
+def node_wishes(
+    view: LedgerView,
+    own: OwnFilters,
+    policy: Policy,
+    most: int,
+    last: Collection[str] = (),
+) -> Wishes:
+    """Return what the pods that wait wish for: so many wishes at most.
+
+    last: uids of pods whose wishes come after those of all others.
+    """
     wishes = Wishes()
     if not view.waiting:
         return wishes
     placer = Placer.over(view.snapshot, own, policy)
     known: dict[tuple[Request, Demands], tuple[frozenset[str], frozenset[str], str]] = {}
     waiting = [pod for pod in view.waiting if pod.served and not pod.demands.gated]
-    for pod in sorted(waiting, key=lambda pod: -pod.priority)[:MOST_PODS]:
-        wanted = Wanted(str(pod.ref), pod.request, 1, pod.demands, pod.priority)
-        if placer.put(wanted):
-            known.clear()
+    waiting.sort(key=_importance)
+    without_room = list[Waiting]()
+    for pod in sorted(wish_turns(waiting, last)[:MOST_PODS], key=_importance):
+        if placer.put(_wanted(pod)):
             continue
         if pod.request.cards.uuids:
             # It is on the node where it is, and on no other.
             wishes.why_not[pod.ref.uid] = "no new node has a card that is asked for by its uuid"
-            continue
+        else:
+            without_room.append(pod)
+    for pod in wish_turns(without_room, last):
         if len(wishes.found) >= most:
             wishes.why_not[pod.ref.uid] = f"{most} other pods that need one come first"
+            wishes.cut.add(pod.ref.namespace)
             continue
         kind = pod.request, pod.demands
         if kind not in known:
-            known[kind] = _misleading(placer, wanted)
+            known[kind] = _misleading(placer, _wanted(pod))
         full, nodes, why_not = known[kind]
         if why_not:
             wishes.why_not[pod.ref.uid] = why_not
         else:
             wishes.found.append(Wish(pod.ref, pod.request, pod.created, full, nodes))
     return wishes
+
+
+def _importance(pod: Waiting) -> int:
+    return -pod.priority
+
+
+def _wanted(pod: Waiting) -> Wanted:
+    return Wanted(str(pod.ref), pod.request, 1, pod.demands, pod.priority)
 
 
 def _misleading(placer: Placer, wanted: Wanted) -> tuple[frozenset[str], frozenset[str], str]:

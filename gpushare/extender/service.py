@@ -89,7 +89,7 @@ class Service:
         self._shadow = shadow
         self._claims = claims
         self._kept_nodes = kept_nodes
-        self._tickets = Tickets()
+        self._tickets = Tickets(clock)
         self._documents = DocumentCache()
         lists, ready = NameLists(), self._why_not_ready
         filter_verb = FilterVerb(
@@ -163,7 +163,7 @@ class Service:
         return answer.body
 
     def inspect(self, node: str | None, resource: str | None) -> bytes:
-        """Return the inspect document of one node, or of all as it was within the last second.
+        """Return the inspect document of one node, or of all as it was a few seconds ago at most.
 
         Raises UnknownNode for a node or resource that the ledger does not have, NotReady before the
         ledger is filled, or if too many requests wait.

@@ -10,7 +10,7 @@ makes a small cluster by hand, to test what a policy prefers.
 """
 
 import pickle
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import NotRequired, TypedDict, cast
@@ -20,7 +20,7 @@ import numpy as np
 from gpushare.core.decide import place, score_nodes
 from gpushare.core.model import Charge, NodeSpec, Reason, Request
 from gpushare.core.mutable_cluster import fits
-from gpushare.core.policy import Policy
+from gpushare.core.policy import KeyedByShapes, Policy
 from gpushare.core.ranking import Ranking, fits_devices
 from gpushare.core.snapshot import Bools, Floats, NodeArrays, Rows, Snapshot
 from gpushare.core.workload import PodClass, Workload, workload_of
@@ -188,9 +188,45 @@ def _check(policy: Policy, case: _Case, random: np.random.Generator) -> None:
             "a score must not depend on the pods of other nodes: it is kept until its own row "
             "changes, or a node comes, goes or changes",
         )
+    if getattr(policy, "ignores_host", False):
+        other = replace(request, cpu=request.cpu + 1000, memory=request.memory + 2**30)
+        require(
+            np.array_equal(case.scores(policy, view, rows, other), before),
+            "a policy that says ignores_host must not read cpu or memory of the request",
+        )
+    if isinstance(policy, KeyedByShapes):
+        _check_key(policy, case, random)
     # Pods without GPU never reach the extender: only simulations and trials place them.
     if request.devices:
         _check_placement(policy, view, case)
+
+
+def _check_key(policy: KeyedByShapes, case: _Case, random: np.random.Generator) -> None:
+    """Check that scores stay as they are for nodes that come while the key stays as it is."""
+    view = case.snapshot()
+    more = replace(case, nodes=(*case.nodes, _drawn_node(random, "node-new")))
+    for other in (more, replace(case, nodes=(*more.nodes, *_renamed(case.nodes[:1])))):
+        wider = other.snapshot()
+        if wider.capacity.shape[1] == view.capacity.shape[1] and (
+            policy.shapes_key(wider) == policy.shapes_key(view)
+        ):
+            own = np.array([wider.row[name] for name in view.names])
+            _require(
+                np.array_equal(
+                    case.scores(policy, wider, own, case.request),
+                    case.scores(policy, view, _rows(view), case.request),
+                ),
+                "scores must stay while shapes_key does, whatever nodes come",
+                case.where,
+            )
+
+
+def _renamed(
+    nodes: Iterable[tuple[NodeSpec, Charge]],
+) -> Iterator[tuple[NodeSpec, Charge]]:
+    for node, held in nodes:
+        name = f"{node.name}-again"
+        yield replace(node, name=name), held._replace(node=name)
 
 
 def _check_placement(policy: Policy, view: Snapshot, case: _Case) -> None:

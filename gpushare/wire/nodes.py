@@ -9,8 +9,9 @@ group under another name, or, of a group that has no node, what the cloud provid
 labels and sums. Sums say nothing of single devices, so a label may: `gpushare.io/shape: 4x24GiB`.
 """
 
+import hashlib
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 
 from gpushare.core.model import NodeSpec, Reason
@@ -27,7 +28,40 @@ SHAPE = re.compile(r"(\d{1,3})x(\d{1,9})(GiB|MiB)?", re.ASCII)
 _Quantities = Mapping[str, Quantity]
 
 
-def node_spec(node: Node, names: Names, unit: str) -> NodeSpec:
+class KnownInventories:
+    """What inventories said last, by node: a text that is unchanged byte for byte is not parsed.
+
+    A kubelet writes its Node every five minutes and more often, and nearly never other devices.
+    Kept of a text is its digest. For one thread.
+    """
+
+    def __init__(self) -> None:
+        self._read: dict[str, dict[str, tuple[bytes, NodeSpec]]] = {}
+
+    def spec(self, bare: NodeSpec, text: str, unit: str, annotation: str) -> NodeSpec:
+        """Return the node with the devices of its inventory, as `node_spec` does.
+
+        bare: the node without devices. annotation: the key that the text has.
+        """
+        of_node = self._read.setdefault(bare.name, {})
+        digest = hashlib.sha256(text.encode(errors="surrogatepass")).digest()
+        known = of_node.get(annotation)
+        if known is None or known[0] != digest:
+            known = of_node[annotation] = digest, _from_inventory(NodeSpec(bare.name), text, unit)
+        return replace(known[1], cpu=bare.cpu, memory=bare.memory)
+
+    def keep(self, names: Collection[str]) -> None:
+        """Forget all nodes but these."""
+        self._read = {name: read for name, read in self._read.items() if name in names}
+
+    def forget(self, name: str) -> None:
+        """Forget a node: it is gone."""
+        self._read.pop(name, None)
+
+
+def node_spec(
+    node: Node, names: Names, unit: str, known: KnownInventories | None = None
+) -> NodeSpec:
     """Return the devices of the node in units; closed with a Reason if they cannot be read.
 
     unit: the cluster's unit of memory (GiB, MiB, a chunk). An inventory annotation leads. Without
@@ -35,7 +69,7 @@ def node_spec(node: Node, names: Names, unit: str) -> NodeSpec:
     *capacity*, as the original reads it: the kubelet takes unhealthy devices out of allocatable,
     which would make every device look smaller. If allocatable is the only one given it is used,
     and if it says 0 every device is unhealthy (the plug-in is away, or all its devices are).
-    Raises MessageError if the node has no name.
+    known: what inventories said before. Raises MessageError if the node has no name.
     """
     metadata = node.metadata or Metadata()
     if not metadata.name:
@@ -49,7 +83,8 @@ def node_spec(node: Node, names: Names, unit: str) -> NodeSpec:
     )
     text = (metadata.annotations or {}).get(names.inventory)
     if text is not None:
-        spec = _from_inventory(bare, text, unit)
+        known = known or KnownInventories()
+        spec = known.spec(bare, text, unit, names.inventory)
     else:
         spec = _from_totals(bare, capacity, allocatable, names)
     labelled = node_model(metadata.labels or {})

@@ -12,6 +12,7 @@ import math
 import re
 from collections.abc import Iterable
 from fractions import Fraction
+from functools import lru_cache
 
 from gpushare.core.model import MAX_UNITS
 from gpushare.errors import QuantityError
@@ -36,6 +37,8 @@ _SCALES: dict[str, int | Fraction] = {
     **{name: 1000**power for power, name in enumerate("kMGTPE", start=1)},
     **{name + "i": 1024**power for power, name in enumerate("KMGTPE", start=1)},
 }
+_KEPT_LENGTH = 24
+"""Characters of a text whose value is kept."""
 _BINARY = {"Ki": 1 << 10, "Mi": 1 << 20, "Gi": 1 << 30}
 
 
@@ -44,6 +47,19 @@ def parse_quantity(quantity: Quantity) -> int | Fraction:
 
     Raises QuantityError for anything the grammar does not allow, with the text shortened.
     """
+    # Nodes and pods say the same few amounts again and again.
+    if isinstance(quantity, str) and len(quantity) <= _KEPT_LENGTH:
+        return _parsed_again(quantity)
+    return _parsed(quantity)
+
+
+@lru_cache(maxsize=4096)
+def _parsed_again(text: str) -> int | Fraction:
+    return _parsed(text)
+
+
+def _parsed(quantity: Quantity) -> int | Fraction:
+    """Do what `parse_quantity` says."""
     if isinstance(quantity, str):
         text = quantity
     elif isinstance(quantity, bool) or not isinstance(quantity, int | float):

@@ -119,8 +119,29 @@ class _Writes(_Tightest):
         return super().score(snapshot, rows, request)
 
 
-def test_a_policy_that_keeps_the_contract_passes() -> None:
-    check_policy(_Tightest)
+class _ReadsHost(_Tightest):
+    ignores_host = True
+
+    def score(self, snapshot: Snapshot, rows: Rows, request: Request) -> Floats:
+        return super().score(snapshot, rows, request) + request.cpu
+
+
+class _KeyedByNothing(_Tightest):
+    def shapes_key(self, _snapshot: Snapshot) -> int:
+        return 0
+
+    def score(self, snapshot: Snapshot, rows: Rows, request: Request) -> Floats:
+        return super().score(snapshot, rows, request) + len(snapshot.names)
+
+
+class _KeyedByNumber(_KeyedByNothing):
+    def shapes_key(self, snapshot: Snapshot) -> int:
+        return len(snapshot.names)
+
+
+@pytest.mark.parametrize("policy", [_Tightest, _KeyedByNumber])
+def test_a_policy_that_keeps_the_contract_passes(policy: type[_Tightest]) -> None:
+    check_policy(policy)
 
 
 @pytest.mark.parametrize(
@@ -139,6 +160,8 @@ def test_a_policy_that_keeps_the_contract_passes() -> None:
         (_LooksAtOthers, "must not depend on the pods of other nodes"),
         (_ReadsWhatIsOurs, "snapshot.generation is not promised to policies"),
         (_Writes, "must not change the rows"),
+        (_ReadsHost, "says ignores_host must not read cpu or memory"),
+        (_KeyedByNothing, "scores must stay while shapes_key does"),
     ],
 )
 def test_a_broken_policy_is_refused_with_what_to_change(

@@ -29,16 +29,17 @@ LAYERS: dict[str, tuple[str, ...]] = {
     "settings": ("errors", "addresses", "commandline"),
     "yamlfile": ("errors",),
     "logline": (),
+    "turns": (),
     "core": ("errors",),
     "wire": ("errors", "addresses", "core"),
     "ledger": ("errors", "core"),
     "kube": ("errors", "addresses", "logline"),
-    "daemon": ("errors", "addresses", "logline", "wire", "kube"),
+    "daemon": ("errors", "addresses", "logline", "turns", "wire", "kube"),
     # What is said of a pod or a plan: by the extender of its books, by the command line of lists.
-    "explain": ("errors", "core", "wire", "ledger"),
+    "explain": ("errors", "turns", "core", "wire", "ledger"),
     "extender": (
-        *("errors", "addresses", "logline", "yamlfile", "core", "wire", "ledger", "kube", "daemon"),
-        "explain",
+        *("errors", "addresses", "logline", "turns", "yamlfile", "core", "wire", "ledger", "kube"),
+        *("daemon", "explain"),
     ),
     "device_plugin": (
         *("errors", "commandline", "logline", "yamlfile", "core", "wire", "kube", "daemon"),
@@ -286,7 +287,7 @@ def test_every_layer_and_door_is_used() -> None:
         (
             "extender.door.app",
             "from gpushare.sim import engine",
-            "extender may import errors, addresses, logline, yamlfile",
+            "extender may import errors, addresses, logline, turns",
         ),
         (
             "doctor.collect",

@@ -15,8 +15,14 @@ class Binpack:
     devices with equal memory, a pod that asks for cores takes the one with the fewest left.
     """
 
+    ignores_host = True
+
     def __init__(self, _workload: Workload | None = None) -> None:
         """Ignore the workload: this policy looks only at free memory."""
+
+    def shapes_key(self, snapshot: Snapshot) -> tuple[()]:
+        """Return the same for all snapshots: nothing is taken from other nodes."""
+        return ()
 
     def score(self, snapshot: Snapshot, rows: Rows, request: Request) -> Floats:
         """Return minus the node's free units, minus a fraction below one for the device's."""

@@ -19,8 +19,14 @@ class DeviceBestFit:
     Between the two a pod of one device that asks for cores takes the device with the fewest left.
     """
 
+    ignores_host = True
+
     def __init__(self, _workload: Workload | None = None) -> None:
         """Ignore the workload: this policy looks only at free memory."""
+
+    def shapes_key(self, snapshot: Snapshot) -> tuple[()]:
+        """Return the same for all snapshots: nothing is taken from other nodes."""
+        return ()
 
     def score(self, snapshot: Snapshot, rows: Rows, request: Request) -> Floats:
         """Return minus the leftovers of the best placement with the device, minus the node's free

@@ -24,6 +24,7 @@ import numpy as np
 from gpushare.core.model import ALL_CORES, Request
 from gpushare.core.policies.node_shape import (
     BEFORE_AFTER,
+    Groups,
     Levels,
     free_with_compute,
     rest_of,
@@ -114,8 +115,10 @@ class Fragmentation:
             {(cls.units, needs(cls.cores)) for cls in self._classes if cls.devices > 1}
         )
         # All devices of a node have one model; a node without devices has -1: the last lines.
-        model = snapshot.model.max(axis=1, initial=-1).astype(np.int64) % (len(snapshot.models) + 1)
-        largest = int(snapshot.capacity.max(initial=0))
+        groups = Groups.of(snapshot)
+        models = snapshot.model.take(groups.row, axis=0).max(axis=1, initial=-1)
+        model = groups.by_row(models, -1) % (len(snapshot.models) + 1)
+        largest = int(groups.largest().max(initial=0))
         return Tables(
             # The first step of CPU is found at 1.
             base=model * len(self.cpus) - 1,

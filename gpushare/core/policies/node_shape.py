@@ -55,6 +55,54 @@ _MOST_LEVELS, _STEP = 10, 10
 """If pods ask for more different percents, these are rounded up to whole steps."""
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Groups:
+    """The nodes with devices by group: nodes of a group are equal when empty, so that one is looked
+    at for all of them.
+    """
+
+    snapshot: Snapshot
+    row: Rows
+    """intp (groups,): a row of each group; of a group without such nodes any row."""
+    used: Bools
+    """bool (groups,): groups that have such nodes."""
+
+    @staticmethod
+    def of(snapshot: Snapshot) -> "Groups":
+        """Return the groups of a snapshot."""
+        nodes = np.flatnonzero(_with_devices(snapshot))
+        group, size = snapshot.group[nodes], int(snapshot.group.max(initial=-1)) + 1
+        row, used = np.zeros(size, dtype=np.intp), np.zeros(size, dtype=bool)
+        row[group], used[group] = nodes, True
+        return Groups(snapshot, row, used)
+
+    def by_row(self, values: Ints, missing: int) -> Ints:
+        """Return int64 (N,): the value of each node's group; `missing` without devices.
+
+        values: (groups,).
+        """
+        of_rows: Ints = values.take(self.snapshot.group).astype(np.int64)
+        of_rows[~_with_devices(self.snapshot)] = missing
+        return of_rows
+
+    def sizes(self) -> Ints:
+        """Return int64 (groups,): how many nodes with devices each group has."""
+        group = self.snapshot.group[_with_devices(self.snapshot)]
+        return np.bincount(group, minlength=len(self.row)).astype(np.int64)
+
+    def largest(self) -> Ints:
+        """Return int64 (N,): units of the largest device of each node, 0 without devices."""
+        return self.by_row(self.snapshot.capacity.take(self.row, axis=0).max(axis=1, initial=0), 0)
+
+
+def _with_devices(snapshot: Snapshot) -> Bools:
+    """Return bool (N,): nodes that have devices."""
+    if not snapshot.model.shape[1]:
+        return np.zeros(len(snapshot.model), dtype=bool)
+    have: Bools = snapshot.model[:, 0] >= 0
+    return have
+
+
 class PerLayout(Generic[_Made]):
     """A value computed from the nodes' shapes and kept until they change: a memo of one layout."""
 
@@ -119,9 +167,12 @@ class CommonNodes:
 def common_nodes(snapshot: Snapshot, sizes: Collection[int]) -> CommonNodes:
     """Return the nodes with cards of these sizes alone; no node stands apart if there are none."""
     capacity, rising = snapshot.capacity, np.array(sorted(sizes), dtype=np.int64)
-    apart: Bools = np.logical_or.reduce(~np.isin(capacity, [0, *sizes]), axis=1)
-    if not sizes or not apart.any():
+    groups = Groups.of(snapshot)
+    other: Bools = np.logical_or.reduce(~np.isin(capacity[groups.row], [0, *sizes]), axis=1)
+    other &= groups.used
+    if not sizes or not other.any():
         return CommonNodes(snapshot, None, rising)
+    apart: Bools = groups.by_row(other.astype(np.int64), 0).astype(bool)
     common = replace(snapshot, capacity=np.where(apart[:, None], 0, capacity))
     return CommonNodes(common, apart, rising)
 
@@ -147,7 +198,7 @@ def node_shapes(snapshot: Snapshot, largest: int = 0) -> NodeShapes:
 
     largest: units of the device that counts 1000; 0: the largest one there is.
     """
-    capacity = np.maximum(snapshot.capacity.max(axis=1, initial=0), 1)
+    capacity = np.maximum(Groups.of(snapshot).largest(), 1)
     cpu_unknown = snapshot.cpu_capacity < 0
     even = MILLI / (largest or int(capacity.max(initial=1)))
     return NodeShapes(capacity, MILLI / capacity, even, cpu_unknown, bool(cpu_unknown.any()))

@@ -35,6 +35,10 @@ class _AsItIs:
         """Ignore the workload."""
         self._shapes = PerLayout(node_shapes)
 
+    def shapes_key(self, snapshot: Snapshot) -> tuple[()]:
+        """Return the same for all snapshots: nothing is taken from other nodes."""
+        return ()
+
 
 class BestFit(_AsItIs):
     """bestfit: the node with the least CPU and GPU left over, and on it the tightest device.
@@ -58,6 +62,8 @@ class Clustering(_AsItIs):
     kind, 50 with others, 25 for no pods, else 0; plus up to 25 the fuller the node is. A pod
     without GPU goes to the first node.
     """
+
+    ignores_host = True
 
     def score(self, snapshot: Snapshot, rows: Rows, request: Request) -> Floats:
         """Return a score by the kinds of pods on the node, then by how full it is."""
@@ -99,6 +105,8 @@ class Packing(_AsItIs):
     GPU goes to the first node.
     """
 
+    ignores_host = True
+
     def score(self, snapshot: Snapshot, rows: Rows, request: Request) -> Floats:
         """Return a score by the state of the tightest devices and of their node."""
         free = snapshot.free[rows]
@@ -135,6 +143,10 @@ class Fgd:
         largest = max(workload.devices, default=0)
         self.shapes = PerLayout(partial(node_shapes, largest=largest))
         self.tables = PerLayout(self.measure.tables)
+
+    def shapes_key(self, snapshot: Snapshot) -> float:
+        """Return the value of a unit: nothing else is taken from other nodes."""
+        return self.shapes(snapshot).even
 
     def score(self, snapshot: Snapshot, rows: Rows, request: Request) -> Floats:
         """Return a score by the fall of fragmentation; without a workload that of DeviceBestFit."""

@@ -51,6 +51,7 @@ def check_nodes(facts: Facts) -> Iterator[Finding]:
     yield _inventory(sharing)
     yield from _devices(sharing)
     yield _device_list(sharing)
+    yield _contested_cards(sharing)
     yield _unit(sharing, facts.unit)
     yield _allocatable(nodes, facts.known_pods)
     yield _state(sharing)
@@ -171,6 +172,24 @@ def _device_list(nodes: Sequence[NodeSeen]) -> Finding:
     if ways:
         return ok(name, f"devices are handed over by {', '.join(ways)}")
     return ok(name, "no device plug-in tells how it hands devices over")
+
+
+def _contested_cards(nodes: Sequence[NodeSeen]) -> Finding:
+    """Return whether several nodes claim the same card."""
+    claimants: dict[str, list[str]] = {}
+    for node in nodes:
+        for uuid in {*node.spec.uuids} - {""}:
+            claimants.setdefault(uuid, []).append(node.name)
+    contested = {uuid: names for uuid, names in claimants.items() if len(names) > 1}
+    if contested:
+        return warn(
+            "node-cards",
+            f"{some(f'{uuid} on {some(names)}' for uuid, names in sorted(contested.items()))}:"
+            " several nodes claim the same card; a pod that asks for the card by uuid may run on"
+            " any of them, and one that refuses the card runs on none",
+            "look with nvidia-smi -L where the card is, and correct the annotation of the others",
+        )
+    return ok("node-cards", "no two nodes claim the same one")
 
 
 def _unit(nodes: Sequence[NodeSeen], unit: str) -> Finding:

@@ -22,6 +22,7 @@ from werkzeug.exceptions import HTTPException
 
 from gpushare import __version__
 from gpushare.daemon.callers import BROWSERS, Callers, names_of
+from gpushare.daemon.representations import Representations
 from gpushare.errors import GpuShareError, MessageError, NotReady, UnknownNode
 from gpushare.extender.door.deferred import DeferredBody
 from gpushare.extender.service import Service
@@ -83,8 +84,20 @@ def build_app(service: Service, routes: Routes, body_limit: int, callers: Caller
         paths["rank"]: Verb(service.rank, lambda text: encode_filter(None, error=text)),
     }
 
+    representations = Representations()
+
     def inspect(node: str | None = None) -> Response:
-        return _json(service.inspect(node, request.args.get("resource")))
+        body, path = service.inspect(node, request.args.get("resource")), request.full_path
+        tag = representations.tag(path, body)
+        if request.headers.get("If-None-Match") == tag:
+            return Response(status=304, headers={"ETag": tag})
+        accepted = request.headers.get("Accept-Encoding", "")
+        sent, coding = representations.encoded(path, body, accepted)
+        answer = _json(sent)
+        answer.headers.update({"ETag": tag, "Vary": "Accept-Encoding"})
+        if coding:
+            answer.headers["Content-Encoding"] = coding
+        return answer
 
     views: dict[str, Callable[..., Response]] = {
         "inspect": inspect,

@@ -13,17 +13,18 @@ from gpushare.errors import NotReady
 
 _CHEAP_SECONDS = 0.005
 """CPU seconds: a document that takes no longer to make is not kept."""
-_MAX_AGE = 1.0
+_MAX_AGE = 15.0
 """Seconds that a document is kept at most."""
-_COST_FACTOR = 10
-"""A document is kept for this many times what it cost."""
+_COST_FACTOR = 30
+"""A document is kept for this many times what it cost: the page, `inspect` and metrics together
+take a tenth of the interpreter at most."""
 _MAX_WAITING = 4
 """How many may wait for a document that is not cheap."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class DocumentCache:
-    """Documents by name; each is kept for ten times as long as it took to make."""
+    """Documents by name; each is kept for thirty times as long as it took to make."""
 
     _slots: threading.BoundedSemaphore = field(
         default_factory=lambda: threading.BoundedSemaphore(_MAX_WAITING)

@@ -4,7 +4,8 @@ Every ten seconds the books are asked which pods need another node although sums
 (explain/autoscalers.py). Each such pod that kube-scheduler has refused gets one placeholder
 (wire/placeholders.py), named after it, so a create whose answer is lost makes no second one. Which
 there are is known from the watch alone: a status that was not written is written in the next round,
-and a placeholder whose pod is bound, gone or has room is deleted, whoever created it. A group has
+and a placeholder whose pod is bound, gone or has room is deleted, whoever created it. Namespaces
+take turns, and a pod for which no node comes gives its turn to others. A group has
 all or none: no status is written before all of it are there, and where one is refused the others
 are deleted. Without a namespace the option is off, and all that are left are deleted.
 
@@ -17,14 +18,14 @@ import math
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 from gpushare.core.model import PodRef
 from gpushare.core.policy import load_policy
 from gpushare.core.trial import FALLBACK_POLICY
 from gpushare.errors import ApiConflict, ApiError, ApiNotFound, MessageError
-from gpushare.explain.autoscalers import Wish, node_wishes
+from gpushare.explain.autoscalers import Wish, node_wishes, wish_turns
 from gpushare.explain.pod import NodeAsk
 from gpushare.extender.follow.rounds import Rounds, WriteRight
 from gpushare.extender.follow.shown import Shown
@@ -47,6 +48,10 @@ _MOST_WISHES = 2 * MOST
 WAITING = 30.0
 """Seconds that a pod has waited before it gets one."""
 
+PATIENCE = 900.0
+"""Seconds after which a pod with a placeholder, for which no node has come, takes its turn after
+all others. cluster-autoscaler gives up on a node after as long (`--max-node-provision-time`)."""
+
 AFTER_JOIN = 180.0
 """Seconds after a node has come in which none is created: its device plug-in may still start."""
 
@@ -54,6 +59,7 @@ _JOINED = (
     f"a node has come, or this process leads, for less than {AFTER_JOIN:.0f} s: it may yet help"
 )
 _TOO_MANY = f"there are {MOST} placeholders already"
+_TOO_LARGE = "its group needs more at once than there may be"
 _NOT_REFUSED = "kube-scheduler has not found it unschedulable, or has another place in mind"
 
 _TIMEOUT = 5.0
@@ -103,6 +109,10 @@ class Placeholders:
         self._nodes: frozenset[str] | None = None
         self._joined = -math.inf
         self._owed = frozenset[str]()
+        # By the pod's uid, since when it has a placeholder; kept as long as the pod needs a node.
+        self._had_since: dict[str, float] = {}
+        # Namespaces of which not all wishes were looked at in this round.
+        self._cut = set[str]()
         self._why_not: dict[str, str] = {}
         self._refused: dict[str, str] = {}
         self._created = self._deleted = self._failed_writes = 0
@@ -163,7 +173,58 @@ class Placeholders:
         """Make a round, and add for each pod without a placeholder why it has none."""
         wishes = {wish.ref.uid: wish for wish in self._wishes(why_not)} if self._namespace else {}
         self._refused = {uid: why for uid, why in self._refused.items() if uid in wishes}
-        done, standing, replaced = True, dict[str, Placeholder](), set[str]()
+        standing, replaced, done = self._still_wanted(wishes)
+        # Whose placeholder goes because it does not leave out a node that misleads now is owed one.
+        self._owed = (self._owed | replaced) & wishes.keys() - standing
+        groups = self._groups(
+            [wish for uid, wish in wishes.items() if uid not in standing], why_not
+        )
+        if groups is None:
+            return False
+        turns = wish_turns(
+            # What an autoscaler has counted goes on for as long as its namespace has the turn.
+            sorted(wishes.values(), key=lambda wish: wish.ref.uid not in standing),
+            self._given_up(),
+        )
+        units = _units(turns, standing, groups, self._cut)
+        served = _served(units, MOST)
+        # Those that were deleted just now count as well: they may be there for a moment yet.
+        room = MOST - len(standing) - len(replaced)
+        for uid in [uid for unit in units if unit.key not in served for uid in unit.standing]:
+            # Its place is another's turn, which gets it in the next round.
+            self._delete(standing.pop(uid))
+            done = False
+        unmade = set[str]()
+        for unit in units:
+            if not unit.candidates:
+                continue
+            why = unit.why_not
+            if not why and (unit.key not in served or len(unit.candidates) > room):
+                why = _TOO_LARGE if unit.grouped else _TOO_MANY
+                done &= unit.key not in served
+            if not why:
+                room -= len(unit.candidates)
+                why = self._make(unit.candidates, standing)
+                done &= not why
+            if why:
+                unmade.add(unit.key)
+                why_not |= {candidate.wish.ref.uid: why for candidate in unit.candidates}
+            if self._right.missing or self._not_ready():
+                return False
+        self._note_standing(standing, wishes)
+        # No status was written yet: no autoscaler has counted what was just created.
+        refused = {group for group in unmade if any(map(self._rests, groups[group]))}
+        return done & self._count_in(standing, wishes, unmade, refused)
+
+    def _still_wanted(
+        self, wishes: Mapping[str, Wish]
+    ) -> tuple[dict[str, Placeholder], set[str], bool]:
+        """Delete the placeholders that do not stand for a wish as it is now.
+
+        Return those that stay by the pod's uid, the pods whose placeholders went, and whether every
+        delete was taken.
+        """
+        standing, replaced, done = dict[str, Placeholder](), set[str](), True
         for stand_in in sorted(self._known.all().values(), key=lambda known: known.name):
             uid, wish = stand_in.uid, wishes.get(stand_in.uid)
             ours = not self._namespace or stand_in.namespace == self._namespace
@@ -174,29 +235,21 @@ class Placeholders:
                 replaced.add(uid)
             else:
                 standing[uid] = stand_in
-        # Whose placeholder goes because it does not leave out a node that misleads now is owed one.
-        self._owed = (self._owed | replaced) & wishes.keys() - standing
-        groups = self._groups(
-            [wish for uid, wish in wishes.items() if uid not in standing], why_not
-        )
-        if groups is None:
-            return False
-        # Those that were deleted just now count as well: they may be there for a moment yet.
-        room = MOST - len(standing) - len(replaced)
-        unmade = set[str]()
-        for group, candidates in groups.items():
-            why = _why_not_now(candidates, room, cut=len(wishes) >= _MOST_WISHES)
-            if not why:
-                room -= len(candidates)
-                why = self._make(candidates, standing)
-                done &= not why
-            if why:
-                unmade.add(group)
-                why_not |= {candidate.wish.ref.uid: why for candidate in candidates}
-            if self._right.missing or self._not_ready():
-                return False
-        # No status was written yet: no autoscaler has counted what was just created.
-        refused = {group for group in unmade if any(map(self._rests, groups[group]))}
+        return standing, replaced, done
+
+    def _count_in(
+        self,
+        standing: Mapping[str, Placeholder],
+        wishes: Mapping[str, Wish],
+        unmade: Collection[str],
+        refused: Collection[str],
+    ) -> bool:
+        """Have autoscalers count placeholders; delete those of groups that cannot be whole.
+
+        unmade: keys of units of which one has none. refused: those of them that were refused one.
+        Return whether nothing is left to be done.
+        """
+        done = True
         for uid, stand_in in standing.items():
             counted = stand_in.unschedulable
             if stand_in.group in refused or (stand_in.group in unmade and not counted):
@@ -205,13 +258,30 @@ class Placeholders:
                 done &= self._tell(stand_in, wishes[uid].ref)
         return done
 
-    def _wishes(self, why_not: dict[str, str]) -> Iterable[Wish]:
-        """Yield the wishes, and add why other pods without room have none."""
+    def _given_up(self) -> set[str]:
+        """Return the uids of the pods for which no node has come for long."""
+        before = self._clock() - PATIENCE
+        return {uid for uid, since in self._had_since.items() if since <= before}
+
+    def _note_standing(
+        self, standing: Mapping[str, Placeholder], wishes: Mapping[str, Wish]
+    ) -> None:
+        """Note since when pods have a placeholder."""
+        now = self._clock()
+        had = {uid: since for uid, since in self._had_since.items() if uid in wishes}
+        self._had_since = dict.fromkeys(standing, now) | had
+
+    def _wishes(self, why_not: dict[str, str]) -> Sequence[Wish]:
+        """Return the wishes, and add why other pods without room have none."""
+        last = self._given_up()
+        found, self._cut = list[Wish](), set[str]()
         for managed in self._resources:
             view = managed.ledger.view()
-            wishes = node_wishes(view, managed.filters, self._policy, _MOST_WISHES)
+            wishes = node_wishes(view, managed.filters, self._policy, _MOST_WISHES, last)
             why_not |= wishes.why_not
-            yield from (wish for wish in wishes.found if name_for(wish.ref.uid))
+            self._cut |= wishes.cut
+            found += (wish for wish in wishes.found if name_for(wish.ref.uid))
+        return found
 
     def _groups(
         self, missing: Sequence[Wish], why_not: dict[str, str]
@@ -344,14 +414,72 @@ class Placeholders:
         self._right.taken((method, name))
 
 
-def _why_not_now(candidates: Sequence[_Candidate], room: int, *, cut: bool) -> str:
-    """Return why there is none for these, a pod or a group, or "".
+@dataclass(slots=True)
+class _Unit:
+    """The pods of one group, or one pod without a group: all have placeholders, or none."""
 
-    room: how many there may be. cut: a group may have others, which nobody has looked at.
+    key: str
+    """The group, or the uid of the pod."""
+    namespace: str
+    grouped: bool = False
+    standing: list[str] = field(default_factory=list)
+    """The uids of the pods that have a placeholder."""
+    candidates: list[_Candidate] = field(default_factory=list)
+    """The pods that have none."""
+    turn: int = 0
+    """The turn of its last pod: a group takes its places when its namespace has had as many turns.
     """
-    for candidate in candidates:
-        if candidate.why_not:
-            return candidate.why_not
-    if candidates[0].group and (cut or len(candidates) > room):
-        return "its group needs more at once than there may be"
-    return _TOO_MANY if len(candidates) > room else ""
+
+    why_not: str = ""
+    """Why no more placeholders may be created for it now, or ""."""
+
+
+def _units(
+    turns: Sequence[Wish],
+    standing: Mapping[str, Placeholder],
+    groups: Mapping[str, Sequence[_Candidate]],
+    cut: Collection[str],
+) -> list[_Unit]:
+    """Return the units of all wishes by their turns.
+
+    turns: all wishes in turns. standing: the placeholders that stay, by the pod's uid. groups: what
+    is missing, by the key of its unit. cut: namespaces whose groups may have pods that nobody has
+    looked at.
+    """
+    missing = {
+        candidate.wish.ref.uid: (key, candidate)
+        for key, candidates in groups.items()
+        for candidate in candidates
+    }
+    units: dict[str, _Unit] = {}
+    for turn, wish in enumerate(turns):
+        uid = wish.ref.uid
+        if uid in standing:
+            group, candidate = standing[uid].group, None
+            key = group or uid
+        else:
+            key, candidate = missing[uid]
+            group = candidate.group
+        unit = units.setdefault(key, _Unit(key, wish.ref.namespace))
+        unit.turn, unit.grouped = turn, bool(group)
+        if candidate is None:
+            unit.standing.append(uid)
+        else:
+            unit.candidates.append(candidate)
+    for unit in units.values():
+        refusals = [each.why_not for each in unit.candidates if each.why_not]
+        if not refusals and unit.grouped and unit.candidates and unit.namespace in cut:
+            refusals = [_TOO_LARGE]
+        unit.why_not = refusals[0] if refusals else ""
+    return sorted(units.values(), key=lambda unit: unit.turn)
+
+
+def _served(units: Iterable[_Unit], room: int) -> set[str]:
+    """Return the keys of the units whose turn it is: there is room for all that they need."""
+    served = set[str]()
+    for unit in units:
+        needed = len(unit.standing) + (0 if unit.why_not else len(unit.candidates))
+        if needed <= room:
+            room -= needed
+            served.add(unit.key)
+    return served

@@ -39,8 +39,8 @@ AGAIN = 5.0
 _TIMEOUT = 5.0
 _SLICE = 0.005
 """Seconds of judging after which others have their turn."""
-_REST = 4.0
-"""How much longer than that they have it: judging takes a fifth of the time at most."""
+_REST = 49.0
+"""How much longer than that they have it: judging takes 2 % of the time at most."""
 
 
 class ScaleDownGuard:

@@ -23,7 +23,7 @@ from gpushare.wire.codec import Decoded, UnreadableObject, WatchEvent
 from gpushare.wire.demands import demands_of, node_state
 from gpushare.wire.groups import Claimant, claimant, group_of
 from gpushare.wire.inventory import UNHEALTHY_KEY, decode_unhealthy
-from gpushare.wire.nodes import node_spec
+from gpushare.wire.nodes import KnownInventories, node_spec
 from gpushare.wire.objects import ConfigMap, Metadata, Node, Pod
 from gpushare.wire.placeholders import Placeholder, placeholder_of
 from gpushare.wire.pods import has_ended, observe_pod, pod_name, scheduler_of
@@ -60,6 +60,7 @@ class NodeEventHandler:
         self._resources = resources
         self._unit = unit
         self._marks = Shown[Mark]() if marks is None else marks
+        self._inventories = KnownInventories()
 
     def trim(self, page: Decoded[Node]) -> Decoded[SeenNode]:
         """Return what is kept of a page."""
@@ -74,6 +75,7 @@ class NodeEventHandler:
             for page in pages
             for node in page.items
         ]
+        self._inventories.keep({node.state.name for node in nodes} | unread)
         self._resources.node_states.replace((node.state for node in nodes), keep=unread)
         self._marks.replace({node.state.name: node.mark for node in nodes}, keep=unread)
         for at, managed in enumerate(self._resources):
@@ -96,12 +98,16 @@ class NodeEventHandler:
             managed.ledger.node_changed(spec)
 
     def _seen(self, node: Node) -> SeenNode:
-        specs = (node_spec(node, managed.names, self._unit) for managed in self._resources)
+        specs = (
+            node_spec(node, managed.names, self._unit, self._inventories)
+            for managed in self._resources
+        )
         metadata = node.metadata or Metadata()
         mark = mark_of(metadata.annotations or {}, metadata.resource_version or "")
         return SeenNode(node_state(node), tuple(specs), mark)
 
     def _gone(self, name: str) -> None:
+        self._inventories.forget(name)
         self._resources.node_states.remove(name)
         self._marks.put(name, None)
         for managed in self._resources:

@@ -14,7 +14,8 @@ minute, but for the early ones.
 
 The candidates of the policy `auto` are tried on the cluster as it is, and the winner ranks pods. A
 trial (see core/trial.py) takes seconds, and each is followed by a rest, so that trials take a
-fiftieth of a core at most.
+fiftieth of a core at most. A trial waits until no pod has come for a while, or for a bound time: in
+the midst of a burst it would take a core from those that place the pods.
 """
 
 import logging
@@ -64,6 +65,10 @@ REST = 50.0
 SHORTEST_REST = 60.0
 """Seconds without a trial after one; there may have been nothing to allocate, and nodes be on their
 way."""
+QUIET = 5.0
+"""Seconds without a new pod before a trial."""
+LONGEST_WAIT = 120.0
+"""Seconds that a trial waits at most for such a time."""
 _MOST_FAILURES = 3
 """Failures of a candidate in a row; then it is not tried any more: each may cost minutes."""
 
@@ -179,6 +184,19 @@ class _ResourceState:
     tried: float = float("-inf")
     done: float = 0.0
     took: float = 0.0
+    came_at: float = float("-inf")
+    """When a new pod was seen last."""
+    trial_due_since: float | None = None
+
+    def may_try(self, now: float) -> bool:
+        """Return whether to try policies now."""
+        if not (self.estimator.is_trial_due() and self.trials.may_run(now)):
+            self.trial_due_since = None
+            return False
+        if self.trial_due_since is None:
+            self.trial_due_since = now
+        is_quiet = now >= self.came_at + QUIET
+        return is_quiet or now >= self.trial_due_since + LONGEST_WAIT
 
     def is_due(self, now: float) -> bool:
         """Return whether to make policies now."""
@@ -229,6 +247,8 @@ class PolicyRefresher:
         state, now = self._states[managed.names.resource], self._wall()
         with self._counting:
             estimator = state.estimator
+            if changes.new:
+                state.came_at = self._clock()
             for pod, on_node in changes.new:
                 if not (first and on_node) and state.could_take(pod.request):
                     estimator.created(pod.namespace, class_of(pod.request))
@@ -254,7 +274,8 @@ class PolicyRefresher:
                 state.estimator.devices = common_sizes(layout)
             if state.is_due(self._clock()):
                 self._renew(state)
-            if state.estimator.is_trial_due() and state.trials.may_run(self._clock()):
+            if state.may_try(self._clock()):
+                state.trial_due_since = None
                 self._try(state)
         return True
 

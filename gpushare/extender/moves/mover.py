@@ -32,6 +32,7 @@ from gpushare.extender.moves import steps
 from gpushare.extender.tell.events.messages import EventMessages
 from gpushare.kube.api import Calls, pages
 from gpushare.logline import Line
+from gpushare.turns import in_turns
 from gpushare.wire.budgets import read_budget
 from gpushare.wire.codec import Codec
 from gpushare.wire.demands import demands_of
@@ -61,7 +62,7 @@ AFTER_STOP = 600.0
 """Seconds until moves for the same pod are looked for again after a plan was not carried on."""
 
 _MOST_PODS = 20
-"""Pods that are looked at, the most important ones first."""
+"""Pods that are looked at in a round, in the turns of their namespaces."""
 
 _LOOK = 2.0
 """Seconds until the cluster is read again where nothing could be done between two moves."""
@@ -162,6 +163,8 @@ class Mover:
         self._going: _Going | None = None
         self._refused_since: dict[str, float] = {}
         self._not_before: dict[str, float] = {}
+        # By namespace with pending pods, when a plan was begun for one of them.
+        self._served_at: dict[str, float] = {}
         self._record = MoveRecord()
         self._moved = self._refused = 0
         self._stopped: Counter[str] = Counter({why.value: 0 for why in steps.Stop})
@@ -235,6 +238,7 @@ class Mover:
                 continue
             plan = self._plan(managed, pod, rules, most)
             if plan.moves:
+                self._served_at[pod.ref.namespace] = now
                 self._going = _Going(managed, steps.Run(pod, plan, now), rules)
                 self._keep_hole(self._going)
                 count = len(plan.moves)
@@ -243,24 +247,50 @@ class Mover:
                 return
 
     def _ripe(self) -> list[tuple[ManagedResource, Waiting]]:
-        """Return the pods that have fitted nowhere for a while, the most important ones first."""
+        """Return the pods that have fitted nowhere for a while, in the turns of their namespaces.
+
+        Of each those for which no moves were looked for come first, then the most important, then
+        the oldest. A pod for which none were found a short while ago is not looked at.
+        """
         now, ripe = self._clock(), list[tuple[ManagedResource, Waiting]]()
         since: dict[str, float] = {}
+        namespaces = set[str]()
         for managed in self._resources:
             # kube-scheduler calls no extender for a pod while it finds it unschedulable (`gated`).
             waiting = [pod for pod in managed.ledger.waiting() if pod.served]
-            waiting.sort(key=lambda pod: (-pod.priority, pod.created))
-            for pod in waiting[:_MOST_PODS]:
+            namespaces |= {pod.ref.namespace for pod in waiting}
+            known = self._refused_since
+            since |= {pod.uid: known[pod.uid] for pod in waiting if pod.uid in known}
+            waiting = [pod for pod in waiting if now >= self._tried_until(pod)]
+            waiting.sort(key=self._turn)
+            for pod in in_turns(waiting, lambda pod: pod.ref.namespace)[:_MOST_PODS]:
                 # A card by its name is where it is, and the plan need not look elsewhere for it.
                 if not any(managed.places(pod.request, pod.demands)):
-                    since[pod.uid] = self._refused_since.get(pod.uid, now)
-                    late = now >= since[pod.uid] + self._after
-                    if late and now >= self._not_before.get(pod.uid, -math.inf):
+                    since.setdefault(pod.uid, now)
+                    if now >= since[pod.uid] + self._after:
                         ripe.append((managed, pod))
+                else:
+                    since.pop(pod.uid, None)
         self._refused_since = since
         resting = self._not_before.items()
         self._not_before = {uid: at for uid, at in resting if uid in since or at > now}
-        return ripe
+        served = self._served_at.items()
+        self._served_at = {namespace: at for namespace, at in served if namespace in namespaces}
+        ripe.sort(key=lambda found: self._turn(found[1]))
+        return in_turns(ripe, lambda found: found[1].ref.namespace)
+
+    def _tried_until(self, pod: Waiting) -> float:
+        """Return until when the pod rests because no moves were found for it; -inf: none tried."""
+        return self._not_before.get(pod.uid, -math.inf)
+
+    def _turn(self, pod: Waiting) -> tuple[float, float, int, float]:
+        """Return the sort key of a pending pod.
+
+        The namespace that was served longest ago comes first, and of its pods those that were tried
+        longest ago.
+        """
+        served_at = self._served_at.get(pod.ref.namespace, -math.inf)
+        return served_at, self._tried_until(pod), -pod.priority, pod.created
 
     def _may_have_moves(self, pod: Waiting) -> bool:
         """Return whether it is alone and has no gates, and nothing else is about to place it."""

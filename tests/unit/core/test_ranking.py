@@ -1,8 +1,11 @@
 """Ranking is a memo: whatever it remembers, it answers as a policy asked anew would."""
 
+from collections.abc import Hashable
+from dataclasses import replace
 from unittest import mock
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -10,7 +13,7 @@ from gpushare.core import ranking as module
 from gpushare.core.decide import place, score_nodes
 from gpushare.core.model import Charge, Request
 from gpushare.core.policies.shadow_price.policy import ShadowPrice
-from gpushare.core.policy import Policy
+from gpushare.core.policy import KeyedByShapes, Policy
 from gpushare.core.ranking import Ranking, Scores
 from gpushare.core.snapshot import Floats, NodeArrays, Rows, Snapshot
 from gpushare.core.workload import PodClass, workload_of
@@ -21,10 +24,23 @@ NAMES = ("a", "b", "c", "d")
 
 changes = st.one_of(
     st.builds(
-        lambda name, capacity, sick: ("node", name, node(name, *capacity, unhealthy=sick)),
+        lambda name, capacity, sick, cpu, model: (
+            "node",
+            name,
+            node(
+                name,
+                *capacity,
+                unhealthy=sick,
+                cpu=cpu,
+                memory=cpu and cpu << 21,
+                models=(model,) * len(capacity),
+            ),
+        ),
         st.sampled_from(NAMES),
         st.lists(st.integers(0, 8), max_size=4),
         st.sets(st.integers(0, 3), max_size=1),
+        st.sampled_from([None, 4000, 64_000]),
+        st.sampled_from(["A100", "T4"]),
     ),
     st.tuples(st.just("remove"), st.sampled_from(NAMES), st.none()),
     st.builds(
@@ -130,6 +146,7 @@ class Counting:
 
     def __init__(self, policy: Policy) -> None:
         self.policy = policy
+        self.ignores_host = False
         self.asked: list[list[str]] = []
 
     def score(self, snapshot: Snapshot, rows: Rows, request: Request) -> Floats:
@@ -159,6 +176,58 @@ def test_all_rows_are_scored_again_when_a_node_changes_its_shape_in_place() -> N
     tally.set_node(node("b", 16, 16), ())
     best_node(tally.snapshot({}), NAMES, request, ranking)
     assert policy.asked == [list(NAMES), list(NAMES)]
+
+
+class Keyed(Counting):
+    """A policy that says what it takes from other nodes."""
+
+    def shapes_key(self, snapshot: Snapshot) -> Hashable:
+        policy = self.policy
+        assert isinstance(policy, KeyedByShapes)
+        return policy.shapes_key(snapshot)
+
+
+@pytest.mark.parametrize("name", sorted(set(POLICIES) - {"auto"}))
+def test_a_node_that_comes_goes_or_changes_costs_its_own_row(name: str) -> None:
+    tally, policy = NodeArrays(), Keyed(POLICIES[name])
+    specs = [node(each, 8, 8, cpu=64_000, memory=2**40) for each in NAMES * 8]
+    for number, spec in enumerate(specs):
+        tally.set_node(replace(spec, name=f"{spec.name}{number:02}"), ())
+    request, ranking = Request(4, 1, 1000), Ranking(policy)
+    ranking.scores(tally.snapshot({}), request)
+    policy.asked.clear()
+    tally.set_node(replace(specs[0], name="new"), ())
+    tally.set_node(replace(specs[1], name="b01", healthy=(False, True)), ())
+    tally.set_node(replace(specs[2], name="c02", cpu=32_000), ())
+    tally.remove_node("d03")
+    view = tally.snapshot({})
+    known, anew = (
+        each.scores(view, request) for each in (ranking, Ranking(Counting(POLICIES[name])))
+    )
+    assert np.array_equal(known.values, anew.values)
+    (rows,) = policy.asked
+    assert {"b01", "c02", "new"} <= {*rows} <= {"", "b01", "c02", "new"}
+
+
+def test_pods_that_differ_in_cpu_alone_share_scores_where_the_policy_reads_none() -> None:
+    for name, most in (("binpack", 1), ("bestfit", 3)):
+        tally, policy = NodeArrays(), Counting(POLICIES[name])
+        policy.ignores_host = getattr(POLICIES[name], "ignores_host", False)
+        tally.set_node(node("a", 8, 8, cpu=64_000, memory=2**40), ())
+        ranking, view = Ranking(policy), tally.snapshot({})
+        for cpu in (1000, 2000, 3000, 1000):
+            ranking.scores(view, Request(4, 1, cpu))
+        assert len(policy.asked) == most
+
+
+def test_more_kinds_are_kept_where_there_are_fewer_nodes() -> None:
+    tally, policy = NodeArrays(), Counting(POLICIES["bestfit"])
+    tally.set_node(node("a", 8, 8, cpu=64_000, memory=2**40), ())
+    ranking, view = Ranking(policy), tally.snapshot({})
+    for _ in range(2):
+        for cpu in range(200):
+            ranking.scores(view, Request(4, 1, cpu))
+    assert len(policy.asked) == 200
 
 
 def test_what_is_remembered_of_shadow_price_minds_which_nodes_large_pods_can_have() -> None:

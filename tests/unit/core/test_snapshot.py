@@ -7,8 +7,8 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from gpushare.core.model import Charge, Reason, Request
-from gpushare.core.snapshot import Snapshot
+from gpushare.core.model import Cards, Charge, Reason, Request
+from gpushare.core.snapshot import Snapshot, contested_cards, has_cards
 from tests.unit.core.clusters import Cluster, node
 
 CLUSTER = Cluster(
@@ -35,6 +35,24 @@ def test_changed_since_names_the_rows_that_changed_after() -> None:
     after = tally.snapshot({})
     assert after.changed_since(before.generation).tolist() == [after.row["over"]]
     assert after.changed_since(-1).tolist() == [0, 1, 2]
+
+
+def test_a_card_is_on_every_node_that_claims_it() -> None:
+    honest = node("honest", 16, 16, uuids=("GPU-a", "GPU-b"))
+    liar = node("liar", 16, uuids=("GPU-a",))
+    for specs in ((honest, liar), (liar, honest)):
+        view = Cluster(specs, {}).snapshot()
+        rows = np.arange(2)
+        wanted = has_cards(view, rows, Cards(uuids=("GPU-a",)))
+        assert wanted[view.row["honest"]].tolist() == [True, False]
+        assert wanted[view.row["liar"]].tolist()[0]
+        refused = has_cards(view, rows, Cards(not_uuids=("GPU-a",)))
+        assert refused[view.row["honest"]].tolist() == [False, True]
+        assert not refused[view.row["liar"]].tolist()[0]
+        assert contested_cards(view) == {
+            "honest": {"GPU-a": "liar"},
+            "liar": {"GPU-a": "honest"},
+        }
 
 
 def test_no_array_of_a_view_can_be_written() -> None:

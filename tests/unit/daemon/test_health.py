@@ -1,5 +1,6 @@
 """The probes' and metrics' listener, on true sockets."""
 
+import gzip
 import http.client
 import json
 import logging
@@ -127,6 +128,20 @@ def test_checks_can_be_left_out(subject: Subject) -> None:
     assert subject.get("/readyz?exclude=pods") == (200, "text/plain", "ok\n")
     assert subject.get("/readyz?exclude=nodes&exclude=pods&verbose")[::2] == (200, "\n")
     assert subject.get("/readyz?exclude=nodes")[0] == 503
+
+
+def test_metrics_are_compressed_for_a_scraper_that_accepts_it(subject: Subject) -> None:
+    subject.metrics = b"".join(b'gpushare_used{node="n%d"} 1\n' % number for number in range(500))
+    with closing(http.client.HTTPConnection("127.0.0.1", subject.server.port, 20)) as client:
+        for accepted, coding in (("gzip", "gzip"), ("identity", None)):
+            client.request("GET", "/metrics", headers={"Accept-Encoding": accepted})
+            answer = client.getresponse()
+            body = answer.read()
+            assert answer.headers["Content-Encoding"] == coding
+            assert answer.headers["Vary"] == "Accept-Encoding"
+            assert int(answer.headers["Content-Length"]) == len(body)
+            assert (gzip.decompress(body) if coding else body) == subject.metrics
+            assert (len(body) * 4 < len(subject.metrics)) == bool(coding)
 
 
 def test_metrics_say_what_format_they_are_in(subject: Subject) -> None:

@@ -533,6 +533,12 @@ PROVOKED: list[tuple[str, str, str, dict[str, Any]]] = [
         "n2: containers get no device (refused)",
         {"nodes": (handing("cdi-cri"), handing("envvar", "refused", name="n2"))},
     ),
+    (
+        "node-cards",
+        "warn",
+        "GPU-a on n1, n2, GPU-b on n1, n2: several nodes claim the same card",
+        {"nodes": (node(inventory=CARDS), node(name="n2", inventory=CARDS))},
+    ),
     ("node-allocatable", "fail", "nothing is allocatable", {"nodes": (node(usable="0"),)}),
     (
         "node-allocatable",

@@ -1,5 +1,6 @@
 """The books under single steps: scenarios as text, and the few things text says badly."""
 
+import contextlib
 from collections import deque
 from collections.abc import Iterator
 from contextlib import nullcontext
@@ -7,10 +8,18 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from gpushare.core.model import Allocation, Charge, NodeSpec, ObservedPod, PodRef, Reason, Request
 from gpushare.core.pairing import Pairing
-from gpushare.errors import InsufficientMemory, InvariantError, PodMismatch, UnknownNode
+from gpushare.errors import (
+    InsufficientMemory,
+    InvariantError,
+    PodMismatch,
+    RequestRefused,
+    UnknownNode,
+)
 from gpushare.ledger import HOLD, Changes, LearnedPod, Ledger
 from tests.support.ledger_script import run
 from tests.unit.core.clusters import node
@@ -454,3 +463,34 @@ def test_a_node_that_is_lent_takes_nothing_new_and_keeps_what_it_has(
     assert ledger.serves("gpu-a")
     ledger.pod_gone("p")
     assert not ledger.serves("gpu-a")
+
+
+@given(
+    st.lists(
+        st.tuples(
+            st.sampled_from(["bind", "served", "gone", "identity", "leave"]), st.integers(0, 5)
+        ),
+        max_size=40,
+    )
+)
+def test_the_pins_of_a_snapshot_are_those_of_the_books(steps: list[tuple[str, int]]) -> None:
+    ledger = Ledger(Pairing.AUTO)
+    names = ("a", "b", "c")
+    for name in names:
+        ledger.node_changed(node(name, 64, 64))
+    for step, number in steps:
+        name, uid = names[number % 3], f"p{number}"
+        if step == "bind" and ledger.entry(uid) is None and name in ledger.snapshot().row:
+            request = Request(2, 1, containers=((0, 2),))
+            allocation = Allocation(name, (0,), (2,), ("",))
+            with contextlib.suppress(RequestRefused):
+                ledger.assume(PodRef("t", uid, uid), request, allocation, 0.0)
+        elif step in ("served", "gone"):
+            ledger.pod_gone(uid)
+        elif step == "identity":
+            ledger.node_changed(node(name, 64, 64, serves_by_identity=number % 2 == 0))
+        elif step == "leave":
+            ledger.node_gone(name)
+        view, pins = ledger.snapshot(), ledger._store.pins.by_node  # noqa: SLF001
+        shown = {view.names[row]: pins for row, pins in view.pinned.items()}
+        assert shown == {name: own for name, own in pins.items() if name in view.row}

@@ -36,7 +36,7 @@ or halved without much change (HOLD: 40,000 and 80,000 do the same, 20,000 is to
 Tested in `tests/unit/core/test_policies.py`.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import TypeVar
@@ -97,6 +97,8 @@ class PriceTables:
     worth: Floats
     stranded_at: Ints
     stranded: Floats
+    sizes: tuple[int, ...]
+    """Of the cards that there are tables for, rising."""
 
 
 def _weight_of(workload: Workload) -> Callable[[PodClass], int]:
@@ -137,6 +139,18 @@ class ShadowPrice:
         self.scarce = PerLayout(partial(_of_common, self.common, scarce))
         prices = _Prices(self.classes, workload.devices)
         self.priced = PerLayout(partial(_of_common, self.common, prices.tables))
+
+    def shapes_key(self, snapshot: Snapshot) -> Hashable:
+        """Return what is taken from other nodes: the value of a unit, the cost of holding a node,
+        the blocks that count, and the sizes of cards if the workload has none.
+        """
+        if not self.classes:
+            return ()
+        scarce = self.scarce(snapshot)
+        blocks = (scarce.devices, scarce.cpu, scarce.memory, scarce.units)
+        kinds = tuple(tuple(part.tolist()) for part in blocks)
+        sizes = () if self.common(snapshot).sizes.size else self.priced(snapshot).sizes
+        return self.shapes(snapshot).even, self.hold(snapshot), kinds, sizes
 
     def score(self, snapshot: Snapshot, rows: Rows, request: Request) -> Floats:
         """Return minus the cost on the own node: fragmentation, residues, stranding, draining."""
@@ -274,6 +288,8 @@ class _Prices:
         self._classes = classes
         self._devices = devices
         self._by_capacity = self._priced(devices)
+        # The value of a unit, the sizes of cards, and the tables in it: for the last layout.
+        self._scaled: tuple[float, tuple[int, ...], Floats, Floats] | None = None
 
     def tables(self, snapshot: Snapshot) -> PriceTables:
         """Return the tables for the nodes of the snapshot.
@@ -290,16 +306,23 @@ class _Prices:
         index = np.minimum(capacities.searchsorted(shapes.capacity), len(capacities) - 1)
         lengths = np.array([len(worth_) for worth_, _ in priced])
         begins = np.cumsum(lengths) - lengths
-        stranded = [table.ravel() for _, table in priced]
-        parts = (capacities * (shapes.even / MILLI)).tolist()
+        scaled = self._scaled
+        if scaled is None or scaled[:2] != (shapes.even, tuple(capacities.tolist())):
+            stranded = [table.ravel() for _, table in priced]
+            parts = (capacities * (shapes.even / MILLI)).tolist()
+            scaled = self._scaled = (
+                shapes.even,
+                tuple(capacities.tolist()),
+                np.concatenate([worth_ for worth_, _ in priced]) * shapes.even,
+                np.concatenate([part * line for part, line in zip(parts, stranded, strict=True)]),
+            )
         return PriceTables(
             steps=(lengths - 1)[index],
             worth_at=begins[index],
-            worth=np.concatenate([worth_ for worth_, _ in priced]) * shapes.even,
+            worth=scaled[2],
             stranded_at=index * cpu_stranding.SIZE,
-            stranded=np.concatenate(
-                [part * line for part, line in zip(parts, stranded, strict=True)]
-            ),
+            stranded=scaled[3],
+            sizes=scaled[1],
         )
 
     def _priced(self, devices: Mapping[int, int]) -> list[tuple[Floats, Floats]]:

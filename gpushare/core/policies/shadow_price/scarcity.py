@@ -26,7 +26,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from gpushare.core.model import Request
-from gpushare.core.policies.node_shape import BEFORE_AFTER, tightest
+from gpushare.core.policies.node_shape import BEFORE_AFTER, Groups, tightest
 from gpushare.core.policy import Taken
 from gpushare.core.snapshot import Bools, Floats, Ints, Rows, Snapshot, idle_devices
 from gpushare.core.workload import PodClass
@@ -153,10 +153,12 @@ def missed(come: float, idle: float) -> float:
 def scarcity(snapshot: Snapshot, shares: Shares) -> Scarcity:
     """Return what is scarce among the snapshot's nodes for pods with these shares of GPU."""
     # An empty row of a removed node still has a group number, which is that of other nodes.
-    nodes = np.flatnonzero(snapshot.capacity.max(axis=1, initial=0))
     # Nodes of a group are equal, so one stands for all.
-    filled, first = np.unique(snapshot.group[nodes], return_index=True)
-    groups, rows = int(snapshot.group.max(initial=0)) + 1, nodes[first]
+    known = Groups.of(snapshot)
+    groups = int(snapshot.group.max(initial=0)) + 1
+    filled = np.flatnonzero(known.used)
+    filled = filled[snapshot.capacity[known.row[filled]].max(axis=1, initial=0) > 0]
+    rows = known.row[filled]
     fits = np.zeros((len(shares), groups), dtype=bool)
     for line, (cls, _) in zip(fits, shares, strict=True):
         line[filled] = _fits_empty(snapshot, rows, cls)
@@ -165,13 +167,14 @@ def scarcity(snapshot: Snapshot, shares: Shares) -> Scarcity:
         if 0 < line.sum() < len(filled):
             needs[line.tobytes()] = needs.get(line.tobytes(), 0.0) + share
     per_unit = np.zeros(groups)
-    largest = int(snapshot.capacity.max(initial=1))
+    largest = int(snapshot.capacity[rows].max(initial=1))
     per_unit[filled] = 1 / largest
-    per_unit[snapshot.group[snapshot.cpu_capacity < 0]] = 0
+    per_unit[filled[snapshot.cpu_capacity[rows] < 0]] = 0
     several = _commonest((cls, share) for cls, share in shares if cls.devices > 1)
-    blocks = several + _alone(snapshot, shares)
-    every = np.arange(len(snapshot.names))
-    accepted = np.array([_accepts(snapshot, every, cls) for cls, _ in blocks], dtype=np.int64)
+    blocks = several + _alone(snapshot.capacity[rows], shares)
+    accepted = np.zeros((groups, len(blocks)), dtype=np.int64)
+    for column, (cls, _) in enumerate(blocks):
+        accepted[filled, column] = _accepts(snapshot, rows, cls)
     return Scarcity(
         needs=np.array(list(needs.values())),
         needed=np.array([np.frombuffer(key, bool) for key in needs]).reshape(len(needs), groups),
@@ -179,21 +182,23 @@ def scarcity(snapshot: Snapshot, shares: Shares) -> Scarcity:
         devices=np.array([cls.devices for cls, _ in blocks], dtype=np.int64),
         cpu=np.array([max(cls.cpu, 1) for cls, _ in blocks], dtype=np.int64),
         memory=np.array([max(cls.memory, 1) for cls, _ in blocks], dtype=np.int64),
-        accepted=accepted.reshape(len(blocks), len(every)).T.copy(),
+        accepted=accepted.take(snapshot.group, axis=0),
         units=np.array([cls.total for cls, _ in blocks], dtype=np.int64),
         alone=np.arange(len(blocks)) >= len(several),
         largest=largest,
         per_unit=per_unit,
         fewest=min((cls.devices for cls, _ in blocks), default=_NEVER),
-        roaming=_roaming(snapshot, shares, fits),
+        roaming=_roaming(snapshot, rows, shares, fits),
     )
 
 
-def _roaming(snapshot: Snapshot, shares: Shares, fits: Bools) -> float:
-    """Return Scarcity.roaming. fits: bool (classes, groups)."""
-    units = np.bincount(snapshot.group, snapshot.capacity.sum(axis=1), fits.shape[1])
-    largest = np.zeros(fits.shape[1], dtype=np.int64)
-    np.maximum.at(largest, snapshot.group, snapshot.capacity.max(axis=1, initial=0))
+def _roaming(snapshot: Snapshot, rows: Rows, shares: Shares, fits: Bools) -> float:
+    """Return Scarcity.roaming. rows: one of each group. fits: bool (classes, groups)."""
+    nodes = Groups.of(snapshot).sizes()
+    units, largest = np.zeros((2, fits.shape[1]), dtype=np.int64)
+    group = snapshot.group[rows]
+    units[group] = snapshot.capacity[rows].sum(axis=1) * nodes[group]
+    largest[group] = snapshot.capacity[rows].max(axis=1, initial=0)
     enough = max(NEARLY_ALL * units.sum(), 1)
     # A pod that shares its devices needs no idle ones.
     return sum(
@@ -209,13 +214,13 @@ def _commonest(shares: Iterable[tuple[PodClass, float]]) -> list[tuple[PodClass,
     return sorted(common, key=lambda item: (-item[1], item[0]))[:_MOST_BLOCKS]
 
 
-def _alone(snapshot: Snapshot, shares: Shares) -> list[tuple[PodClass, float]]:
+def _alone(capacity: Ints, shares: Shares) -> list[tuple[PodClass, float]]:
     """Return the pods of one device that need an idle card, as classes without CPU and memory.
 
     There are none if all cards are equal. CPU is left out because a pod that needs a card would
     else pay for the cards of others on its node, wherever it goes.
     """
-    capacities = np.unique(snapshot.capacity[snapshot.capacity > 0]).tolist()
+    capacities = np.unique(capacity[capacity > 0]).tolist()
     if len(capacities) <= 1:
         return []
     weights: dict[PodClass, float] = {}

@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 
 from gpushare.core.explain import Explanation
 from gpushare.core.model import PodRef, Shares
-from gpushare.core.snapshot import Snapshot
+from gpushare.core.snapshot import Snapshot, contested_cards
 from gpushare.daemon.events import Buckets, EventRecorder
 from gpushare.explain.pod import NodeAsk, Outstanding
 from gpushare.explain.text import amount, sentence
@@ -31,6 +31,7 @@ UNHEALTHY = "GPUShareDeviceUnhealthy"
 HEALTHY = "GPUShareDeviceHealthy"
 MISMATCH = "GPUShareAllocationMismatch"
 BOOKS_WRONG = "GPUShareBooksWrong"
+CARD_CONTESTED = "GPUShareCardContested"
 MISTAKE = "GPUShareMistake"
 NODE_ASKED = "GPUShareNodeAsked"
 NODE_NOT_ASKED = "GPUShareNodeNotAsked"
@@ -43,6 +44,8 @@ NO_FIT_EVERY = 300.0
 
 _MAX_TORN_EVENTS = 20
 """Pods of a torn group that get an event."""
+_UUIDS_NAMED = 3
+"""Uuids that one event names."""
 _MAX_PODS = 4096
 _MAX_NAMESPACES = 4096
 
@@ -107,6 +110,9 @@ class EventMessages:
         self._no_fit_limiter = NoFitLimiter()
         self._lock = threading.Lock()
         self._closed: dict[str, Mapping[str, frozenset[int]]] = {}
+        # By resource, the uuids of all nodes when they were last compared, and by node those of
+        # its cards that another node claims.
+        self._contested: dict[str, tuple[object, Mapping[str, Mapping[str, str]]]] = {}
         self.mistaken_pods = MistakenPods(resources, unit, clock)
 
     def bound(self, ref: PodRef, node: str, shares: Shares | None) -> None:
@@ -224,8 +230,26 @@ class EventMessages:
                 self._record_device_changes(resource, before, closed, managed.ledger.snapshot())
             if ready:
                 self._closed[resource] = closed
+                self._record_contested_cards(resource, managed.ledger.snapshot())
             else:
                 self._closed.pop(resource, None)
+                self._contested.pop(resource, None)
+
+    def _record_contested_cards(self, resource: str, view: Snapshot) -> None:
+        """Record on each node the cards that another node has come to claim too."""
+        uuids, before = self._contested.get(resource, (None, {}))
+        if uuids is view.uuids:  # snapshots share it until a node changes
+            return
+        contested = contested_cards(view)
+        self._contested[resource] = view.uuids, contested
+        for node, cards in contested.items():
+            told = before.get(node, {})
+            new = [f"{uuid} (also on {other})" for uuid, other in cards.items() if uuid not in told]
+            if new:
+                more = f" and {len(new) - _UUIDS_NAMED} more" if len(new) > _UUIDS_NAMED else ""
+                note = f"{resource}: another node claims the same cards:"
+                note += f" {', '.join(new[:_UUIDS_NAMED])}{more}"
+                self._recorder.record(_node(node), CARD_CONTESTED, "Monitoring", note, warning=True)
 
     def _record_device_changes(
         self,

@@ -4,7 +4,6 @@ the certificates that are named.
 Nothing can be written. What a page of another site has a browser ask for is refused.
 """
 
-import hashlib
 import ssl
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -103,13 +102,16 @@ class _Page(Handler):
                 return 503, _TEXT, f"{error}\n".encode()
         if not kind:
             return 404, _TEXT, _NOT_THERE
-        return 304 if self.headers.get("If-None-Match") == _tag(body) else 200, kind, body
+        tag = self.representations.tag(path, body)
+        return 304 if self.headers.get("If-None-Match") == tag else 200, kind, body
 
     def headers_of(self, status: int, body: bytes) -> Mapping[str, str]:
         """Return headers that keep a browser from doing more than this page needs."""
         if status == 302:
             return _SAFE | {"Location": "/ui"}
-        return _SAFE | ({"ETag": _tag(body)} if status in (200, 304) else {})
+        path = self.path.partition("?")[0]
+        tagged = {"ETag": self.representations.tag(path, body)} if status in (200, 304) else {}
+        return _SAFE | tagged
 
     def _refusal(self, path: str) -> bytes:
         """Return why the caller is not answered, or nothing."""
@@ -122,7 +124,3 @@ class _Page(Handler):
         # A link from another site may lead to the page, and no further.
         site = self.headers.get("Sec-Fetch-Site", "none")
         return b"" if site in _OWN or path in ("/", "/ui") else _FOREIGN
-
-
-def _tag(body: bytes) -> str:
-    return f'"{hashlib.blake2b(body, digest_size=16).hexdigest()}"'

@@ -1,5 +1,6 @@
 """HTTP: routes, status codes, sizes and content types, and who may call."""
 
+import gzip
 import io
 import json
 from collections.abc import Iterator
@@ -69,6 +70,14 @@ def test_inspect_and_version_are_read(client: FlaskClient) -> None:
     nodes = client.get(f"{PREFIX}/inspect").get_json()["nodes"]
     assert [node["name"] for node in nodes] == ["big", "small", "tiny"]
     assert client.get(f"{PREFIX}/inspect/small").get_json()["nodes"] == [nodes[1]]
+    plain = client.get(f"{PREFIX}/inspect")
+    packed = client.get(f"{PREFIX}/inspect", headers={"Accept-Encoding": "gzip"})
+    if len(plain.data) >= 1024:
+        assert packed.headers["Content-Encoding"] == "gzip"
+        assert gzip.decompress(packed.data) == plain.data
+    assert packed.headers["ETag"] == plain.headers["ETag"]
+    again = client.get(f"{PREFIX}/inspect", headers={"If-None-Match": plain.headers["ETag"]})
+    assert (again.status_code, again.data) == (304, b"")
     npu = client.get(f"{PREFIX}/inspect?resource=example.com/npu-mem").get_json()["nodes"]
     assert [node["name"] for node in npu] == ["npu"]
     assert client.get("/version").get_json() == {"version": __version__}

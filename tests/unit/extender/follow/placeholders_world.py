@@ -69,8 +69,11 @@ class World:
         notes = {ALIYUN.idx: str(device), ALIYUN.pod: str(units)}
         self.put(pod_json(name, units, node=node, annotations=notes, phase="Running"))
 
-    def waits(self, name: str, units: int, group: str = "", **status: Any) -> None:
+    def waits(
+        self, name: str, units: int, group: str = "", *, namespace: str = "team", **status: Any
+    ) -> None:
         pod = pod_json(name, units)
+        pod["metadata"]["namespace"] = namespace
         pod["metadata"]["labels"] = {}
         if group:
             pod["metadata"]["labels"] = {"scheduling.x-k8s.io/pod-group": group}

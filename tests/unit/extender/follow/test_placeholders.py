@@ -11,7 +11,7 @@ import pytest
 
 from gpushare.errors import ApiError
 from gpushare.explain.pod import NodeAsk
-from gpushare.extender.follow.placeholders import AFTER_JOIN, MOST, WAITING
+from gpushare.extender.follow.placeholders import AFTER_JOIN, MOST, PATIENCE, WAITING
 from gpushare.wire.codec import WatchEvent
 from gpushare.wire.placeholders import FOR
 from tests.unit.extender.follow.placeholders_world import CUT, OURS, REFUSED, World, why_not
@@ -462,3 +462,49 @@ def test_wherever_its_process_dies_a_group_has_all(crash: int, landed: bool) -> 
         story.world.waits(f"gang-{number}", 8, group="g")
     assert story.rounds() == [f"uid-gang-{number}" for number in range(3)]
     assert story.writes >= crash
+
+
+def test_a_namespace_that_takes_all_places_gives_some_to_others() -> None:
+    world = World()
+    for number in range(2 * MOST + 1):
+        world.waits(f"web-{number:02}", 7, namespace="greedy")
+    world.later()
+    assert len(world.asking) == MOST
+    world.waits("late", 8, namespace="modest")
+    assert not world.later()
+    assert world.later(0.0)
+    assert "uid-late" in world.asking
+    assert len(world.asking) == MOST
+    world.calls.clear()
+    assert world.later()
+    assert {method for method, _ in world.calls} <= {"GET"}
+
+
+def test_a_pod_for_which_no_node_comes_gives_its_turn_to_others() -> None:
+    world = World()
+    for number in range(MOST + 1):
+        world.waits(f"web-{number:02}", 7)
+    world.later()
+    last = f"uid-web-{MOST:02}"
+    world.later(PATIENCE - 1)
+    assert last not in world.asking
+    world.later(1.0)
+    world.later(0.0)
+    assert last in world.asking
+    assert len(world.asking) == MOST
+    # It has its time too; the others do not take its place meanwhile.
+    world.later(PATIENCE - 1)
+    assert last in world.asking
+
+
+def test_a_group_comes_when_its_namespace_has_had_as_many_turns() -> None:
+    world = World()
+    for number in range(MOST):
+        world.waits(f"gang-{number}", 7, group="g", namespace="greedy")
+    world.waits("late", 8, namespace="modest")
+    world.later()
+    assert world.asking == ["uid-late"]
+    assert not world.later(PATIENCE)
+    assert world.later(0.0)
+    assert len(world.asking) == MOST
+    assert "uid-late" not in world.asking

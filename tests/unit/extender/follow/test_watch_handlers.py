@@ -18,6 +18,7 @@ from gpushare.extender.verbs.bind.transaction import BindTransaction, ReadPod
 from gpushare.ledger import HOLD, Changes, LearnedPod, Ledger
 from gpushare.wire.annotations import ALIYUN, encode
 from gpushare.wire.codec import Codec, Decoded, WatchEvent
+from gpushare.wire.inventory import Inventory, decode_inventory
 from gpushare.wire.objects import CONFIG_MAPS, NODES, PODS, Pod
 from gpushare.wire.pods import observe_pod
 from tests.unit.core.clusters import node as make_node
@@ -112,6 +113,45 @@ def test_an_inventory_that_cannot_be_read_closes_the_node(
     inventory = json.dumps({"v": 1, "unit": "MiB", "devices": [{"mem": 8}]})
     nodes.apply(event(NODES, "ADDED", node_json("b", 8, 1, **{ALIYUN.inventory: inventory})))
     assert [managed.spec.closed for managed in gpus.dump()] == []
+
+
+def test_an_inventory_that_is_unchanged_is_not_parsed_again(
+    nodes: NodeEventHandler, gpus: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    parsed: list[str] = []
+
+    def counted(text: str) -> Inventory:
+        parsed.append(text)
+        return decode_inventory(text)
+
+    monkeypatch.setattr("gpushare.wire.nodes.decode_inventory", counted)
+    first, second = (
+        json.dumps({"v": 1, "unit": "GiB", "devices": [{"mem": mem}, {"mem": 4}]})
+        for mem in (8, 16)
+    )
+
+    def shown(text: str, **changes: Any) -> dict[str, Any]:
+        found = node_json("a", 8, 1, **{ALIYUN.inventory: text})
+        found["status"]["allocatable"] |= changes
+        return found
+
+    nodes.replace([page(NODES, shown(first))], 0.0)
+    for cpu in ("1", "2"):
+        nodes.apply(event(NODES, "MODIFIED", shown(first, cpu=cpu)))
+    assert len(parsed) == 1
+    assert gpus.snapshot().cpu_capacity.tolist() == [2000]
+    nodes.apply(event(NODES, "MODIFIED", shown(second)))
+    assert capacities(gpus) == {"a": (16, 4)}
+    nodes.apply(event(NODES, "MODIFIED", shown("{")))
+    assert not gpus.snapshot().open.any()
+    nodes.apply(event(NODES, "MODIFIED", shown(first)))
+    assert capacities(gpus) == {"a": (8, 4)}
+    assert len(parsed) == 4
+    nodes.apply(event(NODES, "DELETED", shown(first)))
+    nodes.apply(event(NODES, "ADDED", shown(first)))
+    nodes.replace([page(NODES)], 0.0)
+    nodes.replace([page(NODES, shown(first))], 0.0)
+    assert len(parsed) == 6, "of a node that has gone nothing is kept"
 
 
 # -- pods ---------------------------------------------------------------------------------------

@@ -14,6 +14,8 @@ from gpushare.core.trial import AUTO, CANDIDATES, FALLBACK_POLICY, Trial
 from gpushare.core.workload import Workload
 from gpushare.core.workload_estimator import FEWEST_SEEN
 from gpushare.extender.learning.policy_refresher import (
+    LONGEST_WAIT,
+    QUIET,
     REST,
     SHORTEST_REST,
     SPACING,
@@ -95,29 +97,60 @@ def learning(managed: ManagedResource, referee: Referee, clock: Clock) -> Policy
     return PolicyRefresher(ManagedResources((managed,)), _make, referee, clock, lambda: WALL)
 
 
-def create(learning: PolicyRefresher, managed: ManagedResource, pods: int) -> None:
+def create(learning: PolicyRefresher, managed: ManagedResource, pods: int, clock: Clock) -> None:
+    """So many pods come, and then none for a while."""
     changes = Changes(new=[(LearnedPod("team", SHARE), False)])
     for _ in range(pods):
         learning.changed(managed, changes, False)
+    clock.now += QUIET
 
 
 def next_trial(learning: PolicyRefresher, managed: ManagedResource, clock: Clock) -> None:
     """So many pods come, and so much time goes by, that another trial may be."""
-    clock.now += SHORTEST_REST
-    create(learning, managed, 1000)
+    clock.now += SHORTEST_REST - QUIET
+    create(learning, managed, 1000, clock)
+
+
+def test_a_trial_waits_for_the_end_of_a_burst_and_no_longer_than_a_bound_time(
+    learning: PolicyRefresher, managed: ManagedResource, referee: Referee, clock: Clock
+) -> None:
+    changes = Changes(new=[(LearnedPod("team", SHARE), False)])
+
+    def burst(seconds: float) -> None:
+        end = clock.now + seconds
+        while clock.now < end:
+            for _ in range(10):
+                learning.changed(managed, changes, False)
+            clock.now += 1.0
+            learning.tick()
+
+    burst(20.0)
+    assert referee.pods == []
+    clock.now += QUIET - 2.0
+    learning.tick()
+    assert referee.pods == []
+    clock.now += 1.0
+    learning.tick()
+    assert len(referee.pods) == 1
+    # Pods that come all the time do not put a trial off for ever.
+    clock.now += 10 * SHORTEST_REST
+    burst(LONGEST_WAIT - 5.0)
+    assert len(referee.pods) == 1
+    burst(20.0)
+    assert len(referee.pods) == 2
 
 
 def test_before_enough_pods_were_seen_the_safe_policy_ranks(
     learning: PolicyRefresher, managed: ManagedResource, referee: Referee, clock: Clock
 ) -> None:
     learning.tick()
-    create(learning, managed, FEWEST_SEEN - 1)
+    create(learning, managed, FEWEST_SEEN - 1, clock)
     clock.now += SPACING
     learning.tick()
     assert referee.pods == []
     assert managed.ranking_policy == FALLBACK_POLICY
     assert managed.ranking(SHARE) is managed.rankings[FALLBACK_POLICY]
-    create(learning, managed, 1)
+    create(learning, managed, 1, clock)
     learning.tick()
     assert referee.pods == [FEWEST_SEEN]
     assert referee.names == CANDIDATES
@@ -128,14 +161,14 @@ def test_before_enough_pods_were_seen_the_safe_policy_ranks(
 def test_another_one_ranks_when_enough_other_pods_have_come_and_the_rest_is_over(
     learning: PolicyRefresher, managed: ManagedResource, referee: Referee, clock: Clock
 ) -> None:
-    create(learning, managed, FEWEST_SEEN)
+    create(learning, managed, FEWEST_SEEN, clock)
     learning.tick()
     referee.wins = "device-bestfit"
     clock.now += SHORTEST_REST
-    create(learning, managed, 49)
+    create(learning, managed, 49, clock)
     learning.tick()
     assert managed.ranking_policy == "binpack"
-    create(learning, managed, 1)
+    create(learning, managed, 1, clock)
     clock.now -= 1
     learning.tick()
     assert managed.ranking_policy == "binpack"
@@ -149,7 +182,7 @@ def test_a_trial_that_took_long_is_followed_by_a_long_rest(
     learning: PolicyRefresher, managed: ManagedResource, referee: Referee, clock: Clock
 ) -> None:
     referee.clock, referee.takes = clock, 10.0
-    create(learning, managed, FEWEST_SEEN)
+    create(learning, managed, FEWEST_SEEN, clock)
     learning.tick()
     next_trial(learning, managed, clock)
     learning.tick()
@@ -162,7 +195,7 @@ def test_a_trial_that_took_long_is_followed_by_a_long_rest(
 def test_a_lead_that_may_be_chance_changes_nothing(
     learning: PolicyRefresher, managed: ManagedResource, referee: Referee, clock: Clock
 ) -> None:
-    create(learning, managed, FEWEST_SEEN)
+    create(learning, managed, FEWEST_SEEN, clock)
     learning.tick()
     referee.wins, referee.leads = "device-bestfit", (-1.0, 3.0)
     next_trial(learning, managed, clock)
@@ -174,10 +207,10 @@ def test_a_lead_that_may_be_chance_changes_nothing(
 def test_policies_made_anew_rank_under_the_winner_name_too(
     learning: PolicyRefresher, managed: ManagedResource, clock: Clock
 ) -> None:
-    create(learning, managed, FEWEST_SEEN)
+    create(learning, managed, FEWEST_SEEN, clock)
     learning.tick()
     before = managed.ranking(SHARE)
-    create(learning, managed, 250)
+    create(learning, managed, 250, clock)
     clock.now += SPACING
     learning.tick()
     assert managed.ranking(SHARE) is managed.rankings["binpack"] is not before
@@ -185,10 +218,12 @@ def test_policies_made_anew_rank_under_the_winner_name_too(
 
 
 def test_the_winner_knows_the_kinds_that_were_asked_for(
-    learning: PolicyRefresher, managed: ManagedResource
+    learning: PolicyRefresher,
+    managed: ManagedResource,
+    clock: Clock,
 ) -> None:
     managed.ranking(SHARE).scores(managed.ledger.snapshot(), SHARE)
-    create(learning, managed, FEWEST_SEEN)
+    create(learning, managed, FEWEST_SEEN, clock)
     learning.tick()
     assert managed.ranking_policy == "binpack"
     assert managed.ranking(SHARE).recent_kinds == (SHARE.kind,)
@@ -202,7 +237,7 @@ def test_a_trial_that_fails_changes_nothing_and_is_told_once(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     referee.error = ZeroDivisionError("a bug of a policy")
-    create(learning, managed, FEWEST_SEEN)
+    create(learning, managed, FEWEST_SEEN, clock)
     with caplog.at_level(logging.WARNING):
         for _ in range(3):
             learning.tick()
@@ -222,7 +257,7 @@ def test_where_nothing_can_be_allocated_yet_the_next_trial_is_when_nodes_come(
     learning: PolicyRefresher, managed: ManagedResource, referee: Referee, clock: Clock
 ) -> None:
     referee.nothing = True
-    create(learning, managed, FEWEST_SEEN)
+    create(learning, managed, FEWEST_SEEN, clock)
     learning.tick()
     assert managed.ranking_policy == FALLBACK_POLICY
     referee.nothing = False
@@ -240,7 +275,7 @@ def test_a_fixed_policy_is_never_tried(referee: Referee, clock: Clock) -> None:
     managed = ManagedResource(ALIYUN, Ledger(), rankings, "spread", candidates=CANDIDATES)
     managed.ledger.node_changed(make_node("a", 16, 16))
     learning = PolicyRefresher(ManagedResources((managed,)), _make, referee, clock)
-    create(learning, managed, FEWEST_SEEN)
+    create(learning, managed, FEWEST_SEEN, clock)
     learning.tick()
     assert referee.pods == []
     assert managed.ranking_policy == "spread"
@@ -248,9 +283,12 @@ def test_a_fixed_policy_is_never_tried(referee: Referee, clock: Clock) -> None:
 
 
 def test_the_log_says_which_policy_ranks_now_and_what_each_would_allocate(
-    learning: PolicyRefresher, managed: ManagedResource, caplog: pytest.LogCaptureFixture
+    learning: PolicyRefresher,
+    managed: ManagedResource,
+    caplog: pytest.LogCaptureFixture,
+    clock: Clock,
 ) -> None:
-    create(learning, managed, FEWEST_SEEN)
+    create(learning, managed, FEWEST_SEEN, clock)
     with caplog.at_level(logging.INFO):
         learning.tick()
     line = next(text for text in caplog.messages if "tried" in text)
@@ -278,7 +316,7 @@ def test_a_candidate_that_fails_is_left_out_and_not_tried_again_after_three_time
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     referee.failed = {"shadow-price": "no end after 120 s"}
-    create(learning, managed, FEWEST_SEEN)
+    create(learning, managed, FEWEST_SEEN, clock)
     said = []
     for _ in range(4):
         caplog.clear()
@@ -304,7 +342,7 @@ def test_a_candidate_that_fails_is_left_out_and_not_tried_again_after_three_time
 def test_a_candidate_that_fails_now_and_then_is_tried_on(
     learning: PolicyRefresher, managed: ManagedResource, referee: Referee, clock: Clock
 ) -> None:
-    create(learning, managed, FEWEST_SEEN)
+    create(learning, managed, FEWEST_SEEN, clock)
     for number in range(8):
         referee.failed = {"shadow-price": "status -9: no word"} if number % 3 else {}
         learning.tick()
@@ -315,7 +353,7 @@ def test_a_candidate_that_fails_now_and_then_is_tried_on(
 def test_the_winner_that_fails_later_makes_room_for_the_next_best(
     learning: PolicyRefresher, managed: ManagedResource, referee: Referee, clock: Clock
 ) -> None:
-    create(learning, managed, FEWEST_SEEN)
+    create(learning, managed, FEWEST_SEEN, clock)
     learning.tick()
     assert managed.ranking_policy == "binpack"
     referee.failed = {"binpack": "no end after 120 s"}
@@ -330,7 +368,7 @@ def test_where_every_candidate_fails_the_policy_stays_and_there_is_an_end_to_it(
     learning: PolicyRefresher, managed: ManagedResource, referee: Referee, clock: Clock
 ) -> None:
     referee.failed = dict.fromkeys(CANDIDATES, "no end after 120 s")
-    create(learning, managed, FEWEST_SEEN)
+    create(learning, managed, FEWEST_SEEN, clock)
     for _ in range(5):
         learning.tick()
         next_trial(learning, managed, clock)
@@ -344,7 +382,7 @@ def test_a_policy_ranks_since_the_trial_that_chose_it_first(
     managed: ManagedResource, referee: Referee, clock: Clock
 ) -> None:
     learning = PolicyRefresher(ManagedResources((managed,)), _make, referee, clock, clock)
-    create(learning, managed, FEWEST_SEEN)
+    create(learning, managed, FEWEST_SEEN, clock)
     since = []
     for wins in ("binpack", "binpack", "device-bestfit"):
         referee.wins = wins
@@ -352,4 +390,4 @@ def test_a_policy_ranks_since_the_trial_that_chose_it_first(
         assert managed.choice is not None
         since.append(managed.choice.since)
         next_trial(learning, managed, clock)
-    assert since == [1000.0, 1000.0, 1000.0 + 2 * SHORTEST_REST]
+    assert since == [1000.0 + QUIET] * 2 + [1000.0 + QUIET + 2 * SHORTEST_REST]

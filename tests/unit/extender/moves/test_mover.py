@@ -34,6 +34,30 @@ def test_pods_are_moved_one_by_one_and_the_one_that_waits_is_bound(moves: int) -
     assert world.heard("GPUShareMakesRoom") == 1
 
 
+def hopeless(world: World, count: int, namespace: str) -> None:
+    """Older pods that fit on no device, however many pods are moved."""
+    for number in range(count):
+        pod = world.made(f"{namespace}-{number:02}", SIZE + 1, 1, "")
+        pod["metadata"] |= {"namespace": namespace, "creationTimestamp": stamp(EPOCH)}
+        said = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable"}
+        pod["status"]["conditions"] = [said]
+        world.put(pod)
+
+
+def test_older_pods_of_another_namespace_do_not_keep_moves_from_a_pod() -> None:
+    world = World(1)
+    hopeless(world, 30, "greedy")
+    world.until_idle(int(AFTER) + 60)
+    assert world.is_bound()
+
+
+def test_pods_that_no_moves_help_give_their_turn_to_others_of_their_namespace() -> None:
+    world = World(1)
+    hopeless(world, 30, "team")
+    world.until_idle(3 * int(AFTER) + 60)
+    assert world.is_bound()
+
+
 def test_nothing_is_moved_without_consent_and_without_budget_of_the_pods() -> None:
     world = World()
     for pod in world.pods.values():

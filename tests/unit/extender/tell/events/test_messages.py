@@ -97,6 +97,31 @@ def test_devices_that_close_and_open_are_told_of_their_node() -> None:
     assert "device 0" in heard.events[0][2]
 
 
+def test_a_card_that_two_nodes_claim_is_told_of_both_once() -> None:
+    heard, resources = Heard(), managed_resources()
+    ledger = resources.resources[0].ledger
+    notices = EventMessages(heard, resources, "GiB")
+    ledger.node_changed(make_node("a", 16, 16, uuids=("GPU-1", "GPU-2")))
+    ledger.node_changed(make_node("b", 16, uuids=("GPU-3",)))
+    notices.tick(ready=True)
+    assert heard.events == []
+    ledger.node_changed(make_node("b", 16, 16, uuids=("GPU-3", "GPU-2")))
+    notices.tick(ready=True)
+    ledger.node_changed(make_node("c", 16))
+    notices.tick(ready=True)
+    assert [event[:2] for event in heard.events] == [
+        ("Node a", "GPUShareCardContested"),
+        ("Node b", "GPUShareCardContested"),
+    ]
+    assert "GPU-2 (also on b)" in heard.events[0][2]
+    assert "GPU-2 (also on a)" in heard.events[1][2]
+    many = [f"GPU-{number}" for number in range(10, 20)]
+    ledger.node_changed(make_node("a", *[16] * 10, uuids=tuple(many)))
+    ledger.node_changed(make_node("b", *[16] * 10, uuids=tuple(many)))
+    notices.tick(ready=True)
+    assert all("and 7 more" in event[2] for event in heard.events[2:])
+
+
 @pytest.mark.parametrize("closed", [None, Reason.BROKEN_INVENTORY])
 def test_a_broken_device_does_not_open_again_when_its_node_goes_or_is_closed(
     closed: Reason | None,

@@ -1,5 +1,6 @@
 """The page's listener, on true sockets: who is answered, with what, and how often."""
 
+import gzip
 import http.client
 import json
 import socket
@@ -111,6 +112,25 @@ def test_a_wrong_setting_is_one_line_before_anything_starts(
     )
     with pytest.raises(SettingsError, match="tls-client-ca"):
         ui_server(nowhere, Source())
+
+
+def test_a_document_is_compressed_for_a_browser_that_accepts_it() -> None:
+    source = Source()
+    source.text = json.dumps({"resources": [{"name": str(at)} for at in range(200)]}).encode()
+    server = UiServer("127.0.0.1", 0, source)
+    server.start()
+    try:
+        with closing(http.client.HTTPConnection("127.0.0.1", server.port, timeout=20)) as client:
+            sent = {"Accept-Encoding": "gzip"}
+            client.request("GET", "/ui/books.json", headers=sent)
+            answer = client.getresponse()
+            assert answer.headers["Content-Encoding"] == "gzip"
+            assert gzip.decompress(answer.read()) == source.text
+            sent["If-None-Match"] = str(answer.headers["ETag"])
+            client.request("GET", "/ui/books.json", headers=sent)
+            assert client.getresponse().status == 304
+    finally:
+        server.stop()
 
 
 def test_a_document_that_changes_has_another_tag() -> None:

@@ -1,0 +1,178 @@
+"""The command lines of `explain`, `whatif` and `defrag`: what `--help` needs, and no more.
+
+Books, numpy and msgspec take most of a second to import; whoever asks for help, or mistypes a flag,
+does not wait for them. Tested in `tests/unit/cli/test_start.py`.
+"""
+
+import argparse
+
+from gpushare.cli.options import add_connection, make_parser, report_format
+from gpushare.commandline import Parser
+from gpushare.wire.annotations import ALIYUN
+
+DEFAULT_POLICY = "device-bestfit"
+NAMESPACE = "kube-system"
+"""Where ConfigMaps close devices, by default."""
+MOVES = 4
+"""Of a plan, at most, by default; as `explain.defrag.MOST_MOVES`."""
+MOST_MOVES_ASKED = 8
+"""The most that `--moves` may ask for."""
+WAIT = 300
+"""Seconds for a budget to allow an eviction, and for a moved pod to run, if none are told."""
+
+_EXPLAIN_EPILOG = """\
+exit codes: 0 explained, 1 an error (one line on stderr), 130 ended by Ctrl-C.
+docs/explain.md tells what each line means.
+"""
+_WHATIF_EPILOG = """\
+pods:   8GiB            how many of 8 GiB fit
+        8GiB x 3        whether three do
+        8GiB on 2 x 3   the same, with 8 GiB on each of two devices
+        8GiB + 30% x 3  three with 30 % of the compute of their device, too; 100%: a device alone
+        FILE            manifests of Pods, Deployments, StatefulSets, Jobs, with their claims and
+                        templates; or a table of pods, as of `gpushare simulate`
+group:  --gang '8GiB x 3', or --gang FILE: all of these pods at once, or none
+nodes:  --without gpu-a --add 3:8x80GiB, or --add 3:gpu-a for three like that one
+need:   --need          the fewest nodes so that the pods that wait fit, and those of --pods
+        --more 20%      and so much more of what runs
+        --shape 8x80GiB,cpu=96,memory=768Gi,model=A100,price=12.5, or --shape gpu-a,price=9: nodes
+                        that may come (default: like those that are there); with prices the cheapest
+        --overlay       prints them as Karpenter and cluster-autoscaler are told of them
+exit codes: 0 answered, 1 an error (one line on stderr), 130 ended by Ctrl-C.
+docs/explain.md tells what counts and what does not.
+"""
+_DEFRAG_EPILOG = """\
+for:    --for 40GiB          a place of 40 GiB on one device
+        --for 2x40GiB        on each of two devices of one node
+        --for 2x40GiB,cpu=8,memory=64Gi,cores=50,model=A100
+        --for pod late       for a pod that waits; or pod NAMESPACE/NAME
+exit codes: 0 there is a plan, or nothing has to move, or --apply has made the room; 1 no plan, or
+--apply was refused or has stopped; 2 wrong usage, or the cluster cannot be read (one line on
+stderr); 130 ended by Ctrl-C.
+docs/defrag.md tells which pods may be moved, what a plan promises, and when --apply stops.
+"""
+
+
+def add_cluster_flags(parser: argparse.ArgumentParser) -> None:
+    """Add the flags that say which cluster is listed, and how."""
+    add = parser.add_argument
+    add("--unit", default="", metavar="UNIT", help="as of `gpushare serve` (default: as stated)")
+    add(
+        "--extender-namespace",
+        default=NAMESPACE,
+        metavar="NAME",
+        help="where ConfigMaps close devices (default: %(default)s)",
+    )
+    add_connection(parser)
+
+
+def explain_parser(prog: str) -> argparse.ArgumentParser:
+    """Return the parser of `explain`."""
+    text = "Say why a pod is pending and what would help, or why it is where it is."
+    parser = make_parser(prog, text, _EXPLAIN_EPILOG)
+    add = parser.add_argument
+    add("pod", metavar="POD", help="its name, or NAMESPACE/NAME")
+    add("-n", "--namespace", default="", metavar="NAME", help="of the pod (default: as kubectl)")
+    add("-o", "--output", metavar="FORMAT", type=report_format, help="json|yaml: all of it")
+    add(
+        "--extender",
+        default="",
+        metavar="URL",
+        help="ask this extender for what its books say: http://HOST:PORT of its health listener, on"
+        " loopback (kubectl port-forward)",
+    )
+    add(
+        "--policy",
+        default="",
+        metavar="NAME",
+        help=f"judge the place of a bound pod by this policy (default: {DEFAULT_POLICY})",
+    )
+    add(
+        "--resource",
+        action="append",
+        metavar="NAME",
+        help=f"a managed resource, can be repeated (default: {ALIYUN.resource})",
+    )
+    add_cluster_flags(parser)
+    return parser
+
+
+def whatif_parser(prog: str) -> argparse.ArgumentParser:
+    """Return the parser of `whatif`."""
+    parser = make_parser(
+        prog,
+        "Say whether pods would fit, now or with nodes gone or added. Changes nothing.",
+        _WHATIF_EPILOG,
+    )
+    add = parser.add_argument
+    add("--pods", action="append", default=[], metavar="PODS", help="see below; can be repeated")
+    add("--priority", type=int, default=0, metavar="N", help="of pods in words (default: 0)")
+    add("--gang", action="append", default=[], metavar="PODS", help="a group: all at once, or none")
+    add("--need", action="store_true", help="how many more nodes take all pods: see below")
+    add("--shape", action="append", default=[], metavar="SHAPE", help="of nodes that may come")
+    add("--overlay", action="store_true", help="with --need: the nodes, for autoscalers, as YAML")
+    add("--more", default="", metavar="20%", help="with --need: so much more of what runs")
+    add("--without", action="append", default=[], metavar="NODE", help="a node that goes")
+    add("--add", action="append", default=[], metavar="N:SHAPE", help="nodes that come")
+    add("--snapshot", default="", metavar="FILE", help="of `inspect -o json`, not a live cluster")
+    add("--nodes", default="", metavar="FILE", help="a table as of `gpushare simulate`, likewise")
+    add("-o", "--output", metavar="FORMAT", type=report_format, help="json|yaml: all of it")
+    add(
+        "--policy",
+        default=DEFAULT_POLICY,
+        metavar="NAME",
+        help="(default: %(default)s)",
+    )
+    add(
+        "--resource",
+        action="append",
+        metavar="NAME",
+        help="words are of the first one, or of claims (gpushare.io); others only tell pods of two"
+        f" (default: {ALIYUN.resource})",
+    )
+    add("--claims", default="", metavar="DRIVER", help="whose cards claims get (default: the only)")
+    add_cluster_flags(parser)
+    return parser
+
+
+def defrag_parser(prog: str) -> argparse.ArgumentParser:
+    """Return the parser of `defrag`."""
+    parser = Parser(
+        prog=prog,
+        description="Say which few pods would have to move so that a pod fits, or move them.",
+        epilog=_DEFRAG_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    add = parser.add_argument
+    add("--for", dest="wanted", nargs="+", required=True, metavar="PLACE", help="see below")
+    add(
+        "--moves",
+        type=int,
+        default=MOVES,
+        metavar="N",
+        help=f"at most so many, up to {MOST_MOVES_ASKED} (default: %(default)s)",
+    )
+    add("--priority", type=int, metavar="N", help="of the pod that waits (default: 0)")
+    add("-n", "--namespace", default="", metavar="NAME", help="of the pod (default: as kubectl)")
+    add("--apply", action="store_true", help="carry the plan out: evict pods, one at a time")
+    add("--yes", action="store_true", help="with --apply: do not ask first")
+    add(
+        "--wait",
+        type=int,
+        default=WAIT,
+        metavar="SECONDS",
+        help="with --apply: for a budget, and for a moved pod to run (default: %(default)s)",
+    )
+    add("-o", "--output", metavar="FORMAT", type=report_format, help="json|yaml: all of it")
+    add("--snapshot", default="", metavar="FILE", help="of `inspect -o json`, not a live cluster")
+    add(
+        "--movable",
+        action="append",
+        default=[],
+        metavar="PODS",
+        help="with --snapshot: NAMESPACE/NAME of pods that may move, with * and ?; can be repeated",
+    )
+    add("--policy", default=DEFAULT_POLICY, metavar="NAME", help="(default: %(default)s)")
+    add("--resource", default=ALIYUN.resource, metavar="NAME", help="(default: %(default)s)")
+    add_cluster_flags(parser)
+    return parser

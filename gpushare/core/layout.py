@@ -1,0 +1,272 @@
+"""The layout: the part of the arrays that only the nodes' shapes make, kept by row.
+
+A node that comes, goes or changes costs its own row and a few copies, not a walk over all nodes.
+What has not changed is shared with the layout before, so that readers see by identity what has.
+`capacity` is another array whenever anything has changed that a policy may read of other rows:
+names, capacity, models, groups, CPU and memory. It stays the same when devices only close or open.
+
+Knows numpy and the model, no charges. Tested in `tests/unit/core/test_layout.py`.
+"""
+
+import weakref
+from bisect import bisect_left, insort
+from collections.abc import Callable, Hashable, Iterable, Mapping
+from typing import Any, NamedTuple, TypeVar, cast
+
+import numpy as np
+import numpy.typing as npt
+
+from gpushare.core.model import NodeSpec
+
+_GIB_BITS = 30
+_ROWS = 64
+
+_A = TypeVar("_A", bound=npt.NDArray[Any])
+
+
+class NodeRows(dict[str, int]):
+    """The row of each node by its name, and the names by which it differs from an earlier one.
+
+    It is never changed.
+    """
+
+    def __init__(
+        self, rows: Mapping[str, int], before: "NodeRows | None", changed: Iterable[str]
+    ) -> None:
+        super().__init__(rows)
+        self._before = None if before is None else weakref.ref(before)
+        self.changed = tuple(changed)
+        """The names that are not in the same row, or not in both."""
+
+    def before(self) -> "NodeRows | None":
+        """Return the rows of the layout before, if somebody still uses them."""
+        return None if self._before is None else self._before()
+
+
+class Layout(NamedTuple):
+    """The fields of a Snapshot that only nodes change."""
+
+    names: tuple[str, ...]
+    row: NodeRows
+    capacity: npt.NDArray[np.int64]
+    healthy: npt.NDArray[np.bool_]
+    model: npt.NDArray[np.int16]
+    models: tuple[str, ...]
+    uuids: tuple[tuple[str, ...], ...]
+    cpu_capacity: npt.NDArray[np.int64]
+    memory_capacity: npt.NDArray[np.int64]
+    group: npt.NDArray[np.int32]
+    closed: npt.NDArray[np.int8]
+    order: npt.NDArray[np.int64]
+
+
+class Numbers:
+    """Numbers of values, from 0 on; that of a value nobody uses any more goes to a new one."""
+
+    def __init__(self) -> None:
+        self._numbers: dict[Hashable, int] = {}
+        self._users: list[int] = []
+        self._values: list[Any] = []
+        self._spare: list[int] = []
+
+    def take(self, value: Hashable) -> int:
+        """Return the number of the value, and count one more user of it."""
+        number = self._numbers.get(value)
+        if number is None:
+            if self._spare:
+                number = self._spare.pop()
+            else:
+                number = len(self._values)
+                self._values.append(None)
+                self._users.append(0)
+            self._numbers[value] = number
+            self._values[number] = value
+        self._users[number] += 1
+        return number
+
+    def release(self, number: int) -> None:
+        """Count one user less of the value with that number."""
+        self._users[number] -= 1
+        if not self._users[number]:
+            del self._numbers[self._values[number]]
+            self._values[number] = None
+            self._spare.append(number)
+
+    def values(self, missing: str = "") -> tuple[Any, ...]:
+        """Return the values by number; `missing` where nobody uses a number."""
+        return tuple(missing if value is None else value for value in self._values)
+
+
+class LayoutRows:
+    """The shapes of nodes by row, except for what NodeArrays counts itself."""
+
+    def __init__(self) -> None:
+        self._specs: list[NodeSpec | None] = []
+        self._names: list[str] = []
+        self._sorted: list[str] = []
+        self._uuids: list[tuple[str, ...]] = []
+        self._groups, self._models = Numbers(), Numbers()
+        self._group = np.zeros(_ROWS, dtype=np.int32)
+        self._order = np.full(_ROWS, -1, dtype=np.int64)
+        self._model = np.full((_ROWS, 1), -1, dtype=np.int16)
+        self._last: Layout | None = None
+        # The fields that are not as in the last layout.
+        self._changed = set[str]()
+        # The names that have come or gone since.
+        self._renamed = set[str]()
+
+    def __len__(self) -> int:
+        """Return the number of rows."""
+        return len(self._specs)
+
+    def spec(self, row: int) -> NodeSpec | None:
+        """Return the node of the row, as it was set; None for an empty row."""
+        return self._specs[row]
+
+    def append(self) -> int:
+        """Add an empty row and return its number."""
+        row = len(self._specs)
+        self._changed |= _SHAPES | {"uuids"}
+        self._specs.append(None)
+        self._names.append("")
+        self._uuids.append(())
+        if row == len(self._group):
+            self._group = np.pad(self._group, (0, row))
+            self._order = np.pad(self._order, (0, row), constant_values=-1)
+            self._model = np.pad(self._model, ((0, row), (0, 0)), constant_values=-1)
+        return row
+
+    def set(self, row: int, spec: NodeSpec | None) -> None:
+        """Put a node into the row in place of the one there; None leaves the row empty."""
+        before, self._specs[row] = self._specs[row], spec
+        self._rename(row, spec.name if spec else "")
+        if spec is None or before is None or spec.uuids != before.uuids:
+            self._uuids[row] = spec.uuids if spec else ()
+            self._changed.add("uuids")
+        if spec is not None and before is not None and _rest(spec) == _rest(before):
+            return
+        self._changed |= _OF_ROWS
+        # What is used on goes to no other value in between.
+        group = self._groups.take(_shape(spec)) if spec else 0
+        models = [self._models.take(name) for name in spec.models] if spec else []
+        if before is not None:
+            self._groups.release(int(self._group[row]))
+            for number in self._model[row, : len(before.models)].tolist():
+                self._models.release(number)
+        self._group[row] = group
+        width = len(models)
+        if width > self._model.shape[1]:
+            more = width - self._model.shape[1]
+            self._model = np.pad(self._model, ((0, 0), (0, more)), constant_values=-1)
+        self._model[row] = -1
+        self._model[row, :width] = models
+
+    def layout(
+        self,
+        row: Mapping[str, int],
+        capacity: npt.NDArray[np.int64],
+        healthy: npt.NDArray[np.bool_],
+        host: npt.NDArray[np.int64],
+        closed: npt.NDArray[np.int8],
+    ) -> Layout:
+        """Return the layout as it is now.
+
+        row: the row by the name of the node. capacity, healthy: (N, D). host: (N, 2), CPU and
+        memory that nodes have. closed: (N,), as in a Snapshot. All are copied if they have changed.
+        """
+        last, changed = self._last, self._changed
+        self._changed = set()
+        if last is None:
+            changed = {*Layout._fields}
+        made = {name: getattr(last, name) for name in Layout._fields if name not in changed}
+        for name in changed:
+            made[name] = self._made(name, row, capacity.shape[1], host)
+        # These three may have been counted otherwise than the specs say (NodeArrays.recount).
+        for name, array in (("capacity", capacity), ("healthy", healthy), ("closed", closed)):
+            before = getattr(last, name, None)
+            is_same = before is not None and np.array_equal(before, array)
+            # A policy sees by this array that something has changed that it may read.
+            is_same &= name != "capacity" or not changed & _SHAPES
+            made[name] = before if is_same else _frozen(array)
+        if made["model"].shape != capacity.shape:
+            made["model"] = self._made("model", row, capacity.shape[1], host)
+        self._last = layout = Layout(**made)
+        return layout
+
+    def _made(
+        self, name: str, row: Mapping[str, int], width: int, host: npt.NDArray[np.int64]
+    ) -> object:
+        """Return one field of the layout, except for those that NodeArrays counts."""
+        count = len(self)
+        if name == "model":
+            model = np.full((count, width), -1, dtype=np.int16)
+            known = min(width, self._model.shape[1])
+            model[:, :known] = self._model[:count, :known]
+            model.flags.writeable = False
+            return model
+        makes: dict[str, Callable[[], object]] = {
+            "names": lambda: tuple(self._names),
+            "row": lambda: self._rows_again(row),
+            "models": self._models.values,
+            "uuids": lambda: tuple(self._uuids),
+            "cpu_capacity": lambda: _frozen(host[:, 0]),
+            "memory_capacity": lambda: _frozen(host[:, 1]),
+            "group": lambda: _frozen(self._group[:count]),
+            "order": lambda: _frozen(self._order[:count]),
+        }
+        return makes[name]() if name in makes else None
+
+    def _rows_again(self, row: Mapping[str, int]) -> NodeRows:
+        renamed, self._renamed = self._renamed, set()
+        return NodeRows(row, self._last.row if self._last else None, renamed)
+
+    def _rename(self, row: int, name: str) -> None:
+        """Name the node of the row, "" for none, and keep the order of all names."""
+        before, self._names[row] = self._names[row], name
+        if before == name:
+            return
+        self._changed |= _OF_NAMES
+        self._renamed |= {before, name} - {""}
+        order = self._order
+        if before:
+            place = bisect_left(self._sorted, before)
+            del self._sorted[place]
+            order[order > place] -= 1
+            order[row] = -1
+        if name:
+            place = bisect_left(self._sorted, name)
+            insort(self._sorted, name)
+            order[order >= place] += 1
+            order[row] = place
+
+
+_OF_NAMES = frozenset({"names", "row", "order"})
+_OF_ROWS = frozenset({"cpu_capacity", "memory_capacity", "group", "model", "models"})
+_SHAPES = _OF_NAMES | _OF_ROWS
+"""What a policy may read of other rows, besides `capacity`."""
+
+
+def _rest(spec: NodeSpec) -> Hashable:
+    """Return what `_OF_ROWS` is made of."""
+    return spec.capacity, spec.models, spec.cpu, spec.memory
+
+
+def _shape(spec: NodeSpec) -> Hashable:
+    """Return what nodes of one group have in common."""
+    # Machines of one kind differ by some KiB, and each would be its own group.
+    memory = None if spec.memory is None else spec.memory >> _GIB_BITS
+    return spec.capacity, spec.models, spec.cpu, memory
+
+
+def _frozen(array: _A) -> _A:
+    copy = array.copy()
+    copy.flags.writeable = False
+    return copy
+
+
+def with_rows(array: _A, more: int) -> _A:
+    """Return a copy of an array (N, ...) with so many rows of zeros more; np.pad is slower."""
+    grown = np.empty((len(array) + more, *array.shape[1:]), dtype=array.dtype)
+    grown[: len(array)] = array
+    grown[len(array) :] = 0
+    return cast(_A, grown)

@@ -1,0 +1,58 @@
+"""The command line of `gpushare doctor`: what `--help` needs, and no more.
+
+Tested in `tests/unit/cli/test_start.py`.
+"""
+
+import argparse
+
+from gpushare.commandline import Parser
+from gpushare.wire.annotations import ALIYUN
+
+_EPILOG = """\
+exit codes: 0 nothing is mis-wired (warnings there may be), 1 a check failed, 2 wrong usage.
+docs/doctor.md explains each line.
+"""
+
+
+def doctor_parser(prog: str = "gpushare doctor") -> Parser:
+    """Return the parser of `doctor`."""
+    parser = Parser(
+        prog=prog,
+        description="Say what is mis-wired, one line for each check. Changes nothing.",
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    add = parser.add_argument
+    add("--kubeconfig", default="", metavar="FILE", help="(default: as kubectl; in a pod its own)")
+    add("--context", default="", metavar="NAME", help="context of the kubeconfig")
+    add("--scheduler-config", default="", metavar="FILE", help="the file kube-scheduler reads")
+    add("--extender", default="", metavar="URL", help="http://HOST:PORT of its health listener")
+    add(
+        "--listen",
+        default="",
+        metavar="HOST:PORT",
+        help="as of `gpushare serve`; tells its entry in the file from those of other extenders",
+    )
+    add("--unit", default="GiB", help="memory unit of the cluster (default: %(default)s)")
+    add("--resource", default=ALIYUN.resource, metavar="NAME", help="(default: %(default)s)")
+    add(
+        "--namespace",
+        default="kube-system",
+        metavar="NAME",
+        help="where the extender has its Lease (default: %(default)s)",
+    )
+    add(
+        "--as-extender",
+        action="store_true",
+        help="this account is the extender's own, so that missing rights are a failure (the default"
+        " in a pod)",
+    )
+    add(
+        "--tls-cert",
+        action="append",
+        default=[],
+        metavar="FILE",
+        help="a certificate to look at, can be repeated",
+    )
+    add("-o", "--output", choices=("text", "json"), default="text", help="(default: %(default)s)")
+    return parser

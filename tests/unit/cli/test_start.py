@@ -1,0 +1,59 @@
+"""Help comes without what the command itself needs: a bare Python and argparse."""
+
+import argparse
+import contextlib
+import io
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from importlib import import_module
+
+import pytest
+
+from gpushare.cli import parsers
+from gpushare.cli.main import _MODULES, _PARSERS
+from gpushare.doctor.options import doctor_parser
+from gpushare.explain import defrag
+
+HEAVY = ("numpy", "urllib3", "flask", "msgspec", "gunicorn", "yaml")
+
+
+@pytest.mark.parametrize("command", sorted(_PARSERS))
+def test_help_imports_nothing_heavy(command: str) -> None:
+    code = f"""
+import json, sys
+from gpushare.cli.main import main
+try:
+    main([{command!r}, "--help"])
+except SystemExit:
+    pass
+print(json.dumps(sorted(set(sys.modules) & set({HEAVY!r}))), file=sys.stderr)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert f"usage: gpushare {command}" in done.stdout
+    assert json.loads(done.stderr.splitlines()[-1]) == []
+
+
+@pytest.mark.parametrize("command", sorted(_PARSERS))
+def test_help_is_that_of_the_command(command: str) -> None:
+    shown = []
+    module, maker = _PARSERS[command]
+    parser: argparse.ArgumentParser = getattr(import_module(module), maker)(f"gpushare {command}")
+    run: Callable[[list[str]], object] = import_module(_MODULES[command]).main
+    for ask in (parser.parse_args, run):
+        with contextlib.redirect_stdout(io.StringIO()) as out, contextlib.suppress(SystemExit):
+            ask(["-h"])
+        shown.append(out.getvalue())
+    assert shown[0] == shown[1]
+    assert shown[0]
+
+
+def test_a_mistake_beside_help_is_told_first(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        doctor_parser().parse_args(["--unit"])
+    assert "gpushare doctor" in capsys.readouterr().err
+
+
+def test_the_default_of_moves_is_that_of_plans() -> None:
+    assert parsers.MOVES == defrag.MOST_MOVES
