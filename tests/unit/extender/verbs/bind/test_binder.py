@@ -16,7 +16,7 @@ from gpushare.core.states.entry import Phase
 from gpushare.errors import ApiConflict, ApiError, ApiNotFound, ApiUnavailable
 from gpushare.extender.managed_resources import ManagedResources, ResourceRequest
 from gpushare.extender.verbs.bind.binder import Binder
-from gpushare.extender.verbs.bind.transaction import BUDGET
+from gpushare.extender.verbs.bind.transaction import BUDGET, BindResult
 from gpushare.kube.client import connect
 from gpushare.ledger import HOLD, LANDED_GRACE, Ledger
 from gpushare.wire.annotations import ALIYUN, encode
@@ -38,6 +38,15 @@ def body(**changes: Any) -> bytes:
 
 UNBOUND = body()
 BOUND = body(node="n", annotations=OURS)
+
+
+def bind(
+    binder: Binder, ref: PodRef, node: str, approved: bool, asks: ResourceRequest | None
+) -> BindResult:
+    """The outcome of the bind of a pod that has no group to wait for."""
+    result = binder.bind(ref, node, approved, asks)
+    assert result is not None
+    return result
 
 
 @pytest.fixture
@@ -69,7 +78,7 @@ def asked(resources: ManagedResources) -> ResourceRequest:
 def test_a_remembered_pod_is_bound_by_one_call(
     api: ScriptedApi, binder: Binder, resources: ManagedResources
 ) -> None:
-    assert binder.bind(REF, "n", True, asked(resources)).reason == "bound"
+    assert bind(binder, REF, "n", True, asked(resources)).reason == "bound"
     (call,) = api.calls
     assert (call.method, call.path) == ("POST", f"{POD}/binding")
     assert call.content_type == "application/json"
@@ -94,27 +103,27 @@ def test_a_2xx_that_is_no_status_of_success_is_read_back_and_in_doubt(
 ) -> None:
     """A proxy's login page with 200 must not pass for a Binding done."""
     api.answers = [answer, UNBOUND]
-    said = binder.bind(REF, "n", True, asked(resources))
+    said = bind(binder, REF, "n", True, asked(resources))
     assert said.reason == "in_doubt"
     assert "does a proxy answer" in said.error
     assert [call.method for call in api.calls] == ["POST", "GET"]
     assert ledger(resources).counts()["in_doubt"] == 1
     api.answers = [UNBOUND]
-    assert binder.bind(REF, "n", True, asked(resources)).reason == "bound"
+    assert bind(binder, REF, "n", True, asked(resources)).reason == "bound"
 
 
 def test_a_2xx_that_is_no_status_of_success_may_be_a_binding_done(
     api: ScriptedApi, binder: Binder, resources: ManagedResources
 ) -> None:
     api.answers = [b"<html>", BOUND]
-    assert binder.bind(REF, "n", True, asked(resources)).reason == "bound"
+    assert bind(binder, REF, "n", True, asked(resources)).reason == "bound"
 
 
 def test_a_plain_bind_that_no_api_server_answered_is_read_back(
     api: ScriptedApi, binder: Binder
 ) -> None:
     api.answers = [b"<html>", UNBOUND]
-    assert binder.bind(REF, "n", True, None).reason == "refused"
+    assert bind(binder, REF, "n", True, None).reason == "refused"
 
 
 ELSE = json.dumps({"kind": "Node", "metadata": {"name": "web", "uid": "u"}}).encode()
@@ -126,7 +135,7 @@ def test_what_is_no_pod_of_that_name_settles_nothing(
 ) -> None:
     """Another uid under the pod's name says that the pod is gone; under another, nothing."""
     api.answers = [LOST, LOST]
-    binder.bind(REF, "n", True, asked(resources))
+    bind(binder, REF, "n", True, asked(resources))
     api.now += HOLD
     api.answers = [answer]
     binder.settle_overdue()
@@ -137,7 +146,7 @@ def test_what_is_no_pod_of_that_name_settles_nothing(
 def test_a_charge_that_has_landed_and_reads_unbound_is_told_once(
     api: ScriptedApi, binder: Binder, resources: ManagedResources
 ) -> None:
-    assert binder.bind(REF, "n", True, asked(resources)).reason == "bound"
+    assert bind(binder, REF, "n", True, asked(resources)).reason == "bound"
     api.forever = UNBOUND
     for _ in range(3):
         api.now += LANDED_GRACE
@@ -155,14 +164,14 @@ def test_bindings_refused_with_409_are_counted(
     api: ScriptedApi, binder: Binder, resources: ManagedResources
 ) -> None:
     api.answers = [ApiConflict("assigned", 409), UNBOUND, ApiError("forbidden", 403)]
-    assert binder.bind(REF, "n", True, asked(resources)).reason == "refused"
-    assert binder.bind(REF, "n", True, asked(resources)).reason == "refused"
+    assert bind(binder, REF, "n", True, asked(resources)).reason == "refused"
+    assert bind(binder, REF, "n", True, asked(resources)).reason == "refused"
     assert binder.state()["bind_conflicts_total"] == 1
 
 
 def test_a_pod_nobody_remembers_is_read_and_then_bound(api: ScriptedApi, binder: Binder) -> None:
     api.answers = [UNBOUND]
-    assert binder.bind(REF, "n", False, None).reason == "bound"
+    assert bind(binder, REF, "n", False, None).reason == "bound"
     assert [(call.method, call.path) for call in api.calls] == [
         ("GET", POD),
         ("POST", f"{POD}/binding"),
@@ -182,7 +191,7 @@ def test_a_pod_that_cannot_be_read_is_not_bound(
     api: ScriptedApi, binder: Binder, resources: ManagedResources, answer: Any, reason: str
 ) -> None:
     api.answers = [answer]
-    assert binder.bind(REF, "n", False, None).reason == reason
+    assert bind(binder, REF, "n", False, None).reason == reason
     assert len(api.calls) == 1
     assert ledger(resources).entry(REF.uid) is None
 
@@ -195,7 +204,7 @@ def test_a_bind_stays_within_its_budget_however_slow_the_api_server_is(
     api.takes = lambda timeout: timeout * 0.999
     api.answers = ([] if known else [UNBOUND]) + [LOST, last]
     began = api.now
-    binder.bind(REF, "n", known, asked(resources) if known else None)
+    bind(binder, REF, "n", known, asked(resources) if known else None)
     assert len(api.calls) == len([known]) + 1 + (not known)
     assert api.now - began <= BUDGET
     assert all(call.timeout >= 0.5 for call in api.calls)
@@ -205,7 +214,7 @@ def test_a_bind_stays_within_its_budget_however_slow_the_api_server_is(
 def test_the_api_server_is_told_to_work_on_a_binding_no_longer_than_its_answer_is_waited_for(
     api: ScriptedApi, binder: Binder, resources: ManagedResources
 ) -> None:
-    binder.bind(REF, "n", True, asked(resources))
+    bind(binder, REF, "n", True, asked(resources))
     (call,) = api.calls
     assert call.query == {"timeout": f"{call.timeout:.3f}s"}
 
@@ -216,7 +225,7 @@ def test_a_process_that_was_stopped_before_it_wrote_does_not_write_any_more(
     """It may not lead any more, and what it chose may be another pod's by now."""
     api.takes = lambda _timeout: BUDGET + 0.1
     api.answers = [UNBOUND]
-    assert binder.bind(REF, "n", False, None).reason == "refused"
+    assert bind(binder, REF, "n", False, None).reason == "refused"
     assert [call.method for call in api.calls] == ["GET"]
     assert ledger(resources).counts()["assumed"] == 0
 
@@ -237,7 +246,7 @@ def test_a_binding_held_up_on_its_way_is_not_sent_after_the_time_for_its_bind(
         client = connect(path, pool_size=1, user_agent="t")
         monkeypatch.setattr(socket, "getaddrinfo", slow)
         binder = Binder(client, resources, lambda: float("inf"))
-        assert binder.bind(REF, "n", True, asked(resources)).reason == "refused"
+        assert bind(binder, REF, "n", True, asked(resources)).reason == "refused"
         client.close()
         assert server.seen == []
     assert ledger(resources).entry(REF.uid) is None
@@ -248,7 +257,7 @@ def test_a_process_that_was_stopped_while_it_wrote_still_gives_the_read_a_moment
 ) -> None:
     api.takes = lambda _timeout: 60.0
     api.answers = [LOST, LOST]
-    assert binder.bind(REF, "n", True, asked(resources)).reason == "in_doubt"
+    assert bind(binder, REF, "n", True, asked(resources)).reason == "in_doubt"
     assert [call.timeout for call in api.calls] == [3.0, 0.5]
 
 
@@ -260,7 +269,7 @@ def test_stamps_are_unique_and_rise_though_the_wall_clock_steps_back(
     for index in range(6):
         small = Request(units=1, devices=1)
         ref = PodRef("team", f"p{index}", f"uid-{index}")
-        assert not binder.bind(ref, "n", True, (resources.resources[0], small)).error
+        assert not bind(binder, ref, "n", True, (resources.resources[0], small)).error
     assert stamps(api) == [500, 900, 901, 902, 903, 2000]
 
 
@@ -274,7 +283,7 @@ def test_stamps_are_unique_among_32_threads(api: ScriptedApi, resources: Managed
         ready.wait(30)
         for index in range(8):
             ref = PodRef("team", f"p{thread}-{index}", f"uid-{thread}-{index}")
-            answer = binder.bind(ref, "n", True, (resources.resources[0], Request(2, 1)))
+            answer = bind(binder, ref, "n", True, (resources.resources[0], Request(2, 1)))
             reasons.append(answer.reason)
 
     interval = sys.getswitchinterval()
@@ -299,7 +308,7 @@ def test_a_failure_nobody_thought_of_leaves_the_charge_in_doubt(
     """The Binding may have been sent before it failed."""
     api.answers = [ZeroDivisionError("a bug")]
     with pytest.raises(ZeroDivisionError):
-        binder.bind(REF, "n", True, asked(resources))
+        bind(binder, REF, "n", True, asked(resources))
     entry = ledger(resources).entry(REF.uid)
     assert entry is not None
     assert entry.in_doubt
@@ -310,13 +319,13 @@ def test_a_failure_with_a_plain_pod_has_nothing_to_doubt(
 ) -> None:
     api.answers = [SystemExit(1)]
     with pytest.raises(SystemExit):
-        binder.bind(REF, "n", True, None)
+        bind(binder, REF, "n", True, None)
     assert ledger(resources).entry(REF.uid) is None
 
 
 def doubtful(api: ScriptedApi, binder: Binder, resources: ManagedResources) -> None:
     api.answers = [LOST, UNBOUND]
-    assert binder.bind(REF, "n", True, asked(resources)).reason == "in_doubt"
+    assert bind(binder, REF, "n", True, asked(resources)).reason == "in_doubt"
     api.calls.clear()
 
 
@@ -333,7 +342,7 @@ def test_it_is_settled_when_no_bind_is_under_way_and_none_in_doubt(
     assert binder.settled()
     api.takes = look
     api.answers = [LOST, UNBOUND]
-    assert binder.bind(REF, "n", True, asked(resources)).reason == "in_doubt"
+    assert bind(binder, REF, "n", True, asked(resources)).reason == "in_doubt"
     assert meanwhile == [False, False]
     assert not binder.settled()
     api.answers = [BOUND]
@@ -388,7 +397,7 @@ def test_a_read_counts_from_when_it_was_sent(
     api.takes = lambda timeout: timeout
     api.answers = [UNBOUND, ApiError("forbidden", 403)]
     if asked_again:
-        assert binder.bind(REF, "n", True, asked(resources)).reason == "refused"
+        assert bind(binder, REF, "n", True, asked(resources)).reason == "refused"
     else:
         assert binder.settle_overdue() == 1
     entry = ledger(resources).entry(REF.uid)
@@ -399,7 +408,7 @@ def test_a_read_counts_from_when_it_was_sent(
 def test_what_no_watch_has_shown_for_a_while_is_read_too(
     api: ScriptedApi, binder: Binder, resources: ManagedResources
 ) -> None:
-    binder.bind(REF, "n", True, asked(resources))
+    bind(binder, REF, "n", True, asked(resources))
     assert binder.settle_overdue() == 0
     api.now += LANDED_GRACE
     api.answers = [ApiNotFound("no such pod", 404)]
@@ -413,7 +422,7 @@ def test_every_resource_has_its_doubts_settled(api: ScriptedApi) -> None:
     second.ledger.node_changed(make_node("n", 8))
     binder = Binder(api, resources, lambda: float("inf"), api.clock)
     api.answers = [LOST, UNBOUND]
-    binder.bind(REF, "n", True, (second, ASKS))
+    bind(binder, REF, "n", True, (second, ASKS))
     api.answers = [ApiNotFound("no such pod", 404)]
     assert binder.settle_overdue() == 1
     assert second.ledger.entry(REF.uid) is None
@@ -429,7 +438,7 @@ def test_an_api_server_that_answers_nothing_does_not_hold_the_settling_for_ever(
     for index in range(count):
         api.answers = [LOST, LOST]
         ref = PodRef("team", f"p{index}", f"uid-{index}")
-        binder.bind(ref, "n", True, (resources.resources[0], Request(1, 1)))
+        bind(binder, ref, "n", True, (resources.resources[0], Request(1, 1)))
     api.calls.clear()
     api.takes, api.forever = (lambda timeout: timeout), LOST
     looked = []
